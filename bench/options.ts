@@ -5,7 +5,6 @@ export interface Options {
   readonly connections: readonly number[]
   readonly seconds: number
   readonly rounds: number
-  /** Parent of temporary directories. */
   readonly stateDir: string
   readonly stacks: readonly FloorStack[]
   readonly json: boolean

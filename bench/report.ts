@@ -12,7 +12,6 @@ export interface Conditions {
   readonly storage: Storage
   readonly rounds: number
   readonly seconds: number
-  /** Processors used by other programs, median. */
   readonly othersBusy: number
 }
 
@@ -144,7 +143,6 @@ function judgments(lines: readonly Line[], agent: string): string[] {
   ]
 }
 
-/** Proportional set sizes, medians over the rounds. */
 function memoryText(accounts: readonly Account[], floor: string): string {
   const contenders = [...new Set(accounts.map(({ contender }) => contender))]
   const mebibytes = (name: string, figure: (memory: Account['memory']) => number): number =>

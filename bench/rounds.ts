@@ -17,7 +17,6 @@ export interface Plan {
   readonly warmupMs: number
   /** Pause before the memory of a started server is measured. */
   readonly restMs: number
-  /** Parent of the contenders' directories. */
   readonly directory: string
 }
 
@@ -25,7 +24,6 @@ export interface Measurement extends LoadReport {
   readonly contender: string
   readonly connections: number
   readonly round: number
-  /** Processors used by the server. */
   readonly serverBusy: number
   /** Processors used by others than server and generator: above about 0.1 they disturb. */
   readonly othersBusy: number
@@ -39,11 +37,8 @@ export interface Account {
   readonly memory: Memory
 }
 
-/** Proportional set sizes of a server's process, bytes. */
 export interface Memory {
-  /** Before the first request. */
   readonly atRest: number
-  /** The largest seen during a measurement. */
   readonly underLoad: number
 }
 

@@ -9,7 +9,6 @@ import { actionAccount, lineAccount } from '../src/core/accounts/account.ts'
 const HOUR_MS = 60 * 60 * 1000
 const REQUESTERS = 64
 
-/** More than any run spends, micro-tokens. */
 export const FUNDS = wholeTokens(1_000_000_000)
 
 const INSTANCE = 'b2b1d7e4-6f0c-4e7e-9a51-2f5d0c8c1a01'
@@ -34,7 +33,6 @@ export const REQUEST_BODIES: readonly string[] = Array.from({ length: REQUESTERS
   }),
 )
 
-/** Found only in grants. */
 export const GRANT_MARK = '"totalTokensCharged":1.5'
 
 /** @param now POSIX ms */

@@ -18,16 +18,13 @@ export interface KillOptions {
   readonly kills: number
   readonly seed: number
   readonly applications: number
-  /** Concurrent requests per application. */
   readonly inFlight: number
-  /** How the agent is run. */
   readonly launch?: Launch
   readonly onProgress: (report: KillReport) => void
 }
 
 export interface KillReport {
   readonly seed: number
-  /** Processes that got SIGKILL. */
   kills: number
   readonly killed: Record<Scenario, number>
   audits: number
@@ -39,15 +36,12 @@ export interface KillReport {
   unanswered: number
   /** The recorded ones of these. */
   recordedUnanswered: number
-  /** Entries of the device's ledger. */
   entries: number
-  /** Entries billed at the last look. */
   billed: number
   segments: number
   ms: number
 }
 
-/** Killed together, or one after the other. */
 const SCENARIOS = [
   'agent',
   'twin',
@@ -58,7 +52,6 @@ const SCENARIOS = [
 ] as const
 export type Scenario = (typeof SCENARIOS)[number]
 
-/** Longest time of load before a kill. */
 const LOAD_MS = 600
 /** Answers between two kills, unless a start is killed. */
 const ANSWERS_MIN = 30
@@ -115,7 +108,6 @@ export async function auditKills(options: KillOptions): Promise<KillReport> {
   return report
 }
 
-/** Kills, audits the disks and restarts; returns the number of kills. */
 async function kill(
   site: Site,
   scenario: Scenario,

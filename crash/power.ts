@@ -15,9 +15,7 @@ import { type Moment, moments, targetOf } from './trace/calls.ts'
 
 export interface PowerOptions {
   readonly directory: string
-  /** Answers to record. */
   readonly decisions: number
-  /** Cuts per side. */
   readonly cuts: number
   /** Determines the cuts and the fate of unflushed changes. */
   readonly seed: number
@@ -33,9 +31,7 @@ export interface CutReport {
   readonly cuts: number
   /** Cuts by the fate of unflushed changes. */
   readonly fates: Record<Fate, number>
-  /** Cuts with unflushed changes. */
   atRisk: number
-  /** Unflushed changes over all cuts. */
   unflushed: number
   /** State sent before a cut and verified after it, over all cuts. */
   owed: number
@@ -136,7 +132,6 @@ async function cutSide<Debt extends { readonly at: number; readonly kind: string
 }
 
 interface Survey {
-  /** Numbers of the moments at which the disk changes. */
   readonly changes: readonly number[]
   /** Those outside write-ahead logs. */
   readonly rare: readonly number[]
@@ -167,7 +162,6 @@ async function surveyOf(lives: readonly Life[], root: string): Promise<Survey> {
   return { changes, rare, messages, answers }
 }
 
-/** The moments of all lives of a process, numbered consecutively. */
 async function* replay(
   lives: readonly Life[],
   disk: Disk,

@@ -11,10 +11,8 @@ import { traced } from './trace/strace.ts'
 
 export interface TraceOptions {
   readonly directory: string
-  /** Answers per number of connections. */
   readonly decisions: number
   readonly connections: readonly number[]
-  /** Loaded by the agent first. */
   readonly preload?: readonly URL[]
 }
 
@@ -26,7 +24,6 @@ export interface TraceReport extends ReplyReport {
 
 const LOOK_EVERY_MS = 20
 
-/** One report per number of connections. */
 export async function traceReplies({
   directory,
   decisions,

@@ -50,10 +50,8 @@ const { values } = parseArgs({
   },
 })
 
-/** Maximum runs to shorten a failing plan. */
 const SHRINK_ATTEMPTS_MAX = 300
 
-/** Last lines of a failure's trace. */
 const TRACE_SHOWN = 40
 
 const options: PlanOptions = {
@@ -141,7 +139,6 @@ async function several(): Promise<number> {
   return 1
 }
 
-/** Prints seed, invariant, totals and the shortest failing trace. */
 async function report(result: RunResult): Promise<void> {
   const { violation } = result
   if (violation === null) return

@@ -1,4 +1,3 @@
-/** Runs many seeds on several threads and reports each result. */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
 import type { PlanOptions } from './draw/plan.ts'

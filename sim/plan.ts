@@ -6,13 +6,11 @@ import type { Damage } from './device/disk.ts'
 import type { Mishap } from './device/journal-thread.ts'
 import type { Weather } from './world/network.ts'
 
-/** Start of every run, POSIX ms. */
 export const BEGIN = Date.UTC(2026, 2, 2, 6)
 
 export const MINUTE = 60_000
 export const HOUR = 60 * MINUTE
 
-/** Longest time to rest after the faults. */
 export const CALM_MS = 45 * MINUTE
 
 export type Frequency = 'NONE' | 'DAILY' | 'WEEKLY' | 'MONTHLY' | 'YEARLY'
@@ -21,7 +19,6 @@ export type Audience = 'ALL' | 'GOLD' | 'NOT_GOLD'
 
 export interface LineItemPlan {
   readonly id: string
-  /** Index of its instance. */
   readonly instance: number
   readonly state: 'DEPLOYED' | 'INACTIVE' | 'OBSOLETE' | 'DELETED'
   /** Whole tokens. */
@@ -51,7 +48,6 @@ export interface PushWeather {
 
 export interface SitePlan {
   readonly devices: number
-  /** Each device serves all of them. */
   readonly instances: number
   readonly lineItems: readonly LineItemPlan[]
   readonly grantLifetimeMs: number
@@ -63,7 +59,6 @@ export interface SitePlan {
   readonly backoffMaxMs: number
   readonly returnOnStop: boolean
   readonly undecidedClock: 'allow' | 'refuse'
-  /** Boards without a battery. */
   readonly noRtc: readonly boolean[]
   readonly driftPpm: readonly number[]
   readonly wallErrorMs: readonly number[]
@@ -71,7 +66,6 @@ export interface SitePlan {
   readonly reserved: readonly boolean[]
   /** Largest reservation, whole tokens. */
   readonly reservationMax: number
-  /** Inactivity before a device is settled. */
   readonly settleAfterMs: number
   readonly settleAs: 'CHARGED' | 'RELEASED'
   /** For cloud and device sessions; null: `session.charge.period`. */
@@ -79,14 +73,12 @@ export interface SitePlan {
   /** How long devices keep delivered entries, and how long the cloud requires it. */
   readonly retentionMs: number
   readonly receiptMarginMs: number
-  /** Processes of the cloud. */
   readonly nodes: number
   /** Null: no push. */
   readonly push: PushWeather | null
 }
 
 export interface PlannedRequest {
-  /** Default: the first. */
   readonly instance?: number
   readonly item: string
   readonly count: number
@@ -192,9 +184,7 @@ export interface PlannedEvent {
 export interface Plan {
   readonly seed: number
   readonly site: SitePlan
-  /** Sorted by time. */
   readonly events: readonly PlannedEvent[]
-  /** Duration of the faults, ms. */
   readonly faultsMs: number
 }
 

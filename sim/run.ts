@@ -23,7 +23,6 @@ export interface RunOptions {
 export interface RunResult {
   readonly seed: number
   readonly violation: { readonly invariant: Invariant; readonly message: string; readonly at: number } | null
-  /** Number of executed plan events. */
   readonly happened: number
   readonly steps: number
   readonly deviceHours: number

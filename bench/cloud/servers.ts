@@ -14,7 +14,6 @@ import type { CloudFloorOptions } from './floor-process.ts'
 import { ask } from './postgres-server.ts'
 
 export interface Books {
-  /** Requests recorded as granted. */
   readonly recorded: number
   /** Micro-tokens; null: not counted. */
   readonly pool: { readonly charged: bigint; readonly cap: bigint } | null
@@ -23,13 +22,11 @@ export interface Books {
 export interface Loaded {
   /** One per node. */
   readonly targets: readonly Target[]
-  /** Kills the processes, then reads the store. */
   readonly killAndAudit: () => Promise<Books>
 }
 
 const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 const QUANTITY = 1_000_000_000
-/** Count 1 at rate 1. */
 export const MICRO_CHARGED = 1_000_000n
 
 /** @param db address of an empty schema; null: SQLite */

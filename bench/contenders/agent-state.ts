@@ -17,7 +17,6 @@ const DAY_MS = 24 * 60 * 60 * 1000
 /** The discard port: the device stays offline. */
 const NO_CLOUD = 'http://127.0.0.1:9/dynamicmonetization'
 
-/** Ledger file in the agent's state directory. */
 export const JOURNAL_FILE = 'journal.db'
 
 /** @param directory the agent's state directory, which must not exist */

@@ -100,7 +100,6 @@ export async function measureSizes(place: Place): Promise<Sizes> {
   }
 }
 
-/** Returns the response body. */
 async function ask(socketPath: string, body: string): Promise<string> {
   const headers = { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) }
   const asked = request({ socketPath, path: REQUEST_PATH, method: 'POST', headers })

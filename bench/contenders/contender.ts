@@ -13,6 +13,5 @@ export interface Contender {
 export interface Running {
   readonly target: Target
   readonly pid: number
-  /** Kills the server and counts its recorded debits. */
   killAndCount(): Promise<number>
 }

@@ -5,7 +5,6 @@ export function countEntries(path: string): number {
   return look(path, 'SELECT count(*) FROM entry')
 }
 
-/** Mean text length of entries. */
 export function meanEntryBytes(path: string): number {
   return Math.round(look(path, 'SELECT coalesce(avg(octet_length(body)), 0) FROM entry'))
 }

@@ -1,4 +1,3 @@
-/** Directories for one run of a contender. */
 import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -8,7 +7,6 @@ export interface Place {
   readonly directory: string
   /** Separate: socket paths have a short limit. */
   readonly socketPath: string
-  /** On tmpfs if available. */
   readonly volatileDirectory: string
 }
 

@@ -11,5 +11,4 @@ export interface FloorOptions {
 export const FLOOR_STACKS = ['agent-socket', 'net', 'node-http', 'fastify'] as const
 export type FloorStack = (typeof FLOOR_STACKS)[number]
 
-/** Identifies a response of the baseline. */
 export const FLOOR_MARK = '"floor":"'

@@ -10,7 +10,6 @@ import { openSocket } from '../../src/agent/platform/socket/server.ts'
 import type { AccessAnswer } from '../../src/agent/access/access.ts'
 import type { FloorStack } from './options.ts'
 
-/** Calls back when a row is durable. */
 type WriteRow = (done: () => void) => void
 
 /** Resolves when the socket accepts connections. */
@@ -18,7 +17,6 @@ type Stack = (socketPath: string, answer: string, record: WriteRow) => Promise<v
 
 const TYPE = 'application/json'
 
-/** As many as the agent sends. */
 const MORE_HEADERS = [
   ['x-floor-durability', 'durable'],
   ['x-floor-policy-revision', '1'],

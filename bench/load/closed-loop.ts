@@ -19,7 +19,6 @@ export interface LoadOptions {
 export interface LoadReport {
   /** All granted responses, warm-up and tail included. */
   readonly acknowledged: number
-  /** Within the measured time. */
   readonly perSecond: number
   readonly latency: Latency
   /** Processor use of the generator; near 1, the generator is the bottleneck. */
@@ -73,7 +72,6 @@ function addressOf(target: Target): Address {
   return { path: target.socketPath }
 }
 
-/** One connection, until `acknowledge` reports the last response. */
 function converse(
   address: Address,
   index: number,

@@ -20,7 +20,6 @@ export type Target =
       readonly path: string
       /** JSON texts; connection `i` uses number `i` modulo their count. */
       readonly bodies: readonly string[]
-      /** Found only in grants. */
       readonly grantMark: string
     }
   | {
@@ -28,6 +27,5 @@ export type Target =
       readonly socketPath: string
       /** Parts of one command; `%` is replaced by the connection's number. */
       readonly command: readonly string[]
-      /** The complete bytes of a grant. */
       readonly grantAnswer: string
     }

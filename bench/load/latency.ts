@@ -1,4 +1,3 @@
-/** Latency statistics, ms. */
 export interface Latency {
   readonly p50: number
   readonly p99: number

@@ -1,4 +1,3 @@
-/** Resource usage of processes and the machine, from /proc. */
 import { readFileSync } from 'node:fs'
 
 /** Clock ticks per second of /proc, equal on every Linux that Node supports. */

@@ -96,7 +96,6 @@ export class Site implements AsyncDisposable {
     return this.#application.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
   }
 
-  /** The response text, granted or not. */
   async ask(count = 1): Promise<string> {
     const path = `/v1.1/instances/${this.instanceId}/access-request`
     const body = {

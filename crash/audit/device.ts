@@ -34,11 +34,9 @@ const segmentPayload = z.object({
 
 export class DeviceAudit {
   readonly ledger = new Ledger()
-  /** By `seq`. */
   readonly #segments = new Map<number, string>()
   readonly #epoch: number
   readonly #used = new Sums()
-  /** Number of entries in the sums. */
   #summed = 0
   #lastSeq = 0
   #segmentHead = CHAIN_START
@@ -82,7 +80,6 @@ export class DeviceAudit {
     this.#checkAccounts(database)
   }
 
-  /** Checks new segments and their entries, each against the previous one. */
   #readSegments(database: Database.Database, state: StateRow): void {
     const rows = database
       .prepare(

@@ -6,7 +6,6 @@ import { z } from 'zod'
 import type { Micro } from '../../src/core/pricing/amount.ts'
 import { CHAIN_START, entryHash } from '../../src/protocol/signing.ts'
 
-/** The books are wrong. */
 export class AuditError extends Error {
   override name = 'AuditError'
 }
@@ -20,10 +19,8 @@ export interface LedgerEntry {
   readonly n: number
   readonly correlationId: string
   readonly requester: string
-  /** Of all items together. */
   readonly charged: Micro
   readonly postings: readonly { readonly account: string; readonly amount: Micro }[]
-  /** Of all entries up to this one. */
   readonly hash: string
 }
 
@@ -45,12 +42,10 @@ export class Ledger {
     return this.#entries.length
   }
 
-  /** Hash of all entries. */
   get head(): string {
     return this.#entries.at(-1)?.hash ?? CHAIN_START
   }
 
-  /** Adds the next entry. */
   take(text: string): void {
     const body = entryBody.parse(JSON.parse(text))
     const { n, correlationId, postings } = body
@@ -85,7 +80,6 @@ export class Ledger {
   }
 }
 
-/** By account. */
 export class Sums {
   readonly #sums = new Map<string, Micro>()
 

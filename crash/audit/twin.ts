@@ -39,23 +39,17 @@ interface UsageRow {
 }
 
 export interface TwinReading {
-  /** The device's merged entries. */
   readonly entries: number
-  /** The last merged segment. */
   readonly seq: number
 }
 
 export class TwinAudit {
-  /** Correlation ids of the cloud's own decisions. */
   readonly direct = new Set<string>()
   readonly #ledger: Ledger
   readonly #merged = new Sums()
-  /** Number of entries with compared records. */
   #compared = 0
   #lastUsage = 0n
-  /** Charged by the cloud, by line item. */
   readonly #charged = new Map<string, Micro>()
-  /** Billed for the device, by correlation id. */
   readonly #billed = new Map<string, Micro>()
 
   /** @param ledger of the device; must contain all merged entries when {@link TwinAudit.read} is called */

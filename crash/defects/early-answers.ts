@@ -16,7 +16,6 @@ interface Line {
   /** Not yet sent; if `busy`, the first one is sent or answered. */
   readonly waiting: Message[]
   busy: boolean
-  /** The thread's next answer was given already. */
   given: boolean
 }
 const lines = new WeakMap<Worker, Line>()

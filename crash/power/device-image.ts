@@ -17,7 +17,6 @@ import type { SentMessage } from './messages.ts'
 export type DeviceDebt = { readonly at: number } & (
   | { readonly kind: 'answer'; readonly correlationId: string }
   | { readonly kind: 'segment'; readonly document: string }
-  /** The public part of the key that the device showed. */
   | { readonly kind: 'key'; readonly x: string }
 )
 
@@ -32,7 +31,6 @@ const LIMITS = {
 }
 const STAMP = { clock: { bootId: 'after', sinceBoot: 1, earliest: 1, latest: null }, grantAgedMs: 0 }
 
-/** Derives the device's debts from its requests. */
 export function debtsOfRequests(messages: readonly SentMessage[]): readonly DeviceDebt[] {
   return messages.flatMap(({ start, body, at }): readonly DeviceDebt[] => {
     if (/^POST \S+\/sync /.test(start)) {
@@ -88,7 +86,6 @@ function payloadOf(document: string): string {
   return Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8')
 }
 
-/** Like an agent's first start. */
 export function prepareImage(directory: string): void {
   mkdirSync(directory, { recursive: true, mode: 0o700 })
 }

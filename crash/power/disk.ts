@@ -7,7 +7,6 @@ import { dirname, join, relative } from 'node:path'
 import type { Random } from '../../src/demo/random.ts'
 import { type Moment, quotedBytes, type SystemCall, targetOf } from '../trace/calls.ts'
 
-/** Fates of unflushed changes. */
 export const FATES = ['dropped', 'kept', 'first ones kept', 'some kept', 'torn', 'torn over garbage'] as const
 export type Fate = (typeof FATES)[number]
 
@@ -34,7 +33,6 @@ class File {
   size = 0
   pending: FileChange[] = []
 
-  /** Persists changes that ended before now. */
   flush(covered: ReadonlySet<Change>): void {
     for (const change of this.pending) if (covered.has(change)) this.#apply(change)
     this.pending = this.pending.filter((change) => !covered.has(change))
@@ -70,12 +68,10 @@ interface Descriptor {
 
 export class Disk {
   readonly #root: string
-  /** The program's view. */
   readonly #names = new Map<string, Node>()
   readonly #durableNames = new Map<string, Node>()
   #pendingNames: NameChange[] = []
   #descriptors = new Map<number, Descriptor>()
-  /** Changes covered by each flush in progress. */
   readonly #flushes = new Map<SystemCall, ReadonlySet<Change>>()
 
   /** @param root an existing directory, empty at the program's start; only files below it are tracked */
@@ -140,7 +136,6 @@ export class Disk {
     }
   }
 
-  /** Number of unflushed changes. */
   get atRisk(): number {
     return this.#files().reduce((sum, { pending }) => sum + pending.length, this.#pendingNames.length)
   }

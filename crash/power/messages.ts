@@ -3,10 +3,8 @@ import { gunzipSync } from 'node:zlib'
 import { type Moment, quotedBytes, type SystemCall, targetOf } from '../trace/calls.ts'
 
 export interface SentMessage {
-  /** First line: a request or a status. */
   readonly start: string
   readonly body: string
-  /** Moment at which its first byte could leave. */
   readonly at: number
 }
 
@@ -44,7 +42,6 @@ export class SentMessages {
     while (this.#takeMessage(stream, at));
   }
 
-  /** False: no complete message. */
   #takeMessage(stream: Stream, at: number): boolean {
     const end = stream.bytes.indexOf(HEAD_END)
     if (end < 0) return false

@@ -10,9 +10,7 @@ import { Applications } from '../site/applications.ts'
 import { Site } from '../site/site.ts'
 import { traced } from '../trace/strace.ts'
 
-/** A process from start to end. */
 export interface Life {
-  /** Log of strace. */
   readonly log: string
   /** Copy of the parent of its state directory at the end. */
   readonly left: string
@@ -27,7 +25,6 @@ export interface Recording {
 
 export interface RecordOptions {
   readonly directory: string
-  /** Answers to wait for. */
   readonly decisions: number
   /** Loaded by agent and cloud first. */
   readonly preload?: readonly URL[]
@@ -35,7 +32,6 @@ export interface RecordOptions {
 
 const LIVES = 2
 const LOOK_EVERY_MS = 10
-/** Requests decided by the cloud, per life. */
 const DIRECT = 10
 
 export async function record({ directory, decisions, preload = [] }: RecordOptions): Promise<Recording> {

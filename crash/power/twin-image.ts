@@ -36,7 +36,6 @@ const signed = z.object({ answer: z.string(), time: z.string() })
 const enrolled = z.object({ deviceId: z.string(), trustedKeys: z.array(z.unknown()) })
 const decided = z.object({ correlationId: z.string(), requestedItems: z.array(z.unknown()) })
 
-/** Derives the cloud's debts from its responses. */
 export function debtsOfAnswers(messages: readonly SentMessage[]): readonly TwinDebt[] {
   return messages.flatMap(({ start, body, at }): readonly TwinDebt[] => {
     if (!/^HTTP\/1.1 2\d\d/.test(start) || !body.startsWith('{')) return []
@@ -58,7 +57,6 @@ export function debtsOfAnswers(messages: readonly SentMessage[]): readonly TwinD
   })
 }
 
-/** The final key files of a cloud. */
 export type Keys = Readonly<Record<'signing-key.pem' | 'administration-key.pem', string>>
 
 /**

@@ -10,10 +10,8 @@ import type { Micro } from '../../src/core/pricing/amount.ts'
 import { CodedError, ERRORS } from '../../src/protocol/errors.ts'
 import type { Random } from '../../src/demo/random.ts'
 
-/** An answer that an application received. */
 export interface Told {
   readonly correlationId: string
-  /** Of all items together. */
   readonly charged: Micro
 }
 
@@ -31,7 +29,6 @@ export interface ApplicationsOptions {
   readonly socketPath: string
   readonly instanceId: string
   readonly applications: number
-  /** Concurrent requests per application. */
   readonly inFlight: number
   /** Longest pause between two requests, ms. */
   readonly pauseMs: number
@@ -44,9 +41,7 @@ const REPEAT_AFTER_MS = 20
 const COUNTS = [1, 2, 3, 7, 0.5, 12.25]
 
 export class Applications implements Disposable {
-  /** By arrival. */
   readonly told: Told[] = []
-  /** How often numbered requests were resent. */
   repeats = 0
   readonly #options: ApplicationsOptions
   #isStopping = false
@@ -83,7 +78,6 @@ export class Applications implements Disposable {
     return this.#lanes.reduce((sum, { unanswered }) => sum + unanswered, 0)
   }
 
-  /** Throws unexpected errors of the applications. */
   check(): void {
     if (this.#failure !== undefined) throw this.#failure as Error
   }
@@ -95,7 +89,6 @@ export class Applications implements Disposable {
     this.check()
   }
 
-  /** Without waiting for answers. */
   [Symbol.dispose](): void {
     this.#isStopping = true
     this.#isAbandoned = true

@@ -11,11 +11,9 @@ const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url)
 const LAST_WORDS = 20
 const READY_WITHIN_MS = 60_000
 
-/** Options of the process apart from its arguments. */
 export interface Launch {
   /** A wrapper command, such as a tracer, with its arguments. */
   readonly under?: readonly string[]
-  /** Modules to load first. */
   readonly preload?: readonly URL[]
   readonly env?: Readonly<Record<string, string>>
 }
@@ -25,7 +23,6 @@ export interface ServiceOptions extends Launch {
   readonly logFile: string
 }
 
-/** The fields of the log line `listening`. */
 type Listening = Readonly<Record<string, unknown>>
 
 export class Service {
@@ -91,7 +88,6 @@ export class Service {
     this.#child.kill(signal)
   }
 
-  /** Sends a signal and waits for the end. */
   async end(signal: NodeJS.Signals): Promise<number | string> {
     this.#child.kill(signal)
     return this.ended
@@ -105,7 +101,6 @@ process.on('exit', () => {
   for (const child of running) child.kill('SIGKILL')
 })
 
-/** Removes settings of the calling shell. */
 function inherited(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('TALLYGATE_')))
 }

@@ -113,7 +113,6 @@ export class Site implements AsyncDisposable {
     })
   }
 
-  /** Creates the instance, rates, line items and an enrollment token. */
   async provision(): Promise<void> {
     using twin = this.administrator()
     const now = Date.now()

@@ -6,7 +6,6 @@ export interface SystemCall {
   readonly name: string
   /** As shown by strace; complete when the call has ended. */
   args: string
-  /** Number of the line on which it began. */
   readonly line: number
 }
 

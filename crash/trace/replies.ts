@@ -5,7 +5,6 @@
 import { type Moment, quotedBytes, type SystemCall, targetOf } from './calls.ts'
 
 export interface ReplyReport {
-  /** Answers that name an entry. */
   answers: number
   /** Correlation ids of answers after their flush. */
   readonly proven: Set<string>
@@ -18,7 +17,6 @@ export interface ReplyReport {
 
 /** A ledger entry in a page. Answers in the idempotency cache have no `kind` before the id. */
 const ENTRY = /\{\\"n\\":\d+,\\"kind\\":\\"[a-z-]+\\".{0,2000}?\\"correlationId\\":\\"([0-9a-f-]{36})\\"/g
-/** In an answer. */
 const ANSWER = /\\r\\n\\r\\n\{\\"correlationId\\":\\"([0-9a-f-]{36})\\"/
 
 const FRAME_HEADER_BYTES = 24
@@ -29,11 +27,9 @@ export class ReplyProof {
   readonly #socket: string
   /** Entries of the transaction being written. */
   #open = new Set<string>()
-  /** The next frame is the last of its transaction. */
   #isLast = false
   /** Entries of completely written transactions. */
   readonly #written = new Set<string>()
-  /** Entries covered by each flush in progress. */
   readonly #covered = new Map<SystemCall, readonly string[]>()
   readonly #durable = new Set<string>()
 

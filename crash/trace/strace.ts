@@ -44,16 +44,14 @@ export function killedAt(call: string, number: number): Launch {
 
 export interface Fault {
   readonly pid: number
-  /** Comma-separated names of system calls. */
   readonly calls: string
-  /** For instance `EIO`. */
   readonly error: string
   readonly path: string
 }
 
 /**
- * Makes these calls of a running process fail without effect, from when this resolves until
- * `end` is called.
+ * Makes these calls of a running process fail without effect, from when this resolves until `end` is
+ * called.
  */
 export async function failingCalls({ pid, calls, error, path }: Fault): Promise<{ end(): Promise<void> }> {
   const options = ['-f', '-o', '/dev/null', '-P', path, `-etrace=${calls}`, `-einject=${calls}:error=${error}`]

@@ -31,7 +31,6 @@ export class Auditor {
   readonly settled: SettledAudit
   readonly #restores: RestoreAudit
   readonly #alarms: AlarmAudit
-  /** The cloud's change count at the last look. */
   #changes: bigint | null = null
   #fingerprint = ''
   #skipped = 0
@@ -72,7 +71,6 @@ export class Auditor {
     }
   }
 
-  /** Reads the cloud's commits since the last look. */
   check(database: Sqlite.Database): void {
     const changes = changesOf(database)
     if (changes === this.#changes) return

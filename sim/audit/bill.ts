@@ -19,13 +19,11 @@ export class BillAudit {
 
   readonly #billedByLine = new Books()
 
-  /** Billed before the response arrived. */
   readonly #early = new Books()
 
   /** Billed without evidence, by device, epoch and line item. */
   readonly #presumptions = new Books()
 
-  /** The cloud has answered a request itself. */
   charged(correlationId: string, tokens: bigint): void {
     this.#direct.set(correlationId, { tokens, billed: 0n })
   }
@@ -114,7 +112,6 @@ export class BillAudit {
     }
   }
 
-  /** Totals of the pools equal sums of the bill. */
   #compareTotals(database: Sqlite.Database): void {
     const rows = query(database, "SELECT * FROM accounts WHERE id LIKE 'line/%'").all() as AccountRow[]
     const [byTwin, byDevices] = [new Books(), new Books()]
@@ -136,7 +133,6 @@ export class BillAudit {
     }
   }
 
-  /** A closed epoch is billed exactly. */
   #compareClosed(database: Sqlite.Database): void {
     const rows = query(
       database,

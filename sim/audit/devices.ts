@@ -54,7 +54,6 @@ export class DeviceAudit {
     this.#checkOver(machine, true)
   }
 
-  /** By machine. */
   readonly #current = new Map<string, { readonly deviceId: string | null; readonly epoch: number }>()
 
   #succeeded(machine: Machine): void {
@@ -104,7 +103,6 @@ export class DeviceAudit {
     this.#over.set(machine.name, over)
   }
 
-  /** Overspend by machine, then by device, epoch and account. */
   readonly #over = new Map<string, ReadonlyMap<string, bigint>>()
 
   /** The owner wipes the disk: undelivered entries are lost, and the tokens stay reserved. */
@@ -153,7 +151,6 @@ export class DeviceAudit {
     }
   }
 
-  /** A part of a disk became unreadable; the disk contains what was salvaged. */
   damaged(machine: Machine, damage: Damage): void {
     const { database } = machine.deps.disk
     this.#current.delete(machine.name)
@@ -183,7 +180,6 @@ export class DeviceAudit {
     this.#entries.forgetCuts(machine)
   }
 
-  /** Grants of the cloud have arrived at the device. */
   compareGrants(database: Sqlite.Database, machine: Machine): void {
     const journal = machine.deps.disk.database
     const { deviceId, epoch } = ownerOf(journal)

@@ -11,7 +11,6 @@ export class PoolAudit {
     this.#shared = shared
   }
 
-  /** An administrator changed a line item's caps. */
   setCaps(lineItemId: string, caps: Omit<Caps, 'lineHistory'>): void {
     const history = this.#shared.caps.get(lineItemId)?.lineHistory ?? []
     this.#shared.caps.set(lineItemId, { ...caps, lineHistory: [...history, caps.line] })
@@ -101,7 +100,6 @@ export class PoolAudit {
     }
   }
 
-  /** The cap set by the administrator. */
   #target({ id, cap_target }: AccountRow): bigint | null {
     const [kind, , line = '', third = ''] = id.split('/').map(decodeURIComponent)
     const caps = this.#shared.caps.get(line)

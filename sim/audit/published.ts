@@ -33,7 +33,6 @@ export class PublishedAudit {
   readonly #seen = new Set<string>()
   /** Line items with unlimited overdraft, by instance and revision. */
   readonly #unlimited = new Map<string, ReadonlySet<string>>()
-  /** Periods of each line item by the newest policy. */
   readonly #newest = new Map<string, { readonly revision: number; readonly periods: readonly PeriodText[] }>()
   readonly #windows = new Map<string, Window>()
 

@@ -1,4 +1,3 @@
-/** Records of the auditor: database rows, entries, rules. */
 import type Sqlite from 'better-sqlite3'
 import { query } from './query.ts'
 
@@ -10,7 +9,6 @@ export interface Entry {
   readonly epoch: number
   readonly n: number
   readonly tokens: bigint
-  /** Number of its usage records. */
   readonly lines: number
   billedTokens: bigint
   billedLines: number
@@ -18,7 +16,6 @@ export interface Entry {
   /** In the volatile log only: a power cut may remove it, and must burn at least as much. */
   volatile: boolean
   readonly postings: readonly { readonly account: string; readonly amount: bigint }[]
-  /** Billed, but forgotten in a restore. */
   isForgotten: boolean
   /** Its owner lost it, or made delivery impossible. */
   mayBeLost: boolean
@@ -33,7 +30,6 @@ export interface Caps {
   limit: bigint | null
 }
 
-/** A device's grant. */
 export interface KnownGrant {
   readonly takenAtOn: number
   readonly lifetimeMs: number
@@ -117,7 +113,6 @@ export function lineOf(account: string): string {
   return line
 }
 
-/** Cache of parsed names. */
 const lines = new Map<string, string>()
 const deviceIds = new Map<string, string>()
 const REMEMBERED_MAX = 1_000
@@ -136,7 +131,6 @@ export function replace<K, V>(map: Map<K, V>, by: ReadonlyMap<K, V>): void {
   for (const [key, value] of by) map.set(key, value)
 }
 
-/** The owner of a disk. */
 export function ownerOf(database: Sqlite.Database): { readonly deviceId: string | null; readonly epoch: number } {
   const identity = query(database, 'SELECT document FROM identity').pluck().get() as string | undefined
   const epoch = query(database, 'SELECT epoch FROM state').pluck().get() as bigint

@@ -19,7 +19,6 @@ interface EpochRow {
 export class SettledAudit {
   readonly #shared: SharedState
   readonly #settleAfterMs: number
-  /** Last known contact of each epoch, true time. */
   readonly #heardAt = new Map<string, number>()
   readonly #settled = new Set<string>()
 
@@ -45,7 +44,6 @@ export class SettledAudit {
     }
   }
 
-  /** After a restore. */
   forget(): void {
     this.#settled.clear()
   }

@@ -5,7 +5,6 @@ import type { Invariant } from './violation.ts'
 
 export class SharedState {
   readonly now: () => number
-  /** Checks of each invariant. */
   readonly looks = new Map<Invariant, number>()
   readonly entries = new Map<string, Entry>()
   /** Charges by application session and request number. */
@@ -23,7 +22,6 @@ export class SharedState {
   /** Highest ever allowed, by line item, micro-tokens. */
   readonly overspendCaps = new Map<string, bigint>()
   readonly grants = new Map<string, KnownGrant | null>()
-  /** Copied or restored devices. */
   readonly suspects = new Set<string>()
   /** Copies of a device; each may overspend. */
   readonly copies = new Map<string, bigint>()
@@ -53,12 +51,10 @@ export class SharedState {
     this.now = now
   }
 
-  /** The cloud accepts nothing from it. */
   isShutOut(deviceId: string): boolean {
     return this.revoked.has(deviceId) || this.strangers.has(deviceId)
   }
 
-  /** The cloud may grant it tokens. */
   isServed(deviceId: string): boolean {
     return !this.isShutOut(deviceId) && !this.terminated.has(deviceId)
   }

@@ -6,6 +6,7 @@ export type Invariant =
   | 'I2'
   /** Billed equals consumed, and is never below acknowledged. */
   | 'I3'
+  /** Nothing is billed twice. */
   | 'I4'
   /** On a device: used - refunded + returned <= granted. */
   | 'I5'
@@ -30,7 +31,6 @@ export class Violation extends Error {
   }
 }
 
-/** An error with its causes. */
 export function wordsOf(error: unknown): string {
   const words: string[] = []
   for (let at = error; at instanceof Error; at = at.cause) words.push(at.message)

@@ -6,7 +6,6 @@ import type { TwinDefects } from './twin-defects.ts'
 
 export interface Defect {
   readonly name: string
-  /** Description of the defect. */
   readonly is: string
   /** Plan options, if it shows only under load. */
   readonly load?: Pick<PlanOptions, 'devices' | 'hours' | 'requests'>
@@ -14,7 +13,6 @@ export interface Defect {
   readonly always?: readonly FaultKind[]
   /** Faults that would mask it. */
   readonly without?: readonly FaultKind[]
-  /** Called for each device. */
   readonly device?: () => Partial<DeviceDefects>
   readonly twin?: () => Partial<TwinDefects>
 }

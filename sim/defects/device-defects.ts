@@ -12,18 +12,15 @@ import type { KeyPair } from '../world/signatures.ts'
 
 export interface DeviceDefects {
   journal(journal: Journal, disk: Disk): Journal
-  /** The agent's connection to the cloud. */
   exchange(exchange: HttpExchange, key: KeyPair): HttpExchange
   /** A call took effect on the disk. */
   onTaken(disk: Disk, call: JournalCall): void
   /** Called for every end of a process. */
   onProcessEnd(disk: Disk): void
   onPowerCut(disk: Disk): void
-  /** The volatile log found at a start. */
   left(left: LeftLog | undefined): LeftLog | undefined
   /** The volatile log used to salvage a damaged ledger. */
   salvages(left: LeftLog | undefined): LeftLog | undefined
-  /** Called before the agent starts. */
   agent(agent: AssembledAgent): void
   /** Part of the sleep that the boot-time clock misses, ms. */
   unseen(sleptFor: number): number

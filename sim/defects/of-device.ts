@@ -1,4 +1,3 @@
-/** Defects of an agent or its disk. */
 import type { HttpExchange, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import type { Journal } from '../../src/agent/ledger/journal.ts'
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
@@ -76,7 +75,6 @@ function resalted(exchange: HttpExchange, key: KeyPair): HttpExchange {
   }
 }
 
-/** Removes the pending segment. */
 function unseal(disk: Disk, { state, accounts }: BeforeSeal): void {
   const { changes } = disk.database.prepare("DELETE FROM segment WHERE state = 'UNACKNOWLEDGED'").run()
   if (changes === 0) return

@@ -60,7 +60,6 @@ function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
   }
 }
 
-/** These epochs read as forked. */
 function forkedFor(tx: Transaction, delivered: ReadonlySet<string>): Transaction {
   const { epochs } = tx.edge
   return {
@@ -79,7 +78,6 @@ function forkedFor(tx: Transaction, delivered: ReadonlySet<string>): Transaction
   }
 }
 
-/** Undelivered entries of an earlier epoch. */
 function billingAsBranch(): Partial<TwinDefects> {
   const delivered = new Set<string>()
   return {

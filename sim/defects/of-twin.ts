@@ -1,11 +1,9 @@
-/** Defects of the cloud. */
 import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { EntryBodyWire } from '../../src/protocol/edge/sync.ts'
 import { openImage } from '../twin/twin-database.ts'
 import type { Defect } from './defects.ts'
 import { payloadOf } from './payload.ts'
 
-/** Pools appear to have fifty more tokens. */
 const FIFTY = 50_000_000n
 
 function generous<K>(pools: ReadonlyMap<K, Pool>): ReadonlyMap<K, Pool> {

@@ -1,6 +1,5 @@
 import { base64url } from 'jose'
 
-/** Payload of a signed document, and its replacement. */
 export function payloadOf(document: string): Record<string, unknown> {
   return JSON.parse(new TextDecoder().decode(base64url.decode(document.split('.')[1] ?? ''))) as Record<string, unknown>
 }

@@ -10,7 +10,6 @@ import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import type { Machine } from './machine.ts'
 
-/** Response timeout before a retry, ms. */
 const PATIENCE_MS = 10_000
 
 const ATTEMPTS_MAX = 4

@@ -11,7 +11,6 @@ import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
 import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
 import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
 
-/** The unreadable part of a disk. */
 export type Damage = 'FILE' | 'ENTRY' | 'COUNTERS'
 
 /** The empty journal of every new device. */
@@ -36,7 +35,6 @@ export class Disk {
   database!: Database.Database
   /** Only the disk reserve can be written. */
   full = false
-  /** Whether the disk reserve exists. */
   diskReserve = true
 
   constructor(image: Buffer = emptyJournal()) {

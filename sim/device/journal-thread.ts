@@ -11,17 +11,13 @@ import type { Scheduler } from '../world/scheduler.ts'
 import { copyOf } from './copy-of.ts'
 import type { Disk } from './disk.ts'
 
-/** A fault of one call. */
 export type Mishap = 'DIES_BEFORE' | 'DIES_AFTER' | 'FLUSH_FAILS_BEFORE' | 'FLUSH_FAILS_AFTER'
 
 export interface ThreadDeps {
   readonly scheduler: Scheduler
   readonly disk: Disk
-  /** Duration of the next call, ms. */
   readonly latency: () => number
-  /** Null: no fault. */
   readonly mishap: (call: JournalCall) => Mishap | null
-  /** Whether the process is running. */
   readonly alive: () => boolean
   readonly die: () => void
   /** Called after a call took effect and before its answer. */
@@ -89,7 +85,6 @@ function flushFailed(path: string): JournalAnswer {
   return { ok: false, failure: { code: 'DISK_FAILED', message: `${path}: disk I/O error`, details: {} } }
 }
 
-/** The real store with simulated disk space. */
 class StoreOnDisk extends JournalStore {
   readonly #disk: Disk
 

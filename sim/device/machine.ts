@@ -26,7 +26,6 @@ import { VolatileMemory } from './volatile-memory.ts'
 
 /** A fault that waits for a call. */
 export interface Trap {
-  /** Calls to skip. */
   skip: number
   readonly mishap: Mishap
   /** Cut the power, not only kill the process. */
@@ -50,7 +49,6 @@ export interface MachineDeps {
   readonly onTaken: (machine: Machine, call: JournalCall, answer: JournalAnswer) => void
   /** Entries are in the volatile log and may be answered. */
   readonly onLogged: (machine: Machine, entries: readonly PendingEntry[]) => void
-  /** Entries from this number on were removed. */
   readonly onRetracted: (machine: Machine, from: number) => void
   readonly onPowerCut: (machine: Machine) => void
   readonly onViolation: (violation: Violation) => void
@@ -66,7 +64,6 @@ const STEP_MS = 10
 export class Machine {
   readonly deps: MachineDeps
   traps: Trap[] = []
-  /** Error of the wall clock, ms. */
   #wallError = 0
   /** Fault planned after the next answers to applications. */
   afterAnswer: { answers: number; readonly afterMs: number; readonly power: boolean; readonly downMs: number } | null =
@@ -74,7 +71,6 @@ export class Machine {
   /** No battery: the clock restarts with each boot. */
   noRtc = false
   driftPpm = 0
-  /** Longest duration of a journal call, ms. */
   diskLatencyMax = 2
   readonly memory = new VolatileMemory()
   #bootedAt: number
@@ -87,10 +83,8 @@ export class Machine {
   /** Sleep since boot, up to the last wake-up, ms. */
   #slept = 0
   #cancelWake: () => void = () => undefined
-  /** Calls due during sleep. */
   readonly #sleepers: (() => void)[] = []
   #process: Process | null = null
-  /** No longer restarted. */
   #retired = false
   #cancelStart: () => void = () => undefined
   /** On-time before the last boot, ms. */
@@ -131,7 +125,6 @@ export class Machine {
     process.start().catch((error: unknown) => this.fail(process, error))
   }
 
-  /** Kills the process; the board stays on. */
   kill(downMs: number): void {
     this.#end()
     this.#startIn(downMs)
@@ -157,7 +150,6 @@ export class Machine {
     })
   }
 
-  /** A clean stop and restart. */
   stop(downMs: number): void {
     const process = this.#process
     if (process === null) return
@@ -169,7 +161,6 @@ export class Machine {
     )
   }
 
-  /** Off for good. */
   retire(): void {
     this.#end()
     this.#cancelStart()
@@ -191,7 +182,6 @@ export class Machine {
     return this.deps.scheduler.now - this.#woke.at <= ms ? this.#woke.sleptMs : 0
   }
 
-  /** Since boot, ms. */
   #sleptFor(): number {
     return this.#slept + (this.#isAsleep ? this.deps.scheduler.now - this.#asleepSince : 0)
   }
@@ -289,7 +279,6 @@ export class Machine {
     return trap.mishap
   }
 
-  /** An application received a decision. */
   answered(process: Process): void {
     const { afterAnswer } = this
     if (afterAnswer === null) return
@@ -307,7 +296,6 @@ export class Machine {
     })
   }
 
-  /** A trap's fault occurs. */
   die(process: Process): void {
     if (this.#process !== process) return
     const { power = false, downMs = 1_000 } = process.lastTrap ?? {}
@@ -337,7 +325,6 @@ const words: Readonly<Record<Mishap, string>> = {
   FLUSH_FAILS_AFTER: 'flush failed',
 }
 
-/** One process of the agent. */
 class Process {
   alive = true
   /** A flush failed: the process must exit. */

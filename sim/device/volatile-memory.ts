@@ -31,7 +31,6 @@ export class VolatileMemory {
     }
   }
 
-  /** After a power cut. */
   clear(): void {
     this.#left = null
   }

@@ -1,4 +1,3 @@
-/** Kinds of faults and changes, and how to draw each. */
 import type { Mishap } from '../device/journal-thread.ts'
 import { HOUR, type Happening, ITEMS, MINUTE, type PlannedRequest } from '../plan.ts'
 import { CALM, type Weather } from '../world/network.ts'

@@ -6,13 +6,9 @@ import { drawSite } from './site.ts'
 
 export interface PlanOptions {
   readonly devices: number
-  /** Virtual hours with faults. */
   readonly hours: number
-  /** Per device. */
   readonly requests: number
-  /** Kinds never drawn. */
   readonly without?: readonly FaultKind[]
-  /** Kinds always drawn. */
   readonly always?: readonly FaultKind[]
 }
 
@@ -64,7 +60,6 @@ const apart: Partial<Record<FaultKind, number>> = {
   'twin-clock': 0.12,
 }
 
-/** Drawn only if requested. */
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {

@@ -1,4 +1,3 @@
-/** Draws a site: rules, terms and devices. */
 import { BEGIN, HOUR, type LineItemPlan, MINUTE, type PushWeather, type SitePlan } from '../plan.ts'
 import type { Random } from '../world/random.ts'
 

@@ -19,7 +19,6 @@ import { free, newPool, retarget } from '../../src/cloud/accounts/pool.ts'
 import type { Pool } from '../../src/cloud/storage/records.ts'
 import { ACCOUNT, INSTANCE } from './pool.ts'
 
-/** A segment's report of the account. */
 export interface Report {
   readonly used: bigint
   readonly refunded: bigint
@@ -86,7 +85,6 @@ export class SharedCloud {
     return { grant, recalls: this.#recallsFrom(deviceId) }
   }
 
-  /** An administrator adds tokens. */
   raise(by: bigint): void {
     this.pool = retarget(this.pool, (this.pool.capTarget ?? 0n) + by)
   }

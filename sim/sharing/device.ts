@@ -17,9 +17,7 @@ export interface DeviceHabits {
   readonly name: string
   /** Per request; 0: no requests. */
   readonly tokens: number
-  /** Mean time between requests, ms. */
   readonly everyMs: number
-  /** Time before a refused request is retried, ms. */
   readonly retryMs: number
   /** Offline times, ms from the start. */
   readonly offline?: readonly { readonly from: number; readonly until: number }[]
@@ -40,7 +38,6 @@ export class SharingDevice {
   readonly counts = { granted: 0, refused: 0 }
   /** Longest time a request was refused although the pool could pay all shortages, ms. */
   longestWaitMs = 0
-  /** The amount currently refused. */
   short: Micro = 0n
   readonly #site: Site
   readonly #random: Random

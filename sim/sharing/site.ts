@@ -16,7 +16,6 @@ const YEAR_MS = 365 * 86_400_000
 
 export interface SharingOptions {
   readonly seed: number
-  /** Tokens. */
   readonly quantity: number
   readonly syncEveryMs: number
   readonly horizonMs: number
@@ -84,7 +83,6 @@ export class SharingSite {
     return most >= short
   }
 
-  /** Free tokens plus balances of connected devices. */
   get most(): bigint {
     return this.devices.reduce((sum, device) => (device.isConnected ? sum + device.balance : sum), this.cloud.free)
   }

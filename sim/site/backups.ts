@@ -1,4 +1,3 @@
-/** Backups of the cloud's database, and their restores. */
 import { overrideRecovery, showRecovery } from '../../src/cloud/sync/recovery/recovery.ts'
 import { type RulesKnown, ownerOf } from '../audit/records.ts'
 import type { Devices } from './devices.ts'
@@ -6,7 +5,6 @@ import type { Load } from './load.ts'
 import type { Rules, RulesMade } from './rules.ts'
 import type { Stage } from './stage.ts'
 
-/** A backup, with the rules and sessions in it. */
 interface Backup {
   readonly image: Buffer
   readonly made: RulesMade
@@ -23,7 +21,6 @@ export class Backups {
   readonly #rules: Rules
   readonly #load: Load
   #backup: Backup | null = null
-  /** Time of the last restore. */
   restoredAt: number | null = null
 
   constructor(stage: Stage, devices: Devices, rules: Rules, load: Load) {

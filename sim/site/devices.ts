@@ -52,14 +52,12 @@ export class Devices {
   readonly #snapshots = new Map<number, Buffer>()
   decisions = 0
   syncs = 0
-  /** Faults are no longer counted. */
   isCalm = false
 
   constructor(stage: Stage) {
     this.#stage = stage
   }
 
-  /** Adds the next planned device. */
   add(token: string): void {
     const device = this.hands.length
     const machine = this.#machine(`dev-${device}`, device, new Disk(), token)

@@ -19,9 +19,7 @@ export class Load {
   readonly #devices: Devices
   readonly #rules: Rules
   readonly #applications = new Map<string, Application>()
-  /** Cloud sessions by slot. */
   readonly sessions = new Map<number, string>()
-  /** Device sessions by device and slot. */
   readonly #deviceSessions = new Map<string, string>()
   #turn = 0
 
@@ -53,7 +51,6 @@ export class Load {
     }
   }
 
-  /** Concurrent requests. */
   #crowd({ requests, requesters, device, ...request }: Extract<Happening, { kind: 'crowd' }>): void {
     const { time } = this.#stage
     this.#stage.fault(requests > 1_000 ? 'more than 1,000 requests at once' : 'many requesters at once')
@@ -153,7 +150,6 @@ export class Load {
     )
   }
 
-  /** An application received a response in a session. */
   #heardInSession(machine: Machine, body: string): void {
     const { correlationId, requestedItems } = JSON.parse(body) as {
       readonly correlationId: string

@@ -13,7 +13,6 @@ import { MICRO } from './rule-calls.ts'
 import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
-/** Response timeout, ms. */
 const ANSWER_MS = 5_000
 
 const AGAIN_MS = 30_000
@@ -24,10 +23,8 @@ const RETURN_MS = 2 * 60_000
 /** Upper bound of a small request's cost, micro-tokens, at any rate. */
 const SMALL = MICRO
 
-/** Largest of the simultaneous requests. */
 const COUNT_MAX = 100
 
-/** Added to a quantity, whole tokens. */
 const RAISED = 100
 
 type Asker = { readonly name: string; readonly ask: (request: PlannedRequest) => Promise<string | undefined> }
@@ -182,5 +179,4 @@ function isShort(outcome: string): boolean {
   return SHORT.has(outcome)
 }
 
-/** Refusals for lack of tokens. */
 const SHORT: ReadonlySet<string> = new Set(['2002', '2008', '2009', '2011', 'INSUFFICIENT_TOKENS'])

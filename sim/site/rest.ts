@@ -10,10 +10,8 @@ import type { Devices } from './devices.ts'
 import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
-/** Longest wait for a moment without a sync in progress. */
 const PATIENCE_MS = 15 * 60_000
 
-/** Required duration of rest, ms. */
 const REST_MS = 5 * 60_000
 
 const LOOK_EVERY_MS = 60_000
@@ -74,7 +72,6 @@ export class Rest {
     else this.#stage.violate(new Violation('LIVENESS', why))
   }
 
-  /** Why a device is not at rest; null: it is. */
   #restlessness(machine: Machine): string | null {
     const { deviceId } = ownerOf(machine.deps.disk.database)
     const { shared } = this.#stage.auditor

@@ -10,7 +10,6 @@ import { CodedError } from '../../src/protocol/errors.ts'
 import { BEGIN, HOUR, type Happening, ITEMS, type LineItemPlan, RATES } from '../plan.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 
-/** Micro-tokens per token. */
 export const MICRO = 1_000_000n
 
 const DAY = 24 * HOUR

@@ -42,9 +42,7 @@ export class Rules {
   #actionIds: (string | null)[] = []
   readonly #instances: InstanceMade[] = []
   #rateVersions = 0
-  /** All rules that a line item ever had. */
   readonly #versions: (readonly LineItemPlan[] | undefined)[] = []
-  /** An administrator has entered forgotten rules again. */
   hasEnteredAgain = false
 
   constructor(stage: Stage) {
@@ -161,7 +159,6 @@ export class Rules {
     return before === 'UNLIMITED' ? 'unlimited overdraft withdrawn' : 'overdraft'
   }
 
-  /** Makes it obsolete, deletes it later, and maps it again. */
   #obsolete({ lineItem, deleteInMs, mapInMs }: Extract<Happening, { kind: 'obsolete' }>): void {
     const { time } = this.#stage
     this.#change(lineItem, 'OBSOLETE', 'line', { state: 'OBSOLETE' })
@@ -217,7 +214,6 @@ export class Rules {
     }
   }
 
-  /** Applies one part of a line item's rules. */
   async #make(twin: TwinProcess, index: number, part: RulePart): Promise<void> {
     const item = this.#item(index)
     const instance = this.#instance(item.instance)
@@ -245,7 +241,6 @@ export class Rules {
     this.#setCaps(index)
   }
 
-  /** Of the line item's instance in the cloud's database. */
   #revision(index: number): unknown {
     const { id } = this.#instance(this.#item(index).instance)
     const sql = 'SELECT revision FROM policy_revisions WHERE instance_id = ?'
@@ -275,7 +270,6 @@ export class Rules {
     return instance
   }
 
-  /** Updates the auditor's expected caps. */
   #setCaps(index: number): void {
     const item = this.#item(index)
     const { id, quantity, overdraft, goldAllocation, limit } = item

@@ -112,7 +112,6 @@ export class Stage {
     this.trace.note('auditor', `${violation.invariant}: ${violation.message}`)
   }
 
-  /** The cloud's clock jumps and is corrected later. */
   stepTwinClock(ms: number, forMs: number): void {
     const { twin, time } = this
     const days = Math.abs(ms) > 30 * 86_400_000 ? ', more than 30 days' : ''
@@ -134,7 +133,6 @@ export class Stage {
       })
   }
 
-  /** Counts a fault or rule change. */
   fault(name: string): void {
     count(this.faults, name)
   }
@@ -145,7 +143,6 @@ export class Stage {
     if (at < BEGIN + this.plan.faultsMs) this.time.at(at, () => this.fault(name))
   }
 
-  /** Counts an application's response. */
   outcome(name: string): void {
     count(this.outcomes, name)
   }

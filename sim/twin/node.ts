@@ -37,7 +37,6 @@ export interface NodeDeps {
   readonly undecidedClock: 'allow' | 'refuse'
   readonly settlement: { readonly afterMs: number; readonly as: Settlement }
   readonly defects: TwinDefects
-  /** Number of nodes. */
   readonly nodes: number
   /** Null: no push. */
   readonly broker: Broker | null
@@ -150,7 +149,6 @@ export class TwinNode {
     this.#mark.powerCut()
   }
 
-  /** Starts the node's background work. */
   #work(process: TwinProcess, clock: ClockGuard): void {
     const { terms, settlement, defects, now, onFault } = this.#deps
     const { store } = process
@@ -176,7 +174,6 @@ export class TwinNode {
     defects.begin(process, (ms, work) => this.#repeat(process, ms, work))
   }
 
-  /** Publishes the outbox. */
   #publish(process: TwinProcess): void {
     const { broker, now } = this.#deps
     if (broker === null) return
@@ -214,7 +211,6 @@ export class TwinNode {
     this.#cancelStart = scheduler.at(scheduler.now + ms, start)
   }
 
-  /** Runs when the process serves. */
   async served<T>(process: TwinProcess, work: () => Promise<T>): Promise<T | undefined> {
     await this.#ready
     return this.run(process, work)

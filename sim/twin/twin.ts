@@ -17,7 +17,6 @@ import type { TwinProcess } from './twin-process.ts'
 import { emptyTwin, openImage } from './twin-database.ts'
 
 export interface CommitTrap {
-  /** Commits to skip. */
   skip: number
   readonly when: 'BEFORE' | 'AFTER'
   /** Unflushed writes are lost. */
@@ -38,7 +37,6 @@ export class Twin {
   #pending = 0
   #lastTurn: Promise<unknown> = Promise.resolve()
   readonly #listeners = new Set<() => void>()
-  /** Error of the wall clock, ms. */
   #wallError = 0
   /** The next start declares a restore. */
   #isRestored = false
@@ -54,7 +52,6 @@ export class Twin {
     for (const node of this.#nodes) this.#start(node)
   }
 
-  /** The cloud's clock. */
   get now(): number {
     return this.deps.scheduler.now + this.#wallError
   }

@@ -15,7 +15,6 @@ export interface BrokerDeps {
   readonly onFault: (kind: string) => void
 }
 
-/** A device's connection quality. */
 interface Way {
   readonly isCut: () => boolean
   /** Calls later unless the process has ended. */

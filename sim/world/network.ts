@@ -13,7 +13,6 @@ export interface Weather {
   readonly answersLost: number
   readonly repeated: number
   readonly delayMax: number
-  /** Longest delay of a late message. */
   readonly lateMax: number
   readonly late: number
   readonly oldAnswers: number
@@ -31,7 +30,6 @@ export const CALM: Weather = {
   broken: 0,
 }
 
-/** Response timeout of a device. */
 const SILENCE_MS = 30_000
 
 export interface NetworkDeps {

@@ -61,7 +61,6 @@ export class Random {
     return chosen
   }
 
-  /** 128 bits as text. */
   token(): string {
     return Array.from({ length: 4 }, () => this.#next().toString(16).padStart(8, '0')).join('')
   }

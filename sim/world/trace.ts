@@ -11,7 +11,6 @@ export class Trace {
   readonly #now: () => number
   readonly lines: string[] = []
   #count = 0
-  /** Lines not hashed yet. */
   #waiting = ''
 
   /** @param keep false: keep only hash and line count */

@@ -56,7 +56,6 @@ import { watchStore } from './storage/watch-store.ts'
 import type { EdgeTerms } from './devices/terms.ts'
 import { type CloudSettings, cloudOptions } from './settings.ts'
 
-/** Replacements for tests and embedding programs. */
 export interface Overrides {
   readonly log?: Logger
   readonly now?: () => number
@@ -66,7 +65,6 @@ export interface Overrides {
   readonly timers?: Timers
   /** Called for responses that their operation does not declare, if checking is on. Default: logs them. */
   readonly onWrongAnswer?: (error: Error) => void
-  /** Aborts a start that is still waiting. */
   readonly stop?: AbortSignal
 }
 
@@ -92,7 +90,6 @@ export interface Cloud {
   close(): Promise<void>
 }
 
-/** How often a shutdown closes idle connections. */
 const REAP_EVERY_MS = 50
 
 const TOTALS_TIMEOUT_MS = 2_000
@@ -106,10 +103,8 @@ const NOTIFY_EVERY_MS = 1_000
 /** Shortest interval between recalls for the cloud's own needs; the sync interval can be this short, ms. */
 const RECALL_EVERY_MIN_MS = 1_000
 
-/** How often to look for inactive devices to settle. */
 const SETTLE_EVERY_MS = 60_000
 
-/** How often the sales mark is synced to disk. */
 const MARK_EVERY_MS = 1_000
 
 /** @throws CodedError when the store, a key, the certificate or the address cannot be used */

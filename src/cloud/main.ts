@@ -5,9 +5,7 @@ import type { CloudSettings } from './settings.ts'
 export interface CloudProcess {
   /** Reads all sources of the settings. @throws CodedError */
   readonly load: () => CloudSettings
-  /** Aborts to stop the cloud. */
   readonly stop: AbortSignal
-  /** Registers a listener for reload requests. */
   readonly onReload: (listener: () => void) => void
 }
 

@@ -16,7 +16,6 @@ const PERIODS_AHEAD: Readonly<Record<Frequency, number>> = { DAILY: 62, WEEKLY: 
 
 const DAY_MS = 86_400_000
 
-/** A policy also lists the periods of this time before its issue. */
 export const LISTED_BACK_MS = DAY_MS
 
 export function boundary(frequency: Frequency, anchor: number, steps: number): number {
@@ -107,7 +106,6 @@ export function isToCome(calendar: Calendar, start: number, period: number, now:
   return period > currentPeriod(calendar, start, now) && period >= calendar.next
 }
 
-/** The calendar of a line item mapped for the first time, or again after its deletion. */
 export function newCalendar(frequency: ResetFrequency, start: number, now: number, first = 0): Calendar {
   return { frequency, first, firstAt: Math.max(now, start), next: first + 1 }
 }

@@ -27,11 +27,9 @@ export interface PoolRequest<T> {
 }
 
 export interface DecidedOverPools<T> {
-  /** One for each request: the result of `settle`, or the failure. */
   readonly outcomes: readonly PromiseSettledResult<T>[]
   /** The pools that refund and charges change. The caller saves them if the decisions take effect. */
   readonly changed: readonly Pool[]
-  /** All locked pools, after the decisions. */
   readonly after: ReadonlyMap<AccountId, Pool>
 }
 
@@ -84,7 +82,6 @@ export async function decideInTurn<T>(
   }
 }
 
-/** {@link decideInTurn} for one request, whose failure is thrown. */
 export async function decideOverPools(
   tx: Transaction,
   loaded: LoadedPolicy,
@@ -152,7 +149,6 @@ interface Turn<T> {
   /** Pools that grant something below the least amount. Their totals are recorded, so they must be locked too. */
   readonly drawnForNothing: ReadonlySet<AccountId>
   readonly asked: ReadonlySet<AccountId>
-  /** Accounts that the decision needs and that have no pool here. */
   readonly unknown: ReadonlySet<AccountId>
 }
 
@@ -217,7 +213,6 @@ function availableOfPool(pool: Pool, unproven: boolean): AvailableBalance {
   return { left: free(pool), shortage: pool.withheld > 0n ? 'RECOVERY' : 'POOL' }
 }
 
-/** Line items that grant an item without a charge. */
 function generousLineItems({ items }: Decision): ReadonlySet<string> {
   const found = new Set<string>()
   for (const item of items) {
@@ -231,7 +226,6 @@ function invariantPool(): never {
   throw new Error('invariant: what is refunded is locked')
 }
 
-/** Refunds without a decision. The caller saves the returned pools. */
 export async function refundPools(tx: Transaction, refunded: readonly ReservedItem[]): Promise<readonly Pool[]> {
   const back = refundsByAccount(refunded)
   const pools = await tx.accounts.lock([...back.keys()])
@@ -253,7 +247,6 @@ function refundsByAccount(refunded: readonly ReservedItem[]): ReadonlyMap<Accoun
   return back
 }
 
-/** The cap of an account without a pool. */
 export function capIn({ lineItems }: Pick<LoadedPolicy, 'lineItems'>, account: AccountId): Pool['capTarget'] {
   const lineItem = lineItems.get(parseAccount(account)?.lineItemId ?? '')
   return lineItem === undefined ? 0n : capOf(account, lineItem)

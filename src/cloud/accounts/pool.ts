@@ -53,7 +53,6 @@ export function grantOut(pool: Pool, amount: Micro): Pool {
   return { ...pool, grantedOut: pool.grantedOut + amount, sold: counted(pool.sold, amount) }
 }
 
-/** Tokens returned or settled. */
 export function takeBack(pool: Pool, amount: Micro): Pool {
   if (amount < 0n || amount > pool.grantedOut) throw new Error('invariant: what comes back was granted before')
   return follow({ ...pool, grantedOut: pool.grantedOut - amount })
@@ -121,7 +120,6 @@ export type Capped = Pick<LineItem, 'id' | 'quantity' | 'overdraft' | 'consumpti
   readonly actions: readonly Pick<Action, 'id' | 'allocation'>[]
 }
 
-/** An account's cap by the rules; 0n for a removed action or limit. */
 export function capOf(account: AccountId, lineItem: Capped): Micro | null {
   const parsed = parseAccount(account)
   if (parsed?.lineItemId !== lineItem.id) throw new Error('invariant: the account is one of this line item')

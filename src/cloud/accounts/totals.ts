@@ -8,9 +8,7 @@ export const ROWS_COUNTED_MAX = 100_000
 export interface Totals {
   /** Includes closed sessions that are not yet deleted. */
   readonly sessions: ReadonlyMap<SessionState, number>
-  /** Unpublished change notifications. */
   readonly outbox: number
-  /** Tokens granted to devices and not returned. */
   readonly grantedOut: Micro
 }
 

@@ -58,7 +58,6 @@ export class BranchOverspend {
   }
 }
 
-/** Accounts with the same key share a cap. */
 function keyOf(account: AccountId): string {
   const parsed = parseAccount(account)
   return parsed?.kind === 'line' ? `${parsed.instanceId}/${parsed.lineItemId}` : account

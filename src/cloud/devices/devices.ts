@@ -1,4 +1,3 @@
-/** Administration of devices. */
 import {
   type AuditListWire,
   type DeviceEvidenceWire,
@@ -192,7 +191,6 @@ async function stateOf(
 /** Longest assumed delivery time of a segment, ms; below it the device's clock is not reported as behind. */
 const ON_THE_WAY_MS = 5 * 60_000
 
-/** Tolerated difference between the clocks of device and cloud, ms. */
 const CLOCK_TOLERANCE_MS = 1_000
 
 function clockState({ now, earliest, latest, takenAt }: DeviceClock): NonNullable<DeviceStateWire['clock']> {

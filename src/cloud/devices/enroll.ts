@@ -61,7 +61,6 @@ export async function enroll(
   }
 }
 
-/** The device that used the token. @throws CodedError ENROLLMENT_REFUSED when the key is not the device's */
 async function whoUsed(tx: Transaction, used: EnrollmentRecord, thumbprintNow: string): Promise<string> {
   const found = await tx.edge.devices.withKey(thumbprintNow)
   if (found?.device.id === used.deviceId) return used.deviceId

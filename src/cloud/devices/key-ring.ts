@@ -20,7 +20,6 @@ export interface KeyRing {
   readonly introductions?: readonly string[]
 }
 
-/** Replaceable while in use: readers always get the newest keys. */
 export class LiveKeyRing implements KeyRing {
   #ring: KeyRing
 

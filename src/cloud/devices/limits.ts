@@ -1,12 +1,8 @@
-/** Limits of the device API. */
-
 /** Bodies of all other calls, bytes. */
 export const EDGE_BODY_BYTES_MAX = 256 * 1024
 
-/** Tolerated clock difference of a token's issuer, seconds. */
 export const TOKEN_SKEW_S = 60
 
-/** Longest lifetime of a device token, seconds. */
 export const DEVICE_TOKEN_LIFETIME_S_MAX = 24 * 60 * 60
 
 export const ENROLLMENT_TOKEN_LIFETIME_MS = 24 * 60 * 60_000
@@ -25,10 +21,8 @@ export const EVIDENCE_BYTES_MAX = 64 * 1024 * 1024
 /** How far above the last known epoch a restored cloud accepts one. */
 export const EPOCHS_FORGOTTEN_MAX = 1_000_000
 
-/** Devices notified at a time of a recall; those with most tokens first. */
 export const RECALLS_NOTIFIED_MAX = 32
 
-/** Devices notified at a time that a pool has tokens again. */
 export const SERVABLE_NOTIFIED_MAX = 32
 
 /** How far above the last listed period a restored cloud accepts one. */
@@ -37,19 +31,15 @@ export const PERIODS_FORGOTTEN_MAX = 10_000
 /** Cloud sessions whose next charge is planned for; the earliest due first. */
 export const RENEWALS_WATCHED_MAX = 1_000
 
-/** Old shortages removed at a time. */
 export const SHORTAGES_FORGOTTEN_MAX = 1_000
 
-/** Accounts with a new limit that one response reports to a device. */
 export const LIMITED_AGAIN_MAX = 1_000
 
 /** Epochs and accounts listed in the recovery status. */
 export const RECOVERY_SHOWN_MAX = 100
 
-/** Notifications that one round of publishing takes from the outbox. */
 export const NOTIFICATIONS_PER_ROUND = 100
 
-/** Instances announced to a broker at a time. */
 export const INSTANCES_PER_ROUND = 500
 
 /** How long a node has the exclusive right to publish the notifications it took, ms. */

@@ -21,7 +21,6 @@ export class Presence {
     this.#now = now
   }
 
-  /** Null: unknown. */
   of(deviceId: string): DevicePresence | null {
     return this.#devices.get(deviceId) ?? null
   }
@@ -35,7 +34,6 @@ export class Presence {
     if (this.#devices.size > DEVICES_MAX && oldest !== undefined) this.#devices.delete(oldest)
   }
 
-  /** Ignores messages other than presence. */
   hear(topic: string, payload: Uint8Array): void {
     const deviceId = topic.split('/')[3] ?? ''
     if (!uuid.safeParse(deviceId).success || topic !== presenceTopic(deviceId)) return

@@ -10,7 +10,6 @@ import type { Timers } from '../runtime/run-repeatedly.ts'
 import { NOTIFICATIONS_PER_ROUND, NOTIFICATION_CLAIM_MS, INSTANCES_PER_ROUND } from './limits.ts'
 
 export interface Broker {
-  /** Resolves when the broker has accepted the message; rejects otherwise. */
   publish(message: PushMessage): Promise<void>
 }
 
@@ -92,12 +91,10 @@ export class NotificationPublisher {
     })
   }
 
-  /** Resolves when nothing is left to publish. */
   async idle(): Promise<void> {
     while (this.#round !== undefined) await this.#round
   }
 
-  /** Finishes the current round and stops. */
   async stop(): Promise<void> {
     this.#stopped = true
     for (const stop of this.#stops.splice(0)) stop()

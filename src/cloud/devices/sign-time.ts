@@ -9,7 +9,6 @@ import { sha256, signDocument } from '../../protocol/signing.ts'
 import type { KeyRing } from './key-ring.ts'
 
 export interface SignedTime {
-  /** Sent by the device with this attempt. */
   readonly nonce: string
   readonly answer: string
   readonly time: number

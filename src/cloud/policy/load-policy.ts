@@ -16,7 +16,6 @@ export interface LoadedPolicy {
   /** When its calendars must be extended; null: never. */
   readonly calendarDue: number | null
   readonly bumpedAt: number
-  /** The customer account of the instance. */
   readonly accountId: string
   readonly policy: Policy
   readonly compiled: CompiledPolicy
@@ -31,7 +30,6 @@ export interface LoadedPolicy {
 const SUPERSEDED_KEPT_MS = 30 * 24 * 60 * 60 * 1000
 
 export interface PoliciesOptions {
-  /** Compiled policies in memory, one per instance. */
   readonly max: number
   /** How to decide when the clock cannot tell whether a line item's window is open. */
   readonly undecidedClock: Policy['undecidedClock']
@@ -157,7 +155,6 @@ async function assemblePolicy(
   }
 }
 
-/** Tables without those superseded long ago, by creation. */
 function relevantTables(records: readonly RateTableRecord[], at: number): readonly RateTable[] {
   const superseded = new Set<RateTableRecord>()
   for (const series of Map.groupBy(records, (record) => record.series).values()) {

@@ -1,4 +1,3 @@
-/** The rules of a device's instances in a transaction, and the pools with their caps. */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { unlistedLimitPeriod, unlistedPeriod } from '../accounts/calendar.ts'
@@ -12,7 +11,6 @@ import type { Transaction } from '../storage/store.ts'
 /** By instance id. */
 export type RulesInForce = ReadonlyMap<string, LoadedPolicy>
 
-/** Locks the rules until the transaction ends. */
 export async function lockRulesOf(
   tx: Transaction,
   policies: Pick<Policies, 'hold'>,
@@ -67,7 +65,6 @@ export async function viewPools(
 
 interface Listed {
   readonly pools: ReadonlyMap<AccountId, Pool>
-  /** Accounts without a pool that some rules have had. */
   readonly unopened: readonly AccountId[]
 }
 

@@ -10,7 +10,6 @@ export interface BatcherOptions<Order, Answer> {
   readonly defer: Defer
   /** Serves a batch of at least one: one outcome per request, in order. */
   readonly serve: (orders: readonly Order[]) => Promise<readonly PromiseSettledResult<Answer>[]>
-  /** Default: 1. */
   readonly weightOf?: (order: Order) => number
   /** Largest weight of a batch; a heavier request is served alone. */
   readonly weightMax: number
@@ -31,7 +30,6 @@ export class Batcher<Order, Answer> {
     this.#options = options
   }
 
-  /** Whether no request waits or is in progress. */
   get idle(): boolean {
     return !this.#busy
   }

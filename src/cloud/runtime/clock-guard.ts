@@ -23,23 +23,19 @@ const CLOCK_DOUBTS = [
   'CLOCK_DIFFERS_FROM_DATABASE',
 ] as const
 
-/** Codes of the reasons that pause sweeps. */
 export const PAUSED_BY = [...CLOCK_DOUBTS, 'SETTLEMENT_TOO_LARGE'] as const
 export type PausedBy = (typeof PAUSED_BY)[number]
 
 export interface ClockDoubt {
   readonly code: (typeof CLOCK_DOUBTS)[number]
-  /** Wall clock minus expected time, ms. */
   readonly aheadMs: number
 }
 
-/** A step up to this size counts as a correction, ms. */
 const CLOCK_STEP_MAX_MS = 5 * 60_000
 
 /** Longest downtime after a boot without doubt about the clock, ms. */
 const CLOCK_GAP_MAX_MS = 7 * 24 * 60 * 60_000
 
-/** How often {@link ClockGuard.look} runs, ms. */
 export const CLOCK_LOOK_EVERY_MS = 60_000
 
 /** A record up to this age gives the present time, ms. */
@@ -69,7 +65,6 @@ export class ClockGuard {
     this.#options = options
   }
 
-  /** Whether irreversible work may use the wall clock now. */
   isTrusted(): boolean {
     return this.#doubt === null && this.#trusted !== null && jump(this.#trusted, this.#read()) === null
   }
@@ -91,7 +86,6 @@ export class ClockGuard {
     return this.isTrusted() || base === null ? at : base.at + sinceBoot - base.sinceBoot
   }
 
-  /** Compares all clocks, and writes the record if they agree. */
   async look(): Promise<void> {
     const { store, settleAfterMs, clocks } = this.#options
     const before = this.#read()
@@ -180,7 +174,6 @@ function jump(before: ClockRecord, reading: ClockRecord): ClockDoubt | null {
   return Math.abs(aheadMs) > CLOCK_STEP_MAX_MS ? { code: 'CLOCK_JUMPED', aheadMs } : null
 }
 
-/** The database read its clock between two readings of the wall clock. */
 function differs(database: number, before: number, after: number): ClockDoubt | null {
   const aheadMs = database < before ? before - database : database > after ? after - database : 0
   return Math.abs(aheadMs) > CLOCK_STEP_MAX_MS ? { code: 'CLOCK_DIFFERS_FROM_DATABASE', aheadMs } : null

@@ -1,7 +1,6 @@
 /** Periodic work. Rounds share no state: a failed round is logged, and the next one starts from the store. */
 
 export interface Timers {
-  /** Calls every `ms` until the returned function is called. */
   every(ms: number, call: () => void | Promise<void>): () => void
 }
 
@@ -10,11 +9,9 @@ export interface RepeatedJobLog {
 }
 
 export interface RepeatedJob {
-  /** Finishes the current round and starts no other. */
   stop(): Promise<void>
 }
 
-/** Work per round; the next round continues. */
 const ROUND_MAX = 1_000
 
 /**

@@ -22,20 +22,15 @@ export interface Principal {
   readonly keyId: string
   /** Lower case; null: every instance. */
   readonly instances: ReadonlySet<string> | null
-  /** Null unless a device calls. */
   readonly deviceId: string | null
 }
 
-/** Tolerated clock difference, s. */
 const CLOCK_SKEW_S = 60
 
-/** Parsed keys in memory. */
 const KEYS_MAX = 1_000
 
-/** Verified tokens in memory. */
 const TOKENS_MAX = 1_000
 
-/** Keys looked up in one read. */
 const LOOKUPS_MAX = 64
 
 /** An id that the store cannot look up would fail a read shared with others. */
@@ -131,7 +126,6 @@ type KeyName = Claims['cnf']['jwk']
 type FoundKey =
   { readonly kind: 'REGISTERED'; readonly key: KeyRecord } | { readonly kind: 'DEVICE'; readonly key: KnownDeviceKey }
 
-/** A token with a verified signature, valid while its key is registered and within its times. */
 interface Verified {
   readonly claims: Claims
   readonly pem: string
@@ -172,7 +166,6 @@ function isInTime({ nbf, exp }: Claims, now: number): boolean {
   return nbf * 1_000 <= now && now < exp * 1_000
 }
 
-/** The unverified claims: they name the key. */
 function claimsOf(token: string): Claims {
   let payload: unknown
   try {

@@ -14,7 +14,6 @@ import { changeRules, lockRules, bumpPolicyRevision } from '../policy/bump-polic
 import type { ConditionNode } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 
-/** Returns the created ones. @throws CodedError NOT_FOUND, BAD_REQUEST */
 export async function createConditions(
   store: Store,
   instanceId: string,
@@ -97,7 +96,6 @@ async function remove(tx: Transaction, instanceId: string, ids: readonly string[
   await tx.conditions.remove(instanceId, ids)
 }
 
-/** @param replaced the conditions that `saved` replaces */
 async function refuseTooMuch(
   tx: Transaction,
   instanceId: string,

@@ -7,7 +7,6 @@ import type { Reader, Store, Transaction } from '../storage/store.ts'
 export interface ConfigurationState {
   readonly name: ConfigurationName
   readonly value: string
-  /** Null: never changed. */
   readonly changed: Pick<ConfigurationValue, 'modified' | 'updatedBy'> | null
 }
 
@@ -22,7 +21,6 @@ export async function showConfiguration(reader: Reader): Promise<readonly Config
   })
 }
 
-/** Interval of a session's automatic charges, ms. */
 export async function chargeIntervalMs(reader: Reader): Promise<number> {
   const state = (await showConfiguration(reader)).find(({ name }) => name === 'session.charge.period')
   const interval = state === undefined ? undefined : chargePeriodMs(state.value)

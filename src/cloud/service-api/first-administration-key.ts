@@ -1,4 +1,3 @@
-/** Registers the first administration key of a new cloud. */
 import type { Store } from '../storage/store.ts'
 
 /**

@@ -1,4 +1,3 @@
-/** Converts stored line items for the engine. */
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { Action, ConsumptionLimit, LineItem } from '../../core/rules/policy.ts'
 import { limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'

@@ -25,7 +25,6 @@ export interface AccessCommand {
 /** Items per transaction: the first caller waits for the last. A single request may have more. */
 const BATCH_ITEMS_MAX = 64
 
-/** Idle batchers kept in memory. */
 const BATCHERS_MAX = 1_000
 
 /** Pools remembered per instance. A missing one only costs a second lock. */
@@ -33,7 +32,6 @@ const LAST_SEEN_MAX = 200
 
 interface Placed {
   readonly order: AccessCommand
-  /** Time of arrival, POSIX ms. */
   readonly now: number
 }
 

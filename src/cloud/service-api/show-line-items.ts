@@ -10,7 +10,6 @@ import type { Reader } from '../storage/store.ts'
 
 export interface LineItemUse {
   readonly record: LineItemRecord
-  /** In the current period. */
   readonly used: Micro
 }
 

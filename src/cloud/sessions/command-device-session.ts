@@ -39,7 +39,6 @@ export async function commandDeviceSession(
   }
 }
 
-/** False if the session has become known meanwhile. */
 async function note(
   { store, trustsClock }: SessionDeps,
   { deviceId, id, command, by }: CommandDeviceSession,

@@ -15,7 +15,6 @@ export interface SessionCommandResult {
 
 const EVENT = { LOCK: 'LOCKED', UNLOCK: 'UNLOCKED', TERMINATE: 'CLOSED' } as const
 
-/** Names in the audit log. */
 export const COMMAND_ACTION = {
   LOCK: 'LOCK_SESSION',
   UNLOCK: 'UNLOCK_SESSION',

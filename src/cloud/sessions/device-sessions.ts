@@ -55,7 +55,6 @@ export async function takeSessions(
   }
 }
 
-/** Commands that the device has not reported as done. */
 export async function commandsFor(tx: Transaction, deviceId: string): Promise<SessionCommand[]> {
   const commands: SessionCommand[] = []
   for (const { session, wanted } of await tx.sessions.keptBy(deviceId)) {

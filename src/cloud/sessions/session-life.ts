@@ -34,7 +34,6 @@ export interface SessionDeps {
   readonly policies: Policies
   readonly shortages: CloudShortages
   readonly newId: () => string
-  /** Charge interval, ms; null: the tenant's configuration. */
   readonly sessionIntervalMs: number | null
   /** False while the clock is in doubt: no time-based charge, end or deletion of sessions. */
   readonly trustsClock: () => boolean
@@ -240,7 +239,6 @@ export async function settledSession(
   return (await settle(deps, tx, session, now)) ?? session
 }
 
-/** Applies overdue timers one after another. Undefined: the session was deleted. */
 async function settle(deps: SessionDeps, tx: Transaction, before: Session, now: number): Promise<Session | undefined> {
   if (!deps.trustsClock()) return before
   let session = before
@@ -258,7 +256,6 @@ async function settle(deps: SessionDeps, tx: Transaction, before: Session, now: 
   }
 }
 
-/** The automatic charge: the same items, by current rules and rates. */
 async function renew(deps: SessionDeps, tx: Transaction, session: Session, now: number): Promise<Session> {
   const { charge, requester } = session
   if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
@@ -282,7 +279,6 @@ async function renew(deps: SessionDeps, tx: Transaction, session: Session, now: 
   return next.session
 }
 
-/** Saves a step and its refund. */
 export async function applyStep(
   deps: SessionDeps,
   tx: Transaction,

@@ -10,7 +10,6 @@ export interface DeviceKey {
   readonly thumbprint: string
 }
 
-/** A device's current, announced or former key. */
 export interface KnownDeviceKey extends DeviceKey {
   readonly device: Device
   /** `PAST`: replaced, or announced and superseded. */
@@ -22,7 +21,6 @@ export interface Device {
   readonly name: string | null
   readonly publicKey: PublicJwk
   readonly thumbprint: string
-  /** When it became the device's key. */
   readonly keySince: number
   /** Announced; accepted as well, and replaces the current key at its first use. */
   readonly nextKey: DeviceKey | null
@@ -32,20 +30,15 @@ export interface Device {
   readonly instanceIds: readonly string[]
   readonly enrolledAt: number
   readonly revokedAt: number | null
-  /** Id of the administration key. */
   readonly revokedBy: string | null
   readonly suspension: DeviceSuspension | null
-  /** Time of its last accepted segment. */
   readonly lastSyncAt: number | null
   readonly software: string | null
   /** 0 before the first attach. */
   readonly epoch: number
-  /** As of its last segment. */
   readonly backlog: number
   readonly appliedPolicies: readonly { readonly instanceId: string; readonly revision: number }[]
-  /** It must return its tokens. */
   readonly releaseRequested: boolean
-  /** Its knowledge of the time when it sealed its last segment. */
   readonly clock: DeviceClock | null
 }
 
@@ -54,11 +47,9 @@ export interface DeviceClock {
   readonly now: number
   readonly earliest: number
   readonly latest: number | null
-  /** The cloud's clock at the segment's acceptance. */
   readonly takenAt: number
 }
 
-/** Names of commands in the audit log. */
 export type AuditedAction =
   | 'LOCK_DEVICE'
   | 'UNLOCK_DEVICE'
@@ -76,7 +67,6 @@ export type AuditedAction =
   | 'SET_CLOUD_RESERVE'
   | 'END_RECOVERY'
 
-/** Written in the transaction of the action. */
 export interface AuditRecord {
   readonly at: number
   /** Id of the administration key; for `REPLACE_DEVICE_KEY` the device's previous key, for `NOTICE_RESTORE` `twin`. */
@@ -84,16 +74,13 @@ export interface AuditRecord {
   readonly action: AuditedAction
   readonly deviceId: string | null
   readonly sessionId: string | null
-  /** For `SET_CLOUD_RESERVE`. */
   readonly lineItem?: CloudReserve
-  /** Subject of the action, if not a device or session. */
   readonly detail: string | null
 }
 
 /** A restored cloud does not know all sales and grants of the instance. */
 export interface Recovery {
   readonly instanceId: string
-  /** Devices must report after this. */
   readonly since: number
   /**
    * Why the amount sold is unknown, so that nothing is sold: `NODE` until another node has shown its sales mark, `MARK`
@@ -113,13 +100,11 @@ export interface AwaitedDevice {
   readonly status: Epoch['status'] | null
 }
 
-/** The database's record of a node's sales mark. */
 export interface SalesMarkRecord {
   readonly id: string
   /** Counted in the file and here; if they differ, one of them is out of date. */
   readonly turn: number
   readonly seenAt: number
-  /** A recovery waits for this mark. */
   readonly awaited: boolean
   /** It existed before the database had anything to lose, or another node with a mark has accepted it. */
   readonly accepted: boolean
@@ -147,14 +132,11 @@ export interface Epoch extends EpochState {
   readonly createdAt: number
   readonly fencedAt: number | null
   readonly fenceReason: FenceReason | null
-  /** Last report or fencing, by {@link Moment.present}. */
   readonly quietSince: number
   /** How it was settled for inactivity; null: not settled. */
   readonly settlement: Settlement | null
   readonly settledAt: number | null
-  /** Two writers continued its chain. */
   readonly forked: boolean
-  /** A segment of it was inconsistent. */
   readonly rejected: boolean
   /** The device has proof of segments or grants that a restored cloud lost. */
   readonly grantsForgotten: boolean
@@ -162,7 +144,6 @@ export interface Epoch extends EpochState {
   readonly term: number
   /** Nonce of its attach; null: a restored cloud learned of it from a segment. */
   readonly nonce: string | null
-  /** The signed response to the attach. */
   readonly attachAnswer: string | null
 }
 
@@ -186,9 +167,7 @@ export interface Evidence {
   readonly hash: string
   /** Hash of the merged segment with the same seq, if any. */
   readonly recordedHash: string | null
-  /** The contradicted merged segment, if still stored. */
   readonly recordedDocument: string | null
-  /** The inconsistency. */
   readonly problem: string | null
   readonly document: string
   readonly receivedAt: number
@@ -203,16 +182,13 @@ export interface LedgerEntry {
   readonly seq: number
   /** Written by another writer than the merged chain's. */
   readonly branch: boolean
-  /** JSON text as recorded by the device. */
   readonly body: string
 }
 
-/** One account in one epoch. */
 export interface DeviceAccountRecord extends DeviceAccount {
   readonly deviceId: string
   readonly epoch: number
   readonly account: AccountId
-  /** Charged by other writers with this identity. */
   readonly branchUsed: Micro
   /** The part of it above the grants by the offline policy; per epoch at most the policy's cap. */
   readonly branchOverspend: Micro
@@ -235,7 +211,6 @@ export function newDeviceAccount(deviceId: string, epoch: number, account: Accou
   }
 }
 
-/** Known spending of all writers. */
 export function spentOn({ used, refunded, branchUsed }: DeviceAccountRecord): Micro {
   return used - refunded + branchUsed
 }
@@ -253,7 +228,6 @@ export function reservedOn(record: DeviceAccountRecord): Micro {
   return out > spent ? out : spent
 }
 
-/** Spending of all writers above the grants by the offline policy. */
 export function overspendOn({ overspend, branchOverspend }: DeviceAccountRecord): Micro {
   return overspend + branchOverspend
 }
@@ -287,7 +261,6 @@ export const CLOUD_RESERVE = 'cloud/reserve'
 /** An account could not serve a need, or a request for tokens in advance. */
 export interface Shortage {
   readonly account: AccountId
-  /** A device id, or one of the names above. */
   readonly who: string
   /** Missing tokens; 0n: only tokens in advance are missing, or the need has been met. */
   readonly lacking: Micro
@@ -295,32 +268,24 @@ export interface Shortage {
   readonly enough: Micro
   /** Balance that other devices may keep; null: no recall. */
   readonly keep: Micro | null
-  /** Start of the shortage. */
   readonly since: number
-  /** Last noted. */
   readonly at: number
-  /** Devices were last notified of the recall; null: never. */
   readonly recalledAt: number | null
-  /** It was last notified that tokens are available; null: never. */
   readonly notifiedAt: number | null
 }
 
-/** The device must return its balance above `keep`. */
 export interface Recall {
   readonly account: AccountId
   readonly keep: Micro
 }
 
-/** A used enrollment token. */
 export interface EnrollmentRecord {
-  /** Id of the token. */
   readonly jti: string
   readonly thumbprint: string
   readonly deviceId: string
   readonly at: number
 }
 
-/** What devices may overspend without contact. */
 export interface OfflinePolicyRecord {
   readonly instanceId: string
   readonly lineItemId: string
@@ -330,7 +295,6 @@ export interface OfflinePolicyRecord {
   readonly overspendCapMax: Micro
 }
 
-/** Tokens of a line item per period that devices are not granted. */
 export interface CloudReserve {
   readonly instanceId: string
   readonly lineItemId: string

@@ -29,7 +29,6 @@ import type {
 export interface EdgeReader {
   readonly devices: {
     get(id: string): Promise<Device | undefined>
-    /** Current, announced and former keys. */
     withKey(thumbprint: string): Promise<KnownDeviceKey | undefined>
     /** Keys registered after `since`, up to `until`. */
     keysBetween(deviceId: string, since: number, until: number): Promise<number>
@@ -42,7 +41,6 @@ export interface EdgeReader {
     countLive(instanceId: string, since: number, except: string): Promise<number>
     /** Time of the newest accepted segment; null: none. */
     newestSync(): Promise<number | null>
-    /** Devices that are not revoked. */
     countTrusted(instanceId: string): Promise<number>
   }
   readonly enrollments: {
@@ -58,7 +56,6 @@ export interface EdgeReader {
     nextInactive(before: number): Promise<InactiveEpoch | undefined>
     /** Devices to settle, inactive since before `before`, and those settled after `settledSince`. */
     settlementLoad(before: number, settledSince: number): Promise<SettlementLoad>
-    /** Attach times after the instant, ascending. */
     attachedSince(deviceId: string, since: number): Promise<readonly number[]>
   }
   readonly segments: {
@@ -67,7 +64,6 @@ export interface EdgeReader {
   readonly evidence: {
     /** Newest first. */
     of(deviceId: string, limit: number): Promise<readonly Evidence[]>
-    /** Stored evidence of an epoch. */
     size(deviceId: string, epoch: number): Promise<{ readonly segments: number; readonly bytes: number }>
     kinds(deviceId: string): Promise<ReadonlySet<Evidence['kind']>>
   }
@@ -86,9 +82,7 @@ export interface EdgeReader {
       accounts: readonly AccountId[],
     ): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>>
     ofEpoch(deviceId: string, epoch: number): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>>
-    /** Of all epochs. */
     ofDevice(deviceId: string): Promise<readonly DeviceAccountRecord[]>
-    /** Of all devices, with the state of each epoch. */
     ofInstance(instanceId: string): Promise<
       readonly {
         readonly record: DeviceAccountRecord
@@ -107,7 +101,6 @@ export interface EdgeReader {
     ): Promise<readonly { readonly deviceId: string; readonly available: Micro }[]>
     /** Metered accounts that have a limit by the current rules; those granted without one first. */
     limitedAgain(deviceId: string, epoch: number, limit: number): Promise<readonly DeviceAccountRecord[]>
-    /** Whether the epoch has unspent tokens. */
     hasRoom(deviceId: string, epoch: number): Promise<boolean>
     /** The epoch's accounts whose outstanding tokens exceed their cap: its balance, and the excess. */
     aboveCaps(
@@ -133,7 +126,6 @@ export interface EdgeReader {
     ): Promise<readonly { readonly account: AccountId; readonly who: string }[]>
   }
   readonly recoveries: {
-    /** The newest, in progress or ended. */
     get(instanceId: string): Promise<Recovery | undefined>
     underWay(): Promise<readonly Recovery[]>
     /**
@@ -146,7 +138,6 @@ export interface EdgeReader {
     /** By id. */
     list(): Promise<readonly SalesMarkRecord[]>
   }
-  /** All pools of the instance, by id. */
   pools(instanceId: string): Promise<readonly Pool[]>
   readonly offlinePolicies: {
     list(instanceId: string): Promise<readonly OfflinePolicyRecord[]>
@@ -199,7 +190,6 @@ export interface InactiveEpoch {
   readonly quietSince: number
 }
 
-/** Numbers of devices. */
 export interface SettlementLoad {
   readonly due: number
   /** With an epoch neither closed nor settled, including those due. */
@@ -225,7 +215,6 @@ export interface EdgeTransaction extends EdgeReader {
     save(epoch: Epoch): Promise<void>
   }
   readonly segments: EdgeReader['segments'] & {
-    /** Inserts the next segment; deletes document and response of the previous one. */
     append(segment: MergedSegment): Promise<void>
   }
   readonly evidence: EdgeReader['evidence'] & {
@@ -250,12 +239,9 @@ export interface EdgeTransaction extends EdgeReader {
   }
   /** Commands for sessions that their devices have not reported. Under the device's lock. */
   readonly sessionCommands: {
-    /** Replaces an earlier one for the same session. */
     note(deviceId: string, sessionId: string, command: SessionCommand['command'], at: number): Promise<void>
     count(deviceId: string): Promise<number>
-    /** Removes and returns the session's command. */
     take(deviceId: string, sessionId: string): Promise<SessionCommand['command'] | undefined>
-    /** Deletes those from before the instant. */
     forget(deviceId: string, before: number): Promise<void>
   }
   readonly offlinePolicies: EdgeReader['offlinePolicies'] & {
@@ -267,16 +253,13 @@ export interface EdgeTransaction extends EdgeReader {
   readonly recoveries: EdgeReader['recoveries'] & {
     /** During a recovery, all devices must report again. */
     begin(instanceId: string, since: number, unproven: Recovery['unproven']): Promise<void>
-    /** Of all instances. */
     beginAll(since: number, unproven: Recovery['unproven']): Promise<void>
-    /** All awaited sales marks have been shown. */
     proveAll(): Promise<void>
     end(instanceId: string, at: number, by: string): Promise<void>
     /** Records a restore: inactivity from before it does not count, because reports may be lost. */
     restored(at: number): Promise<void>
   }
   readonly salesMarks: EdgeReader['salesMarks'] & {
-    /** Inserts or replaces. */
     save(mark: SalesMarkRecord): Promise<void>
     /** False if the database does not have turn `from`: it is older or newer than the file. */
     turn(id: string, from: number, seenAt: number): Promise<boolean>

@@ -31,7 +31,6 @@ export interface Calendar {
 
 export interface LineItemRecord {
   readonly instanceId: string
-  /** The activation id. */
   readonly id: string
   readonly state: LineItemState
   readonly quantity: Micro
@@ -97,7 +96,6 @@ export interface ConfigurationValue {
   readonly name: string
   readonly value: string
   readonly modified: number
-  /** Key id of the changing token. */
   readonly updatedBy: string
 }
 
@@ -107,7 +105,6 @@ export interface ConfigurationValue {
  */
 export interface Pool {
   readonly account: AccountId
-  /** Charged by the cloud less its refunds. */
   readonly charged: Micro
   /** Granted less returned, over all device epochs. */
   readonly grantedOut: Micro
@@ -134,11 +131,8 @@ export interface UsageRecord {
   readonly requesterValue: string
   readonly accountId: string
   readonly instanceId: string
-  /** Null for a refused request, like the next two. */
   readonly activationId: string | null
-  /** The line item's quantity. */
   readonly quantity: Micro | null
-  /** The line item's running total after this row. */
   readonly used: Micro | null
   readonly item: string
   readonly version: string
@@ -146,10 +140,8 @@ export interface UsageRecord {
   readonly operation: UsageOperation
   /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, `BURNED`, or the refusal's reason. */
   readonly status: string
-  /** Negative for a refund. */
   readonly tokens: Micro
   readonly source: UsageSource
-  /** The requester's JSON text. */
   readonly metaData: string | null
 }
 
@@ -168,7 +160,6 @@ export type UsageSource =
       readonly epoch: number
       /** 0: presumed, without an entry. */
       readonly entry: number
-      /** The device's session; absent for a one-off request. */
       readonly sessionId?: string
     }
 
@@ -197,7 +188,6 @@ export interface OutboxMessage {
   readonly notification: ChangeNotification
 }
 
-/** When a node last trusted its wall clock. */
 export interface ClockRecord {
   readonly at: number
   readonly sinceBoot: number

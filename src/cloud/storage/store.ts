@@ -40,7 +40,6 @@ export interface Store {
    * `tx`. A throw rolls back and is passed on.
    */
   transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T>
-  /** Runs `work` on a consistent snapshot. */
   read<T>(work: (reader: Reader) => Promise<T>): Promise<T>
   /** Calls the listener after each commit of this node that wrote to the outbox. Returns a function that stops it. */
   onOutbox(listener: () => void): () => void
@@ -71,15 +70,12 @@ export interface Transaction extends Reader {
   }
   readonly lineItems: LineItemReader & {
     insert(lineItem: LineItemRecord): Promise<void>
-    /** By instance id and id. */
     update(lineItem: LineItemRecord): Promise<void>
   }
   readonly actions: ActionReader & {
-    /** Replaces the whole list. */
     replace(instanceId: string, lineItemId: string, actions: readonly Action[]): Promise<void>
   }
   readonly conditions: ConditionReader & {
-    /** Appends new ids and replaces existing ones. */
     save(instanceId: string, conditions: readonly ConditionNode[]): Promise<void>
     remove(instanceId: string, ids: readonly string[]): Promise<void>
   }
@@ -104,7 +100,6 @@ export interface Transaction extends Reader {
     lock(accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>>
     /** Like `lock`; creates missing ones with zero counters and this cap (null: metered only). */
     open(wanted: readonly { account: AccountId; cap: Micro | null }[]): Promise<ReadonlyMap<AccountId, Pool>>
-    /** Pools must be locked or opened by this transaction. */
     save(pools: readonly Pool[]): Promise<void>
   }
   readonly usage: UsageReader & {
@@ -126,16 +121,13 @@ export interface Transaction extends Reader {
     hold(instanceId: string, likely?: readonly AccountId[]): Promise<PolicyRevision | undefined>
     /** Locks the instance's rules for a change. Changes do this first. */
     lock(instanceId: string): Promise<PolicyRevision | undefined>
-    /** Locks the rules of all instances, for changes of shared rules. */
     lockAll(): Promise<void>
     /**
      * Bumps each revision by one, or above `beyond`, after `lockAll`. `bumpedAt` and `listedAt` become `now` if that is
      * later.
      */
     raiseAll(now: number, beyond?: number): Promise<void>
-    /** Revision 1 of an instance. */
     insert(revision: PolicyRevision): Promise<void>
-    /** The instance must be locked by this transaction. */
     save(revision: PolicyRevision): Promise<void>
   }
   readonly sessions: SessionReader & {
@@ -146,17 +138,14 @@ export interface Transaction extends Reader {
     lockDue(now: number): Promise<Session | undefined>
     /** All but id, instance, device, keeper and creation. */
     save(session: Session): Promise<void>
-    /** Notes an administrator's command for a device's session. */
     want(id: string, command: SessionCommand['command']): Promise<void>
     remove(id: string): Promise<void>
   }
   readonly outbox: {
     append(notifications: readonly ChangeNotification[], at: number): Promise<void>
-    /** For each instance, a change notification of its revision. */
     appendPolicies(at: number): Promise<void>
     /** Claims the oldest unclaimed notifications until the given instant; other nodes skip them until then. */
     claim(limit: number, now: number, until: number): Promise<readonly OutboxMessage[]>
-    /** Deletes published notifications. */
     remove(ids: readonly bigint[]): Promise<void>
   }
   readonly edge: EdgeTransaction
@@ -170,9 +159,7 @@ export interface Transaction extends Reader {
 }
 
 export interface SweepReader {
-  /** Undefined: no node has checked its clock yet. */
   clockRecord(): Promise<ClockRecord | undefined>
-  /** Null: nothing was confirmed. */
   settlementConfirmed(): Promise<number | null>
 }
 
@@ -192,7 +179,6 @@ export interface LineItemReader {
 
 export interface ActionReader {
   of(instanceId: string, lineItemId: string): Promise<readonly Action[]>
-  /** Undeleted line items with actions, by the line items' creation. */
   list(instanceId: string, offset: number, limit: number): Promise<readonly LineItemActions[]>
 }
 
@@ -200,9 +186,7 @@ export interface ConditionReader {
   get(instanceId: string, id: string): Promise<ConditionNode | undefined>
   /** By creation. */
   list(instanceId: string): Promise<readonly ConditionNode[]>
-  /** Their number and total JSON length. */
   size(instanceId: string): Promise<{ readonly count: number; readonly characters: number }>
-  /** Ids of conditions that actions refer to. */
   referenced(instanceId: string): Promise<ReadonlySet<string>>
 }
 
@@ -280,7 +264,6 @@ export interface SessionReader {
   live(instanceId: string | null, limit: number): Promise<readonly Session[]>
   /** Sorted ids of open sessions that the device opened or keeps. */
   notEnded(deviceId: string): Promise<readonly string[]>
-  /** Live ones opened by the device. */
   ofDevice(deviceId: string): Promise<readonly Session[]>
   /** By id: the agent's own open sessions in the instance, and the one of this opening in any state. */
   openedAs(
@@ -288,12 +271,10 @@ export interface SessionReader {
     instanceId: string,
     opening: string,
   ): Promise<readonly { readonly session: Session; readonly isThis: boolean }[]>
-  /** Sessions that the device keeps and has not reported as closed, with their commands. */
   keptBy(
     deviceId: string,
   ): Promise<readonly { readonly session: Session; readonly wanted: SessionCommand['command'] | null }[]>
   /** Cloud sessions automatically charged up to the instant, earliest first. */
   renewedBy(until: number, limit: number): Promise<readonly Session[]>
-  /** Whether a live session has a charge on the line item. */
   holds(instanceId: string, lineItemId: string): Promise<boolean>
 }

@@ -8,7 +8,6 @@ import type { Store, Transaction } from './store.ts'
 export interface StoreWatcher {
   /** @param ms total duration, including waiting for locks */
   transaction(committed: boolean, ms: number): void
-  /** Committed usage only. */
   usage(records: readonly UsageRecord[]): void
 }
 

@@ -130,7 +130,6 @@ export function newEpoch(deviceId: string, number: number, { now, present }: Mom
   }
 }
 
-/** Fences the current epoch, if it is active. */
 export async function fenceCurrent(tx: Transaction, device: Device, reason: FenceReason, at: Moment): Promise<void> {
   const current = await tx.edge.epochs.get(device.id, device.epoch)
   if (current?.status === 'ACTIVE') await tx.edge.epochs.save(fenced(current, reason, at))

@@ -27,11 +27,9 @@ export interface Sync {
 export interface MergeContext extends Moment {
   readonly deps: Sync
   readonly tx: Transaction
-  /** Locked. */
   readonly device: Device
   readonly epoch: Epoch
   readonly segment: OpenedSegment
-  /** How its entries fit the epoch's chain. */
   readonly fit: ChainFit
   /** Ids of the sessions locked by this transaction: it touches no others. */
   readonly sessions: ReadonlySet<string>
@@ -40,7 +38,6 @@ export interface MergeContext extends Moment {
 }
 
 export type MergeResult =
-  /** The signed response, and the segment's unbilled entries. */
   | { readonly taken: true; readonly answer: string; readonly unbilled: Unbilled | null }
   /**
    * The problem, for administrators. Inconsistent: `answer` is the signed refusal, and the device starts its next

@@ -41,7 +41,6 @@ export interface ShownRules {
 
 const shownRules = z.object({ instanceId: z.string(), revision: z.int(), issuedAt: z.int() })
 
-/** Signed policies of one of these instances among the documents. */
 export async function openRules(
   keys: KeyRing,
   instanceIds: readonly string[],

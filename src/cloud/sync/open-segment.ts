@@ -13,7 +13,6 @@ import type { Device } from '../storage/device-records.ts'
 export interface OpenedEntry {
   readonly n: number
   readonly hash: string
-  /** As the device recorded it. */
   readonly text: string
   readonly body: EntryBody
 }
@@ -22,7 +21,6 @@ export interface OpenedSegment {
   readonly header: SegmentHeader
   readonly epoch: number
   readonly final: boolean
-  /** As received. */
   readonly document: string
   readonly received: ReceivedSegment
   readonly entries: readonly OpenedEntry[]
@@ -44,18 +42,14 @@ export interface OpenedUndelivered {
   /** The hashes chain from before the first entry to the named head. */
   readonly isChained: boolean
   readonly count: number
-  /** The readable ones. */
   readonly entries: readonly OpenedEntry[]
   /** Counters before the first entry, if the cloud lost earlier ones; null: it did not. */
   readonly counted: NonNullable<NonNullable<Segment['undeliveredRange']>['counted']> | null
-  /** These complete the delivery of the epoch. */
   readonly final: boolean
 }
 
 export type Opening =
-  | { readonly opened: true; readonly segment: OpenedSegment }
-  /** For administrators. */
-  | { readonly opened: false; readonly problem: string }
+  { readonly opened: true; readonly segment: OpenedSegment } | { readonly opened: false; readonly problem: string }
 
 const not = (problem: string): Opening => ({ opened: false, problem })
 
@@ -136,7 +130,6 @@ function openUndeliveredRange({
   }
 }
 
-/** Or a description of the problem. */
 function readEntry(text: string, at: string): EntryBody | string {
   const entry = entryBody.safeParse(parseJson(text))
   if (!entry.success) return firstProblem(entry.error, at)

@@ -20,7 +20,6 @@ import { takeProofs } from './take-proofs.ts'
 import { type Sync, type MergeResult, type MergeContext, ownerOf, signAnswer } from './merge-context.ts'
 import { requireTrusted } from '../devices/require-trusted.ts'
 
-/** The merge outcome, or why there is none. */
 export type SyncOutcome = MergeOutcome['kind'] | 'UNREADABLE' | 'REJECTED'
 
 export interface WatchedSync extends Sync {
@@ -136,7 +135,6 @@ async function follow(
   }
 }
 
-/** The cloud's response to this segment before it was restored. */
 function proofOf({ header, epoch }: OpenedSegment, proofs: readonly Proof[]): Proof | null {
   return proofs.find(({ answer: { receipt } }) => receipt?.epoch === epoch && receipt.hash === header.hash) ?? null
 }

@@ -7,7 +7,6 @@ import type { Row } from './tables.ts'
 
 export function epochReader({ db }: Sql): EdgeReader['epochs'] {
   const unsettledEpochs = () => db.selectFrom('epochs').where('settled_at', 'is', null).where('status', '<>', 'CLOSED')
-  /** Inactive since before the instant, with something to settle. */
   const silent = (before: number) =>
     unsettledEpochs()
       .select(['device_id', 'number', 'quiet_since'])

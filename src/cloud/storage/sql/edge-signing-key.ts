@@ -1,4 +1,3 @@
-/** At most one row. */
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'
 

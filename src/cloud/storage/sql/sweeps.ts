@@ -1,4 +1,3 @@
-/** At most one row each. */
 import { sql as expression } from 'kysely'
 import type { SweepReader, Transaction } from '../store.ts'
 import type { Sql } from './sql.ts'

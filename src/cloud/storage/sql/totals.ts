@@ -1,4 +1,3 @@
-/** Each query reads a bounded number of rows. */
 import type { SessionState } from '../../../core/sessions/session.ts'
 import { ROWS_COUNTED_MAX, type TotalsReader } from '../../accounts/totals.ts'
 import type { Sql } from './sql.ts'

@@ -1,4 +1,3 @@
-/** Append-only usage records. */
 import { type CompiledQuery, sql as statement } from 'kysely'
 import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
 import type { UsageOperation, UsageRecord, UsageSource } from '../records.ts'
@@ -96,7 +95,6 @@ export function usageTransaction(sql: Sql): {
   }
 }
 
-/** Rows per statement. */
 const ROWS_MAX = 32
 
 /** Powers of two, so that few statement texts serve any number of rows. */

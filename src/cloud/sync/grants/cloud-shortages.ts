@@ -21,7 +21,6 @@ import type { Transaction } from '../../storage/store.ts'
 /** Shortest interval between notes of an account, ms: repeated refusals are alike. */
 const NOTE_AGAIN_MS = 1_000
 
-/** Accounts remembered as short. */
 const REMEMBERED_MAX = 1_000
 
 export interface DecidedRequest {

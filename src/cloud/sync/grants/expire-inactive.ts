@@ -17,7 +17,6 @@ export interface ExpireInactive {
   readonly policies: Pick<Policies, 'hold'>
   /** {@link Moment.present} */
   readonly present: () => number
-  /** When an epoch counts as inactive, ms. */
   readonly afterMs: number
   readonly as: Settlement
   /** Percent of devices settled within {@link SETTLEMENT_WINDOW_MS} without confirmation. */
@@ -26,7 +25,6 @@ export interface ExpireInactive {
   readonly onPaused?: (paused: boolean) => void
 }
 
-/** Window of the settlement limit, ms. */
 const SETTLEMENT_WINDOW_MS = 24 * 60 * 60_000
 
 /** Settles one epoch in one transaction; false: none is due. Safe on any number of nodes. */
@@ -68,7 +66,6 @@ async function settlementLoad(reader: Reader, afterMs: number, percentMax: numbe
   return { due, settled, allowed: Math.max(1, Math.floor(((unsettled + settled) * percentMax) / 100)) }
 }
 
-/** How many devices wait for confirmation, and why. */
 export async function showSettlement({
   store,
   present,
@@ -84,11 +81,6 @@ export async function showSettlement({
   })
 }
 
-/**
- * Permits settling every device due now.
- *
- * @param by id of the administration key
- */
 export async function confirmSettlement(
   { store, present, afterMs }: Pick<ExpireInactive, 'store' | 'present' | 'afterMs'>,
   by: string,

@@ -32,13 +32,11 @@ export interface TopUps {
 
 export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
 
-/** Requested accounts that can be granted. */
 export function accountsOf({ topUpRequests, needs }: TopUps, grantable: Grantable): readonly AccountId[] {
   const named = [...topUpRequests, ...needs.flat()].map(({ account }) => account)
   return [...new Set(named)].filter((account) => grantable(account) !== undefined)
 }
 
-/** Whether an administrator requested the return of all tokens. */
 export async function mustRelease({ tx, device, epoch }: MergeContext): Promise<boolean> {
   return device.releaseRequested && (await tx.edge.deviceAccounts.hasRoom(device.id, epoch.number))
 }
@@ -49,10 +47,8 @@ interface Giving {
   readonly topUps: TopUps
   /** Accounts in the grant, requested or not. */
   readonly named: readonly AccountId[]
-  /** After the merge, like the balances. */
   readonly pools: ReadonlyMap<AccountId, Pool>
   readonly held: (account: AccountId) => DeviceAccountRecord
-  /** Accounts with usage in the segment. */
   readonly inUse: ReadonlySet<AccountId>
   readonly releasing: boolean
 }
@@ -129,7 +125,6 @@ async function requestedAccounts(
   return asked
 }
 
-/** Notes per account what the device still lacks, or that it lacks nothing. */
 async function noteShortages(
   { deps, tx, device, now }: GrantContext,
   { topUps, inUse }: Giving,

@@ -73,15 +73,11 @@ export function lastUsableAt(rules: RulesInForce): number | null {
 
 export interface RequestedAccount {
   readonly account: AccountId
-  /** After the merge. */
   readonly pool: Pool
-  /** The device's account after the merge. */
   readonly held: DeviceAccountRecord
-  /** The cloud's reserve in the pool. */
   readonly reserved: Micro
   /** Maximum of one device in advance. */
   readonly share: Micro
-  /** Tokens of the pool available in advance. */
   readonly spare: Micro
   /** Nothing is granted: the device must return tokens, or sales of a restored cloud are unknown. */
   readonly isWithheld: boolean
@@ -90,7 +86,6 @@ export interface RequestedAccount {
 export interface Granting extends GrantSizes {
   readonly pools: ReadonlyMap<AccountId, Pool>
   readonly accounts: readonly DeviceAccountRecord[]
-  /** The signed part. */
   readonly wire: Grant['accounts']
 }
 

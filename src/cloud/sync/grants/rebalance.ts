@@ -39,7 +39,6 @@ export interface ShortageTransaction {
   }
 }
 
-/** Older shortages are ignored. */
 export function rebalancedSince(now: number): number {
   return now - REBALANCE_MS
 }
@@ -77,7 +76,6 @@ export async function recallsFrom(
 
 interface Asking {
   readonly who: string
-  /** The device spends from the account. */
   readonly isInUse: boolean
   readonly wanted: Micro
   readonly share: Micro
@@ -109,12 +107,9 @@ export interface Lack {
   readonly deviceId: string | null
   /** Missing free tokens; 0n: only needed in advance. */
   readonly lacking: Micro
-  /** Amount to recall from others. */
   readonly recalled: Micro
-  /** Free tokens available to it. */
   readonly usable: Micro
   readonly share: Micro
-  /** The device's balance. */
   readonly own: Micro
   /** Of the account, since {@link rebalancedSince}. */
   readonly known: readonly Shortage[]
@@ -182,7 +177,6 @@ function reservedForOthers(shortages: readonly Shortage[], now: number, terms: T
   return shortages.reduce((sum, each) => (isShortNow(each, now, terms) ? sum + each.lacking : sum), 0n)
 }
 
-/** Whether tokens are recalled and reserved for it. */
 export function isShortNow({ keep, at }: Shortage, now: number, terms: Terms): boolean {
   return keep !== null && at > shortSince(now, terms)
 }

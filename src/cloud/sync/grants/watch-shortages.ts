@@ -115,7 +115,6 @@ async function unfilledReserves(
   return lackingOnly(reader, reserved)
 }
 
-/** Pools with too few free tokens, while devices have some. */
 async function lackingOnly(
   reader: Reader,
   needed: ReadonlyMap<AccountId, Needed>,

@@ -85,7 +85,6 @@ function accountsOf(entries: readonly OpenedEntry[]): ReadonlySet<AccountId> {
 
 /** Judges a branch entry by entry: an implausible one does not affect the others. */
 class BranchTally {
-  /** Accounts with implausible usage. */
   readonly doubted = new Set<AccountId>()
   readonly #epoch: Epoch
   readonly #records: ReadonlyMap<AccountId, DeviceAccountRecord>

@@ -11,7 +11,6 @@ import { mergeUndelivered } from './merge-undelivered.ts'
 import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
 import { together, reportedOf, unbilledOf } from './unbilled.ts'
 
-/** @param recorded the merged segment with the same seq, if any */
 export async function keepFork(context: MergeContext, recorded: MergedSegment | undefined): Promise<MergeResult> {
   const { deps, tx, device, epoch, segment, now } = context
   const last = recorded ?? (await tx.edge.segments.get(device.id, epoch.number, epoch.lastSeq))

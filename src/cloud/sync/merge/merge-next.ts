@@ -211,7 +211,6 @@ function isServed(account: AccountId, { instanceIds }: MergeContext['device']): 
   return parsed !== undefined && instanceIds.includes(parsed.instanceId)
 }
 
-/** Ignores instances that the device does not serve. */
 function servedOnly(policies: OpenedSegment['policies'], instanceIds: readonly string[]): OpenedSegment['policies'] {
   return policies.filter(({ instanceId }) => instanceIds.includes(instanceId))
 }

@@ -70,7 +70,6 @@ export async function mergeUndelivered(
 
 const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has lost does not add up.'
 
-/** Limited to instances that the device serves. */
 function accountsOf(
   { counted }: OpenedUndelivered,
   sound: readonly OpenedEntry[],
@@ -152,7 +151,6 @@ async function termsOf({ tx, device }: Context, old: Epoch, closes: boolean): Pr
   }
 }
 
-/** As in a segment; counters are computed from the entries. */
 function rangeOf({ first, previousHash }: OpenedUndelivered, sound: readonly OpenedEntry[]): ReceivedSegment {
   return {
     counters: [],

@@ -18,7 +18,6 @@ import type { RulesInForce } from '../../policy/rules-in-force.ts'
  */
 export type IsPlausible = (move: AccountMove, pool: Pool, raised: Micro) => boolean
 
-/** @param accounts all that will be checked */
 export async function plausibleBy(
   reader: Reader,
   rules: RulesInForce,

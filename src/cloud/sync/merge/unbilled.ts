@@ -3,7 +3,6 @@ import type { AccountId } from '../../../core/accounts/account.ts'
 
 export interface Unbilled {
   readonly entries: number
-  /** For administrators. */
   readonly problem: string
 }
 
@@ -12,9 +11,7 @@ export interface BranchUnbilled {
   readonly unsound: number
   /** Of accounts that no rules have ever had. */
   readonly unknown: number
-  /** Above the plausible usage. */
   readonly implausible: number
-  /** Accounts of the implausible entries. */
   readonly accounts: ReadonlySet<AccountId>
 }
 
@@ -50,7 +47,6 @@ export function unbilledOf({
   }
 }
 
-/** For the response to the segment. */
 export function reportedOf(unbilled: Unbilled | null): { readonly unbilled?: number } {
   return unbilled === null || unbilled.entries === 0 ? {} : { unbilled: unbilled.entries }
 }

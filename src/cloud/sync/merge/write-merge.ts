@@ -1,4 +1,3 @@
-/** Applies entries that join the merged chain. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { sumPostings } from '../../../core/accounts/grant.ts'
 import type { AccountChange } from '../../../core/sync/receive.ts'
@@ -14,10 +13,8 @@ import { type MergeContext, ownerOf } from '../merge-context.ts'
 import { writePresumptions } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
 
-/** Entries not yet in the chain. */
 export interface SplitEntries {
   readonly fresh: readonly OpenedEntry[]
-  /** Already billed as a branch. */
   readonly ofBranch: readonly OpenedEntry[]
 }
 

@@ -8,7 +8,6 @@ import { type SalesMark, isHashed, markName } from './sales-mark.ts'
 
 export interface Comparison {
   readonly result: 'AGREES' | 'DATABASE_OLDER' | 'MARK_OLDER'
-  /** For an administrator; null: they agree. */
   readonly reason: string | null
   /** Upper bound of sales of each account of the mark. */
   readonly sold: ReadonlyMap<AccountId, Micro>
@@ -55,7 +54,6 @@ export async function compare(
   return { result: 'DATABASE_OLDER', reason, sold, unknown }
 }
 
-/** The mark's accounts in the database, by their names in the mark. */
 export async function poolsOf(reader: Reader, mark: SalesMark): Promise<ReadonlyMap<string, Pool>> {
   const names = [...mark.counts()].map(({ name }) => name)
   const pools = new Map<string, Pool>(await reader.accounts.get(names.filter((name) => !isHashed(name))))

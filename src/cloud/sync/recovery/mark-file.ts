@@ -1,8 +1,6 @@
 /** File of a sales mark. A backup of the database must not contain it, and a restore must not touch it. */
 export interface MarkFile {
-  /** The text of each slot. */
   read(): readonly string[] | 'MISSING' | 'DAMAGED'
-  /** Replaces the file, if any, by an empty one. */
   begin(): void
   /**
    * Writes one slot atomically. Survives the process at once, and a power cut after a flush.

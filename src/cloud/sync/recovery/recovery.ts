@@ -23,9 +23,7 @@ export interface Forgotten {
   readonly unproven: Recovery['unproven']
   /** The highest exported position of usage records. */
   readonly position: bigint
-  /** When the cloud last worked, POSIX ms. */
   readonly until: number
-  /** For the audit log. */
   readonly reason: string
 }
 
@@ -68,7 +66,6 @@ export async function recoversSince(reader: Reader, now: number): Promise<number
   return Math.max(now, ((await reader.edge.devices.newestSync()) ?? -1) + 1)
 }
 
-/** Skips accounts of instances that the backup does not know. */
 async function withholdSold(
   tx: Transaction,
   policies: Pick<Policies, 'of'>,

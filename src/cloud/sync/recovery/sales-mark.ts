@@ -12,7 +12,6 @@ import { type MarkFile, SLOT_TEXT_MAX } from './mark-file.ts'
 /** Maximum of line item and allocation accounts, and also of consumption limits; keeps the file within 16 MiB. */
 export const ACCOUNTS_MAX = 16_384
 
-/** Other nodes remembered: the last seen. */
 const PEERS_MAX = 10
 
 /** Smallest and largest step, as a fraction of the account's cap. */
@@ -35,7 +34,6 @@ interface Header {
   readonly bootId: string | null
   /** The node shut down cleanly: all its sales are recorded. */
   readonly closed: boolean
-  /** The highest exported position of usage records. */
   readonly position: string
   /** Approximate time of last work, POSIX ms. */
   readonly at: number
@@ -67,7 +65,6 @@ export interface Count {
 export class SalesMark {
   readonly #file: MarkFile
   readonly #shelves: Readonly<Record<'pools' | 'limits', Shelf>> = { pools: new Map(), limits: new Map() }
-  /** Slots of deleted accounts. */
   readonly #unused: number[] = []
   /** Sales not yet written after their commit. */
   readonly #owed = new Set<string>()
@@ -101,7 +98,6 @@ export class SalesMark {
     }
   }
 
-  /** Replaces the file, if any, by an empty mark. */
   static begin(file: MarkFile, id: string, at: number): SalesMark {
     file.begin()
     const header: Header = {
@@ -159,7 +155,6 @@ export class SalesMark {
     return !this.#header.dropped
   }
 
-  /** By {@link markName}. */
   *counts(): Generator<Count> {
     for (const shelf of Object.values(this.#shelves)) {
       for (const [name, { sold, reserved }] of shelf)
@@ -167,7 +162,6 @@ export class SalesMark {
     }
   }
 
-  /** Lower bound of an account's sales. */
   soldOf(account: AccountId): Micro {
     return this.#find(markName(account))?.sold ?? 0n
   }
@@ -192,7 +186,6 @@ export class SalesMark {
     this.flush()
   }
 
-  /** The database has counted the turn too. */
   turned(turn: number, at: number, peers: readonly string[]): void {
     this.#write({ turn, at }, peers.slice(-PEERS_MAX))
   }
@@ -292,7 +285,6 @@ export class SalesMark {
     return this.#shelves[isLimitAccount(name) ? 'limits' : 'pools']
   }
 
-  /** An unused slot, or the least recently sold account's. */
   #slotFor(name: string): number {
     const shelf = this.#shelfOf(name)
     if (shelf.size < ACCOUNTS_MAX) return this.#unused.pop() ?? this.#slots++

@@ -16,41 +16,32 @@ import { beginRecovery } from './recovery.ts'
 import { SalesMark } from './sales-mark.ts'
 
 export interface SalesDeps {
-  /** The store without a mark. */
   readonly store: Store
   readonly file: MarkFile
   readonly policies: Pick<Policies, 'of'>
-  /** Several nodes may use the database. */
   readonly shared: boolean
-  /** An administrator reports a restored database. */
   readonly restored: boolean
   readonly now: () => number
   readonly newId: () => string
   readonly pause: (ms: number) => Promise<unknown>
-  /** Recovery has started, and why. */
   readonly onRecovery: (reason: string) => void
-  /** The file can no longer be trusted. */
   readonly onBroken: (error: unknown) => void
 }
 
-/** How often to check a shared database, ms. */
 export const TURN_EVERY_MS = 2_000
 
 /** How long to wait for another node's sign of life, ms. */
 const COMPANY_MS = 5_000
 const COMPANY_LOOK_MS = 250
 
-/** When an unseen node is forgotten, ms. */
 const COMPANY_FORGOTTEN_MS = 30 * 24 * 60 * 60_000
 
-/** Runs of a transaction that finds an older database. */
 const RUNS_MAX = 3
 
 /** The database counts less than the mark: it was replaced while the node ran. */
 class DatabaseOlder extends Error {}
 
 export class Sales {
-  /** The store with a mark. */
   readonly store: Store
   readonly #deps: SalesDeps
   readonly #started = Promise.withResolvers<SalesMark>()
@@ -122,7 +113,6 @@ export class Sales {
     return store.transaction((tx) => tx.edge.salesMarks.turn(id, turn, now()))
   }
 
-  /** Nothing more is sold. */
   close(): void {
     this.#mark?.close(this.#deps.now())
     this.#mark = undefined
@@ -190,7 +180,6 @@ export class Sales {
     return this.#comesTrue((record) => record.id === id && record.accepted)
   }
 
-  /** Another process advances this mark's turn. */
   async #works({ id, turn }: SalesMarkRecord): Promise<boolean> {
     return this.#comesTrue((record) => record.id === id && record.turn > turn)
   }
