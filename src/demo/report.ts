@@ -31,7 +31,7 @@ export function reportText(result: DemoResult): readonly string[] {
     ['requests', ...[...result.phases.map((phase) => phase.told), told].map(({ length }) => grouped(String(length)))],
   ])
   const tokens = table([
-    ['tokens charged', 'told to', 'ledger of', 'ledger of', 'used in the', 'usage', ''],
+    ['tokens charged', 'sent to', 'ledger of', 'ledger of', 'used in the', 'usage', ''],
     ['', 'applications', 'the device', 'the cloud', 'service API', 'export', 'difference'],
     ...result.comparisons.map(({ lineItemId, part, told, device, cloud, service, exported, difference }) => [
       part === null ? lineItemId : `  of which ${part}`,

@@ -54,14 +54,14 @@ export async function playSessionScene(scene: Scene): Promise<void> {
     await expectThat('a locked session is refused', async () => (await ask()) === 409, scene)
     presenter.step('The administrator locks it in the cloud: its next request at the device is refused')
     await expectThat('the twin unlocks the session', () => order('unlock'), scene)
-    await expectThat('the session goes on', async () => (await ask()) === 200, scene)
+    await expectThat('the session continues', async () => (await ask()) === 200, scene)
 
     const { refunded } = await spent()
     application[Symbol.dispose]()
     await expectThat('the session of a dead application ends', async () => (await stateOf()) === 'TERMINATED', scene)
     const back = (await spent()).refunded - refunded
     presenter.step(
-      `Unlocked, it goes on; then its application dies: the session ends, ${formatMicro(back)} tokens come back`,
+      `Unlocked, it continues; then its application dies: the session ends, ${formatMicro(back)} tokens are returned`,
     )
   } finally {
     application[Symbol.dispose]()

@@ -140,7 +140,7 @@ test('the report counts by phase and reason, and ends with the conclusion', () =
     'denied: by rule of access        0        1        1',
     'requests                         2        1        3',
     '',
-    'tokens charged                 told to   ledger of  ledger of  used in the     usage',
+    'tokens charged                 sent to   ledger of  ledger of  used in the     usage',
     '                          applications  the device  the cloud  service API    export  difference',
     '────────────────────────────────────────────────────────────────────────────────────────────────',
     'A                             3.000001    3.000001   3.000001     3.000001  3.000001           0',
