@@ -25,7 +25,7 @@ export interface PlayOptions {
   readonly onAnswer: (answered: number, request: RecordedRequest) => void
 }
 
-export interface ToldItem {
+export interface AnsweredItem {
   readonly outcome: ItemStatus
   /** The refusal that it must get. */
   readonly must: RefusalReason | undefined
@@ -33,9 +33,9 @@ export interface ToldItem {
 }
 
 /** The response to one request, by requested item. */
-export interface Told {
+export interface AnsweredRequest {
   readonly request: RecordedRequest
-  readonly items: readonly ToldItem[]
+  readonly items: readonly AnsweredItem[]
   /** Number of retries. */
   readonly repeats: number
 }
@@ -52,18 +52,18 @@ export class Applications implements Disposable {
   }
 
   /** Sends the requests in parallel, one per connection; returns the responses in request order. */
-  async play(requests: readonly RecordedRequest[]): Promise<readonly Told[]> {
-    const told: Told[] = []
+  async play(requests: readonly RecordedRequest[]): Promise<readonly AnsweredRequest[]> {
+    const answered: AnsweredRequest[] = []
     const waiting = requests.entries()
     const work = async (connection: Connection): Promise<void> => {
       for (const [index, request] of waiting) {
-        told[index] = await connection.make(request)
+        answered[index] = await connection.make(request)
         this.#answered += 1
         this.#options.onAnswer(this.#answered, request)
       }
     }
     await Promise.all(this.#connections.map(work))
-    return told
+    return answered
   }
 
   [Symbol.dispose](): void {
@@ -83,7 +83,7 @@ class Connection implements Disposable {
     this.#client = new HttpClient({ address: `unix:${options.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
   }
 
-  async make(request: RecordedRequest): Promise<Told> {
+  async make(request: RecordedRequest): Promise<AnsweredRequest> {
     this.#made += 1
     const call: Call = {
       method: 'POST',
@@ -95,7 +95,7 @@ class Connection implements Disposable {
     for (let repeats = 0; ; repeats += 1) {
       this.#options.signal.throwIfAborted()
       try {
-        return { request, items: told(request, await this.#client.text(call)), repeats }
+        return { request, items: answeredItems(request, await this.#client.text(call)), repeats }
       } catch (error) {
         if (!mayRepeat(error) || performance.now() > deadline) throw error
         await new Promise((resolve) => setTimeout(resolve, REPEAT_AFTER_MS))
@@ -136,7 +136,7 @@ const OUTCOME_OF_CODE: ReadonlyMap<string, ItemStatus> = new Map(
   (Object.keys(ITEM_STATUS) as ItemStatus[]).map((outcome) => [ITEM_STATUS[outcome]['v1.1'], outcome]),
 )
 
-function told(request: RecordedRequest, text: string): readonly ToldItem[] {
+function answeredItems(request: RecordedRequest, text: string): readonly AnsweredItem[] {
   const parsed = answer.safeParse(parseExactJson(text))
   if (!parsed.success || parsed.data.requestedItems.length !== request.items.length) throw unexpected(text)
   return parsed.data.requestedItems.map(({ status, totalTokensCharged, lineItems }, index) => {

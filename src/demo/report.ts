@@ -19,8 +19,8 @@ const OUTCOMES: readonly (readonly [ItemStatus, string])[] = [
 
 /** The final tables, as lines. */
 export function reportText(result: DemoResult): readonly string[] {
-  const told = result.phases.flatMap((phase) => phase.told)
-  const counts = [...result.phases.map((phase) => countOutcomes(phase.told)), countOutcomes(told)]
+  const answered = result.phases.flatMap((phase) => phase.answered)
+  const counts = [...result.phases.map((phase) => countOutcomes(phase.answered)), countOutcomes(answered)]
   const decisions = table([
     ['requested items', ...result.phases.map(({ name }) => name), 'all day'],
     ['', ...result.phases.map(({ network }) => network), ''],
@@ -28,14 +28,17 @@ export function reportText(result: DemoResult): readonly string[] {
       label,
       ...counts.map((count) => grouped(String(count.get(outcome) ?? 0))),
     ]),
-    ['requests', ...[...result.phases.map((phase) => phase.told), told].map(({ length }) => grouped(String(length)))],
+    [
+      'requests',
+      ...[...result.phases.map((phase) => phase.answered), answered].map(({ length }) => grouped(String(length))),
+    ],
   ])
   const tokens = table([
     ['tokens charged', 'sent to', 'ledger of', 'ledger of', 'used in the', 'usage', ''],
     ['', 'applications', 'the device', 'the cloud', 'service API', 'export', 'difference'],
-    ...result.comparisons.map(({ lineItemId, part, told, device, cloud, service, exported, difference }) => [
+    ...result.comparisons.map(({ lineItemId, part, answered, device, cloud, service, exported, difference }) => [
       part === null ? lineItemId : `  of which ${part}`,
-      ...[told, device, cloud, service, exported, difference].map(tokensText),
+      ...[answered, device, cloud, service, exported, difference].map(tokensText),
     ]),
   ])
   return [...decisions, '', ...tokens, '', ...conclusion(result)]
@@ -72,17 +75,17 @@ export function reportJson(result: DemoResult): Record<string, unknown> {
     phases: result.phases.map((phase: Phase) => ({
       name: phase.name,
       network: phase.network,
-      requests: phase.told.length,
-      repeats: phase.told.reduce((sum, { repeats }) => sum + repeats, 0),
+      requests: phase.answered.length,
+      repeats: phase.answered.reduce((sum, { repeats }) => sum + repeats, 0),
       ms: Math.round(phase.ms),
-      outcomes: Object.fromEntries(countOutcomes(phase.told)),
+      outcomes: Object.fromEntries(countOutcomes(phase.answered)),
     })),
     accounts: result.comparisons.map(
-      ({ account, lineItemId, part, told, device, cloud, service, exported, difference }) => ({
+      ({ account, lineItemId, part, answered, device, cloud, service, exported, difference }) => ({
         account,
         lineItemId,
         part,
-        told: microText(told),
+        answered: microText(answered),
         device: microText(device),
         cloud: microText(cloud),
         service: microText(service),

@@ -6,12 +6,12 @@ import { type AccountId, parseAccount } from '../core/accounts/account.ts'
 import type { Micro } from '../core/pricing/amount.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
 import { SESSION_LINE_ITEM } from './site.ts'
-import type { Told } from './play.ts'
+import type { AnsweredRequest } from './play.ts'
 
 export interface Phase {
   readonly name: string
   readonly network: 'online' | 'cut off'
-  readonly told: readonly Told[]
+  readonly answered: readonly AnsweredRequest[]
   readonly ms: number
 }
 
@@ -37,7 +37,7 @@ export interface Comparison {
   /** Part of the line item's charges that this account covers; null: all of them. */
   readonly part: string | null
   /** Null where applications get no amounts: allocations, and automatic charges of sessions. */
-  readonly told: Micro | null
+  readonly answered: Micro | null
   readonly device: Micro
   readonly cloud: Micro
   /** Null where the service API gives no amount: consumption limits. */
@@ -55,7 +55,7 @@ export interface DemoResult {
   readonly phases: readonly Phase[]
   readonly comparisons: readonly Comparison[]
   /** Requests with an item that did not get the required refusal. */
-  readonly wrong: readonly Told[]
+  readonly wrong: readonly AnsweredRequest[]
   /** Devices that the cloud reports as copied, restored or wrong; the only device is honest. */
   readonly alarms: number
   /** Number of kills of the agent. */
@@ -82,14 +82,14 @@ export function succeeded({
  *
  * @throws Error for an unexpected account, or charges without an account
  */
-export function compare(told: readonly Told[], ledgers: Ledgers): readonly Comparison[] {
+export function compare(answered: readonly AnsweredRequest[], ledgers: Ledgers): readonly Comparison[] {
   const { device, cloud, service, exported } = ledgers
-  const sums = toldSums(told)
+  const sums = answeredSums(answered)
   const accounts = [...new Set([...device.keys(), ...cloud.keys(), ...service.keys(), ...exported.keys()])]
   const compared = accounts.map((account): Comparison => {
     const { lineItemId, part, key } = readingOf(account, ledgers.names)
     const sides = {
-      told: key === null ? null : (sums.get(key) ?? 0n),
+      answered: key === null ? null : (sums.get(key) ?? 0n),
       device: device.get(account) ?? 0n,
       cloud: cloud.get(account) ?? 0n,
       service: service.get(account) ?? (key !== null && part !== null ? null : 0n),
@@ -99,7 +99,7 @@ export function compare(told: readonly Told[], ledgers: Ledgers): readonly Compa
     return { account, lineItemId, part, ...sides, difference: greatest(amounts) - least(amounts) }
   })
   const known = new Set(compared.map(({ lineItemId }) => lineItemId))
-  const unaccounted = [...chargedLineItems(told)].filter((id) => !known.has(id))
+  const unaccounted = [...chargedLineItems(answered)].filter((id) => !known.has(id))
   if (unaccounted.length > 0) throw new Error(`no ledger has an account of ${unaccounted.join(', ')}`)
   return compared.sort((a, b) => a.lineItemId.localeCompare(b.lineItemId) || (a.part ?? '').localeCompare(b.part ?? ''))
 }
@@ -133,9 +133,9 @@ function readingOf(account: AccountId, names: Ledgers['names']): Reading {
 const keyOf = (...parts: readonly string[]): string => JSON.stringify(parts)
 
 /** Sums of the applications' responses, by line item, and by line item and requester. */
-function toldSums(told: readonly Told[]): ReadonlyMap<string, Micro> {
+function answeredSums(answered: readonly AnsweredRequest[]): ReadonlyMap<string, Micro> {
   const sums = new Map<string, Micro>()
-  for (const { request, items } of told) {
+  for (const { request, items } of answered) {
     for (const { lineItemId, micro } of items.flatMap(({ charges }) => charges)) {
       for (const key of [keyOf(lineItemId), keyOf(lineItemId, request.requester)]) {
         sums.set(key, (sums.get(key) ?? 0n) + micro)
@@ -145,18 +145,18 @@ function toldSums(told: readonly Told[]): ReadonlyMap<string, Micro> {
   return sums
 }
 
-function chargedLineItems(told: readonly Told[]): ReadonlySet<string> {
-  return new Set(told.flatMap(({ items }) => items.flatMap(({ charges }) => charges.map((one) => one.lineItemId))))
+function chargedLineItems(answered: readonly AnsweredRequest[]): ReadonlySet<string> {
+  return new Set(answered.flatMap(({ items }) => items.flatMap(({ charges }) => charges.map((one) => one.lineItemId))))
 }
 
-export function wrongRefusals(told: readonly Told[]): readonly Told[] {
-  return told.filter(({ items }) => items.some(({ must, outcome }) => must !== undefined && must !== outcome))
+export function wrongRefusals(answered: readonly AnsweredRequest[]): readonly AnsweredRequest[] {
+  return answered.filter(({ items }) => items.some(({ must, outcome }) => must !== undefined && must !== outcome))
 }
 
 /** Counts requested items by outcome. */
-export function countOutcomes(told: readonly Told[]): ReadonlyMap<ItemStatus, number> {
+export function countOutcomes(answered: readonly AnsweredRequest[]): ReadonlyMap<ItemStatus, number> {
   const counts = new Map<ItemStatus, number>()
-  for (const { outcome } of told.flatMap(({ items }) => items)) counts.set(outcome, (counts.get(outcome) ?? 0) + 1)
+  for (const { outcome } of answered.flatMap(({ items }) => items)) counts.set(outcome, (counts.get(outcome) ?? 0) + 1)
   return counts
 }
 

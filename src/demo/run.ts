@@ -147,15 +147,15 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   })
   const phase = async (name: string, online: boolean, requests: readonly RecordedRequest[]): Promise<Phase> => {
     const start = performance.now()
-    const told = await Promise.race([applications.play(requests), agent.failure, twin.failure])
+    const answered = await Promise.race([applications.play(requests), agent.failure, twin.failure])
     await chaos.over()
     const ms = performance.now() - start
-    const rate = Math.round((told.length / ms) * 1000)
+    const rate = Math.round((answered.length / ms) * 1000)
     presenter.step(
       `${requests[0]?.at.slice(0, 5) ?? ''} to ${requests.at(-1)?.at.slice(0, 5) ?? ''}, ` +
-        `${online ? 'online' : 'network cut off'}: ${told.length} requests answered, ${rate} per second`,
+        `${online ? 'online' : 'network cut off'}: ${answered.length} requests answered, ${rate} per second`,
     )
-    return { name, network: online ? 'online' : 'cut off', told, ms }
+    return { name, network: online ? 'online' : 'cut off', answered, ms }
   }
 
   const morning = await phase('morning', true, day.slice(0, third))
@@ -183,11 +183,11 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   presenter.step(`The cloud has acknowledged every entry of the ledger, ${seconds(drainMs)} s after the last request`)
 
   const phases = [morning, midday, evening]
-  const told = phases.flatMap((each) => each.told)
+  const answered = phases.flatMap((each) => each.answered)
   return {
     phases,
-    comparisons: compare(told, await readLedgers(technician, administrator, instanceId)),
-    wrong: wrongRefusals(told),
+    comparisons: compare(answered, await readLedgers(technician, administrator, instanceId)),
+    wrong: wrongRefusals(answered),
     alarms: await alarmsOf(administrator, instanceId),
     kills: agent.kills,
     disturbances: chaos.counts(),

@@ -12,12 +12,12 @@ let directory: string
 let socketPath: string
 let server: Server
 let seen: { readonly session: string; readonly n: string; readonly body: string }[]
-let answered: number[]
+let counts: number[]
 beforeEach(() => {
   directory = mkdtempSync(join(tmpdir(), 'tallygate-play-'))
   socketPath = join(directory, 'agent.sock')
   seen = []
-  answered = []
+  counts = []
 })
 afterEach(async () => {
   server.closeAllConnections()
@@ -27,7 +27,7 @@ afterEach(async () => {
 
 type Behaviour = (request: IncomingMessage, response: ServerResponse, attempt: number) => void
 
-/** An agent that does as told, and remembers what it was asked. */
+/** A scripted agent that records its requests. */
 async function agent(behave: Behaviour): Promise<void> {
   const listener: RequestListener = (request, response) => {
     let body = ''
@@ -50,7 +50,7 @@ function applications(connections: number, patienceMs = 5_000) {
     session: 'run',
     signal: new AbortController().signal,
     patienceMs,
-    onAnswer: (count) => answered.push(count),
+    onAnswer: (count) => counts.push(count),
   })
 }
 
@@ -64,11 +64,11 @@ const allowed =
   '{"requestedItems":[{"status":{"code":"1001"},"totalTokensCharged":1.000001,"lineItems":[{"activationId":"A","tokensCharged":1},{"activationId":"B","tokensCharged":0.000001}]}]}'
 const denied = '{"requestedItems":[{"status":{"code":"2003"},"totalTokensCharged":0,"lineItems":[]}]}'
 
-test('what the applications were told is kept exactly, in the order of the requests', async () => {
+test('keeps exactly what the applications received, in the order of the requests', async () => {
   await agent((_request, response, attempt) => response.end(attempt === 1 ? allowed : denied))
   using apps = applications(1)
-  const told = await apps.play([request(1), request(2, 'DENIED_BY_RULE')])
-  expect(told).toEqual([
+  const answered = await apps.play([request(1), request(2, 'DENIED_BY_RULE')])
+  expect(answered).toEqual([
     {
       request: request(1),
       repeats: 0,
@@ -89,7 +89,7 @@ test('what the applications were told is kept exactly, in the order of the reque
       items: [{ outcome: 'DENIED_BY_RULE', must: 'DENIED_BY_RULE', charges: [] }],
     },
   ])
-  expect(answered).toEqual([1, 2])
+  expect(counts).toEqual([1, 2])
   expect(JSON.parse(seen[0]!.body)).toEqual({
     requester: {
       type: 'device',
@@ -107,8 +107,8 @@ test('a request whose answer got lost is sent again under its number, the next o
     else response.end(allowed)
   })
   using apps = applications(1)
-  const told = await apps.play([request(1), request(2)])
-  expect(told.map(({ repeats }) => repeats)).toEqual([2, 0])
+  const answered = await apps.play([request(1), request(2)])
+  expect(answered.map(({ repeats }) => repeats)).toEqual([2, 0])
   expect(seen.map(({ session, n }) => `${session} ${n}`)).toEqual(['run-0 1', 'run-0 1', 'run-0 1', 'run-0 2'])
 })
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../src/core/accounts/account.ts'
-import type { Told } from '../../src/demo/play.ts'
+import type { AnsweredRequest } from '../../src/demo/play.ts'
 import { grouped, reportJson, reportText } from '../../src/demo/report.ts'
 import { compare, type DemoResult, type Ledger, type Ledgers, succeeded, wrongRefusals } from '../../src/demo/result.ts'
 
@@ -9,12 +9,15 @@ const line = lineAccount(instanceId, 'A', 0)
 const action = actionAccount(instanceId, 'A', '0c1d8a1e-0000-4000-8000-000000000000')
 
 const request = { at: '07:00:00', requester: 'laser-1', items: [] }
-const charged = (lineItemId: string, micro: bigint): Told => ({
+const charged = (lineItemId: string, micro: bigint): AnsweredRequest => ({
   request,
   repeats: 0,
   items: [{ outcome: 'GRANTED', must: undefined, charges: [{ lineItemId, micro }] }],
 })
-const refused = (outcome: Told['items'][number]['outcome'], must: Told['items'][number]['must']): Told => ({
+const refused = (
+  outcome: AnsweredRequest['items'][number]['outcome'],
+  must: AnsweredRequest['items'][number]['must'],
+): AnsweredRequest => ({
   request,
   repeats: 1,
   items: [{ outcome, must, charges: [] }],
@@ -31,15 +34,15 @@ const ledgers = (changes: Partial<Ledgers> = {}): Ledgers => {
   ])
   return { device: both, cloud: both, service: both, exported: new Map([[line, 3_000_001n]]), names, ...changes }
 }
-const told = [charged('A', 2_000_001n), charged('A', 1_000_000n)]
+const answered = [charged('A', 2_000_001n), charged('A', 1_000_000n)]
 
 function result(changes: Partial<DemoResult> = {}): DemoResult {
   return {
     phases: [
-      { name: 'morning', network: 'online', told, ms: 1000 },
-      { name: 'midday', network: 'cut off', told: [refused('DENIED_BY_RULE', 'DENIED_BY_RULE')], ms: 500 },
+      { name: 'morning', network: 'online', answered, ms: 1000 },
+      { name: 'midday', network: 'cut off', answered: [refused('DENIED_BY_RULE', 'DENIED_BY_RULE')], ms: 500 },
     ],
-    comparisons: compare(told, ledgers()),
+    comparisons: compare(answered, ledgers()),
     wrong: [],
     alarms: 0,
     kills: 0,
@@ -52,13 +55,13 @@ function result(changes: Partial<DemoResult> = {}): DemoResult {
 }
 
 test('equal books of all sides agree, line items and allocations', () => {
-  const comparisons = compare(told, ledgers())
+  const comparisons = compare(answered, ledgers())
   expect(comparisons).toEqual([
     {
       account: line,
       lineItemId: 'A',
       part: null,
-      told: 3_000_001n,
+      answered: 3_000_001n,
       device: 3_000_001n,
       cloud: 3_000_001n,
       service: 3_000_001n,
@@ -69,7 +72,7 @@ test('equal books of all sides agree, line items and allocations', () => {
       account: action,
       lineItemId: 'A',
       part: 'Design budget',
-      told: null,
+      answered: null,
       device: 1_000_000n,
       cloud: 1_000_000n,
       service: 1_000_000n,
@@ -86,34 +89,36 @@ describe('one micro-token is a difference when it is', () => {
     [action, 1_000_000n],
   ])
   test.each(['device', 'cloud', 'service', 'exported'] as const)('missing in the ledger of %s', (side) => {
-    const comparisons = compare(told, ledgers({ [side]: off }))
+    const comparisons = compare(answered, ledgers({ [side]: off }))
     expect(comparisons.map(({ difference }) => difference)).toEqual([1n, 0n])
     expect(succeeded({ comparisons, wrong: [], alarms: 0 })).toBe(false)
     expect(reportText(result({ comparisons })).join('\n')).toContain('THE LEDGERS DIFFER on A.')
   })
 
-  test('not told to an application', () => {
-    expect(compare(told.slice(1), ledgers())[0]!.difference).toBe(2_000_001n)
+  test('not sent to an application', () => {
+    expect(compare(answered.slice(1), ledgers())[0]!.difference).toBe(2_000_001n)
   })
 
   test('of an allocation', () => {
-    const comparisons = compare(told, ledgers({ cloud: new Map([[line, 3_000_001n]]) }))
+    const comparisons = compare(answered, ledgers({ cloud: new Map([[line, 3_000_001n]]) }))
     expect(comparisons.map(({ difference }) => difference)).toEqual([0n, 1_000_000n])
   })
 })
 
-test('what the applications of one requester were told is compared with the account of its consumption limit', () => {
+test('what the applications of one requester received is compared with the account of its consumption limit', () => {
   const limit = limitAccount(instanceId, 'A', { type: 'device', value: 'laser-1' }, 0)
   const withLimit = (amount: bigint): Ledger => new Map([...ledgers().device, [limit, amount]])
   const both = { device: withLimit(3_000_001n), cloud: withLimit(3_000_001n) }
-  const [, , own] = compare(told, ledgers(both))
-  expect(own).toMatchObject({ part: 'laser-1', told: 3_000_001n, service: null, difference: 0n })
-  const [, , lost] = compare(told, ledgers({ ...both, cloud: withLimit(1n) }))
+  const [, , own] = compare(answered, ledgers(both))
+  expect(own).toMatchObject({ part: 'laser-1', answered: 3_000_001n, service: null, difference: 0n })
+  const [, , lost] = compare(answered, ledgers({ ...both, cloud: withLimit(1n) }))
   expect(lost).toMatchObject({ difference: 3_000_000n })
 })
 
 test('an account that nobody could have made is not passed over', () => {
-  expect(() => compare(told, ledgers({ device: new Map([['line/x', 1n]]) }))).toThrow('no account has the id line/x')
+  expect(() => compare(answered, ledgers({ device: new Map([['line/x', 1n]]) }))).toThrow(
+    'no account has the id line/x',
+  )
 })
 
 test('tokens of a line item that no ledger knows are not passed over', () => {
@@ -158,8 +163,8 @@ test('the JSON for programs holds exact amounts', () => {
       { repeats: 1, outcomes: { DENIED_BY_RULE: 1 } },
     ],
     accounts: [
-      { account: line, told: '3000001', device: '3000001', exported: '3000001', difference: '0' },
-      { told: null },
+      { account: line, answered: '3000001', device: '3000001', exported: '3000001', difference: '0' },
+      { answered: null },
     ],
   })
 })

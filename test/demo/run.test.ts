@@ -15,7 +15,7 @@ interface Report {
   readonly accounts: readonly {
     readonly lineItemId: string
     readonly part: string | null
-    readonly told: string | null
+    readonly answered: string | null
     readonly device: string
     readonly cloud: string
     readonly service: string | null
@@ -53,8 +53,8 @@ function expectAgreement({ succeeded, phases, accounts }: Report): void {
       ...['LW-FURNACE', 'LW-FURNACE: kiln-1', 'LW-FURNACE: kiln-2', 'LW-QUALITY', 'LW-SPRING-OFFER'],
     ]),
   )
-  for (const { told, device, cloud, service, exported, difference } of accounts) {
-    const others = [told ?? device, cloud, service ?? device, exported ?? device, difference]
+  for (const { answered, device, cloud, service, exported, difference } of accounts) {
+    const others = [answered ?? device, cloud, service ?? device, exported ?? device, difference]
     expect(others).toEqual([device, device, device, device, '0'])
   }
   const [spring] = accounts.filter(({ lineItemId }) => lineItemId === 'LW-SPRING-OFFER')
