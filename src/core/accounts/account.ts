@@ -1,23 +1,22 @@
 /**
- * Accounts: the counters of tokens that can run out. One decision touches one or more of them, all or none. The id is
- * the same text on the device, on the wire and in the cloud, so that every layer means the same counter.
+ * Accounts: counters of tokens that can run out. The id is the same text on the device, on the wire and in the cloud.
  */
 import type { Micro } from '../pricing/amount.ts'
 
-/** `<kind>/<part>/...`, each part percent-encoded. Made only by the functions below. */
+/** `<kind>/<part>/...`, percent-encoded. Made only by the functions below. */
 export type AccountId = string
 
-/** The pool of a line item in one period: its cap is quantity plus allowed overdraft. */
+/** The pool of a line item in one period; its cap is quantity plus allowed overdraft. */
 export function lineAccount(instanceId: string, lineItemId: string, period: number): AccountId {
   return join('line', instanceId, lineItemId, String(period))
 }
 
-/** The allocation of one action. It does not start again when the line item is reset. */
+/** The allocation of one action. It is not reset with the line item. */
 export function actionAccount(instanceId: string, lineItemId: string, actionId: string): AccountId {
   return join('action', instanceId, lineItemId, actionId)
 }
 
-/** What one requester may take from a line item in one period of its consumption limit. */
+/** A requester's consumption limit of a line item in one period. */
 export function limitAccount(
   instanceId: string,
   lineItemId: string,
@@ -27,25 +26,22 @@ export function limitAccount(
   return join('limit', instanceId, lineItemId, requester.type, requester.value, String(period))
 }
 
-/** Whether an id is that of one requester's limit: there may be any number of those. */
+/** Whether it is a requester's limit; their number is unbounded. */
 export function isLimitAccount(id: AccountId): boolean {
   return id.startsWith('limit/')
 }
 
-/**
- * Most characters of an id: what the wire takes, and well below the 2,704 bytes that PostgreSQL takes of a row in an index.
- * The bounds of the parts below keep every id within it.
- */
+/** The wire's limit, well below the 2,704 bytes of a PostgreSQL index row. The bounds below keep every id within it. */
 export const ACCOUNT_ID_MAX = 2_048
-/** Most characters of a line item's id as it stands in an account id. */
+/** Characters of a line item's id, encoded. */
 export const LINE_ITEM_ENCODED_MAX = 768
-/** Most characters of a requester's type and value together, as they stand in an account id. */
+/** Characters of a requester's type and value together, encoded. */
 export const REQUESTER_ENCODED_MAX = 1_200
 
-/** One UTF-16 unit becomes at most so many characters: three bytes in percent-encoding. */
+/** A UTF-16 unit has at most three bytes, each percent-encoded as three characters. */
 const ENCODED_UNIT_MAX = 9
 
-/** Whether texts take at most so many characters in an account id. False for text that is not well-formed Unicode. */
+/** Whether the texts together fit, encoded. False for text that is not well-formed Unicode. */
 export function fitsEncoded(max: number, ...texts: readonly string[]): boolean {
   let units = 0
   for (const text of texts) units += text.length
@@ -67,7 +63,7 @@ export type ParsedAccount =
       readonly period: number
     }
 
-/** The parts of an id; undefined for a text that none of the functions above could have made. */
+/** Undefined for a text that is not an account id. */
 export function parseAccount(id: AccountId): ParsedAccount | undefined {
   const [kind, ...encoded] = id.split('/')
   const parts: string[] = []
@@ -93,7 +89,7 @@ export function parseAccount(id: AccountId): ParsedAccount | undefined {
   return parsed !== undefined && id === join(kind ?? '', ...parts) ? parsed : undefined
 }
 
-/** One movement of a ledger entry: what a charge took from, or a refund gave back to, one account. `amount > 0n`. */
+/** What a charge took from one account, or a refund returned to it. `amount > 0n`. */
 export interface Posting {
   readonly account: AccountId
   readonly amount: Micro

@@ -1,39 +1,34 @@
-/**
- * How one pool is shared when it may not be enough for everyone, as arithmetic without I/O. The rule in words:
- * docs/decisions/fair-sharing.md.
- */
+/** Arithmetic of sharing a pool; see docs/decisions/fair-sharing.md. */
 import type { AccountId } from './account.ts'
 import type { Micro } from '../pricing/amount.ts'
 import { type Need, type TopUpRequest, sumPostings } from './grant.ts'
 
-/** One account at the moment at which a grant is sized. */
+/** An account at the moment of a grant. */
 export interface Supply {
-  /** The balance that the device has. */
+  /** Balance of the device. */
   readonly available: Micro
   /** What the pool can give to a waiting request. */
   readonly free: Micro
-  /** What of it can be given in advance, because no one else was refused for want of it. */
+  /** The part of it that can be given in advance, because no other device was refused it. */
   readonly spare: Micro
-  /** The fair share of one device: everything that is not spent, divided by the devices. */
+  /** One device's fair share: all unspent tokens, divided by the devices. */
   readonly share: Micro
 }
 
 export interface GrantSizes {
-  /** Only accounts of which something is granted. */
+  /** Without zero grants. */
   readonly granted: ReadonlyMap<AccountId, Micro>
   readonly unmet: readonly Need[]
-  /** What the requests that were served will charge. */
+  /** Charges of the served requests. */
   readonly spoken: ReadonlyMap<AccountId, Micro>
 }
 
 /**
- * How much to add to the grants of a device.
+ * How much to add to a device's grants. Waiting requests come first, in sequence: each gets what its accounts lack,
+ * from all of them or none; one that the pools cannot pay is skipped. Then balances are raised to the requested target,
+ * at most to the fair share.
  *
- * Waiting requests come first, in their order. Each gets what its accounts lack, from all of them or from none: a request
- * that the pools cannot pay moves nothing, and those behind it are looked at all the same. Then the balance is raised in
- * advance, up to what the device would like and at most to its fair share.
- *
- * @param supplyOf `UNLIMITED`: not counted down; undefined: nothing of it may be granted
+ * @param supplyOf `UNLIMITED`: not counted; undefined: cannot be granted
  */
 export function sizeGrants(
   needs: readonly Need[],
@@ -77,10 +72,10 @@ export function sizeGrants(
 }
 
 /**
- * How much the devices that are asked to return tokens may keep: the highest level at which those above it give back what
- * is lacking, so that those who hold most give first. Never above the fair share; 0n where all that they hold is not enough.
+ * How much devices keep in a recall: the highest level at which those above it return what is lacking, at most the fair
+ * share. 0n if all their tokens are not enough.
  *
- * @param balances the balances of the devices that can be asked
+ * @param rooms balances of the devices that can be recalled
  */
 export function recallLevel(balances: readonly Micro[], share: Micro, lacking: Micro): Micro {
   const returned = (level: Micro): Micro =>

@@ -1,45 +1,44 @@
 /**
- * Exact amounts. Tokens are integers of micro-tokens (10^-6) in `bigint`; counts, rates and other decimals keep every
- * digit that the caller wrote. Nothing in here ever goes through binary floating point arithmetic; the only rounding is
- * {@link roundHalfEven}, and it is applied once per charge.
+ * Exact amounts: tokens are `bigint` micro-tokens (10^-6), and decimals keep every digit. No binary floating point; the
+ * only rounding is {@link roundHalfEven}, applied once per charge.
  */
 
-/** Micro-tokens: 1 token = 1_000_000n. */
+/** 1 token = 1_000_000n. */
 export type Micro = bigint
 
 export const MICRO_PER_TOKEN = 1_000_000n
 
-/** Digits behind the point of a token. */
+/** Fractional digits of a token. */
 const MICRO_SCALE = 6
 
-/** The largest amount that every store can hold in a signed 64-bit integer: about 9.2 * 10^12 tokens. */
+/** Largest signed 64-bit integer, about 9.2 * 10^12 tokens: every database can store it. */
 export const MICRO_MAX: Micro = 2n ** 63n - 1n
 
-/** No account ever has more than {@link MICRO_MAX}: to need more is to need all that there can be. */
+/** Caps at {@link MICRO_MAX}, which no account exceeds. */
 export function countable(amount: Micro): Micro {
   return amount < MICRO_MAX ? amount : MICRO_MAX
 }
 
-/** An exact decimal: `digits * 10^-scale`, scale >= 0. Two decimals of equal value may differ in scale. */
+/** `digits * 10^-scale`, scale >= 0. Decimals of equal value may differ in scale. */
 export interface Decimal {
   readonly digits: bigint
   readonly scale: number
 }
 
-/** A fraction of two integers, `den > 0n`, in lowest terms. */
+/** In lowest terms, `den > 0n`. */
 export interface Ratio {
   readonly num: bigint
   readonly den: bigint
 }
 
-/** More exponent than any token count needs; keeps a hostile `1e308` from becoming a 300-digit integer. */
+/** Keeps a hostile `1e308` from becoming a 300-digit integer. */
 const EXPONENT_MAX = 40
 
 const DECIMAL = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d{1,4}))?$/
 
 /**
- * Reads a decimal from JSON number text or from a JavaScript number (by its shortest text that reads back the same).
- * Returns undefined for anything that is not a finite decimal of reasonable size.
+ * Accepts JSON number text, or a number by its shortest exact text. Undefined for anything that is not a finite decimal
+ * of reasonable size.
  */
 export function parseDecimal(source: string | number): Decimal | undefined {
   const match = DECIMAL.exec(String(source))
@@ -52,7 +51,7 @@ export function parseDecimal(source: string | number): Decimal | undefined {
   return scale >= 0 ? { digits, scale } : { digits: digits * 10n ** BigInt(-scale), scale: 0 }
 }
 
-/** Like {@link parseDecimal} for text that is known to be a decimal. Throws RangeError otherwise. */
+/** {@link parseDecimal} for known decimals. Throws RangeError otherwise. */
 export function decimal(source: string | number): Decimal {
   const value = parseDecimal(source)
   if (value === undefined) throw new RangeError(`not a decimal: ${String(source)}`)
@@ -63,7 +62,7 @@ export function decimalRatio({ digits, scale }: Decimal): Ratio {
   return scale === 0 ? { num: digits, den: 1n } : ratio(digits, 10n ** BigInt(scale))
 }
 
-/** `num / den` in lowest terms. Throws RangeError for a zero denominator. */
+/** In lowest terms. Throws RangeError for a zero denominator. */
 export function ratio(num: bigint, den: bigint): Ratio {
   if (den === 0n) throw new RangeError('division by zero')
   const sign = den < 0n ? -1n : 1n
@@ -71,14 +70,14 @@ export function ratio(num: bigint, den: bigint): Ratio {
   return { num: (sign * num) / divisor, den: (sign * den) / divisor }
 }
 
-/** Of two numbers of which one is not zero. */
+/** At most one of them may be zero. */
 function greatestCommonDivisor(a: bigint, b: bigint): bigint {
   let [x, y] = [a < 0n ? -a : a, b < 0n ? -b : b]
   while (y !== 0n) [x, y] = [y, x % y]
   return x
 }
 
-/** The integer nearest to `num / den`, ties to the even one. `den > 0n`. */
+/** The integer nearest to `num / den`, ties to even. `den > 0n`. */
 export function roundHalfEven({ num, den }: Ratio): bigint {
   const floor = num >= 0n ? num / den : -((-num + den - 1n) / den)
   const twice = 2n * (num - floor * den)
@@ -87,22 +86,21 @@ export function roundHalfEven({ num, den }: Ratio): bigint {
   return floor % 2n === 0n ? floor : floor + 1n
 }
 
-/** Micro-tokens of an exact decimal number of tokens, rounded half to even at the sixth fractional digit. */
+/** Rounded half to even at the sixth fractional digit. */
 export function toMicro(tokens: Decimal): Micro {
   return roundHalfEven(ratio(tokens.digits * MICRO_PER_TOKEN, 10n ** BigInt(tokens.scale)))
 }
 
-/** Micro-tokens of a whole number of tokens. */
 export function wholeTokens(tokens: bigint | number): Micro {
   return BigInt(tokens) * MICRO_PER_TOKEN
 }
 
-/** Decimal text of an amount in tokens without trailing zeros: 1_500_000n is `1.5`. Reads back exactly. */
+/** Decimal text in tokens without trailing zeros: 1_500_000n is `1.5`. Reads back exactly. */
 export function formatMicro(amount: Micro): string {
   return formatDecimal({ digits: amount, scale: MICRO_SCALE })
 }
 
-/** Decimal text of a decimal, without exponent and without trailing fractional zeros. */
+/** Without exponent and trailing fractional zeros. */
 export function formatDecimal({ digits, scale }: Decimal): string {
   if (scale === 0) return digits.toString()
   const sign = digits < 0n ? '-' : ''

@@ -1,7 +1,7 @@
 /**
- * The rate that a formula gives for the variables of one requested item. Fractions are exact throughout; the value is
- * rounded once, half to even, at the sixth fractional digit, and that rate is charged, shown and recorded. What cannot be
- * a rate is a failure, as a value: evaluation never throws and its work is bounded by the size of the formula.
+ * Evaluates a formula for one requested item. Fractions are exact; the rate is rounded once, half to even, at the sixth
+ * fractional digit. Errors are returned as values: evaluation never throws, and its work is bounded by the formula's
+ * size.
  */
 import { type Decimal, MICRO_MAX, MICRO_PER_TOKEN, type Ratio, decimalRatio, ratio, roundHalfEven } from './amount.ts'
 import type { Expression, Operation } from './formula.ts'
@@ -10,25 +10,24 @@ import type { Expression, Operation } from './formula.ts'
 export type Variables = ReadonlyMap<string, Decimal>
 
 export type FormulaFailure =
-  /** The request does not give a variable that the formula names. */
+  /** The request lacks a variable of the formula. */
   | 'FORMULA_VARIABLE_MISSING'
   | 'FORMULA_DIVIDES_BY_ZERO'
-  /** A part of the formula, or the rate, is larger or finer than what is computed with. */
+  /** A part of the formula, or the rate, is too large or too fine. */
   | 'FORMULA_OVERFLOWS'
   | 'FORMULA_IS_NEGATIVE'
-  /** A power or a rounding without an exact value: 0^0, an exponent or a precision that is no small whole number. */
+  /** No exact value: 0^0, or an exponent or precision that is not a small integer. */
   | 'FORMULA_UNDEFINED'
 
-/** Numerator and denominator of every part, in lowest terms, stay below this. */
+/** Bound of numerator and denominator of every part, in lowest terms. */
 const PART_MAX = 10n ** 100n
-/** Above this a fraction is brought to lowest terms; below, that would cost more than it saves. */
+/** Fractions are reduced above this; below, it would cost more than it saves. */
 const REDUCE_ABOVE = 2n ** 128n
 const EXPONENT_MAX = 64n
 const PRECISION_MAX = 20n
 
 const NO_VARIABLES: Variables = new Map()
 
-/** The fractional digits of a rate. */
 const RATE_SCALE = 6
 
 export function formulaRate(expression: Expression, variables: Variables = NO_VARIABLES): Decimal | FormulaFailure {
@@ -64,7 +63,7 @@ function evaluate(expression: Expression, variables: Variables): Value {
   }
 }
 
-/** @param y the same as `x` where the operation takes one operand */
+/** @param y same as `x` for operations with one operand */
 function apply(operation: Operation, x: Ratio, y: Ratio): Value {
   switch (operation) {
     case 'SUM':
@@ -98,7 +97,7 @@ function power(base: Ratio, exponent: Ratio): Value {
   const times = wholeWithin(exponent, EXPONENT_MAX)
   if (times === undefined) return 'FORMULA_UNDEFINED'
   if (base.num === 0n && times <= 0n) return times === 0n ? 'FORMULA_UNDEFINED' : 'FORMULA_DIVIDES_BY_ZERO'
-  // Powers of lowest terms are in lowest terms, so what overflows here overflows for good.
+  // Powers of lowest terms are in lowest terms, so an overflow here is final.
   const { num, den } = times < 0n ? positive(base.den, base.num) : base
   const lowest = ratio(num, den)
   let result: Ratio = { num: 1n, den: 1n }
@@ -109,7 +108,7 @@ function power(base: Ratio, exponent: Ratio): Value {
   return result
 }
 
-/** Half away from zero, as spreadsheets do. */
+/** Half away from zero, as in spreadsheets. */
 function round({ num, den }: Ratio, precision: Ratio): Value {
   const places = wholeWithin(precision, PRECISION_MAX)
   if (places === undefined) return 'FORMULA_UNDEFINED'
@@ -128,7 +127,7 @@ function wholeWithin({ num, den }: Ratio, max: bigint): bigint | undefined {
   return num % den === 0n && whole >= -max && whole <= max ? whole : undefined
 }
 
-/** `den` is not zero. */
+/** Makes the denominator positive. `den` is not zero. */
 function positive(num: bigint, den: bigint): Ratio {
   return den < 0n ? { num: -num, den: -den } : { num, den }
 }

@@ -1,7 +1,6 @@
 /**
- * The grammar of formulas in rate tables: text in, a bounded tree out, or the first problem with its place. It never
- * throws and never evaluates text as code. Names are those of the interface; precedence is that of spreadsheets, so that
- * `-2^2` is 4 and `2^3^2` is 64.
+ * Parses formulas of rate tables into a bounded tree; returns the first problem with its position, and never throws.
+ * Names are those of the interface; precedence is that of spreadsheets: `-2^2` is 4, `2^3^2` is 64.
  *
  *   sum      := product (('+' | '-') product)*
  *   product  := power (('*' | '/') power)*
@@ -12,11 +11,11 @@
  */
 import { type Ratio, decimal, decimalRatio } from './amount.ts'
 
-/** Characters of one formula. */
+/** Characters. */
 export const FORMULA_LENGTH_MAX = 1_000
-/** Operands inside operands: parentheses, calls and signs. */
+/** Nesting of parentheses, calls and signs. */
 export const FORMULA_DEPTH_MAX = 32
-/** Numbers, variables, operators and calls of one formula. */
+/** Numbers, variables, operators and calls. */
 export const FORMULA_NODES_MAX = 128
 const NUMBER_DIGITS_MAX = 30
 const NAME_LENGTH_MAX = 64
@@ -36,7 +35,7 @@ const ARITY = {
 
 export type FormulaFunction = keyof typeof ARITY
 
-/** What a node computes; `+`, `*` and `^` are the functions that do the same. */
+/** `+`, `*` and `^` use the equivalent functions. */
 export type Operation = FormulaFunction | 'SUBTRACT' | 'DIVIDE' | 'NEGATE'
 
 export type Expression =
@@ -45,7 +44,7 @@ export type Expression =
   | { readonly kind: 'VARIABLE'; readonly name: string }
   | { readonly kind: 'CALL'; readonly operation: Operation; readonly operands: readonly Expression[] }
 
-/** `position` counts characters from 1; one past the end where the text stops too early. */
+/** `position` counts characters from 1; one past the end if the text is incomplete. */
 export interface FormulaProblem {
   readonly position: number
   readonly problem: string
@@ -63,13 +62,13 @@ const BINARY: Readonly<Record<string, { readonly power: number; readonly operati
 
 const VARIABLE = /^[a-z_][a-z0-9_]*$/
 
-/** The form in which a variable is looked up; undefined for a text that cannot name one. */
+/** Normalized for lookup; undefined for an invalid name. */
 export function variableName(text: string): string | undefined {
   const name = text.length <= NAME_LENGTH_MAX ? asciiLowerCase(text) : ''
   return VARIABLE.test(name) ? name : undefined
 }
 
-/** Only A to Z: what other letters become may lie outside of the alphabet or inside of it by surprise. */
+/** Only A to Z: lower-casing other letters may leave or enter the alphabet. */
 function asciiLowerCase(text: string): string {
   return text.replace(/[A-Z]/g, (letter) => letter.toLowerCase())
 }
@@ -123,7 +122,7 @@ class Refusal extends Error {
   }
 }
 
-/** Precedence climbing over the tokens of one formula. */
+/** Precedence climbing. */
 class Parser {
   readonly #tokens: readonly Token[]
   #next = 0
@@ -146,7 +145,7 @@ class Parser {
     }
   }
 
-  /** Operands joined by operators that bind more tightly than `power`; equal ones group from the left. */
+  /** Operators that bind more tightly than `power`; equal ones group from the left. */
   #operators(power: number): Expression {
     let left = this.#operand()
     for (;;) {

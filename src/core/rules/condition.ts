@@ -80,7 +80,7 @@ interface Elements {
   readonly incomparable: boolean
 }
 
-/** Caches each long array, so that it is read once and not per condition. */
+/** Caches arrays of the dictionary, so that a long one is read once and not per condition. */
 const KNOWN_ELEMENTS = new WeakMap<readonly unknown[], Elements>()
 
 function elementsOf(array: readonly unknown[]): Elements {

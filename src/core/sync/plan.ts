@@ -1,28 +1,26 @@
 /**
- * What a sync round should do, as data: from the state of the device to an ordered list of steps that leaves nothing to
- * choose. Every step commits by itself and may be repeated, so a plan can be dropped at any point: the next one is made
- * from the state that is there then.
+ * Plans a sync round from the device's state, as a list of steps. Every step commits separately and can be repeated, so
+ * a plan can be dropped at any point and made again.
  */
 
 export type Step =
-  /** Become known to the cloud with the enrollment token. */
   | { readonly kind: 'enroll' }
-  /** Another key of the device, in four steps that may come in any round. */
+  /** Key rotation, in steps that may span several rounds. */
   | { readonly kind: 'prepare-key' }
   | { readonly kind: 'announce-key' }
   | { readonly kind: 'replace-key' }
-  /** How the device came to its key, for a cloud that has forgotten it. */
+  /** Sends the key links to a cloud that has forgotten them. */
   | { readonly kind: 'show-links' }
-  /** Get the next epoch. */
+  /** Gets the next epoch. */
   | { readonly kind: 'attach' }
-  /** Send the sealed segment that is not acknowledged, byte for byte. */
+  /** Sends the unacknowledged segment, byte for byte. */
   | { readonly kind: 'send-segment' }
-  /** Make the next segment durable, then send it. */
+  /** Makes the next segment durable, then sends it. */
   | {
       readonly kind: 'seal-and-send'
-      /** Give back all room with it. */
+      /** Returns all balances with it. */
       readonly release: boolean
-      /** The last one of a fenced epoch, unless more entries are left than it can hold. */
+      /** The last one of a fenced epoch, unless entries remain. */
       readonly final: boolean
     }
   | { readonly kind: 'fetch-policy'; readonly instanceId: string }
@@ -31,89 +29,86 @@ export type Step =
 
 export interface PolicyState {
   readonly instanceId: string
-  /** Revision in force on the device; 0 for none. */
+  /** Revision in force; 0: none. */
   readonly applied: number
-  /** Newest revision that the cloud has named; 0 when it has not. */
+  /** Newest revision that the cloud has named; 0: none. */
   readonly newest: number
-  /** Already asked for in this round. */
+  /** Already fetched in this round. */
   readonly tried: boolean
 }
 
 export interface SessionState {
   readonly instanceId: string
-  /** Null: none is open. */
+  /** Null: not open. */
   readonly sessionId: string | null
-  /** Boot-time reading at the last sign of life, a merged segment included, ms. */
+  /** Boot-time reading of the last heartbeat or merged segment, ms. */
   readonly aliveAt: number
-  /** Boot-time reading at which the cloud last spoke of this session itself, ms. */
+  /** Boot-time reading of the last answer about this session, ms. */
   readonly checkedAt: number
-  /** Somebody has reason to think that the cloud did something to it. */
+  /** The cloud may have changed it. */
   readonly looking: boolean
-  /** Already asked for in this round. */
+  /** Already checked in this round. */
   readonly tried: boolean
 }
 
 export interface LinkState {
-  /** `POSSIBLE`: not enrolled, and there is a token that was not refused. */
+  /** `POSSIBLE`: not enrolled, with a token that was not refused. */
   readonly enrollment: 'DONE' | 'POSSIBLE' | 'IMPOSSIBLE'
-  /** What is to be done about the key of the device. */
   readonly key: 'REPLACE' | 'PREPARE' | 'ANNOUNCE' | 'SHOW' | 'SETTLED'
   /** 0: none yet. */
   readonly epoch: number
   /**
-   * `FENCED`: no longer current in the cloud, which waits for what is left. `CLOSED`: it waits for nothing more.
-   * `ABANDONED`: its segments cannot go on; what the cloud does not have goes up as its undelivered range, with the next one. `FORKED`: so
-   * it does here, because another writer has continued its chain.
+   * `FENCED`: replaced in the cloud, which waits for the rest. `CLOSED`: fully delivered. `ABANDONED`: its segments
+   * cannot continue, so the rest is sent as its undelivered range by the next epoch. `FORKED`: the same, because
+   * another writer continued its chain.
    */
   readonly fence: 'NONE' | 'FENCED' | 'CLOSED' | 'ABANDONED' | 'FORKED'
-  /** A sealed segment is not acknowledged. */
   readonly unacknowledged: boolean
-  /** Entries that no segment holds yet. */
+  /** Entries that are in no segment yet. */
   readonly unsealed: number
-  /** The segment before was full: more entries were waiting when it was sealed. */
+  /** The previous segment was full. */
   readonly moreToSend: boolean
-  /** Accounts want tokens, and this round has not asked for them yet. */
+  /** Accounts need tokens that this round has not requested yet. */
   readonly wanting: boolean
-  /** The cloud, or a clean stop, wants all room back. */
+  /** The cloud, or a clean stop, requires all balances back. */
   readonly releasing: boolean
-  /** Others need tokens that this device can spare. */
+  /** This device can spare tokens that were recalled. */
   readonly sparing: boolean
-  /** Somebody has reason to think that the cloud has news, and this round has not asked for them yet. */
+  /** The cloud may have news that this round has not fetched yet. */
   readonly looking: boolean
   readonly policies: readonly PolicyState[]
   readonly sessions: readonly SessionState[]
   /** The last exchange with the cloud got an answer. */
   readonly connected: boolean
-  /** Boot-time reading at the last merged segment, ms; null for none since the start. */
+  /** Boot-time reading of the last merged segment, ms; null: none since the start. */
   readonly syncedAt: number | null
-  /** Boot-time reading of this moment, ms. */
+  /** Boot-time reading, ms. */
   readonly now: number
   readonly syncEveryMs: number
-  /** A session that has shown no sign of life for so long is in danger. */
+  /** Longest time without heartbeat or merged segment, ms. */
   readonly heartbeatEveryMs: number
-  /** A session is asked for at least so often: a merged segment keeps it alive, but does not say what became of it. */
+  /** Longest time between checks: a merged segment keeps a session alive, but does not report its state. */
   readonly checkEveryMs: number
-  /** So many unsealed entries are worth a segment by themselves. */
+  /** As many unsealed entries trigger a segment. */
   readonly batchEntries: number
 }
 
 /**
- * The steps, in the order of what depends on what: identity, its key, epoch, rules without which nothing can be decided,
- * what is owed to the cloud, newer rules, sessions. Rows are tried from the top; a row that says "only" ends the plan.
+ * Steps in sequence of dependency. Rows are tried from the top; "only" ends the plan.
  *
- * | state                                              | steps                                   |
- * |----------------------------------------------------|-----------------------------------------|
- * | not enrolled                                       | enroll only, if there is a token        |
- * | another key is wanted, ready, taken, or unknown     | prepare-, announce-, replace-key, show-links only |
- * | no epoch, or one that is abandoned or forked | attach only                             |
- * | a closed epoch with nothing left             | attach only                             |
- * | an instance has no policy                          | fetch-policy                            |
- * | a segment is not acknowledged                      | send-segment                            |
- * | else fenced                                        | seal-and-send final                     |
- * | else a sync is due (see {@link syncDue})           | seal-and-send                           |
- * | the cloud has a newer policy                       | fetch-policy                            |
- * | an instance has no session                         | open-session                            |
- * | a session is silent or unchecked for too long      | heartbeat                               |
+ * | state                                             | steps                                             |
+ * |---------------------------------------------------|---------------------------------------------------|
+ * | not enrolled                                      | enroll only, if there is a token                  |
+ * | next key requested, ready, accepted, or unknown   | prepare-, announce-, replace-key, show-links only |
+ * | no epoch, or an abandoned or forked one           | attach only                                       |
+ * | a closed epoch with nothing left                  | attach only                                       |
+ * | an instance has no policy                         | fetch-policy                                      |
+ * | a segment is not acknowledged                     | send-segment                                      |
+ * | else fenced                                       | seal-and-send final                               |
+ * | else a sync is due (see {@link syncDue})          | seal-and-send                                     |
+ * | the cloud has a newer policy                      | fetch-policy                                      |
+ * | an instance has no session                        | open-session                                      |
+ * | a session is silent or unchecked for too long     | heartbeat                                         |
  */
 export function plan(state: LinkState): readonly Step[] {
   if (state.enrollment !== 'DONE') return state.enrollment === 'POSSIBLE' ? [{ kind: 'enroll' }] : []
@@ -153,7 +148,6 @@ function segmentSteps(state: LinkState): readonly Step[] {
   return syncDue(state) ? [{ kind: 'seal-and-send', release: state.releasing, final: false }] : []
 }
 
-/** Something waits for the cloud, or the device has not been heard of for as long as it may be silent. */
 function syncDue(state: LinkState): boolean {
   return (
     state.wanting ||

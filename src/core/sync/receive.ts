@@ -1,7 +1,7 @@
 /**
- * How the cloud takes in what a device reports. One function says what a segment is (the next one, a repetition, one from
- * the past, one of two writers), another merges the next one into the counters or says why it does not add up. Neither
- * ever lowers a counter, and what is billed rises by exactly what the ledger entries say.
+ * How the cloud processes reported segments: {@link receive} classifies a segment, {@link mergeSegment} merges it into
+ * the counters. Neither ever lowers a counter, and the billed amount rises by exactly what the ledger entries add up
+ * to.
  */
 import { type AccountId, type ParsedAccount, type Posting, parseAccount } from '../accounts/account.ts'
 import type { Micro } from '../pricing/amount.ts'
@@ -17,17 +17,17 @@ import {
 
 /** How far the cloud has merged one epoch of one device. */
 export interface EpochState {
-  /** Fenced: no grants and no returns any more, late segments are still billed. Closed: its final segment is merged. */
+  /** FENCED: no grants or returns, but late segments are billed. CLOSED: the final segment is merged. */
   readonly status: 'ACTIVE' | 'FENCED' | 'CLOSED'
   /** 0 before the first segment. */
   readonly lastSeq: number
-  /** Hash of the last merged segment; the chain start before the first. */
+  /** Hash of the last merged segment; initially the chain start. */
   readonly lastHash: string
   /** 0 before the first entry. */
   readonly lastEntry: number
-  /** Hash of the last merged entry; the chain start before the first. */
+  /** Hash of the last merged entry; initially the chain start. */
   readonly entryHead: string
-  /** A later epoch of the device has delivered entries of this one, or has said that there are no more. */
+  /** A later epoch has delivered this epoch's entries, or has reported that there are no more. */
   readonly carriedOn: boolean
 }
 
@@ -38,20 +38,20 @@ export interface SegmentHeader {
 }
 
 export type MergeOutcome =
-  /** The next one of the one writer: merge it; `grants` says whether it can earn grants and return tokens. */
+  /** The next segment; `grants`: it can earn grants and return tokens. */
   | { readonly kind: 'MERGE'; readonly grants: boolean }
   /** The last one again: send the stored answer, byte for byte. */
   | { readonly kind: 'REPEAT' }
-  /** An earlier one again: say how far the cloud is. */
+  /** An earlier one again: report the cloud's position. */
   | { readonly kind: 'KNOWN' }
-  /** Segments before it are missing here: have them sent again. Only a cloud that was restored gets here. */
+  /** Segments before it are missing: request them. Only in a restored cloud. */
   | { readonly kind: 'BEHIND' }
-  /** Two writers continue one chain: a copy, or a restored backup. Keep the evidence, fence, bill both branches. */
+  /** Two writers continued one chain (a copy, or a restored backup): keep the evidence, fence, bill both branches. */
   | { readonly kind: 'FORK' }
 
 /**
- * What a segment is. Rows are tried from the top. A later epoch may have delivered the entries of a segment that the
- * device gave up, or that a restored cloud has lost, and that arrives late all the same.
+ * Classifies a segment. Rows are tried from the top. A late segment's entries may already have been delivered by a
+ * later epoch.
  *
  * | seq        | hash, previousHash                | entries     | status                | outcome          |
  * |------------|-----------------------------------|-------------|-----------------------|------------------|
@@ -67,8 +67,8 @@ export type MergeOutcome =
  * | = last + 1 | previousHash is the last hash     | other       | ACTIVE                | MERGE, grants    |
  * | = last + 1 | previousHash is the last hash     | other       | FENCED                | MERGE, no grants |
  *
- * @param recordedHash hash of the merged segment with the same seq; null where there is none
- * @param entries how the entries of the segment fit the merged chain
+ * @param recordedHash hash of the merged segment with the same seq; null: none
+ * @param entries how the segment's entries fit the merged chain
  */
 export function receive(
   state: EpochState,
@@ -98,27 +98,27 @@ function saysNothingNew(entries: ChainFit): boolean {
 
 /** How a range of entries fits the merged chain of its epoch. */
 export type ChainFit =
-  /** The first `known` of them are in the chain; the `fresh` ones after these continue it. */
+  /** The first `known` entries are in the chain; the next `fresh` ones continue it. */
   | { readonly kind: 'CONTINUES'; readonly known: number; readonly fresh: number }
-  /** They end where the cloud has lost the entries of the chain: it cannot tell. */
+  /** The range ends where the cloud has lost its entries, so they cannot be compared. */
   | { readonly kind: 'LOST' }
-  /** They begin behind its end, or after another end than it has. */
+  /** The range starts after the chain's end, or after another hash. */
   | { readonly kind: 'DETACHED' }
   /** The chain has other content under the same numbers: two writers. */
   | { readonly kind: 'CONTRADICTS' }
 
 export type EntryRange = Pick<ReceivedSegment, 'firstEntry' | 'entriesPreviousHash' | 'entryHashes'>
 
-/** Number of the last entry of a range; the one before its first where it is empty. */
+/** Number of the last entry of a range; if empty, of the one before its start. */
 export function lastOf({ firstEntry, entryHashes }: EntryRange): number {
   return firstEntry + entryHashes.length - 1
 }
 
 /**
- * A hash covers everything before it, so one comparison decides: at the end of the chain, or where the range ends before it.
+ * One hash comparison suffices, because a hash covers all earlier entries: at the chain's end, or at the range's end if
+ * earlier.
  *
- * @param recorded hash of the merged entry with the number of the last one of the range, where the chain is longer; undefined
- *   where that entry was lost
+ * @param recorded hash of the merged entry with the range's last number, if the chain is longer; undefined: lost
  */
 export function fitChain(
   { lastEntry, entryHead }: Pick<EpochState, 'lastEntry' | 'entryHead'>,
@@ -136,7 +136,7 @@ export function fitChain(
   return { kind: firstEntry > lastEntry ? 'DETACHED' : 'CONTRADICTS' }
 }
 
-/** Without the first `known` entries, which the chain has. */
+/** Without the first `known` entries. */
 export function withoutKnown(segment: ReceivedSegment, known: number): ReceivedSegment {
   return {
     ...segment,
@@ -147,28 +147,21 @@ export function withoutKnown(segment: ReceivedSegment, known: number): ReceivedS
   }
 }
 
-/** What the cloud knows of one account on one epoch. */
 export interface DeviceAccount extends Counters {
-  /** Granted without limit when it was last granted. */
+  /** Unlimited in the last grant. */
   readonly unlimited: boolean
-  /**
-   * Use may be ahead of `granted`: the account is unlimited, or has been, and the device may still report what it used before
-   * it heard of the limit.
-   */
+  /** Use may exceed `granted`: the account is or was unlimited, and the device may report use from before the limit. */
   readonly metered: boolean
-  /** How much was spent above the grants by the offline policy of the line item, of all segments together. */
+  /** Total use above the grants by the offline policy. */
   readonly overspend: Micro
 }
 
 export const NO_DEVICE_ACCOUNT: DeviceAccount = { ...NO_COUNTERS, unlimited: false, metered: false, overspend: 0n }
 
-/** One ledger entry, as far as the arithmetic needs it. */
+/** The parts of a ledger entry that merging needs. */
 export interface ReceivedEntry {
   readonly n: number
-  /**
-   * `session`: a change of a session that moves no tokens. A burn charges its postings and has no items: each account has
-   * its own amount.
-   */
+  /** `session`: moves no tokens. `burn`: has postings but no items; each account has its own amount. */
   readonly kind: 'access' | 'refund' | 'session' | 'burn'
   readonly instanceId: string
   readonly items: readonly {
@@ -179,35 +172,35 @@ export interface ReceivedEntry {
 }
 
 export interface ReceivedSegment {
-  /** Absolute values of the accounts that changed. */
+  /** Absolute values of the changed accounts. */
   readonly counters: readonly {
     readonly account: AccountId
     readonly used: Micro
     readonly refunded: Micro
     readonly returned: Micro
   }[]
-  /** Number of the first entry, and the chain head before it, as the device claims. */
+  /** As the device reports: number of the first entry, and the chain head before it. */
   readonly firstEntry: number
   readonly entriesPreviousHash: string
-  /** Chain head after the last entry, as the device claims. */
+  /** Chain head after the last entry, as reported. */
   readonly entryHead: string
   readonly entries: readonly ReceivedEntry[]
-  /** Hash of each entry, computed here from `entriesPreviousHash` on. */
+  /** Computed here, from `entriesPreviousHash` on. */
   readonly entryHashes: readonly string[]
 }
 
 export interface MergeTerms {
-  /** Raises of `returned` count. False for a fenced epoch: it keeps holding what it gave up too late. */
+  /** Raises of `returned` count. False for a fenced epoch: tokens returned too late are kept reserved. */
   readonly returns: boolean
-  /** The last segment: everything not spent comes back, `R = G - U + F`. */
+  /** The final segment: all unused tokens are returned, `R = G - U + F`. */
   readonly closes: boolean
-  /** Nothing that is still to come was decided before the device took its last grant: what that limits is no longer metered. */
+  /** All later entries were decided after the device's last grant: accounts that it limits are no longer metered. */
   readonly grantTaken: boolean
-  /** The cloud has forgotten grants (it was restored): `granted` follows what was spent instead of contradicting it. */
+  /** A restored cloud has forgotten grants: `granted` follows use. */
   readonly grantsForgotten: boolean
   /**
-   * What a device may spend above its grants until its next contact, by the offline policy of a line item; the most that any
-   * of its revisions allowed. `granted` follows such use. Absent: nothing.
+   * Maximum overspend of a device until its next contact, by the offline policy; the highest of its revisions.
+   * `granted` follows such use. Absent: 0.
    */
   readonly overspendCapOf?: (instanceId: string, lineItemId: string) => Micro
 }
@@ -234,7 +227,7 @@ export interface NotMerged {
   readonly n?: number
 }
 
-/** Why a segment of the right writer does not add up. None of them happens to an honest device. */
+/** Why a segment is invalid. Never happens with an honest device. */
 export type MergeProblem =
   | 'ACCOUNT_UNKNOWN'
   | 'ACCOUNT_NAMED_TWICE'
@@ -248,10 +241,11 @@ export type MergeProblem =
   | 'MORE_OVERSPEND_THAN_ALLOWED'
 
 /**
- * Counters after a segment with outcome MERGE, or the first thing that does not add up. Per account, use rises by exactly
- * what the `access` and `burn` entries post and refunds by what the `refund` entries post.
+ * Returns the counters after a segment with outcome MERGE, or the first problem. Per account, use must rise by exactly
+ * what the `access` and `burn` entries post, and refunds by what the `refund` entries post.
  *
- * @param accounts what is known of the epoch: at least the accounts that the segment names, all of them when it closes
+ * @param accounts known accounts of the epoch: at least those that the segment names, all of them if it closes the
+ * epoch
  * @param instances ids of the instances that the device serves
  */
 export function mergeSegment(
@@ -289,8 +283,7 @@ export function mergeSegment(
 }
 
 /**
- * Counters after entries that the cloud has lost and the device no longer keeps, as the device tells them: no entries say by
- * how much they rise.
+ * Returns the counters as the device reports them, for entries that the cloud has lost and the device no longer keeps.
  */
 export function mergeReported(
   accounts: ReadonlyMap<AccountId, DeviceAccount>,
@@ -307,7 +300,7 @@ export function mergeReported(
   }))
 }
 
-/** @param rises what the entries say; null: the counters alone say it */
+/** @param rises by entries; null: the counters alone count */
 function mergeCounters(
   accounts: ReadonlyMap<AccountId, DeviceAccount>,
   counters: ReceivedSegment['counters'],
@@ -344,12 +337,12 @@ function mergeCounters(
   return after
 }
 
-/** How the totals of an account move when a device's counters go from `before` to `after`. */
+/** How the totals of an account change. */
 export function movement(before: Counters, after: Counters): { readonly held: Micro; readonly billed: Micro } {
   return { held: outstanding(after) - outstanding(before), billed: billed(after) - billed(before) }
 }
 
-/** The numbers and hashes of the entries go on where the cloud stands, and each entry agrees with itself. */
+/** Checks that the entries continue the chain, and each entry by itself. */
 function checkEntries(
   state: EpochState,
   segment: ReceivedSegment,
@@ -373,8 +366,8 @@ function checkEntries(
 }
 
 /**
- * What is wrong with one entry by itself: an instance that the device does not serve, an account of another instance, or
- * postings that say something else than the lines of the bill. Undefined when it is in order.
+ * Checks one entry by itself: served instance, accounts of that instance, postings equal to the billed lines.
+ * Undefined: valid.
  */
 export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string>): MergeProblem | undefined {
   if (!instances.has(entry.instanceId)) return 'INSTANCE_NOT_SERVED'
@@ -401,7 +394,7 @@ export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string
   for (const lineItemId of new Set([...posted.keys(), ...parts.keys()])) {
     if ((posted.get(lineItemId) ?? 0n) !== (parts.get(lineItemId) ?? 0n)) return 'ENTRY_DOES_NOT_ADD_UP'
   }
-  // Whoever spends of an allocation or a limit spends of its line item: that bounds what is believed of them.
+  // A charge to an allocation or limit is also a charge to the line item, which bounds the reported amounts.
   for (const { lineItemId, amount } of beside.values()) {
     if (amount > (parts.get(lineItemId) ?? 0n)) return 'ENTRY_DOES_NOT_ADD_UP'
   }
@@ -416,8 +409,8 @@ function* postingsOf(
 }
 
 /**
- * What a segment reports above the grants, by the offline policy: settled by it, so that the next one begins with nothing.
- * The cap holds for the pool of a line item over all its periods together, and for each of its other accounts.
+ * Use above the grants that a segment reports under the offline policy; the segment settles it. The cap applies to a
+ * line item's pool over all periods together, and to each of its other accounts.
  */
 class Overspend {
   readonly #capOf: NonNullable<MergeTerms['overspendCapOf']>
@@ -430,8 +423,8 @@ class Overspend {
   }
 
   /**
-   * The account with `granted` following its use, as it is where it needs nothing; undefined when it is above the cap. Where
-   * grants were forgotten, what is above the cap is one of them.
+   * Raises `granted` to cover the account's use; undefined when that exceeds the cap. If grants were forgotten, use
+   * above the cap counts as a forgotten grant.
    */
   cover(parsed: ParsedAccount, account: DeviceAccount): DeviceAccount | undefined {
     const missing = -available(account)
@@ -446,7 +439,7 @@ class Overspend {
   }
 }
 
-/** What is only metered was granted as far as it was spent. */
+/** Metered use counts as granted. */
 function followMeter(account: DeviceAccount): DeviceAccount {
   const { granted, used, refunded, returned, metered } = account
   const spent = used - refunded + returned
