@@ -101,7 +101,7 @@ async function commandDeviceSession(
   }
   const text = {
     DONE: () => answer.state?.toLowerCase() ?? '',
-    ORDERED: () => `sent to device ${deviceId}, which keeps this session`,
+    PENDING: () => `sent to device ${deviceId}, which keeps this session`,
     NOTED: async () =>
       noted(what, deviceId, (await client.json({ method: 'GET', path: device }, deviceState)).lastSyncAt),
   }

@@ -158,7 +158,7 @@ test.each([
 
 test('a session of a device is locked by its id', async () => {
   const sessionId = '0c1d8a1e-0000-4000-8000-0000000000aa'
-  const answer = { status: 202, body: { sessionId, state: 'ACTIVE', outcome: 'ORDERED' } }
+  const answer = { status: 202, body: { sessionId, state: 'ACTIVE', outcome: 'PENDING' } }
   await using twin = await fakeService('tcp', {
     [`POST /dm/edge/api/v1/devices/${one.id}/sessions/${sessionId}/lock`]: answer,
   })

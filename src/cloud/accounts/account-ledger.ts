@@ -48,7 +48,7 @@ export async function accountLedger(
           presumed: String(record.presumed),
           released: String(record.released),
           unlimited: record.unlimited,
-          held: String(reservedOn(record)),
+          outstanding: String(reservedOn(record)),
           billed: String(billedOn(record)),
         })),
       })),

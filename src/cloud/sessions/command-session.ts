@@ -7,9 +7,9 @@ import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type SessionDeps, applyStep, settledSession } from './session-life.ts'
 
-/** `DONE`: in effect. `ORDERED`: the device applies it with its next sync. */
+/** `DONE`: in effect. `PENDING`: the device applies it with its next sync. */
 export interface SessionCommandResult {
-  readonly outcome: 'DONE' | 'ORDERED'
+  readonly outcome: 'DONE' | 'PENDING'
   readonly session: Session
 }
 
@@ -48,7 +48,7 @@ export async function commandSession(
       // A new command replaces the previous one.
       await tx.sessions.want(session.id, command)
       await tx.outbox.append([{ kind: 'device', deviceId: session.keptBy, reason: 'session' }], now)
-      return { outcome: 'ORDERED', session }
+      return { outcome: 'PENDING', session }
     }
     const isSo = command === 'LOCK' ? session.state === 'LOCKED' : command === 'UNLOCK' && isLive(session)
     if (isSo) return { outcome: 'DONE', session }

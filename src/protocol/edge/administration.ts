@@ -159,13 +159,13 @@ export const auditList = z
 export type AuditListWire = z.input<typeof auditList>
 
 /**
- * Response to `POST .../edge/api/v1/sessions/{sessionId}/lock`, `/unlock` and `/terminate`. `ORDERED`, with status
+ * Response to `POST .../edge/api/v1/sessions/{sessionId}/lock`, `/unlock` and `/terminate`. `PENDING`, with status
  * 202: the device that keeps the session applies the command at its next sync.
  */
 export const sessionCommandResult = z.strictObject({
   sessionId: uuid,
   state: z.enum(SESSION_STATES),
-  outcome: z.enum(['DONE', 'ORDERED']),
+  outcome: z.enum(['DONE', 'PENDING']),
 })
 export type SessionCommandResultWire = z.input<typeof sessionCommandResult>
 
@@ -175,7 +175,7 @@ export type SessionCommandResultWire = z.input<typeof sessionCommandResult>
  */
 export const deviceSessionCommandResult = sessionCommandResult.extend({
   state: sessionCommandResult.shape.state.nullable(),
-  outcome: z.enum(['DONE', 'ORDERED', 'NOTED']),
+  outcome: z.enum(['DONE', 'PENDING', 'NOTED']),
 })
 export type DeviceSessionCommandResultWire = z.input<typeof deviceSessionCommandResult>
 
@@ -252,7 +252,7 @@ export const accountLedger = z
             /** Settled as unused after silence, without evidence; may turn out to be spent. */
             released: microText,
             unlimited: z.boolean(),
-            held: microText,
+            outstanding: microText,
             billed: microText,
           }),
         ),

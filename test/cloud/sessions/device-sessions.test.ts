@@ -147,7 +147,7 @@ describe('what an administrator wants of it', () => {
     const id = randomUUID()
     await report(snapshot(id))
     const ordered = await hold(id, path)
-    expect([ordered.status, ordered.body]).toEqual([202, { sessionId: id, state: 'ACTIVE', outcome: 'ORDERED' }])
+    expect([ordered.status, ordered.body]).toEqual([202, { sessionId: id, state: 'ACTIVE', outcome: 'PENDING' }])
     expect(await report()).toMatchObject({ sessions: [{ id, command }] })
     expect(await report(snapshot(id))).toMatchObject({ sessions: [{ id, command }] })
     expect(await report(snapshot(id, { state }))).toMatchObject({ sessions: [] })
@@ -182,7 +182,7 @@ describe('what an administrator wants of it', () => {
     expect(await report()).toMatchObject({ sessions: [] })
     expect(await report(snapshot(id))).toMatchObject({ sessions: [{ id, command }] })
     const known = await suspensionOf(id, path)
-    expect([known.status, known.body]).toEqual([202, { sessionId: id, state: 'ACTIVE', outcome: 'ORDERED' }])
+    expect([known.status, known.body]).toEqual([202, { sessionId: id, state: 'ACTIVE', outcome: 'PENDING' }])
     expect(await report(snapshot(id, { state }))).toMatchObject({ sessions: [] })
     const audit = (await twin.call('GET', `${EDGE}/audit?deviceId=${client.id}`)).body
     expect(audit).toMatchObject({ records: [{ sessionId: id }, { action: `${command}_SESSION`, sessionId: id }] })

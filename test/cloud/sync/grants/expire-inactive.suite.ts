@@ -148,7 +148,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await ledger()).toMatchObject({
           presumed: '70',
           exposure: { released: '0', copies: '0' },
-          devices: [{ presumed: '70', held: '100', billed: '100' }],
+          devices: [{ presumed: '70', outstanding: '100', billed: '100' }],
         })
       })
 
@@ -163,7 +163,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         twin.time += 31 * DAY
         await twin.settle()
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 850n, billedByDevices: 850n })
-        expect(await ledger()).toMatchObject({ presumed: '800', devices: [{ held: '850', billed: '850' }] })
+        expect(await ledger()).toMatchObject({ presumed: '800', devices: [{ outstanding: '850', billed: '850' }] })
       })
 
       it('is settled once, however many nodes look and however often', async () => {
@@ -265,7 +265,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 30n, billedByDevices: 30n })
         expect(await ledger()).toMatchObject({
           exposure: { released: '70' },
-          devices: [{ released: '70', held: '30', billed: '30' }],
+          devices: [{ released: '70', outstanding: '30', billed: '30' }],
         })
         expect((await usage()).map(({ status }) => status)).toEqual(['GRANTED'])
       })
