@@ -52,7 +52,6 @@ export class Auditor {
   twinRestored(...args: Parameters<RestoreAudit['twinRestored']>): void {
     this.#changes = null
     this.published.forget()
-    this.settled.forget()
     this.#restores.twinRestored(...args)
   }
 

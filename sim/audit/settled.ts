@@ -20,7 +20,7 @@ export class SettledAudit {
   readonly #shared: SharedState
   readonly #settleAfterMs: number
   readonly #heardAt = new Map<string, number>()
-  readonly #settled = new Set<string>()
+  #settled: ReadonlySet<string> = new Set()
 
   constructor(shared: SharedState, settleAfterMs: number) {
     this.#shared = shared
@@ -31,21 +31,18 @@ export class SettledAudit {
     this.#heardAt.set(`${deviceId} ${epoch}`, this.#shared.now())
   }
 
-  /** No device is settled before the configured inactivity. */
+  /** No device is settled before the configured inactivity. What a restored backup had settled was judged when that happened. */
   check(database: Sqlite.Database): void {
     const sql = "SELECT device_id || ' ' || number FROM epochs WHERE settled_at IS NOT NULL"
-    for (const name of query(database, sql).pluck().all() as string[]) {
-      if (this.#settled.has(name)) continue
-      this.#settled.add(name)
+    const known = this.#settled
+    this.#settled = new Set(query(database, sql).pluck().all() as string[])
+    for (const name of this.#settled) {
+      if (known.has(name)) continue
       this.#shared.look('I6')
       const silentMs = this.#shared.now() - (this.#heardAt.get(name) ?? -Infinity)
       if (silentMs >= this.#settleAfterMs - TOLERANCE_MS) continue
       throw new Violation('I6', `${name} is settled as silent, which was heard of ${silentMs} ms ago`)
     }
-  }
-
-  forget(): void {
-    this.#settled.clear()
   }
 
   /**
