@@ -1,6 +1,6 @@
 /**
- * `npm run bench:cloud`: one-off access requests per second for each available store, compared with the same framework
- * writing only a row. With `--nodes`, several nodes share one PostgreSQL. See docs/explanation/benchmarks.md.
+ * `npm run bench:cloud`: one-off access requests per second per store, compared with the same framework writing only a
+ * row. `--nodes`: several nodes share one PostgreSQL. See docs/explanation/benchmarks.md.
  */
 import { randomUUID } from 'node:crypto'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'

@@ -1,7 +1,6 @@
 /**
- * `node bench/decide.ts`: time of one decision among 10 and among 10,000 line items and items that do not apply; the
- * two should be similar. Shown separately: compiling a policy, and the first decision after a window opens or closes,
- * which grow with the policy.
+ * `node bench/decide.ts`: time of one decision among 10 and 10,000 irrelevant line items and items; the two should be
+ * similar. Also shows compiling, and the first decision after a window opens or closes, which grow with the policy.
  */
 import { compilePolicy } from '../src/core/rules/compile.ts'
 import { decide } from '../src/core/rules/decide.ts'

@@ -1,6 +1,5 @@
-// `npm run bench:push [changes]`: time from an administrator's change of a rule until it is in force on a connected
-// device. Cloud with broker and agent are separate local processes; the device is polled every millisecond, so results
-// include the poll.
+// `npm run bench:push [changes]`: time from an administrator's change until it is in force on a connected device,
+// polled every millisecond.
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

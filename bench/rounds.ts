@@ -1,6 +1,6 @@
 /**
- * Alternating rounds: in each, every contender starts with an empty ledger, is warmed up, loaded with each number of
- * connections, killed and audited. All see the same disturbances, so ratios within a round are meaningful.
+ * Alternating rounds: every contender starts with an empty ledger, is warmed up, loaded, killed and audited. All see
+ * the same disturbances, so ratios within a round are meaningful.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Contender } from './contenders/contender.ts'

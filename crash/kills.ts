@@ -1,6 +1,6 @@
 /**
- * Kill audit: agent and cloud run under continuous load, are killed with SIGKILL at random moments (one, both, or again
- * during the start), restarted and audited.
+ * Kill audit: agent and cloud under load are killed with SIGKILL at random moments (one, both, or during a start),
+ * restarted and audited.
  */
 import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'

@@ -1,6 +1,6 @@
 /**
- * Power cuts: replays agent and cloud onto a simulated disk that keeps only flushed data, cuts at many moments, and
- * opens and audits each possible disk state with the services' own code.
+ * Power cuts: replays agent and cloud onto a disk that keeps only flushed data, cuts at many moments, and opens and
+ * audits each possible state with the services' own code.
  */
 import { mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'

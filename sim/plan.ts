@@ -1,6 +1,6 @@
 /**
- * A seed's plan as data: the site and its timed events, drawn before the run so that events can be removed to shorten
- * it. The kinds of faults are drawn first: all faults at once would mask each other.
+ * A seed's plan as data, drawn before the run so that events can be removed to shorten it. The kinds of faults are
+ * drawn first: all at once would mask each other.
  */
 import type { Damage } from './device/disk.ts'
 import type { Mishap } from './device/journal-thread.ts'

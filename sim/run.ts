@@ -1,6 +1,6 @@
 /**
- * Runs a plan: sets up the site, applies the events, audits each step, ends the faults and waits for rest.
- * Deterministic: the same plan with the same defects gives the same events on every machine.
+ * Runs a plan and audits each step, then ends the faults and waits for rest. Deterministic: the same plan with the same
+ * defects gives the same events on every machine.
  */
 import { issueEnrollmentToken } from '../src/cloud/devices/issue-enrollment-token.ts'
 import { type Invariant, Violation } from './audit/violation.ts'

@@ -1,6 +1,6 @@
 /**
- * Commits all waiting rows as one transaction and reports their number once durable. Database settings are the agent
- * journal's, except for the checkpoint interval, which is optimal for this table.
+ * Commits all waiting rows as one transaction and reports their number once durable. Settings are the agent journal's,
+ * but the checkpoint interval is optimal for this table.
  */
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
 import Database from 'better-sqlite3'

@@ -1,6 +1,6 @@
 /**
- * Closed loop: each connection waits for a response before its next request. At the end, pending responses are awaited,
- * so the acknowledged requests must equal the server's records.
+ * Closed loop: each connection waits for a response before its next request. Pending responses are awaited at the end,
+ * so acknowledged requests must equal the server's records.
  */
 import { type Socket, connect } from 'node:net'
 import type { Dialect, Target } from './dialect.ts'

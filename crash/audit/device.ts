@@ -1,6 +1,6 @@
 /**
- * Audits a closed journal file: whole pages, unbroken chain, counters equal to the sums of entries, no spending above
- * grants, consecutive segments. Reads the tables directly and shares no arithmetic with the agent.
+ * Audits a closed journal file: whole pages, unbroken chain, correct counters, no spending above grants, consecutive
+ * segments. Shares no arithmetic with the agent.
  */
 import Database from 'better-sqlite3'
 import { z } from 'zod'
@@ -48,7 +48,6 @@ export class DeviceAudit {
 
   /**
    * Continues where the last call ended, and checks the whole file.
-   *
    * @param file of the journal, opened for writing to recover its log
    * @returns the number of entries
    * @throws AuditError

@@ -1,7 +1,6 @@
 /**
  * Audits a cloud's SQLite database against its only device's ledger: pools not oversold, correct sums, each entry
- * billed once with its amount, no evidence against an honest device. Reads the tables directly; the cloud may be
- * running.
+ * billed once, no false evidence. The cloud may be running.
  */
 import Database from 'better-sqlite3'
 import type { Micro } from '../../src/core/pricing/amount.ts'

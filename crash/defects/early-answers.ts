@@ -1,7 +1,6 @@
 /**
- * A defect, preloaded: entries are reported as committed before they are sent to the journal's thread, so the agent
- * answers before the commit. Deterministic: the thread gets its calls one by one, after enough turns of the event loop
- * to write the answers.
+ * A defect, preloaded: reports entries as committed before the journal's thread gets them, so the agent answers before
+ * the commit. Deterministic: calls wait enough event loop turns for the answers to be written.
  */
 import { Worker } from 'node:worker_threads'
 

@@ -1,6 +1,6 @@
 /**
- * A disk model driven by system calls: flushed data persists, and any part of the rest may. Flushing a file does not
- * persist its name; that needs a flush of the directory. An image is one possible state after a power cut.
+ * A disk model driven by system calls: flushed data persists, any part of the rest may. A file's name persists with a
+ * flush of its directory. An image is one possible state after a power cut.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
@@ -82,7 +82,6 @@ export class Disk {
   /**
    * The program ended or was killed: its files are closed, unflushed data stays unflushed. Whether an interrupted write
    * took place is read from `left`, which must match the model.
-   *
    * @param left a copy of the root as the program left it
    * @throws Error if a file differs: the trace is incomplete
    */

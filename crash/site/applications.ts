@@ -1,6 +1,6 @@
 /**
- * Local applications with concurrent requests, and all answers they received. Half of the requests are numbered in a
- * session and resent until answered; the others are sent once, so without an answer their outcome is unknown.
+ * Local applications with concurrent requests, and their answers. Half of the requests are numbered and resent until
+ * answered; the others are sent once, so without an answer their outcome is unknown.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'

@@ -1,6 +1,6 @@
 /**
- * Proves from a trace that each answer left after the flush of its entry: its write begins after the end of an fsync of
- * the write-ahead log, which began after the last frame of the entry's transaction was written.
+ * Proves from a trace that each answer left after the flush of its entry: after an fsync of the log that began after
+ * the last frame of the entry's transaction.
  */
 import { type Moment, quotedBytes, type SystemCall, targetOf } from './calls.ts'
 

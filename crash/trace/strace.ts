@@ -1,6 +1,6 @@
 /**
- * Runs a program under strace. The tracer stops a thread around each system call and logs it first; so a call logged as
- * finished before another began did finish before it.
+ * Runs a program under strace. The tracer logs a call before its thread continues; so a call logged as finished before
+ * another began did finish before it.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'

@@ -1,7 +1,6 @@
 /**
- * Keeps its own books from responses, disks and events such as copies, restores and wipes, and compares them with the
- * rows of both databases. Uses no accounting code of the product. Each check covers some invariants; this file
- * schedules them.
+ * Keeps its own books of responses, disks and owners' actions, and compares them with both databases. Uses no
+ * accounting code of the product. Schedules the checks of the invariants.
  */
 import type Sqlite from 'better-sqlite3'
 import type { Machine } from '../device/machine.ts'

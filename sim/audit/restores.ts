@@ -20,8 +20,7 @@ export class RestoreAudit {
 
   /**
    * The cloud's database was replaced by a backup. Forgotten sales and grants must not be sold again; the forgotten
-   * bill must be delivered again, except the cloud's own charges and epochs before the device's current one.
-   *
+   * bill must return, except the cloud's own charges and epochs before the device's current one.
    * @param before image of the replaced database
    */
   twinRestored(before: Buffer, database: Sqlite.Database, rules: RulesKnown, machines: readonly Machine[]): void {

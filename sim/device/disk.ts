@@ -1,6 +1,6 @@
 /**
- * A disk: the journal's real tables in an in-memory database that can be copied, restored and wiped. Commits are atomic
- * and survive power cuts in sequence, as with a write-ahead log. The disk can be full, and a flush can fail.
+ * A disk: the journal's real tables in memory, to be copied, restored and wiped. Commits are atomic and survive power
+ * cuts in sequence. The disk can be full, and a flush can fail.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -57,7 +57,6 @@ export class Disk {
 
   /**
    * Damages a part of the disk; the product replaces it with what it can salvage.
-   *
    * @param left the volatile log left by the previous process of this boot
    * @returns false if there is nothing to damage in this way
    */

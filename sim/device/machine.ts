@@ -1,6 +1,6 @@
 /**
- * A board with clocks, disk, network, and the agent as a supervised process. The process runs the product's own
- * assembly; the simulation supplies time, timers, randomness, the journal's thread and the connection to the cloud.
+ * A board with clocks, disk, network and the agent as a supervised process. Runs the product's own assembly; simulates
+ * time, timers, randomness, the journal's thread and the connection to the cloud.
  */
 import { createCloudHttp } from '../../src/agent/platform/http/cloud-client.ts'
 import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'

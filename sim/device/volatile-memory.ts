@@ -37,7 +37,6 @@ export class VolatileMemory {
 
   /**
    * One process's view during a boot.
-   *
    * @param alive an ended process writes nothing more
    * @param onWritten called with entries that may be answered
    * @param onRetracted called with the first number of the removed entries

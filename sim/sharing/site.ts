@@ -1,6 +1,6 @@
 /**
- * Simulates how devices and the cloud share one pool, in virtual time. Ledger, decisions, grants, recalls and pool
- * arithmetic are the product's. No disks, signatures or faults: messages arrive at once or not at all.
+ * Simulates how devices and the cloud share one pool, with the product's ledger, decisions, grants and recalls. No
+ * disks, signatures or faults: messages arrive at once or not at all.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { decimal } from '../../src/core/pricing/amount.ts'

@@ -1,6 +1,6 @@
 /**
- * The cloud: one or two nodes over a database that outlives them. Nodes die around commits and are down for a time, the
- * clock may be wrong, and the database may be replaced by an old backup.
+ * The cloud: nodes over a database that outlives them. Nodes die around commits, the clock may be wrong, and a backup
+ * may replace the database.
  */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { ALONE, type Sql } from '../../src/cloud/storage/sql/sql.ts'

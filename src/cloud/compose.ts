@@ -82,7 +82,6 @@ export interface Cloud {
   /**
    * Applies changed settings that can change at run time, and reloads the certificate. On any error all keep their
    * values, and log and metrics report it.
-   *
    * @param load reads all sources of the settings again. @throws CodedError
    */
   reload(load: () => CloudSettings): void

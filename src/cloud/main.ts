@@ -11,7 +11,6 @@ export interface CloudProcess {
 
 /**
  * Runs the cloud until the signal aborts. The caller handles the signals of the process.
- *
  * @throws CodedError when it cannot start, or stopped because of a failure
  */
 export async function runCloud(

@@ -1,6 +1,6 @@
 /**
- * Periods of line items and consumption limits, in UTC. They are counted from an anchor in calendar units; a month that
- * is too short takes its last day, and the next one the anchor's day again. Callers get numbers only.
+ * Periods of line items and consumption limits, in UTC, counted from an anchor in calendar units. A month that is too
+ * short takes its last day, the next one the anchor's day again.
  */
 import { periodAt } from '../../core/rules/compile.ts'
 import type { Period } from '../../core/rules/policy.ts'
@@ -64,7 +64,10 @@ export function lineItemPeriods(calendar: Calendar, start: number, at: number): 
   return list(frequency, calendar, start, stepsTo(frequency, start, Math.max(firstAt, start)), at)
 }
 
-/** As above, for a consumption limit: its first period ends at its next reset. */
+/**
+ * A line item's periods in a policy issued at `at`: the previous, the current, and some ahead. Boundaries count from
+ * its start.
+ */
 export function limitPeriods({ frequency, first, nextReset }: Calendared, at: number): Listed {
   return list(frequency, { first, next: first + 1 }, nextReset, -1, at)
 }
@@ -111,10 +114,8 @@ export function newCalendar(frequency: ResetFrequency, start: number, now: numbe
 }
 
 /**
- * The calendar after a changed start or frequency. The change itself resets nothing: the current period keeps its
- * number and counts. Later periods get unlisted numbers, because devices that still use the old calendar must not be
- * mixed up with them.
- *
+ * The calendar after a changed start or frequency. The current period keeps its number and counts. Later periods get
+ * unlisted numbers, to differ from those of devices with the old calendar.
  * @param listedAt when the newest policy was issued
  */
 export function changedCalendar(
@@ -136,7 +137,6 @@ export function changedCalendar(
 
 /**
  * The lowest number above all that policies have listed.
- *
  * @param listedAt when the newest policy was issued
  */
 export function unlistedPeriod(calendar: Calendar, start: number, listedAt: number): number {

@@ -1,6 +1,6 @@
 /**
- * Tokens per period of a line item that an administrator keeps for the cloud's own clients. Devices are not granted
- * them; tokens already granted are recalled. Source: docs/decisions/fair-sharing.md.
+ * Tokens per period of a line item reserved for the cloud's own clients: never granted, and recalled if already
+ * granted. Source: docs/decisions/fair-sharing.md.
  */
 import { lineAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'

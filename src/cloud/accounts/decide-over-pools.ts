@@ -1,7 +1,6 @@
 /**
- * Decides requests one after another in one transaction. The pools are guessed first, then exactly those are locked, in
- * the order of their ids. A request that fails charges nothing and does not affect the others. The caller saves the
- * changed pools.
+ * Decides requests one after another in one transaction. Guesses the pools, then locks them by id. A failed request
+ * charges nothing and does not affect the others. The caller saves the changed pools.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'

@@ -1,6 +1,6 @@
 /**
- * Carries changes of a device's counters over to the pools: reserved and billed tokens. Every such change goes through
- * here, so that a pool's totals stay the sums over its devices.
+ * Carries changes of a device's counters over to the pools. Every such change goes through here, so that pool totals
+ * stay the sums over devices.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'

@@ -1,7 +1,6 @@
 /**
- * Arithmetic of one account. Invariant: cloud charges + tokens at devices <= the cap in force. A lowered cap takes
- * effect only as tokens come back, because devices cannot know of it. A step that would break this throws; callers
- * check first.
+ * Arithmetic of one account. Invariant: cloud charges + tokens at devices <= cap in force. A lowered cap takes effect
+ * as tokens return, because devices cannot know of it. Callers check first; a violation throws.
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, MICRO_MAX } from '../../core/pricing/amount.ts'
@@ -71,7 +70,6 @@ export function overrun(pool: Pool, amount: Micro): Pool {
 
 /**
  * A restored store does not know all sales: withholds the difference until a device accounts for it.
- *
  * @param sold upper bound of the tokens sold so far
  */
 export function withhold(pool: Pool, sold: Micro): Pool {

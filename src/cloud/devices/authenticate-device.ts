@@ -1,6 +1,6 @@
 /**
- * Authenticates a device by a short-lived JWT that it signs with its own key. The same token works at the service API
- * and at the broker of change notifications.
+ * Authenticates a device by a short-lived JWT signed with its own key, which the service API and the broker also
+ * accept.
  */
 import { decodeJwt, errors, jwtVerify } from 'jose'
 import { z } from 'zod'
@@ -64,7 +64,6 @@ export async function authenticateDevice(found: KnownDeviceKey, token: string, n
 
 /**
  * Checks a token whose key the request itself introduces, before anything else is read.
- *
  * @throws CodedError TOKEN_INVALID
  */
 export async function requireNamed(store: Pick<Store, 'read'>, token: string, deviceId: string): Promise<void> {

@@ -1,6 +1,6 @@
 /**
- * Overspend by branches of one epoch: all deliveries together are bounded by the offline policy's cap, because a copy
- * that has met the cloud is fenced. The cap applies to a line item's pool over all periods, and to each other account.
+ * Overspend by branches of one epoch. The offline policy's cap bounds all deliveries together, because a copy that has
+ * met the cloud is fenced. It applies to a line item's pool over all periods, and to each other account.
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'

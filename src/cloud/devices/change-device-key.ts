@@ -1,6 +1,6 @@
 /**
- * Key rotation by devices. A device announces its next key with a link signed by both keys. Both keys are accepted
- * until the first use of the next key. A key belongs to one device and is never accepted again after it was replaced.
+ * Key rotation. A device announces its next key with a link signed by both keys; both are accepted until the next one
+ * is first used. A replaced key is never accepted again, from any device.
  */
 import type { z } from 'zod'
 import { type KeyLink, keyAnswer, keyChange } from '../../protocol/edge/device-key.ts'
@@ -25,7 +25,6 @@ export interface ChangeDeviceKey {
 
 /**
  * Returns the signed response; idempotent for the same link.
- *
  * @param nonce that of the link
  * @throws CodedError DEVICE_KEY_REFUSED, DEVICE_REVOKED
  */
@@ -54,7 +53,6 @@ export async function announceKey(
 /**
  * A cloud restored from a backup may know only an earlier key: the device proves how it came to its current one, which
  * must have signed the request's token.
- *
  * @param links oldest first
  * @throws CodedError DEVICE_KEY_REFUSED, DEVICE_KEY_REPLACED, DEVICE_REVOKED, TOKEN_INVALID, TOKEN_NOT_IN_TIME
  */
@@ -150,11 +148,7 @@ async function openLink(deviceId: string, previous: DeviceKey, link: KeyLink): P
   return { key: { publicKey: change.next, thumbprint: await thumbprint(change.next) }, epoch, nonce }
 }
 
-/**
- * The keys from the known one to the newest; empty if the newest is known.
- *
- * @throws CodedError DEVICE_KEY_REFUSED
- */
+/** The keys from the known one to the newest; empty if the newest is known. @throws CodedError DEVICE_KEY_REFUSED */
 async function pathFrom(device: Device, links: readonly KeyLink[]): Promise<readonly DeviceKey[]> {
   const known = links.findIndex(({ introduction }) => namedKey(introduction) === device.thumbprint)
   if (known === -1) {

@@ -1,7 +1,4 @@
-/**
- * All nodes of a store sign with one key, which devices pin. A node with another key must not start: devices would
- * refuse everything it signs.
- */
+/** All nodes of a store sign with one key, which devices pin. A node with another key must not start. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { Store } from '../storage/store.ts'
 
@@ -14,7 +11,6 @@ export interface SigningKeyFile {
 
 /**
  * Registers the store's first key or a proper successor, and refuses any other.
- *
  * @param replacement thumbprint of a key that may replace the registered one; null: none
  * @throws CodedError SIGNING_KEY_DIFFERS, and the errors of the file
  */

@@ -55,7 +55,6 @@ export interface DeviceCommands {
 
 /**
  * Revokes the device's key. Its tokens stay reserved, because it may still spend them.
- *
  * @param by id of the administration key
  * @throws CodedError NOT_FOUND
  */
@@ -82,7 +81,6 @@ export async function revokeDevice(
 
 /**
  * Requests that the device return its tokens, with each response until it has done so, and notifies it at once.
- *
  * @param by id of the administration key
  * @throws CodedError NOT_FOUND, CONFLICT for a device that cannot return anything
  */
@@ -102,7 +100,6 @@ export async function releaseDevice({ store, now }: DeviceCommands, deviceId: st
 
 /**
  * Requests that the device rotate its key, with each response until it has done so, and notifies it at once.
- *
  * @param by id of the administration key
  * @throws CodedError NOT_FOUND, CONFLICT for a revoked device
  */

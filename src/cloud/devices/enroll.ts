@@ -1,6 +1,5 @@
 /**
- * Enrollment: one token, one key. Repeating it with the same token and key gives the same response; another key is
- * refused. A known key keeps its device.
+ * Enrollment: one token, one key. Idempotent for the same key; another key is refused. A known key keeps its device.
  */
 import { errors, jwtVerify } from 'jose'
 import { z } from 'zod'

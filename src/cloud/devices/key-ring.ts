@@ -1,7 +1,4 @@
-/**
- * The cloud's signing keys. Devices pin them by thumbprint at enrollment and learn of later ones from signed policies.
- * The creator of the key ring handles rotation and several nodes.
- */
+/** The cloud's signing keys. Devices pin them at enrollment and learn of later ones from signed policies. */
 import type { CryptoKey } from 'jose'
 import type { PublicJwk, Signer } from '../../protocol/signing.ts'
 

@@ -1,6 +1,6 @@
 /**
- * Publishes change notifications from the outbox. One leaves the outbox when the broker acknowledges it; until then
- * this or another node retries. Devices also poll, so correctness does not depend on delivery.
+ * Publishes change notifications until the broker acknowledges them; any node retries. Devices also poll, so
+ * correctness does not depend on delivery.
  */
 import type { z } from 'zod'
 import { type deviceNotification, deviceTopic, type policyNotification, policyTopic } from '../../protocol/push.ts'

@@ -1,6 +1,6 @@
 /**
- * Signs the time for each attempt, so that the device can bound its clock. The signature covers the response, so an old
- * time cannot be attached to another one.
+ * Signs the time for each attempt, so that the device can bound its clock. Signed with the response, so an old time
+ * cannot be attached to another one.
  */
 import type { z } from 'zod'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'

@@ -1,6 +1,6 @@
 /**
- * Locks, unlocks or terminates a device. The device learns of it with the signed time of its next sync, for which it is
- * notified. A device that does not sync is limited by the expiry of its grants. Its usage is accepted in any state.
+ * Locks, unlocks or terminates a device, which learns of it at its next sync. Without a sync, the expiry of its grants
+ * limits it. Its usage is accepted in any state.
  */
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -25,7 +25,6 @@ const ACTION = { LOCK: 'LOCK_DEVICE', UNLOCK: 'UNLOCK_DEVICE', TERMINATE: 'TERMI
 
 /**
  * Suspends the device, then each of its sessions; repeating the request completes one that was interrupted.
- *
  * @param by id of the administration key
  * @throws CodedError NOT_FOUND, CONFLICT for a revoked or terminated device
  */

@@ -1,6 +1,5 @@
 /**
- * Changes of an instance's rules. Each one bumps the policy's revision in the same transaction, which also writes the
- * change notification.
+ * Changes of an instance's rules. The same transaction bumps the policy's revision and writes the change notification.
  */
 import { TOLERANCE_MS } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -46,7 +45,6 @@ export async function changeSharedRules<T>(tx: Transaction, now: number, change:
 /**
  * Bumps the revision beyond all that a restored cloud may have forgotten: a reused number would mean different rules to
  * some devices. The number grows with time, so that the same backup can be restored again.
- *
  * @param proven the highest revision known to be signed; 0: none
  */
 export async function passForgottenRevisions(

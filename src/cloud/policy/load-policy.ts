@@ -1,6 +1,6 @@
 /**
- * Compiles an instance's rules from the store. A policy depends only on the store's content and the instant at the
- * revision's bump, so it serves all decisions at that revision. Only policies of committed revisions are cached.
+ * Compiles an instance's rules. A policy depends only on the store and the instant of the revision's bump, so it serves
+ * all decisions at that revision. Only committed revisions are cached.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'

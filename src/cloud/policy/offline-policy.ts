@@ -1,6 +1,6 @@
 /**
- * Per line item: a device without contact and without tokens refuses, or, for an essential item, overspends up to a
- * cap. The exposure is the sum over all devices. Source: docs/decisions/offline-policy.md.
+ * Per line item: without contact and tokens, devices refuse, or overspend an essential item up to a cap. The exposure
+ * is the sum over all devices. Source: docs/decisions/offline-policy.md.
  */
 import { type Micro, MICRO_MAX } from '../../core/pricing/amount.ts'
 import type { OfflinePolicyStateWire } from '../../protocol/edge/administration.ts'

@@ -23,7 +23,6 @@ export interface SignedPolicy {
 
 /**
  * The newest policy; undefined for an instance without one.
- *
  * @param known the caller's revision: the result is null if it is the newest
  */
 export async function signedPolicy(

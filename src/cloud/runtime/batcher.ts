@@ -1,6 +1,6 @@
 /**
- * Serves waiting requests in batches, in order of arrival: the next batch gathers while one is in progress, and a
- * single request never waits for others. Each caller gets its own outcome; if a batch fails, all its requests fail.
+ * Serves waiting requests in batches, by arrival: the next batch gathers while one is in progress. Each caller gets its
+ * own outcome; a failed batch fails all its requests.
  */
 
 /** Calls after the other events of this turn of the event loop. */

@@ -1,7 +1,7 @@
 /**
- * Decides whether this node can trust its wall clock. A wrong clock could settle the whole fleet or close its sessions at
- * once, so irreversible work pauses while the clock is in doubt. The doubts and how each ends: docs/how-to/operations.md.
- * Every node that trusts its clock writes the record, once per look.
+ * Pauses irreversible work while this node's wall clock is in doubt: a wrong clock could settle the whole fleet at
+ * once. Doubts and remedies: docs/how-to/operations.md. Each node that trusts its clock writes the record once per
+ * look.
  */
 import type { ClockRecord } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
@@ -105,7 +105,6 @@ export class ClockGuard {
 
   /**
    * An administrator confirms the wall clock.
-   *
    * @param by id of the administration key
    */
   async confirm(by: string): Promise<void> {

@@ -1,7 +1,7 @@
 /**
- * Authenticates administrators, clients and devices by JWTs signed with registered keys; the stored key decides the
- * algorithm. Verified signatures are cached, but every request checks that the key is still registered. Source:
- * interface, Authentication; documentation on tokens; docs/decisions/access-tokens.md.
+ * Authenticates callers by JWTs signed with registered keys. The stored key decides the algorithm. Signatures are
+ * cached; the key's registration is checked with every request. Source: interface, Authentication; documentation on
+ * tokens; docs/decisions/access-tokens.md.
  */
 import { hash } from 'node:crypto'
 import { decodeJwt, errors, jwtVerify } from 'jose'

@@ -1,7 +1,7 @@
 /**
- * One-off access requests. Each item is granted or refused separately and charged once; charges and usage records are
- * committed before the response. Waiting requests of one instance share a transaction, so they lock a hot line item
- * once; the failure of one does not affect the others. Source: interface, Non-session access request.
+ * One-off access requests: each item is decided separately and charged once, durably, before the response. Waiting
+ * requests of an instance share a transaction, to lock a hot line item once; failures stay separate. Source: interface,
+ * Non-session access request.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'

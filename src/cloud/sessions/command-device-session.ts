@@ -1,7 +1,6 @@
 /**
- * Administrators' commands for a device's session. The cloud may not know the session yet: the command is then noted
- * and applied when the device first reports the session, so the response to that sync contains it. A command without a
- * session is deleted later.
+ * Commands for a device's session. If the cloud does not know the session yet, the command is noted and sent with the
+ * response to the sync that reports it. Unused commands are deleted later.
  */
 import { SESSION_REST_MS } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'

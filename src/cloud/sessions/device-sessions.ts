@@ -1,6 +1,6 @@
 /**
- * Sessions on devices. The cloud shows them as reported; charges and refunds arrive as ledger entries. Commands are
- * sent with each response until the device reports them as done.
+ * Sessions on devices, shown as reported; charges and refunds arrive as ledger entries. Commands are sent with each
+ * response until reported as done.
  */
 import { decimal, parseDecimal } from '../../core/pricing/amount.ts'
 import { type ReservedItem, SESSION_REST_MS, type Session, hasEnded, newSession } from '../../core/sessions/session.ts'
@@ -29,7 +29,6 @@ export async function lockSessions(
 /**
  * Records the session reports of a device's current epoch. Ignores ids of other owners and instances that the device
  * does not serve.
- *
  * @param trustsClock whether old commands may be deleted
  */
 export async function takeSessions(

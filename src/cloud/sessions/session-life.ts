@@ -1,7 +1,6 @@
 /**
- * Life of a cloud session. Each operation runs in one transaction that locks the session and applies overdue timers
- * first, so the moment of a sweep does not change the charges. Source: interface, Sessions; documentation on charges,
- * refunds and heartbeats.
+ * Life of a cloud session. Each operation locks the session and applies overdue timers first, so the moment of a sweep
+ * does not change charges. Source: interface, Sessions; documentation on charges, refunds and heartbeats.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
@@ -55,7 +54,6 @@ export interface OpenSession extends Pick<Session, 'instanceId' | 'deviceId'> {
 /**
  * Opens a session. A device has one own session per instance: the same opening returns the same session in any state,
  * and another opening closes the previous one.
- *
  * @throws CodedError NOT_FOUND for an unknown instance; DEVICE_LOCKED, DEVICE_TERMINATED for a suspended device
  */
 export async function openSession(deps: SessionDeps, order: OpenSession, now: number): Promise<Session> {
@@ -107,7 +105,6 @@ export async function heartbeat(
 
 /**
  * A device's sync is the heartbeat of all its sessions.
- *
  * @param locked ids of the sessions locked by this transaction: only those are touched
  */
 export async function heartbeatOfDevice(

@@ -18,9 +18,8 @@ export interface Instance {
 export type ResetFrequency = 'NONE' | 'DAILY' | 'WEEKLY' | 'MONTHLY' | 'YEARLY'
 
 /**
- * Numbers of a line item's periods: the period that contains `firstAt` is `first` and is open to the past; the next is
- * `next`, and so on. Devices may have older calendars. If several contain a number, it is the period during which the
- * calendar changed.
+ * Numbers of a line item's periods: the one that contains `firstAt` is `first` and open to the past, then `next`, and
+ * so on. A number in several calendars is the period during which the calendar changed.
  */
 export interface Calendar {
   readonly frequency: ResetFrequency

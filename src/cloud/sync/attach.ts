@@ -1,6 +1,6 @@
 /**
- * Gives a device its next epoch and fences the previous one, which keeps its tokens until its final segment but earns
- * no grants. An attach grants nothing. Idempotent by nonce.
+ * Gives a device its next epoch and fences the previous one, which keeps its tokens until its final segment. Grants
+ * nothing. Idempotent by nonce.
  */
 import type { z } from 'zod'
 import type { attachAnswer, attachRequest } from '../../protocol/edge/attach.ts'
@@ -25,7 +25,6 @@ export interface Attach {
 
 /**
  * Returns the signed response, identical for the same nonce.
- *
  * @throws CodedError DEVICE_REVOKED, DEVICE_TERMINATED, ATTACH_TOO_OFTEN
  */
 export async function attach(
@@ -78,7 +77,6 @@ async function howFar(
 /**
  * A terminated device may still deliver its entries. If its epoch's chain cannot, it gets another epoch without grants
  * until that is closed.
- *
  * @throws CodedError DEVICE_TERMINATED
  */
 async function requireOwing(tx: Transaction, device: Device): Promise<void> {

@@ -1,7 +1,6 @@
 /**
- * Rejects an inconsistent segment of the right writer: an altered database or a software fault, which a retry cannot
- * fix. The refusal is signed, so the device starts a new epoch and delivers its entries as undelivered ones, each
- * judged separately.
+ * Rejects an inconsistent segment of the right writer, which a retry cannot fix. The refusal is signed, so the device
+ * starts a new epoch and delivers its entries as undelivered ones, judged separately.
  */
 import { fenced } from './attach.ts'
 import { keepEvidence } from './merge/keep-evidence.ts'

@@ -1,7 +1,6 @@
 /**
- * Accepts a device's segment: judges, merges and bills it and responds with a grant, in one transaction. Whatever a
- * device sends, no token is granted that the pool does not have, nothing is billed twice, and a retry gets the bytes of
- * the first response.
+ * Accepts a device's segment in one transaction. Whatever a device sends, no token is granted that the pool does not
+ * have, nothing is billed twice, and a retry gets the bytes of the first response.
  */
 import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
 import { namedKey } from '../../protocol/signing.ts'

@@ -1,6 +1,6 @@
 /**
- * Exports usage records in pieces, with bounded memory. The end position is fixed before the first piece, so that the
- * next export continues without gaps or duplicates, whatever other nodes write meanwhile.
+ * Exports usage records with bounded memory. The end position is fixed first, so that the next export continues without
+ * gaps or duplicates despite concurrent writers.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { UsageFormat } from '../../protocol/service/usage-export.ts'

@@ -1,7 +1,6 @@
 /**
- * Usage records as CSV (RFC 4180) or JSON lines; numbers are exact decimal text. In CSV, texts that a spreadsheet could
- * read as a formula, or that begin with an apostrophe, get a leading apostrophe. Removing one leading apostrophe
- * restores them.
+ * Usage records as CSV (RFC 4180) or JSON lines, with exact decimal numbers. In CSV, possible formulas and texts with a
+ * leading apostrophe get an apostrophe in front.
  */
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
 import { USAGE_COLUMNS, type UsageColumn, type UsageFormat } from '../../protocol/service/usage-export.ts'

@@ -8,7 +8,6 @@ export interface Migration {
 
 /**
  * `0001-service.sql`, `0002-...sql` and so on, without gaps.
- *
  * @param folder with a trailing slash
  */
 export function readMigrations(folder: URL): readonly Migration[] {

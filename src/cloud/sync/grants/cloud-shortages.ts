@@ -1,7 +1,6 @@
 /**
- * Recalls tokens from devices for the cloud's own requests. If returned tokens could have paid a refused request, its
- * transaction notes the shortage and the devices with most tokens are notified; a retry then succeeds. Source:
- * docs/decisions/fair-sharing.md.
+ * Recalls tokens from devices for the cloud's own requests: a refusal that returned tokens could have prevented notes a
+ * shortage and notifies the devices with most tokens. Source: docs/decisions/fair-sharing.md.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { parseAccount } from '../../../core/accounts/account.ts'
@@ -40,7 +39,6 @@ export class CloudShortages {
 
   /**
    * Notes the missing tokens, or that a short account can pay again.
-   *
    * @param pools all that the decisions looked at, after them. Locked
    * @param now POSIX ms
    */

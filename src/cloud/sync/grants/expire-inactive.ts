@@ -1,7 +1,6 @@
 /**
- * Settles long inactive epochs: their tokens count as used (default), or return to the pool at a reported risk. Later
- * evidence corrects the result. A device that returns is billed, closed exactly and starts a new epoch. After a
- * restore, inactivity counts from the restore, because later grants may be lost.
+ * Settles long inactive epochs: their tokens count as used (default) or return to the pool, at a reported risk. Later
+ * evidence corrects this. After a restore, inactivity counts from the restore, because later grants may be lost.
  */
 import type { Policies } from '../../policy/load-policy.ts'
 import type { SettlementStateWire } from '../../../protocol/edge/administration.ts'

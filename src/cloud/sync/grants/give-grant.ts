@@ -163,7 +163,6 @@ async function noteShortages(
 /**
  * Free tokens that the unmet requests need together, as far as that many can become free; if none can be met, the need
  * of the smallest.
- *
  * @param left balance that no served request will use
  * @param usable free tokens
  * @param most free tokens plus everything other devices can return

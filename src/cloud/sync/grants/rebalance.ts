@@ -1,7 +1,7 @@
 /**
- * Shares an empty pool while devices have tokens to spare. A shortage is noted with its account; devices above the
- * note's level are notified and return the rest at their next sync. Meanwhile tokens needed elsewhere are not granted
- * in advance. Unreturned tokens are never reassigned. Source: docs/decisions/fair-sharing.md.
+ * Shares an empty pool. A shortage sets a level for its account; devices above it return the rest at their next sync,
+ * and nothing needed elsewhere is granted in advance. Unreturned tokens are never reassigned. Source:
+ * docs/decisions/fair-sharing.md.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { type Micro, countable } from '../../../core/pricing/amount.ts'
@@ -84,7 +84,6 @@ interface Asking {
 /**
  * Free tokens that can be granted in advance, after the needs of others. With a recent shortage, a device that does not
  * use the account gets some only if everyone could have as much.
- *
  * @param usable free tokens that this device could be granted
  */
 export function spareFor(

@@ -1,7 +1,6 @@
 /**
- * Background work for shortages: notifies devices when a pool can serve them again, and recalls tokens ahead of the
- * cloud's own renewals, which would otherwise fail while idle devices have tokens. Source:
- * docs/decisions/fair-sharing.md.
+ * Background work for shortages: notifies devices that can be served again, and recalls tokens before the cloud's own
+ * renewals. Source: docs/decisions/fair-sharing.md.
  */
 import { type AccountId, lineAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'

@@ -1,7 +1,6 @@
 /**
- * Bills entries that cannot join their epoch's merged chain: a second writer's, or entries after a gap or an
- * inconsistency. Each is billed once, by its chained hash. Their refunds are not credited: they may have been credited
- * already.
+ * Bills entries outside the merged chain: a second writer's, or after a gap or inconsistency. Each is billed once, by
+ * its chained hash. Refunds are not credited: they may have been credited already.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'

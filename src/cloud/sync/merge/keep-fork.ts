@@ -1,6 +1,6 @@
 /**
- * Two writers continue one chain: the device was copied or restored. The epoch is fenced, both segments are kept as
- * evidence, and the other writer's charges are billed as a branch.
+ * Two writers continue one chain: the device was copied or restored. Fences the epoch, keeps both segments as evidence,
+ * and bills the other writer's charges as a branch.
  */
 import { fenced } from '../attach.ts'
 import { billBranch } from './bill-branch.ts'

@@ -1,6 +1,6 @@
 /**
- * Merges and bills an epoch's next segment; a current epoch gets its grant. An inconsistent segment changes no balance:
- * it is kept as evidence, and the epoch gets no more grants.
+ * Merges and bills an epoch's next segment; a current epoch gets a grant. An inconsistent segment changes no balance,
+ * becomes evidence, and ends the epoch's grants.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/sync/receive.ts'

@@ -1,7 +1,6 @@
 /**
- * Merges the undelivered entries of an earlier epoch. With one writer and a continued chain they join it, refunds
- * included, and the last one closes it exactly; others are billed as a branch. Unbillable entries are kept as evidence
- * without refusing the segment, so that the device can always deliver.
+ * Merges undelivered entries of an earlier epoch. With one writer they continue its chain, refunds included, and the
+ * last one closes it; others are billed as a branch. Unbillable ones are kept as evidence without refusing the segment.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { sumPostings } from '../../../core/accounts/grant.ts'
@@ -106,7 +105,6 @@ function soundStart({ first, entries }: OpenedUndelivered, instances: ReadonlySe
 /**
  * A restored cloud may have lost entries that the device no longer has. With one writer, they are billed by the
  * counters, and the chain continues after them.
- *
  * @returns null for impossible counters
  * @throws CodedError GRANTS_FORGOTTEN
  */

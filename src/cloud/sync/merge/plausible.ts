@@ -1,7 +1,6 @@
 /**
- * Upper bound of devices' spending of an account. Recorded grants are always plausible. Beyond them, copies and devices
- * with grants lost in a restore may have spent the highest cap once more, and essential line items exceed any cap. More
- * is fabricated, and must not use up tokens of other devices.
+ * Upper bound of devices' spending. Recorded grants are always plausible. Beyond them, copies and grants lost in a
+ * restore may have spent the highest cap once more, and essential line items any amount. More is fabricated.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'

@@ -60,7 +60,6 @@ export function movesOf(
 /**
  * An account that no rules have ever had. A restored cloud may have lost these rules: the segment waits until they are
  * entered again.
- *
  * @param pools of the accounts that rules have had
  * @throws CodedError GRANTS_FORGOTTEN
  */
@@ -80,7 +79,6 @@ export function unknownAccount(
 
 /**
  * Grants that a restored cloud lost must wait until the rules allow them.
- *
  * @param pools after the moves
  * @throws CodedError GRANTS_FORGOTTEN
  */

@@ -1,7 +1,6 @@
 /**
- * Detects a cloud restored together with its sales mark: a device shows documents that the cloud signed and does not
- * know. Its instances then sell nothing, because sales are unknown, and their revisions continue above all that may be
- * lost.
+ * Detects a cloud restored together with its sales mark: a device shows signed documents that the cloud does not know.
+ * Its instances then sell nothing, and revisions continue above all that may be lost.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Proof, ShownRules } from '../open-proofs.ts'
@@ -13,7 +12,6 @@ import { recoversSince } from './recovery.ts'
 /**
  * Shown: an acknowledged segment of this epoch, a grant or rules that the cloud does not know. Signed documents leave
  * only after their commit, so this proves a restore. Ignored if a later recovery already waits for devices.
- *
  * @returns the instances that start a recovery
  */
 export async function noticeRestore(

@@ -1,7 +1,6 @@
 /**
- * Recovery after a restore: the database does not know all sales and grants. Sales shown by the sales mark are withheld
- * per account and the rest is sold; without that proof nothing is sold. It ends when all devices have reported, or when
- * an administrator accepts the risk. See docs/decisions/sales-mark.md.
+ * Recovery after a restore. Sales shown by the sales mark are withheld and the rest is sold; without that proof nothing
+ * is. Ends when all devices have reported, or an administrator accepts the risk. See docs/decisions/sales-mark.md.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -106,7 +105,6 @@ export async function showRecovery(
 
 /**
  * An administrator accepts the risk: withheld and unproven tokens are sold again.
- *
  * @returns the previous state, with the amounts that may be sold twice
  * @throws CodedError NOT_FOUND
  */

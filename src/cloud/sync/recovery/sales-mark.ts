@@ -1,7 +1,7 @@
 /**
- * A node's sales per account, kept outside the database. A database that counts less was restored. To avoid a flush per
- * sale, `sold` is written after each commit and flushed within a second; `reserved` is flushed before a sale exceeds
- * it, in doubling steps, and bounds the loss of a power cut. See docs/decisions/sales-mark.md.
+ * A node's sales per account, kept outside the database to detect restores. `sold` is written after each commit and
+ * flushed within a second; `reserved` is flushed before a sale exceeds it, and bounds the loss of a power cut. See
+ * docs/decisions/sales-mark.md.
  */
 import { createHash } from 'node:crypto'
 import { type AccountId, isLimitAccount } from '../../../core/accounts/account.ts'
@@ -190,10 +190,7 @@ export class SalesMark {
     this.#write({ turn, at }, peers.slice(-PEERS_MAX))
   }
 
-  /**
-   * Called before the commit of these pools' sales.
-   * @throws CodedError NOT_RECORDED: nothing may be sold
-   */
+  /** Called before the commit of these pools' sales. @throws CodedError NOT_RECORDED: nothing may be sold */
   reserve(pools: Iterable<Pool>): void {
     for (const account of this.#owed) {
       const kept = this.#find(account)

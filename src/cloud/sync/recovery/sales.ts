@@ -1,7 +1,6 @@
 /**
- * A store that keeps a sales mark: no sale is committed that the mark cannot show, and none on a database that counts
- * less. They are compared at start, with every account lock and, for a shared database, every few seconds. An older
- * database starts a recovery before any sale. See docs/decisions/sales-mark.md.
+ * A store that keeps a sales mark: no sale is committed that the mark cannot show, or on a database that counts less.
+ * An older database starts a recovery before any sale. See docs/decisions/sales-mark.md.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
