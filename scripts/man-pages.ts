@@ -28,9 +28,8 @@ function mainPage(program: CommandShape, version: string): string {
     section(
       'DESCRIPTION',
       text(
-        'Tallygate lets a device decide, on its own and also with no network, who may consume what, and accounts for every ' +
-          'token exactly once in the cloud. This command runs the agent on the device and the twin in the cloud, and is the ' +
-          'tool of those who look after both.',
+        'Tallygate lets a device decide who may consume what, with or without a network, and accounts for every token exactly ' +
+          'once in the cloud. This command runs the agent on the device and the service in the cloud, and administers both.',
       ),
     ),
     section('COMMANDS', commands.join('\n')),

@@ -21,7 +21,7 @@ function __tallygate_at
     test "$at" = "$argv"
 end
 
-complete -c tallygate -n '__tallygate_at' -f -a cloud -d 'run the cloud twin'
+complete -c tallygate -n '__tallygate_at' -f -a cloud -d 'run the cloud service'
 complete -c tallygate -n '__tallygate_at' -f -a agent -d 'run the agent of this device'
 complete -c tallygate -n '__tallygate_at' -f -a token -d 'make an access token from a private key'
 complete -c tallygate -n '__tallygate_at' -f -a keys -d 'list, add and delete authorization keys of the cloud'

@@ -14,7 +14,7 @@ interface CommandModule {
 }
 
 const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => Promise<CommandModule>]>> = {
-  cloud: ['run the cloud twin', () => import('./commands/cloud.ts')],
+  cloud: ['run the cloud service', () => import('./commands/cloud.ts')],
   agent: ['run the agent of this device', () => import('./commands/agent.ts')],
   token: ['make an access token from a private key', () => import('./commands/token.ts')],
   keys: ['list, add and delete authorization keys of the cloud', () => import('./commands/keys.ts')],

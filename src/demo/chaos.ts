@@ -108,11 +108,11 @@ export class Chaos {
         agent.killAndRestart()
         break
       case 'twin killed':
-        tell('the cloud twin is killed (SIGKILL), and starts again')
+        tell('the cloud is killed (SIGKILL), and starts again')
         twin.killAndRestart()
         break
       case 'both killed':
-        tell('agent and cloud twin are killed at once')
+        tell('agent and cloud are killed at once')
         agent.killAndRestart()
         twin.killAndRestart()
         break

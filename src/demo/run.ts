@@ -94,7 +94,7 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   stack.defer(() => twin.stop(STOP_WITHIN_MS))
   network.http.lead(twin.httpPort)
   network.push.lead(twin.pushPort)
-  presenter.step(`The cloud twin runs at ${twin.url}`)
+  presenter.step(`The cloud runs at ${twin.url}`)
 
   using administrator = new HttpClient({
     address: twin.url,

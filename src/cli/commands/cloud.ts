@@ -10,7 +10,7 @@ import { serviceCommand, settingsOf } from '../service-settings.ts'
 
 export function command(io: Io): Command {
   const service = serviceCommand('cloud', cloudOptions)
-    .description('Runs the cloud twin. The first start creates an administration key and logs its path.')
+    .description('Runs the cloud service. The first start creates an administration key and logs its path.')
     .action(async (_flags: unknown, command: Command) => {
       const { runCloud } = await import('../../cloud/main.ts')
       const { serviceManager } = await import('../service-manager/service-manager.ts')

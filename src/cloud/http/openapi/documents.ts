@@ -36,13 +36,13 @@ export function apiDocuments({ service, edge }: Operations, place: Place): Reado
 }
 
 const SERVICE_TITLE = {
-  title: 'Tallygate cloud twin: monetization service API',
+  title: 'Tallygate: monetization service API',
   description:
     'Instances, line items, rules of access, rate tables, sessions, access requests, configuration and keys. Instants are POSIX milliseconds; token amounts are exact decimals. Clients decide by the first digit of an item status: 1 is not an error, 2 is refused.',
 }
 
 const EDGE_TITLE = {
-  title: 'Tallygate cloud twin: edge API',
+  title: 'Tallygate: edge API',
   version: 'v1',
   description:
     'Devices enroll, get their rules and deliver their ledgers; administrators manage devices. Amounts are micro-tokens as integer text.',

@@ -108,7 +108,7 @@ export function errorsPage(links: readonly Link[]): Html {
 
 export function indexPage(links: readonly Link[]): Html {
   return page(
-    'Tallygate cloud twin: API reference',
+    'Tallygate: API reference',
     links,
     html`<ul>
       ${links.map(({ text, href }) => html`<li><a href="${href}">${text}</a></li>`)}
