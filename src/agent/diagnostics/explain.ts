@@ -55,10 +55,8 @@ export interface Explanation {
   readonly instanceId: string | null
   readonly policyRevision: number | null
   readonly requester: { readonly type: string; readonly value: string; readonly dictionary: unknown } | null
-  /** Number of the ledger entry. */
   readonly entry: number | null
   readonly session: { readonly id: string; readonly event: string } | null
-  /** The checks before the items; for a refusal, all checks. */
   readonly checkOrder: readonly Check[]
   readonly items: readonly ExplainedItem[]
   /** Balances at that moment, in the sequence of their use. */

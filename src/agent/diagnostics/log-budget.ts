@@ -30,9 +30,7 @@ export interface LogBudgetDeps {
 }
 
 interface Kind {
-  /** Written as received. */
   written: number
-  /** Counted since then. */
   repeated: number
   line: string
 }
@@ -41,7 +39,6 @@ export class LogBudget {
   readonly #deps: LogBudgetDeps
   readonly #kinds = new Map<string, Kind>()
   readonly #cancels = new Set<() => void>()
-  /** Bytes that may be written at once. */
   #available: number
   #filledAt: number
   #leftOut = 0

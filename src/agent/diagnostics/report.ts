@@ -1,4 +1,3 @@
-/** Builds the technician's report without changing anything. */
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
 import { DECISIONS_MAX, REFUSALS_MAX, type DeviceReportWire } from '../../protocol/local/report.ts'
@@ -34,7 +33,6 @@ export async function reportOf({ status, journal, machine, refusals, use }: Repo
   }
 }
 
-/** Adds the remedy from the error catalogue. */
 function withRemedy<T extends { readonly code: string }>(told: T): T & { readonly remedy: string } {
   return { ...told, remedy: told.code in ERRORS ? ERRORS[told.code as ErrorCode].remedy : '' }
 }

@@ -1,4 +1,3 @@
-/** Builds the agent's status without changing anything. */
 import { overdraftLeft } from '../../core/accounts/grant.ts'
 import type { LastBackup } from '../../protocol/local/last-backup.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'

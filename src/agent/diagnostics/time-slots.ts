@@ -4,7 +4,6 @@ import type { Micro } from '../../core/pricing/amount.ts'
 export class TimeSlots {
   readonly #slotMs: number
   readonly #amounts: Micro[]
-  /** The newest slot. */
   #slot: number
 
   /** @param sinceBoot boot-time reading, ms, here and below */
@@ -39,7 +38,6 @@ export class TimeSlots {
     return this.#amounts.every((amount) => amount === 0n)
   }
 
-  /** Returns the slot of the instant. */
   #turnTo(sinceBoot: number): number {
     const slot = this.#slotAt(sinceBoot)
     for (let next = this.#slot + 1; next <= slot && next <= this.#slot + this.#amounts.length; next += 1) {

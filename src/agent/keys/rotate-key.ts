@@ -112,7 +112,6 @@ function goOnWithout({ memory, health, log }: StepContext, error: CodedError): S
   return 'PLAN_AGAIN'
 }
 
-/** Sends the key links to a cloud that was restored from a backup. */
 export async function showLinks(context: StepContext): Promise<StepResult> {
   const { cloud, keys, memory, randomness, signal, health, log } = context
   const identity = identityOf(memory)

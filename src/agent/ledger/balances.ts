@@ -22,7 +22,6 @@ interface AccountBalance {
   lowAt: Micro
 }
 
-/** Limits per segment: accounts, and bytes of their counters. */
 interface MostReturns {
   readonly accounts: number
   readonly bytes: number

@@ -87,7 +87,6 @@ interface UnderWay {
   /** How many entries of the log, from the first, it contains; they are answered already. */
   readonly logged: number
   readonly waiting: readonly Waiting[]
-  /** Reservations that end with it. */
   readonly closing: readonly AccountId[]
   /** Whether the log can forget its older part afterwards. */
   readonly turned: boolean
@@ -101,7 +100,6 @@ export class Commits {
   readonly #accountReservations: Reservations
   /** Answered from the volatile log, not yet in the journal. */
   #logged: Decided[] = []
-  /** Accounts charged since the last commit started. */
   readonly #touched = new Set<AccountId>()
   /** Accounts whose reservation has ended in memory but not yet in the journal. */
   readonly #closing = new Set<AccountId>()
@@ -111,12 +109,10 @@ export class Commits {
   #broken = false
   #logState: 'NONE' | 'OPEN' | 'FAILED' = 'NONE'
   #logFailedAt = -Infinity
-  /** End of the journal, as far as known. */
   #reached: Anchor
   #cancelTimer: (() => void) | null = null
   #timerAt = Infinity
   #touchedAt = -Infinity
-  /** Callers of the last two commits. */
   #lastSizes: readonly [number, number] = [0, 0]
   /** Ends the wait for callers to send again; null while not waiting. */
   #endPatience: (() => void) | null = null
@@ -203,7 +199,6 @@ export class Commits {
     this.#endPatience?.()
   }
 
-  /** Lowers reservations to the remaining balance of these accounts. */
   shorten(accounts: Iterable<AccountId>): void {
     for (const account of accounts) this.#accountReservations.lower(account, this.#deps.spendableOf(account))
   }
@@ -280,7 +275,6 @@ export class Commits {
     return true
   }
 
-  /** Enough entries to commit, or a reservation is running low. */
   #isDue(): boolean {
     if (this.#logState !== 'OPEN' || this.#logged.length === 0) return false
     if (this.#logged.length >= MOVE_ENTRIES) return true
@@ -290,7 +284,6 @@ export class Commits {
     return false
   }
 
-  /** Commits all pending entries in one transaction; one commit at a time. */
   readonly #commit = (): void => {
     if (this.#broken || this.#underWay !== null) return
     if (this.#logged.length === 0 && this.#waiting.length === 0 && this.#closing.size === 0) {
@@ -453,7 +446,6 @@ export class Commits {
     )
   }
 
-  /** False when the log fails. */
   #attempt(reserve: WriteBehindDeps, work: () => void): boolean {
     try {
       work()

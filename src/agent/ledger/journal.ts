@@ -33,7 +33,6 @@ export interface Identity {
   readonly sessions?: readonly CloudSession[]
 }
 
-/** The agent's own session in the cloud; survives restarts. */
 export interface CloudSession {
   readonly instanceId: string
   /** Idempotency key of the request to open it. */
@@ -110,7 +109,6 @@ export interface IdempotencyRecord {
   readonly policyRevision: number
 }
 
-/** A session that this device keeps, after an entry. */
 export interface StoredSession {
   readonly id: string
   readonly ended: boolean
@@ -122,7 +120,6 @@ export interface StoredSession {
   readonly snapshot: string
 }
 
-/** A damaged journal that was put aside. */
 export interface SalvageRecord {
   /** POSIX ms, wall clock. */
   readonly at: number
@@ -144,7 +141,6 @@ export interface Snapshot {
   readonly grant: StoredGrant | null
   readonly policies: readonly StoredPolicy[]
   readonly lastEntry: number
-  /** Hash chain over the entries of this epoch. */
   readonly entryHead: string
   readonly lastSealedEntry: number
   /** Open reservations: the value of `used` up to which they reach. */
@@ -229,7 +225,6 @@ export interface ReceivedGrant {
   readonly lastEntry: number
 }
 
-/** End of a chain of entries. */
 export interface ChainEnd {
   readonly entry: number
   readonly head: string

@@ -40,7 +40,6 @@ export interface LedgerDeps {
   readonly startingGrant: Micro
   /** Null: every answer follows its commit. */
   readonly reserve: WriteBehindDeps | null
-  /** Calls after the current batch of entries has arrived, so that they share a commit. */
   readonly defer: (call: () => void) => void
   /** Monotonic, ms. */
   readonly now: () => number
@@ -65,7 +64,6 @@ type Refund = ReadonlyMap<AccountId, Micro>
 export class Ledger {
   readonly #deps: LedgerDeps
   readonly #balances: Balances
-  /** Accounts charged within the last day. */
   readonly #burnRates = new Map<AccountId, BurnRate>()
   /** Balances at process start, and the boot-time reading then. */
   readonly #heldAtStart = new Map<AccountId, Micro>()
@@ -485,7 +483,6 @@ export class Ledger {
     return false
   }
 
-  /** For the next segment. */
   takenGrant(): ReceivedGrant | null {
     return this.#grant === null ? null : { term: this.#grant.term, lastEntry: this.#grantedAfter }
   }
@@ -514,7 +511,6 @@ export class Ledger {
     this.#heldAtStart.clear()
   }
 
-  /** Recorded with each transaction. */
   stamp(): ClockStamp {
     const clock = this.#deps.clock.stored()
     return { clock, grantAgedMs: this.#grant === null ? 0 : this.#age(clock.sinceBoot) }
@@ -525,7 +521,6 @@ export class Ledger {
     return Math.floor(this.#grant.agedMs + Math.max(0, sinceBoot - this.#agedAt))
   }
 
-  /** True when an account has reached its low-water mark. */
   #charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
     const low = this.#balances.charge(postings, allowances)
     const sinceBoot = this.#deps.clock.sinceBoot()

@@ -47,7 +47,6 @@ export async function recoverReservations(parts: RecoverReservations, snapshot: 
   return true
 }
 
-/** One entry per instance. */
 function burnsOf({ reading, newId }: RecoverReservations, snapshot: Snapshot): readonly PendingEntry[] {
   const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => parseAccount(account)?.instanceId ?? '')
   const { now, earliest, latest } = reading()

@@ -33,7 +33,6 @@ export class Reservations {
   readonly #sizeMax: Micro
   readonly #now: () => number
   readonly #blocks = new Map<AccountId, OpenReservation>()
-  /** Ends that are being committed. */
   readonly #proposed = new Map<AccountId, Micro>()
 
   /**
@@ -57,7 +56,6 @@ export class Reservations {
     return used <= (this.#blocks.get(account)?.end ?? 0n)
   }
 
-  /** Less than half is left, and it could be extended. */
   isLow(account: AccountId, { used, usedMax }: Spendable): boolean {
     const reservation = this.#blocks.get(account)
     if (reservation === undefined) return true
@@ -85,7 +83,6 @@ export class Reservations {
     return next
   }
 
-  /** The proposed ends are in the journal. */
   committed(): void {
     for (const [account, end] of this.#proposed) {
       const reservation = this.#blocks.get(account)
@@ -94,7 +91,6 @@ export class Reservations {
     this.#proposed.clear()
   }
 
-  /** The proposed ends are not in the journal. */
   failed(): void {
     this.#proposed.clear()
   }

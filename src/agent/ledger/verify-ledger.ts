@@ -136,7 +136,6 @@ function chainSegments({ state }: LedgerBundle, segments: readonly ReadSegment[]
   }
 }
 
-/** @returns the number of valid receipts */
 async function checkReceipts(segments: readonly ReadSegment[], trust: Trust, find: Find): Promise<number> {
   let sound = 0
   for (const { row, payload } of segments) {
@@ -271,7 +270,6 @@ function sumOf(entries: LedgerBundle['entries']): Map<string, { used: bigint; re
   return sums
 }
 
-/** Balances must not exceed the grants that the cloud signed. */
 async function checkGrants({ state, deviceId, accounts }: LedgerBundle, trust: Trust, find: Find): Promise<void> {
   const answers = new Map<string, SyncAnswer | undefined>()
   for (const { account, granted, proof } of accounts) {

@@ -17,7 +17,6 @@ export interface KeptSession {
   readonly bound: boolean
   /** Epoch of the running charge; 0: none. */
   readonly epoch: number
-  /** At its last change. */
   readonly policyRevision: number
 }
 

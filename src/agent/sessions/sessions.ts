@@ -121,7 +121,6 @@ interface Slot {
   durable: KeptSession | null
   /** Includes changes that are not yet recorded. */
   latest: KeptSession
-  /** The last operation; the next one starts after it. */
   tail: Promise<unknown>
 }
 
@@ -289,7 +288,6 @@ export class Sessions {
     this.#inTurn(id, end, () => this.connectionClosed(id))
   }
 
-  /** Applies an administrator's commands, each before the next decision in its session. */
   applyCommands(commands: readonly SessionCommand[], onTaken: () => void): void {
     for (const { id, command } of commands) {
       this.#inTurn(

@@ -21,7 +21,6 @@ export type Judgement =
   | { readonly kind: 'RESTORED'; readonly seq: number }
   /** The cloud has lost the segments from `resendFrom` on. */
   | { readonly kind: 'BEHIND'; readonly resendFrom: number }
-  /** The epoch is over. */
   | {
       readonly kind: 'FENCED'
       /** Billed: do not send it again. */

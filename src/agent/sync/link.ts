@@ -53,12 +53,10 @@ export interface LinkStatus {
   readonly fenced: boolean
   readonly key: KeyStatus
   readonly suspension: DeviceSuspension | null
-  /** Whether the last exchange with the cloud got an answer. */
   readonly connected: boolean
   /** Best estimate, POSIX ms; null: no contact since the start. */
   readonly lastContactAt: number | null
   readonly lastSyncAt: number | null
-  /** Entries that the cloud has not acknowledged. */
   readonly backlog: number
   readonly unacknowledgedSeq: number | null
   readonly policies: readonly {

@@ -94,7 +94,6 @@ export interface LinkMemory {
   readonly policies: Map<string, PolicyMemory>
   readonly sessions: Map<string, SessionMemory>
 
-  /** Result of the last exchange with the cloud. */
   contact: 'UNKNOWN' | 'UP' | 'DOWN'
   /** Best estimate, POSIX ms. */
   lastContactAt: number | null

@@ -9,7 +9,6 @@ import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PolicyDocument } from '../../protocol/edge/policy-document.ts'
 import type { Confirmation, GrantedAccount, Journal, StoredGrant, ReceivedGrant } from '../ledger/journal.ts'
 
-/** The link never appends entries. */
 export type LinkJournal = Pick<
   Journal,
   'seal' | 'sealed' | 'sealedEarlier' | 'proofs' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy'
@@ -20,48 +19,30 @@ export type AppliedGrant = StoredGrant & { readonly accounts: readonly GrantedAc
 
 /** The ledger in memory. Without an epoch, or with a fenced one, it starts frozen. */
 export interface LinkLedger {
-  /** Last entry decided in this epoch, durable or not; 0: none. */
   lastEntry(): number
-  /** Top-ups for accounts at or below low water. Waiting requests ask by `requestGrant`. */
   topUpRequests(): readonly TopUpRequest[]
-  /** Accounts whose pool is empty according to the cloud; queried again. */
   exhaustedAccounts(): readonly AccountId[]
-  /** Resolves when the entries answered so far are in the journal, or when the journal rejects them. */
   flushed(): Promise<void>
   /**
    * Stops recording at once, until {@link LinkLedger.begin}, and resolves when every earlier entry is in the journal.
    * An entry after the final segment could never be delivered.
    */
   freeze(): Promise<void>
-  /** Raises `returned` in memory by the balances of as many accounts as fit a segment, and returns the amounts. */
   returnUnused(): readonly Posting[]
-  /**
-   * Returns recalled tokens that the device can spare, keeping at most the given amounts, and balances far above the
-   * target.
-   *
-   * @param needed by waiting requests: excluded
-   */
   giveUpSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): readonly Posting[]
-  /** Whether any recalled tokens can be spared. */
   holdsSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean
-  /** Undoes {@link LinkLedger.returnUnused} when the journal did not record it. */
   takeBackUnused(returns: readonly Posting[]): void
   owes(): boolean
-  /** Call when the cloud's grants cover the overspend. */
   settleAboveGrant(): void
   /** Applies the current rules to a grant that is about to be stored; accounts that it limits are limited durably. */
   prepareGrant(grant: AppliedGrant): Promise<AppliedGrant>
-  /** Limits accounts durably by rules that are about to come into force. */
   prepareRules(policy: Policy): Promise<void>
   /** Null: no grant yet. */
   takenGrant(): ReceivedGrant | null
-  /** Call when the grant is durable. */
   applyGrant(grant: AppliedGrant): void
-  /** Call when the new epoch is in the journal: counters start at 0, entries at 1. */
   begin(epoch: number): void
 }
 
-/** Verified, complete and durable. */
 export interface ActivePolicy {
   readonly document: PolicyDocument
   readonly compiled: CompiledPolicy
@@ -82,7 +63,6 @@ export interface LinkClock {
   sinceBoot(): number
   /** POSIX ms. Unreliable, so it only dates tokens. */
   wall(): number
-  /** The cloud signed `time` (POSIX ms) between these two readings of {@link LinkClock.sinceBoot}. */
   learn(evidence: { readonly time: number; readonly sentAt: number; readonly receivedAt: number }): void
   readonly bootId: string
 }

@@ -64,7 +64,6 @@ export class Rounds {
     return this.#options.sinceBoot() < this.#waitUntil
   }
 
-  /** Starts a round as early as the reason allows. */
   wake(reason: WakeReason): void {
     this.#reasons.add(reason)
     this.#schedule()
@@ -164,7 +163,6 @@ class Allowance {
     this.#left = most
   }
 
-  /** Earliest start of the next round, at `now` or later. */
   at(now: number): number {
     return now + Math.ceil(Math.max(0, 1 - this.#now(now)) * ROUND_GAP_MS)
   }

@@ -156,7 +156,6 @@ function isEarlier({ memory }: StepContext, { epoch }: SegmentPlace): boolean {
   return epoch < memory.epoch
 }
 
-/** After all segments of its epoch. */
 function endOf({ epoch }: SegmentPlace): SegmentPlace {
   return { epoch, seq: Number.MAX_SAFE_INTEGER }
 }
@@ -301,7 +300,6 @@ async function merged(
   log.info({ seq: sent.seq, term: grant?.term, granted: grant?.accounts.length ?? 0 }, 'segment merged')
 }
 
-/** Acknowledges the segment without a grant. */
 async function acknowledge(context: StepContext, sent: SealedSegment, said: Said | null): Promise<void> {
   const answer = said === null ? null : { document: said.document, retainUntil: said.receipt }
   await context.journal.acknowledge(sent.seq, null, null, answer)

@@ -24,7 +24,6 @@ export interface StepContext {
   readonly ledger: LinkLedger
   readonly activePolicies: LinkPolicies
   readonly clock: LinkClock
-  /** Administrator's commands for sessions that the device keeps. */
   readonly applyCommands: (commands: readonly SessionCommand[]) => void
   readonly randomness: Randomness
   readonly cloud: Cloud
@@ -37,7 +36,6 @@ export interface StepContext {
   readonly memory: LinkMemory
   readonly health: Health
   readonly waiting: WaitingRequests
-  /** Aborts the round. */
   readonly signal: AbortSignal
 }
 
@@ -60,7 +58,6 @@ export function endsRound({ code }: CodedError): boolean {
   return code === 'CLOUD_UNREACHABLE' || code === 'DEVICE_REVOKED'
 }
 
-/** Calls the cloud and updates the contact state. */
 export async function call<T>({ memory, clock }: StepContext, exchange: () => Promise<T>): Promise<T> {
   try {
     const answer = await exchange()

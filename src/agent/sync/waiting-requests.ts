@@ -13,7 +13,6 @@ import type { Timers } from './ports.ts'
 interface Waiting extends WaitingTopUp {
   readonly needBytes: number
   carried: boolean
-  /** Answer to the segment that carried it. */
   word: CloudWord | null
   readonly letGo: () => void
 }
@@ -61,7 +60,6 @@ export class WaitingRequests {
     })
   }
 
-  /** Whether any request is not carried by a segment yet. */
   get asking(): boolean {
     for (const { carried } of this.#waiting) if (!carried) return true
     return false
@@ -92,17 +90,14 @@ export class WaitingRequests {
     return sums
   }
 
-  /** Stores the answer to the segment that carried them. */
   hear(word: CloudWord): void {
     for (const waiting of this.#waiting) if (waiting.carried) waiting.word ??= word
   }
 
-  /** Call when the round succeeded. */
   letCarriedGo(): void {
     for (const waiting of [...this.#waiting]) if (waiting.carried) waiting.letGo()
   }
 
-  /** Call when no answer can be expected. */
   letAllGo(): void {
     for (const waiting of [...this.#waiting]) waiting.letGo()
   }

@@ -16,7 +16,6 @@ export function actionAccount(instanceId: string, lineItemId: string, actionId: 
   return join('action', instanceId, lineItemId, actionId)
 }
 
-/** A requester's consumption limit of a line item in one period. */
 export function limitAccount(
   instanceId: string,
   lineItemId: string,

@@ -3,9 +3,7 @@ import type { AccountId } from './account.ts'
 import type { Micro } from '../pricing/amount.ts'
 import { type Need, type TopUpRequest, sumPostings } from './grant.ts'
 
-/** An account at the moment of a grant. */
 export interface Supply {
-  /** Balance of the device. */
   readonly available: Micro
   /** What the pool can give to a waiting request. */
   readonly free: Micro
@@ -75,7 +73,7 @@ export function sizeGrants(
  * How much devices keep in a recall: the highest level at which those above it return what is lacking, at most the fair
  * share. 0n if all their tokens are not enough.
  *
- * @param rooms balances of the devices that can be recalled
+ * @param balances balances of the devices that can be recalled
  */
 export function recallLevel(balances: readonly Micro[], share: Micro, lacking: Micro): Micro {
   const returned = (level: Micro): Micro =>

@@ -8,7 +8,6 @@ export type Micro = bigint
 
 export const MICRO_PER_TOKEN = 1_000_000n
 
-/** Fractional digits of a token. */
 const MICRO_SCALE = 6
 
 /** Largest signed 64-bit integer, about 9.2 * 10^12 tokens: every database can store it. */

@@ -31,7 +31,6 @@ export interface FixedRate {
   readonly microRate: Ratio
 }
 
-/** The rate of a formula depends on the request. */
 export type CompiledRate = FixedRate | { readonly kind: 'FORMULA'; readonly expression: Expression }
 
 export function fixedRate(rate: Decimal): FixedRate {
@@ -45,7 +44,6 @@ export type ItemView =
       readonly rated: true
       readonly candidates: readonly Candidate[]
       readonly rejectionDetails: readonly RejectionDetail[]
-      /** A line item was refused only because of the uncertain clock. */
       readonly refusedByClock: boolean
     }
 
@@ -57,7 +55,6 @@ export interface CompiledPolicy {
 
 const NOT_RATED: ItemView = { rated: false }
 
-/** Cached time spans; the clock moves through them, or spans a few. */
 const SPANS_MAX = 16
 
 /**

@@ -10,7 +10,6 @@ export type Dictionary = Readonly<Record<string, unknown>>
 
 export type Evaluate = (dictionary: Dictionary) => ConditionResult
 
-/** Replaces a missing condition. */
 export const ALWAYS_ERROR: Evaluate = () => 'ERROR'
 
 /** @param depth nesting level of `condition`, 1 at the top */
@@ -76,7 +75,6 @@ function compileIn(property: string, values: readonly string[]): Evaluate {
 
 interface Elements {
   readonly texts: ReadonlySet<string>
-  /** Some element is an object or an array. */
   readonly incomparable: boolean
 }
 

@@ -65,7 +65,6 @@ export function decide(
   return { items, postings, warnings }
 }
 
-/** Charges of this request so far, by account, in sequence of first use. */
 type Charged = Map<AccountId, Micro>
 
 function withoutCharge(outcome: ItemOutcome): ItemOutcome {

@@ -19,7 +19,6 @@ export interface RequestedItem {
   readonly version: string
   /** Greater than zero. */
   readonly count: Decimal
-  /** Inputs of rate formulas. */
   readonly variables?: Variables
 }
 
@@ -83,7 +82,6 @@ export interface ChargeShare {
   readonly charged: Micro
 }
 
-/** Why one line item could not pay for an item. */
 export interface RejectionDetail {
   readonly lineItemId: string
   readonly why:
@@ -93,7 +91,6 @@ export interface RejectionDetail {
     | 'ENDED'
     | 'CLOCK_UNDECIDED'
     | 'SERIES_DOES_NOT_RATE_ITEM'
-    /** No rate table of the series is in effect. */
     | 'SERIES_HAS_NO_TABLE'
     | 'NO_PERIOD'
     | FormulaFailure
@@ -103,7 +100,6 @@ export interface RejectionDetail {
     | 'TOO_FEW_TOKENS'
     | 'ALLOCATION_TOO_SMALL'
     | 'LIMIT_TOO_SMALL'
-  /** The deciding action, if any. */
   readonly actionId?: string
   /** For the last three reasons: the account, its required and its actual balance. */
   readonly account?: AccountId
@@ -124,7 +120,6 @@ export type ItemOutcome =
 
 export const REJECTION_DETAILS_MAX = 16
 
-/** A note on a granted request. */
 export type Warning =
   | 'CLOCK_UNDECIDED_ALLOWED'
   /** Partly paid by the offline policy of an essential line item. */

@@ -3,7 +3,6 @@ import type { Mode } from './decide.ts'
 import type { Decision, ChargeShare, RefusalReason } from './decision.ts'
 import type { Need } from '../accounts/grant.ts'
 
-/** Returns the accounts that a share of the decision was charged to. */
 export function payingAccounts({ postings }: Decision): (share: ChargeShare) => readonly AccountId[] {
   const touched = postings.map(({ account }) => ({ account, parsed: parseAccount(account) }))
   return ({ lineItemId, actionId }) =>

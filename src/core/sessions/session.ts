@@ -21,7 +21,6 @@ export interface SessionItem extends RequestedItem {
   readonly metaData: string | null
 }
 
-/** A line item's share of a charge, with every account that was charged. */
 export interface ReservedShare {
   readonly lineItemId: string
   readonly accounts: readonly AccountId[]
@@ -253,7 +252,6 @@ export function unused({ charge }: Session, now: number): readonly ReservedItem[
   })
 }
 
-/** The charges of a granted decision by item, with the accounts of each share. */
 export function reservedItems(items: readonly SessionItem[], decision: Decision): readonly ReservedItem[] {
   const accountsOf = payingAccounts(decision)
   return items.map((item, index): ReservedItem => {

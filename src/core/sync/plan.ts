@@ -11,7 +11,6 @@ export type Step =
   | { readonly kind: 'replace-key' }
   /** Sends the key links to a cloud that has forgotten them. */
   | { readonly kind: 'show-links' }
-  /** Gets the next epoch. */
   | { readonly kind: 'attach' }
   /** Sends the unacknowledged segment, byte for byte. */
   | { readonly kind: 'send-segment' }
@@ -78,7 +77,6 @@ export interface LinkState {
   readonly looking: boolean
   readonly policies: readonly PolicyState[]
   readonly sessions: readonly SessionState[]
-  /** The last exchange with the cloud got an answer. */
   readonly connected: boolean
   /** Boot-time reading of the last merged segment, ms; null: none since the start. */
   readonly syncedAt: number | null

@@ -15,7 +15,6 @@ import {
   sumPostings,
 } from '../accounts/grant.ts'
 
-/** How far the cloud has merged one epoch of one device. */
 export interface EpochState {
   /** FENCED: no grants or returns, but late segments are billed. CLOSED: the final segment is merged. */
   readonly status: 'ACTIVE' | 'FENCED' | 'CLOSED'
@@ -96,7 +95,6 @@ function saysNothingNew(entries: ChainFit): boolean {
   return entries.kind === 'LOST' || (entries.kind === 'CONTINUES' && entries.fresh === 0)
 }
 
-/** How a range of entries fits the merged chain of its epoch. */
 export type ChainFit =
   /** The first `known` entries are in the chain; the next `fresh` ones continue it. */
   | { readonly kind: 'CONTINUES'; readonly known: number; readonly fresh: number }
@@ -158,7 +156,6 @@ export interface DeviceAccount extends Counters {
 
 export const NO_DEVICE_ACCOUNT: DeviceAccount = { ...NO_COUNTERS, unlimited: false, metered: false, overspend: 0n }
 
-/** The parts of a ledger entry that merging needs. */
 export interface ReceivedEntry {
   readonly n: number
   /** `session`: moves no tokens. `burn`: has postings but no items; each account has its own amount. */
@@ -337,12 +334,10 @@ function mergeCounters(
   return after
 }
 
-/** How the totals of an account change. */
 export function movement(before: Counters, after: Counters): { readonly held: Micro; readonly billed: Micro } {
   return { held: outstanding(after) - outstanding(before), billed: billed(after) - billed(before) }
 }
 
-/** Checks that the entries continue the chain, and each entry by itself. */
 function checkEntries(
   state: EpochState,
   segment: ReceivedSegment,
