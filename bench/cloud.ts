@@ -90,7 +90,6 @@ function contenders(nodes: number, postgres: PostgresServer | undefined): readon
   return list
 }
 
-/** Connections are divided among the nodes; each node has its own generator. */
 async function load(
   generators: readonly LoadGenerator[],
   { targets }: Loaded,

@@ -21,7 +21,6 @@ export interface Line {
   readonly perSecond: number
   readonly p50Ms: number
   readonly p99Ms: number
-  /** Processor time of the server per decision, µs. */
   readonly serverMicros: number
   readonly generatorMicros: number
   /** Ratio to the first baseline and to Redis; null: not available. */

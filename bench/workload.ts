@@ -16,7 +16,6 @@ const LINE_ITEM = '7d9f4c1e-0b1a-4f5c-8a53-0c6a3e5b2c11'
 const ACTION = '1f0e6b9a-44d2-4c37-9f0b-5f2b1e9d7a21'
 const CONDITION = '9c3a5d7e-2b4f-4d11-8e6a-7a1c0b9d8f31'
 
-/** The agent answers under the service's path. */
 export const REQUEST_PATH = `/dynamicmonetization/elastic/api/v1.1/instances/${INSTANCE}/access-request`
 
 /** In the sequence of the checks. */

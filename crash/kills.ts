@@ -30,7 +30,6 @@ export interface KillReport {
   audits: number
   /** Answers received by applications, all found in the ledger. */
   told: number
-  /** Numbered requests resent without an answer. */
   repeats: number
   /** One-off requests without an answer: recorded or not. */
   unanswered: number
@@ -131,7 +130,6 @@ async function kill(
   return kills + (await once())
 }
 
-/** Both audited ledgers, and the applications' answers. */
 class Books {
   readonly #site: Site
   readonly #applications: Applications
@@ -171,7 +169,6 @@ class Books {
     hold(this.#billed >= known, `${known} entries were recorded, ${this.#billed} are billed`)
   }
 
-  /** Everything is delivered, and the load has ended. */
   auditEnd(): void {
     this.audit()
     const { ledger } = this.#device

@@ -17,7 +17,6 @@ export interface PowerOptions {
   readonly directory: string
   readonly decisions: number
   readonly cuts: number
-  /** Determines the cuts and the fate of unflushed changes. */
   readonly seed: number
   /** Loaded by agent and cloud first. */
   readonly preload?: readonly URL[]
@@ -29,7 +28,6 @@ export type Side = 'agent' | 'twin'
 export interface CutReport {
   readonly side: Side
   readonly cuts: number
-  /** Cuts by the fate of unflushed changes. */
   readonly fates: Record<Fate, number>
   atRisk: number
   unflushed: number
@@ -37,7 +35,6 @@ export interface CutReport {
   owed: number
   /** All such state of the recording, by kind. */
   readonly kinds: Readonly<Record<string, number>>
-  /** Moments at which the disk changed: candidates for cuts. */
   readonly moments: number
   readonly failures: string[]
 }

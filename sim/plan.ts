@@ -62,9 +62,7 @@ export interface SitePlan {
   readonly noRtc: readonly boolean[]
   readonly driftPpm: readonly number[]
   readonly wallErrorMs: readonly number[]
-  /** Devices with write-behind. */
   readonly reserved: readonly boolean[]
-  /** Largest reservation, whole tokens. */
   readonly reservationMax: number
   readonly settleAfterMs: number
   readonly settleAs: 'CHARGED' | 'RELEASED'
@@ -176,7 +174,6 @@ export type Happening =
     } & PlannedRequest)
 
 export interface PlannedEvent {
-  /** Since the start, ms. */
   readonly at: number
   readonly what: Happening
 }

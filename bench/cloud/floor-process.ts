@@ -6,7 +6,6 @@ import pg from 'pg'
 import { GroupCommit } from '../floor/group-commit.ts'
 import { FLOOR_MARK } from '../floor/options.ts'
 
-/** Passed as JSON in the first argument. */
 export interface CloudFloorOptions {
   readonly databasePath: string
   /** Null: SQLite. */

@@ -57,7 +57,6 @@ export async function startPostgres(directory: string): Promise<PostgresServer |
   return `${binary} does not start`
 }
 
-/** Runs one statement on its own connection. */
 export async function ask<R extends pg.QueryResultRow>(url: string, text: string): Promise<readonly R[]> {
   const client = new pg.Client({ connectionString: url })
   client.on('error', () => undefined)

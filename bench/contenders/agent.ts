@@ -16,7 +16,6 @@ import type { Place } from './place.ts'
 const START_MS_MAX = 20_000
 const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 
-/** The default: each response follows the commit of its entry. */
 export const agent = agentOf('agent', 'durable')
 
 /** Responses within a reservation follow a write to a log on tmpfs, which a power cut loses. */
@@ -85,7 +84,6 @@ export interface Sizes {
   readonly answerBytes: number
 }
 
-/** Sends one request of each kind to an agent, and measures responses and entries. */
 export async function measureSizes(place: Place): Promise<Sizes> {
   const running = await agent.start(place)
   let answerBytes = 0

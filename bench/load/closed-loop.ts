@@ -17,7 +17,6 @@ export interface LoadOptions {
 }
 
 export interface LoadReport {
-  /** All granted responses, warm-up and tail included. */
   readonly acknowledged: number
   readonly perSecond: number
   readonly latency: Latency

@@ -9,7 +9,6 @@ export interface Dialect {
   answerLength(bytes: Buffer): number
 }
 
-/** Serializable description of the target. */
 export type Target =
   | {
       readonly protocol: 'http'

@@ -1,4 +1,3 @@
-/** Controls the load generator's process, one run at a time. */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import type { LoadOptions, LoadReport } from './closed-loop.ts'

@@ -1,7 +1,6 @@
 /** Minimal RESP: one prepared command per connection, one expected response. */
 import type { Dialect } from './dialect.ts'
 
-/** Encodes an array of bulk strings. */
 export function redisCommand(parts: readonly string[]): Buffer {
   const bulk = parts.map((part) => `$${Buffer.byteLength(part)}\r\n${part}\r\n`).join('')
   return Buffer.from(`*${parts.length}\r\n${bulk}`)

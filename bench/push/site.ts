@@ -42,7 +42,6 @@ export class Site implements AsyncDisposable {
     return join(this.directory, 'agent.sock')
   }
 
-  /** Address of the cloud, with its prefix. */
   get url(): string {
     return String(this.#twin.listening['http'])
   }
@@ -105,7 +104,6 @@ export class Site implements AsyncDisposable {
     return this.#application.text({ method: 'POST', path, body })
   }
 
-  /** Changes the line item's quantity, which makes a new policy revision. */
   async change(quantity: number): Promise<void> {
     using client = await this.administrator()
     await this.#map(client, quantity)

@@ -10,7 +10,6 @@ export class AuditError extends Error {
   override name = 'AuditError'
 }
 
-/** @throws AuditError if false */
 export function hold(condition: boolean, what: string): asserts condition {
   if (!condition) throw new AuditError(what)
 }

@@ -100,7 +100,6 @@ export class Disk {
     }
   }
 
-  /** Whether the moment changed what a cut could undo, or persisted something. */
   take(moment: Moment): boolean {
     const { call } = moment
     switch (call.name) {
@@ -337,7 +336,6 @@ function imageOf(file: File, keep: (change: Change) => boolean, fate: Fate, rand
   return image.subarray(0, size)
 }
 
-/** Removes strace's suffix for deleted files. */
 function pathOf(call: SystemCall): string {
   return targetOf(call)
     .replace(/ ?\(deleted\)$/, '')

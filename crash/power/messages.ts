@@ -59,7 +59,6 @@ export class SentMessages {
   }
 }
 
-/** All bytes of one write, from one or several buffers. */
 function textOf({ name, args }: SystemCall): Buffer {
   if (name === 'write' || name === 'sendto') return quotedBytes(args, args.indexOf('>, "') + '>, '.length).bytes
   const pieces: Buffer[] = []

@@ -12,7 +12,6 @@ import { traced } from '../trace/strace.ts'
 
 export interface Life {
   readonly log: string
-  /** Copy of the parent of its state directory at the end. */
   readonly left: string
 }
 
@@ -26,7 +25,6 @@ export interface Recording {
 export interface RecordOptions {
   readonly directory: string
   readonly decisions: number
-  /** Loaded by agent and cloud first. */
   readonly preload?: readonly URL[]
 }
 

@@ -18,7 +18,6 @@ export interface Told {
 /** `SENT`: unknown whether it was decided. `NOT_TAKEN`: it was not. */
 type NoAnswer = 'SENT' | 'NOT_TAKEN'
 
-/** The observations of one connection, with its own requester name. */
 export interface Lane {
   readonly requester: string
   told: number
@@ -30,9 +29,7 @@ export interface ApplicationsOptions {
   readonly instanceId: string
   readonly applications: number
   readonly inFlight: number
-  /** Longest pause between two requests, ms. */
   readonly pauseMs: number
-  /** Prefix of session names; unique per run on a device. */
   readonly run: string
   readonly random: Random
 }

@@ -62,17 +62,14 @@ export class Site implements AsyncDisposable {
     return site
   }
 
-  /** Created by the agent; its parent exists. */
   get agentState(): string {
     return join(this.directory, 'device', 'state')
   }
 
-  /** Created by the cloud; its parent exists. */
   get twinState(): string {
     return join(this.directory, 'cloud', 'state')
   }
 
-  /** Starts the cloud; it is ready when {@link Site.twinReady} resolves. */
   startTwin(launch: Launch = {}): void {
     const flags = {
       'store-path': this.twinState,
@@ -132,7 +129,6 @@ export class Site implements AsyncDisposable {
     await this.newDevice()
   }
 
-  /** Replaces the device by a new one with an enrollment token. */
   async newDevice(): Promise<void> {
     using twin = this.administrator()
     rmSync(this.agentState, { recursive: true, force: true })
@@ -188,7 +184,6 @@ export class Site implements AsyncDisposable {
     })
   }
 
-  /** Until the cloud has acknowledged every entry. */
   async drained(): Promise<AgentStatus> {
     return this.until('everything is delivered', ({ connected, backlog, unacknowledgedSeq }) => {
       return connected && backlog === 0 && unacknowledgedSeq === null

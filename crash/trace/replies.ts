@@ -10,7 +10,6 @@ export interface ReplyReport {
   readonly proven: Set<string>
   /** Answers too early, or without a written entry. */
   readonly early: string[]
-  /** Transactions with entries, and flushes of the log. */
   commits: number
   flushes: number
 }

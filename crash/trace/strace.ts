@@ -7,7 +7,6 @@ import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import type { Launch } from '../site/service.ts'
 
-/** All calls that can write to a file, a directory or a socket. */
 const CALLS = [
   ...['open', 'openat', 'openat2', 'creat', 'close', 'dup', 'dup2', 'dup3'],
   ...['write', 'writev', 'pwrite64', 'pwritev', 'pwritev2', 'sendto', 'sendmsg', 'sendmmsg', 'sendfile', 'splice'],

@@ -54,7 +54,6 @@ export class Auditor {
     this.#restores.twinRestored(...args)
   }
 
-  /** An administrator ends a recovery. @param atRisk upper bound of tokens sold twice, by account */
   recoveryOverridden(atRisk: ReadonlyMap<string, bigint>): void {
     for (const [account, amount] of atRisk) this.shared.exposure.add(account, amount)
   }

@@ -28,7 +28,6 @@ export class BillAudit {
     this.#direct.set(correlationId, { tokens, billed: 0n })
   }
 
-  /** Subtracts the part of a request that is already billed. */
   settleDirect(correlationId: string): void {
     const direct = this.#direct.get(correlationId)
     if (direct !== undefined) direct.billed += this.#early.get(correlationId)

@@ -115,7 +115,6 @@ export class DeviceAudit {
     if (machine.deps.keys.wasReplaced) this.#shared.unproven.add(machine.name)
   }
 
-  /** Called after a disk was copied, or replaced by an earlier state. */
   duplicated(machine: Machine, from: Machine): void {
     const { database } = machine.deps.disk
     const { deviceId, epoch } = ownerOf(database)

@@ -31,7 +31,6 @@ interface Window {
 export class PublishedAudit {
   readonly #shared: SharedState
   readonly #seen = new Set<string>()
-  /** Line items with unlimited overdraft, by instance and revision. */
   readonly #unlimited = new Map<string, ReadonlySet<string>>()
   readonly #newest = new Map<string, { readonly revision: number; readonly periods: readonly PeriodText[] }>()
   readonly #windows = new Map<string, Window>()

@@ -1,7 +1,6 @@
 import type Sqlite from 'better-sqlite3'
 import { query } from './query.ts'
 
-/** An entry that is or was on a disk. */
 export interface Entry {
   readonly correlationId: string
   readonly machine: string
@@ -121,7 +120,6 @@ export function nameOf({ device_id, epoch, account }: DeviceAccountRow): string 
   return `${device_id} ${epoch} ${account}`
 }
 
-/** What a device may have of an account, spent or not. */
 export function outOf({ granted, returned }: DeviceAccountRow): bigint {
   return granted - returned
 }

@@ -9,7 +9,6 @@ export class SharedState {
   readonly entries = new Map<string, Entry>()
   /** Charges by application session and request number. */
   readonly charges = new Map<string, { readonly correlationId: string; readonly machine: string }>()
-  /** By device, epoch and account, all writers. */
   readonly spent = new Books()
   /** Spending above the grants that copies, restores and forgotten grants permit. */
   readonly exposure = new Books()

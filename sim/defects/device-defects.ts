@@ -13,13 +13,10 @@ import type { KeyPair } from '../world/signatures.ts'
 export interface DeviceDefects {
   journal(journal: Journal, disk: Disk): Journal
   exchange(exchange: HttpExchange, key: KeyPair): HttpExchange
-  /** A call took effect on the disk. */
   onTaken(disk: Disk, call: JournalCall): void
-  /** Called for every end of a process. */
   onProcessEnd(disk: Disk): void
   onPowerCut(disk: Disk): void
   left(left: LeftLog | undefined): LeftLog | undefined
-  /** The volatile log used to salvage a damaged ledger. */
   salvages(left: LeftLog | undefined): LeftLog | undefined
   agent(agent: AssembledAgent): void
   /** Part of the sleep that the boot-time clock misses, ms. */

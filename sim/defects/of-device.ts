@@ -58,7 +58,6 @@ async function timeFor(answer: string, time: string): Promise<string> {
   return signDocument('time', text, keyPair('twin').signer)
 }
 
-/** Resends with another salt, signed by the device. */
 function resalted(exchange: HttpExchange, key: KeyPair): HttpExchange {
   const sent = new Set<string>()
   return async (request) => {
@@ -99,7 +98,6 @@ function bodyOf({ body }: HttpRequest): Record<string, string> {
   return JSON.parse(body ?? '{}') as Record<string, string>
 }
 
-/** Intercepts responses to paths that end in `path`. */
 function answersOf(
   path: string,
   exchange: HttpExchange,

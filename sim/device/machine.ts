@@ -24,13 +24,10 @@ import { type Mishap, journalThread } from './journal-thread.ts'
 import type { MachineKeys } from './machine-keys.ts'
 import { VolatileMemory } from './volatile-memory.ts'
 
-/** A fault that waits for a call. */
 export interface Trap {
   skip: number
   readonly mishap: Mishap
-  /** Cut the power, not only kill the process. */
   readonly power: boolean
-  /** Downtime until the supervisor restarts it, ms. */
   readonly downMs: number
 }
 
@@ -80,14 +77,12 @@ export class Machine {
   #asleepSince = 0
   /** Time of the last wake-up, and total sleep until then, ms. */
   #woke = { at: -Infinity, sleptMs: 0 }
-  /** Sleep since boot, up to the last wake-up, ms. */
   #slept = 0
   #cancelWake: () => void = () => undefined
   readonly #sleepers: (() => void)[] = []
   #process: Process | null = null
   #retired = false
   #cancelStart: () => void = () => undefined
-  /** On-time before the last boot, ms. */
   #onBefore = 0
 
   constructor(deps: MachineDeps) {
@@ -109,7 +104,6 @@ export class Machine {
     return this.#process?.agent ?? null
   }
 
-  /** Total on-time, suspend included, ms. */
   get onFor(): number {
     return this.#onBefore + (this.#isOn ? this.deps.scheduler.now - this.#bootedAt : 0)
   }
@@ -220,7 +214,6 @@ export class Machine {
     return process.request(call)
   }
 
-  /** The agent's application sessions; undefined: the socket is not open. */
   sessions(): AssembledAgent['sessions'] | undefined {
     const process = this.#process
     return process === null || this.#isAsleep ? undefined : process.sessions()

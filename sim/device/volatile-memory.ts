@@ -19,7 +19,6 @@ export class VolatileMemory {
     return this.#left?.shares.some(({ entries }) => entries.some(({ postings }) => postings.length > 0)) ?? false
   }
 
-  /** Found by a process that starts now. */
   left(): LeftLog | undefined {
     if (this.#left === null) return undefined
     const { shares, epoch, bootId } = this.#left

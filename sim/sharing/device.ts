@@ -19,7 +19,6 @@ export interface DeviceHabits {
   readonly tokens: number
   readonly everyMs: number
   readonly retryMs: number
-  /** Offline times, ms from the start. */
   readonly offline?: readonly { readonly from: number; readonly until: number }[]
 }
 
@@ -175,7 +174,6 @@ export class SharingDevice {
     this.#refusedSince = isOwed ? (this.#refusedSince ?? now) : null
   }
 
-  /** Serialized, as on the link. */
   #rounds(request: WaitingTopUp): Promise<CloudWord> {
     const next = this.#round.then(() => this.#run(request, sumPostings(request.needs.flat())))
     this.#round = next

@@ -47,7 +47,6 @@ export class SharingSite {
     if (options.pushMs !== null) this.#watch()
   }
 
-  /** Runs events until the instant, ms from the start. */
   async until(ms: number): Promise<void> {
     const end = BEGIN + ms
     for (;;) {
@@ -87,7 +86,6 @@ export class SharingSite {
     return this.devices.reduce((sum, device) => (device.isConnected ? sum + device.balance : sum), this.cloud.free)
   }
 
-  /** Tokens at the device by the cloud's records. */
   heldBy(deviceId: string): bigint {
     return available(this.cloud.recordOf(deviceId))
   }

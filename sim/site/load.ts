@@ -162,7 +162,6 @@ export class Load {
     this.#stage.judge(() => this.#stage.auditor.entries.acknowledged(null, correlationId, tokens, machine))
   }
 
-  /** A cloud client with one request at a time. */
   twinClient(): { readonly name: string; readonly ask: (what: PlannedRequest) => Promise<string | undefined> } {
     const ask = async (what: PlannedRequest): Promise<string | undefined> => {
       const { process } = this.#stage.twin
@@ -171,7 +170,6 @@ export class Load {
     return { name: 'the twin', ask }
   }
 
-  /** A device's application with one request at a time. */
   clientOf(machine: Machine): ReturnType<Load['twinClient']> {
     const ask = async (what: PlannedRequest): Promise<string | undefined> => {
       const { item, count, requester, gold } = what

@@ -14,7 +14,6 @@ export const MICRO = 1_000_000n
 
 const DAY = 24 * HOUR
 
-/** An instance with conditions for gold and other requesters. */
 export interface InstanceMade {
   readonly id: string
   readonly goldId: string

@@ -285,7 +285,6 @@ export class Rules {
   }
 }
 
-/** Everything that either of the two allows. */
 function mostOf(a: LineItemPlan, b: LineItemPlan): LineItemPlan {
   const most = (one: number | null, other: number | null): number | null =>
     one === null || other === null ? (one ?? other) : Math.max(one, other)

@@ -204,7 +204,6 @@ export class TwinNode {
     return true
   }
 
-  /** @param start called unless the node goes down again before */
   startIn(ms: number, start: () => void): void {
     const { scheduler } = this.#deps
     this.#cancelStart()

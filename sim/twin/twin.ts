@@ -211,7 +211,6 @@ export class Twin {
     }
   }
 
-  /** The database for one process of a node. */
   #guarded(node: TwinNode, database: Database, alive: () => boolean): Database {
     const commit = (): void => {
       const [trap] = this.traps
@@ -252,7 +251,6 @@ export class Twin {
   }
 }
 
-/** Caches prepared transaction statements. */
 function perform(database: Database, text: string): void {
   query(database, text).run()
 }

@@ -69,7 +69,6 @@ export interface Overrides {
 }
 
 export interface Cloud {
-  /** The listening address, `http://host:port/prefix`. */
   readonly address: string
   readonly metricsAddress: string
   /** Private key of the first administrator, PEM; exists if this cloud created it. */

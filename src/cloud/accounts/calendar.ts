@@ -39,7 +39,6 @@ function addMonths(anchor: number, months: number): number {
   return midnight + (((anchor % DAY_MS) + DAY_MS) % DAY_MS)
 }
 
-/** Number of whole periods from the anchor to the period that contains the instant; may be negative. */
 export function stepsTo(frequency: Frequency, anchor: number, instant: number): number {
   const typical = { DAILY: 1, WEEKLY: 7, MONTHLY: 30.436875, YEARLY: 365.2425 }[frequency] * DAY_MS
   let steps = Math.floor((instant - anchor) / typical)

@@ -205,7 +205,6 @@ function takeTurns<T>(
   return { outcomes, after, charged, drawnForNothing, asked, unknown }
 }
 
-/** @param unproven a restored cloud does not know how much was sold */
 function availableOfPool(pool: Pool, unproven: boolean): AvailableBalance {
   if (pool.capTarget === null) return { left: free(pool), shortage: 'POOL' }
   if (unproven) return { left: 0n, shortage: 'RECOVERY' }

@@ -1,4 +1,3 @@
-/** Bodies of all other calls, bytes. */
 export const EDGE_BODY_BYTES_MAX = 256 * 1024
 
 export const TOKEN_SKEW_S = 60
@@ -35,7 +34,6 @@ export const SHORTAGES_FORGOTTEN_MAX = 1_000
 
 export const LIMITED_AGAIN_MAX = 1_000
 
-/** Epochs and accounts listed in the recovery status. */
 export const RECOVERY_SHOWN_MAX = 100
 
 export const NOTIFICATIONS_PER_ROUND = 100

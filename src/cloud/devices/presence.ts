@@ -10,7 +10,6 @@ export interface DevicePresence {
   readonly since: number
 }
 
-/** Devices remembered; the least recently heard of is forgotten first. */
 const DEVICES_MAX = 100_000
 
 export class Presence {

@@ -20,7 +20,6 @@ export interface LoadedPolicy {
   readonly policy: Policy
   readonly compiled: CompiledPolicy
   readonly lineItems: ReadonlyMap<string, LineItem>
-  /** Tokens kept from devices, by line item, micro-tokens. */
   readonly cloudReserves: ReadonlyMap<string, Micro>
   /** Restored from a backup with unknown sales: nothing that is limited is sold. */
   readonly unproven: boolean

@@ -8,7 +8,6 @@ import { PERIODS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import type { Epoch } from '../storage/device-records.ts'
 import type { Transaction } from '../storage/store.ts'
 
-/** By instance id. */
 export type RulesInForce = ReadonlyMap<string, LoadedPolicy>
 
 export async function lockRulesOf(
@@ -25,7 +24,6 @@ export async function lockRulesOf(
   return rules
 }
 
-/** The cloud's reserve of an account: only a line item's pool has one. */
 export function reservedOf(account: AccountId, rules: RulesInForce): Micro {
   const parsed = parseAccount(account)
   if (parsed?.kind !== 'line') return 0n

@@ -33,7 +33,6 @@ export interface ClockDoubt {
 
 const CLOCK_STEP_MAX_MS = 5 * 60_000
 
-/** Longest downtime after a boot without doubt about the clock, ms. */
 const CLOCK_GAP_MAX_MS = 7 * 24 * 60 * 60_000
 
 export const CLOCK_LOOK_EVERY_MS = 60_000

@@ -133,7 +133,6 @@ export interface Epoch extends EpochState {
   readonly fencedAt: number | null
   readonly fenceReason: FenceReason | null
   readonly quietSince: number
-  /** How it was settled for inactivity; null: not settled. */
   readonly settlement: Settlement | null
   readonly settledAt: number | null
   readonly forked: boolean
@@ -215,7 +214,6 @@ export function spentOn({ used, refunded, branchUsed }: DeviceAccountRecord): Mi
   return used - refunded + branchUsed
 }
 
-/** Billed for the epoch: known plus presumed spending. */
 export function billedOn(record: DeviceAccountRecord): Micro {
   return spentOn(record) + record.presumed
 }
@@ -232,7 +230,6 @@ export function overspendOn({ overspend, branchOverspend }: DeviceAccountRecord)
   return overspend + branchOverspend
 }
 
-/** Known spending above the grants, by copies or by the offline policy. */
 export function overspentOn(record: DeviceAccountRecord): Micro {
   const above = spentOn(record) - (record.granted - record.returned)
   return above > 0n ? above : 0n

@@ -30,7 +30,6 @@ export interface EdgeReader {
   readonly devices: {
     get(id: string): Promise<Device | undefined>
     withKey(thumbprint: string): Promise<KnownDeviceKey | undefined>
-    /** Keys registered after `since`, up to `until`. */
     keysBetween(deviceId: string, since: number, until: number): Promise<number>
     /**
      * @param instanceId null: all instances
@@ -90,7 +89,6 @@ export interface EdgeReader {
         readonly forked: boolean
       }[]
     >
-    /** Overspend over all epochs of all devices; omits accounts without records. */
     overspendOf(accounts: Iterable<AccountId>): Promise<ReadonlyMap<AccountId, Micro>>
     /** Balances of other devices in active epochs that reported since then, largest first. */
     availableOfOthers(
@@ -207,7 +205,6 @@ export interface EdgeTransaction extends EdgeReader {
     registerKey(deviceId: string, key: DeviceKey, at: number): Promise<boolean>
   }
   readonly enrollments: EdgeReader['enrollments'] & {
-    /** Uses the token; false: already used. */
     claim(record: EnrollmentRecord): Promise<boolean>
   }
   readonly epochs: EdgeReader['epochs'] & {

@@ -105,9 +105,7 @@ export interface ConfigurationValue {
 export interface Pool {
   readonly account: AccountId
   readonly charged: Micro
-  /** Granted less returned, over all device epochs. */
   readonly grantedOut: Micro
-  /** Used less refunded as reported, over all device epochs. */
   readonly billedByDevices: Micro
   /** Total ever charged or granted; refunds and returns do not reduce it. Saturates. */
   readonly sold: Micro

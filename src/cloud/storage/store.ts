@@ -262,7 +262,6 @@ export interface SessionReader {
   get(id: string): Promise<Session | undefined>
   /** Live ones (IDLE, ACTIVE), newest first. */
   live(instanceId: string | null, limit: number): Promise<readonly Session[]>
-  /** Sorted ids of open sessions that the device opened or keeps. */
   notEnded(deviceId: string): Promise<readonly string[]>
   ofDevice(deviceId: string): Promise<readonly Session[]>
   /** By id: the agent's own open sessions in the instance, and the one of this opening in any state. */

@@ -9,7 +9,6 @@ export interface Proof {
   readonly answer: Extract<SyncAnswer, { outcome: 'MERGED' | 'FENCED' }>
 }
 
-/** Those of the documents that the cloud signed for this device. */
 export async function openProofs(
   keys: KeyRing,
   deviceId: string,

@@ -9,7 +9,6 @@ import { lockRulesOf, openPools } from '../policy/rules-in-force.ts'
 import type { Sync } from './merge-context.ts'
 import { writePresumptions } from './grants/write-settlement.ts'
 
-/** A summary of the proofs of one account, in any sequence. */
 interface Shown {
   readonly granted: Micro
   /** The latest grant. */

@@ -18,7 +18,6 @@ export interface UsageHeader {
   readonly now: number
 }
 
-/** For a request, or for a session's next interval. */
 export interface ChargeHeader extends UsageHeader {
   readonly operation: Exclude<UsageOperation, 'REFUND'>
 }

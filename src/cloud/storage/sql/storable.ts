@@ -1,4 +1,3 @@
-/** Checks values before they are sent: both databases have signed 64-bit integers. */
 import { CodedError } from '../../../protocol/errors.ts'
 
 /** @throws CodedError BAD_REQUEST */

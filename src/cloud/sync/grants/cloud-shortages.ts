@@ -80,7 +80,6 @@ export class CloudShortages {
   }
 }
 
-/** What the refused requests would take if devices returned all tokens. */
 function lackingOf(
   { compiled }: LoadedPolicy,
   requests: readonly DecidedRequest[],

@@ -45,7 +45,6 @@ interface Giving {
   readonly rules: RulesInForce
   readonly grantable: Grantable
   readonly topUps: TopUps
-  /** Accounts in the grant, requested or not. */
   readonly named: readonly AccountId[]
   readonly pools: ReadonlyMap<AccountId, Pool>
   readonly held: (account: AccountId) => DeviceAccountRecord

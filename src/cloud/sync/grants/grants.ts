@@ -76,7 +76,6 @@ export interface RequestedAccount {
   readonly pool: Pool
   readonly held: DeviceAccountRecord
   readonly reserved: Micro
-  /** Maximum of one device in advance. */
   readonly share: Micro
   readonly spare: Micro
   /** Nothing is granted: the device must return tokens, or sales of a restored cloud are unknown. */
@@ -89,7 +88,6 @@ export interface Granting extends GrantSizes {
   readonly wire: Grant['accounts']
 }
 
-/** Each device's fair share of all unspent tokens, granted ones included. */
 export function fairShare(pool: Pool, reserved: Micro, devices: number): Micro {
   const unspent = freeForDevices(pool, reserved) + recoverable(pool)
   return unspent > 0n ? unspent / BigInt(Math.max(1, devices)) : 0n

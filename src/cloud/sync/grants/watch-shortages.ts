@@ -82,7 +82,6 @@ interface Needed {
   readonly amount: Micro
 }
 
-/** Upcoming charges of cloud sessions, of pools that cannot pay them. */
 async function renewalsAhead(reader: Reader, until: number): Promise<ReadonlyMap<AccountId, Needed>> {
   const sums = new Map<AccountId, Needed>()
   for (const { instanceId, charge } of await reader.sessions.renewedBy(until, RENEWALS_WATCHED_MAX)) {

@@ -9,7 +9,6 @@ export interface MarkFile {
   write(slot: number, text: string): void
   /** @throws CodedError NOT_RECORDED */
   flush(): void
-  /** As `flush`, in the background. */
   flushLater(): Promise<void>
   /** Changes when the file is copied or moved. */
   place(): string

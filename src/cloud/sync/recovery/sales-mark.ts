@@ -52,7 +52,6 @@ interface Kept {
 type Shelf = Map<string, Kept>
 
 export interface Count {
-  /** By {@link markName}. */
   readonly name: string
   /** The database must count at least this. */
   readonly sold: Micro
@@ -66,7 +65,6 @@ export class SalesMark {
   readonly #file: MarkFile
   readonly #shelves: Readonly<Record<'pools' | 'limits', Shelf>> = { pools: new Map(), limits: new Map() }
   readonly #unused: number[] = []
-  /** Sales not yet written after their commit. */
   readonly #owed = new Set<string>()
   #header: Header
   #peers: readonly string[]
@@ -145,7 +143,6 @@ export class SalesMark {
     return this.#peers
   }
 
-  /** The file was copied or moved since this node last used it. */
   get isElsewhere(): boolean {
     return this.#header.place !== this.#file.place()
   }
