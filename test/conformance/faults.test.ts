@@ -36,13 +36,13 @@ const FAULTS: readonly Fault[] = [
     only: 'DELETE closes a session',
     alter: (_method, path, said) =>
       path.endsWith('/heartbeat') && said.status === 409 ? { ...said, status: 403 } : said,
-    seenBy: 'its heartbeat fails as the version says',
+    seenBy: 'its heartbeat fails with the status of the version',
   },
   {
     what: 'a heartbeat that does not name the state',
     only: 'DELETE closes a session',
     alter: replaced('TERMINATED', 'over', /heartbeat$/),
-    seenBy: 'its heartbeat fails as the version says',
+    seenBy: 'its heartbeat fails with the status of the version',
   },
   {
     what: 'item codes of three digits in v1.1',
@@ -54,13 +54,13 @@ const FAULTS: readonly Fault[] = [
     what: 'a charge that is one micro-token too much',
     only: 'fractional',
     alter: replaced('2.125', '2.125001', /access-request$/),
-    seenBy: 'charged as it is',
+    seenBy: 'charged exactly',
   },
   {
     what: 'used that is rounded',
     only: 'fractional',
     alter: replaced('"used":2.38', '"used":2.4', /line-items/),
-    seenBy: 'charged as it is',
+    seenBy: 'charged exactly',
   },
   {
     what: 'sessions oldest first',
@@ -81,33 +81,33 @@ const FAULTS: readonly Fault[] = [
     what: 'a session that outlives a missed heartbeat',
     only: 'no heartbeat in the 30 minutes',
     alter: replaced('TERMINATED', 'ACTIVE', /sessions\/[^/]+$/),
-    seenBy: 'terminated, and that charge comes back in full',
+    seenBy: 'terminated, and that charge is refunded in full',
   },
   {
     what: 'a client that may make instances',
-    only: 'client token opens no instance',
+    only: 'client token gives no access to instance',
     alter: (_method, path, said) =>
       path.endsWith('/instances') && said.status === 403 ? { status: 200, text: '{}' } : said,
-    seenBy: 'opens no instance operation',
+    seenBy: 'no access to instance operations',
   },
   {
     what: 'a table in effect that is deleted',
-    only: 'one in effect cannot',
+    only: 'before it is in effect',
     alter: (method, _path, said) => (method === 'DELETE' && said.status === 409 ? { status: 204, text: '' } : said),
-    seenBy: 'one in effect cannot',
+    seenBy: 'but not afterwards',
   },
   {
     what: 'a locked session that takes heartbeats',
     only: 'locked',
     alter: (_method, path, said) =>
       path.endsWith('/heartbeat') && said.status === 409 ? { status: 204, text: '' } : said,
-    seenBy: 'answers 409 until it is unlocked',
+    seenBy: 'responds 409 until it is unlocked',
   },
   {
     what: 'a locked session that is still listed as one that is alive',
     only: 'locked',
     alter: replaced('"state":"LOCKED"', '"state":"ACTIVE"', /sessions\//),
-    seenBy: 'answers 409 until it is unlocked',
+    seenBy: 'responds 409 until it is unlocked',
   },
   {
     what: 'a consumption limit that nobody is held to',
@@ -140,7 +140,7 @@ const FAULTS: readonly Fault[] = [
     what: 'a formula that takes no variable in another case',
     only: 'variables of a request',
     alter: replaced('"totalTokensCharged":18', '"totalTokensCharged":2', /access-request$/),
-    seenBy: 'by name, in any case',
+    seenBy: 'by name, whatever their case',
   },
   {
     what: 'usage rows with a correlation id that no request had',
@@ -164,19 +164,19 @@ const FAULTS: readonly Fault[] = [
   },
   {
     what: 'no usage row of a refund',
-    only: 'each automatic charge, and the refund',
+    only: 'each automatic charge and the refund',
     alter: (_method, path, said) =>
       path.includes('/usage?') ? { ...said, text: said.text.split('\n').slice(0, 2).join('\n') } : said,
     seenBy: 'add up to used',
   },
   {
     what: 'a last administration key that is deleted',
-    only: 'all but the last',
+    only: 'all administration keys except the last',
     alter: (method, path, said) =>
       method === 'DELETE' && path.includes('/administration-keys/') && said.status === 403
         ? { status: 200, text: '{}' }
         : said,
-    seenBy: 'the last one goes on working',
+    seenBy: 'the last one continues to work',
   },
   {
     what: 'PUT of actions that forgets what was used',
