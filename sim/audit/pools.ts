@@ -142,7 +142,7 @@ export class PoolAudit {
   readonly #released = new Map<string, bigint>()
 }
 
-/** What devices hold of each account, or have spent. */
+/** Tokens of each account granted to devices, spent or not. */
 function heldOrSpent(rows: readonly DeviceAccountRow[]): Books {
   const out = new Books()
   for (const { account, granted, returned, released, used, refunded, branch_used } of rows) {

@@ -16,7 +16,7 @@ export interface Comparison {
 }
 
 /**
- * The turn is written to the database first, and the next turn only when the file holds it. After a power cut the file may lack
+ * The turn is written to the database first, and the next turn only when the file contains it. After a power cut the file may lack
  * a turn whose answer was lost, and the turn after it.
  */
 const TURNS_BEHIND_MAX = 2
