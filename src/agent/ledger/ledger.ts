@@ -38,7 +38,6 @@ export interface LedgerDeps {
   readonly policies: { all(): Iterable<PolicyInForce> }
   /** Minimum target balance of each account that may be charged, so that the first use need not wait. */
   readonly startingGrant: Micro
-  /** Null: every answer follows its commit. */
   readonly reserve: WriteBehindDeps | null
   readonly defer: (call: () => void) => void
   /** Monotonic, ms. */
@@ -247,7 +246,6 @@ export class Ledger {
     return this.#commits.promise
   }
 
-  /** Tokens burned by power cuts in this epoch, part of `used`. */
   burnedOf(account: AccountId): Micro {
     return this.#burned.get(account) ?? 0n
   }

@@ -13,7 +13,6 @@ import type { DeviceKey } from '../keys/device-key.ts'
 
 const TOKEN_TYPE = 'tallygate-enrollment+jwt'
 
-/** Errors for a token that cannot be used again. */
 const REFUSALS: ReadonlySet<ErrorCode> = new Set([
   'ENROLLMENT_REFUSED',
   'TOKEN_INVALID',

@@ -35,7 +35,6 @@ export class Health {
     return !same
   }
 
-  /** Returns true when there was a condition. */
   clear(subject: string): boolean {
     return this.#conditions.delete(subject)
   }

@@ -14,7 +14,6 @@ export type LinkJournal = Pick<
   'seal' | 'sealed' | 'sealedEarlier' | 'proofs' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy'
 >
 
-/** The grant of an acknowledged segment, as stored. */
 export type AppliedGrant = StoredGrant & { readonly accounts: readonly GrantedAccount[] }
 
 /** The ledger in memory. Without an epoch, or with a fenced one, it starts frozen. */

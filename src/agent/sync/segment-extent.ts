@@ -18,7 +18,6 @@ export interface SegmentExtent {
   readonly undeliveredRange: number
   /** Entries that did not fit. */
   readonly backlog: number
-  /** Number of waiting requests that it carries. */
   readonly needs: number
 }
 

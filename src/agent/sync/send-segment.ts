@@ -69,7 +69,6 @@ export async function sealAndSend(
   return sendSegment(context)
 }
 
-/** Sends the unacknowledged segment, or one that the cloud has lost and the device still keeps. */
 export async function sendSegment(context: StepContext): Promise<StepResult> {
   const { cloud, clock, memory, randomness, signal } = context
   const identity = identityOf(memory)

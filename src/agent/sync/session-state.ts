@@ -20,7 +20,6 @@ export type SessionEvent =
   | { readonly kind: 'OPENED'; readonly sessionId: string }
   /** A segment was merged, which counts as a heartbeat. */
   | { readonly kind: 'SYNCED' }
-  /** Closed by the device. */
   | { readonly kind: 'CLOSED' }
   | Heartbeat
 

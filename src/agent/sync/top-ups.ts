@@ -12,7 +12,6 @@ export interface TopUps {
 
 export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
 
-/** From waiting requests: their needs, and the accounts that could pay. */
 interface Carried {
   readonly needs: readonly Need[]
   readonly accounts: Iterable<AccountId>
@@ -38,7 +37,6 @@ export function topUpsOf(
   return { needs, topUpRequests: [...topUpRequests.values()].slice(0, SEGMENT_ACCOUNTS_MAX) }
 }
 
-/** How much the pools could still grant. */
 export function wordOf({ accounts }: Pick<Grant, 'accounts'>): CloudWord {
   return new Map(
     accounts.map(({ account, unlimited, available }): [AccountId, Micro] => [

@@ -95,7 +95,10 @@ export interface Step {
   readonly refund: readonly ReservedItem[]
 }
 
-/** An IDLE session ends after this time, and an ended one is forgotten after it. Source: documentation on sessions. */
+/**
+ * An IDLE session ends after this time, and an ended one is deleted after the same time. Source: documentation on
+ * sessions.
+ */
 export const SESSION_REST_MS = 30 * 24 * 60 * 60 * 1000
 
 export function isLive(session: Pick<Session, 'state'>): boolean {

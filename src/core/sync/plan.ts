@@ -14,7 +14,6 @@ export type Step =
   | { readonly kind: 'attach' }
   /** Sends the unacknowledged segment, byte for byte. */
   | { readonly kind: 'send-segment' }
-  /** Makes the next segment durable, then sends it. */
   | {
       readonly kind: 'seal-and-send'
       /** Returns all balances with it. */
@@ -63,7 +62,6 @@ export interface LinkState {
    */
   readonly fence: 'NONE' | 'FENCED' | 'CLOSED' | 'ABANDONED' | 'FORKED'
   readonly unacknowledged: boolean
-  /** Entries that are in no segment yet. */
   readonly unsealed: number
   /** The previous segment was full. */
   readonly moreToSend: boolean
