@@ -12,6 +12,8 @@ import { type Operations, apiDocuments } from '../src/cloud/http/openapi/documen
 import { type ServiceDeps, serviceRoutes } from '../src/cloud/http/service/service.ts'
 import { cloudOptions } from '../src/cloud/settings.ts'
 import { type ErrorCode, ERRORS } from '../src/protocol/errors.ts'
+import { ITEM_CHECKS, REFUSAL_REASONS, type RefusalReason } from '../src/core/rules/refusal-reasons.ts'
+import { ITEM_STATUS } from '../src/protocol/service/status.ts'
 import { deviceReport } from '../src/protocol/local/report.ts'
 import { bashCompletion } from '../src/cli/completion/bash.ts'
 import { fishCompletion } from '../src/cli/completion/fish.ts'
@@ -86,11 +88,18 @@ const RETRY = {
   online: 'once the device has reached the cloud',
 }
 
+const ITEM_RETRY = { NEVER: 'no', LATER: 'later', ONLINE: RETRY.online } as const
+
 function errorsPage(): string {
   const rows = (Object.keys(ERRORS) as ErrorCode[]).sort().map((code) => {
     const { meaning, remedy, http, retry, ...entry } = ERRORS[code]
     const exit = 'exit' in entry ? entry.exit : 1
     return `| \`${code}\` | ${meaning} | ${remedy} | ${RETRY[retry]} | ${http} | ${exit} |`
+  })
+  const reasons = (Object.keys(REFUSAL_REASONS) as RefusalReason[]).map((reason) => {
+    const { check, retry } = REFUSAL_REASONS[reason]
+    const codes = ITEM_STATUS[reason]
+    return `| \`${reason}\` | \`${codes['v1.0']}\` | \`${codes['v1.1']}\` | ${ITEM_CHECKS[check]} | ${ITEM_RETRY[retry]} |`
   })
   return `# Error codes
 
@@ -103,11 +112,20 @@ Every error has one of these codes:
 - \`tallygate status\` shows health conditions with their code.
 
 A code keeps its meaning once it is released. *Retry* says whether the same call can be sent again unchanged. Refusals of access are not
-errors: each requested item has a status, see [item status codes](../decisions/item-status-codes.md).
+errors: each requested item has a status, see [refused items](#refused-items).
 
 | Code | What happened | What to do | Retry | HTTP | Exit |
 | --- | --- | --- | --- | --- | --- |
 ${rows.join('\n')}
+
+## Refused items
+
+Each item of an access request is granted or refused by itself. The first check that fails gives the reason. This table is generated from
+\`src/core/rules/refusal-reasons.ts\`; [a decision](../decisions/item-status-codes.md) says where the codes come from.
+
+| Reason | v1.0 | v1.1 | Check that failed | Retry |
+| --- | --- | --- | --- | --- |
+${reasons.join('\n')}
 `
 }
 

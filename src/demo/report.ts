@@ -1,20 +1,15 @@
 /** Formats a result as a table or JSON, with amounts as exact text. */
 import { formatMicro, type Micro } from '../core/pricing/amount.ts'
+import { REFUSAL_REASONS, type RefusalReason } from '../core/rules/refusal-reasons.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
 import { countOutcomes, type DemoResult, type Phase, succeeded } from './result.ts'
 
 /** Outcomes of items, in table order. A session's `NOT_CHARGED` never occurs here. */
 const OUTCOMES: readonly (readonly [ItemStatus, string])[] = [
   ['GRANTED', 'allowed'],
-  ['ITEM_NOT_RATED', 'denied: in no rate table in effect'],
-  ['NO_USABLE_LINE_ITEM', 'denied: no usable line item'],
-  ['CLOCK_UNDECIDED', 'denied: clock undecided'],
-  ['DENIED_BY_RULE', 'denied: by rule of access'],
-  ['INSUFFICIENT_TOKENS', 'denied: tokens of the pool used up'],
-  ['ALLOCATION_EXHAUSTED', 'denied: allocation used up'],
-  ['CONSUMPTION_LIMIT_REACHED', 'denied: consumption limit reached'],
-  ['GRANT_EXHAUSTED', 'denied: tokens on the device used up'],
-  ['GRANT_EXPIRED', 'denied: grant expired'],
+  ...(Object.keys(REFUSAL_REASONS) as RefusalReason[]).map(
+    (reason) => [reason, `denied: ${REFUSAL_REASONS[reason].label}`] as const,
+  ),
 ]
 
 /** The final tables, as lines. */

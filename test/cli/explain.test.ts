@@ -170,7 +170,7 @@ test('a person reads the checks, and the first that failed', async () => {
   expect(out).toContain(
     '  NO  the actions of such a line item allow the requester (DENIED_BY_RULE)\n        line-2: NO_RULE_MATCHES\n',
   )
-  expect(out).toContain('  -   the pools of those line items hold enough\n')
+  expect(out).toContain('  -   the pools of those line items have enough tokens\n')
   expect(out).toContain('Dictionary of the requester: {"department":"hall"}\n')
   expect(out).toMatch(/Replay: same\./)
 })

@@ -4,6 +4,7 @@ import { generatedPages } from '../../scripts/docs.ts'
 import { agentOptions } from '../../src/agent/settings.ts'
 import { cloudOptions } from '../../src/cloud/settings.ts'
 import { ERRORS } from '../../src/protocol/errors.ts'
+import { REFUSAL_REASONS, type RefusalReason } from '../../src/core/rules/refusal-reasons.ts'
 import { ITEM_STATUS } from '../../src/protocol/service/status.ts'
 import { namedOptions } from '../../src/settings/option.ts'
 
@@ -21,10 +22,10 @@ test('the pages name every setting and every error code', () => {
   for (const code of Object.keys(ERRORS)) expect(pages.get('docs/reference/errors.md')).toContain(`| \`${code}\``)
 })
 
-test('the page on status codes has every outcome with its codes', () => {
-  const lines = written('docs/decisions/item-status-codes.md').replaceAll(/ +/g, ' ').split('\n')
-  for (const [outcome, codes] of Object.entries(ITEM_STATUS)) {
-    const row = `| \`${outcome}\` | \`${codes['v1.0']}\` | \`${codes['v1.1']}\` |`
+test('the page on errors lists every reason of a refusal with its codes', () => {
+  const lines = (pages.get('docs/reference/errors.md') ?? '').replaceAll(/ +/g, ' ').split('\n')
+  for (const reason of Object.keys(REFUSAL_REASONS) as RefusalReason[]) {
+    const row = `| \`${reason}\` | \`${ITEM_STATUS[reason]['v1.0']}\` | \`${ITEM_STATUS[reason]['v1.1']}\` |`
     expect(lines.filter((line) => line.startsWith(row))).toHaveLength(1)
   }
 })

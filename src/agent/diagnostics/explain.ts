@@ -15,6 +15,7 @@ import type {
   RequestedItem,
   AvailableBalance,
 } from '../../core/rules/decision.ts'
+import { ITEM_CHECKS, type ItemCheck, REFUSAL_REASONS } from '../../core/rules/refusal-reasons.ts'
 import { formulaRate } from '../../core/pricing/formula-rate.ts'
 import { rulingsFor } from '../../core/rules/rules.ts'
 import { policyDocument, policyOf } from '../../protocol/edge/policy-document.ts'
@@ -280,18 +281,14 @@ function refusalExplained({ correlationId, at, request, caller, code, message }:
   }
 }
 
-const ITEM_CHECKS = [
-  ['ITEM_NOT_RATED', 'a rate table in effect has the item with exactly this version'],
-  ['NO_USABLE_LINE_ITEM', 'an elastic, deployed line item in its window draws on a series that rates it'],
-  ['FORMULA_FAILED', 'its rate can be worked out'],
-  ['DENIED_BY_RULE', 'the actions of such a line item allow the requester'],
-  ['INSUFFICIENT_TOKENS', 'the pools of those line items hold enough'],
-  ['ALLOCATION_EXHAUSTED', '... also within the allocation of the action that allows'],
-  ['CONSUMPTION_LIMIT_REACHED', '... also within the consumption limit of the requester'],
-] as const
+const CHECK_NAMES = Object.keys(ITEM_CHECKS) as ItemCheck[]
 
-/** Reasons that replace a check's usual one. */
-const AT_CHECK: Readonly<Record<string, number>> = { CLOCK_UNDECIDED: 1, GRANT_EXHAUSTED: 4, GRANT_EXPIRED: 4 }
+/** A check that did not fail is shown with the first reason that it can give. */
+const REASON_OF_CHECK: ReadonlyMap<ItemCheck, string> = new Map(
+  Object.entries(REFUSAL_REASONS)
+    .map(([reason, { check }]) => [check, reason] as const)
+    .reverse(),
+)
 
 function explainedItem(
   compiled: CompiledPolicy,
@@ -304,12 +301,17 @@ function explainedItem(
   if (asked === undefined) throw new Error('invariant: one outcome per requested item')
   const { name: item, version } = asked
   const reason = outcome.outcome === 'REFUSED' ? outcome.reason : null
-  const failedAt = reason === null ? -1 : (AT_CHECK[reason] ?? ITEM_CHECKS.findIndex(([code]) => code === reason))
+  const failedAt = reason === null ? -1 : CHECK_NAMES.indexOf(REFUSAL_REASONS[reason].check)
   const evidence = itemEvidence(compiled, request, asked, reading, outcome)
-  const checkOrder = ITEM_CHECKS.map(([code, asks], at): Check => {
+  const checkOrder = CHECK_NAMES.map((name, at): Check => {
     const passed = failedAt < 0 || at < failedAt ? true : at === failedAt ? false : null
     const known = passed === null ? [] : (evidence[at] ?? [])
-    return { code: passed === false ? (reason ?? code) : code, asks, passed, evidence: known }
+    return {
+      code: passed === false ? (reason ?? name) : (REASON_OF_CHECK.get(name) ?? name),
+      asks: ITEM_CHECKS[name],
+      passed,
+      evidence: known,
+    }
   })
   const tokens = outcome.outcome === 'GRANTED' ? formatMicro(outcome.total) : '0'
   return { item, version, count: formatDecimal(asked.count), outcome: reason ?? outcome.outcome, tokens, checkOrder }

@@ -27,7 +27,6 @@ import {
   type RejectionDetail,
   REJECTION_DETAILS_MAX,
   type ChargeShare,
-  type RefusalReason,
   type RequestedItem,
   type Requester,
   type AvailableBalance,
@@ -35,6 +34,7 @@ import {
 } from './decision.ts'
 import { type FormulaFailure, formulaRate } from '../pricing/formula-rate.ts'
 import type { Action } from './policy.ts'
+import type { ItemCheck, RefusalReason } from './refusal-reasons.ts'
 import { type Rules, type Ruling, rulingsFor } from './rules.ts'
 
 /**
@@ -157,7 +157,7 @@ function ratesFor({ variables }: RequestedItem): (rate: CompiledRate) => FixedRa
 }
 
 /** The balance checks; each includes the ones before it. */
-type CapacityCheck = 'TOKENS' | 'ALLOCATION' | 'LIMIT'
+type CapacityCheck = Extract<ItemCheck, 'TOKENS' | 'ALLOCATION' | 'LIMIT'>
 const CAPACITY_CHECKS: readonly CapacityCheck[] = ['TOKENS', 'ALLOCATION', 'LIMIT']
 
 const CHECK_REASON: Readonly<Record<CapacityCheck, RefusalReason>> = {

@@ -5,6 +5,7 @@
 import type { AccountId, Posting } from '../accounts/account.ts'
 import type { Decimal, Micro } from '../pricing/amount.ts'
 import type { FormulaFailure, Variables } from '../pricing/formula-rate.ts'
+import type { RefusalReason } from './refusal-reasons.ts'
 
 export interface Requester {
   readonly type: string
@@ -56,23 +57,6 @@ export interface AvailableBalance {
 
 /** Returns the same balance for an account until the decision's postings are applied. */
 export type AvailableOf = (account: AccountId) => AvailableBalance
-
-/**
- * Why an item was refused, in check order. The last three replace a balance check if the device's grant, not the pool,
- * is used up, or if a restored cloud does not know whether the pool has enough.
- */
-export type RefusalReason =
-  | 'ITEM_NOT_RATED'
-  | 'NO_USABLE_LINE_ITEM'
-  | 'CLOCK_UNDECIDED'
-  | 'FORMULA_FAILED'
-  | 'DENIED_BY_RULE'
-  | 'INSUFFICIENT_TOKENS'
-  | 'ALLOCATION_EXHAUSTED'
-  | 'CONSUMPTION_LIMIT_REACHED'
-  | 'GRANT_EXHAUSTED'
-  | 'GRANT_EXPIRED'
-  | 'POOL_IN_RECOVERY'
 
 export interface ChargeShare {
   readonly lineItemId: string

@@ -1,6 +1,7 @@
 import { type AccountId, type Posting, parseAccount } from '../accounts/account.ts'
 import type { Mode } from './decide.ts'
-import type { Decision, ChargeShare, RefusalReason } from './decision.ts'
+import type { Decision, ChargeShare } from './decision.ts'
+import { isShortage } from './refusal-reasons.ts'
 import type { Need } from '../accounts/grant.ts'
 
 export function payingAccounts({ postings }: Decision): (share: ChargeShare) => readonly AccountId[] {
@@ -30,16 +31,8 @@ export function needsOf(decision: Decision, mode: Mode): readonly Need[] {
   })
 }
 
-const SHORT: ReadonlySet<string> = new Set<RefusalReason>([
-  'INSUFFICIENT_TOKENS',
-  'ALLOCATION_EXHAUSTED',
-  'CONSUMPTION_LIMIT_REACHED',
-  'GRANT_EXHAUSTED',
-  'GRANT_EXPIRED',
-])
-
 export function isShortItem(item: Decision['items'][number]): boolean {
-  return item.outcome === 'REFUSED' && SHORT.has(item.reason)
+  return item.outcome === 'REFUSED' && isShortage(item.reason)
 }
 
 export function isShort({ items }: Decision): boolean {

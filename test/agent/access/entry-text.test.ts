@@ -4,7 +4,8 @@ import { type AccessEntry, accessEntryText } from '../../../src/agent/access/ent
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { type Decimal, formatDecimal } from '../../../src/core/pricing/amount.ts'
 import type { Variables } from '../../../src/core/pricing/formula-rate.ts'
-import type { ItemOutcome, ChargeShare, RefusalReason, RequestedItem } from '../../../src/core/rules/decision.ts'
+import type { ItemOutcome, ChargeShare, RequestedItem } from '../../../src/core/rules/decision.ts'
+import type { RefusalReason } from '../../../src/core/rules/refusal-reasons.ts'
 import { type EntryBodyWire, entryBody } from '../../../src/protocol/edge/sync.ts'
 import { INSTANCE } from '../sync/fake-cloud.ts'
 

@@ -9,12 +9,12 @@ import type {
   ClockReading,
   ItemOutcome,
   ChargeShare,
-  RefusalReason,
   RequestedItem,
   Requester,
   AvailableBalance,
   AvailableOf,
 } from '../../../src/core/rules/decision.ts'
+import type { RefusalReason } from '../../../src/core/rules/refusal-reasons.ts'
 import type { Decimal } from '../../../src/core/pricing/amount.ts'
 import type { Posting } from '../../../src/core/accounts/account.ts'
 import type { Mode } from '../../../src/core/rules/decide.ts'
@@ -360,6 +360,7 @@ function shortageReason(payers: readonly Payer[], check: number): RefusalReason 
   })
   if (binding.some((balance) => balance.shortage === 'GRANT_EXPIRED')) return 'GRANT_EXPIRED'
   if (binding.some((balance) => balance.shortage === 'GRANT')) return 'GRANT_EXHAUSTED'
+  if (binding.some((balance) => balance.shortage === 'RECOVERY')) return 'POOL_IN_RECOVERY'
   return undefined
 }
 

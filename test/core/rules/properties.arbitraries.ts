@@ -341,7 +341,13 @@ const left: fc.Arbitrary<AvailableBalance['left']> = fc.oneof(
 const balances: fc.Arbitrary<readonly AvailableBalance[]> = fc.array(
   fc.record({
     left,
-    shortage: fc.constantFrom('POOL' as const, 'POOL' as const, 'GRANT' as const, 'GRANT_EXPIRED' as const),
+    shortage: fc.constantFrom(
+      'POOL' as const,
+      'POOL' as const,
+      'GRANT' as const,
+      'GRANT_EXPIRED' as const,
+      'RECOVERY' as const,
+    ),
   }),
   { minLength: 1, maxLength: 8 },
 )
