@@ -81,22 +81,26 @@ export class DeviceAudit {
       const name = `${owner.deviceId} ${owner.epoch} ${id}`
       const unlimited = this.#shared.spentUnlimited.get(name)
       if (isUnlimited === 1n || unlimited > 0n) {
-        if (spent <= granted + unlimited + cap) continue
-        throw new Violation(
-          'I5',
-          `${machine.name} has spent ${spent} of ${id}, of ${granted} granted and ${unlimited} while nothing limited it`,
-        )
+        if (spent > granted + unlimited + cap) {
+          throw new Violation(
+            'I5',
+            `${machine.name} has spent ${spent} of ${id}, of ${granted} granted and ${unlimited} while nothing limited it`,
+          )
+        }
+        // Once it is limited again, the rest is overspend.
+        if (isUnlimited === 1n || spent <= granted) continue
       }
       const above = spent - granted
-      const sum = id.startsWith('line/') ? overOfLine.add(lineOf(id), above) : above
-      if (ahead > 0n || sum > cap) {
+      const sum = unlimited === 0n && id.startsWith('line/') ? overOfLine.add(lineOf(id), above) : above
+      if (unlimited === 0n && (ahead > 0n || sum > cap)) {
         throw new Violation(
           'I5',
           `${machine.name} has spent ${spent} of ${id} and ${ahead} ahead, of ${granted} granted and ${cap} overspent`,
         )
       }
-      over.set(name, above)
-      const more = above - (overBefore?.get(name) ?? 0n)
+      const overspent = above < cap ? above : cap
+      over.set(name, overspent)
+      const more = overspent - (overBefore?.get(name) ?? 0n)
       // The pool must cover it.
       if (isNew && more > 0n) this.#shared.exposure.add(id, more)
     }

@@ -20,6 +20,7 @@ export class SettledAudit {
   readonly #shared: SharedState
   readonly #settleAfterMs: number
   readonly #heardAt = new Map<string, number>()
+  readonly #lastSeq = new Map<string, number>()
   #settled: ReadonlySet<string> = new Set()
 
   constructor(shared: SharedState, settleAfterMs: number) {
@@ -27,8 +28,12 @@ export class SettledAudit {
     this.#settleAfterMs = settleAfterMs
   }
 
-  heard(deviceId: string, epoch: number): void {
-    this.#heardAt.set(`${deviceId} ${epoch}`, this.#shared.now())
+  /** Old segments of a restored device do not show that its epoch is still in use. */
+  heard(deviceId: string, epoch: number, seq: number): void {
+    const name = `${deviceId} ${epoch}`
+    if (seq <= (this.#lastSeq.get(name) ?? 0)) return
+    this.#lastSeq.set(name, seq)
+    this.#heardAt.set(name, this.#shared.now())
   }
 
   /** No device is settled before the configured inactivity. What a restored backup had settled was judged when that happened. */

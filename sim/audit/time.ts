@@ -42,7 +42,7 @@ export class TimeAudit {
     const { seq, grant } = call
     const { database } = machine.deps.disk
     const { deviceId, epoch } = ownerOf(database)
-    if (deviceId !== null) this.#settled.heard(deviceId, epoch)
+    if (deviceId !== null) this.#settled.heard(deviceId, epoch, seq)
     if (deviceId === null || grant === null) return
     this.#shared.grants.set(machine.name, { takenAtOn: machine.onFor, lifetimeMs: grant.lifetimeMs, hiddenMs: 0 })
     const name = `${deviceId} ${epoch} ${seq}`
