@@ -123,11 +123,18 @@ export class PoolAudit {
     const exposed = this.#shared.exposure.get(name)
     const overspend = this.#shared.overspendCap(lineOf(account)) * (this.#shared.copies.get(device_id) ?? 1n)
     const unlimited = this.#shared.spentUnlimited.get(name)
-    if (spent <= granted - returned + exposed + overspend + unlimited) return
+    if (spent <= granted - returned + exposed + overspend + unlimited + this.#grantedToNamesake(row)) return
     throw new Violation(
       'I2',
       `${spent} were spent by ${name}, of ${granted - returned} granted, ${exposed} exposed and ${overspend} overspent`,
     )
+  }
+
+  /** A restored cloud can reuse an epoch number that a damaged ledger has forgotten too: two epochs, one name. */
+  #grantedToNamesake(row: DeviceAccountRow): bigint {
+    const before = this.#shared.heldBefore.get(nameOf(row))
+    if (before === undefined || !this.#shared.damaged.has(row.device_id)) return 0n
+    return before.granted < row.granted ? before.granted : row.granted
   }
 
   /** Tokens released without evidence may turn out to be spent. */
