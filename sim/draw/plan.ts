@@ -41,6 +41,9 @@ const rare: ReadonlySet<FaultKind> = new Set([
   'recovery-overridden',
 ])
 
+/** Random streams that are not named after their kind. A known seed depends on the name. */
+const STREAM: Partial<Record<FaultKind, string>> = { 'overspend-cap': 'arrears-cap' }
+
 /** Probability of kinds with their own random stream: other seeds stay unchanged. */
 const apart: Partial<Record<FaultKind, number>> = {
   'twin-restore-untold': 0.15,
@@ -98,7 +101,7 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
     return drawn || options.always?.includes(kind) === true
   })
   for (const kind of chosen) {
-    const stream = random.stream(kind)
+    const stream = random.stream(STREAM[kind] ?? kind)
     const most =
       kind === 'crowd' ? 1 : rare.has(kind) ? 3 : Math.max(2, ((often[kind] ?? 3) * site.devices * options.hours) / 10)
     const count = Math.round(stream.spread(1, most))
