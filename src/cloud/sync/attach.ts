@@ -53,7 +53,13 @@ export async function attach(
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, before }
     // Signing has no side effects, so a rerun of the transaction is harmless.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
-    const made = { ...newEpoch(deviceId, number, moment), nonce: request.nonce, attachAnswer: answer }
+    const made: Epoch = {
+      ...newEpoch(deviceId, number, moment),
+      nonce: request.nonce,
+      attachAnswer: answer,
+      // The device may still use tokens by rules that the cloud has lost.
+      grantsForgotten: await isRecovering(tx, device),
+    }
     await tx.edge.epochs.insert(isOver ? fenced(made, 'TERMINATED', moment) : made)
     await tx.edge.devices.save({ ...device, epoch: number, software: request.software, backlog: 0 })
     return answer
@@ -95,6 +101,11 @@ async function refuseTooMany(tx: Transaction, deviceId: string, most: number, no
   throw new CodedError('ATTACH_TOO_OFTEN', `This device has attached ${recent.length} times within an hour.`, {
     details: { deviceId, retryAfterMs },
   })
+}
+
+async function isRecovering(tx: Transaction, { instanceIds }: Device): Promise<boolean> {
+  const underWay = await tx.edge.recoveries.underWay()
+  return underWay.some(({ instanceId }) => instanceIds.includes(instanceId))
 }
 
 /** Above every epoch that the device ever had, of which a restored cloud knows fewer. */

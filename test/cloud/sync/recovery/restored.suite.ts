@@ -217,6 +217,14 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       await expect(twin.sync(three.device.id, three.next.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
     })
 
+    it('bills the overspend of an epoch that began during the recovery, by an offline policy that it has forgotten', async () => {
+      await restore(0n)
+      const device = await TestDevice.join(twin)
+      device.chargeInOverspend(charge(50n))
+      expect(await device.sync()).toMatchObject({ outcome: 'MERGED' })
+      expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 50n })
+    })
+
     it('bills the use of an allocation and of a limit that it has forgotten with the rules', async () => {
       const forgotten = [
         actionAccount(INSTANCE, 'ACT-1', '5f2a'),
