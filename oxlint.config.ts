@@ -1,6 +1,7 @@
 // The lint rules: type-aware everywhere, and two rules of the project on top. Code that decides (core, protocol, settings
 // and the capabilities of agent and cloud) takes time, randomness and ids as arguments, and only programs for people write to the console.
 import { defineConfig } from 'oxlint'
+import { injectIt } from './scripts/lint-rules.ts'
 
 const deciding = ['src/core/**/*.ts', 'src/protocol/**/*.ts', 'src/settings/**/*.ts', 'src/{agent,cloud}/*/**/*.ts']
 const adapters = ['src/{agent,cloud}/platform/**', 'src/cloud/http/**', 'src/cloud/storage/{sql,sqlite,postgres}/**']
@@ -17,7 +18,6 @@ const forPeople = [
   'bin/**',
 ]
 
-const injectIt = 'is ambient: take it as an argument (a clock, a timer, a source of ids).'
 const ambientGlobals = [
   'setTimeout',
   'setInterval',

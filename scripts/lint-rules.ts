@@ -10,7 +10,7 @@ interface Named {
 }
 type Node = Record<'callee' | 'property' | 'imported', Named> & { arguments: unknown[] }
 
-const injectIt = 'is ambient: take it as an argument (a clock, a source of ids).'
+export const injectIt = 'is ambient: take it as an argument (a clock, a timer, a source of ids).'
 const randomness = new Set([
   'randomUUID',
   'randomBytes',

@@ -478,7 +478,7 @@ export const CHECKS: readonly Check[] = [
       if (open)
         return fail(
           describeFile(key),
-          'Run chmod 600 on it, or run doctor --fix: whoever can read the key can act as the device.',
+          'Run chmod 600 on it, or run doctor --fix: any user who can read the key can act as the device.',
         )
       return key.problem === null
         ? ok(describeFile(key))
