@@ -1,5 +1,7 @@
 // Every test file runs in a process of its own, so that none can lean on what another left behind.
+// `--project unit` runs the tests of single parts, which need no server, no browser and no second process.
 // TALLYGATE_TEST_REPORT names a file that receives the results as JSON as well.
+import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitest/config'
 import { SkippedTests } from './test/support/skips.ts'
@@ -9,9 +11,21 @@ const report = process.env['TALLYGATE_TEST_REPORT']
 // Many tests start the program, whose modules are compiled but once this way: a good third of what such tests take.
 process.env['NODE_COMPILE_CACHE'] ??= fileURLToPath(new URL('node_modules/.cache/compiled', import.meta.url))
 
+/** Tests that need a server, a browser or a second process say so in their names. */
+const ALONE = '**/!(*.postgres|*.mosquitto|*.chromium|*.process).test.ts'
+const UNIT = [
+  `test/{client,core,protocol,settings}/${ALONE}`,
+  `test/agent/{access,diagnostics,keys,ledger,policy,runtime,sessions,sync}/${ALONE}`,
+  `test/cloud/{accounts,devices,policy,runtime,service-api,sessions,sync,usage}/${ALONE}`,
+]
+
 export default defineConfig({
   test: {
-    include: ['test/**/*.test.ts'],
+    projects: [
+      { extends: true, test: { name: 'unit', include: UNIT } },
+      { extends: true, test: { name: 'whole', include: ['test/**/*.test.ts'], exclude: UNIT } },
+    ],
+    maxWorkers: availableParallelism(),
     environment: 'node',
     pool: 'forks',
     isolate: true,
