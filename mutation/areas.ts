@@ -68,13 +68,7 @@ export const AREAS: readonly Area[] = [
     name: 'agent-callers',
     title: 'Agent: clock, callers and repeated requests',
     target: 80,
-    mutate: agent(
-      'runtime/clock',
-      'access/idempotency-cache',
-      'access/recent-of-each',
-      'access/application-session',
-      'access/callers/*',
-    ),
+    mutate: agent('runtime/clock', 'access/idempotency-cache', 'access/callers/*'),
     tests: tests(
       'agent/runtime/clock',
       'agent/access/idempotency-cache',

@@ -182,12 +182,10 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['made.session.charge === null', 'Without a charge its epoch is not used.'],
     [/^this\.#cancelLook|^!?this\.#isStopped$/, 'A check after the end does nothing.'],
   ],
-  'src/agent/access/callers/bucket.ts': [
+  'src/agent/access/callers/callers.ts': [
     [/^level < full|^this\.#level > full/, 'At the limit both branches give the same.'],
     [/^lacking/, 'If no amount is lacking, the rounding also gives 0.'],
     ['passed <= 0', 'If no time has passed, nothing is added.'],
-  ],
-  'src/agent/access/callers/callers.ts': [
     ['limits.length === 0', 'A shortcut: without limits, no limit matches the caller.'],
     ['oldest !== undefined', 'If there are too many, there is an oldest one.'],
     ['owner === null', 'No value is stored under null.'],

@@ -33,10 +33,12 @@ export const STACKS: Readonly<Record<FloorStack, Stack>> = {
       waitingMax: 4_096,
       connectionsMax: 1_024,
       requestTimeoutMs: 30_000,
-      access: () =>
-        new Promise((resolve) => {
-          record(() => resolve(granted))
-        }),
+      access: {
+        request: () =>
+          new Promise((resolve) => {
+            record(() => resolve(granted))
+          }),
+      },
       status: () => {
         throw new Error('the floor has no status')
       },

@@ -221,7 +221,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     waitingMax: settings.socket.waitingMax,
     connectionsMax: settings.socket.connectionsMax,
     requestTimeoutMs: settings.socket.requestTimeout,
-    access: (call) => agent.access.request(call),
+    access: agent.access,
     sessions: agent.sessions,
     callers: { identify: openPeerCredentials(), rules: agent.callers },
     status: agent.status,

@@ -105,7 +105,7 @@ describe('the page on the local API', () => {
   })
 
   it('names every call that the socket answers to', async () => {
-    const text = readFileSync(new URL('src/agent/platform/socket/routes.ts', root), 'utf8')
+    const text = readFileSync(new URL('src/agent/platform/socket/parse-request.ts', root), 'utf8')
     for (const operation of text.matchAll(/'(POST|GET|PUT|DELETE) (sessions|session|heartbeat)'/g)) {
       const path =
         { sessions: 'sessions`', session: 'sessions/{id}`', heartbeat: 'heartbeat`' }[operation[2] ?? ''] ?? ''

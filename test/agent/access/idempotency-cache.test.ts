@@ -1,7 +1,10 @@
 import { describe, expect, it } from 'vitest'
-import { applicationSession, ownerOf } from '../../../src/agent/access/application-session.ts'
-import { RecentOfEach } from '../../../src/agent/access/recent-of-each.ts'
-import { IdempotencyCache } from '../../../src/agent/access/idempotency-cache.ts'
+import {
+  applicationSession,
+  ownerOf,
+  RecentOfEach,
+  IdempotencyCache,
+} from '../../../src/agent/access/idempotency-cache.ts'
 
 const answer = (session: string, n: number, requestHash = `h${n}`) => ({
   session,

@@ -3,14 +3,13 @@
  * Names are resolved once, at start; an unknown name is a configuration error.
  */
 import { CodedError } from '../../../protocol/errors.ts'
-import type { Caller } from './caller.ts'
 
 export interface Names {
   user(name: string): number | undefined
   group(name: string): number | undefined
 }
 
-export type CallerSelector = (caller: Caller) => boolean
+export type CallerSelector = (caller: { readonly uid: number; readonly gids: readonly number[] }) => boolean
 
 const ONE = /^(user|uid|group|gid):([^\s:,;]+)$/
 

@@ -3,30 +3,11 @@
  * server. For any other request, the connection and all its bytes move to Node's server for good, so no message is
  * parsed twice or kept half-read here.
  */
+import type { Server } from 'node:http'
 import type { Socket } from 'node:net'
-import type { CodedError } from '../../../protocol/errors.ts'
-import { type FastPathHead, fastPathHead } from './fast-path-head.ts'
-import type { Reply } from './reply.ts'
-import { KnownBodies } from './known-bodies.ts'
-import { replyText } from './reply-text.ts'
-import { type JsonBody, headerRefusal } from './request-body.ts'
-
-export interface FastPathOptions {
-  readonly bodyBytesMax: number
-  /** Idle timeout, ms. */
-  readonly keepAliveMs: number
-  /** Handles one request; calls back once with the reply. */
-  readonly take: (
-    head: FastPathHead,
-    body: JsonBody | CodedError,
-    done: (reply: Reply) => void,
-    connection: Socket,
-  ) => void
-  /** Whether to close connections after the next reply. */
-  readonly isStopping: () => boolean
-  /** Moves the connection to Node's server. */
-  readonly handOver: (socket: Socket) => void
-}
+import { type Reply, STOPPING, replyText } from './reply.ts'
+import type { AccessHead, RequestHandler } from './request-handler.ts'
+import { KnownBodies, headerRefusal, route } from './parse-request.ts'
 
 const HEAD_END = Buffer.from('\r\n\r\n')
 
@@ -34,21 +15,42 @@ const HEAD_END = Buffer.from('\r\n\r\n')
 const HEADS_MAX = 256
 const HEAD_BYTES_MAX = 2_048
 
-export class FastPath {
-  readonly #options: FastPathOptions
-  readonly #heads = new Map<string, FastPathHead>()
-  readonly #bodies = new KnownBodies()
-  readonly #connections = new Set<Connection>()
+export interface FastPathOptions {
+  readonly bodyBytesMax: number
+  /** Idle timeout, ms. */
+  readonly keepAliveMs: number
+}
 
-  constructor(options: FastPathOptions) {
-    this.#options = options
+/** Takes the new connections of Node's server. */
+export class FastPath {
+  readonly options: FastPathOptions
+  readonly handler: Pick<RequestHandler, 'phase' | 'admits' | 'access'>
+  readonly bodies = new KnownBodies()
+  readonly #heads = new Map<string, FastPathHead>()
+  readonly #connections = new Set<Connection>()
+  readonly #server: Server
+  readonly #toServer: readonly ((this: Server, socket: Socket) => void)[]
+
+  constructor(server: Server, handler: FastPath['handler'], options: FastPathOptions) {
+    this.#server = server
+    this.handler = handler
+    this.options = options
+    this.#toServer = server.listeners('connection')
+    server.removeAllListeners('connection').on('connection', this.#enter)
   }
 
-  readonly enter = (socket: Socket): void => {
-    const connection = new Connection(socket, this.#options, this.#headOf, this.#bodies, (left) =>
-      this.#connections.delete(left),
-    )
-    this.#connections.add(connection)
+  readonly #enter = (socket: Socket): void => {
+    if (this.handler.admits(socket)) this.#connections.add(new Connection(socket, this))
+    else socket.destroy()
+  }
+
+  leave(connection: Connection): void {
+    this.#connections.delete(connection)
+  }
+
+  /** Moves a connection to Node's server. */
+  handOver(socket: Socket): void {
+    for (const listener of this.#toServer) listener.call(this.#server, socket)
   }
 
   /** Whether a connection exists that has not sent a request yet. */
@@ -64,7 +66,7 @@ export class FastPath {
     for (const connection of this.#connections) connection.close()
   }
 
-  readonly #headOf = (text: string): FastPathHead | undefined => {
+  headOf(text: string): FastPathHead | undefined {
     const known = this.#heads.get(text)
     if (known !== undefined) return known
     const head = fastPathHead(text)
@@ -78,10 +80,7 @@ export class FastPath {
 
 class Connection {
   readonly #socket: Socket
-  readonly #options: FastPathOptions
-  readonly #headOf: (text: string) => FastPathHead | undefined
-  readonly #bodies: KnownBodies
-  readonly #onLeft: (connection: Connection) => void
+  readonly #path: FastPath
   /** No data received yet. */
   isNew = true
   #isBusy = false
@@ -89,21 +88,12 @@ class Connection {
   #early: Buffer | null = null
   #hasEnded = false
 
-  constructor(
-    socket: Socket,
-    options: FastPathOptions,
-    headOf: (text: string) => FastPathHead | undefined,
-    bodies: KnownBodies,
-    onLeft: (connection: Connection) => void,
-  ) {
+  constructor(socket: Socket, path: FastPath) {
     this.#socket = socket
-    this.#options = options
-    this.#headOf = headOf
-    this.#bodies = bodies
-    this.#onLeft = onLeft
+    this.#path = path
     socket.on('data', this.#onData).on('end', this.#onEnd).on('error', this.#onError).on('close', this.#onClose)
     socket.on('timeout', this.#onSilence)
-    socket.setTimeout(options.keepAliveMs)
+    socket.setTimeout(path.options.keepAliveMs)
   }
 
   close(): void {
@@ -121,37 +111,41 @@ class Connection {
       this.#socket.pause()
       return
     }
+    const { handler, options, bodies } = this.#path
     const headEnd = bytes.indexOf(HEAD_END)
     const head =
-      headEnd < 0 || headEnd > HEAD_BYTES_MAX ? undefined : this.#headOf(bytes.toString('latin1', 0, headEnd))
+      headEnd < 0 || headEnd > HEAD_BYTES_MAX ? undefined : this.#path.headOf(bytes.toString('latin1', 0, headEnd))
     const bodyStart = headEnd + HEAD_END.length
     if (
       head === undefined ||
       bytes.length !== bodyStart + head.bodyBytes ||
-      headerRefusal(head.headers, this.#options.bodyBytesMax) !== null
+      headerRefusal(head.headers, options.bodyBytesMax) !== null
     ) {
       this.#handOver(bytes)
       return
     }
     this.#isBusy = true
-    this.#options.take(head, this.#bodies.parse(bytes.subarray(bodyStart)), this.#answer, this.#socket)
+    const body = bodies.parse(bytes.subarray(bodyStart))
+    if (handler.phase === 'STOPPING') this.#answer(STOPPING)
+    else handler.access(head, body, this.#socket, this.#answer)
   }
 
   readonly #answer = (reply: Reply): void => {
     const socket = this.#socket
     this.#isBusy = false
-    const isLast = this.#hasEnded || this.#options.isStopping()
-    socket.write(replyText(reply, isLast ? null : this.#options.keepAliveMs))
+    const { handler, options } = this.#path
+    const isLast = this.#hasEnded || handler.phase !== 'SERVING'
+    socket.write(replyText(reply, isLast ? null : options.keepAliveMs))
     if (isLast) socket.end()
     else if (this.#early !== null) this.#handOver(this.#early)
   }
 
   #handOver(bytes: Buffer): void {
     const socket = this.#socket
-    this.#onLeft(this)
+    this.#path.leave(this)
     socket.off('data', this.#onData).off('end', this.#onEnd).off('error', this.#onError).off('close', this.#onClose)
     socket.setTimeout(0).off('timeout', this.#onSilence)
-    this.#options.handOver(socket)
+    this.#path.handOver(socket)
     socket.unshift(bytes)
     socket.resume()
   }
@@ -167,5 +161,48 @@ class Connection {
     this.#socket.destroy()
   }
 
-  readonly #onClose = (): void => this.#onLeft(this)
+  readonly #onClose = (): void => this.#path.leave(this)
+}
+
+export interface FastPathHead extends AccessHead {
+  /** Names in lower case. A repeated header makes the head unusual. */
+  readonly headers: Readonly<Record<string, string>>
+  readonly bodyBytes: number
+}
+
+const REQUEST_LINE = /^POST (\/[\x21-\x7e]*) HTTP\/1\.1$/
+const HEADER = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e]*)$/
+const LENGTH = /^\d{1,9}$/
+
+/** Headers that change the message framing or the connection. */
+const FRAMING = [
+  'transfer-encoding',
+  'trailer',
+  'te',
+  'upgrade',
+  'expect',
+  'keep-alive',
+  'proxy-connection',
+  'http2-settings',
+]
+
+/** Undefined for anything but a plain access request with a known body length on a keep-alive connection. */
+export function fastPathHead(text: string): FastPathHead | undefined {
+  const [requestLine = '', ...lines] = text.split('\r\n')
+  const url = REQUEST_LINE.exec(requestLine)?.[1]
+  if (url === undefined) return undefined
+  const target = route('POST', url)
+  if (target.to !== 'access') return undefined
+  const headers: Record<string, string> = Object.create(null) as Record<string, string>
+  for (const line of lines) {
+    const [, name, value] = HEADER.exec(line) ?? []
+    if (name === undefined || value === undefined) return undefined
+    const key = name.toLowerCase()
+    if (key in headers) return undefined
+    headers[key] = value.trimEnd()
+  }
+  const { host, connection = 'keep-alive', 'content-length': length = '' } = headers
+  if (host === undefined || connection.toLowerCase() !== 'keep-alive' || !LENGTH.test(length)) return undefined
+  if (FRAMING.some((name) => name in headers)) return undefined
+  return { target, headers, bodyBytes: Number(length) }
 }

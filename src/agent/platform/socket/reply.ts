@@ -1,4 +1,5 @@
-/** A response of the socket, before the fast path or Node's server writes it. */
+/** The responses of the socket: contents, and the text of those that bypass Node's server. */
+import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { CORRELATION_HEADER } from '../../../protocol/local/decision.ts'
 import type { AccessAnswer } from '../../access/access.ts'
@@ -43,3 +44,67 @@ function retryAfter({ details: { retryAfterMs } }: CodedError): number {
 function refusalBody({ code, message }: Pick<CodedError, 'code' | 'message'>): string {
   return JSON.stringify({ message, code })
 }
+
+/** Serializes a whole HTTP response.
+ *
+ * @param keepAliveMs idle timeout; null: close after this response
+ */
+export function replyText({ status, headers, body }: Reply, keepAliveMs: number | null): string {
+  let text = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n`
+  for (let index = 0; index < headers.length; index += 2)
+    text += `${headers[index] ?? ''}: ${headers[index + 1] ?? ''}\r\n`
+  text +=
+    keepAliveMs === null
+      ? 'Connection: close\r\n'
+      : `Connection: keep-alive\r\nKeep-Alive: timeout=${Math.floor(keepAliveMs / 1000)}\r\n`
+  return `${text}\r\n${body}`
+}
+
+export const NOWHERE = refused(new CodedError('NOT_FOUND', 'no such path for this method'))
+export const STOPPING = refused(new CodedError('STOPPING', 'the agent is shutting down'))
+
+/** HTTP/1.1 requires a Host header; its value does not matter on a Unix socket. Null: the request is fine. */
+export function hostRefusal({ httpVersionMajor, httpVersionMinor, headers }: IncomingMessage): Reply | null {
+  const needsHost = httpVersionMajor === 1 && httpVersionMinor >= 1
+  return needsHost && headers.host === undefined ? NO_HOST : null
+}
+
+export function expectationRefusal({ headers: { expect = '' } }: IncomingMessage): Reply {
+  const shown = JSON.stringify(expect.slice(0, SHOWN_CHARACTERS))
+  return refused(new CodedError('EXPECTATION_UNKNOWN', `Expect: ${shown} is not supported; only 100-continue is`))
+}
+
+/** @param cause error code of Node's HTTP parser or timeout */
+export function brokenRefusal(cause: string | undefined): Reply {
+  switch (cause) {
+    case 'HPE_HEADER_OVERFLOW':
+      return HEADERS_TOO_LARGE
+    case 'ERR_HTTP_REQUEST_TIMEOUT':
+      return TOO_SLOW
+    default:
+      return NO_HTTP
+  }
+}
+
+export const NO_TUNNEL = refused(
+  new CodedError(
+    'NOT_FOUND',
+    'CONNECT is not supported: the agent is not a proxy. Send the request to one of its own paths',
+  ),
+)
+
+const SHOWN_CHARACTERS = 100
+
+const NO_HOST = refused(
+  new CodedError(
+    'BAD_REQUEST',
+    'the Host header is missing, and HTTP/1.1 requires it. Any value works, such as localhost',
+  ),
+)
+const HEADERS_TOO_LARGE = refused(
+  new CodedError('HEADERS_TOO_LARGE', 'the request line and headers together exceed 16 KiB'),
+)
+const TOO_SLOW = refused(
+  new CodedError('REQUEST_TOO_SLOW', 'the request did not arrive in time. See socket.request_timeout'),
+)
+const NO_HTTP = refused(new CodedError('BAD_REQUEST', 'this is not a valid HTTP/1.1 request'))

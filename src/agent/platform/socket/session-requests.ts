@@ -21,10 +21,8 @@ import { sha256 } from '../../../protocol/signing.ts'
 import type { CallerQuota } from '../../access/callers/callers.ts'
 import type { KeptSession } from '../../sessions/kept-session.ts'
 import type { SessionAnswer, Sessions } from '../../sessions/sessions.ts'
-import { idempotencyKeyOf } from './idempotency-key.ts'
+import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
 import { type Reply, granted, plain } from './reply.ts'
-import type { JsonBody } from './request-body.ts'
-import type { Route } from './routes.ts'
 
 export type SessionService = Pick<
   Sessions,

@@ -28,7 +28,7 @@ import type {
   StoredGrant,
   StoredPolicy,
 } from '../../ledger/journal.ts'
-import { RecentOfEach } from '../../access/recent-of-each.ts'
+import { RecentOfEach } from '../../access/idempotency-cache.ts'
 import type { AccountMove, Batch, FoundEntry, JournalLimits, PreparedSeal } from './journal-calls.ts'
 import {
   type AccountRow,

@@ -5,7 +5,7 @@
 import type { Socket } from 'node:net'
 import koffi from 'koffi'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { Caller } from '../../access/callers/caller.ts'
+import type { Caller } from '../../access/callers/callers.ts'
 
 const SOL_SOCKET = 1
 const SO_PEERCRED = 17

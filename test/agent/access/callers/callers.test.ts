@@ -7,9 +7,7 @@ import fc from '../../../support/fast-check.ts'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { systemNames } from '../../../../src/agent/platform/system/names.ts'
 import { openPeerCredentials } from '../../../../src/agent/platform/system/peer-credentials.ts'
-import { Bucket } from '../../../../src/agent/access/callers/bucket.ts'
-import type { Caller } from '../../../../src/agent/access/callers/caller.ts'
-import { type CallerSettings, Callers } from '../../../../src/agent/access/callers/callers.ts'
+import { Bucket, type Caller, type CallerSettings, Callers } from '../../../../src/agent/access/callers/callers.ts'
 
 const OWN = 990
 const anna: Caller = { uid: 1_000, gids: [1_000, 50], pid: 7 }

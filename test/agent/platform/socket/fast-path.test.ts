@@ -1,11 +1,12 @@
 // Both ways through the socket: a request that comes in one piece takes the fast path, the same bytes in two pieces take
 // Node's server. Nobody may be able to tell the difference.
 import { once } from 'node:events'
-import { type Server, type Socket, connect, createServer } from 'node:net'
+import { createServer } from 'node:http'
+import { type Socket, connect } from 'node:net'
 import { join } from 'node:path'
 import fc from '../../../support/fast-check.ts'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { FastPath } from '../../../../src/agent/platform/socket/fast-path.ts'
+import { FastPath, fastPathHead } from '../../../../src/agent/platform/socket/fast-path.ts'
 import { plain } from '../../../../src/agent/platform/socket/reply.ts'
 import { type SocketServer, openSocket } from '../../../../src/agent/platform/socket/server.ts'
 import type { AccessAnswer, AccessCall } from '../../../../src/agent/access/access.ts'
@@ -34,9 +35,11 @@ class Echo {
       waitingMax: 100,
       connectionsMax: 100,
       requestTimeoutMs: 5_000,
-      access: (call) => {
-        this.calls.push(call)
-        return answer?.(call) ?? Promise.resolve(echoed(call))
+      access: {
+        request: (call) => {
+          this.calls.push(call)
+          return answer?.(call) ?? Promise.resolve(echoed(call))
+        },
       },
       status: () => ({ version: '0.0.0' }) as never,
       onFault: () => undefined,
@@ -190,16 +193,15 @@ describe('a request in one piece', () => {
 })
 
 describe('a connection', () => {
-  async function laneWith(keepAliveMs: number, take: ConstructorParameters<typeof FastPath>[0]['take']) {
+  async function laneWith(keepAliveMs: number, access: FastPath['handler']['access']) {
     const path = join(temporaryDirectory(), 'lane.sock')
-    const fastPath = new FastPath({
-      bodyBytesMax: 1_000,
-      keepAliveMs,
-      take,
-      isStopping: () => false,
-      handOver: () => undefined,
-    })
-    const server: Server = createServer({ allowHalfOpen: true }, fastPath.enter).listen(path)
+    const server = createServer()
+    const fastPath = new FastPath(
+      server,
+      { phase: 'SERVING', admits: () => true, access },
+      { bodyBytesMax: 1_000, keepAliveMs },
+    )
+    server.listen(path)
     await once(server, 'listening')
     onTestFinished(() => {
       fastPath.closeAll()
@@ -216,7 +218,7 @@ describe('a connection', () => {
 
   it('that waits for its answer is not silent', async () => {
     const gate = Promise.withResolvers<undefined>()
-    const path = await laneWith(20, (_head, _body, done) => {
+    const path = await laneWith(20, (_head, _body, _connection, done) => {
       void gate.promise.then(() => done(plain('{"late":true}')))
     })
     const silent = connect(path)
@@ -226,6 +228,63 @@ describe('a connection', () => {
     await once(silent, 'close')
     gate.resolve(undefined)
     expect(bodyOf((await answers(waiting, 1))[0] ?? '')).toEqual({ late: true })
+  })
+})
+
+describe('the head of a plain access request', () => {
+  const lines = [`POST ${PATH} HTTP/1.1`, 'Host: x', 'Content-Type: application/json', 'Content-Length: 12']
+  const headWith = (...more: string[]): string => [...lines, ...more].join('\r\n')
+
+  it('is understood', () => {
+    const understood = fastPathHead(headWith('Accept: */*', 'X-Tallygate-Session:app 1 ', 'connection: Keep-Alive'))
+    expect(understood).toMatchObject({
+      target: { to: 'access', apiVersion: 'v1.0', instanceId: INSTANCE },
+      bodyBytes: 12,
+    })
+    expect({ ...understood?.headers }).toEqual({
+      host: 'x',
+      'content-type': 'application/json',
+      'content-length': '12',
+      accept: '*/*',
+      'x-tallygate-session': 'app 1',
+      connection: 'Keep-Alive',
+    })
+  })
+
+  it('may have a header that is named like what every object has', () => {
+    expect(fastPathHead(headWith('__proto__: x', 'constructor: y'))?.headers).toMatchObject({ constructor: 'y' })
+  })
+
+  it.each([
+    ['another method', headWith().replace('POST', 'PUT')],
+    ['another version of HTTP', headWith().replace('HTTP/1.1', 'HTTP/1.0')],
+    ['another address', headWith().replace(PATH, '/livez')],
+    ['a whole URL', headWith().replace(PATH, `http://x${PATH}`)],
+    ['an instance that is none', headWith().replace(INSTANCE, 'x')],
+    ['two spaces', headWith().replace('POST ', 'POST  ')],
+    ['no host', headWith().replace('Host: x\r\n', '')],
+    ['no length', headWith().replace('\r\nContent-Length: 12', '')],
+    ['a negative length', headWith().replace('12', '-1')],
+    ['a length with a plus', headWith().replace('12', '+1')],
+    ['a length beyond all limits', headWith().replace('12', '9'.repeat(10))],
+    ['two lengths', headWith('content-length: 12')],
+    ['a header that comes twice', headWith('Accept: a', 'accept: b')],
+    ['chunks', headWith('Transfer-Encoding: chunked')],
+    ['an expectation', headWith('Expect: 100-continue')],
+    ['an upgrade', headWith('Upgrade: h2c')],
+    ['an end of the connection', headWith('Connection: close')],
+    ['a connection with options', headWith('Connection: keep-alive, te')],
+    ['a folded header', headWith('X-A: b', ' c')],
+    ['a space before the colon', headWith('X-A : b')],
+    ['a header without a name', headWith(': b')],
+    ['a header without a colon', headWith('X-A')],
+    ['a control character', headWith('X-A: a\u0001b')],
+    ['a bare line feed', headWith('X-A: a\nTransfer-Encoding: chunked')],
+    ['a bare carriage return', headWith('X-A: a\rb')],
+    ['bytes beyond ASCII', headWith('X-A: \u00e9')],
+    ['an empty line before it', `\r\n${headWith()}`],
+  ])('with %s is left to the general parser', (_what, text) => {
+    expect(fastPathHead(text)).toBeUndefined()
   })
 })
 

@@ -40,9 +40,11 @@ class Behind {
       waitingMax: 100,
       connectionsMax: 100,
       requestTimeoutMs: 5_000,
-      access: (call) => {
-        this.calls.push(call)
-        return this.answer(call)
+      access: {
+        request: (call) => {
+          this.calls.push(call)
+          return this.answer(call)
+        },
       },
       status: () => ({ version: '0.0.0' }) as ReturnType<SocketOptions['status']>,
       onFault: (error) => this.faults.push(error),

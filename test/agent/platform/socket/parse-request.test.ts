@@ -1,7 +1,6 @@
 import fc from '../../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
-import { KnownBodies } from '../../../../src/agent/platform/socket/known-bodies.ts'
-import { parseBody } from '../../../../src/agent/platform/socket/request-body.ts'
+import { KnownBodies, parseBody } from '../../../../src/agent/platform/socket/parse-request.ts'
 
 const bytesOf = (text: string): Buffer => Buffer.from(text, 'utf8')
 

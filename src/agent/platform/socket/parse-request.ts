@@ -1,0 +1,235 @@
+/**
+ * Parses a request of the socket: its path, its idempotency key, and its JSON body (content type, size, UTF-8 and
+ * nesting depth).
+ */
+import { isUtf8 } from 'node:buffer'
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
+import { CodedError } from '../../../protocol/errors.ts'
+import { AGENT_DECISIONS_PATH } from '../../../protocol/local/decision.ts'
+import { AGENT_LOG_PATH } from '../../../protocol/local/log.ts'
+import { AGENT_ROTATE_KEY_PATH } from '../../../protocol/local/rotate-key.ts'
+import { AGENT_STATUS_PATH } from '../../../protocol/local/status.ts'
+import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../../protocol/parse-json.ts'
+import type { ApiVersion } from '../../../protocol/service/status.ts'
+import { applicationSession } from '../../access/idempotency-cache.ts'
+
+/** Access requests use the service's own paths, so applications change only their base URL. */
+export type Route =
+  | { readonly to: 'access'; readonly apiVersion: ApiVersion; readonly instanceId: string }
+  | {
+      readonly to: 'session'
+      readonly apiVersion: ApiVersion
+      readonly operation: 'open' | 'list' | 'show' | 'request' | 'heartbeat' | 'close'
+      /** Lower case; empty for operations on no particular session. */
+      readonly sessionId: string
+    }
+  | { readonly to: 'status' }
+  | { readonly to: 'log' }
+  | { readonly to: 'rotate-key' }
+  /** The id is in lower case. */
+  | { readonly to: 'decision'; readonly correlationId: string }
+  | { readonly to: 'live' }
+  | { readonly to: 'nowhere' }
+  /** A path of an access request or session whose id is not a UUID. */
+  | { readonly to: 'malformed' }
+
+const ACCESS =
+  /^(?:(?:\/dynamicmonetization)?\/elastic\/api)?\/(v1\.[01])\/instances\/([^/?]+)\/access-request\/?(?:\?.*)?$/
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
+
+const SESSION =
+  /^(?:(?:\/dynamicmonetization)?(?:\/floating)?\/api)?\/(v1\.[01])\/sessions(?:\/([^/?]+)(\/heartbeat)?)?\/?(?:\?.*)?$/
+
+/** Origin in the absolute form that clients send to proxies. */
+const ORIGIN = /^https?:\/\/[^/?#]*(?=\/)/i
+
+const STATUS: Route = { to: 'status' }
+const LOG: Route = { to: 'log' }
+const ROTATE_KEY: Route = { to: 'rotate-key' }
+const LIVE: Route = { to: 'live' }
+const NOWHERE: Route = { to: 'nowhere' }
+const MALFORMED: Route = { to: 'malformed' }
+
+export function route(method: string, target: string): Route {
+  const url = target.startsWith('/') ? target : target.replace(ORIGIN, '')
+  const session = SESSION.exec(url)
+  if (session !== null) return sessionRoute(method, session)
+  if (method === 'POST') {
+    const match = ACCESS.exec(url)
+    if (match === null) return url === AGENT_ROTATE_KEY_PATH ? ROTATE_KEY : NOWHERE
+    const [, apiVersion, instanceId = ''] = match
+    if (!UUID.test(instanceId)) return MALFORMED
+    return { to: 'access', apiVersion: apiVersion as ApiVersion, instanceId: instanceId.toLowerCase() }
+  }
+  if (method !== 'GET' && method !== 'HEAD') return NOWHERE
+  const path = url.split('?', 1)[0]
+  if (path === AGENT_STATUS_PATH) return STATUS
+  if (path === AGENT_LOG_PATH) return LOG
+  if (path?.startsWith(AGENT_DECISIONS_PATH) === true) {
+    const correlationId = path.slice(AGENT_DECISIONS_PATH.length).toLowerCase()
+    return UUID.test(correlationId) ? { to: 'decision', correlationId } : MALFORMED
+  }
+  return path === '/livez' ? LIVE : NOWHERE
+}
+
+/** The service's session operations, by method and path kind. */
+const SESSION_OPERATIONS: Readonly<Record<string, Extract<Route, { to: 'session' }>['operation']>> = {
+  'POST sessions': 'open',
+  'GET sessions': 'list',
+  'GET session': 'show',
+  'PUT session': 'request',
+  'DELETE session': 'close',
+  'GET heartbeat': 'heartbeat',
+}
+
+function sessionRoute(method: string, [, apiVersion, sessionId, heartbeat]: RegExpExecArray): Route {
+  const what = heartbeat !== undefined ? 'heartbeat' : sessionId === undefined ? 'sessions' : 'session'
+  const operation = SESSION_OPERATIONS[`${method} ${what}`]
+  if (operation === undefined) return NOWHERE
+  if (sessionId !== undefined && !UUID.test(sessionId)) return MALFORMED
+  return {
+    to: 'session',
+    apiVersion: apiVersion as ApiVersion,
+    operation,
+    sessionId: sessionId?.toLowerCase() ?? '',
+  }
+}
+
+export interface JsonBody {
+  readonly text: string
+  readonly value: unknown
+}
+
+/**
+ * Calls back once with the body or a CodedError (MEDIA_TYPE_NOT_SUPPORTED, BODY_TOO_LARGE, BAD_JSON). Does not call back
+ * if the connection breaks first.
+ */
+export function readJson(
+  request: IncomingMessage,
+  bytesMax: number,
+  done: (result: JsonBody | CodedError) => void,
+): void {
+  const refusal = headerRefusal(request.headers, bytesMax)
+  if (refusal !== null) {
+    done(refusal)
+    return
+  }
+  let first: Buffer | undefined
+  let rest: Buffer[] | undefined
+  let length = 0
+  let isDone = false
+  request.on('data', (chunk: Buffer) => {
+    if (isDone) return
+    length += chunk.length
+    if (length > bytesMax) {
+      isDone = true
+      done(tooLarge(bytesMax))
+    } else if (first === undefined) first = chunk
+    else (rest ??= [first]).push(chunk)
+  })
+  request.on('end', () => {
+    if (isDone) return
+    isDone = true
+    done(parseBody(rest === undefined ? (first ?? EMPTY) : Buffer.concat(rest, length)))
+  })
+}
+
+const EMPTY = Buffer.alloc(0)
+
+/** Checks that need only the headers: MEDIA_TYPE_NOT_SUPPORTED or BODY_TOO_LARGE. */
+export function headerRefusal(
+  headers: Pick<IncomingHttpHeaders, 'content-type' | 'content-encoding' | 'content-length'>,
+  bytesMax: number,
+): CodedError | null {
+  const { 'content-type': type, 'content-encoding': encoding, 'content-length': length } = headers
+  if (type === undefined || !isJsonType(type)) {
+    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'send the body with Content-Type: application/json')
+  }
+  if (encoding !== undefined && encoding.toLowerCase() !== 'identity') {
+    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'send the body uncompressed, without Content-Encoding')
+  }
+  return length !== undefined && Number(length) > bytesMax ? tooLarge(bytesMax) : null
+}
+
+function isJsonType(type: string): boolean {
+  return type === 'application/json' || /^application\/json\s*(;\s*charset\s*=\s*"?utf-8"?\s*)?;?\s*$/i.test(type)
+}
+
+/** Returns BAD_JSON, or BAD_REQUEST for too deep nesting. */
+export function parseBody(bytes: Buffer): JsonBody | CodedError {
+  const text = jsonText(bytes)
+  if (text === undefined) return new CodedError('BAD_JSON', 'the body is not valid UTF-8')
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch (cause) {
+    return new CodedError('BAD_JSON', 'the body is not valid JSON', { cause })
+  }
+  if (isTooDeep(text, value))
+    return new CodedError('BAD_REQUEST', `the body is nested deeper than ${JSON_DEPTH_MAX} levels`)
+  return { text, value }
+}
+
+function tooLarge(bytesMax: number): CodedError {
+  return new CodedError('BODY_TOO_LARGE', `the body is larger than ${bytesMax} bytes`)
+}
+
+/** Bodies to cache. Longer ones rarely repeat. */
+const BODIES_MAX = 256
+const BODY_BYTES_MAX = 2_048
+
+/** Cache of parsed bodies, keyed by their bytes. Callers share the cached objects, so they must not change them. */
+export class KnownBodies {
+  readonly #known = new Map<string, JsonBody>()
+
+  /** Cached {@link parseBody}. */
+  parse(bytes: Buffer): JsonBody | CodedError {
+    if (bytes.length > BODY_BYTES_MAX || !isUtf8(bytes)) return parseBody(bytes)
+    const text = bytes.toString('utf8')
+    const known = this.#known.get(text)
+    if (known !== undefined) return known
+    const body = parseBody(bytes)
+    if (!('text' in body)) return body
+    if (this.#known.size >= BODIES_MAX) this.#known.clear()
+    this.#known.set(text, body)
+    return body
+  }
+}
+
+export interface IdempotencyKey {
+  /** The caller and its session name. */
+  readonly session: string
+  readonly n: number
+}
+
+/** Session name: visible ASCII. */
+const SESSION_NAME = /^[\x21-\x7e]{1,128}$/
+const REQUEST_NUMBER = /^[1-9]\d{0,14}$/
+
+/**
+ * Reads the idempotency key from the headers. Keys are scoped to the caller: a caller that uses another caller's
+ * session name gets none of its responses and uses none of its numbers.
+ *
+ * @param owner the caller, without spaces; null when callers are not identified
+ * @throws CodedError BAD_REQUEST
+ */
+export function idempotencyKeyOf(
+  headers: Readonly<Record<string, string | readonly string[] | undefined>>,
+  owner: string | null,
+): IdempotencyKey | null {
+  const { 'x-tallygate-session': session, 'x-tallygate-request': number } = headers
+  if (session === undefined && number === undefined) return null
+  if (typeof session !== 'string' || !SESSION_NAME.test(session)) {
+    throw new CodedError(
+      'BAD_REQUEST',
+      'x-tallygate-session must have 1 to 128 visible ASCII characters, and x-tallygate-request must be sent with it',
+    )
+  }
+  if (typeof number !== 'string' || !REQUEST_NUMBER.test(number)) {
+    throw new CodedError(
+      'BAD_REQUEST',
+      'x-tallygate-request must be a whole number from 1, and x-tallygate-session must be sent with it',
+    )
+  }
+  return { session: applicationSession(owner, session), n: Number(number) }
+}

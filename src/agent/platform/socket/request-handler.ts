@@ -1,0 +1,319 @@
+/**
+ * Handles the socket's requests, whichever way they arrive: identifies the caller, checks its role and its limits,
+ * delegates, and forms the reply. No business rules here, and no input can end the process.
+ */
+import type { IncomingMessage } from 'node:http'
+import type { Socket } from 'node:net'
+import type { z } from 'zod'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { KeptDecision } from '../../../protocol/local/decision.ts'
+import type { keyRotation } from '../../../protocol/local/rotate-key.ts'
+import type { AgentStatusWire } from '../../../protocol/local/status.ts'
+import type { Access, AccessCall } from '../../access/access.ts'
+import {
+  type Caller,
+  type CallerQuota,
+  type CallerRole,
+  type Callers,
+  callerName,
+} from '../../access/callers/callers.ts'
+import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
+import { NOWHERE, type Reply, granted, plain, refused, traced } from './reply.ts'
+import { type SessionService, type SessionTarget, answerSession } from './session-requests.ts'
+
+export interface RequestHandlerDeps {
+  /** Requests being decided or committed; further ones are refused with OVERLOADED. */
+  readonly waitingMax: number
+  readonly access: Pick<Access, 'request'>
+  /** Omitted: session paths return NOT_FOUND. */
+  readonly sessions?: SessionService
+  readonly status: () => AgentStatusWire
+  /** For technicians. Omitted: these paths return NOT_FOUND. */
+  readonly inspection?: {
+    /** Null: not recorded. */
+    readonly decision: (correlationId: string) => Promise<KeptDecision | null>
+    readonly log: () => string
+    /** Remembers a refusal that has no ledger entry; returns its correlation id. */
+    readonly refused: (error: CodedError, request: string, caller: string | null) => string
+  }
+  /** Omitted: the path returns NOT_FOUND. */
+  readonly rotateKey?: () => Promise<z.input<typeof keyRotation>>
+  /** Omitted: every client has every role, and callers are not identified. */
+  readonly callers?: {
+    /** Null: unknown to the kernel. */
+    readonly identify: (connection: Socket) => Caller | null
+    readonly rules: Callers
+  }
+  /** Called for unexpected errors; the client receives INTERNAL. */
+  readonly onFault: (error: unknown) => void
+}
+
+export type Answer = (reply: Reply) => void
+
+type Headers = Readonly<Record<string, string | readonly string[] | undefined>>
+
+export interface AccessHead {
+  readonly target: Extract<Route, { to: 'access' }>
+  readonly headers: Headers
+}
+
+/** HANDING_OVER: requests that clients have already sent are served, each as the last of its connection. */
+export type Phase = 'SERVING' | 'HANDING_OVER' | 'STOPPING'
+
+interface Admission {
+  readonly owner: string | null
+  readonly quota: CallerQuota | null
+}
+
+const ANYBODY: Admission = { owner: null, quota: null }
+
+export class RequestHandler {
+  readonly #deps: RequestHandlerDeps
+  readonly #callers = new WeakMap<Socket, Caller>()
+  /** Number of open connections by caller name. */
+  readonly #connected = new Map<string, number>()
+  /** Connections bound to a session. */
+  readonly #bound = new WeakSet<Socket>()
+  #waiting = 0
+  phase: Phase = 'SERVING'
+
+  constructor(deps: RequestHandlerDeps) {
+    this.#deps = deps
+  }
+
+  /** Counts a new connection. False: its caller has too many. */
+  admits(connection: Socket): boolean {
+    const caller = this.#callerAt(connection)
+    if (caller === null) return true
+    const name = callerName(caller)
+    const open = this.#connected.get(name) ?? 0
+    const max = this.#deps.callers?.rules.quotaOf(caller)?.connectionsMax ?? null
+    if (max !== null && open >= max) return false
+    this.#connected.set(name, open + 1)
+    connection.once('close', () => {
+      const left = (this.#connected.get(name) ?? 1) - 1
+      if (left === 0) this.#connected.delete(name)
+      else this.#connected.set(name, left)
+    })
+    return true
+  }
+
+  /** Whether a session ends with the connection. */
+  isBound(connection: Socket): boolean {
+    return this.#bound.has(connection)
+  }
+
+  access(head: AccessHead, body: JsonBody | CodedError, connection: Socket, answer: Answer): void {
+    const refuse = (error: unknown): void => {
+      const { apiVersion, instanceId } = head.target
+      answer(this.#refusal(error, `POST ${apiVersion} access-request of ${instanceId}`, connection))
+    }
+    const admitted = this.#admit(connection, 'use')
+    if (admitted instanceof CodedError) {
+      refuse(admitted)
+      return
+    }
+    const call = body instanceof CodedError ? body : callOf(head, body, admitted)
+    if (call instanceof CodedError) {
+      refuse(call)
+      return
+    }
+    this.#wait(answer, () => this.#deps.access.request(call), granted, refuse)
+  }
+
+  session(target: SessionTarget, request: IncomingMessage, body: JsonBody | CodedError | null, answer: Answer): void {
+    const refuse = (error: unknown): void => {
+      const { apiVersion, operation, sessionId } = target
+      answer(this.#refusal(error, `${operation} ${apiVersion} session ${sessionId}`.trimEnd(), request.socket))
+    }
+    if (body instanceof CodedError) {
+      refuse(body)
+      return
+    }
+    const { sessions } = this.#deps
+    if (sessions === undefined) {
+      answer(NOWHERE)
+      return
+    }
+    const { headers, url = '', socket } = request
+    const admitted = this.#admit(socket, 'use')
+    if (admitted instanceof CodedError) {
+      refuse(admitted)
+      return
+    }
+    const onDisconnect = (call: () => void): void => {
+      this.#bound.add(socket)
+      if (socket.destroyed) call()
+      else socket.once('close', call)
+    }
+    const { owner, quota } = admitted
+    const administers = this.#administers(socket)
+    const asked = { target, url, headers, body, owner, administers, ...(quota === null ? {} : { quota }), onDisconnect }
+    this.#wait(
+      answer,
+      () => answerSession(sessions, asked),
+      (reply) => reply,
+      refuse,
+    )
+  }
+
+  /** Every other route. */
+  other(target: Exclude<Route, { to: 'access' | 'session' }>, connection: Socket, answer: Answer): void {
+    switch (target.to) {
+      case 'status':
+        answer(this.#observed(connection, () => JSON.stringify(this.#deps.status())))
+        break
+      case 'decision':
+        this.#decision(target.correlationId, connection, answer)
+        break
+      case 'log':
+        answer(this.#observed(connection, () => this.#deps.inspection?.log() ?? '', 'application/x-ndjson'))
+        break
+      case 'rotate-key':
+        this.#rotateKey(connection, answer)
+        break
+      case 'live':
+        answer(plain('{"live":true}'))
+        break
+      case 'malformed':
+        answer(refused(new CodedError('BAD_REQUEST', 'the id in the path is not a UUID')))
+        break
+      case 'nowhere':
+        answer(NOWHERE)
+    }
+  }
+
+  #wait<T>(
+    answer: Answer,
+    work: () => Promise<T>,
+    replyTo: (result: T) => Reply,
+    refuse: (error: unknown) => void,
+  ): void {
+    const { waitingMax } = this.#deps
+    if (this.#waiting >= waitingMax) {
+      refuse(new CodedError('OVERLOADED', `the agent already has ${waitingMax} pending requests (socket.waiting_max)`))
+      return
+    }
+    this.#waiting += 1
+    work().then(
+      (result) => {
+        this.#waiting -= 1
+        answer(replyTo(result))
+      },
+      (error: unknown) => {
+        this.#waiting -= 1
+        refuse(error)
+      },
+    )
+  }
+
+  /** Queries the kernel once per connection. Null: callers are not identified, or the kernel does not know. */
+  #callerAt(connection: Socket): Caller | null {
+    const known = this.#callers.get(connection)
+    if (known !== undefined) return known
+    const found = this.#deps.callers?.identify(connection) ?? null
+    if (found !== null) this.#callers.set(connection, found)
+    return found
+  }
+
+  /** Identifies the caller and checks its role and limits. */
+  #admit(connection: Socket, role: CallerRole): Admission | CodedError {
+    const { callers } = this.#deps
+    if (callers === undefined) return ANYBODY
+    const { rules } = callers
+    const caller = this.#callerAt(connection)
+    if (caller === null) return new CodedError('CALLER_NOT_ALLOWED', 'the kernel did not identify the calling process')
+    try {
+      rules.require(caller, role)
+    } catch (error) {
+      if (error instanceof CodedError) return error
+      throw error
+    }
+    return { owner: callerName(caller), quota: rules.quotaOf(caller) }
+  }
+
+  /** Whether an admitted caller has the administrator role. */
+  #administers(connection: Socket): boolean {
+    const caller = this.#callers.get(connection)
+    return caller === undefined || this.#deps.callers?.rules.isIn(caller, 'administer') === true
+  }
+
+  /** Reply for callers with the observer role. */
+  #observed(connection: Socket, read: () => string, type?: string): Reply {
+    const admitted = this.#admit(connection, 'observe')
+    if (admitted instanceof CodedError) return refused(admitted)
+    try {
+      return plain(read(), type)
+    } catch (error) {
+      return this.#failure(error)
+    }
+  }
+
+  #decision(correlationId: string, connection: Socket, answer: Answer): void {
+    const { inspection } = this.#deps
+    const admitted = this.#admit(connection, 'observe')
+    if (inspection === undefined || admitted instanceof CodedError) {
+      answer(admitted instanceof CodedError ? refused(admitted) : NOWHERE)
+      return
+    }
+    this.#wait(
+      answer,
+      async () => {
+        const kept = await inspection.decision(correlationId)
+        if (kept !== null) return plain(JSON.stringify(kept))
+        return refused(new CodedError('DECISION_UNKNOWN', `this device has no record of decision ${correlationId}`))
+      },
+      (reply) => reply,
+      (error) => answer(this.#failure(error)),
+    )
+  }
+
+  #rotateKey(connection: Socket, answer: Answer): void {
+    const { rotateKey } = this.#deps
+    const admitted = this.#admit(connection, 'administer')
+    if (rotateKey === undefined || admitted instanceof CodedError) {
+      answer(admitted instanceof CodedError ? refused(admitted) : NOWHERE)
+      return
+    }
+    this.#wait(
+      answer,
+      rotateKey,
+      (standing) => plain(JSON.stringify(standing)),
+      (error) => answer(this.#failure(error)),
+    )
+  }
+
+  /** A refusal without a ledger entry: stores it under a correlation id that the response carries. */
+  #refusal(error: unknown, request: string, connection: Socket): Reply {
+    const reply = this.#failure(error)
+    const { inspection } = this.#deps
+    if (inspection === undefined) return reply
+    const caller = this.#callers.get(connection)
+    const coded =
+      error instanceof CodedError
+        ? error
+        : new CodedError('INTERNAL', 'the agent failed to handle the request; see its log')
+    return traced(reply, inspection.refused(coded, request, caller === undefined ? null : callerName(caller)))
+  }
+
+  #failure(error: unknown): Reply {
+    if (error instanceof CodedError) return refused(error)
+    this.#deps.onFault(error)
+    return refused(new CodedError('INTERNAL', 'the agent failed to handle the request; see its log', { cause: error }))
+  }
+}
+
+function callOf(
+  { target, headers }: AccessHead,
+  { text, value }: JsonBody,
+  { owner, quota }: Admission,
+): AccessCall | CodedError {
+  try {
+    const { apiVersion, instanceId } = target
+    const call = { apiVersion, instanceId, text, body: value, idempotencyKey: idempotencyKeyOf(headers, owner) }
+    return quota === null ? call : { ...call, quota }
+  } catch (error) {
+    if (error instanceof CodedError) return error
+    throw error
+  }
+}
