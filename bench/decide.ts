@@ -31,7 +31,7 @@ function prepare(size: number) {
   let compiled = compilePolicy(policy)
   const compileMs = elapsed(() => (compiled = compilePolicy(policy)))
   const decideOnce = () => {
-    const { items } = decide(compiled, crowdRequest, clock, crowdBalances, 'BEST_EFFORT')
+    const { items } = decide(compiled.at(clock), crowdRequest, crowdBalances, 'BEST_EFFORT')
     if (items[0]?.outcome !== 'GRANTED') throw new Error('the payer pays')
   }
   const firstMs = elapsed(decideOnce)

@@ -90,12 +90,11 @@ describe('with the whole pool at hand', () => {
   const outcomes = readDay().flatMap((recorded, index) => {
     const requester = REQUESTERS[recorded.requester]!
     const decision = decide(
-      compiled,
+      compiled.at(exactly(now)),
       {
         requester: { ...requester, value: recorded.requester },
         items: recorded.items.map(({ item, version, count }) => ({ name: item, version, count: decimal(count) })),
       },
-      exactly(now),
       (account) => ({ left: leftOf(account), shortage: 'POOL' }),
       'BEST_EFFORT',
     )

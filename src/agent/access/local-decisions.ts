@@ -126,7 +126,7 @@ export class LocalDecisions {
         ? ledger.availableAboveGrant(reading, rules, refund)
         : view(ledger.availableAt(reading, refund))
     const seen = new BalancesSeen(availableOf)
-    const decision = decide(policy.compiled, request, reading, seen.of, mode)
+    const decision = decide(policy.compiled.at(reading), request, seen.of, mode)
     const above = decision.warnings.includes('ESSENTIAL_OFFLINE')
       ? aboveGrantOf(ledger, decision.postings, refund)
       : NOTHING

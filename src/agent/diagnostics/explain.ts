@@ -4,8 +4,8 @@
  */
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, decimal, formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
-import { type CompiledPolicy, compilePolicy } from '../../core/rules/compile.ts'
-import { decide } from '../../core/rules/decide.ts'
+import { type PolicyView, compilePolicy } from '../../core/rules/compile.ts'
+import { type Mode, decide } from '../../core/rules/decide.ts'
 import type {
   AccessRequest,
   ClockReading,
@@ -13,6 +13,7 @@ import type {
   ItemOutcome,
   RejectionDetail,
   RequestedItem,
+  Requester,
   AvailableBalance,
 } from '../../core/rules/decision.ts'
 import { ITEM_CHECKS, type ItemCheck, REFUSAL_REASONS } from '../../core/rules/refusal-reasons.ts'
@@ -121,9 +122,9 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
   const parsed = policyDocument.safeParse(parseJson(unverifiedText(kept.rules) ?? ''))
   if (!parsed.success) return impossible(`The kept rules cannot be read: ${firstProblem(parsed.error, 'policy')}.`)
 
-  const compiled = compilePolicy(policyOf(parsed.data))
+  const policy = compilePolicy(policyOf(parsed.data)).at(reading)
   const request = requestFrom(raw, inputs)
-  const replayed = replay(compiled, request, reading, inputs, raw.session !== undefined)
+  const replayed = replay(policy, request, inputs, raw.session === undefined ? 'BEST_EFFORT' : 'ALL_OR_NOTHING')
   const { decision, asked } = replayed
   const isSame = replayed.isExact && entryFrom(raw, reading, request, decision) === kept.body
   const signed = opened === undefined ? ' The key that signed those rules is not among the pinned ones any more.' : ''
@@ -131,7 +132,7 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
     ...before,
     kind: 'decision',
     requester: { ...raw.requester, dictionary: inputs.dictionary },
-    items: decision.items.map((outcome, index) => explainedItem(compiled, request, reading, outcome, index)),
+    items: decision.items.map((outcome, index) => explainedItem(policy, request, outcome, index)),
     accounts: asked.map(([account, { left, overspend }]) => ({
       account,
       left: left === 'UNLIMITED' ? 'unlimited' : formatMicro(left),
@@ -198,13 +199,7 @@ interface Replayed {
 /** Balance of an account without recorded input. */
 const UNTOLD: AvailableBalance = { left: 0n, shortage: 'GRANT' }
 
-function replay(
-  compiled: CompiledPolicy,
-  request: AccessRequest,
-  reading: ClockReading,
-  { balances }: DecisionInputs,
-  isInSession: boolean,
-): Replayed {
+function replay(policy: PolicyView, request: AccessRequest, { balances }: DecisionInputs, mode: Mode): Replayed {
   const asked = new Map<AccountId, AvailableBalance>()
   const availableOf = (account: AccountId): AvailableBalance => {
     const known = asked.get(account)
@@ -213,7 +208,7 @@ function replay(
     asked.set(account, balance)
     return balance
   }
-  const decision = decide(compiled, request, reading, availableOf, isInSession ? 'ALL_OR_NOTHING' : 'BEST_EFFORT')
+  const decision = decide(policy, request, availableOf, mode)
   return { decision, asked: [...asked], isExact: asked.size === balances.length }
 }
 
@@ -290,19 +285,13 @@ const REASON_OF_CHECK: ReadonlyMap<ItemCheck, string> = new Map(
     .reverse(),
 )
 
-function explainedItem(
-  compiled: CompiledPolicy,
-  request: AccessRequest,
-  reading: ClockReading,
-  outcome: ItemOutcome,
-  index: number,
-): ExplainedItem {
+function explainedItem(policy: PolicyView, request: AccessRequest, outcome: ItemOutcome, index: number): ExplainedItem {
   const asked = request.items[index]
   if (asked === undefined) throw new Error('invariant: one outcome per requested item')
   const { name: item, version } = asked
   const reason = outcome.outcome === 'REFUSED' ? outcome.reason : null
   const failedAt = reason === null ? -1 : CHECK_NAMES.indexOf(REFUSAL_REASONS[reason].check)
-  const evidence = itemEvidence(compiled, request, asked, reading, outcome)
+  const evidence = itemEvidence(policy, request.requester, asked, outcome)
   const checkOrder = CHECK_NAMES.map((name, at): Check => {
     const passed = failedAt < 0 || at < failedAt ? true : at === failedAt ? false : null
     const known = passed === null ? [] : (evidence[at] ?? [])
@@ -319,13 +308,12 @@ function explainedItem(
 
 /** Per check of {@link ITEM_CHECKS}. */
 function itemEvidence(
-  compiled: CompiledPolicy,
-  { requester }: AccessRequest,
+  policy: PolicyView,
+  { dictionary }: Requester,
   asked: RequestedItem,
-  reading: ClockReading,
   outcome: ItemOutcome,
 ): readonly (readonly string[])[] {
-  const view = compiled.item(asked.name, asked.version, reading)
+  const view = policy.item(asked.name, asked.version)
   if (!view.rated) return [['no rate table in effect has it']]
   const usable = view.candidates.map(({ lineItem, undecided }) =>
     undecided
@@ -334,7 +322,7 @@ function itemEvidence(
   )
   const rates: string[] = []
   const rulings: string[] = []
-  const rulingOf = rulingsFor(requester.dictionary)
+  const rulingOf = rulingsFor(dictionary)
   for (const { lineItem, rate, rules } of view.candidates) {
     const value = rate.kind === 'FIXED' ? rate.rate : formulaRate(rate.expression, asked.variables)
     rates.push(`${lineItem.id}: ${typeof value === 'string' ? value : `${formatDecimal(value)} tokens each`}`)

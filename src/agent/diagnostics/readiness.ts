@@ -76,7 +76,7 @@ export class ReadinessProbe {
         const [item] = document.rateTables.flatMap(({ items }) => items)
         const asked = { name: item?.name ?? 'any', version: item?.version ?? '', count: decimal('1') }
         const request = { requester: { type: 'tallygate', value: 'readiness', dictionary: {} }, items: [asked] }
-        decide(compiled, request, reading, ledger.availableAt(reading), 'BEST_EFFORT')
+        decide(compiled.at(reading), request, ledger.availableAt(reading), 'BEST_EFFORT')
         return null
       } catch (error) {
         if (!(error instanceof CodedError)) throw error

@@ -178,7 +178,7 @@ function takeTurns<T>(
       before.set(account, pool)
       return availableOfPool(pool, unproven)
     }
-    const decision = decide(compiled, request, exactly(now), availableOf, mode)
+    const decision = decide(compiled.at(exactly(now)), request, availableOf, mode)
     const known = decision.postings.flatMap(({ account, amount }) => {
       const pool = after.get(account)
       return pool === undefined ? [] : [charge(pool, amount)]

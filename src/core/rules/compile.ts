@@ -50,7 +50,7 @@ export type ItemView =
 export interface CompiledPolicy {
   readonly policy: Policy
   /** Fast when the same time span was used before. */
-  item(name: string, version: string, clock: ClockReading): ItemView
+  at(clock: ClockReading): PolicyView
 }
 
 const NOT_RATED: ItemView = { rated: false }
@@ -66,31 +66,18 @@ export function compilePolicy(policy: Policy): CompiledPolicy {
   const widen = policy.timezoneTolerant ? TOLERANCE_MS : 0
   const bySeries = lineItemsBySeries(policy, conditions, widen)
   const tables = compileTables(policy.rateTables)
-  const tablesOfItem = indexTables(tables)
+  const terms: CompiledTerms = { policy, bySeries, tables, tablesOfItem: indexTables(tables) }
   const changes = instantsOfChange(policy, widen)
-  const spans = new Map<string, Map<string, ItemView>>()
-
-  const viewsAt = (clock: ClockReading): Map<string, ItemView> => {
-    const latest = clock.latest ?? Number.POSITIVE_INFINITY
-    const key = `${span(changes, clock.now)} ${span(changes, clock.earliest)} ${span(changes, latest)}`
-    const known = spans.get(key)
-    if (known !== undefined) return known
-    if (spans.size >= SPANS_MAX) spans.clear()
-    const views = new Map<string, ItemView>()
-    spans.set(key, views)
-    return views
-  }
-
+  const views = new Map<string, PolicyView>()
   return {
     policy,
-    item(name, version, clock) {
-      const key = itemKey(name, version)
-      const containing = tablesOfItem.get(key)
-      if (containing === undefined) return NOT_RATED
-      const views = viewsAt(clock)
+    at(clock) {
+      const latest = clock.latest ?? Number.POSITIVE_INFINITY
+      const key = `${span(changes, clock.now)} ${span(changes, clock.earliest)} ${span(changes, latest)}`
       const known = views.get(key)
       if (known !== undefined) return known
-      const view = viewItem(key, containing, tables, bySeries, clock, policy.undecidedClock)
+      if (views.size >= SPANS_MAX) views.clear()
+      const view = new PolicyView(terms, clock)
       views.set(key, view)
       return view
     },
@@ -242,48 +229,77 @@ function span(changes: readonly number[], instant: number): number {
   return low
 }
 
-function viewItem(
-  key: string,
-  containing: readonly CompiledTable[],
-  tables: readonly CompiledTable[],
-  bySeries: ReadonlyMap<string, readonly CompiledLineItem[]>,
-  clock: ClockReading,
-  undecidedClock: Policy['undecidedClock'],
-): ItemView {
-  const inEffect = (table: CompiledTable): boolean =>
-    table.effectiveFrom <= clock.now && clock.now < table.effectiveUntil
-  const rates = new Map<string, CompiledRate>()
-  for (const table of containing) {
-    const rate = table.rates.get(key)
-    if (rate !== undefined && inEffect(table)) rates.set(table.series, rate)
-  }
-  if (rates.size === 0) return NOT_RATED
+interface CompiledTerms {
+  readonly policy: Policy
+  readonly bySeries: ReadonlyMap<string, readonly CompiledLineItem[]>
+  readonly tables: readonly CompiledTable[]
+  readonly tablesOfItem: ReadonlyMap<string, readonly CompiledTable[]>
+}
 
-  const candidates: Candidate[] = []
-  const rejectionDetails: RejectionDetail[] = []
-  let refusedByClock = false
-  for (const [series, rate] of rates) {
-    for (const compiled of bySeries.get(series) ?? []) {
-      const why = unusable(compiled, clock, undecidedClock)
-      if (why === null) candidates.push(candidate(compiled, rate, clock))
-      else {
-        refusedByClock ||= why === 'CLOCK_UNDECIDED'
-        if (rejectionDetails.length < REJECTION_DETAILS_MAX)
-          rejectionDetails.push({ lineItemId: compiled.lineItem.id, why })
+/** The policy in one span of time: the same for all clock readings between two changes. */
+export class PolicyView {
+  readonly policy: Policy
+  readonly #terms: CompiledTerms
+  readonly #clock: ClockReading
+  readonly #items = new Map<string, ItemView>()
+
+  constructor(terms: CompiledTerms, clock: ClockReading) {
+    this.policy = terms.policy
+    this.#terms = terms
+    this.#clock = clock
+  }
+
+  /** Fast when the same item was requested before. */
+  item(name: string, version: string): ItemView {
+    const key = itemKey(name, version)
+    const known = this.#items.get(key)
+    if (known !== undefined) return known
+    const containing = this.#terms.tablesOfItem.get(key)
+    if (containing === undefined) return NOT_RATED
+    const rates = new Map<string, CompiledRate>()
+    for (const table of containing) {
+      const rate = table.rates.get(key)
+      if (rate !== undefined && this.#isInEffect(table)) rates.set(table.series, rate)
+    }
+    const view = rates.size === 0 ? NOT_RATED : this.#ratedItem(rates)
+    this.#items.set(key, view)
+    return view
+  }
+
+  /** @param rates of the item, by series */
+  #ratedItem(rates: ReadonlyMap<string, CompiledRate>): ItemView {
+    const { bySeries, tables, policy } = this.#terms
+    const candidates: Candidate[] = []
+    const rejectionDetails: RejectionDetail[] = []
+    let refusedByClock = false
+    for (const [series, rate] of rates) {
+      for (const compiled of bySeries.get(series) ?? []) {
+        const why = unusable(compiled, this.#clock, policy.undecidedClock)
+        if (why === null) candidates.push(candidate(compiled, rate, this.#clock))
+        else {
+          refusedByClock ||= why === 'CLOCK_UNDECIDED'
+          if (rejectionDetails.length < REJECTION_DETAILS_MAX)
+            rejectionDetails.push({ lineItemId: compiled.lineItem.id, why })
+        }
       }
     }
-  }
-  if (candidates.length === 0) {
-    const inForce = new Set(tables.filter(inEffect).map(({ series }) => series))
-    for (const [series, others] of bySeries) {
-      if (rates.has(series)) continue
-      const why = inForce.has(series) ? 'SERIES_DOES_NOT_RATE_ITEM' : 'SERIES_HAS_NO_TABLE'
-      const more = others.slice(0, REJECTION_DETAILS_MAX - rejectionDetails.length)
-      rejectionDetails.push(...more.map(({ lineItem }) => ({ lineItemId: lineItem.id, why }) as const))
+    if (candidates.length === 0) {
+      const inForce = new Set(tables.filter((table) => this.#isInEffect(table)).map(({ series }) => series))
+      for (const [series, others] of bySeries) {
+        if (rates.has(series)) continue
+        const why = inForce.has(series) ? 'SERIES_DOES_NOT_RATE_ITEM' : 'SERIES_HAS_NO_TABLE'
+        const more = others.slice(0, REJECTION_DETAILS_MAX - rejectionDetails.length)
+        rejectionDetails.push(...more.map(({ lineItem }) => ({ lineItemId: lineItem.id, why }) as const))
+      }
     }
+    candidates.sort((a, b) => chargeOrder(a.lineItem, b.lineItem))
+    return { rated: true, candidates, rejectionDetails, refusedByClock }
   }
-  candidates.sort((a, b) => chargeOrder(a.lineItem, b.lineItem))
-  return { rated: true, candidates, rejectionDetails, refusedByClock }
+
+  #isInEffect({ effectiveFrom, effectiveUntil }: CompiledTable): boolean {
+    const { now } = this.#clock
+    return effectiveFrom <= now && now < effectiveUntil
+  }
 }
 
 /** The first check that a line item fails, the uncertain clock last; null: usable. */

@@ -17,11 +17,10 @@
  */
 import { type AccountId, type Posting, limitAccount } from '../accounts/account.ts'
 import { type Micro, type Ratio, decimalRatio, ratio, roundHalfEven } from '../pricing/amount.ts'
-import { type Candidate, type CompiledPolicy, type CompiledRate, type FixedRate, fixedRate } from './compile.ts'
+import { type Candidate, type CompiledRate, type FixedRate, type PolicyView, fixedRate } from './compile.ts'
 import {
   type AccessRequest,
   type Warning,
-  type ClockReading,
   type Decision,
   type ItemOutcome,
   type RejectionDetail,
@@ -44,100 +43,115 @@ import { type Rules, type Ruling, rulingsFor } from './rules.ts'
 export type Mode = 'BEST_EFFORT' | 'ALL_OR_NOTHING'
 
 /** Pure. The caller must apply the postings in one transaction before it responds. */
-export function decide(
-  policy: CompiledPolicy,
-  request: AccessRequest,
-  clock: ClockReading,
-  availableOf: AvailableOf,
-  mode: Mode,
-): Decision {
-  const taken: Charged = new Map()
-  const warnings: Warning[] = []
-  const rulingOf = rulingsFor(request.requester.dictionary)
-  const items = request.items.map((item) =>
-    decideItem(policy, request.requester, rulingOf, item, clock, availableOf, taken, warnings),
-  )
+export function decide(policy: PolicyView, request: AccessRequest, availableOf: AvailableOf, mode: Mode): Decision {
+  const charges = new Charges(policy, request.requester, availableOf)
+  const items = request.items.map((item) => charges.add(item))
   if (mode === 'ALL_OR_NOTHING' && items.some(({ outcome }) => outcome === 'REFUSED')) {
     return { items: items.map(withoutCharge), postings: [], warnings: [] }
   }
-  const postings: Posting[] = []
-  for (const [account, amount] of taken) postings.push({ account, amount })
-  return { items, postings, warnings }
+  return { items, postings: charges.postings(), warnings: charges.warnings }
 }
-
-type Charged = Map<AccountId, Micro>
 
 function withoutCharge(outcome: ItemOutcome): ItemOutcome {
   return outcome.outcome === 'GRANTED' ? { outcome: 'NOT_CHARGED' } : outcome
 }
 
-function decideItem(
-  policy: CompiledPolicy,
-  requester: Requester,
-  rulingOf: (rules: Rules) => Ruling,
-  item: RequestedItem,
-  clock: ClockReading,
-  availableOf: AvailableOf,
-  taken: Charged,
-  warnings: Warning[],
-): ItemOutcome {
-  const view = policy.item(item.name, item.version, clock)
-  if (!view.rated) return refused('ITEM_NOT_RATED', [])
-  if (view.candidates.length === 0) {
-    return refused(view.refusedByClock ? 'CLOCK_UNDECIDED' : 'NO_USABLE_LINE_ITEM', view.rejectionDetails)
+/** The charges of one request: each item is decided on what the items before it leave. */
+class Charges {
+  readonly warnings: Warning[] = []
+  readonly #policy: PolicyView
+  readonly #requester: Requester
+  readonly #availableOf: AvailableOf
+  readonly #rulingOf: (rules: Rules) => Ruling
+  readonly #taken = new Map<AccountId, Micro>()
+
+  constructor(policy: PolicyView, requester: Requester, availableOf: AvailableOf) {
+    this.#policy = policy
+    this.#requester = requester
+    this.#availableOf = availableOf
+    this.#rulingOf = rulingsFor(requester.dictionary)
   }
 
-  const payers: Payer[] = []
-  const denials: RejectionDetail[] = []
-  const failures: RejectionDetail[] = []
-  const rateOf = ratesFor(item)
-  const untried = view.candidates[Symbol.iterator]()
-  let isBeyond = false
-  // Lazy: line items after the one that pays the rest are never evaluated.
-  const payerAt = (index: number): Payer | undefined => {
-    while (payers.length <= index) {
-      const { value: candidate, done } = untried.next()
-      if (done === true) {
-        if (isBeyond) return undefined
-        isBeyond = true
-        payers.push(...payers.filter(hasOverspend).map((each) => ({ ...each, inOverspend: true })))
-        continue
-      }
-      const rate = rateOf(candidate.rate)
-      if (typeof rate === 'string') {
-        if (failures.length < REJECTION_DETAILS_MAX) failures.push(rejectionDetail(candidate, null, rate))
-        continue
-      }
-      const ruling = rulingOf(candidate.rules)
-      if (ruling.ruling === 'ALLOW') {
-        payers.push(payer(policy, candidate, rate, ruling.action, requester, availableOf, taken))
-      } else if (denials.length < REJECTION_DETAILS_MAX)
-        denials.push(rejectionDetail(candidate, ruling.action, ruling.why))
+  postings(): readonly Posting[] {
+    return [...this.#taken].map(([account, amount]) => ({ account, amount }))
+  }
+
+  add(item: RequestedItem): ItemOutcome {
+    const view = this.#policy.item(item.name, item.version)
+    if (!view.rated) return refused('ITEM_NOT_RATED', [])
+    if (view.candidates.length === 0) {
+      return refused(view.refusedByClock ? 'CLOCK_UNDECIDED' : 'NO_USABLE_LINE_ITEM', view.rejectionDetails)
     }
-    return payers[index]
+
+    const payers: Payer[] = []
+    const denials: RejectionDetail[] = []
+    const failures: RejectionDetail[] = []
+    const rateOf = ratesFor(item)
+    const untried = view.candidates[Symbol.iterator]()
+    let isBeyond = false
+    // Lazy: line items after the one that pays the rest are never evaluated.
+    const payerAt = (index: number): Payer | undefined => {
+      while (payers.length <= index) {
+        const { value: candidate, done } = untried.next()
+        if (done === true) {
+          if (isBeyond) return undefined
+          isBeyond = true
+          payers.push(...payers.filter(hasOverspend).map((each) => ({ ...each, inOverspend: true })))
+          continue
+        }
+        const rate = rateOf(candidate.rate)
+        if (typeof rate === 'string') {
+          if (failures.length < REJECTION_DETAILS_MAX) failures.push(rejectionDetail(candidate, null, rate))
+          continue
+        }
+        const ruling = this.#rulingOf(candidate.rules)
+        if (ruling.ruling === 'ALLOW') payers.push(this.#payer(candidate, rate, ruling.action))
+        else if (denials.length < REJECTION_DETAILS_MAX)
+          denials.push(rejectionDetail(candidate, ruling.action, ruling.why))
+      }
+      return payers[index]
+    }
+
+    const count = decimalRatio(item.count)
+    const shares = split(count, payerAt, 'LIMIT')
+    if (shares === undefined) {
+      if (payers.length > 0) return refused(...shortage(count, payers))
+      return denials.length > 0 ? refused('DENIED_BY_RULE', denials) : refused('FORMULA_FAILED', failures)
+    }
+    for (const share of shares) this.#take(share)
+    return granted(shares)
   }
 
-  const count = decimalRatio(item.count)
-  const shares = split(count, payerAt, 'LIMIT')
-  if (shares === undefined) {
-    if (payers.length > 0) return refused(...shortage(count, payers))
-    return denials.length > 0 ? refused('DENIED_BY_RULE', denials) : refused('FORMULA_FAILED', failures)
+  #payer(candidate: Candidate, rate: FixedRate, action: Action | null): Payer {
+    const accounts = [this.#look('TOKENS', candidate.lineAccount)]
+    const allocated = action === null ? undefined : candidate.actionAccounts.get(action.id)
+    if (allocated !== undefined) accounts.push(this.#look('ALLOCATION', allocated))
+    if (candidate.limitPeriod !== null) {
+      const { instanceId } = this.#policy.policy
+      const limit = limitAccount(instanceId, candidate.lineItem.id, this.#requester, candidate.limitPeriod)
+      accounts.push(this.#look('LIMIT', limit))
+    }
+    return { candidate, rate, action, accounts, inOverspend: false }
   }
 
-  for (const {
-    payer: { accounts, candidate, inOverspend },
-    charged,
-  } of shares) {
-    if (inOverspend && charged > 0n) addOnce(warnings, 'ESSENTIAL_OFFLINE')
-    if (candidate.undecided) addOnce(warnings, 'CLOCK_UNDECIDED_ALLOWED')
-    if (charged === 0n) continue
-    for (const { account } of accounts) taken.set(account, (taken.get(account) ?? 0n) + charged)
+  #look(check: CapacityCheck, account: AccountId): PayerAccount {
+    const { left: balance, overspend = 0n, shortage } = this.#availableOf(account)
+    if (balance === 'UNLIMITED') return { check, account, left: 'UNLIMITED', reach: 0n, shortage }
+    const left = balance - (this.#taken.get(account) ?? 0n)
+    const reach = left + overspend
+    return { check, account, left: left > 0n ? left : 0n, reach: reach > 0n ? reach : 0n, shortage }
   }
-  return granted(shares)
-}
 
-function addOnce(warnings: Warning[], warning: Warning): void {
-  if (!warnings.includes(warning)) warnings.push(warning)
+  #take({ payer: { accounts, candidate, inOverspend }, charged }: Share): void {
+    if (inOverspend && charged > 0n) this.#warn('ESSENTIAL_OFFLINE')
+    if (candidate.undecided) this.#warn('CLOCK_UNDECIDED_ALLOWED')
+    if (charged === 0n) return
+    for (const { account } of accounts) this.#taken.set(account, (this.#taken.get(account) ?? 0n) + charged)
+  }
+
+  #warn(warning: Warning): void {
+    if (!this.warnings.includes(warning)) this.warnings.push(warning)
+  }
 }
 
 /** Evaluates each formula once, even if candidates share it. */
@@ -193,33 +207,6 @@ interface Payer {
 
 function hasOverspend({ accounts }: Payer): boolean {
   return accounts.some(({ left, reach }) => left !== 'UNLIMITED' && reach > left)
-}
-
-function payer(
-  policy: CompiledPolicy,
-  candidate: Candidate,
-  rate: FixedRate,
-  action: Action | null,
-  requester: Requester,
-  availableOf: AvailableOf,
-  taken: Charged,
-): Payer {
-  const look = (check: CapacityCheck, account: AccountId): PayerAccount => {
-    const balance = availableOf(account)
-    if (balance.left === 'UNLIMITED')
-      return { check, account, left: 'UNLIMITED', reach: 0n, shortage: balance.shortage }
-    const left = balance.left - (taken.get(account) ?? 0n)
-    const reach = left + (balance.overspend ?? 0n)
-    return { check, account, left: left > 0n ? left : 0n, reach: reach > 0n ? reach : 0n, shortage: balance.shortage }
-  }
-  const accounts = [look('TOKENS', candidate.lineAccount)]
-  const allocated = action === null ? undefined : candidate.actionAccounts.get(action.id)
-  if (allocated !== undefined) accounts.push(look('ALLOCATION', allocated))
-  if (candidate.limitPeriod !== null) {
-    const { instanceId } = policy.policy
-    accounts.push(look('LIMIT', limitAccount(instanceId, candidate.lineItem.id, requester, candidate.limitPeriod)))
-  }
-  return { candidate, rate, action, accounts, inOverspend: false }
 }
 
 /** Smallest balance of the accounts up to a check; in overspend, only the part above the balances. */

@@ -187,6 +187,8 @@ export interface ReceivedSegment {
 }
 
 export interface MergeTerms {
+  /** Ids of the instances that the device serves. */
+  readonly instances: ReadonlySet<string>
   /** Raises of `returned` count. False for a fenced epoch: tokens returned too late are kept reserved. */
   readonly returns: boolean
   /** The final segment: all unused tokens are returned, `R = G - U + F`. */
@@ -243,21 +245,19 @@ export type MergeProblem =
  *
  * @param accounts known accounts of the epoch: at least those that the segment names, all of them if it closes the
  * epoch
- * @param instances ids of the instances that the device serves
  */
 export function mergeSegment(
   state: EpochState,
   accounts: ReadonlyMap<AccountId, DeviceAccount>,
   segment: ReceivedSegment,
-  instances: ReadonlySet<string>,
   terms: MergeTerms,
 ): Merge {
-  const broken = checkEntries(state, segment, instances)
+  const broken = checkEntries(state, segment, terms.instances)
   if (broken !== undefined) return broken
 
   const used = sumPostings(postingsOf(segment.entries, (kind) => kind !== 'refund'))
   const refunded = sumPostings(postingsOf(segment.entries, (kind) => kind === 'refund'))
-  const after = mergeCounters(accounts, segment.counters, instances, terms, { used, refunded })
+  const after = mergeCounters(accounts, segment.counters, terms, { used, refunded })
   if (!(after instanceof Map)) return after
   for (const account of [...used.keys(), ...refunded.keys()]) {
     if (!after.has(account)) return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
@@ -285,10 +285,9 @@ export function mergeSegment(
 export function mergeReported(
   accounts: ReadonlyMap<AccountId, DeviceAccount>,
   counters: ReceivedSegment['counters'],
-  instances: ReadonlySet<string>,
   terms: MergeTerms,
 ): readonly AccountChange[] | NotMerged {
-  const after = mergeCounters(accounts, counters, instances, terms, null)
+  const after = mergeCounters(accounts, counters, terms, null)
   if (!(after instanceof Map)) return after
   return [...after].map(([account, told]) => ({
     account,
@@ -301,7 +300,6 @@ export function mergeReported(
 function mergeCounters(
   accounts: ReadonlyMap<AccountId, DeviceAccount>,
   counters: ReceivedSegment['counters'],
-  instances: ReadonlySet<string>,
   terms: MergeTerms,
   rises: Readonly<Record<'used' | 'refunded', ReadonlyMap<AccountId, Micro>>> | null,
 ): Map<AccountId, DeviceAccount> | NotMerged {
@@ -311,7 +309,7 @@ function mergeCounters(
     const { account } = counter
     const parsed = parseAccount(account)
     if (parsed === undefined) return { merged: false, problem: 'ACCOUNT_UNKNOWN', account }
-    if (!instances.has(parsed.instanceId)) return { merged: false, problem: 'INSTANCE_NOT_SERVED', account }
+    if (!terms.instances.has(parsed.instanceId)) return { merged: false, problem: 'INSTANCE_NOT_SERVED', account }
     if (after.has(account)) return { merged: false, problem: 'ACCOUNT_NAMED_TWICE', account }
     const before = accounts.get(account) ?? NO_DEVICE_ACCOUNT
     if (counter.used < before.used || counter.refunded < before.refunded || counter.returned < before.returned) {

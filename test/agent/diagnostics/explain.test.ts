@@ -65,7 +65,7 @@ async function made(key: CloudKey, { policy: raw, request, clock, balances, mode
     left: typeof balance.left === 'bigint' && balance.left < 0n ? 0n : balance.left,
   }))
   const seen = new BalancesSeen(availableOf(held))
-  const decision = decide(compilePolicy(policy), request, clock, seen.of, mode)
+  const decision = decide(compilePolicy(policy).at(clock), request, seen.of, mode)
   const entry = {
     ...{ n: 7, reading: clock, instanceId: INSTANCE, policyRevision: 1, correlationId: CORRELATION_ID },
     ...{ request, metaData: request.items.map((_, index) => (index === 0 ? { job: [1, 'x'] } : undefined)), decision },

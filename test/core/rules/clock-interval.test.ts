@@ -65,7 +65,7 @@ function policyWith(
 }
 
 function viewOf(policy: Policy, clock: ClockReading) {
-  const view = compilePolicy(policy).item('print', '', clock)
+  const view = compilePolicy(policy).at(clock).item('print', '')
   if (!view.rated) throw new Error('the item is rated')
   return view
 }

@@ -36,7 +36,7 @@ function policyOf(lineItems: readonly Partial<LineItem>[], changes: Partial<Poli
 }
 
 function view(policy: Policy, clock: ClockReading, name = 'print') {
-  const found = compilePolicy(policy).item(name, '', clock)
+  const found = compilePolicy(policy).at(clock).item(name, '')
   return found.rated ? found : { candidates: [], rejectionDetails: [], refusedByClock: false }
 }
 
@@ -84,8 +84,8 @@ test.each([true, false])('what was answered before changes no answer (tolerant: 
   const instants = [0, 100, 150, 200, 300, 400, 450, 501, 1_001]
   for (const instant of instants.flatMap((each) => [each - TOLERANCE_MS, each, each + TOLERANCE_MS])) {
     for (const now of [instant - 1, instant]) {
-      const found = asked.item('print', '', exactly(now))
-      expect(found).toEqual(compilePolicy(policy).item('print', '', exactly(now)))
+      const found = asked.at(exactly(now)).item('print', '')
+      expect(found).toEqual(compilePolicy(policy).at(exactly(now)).item('print', ''))
     }
   }
 })
@@ -168,7 +168,7 @@ test('a clock that goes back and forth over many changes always gets the rules o
   const periods = Array.from({ length: 40 }, (_, index) => ({ index, from: index * 10, until: index * 10 + 10 }))
   const compiled = compilePolicy(policyOf([{ periods }]))
   for (const now of [...periods.keys(), ...[...periods.keys()].reverse(), 0, 39, 1, 38]) {
-    const found = compiled.item('print', '', exactly(now * 10 + 9))
+    const found = compiled.at(exactly(now * 10 + 9)).item('print', '')
     expect(found.rated && found.candidates[0]?.lineAccount).toBe(`line/i/a/${now}`)
   }
 })

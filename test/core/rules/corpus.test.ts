@@ -14,9 +14,8 @@ const corpus = loadCorpus()
 describe('the engine answers every case of the corpus', () => {
   test.each(corpus.map((each) => [each.file, each.name, each] as const))('%s: %s', (_file, _name, each) => {
     const decision = decide(
-      compilePolicy(policyOfCase(each)),
+      compilePolicy(policyOfCase(each)).at(clockOfCase(each)),
       requestOfCase(each),
-      clockOfCase(each),
       availableOfCase(each),
       each.mode,
     )

@@ -32,7 +32,7 @@ function readsOfOneDecision(lineItems: number, items: number): number {
   const compiled = compilePolicy(policy)
   const once = (clock: ClockReading) => {
     const before = reads()
-    expect(decide(compiled, crowdRequest, clock, crowdBalances, 'BEST_EFFORT').items[0]?.outcome).toBe('GRANTED')
+    expect(decide(compiled.at(clock), crowdRequest, crowdBalances, 'BEST_EFFORT').items[0]?.outcome).toBe('GRANTED')
     return reads() - before
   }
   once(exactly(CROWD_NOW))
@@ -49,7 +49,7 @@ describe('a decision', () => {
   })
 
   test('has only the line items that apply as candidates', () => {
-    const view = compilePolicy(crowdedPolicy(10_000, 10)).item('scan', '1.0', exactly(CROWD_NOW))
+    const view = compilePolicy(crowdedPolicy(10_000, 10)).at(exactly(CROWD_NOW)).item('scan', '1.0')
     expect(view.rated && view.candidates.map(({ lineItem }) => lineItem.id)).toEqual(['payer'])
   })
 
@@ -60,7 +60,7 @@ describe('a decision', () => {
       asked.push(account)
       return crowdBalances()
     }
-    decide(compiled, crowdRequest, exactly(CROWD_NOW), availableOf, 'BEST_EFFORT')
+    decide(compiled.at(exactly(CROWD_NOW)), crowdRequest, availableOf, 'BEST_EFFORT')
     expect(asked).toEqual(['line/crowd/payer/0'])
   })
 
@@ -75,7 +75,7 @@ describe('a decision', () => {
       return { left: 2_000_000n, shortage: 'POOL' } as const
     }
     const compiled = compilePolicy({ ...policy, lineItems })
-    const { postings } = decide(compiled, crowdRequest, exactly(CROWD_NOW), availableOf, 'BEST_EFFORT')
+    const { postings } = decide(compiled.at(exactly(CROWD_NOW)), crowdRequest, availableOf, 'BEST_EFFORT')
     expect(asked).toEqual(['line/crowd/payer%200000/0', 'line/crowd/payer%200001/0'])
     expect(postings).toHaveLength(2)
   })
@@ -128,7 +128,7 @@ describe('the dictionary of a requester', () => {
       requester: { ...crowdRequest.requester, dictionary },
       items: Array.from({ length: items }, () => item!),
     }
-    const decision = decide(compiled, request, exactly(CROWD_NOW), crowdBalances, 'BEST_EFFORT')
+    const decision = decide(compiled.at(exactly(CROWD_NOW)), request, crowdBalances, 'BEST_EFFORT')
     expect(new Set(decision.items.map(({ outcome }) => outcome))).toEqual(new Set(['REFUSED']))
     return reads
   }
@@ -147,7 +147,7 @@ describe('time', () => {
   test('that passes without a change in the policy costs no further look at the facts', () => {
     const { policy, reads } = watched(crowdedPolicy(1000, 10))
     const compiled = compilePolicy(policy)
-    const at = (now: number) => decide(compiled, crowdRequest, exactly(now), crowdBalances, 'BEST_EFFORT')
+    const at = (now: number) => decide(compiled.at(exactly(now)), crowdRequest, crowdBalances, 'BEST_EFFORT')
     at(CROWD_NOW + HOUR)
     const before = reads()
     at(CROWD_NOW + HOUR)
@@ -159,7 +159,7 @@ describe('time', () => {
   test('of a clock that is never sure costs no further look either, as long as no edge passes a change', () => {
     const { policy, reads } = watched(crowdedPolicy(1000, 10))
     const compiled = compilePolicy({ ...policy, undecidedClock: 'allow' })
-    const at = (clock: ClockReading) => decide(compiled, crowdRequest, clock, crowdBalances, 'BEST_EFFORT')
+    const at = (clock: ClockReading) => decide(compiled.at(clock), crowdRequest, crowdBalances, 'BEST_EFFORT')
     const from = CROWD_NOW + 2 * HOUR
     at({ now: from, earliest: from - HOUR, latest: null })
     const before = reads()

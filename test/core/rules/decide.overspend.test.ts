@@ -51,7 +51,7 @@ function decided(lines: readonly Line[], counts: readonly string[], mode: Mode =
   }
   const items = counts.map((count) => ({ name: 'print', version: '', count: parseDecimal(count)! }))
   const request = { requester: { type: 'user', value: 'ada', dictionary: {} }, items }
-  return decide(policy, request, exactly(500), (account) => balances.get(account)!, mode)
+  return decide(policy.at(exactly(500)), request, (account) => balances.get(account)!, mode)
 }
 
 /** What each line item pays, by item; null for an item that is refused. */

@@ -43,7 +43,7 @@ function refusal(
   })
   const requester = { type: 'user', value: 'LisaBarry', dictionary: {} }
   const request = { requester, items: [{ name: 'scan', version: '', count: { digits: 1n, scale: 0 } }] }
-  const [outcome] = decide(compiled, request, exactly(500), balance, 'BEST_EFFORT').items
+  const [outcome] = decide(compiled.at(exactly(500)), request, balance, 'BEST_EFFORT').items
   if (outcome?.outcome !== 'REFUSED') throw new Error('nothing here is granted')
   return outcome
 }

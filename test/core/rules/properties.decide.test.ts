@@ -41,7 +41,7 @@ const holds = <T>(values: fc.Arbitrary<T>, property: (value: T) => void, numRuns
 }
 
 function run(scenario: Scenario, balances: AvailableOf = arbitrary.availableOf(scenario.balances)): Decision {
-  return decide(compilePolicy(scenario.policy), scenario.request, scenario.clock, balances, scenario.mode)
+  return decide(compilePolicy(scenario.policy).at(scenario.clock), scenario.request, balances, scenario.mode)
 }
 
 /** A decision without its explanations, which may name line items in an order that the facts have chosen. */
@@ -103,7 +103,7 @@ describe('against the naive evaluator', () => {
         const compiled = compilePolicy(policy)
         for (const { request, clock, balances, mode } of [...scenarios, ...scenarios]) {
           const availableOf = arbitrary.availableOf(balances)
-          expect(bare(decide(compiled, request, clock, availableOf, mode))).toEqual(
+          expect(bare(decide(compiled.at(clock), request, availableOf, mode))).toEqual(
             naiveDecide(policy, request, clock, availableOf, mode),
           )
         }
@@ -130,7 +130,7 @@ describe('against the naive evaluator', () => {
         for (const [step, now] of walk.entries()) {
           const [before, later] = itemAt(doubts, step % doubts.length)
           const clock = { now, earliest: now - before, latest: later === null ? null : now + later }
-          expect(bare(decide(compiled, request, clock, availableOf, mode))).toEqual(
+          expect(bare(decide(compiled.at(clock), request, availableOf, mode))).toEqual(
             naiveDecide(policy, request, clock, availableOf, mode),
           )
         }

@@ -103,17 +103,17 @@ describe('what a segment is', () => {
 describe('merging counters whose entries are lost', () => {
   it('takes them as the device tells them, also of accounts that are not known', () => {
     const told = counters(15n, 2n, 40n)
-    expect(mergeReported(new Map([[LINE, account(100n, 10n)]]), told.slice(0, 1), instances, open)).toEqual([
+    expect(mergeReported(new Map([[LINE, account(100n, 10n)]]), told.slice(0, 1), open)).toEqual([
       { account: LINE, before: account(100n, 10n), after: account(100n, 15n, 2n, 40n) },
     ])
     const nothing = [{ account: ACTION, used: 0n, refunded: 0n, returned: 0n }]
-    expect(mergeReported(new Map(), nothing, instances, open)).toEqual([
+    expect(mergeReported(new Map(), nothing, open)).toEqual([
       { account: ACTION, before: account(0n), after: account(0n) },
     ])
   })
 
   it('refuses counters that fell', () => {
-    const merge = mergeReported(known(account(100n, 10n)), counters(9n), instances, open)
+    const merge = mergeReported(known(account(100n, 10n)), counters(9n), open)
     expect(merge).toMatchObject({ merged: false, problem: 'COUNTER_FELL', account: LINE })
   })
 })
@@ -180,7 +180,7 @@ const account = (granted: bigint, used = 0n, refunded = 0n, returned = 0n): Devi
   overspend: 0n,
 })
 
-const open: MergeTerms = { returns: true, closes: false, grantTaken: false, grantsForgotten: false }
+const open: MergeTerms = { instances, returns: true, closes: false, grantTaken: false, grantsForgotten: false }
 const counters = (used: bigint, refunded = 0n, returned = 0n): ReceivedSegment['counters'] =>
   [LINE, ACTION].map((name) => ({ account: name, used, refunded, returned }))
 const known = (value: DeviceAccount): ReadonlyMap<string, DeviceAccount> =>
@@ -191,7 +191,7 @@ const known = (value: DeviceAccount): ReadonlyMap<string, DeviceAccount> =>
 
 describe('merging a segment', () => {
   it('raises the counters by what the entries say and moves the chain on', () => {
-    const merge = mergeSegment(active, known(account(100n, 10n)), withEntry(onLine(5n), counters(15n)), instances, open)
+    const merge = mergeSegment(active, known(account(100n, 10n)), withEntry(onLine(5n), counters(15n)), open)
     expect(merge).toEqual({
       merged: true,
       changes: [LINE, ACTION].map((name) => ({
@@ -205,24 +205,15 @@ describe('merging a segment', () => {
   })
 
   it('takes what the device returned', () => {
-    const merge = mergeSegment(
-      active,
-      known(account(100n, 10n)),
-      { ...empty, counters: counters(10n, 0n, 40n) },
-      instances,
-      open,
-    )
+    const merge = mergeSegment(active, known(account(100n, 10n)), { ...empty, counters: counters(10n, 0n, 40n) }, open)
     expect(merge.merged && merge.changes[0]?.after).toEqual(account(100n, 10n, 0n, 40n))
   })
 
   it('ignores returns of a fenced epoch, which goes on holding them', () => {
-    const merge = mergeSegment(
-      fenced,
-      known(account(100n, 10n)),
-      withEntry(onLine(5n), counters(15n, 0n, 40n)),
-      instances,
-      { ...open, returns: false },
-    )
+    const merge = mergeSegment(fenced, known(account(100n, 10n)), withEntry(onLine(5n), counters(15n, 0n, 40n)), {
+      ...open,
+      returns: false,
+    })
     expect(merge.merged && merge.changes[0]?.after).toEqual(account(100n, 15n))
   })
 
@@ -231,7 +222,6 @@ describe('merging a segment', () => {
       fenced,
       new Map([...known(account(100n, 10n)), ['line/other', account(7n, 3n, 1n)]]),
       withEntry(onLine(5n), counters(15n)),
-      instances,
       { ...open, returns: false, closes: true },
     )
     if (!merge.merged) throw new Error(merge.problem)
@@ -245,13 +235,13 @@ describe('merging a segment', () => {
 
   it('lets the grant follow the use of a metered account', () => {
     const metered = { ...account(10n, 10n), unlimited: true, metered: true }
-    const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(60n)), instances, open)
+    const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(60n)), open)
     expect(merge.merged && merge.changes[0]?.after).toEqual({ ...account(60n, 60n), unlimited: true, metered: true })
   })
 
   it('counts what a metered account has returned as granted, as it counts what was used', () => {
     const metered = { ...account(10n, 4n), unlimited: true, metered: true }
-    const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(54n, 0n, 6n)), instances, open)
+    const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(54n, 0n, 6n)), open)
     const after = { ...account(60n, 54n, 0n, 6n), unlimited: true, metered: true }
     expect(merge.merged && merge.changes[0]?.after).toEqual(after)
     expect(available(after)).toBe(0n)
@@ -261,7 +251,7 @@ describe('merging a segment', () => {
     const limited = { ...account(10n, 10n), metered: true }
     const more = withEntry(onLine(50n), counters(60n))
     const merged = (grantTaken: boolean) => {
-      const merge = mergeSegment(active, known(limited), more, instances, { ...open, grantTaken })
+      const merge = mergeSegment(active, known(limited), more, { ...open, grantTaken })
       return merge.merged && merge.changes.map(({ after }) => after)
     }
     const after = account(60n, 60n)
@@ -277,12 +267,12 @@ describe('merging a segment', () => {
       [LINE, { ...account(10n), metered: true }],
       [ACTION, { ...account(10n), unlimited: true, metered: true }],
     ])
-    const merge = mergeSegment(active, accounts, empty, instances, { ...open, grantTaken: true })
+    const merge = mergeSegment(active, accounts, empty, { ...open, grantTaken: true })
     expect(merge.merged && merge.changes.map(({ account: id, after }) => [id, after])).toEqual([[LINE, account(10n)]])
   })
 
   it('believes the use of a device whose grants this side has forgotten', () => {
-    const merge = mergeSegment(active, new Map(), withEntry(onLine(50n), counters(50n)), instances, {
+    const merge = mergeSegment(active, new Map(), withEntry(onLine(50n), counters(50n)), {
       ...open,
       grantsForgotten: true,
     })
@@ -303,7 +293,7 @@ describe('merging a segment', () => {
       { account: LINE, used: 17n, refunded: 0n, returned: 0n },
       { account: ACTION, used: 13n, refunded: 0n, returned: 0n },
     ]
-    const merge = mergeSegment(active, known(account(100n, 10n)), withEntry(burn, after), instances, open)
+    const merge = mergeSegment(active, known(account(100n, 10n)), withEntry(burn, after), open)
     expect(merge.merged && merge.changes.map((change) => change.after.used)).toEqual([17n, 13n])
     expect(entryProblem({ ...burn, items: onLine(7n).items }, instances)).toBe('ENTRY_DOES_NOT_ADD_UP')
     expect(entryProblem({ ...burn, kind: 'access' }, instances)).toBe('ENTRY_DOES_NOT_ADD_UP')
@@ -315,21 +305,21 @@ describe('merging a segment', () => {
       overspendCapOf: (instanceId, lineItemId) => (instanceId === INSTANCE && lineItemId === 'ACT-1' ? cap : 0n),
     })
     const above = withEntry(onLine(95n), counters(105n))
-    const within = mergeSegment(active, known(account(100n, 10n)), above, instances, essential(5n))
+    const within = mergeSegment(active, known(account(100n, 10n)), above, essential(5n))
     const settled = { ...account(105n, 105n), overspend: 5n }
     expect(within.merged && within.changes.map(({ after }) => after)).toEqual([settled, settled])
-    const beyond = mergeSegment(active, known(account(100n, 10n)), above, instances, essential(4n))
+    const beyond = mergeSegment(active, known(account(100n, 10n)), above, essential(4n))
     expect(beyond).toMatchObject({ merged: false, problem: 'MORE_OVERSPEND_THAN_ALLOWED', account: LINE })
   })
 
   it('takes what was spent above the cap for a forgotten grant where grants were forgotten, and the rest for overspend', () => {
     const terms: MergeTerms = { ...open, grantsForgotten: true, overspendCapOf: () => 4n }
     const above = withEntry(onLine(95n), counters(105n))
-    const merge = mergeSegment(active, known(account(100n, 10n)), above, instances, terms)
+    const merge = mergeSegment(active, known(account(100n, 10n)), above, terms)
     const settled = { ...account(105n, 105n), overspend: 4n }
     expect(merge.merged && merge.changes.map(({ after }) => after)).toEqual([settled, settled])
     const unlimited = { ...account(100n, 10n), unlimited: true, metered: true }
-    const metered = mergeSegment(active, known(unlimited), above, instances, terms)
+    const metered = mergeSegment(active, known(unlimited), above, terms)
     expect(metered.merged && metered.changes.map(({ after }) => after.overspend)).toEqual([0n, 0n])
   })
 
@@ -351,8 +341,8 @@ describe('merging a segment', () => {
       [next, account(10n, 10n)],
     ])
     const terms = (cap: bigint): MergeTerms => ({ ...open, overspendCapOf: () => cap })
-    expect(mergeSegment(active, before, both, instances, terms(6n)).merged).toBe(true)
-    expect(mergeSegment(active, before, both, instances, terms(5n))).toMatchObject({
+    expect(mergeSegment(active, before, both, terms(6n)).merged).toBe(true)
+    expect(mergeSegment(active, before, both, terms(5n))).toMatchObject({
       problem: 'MORE_OVERSPEND_THAN_ALLOWED',
       account: next,
     })
@@ -387,13 +377,13 @@ describe('merging a segment', () => {
     ['ENTRY_NUMBER_WRONG', 'an entry with another number', { ...one, entries: [{ ...onLine(5n), n: 22 }] }],
   ]
   it.each(broken)('refuses with %s %s', (problem, _name, segment) => {
-    const merge = mergeSegment(active, known(account(100n, 10n)), segment, instances, open)
+    const merge = mergeSegment(active, known(account(100n, 10n)), segment, open)
     expect(merge.merged ? 'merged' : merge.problem).toBe(problem)
   })
 
   it('refuses a device that takes back what it has returned', () => {
     const segment = { ...empty, counters: counters(10n, 0n, 4n) }
-    const merge = mergeSegment(active, known(account(100n, 10n, 0n, 5n)), segment, instances, open)
+    const merge = mergeSegment(active, known(account(100n, 10n, 0n, 5n)), segment, open)
     expect(merge.merged ? 'merged' : merge.problem).toBe('COUNTER_FELL')
   })
 
@@ -414,9 +404,9 @@ describe('merging a segment', () => {
             entries: [{ ...onLine(amount), kind, n: state.lastEntry + 1 }],
             entryHashes: [`e${state.lastEntry + 1}`],
           }
-          const merge = mergeSegment(state, accounts, segment, instances, open)
+          const merge = mergeSegment(state, accounts, segment, open)
           const lied = { ...segment, counters: counters(u + 1n + lie, f, 0n) }
-          expect(mergeSegment(state, accounts, lied, instances, open).merged).toBe(false)
+          expect(mergeSegment(state, accounts, lied, open).merged).toBe(false)
           const fits = u - f <= granted && f <= u
           expect(merge.merged).toBe(fits)
           if (!merge.merged) continue
@@ -493,7 +483,7 @@ describe('what a segment changes', () => {
     segment: ReceivedSegment,
     terms: Partial<MergeTerms> = {},
     state = active,
-  ) => mergeSegment(state, accounts, segment, instances, { ...open, ...terms })
+  ) => mergeSegment(state, accounts, segment, { ...open, ...terms })
   const changed = (merge: ReturnType<typeof merged>) => (merge.merged ? merge.changes.map(({ after }) => after) : merge)
 
   it('is nothing where it says what is known', () => {

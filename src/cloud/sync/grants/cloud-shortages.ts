@@ -87,6 +87,7 @@ function lackingOf(
   now: number,
 ): ReadonlyMap<AccountId, Micro> {
   const taken = new Map<AccountId, Micro>()
+  const policy = compiled.at(exactly(now))
   for (const { request, mode, decision } of requests) {
     // Granted items are charged already.
     const items = mode === 'ALL_OR_NOTHING' ? request.items : request.items.filter((_, n) => isShortAt(decision, n))
@@ -95,8 +96,7 @@ function lackingOf(
       const left = pool === undefined ? 0n : free(pool) + recoverable(pool) - (taken.get(account) ?? 0n)
       return { left: left > 0n ? left : 0n, shortage: 'POOL' } as const
     }
-    for (const { account, amount } of decide(compiled, { ...request, items }, exactly(now), availableOf, mode)
-      .postings) {
+    for (const { account, amount } of decide(policy, { ...request, items }, availableOf, mode).postings) {
       taken.set(account, (taken.get(account) ?? 0n) + amount)
     }
   }

@@ -145,7 +145,8 @@ async function mergeInto(
   if (status === 'CLOSED' || lastOf(received) < lastEntry) return { merged: true, changes: [], lastEntry, entryHead }
   const caps = await overspendCaps(tx, device.instanceIds)
   const news = fit.kind === 'CONTINUES' ? withoutKnown(received, fit.known) : received
-  return mergeSegment(epoch, known, news, new Set(device.instanceIds), {
+  return mergeSegment(epoch, known, news, {
+    instances: new Set(device.instanceIds),
     returns: grants,
     closes: segment.final && !epoch.forked,
     grantTaken: segment.grantTerm > 0 && segment.grantTerm >= epoch.term,

@@ -120,7 +120,7 @@ async function passLost(
   const accounts = counted.counters.map(({ account }) => account)
   const records = await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
   const counters = counted.counters.map((told) => ({ ...told, returned: records.get(told.account)?.returned ?? 0n }))
-  const changes = mergeReported(records, counters, new Set(device.instanceIds), await termsOf(context, old, false))
+  const changes = mergeReported(records, counters, await termsOf(context, old, false))
   if ('problem' in changes) return null
   const moves = movesOf(old, records, changes, { fresh: [], ofBranch: [] })
   const before = await openListedPools(tx, rules, accounts, old)
@@ -141,6 +141,7 @@ async function passLost(
 async function termsOf({ tx, device }: Context, old: Epoch, closes: boolean): Promise<MergeTerms> {
   const caps = await overspendCaps(tx, device.instanceIds)
   return {
+    instances: new Set(device.instanceIds),
     returns: false,
     closes,
     grantTaken: false,
@@ -190,8 +191,7 @@ async function continueChain(
     ? await tx.edge.deviceAccounts.ofEpoch(device.id, old.number)
     : await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
   const counted = { ...range, counters: countersAfter(range, records) }
-  const terms = await termsOf(context, old, closes)
-  const merge = mergeSegment(old, records, counted, new Set(device.instanceIds), terms)
+  const merge = mergeSegment(old, records, counted, await termsOf(context, old, closes))
   if (!merge.merged) return false
   const split = await splitEntries(context, old, sound.slice(sound.length - range.entries.length))
   const moves = movesOf(old, records, merge.changes, split)
