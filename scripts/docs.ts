@@ -7,9 +7,10 @@ import { z } from 'zod'
 import { CHECKS } from '../conformance/all-checks.ts'
 import { STATEMENTS } from '../conformance/statements.ts'
 import { agentOptions } from '../src/agent/settings.ts'
-import { type EdgeDeps, edgeRoutes } from '../src/cloud/http/edge-routes.ts'
-import { type Operations, apiDocuments } from '../src/cloud/http/openapi/documents.ts'
-import { type ServiceDeps, serviceRoutes } from '../src/cloud/http/service/service.ts'
+import { type EdgeDeps, edgeOperations } from '../src/cloud/http/edge/edge.ts'
+import { apiDocuments } from '../src/cloud/http/openapi/documents.ts'
+import type { Operation } from '../src/cloud/http/operation.ts'
+import { type ServiceDeps, serviceOperations } from '../src/cloud/http/service/service.ts'
 import { cloudOptions } from '../src/cloud/settings.ts'
 import { type ErrorCode, ERRORS } from '../src/protocol/errors.ts'
 import { ITEM_CHECKS, REFUSAL_REASONS, type RefusalReason } from '../src/core/rules/refusal-reasons.ts'
@@ -74,12 +75,9 @@ const NO_WORLD: Io = {
 const prefix = cloudOptions.options.http.prefix.default
 
 /** The cloud's operations. Describing one uses none of its dependencies. */
-function servedOperations(): Operations {
+export function servedOperations(): readonly Operation[] {
   const unasked = new Proxy({}, { get: () => undefined })
-  return {
-    service: serviceRoutes(unasked as ServiceDeps),
-    edge: edgeRoutes(unasked as EdgeDeps),
-  }
+  return [...serviceOperations(unasked as ServiceDeps), ...edgeOperations(unasked as EdgeDeps)]
 }
 
 const RETRY = {

@@ -13,18 +13,23 @@ import { CodedError } from '../protocol/errors.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { thumbprint } from '../protocol/signing.ts'
-import { registerEdge } from './http/edge-routes.ts'
+import { edgeOperations } from './http/edge/edge.ts'
 import { registerHealth } from './http/health.ts'
 import { registerDocs } from './http/openapi/register-docs.ts'
-import { registerRoutes } from './http/routes.ts'
+import { serveOperations } from './http/serve.ts'
 import { Slots } from './http/slots.ts'
 import { createServer } from './http/server.ts'
-import { serviceRoutes } from './http/service/service.ts'
+import { serviceOperations } from './http/service/service.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
 import { openKeyRing } from './platform/key-file/key-ring-file.ts'
 import { Metrics } from './platform/metrics/metrics.ts'
-import { METRICS_PATH, countRequests, listenForMetrics, registerMetrics } from './platform/metrics/serve-metrics.ts'
-import { watchDecisions } from './platform/metrics/watch-decisions.ts'
+import {
+  METRICS_PATH,
+  countDecisions,
+  countRequests,
+  listenForMetrics,
+  registerMetrics,
+} from './platform/metrics/serve-metrics.ts'
 import { openPush } from './platform/mqtt/open-push.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
 import { openPostgresStore } from './storage/postgres/store.ts'
@@ -233,9 +238,6 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     sessionIntervalMs,
     trustsClock,
   }
-  const serviceOperations = watchDecisions(serviceRoutes(service), (version, code) => metrics.decision(version, code))
-  const slots = new Slots(settings.http.requestsPerKeyMax)
-  registerRoutes(http, prefix, { authenticator, slots, now }, serviceOperations)
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
   let isSettlementPaused = false
   const settlement: ExpireInactive = {
@@ -261,13 +263,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     ...(clock.doubt === null ? [] : [clock.doubt.code]),
     ...(isSettlementPaused ? (['SETTLEMENT_TOO_LARGE'] as const) : []),
   ]
-  const edgeOperations = registerEdge(http, prefix, {
-    version: softwareVersion(),
+  const forDevices = edgeOperations({
     store,
     keys,
     policies,
-    authenticator,
-    slots,
     terms,
     now,
     present,
@@ -290,7 +289,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     sweeps: { clock, settlement },
   })
 
-  registerDocs(http, prefix, { service: serviceOperations, edge: edgeOperations })
+  const operations = [...countDecisions(serviceOperations(service), metrics), ...forDevices]
+  const slots = new Slots(settings.http.requestsPerKeyMax)
+  serveOperations(http, prefix, { store, keys, authenticator, slots, now, version: softwareVersion() }, operations)
+  registerDocs(http, prefix, operations)
 
   const metricsOrigin = await openMetrics(settings.metrics, http, metrics, log, started)
 

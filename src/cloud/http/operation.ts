@@ -1,15 +1,42 @@
 /**
- * An operation's input, responses and errors as data, for parsing requests, checking responses and generating the API
- * documents. Response schemas describe the wire side.
+ * One operation of an HTTP API as data: who can call it, its input, its responses and the function that does the work.
+ * `serve.ts` serves the operations, `check-answers.ts` checks their responses, and `openapi` describes them. Response
+ * schemas describe the wire side.
  */
+import type { IncomingHttpHeaders } from 'node:http'
+import type { FastifyBaseLogger } from 'fastify'
 import { z } from 'zod'
 import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
-import type { ApiVersion } from '../../protocol/service/status.ts'
+import { API_VERSIONS, type ApiVersion } from '../../protocol/service/status.ts'
+import { uuid } from '../../protocol/wire.ts'
+import { EDGE_BODY_BYTES_MAX } from '../devices/limits.ts'
+import type { Principal } from '../service-api/authenticate.ts'
 
 export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
+/** Areas below the prefix. The URL of an operation is `<prefix>/<area>/<version><path>`. */
+export type Area = 'api' | 'floating/api' | 'provisioning/api' | 'elastic/api' | 'edge/api'
+
+export type EdgeVersion = 'v1'
+
+/** A caller without an accepted key: it has an enrollment token, or a key that only the body introduces. */
+export interface TokenHolder {
+  readonly kind: 'ENROLLMENT' | 'INTRODUCED_DEVICE'
+  /** Bearer token. */
+  readonly token: string
+}
+
+export type Caller = Principal | TokenHolder
+
+export type CallerKind = Caller['kind']
+
+export const ADMINISTRATORS = ['ADMINISTRATOR'] as const
+
+/** The token of a device is also a client token for its instances. */
+export const ALL_KEYS = ['ADMINISTRATOR', 'CLIENT', 'DEVICE'] as const
+
 /** One value for all versions, or a function of the version. */
-export type ByVersion<T> = T | ((version: ApiVersion) => T)
+export type ByVersion<T, Version extends string = string> = T | ((version: Version) => T)
 
 export interface AnswerForm {
   readonly description: string
@@ -24,17 +51,127 @@ export interface AnswerForm {
 /** By HTTP status. */
 export type Answers = Readonly<Record<number, AnswerForm>>
 
-export interface Declared {
+export interface Call<Params, Query, Body, Kind extends CallerKind = CallerKind, Version extends string = string> {
+  readonly version: Version
+  readonly params: Params
+  readonly query: Query
+  readonly body: Body
+  readonly principal: Kind extends TokenHolder['kind'] ? TokenHolder : Principal
+  /** Header x-instance-id in lower case; null if absent or not supported. */
+  readonly instanceHeader: string | null
+  /** Header idempotency-key; null if absent or not supported. */
+  readonly idempotencyKey: string | null
+  readonly headers: IncomingHttpHeaders
+  /** POSIX ms. */
+  readonly now: number
+  readonly log: Pick<FastifyBaseLogger, 'warn'>
+}
+
+export interface Answer {
+  readonly status: number
+  readonly headers?: Readonly<Record<string, string>>
+  readonly body?: unknown
+  /** Instead of a body: text of the declared media type. */
+  readonly text?: string
+  /** Instead of a body: long content, streamed with backpressure. */
+  readonly stream?: { readonly type: string; readonly pieces: AsyncIterable<string> }
+}
+
+interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends string> {
   /** The `operationId`, unique in its API. */
   readonly id: string
   readonly tag: string
   readonly summary: string
   readonly description?: string
-  readonly answers: ByVersion<Answers>
+  readonly method: Method
+  /** `:instanceId` must be an instance of the caller, and `:deviceId` the calling device. */
+  readonly path: string
+  /** Callers that are permitted; all others are refused before the body is read. */
+  readonly principals: readonly Kind[]
+  /** Effect of the header idempotency-key; absent: not supported. */
+  readonly idempotent?: string
+  /** Supports If-None-Match. */
+  readonly conditional?: boolean
+  /** The body can be compressed. */
+  readonly gzip?: boolean
+  readonly params?: z.ZodType<Params>
+  readonly query?: z.ZodType<Query>
+  readonly body?: ByVersion<z.ZodType<Body>, Version>
+  /** Documented form of a body that `handle` validates itself. */
+  readonly bodyForm?: ByVersion<z.ZodType, Version>
+  /** Maximum body after decompression, bytes. Default: that of the server. */
+  readonly bodyMax?: number
+  readonly example?: unknown
+  readonly answers: ByVersion<Answers, Version>
   /** In addition to the codes of every operation. */
   readonly errors?: readonly ErrorCode[]
-  readonly example?: unknown
+  readonly handle: (call: Call<Params, Query, Body, Kind, Version>) => Promise<Answer>
 }
+
+/** An operation with erased types. */
+export interface Operation extends Declared<unknown, unknown, unknown, CallerKind, string> {
+  readonly versions: readonly string[]
+  readonly areas: ByVersion<readonly Area[]>
+  readonly query: z.ZodType
+  readonly errors: readonly ErrorCode[]
+  /** Reads the header x-instance-id, which must match the instance in the path. */
+  readonly readsInstanceHeader: boolean
+  /** Responses have the headers date (of this cloud's clock) and, for accepted keys, the software version. */
+  readonly sendsTimeAndVersion: boolean
+}
+
+const NO_QUERY = z.strictObject({})
+const ANY_QUERY = z.looseObject({})
+
+/** An operation of the service API; all versions unless it names some. */
+export function serviceOperation<
+  Params = unknown,
+  Query = unknown,
+  Body = unknown,
+  Kind extends CallerKind = CallerKind,
+>(
+  declared: Declared<Params, Query, Body, Kind, ApiVersion> & {
+    readonly areas: ByVersion<readonly Area[], ApiVersion>
+    readonly versions?: readonly ApiVersion[]
+  },
+): Operation {
+  return {
+    versions: API_VERSIONS,
+    query: NO_QUERY,
+    readsInstanceHeader: true,
+    sendsTimeAndVersion: false,
+    ...declared,
+    errors: ['INSTANCE_NOT_IN_TOKEN', ...(declared.errors ?? [])],
+  } as unknown as Operation
+}
+
+/** An operation of the edge API, for devices and their administrators. */
+export function edgeOperation<Params = unknown, Query = unknown, Body = unknown, Kind extends CallerKind = CallerKind>(
+  declared: Declared<Params, Query, Body, Kind, EdgeVersion>,
+): Operation {
+  return {
+    versions: ['v1'] satisfies readonly EdgeVersion[],
+    areas: ['edge/api'] satisfies readonly Area[],
+    query: ANY_QUERY,
+    bodyMax: EDGE_BODY_BYTES_MAX,
+    errors: [],
+    readsInstanceHeader: false,
+    // A device with a wrong clock reads the time from the refusal of its token.
+    sendsTimeAndVersion: true,
+    ...declared,
+  } as unknown as Operation
+}
+
+/** Paths of an operation below the prefix; the first is its main one. */
+export function addressesOf({ areas, path }: Operation, version: string): readonly string[] {
+  return at(version, areas).map((area) => `/${area}/${version}${path}`)
+}
+
+export const instanceId = uuid.toLowerCase()
+
+export const inInstance = z.object({ instanceId })
+
+export const inDevice = z.object({ deviceId: uuid.toLowerCase() })
 
 /** Errors before the operation's own work, or of the store. */
 const EVERYWHERE: readonly ErrorCode[] = [
@@ -72,8 +209,8 @@ export function codesByStatus(codes: readonly ErrorCode[]): ReadonlyMap<number, 
   return Map.groupBy(codes, (code) => ERRORS[code].http)
 }
 
-export function at<T>(version: ApiVersion, value: ByVersion<T>): T {
-  return typeof value === 'function' ? (value as (version: ApiVersion) => T)(version) : value
+export function at<T>(version: string, value: ByVersion<T>): T {
+  return typeof value === 'function' ? (value as (version: string) => T)(version) : value
 }
 
 /** One status; any of the bodies. */

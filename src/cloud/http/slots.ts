@@ -5,7 +5,7 @@
  */
 import type { FastifyReply } from 'fastify'
 import { CodedError } from '../../protocol/errors.ts'
-import type { Principal } from '../service-api/authenticate.ts'
+import type { Caller } from './operation.ts'
 
 /** Concurrent requests per device or enrollment token: an agent has four connections. */
 const REQUESTS_OF_ONE_DEVICE_MAX = 16
@@ -22,22 +22,8 @@ export class Slots {
   }
 
   /** @throws CodedError KEY_BUSY */
-  takeFor({ deviceId, keyId }: Pick<Principal, 'deviceId' | 'keyId'>, reply: FastifyReply): void {
-    if (deviceId === null) this.#take(`key ${keyId}`, this.#ofKeyMax, reply)
-    else this.#take(`device ${deviceId}`, REQUESTS_OF_ONE_DEVICE_MAX, reply)
-  }
-
-  /** @throws CodedError KEY_BUSY */
-  takeForEnrollment(token: string, reply: FastifyReply): void {
-    this.#take(`enrollment ${token}`, REQUESTS_OF_ONE_DEVICE_MAX, reply)
-  }
-
-  /** Unauthenticated, so all share one limit. @throws CodedError KEY_BUSY */
-  takeForIntroduced(reply: FastifyReply): void {
-    this.#take('introduced', this.#ofKeyMax, reply)
-  }
-
-  #take(holder: string, most: number, { raw }: FastifyReply): void {
+  take(caller: Caller, { raw }: FastifyReply): void {
+    const { holder, most } = this.#shareOf(caller)
     // A closed connection would never release its slot.
     if (raw.closed || raw.destroyed) return
     const held = this.#held.get(holder) ?? 0
@@ -52,5 +38,19 @@ export class Slots {
       if (left === 0) this.#held.delete(holder)
       else this.#held.set(holder, left)
     })
+  }
+
+  #shareOf(caller: Caller): { readonly holder: string; readonly most: number } {
+    switch (caller.kind) {
+      case 'DEVICE':
+        return { holder: `device ${caller.deviceId}`, most: REQUESTS_OF_ONE_DEVICE_MAX }
+      case 'ENROLLMENT':
+        return { holder: `enrollment ${caller.token}`, most: REQUESTS_OF_ONE_DEVICE_MAX }
+      case 'INTRODUCED_DEVICE':
+        // Unauthenticated, so all share one limit.
+        return { holder: 'introduced', most: this.#ofKeyMax }
+      default:
+        return { holder: `key ${caller.keyId}`, most: this.#ofKeyMax }
+    }
   }
 }

@@ -15,15 +15,15 @@ import type { KeyRecord } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { type VerificationKey, readVerificationKey } from './verification-key.ts'
 
-export type AccessKind = 'ADMINISTRATION' | 'CLIENT'
+/** A caller with a registered key, or with the key of an enrolled device. */
+export type Principal = { readonly keyId: string } & (
+  | { readonly kind: 'ADMINISTRATOR'; readonly instances: null; readonly deviceId: null }
+  | { readonly kind: 'CLIENT'; readonly instances: InstanceIds; readonly deviceId: null }
+  | { readonly kind: 'DEVICE'; readonly instances: InstanceIds; readonly deviceId: string }
+)
 
-export interface Principal {
-  readonly kind: AccessKind
-  readonly keyId: string
-  /** Lower case; null: every instance. */
-  readonly instances: ReadonlySet<string> | null
-  readonly deviceId: string | null
-}
+/** Lower case. */
+type InstanceIds = ReadonlySet<string>
 
 const CLOCK_SKEW_S = 60
 
@@ -73,9 +73,7 @@ export class Authenticator {
    * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED
    */
   async authenticate(authorization: string | undefined, now: number): Promise<Principal> {
-    if (authorization === undefined) throw new CodedError('TOKEN_MISSING', 'There is no Authorization header.')
-    const token = /^Bearer +([\w.~+/=-]+) *$/i.exec(authorization)?.[1]
-    if (token === undefined) throw new CodedError('TOKEN_MISSING', 'The Authorization header has no bearer token.')
+    const token = bearerToken(authorization)
     const digest = hash('sha256', token, 'base64')
     const known = this.#verified.get(digest)
     const asserted = known?.claims ?? claimsOf(token)
@@ -84,7 +82,7 @@ export class Authenticator {
     if (found?.kind === 'DEVICE') {
       const { device, instanceIds } = await authenticateDevice(found.key, token, now)
       if (found.key.state === 'NEXT') await this.#takeNextKey(device.id, kid)
-      return { kind: 'CLIENT', keyId: kid, instances: lower(instanceIds), deviceId: device.id }
+      return { kind: 'DEVICE', keyId: kid, instances: lower(instanceIds), deviceId: device.id }
     }
     const pem = found === undefined ? null : keyInForce(found.key, now)
     if (pem === null)
@@ -117,6 +115,14 @@ export class Authenticator {
     this.#keys.set(pem, key)
     return key
   }
+}
+
+/** @throws CodedError TOKEN_MISSING */
+export function bearerToken(authorization: string | undefined): string {
+  if (authorization === undefined) throw new CodedError('TOKEN_MISSING', 'There is no Authorization header.')
+  const token = /^Bearer +([\w.~+/=-]+) *$/i.exec(authorization)?.[1]
+  if (token === undefined) throw new CodedError('TOKEN_MISSING', 'The Authorization header has no bearer token.')
+  return token
 }
 
 type Claims = z.infer<typeof claims>
@@ -156,7 +162,7 @@ async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promis
 /** @throws CodedError TOKEN_INVALID for a client without instances */
 function principalOf({ cnf, aud }: Claims): Principal {
   const { kid, kty } = cnf.jwk
-  if (kty === 'ADMIN') return { kind: 'ADMINISTRATION', keyId: kid, instances: null, deviceId: null }
+  if (kty === 'ADMIN') return { kind: 'ADMINISTRATOR', keyId: kid, instances: null, deviceId: null }
   if (aud === undefined) throw new CodedError('TOKEN_INVALID', 'A client token needs the claim aud.')
   return { kind: 'CLIENT', keyId: kid, instances: lower([aud].flat()), deviceId: null }
 }

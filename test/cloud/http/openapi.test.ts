@@ -4,6 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { z } from 'zod'
 import { generatedPages } from '../../../scripts/docs.ts'
 import { openApiDocument } from '../../../src/cloud/http/openapi/document.ts'
+import { ADMINISTRATORS, edgeOperation } from '../../../src/cloud/http/operation.ts'
 import { Components } from '../../../src/cloud/http/openapi/render-schema.ts'
 import { pick } from '../harness.ts'
 
@@ -49,28 +50,24 @@ describe.each(documents)('%s', (_path, text) => {
 
 describe('a document', () => {
   it('is refused when two operations are called the same', () => {
-    const operation = {
-      method: 'GET',
-      path: '/a',
-      alsoAt: [],
-      id: 'a',
-      tag: 'A',
-      summary: 'A',
-      description: undefined,
-      security: ['AdministrationAccess'],
-      params: undefined,
-      query: undefined,
-      headers: {},
-      body: undefined,
-      example: undefined,
-      answers: { 204: { description: 'Nothing.' } },
-      errors: [],
-    } as const
-    const title = { title: 'A', version: '1', description: 'A', server: '/', errorsUrl: 'errors' }
-    expect(() => openApiDocument(title, [operation, { ...operation, path: '/b' }])).toThrow(
+    const operation = (id: string, path: string) =>
+      edgeOperation({
+        id,
+        path,
+        method: 'GET',
+        tag: 'A',
+        summary: 'A',
+        principals: ADMINISTRATORS,
+        answers: { 204: { description: 'Nothing.' } },
+        handle: async () => ({ status: 204 }),
+      })
+    const title = { title: 'A', version: 'v1', description: 'A', server: '/', errorsUrl: 'errors' }
+    expect(() => openApiDocument(title, [operation('a', '/a'), operation('a', '/b')])).toThrow(
       'two operations are called a',
     )
-    expect(() => openApiDocument(title, [operation, { ...operation, id: 'b' }])).toThrow('two operations answer get /a')
+    expect(() => openApiDocument(title, [operation('a', '/a'), operation('b', '/a')])).toThrow(
+      'two operations answer get /edge/api/v1/a',
+    )
   })
 
   it('is refused when two schemas are called the same', () => {

@@ -6,7 +6,7 @@ import type { FastifyReply } from 'fastify'
 import { expect, it, onTestFinished } from 'vitest'
 import { Slots } from '../../../src/cloud/http/slots.ts'
 
-const KEY = { deviceId: null, keyId: 'key-1' }
+const KEY = { kind: 'ADMINISTRATOR', keyId: 'key-1', instances: null, deviceId: null } as const
 
 /** The answer to a request that somebody has just made, and the way to leave it. */
 async function request() {
@@ -30,16 +30,16 @@ async function request() {
 it('a place is free again when the caller has gone', async () => {
   const slots = new Slots(1)
   const [first, second] = [await request(), await request()]
-  slots.takeFor(KEY, first.reply)
-  expect(() => slots.takeFor(KEY, second.reply)).toThrow(expect.objectContaining({ code: 'KEY_BUSY' }) as Error)
+  slots.take(KEY, first.reply)
+  expect(() => slots.take(KEY, second.reply)).toThrow(expect.objectContaining({ code: 'KEY_BUSY' }) as Error)
   await first.leave()
-  slots.takeFor(KEY, second.reply)
+  slots.take(KEY, second.reply)
 })
 
 it('who has gone before it was known whose the request is takes no place', async () => {
   const slots = new Slots(1)
   const gone = await request()
   await gone.leave()
-  slots.takeFor(KEY, gone.reply)
-  slots.takeFor(KEY, (await request()).reply)
+  slots.take(KEY, gone.reply)
+  slots.take(KEY, (await request()).reply)
 })

@@ -2,31 +2,10 @@
 import { STATUS_CODES } from 'node:http'
 import { z } from 'zod'
 import { type ErrorCode, ERRORS } from '../../../protocol/errors.ts'
-import { type Answers, type Method, codesByStatus, errorCodes } from '../operation.ts'
+import { instanceHeader, openingHeader, openingKey } from '../../../protocol/service/sessions.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import { type CallerKind, type Operation, addressesOf, at, codesByStatus, errorCodes } from '../operation.ts'
 import { COMPONENTS, Components, type Json, type JsonSchema } from './render-schema.ts'
-
-export interface Described {
-  readonly method: Method
-  /** Relative to the server address, with `:name` for parameters. */
-  readonly path: string
-  /** Equivalent paths. */
-  readonly alsoAt: readonly string[]
-  readonly id: string
-  readonly tag: string
-  readonly summary: string
-  readonly description: string | undefined
-  /** Accepted security schemes. */
-  readonly security: readonly (keyof typeof SCHEMES)[]
-  readonly params: z.ZodType | undefined
-  readonly query: z.ZodType | undefined
-  /** Optional headers. */
-  readonly headers: Readonly<Record<string, { readonly description: string; readonly schema: z.ZodType }>>
-  readonly body: z.ZodType | undefined
-  readonly example: unknown
-  readonly answers: Answers
-  /** In addition to the codes of every operation. */
-  readonly errors: readonly ErrorCode[]
-}
 
 export interface Title {
   readonly title: string
@@ -47,21 +26,25 @@ const SCHEMES = {
 } as const
 
 /** @throws Error if two operations share an id, or path and method */
-export function openApiDocument(title: Title, operations: readonly Described[]): JsonSchema {
-  const components = new Components()
-  const responses = new Responses()
+export function openApiDocument(title: Title, operations: readonly Operation[]): JsonSchema {
+  const { version } = title
+  const made: Made = { version, components: new Components(), responses: new Responses() }
   const paths: Record<string, Record<string, Json>> = {}
   const ids = new Set<string>()
   for (const operation of operations) {
     if (ids.has(operation.id)) throw new Error(`invariant: two operations are called ${operation.id}`)
     ids.add(operation.id)
-    const path = (paths[templateOf(operation.path)] ??= {})
+    const [address, ...others] = addressesOf(operation, version).map(templateOf)
+    if (address === undefined) throw new Error(`invariant: ${operation.id} is served somewhere`)
+    const path = (paths[address] ??= {})
     const method = operation.method.toLowerCase()
-    if (method in path) throw new Error(`invariant: two operations answer ${method} ${operation.path}`)
-    path[method] = describe(operation, components, responses)
+    if (method in path) throw new Error(`invariant: two operations answer ${method} ${address}`)
+    path[method] = describe(operation, others, made)
   }
-  components.render(z.strictObject({ message: z.string(), code: z.string() }).meta({ id: 'Error', description: ERROR }))
-  const schemes = [...new Set(operations.flatMap(({ security }) => security))]
+  made.components.render(
+    z.strictObject({ message: z.string(), code: z.string() }).meta({ id: 'Error', description: ERROR }),
+  )
+  const schemes = [...new Set(operations.flatMap(schemesOf))]
   return {
     openapi: '3.1.1',
     info: {
@@ -75,8 +58,8 @@ export function openApiDocument(title: Title, operations: readonly Described[]):
     tags: [...new Set(operations.map(({ tag }) => tag))].map((name) => ({ name })),
     paths,
     components: {
-      schemas: sorted(components.schemas),
-      responses: sorted(responses.shared),
+      schemas: sorted(made.components.schemas),
+      responses: sorted(made.responses.shared),
       securitySchemes: Object.fromEntries(
         schemes.map((name) => [
           name,
@@ -89,18 +72,26 @@ export function openApiDocument(title: Title, operations: readonly Described[]):
 
 const ERROR = 'A message for this occurrence, and the error code.'
 
-function describe(operation: Described, components: Components, responses: Responses): Json {
-  const { id, tag, summary, description, security, alsoAt, body, example } = operation
-  const also =
-    alsoAt.length === 0 ? [] : [`Also served at ${alsoAt.map((path) => `\`${templateOf(path)}\``).join(', ')}.`]
+/** The document being made. */
+interface Made {
+  readonly version: string
+  readonly components: Components
+  readonly responses: Responses
+}
+
+/** @param others equivalent paths */
+function describe(operation: Operation, others: readonly string[], made: Made): Json {
+  const { id, tag, summary, description, example } = operation
+  const also = others.length === 0 ? [] : [`Also served at ${others.map((path) => `\`${path}\``).join(', ')}.`]
   const words = [...(description === undefined ? [] : [description]), ...also].join('\n\n')
+  const body = operation.body === undefined ? undefined : at(made.version, operation.bodyForm ?? operation.body)
   return {
     operationId: id,
     tags: [tag],
     summary,
     ...(words === '' ? {} : { description: words }),
-    security: security.map((name) => ({ [name]: [] })),
-    parameters: parametersOf(operation, components),
+    security: schemesOf(operation).map((name) => ({ [name]: [] })),
+    parameters: parametersOf(operation, made),
     ...(body === undefined
       ? {}
       : {
@@ -108,18 +99,54 @@ function describe(operation: Described, components: Components, responses: Respo
             required: true,
             content: {
               'application/json': {
-                schema: components.render(body),
+                schema: made.components.render(body),
                 ...(example === undefined ? {} : { example: example as Json }),
               },
             },
           },
         }),
-    responses: responsesOf(operation, components, responses),
-    ...(alsoAt.length === 0 ? {} : { 'x-also-at': alsoAt.map(templateOf) }),
+    responses: responsesOf(operation, made),
+    ...(others.length === 0 ? {} : { 'x-also-at': others }),
   }
 }
 
-function parametersOf({ params, query, headers }: Described, components: Components): Json {
+const SCHEME_OF: Readonly<Record<CallerKind, keyof typeof SCHEMES>> = {
+  ADMINISTRATOR: 'AdministrationAccess',
+  CLIENT: 'ClientAccess',
+  DEVICE: 'DeviceToken',
+  ENROLLMENT: 'EnrollmentToken',
+  INTRODUCED_DEVICE: 'DeviceToken',
+}
+
+/** Where clients are permitted, a device uses its token as a client token. */
+function schemesOf({ principals }: Operation): readonly (keyof typeof SCHEMES)[] {
+  return principals.filter((kind) => kind !== 'DEVICE' || !principals.includes('CLIENT')).map((kind) => SCHEME_OF[kind])
+}
+
+interface HeaderForm {
+  readonly description: string
+  readonly schema: z.ZodType
+}
+
+/** All headers are optional. */
+function headersOf(operation: Operation): Readonly<Record<string, HeaderForm>> {
+  const { principals, idempotent, conditional = false, gzip = false } = operation
+  return {
+    ...(principals.includes('CLIENT') ? { [instanceHeader]: INSTANCE_HEADER } : {}),
+    ...(idempotent === undefined ? {} : { [openingHeader]: { description: idempotent, schema: openingKey } }),
+    ...(conditional ? { 'if-none-match': REVISION_HEADER } : {}),
+    ...(gzip ? { 'content-encoding': GZIP_HEADER } : {}),
+  }
+}
+
+const INSTANCE_HEADER = {
+  description: 'The instance of the call. Client tokens require it on session operations, and must list it in `aud`.',
+  schema: uuid,
+}
+const REVISION_HEADER = { description: "The ETag of the device's revision.", schema: z.string() }
+const GZIP_HEADER = { description: 'Compression of the body.', schema: z.enum(['gzip', 'identity']) }
+
+function parametersOf(operation: Operation, { components }: Made): Json {
   const list = (place: string, schema: z.ZodType | undefined): Json[] => {
     if (schema === undefined) return []
     const { properties = {}, required = [] } = components.render(schema) as {
@@ -133,17 +160,19 @@ function parametersOf({ params, query, headers }: Described, components: Compone
       schema: form,
     }))
   }
-  const inHeader = Object.entries(headers).map(([name, { description, schema }]) => ({
+  const inHeader = Object.entries(headersOf(operation)).map(([name, { description, schema }]) => ({
     name,
     in: 'header',
     required: false,
     description,
     schema: components.render(schema),
   }))
-  return [...list('path', params), ...list('query', query), ...inHeader]
+  return [...list('path', operation.params), ...list('query', operation.query), ...inHeader]
 }
 
-function responsesOf({ method, answers, errors }: Described, components: Components, shared: Responses): Json {
+function responsesOf(operation: Operation, { version, components, responses: shared }: Made): Json {
+  const { method, errors } = operation
+  const answers = at(version, operation.answers)
   const byStatus = codesByStatus(errorCodes(method, errors))
   const statuses = [...new Set([...Object.keys(answers).map(Number), ...byStatus.keys()])].sort((a, b) => a - b)
   return Object.fromEntries(

@@ -5,13 +5,13 @@
 import { hash } from 'node:crypto'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { z } from 'zod'
-import { declaredAnswers } from '../operation.ts'
-import { DOCUMENT_NAMES, type DocumentName, type Operations, apiDocuments } from './documents.ts'
+import { type Operation, declaredAnswers } from '../operation.ts'
+import { DOCUMENT_NAMES, type DocumentName, apiDocuments } from './documents.ts'
 import type { Html } from './html.ts'
 import type { JsonSchema } from './render-schema.ts'
 import { type Link, STYLE, errorsPage, indexPage, referencePage } from './reference-page.ts'
 
-export function registerDocs(http: FastifyInstance, prefix: string, operations: Operations): void {
+export function registerDocs(http: FastifyInstance, prefix: string, operations: readonly Operation[]): void {
   const root = `${prefix}/docs`
   const errorsUrl = `${root}/errors`
   // Generated at the first read, to keep the start fast.

@@ -6,13 +6,13 @@ import {
   requestOf,
 } from '../../../protocol/service/access-request.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
-import { type Route, inInstance, route } from '../routes.ts'
+import { type Operation, inInstance, serviceOperation, ALL_KEYS } from '../operation.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataOf } from './meta-data.ts'
 
-export function accessRequestRoutes(batcher: AccessBatcher, newId: () => string): readonly Route[] {
+export function accessRequestOperations(batcher: AccessBatcher, newId: () => string): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'postaccessrequest',
       tag: 'Access requests',
       summary: 'Request items once, without a session',
@@ -29,7 +29,7 @@ export function accessRequestRoutes(batcher: AccessBatcher, newId: () => string)
       method: 'POST',
       path: '/instances/:instanceId/access-request',
       areas: ['elastic/api'],
-      access: 'EITHER',
+      principals: ALL_KEYS,
       params: inInstance,
       body: (version) => accessRequestBody[version],
       handle: async ({ params: { instanceId }, body, version, now }) => {

@@ -12,20 +12,20 @@ import { PAGE_SIZE_DEFAULT, paging } from '../../../protocol/service/instances.t
 import { appendActions, removeActions, replaceActions } from '../../service-api/change-actions.ts'
 import { type ActionUse, actionUses, requireInstance, requireLineItem } from '../../service-api/show-line-items.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Route, inInstance, route } from '../routes.ts'
+import { type Operation, inInstance, serviceOperation, ALL_KEYS } from '../operation.ts'
 import { inLineItem } from './line-items.ts'
 import { pageOf } from './page.ts'
 
 const place = {
   path: '/instances/:instanceId/line-items/:lineItemId/actions',
   areas: ['api', 'floating/api'],
-  access: 'EITHER',
+  principals: ALL_KEYS,
   params: inLineItem,
 } as const
 
-export function actionRoutes(store: Store, newId: () => string): readonly Route[] {
+export function actionOperations(store: Store, newId: () => string): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'createactions',
       tag: 'Rules of access',
       summary: 'Add actions to the end of the list of a line item',
@@ -42,7 +42,7 @@ export function actionRoutes(store: Store, newId: () => string): readonly Route[
         body: (await appendActions(store, params, body, newId, now)).map(actionToWire),
       }),
     }),
-    route({
+    serviceOperation({
       id: 'putactions',
       tag: 'Rules of access',
       summary: 'Replace the ordered list of actions of a line item',
@@ -57,7 +57,7 @@ export function actionRoutes(store: Store, newId: () => string): readonly Route[
         body: (await replaceActions(store, params, body, newId, now)).map(actionToWire),
       }),
     }),
-    route({
+    serviceOperation({
       id: 'getlineitemactions',
       tag: 'Rules of access',
       summary: 'List the actions of a line item',
@@ -74,7 +74,7 @@ export function actionRoutes(store: Store, newId: () => string): readonly Route[
         return { status: 200, body: uses.flatMap(({ actions }) => actions.map(actionToWire)) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'deleteactions',
       tag: 'Rules of access',
       summary: 'Delete all actions of a line item',
@@ -87,7 +87,7 @@ export function actionRoutes(store: Store, newId: () => string): readonly Route[
         return { status: 204 }
       },
     }),
-    route({
+    serviceOperation({
       id: 'getallactions',
       tag: 'Rules of access',
       summary: 'List the actions of all line items of an instance',

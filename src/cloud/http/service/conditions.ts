@@ -11,18 +11,18 @@ import {
 import type { ConditionNode } from '../../storage/records.ts'
 import { requireInstance } from '../../service-api/show-line-items.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Route, inInstance, instanceId, route } from '../routes.ts'
+import { type Operation, inInstance, instanceId, serviceOperation, ALL_KEYS } from '../operation.ts'
 
 const place = {
   path: '/instances/:instanceId/conditions',
   areas: ['api', 'floating/api'],
-  access: 'EITHER',
+  principals: ALL_KEYS,
   params: inInstance,
 } as const
 
-export function conditionRoutes(store: Store, newId: () => string): readonly Route[] {
+export function conditionOperations(store: Store, newId: () => string): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'getconditions',
       tag: 'Rules of access',
       summary: 'List the conditions of an instance',
@@ -38,7 +38,7 @@ export function conditionRoutes(store: Store, newId: () => string): readonly Rou
         return { status: 200, body: conditions.map(conditionToWire) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'postconditions',
       tag: 'Rules of access',
       summary: 'Create conditions',
@@ -53,7 +53,7 @@ export function conditionRoutes(store: Store, newId: () => string): readonly Rou
         body: (await createConditions(store, params.instanceId, body, newId, now)).map(conditionToWire),
       }),
     }),
-    route({
+    serviceOperation({
       id: 'patchconditions',
       tag: 'Rules of access',
       summary: 'Update conditions by their id, and create those without one',
@@ -67,7 +67,7 @@ export function conditionRoutes(store: Store, newId: () => string): readonly Rou
         body: (await patchConditions(store, params.instanceId, body, newId, now)).map(conditionToWire),
       }),
     }),
-    route({
+    serviceOperation({
       id: 'deleteconditions',
       tag: 'Rules of access',
       summary: 'Delete all conditions of an instance',
@@ -80,7 +80,7 @@ export function conditionRoutes(store: Store, newId: () => string): readonly Rou
         return { status: 204 }
       },
     }),
-    route({
+    serviceOperation({
       id: 'deletecondition',
       tag: 'Rules of access',
       summary: 'Delete one condition',

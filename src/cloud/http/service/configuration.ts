@@ -14,13 +14,13 @@ import {
   showConfiguration,
 } from '../../service-api/change-configuration.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Route, route } from '../routes.ts'
+import { type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 
-const place = { path: '/configuration', areas: ['provisioning/api'], access: 'ADMINISTRATION' } as const
+const place = { path: '/configuration', areas: ['provisioning/api'], principals: ADMINISTRATORS } as const
 
-export function configurationRoutes(store: Store): readonly Route[] {
+export function configurationOperations(store: Store): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'gettenantconfigurations',
       tag: 'Configuration',
       summary: 'List the configuration values',
@@ -29,7 +29,7 @@ export function configurationRoutes(store: Store): readonly Route[] {
       method: 'GET',
       handle: async ({ version }) => ({ status: 200, body: toWire(version, await store.read(showConfiguration)) }),
     }),
-    route({
+    serviceOperation({
       id: 'patchtenantconfigurations',
       tag: 'Configuration',
       summary: 'Change configuration values',

@@ -11,20 +11,20 @@ import {
   showConsumptionLimit,
 } from '../../service-api/set-consumption-limit.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Route, route } from '../routes.ts'
+import { type Operation, serviceOperation, ALL_KEYS } from '../operation.ts'
 import { inLineItem } from './line-items.ts'
 
 const place = {
   path: '/instances/:instanceId/line-items/:lineItemId/consumption-limit',
   areas: ['api', 'floating/api'],
   versions: ['v1.1'],
-  access: 'EITHER',
+  principals: ALL_KEYS,
   params: inLineItem,
 } as const
 
-export function consumptionLimitRoutes(store: Store): readonly Route[] {
+export function consumptionLimitOperations(store: Store): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'getconsumptionlimit',
       tag: 'Consumption limits',
       summary: 'Show the consumption limit of a line item',
@@ -37,7 +37,7 @@ export function consumptionLimitRoutes(store: Store): readonly Route[] {
         return { status: 200, body: termsToWire(terms) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'putconsumptionlimit',
       tag: 'Consumption limits',
       summary: 'Set the consumption limit of a line item',
@@ -53,7 +53,7 @@ export function consumptionLimitRoutes(store: Store): readonly Route[] {
         return { status: 200, body: termsToWire(terms) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'deleteconsumptionlimit',
       tag: 'Consumption limits',
       summary: 'Remove the consumption limit of a line item',

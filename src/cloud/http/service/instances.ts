@@ -12,20 +12,20 @@ import { createInstance } from '../../service-api/create-instance.ts'
 import type { Instance } from '../../storage/records.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Area, type Route, inInstance, route } from '../routes.ts'
+import { type Area, type Operation, inInstance, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 import { pageOf } from './page.ts'
 
 /** v1.1 has instances below `api` as well, and so below its second address. */
 const place = {
   areas: (version: ApiVersion): readonly Area[] =>
     version === 'v1.0' ? ['provisioning/api'] : ['provisioning/api', 'api', 'floating/api'],
-  access: 'ADMINISTRATION',
+  principals: ADMINISTRATORS,
   tag: 'Instances',
 } as const
 
-export function instanceRoutes(store: Store, newId: () => string): readonly Route[] {
+export function instanceOperations(store: Store, newId: () => string): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'listinstances',
       summary: 'List instances, or find the default instance of an account',
       answers: { 200: { description: 'One page.', body: instancePage } },
@@ -43,7 +43,7 @@ export function instanceRoutes(store: Store, newId: () => string): readonly Rout
           return { status: 200, body: { content: page.shown.map(instanceToWire), next: page.next } }
         }),
     }),
-    route({
+    serviceOperation({
       id: 'createinstance',
       summary: 'Create an instance',
       example: { shortName: 'Plant 7', accountId: 'customer-4711' },
@@ -57,7 +57,7 @@ export function instanceRoutes(store: Store, newId: () => string): readonly Rout
         body: instanceToWire(await createInstance(store, { id: newId(), ...body }, now)),
       }),
     }),
-    route({
+    serviceOperation({
       id: 'getinstance',
       summary: 'Show an instance',
       answers: { 200: { description: 'The instance.', body: instance } },

@@ -14,11 +14,11 @@ import {
 import { deleteKey, saveKeys } from '../../service-api/change-keys.ts'
 import type { KeyRecord, KeyType } from '../../storage/records.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Route, route } from '../routes.ts'
+import { type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 import { pageOf } from './page.ts'
 
 const areas = ['api', 'floating/api'] as const
-const access = 'ADMINISTRATION'
+const principals = ADMINISTRATORS
 
 interface Kind {
   readonly type: KeyType
@@ -41,10 +41,10 @@ const KINDS: readonly Kind[] = [
 ]
 
 /** @param delayMs after which a saved key begins, and a deleted one ends, to verify */
-export function keyRoutes(store: Store, delayMs: number): readonly Route[] {
+export function keyOperations(store: Store, delayMs: number): readonly Operation[] {
   return [
     ...KINDS.flatMap(({ type, path, ids }) => [
-      route({
+      serviceOperation({
         id: ids.save,
         tag: 'Authorization keys',
         summary: `Add or replace ${type}s`,
@@ -52,14 +52,14 @@ export function keyRoutes(store: Store, delayMs: number): readonly Route[] {
         method: 'PUT',
         path,
         areas,
-        access,
+        principals,
         body: keysBody,
         handle: async ({ body, now }) => ({
           status: 200,
           body: (await saveKeys(store, type, body, delayMs, now)).map(keyToWire),
         }),
       }),
-      route({
+      serviceOperation({
         id: ids.remove,
         tag: 'Authorization keys',
         summary: `Delete a ${type}`,
@@ -68,7 +68,7 @@ export function keyRoutes(store: Store, delayMs: number): readonly Route[] {
         method: 'DELETE',
         path: `${path}/:keyId`,
         areas,
-        access,
+        principals,
         params: z.object({ keyId }),
         handle: async ({ params, now }) => {
           await deleteKey(store, type, params.keyId, delayMs, now)
@@ -76,7 +76,7 @@ export function keyRoutes(store: Store, delayMs: number): readonly Route[] {
         },
       }),
     ]),
-    route({
+    serviceOperation({
       id: 'get-public-keys',
       tag: 'Authorization keys',
       summary: 'List the public keys',
@@ -84,7 +84,7 @@ export function keyRoutes(store: Store, delayMs: number): readonly Route[] {
       method: 'GET',
       path: '/public-keys',
       areas,
-      access,
+      principals,
       query: keysQuery,
       handle: async ({ query: { next: from = 0, size = PAGE_SIZE_DEFAULT } }) => {
         const page = await store.read((reader) =>

@@ -14,16 +14,24 @@ import { deleteLineItem } from '../../service-api/delete-line-item.ts'
 import { mapLineItem } from '../../service-api/map-line-item.ts'
 import { type LineItemUse, listLineItems, showLineItem } from '../../service-api/show-line-items.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Answer, type Route, inInstance, instanceId, route } from '../routes.ts'
+import {
+  type Answer,
+  type Operation,
+  inInstance,
+  instanceId,
+  serviceOperation,
+  ALL_KEYS,
+  ADMINISTRATORS,
+} from '../operation.ts'
 import { LINE_ITEM_EXAMPLE, problemsExample } from './examples.ts'
 
 const areas = ['provisioning/api'] as const
 
 export const inLineItem = z.object({ instanceId, lineItemId })
 
-export function lineItemRoutes(store: Store): readonly Route[] {
+export function lineItemOperations(store: Store): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'listlineitems',
       tag: 'Line items',
       summary: 'List the line items of an instance',
@@ -32,14 +40,14 @@ export function lineItemRoutes(store: Store): readonly Route[] {
       method: 'GET',
       path: '/instances/:instanceId/line-items',
       areas,
-      access: 'EITHER',
+      principals: ALL_KEYS,
       params: inInstance,
       handle: async ({ params, version, now }) => {
         const uses = await store.read((reader) => listLineItems(reader, params.instanceId, now))
         return { status: 200, body: uses.map((use) => lineItemToWire(version, use)) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'addactivation',
       tag: 'Line items',
       summary: 'Map a line item to an instance, or replace its details',
@@ -58,7 +66,7 @@ export function lineItemRoutes(store: Store): readonly Route[] {
       method: 'PUT',
       path: '/instances/:instanceId/line-items',
       areas,
-      access: 'ADMINISTRATION',
+      principals: ADMINISTRATORS,
       params: inInstance,
       body: z.unknown(),
       handle: async ({ params, body, version, now }) => {
@@ -69,7 +77,7 @@ export function lineItemRoutes(store: Store): readonly Route[] {
         return { status: mapped.outcome === 'MAPPED' ? 201 : 200, body: lineItemToWire(version, mapped.use) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'getlineitembyid',
       tag: 'Line items',
       summary: 'Show a line item',
@@ -80,14 +88,14 @@ export function lineItemRoutes(store: Store): readonly Route[] {
       method: 'GET',
       path: '/instances/:instanceId/line-items/:lineItemId',
       areas,
-      access: 'EITHER',
+      principals: ALL_KEYS,
       params: inLineItem,
       handle: async ({ params, version, now }) => {
         const use = await store.read((reader) => showLineItem(reader, params.instanceId, params.lineItemId, now))
         return { status: 200, body: lineItemToWire(version, use) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'deletelineitem',
       tag: 'Line items',
       summary: 'Delete a line item that is OBSOLETE',
@@ -96,7 +104,7 @@ export function lineItemRoutes(store: Store): readonly Route[] {
       method: 'DELETE',
       path: '/instances/:instanceId/line-items/:lineItemId',
       areas,
-      access: 'ADMINISTRATION',
+      principals: ADMINISTRATORS,
       params: inLineItem,
       handle: async ({ params, now }) => {
         await deleteLineItem(store, params.instanceId, params.lineItemId, now)

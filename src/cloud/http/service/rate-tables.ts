@@ -15,14 +15,14 @@ import type { RatedItem } from '../../../core/rules/policy.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 import type { RateTableRecord } from '../../storage/records.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Answer, type Route, route } from '../routes.ts'
+import { type Answer, type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 import { RATE_TABLE_EXAMPLE } from './examples.ts'
 
-const place = { path: '/rate-tables', areas: ['provisioning/api'], access: 'ADMINISTRATION' } as const
+const place = { path: '/rate-tables', areas: ['provisioning/api'], principals: ADMINISTRATORS } as const
 
-export function rateTableRoutes(store: Store): readonly Route[] {
+export function rateTableOperations(store: Store): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'getratetables',
       tag: 'Rate tables',
       summary: 'List all rate tables, in effect or not',
@@ -34,7 +34,7 @@ export function rateTableRoutes(store: Store): readonly Route[] {
         return { status: 200, body: tables.map((table) => rateTableToWire(version, table)) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'postratetables',
       tag: 'Rate tables',
       summary: 'Create a rate table',
@@ -52,7 +52,7 @@ export function rateTableRoutes(store: Store): readonly Route[] {
           return { status: 201, body: RATE_TABLE_SAVED }
         }),
     }),
-    route({
+    serviceOperation({
       id: 'deleteratetables',
       tag: 'Rate tables',
       summary: 'Delete a rate table that is not yet in effect',

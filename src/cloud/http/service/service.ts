@@ -3,18 +3,18 @@ import type { CloudShortages } from '../../sync/grants/cloud-shortages.ts'
 import type { Policies } from '../../policy/load-policy.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
 import type { Store } from '../../storage/store.ts'
-import type { Route } from '../routes.ts'
-import { accessRequestRoutes } from './access-request.ts'
-import { actionRoutes } from './actions.ts'
-import { conditionRoutes } from './conditions.ts'
-import { configurationRoutes } from './configuration.ts'
-import { consumptionLimitRoutes } from './consumption-limits.ts'
-import { instanceRoutes } from './instances.ts'
-import { keyRoutes } from './keys.ts'
-import { lineItemRoutes } from './line-items.ts'
-import { rateTableRoutes } from './rate-tables.ts'
-import { sessionRoutes } from './sessions.ts'
-import { usageRoutes } from './usage.ts'
+import type { Operation } from '../operation.ts'
+import { accessRequestOperations } from './access-request.ts'
+import { actionOperations } from './actions.ts'
+import { conditionOperations } from './conditions.ts'
+import { configurationOperations } from './configuration.ts'
+import { consumptionLimitOperations } from './consumption-limits.ts'
+import { instanceOperations } from './instances.ts'
+import { keyOperations } from './keys.ts'
+import { lineItemOperations } from './line-items.ts'
+import { rateTableOperations } from './rate-tables.ts'
+import { sessionOperations } from './sessions.ts'
+import { usageOperations } from './usage.ts'
 
 export interface ServiceDeps {
   readonly store: Store
@@ -28,7 +28,7 @@ export interface ServiceDeps {
   readonly trustsClock: () => boolean
 }
 
-export function serviceRoutes({
+export function serviceOperations({
   store,
   policies,
   batcher,
@@ -38,18 +38,18 @@ export function serviceRoutes({
   tenantId,
   sessionIntervalMs,
   trustsClock,
-}: ServiceDeps): readonly Route[] {
+}: ServiceDeps): readonly Operation[] {
   return [
-    ...instanceRoutes(store, newId),
-    ...lineItemRoutes(store),
-    ...actionRoutes(store, newId),
-    ...conditionRoutes(store, newId),
-    ...consumptionLimitRoutes(store),
-    ...rateTableRoutes(store),
-    ...configurationRoutes(store),
-    ...keyRoutes(store, keyDelayMs),
-    ...accessRequestRoutes(batcher, newId),
-    ...sessionRoutes({ store, policies, shortages, newId, sessionIntervalMs, trustsClock }),
-    ...usageRoutes(store, tenantId),
+    ...instanceOperations(store, newId),
+    ...lineItemOperations(store),
+    ...actionOperations(store, newId),
+    ...conditionOperations(store, newId),
+    ...consumptionLimitOperations(store),
+    ...rateTableOperations(store),
+    ...configurationOperations(store),
+    ...keyOperations(store, keyDelayMs),
+    ...accessRequestOperations(batcher, newId),
+    ...sessionOperations({ store, policies, shortages, newId, sessionIntervalMs, trustsClock }),
+    ...usageOperations(store, tenantId),
   ]
 }

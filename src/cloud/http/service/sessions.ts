@@ -30,17 +30,18 @@ import {
   openSession,
   requestInSession,
 } from '../../sessions/session-life.ts'
-import { type Call, type Route, requireInstanceOf, route } from '../routes.ts'
+import { type Call, type Operation, serviceOperation, ALL_KEYS } from '../operation.ts'
+import { requireInstanceOf } from '../serve.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataOf } from './meta-data.ts'
 
-const place = { areas: ['api', 'floating/api'], access: 'EITHER' } as const
+const place = { areas: ['api', 'floating/api'], principals: ALL_KEYS } as const
 
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
 
-export function sessionRoutes(deps: SessionDeps): readonly Route[] {
+export function sessionOperations(deps: SessionDeps): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'createsession',
       tag: 'Sessions',
       summary: 'Create a session',
@@ -60,7 +61,7 @@ export function sessionRoutes(deps: SessionDeps): readonly Route[] {
         return { status: 200, body: { sessionId: session.id } }
       },
     }),
-    route({
+    serviceOperation({
       id: 'getallsessionsforinstance',
       tag: 'Sessions',
       summary: 'List up to 100 live sessions, newest first',
@@ -79,7 +80,7 @@ export function sessionRoutes(deps: SessionDeps): readonly Route[] {
         return { status: 200, body: sessions.map(listedToWire) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'getsession',
       tag: 'Sessions',
       summary: 'Show a session',
@@ -98,7 +99,7 @@ export function sessionRoutes(deps: SessionDeps): readonly Route[] {
         return { status: 200, body: sessionToWire(session) }
       },
     }),
-    route({
+    serviceOperation({
       id: 'putsessionaccessrequest',
       tag: 'Sessions',
       summary: 'Request items in a session, replacing its current items',
@@ -138,7 +139,7 @@ export function sessionRoutes(deps: SessionDeps): readonly Route[] {
         return { status: answer.granted ? 200 : DENIED_STATUS, body: said }
       },
     }),
-    route({
+    serviceOperation({
       id: 'closesession',
       tag: 'Sessions',
       summary: 'Close a session',
@@ -159,7 +160,7 @@ export function sessionRoutes(deps: SessionDeps): readonly Route[] {
         return { status: ordered === true ? ORDERED_STATUS : 204 }
       },
     }),
-    route({
+    serviceOperation({
       id: 'getheartbeat',
       tag: 'Sessions',
       summary: 'Send a heartbeat',
@@ -186,7 +187,7 @@ export function sessionRoutes(deps: SessionDeps): readonly Route[] {
 /** The device that keeps the session ends it with its next sync. */
 const ORDERED_STATUS = 202
 
-type SessionCall = Pick<Call<unknown, unknown, unknown>, 'principal' | 'instanceHeader'>
+type SessionCall = Pick<Call<unknown, unknown, unknown, Principal['kind']>, 'principal' | 'instanceHeader'>
 
 /**
  * Checks the session's instance. A client token requires the header and must list its instance; with an administration
@@ -204,9 +205,9 @@ function belongsTo(call: SessionCall): (session: Pick<Session, 'instanceId'>) =>
   }
 }
 
-function requireHeader({ principal, instanceHeader }: { principal: Principal; instanceHeader: string | null }): void {
+function requireHeader({ principal, instanceHeader }: SessionCall): void {
   if (instanceHeader !== null) requireInstanceOf(principal, instanceHeader)
-  else if (principal.kind === 'CLIENT') {
+  else if (principal.kind !== 'ADMINISTRATOR') {
     throw new CodedError(
       'INSTANCE_HEADER_MISSING',
       'Session operations require the header x-instance-id with a client token.',

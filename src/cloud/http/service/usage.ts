@@ -8,11 +8,11 @@ import {
 } from '../../../protocol/service/usage-export.ts'
 import { exportUsage } from '../../usage/export-usage.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Route, route } from '../routes.ts'
+import { type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 
-export function usageRoutes(store: Store, tenantId: string): readonly Route[] {
+export function usageOperations(store: Store, tenantId: string): readonly Operation[] {
   return [
-    route({
+    serviceOperation({
       id: 'exportusage',
       tag: 'Usage',
       summary: 'Export usage records as CSV or NDJSON, oldest first',
@@ -25,9 +25,9 @@ export function usageRoutes(store: Store, tenantId: string): readonly Route[] {
       path: '/usage',
       areas: ['provisioning/api'],
       versions: ['v1.1'],
-      access: 'ADMINISTRATION',
+      principals: ADMINISTRATORS,
       query: usageQuery,
-      handle: async ({ query, accept }) => {
+      handle: async ({ query, headers: { accept } }) => {
         const format = query.format ?? acceptedFormat(accept)
         const { next, pieces } = await exportUsage(store, {
           format,
@@ -38,7 +38,7 @@ export function usageRoutes(store: Store, tenantId: string): readonly Route[] {
           after: query.after ?? null,
         })
         const headers = { [usageCursorHeader]: String(next), 'cache-control': 'no-store' }
-        return { status: 200, stream: { type: USAGE_MEDIA_TYPES[format], headers, pieces } }
+        return { status: 200, headers, stream: { type: USAGE_MEDIA_TYPES[format], pieces } }
       },
     }),
   ]
@@ -51,8 +51,8 @@ const ACCEPTED: readonly (readonly [format: UsageFormat, ranges: readonly string
 ]
 
 /** @throws CodedError NOT_ACCEPTABLE */
-function acceptedFormat(accept: string | null): UsageFormat {
-  const weighed = (accept ?? '*/*').split(',').map((range) => {
+function acceptedFormat(accept = '*/*'): UsageFormat {
+  const weighed = accept.split(',').map((range) => {
     const [type = '', ...parameters] = range.split(';').map((part) => part.trim().toLowerCase())
     const weight = parameters.find((parameter) => parameter.startsWith('q='))
     return { type, weight: weight === undefined ? 1 : Number(weight.slice(2)) }

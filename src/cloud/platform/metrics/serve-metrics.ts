@@ -9,8 +9,10 @@ import type { AddressInfo } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
+import type { AccessResponse } from '../../../protocol/service/access-request.ts'
+import type { ApiVersion } from '../../../protocol/service/status.ts'
 import { answerError } from '../../http/answer-error.ts'
-import { declaredAnswers } from '../../http/operation.ts'
+import { type Operation, declaredAnswers } from '../../http/operation.ts'
 import type { Metrics } from './metrics.ts'
 
 export const METRICS_PATH = '/metrics'
@@ -22,6 +24,26 @@ export function countRequests(http: FastifyInstance, metrics: Metrics): void {
   http.addHook('onResponse', async ({ method, routeOptions }, reply) => {
     metrics.request(method, routeOptions.url, reply.statusCode, reply.elapsedTime)
   })
+}
+
+/** Operations that respond with an access response or a refusal. */
+const DECIDING: ReadonlySet<string> = new Set(['postaccessrequest', 'putsessionaccessrequest'])
+
+/** Counts the items that operations of the service API grant or refuse, from their responses. */
+export function countDecisions(operations: readonly Operation[], metrics: Metrics): readonly Operation[] {
+  return operations.map((operation) =>
+    DECIDING.has(operation.id)
+      ? {
+          ...operation,
+          handle: async (call) => {
+            const answer = await operation.handle(call)
+            const { requestedItems = [] } = (answer.body ?? {}) as Partial<AccessResponse>
+            for (const { status } of requestedItems) metrics.decision(call.version as ApiVersion, status.code)
+            return answer
+          },
+        }
+      : operation,
+  )
 }
 
 /** On the cloud's own server. @param token null: local clients only */

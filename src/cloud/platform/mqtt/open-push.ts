@@ -158,7 +158,7 @@ function publish({ store, now, timers, log }: PushDeps, broker: Broker): Notific
 async function signIn({ authenticator, now }: PushDeps, token: string): Promise<SignedIn> {
   const { deviceId, instances } = await authenticator.authenticate(`Bearer ${token}`, now())
   if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'The broker accepts device tokens only.')
-  return { deviceId, instanceIds: [...(instances ?? [])] }
+  return { deviceId, instanceIds: [...instances] }
 }
 
 function readCa(path: string): string {

@@ -1,27 +1,29 @@
 /** Shows and resumes paused sweeps. */
-import { type SweepStateWire, sweepState } from '../../protocol/edge/administration.ts'
-import { CodedError } from '../../protocol/errors.ts'
-import type { ClockDoubt, ClockGuard } from '../runtime/clock-guard.ts'
-import { EDGE_BODY_BYTES_MAX } from '../devices/limits.ts'
-import { type ExpireInactive, confirmSettlement, showSettlement } from '../sync/grants/expire-inactive.ts'
-import { type EdgeRoute, edgeRoute, keyOf } from './edge-area.ts'
+import { type SweepStateWire, sweepState } from '../../../protocol/edge/administration.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { ClockDoubt, ClockGuard } from '../../runtime/clock-guard.ts'
+import { type ExpireInactive, confirmSettlement, showSettlement } from '../../sync/grants/expire-inactive.ts'
+import { type Operation, ADMINISTRATORS, edgeOperation } from '../operation.ts'
 
 export interface SweepDeps {
   readonly clock: Pick<ClockGuard, 'doubt' | 'confirm'>
   readonly settlement: ExpireInactive
 }
 
-const order = { method: 'POST', access: 'ADMINISTRATION', bodyMax: EDGE_BODY_BYTES_MAX, tag: 'Administration' } as const
+const order = { method: 'POST', principals: ADMINISTRATORS, tag: 'Administration' } as const
 
-export function sweepRoutes(deps: { readonly now: () => number; readonly sweeps: SweepDeps }): readonly EdgeRoute[] {
+export function sweepOperations(deps: {
+  readonly now: () => number
+  readonly sweeps: SweepDeps
+}): readonly Operation[] {
   const state = async (): Promise<SweepStateWire> => {
     const { clock, settlement } = deps.sweeps
     return { now: deps.now(), clock: clock.doubt, settlement: await showSettlement(settlement) }
   }
   return [
-    edgeRoute({
+    edgeOperation({
       method: 'GET',
-      access: 'ADMINISTRATION',
+      principals: ADMINISTRATORS,
       tag: 'Administration',
       path: '/sweeps',
       id: 'showSweeps',
@@ -31,7 +33,7 @@ export function sweepRoutes(deps: { readonly now: () => number; readonly sweeps:
       answers: { 200: { description: 'State of the clock and of settlement.', body: sweepState } },
       handle: async () => ({ status: 200, body: await state() }),
     }),
-    edgeRoute({
+    edgeOperation({
       ...order,
       path: '/sweeps/clock/confirm',
       id: 'confirmClock',
@@ -43,11 +45,11 @@ export function sweepRoutes(deps: { readonly now: () => number; readonly sweeps:
       handle: async (call) => {
         const { clock } = deps.sweeps
         requireConfirmable(clock.doubt)
-        await clock.confirm(keyOf(call))
+        await clock.confirm(call.principal.keyId)
         return { status: 200, body: await state() }
       },
     }),
-    edgeRoute({
+    edgeOperation({
       ...order,
       path: '/sweeps/settlement/confirm',
       id: 'confirmSettlement',
@@ -59,7 +61,7 @@ export function sweepRoutes(deps: { readonly now: () => number; readonly sweeps:
         if (!(await showSettlement(settlement)).paused) {
           throw new CodedError('CONFLICT', 'Settlement is not paused: there is nothing to confirm.')
         }
-        await confirmSettlement(settlement, keyOf(call))
+        await confirmSettlement(settlement, call.principal.keyId)
         return { status: 200, body: await state() }
       },
     }),

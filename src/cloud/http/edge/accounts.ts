@@ -1,0 +1,141 @@
+/** Administration of the accounts of an instance: offline policies, reserves, balances and recovery. */
+import { z } from 'zod'
+import {
+  accountLedger as accountLedgerForm,
+  cloudReserveRequest,
+  cloudReserveState,
+  offlinePolicyRequest,
+  offlinePolicyState,
+  recoveryState,
+} from '../../../protocol/edge/administration.ts'
+import { accountLedger } from '../../accounts/account-ledger.ts'
+import { type CloudReserves, setCloudReserve, showCloudReserve } from '../../accounts/cloud-reserve.ts'
+import { setOfflinePolicy, showOfflinePolicy } from '../../policy/offline-policy.ts'
+import { overrideRecovery, showRecovery } from '../../sync/recovery/recovery.ts'
+import type { Store } from '../../storage/store.ts'
+import { type Operation, ADMINISTRATORS, edgeOperation, inInstance } from '../operation.ts'
+
+export type AdministerAccounts = CloudReserves & { readonly store: Store }
+
+const inLineItem = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
+
+export function accountOperations(deps: AdministerAccounts): readonly Operation[] {
+  return [...lineItemOperations(deps), ...instanceOperations(deps)]
+}
+
+function lineItemOperations(deps: AdministerAccounts): readonly Operation[] {
+  return [
+    edgeOperation({
+      method: 'GET',
+      path: '/instances/:instanceId/line-items/:lineItemId/offline-policy',
+      principals: ADMINISTRATORS,
+      params: inLineItem,
+      id: 'showOfflinePolicy',
+      tag: 'Administration',
+      summary: 'Show the offline policy of a line item',
+      answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => {
+        return { status: 200, body: await showOfflinePolicy(deps, params.instanceId, params.lineItemId) }
+      },
+    }),
+    edgeOperation({
+      method: 'PUT',
+      path: '/instances/:instanceId/line-items/:lineItemId/offline-policy',
+      principals: ADMINISTRATORS,
+      params: inLineItem,
+      body: offlinePolicyRequest,
+      id: 'setOfflinePolicy',
+      tag: 'Administration',
+      summary: 'Set the offline policy of a line item',
+      description:
+        'The policy applies when a grant is used up and the device cannot reach the cloud. Overspend is billed; it can exceed the pool by up to the exposure.',
+      example: { policy: 'essential', overspendCap: '50000000' },
+      answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params, body }) => {
+        const cap = body.policy === 'essential' ? body.overspendCap : 0n
+        return { status: 200, body: await setOfflinePolicy(deps, params.instanceId, params.lineItemId, cap) }
+      },
+    }),
+    edgeOperation({
+      method: 'GET',
+      path: '/instances/:instanceId/line-items/:lineItemId/cloud-reserve',
+      principals: ADMINISTRATORS,
+      params: inLineItem,
+      id: 'showCloudReserve',
+      tag: 'Administration',
+      summary: 'Show how many tokens of a line item are reserved for the cloud',
+      answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => {
+        return { status: 200, body: await showCloudReserve(deps, params.instanceId, params.lineItemId) }
+      },
+    }),
+    edgeOperation({
+      method: 'PUT',
+      path: '/instances/:instanceId/line-items/:lineItemId/cloud-reserve',
+      principals: ADMINISTRATORS,
+      params: inLineItem,
+      body: cloudReserveRequest,
+      id: 'setCloudReserve',
+      tag: 'Administration',
+      summary: 'Set how many tokens of a line item are reserved for the cloud',
+      description:
+        'Devices never receive these tokens, in each period; tokens already on devices are recalled. Charges of the cloud count towards the reserve.',
+      example: { tokens: '50000000' },
+      answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
+      errors: ['NOT_FOUND'],
+      handle: async (call) => {
+        const order = { ...call.params, tokens: call.body.tokens }
+        return { status: 200, body: await setCloudReserve(deps, order, call.principal.keyId) }
+      },
+    }),
+  ]
+}
+
+function instanceOperations(deps: AdministerAccounts): readonly Operation[] {
+  return [
+    edgeOperation({
+      method: 'GET',
+      path: '/instances/:instanceId/accounts',
+      principals: ADMINISTRATORS,
+      params: inInstance,
+      id: 'showAccounts',
+      tag: 'Administration',
+      summary: 'Show the accounts of an instance with the balances of each device',
+      answers: { 200: { description: 'All accounts.', body: accountLedgerForm } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => ({ status: 200, body: await accountLedger(deps, params.instanceId) }),
+    }),
+    edgeOperation({
+      method: 'GET',
+      path: '/instances/:instanceId/recovery',
+      principals: ADMINISTRATORS,
+      params: inInstance,
+      id: 'showRecovery',
+      tag: 'Administration',
+      summary: 'Show the recovery after a restore from a backup',
+      answers: { 200: { description: 'Devices that it waits for, and withheld tokens.', body: recoveryState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => ({ status: 200, body: await showRecovery(deps, params.instanceId) }),
+    }),
+    edgeOperation({
+      method: 'POST',
+      path: '/instances/:instanceId/recovery/end',
+      principals: ADMINISTRATORS,
+      params: inInstance,
+      id: 'endRecovery',
+      tag: 'Administration',
+      summary: 'End the recovery: sell withheld tokens, at the risk of selling them twice',
+      answers: {
+        200: { description: 'The state before the end, with the amounts that may be sold twice.', body: recoveryState },
+      },
+      errors: ['NOT_FOUND'],
+      handle: async (call) => ({
+        status: 200,
+        body: await overrideRecovery(deps, call.params.instanceId, call.principal.keyId),
+      }),
+    }),
+  ]
+}

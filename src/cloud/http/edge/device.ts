@@ -1,0 +1,177 @@
+/** What a device does with its own token: get its rules, deliver its ledger, and change its key. */
+import { z } from 'zod'
+import { attachRequest } from '../../../protocol/edge/attach.ts'
+import { keyChangeRequest, keyLinksRequest } from '../../../protocol/edge/device-key.ts'
+import { POLICY_MEDIA_TYPE, policyTag } from '../../../protocol/edge/policy-document.ts'
+import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
+import { SYNC_BODY_BYTES_MAX, signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { type ChangeDeviceKey, announceKey, showLinks } from '../../devices/change-device-key.ts'
+import type { KeyRing } from '../../devices/key-ring.ts'
+import { signTime } from '../../devices/sign-time.ts'
+import { type PolicyDocuments, signedPolicy } from '../../policy/policy-document.ts'
+import type { Device } from '../../storage/device-records.ts'
+import type { Store } from '../../storage/store.ts'
+import { type Attach, attach } from '../../sync/attach.ts'
+import { type WatchedSync, sync } from '../../sync/sync.ts'
+import { type Answer, type Operation, edgeOperation, inDevice, inInstance } from '../operation.ts'
+
+export type OwnDevice = Attach &
+  WatchedSync &
+  PolicyDocuments &
+  ChangeDeviceKey & { readonly store: Store; readonly keys: KeyRing }
+
+const compactJws = z.string().regex(/^[\w-]+\.[\w-]+\.[\w-]+$/)
+
+const signed = { 200: { description: 'Two signed documents.', body: signedAnswer } }
+
+export function ownDeviceOperations(deps: OwnDevice): readonly Operation[] {
+  return [...documentOperations(deps), ...syncOperations(deps), ...keyOperations(deps)]
+}
+
+function documentOperations(deps: OwnDevice): readonly Operation[] {
+  return [
+    edgeOperation({
+      method: 'GET',
+      path: '/signing-keys',
+      principals: ['DEVICE'],
+      id: 'getSigningKeys',
+      tag: 'Devices',
+      summary: 'Get the chain of signing keys: each key is introduced by the previous one',
+      answers: { 200: { description: 'Compact JWS, oldest first.', body: signingKeys } },
+      handle: async () => ({ status: 200, body: { introductions: [...(deps.keys.introductions ?? [])] } }),
+    }),
+    edgeOperation({
+      method: 'GET',
+      path: '/instances/:instanceId/policy',
+      principals: ['DEVICE'],
+      params: inInstance,
+      conditional: true,
+      id: 'getPolicy',
+      tag: 'Devices',
+      summary: 'Get the signed rules of an instance',
+      answers: {
+        200: {
+          description: 'A compact JWS. The ETag is the revision.',
+          body: compactJws,
+          mediaType: POLICY_MEDIA_TYPE,
+        },
+        304: { description: 'The revision in If-None-Match is the newest.' },
+      },
+      errors: ['INSTANCE_NOT_IN_TOKEN', 'NOT_FOUND'],
+      handle: async ({ params, headers: { 'if-none-match': known } }) => {
+        const found = await signedPolicy(deps, params.instanceId, revisionOf(known))
+        if (found === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${params.instanceId}.`)
+        const headers = { 'cache-control': 'no-cache' }
+        if (found === null) return { status: 304, headers }
+        return { status: 200, headers: { ...headers, etag: policyTag(found.revision) }, text: found.document }
+      },
+    }),
+  ]
+}
+
+function syncOperations(deps: OwnDevice): readonly Operation[] {
+  return [
+    edgeOperation({
+      method: 'POST',
+      path: '/devices/:deviceId/attach',
+      principals: ['DEVICE'],
+      params: inDevice,
+      body: attachRequest,
+      id: 'attach',
+      tag: 'Devices',
+      summary: 'Start the next epoch of a device',
+      answers: signed,
+      errors: ['NOT_FOUND', 'ATTACH_TOO_OFTEN', 'DEVICE_TERMINATED'],
+      handle: async ({ params, body }) => {
+        const document = await attach(deps, params.deviceId, body)
+        return signedTimeOf(deps, params.deviceId, body.nonce, document)
+      },
+    }),
+    edgeOperation({
+      method: 'POST',
+      path: '/devices/:deviceId/sync',
+      principals: ['DEVICE'],
+      bodyMax: SYNC_BODY_BYTES_MAX,
+      gzip: true,
+      params: inDevice,
+      body: syncRequest,
+      id: 'sync',
+      tag: 'Devices',
+      summary: 'Deliver a segment of the ledger, and get grants',
+      description: 'The body can be compressed with Content-Encoding gzip.',
+      answers: signed,
+      errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN'],
+      handle: async ({ params, body: { segment, nonce, proofs }, log }) => {
+        const device = await deviceOf(deps, params.deviceId)
+        const taken = await sync(deps, device, segment, proofs)
+        if (!taken.taken) {
+          const details = { deviceId: device.id, ...taken.details }
+          log.warn(details, 'a segment was refused')
+          if (taken.answer !== undefined) return signedTimeOf(deps, device.id, nonce, taken.answer)
+          throw new CodedError('SEGMENT_REJECTED', taken.problem, { details })
+        }
+        if (taken.unbilled !== null) log.warn({ deviceId: device.id, ...taken.unbilled }, 'entries are not billed')
+        return signedTimeOf(deps, device.id, nonce, taken.answer)
+      },
+    }),
+  ]
+}
+
+function keyOperations(deps: OwnDevice): readonly Operation[] {
+  return [
+    edgeOperation({
+      method: 'POST',
+      path: '/devices/:deviceId/keys',
+      principals: ['DEVICE'],
+      params: inDevice,
+      body: keyChangeRequest,
+      id: 'announceDeviceKey',
+      tag: 'Devices',
+      summary: 'Announce the next key of a device',
+      description: 'Both keys are then accepted. The first call with the next key invalidates the previous one.',
+      answers: signed,
+      errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
+      handle: async ({ params: { deviceId }, body }) => {
+        const document = await announceKey(deps, deviceId, body.nonce, body.link)
+        return signedTimeOf(deps, deviceId, body.nonce, document)
+      },
+    }),
+    edgeOperation({
+      method: 'POST',
+      path: '/devices/:deviceId/keys/links',
+      principals: ['INTRODUCED_DEVICE'],
+      params: inDevice,
+      body: keyLinksRequest,
+      id: 'showDeviceKeyLinks',
+      tag: 'Devices',
+      summary: 'Prove a device key that the cloud does not know',
+      description: 'For a cloud that was restored from a backup. The token is signed with the newest key.',
+      answers: signed,
+      errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
+      handle: async ({ params: { deviceId }, principal, body }) => {
+        const document = await showLinks(deps, deviceId, principal.token, body.nonce, body.links)
+        return signedTimeOf(deps, deviceId, body.nonce, document)
+      },
+    }),
+  ]
+}
+
+async function deviceOf({ store }: OwnDevice, deviceId: string): Promise<Device> {
+  const device = await store.read((reader) => reader.edge.devices.get(deviceId))
+  if (device === undefined) throw new Error('invariant: a device that has signed its token is known')
+  return device
+}
+
+/** Reads the suspension last, so that a new command takes effect at once. */
+async function signedTimeOf(deps: OwnDevice, deviceId: string, nonce: string, answer: string): Promise<Answer> {
+  const { suspension } = await deviceOf(deps, deviceId)
+  const time = await signTime(deps.keys, { nonce, answer, time: deps.now(), suspension })
+  return { status: 200, body: { answer, time } satisfies z.input<typeof signedAnswer> }
+}
+
+/** Revision of an entity tag; null if absent or not from this service. */
+function revisionOf(tag: string | undefined): number | null {
+  const digits = /^(?:W\/)?"(\d{1,15})"$/.exec(tag?.trim() ?? '')?.[1]
+  return digits === undefined ? null : Number(digits)
+}

@@ -1,0 +1,250 @@
+/** Administration of devices and their sessions. The audit records every command with its key. */
+import { z } from 'zod'
+import {
+  auditList,
+  deviceEvidence,
+  deviceList,
+  deviceState,
+  type SessionCommandResultWire,
+  sessionCommandResult,
+  type DeviceSessionCommandResultWire,
+  deviceSessionCommandResult,
+} from '../../../protocol/edge/administration.ts'
+import type { ErrorCode } from '../../../protocol/errors.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import {
+  type DeviceCommands,
+  type ViewDevices,
+  listDevices,
+  releaseDevice,
+  revokeDevice,
+  rotateDeviceKey,
+  showAudit,
+  showDevice,
+  showEvidence,
+} from '../../devices/devices.ts'
+import { type SuspendDevice, suspendDevice } from '../../devices/suspend-device.ts'
+import { DEVICES_PAGE, DEVICES_PAGE_MAX } from '../../devices/limits.ts'
+import { commandDeviceSession } from '../../sessions/command-device-session.ts'
+import { commandSession } from '../../sessions/command-session.ts'
+import { type Operation, ADMINISTRATORS, edgeOperation, inDevice, instanceId } from '../operation.ts'
+
+export type AdministerDevices = ViewDevices &
+  DeviceCommands &
+  SuspendDevice & {
+    /** Called after a revocation to close the device's connections. */
+    readonly onRevoked: (deviceId: string) => void
+  }
+
+const inSession = z.object({ sessionId: uuid.toLowerCase() })
+const inDeviceSession = z.object({ deviceId: uuid.toLowerCase(), sessionId: uuid.toLowerCase() })
+
+const wholeNumber = (max: number) =>
+  z
+    .string()
+    .regex(/^\d{1,15}$/, 'must be a whole number')
+    .meta({ wire: { type: 'integer', minimum: 0, maximum: max } })
+    .transform(Number)
+    .pipe(z.int().max(max))
+
+const devicesQuery = z.strictObject({
+  instanceId: instanceId.optional(),
+  next: wholeNumber(Number.MAX_SAFE_INTEGER).optional(),
+  size: wholeNumber(DEVICES_PAGE_MAX).optional(),
+})
+
+const auditQuery = z.strictObject({
+  deviceId: uuid.toLowerCase().optional(),
+  before: wholeNumber(Number.MAX_SAFE_INTEGER).optional(),
+  size: wholeNumber(DEVICES_PAGE_MAX).optional(),
+})
+
+const DEVICE_SUMMARY = {
+  LOCK: 'Lock a device: it grants no requests until it is unlocked',
+  UNLOCK: 'Unlock a device',
+  TERMINATE: 'End the service of a device until it enrolls again',
+} as const
+
+const SESSION_SUMMARY = {
+  LOCK: 'Lock a session: it accepts no requests until it is unlocked',
+  UNLOCK: 'Unlock a session',
+  TERMINATE: 'End a session',
+} as const
+
+const COMMANDS = ['LOCK', 'UNLOCK', 'TERMINATE'] as const
+
+const command = { method: 'POST', principals: ADMINISTRATORS, tag: 'Administration' } as const
+const look = { method: 'GET', principals: ADMINISTRATORS, tag: 'Administration' } as const
+
+export function deviceOperations(deps: AdministerDevices): readonly Operation[] {
+  return [...showOperations(deps), ...commandOperations(deps), ...sessionCommandOperations(deps)]
+}
+
+function showOperations(deps: AdministerDevices): readonly Operation[] {
+  return [
+    edgeOperation({
+      ...look,
+      path: '/devices',
+      query: devicesQuery,
+      id: 'listDevices',
+      summary: 'List devices in order of enrollment',
+      answers: { 200: { description: 'One page.', body: deviceList } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ query }) => {
+        const size = Math.max(1, query.size ?? DEVICES_PAGE)
+        return { status: 200, body: await listDevices(deps, query.instanceId ?? null, query.next ?? 0, size) }
+      },
+    }),
+    edgeOperation({
+      ...look,
+      path: '/devices/:deviceId',
+      params: inDevice,
+      id: 'showDevice',
+      summary: 'Show a device',
+      answers: { 200: { description: 'The device.', body: deviceState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => ({ status: 200, body: await showDevice(deps, params.deviceId) }),
+    }),
+    edgeOperation({
+      ...look,
+      path: '/devices/:deviceId/evidence',
+      params: inDevice,
+      id: 'showEvidence',
+      summary: 'List segments of a device that were not merged, newest first',
+      answers: { 200: { description: 'Up to 20 segments.', body: deviceEvidence } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => ({ status: 200, body: await showEvidence(deps, params.deviceId) }),
+    }),
+    edgeOperation({
+      ...look,
+      path: '/audit',
+      query: auditQuery,
+      id: 'listAudit',
+      summary: 'List administrative commands, newest first',
+      answers: { 200: { description: 'One page.', body: auditList } },
+      handle: async ({ query }) => {
+        const before = query.before === undefined ? null : BigInt(query.before)
+        const size = Math.max(1, query.size ?? DEVICES_PAGE)
+        return { status: 200, body: await showAudit(deps, query.deviceId ?? null, before, size) }
+      },
+    }),
+  ]
+}
+
+interface DeviceCommand {
+  readonly name: string
+  readonly id: string
+  readonly summary: string
+  readonly description?: string
+  /** Description of the response. */
+  readonly shown: string
+  readonly errors: readonly ErrorCode[]
+  /** @param by id of the administration key */
+  readonly run: (deviceId: string, by: string) => Promise<void>
+}
+
+function commandOperations(deps: AdministerDevices): readonly Operation[] {
+  const commands: readonly DeviceCommand[] = [
+    ...COMMANDS.map((kind) => ({
+      name: kind.toLowerCase(),
+      id: `${kind.toLowerCase()}Device`,
+      summary: DEVICE_SUMMARY[kind],
+      description:
+        'Also applies to all sessions that the device has opened. A change notification makes the device sync; the cloud still accepts its backlog.',
+      shown: 'The device, with its state in the cloud.',
+      errors: ['NOT_FOUND', 'CONFLICT'] as const,
+      run: (deviceId: string, by: string) => suspendDevice(deps, deviceId, kind, by),
+    })),
+    {
+      name: 'revoke',
+      id: 'revokeDevice',
+      summary: "Revoke a device's key permanently",
+      shown: 'The device, revoked.',
+      errors: ['NOT_FOUND'],
+      run: async (deviceId, by) => {
+        await revokeDevice(deps, deviceId, by)
+        deps.onRevoked(deviceId)
+      },
+    },
+    {
+      name: 'rotate-key',
+      id: 'rotateDeviceKey',
+      summary: 'Ask a device to replace its key',
+      shown: 'The device; the request is pending.',
+      errors: ['NOT_FOUND', 'CONFLICT'],
+      run: (deviceId, by) => rotateDeviceKey(deps, deviceId, by),
+    },
+    {
+      name: 'release',
+      id: 'releaseDevice',
+      summary: 'Ask a device to return its unused tokens',
+      shown: 'The device; the request is pending.',
+      errors: ['NOT_FOUND', 'CONFLICT'],
+      run: (deviceId, by) => releaseDevice(deps, deviceId, by),
+    },
+  ]
+  return commands.map(({ name, shown, run, ...described }) =>
+    edgeOperation({
+      ...command,
+      ...described,
+      path: `/devices/:deviceId/${name}`,
+      params: inDevice,
+      answers: { 200: { description: shown, body: deviceState } },
+      handle: async ({ params: { deviceId }, principal }) => {
+        await run(deviceId, principal.keyId)
+        return { status: 200, body: await showDevice(deps, deviceId) }
+      },
+    }),
+  )
+}
+
+function sessionCommandOperations(deps: AdministerDevices): readonly Operation[] {
+  return [
+    ...COMMANDS.map((kind) =>
+      edgeOperation({
+        ...command,
+        path: `/sessions/:sessionId/${kind.toLowerCase()}`,
+        params: inSession,
+        id: `${kind.toLowerCase()}Session`,
+        summary: SESSION_SUMMARY[kind],
+        answers: {
+          200: { description: 'The command was applied.', body: sessionCommandResult },
+          202: {
+            description: 'The device that keeps the session is notified with its next sync.',
+            body: sessionCommandResult,
+          },
+        },
+        errors: ['NOT_FOUND', 'CONFLICT'],
+        handle: async ({ params, principal }) => {
+          const request = { id: params.sessionId, command: kind, by: principal.keyId }
+          const { outcome, session } = await commandSession(deps.sessions, request, deps.now())
+          const body: SessionCommandResultWire = { sessionId: session.id, state: session.state, outcome }
+          return { status: outcome === 'DONE' ? 200 : 202, body }
+        },
+      }),
+    ),
+    ...COMMANDS.map((kind) =>
+      edgeOperation({
+        ...command,
+        path: `/devices/:deviceId/sessions/:sessionId/${kind.toLowerCase()}`,
+        params: inDeviceSession,
+        id: `${kind.toLowerCase()}SessionOfDevice`,
+        summary: `${SESSION_SUMMARY[kind]} (session of a device, known or not)`,
+        description:
+          'If the device has not reported the session yet, the command is stored, and deleted after 30 days without such a session.',
+        answers: {
+          200: { description: 'The command was applied.', body: deviceSessionCommandResult },
+          202: { description: 'The device is notified with its next sync.', body: deviceSessionCommandResult },
+        },
+        errors: ['NOT_FOUND', 'CONFLICT'],
+        handle: async ({ params: { deviceId, sessionId }, principal }) => {
+          const request = { deviceId, id: sessionId, command: kind, by: principal.keyId }
+          const result = await commandDeviceSession(deps.sessions, request, deps.now())
+          const state = result.outcome === 'NOTED' ? null : result.session.state
+          const body: DeviceSessionCommandResultWire = { sessionId, state, outcome: result.outcome }
+          return { status: result.outcome === 'DONE' ? 200 : 202, body }
+        },
+      }),
+    ),
+  ]
+}

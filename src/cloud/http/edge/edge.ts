@@ -1,0 +1,22 @@
+/** Every operation of the edge API: of devices with their own tokens, and of administrators. */
+import type { Operation } from '../operation.ts'
+import { type AdministerAccounts, accountOperations } from './accounts.ts'
+import { type OwnDevice, ownDeviceOperations } from './device.ts'
+import { type AdministerDevices, deviceOperations } from './devices.ts'
+import { enrollmentOperations } from './enrollment.ts'
+import { type SweepDeps, sweepOperations } from './sweeps.ts'
+
+export type EdgeDeps = Parameters<typeof enrollmentOperations>[0] &
+  OwnDevice &
+  AdministerDevices &
+  AdministerAccounts & { readonly sweeps: SweepDeps }
+
+export function edgeOperations(deps: EdgeDeps): readonly Operation[] {
+  return [
+    ...enrollmentOperations(deps),
+    ...ownDeviceOperations(deps),
+    ...deviceOperations(deps),
+    ...sweepOperations(deps),
+    ...accountOperations(deps),
+  ]
+}

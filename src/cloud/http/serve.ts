@@ -1,0 +1,181 @@
+/**
+ * Serves operations. Checks have the same order everywhere: token, permission, path, instance, query and body. The body
+ * is not read before the permission is checked.
+ */
+import { Readable } from 'node:stream'
+import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
+import type { z } from 'zod'
+import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { instanceHeader, openingHeader, openingKey } from '../../protocol/service/sessions.ts'
+import { VERSION_HEADER } from '../../protocol/wire.ts'
+import { requireNamed } from '../devices/authenticate-device.ts'
+import { requireEnrollmentToken } from '../devices/enroll.ts'
+import type { KeyRing } from '../devices/key-ring.ts'
+import { type Authenticator, type Principal, bearerToken } from '../service-api/authenticate.ts'
+import type { Store } from '../storage/store.ts'
+import { answerError, sendJson } from './answer-error.ts'
+import { decompressUpTo, notGzip } from './gzip.ts'
+import {
+  type Answer,
+  type Caller,
+  type Operation,
+  addressesOf,
+  at,
+  declaredAnswers,
+  inDevice,
+  instanceId,
+} from './operation.ts'
+import type { Slots } from './slots.ts'
+
+export interface ServeDeps {
+  readonly store: Pick<Store, 'read'>
+  readonly keys: KeyRing
+  readonly authenticator: Authenticator
+  readonly slots: Slots
+  /** POSIX ms. */
+  readonly now: () => number
+  /** Software version. */
+  readonly version: string
+}
+
+export function serveOperations(
+  http: FastifyInstance,
+  prefix: string,
+  deps: ServeDeps,
+  operations: readonly Operation[],
+): void {
+  for (const operation of operations) {
+    for (const version of operation.versions) {
+      for (const address of addressesOf(operation, version)) {
+        http.route({ url: `${prefix}${address}`, ...routeOf(operation, version, deps) })
+      }
+    }
+  }
+}
+
+function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<RouteOptions, 'url'> {
+  const { method, bodyMax, gzip = false, sendsTimeAndVersion } = operation
+  const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
+  const callers = new WeakMap<FastifyRequest, Caller>()
+  return {
+    method,
+    config: { answers },
+    ...(bodyMax === undefined ? {} : { bodyLimit: bodyMax }),
+    ...(gzip && bodyMax !== undefined ? { preParsing: decompressUpTo(bodyMax), errorHandler: answerGzipError } : {}),
+    ...(sendsTimeAndVersion
+      ? { onSend: async (_, reply) => void reply.header('date', new Date(deps.now()).toUTCString()) }
+      : {}),
+    // Before the body is read: unauthorized callers must not cause reads.
+    onRequest: async (request, reply) => {
+      const caller = await authorize(operation, request, deps)
+      if (!gzip) refuseCompressed(request)
+      deps.slots.take(caller, reply)
+      callers.set(request, caller)
+      if (sendsTimeAndVersion && 'keyId' in caller) void reply.header(VERSION_HEADER, deps.version)
+    },
+    handler: async (request, reply) => {
+      const caller = callers.get(request)
+      if (caller === undefined) throw new Error('invariant: a request that is handled was authenticated')
+      const { status, headers, body, text, stream } = await answer(operation, version, caller, request, deps.now())
+      if (headers !== undefined) void reply.headers(headers)
+      if (stream !== undefined) {
+        await reply.code(status).type(stream.type).send(Readable.from(stream.pieces))
+      } else if (text !== undefined) {
+        void reply
+          .code(status)
+          .type(answers.get(status)?.mediaType ?? 'text/plain')
+          .send(text)
+      } else sendJson(reply, status, body)
+      return reply
+    },
+  }
+}
+
+/** @throws CodedError for a caller that is not one of the operation's principals */
+async function authorize({ principals }: Operation, request: FastifyRequest, deps: ServeDeps): Promise<Caller> {
+  if (principals.includes('ENROLLMENT')) {
+    const token = bearerToken(request.headers.authorization)
+    await requireEnrollmentToken(deps, token)
+    return { kind: 'ENROLLMENT', token }
+  }
+  if (principals.includes('INTRODUCED_DEVICE')) {
+    const token = bearerToken(request.headers.authorization)
+    await requireNamed(deps.store, token, parse(inDevice, request.params, 'path').deviceId)
+    return { kind: 'INTRODUCED_DEVICE', token }
+  }
+  const principal = await deps.authenticator.authenticate(request.headers.authorization, deps.now())
+  if (!principals.includes(principal.kind)) {
+    const required = principals.includes('DEVICE') ? 'a device token' : 'an AdministrationAccess token'
+    throw new CodedError('ACCESS_KIND_WRONG', `This operation requires ${required}.`)
+  }
+  const { deviceId } = inDevice.partial().safeParse(request.params).data ?? {}
+  if (principal.deviceId !== null && deviceId !== undefined && deviceId !== principal.deviceId) {
+    throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires the token of the device in the path.')
+  }
+  return principal
+}
+
+async function answer(
+  operation: Operation,
+  version: string,
+  principal: Caller,
+  request: FastifyRequest,
+  now: number,
+): Promise<Answer> {
+  const { headers, log } = request
+  const params = operation.params === undefined ? {} : parse(operation.params, request.params, 'path')
+  const header = operation.readsInstanceHeader ? read(headers[instanceHeader], instanceId, instanceHeader) : null
+  const inPath = (params as { readonly instanceId?: string }).instanceId
+  if (inPath !== undefined) {
+    if (header !== null && header !== inPath) {
+      throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'The header x-instance-id does not match the instance in the path.')
+    }
+    if ('instances' in principal) requireInstanceOf(principal, inPath)
+  }
+  const query = parse(operation.query, request.query, 'query')
+  const body = operation.body === undefined ? undefined : parse(at(version, operation.body), request.body, 'body')
+  const idempotencyKey =
+    operation.idempotent === undefined ? null : read(headers[openingHeader], openingKey, openingHeader)
+  return operation.handle({
+    version,
+    params,
+    query,
+    body,
+    principal,
+    instanceHeader: header,
+    idempotencyKey,
+    headers,
+    now,
+    log,
+  })
+}
+
+/** @throws CodedError BAD_REQUEST */
+function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T {
+  const parsed = schema.safeParse(value)
+  if (parsed.success) return parsed.data
+  throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, root))
+}
+
+/** Null for an absent header. @throws CodedError BAD_REQUEST */
+function read(value: string | string[] | undefined, schema: z.ZodType<string>, name: string): string | null {
+  return value === undefined ? null : parse(schema, value, name)
+}
+
+/** @throws CodedError INSTANCE_NOT_IN_TOKEN */
+export function requireInstanceOf({ instances }: Principal, id: string): void {
+  if (instances !== null && !instances.has(id)) {
+    throw new CodedError('INSTANCE_NOT_IN_TOKEN', `The token is not valid for instance ${id}.`)
+  }
+}
+
+/** @throws CodedError MEDIA_TYPE_NOT_SUPPORTED for a compressed body */
+function refuseCompressed({ method, headers }: FastifyRequest): void {
+  const encoding = headers['content-encoding']?.toLowerCase()
+  if (method === 'GET' || encoding === undefined || encoding === 'identity') return
+  throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body is compressed. Send it uncompressed.')
+}
+
+function answerGzipError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
+  answerError(notGzip(error) ?? error, request, reply)
+}
