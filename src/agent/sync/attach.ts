@@ -4,7 +4,7 @@
  */
 import { attachAnswer } from '../../protocol/edge/attach.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { type LinkMemory, identityOf, takeEpoch } from './memory.ts'
+import { type LinkMemory, backlogOf, identityOf, takeEpoch } from './memory.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
 
 export async function attach(context: StepContext): Promise<StepResult> {
@@ -16,7 +16,8 @@ export async function attach(context: StepContext): Promise<StepResult> {
   const sentAt = clock.sinceBoot()
   const { highestEpoch: above } = memory
   const acknowledged = memory.epoch === above ? lastAcknowledged(memory) : 0
-  const request = { nonce, bootId: clock.bootId, above, acknowledged, software: options.software }
+  const backlog = backlogOf(memory, ledger.lastEntry())
+  const request = { nonce, bootId: clock.bootId, above, acknowledged, backlog, software: options.software }
   const said = await call(context, () => cloud.attach(identity, request, signal))
   const receivedAt = clock.sinceBoot()
   const answer = await believe(context, 'attach-answer', said.answer, attachAnswer)

@@ -12,7 +12,7 @@ import { guardJournal } from './guarded-journal.ts'
 import { Health, type HealthCondition, PUSH, REVOCATION } from './health.ts'
 import { closeSession } from '../sessions/cloud-sessions.ts'
 import { WAITING_REQUESTS_MAX } from './limits.ts'
-import { type LinkMemory, remember } from './memory.ts'
+import { type LinkMemory, backlogOf, remember } from './memory.ts'
 import type { Timers } from './ports.ts'
 import { type Push, readNotification } from './push.ts'
 import { restorePolicies } from '../policy/restore-policies.ts'
@@ -196,7 +196,7 @@ class CloudLink implements Link {
       connected: memory.contact === 'UP',
       lastContactAt: memory.lastContactAt,
       lastSyncAt: memory.lastSyncAt,
-      backlog: memory.undeliveredRanges + Math.max(0, this.#deps.ledger.lastEntry() - memory.lastAcknowledgedEntry),
+      backlog: backlogOf(memory, this.#deps.ledger.lastEntry()),
       unacknowledgedSeq: memory.unacknowledged?.seq ?? null,
       policies: [...memory.policies].map(([instanceId, { applied, newest }]) => ({ instanceId, applied, newest })),
       sessions: [...memory.sessions].map(

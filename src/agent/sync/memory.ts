@@ -192,6 +192,11 @@ export function takeEpoch(memory: LinkMemory, epoch: number, lastEntry: number):
   memory.syncedAt = null
 }
 
+/** Entries that the cloud has not acknowledged. */
+export function backlogOf({ undeliveredRanges, lastAcknowledgedEntry }: LinkMemory, lastEntry: number): number {
+  return undeliveredRanges + Math.max(0, lastEntry - lastAcknowledgedEntry)
+}
+
 /** Throws if the device is not enrolled: such a step must not be planned. */
 export function identityOf(memory: LinkMemory): Identity {
   if (memory.identity === null) throw new Error('invariant: only an enrolled device takes this step')

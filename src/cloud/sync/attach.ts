@@ -39,7 +39,7 @@ export async function attach(
     if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
     requireTrusted(device)
     const isOver = device.suspension?.state === 'TERMINATED'
-    if (isOver) await requireOwing(tx, device)
+    if (isOver) await requireOwing(tx, device, request)
     const answered = await tx.edge.epochs.byNonce(deviceId, request.nonce)
     if (answered !== undefined) {
       if (answered.attachAnswer === null) throw new Error('invariant: an attach stores its answer')
@@ -82,10 +82,15 @@ async function howFar(
 
 /**
  * A terminated device may still deliver its entries. If its epoch's chain cannot, it gets another epoch without grants
- * until that is closed.
+ * until that is closed. A closed epoch may have been a copy's.
  * @throws CodedError DEVICE_TERMINATED
  */
-async function requireOwing(tx: Transaction, device: Device): Promise<void> {
+async function requireOwing(
+  tx: Transaction,
+  device: Device,
+  { backlog }: Pick<z.infer<typeof attachRequest>, 'backlog'>,
+): Promise<void> {
+  if (backlog > 0) return
   const current = await tx.edge.epochs.get(device.id, device.epoch)
   if (current === undefined || current.status === 'CLOSED') requireNotSuspended(device)
 }

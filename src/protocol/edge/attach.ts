@@ -14,6 +14,8 @@ export const attachRequest = z
     above: z.int().min(0),
     /** Last acknowledged segment of that epoch; 0: none, or a different one remains. */
     acknowledged: z.int().min(0),
+    /** Entries that the device has still to deliver. */
+    backlog: z.int().min(0),
     /** Software version, for the administrator. */
     software: z.string().max(64),
   })

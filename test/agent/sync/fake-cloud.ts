@@ -96,6 +96,8 @@ export class FakeCloud {
   enrolledBy: string | null = null
   readonly epochs = new Map<number, Epoch>()
   readonly #attachAnswers = new Map<string, string>()
+  /** What devices named as still to deliver, by attach. */
+  readonly backlogs: number[] = []
   readonly caps = new Map<string, bigint>()
   /** Every entry that was taken, once, by its hash. */
   readonly billed = new Map<string, BilledEntry>()
@@ -235,7 +237,8 @@ export class FakeCloud {
   }
 
   async #attach({ body }: HttpRequest): Promise<HttpAnswer> {
-    const { nonce, above } = attachRequest.parse(JSON.parse(body ?? ''))
+    const { nonce, above, backlog } = attachRequest.parse(JSON.parse(body ?? ''))
+    this.backlogs.push(backlog)
     let answer = this.#attachAnswers.get(nonce)
     if (answer === undefined) {
       const before = this.epochs.get(this.epochs.size)

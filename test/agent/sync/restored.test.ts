@@ -101,6 +101,7 @@ test('what a restored device has not delivered goes up as an undelivered range, 
   device.network.faults = [null, 'LOSE_ANSWER', null, 'LOSE_ANSWER']
   await calmDown(device)
   expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false, backlog: 0 })
+  expect(device.cloud.backlogs).toEqual([0, 5])
   expect(device.cloud.billedOn(ACCOUNT)).toBe(3_070_000n)
   expect(device.disk.undeliveredRanges).toEqual([])
   const epochs = device.cloud.received.map(({ document }) => payloadOf(document) as SegmentWire)

@@ -46,7 +46,7 @@ export class EdgeClient {
     if (publicKey instanceof Uint8Array) throw new Error('a public key is no secret')
     const side: TwinSide = {
       keys: { trusted: [{ publicKey }] },
-      attach: async (_id, nonce, above) => (await client.attach(nonce, above)).answer,
+      attach: async (_id, nonce, above, _, backlog) => (await client.attach(nonce, above, backlog)).answer,
       sync: async (_id, document) => {
         const reply = await client.post('sync', { segment: document, nonce: randomUUID() })
         if (reply.status === 200) return { taken: true, answer: signedAnswer.parse(reply.body).answer, unbilled: null }
@@ -85,8 +85,15 @@ export class EdgeClient {
     return this.twin.call('POST', `${EDGE}/devices/${this.id}/${what}`, { token: token ?? (await this.token()), body })
   }
 
-  async attach(nonce: string, above = 0): Promise<{ answer: string; time: number }> {
-    const reply = await this.post('attach', { nonce, bootId: 'boot', above, acknowledged: 0, software: 'tests' })
+  async attach(nonce: string, above = 0, backlog = 0): Promise<{ answer: string; time: number }> {
+    const reply = await this.post('attach', {
+      nonce,
+      bootId: 'boot',
+      above,
+      acknowledged: 0,
+      backlog,
+      software: 'tests',
+    })
     if (reply.status !== 200) throw new Error(reply.text)
     const { answer, time } = signedAnswer.parse(reply.body)
     const text = await openDocument('time', time, this.device.twin.keys.trusted[0].publicKey)

@@ -161,7 +161,7 @@ describe('the token of a device', () => {
     expect(await client.device.sync()).toMatchObject({ outcome: 'MERGED' })
   })
 
-  const attachment = { nonce: 'n'.repeat(16), bootId: 'b', above: 0, acknowledged: 0, software: 's' }
+  const attachment = { nonce: 'n'.repeat(16), bootId: 'b', above: 0, acknowledged: 0, backlog: 0, software: 's' }
 
   it('is refused when its claims are not those of this device', async () => {
     const client = await EdgeClient.join(twin, instanceId)

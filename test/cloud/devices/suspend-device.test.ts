@@ -7,6 +7,7 @@ import { openDocument } from '../../../src/protocol/signing.ts'
 import { type Twin, openTwin, pick } from '../harness.ts'
 import { Listener } from '../platform/mqtt/listener.ts'
 import { EDGE, EdgeClient, enrollmentToken } from './edge-client.ts'
+import { successorOf } from '../sync/successor.ts'
 import { topUpRequest } from '../sync/test-device.ts'
 
 const TOKENS = 1_000_000n
@@ -137,6 +138,7 @@ describe('a device whose service is ended', () => {
       bootId: 'boot',
       above: 0,
       acknowledged: 0,
+      backlog: 0,
       software: 'tests',
     })
     expect(codeOf(reply)).toEqual([403, 'DEVICE_TERMINATED'])
@@ -166,6 +168,22 @@ describe('a device whose service is ended', () => {
       { account: client.line(), unreported: 35n * TOKENS, billed: 15n * TOKENS },
     ])
     await expect(copy.attach()).rejects.toThrow('DEVICE_TERMINATED')
+  })
+
+  it('takes another epoch, which earns nothing, when its copy was closed exactly before it delivered what it owes', async () => {
+    await spend(10n * TOKENS)
+    await client.device.sync()
+    const copy = client.device.copy()
+    await order('terminate')
+    await client.device.sync()
+    expect(await client.device.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
+    copy.charge({ lineItemId: 'ACT-1', accounts: [client.line()], amount: 5n * TOKENS })
+    const { next, deliver } = await successorOf(copy)
+    expect(await shown()).toMatchObject({ epoch: 2, status: 'FENCED' })
+    expect(await deliver(copy.undeliveredRange())).toMatchObject({ outcome: 'FENCED' })
+    expect(await next.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
+    expect((await shown()).outstanding).toEqual([{ account: client.line(), unreported: 0n, billed: 15n * TOKENS }])
+    await expect(next.attach()).rejects.toThrow('DEVICE_TERMINATED')
   })
 
   it('goes on as the same device with a token that was made since, and with no other', async () => {

@@ -96,7 +96,7 @@ export async function newDeviceKeys(algorithm: 'EdDSA' | 'ES256' = 'EdDSA'): Pro
 /** What a device sees of the twin, by whatever way. */
 export interface TwinSide {
   readonly keys: { readonly trusted: readonly [{ readonly publicKey: CryptoKey }, ...unknown[]] }
-  attach(deviceId: string, nonce: string, above?: number): Promise<string>
+  attach(deviceId: string, nonce: string, above?: number, acknowledged?: number, backlog?: number): Promise<string>
   sync(deviceId: string, document: string): Promise<MergeResult>
 }
 
@@ -135,7 +135,9 @@ export class TestDevice {
   }
 
   async attach(nonce: string = randomUUID()): Promise<void> {
-    const text = await this.#open('attach-answer', await this.twin.attach(this.id, nonce, this.state.epoch))
+    const { epoch, lastEntry, sealedEntry } = this.state
+    const document = await this.twin.attach(this.id, nonce, epoch, 0, lastEntry - sealedEntry)
+    const text = await this.#open('attach-answer', document)
     const answer = attachAnswer.parse(JSON.parse(text))
     if (answer.nonce !== nonce) throw new Error('the answer is for another attempt')
     if (answer.epoch <= this.state.epoch) throw new Error('the epoch is not a higher one')

@@ -188,7 +188,7 @@ export class Twin implements AsyncDisposable {
     return device
   }
 
-  async attach(deviceId: string, nonce: string, above = 0, acknowledged = 0): Promise<string> {
+  async attach(deviceId: string, nonce: string, above = 0, acknowledged = 0, backlog = 0): Promise<string> {
     return attach(
       { store: this.store, keys: this.keys, now: this.now, present: this.present, terms: this.terms },
       deviceId,
@@ -197,6 +197,7 @@ export class Twin implements AsyncDisposable {
         bootId: 'boot',
         above,
         acknowledged,
+        backlog,
         software: 'test',
       },
     )

@@ -56,7 +56,7 @@ const SIGNED = { answer: 'a', time: 't' }
 
 test('each call goes where it belongs, signed in as the device', async () => {
   const { cloud, requests } = answering(json(200, SIGNED))
-  await cloud.attach(device, { nonce: 'n', bootId: 'b', above: 0, acknowledged: 0, software: 's' }, signal)
+  await cloud.attach(device, { nonce: 'n', bootId: 'b', above: 0, acknowledged: 0, backlog: 0, software: 's' }, signal)
   await cloud.sync(device, { segment: 'x', nonce: 'n' }, signal)
   expect(requests.map(({ method, url }) => `${method} ${url}`)).toEqual([
     `POST ${EDGE}/devices/${DEVICE}/attach`,
