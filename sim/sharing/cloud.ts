@@ -125,6 +125,13 @@ export class SharedCloud {
             save: async (records) => {
               for (const record of records) this.#records.set(record.deviceId, record)
             },
+            returnable: async (_accounts, except, heardSince) => {
+              const others = [...this.#records.values()].filter(({ deviceId }) => deviceId !== except)
+              const sumOf = (records: readonly DeviceAccountRecord[]): bigint =>
+                records.reduce((sum, record) => sum + available(record), 0n)
+              const inContact = others.filter(({ deviceId }) => (this.#lastSyncAt.get(deviceId) ?? 0) > heardSince)
+              return new Map([[ACCOUNT, { all: sumOf(others), inContact: sumOf(inContact) }]])
+            },
             availableOfOthers: async (_account, except, heardSince, limit) =>
               [...this.#records.values()]
                 .filter((record) => record.deviceId !== except && available(record) > 0n)

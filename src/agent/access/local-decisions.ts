@@ -3,6 +3,7 @@
  * rests on a response newer than the request. If the cloud cannot be reached, the offline policy of essential line
  * items applies.
  */
+import { isDeepStrictEqual } from 'node:util'
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import { type Mode, decide } from '../../core/rules/decide.ts'
@@ -22,8 +23,15 @@ export interface WaitingTopUp {
   readonly accounts: readonly AccountId[]
 }
 
+export interface PoolWord {
+  /** What the pool could give now. */
+  readonly available: Micro
+  /** What other devices could return to it. */
+  readonly returnable: Micro
+}
+
 /** Accounts that could pay. */
-export type CloudWord = ReadonlyMap<AccountId, Micro>
+export type CloudWord = ReadonlyMap<AccountId, PoolWord>
 
 export interface LocalDecisionsDeps extends RulesDeps {
   readonly ledger: Pick<Ledger, 'status' | 'availableAt' | 'availableAboveGrant' | 'allowancesOf' | 'aboveGrant'>
@@ -67,6 +75,9 @@ type View = (held: AvailableOf) => AvailableOf
 
 const asHeld: View = (held) => held
 
+const NOTHING_MORE: PoolWord = { available: 0n, returnable: 0n }
+const UNKNOWN: PoolWord = { available: MICRO_MAX, returnable: 0n }
+
 const NOTHING: ReadonlyMap<AccountId, Micro> = new Map()
 
 export class LocalDecisions {
@@ -90,22 +101,32 @@ export class LocalDecisions {
   async #decideWithCloud<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
     const { clock, topUps, topUpDeadlineMs } = this.#deps
     const until = clock.sinceBoot() + topUpDeadlineMs
-    const word = new Map<AccountId, Micro>()
+    const word = new Map<AccountId, PoolWord>()
+    let requested: readonly Need[] = []
     for (let rounds = 0; ; rounds += 1) {
       const alone = this.#attempt(question)
       if (!isShort(alone.decision)) return take(alone)
       const pooled = this.#attempt(question, withPool(word))
-      if (this.#holdsAll(question, pooled)) return take(pooled)
+      const isDecided = this.#holdsAll(question, pooled)
+      // The pools cannot pay now: names the tokens of other devices that could, so that the cloud recalls them.
+      const paying = isDecided ? this.#attempt(question, withPool(word, 'RECALLED')) : pooled
+      const needs = beyond(refundOf(question, paying.reading), needsOf(paying.decision, question.mode))
+      const isRecalled = isDecided && !isDeepStrictEqual(paying.decision.postings, pooled.decision.postings)
+      if (isDecided && (!isRecalled || isDeepStrictEqual(needs, requested))) return take(pooled)
       const patienceMs = until - clock.sinceBoot()
-      if (patienceMs <= 0) return take(this.#offline(question, alone))
+      if (patienceMs <= 0) return take(isDecided ? pooled : this.#offline(question, alone))
       // Other requests used the granted tokens each time.
-      if (rounds >= TOP_UPS_MAX) return take(alone)
-      const accounts = [...new Set([...alone.seen.accounts(), ...pooled.seen.accounts()])]
-      const needs = beyond(refundOf(question, pooled.reading), needsOf(pooled.decision, question.mode))
+      if (rounds >= TOP_UPS_MAX) return take(isDecided ? pooled : alone)
+      const accounts = [...new Set([...alone.seen.accounts(), ...paying.seen.accounts()])]
       const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
-      if (answer === null) return take(this.#offline(question, this.#attempt(question)))
+      if (answer === null) {
+        const refused = this.#attempt(question, withPool(word))
+        if (isDecided && this.#holdsAll(question, refused)) return take(refused)
+        return take(this.#offline(question, this.#attempt(question)))
+      }
+      requested = needs
       // Accounts that the cloud does not name get nothing.
-      for (const account of accounts) word.set(account, answer.get(account) ?? 0n)
+      for (const account of accounts) word.set(account, answer.get(account) ?? NOTHING_MORE)
     }
   }
 
@@ -148,11 +169,12 @@ function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<Ac
 }
 
 /** Adds the balances of the pools; an unknown one counts as unlimited. */
-function withPool(word: CloudWord): View {
+function withPool(word: CloudWord, of: 'NOW' | 'RECALLED' = 'NOW'): View {
   return (held) => (account) => {
     const balance = held(account)
     if (balance.left === 'UNLIMITED') return balance
-    const left = balance.left + (word.get(account) ?? MICRO_MAX)
+    const { available, returnable } = word.get(account) ?? UNKNOWN
+    const left = balance.left + available + (of === 'RECALLED' ? returnable : 0n)
     return { left: left < MICRO_MAX ? left : MICRO_MAX, shortage: 'POOL' }
   }
 }

@@ -1,8 +1,8 @@
 import type { AccountId } from '../../core/accounts/account.ts'
-import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
+import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import type { Need, TopUpRequest } from '../../core/accounts/grant.ts'
 import { type Grant, SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
-import type { CloudWord } from '../access/local-decisions.ts'
+import type { CloudWord, PoolWord } from '../access/local-decisions.ts'
 import type { LinkLedger } from './ports.ts'
 
 export interface TopUps {
@@ -39,9 +39,9 @@ export function topUpsOf(
 
 export function wordOf({ accounts }: Pick<Grant, 'accounts'>): CloudWord {
   return new Map(
-    accounts.map(({ account, unlimited, available }): [AccountId, Micro] => [
+    accounts.map(({ account, unlimited, available, returnable = 0n }): [AccountId, PoolWord] => [
       account,
-      unlimited ? MICRO_MAX : available,
+      { available: unlimited ? MICRO_MAX : available, returnable },
     ]),
   )
 }

@@ -271,6 +271,15 @@ export interface Shortage {
   readonly notifiedAt: number | null
 }
 
+/** Unspent tokens of an account on devices, by their last reports. */
+export interface Returnable {
+  /** On devices that synced lately. */
+  readonly inContact: Micro
+  readonly all: Micro
+}
+
+export const NOTHING_RETURNABLE: Returnable = { inContact: 0n, all: 0n }
+
 export interface Recall {
   readonly account: AccountId
   readonly keep: Micro

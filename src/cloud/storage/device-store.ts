@@ -22,6 +22,7 @@ import type {
   OfflinePolicyRecord,
   Recall,
   Recovery,
+  Returnable,
   SalesMarkRecord,
   Shortage,
 } from './device-records.ts'
@@ -97,6 +98,12 @@ export interface EdgeReader {
       heardSince: number,
       limit: number,
     ): Promise<readonly { readonly deviceId: string; readonly available: Micro }[]>
+    /** What other devices in active epochs could return of each account. Without entry: nothing. */
+    returnable(
+      accounts: readonly AccountId[],
+      except: string,
+      heardSince: number,
+    ): Promise<ReadonlyMap<AccountId, Returnable>>
     /** Metered accounts that have a limit by the current rules; those granted without one first. */
     limitedAgain(deviceId: string, epoch: number, limit: number): Promise<readonly DeviceAccountRecord[]>
     hasRoom(deviceId: string, epoch: number): Promise<boolean>

@@ -232,6 +232,8 @@ const grant = z.strictObject({
       exhausted: z.boolean(),
       /** What the pool could still give to a waiting request now. */
       available: microText,
+      /** What other devices in contact could return to the pool, for a later request. Absent: nothing, or not needed. */
+      returnable: microText.optional(),
       /** Unlimited overdraft: usage is metered only. */
       unlimited: z.boolean(),
       /**

@@ -276,6 +276,7 @@ describe('a request that the grant of the device does not hold', () => {
     requestedItems: counts.map((count) => ({ item: 'print', count })),
   })
   const needOf = (amount: bigint, account = LINE) => [{ account, amount }]
+  const pool = (available: bigint, returnable = 0n) => ({ available, returnable })
 
   it('asks the cloud at once for what it needs, and is decided by what comes', async () => {
     const device = await ready(5_000_000n)
@@ -288,7 +289,7 @@ describe('a request that the grant of the device does not hold', () => {
   it('asks for each of its items by itself, those that fit included, so that the pool pays those that it can', async () => {
     const device = await ready(5_000_000n)
     device.cloud = async () => device.grant(8_000_000n)
-    device.word = new Map([[LINE, 2_000_000n]])
+    device.word = new Map([[LINE, pool(2_000_000n)]])
     expect(statusOf(await device.ask(items(3, 5, 4)))).toEqual(['101', '101', '202'])
     expect(device.asked).toEqual([
       { needs: [needOf(3_000_000n), needOf(5_000_000n), needOf(4_000_000n)], accounts: [LINE] },
@@ -302,8 +303,8 @@ describe('a request that the grant of the device does not hold', () => {
     const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
     const other = lineAccount(INSTANCE, 'line-2', 0)
     device.word = new Map([
-      [LINE, 7_000_000n],
-      [other, 90_000_000n],
+      [LINE, pool(7_000_000n)],
+      [other, pool(90_000_000n)],
     ])
     device.cloud = async ({ needs }) => {
       if (needs.flat().length === 1) return
@@ -318,12 +319,53 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.lastEntry?.postings).toEqual([...needOf(7_000_000n), ...needOf(3_000_000n, other)])
   })
 
+  it('names the line item whose tokens other devices can return when the pools cannot pay', async () => {
+    const { lineItems } = policyWith(1)
+    const [first] = lineItems
+    const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
+    const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
+    const other = lineAccount(INSTANCE, 'line-2', 0)
+    device.word = new Map([
+      [LINE, pool(1_000_000n)],
+      [other, pool(0n, 90_000_000n)],
+    ])
+    expect(statusOf(await device.ask(accessBody(10)))).toEqual(['202'])
+    expect(device.asked).toEqual([
+      { needs: [needOf(10_000_000n)], accounts: [LINE, other] },
+      { needs: [[...needOf(1_000_000n), ...needOf(9_000_000n, other)]], accounts: [LINE, other] },
+    ])
+    device.cloud = async ({ needs }) => {
+      if (needs.flat().length === 1) return
+      device.grant(1_000_000n)
+      device.grant(9_000_000n, other)
+    }
+    expect(statusOf(await device.ask(accessBody(10)))).toEqual(['101'])
+  })
+
+  it('keeps the refusal of the cloud when the request for tokens of other devices is too slow', async () => {
+    const { lineItems } = policyWith(1)
+    const [first] = lineItems
+    const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
+    const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
+    device.word = new Map([[lineAccount(INSTANCE, 'line-2', 0), pool(0n, 90_000_000n)]])
+    device.cloud = async () => device.time.advance(1_500)
+    expect(statusOf(await device.ask(accessBody(10)))).toEqual(['202'])
+    expect(device.asked).toHaveLength(2)
+  })
+
+  it('does not request again for the rest when other items are granted from the balance', async () => {
+    const device = await ready(5_000_000n)
+    device.word = new Map([[LINE, pool(0n, 1_000_000n)]])
+    expect(statusOf(await device.ask(items(5, 4)))).toEqual(['101', '202'])
+    expect(device.asked).toHaveLength(1)
+  })
+
   it('asks for every account that is too small, the limit of the requester too', async () => {
     const { lineItems } = policyWith(1)
     const consumptionLimit = { limit: '50000000', periods: [{ index: 0, from: null, until: null }] }
     const device = await ready(0n, await policyInForce(1, { lineItems: [{ ...lineItems[0]!, consumptionLimit }] }))
     const limit = limitAccount(INSTANCE, 'line-1', { type: 'user', value: 'ada' }, 0)
-    device.word = new Map([[LINE, 50_000_000n]])
+    device.word = new Map([[LINE, pool(50_000_000n)]])
     expect(statusOf(await device.ask(accessBody(2), { apiVersion: 'v1.1' }))).toEqual(['2005'])
     expect(device.asked).toEqual([
       { needs: [[...needOf(2_000_000n), ...needOf(2_000_000n, limit)]], accounts: [LINE, limit] },
@@ -333,7 +375,7 @@ describe('a request that the grant of the device does not hold', () => {
 
   it('is refused by the word of the cloud when the pool cannot pay it, and does not ask again', async () => {
     const device = await ready(5_000_000n)
-    device.word = new Map([[LINE, 6_000_000n]])
+    device.word = new Map([[LINE, pool(6_000_000n)]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
     expect(device.asked).toHaveLength(1)
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'INSUFFICIENT_TOKENS' }], postings: [] })
@@ -341,7 +383,7 @@ describe('a request that the grant of the device does not hold', () => {
 
   it('is refused as short of a grant where others take what the pool had, again and again', async () => {
     const device = await ready(5_000_000n)
-    device.word = new Map([[LINE, 100_000_000n]])
+    device.word = new Map([[LINE, pool(100_000_000n)]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
     expect(device.asked).toHaveLength(3)
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
@@ -350,7 +392,7 @@ describe('a request that the grant of the device does not hold', () => {
   it('waits for the cloud no longer than the deadline', async () => {
     const device = await ready(5_000_000n)
     const deadlines: number[] = []
-    device.word = new Map([[LINE, 100_000_000n]])
+    device.word = new Map([[LINE, pool(100_000_000n)]])
     device.cloud = async (_request, deadlineMs) => {
       deadlines.push(deadlineMs)
       device.time.advance(1_500)

@@ -31,7 +31,9 @@ test('requests for more than the pool has move nothing, and leave what they woul
   const asked = [MICRO_MAX, MICRO_MAX, 70_000_000n].map((amount) => device.link.requestGrant(need(amount), 2_000))
   await device.pass(100)
   const cap = device.cloud.caps.get(ACCOUNT) ?? 0n
-  expect(await Promise.all(asked)).toEqual(asked.map(() => new Map([[ACCOUNT, cap - 70_000_000n]])))
+  expect(await Promise.all(asked)).toEqual(
+    asked.map(() => new Map([[ACCOUNT, { available: cap - 70_000_000n, returnable: 0n }]])),
+  )
   expect(device.conditions).toEqual([])
   expect(device.link.status().unacknowledgedSeq).toBeNull()
   expect(device.left).toBe(70_000_000n)

@@ -2,11 +2,13 @@
 import { sql as expression } from 'kysely'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
-import type { DeviceAccountRecord, Epoch } from '../device-records.ts'
+import type { DeviceAccountRecord, Epoch, Returnable } from '../device-records.ts'
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import { poolOf } from './accounts.ts'
 import { type Sql, chunks, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
+
+const LEFT = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
 export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
   const ofEpoch = (deviceId: string, epoch: number) =>
@@ -89,7 +91,6 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       return sums
     },
     async availableOfOthers(account, except, heardSince, limit) {
-      const left = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
       const rows = await db
         .selectFrom('device_accounts')
         .innerJoin('epochs', (join) =>
@@ -98,17 +99,44 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
             .onRef('epochs.number', '=', 'device_accounts.epoch'),
         )
         .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
-        .select(['device_accounts.device_id', left.as('available')])
+        .select(['device_accounts.device_id', LEFT.as('available')])
         .where('device_accounts.account', '=', account)
         .where('device_accounts.device_id', '<>', except)
         .where('epochs.status', '=', 'ACTIVE')
         .where('devices.last_sync_at', '>', BigInt(heardSince))
-        .where(left, '>', 0n)
+        .where(LEFT, '>', 0n)
         .orderBy('available', 'desc')
         .orderBy('device_accounts.device_id')
         .limit(limit)
         .execute()
       return rows.map((row) => ({ deviceId: row.device_id, available: row.available }))
+    },
+    async returnable(accounts, except, heardSince) {
+      const found = new Map<AccountId, Returnable>()
+      for (const some of chunks([...new Set(accounts)])) {
+        const rows = await db
+          .selectFrom('device_accounts')
+          .innerJoin('epochs', (join) =>
+            join
+              .onRef('epochs.device_id', '=', 'device_accounts.device_id')
+              .onRef('epochs.number', '=', 'device_accounts.epoch'),
+          )
+          .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
+          .select('device_accounts.account')
+          .select(expression<bigint>`CAST(sum(${LEFT}) AS BIGINT)`.as('all'))
+          .select(
+            expression<bigint>`CAST(sum(CASE WHEN devices.last_sync_at > ${BigInt(heardSince)} THEN ${LEFT} ELSE 0 END) AS BIGINT)`.as(
+              'in_contact',
+            ),
+          )
+          .where('device_accounts.account', 'in', some)
+          .where('device_accounts.device_id', '<>', except)
+          .where('epochs.status', '=', 'ACTIVE')
+          .groupBy('device_accounts.account')
+          .execute()
+        for (const { account, all, in_contact } of rows) found.set(account, { all, inContact: in_contact })
+      }
+      return found
     },
     async hasRoom(deviceId, epoch) {
       const row = await withRoom(deviceId, epoch).limit(1).executeTakeFirst()
@@ -119,11 +147,7 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       return withRoom(deviceId, epoch)
         .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
         .select('device_accounts.account')
-        .select(
-          expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`.as(
-            'available',
-          ),
-        )
+        .select(LEFT.as('available'))
         .select(above.as('above'))
         .where(above, '>', 0n)
         .orderBy('device_accounts.account')

@@ -9,11 +9,11 @@ import { type Mode, decide } from '../../../core/rules/decide.ts'
 import { type AccessRequest, type Decision, exactly } from '../../../core/rules/decision.ts'
 import { isShort, isShortItem } from '../../../core/rules/needs.ts'
 import { fairShare } from './grants.ts'
-import { CLOUD_CLIENTS, type Shortage } from '../../storage/device-records.ts'
-import { isShortNow, noteLack, noteServed, rebalancedSince } from './rebalance.ts'
+import { CLOUD_CLIENTS, NOTHING_RETURNABLE, type Returnable, type Shortage } from '../../storage/device-records.ts'
+import { type Lack, isShortNow, noteLack, noteServed, rebalancedSince, returnableOf } from './rebalance.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
 import type { LoadedPolicy } from '../../policy/load-policy.ts'
-import { free, recoverable } from '../../accounts/pool.ts'
+import { free } from '../../accounts/pool.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Transaction } from '../../storage/store.ts'
 
@@ -52,11 +52,18 @@ export class CloudShortages {
     await this.#noteServed(tx, requests, now)
     const short = requests.filter(({ decision }) => isShort(decision))
     if (short.length === 0) return
-    const lacking = lackingOf(loaded, short, pools, now)
-    for (const [account, amount] of lacking) {
+    const returnable = await returnableOf(tx, [...pools.keys()], '', now, this.#terms)
+    for (const [account, amount] of lackingOf(loaded, short, pools, returnable, now)) {
       const pool = pools.get(account)
       if (pool === undefined || amount <= free(pool) || !this.#isNews(account, amount, now)) continue
-      await noteCloudLack(tx, loaded, { pool, who: CLOUD_CLIENTS, lacking: amount }, now, this.#terms)
+      const others = returnable.get(account) ?? NOTHING_RETURNABLE
+      await noteCloudLack(
+        tx,
+        loaded,
+        { pool, who: CLOUD_CLIENTS, lacking: amount, returnable: others },
+        now,
+        this.#terms,
+      )
     }
   }
 
@@ -80,10 +87,12 @@ export class CloudShortages {
   }
 }
 
+/** Of several line items, those whose devices can return tokens soon pay first. */
 function lackingOf(
   { compiled }: LoadedPolicy,
   requests: readonly DecidedRequest[],
   pools: ReadonlyMap<AccountId, Pool>,
+  returnable: ReadonlyMap<AccountId, Returnable>,
   now: number,
 ): ReadonlyMap<AccountId, Micro> {
   const taken = new Map<AccountId, Micro>()
@@ -91,12 +100,17 @@ function lackingOf(
   for (const { request, mode, decision } of requests) {
     // Granted items are charged already.
     const items = mode === 'ALL_OR_NOTHING' ? request.items : request.items.filter((_, n) => isShortAt(decision, n))
-    const availableOf = (account: AccountId) => {
-      const pool = pools.get(account)
-      const left = pool === undefined ? 0n : free(pool) + recoverable(pool) - (taken.get(account) ?? 0n)
-      return { left: left > 0n ? left : 0n, shortage: 'POOL' } as const
+    const decideWith = (from: keyof Returnable): Decision => {
+      const availableOf = (account: AccountId) => {
+        const pool = pools.get(account)
+        const others = returnable.get(account) ?? NOTHING_RETURNABLE
+        const left = pool === undefined ? 0n : free(pool) + others[from] - (taken.get(account) ?? 0n)
+        return { left: left > 0n ? left : 0n, shortage: 'POOL' } as const
+      }
+      return decide(policy, { ...request, items }, availableOf, mode)
     }
-    for (const { account, amount } of decide(policy, { ...request, items }, availableOf, mode).postings) {
+    const soon = decideWith('inContact')
+    for (const { account, amount } of (isShort(soon) ? decideWith('all') : soon).postings) {
       taken.set(account, (taken.get(account) ?? 0n) + amount)
     }
   }
@@ -112,7 +126,7 @@ function isShortAt({ items }: Decision, index: number): boolean {
 export async function noteCloudLack(
   tx: Transaction,
   { cloudReserves }: Pick<LoadedPolicy, 'cloudReserves'>,
-  { pool, who, lacking }: { readonly pool: Pool; readonly who: string; readonly lacking: Micro },
+  { pool, who, lacking, returnable }: Pick<Lack, 'pool' | 'who' | 'lacking' | 'returnable'>,
   now: number,
   terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>,
 ): Promise<void> {
@@ -126,7 +140,7 @@ export async function noteCloudLack(
   // Other refused clients may retry too: the largest request counts.
   const isSame = (shortage: Shortage) => shortage.who === who && isShortNow(shortage, now, terms)
   const before = who === CLOUD_CLIENTS ? (known.find(isSame)?.lacking ?? 0n) : 0n
-  const most = before > lacking && before <= usable + recoverable(pool) ? before : lacking
-  const lack = { pool, who, deviceId: null, lacking: most, recalled: most - usable, usable, share, own: 0n, known }
+  const most = before > lacking && before <= usable + returnable.all ? before : lacking
+  const lack = { pool, who, deviceId: null, lacking: most, recalled: most - usable, usable, share, returnable, known }
   await noteLack(tx, lack, now, terms)
 }

@@ -6,7 +6,7 @@ import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { type Need, type TopUpRequest, available, sumPostings } from '../../../core/accounts/grant.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
-import { freeForDevices, recoverable } from '../../accounts/pool.ts'
+import { freeForDevices } from '../../accounts/pool.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Transaction } from '../../storage/store.ts'
 import {
@@ -18,9 +18,24 @@ import {
   lastUsableAt,
   quantityOf,
 } from './grants.ts'
-import type { Device, DeviceAccountRecord, Epoch, Shortage } from '../../storage/device-records.ts'
+import {
+  type Device,
+  type DeviceAccountRecord,
+  type Epoch,
+  NOTHING_RETURNABLE,
+  type Returnable,
+  type Shortage,
+} from '../../storage/device-records.ts'
 import { type RulesInForce, reservedOf } from '../../policy/rules-in-force.ts'
-import { type ShortageTransaction, isShortNow, noteLack, noteServed, rebalancedSince, spareFor } from './rebalance.ts'
+import {
+  type ShortageTransaction,
+  isShortNow,
+  noteLack,
+  noteServed,
+  rebalancedSince,
+  returnableOf,
+  spareFor,
+} from './rebalance.ts'
 import type { EdgeTransaction } from '../../storage/device-store.ts'
 import type { MergeContext } from '../merge-context.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
@@ -78,15 +93,29 @@ export async function giveGrant(taking: GrantContext, giving: Giving): Promise<G
   )
   await tx.accounts.save([...granting.pools.values()])
   await tx.edge.deviceAccounts.save(granting.accounts)
-  if (!releasing) await noteShortages(taking, giving, asked, granting, known)
+  const isUnmet = granting.unmet.length > 0
+  const lacked = [...asked.values()]
+    .filter(({ pool, isWithheld }) => pool.capTarget !== null && !isWithheld)
+    .filter((each) => isUnmet || (giving.inUse.has(each.account) && inAdvanceOf(each, granting) > 0n))
+    .map(({ account }) => account)
+  const returnable = await returnableOf(tx, lacked, taking.device.id, now, terms)
+  if (!releasing) await noteShortages(taking, giving, asked, granting, { known, returnable })
   const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
   return {
     // Grows with time, so that a restored cloud continues above every lost term.
     term: Math.max(epoch.term + 1, now),
     lifetimeMs,
     expiresAt: now + lifetimeMs,
-    accounts: granting.wire,
+    accounts: isUnmet ? granting.wire.map((each) => withReturnable(each, returnable)) : granting.wire,
   }
+}
+
+function withReturnable(
+  account: Grant['accounts'][number],
+  returnable: ReadonlyMap<AccountId, Returnable>,
+): Grant['accounts'][number] {
+  const { inContact } = returnable.get(account.account) ?? NOTHING_RETURNABLE
+  return inContact > 0n ? { ...account, returnable: inContact } : account
 }
 
 type Known = ReadonlyMap<AccountId, readonly Shortage[]>
@@ -116,10 +145,11 @@ async function requestedAccounts(
     if (pool === undefined) throw new Error('invariant: the pool of an account that a grant names was opened')
     const reserved = reservedOf(account, rules)
     const share = fairShare(pool, reserved, (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1)
-    const asking = { who: device.id, isInUse: inUse.has(account), wanted: wanted.get(account) ?? 0n, share }
+    const target = { wanted: wanted.get(account) ?? 0n, share }
+    const asking = { who: device.id, isInUse: inUse.has(account), ...target }
     const spare = spareFor(asking, freeForDevices(pool, reserved), known.get(account) ?? [], now, deps.terms)
     const isWithheld = releasing || rules.get(parseAccount(account)?.instanceId ?? '')?.unproven === true
-    asked.set(account, { account, pool, held: held(account), reserved, share, spare, isWithheld })
+    asked.set(account, { account, pool, held: held(account), reserved, ...target, spare, isWithheld })
   }
   return asked
 }
@@ -129,25 +159,24 @@ async function noteShortages(
   { topUps, inUse }: Giving,
   asked: ReadonlyMap<AccountId, RequestedAccount>,
   granting: Granting,
-  knownBy: Known,
+  others: { readonly known: Known; readonly returnable: ReadonlyMap<AccountId, Returnable> },
 ): Promise<void> {
-  const wanted = new Map(topUps.topUpRequests.map((topUpRequest) => [topUpRequest.account, topUpRequest.wanted]))
   const waitedFor = new Set(topUps.needs.flat().map(({ account }) => account))
-  for (const { account, pool: before, held, reserved, share } of asked.values()) {
+  for (const each of asked.values()) {
+    const { account, pool: before, held, reserved, share } = each
     if (before.capTarget === null) continue
     const pool = granting.pools.get(account) ?? before
-    const known = knownBy.get(account) ?? []
+    const known = others.known.get(account) ?? []
+    const returnable = others.returnable.get(account) ?? NOTHING_RETURNABLE
     const noted = known.find(({ who }) => who === device.id)
     // A refused client will retry: a sync without its request does not mean that it was served.
     const isStillShort = noted !== undefined && noted.lacking > 0n && isShortNow(noted, now, deps.terms)
     if (isStillShort && !waitedFor.has(account)) continue
     const usable = freeForDevices(pool, reserved)
-    const own = available(held) + (granting.granted.get(account) ?? 0n)
-    const most = usable + recoverable(pool) - own
-    const needed = lackingOf(account, granting.unmet, own - (granting.spoken.get(account) ?? 0n), usable, most)
-    const target = least(wanted.get(account) ?? 0n, share)
-    const inAdvance = target > own ? target - own : 0n
-    const lack = { pool, who: device.id, deviceId: device.id, usable, share, own, known }
+    const left = available(held) + (granting.granted.get(account) ?? 0n) - (granting.spoken.get(account) ?? 0n)
+    const needed = lackingOf(account, granting.unmet, left, usable, usable + returnable.all)
+    const inAdvance = inAdvanceOf(each, granting)
+    const lack = { pool, who: device.id, deviceId: device.id, usable, share, returnable, known }
     if (needed > 0n) {
       const recalled = needed > usable ? needed - usable : 0n
       await noteLack(tx, { ...lack, lacking: needed, recalled }, now, deps.terms)
@@ -157,6 +186,13 @@ async function noteShortages(
       await noteServed(tx, noted, now)
     }
   }
+}
+
+/** The part of the target balance that was not granted. */
+function inAdvanceOf({ account, held, wanted, share }: RequestedAccount, { granted }: Granting): Micro {
+  const own = available(held) + (granted.get(account) ?? 0n)
+  const lacking = (wanted < share ? wanted : share) - own
+  return lacking > 0n ? lacking : 0n
 }
 
 /**
@@ -177,8 +213,4 @@ function lackingOf(account: AccountId, unmet: readonly Need[], left: Micro, usab
     else if (smallest === undefined || amount - left < smallest) smallest = amount - left
   }
   return lacking > 0n ? lacking : (smallest ?? 0n)
-}
-
-function least(a: Micro, b: Micro): Micro {
-  return a < b ? a : b
 }

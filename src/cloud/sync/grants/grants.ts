@@ -76,6 +76,8 @@ export interface RequestedAccount {
   readonly pool: Pool
   readonly held: DeviceAccountRecord
   readonly reserved: Micro
+  /** The target balance that the device requests. */
+  readonly wanted: Micro
   readonly share: Micro
   readonly spare: Micro
   /** Nothing is granted: the device must return tokens, or sales of a restored cloud are unknown. */

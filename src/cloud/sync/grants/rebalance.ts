@@ -7,13 +7,13 @@ import type { AccountId } from '../../../core/accounts/account.ts'
 import { type Micro, countable } from '../../../core/pricing/amount.ts'
 import { recallLevel } from '../../../core/accounts/fair-share.ts'
 import { RELEASES_MAX } from '../../../protocol/edge/sync.ts'
-import { free, recoverable } from '../../accounts/pool.ts'
+import { free } from '../../accounts/pool.ts'
 import type { ChangeNotification, Pool } from '../../storage/records.ts'
 import type { Transaction } from '../../storage/store.ts'
 import type { EdgeTransaction } from '../../storage/device-store.ts'
 import { RECALLS_NOTIFIED_MAX } from '../../devices/limits.ts'
 import type { AccountMove } from '../../accounts/move-pools.ts'
-import type { Recall, Shortage } from '../../storage/device-records.ts'
+import type { Recall, Returnable, Shortage } from '../../storage/device-records.ts'
 import type { MergeContext } from '../merge-context.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
 
@@ -35,7 +35,7 @@ export interface ShortageTransaction {
   readonly outbox: Pick<Transaction['outbox'], 'append'>
   readonly edge: {
     readonly shortages: Pick<EdgeTransaction['shortages'], 'of' | 'save'>
-    readonly deviceAccounts: Pick<EdgeTransaction['deviceAccounts'], 'availableOfOthers'>
+    readonly deviceAccounts: Pick<EdgeTransaction['deviceAccounts'], 'availableOfOthers' | 'returnable'>
   }
 }
 
@@ -109,18 +109,18 @@ export interface Lack {
   readonly recalled: Micro
   readonly usable: Micro
   readonly share: Micro
-  readonly own: Micro
+  /** On other devices. */
+  readonly returnable: Returnable
   /** Of the account, since {@link rebalancedSince}. */
   readonly known: readonly Shortage[]
 }
 
 /** Notes a shortage and notifies devices that can return tokens. The account is locked. */
 export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number, terms: Terms): Promise<void> {
-  const { pool, who, deviceId, lacking, recalled, usable, share, own, known } = lack
+  const { pool, who, deviceId, lacking, recalled, usable, share, returnable, known } = lack
   const { account } = pool
   const before = known.find((shortage) => shortage.who === who)
-  const returnable = recoverable(pool) - own
-  const isRecalled = recalled > 0n && returnable > 0n && lacking <= usable + returnable
+  const isRecalled = recalled > 0n && returnable.all > 0n && lacking <= usable + returnable.all
   const enough = countable(free(pool) - usable + (lacking > 0n ? lacking : 1n))
   const isSame = before !== undefined && before.lacking > 0n && lacking > 0n && isShortNow(before, now, terms)
   const since = isSame ? before.since : now
@@ -132,11 +132,10 @@ export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number,
     await tx.edge.shortages.save({ ...noted, keep: null, recalledAt: before?.recalledAt ?? null })
     return
   }
-  const heardSince = now - SILENT_AFTER_SYNCS * terms.syncEveryMs
   const others = await tx.edge.deviceAccounts.availableOfOthers(
     account,
     deviceId ?? '',
-    heardSince,
+    heardSince(now, terms),
     RECALLS_NOTIFIED_MAX,
   )
   const missing =
@@ -178,6 +177,21 @@ function reservedForOthers(shortages: readonly Shortage[], now: number, terms: T
 
 export function isShortNow({ keep, at }: Shortage, now: number, terms: Terms): boolean {
   return keep !== null && at > shortSince(now, terms)
+}
+
+/** What other devices could return; devices with tokens of a fenced epoch cannot. @param except device id */
+export function returnableOf(
+  tx: ShortageTransaction,
+  accounts: readonly AccountId[],
+  except: string,
+  now: number,
+  terms: Terms,
+): Promise<ReadonlyMap<AccountId, Returnable>> {
+  return tx.edge.deviceAccounts.returnable(accounts, except, heardSince(now, terms))
+}
+
+function heardSince(now: number, { syncEveryMs }: Terms): number {
+  return now - SILENT_AFTER_SYNCS * syncEveryMs
 }
 
 function shortSince(now: number, { syncEveryMs }: Terms): number {

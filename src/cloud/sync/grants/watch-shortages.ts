@@ -6,12 +6,13 @@ import { type AccountId, lineAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { periodAt } from '../../../core/rules/compile.ts'
 import { noteCloudLack } from './cloud-shortages.ts'
+import { returnableOf } from './rebalance.ts'
 import type { Policies } from '../../policy/load-policy.ts'
 import { free, recoverable } from '../../accounts/pool.ts'
 import type { ChangeNotification, Pool } from '../../storage/records.ts'
 import type { Reader, Store } from '../../storage/store.ts'
 import { RENEWALS_WATCHED_MAX, SERVABLE_NOTIFIED_MAX, SHORTAGES_FORGOTTEN_MAX } from '../../devices/limits.ts'
-import { CLOUD_RENEWALS, CLOUD_RESERVE } from '../../storage/device-records.ts'
+import { CLOUD_RENEWALS, CLOUD_RESERVE, NOTHING_RETURNABLE } from '../../storage/device-records.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
 
 export interface WatchShortages {
@@ -65,10 +66,12 @@ export async function recallForCloud({ store, policies, now, terms }: WatchShort
         const loaded = await policies.hold(tx, instanceId, at)
         const pool = (await tx.accounts.lock([account])).get(account)
         if (loaded === undefined || pool === undefined) return
-        const most = free(pool) + recoverable(pool)
+        const others = await returnableOf(tx, [account], '', at, terms)
+        const returnable = others.get(account) ?? NOTHING_RETURNABLE
+        const most = free(pool) + returnable.all
         const lacking = amount < most ? amount : most
         if (lacking <= free(pool)) return
-        await noteCloudLack(tx, loaded, { pool, who, lacking }, at, terms)
+        await noteCloudLack(tx, loaded, { pool, who, lacking, returnable }, at, terms)
       })
     }
   }

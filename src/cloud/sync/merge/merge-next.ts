@@ -189,10 +189,11 @@ function answerTo(
     receipt,
     grant: {
       ...grant,
-      accounts: grant.accounts.map(({ granted, available, overdraft, ...account }) => ({
+      accounts: grant.accounts.map(({ granted, available, returnable, overdraft, ...account }) => ({
         ...account,
         granted: String(granted),
         available: String(available),
+        ...(returnable === undefined ? {} : { returnable: String(returnable) }),
         ...(overdraft === undefined ? {} : { overdraft: String(overdraft) }),
       })),
     },

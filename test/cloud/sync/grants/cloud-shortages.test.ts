@@ -46,6 +46,17 @@ describe('a request at the cloud that the pool cannot pay', () => {
     expect(await obey()).toEqual([])
   })
 
+  it('recalls tokens of the line item whose devices can return them', async () => {
+    await twin.lineItem(instanceId, { activationId: 'ACT-2' })
+    await hold(100n)
+    await device.attach()
+    const other = line.replace('ACT-1', 'ACT-2')
+    await device.sync([topUpRequest(other, 0n, 100n * TOKENS)])
+    expect(await statusOf(30)).toBe('2002')
+    expect(await obey()).toEqual([{ account: other, keep: 70n * TOKENS }])
+    expect(await statusOf(30)).toBe('1001')
+  })
+
   it('recalls nothing when devices do not hold enough either, nor when rules refuse it', async () => {
     await hold(60n)
     expect(await statusOf(101)).toBe('2002')

@@ -131,6 +131,30 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(other.available(LINE)).toBe(100n)
     })
 
+    it('says what devices in contact could return, and only to a device whose request was not served', async () => {
+      const [needy, rich] = await devicesWith(0n, 80n)
+      const accountsOf = async (wanted: bigint, needed?: bigint) => {
+        const answer = await needy.sync([topUpRequest(LINE, wanted, needed)])
+        return answer.outcome === 'MERGED' ? answer.grant.accounts : []
+      }
+      expect(await accountsOf(0n, 40n)).toMatchObject([{ account: LINE, available: 20n, returnable: 80n }])
+      expect((await accountsOf(0n, 20n))[0]).not.toHaveProperty('returnable')
+      twin.time += 3 * twin.terms.syncEveryMs
+      expect((await accountsOf(0n, 40n))[0]).not.toHaveProperty('returnable')
+      expect(await recallsFrom(rich)).not.toEqual([])
+    })
+
+    it('recalls nothing when only tokens of a fenced epoch could complete the need', async () => {
+      const [needy, fenced, other] = await devicesWith(0n, 50n, 30n)
+      await needy.sync([topUpRequest(LINE, 0n, 60n)])
+      expect(await recallsFrom(other)).not.toEqual([])
+      await fenced.attach()
+      await needy.sync([topUpRequest(LINE, 0n, 60n)])
+      expect(await recallsFrom(other)).toEqual([])
+      await needy.sync([topUpRequest(LINE, 0n, 50n)])
+      expect(await recallsFrom(other)).toEqual([{ account: LINE, keep: 0n }])
+    })
+
     it('takes in requests for more than any pool can ever have', async () => {
       await twin.reserve('ACT-1', 10n)
       const [other, greedy, greedier] = await devicesWith(60n, 0n, 0n)
