@@ -33,6 +33,7 @@ export async function prepareAgentState(directory: string): Promise<void> {
     },
     sign: (payload) => signDocument('segment', payload, key.signer),
     now: () => now,
+    log: { info: () => undefined, warn: () => undefined },
     onBroken: (error) => {
       throw error
     },

@@ -30,12 +30,12 @@ export class DeviceAudit {
   /** A call of a device's journal took effect. @param twin the cloud's database */
   taken(machine: Machine, call: JournalCall, answer: JournalAnswer, twin: Sqlite.Database): void {
     if (!answer.ok) return
-    switch (call.call) {
+    switch (call.method) {
       case 'append':
-        this.#entries.appended(machine, call.batch.bodies, twin)
+        this.#entries.appended(machine, call.args[0].bodies, twin)
         break
       case 'acknowledge':
-        this.#time.acknowledgedBy(machine, call)
+        this.#time.acknowledgedBy(machine, ...call.args)
         break
       case 'attach':
         this.#shared.grants.set(machine.name, null)

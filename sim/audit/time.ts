@@ -1,5 +1,5 @@
 /** The device's time interval contains the true time, and no grant is spent after its expiry. */
-import type { JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import type { JournalOperations } from '../../src/agent/ledger/journal.ts'
 import type { Machine } from '../device/machine.ts'
 import type { SharedState } from './shared-state.ts'
 import { type EntryText, lineOf, ownerOf } from './records.ts'
@@ -38,8 +38,7 @@ export class TimeAudit {
     throw new Violation('TIME', `${machine.name} spends by a grant of ${grant.lifetimeMs} ms that is ${age} ms old`)
   }
 
-  acknowledgedBy(machine: Machine, call: Extract<JournalCall, { call: 'acknowledge' }>): void {
-    const { seq, grant } = call
+  acknowledgedBy(machine: Machine, ...[seq, grant]: Parameters<JournalOperations['acknowledge']>): void {
     const { database } = machine.deps.disk
     const { deviceId, epoch } = ownerOf(database)
     if (deviceId !== null) this.#settled.heard(deviceId, epoch, seq)

@@ -1,5 +1,4 @@
 import type { HttpExchange, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
-import type { Journal } from '../../src/agent/ledger/journal.ts'
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import { sha256, signDocument } from '../../src/protocol/signing.ts'
 import type { Disk } from '../device/disk.ts'
@@ -26,29 +25,6 @@ function beforeSeal({ database }: Disk): BeforeSeal {
     accounts: database
       .prepare('SELECT id, sealed_used AS used, sealed_refunded AS refunded, sealed_returned AS returned FROM account')
       .all() as BeforeSeal['accounts'],
-  }
-}
-
-/** Converts a journal to an object of functions, which defects override. */
-export function whole(journal: Journal): Journal {
-  return {
-    read: () => journal.read(),
-    append: (...args) => journal.append(...args),
-    appendWriteBehind: (...args) => journal.appendWriteBehind(...args),
-    seal: (...args) => journal.seal(...args),
-    acknowledge: (...args) => journal.acknowledge(...args),
-    sealed: (...args) => journal.sealed(...args),
-    sealedEarlier: (...args) => journal.sealedEarlier(...args),
-    fence: () => journal.fence(),
-    attach: (...args) => journal.attach(...args),
-    limit: (...args) => journal.limit(...args),
-    saveIdentity: (...args) => journal.saveIdentity(...args),
-    savePolicy: (...args) => journal.savePolicy(...args),
-    saveClock: (...args) => journal.saveClock(...args),
-    proofs: (...args) => journal.proofs(...args),
-    recent: (...args) => journal.recent(...args),
-    find: (...args) => journal.find(...args),
-    close: () => journal.close(),
   }
 }
 
@@ -133,7 +109,7 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
     is: 'an application is told before its entry is on the disk',
     device: () => ({
       journal: (journal) => ({
-        ...whole(journal),
+        ...journal,
         append: async (...args) => void journal.append(...args).catch(() => undefined),
       }),
     }),
@@ -152,7 +128,7 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
       let before: BeforeSeal | null = null
       return {
         journal: (journal, disk) => ({
-          ...whole(journal),
+          ...journal,
           seal: (order) => {
             before = beforeSeal(disk)
             return journal.seal(order)
@@ -193,7 +169,7 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
     always: ['kill'],
     device: () => ({
       journal: (journal) => ({
-        ...whole(journal),
+        ...journal,
         acknowledge: (seq, _grant, confirmation) => journal.acknowledge(seq, null, confirmation),
       }),
     }),
@@ -206,7 +182,7 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
       let returned = new Map<string, bigint>()
       return {
         journal: (journal) => ({
-          ...whole(journal),
+          ...journal,
           seal: async (order) => {
             for (const { account, amount } of order.returns) {
               returned.set(account, (returned.get(account) ?? 0n) + amount)

@@ -6,7 +6,6 @@ import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
 import type { TwinDefects } from './twin-defects.ts'
-import { whole } from './of-device.ts'
 import { payloadOf } from './payload.ts'
 
 /** Skips the bill for reports of ended epochs. */
@@ -161,7 +160,7 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     is: 'a device that gives tokens up does not say so',
     always: ['quantity'],
     device: () => ({
-      journal: (journal) => ({ ...whole(journal), seal: (order) => journal.seal({ ...order, returns: [] }) }),
+      journal: (journal) => ({ ...journal, seal: (order) => journal.seal({ ...order, returns: [] }) }),
     }),
   },
   {
@@ -169,7 +168,7 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     is: 'a device that falls short asks for no more tokens',
     device: () => ({
       journal: (journal) => ({
-        ...whole(journal),
+        ...journal,
         seal: (order) => journal.seal({ ...order, topUpRequests: [], needs: [] }),
       }),
     }),

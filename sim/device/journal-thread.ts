@@ -53,7 +53,7 @@ export function journalThread(deps: ThreadDeps): StartThread {
         return
       }
       // The database outlives the process: only the connection is closed.
-      const answer = call.call === 'close' ? ({ ok: true, value: undefined } as const) : handler.answerTo(call)
+      const answer = call.method === 'close' ? ({ ok: true, value: undefined } as const) : handler.answerTo(call)
       handler.answered()
       deps.onTaken(call, answer)
       if (mishap === 'DIES_AFTER') {
@@ -61,7 +61,7 @@ export function journalThread(deps: ThreadDeps): StartThread {
         return
       }
       events.onAnswer(mishap === 'FLUSH_FAILS_AFTER' ? flushFailed(path) : answer)
-      if (call.call !== 'close') return
+      if (call.method !== 'close') return
       ended = true
       events.onEnd()
     }

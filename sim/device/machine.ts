@@ -8,7 +8,7 @@ import { openJournal } from '../../src/agent/platform/sqlite/journal.ts'
 import type { AccessAnswer, AccessCall } from '../../src/agent/access/access.ts'
 import type { TimeSource } from '../../src/agent/runtime/clock.ts'
 import type { Journal, PendingEntry } from '../../src/agent/ledger/journal.ts'
-import type { Timers } from '../../src/agent/sync/ports.ts'
+import type { LinkLog, Timers } from '../../src/agent/sync/ports.ts'
 import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
 import type { AgentSettings } from '../../src/agent/settings.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
@@ -259,14 +259,14 @@ export class Machine {
 
   nextMishap(process: Process, call: JournalCall): Mishap | null {
     const [trap] = this.traps
-    if (trap === undefined || call.call === 'read' || call.call === 'recent') return null
+    if (trap === undefined || call.method === 'read' || call.method === 'recent') return null
     if (trap.skip > 0) {
       trap.skip -= 1
       return null
     }
     this.traps.shift()
     this.deps.onFault(trap.power ? 'power cut at a write' : `${words[trap.mishap]} at a write`)
-    this.deps.note(`${trap.mishap} ${call.call}`)
+    this.deps.note(`${trap.mishap} ${call.method}`)
     process.lastTrap = trap
     if (trap.mishap.startsWith('FLUSH')) process.mayFail = true
     return trap.mishap
@@ -340,12 +340,17 @@ class Process {
     note('the agent starts')
     const late: { now?: () => number } = {}
     const time = machine.time()
+    const log: LinkLog = {
+      info: (fields, message) => note(`${message} ${JSON.stringify(fields)}`),
+      warn: (fields, message) => note(`${message} ${JSON.stringify(fields)}`),
+    }
     const journal = await openJournal(
       {
         path: `${machine.name}.db`,
         limits: journalLimits(settings),
         sign: (payload) => signDocument('segment', payload, keys.current.signer),
         now: () => late.now?.() ?? time.wall(),
+        log,
         onBroken: fail,
       },
       journalThread({
@@ -396,10 +401,7 @@ class Process {
           after: (ms, call) => machine.after(this, ms, call),
         }) ?? null,
       version: 'simulated',
-      log: {
-        info: (fields, message) => note(`${message} ${JSON.stringify(fields)}`),
-        warn: (fields, message) => note(`${message} ${JSON.stringify(fields)}`),
-      },
+      log,
       onFatal: fail,
     })
     late.now = () => agent.clock.reading().now

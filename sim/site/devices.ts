@@ -204,10 +204,10 @@ export class Devices {
       onTaken: (taker, call, answer) => {
         this.#stage.trace.note(
           name,
-          `${call.call} ${answer.ok ? 'done' : (answer.failure.code ?? answer.failure.message)}`,
+          `${call.method} ${answer.ok ? 'done' : (answer.failure.code ?? answer.failure.message)}`,
         )
-        if (answer.ok && call.call === 'append') this.decisions += call.batch.bodies.length
-        if (answer.ok && call.call === 'acknowledge') this.syncs += 1
+        if (answer.ok && call.method === 'append') this.decisions += call.args[0].bodies.length
+        if (answer.ok && call.method === 'acknowledge') this.syncs += 1
         this.#stage.judge(() => this.#stage.auditor.devices.taken(taker, call, answer, this.#stage.twin.database))
       },
       onLogged: (logger, entries) => {

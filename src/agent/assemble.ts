@@ -25,7 +25,6 @@ import { Sessions } from './sessions/sessions.ts'
 import { statusOf } from './diagnostics/status.ts'
 import type { LeftLog, VolatileLog } from './ledger/volatile-log.ts'
 import { UseOverTime } from './diagnostics/use-over-time.ts'
-import { WatchedJournal } from './ledger/watch-journal.ts'
 import { Wear } from './diagnostics/wear.ts'
 import type { KeptDecision } from '../protocol/local/decision.ts'
 import type { LastBackup } from '../protocol/local/last-backup.ts'
@@ -99,12 +98,11 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
   const clock = new Clock(time, found.clock)
   const snapshot = (await recover(deps, clock, found)) ? await journal.read() : found
   const policies = new ActivePolicies()
-  const watched = new WatchedJournal(journal, () => clock.reading().now, log)
   const use = new UseOverTime({ now: () => clock.reading().now, sinceBoot: () => clock.sinceBoot() })
   const ledger = new Ledger(
     {
-      journal: watched,
-      reserve: reserveOf(deps, watched),
+      journal,
+      reserve: reserveOf(deps),
       clock,
       policies,
       startingGrant: wholeTokens(settings.grants.starting),
@@ -195,7 +193,7 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     ledger,
     link,
     clock,
-    journal: watched,
+    journal,
     salvages: snapshot.salvages ?? [],
     wear,
     reloadNotice: deps.reloadNotice ?? (() => null),
@@ -218,14 +216,14 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
       const found = await journal.find(correlationId)
       return found === null ? null : { kind: 'entry', ...found }
     },
-    readiness: new ReadinessProbe({ ledger, policies, topUps: link, clock, journal: watched, timers }),
+    readiness: new ReadinessProbe({ ledger, policies, topUps: link, clock, journal, timers }),
     wear,
-    keepClock: () => keepClock(watched, ledger, timers),
+    keepClock: () => keepClock(journal, ledger, timers),
     drain: async () => {
       sessions.stop()
       await sessions.settled()
       await ledger.close()
-      await watched.saveClock(ledger.stamp())
+      await journal.saveClock(ledger.stamp())
     },
     stop: () => {
       sessions.stop()
@@ -249,7 +247,7 @@ async function recover(
   return recoverReservations({ ...parts, reading: () => clock.reading(), stamp: () => stamp }, snapshot)
 }
 
-function reserveOf({ settings, volatileLog, log }: AgentDeps, journal: WatchedJournal): WriteBehindDeps | null {
+function reserveOf({ settings, journal, volatileLog, log }: AgentDeps): WriteBehindDeps | null {
   if (settings.durability !== 'write-behind' || volatileLog === undefined) return null
   return {
     journal,

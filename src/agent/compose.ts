@@ -160,6 +160,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
       return signDocument('segment', payload, late.keys.current.signer)
     },
     now: () => late.clock?.reading().now ?? time.wall(),
+    log,
     onBroken: onFatal,
   })
   started.defer(() => journal.close())

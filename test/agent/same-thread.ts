@@ -19,7 +19,7 @@ export const sameThread: StartThread = ({ path, limits, later, left }, events) =
       const sent = structuredClone(call)
       setImmediate(() => {
         events.onAnswer(structuredClone(handler.answerTo(sent)))
-        if (sent.call === 'close') events.onEnd()
+        if (sent.method === 'close') events.onEnd()
         else handler.answered()
       })
     },

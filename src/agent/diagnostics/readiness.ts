@@ -7,9 +7,8 @@ import { decimal } from '../../core/pricing/amount.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Readiness } from '../../protocol/local/report.ts'
-import type { ClockStamp, Journal } from '../ledger/journal.ts'
+import { type ClockStamp, type Journal, JournalLost } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
-import type { HealthCondition } from '../sync/health.ts'
 import type { Timers } from '../sync/ports.ts'
 import { type RulesDeps, requireRules } from '../access/require-rules.ts'
 
@@ -33,7 +32,7 @@ export interface ReadinessDeps {
   readonly policies: RulesDeps['policies']
   readonly topUps: RulesDeps['topUps']
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
-  readonly journal: Pick<Journal, 'saveClock'> & { condition(): HealthCondition | null }
+  readonly journal: Pick<Journal, 'saveClock' | 'condition'>
   readonly timers: Timers
 }
 
@@ -109,10 +108,12 @@ export class ReadinessProbe {
         const failure = standing === null ? null : new CodedError(standing.code, standing.message)
         return { failure, answered: true }
       },
-      (error: unknown) =>
-        error instanceof CodedError
-          ? { failure: error, answered: true }
-          : { failure: new CodedError('NOT_RECORDED', 'the journal is closed'), answered: false },
+      (error: unknown) => {
+        const cause = error instanceof JournalLost ? error.cause : error
+        return cause instanceof CodedError
+          ? { failure: cause, answered: true }
+          : { failure: new CodedError('NOT_RECORDED', 'the journal is closed'), answered: false }
+      },
     )
     try {
       return await Promise.race([writing, late.promise])

@@ -4,11 +4,10 @@ import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { ReloadNotice } from '../../settings/reload.ts'
 import type { Clock } from '../runtime/clock.ts'
 import { conditionOf } from '../ledger/damaged-ledger.ts'
-import type { SalvageRecord } from '../ledger/journal.ts'
+import type { Journal, SalvageRecord } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import { SUSPENSION } from '../sync/step.ts'
 import type { Link } from '../sync/link.ts'
-import type { WatchedJournal } from '../ledger/watch-journal.ts'
 import type { Wear } from './wear.ts'
 
 export interface StatusDeps {
@@ -18,7 +17,7 @@ export interface StatusDeps {
   readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grant' | 'lastEntry'>
   readonly link: Pick<Link, 'status'>
   readonly clock: Pick<Clock, 'reading'>
-  readonly journal: Pick<WatchedJournal, 'condition'>
+  readonly journal: Pick<Journal, 'condition'>
   readonly salvages: readonly SalvageRecord[]
   readonly wear: Pick<Wear, 'reading' | 'condition'>
   readonly reloadNotice: () => ReloadNotice | null

@@ -12,7 +12,7 @@ import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { CHAIN_START } from '../../protocol/signing.ts'
 import { Reservations, type Spendable } from './reservations.ts'
-import type { ClockStamp, Journal, PendingEntry, Reservation } from './journal.ts'
+import { type ClockStamp, type Journal, JournalLost, type PendingEntry, type Reservation } from './journal.ts'
 import type { Timers } from '../sync/ports.ts'
 import type { Anchor, VolatileLog } from './volatile-log.ts'
 
@@ -392,7 +392,8 @@ export class Commits {
       this.stop()
       onBroken(error)
     }
-    for (const { reject } of lost) reject(error)
+    const reason = error instanceof JournalLost ? error.cause : error
+    for (const { reject } of lost) reject(reason)
     if (isUndone && !salvage && reserve !== null && this.#logged.length > 0) {
       this.#salvage(reserve)
       return

@@ -1,7 +1,7 @@
 /**
  * The device's durable storage. Every method resolves when its one transaction would survive a power cut. It rejects
- * with CodedError NOT_RECORDED if nothing was recorded, and with any other error if the outcome is unknown: the process
- * must then stop and reopen. Calls take effect in call sequence.
+ * with CodedError NOT_RECORDED if nothing was recorded, and with {@link JournalLost} if the outcome is unknown: the
+ * process must then stop and reopen. Calls take effect in call sequence.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -9,6 +9,7 @@ import type { Counters, Need, TopUpRequest } from '../../core/accounts/grant.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { KeyLink } from '../../protocol/edge/device-key.ts'
 import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
+import type { HealthCondition } from '../sync/health.ts'
 
 /** The private key is not stored in the database. */
 export interface Identity {
@@ -263,8 +264,78 @@ export interface GrantedAccount {
   readonly overdraft?: Micro | undefined
 }
 
-export interface Journal {
-  read(): Promise<Snapshot>
+/** Not a CodedError, so that it cannot be handled as a refusal. */
+export class JournalLost extends Error {
+  constructor(cause: Error) {
+    super(`the outcome of a call to the journal is unknown: ${cause.message}`, { cause })
+    this.name = 'JournalLost'
+  }
+}
+
+/**
+ * The methods that are one call each: the store runs them synchronously on the journal's thread, and {@link Journal}
+ * has them as promises. To add one, declare it here, list its name below and implement it in the store.
+ */
+export interface JournalOperations {
+  read(): Snapshot
+  /**
+   * The cloud has merged `seq`: stores the grant (null: none), the confirmation and the signed answer (null or absent:
+   * not stored) in one transaction. The segment may be deleted after the retention time, and not before the receipt
+   * allows it.
+   */
+  acknowledge(
+    seq: number,
+    grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
+    confirmation: Confirmation | null,
+    answer?: StoredAnswer | null,
+  ): void
+  /** A sealed segment of the current epoch, acknowledged or not; null: never sealed, or deleted. */
+  sealed(seq: number): SealedSegment | null
+  /** The next kept acknowledged segment of an earlier epoch; null: none. */
+  sealedEarlier(after: SegmentPlace): SealedSegment | null
+  /** The newest kept answers of the cloud that together prove the grants of the current epoch. */
+  proofs(): readonly string[]
+  /** Spending has already stopped in memory. */
+  fence(): void
+  /**
+   * Starts a new epoch, higher than all before, with all counters 0. An unacknowledged segment is kept as evidence and
+   * not sent again; its entries are sent as the undelivered range of their epoch, with the next segments.
+   *
+   * @param leaving about the epoch before. Absent: {@link NOTHING_TO_SAY}
+   */
+  attach(epoch: number, leaving?: Leaving): void
+  /** Counts these accounts from now on. Use above their grants stays allowed; reservations beyond it are shortened. */
+  limit(accounts: readonly AccountId[]): void
+  saveIdentity(identity: Identity): void
+  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): void
+  /** Stores the clock and the grant's age of an agent that writes nothing else. */
+  saveClock(stamp: ClockStamp): void
+  /** Newest first. */
+  recent(limit: number): readonly EntryBodyWire[]
+}
+
+const OPERATIONS: Readonly<Record<keyof JournalOperations, true>> = {
+  read: true,
+  acknowledge: true,
+  sealed: true,
+  sealedEarlier: true,
+  proofs: true,
+  fence: true,
+  attach: true,
+  limit: true,
+  saveIdentity: true,
+  savePolicy: true,
+  saveClock: true,
+  recent: true,
+}
+export const JOURNAL_OPERATIONS = Object.keys(OPERATIONS) as readonly (keyof JournalOperations)[]
+
+/** The same methods, called from another thread. */
+export type Remote<T> = {
+  readonly [M in keyof T]: T[M] extends (...args: infer A) => infer R ? (...args: A) => Promise<R> : never
+}
+
+export interface Journal extends Remote<JournalOperations> {
   /** One transaction for all entries, in sequence. An entry after one that was not recorded is not recorded either. */
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void>
   /**
@@ -284,41 +355,12 @@ export interface Journal {
    * entries behind is not final, even if `final` was requested, and its result says so.
    */
   seal(order: SealRequest): Promise<SealedSegment>
-  /**
-   * The cloud has merged `seq`: stores the grant (null: none), the confirmation and the signed answer in one
-   * transaction. The segment may be deleted after the retention time, and not before the receipt allows it.
-   */
-  acknowledge(
-    seq: number,
-    grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
-    confirmation: Confirmation | null,
-    /** Absent: not stored. */
-    answer?: StoredAnswer | null,
-  ): Promise<void>
-  /** A sealed segment of the current epoch, acknowledged or not; null: never sealed, or deleted. */
-  sealed(seq: number): Promise<SealedSegment | null>
-  /** The next kept acknowledged segment of an earlier epoch; null: none. */
-  sealedEarlier(after: SegmentPlace): Promise<SealedSegment | null>
-  /** The newest kept answers of the cloud that together prove the grants of the current epoch. */
-  proofs(): Promise<readonly string[]>
-  /** Spending has already stopped in memory. */
-  fence(): Promise<void>
-  /**
-   * Starts a new epoch, higher than all before, with all counters 0. An unacknowledged segment is kept as evidence and
-   * not sent again; its entries are sent as the undelivered range of their epoch, with the next segments.
-   *
-   * @param leaving about the epoch before. Absent: {@link NOTHING_TO_SAY}
-   */
-  attach(epoch: number, leaving?: Leaving): Promise<void>
-  /** Counts these accounts from now on. Use above their grants stays allowed; reservations beyond it are shortened. */
-  limit(accounts: readonly AccountId[]): Promise<void>
-  saveIdentity(identity: Identity): Promise<void>
-  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): Promise<void>
-  /** Stores the clock and the grant's age of an agent that writes nothing else. */
-  saveClock(stamp: ClockStamp): Promise<void>
-  /** Newest first. */
-  recent(limit: number): Promise<readonly EntryBodyWire[]>
   /** The newest entry with this correlation id; null: none kept. Entries may be recorded during the search. */
   find(correlationId: string): Promise<RecordedEntry | null>
+  /**
+   * The error that prevents recording, and since when; null while entries are accepted. Every refused write raises it.
+   * Only entries clear it that could not use reserved disk space: other writes need less.
+   */
+  condition(): HealthCondition | null
   close(): Promise<void>
 }

@@ -8,7 +8,6 @@ import { CodedError } from '../../protocol/errors.ts'
 import type { Snapshot } from '../ledger/journal.ts'
 import type { CloudWord, WaitingTopUp } from '../access/local-decisions.ts'
 import type { DeviceTokens } from '../keys/device-token.ts'
-import { guardJournal } from './guarded-journal.ts'
 import { Health, type HealthCondition, PUSH, REVOCATION } from './health.ts'
 import { closeSession } from '../sessions/cloud-sessions.ts'
 import { WAITING_REQUESTS_MAX } from './limits.ts'
@@ -132,7 +131,7 @@ class CloudLink implements Link {
 
   constructor(deps: LinkDeps, memory: LinkMemory) {
     const { clock, timers, randomness, options } = deps
-    this.#deps = { ...deps, journal: guardJournal(deps.journal) }
+    this.#deps = deps
     this.#memory = memory
     this.#health = new Health(() => clock.reading().now)
     this.#waiting = new WaitingRequests(timers, WAITING_REQUESTS_MAX)

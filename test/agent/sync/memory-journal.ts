@@ -405,6 +405,10 @@ export class MemoryJournal implements Journal {
     return []
   }
 
+  condition(): null {
+    return null
+  }
+
   async close(): Promise<void> {
     this.kill()
   }

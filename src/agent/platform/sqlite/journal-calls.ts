@@ -4,18 +4,12 @@ import type { Micro } from '../../../core/pricing/amount.ts'
 import type { ErrorCode } from '../../../protocol/errors.ts'
 import type {
   ClockStamp,
-  Confirmation,
-  GrantedAccount,
-  Identity,
   IdempotencyRecord,
-  Leaving,
+  JournalOperations,
   RecordedEntry,
   Reservation,
+  SealedSegment,
   SealRequest,
-  SegmentPlace,
-  StoredAnswer,
-  StoredGrant,
-  StoredPolicy,
   StoredSession,
 } from '../../ledger/journal.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
@@ -83,35 +77,23 @@ export interface WorkerOptions {
   readonly left: BootLog | null
 }
 
-export type JournalCall =
-  | { readonly call: 'read' }
-  | { readonly call: 'append'; readonly batch: Batch }
-  | { readonly call: 'prepareSeal'; readonly order: SealRequest }
-  | { readonly call: 'storeSeal'; readonly document: string; readonly now: number }
-  | {
-      readonly call: 'acknowledge'
-      readonly seq: number
-      readonly grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null
-      readonly confirmation: Confirmation | null
-      readonly answer: StoredAnswer | null
-      readonly now: number
-    }
-  | { readonly call: 'sealed'; readonly seq: number }
-  | { readonly call: 'sealedEarlier'; readonly after: SegmentPlace }
-  | { readonly call: 'proofs' }
-  | { readonly call: 'fence' }
-  | { readonly call: 'attach'; readonly epoch: number; readonly leaving: Leaving; readonly now: number }
-  | { readonly call: 'limit'; readonly accounts: readonly AccountId[] }
-  | { readonly call: 'saveIdentity'; readonly identity: Identity }
-  | {
-      readonly call: 'savePolicy'
-      readonly policy: Omit<StoredPolicy, 'confirmedAt'>
-      readonly trustedKeys: readonly string[] | null
-    }
-  | { readonly call: 'saveClock'; readonly stamp: ClockStamp }
-  | { readonly call: 'recent'; readonly limit: number }
-  | { readonly call: 'find'; readonly correlationId: string; readonly before: number | null }
-  | { readonly call: 'close' }
+/** What the journal's thread runs; the store implements it. */
+export interface JournalThreadMethods extends JournalOperations {
+  append(batch: Batch): string
+  prepareSeal(order: SealRequest): PreparedSeal
+  storeSeal(document: string): SealedSegment
+  findStep(correlationId: string, before: number | null): FoundEntry
+  close(): void
+}
+
+export type JournalCall = {
+  readonly [M in keyof JournalThreadMethods]: {
+    readonly method: M
+    readonly args: Parameters<JournalThreadMethods[M]>
+    /** The agent's time, POSIX ms, to date records with a retention time. */
+    readonly now: number
+  }
+}[keyof JournalThreadMethods]
 
 /** `code` null: a broken invariant. */
 export interface CallFailure {

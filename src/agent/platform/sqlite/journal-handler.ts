@@ -4,7 +4,7 @@
  */
 import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { Batch, CallFailure, JournalAnswer, JournalCall } from './journal-calls.ts'
+import type { CallFailure, JournalAnswer, JournalCall } from './journal-calls.ts'
 import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
 
@@ -66,97 +66,44 @@ export class JournalHandler {
   }
 
   #take(call: JournalCall): unknown {
-    if (call.call === 'close') return this.#store?.close()
+    const { method, args, now } = call
+    if (method === 'close') return this.#store?.close()
     if (this.#failed !== undefined) throw this.#failed.error
     const store = (this.#store ??= this.#open())
-    switch (call.call) {
-      case 'append':
-        return call.batch.answered ? this.#withDiskReserve(store, call) : this.#append(store, call.batch)
-      case 'recent':
-        return store.recent(call.limit)
-      case 'find':
-        return store.find(call.correlationId, call.before)
-      case 'read':
-        store.hasDiskReserve = this.#diskReserve.fill()
-        return store.read()
-      case 'sealed':
-        return store.sealed(call.seq)
-      case 'sealedEarlier':
-        return store.sealedEarlier(call.after)
-      case 'proofs':
-        return store.proofs()
-      case 'prepareSeal':
-        return store.prepareSeal(call.order)
-      case 'saveClock': {
-        store.saveClock(call.stamp)
-        return
-      }
-      default:
-        return this.#withDiskReserve(store, call)
-    }
+    store.now = now
+    const run = (): unknown => Reflect.apply(store[method], store, args)
+    if (method === 'append' && !call.args[0].answered) return this.#appendUnanswered(store, run)
+    // Nothing depends on it: it never uses the reserved disk space.
+    if (method === 'saveClock') return run()
+    if (method === 'read') store.hasDiskReserve = this.#diskReserve.fill()
+    const result = this.#withDiskReserve(store, run)
+    if (method === 'acknowledge') store.hasDiskReserve = this.#diskReserve.fill()
+    return result
   }
 
   /** Refuses entries while the reserved disk space is missing, after trying to reserve it again. */
-  #append(store: JournalStore, batch: Batch): string {
+  #appendUnanswered(store: JournalStore, append: () => unknown): unknown {
     try {
-      return withDiskSpace(store, () => store.append(batch))
+      return withDiskSpace(store, append)
     } catch (error) {
       if (store.hasDiskReserve || !this.#diskReserve.fill()) throw error
       store.hasDiskReserve = true
-      return store.append(batch)
+      return append()
     }
   }
 
   /** Releases the reserved disk space if a call that must succeed runs out of space. */
-  #withDiskReserve(store: JournalStore, call: ControlCall): unknown {
+  #withDiskReserve(store: JournalStore, run: () => unknown): unknown {
     try {
-      return withDiskSpace(store, () => this.#control(store, call))
+      return withDiskSpace(store, run)
     } catch (error) {
       if (!isFull(error) || !this.#diskReserve.release()) throw error
       store.hasDiskReserve = false
       store.checkpointLog()
-      return this.#control(store, call)
-    }
-  }
-
-  #control(store: JournalStore, call: ControlCall): unknown {
-    switch (call.call) {
-      case 'append':
-        return store.append(call.batch)
-      case 'storeSeal':
-        return store.storeSeal(call.document, call.now)
-      case 'acknowledge':
-        store.acknowledge(call.seq, call.grant, call.confirmation, call.answer, call.now)
-        store.hasDiskReserve = this.#diskReserve.fill()
-        return undefined
-      case 'fence': {
-        store.fence()
-        return
-      }
-      case 'attach': {
-        store.attach(call.epoch, call.leaving, call.now)
-        return
-      }
-      case 'limit': {
-        store.limit(call.accounts)
-        return
-      }
-      case 'saveIdentity': {
-        store.saveIdentity(call.identity)
-        return
-      }
-      case 'savePolicy': {
-        store.savePolicy(call.policy, call.trustedKeys)
-        return
-      }
+      return run()
     }
   }
 }
-
-type ControlCall = Extract<
-  JournalCall,
-  { call: 'append' | 'storeSeal' | 'acknowledge' | 'fence' | 'attach' | 'limit' | 'saveIdentity' | 'savePolicy' }
->
 
 /** On a full disk, a checkpoint may still free the log for reuse. */
 function withDiskSpace<T>(open: JournalStore, work: () => T): T {

@@ -11,25 +11,33 @@ import { SESSION_REST_MS } from '../../../core/sessions/session.ts'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START, entryHash } from '../../../protocol/signing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import type {
-  AccountState,
-  ChainEnd,
-  ClockStamp,
-  Confirmation,
-  GrantedAccount,
-  Identity,
-  IdempotencyRecord,
-  Leaving,
-  SealRequest,
-  SealedSegment,
-  SegmentPlace,
-  Snapshot,
-  StoredAnswer,
-  StoredGrant,
-  StoredPolicy,
+import {
+  type AccountState,
+  type ChainEnd,
+  type ClockStamp,
+  type Confirmation,
+  type GrantedAccount,
+  type Identity,
+  type IdempotencyRecord,
+  type Leaving,
+  NOTHING_TO_SAY,
+  type SealRequest,
+  type SealedSegment,
+  type SegmentPlace,
+  type Snapshot,
+  type StoredAnswer,
+  type StoredGrant,
+  type StoredPolicy,
 } from '../../ledger/journal.ts'
 import { RecentOfEach } from '../../access/idempotency-cache.ts'
-import type { AccountMove, Batch, FoundEntry, JournalLimits, PreparedSeal } from './journal-calls.ts'
+import type {
+  AccountMove,
+  Batch,
+  FoundEntry,
+  JournalLimits,
+  JournalThreadMethods,
+  PreparedSeal,
+} from './journal-calls.ts'
 import {
   type AccountRow,
   type AnswerRow,
@@ -80,12 +88,14 @@ const LOG_BYTES_KEPT = 1024 * 1024
 /** Rows deleted per cleanup, which runs between commits. */
 const PRUNE_ROWS = 2_000
 
-export class JournalStore {
+export class JournalStore implements JournalThreadMethods {
   /**
    * Whether the reserved disk space exists. While it does not, free database pages replace it: entries may not use the
    * last of them, and only undelivered data is kept.
    */
   hasDiskReserve = true
+  /** The agent's time at the current call, POSIX ms. */
+  now = 0
   readonly #database: Database.Database
   readonly #limits: JournalLimits
   readonly #statements: JournalStatements
@@ -239,7 +249,7 @@ export class JournalStore {
   }
 
   /** Stores the signed segment and the returns that it reports. */
-  storeSeal(document: string, now: number): SealedSegment {
+  storeSeal(document: string): SealedSegment {
     const plan = this.#plan
     if (plan === null) throw new Error('invariant: a segment is prepared before it is stored')
     const { epoch, seq, hash, final, lastEntry, head } = plan
@@ -259,7 +269,7 @@ export class JournalStore {
         hash,
         final ? 1 : 0,
         lastEntryId,
-        now,
+        this.now,
         Buffer.byteLength(document),
       )
       this.#statements.insertDocument.run(lastInsertRowid, document)
@@ -283,8 +293,7 @@ export class JournalStore {
     seq: number,
     grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
     confirmation: Confirmation | null,
-    answer: StoredAnswer | null,
-    now: number,
+    answer: StoredAnswer | null = null,
   ): void {
     this.#runWithDiskReserve(() => {
       const state = this.#state()
@@ -295,7 +304,7 @@ export class JournalStore {
           this.#statements.storeReceipt.run(answer.retainUntil, seq, state.epoch)
           this.#statements.storeAnswerOf.run(answer.document, seq, state.epoch)
         }
-        this.#statements.endSegment.run('ACKNOWLEDGED', now)
+        this.#statements.endSegment.run('ACKNOWLEDGED', this.now)
         this.#statements.acked.run()
         this.#statements.ackUndeliveredRanges.run()
         this.#statements.deleteCounts.run()
@@ -316,7 +325,7 @@ export class JournalStore {
       }
     })
     try {
-      this.#prune(now)
+      this.#prune(this.now)
     } catch (error) {
       // The acknowledgement is committed; if the disk is too full for cleanup, a later call repeats it.
       if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
@@ -346,11 +355,11 @@ export class JournalStore {
     })
   }
 
-  attach(epoch: number, { isWhole, cloudEnd }: Leaving, now: number): void {
+  attach(epoch: number, { isWhole, cloudEnd }: Leaving = NOTHING_TO_SAY): void {
     this.#runWithDiskReserve(() => {
       const state = this.#state()
       if (epoch <= Number(state.epoch)) throw new Error('invariant: epochs rise')
-      this.#statements.endSegment.run('ABANDONED', now)
+      this.#statements.endSegment.run('ABANDONED', this.now)
       this.#statements.unsealUndeliveredRanges.run()
       this.#statements.unsealCounts.run()
       const acked = { entry: state.acked_entry, head: state.acked_head }
@@ -447,7 +456,7 @@ export class JournalStore {
    *
    * @param before entry id to search below; null for all
    */
-  find(correlationId: string, before: number | null): FoundEntry {
+  findStep(correlationId: string, before: number | null): FoundEntry {
     const top = before ?? Number.MAX_SAFE_INTEGER
     const least = this.#statements.searchedTo.get(top, SEARCHED_ENTRIES) as bigint | null
     if (least === null) return { found: null, next: null }

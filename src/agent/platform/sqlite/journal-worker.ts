@@ -28,7 +28,7 @@ const housekeeping = new Housekeeping({
 
 port.on('message', (call: JournalCall) => {
   port.postMessage(handler.answerTo(call))
-  if (call.call === 'close') {
+  if (call.method === 'close') {
     housekeeping.stop()
     port.close()
     return

@@ -1,33 +1,29 @@
 /**
  * The journal in SQLite, on a separate thread. Calls run and are answered in order; while a segment is being signed, later
- * calls wait. After a failure of unknown outcome, all calls fail and `onBroken` is called once.
+ * calls wait. A device that cannot record refuses every request: `condition` says why. After a failure of unknown
+ * outcome, all calls fail and `onBroken` is called once.
  */
 import { Worker } from 'node:worker_threads'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import {
   type ClockStamp,
-  type Confirmation,
-  type GrantedAccount,
-  type Identity,
-  type Journal,
   type IdempotencyRecord,
-  type Leaving,
-  NOTHING_TO_SAY,
+  JOURNAL_OPERATIONS,
+  type Journal,
+  JournalLost,
+  type JournalOperations,
   type PendingEntry,
   type RecordedEntry,
+  type Remote,
   type Reservation,
   type SealRequest,
   type SealedSegment,
-  type SegmentPlace,
-  type Snapshot,
-  type StoredAnswer,
-  type StoredGrant,
-  type StoredPolicy,
   type StoredSession,
 } from '../../ledger/journal.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
+import type { HealthCondition } from '../../sync/health.ts'
+import type { LinkLog } from '../../sync/ports.ts'
 import type {
   AccountMove,
   Batch,
@@ -35,7 +31,7 @@ import type {
   JournalAnswer,
   JournalCall,
   JournalLimits,
-  PreparedSeal,
+  JournalThreadMethods,
   WorkerOptions,
 } from './journal-calls.ts'
 
@@ -49,15 +45,22 @@ export interface JournalOptions {
   readonly left?: BootLog | null
   /** Signs a segment's payload with the device key; resolves with the document to send. */
   readonly sign: (payload: string) => Promise<string>
-  /** POSIX ms, to date records with a retention time. */
+  /** POSIX ms, to date conditions and records with a retention time. */
   readonly now: () => number
+  readonly log: LinkLog
   /** Called once when a write's outcome is unknown or an invariant is broken: the process must end. */
   readonly onBroken: (error: Error) => void
 }
 
+type Method = keyof JournalThreadMethods
+type Args<M extends Method> = Parameters<JournalThreadMethods[M]>
+type Result<M extends Method> = ReturnType<JournalThreadMethods[M]>
+
 interface Waiting {
   readonly resolve: (value: unknown) => void
   readonly reject: (error: Error) => void
+  /** An entry that could not use reserved disk space. */
+  readonly provesSpace: boolean
 }
 
 /** Takes calls and answers them in the order in which they are posted. */
@@ -88,17 +91,48 @@ const startWorker: StartThread = (options, events) => {
 
 /** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT */
 export async function openJournal(options: JournalOptions, start: StartThread = startWorker): Promise<Journal> {
-  const journal = new SqliteJournal(options, start)
+  const client = new JournalClient(options, start)
   try {
-    await journal.open()
-    return journal
+    await client.open()
   } catch (error) {
-    await journal.close()
+    await client.close()
     throw error
+  }
+  return {
+    ...operationsOf(client),
+    append: async (entries, stamp) => {
+      if (entries.length > 0) await client.call('append', batchOf(entries, [], stamp, false))
+    },
+    appendWriteBehind: (entries, reservations, stamp, answered) =>
+      client.call('append', batchOf(entries, reservations, stamp, answered)),
+    seal: (order) => client.seal(order),
+    find: (correlationId) => find(client, correlationId),
+    condition: () => client.condition,
+    close: () => client.close(),
   }
 }
 
-class SqliteJournal implements Journal {
+function operationsOf(client: JournalClient): Remote<JournalOperations> {
+  const calls: Record<string, unknown> = {}
+  for (const method of JOURNAL_OPERATIONS) {
+    calls[method] = (...args: Args<typeof method>) => client.call(method, ...args)
+  }
+  return calls as unknown as Remote<JournalOperations>
+}
+
+/** Searches in small steps, newest first, so that commits wait only briefly. */
+async function find(client: JournalClient, correlationId: string): Promise<RecordedEntry | null> {
+  let before: number | null = null
+  do {
+    const { found, next }: FoundEntry = await client.call('findStep', correlationId, before)
+    if (found !== null) return found
+    before = next
+  } while (before !== null)
+  return null
+}
+
+/** Calls the methods of the thread in order, and tracks whether the journal accepts entries. */
+class JournalClient {
   readonly #options: JournalOptions
   readonly #thread: JournalThread
   readonly #ended: Promise<void>
@@ -110,6 +144,7 @@ class SqliteJournal implements Journal {
   #isOpen = false
   #isClosing = false
   #broken: Error | null = null
+  #condition: HealthCondition | null = null
 
   constructor(options: JournalOptions, start: StartThread) {
     this.#options = options
@@ -129,146 +164,68 @@ class SqliteJournal implements Journal {
     )
   }
 
+  get condition(): HealthCondition | null {
+    return this.#condition
+  }
+
   async open(): Promise<void> {
-    await this.#call({ call: 'recent', limit: 0 })
+    await this.call('recent', 0)
     this.#isOpen = true
   }
 
-  read(): Promise<Snapshot> {
-    return this.#call({ call: 'read' }) as Promise<Snapshot>
+  call<M extends Method>(method: M, ...args: Args<M>): Promise<Result<M>> {
+    return this.#send(method, args, this.#held)
   }
 
-  async append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void> {
-    if (entries.length > 0) await this.#call({ call: 'append', batch: batchOf(entries, [], stamp, false) })
-  }
-
-  async appendWriteBehind(
-    entries: readonly PendingEntry[],
-    reservations: readonly Reservation[],
-    stamp: ClockStamp,
-    answered: boolean,
-  ): Promise<string> {
-    return (await this.#call({ call: 'append', batch: batchOf(entries, reservations, stamp, answered) })) as string
-  }
-
+  /** Later calls wait until the segment is signed and stored. */
   async seal(order: SealRequest): Promise<SealedSegment> {
     if (this.#held !== null) throw new Error('invariant: one segment is sealed at a time')
-    const prepared = this.#call({ call: 'prepareSeal', order })
-    const store = this.#suspend()
+    const prepared = this.call('prepareSeal', order)
+    const held: (() => void)[] = []
+    this.#held = held
     try {
-      const { text } = (await prepared) as PreparedSeal
+      const { text } = await prepared
       const document = await this.#options.sign(text)
-      return (await store.now({ call: 'storeSeal', document, now: this.#options.now() })) as SealedSegment
+      return await this.#send('storeSeal', [document], null)
     } finally {
-      store.end()
+      this.#held = null
+      for (const post of held) post()
     }
-  }
-
-  async acknowledge(
-    seq: number,
-    grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
-    confirmation: Confirmation | null,
-    answer: StoredAnswer | null = null,
-  ): Promise<void> {
-    await this.#call({ call: 'acknowledge', seq, grant, confirmation, answer, now: this.#options.now() })
-  }
-
-  sealed(seq: number): Promise<SealedSegment | null> {
-    return this.#call({ call: 'sealed', seq }) as Promise<SealedSegment | null>
-  }
-
-  sealedEarlier(after: SegmentPlace): Promise<SealedSegment | null> {
-    return this.#call({ call: 'sealedEarlier', after }) as Promise<SealedSegment | null>
-  }
-
-  proofs(): Promise<readonly string[]> {
-    return this.#call({ call: 'proofs' }) as Promise<readonly string[]>
-  }
-
-  async fence(): Promise<void> {
-    await this.#call({ call: 'fence' })
-  }
-
-  async attach(epoch: number, leaving: Leaving = NOTHING_TO_SAY): Promise<void> {
-    await this.#call({ call: 'attach', epoch, leaving, now: this.#options.now() })
-  }
-
-  async limit(accounts: readonly AccountId[]): Promise<void> {
-    await this.#call({ call: 'limit', accounts })
-  }
-
-  async saveIdentity(identity: Identity): Promise<void> {
-    await this.#call({ call: 'saveIdentity', identity })
-  }
-
-  async savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): Promise<void> {
-    await this.#call({ call: 'savePolicy', policy, trustedKeys })
-  }
-
-  async saveClock(stamp: ClockStamp): Promise<void> {
-    await this.#call({ call: 'saveClock', stamp })
-  }
-
-  recent(limit: number): Promise<readonly EntryBodyWire[]> {
-    return this.#call({ call: 'recent', limit }) as Promise<readonly EntryBodyWire[]>
-  }
-
-  /** Searches in small steps, newest first, so that commits wait only briefly. */
-  async find(correlationId: string): Promise<RecordedEntry | null> {
-    let before: number | null = null
-    do {
-      const { found, next } = (await this.#call({ call: 'find', correlationId, before })) as FoundEntry
-      if (found !== null) return found
-      before = next
-    } while (before !== null)
-    return null
   }
 
   /** Answers earlier calls first. Idempotent. */
   async close(): Promise<void> {
     if (!this.#isClosing) {
-      if (this.#broken === null) await this.#call({ call: 'close' }).catch(() => undefined)
+      if (this.#broken === null) await this.call('close').catch(() => undefined)
       this.#isClosing = true
       if (this.#broken !== null) this.#thread.terminate()
     }
     await this.#ended
   }
 
-  #call(call: JournalCall): Promise<unknown> {
+  /** @param held the calls behind which this one waits; null: it does not wait */
+  #send<M extends Method>(method: M, args: Args<M>, held: (() => void)[] | null): Promise<Result<M>> {
+    const call = { method, args, now: this.#options.now() } as unknown as JournalCall
     return new Promise((resolve, reject) => {
-      const post = (): void => this.#post(call, { resolve, reject })
-      if (this.#held === null) post()
-      else this.#held.push(post)
+      const post = (): void => this.#post(call, { resolve: resolve as Waiting['resolve'], reject })
+      if (held === null) post()
+      else held.push(post)
     })
   }
 
-  #post(call: JournalCall, waiting: Waiting): void {
+  #post(call: JournalCall, { resolve, reject }: Pick<Waiting, 'resolve' | 'reject'>): void {
     if (this.#broken !== null) {
-      waiting.reject(this.#broken)
+      reject(this.#broken)
       return
     }
-    if (call.call === 'close') this.#isClosing = true
-    this.#waiting.push(waiting)
+    if (call.method === 'close') this.#isClosing = true
+    this.#waiting.push({ resolve, reject, provesSpace: call.method === 'append' && !call.args[0].answered })
     this.#thread.post(call)
   }
 
-  /** Delays later calls until `end`; `now` bypasses them. */
-  #suspend(): { readonly now: (call: JournalCall) => Promise<unknown>; readonly end: () => void } {
-    this.#held = []
-    return {
-      now: (call) =>
-        new Promise((resolve, reject) => {
-          this.#post(call, { resolve, reject })
-        }),
-      end: () => {
-        const held = this.#held ?? []
-        this.#held = null
-        for (const post of held) post()
-      },
-    }
-  }
-
   #answer(answer: JournalAnswer): void {
+    // Their calls have failed already.
+    if (this.#broken !== null) return
     const waiting = this.#waiting[this.#answered]
     if (waiting === undefined) throw new Error('invariant: one answer for each call')
     this.#answered += 1
@@ -277,23 +234,38 @@ class SqliteJournal implements Journal {
       this.#answered = 0
     }
     if (answer.ok) {
+      if (waiting.provesSpace) this.#clear()
       waiting.resolve(answer.value)
       return
     }
     const { code, message, details } = answer.failure
     const error = code === null ? new Error(message) : new CodedError(code, message, { details: { ...details } })
-    if (this.#isOpen && code !== 'NOT_RECORDED') this.#break(error)
-    waiting.reject(error)
+    if (error instanceof CodedError && code === 'NOT_RECORDED') this.#raise(error)
+    waiting.reject(this.#isOpen && code !== 'NOT_RECORDED' ? this.#break(error) : error)
   }
 
-  #break(error: Error): void {
-    if (this.#broken !== null) return
-    this.#broken = error
+  #clear(): void {
+    if (this.#condition === null) return
+    this.#options.log.info({ since: this.#condition.since }, 'the ledger takes entries again')
+    this.#condition = null
+  }
+
+  #raise({ code, message, details }: CodedError): void {
+    if (this.#condition === null) this.#options.log.warn({ code, ...details }, 'the ledger takes no entries')
+    const since = this.#condition?.since ?? this.#options.now()
+    this.#condition = { subject: 'ledger', code, message, since, details }
+  }
+
+  /** Returns the error of all pending and later calls. */
+  #break(error: Error): Error {
+    if (this.#broken !== null) return this.#broken
+    this.#broken = this.#isOpen ? new JournalLost(error) : error
     const waiting = this.#waiting.slice(this.#answered)
     this.#waiting = []
     this.#answered = 0
-    for (const { reject } of waiting) reject(error)
+    for (const { reject } of waiting) reject(this.#broken)
     if (this.#isOpen) this.#options.onBroken(error)
+    return this.#broken
   }
 }
 

@@ -15,6 +15,7 @@ const journal = await openJournal({
   },
   sign: async (payload) => `e30.${payload}.AA`,
   now: () => 0,
+  log: { info: () => undefined, warn: () => undefined },
   onBroken: (error) => {
     throw error
   },

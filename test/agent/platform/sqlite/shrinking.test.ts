@@ -68,7 +68,7 @@ describe('housekeeping', () => {
       open: () => new JournalStore(database, limits),
       diskReserve: { fill: hasDiskReserve, release: () => true },
     })
-    expect(handler.answerTo({ call: 'read' })).toMatchObject({ ok: true })
+    expect(handler.answerTo({ method: 'read', args: [], now: 0 })).toMatchObject({ ok: true })
     database.exec(`CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(4096 * ${free})); DROP TABLE filler`)
     return { database, handler, path }
   }
@@ -107,7 +107,7 @@ describe('housekeeping', () => {
   it('folds a long log after the answer to a call, which does not wait for it', () => {
     const { database, handler } = withFreePages(1_000, () => true)
     const log = () => database.prepare('PRAGMA wal_checkpoint(NOOP)').get() as { log: bigint; checkpointed: bigint }
-    expect(handler.answerTo({ call: 'saveClock', stamp: STAMP })).toMatchObject({ ok: true })
+    expect(handler.answerTo({ method: 'saveClock', args: [STAMP], now: 0 })).toMatchObject({ ok: true })
     expect(log().checkpointed).toBe(0n)
     handler.answered()
     expect(log().checkpointed).toBe(log().log)
@@ -121,7 +121,7 @@ describe('housekeeping', () => {
       database.close()
       expect(handler[work]()).not.toBe(true)
       for (let call = 0; call < 2; call += 1)
-        expect(handler.answerTo({ call: 'recent', limit: 1 })).toMatchObject({ ok: false })
+        expect(handler.answerTo({ method: 'recent', args: [1], now: 0 })).toMatchObject({ ok: false })
     },
   )
 })

@@ -1,0 +1,91 @@
+import { expect, it } from 'vitest'
+import type { CallFailure } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
+import type { StartThread } from '../../../../src/agent/platform/sqlite/journal.ts'
+import { CodedError } from '../../../../src/protocol/errors.ts'
+import { attach, entry, journalIn, STAMP, temporaryDirectory } from '../../harness.ts'
+import { sameThread } from '../../same-thread.ts'
+
+const FULL: CallFailure = { code: 'NOT_RECORDED', message: 'the disk is full', details: { path: 'journal.db' } }
+const FAILED: CallFailure = { code: 'DISK_FAILED', message: 'a flush failed', details: {} }
+
+/** An attached journal on a disk that fails each call as the test sets it, before it takes effect. */
+async function journalOnFailingDisk() {
+  const disk: { failure: CallFailure | null; now: number } = { failure: null, now: 1_000 }
+  const logged: string[] = []
+  const broken: Error[] = []
+  const thread: StartThread = (options, events) => {
+    const { post, terminate } = sameThread(options, events)
+    return {
+      post: (call) => {
+        const { failure } = disk
+        if (failure === null || call.method === 'close') post(call)
+        else setImmediate(() => events.onAnswer({ ok: false, failure }))
+      },
+      terminate,
+    }
+  }
+  const log = (_fields: unknown, message: string): void => void logged.push(message)
+  const journal = await journalIn(
+    temporaryDirectory(),
+    { now: () => disk.now, log: { info: log, warn: log }, onBroken: (error) => void broken.push(error) },
+    thread,
+  )
+  await attach(journal, {})
+  return { journal, disk, logged, broken }
+}
+
+it('reports since when it takes no entries, until it takes one again', async () => {
+  const { journal, disk, logged, broken } = await journalOnFailingDisk()
+  await journal.append([entry(1, [])], STAMP)
+  expect(journal.condition()).toBeNull()
+  disk.failure = FULL
+  await expect(journal.append([entry(2, [])], STAMP)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+  disk.now = 2_000
+  await expect(journal.append([entry(2, [])], STAMP)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+  expect(journal.condition()).toEqual({
+    subject: 'ledger',
+    code: 'NOT_RECORDED',
+    message: 'the disk is full',
+    since: 1_000,
+    details: { path: 'journal.db' },
+  })
+  disk.failure = null
+  await journal.saveClock(STAMP)
+  await journal.fence()
+  expect(journal.condition()).not.toBeNull()
+  await journal.attach(2)
+  await journal.appendWriteBehind([entry(1, [])], [], STAMP, true)
+  expect(journal.condition()).not.toBeNull()
+  await journal.append([entry(2, [])], STAMP)
+  expect(journal.condition()).toBeNull()
+  expect(logged).toEqual(['the ledger takes no entries', 'the ledger takes entries again'])
+  expect(broken).toEqual([])
+})
+
+it.for(['saveClock', 'limit', 'seal', 'fence'] as const)('reports a full disk that refuses %s', async (method) => {
+  const { journal, disk } = await journalOnFailingDisk()
+  disk.failure = FULL
+  const calls = {
+    saveClock: () => journal.saveClock(STAMP),
+    limit: () => journal.limit([]),
+    seal: () => journal.seal({} as never),
+    fence: () => journal.fence(),
+  }
+  await expect(calls[method]()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+  expect(journal.condition()).toMatchObject({ code: 'NOT_RECORDED' })
+})
+
+it('fails all calls after one of unknown outcome, with no error that could pass for a refusal', async () => {
+  const { journal, disk, broken } = await journalOnFailingDisk()
+  disk.failure = FAILED
+  const calls = [journal.append([entry(1, [])], STAMP), journal.saveClock(STAMP)]
+  disk.failure = null
+  const errors: unknown[] = []
+  for (const call of [...calls, journal.proofs()]) errors.push(await call.catch((error: unknown) => error))
+  for (const error of errors) {
+    expect(error).not.toBeInstanceOf(CodedError)
+    expect(error).toMatchObject({ name: 'JournalLost', cause: { code: 'DISK_FAILED', message: 'a flush failed' } })
+  }
+  expect(broken).toMatchObject([{ code: 'DISK_FAILED' }])
+  expect(journal.condition()).toBeNull()
+})
