@@ -40,6 +40,8 @@ export async function attach(
     requireTrusted(device)
     const isOver = device.suspension?.state === 'TERMINATED'
     if (isOver) await requireOwing(tx, device, request)
+    const left = request.above === 0 ? undefined : await tx.edge.epochs.get(deviceId, request.above)
+    if (left !== undefined) await keepUnsettled(tx, left, moment.present)
     const answered = await tx.edge.epochs.byNonce(deviceId, request.nonce)
     if (answered !== undefined) {
       if (answered.attachAnswer === null) throw new Error('invariant: an attach stores its answer')
@@ -64,6 +66,11 @@ export async function attach(
     await tx.edge.devices.save({ ...device, epoch: number, software: request.software, backlog: 0 })
     return answer
   })
+}
+
+/** A device that never receives responses is still alive: its epoch is not inactive. */
+export async function keepUnsettled(tx: Transaction, epoch: Epoch, present: number): Promise<void> {
+  await tx.edge.epochs.save({ ...epoch, quietSince: present })
 }
 
 /** How much of the previous epoch the cloud has received. If the device knows of more, a restored cloud has lost it. */

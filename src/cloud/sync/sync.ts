@@ -5,7 +5,7 @@
 import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
 import { namedKey } from '../../protocol/signing.ts'
 import type { Transaction } from '../storage/store.ts'
-import { fenceCurrent, newEpoch } from './attach.ts'
+import { fenceCurrent, keepUnsettled, newEpoch } from './attach.ts'
 import { lockSessions } from '../sessions/device-sessions.ts'
 import { fitOf } from './merge/fit-of.ts'
 import { keepFork } from './merge/keep-fork.ts'
@@ -118,13 +118,15 @@ async function follow(
   outcome: MergeOutcome,
   recorded: MergedSegment | undefined,
 ): Promise<MergeResult> {
-  const { tx, epoch } = context
+  const { tx, epoch, present } = context
   switch (outcome.kind) {
     case 'MERGE':
       return mergeNext(context, outcome.grants)
     case 'REPEAT':
+      await keepUnsettled(tx, epoch, present)
       return { taken: true, answer: storedAnswer(recorded), unbilled: null }
     case 'KNOWN':
+      await keepUnsettled(tx, epoch, present)
       return told(context, 'KNOWN')
     case 'BEHIND':
       await tx.edge.epochs.save({ ...epoch, grantsForgotten: true, quietSince: context.present })

@@ -119,6 +119,46 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
       })
     })
 
+    describe('a device that never receives a response', () => {
+      const repeats: readonly (readonly [string, (device: TestDevice) => Promise<() => Promise<unknown>>])[] = [
+        [
+          'the last segment',
+          async (device) => {
+            const { document } = await device.seal()
+            return () => twin.sync(device.id, document)
+          },
+        ],
+        [
+          'an earlier segment',
+          async (device) => {
+            const { document } = await device.seal()
+            await device.sync()
+            await device.sync()
+            return () => twin.sync(device.id, document)
+          },
+        ],
+        ['an attach', async (device) => () => twin.attach(device.id, 'the same nonce', device.state.epoch)],
+        [
+          'attaches after restarts',
+          async (device) => () => twin.attach(device.id, `nonce ${twin.time}`, device.state.epoch),
+        ],
+      ]
+      it.each(repeats)('is not settled while it sends %s', async (_what, open) => {
+        const device = await silent(20n)
+        const send = await open(device)
+        for (let n = 0; n < 4; n += 1) {
+          twin.time += 20 * DAY
+          await send()
+          await twin.settle('RELEASED')
+        }
+        expect(await epoch(device)).toMatchObject({ settledAt: null })
+        expect((await twin.pool(LINE)).grantedOut).toBe(100n)
+        twin.time += 31 * DAY
+        await twin.settle('RELEASED')
+        expect(await epoch(device)).toMatchObject({ settledAt: twin.time })
+      })
+    })
+
     describe('a silent device, settled as used', () => {
       it('is fenced, and what it holds counts as used and is shown as presumed', async () => {
         const device = await silent()
