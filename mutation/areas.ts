@@ -80,7 +80,7 @@ export const AREAS: readonly Area[] = [
     name: 'agent-sessions',
     title: 'Agent: sessions',
     target: 80,
-    mutate: agent('sessions/kept-session', 'sessions/session-entries', 'sessions/sessions'),
+    mutate: agent('sessions/kept-session', 'sessions/session-change', 'sessions/sessions'),
     tests: tests(
       'agent/sessions/sessions',
       'agent/sessions/bookkeeping',

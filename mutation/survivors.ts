@@ -156,7 +156,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['charge.from === charge.until', 'Items of an interval of length 0 have no shares.'],
     [/^parsed\?|^outcome\?/, 'Each account of a decision can be parsed, and each item has an outcome.'],
   ],
-  'src/agent/sessions/session-entries.ts': [
+  'src/agent/sessions/session-change.ts': [
     [/^part\.rate === undefined$|^'0'$/, 'A charged share has a rate.'],
     ['parsed?.kind', 'Each charged account can be parsed.'],
   ],

@@ -25,7 +25,14 @@ const MORE_HEADERS = [
 export const STACKS: Readonly<Record<FloorStack, Stack>> = {
   /** The agent's own socket server without the agent. It parses JSON bodies, as for the agent. */
   'agent-socket': async (socketPath, answer, record) => {
-    const granted: AccessAnswer = { body: answer, policyRevision: 1, warnings: [], durability: 'durable' }
+    const granted: AccessAnswer = {
+      operable: true,
+      status: 200,
+      body: answer,
+      policyRevision: 1,
+      warnings: [],
+      durability: 'durable',
+    }
     await openSocket({
       path: socketPath,
       mode: 0o600,

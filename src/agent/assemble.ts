@@ -147,18 +147,23 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
       return settings.grants.topUpDeadline
     },
   })
+  const access = new Access({
+    ledger,
+    decisions,
+    idempotencyCache,
+    keepsInputs: settings.explain.decisions > 0,
+    newId: deps.newId,
+  })
   const sessions = new Sessions(
     {
       ledger,
       policies,
       topUps: link,
-      decisions,
-      idempotencyCache,
+      access,
       clock,
       get liveMax() {
         return settings.sessions.liveMax
       },
-      keepsInputs: settings.explain.decisions > 0,
       timers,
       newId: deps.newId,
       onCharged: (owner, tokens) => callers.holdOfOwner(owner)?.charged(tokens),
@@ -167,13 +172,6 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     },
     snapshot.sessions,
   )
-  const access = new Access({
-    ledger,
-    decisions,
-    idempotencyCache,
-    keepsInputs: settings.explain.decisions > 0,
-    newId: deps.newId,
-  })
   const wear = new Wear({
     written: deps.written ?? (() => null),
     lastEntry: () => ledger.lastEntry(),

@@ -1,6 +1,7 @@
 /**
- * Decides one access request on the device. It waits for the network only for a top-up, until the deadline. Decisions
- * and refusals are recorded before the response is sent; a request that cannot be recorded is not granted.
+ * The pipeline of everything that is charged on the device: requests of applications, outside a session or in one, and
+ * the automatic charges of sessions. It waits for the network only for a top-up, until the deadline. Decisions and
+ * refusals are recorded before the response is sent; a request that cannot be recorded is not granted.
  *
  * The checks in sequence; the first one that fails names the code:
  *
@@ -18,20 +19,23 @@
  *  10 NOT_RECORDED                        the ledger has taken the entry
  */
 import type { AccessRequest, Warning } from '../../core/rules/decision.ts'
-import type { AccessRequestBody } from '../../protocol/service/access-request.ts'
+import type { Session } from '../../core/sessions/session.ts'
+import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
 import { accessResponseText } from '../../protocol/service/access-response-text.ts'
+import { DENIED_STATUS } from '../../protocol/service/sessions.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
 import { sha256 } from '../../protocol/signing.ts'
 import type { Durability } from '../ledger/commits.ts'
-import type { CallerQuota } from './callers/callers.ts'
-import { accessEntryText } from './entry-text.ts'
-import { decisionInputsText } from './decision-inputs.ts'
-import type { IdempotencyRecord } from '../ledger/journal.ts'
-import type { Claim, IdempotencyCache } from './idempotency-cache.ts'
+import type { IdempotencyRecord, PendingEntry } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
-import { type Attempt, type LocalDecisions, tokensOf } from './local-decisions.ts'
-import { type ReadBody, RequestBodies } from './request-bodies.ts'
+import type { CallerQuota } from './callers/callers.ts'
+import { decisionInputsText } from './decision-inputs.ts'
+import { type AccessEntry, accessEntryText } from './entry-text.ts'
+import { type Claim, type IdempotencyCache, type Place, recordOf } from './idempotency-cache.ts'
+import { type Attempt, type LocalDecisions, type Question, allGranted, tokensOf } from './local-decisions.ts'
 
+/** A request outside a session. */
 export interface AccessCall {
   readonly apiVersion: ApiVersion
   /** In lower case. */
@@ -43,8 +47,35 @@ export interface AccessCall {
   readonly quota?: CallerQuota
 }
 
+/** Per requested item. */
+export type MetaData = AccessEntry['metaData']
+
+export interface ChargeRequest<T extends NotOperable> extends Question {
+  /** Null: an automatic charge, which nobody waits for. */
+  readonly apiVersion: ApiVersion | null
+  readonly metaData: MetaData
+  readonly claim: Claim | null
+  readonly quota: CallerQuota | undefined
+  /** Null: outside a session. */
+  readonly session: SessionCharge<T> | null
+}
+
+/** What a charge in a session does differently. */
+export interface SessionCharge<T extends NotOperable> {
+  /** The result if the session takes no charge any more: it may have changed while the cloud was asked. */
+  readonly check: (attempt: Attempt) => T | null
+  /** Records the entry together with the change of the session. Charges the accounts synchronously. */
+  readonly record: (attempt: Attempt, entryOf: SessionEntryOf, answer: IdempotencyRecord | null) => Promise<Durability>
+}
+
+/** The entry of a charge, by its number and the change of its session. */
+export type SessionEntryOf = (n: number, session: NonNullable<AccessEntry['session']>) => PendingEntry
+
 export interface AccessAnswer {
-  /** JSON text of the response body. */
+  readonly operable: true
+  /** As in the service API. */
+  readonly status: number
+  /** JSON text of the response body, or empty. */
   readonly body: string
   readonly policyRevision: number
   readonly warnings: readonly Warning[]
@@ -52,9 +83,15 @@ export interface AccessAnswer {
   readonly durability: Durability
 }
 
+/** The session has ended or is locked. */
+export interface NotOperable {
+  readonly operable: false
+  readonly session: Session
+}
+
 export interface AccessDeps {
   readonly ledger: Pick<Ledger, 'lastEntry' | 'record' | 'durability'>
-  readonly decisions: Pick<LocalDecisions, 'decide'>
+  readonly decisions: LocalDecisions
   readonly idempotencyCache: IdempotencyCache
   readonly keepsInputs: boolean
   readonly newId: () => string
@@ -77,78 +114,140 @@ export class Access {
   request(call: AccessCall): Promise<AccessAnswer> {
     try {
       const read = this.#bodies.read(call.apiVersion, call.body)
-      call.quota?.request(read.body.requester)
-      if (call.idempotencyKey === null) return this.#decide(call, read, null)
-      return this.#once(call, read, call.idempotencyKey)
+      call.quota?.request(read.request.requester)
+      if (call.idempotencyKey === null) return this.#alone(call, read, null)
+      const requestHash = sha256(`${call.apiVersion}\n${call.instanceId}\n${call.text}`)
+      return this.once<never>({ ...call.idempotencyKey, requestHash }, (claim) => this.#alone(call, read, claim))
     } catch (error) {
       return Promise.reject(error instanceof Error ? error : new Error(String(error)))
     }
   }
 
-  async #once(
-    call: AccessCall,
-    read: ReadBody,
-    idempotencyKey: NonNullable<AccessCall['idempotencyKey']>,
-  ): Promise<AccessAnswer> {
-    const requestHash = sha256(`${call.apiVersion}\n${call.instanceId}\n${call.text}`)
-    const { idempotencyCache } = this.#deps
-    const begun = idempotencyCache.begin({ ...idempotencyKey, requestHash })
+  #alone(call: AccessCall, { request, metaData }: ReadBody, claim: Claim | null): Promise<AccessAnswer> {
+    const { apiVersion, instanceId, quota } = call
+    return this.charge<never>({
+      apiVersion,
+      instanceId,
+      request,
+      metaData,
+      mode: 'BEST_EFFORT',
+      claim,
+      quota,
+      session: null,
+    })
+  }
+
+  /**
+   * Runs a numbered request once; a retry gets the first answer.
+   *
+   * @throws CodedError IDEMPOTENCY_CONFLICT, CONFLICT, and what `work` throws
+   */
+  async once<T extends NotOperable>(
+    place: Place,
+    work: (claim: Claim) => Promise<AccessAnswer | T>,
+  ): Promise<AccessAnswer | T> {
+    const { idempotencyCache, ledger } = this.#deps
+    const begun = idempotencyCache.begin(place)
     if (begun.kind === 'REPEAT') {
-      const { answer, policyRevision } = await begun.answer
+      const { answer: body, status = OK, policyRevision } = await begun.answer
       // The stored answer may still be only in the volatile log.
-      return { body: answer, policyRevision, warnings: NO_WARNINGS, durability: this.#deps.ledger.durability }
+      return { operable: true, status, body, policyRevision, warnings: NO_WARNINGS, durability: ledger.durability }
     }
+    const { claim } = begun
     try {
-      return await this.#decide(call, read, begun.claim)
+      const answer = await work(claim)
+      if (answer.operable) idempotencyCache.settle(recordOf(claim, answer))
+      else idempotencyCache.fail(claim, new CodedError('SESSION_NOT_OPERABLE', 'it has ended'))
+      return answer
     } catch (error) {
-      idempotencyCache.fail(begun.claim, error)
+      idempotencyCache.fail(claim, error)
       throw error
     }
   }
 
-  #decide(call: AccessCall, { body, request }: ReadBody, claim: Claim | null): Promise<AccessAnswer> {
-    const { instanceId } = call
-    return this.#deps.decisions.decide({ instanceId, request, mode: 'BEST_EFFORT' }, (attempt) =>
-      this.#record(call, body, request, attempt, claim),
-    )
+  /** Decides, with a top-up or the offline policy if the balances fall short; then charges, records and responds. */
+  charge<T extends NotOperable>(request: ChargeRequest<T>): Promise<AccessAnswer | T> {
+    return this.#deps.decisions.decide(request, (attempt) => this.#take(request, attempt))
   }
 
   /** Synchronous up to the charge; resolves when the entry is durable. */
-  #record(
-    call: AccessCall,
-    body: AccessRequestBody,
-    request: AccessRequest,
-    { policy, reading, seen, decision, above, allowances }: Attempt,
-    claim: Claim | null,
-  ): Promise<AccessAnswer> {
-    const { ledger, idempotencyCache, keepsInputs, newId } = this.#deps
+  #take<T extends NotOperable>(request: ChargeRequest<T>, attempt: Attempt): Promise<AccessAnswer | T> {
+    const { apiVersion, claim, quota, session } = request
+    const notOperable = session?.check(attempt) ?? null
+    if (notOperable !== null) return Promise.resolve(notOperable)
+    const { ledger, newId } = this.#deps
+    const { policy, decision } = attempt
     const correlationId = newId()
-    const { instanceId, revision: policyRevision } = policy.document
-    const answer = accessResponseText(call.apiVersion, correlationId, request, decision)
-    const idempotencyRecord = claim === null ? null : lastAnswerOf(claim, answer, policyRevision)
-    const n = ledger.lastEntry() + 1
-    const metaData = body.requestedItems.map((item) => item.metaData)
-    const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
-    const { postings } = decision
-    const text = accessEntryText(entry, above)
-    const inputs = keepsInputs ? decisionInputsText(call.apiVersion, seen, request.requester.dictionary) : null
-    const { quota } = call
+    const status = session === null || allGranted(decision) ? OK : DENIED_STATUS
+    const body = apiVersion === null ? '' : accessResponseText(apiVersion, correlationId, request.request, decision)
+    const policyRevision = policy.document.revision
+    const { warnings } = decision
+    const answer = recordOf(claim, { status, body, policyRevision })
     const tokens = quota === undefined ? 0n : tokensOf(decision)
     quota?.spend(tokens)
-    const recorded = ledger
-      .record({ n, body: text, moves: 'used', postings, allowances, idempotencyRecord, inputs })
-      .then((durability) => {
-        if (idempotencyRecord !== null) idempotencyCache.settle(idempotencyRecord)
-        return { body: answer, policyRevision, warnings: decision.warnings, durability }
-      })
-    if (quota === undefined) return recorded
-    return recorded.catch((error: unknown) => {
+    const recording =
+      session === null
+        ? ledger.record(this.#entryOf(request, attempt, { n: ledger.lastEntry() + 1, correlationId }, answer))
+        : session.record(
+            attempt,
+            (n, change) => this.#entryOf(request, attempt, { n, correlationId, session: change }, null),
+            answer,
+          )
+    const answered = recording.then((durability): AccessAnswer => ({
+      operable: true,
+      status,
+      body,
+      policyRevision,
+      warnings,
+      durability,
+    }))
+    if (quota === undefined) return answered
+    return answered.catch((error: unknown) => {
       quota.unspend(tokens)
       throw error
     })
   }
+
+  #entryOf(
+    { apiVersion, request, metaData }: ChargeRequest<NotOperable>,
+    { policy, reading, seen, decision, above, allowances }: Attempt,
+    place: Pick<AccessEntry, 'n' | 'correlationId' | 'session'>,
+    idempotencyRecord: IdempotencyRecord | null,
+  ): PendingEntry {
+    const { instanceId, revision: policyRevision } = policy.document
+    const { n, correlationId, session } = place
+    const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision, session }
+    const inputs = this.#deps.keepsInputs ? decisionInputsText(apiVersion, seen, request.requester.dictionary) : null
+    const { postings } = decision
+    const body = accessEntryText(entry, above)
+    return { n, body, moves: 'used', postings, allowances, idempotencyRecord, inputs }
+  }
 }
 
-function lastAnswerOf({ session, n, requestHash }: Claim, answer: string, policyRevision: number): IdempotencyRecord {
-  return { session, n, requestHash, answer, policyRevision }
+const OK = 200
+
+export interface ReadBody {
+  readonly request: AccessRequest
+  readonly metaData: MetaData
+}
+
+/** The socket passes the same object for the same bytes, so each body is parsed once while the socket caches it. */
+export class RequestBodies {
+  readonly #read: Readonly<Record<ApiVersion, WeakMap<object, ReadBody>>> = {
+    'v1.0': new WeakMap(),
+    'v1.1': new WeakMap(),
+  }
+
+  /** @throws CodedError BAD_REQUEST */
+  read(version: ApiVersion, given: unknown): ReadBody {
+    const isObject = typeof given === 'object' && given !== null
+    const known = isObject ? this.#read[version].get(given) : undefined
+    if (known !== undefined) return known
+    const parsed = accessRequestBody[version].safeParse(given)
+    if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error))
+    const { requestedItems } = parsed.data
+    const read = { request: requestOf(parsed.data), metaData: requestedItems.map(({ metaData }) => metaData) }
+    if (isObject) this.#read[version].set(given, read)
+    return read
+  }
 }

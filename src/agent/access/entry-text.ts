@@ -19,7 +19,7 @@ export interface AccessEntry {
   /** Per requested item; undefined for none. */
   readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
   readonly decision: Decision
-  readonly session?: NonNullable<EntryBodyWire['session']>
+  readonly session?: EntryBodyWire['session']
 }
 
 /** @param aboveGrant by account, the part of its posting above the grant */

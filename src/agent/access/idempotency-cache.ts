@@ -88,9 +88,25 @@ export class IdempotencyCache {
   }
 }
 
-/** Names contain no space, so a caller cannot choose the name of another caller's application session.
+interface Answered {
+  readonly status: number
+  readonly body: string
+  readonly policyRevision: number
+}
+
+export function recordOf(claim: Claim, answer: Answered): IdempotencyRecord
+export function recordOf(claim: Claim | null, answer: Answered): IdempotencyRecord | null
+export function recordOf(claim: Claim | null, { status, body, policyRevision }: Answered): IdempotencyRecord | null {
+  if (claim === null) return null
+  const { session, n, requestHash } = claim
+  return { session, n, requestHash, answer: body, policyRevision, ...(status === 200 ? {} : { status }) }
+}
+
+/**
+ * Names contain no space, so a caller cannot choose the name of another caller's application session.
  *
- * @param owner null where callers are not distinguished */
+ * @param owner null where callers are not distinguished
+ */
 export function applicationSession(owner: string | null, name: string): string {
   return owner === null ? name : `${owner} ${name}`
 }

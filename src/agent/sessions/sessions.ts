@@ -6,50 +6,50 @@
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
-import type { AccessRequest, Warning, ClockReading, Decision } from '../../core/rules/decision.ts'
+import type { AccessRequest, ClockReading } from '../../core/rules/decision.ts'
 import {
-  type ReservedItem,
   type Session,
   type SessionEvent,
   type SessionItem,
-  type Step,
   due,
   hasEnded,
-  reservedItems,
   isLive,
   newSession,
   nextDue,
   step,
-  unused,
 } from '../../core/sessions/session.ts'
 import { sumPostings } from '../../core/accounts/grant.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
-import { accessResponse } from '../../protocol/service/access-request.ts'
-import { DENIED_STATUS } from '../../protocol/service/sessions.ts'
+import { accessResponseText } from '../../protocol/service/access-response-text.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
+import type { Access, AccessAnswer, MetaData, NotOperable } from '../access/access.ts'
 import type { CallerQuota } from '../access/callers/callers.ts'
-import { accessEntryText } from '../access/entry-text.ts'
-import { decisionInputsText } from '../access/decision-inputs.ts'
-import type { IdempotencyRecord, PendingEntry, StoredSession } from '../ledger/journal.ts'
-import type { Claim, IdempotencyCache } from '../access/idempotency-cache.ts'
-import type { Ledger } from '../ledger/ledger.ts'
-import { type Attempt, type LocalDecisions, tokensOf } from '../access/local-decisions.ts'
-import type { ActivePolicies } from '../policy/active-policies.ts'
+import { type Claim, type Place, recordOf } from '../access/idempotency-cache.ts'
+import { allGranted, tokensOf } from '../access/local-decisions.ts'
 import { type RulesDeps, requireRules, requireAttached } from '../access/require-rules.ts'
+import type { IdempotencyRecord, StoredSession } from '../ledger/journal.ts'
+import type { Ledger } from '../ledger/ledger.ts'
+import type { ActivePolicies } from '../policy/active-policies.ts'
 import { type KeptSession, keptSession, storedSession } from './kept-session.ts'
-import { type SessionEntry, refundEntryText, refundPostings, refundable, sessionEntryText } from './session-entries.ts'
+import {
+  type Change,
+  type Moment,
+  changeBy,
+  changeByCharge,
+  chargedItems,
+  openingOf,
+  restOf,
+} from './session-change.ts'
 
 export interface SessionsDeps {
   readonly ledger: Pick<Ledger, 'status' | 'lastEntry' | 'epoch' | 'grant' | 'recordTogether'>
   readonly policies: Pick<ActivePolicies, 'get' | 'suspension' | 'isStale'>
   readonly topUps: RulesDeps['topUps']
-  readonly decisions: Pick<LocalDecisions, 'decide'>
-  readonly idempotencyCache: IdempotencyCache
+  readonly access: Pick<Access, 'once' | 'charge'>
   readonly clock: { reading(): ClockReading }
   /** Live sessions at a time; more are refused. */
   readonly liveMax: number
-  readonly keepsInputs: boolean
   readonly timers: { after(ms: number, call: () => void): () => void }
   /** Called after an automatic charge in a session of this owner. */
   readonly onCharged: (owner: string | null, tokens: Micro) => void
@@ -62,19 +62,12 @@ export interface SessionsDeps {
 /** Throws if the caller may not access the session. */
 export type Belongs = (kept: KeptSession) => void
 
-export interface SessionIdempotencyKey {
-  readonly session: string
-  readonly n: number
-  /** SHA-256 of the request. */
-  readonly requestHash: string
-}
-
 export interface OpenSessionRequest {
   /** In lower case. */
   readonly instanceId: string
   readonly owner: string | null
   readonly bound: boolean
-  readonly idempotencyKey: SessionIdempotencyKey | null
+  readonly idempotencyKey: Place | null
   readonly quota?: CallerQuota
 }
 
@@ -82,25 +75,14 @@ export interface SessionAccessRequest {
   readonly apiVersion: ApiVersion
   readonly sessionId: string
   readonly request: AccessRequest
-  /** Per requested item. */
-  readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
+  readonly metaData: MetaData
   readonly rollbackOnDeny: boolean
   readonly belongs: Belongs
-  readonly idempotencyKey: SessionIdempotencyKey | null
+  readonly idempotencyKey: Place | null
   readonly quota?: CallerQuota
 }
 
-/** `status` as in the service API; `body` JSON text or empty. */
-export type SessionAnswer =
-  | {
-      readonly operable: true
-      readonly status: number
-      readonly body: string
-      readonly policyRevision: number
-      readonly warnings: readonly Warning[]
-    }
-  /** The session has ended or is locked. */
-  | { readonly operable: false; readonly session: Session }
+export type SessionAnswer = AccessAnswer | NotOperable
 
 /** Longest time between two checks for due sessions, ms: the clock may turn out to have been behind. */
 const LOOK_EVERY_MS = 30_000
@@ -113,7 +95,6 @@ const ENDED_MAX = 1_000
 /** Errors after which an automatic charge is not retried. */
 const NOT_RENEWABLE: ReadonlySet<string> = new Set<ErrorCode>(['POLICY_STALE', 'REQUEST_TOO_LARGE'])
 
-const NO_WARNINGS: readonly Warning[] = []
 const NO_REFUND: ReadonlyMap<AccountId, Micro> = new Map()
 
 interface Slot {
@@ -122,22 +103,6 @@ interface Slot {
   /** Includes changes that are not yet recorded. */
   latest: KeptSession
   tail: Promise<unknown>
-}
-
-/** Entries without their numbers, and the session after them. */
-interface Change {
-  readonly next: KeptSession
-  readonly entries: readonly ((
-    n: number,
-  ) => Pick<PendingEntry, 'body' | 'moves' | 'postings' | 'allowances' | 'inputs'>)[]
-}
-
-interface Asked {
-  /** Null: an automatic charge. */
-  readonly apiVersion: ApiVersion | null
-  readonly request: AccessRequest
-  readonly metaData: SessionAccessRequest['metaData']
-  readonly attempt: Attempt
 }
 
 export class Sessions {
@@ -216,15 +181,15 @@ export class Sessions {
       const slot: Slot = { durable: null, latest: next, tail: Promise.resolve() }
       this.#slots.set(session.id, slot)
       const body = JSON.stringify({ sessionId: session.id })
-      const answer = answerOf(claim, 200, body, policyRevision)
+      const answer = answered(200, body, policyRevision)
       try {
-        await this.#commit(slot, { next, entries: [this.#plain(next, 'OPENED', reading)] }, answer)
+        await this.#commit(slot, openingOf(next, this.#moment(reading)), recordOf(claim, answer))
       } catch (error) {
         this.#slots.delete(session.id)
         throw error
       }
       this.#look()
-      return { operable: true, status: 200, body, policyRevision, warnings: NO_WARNINGS }
+      return answer
     })
   }
 
@@ -238,15 +203,15 @@ export class Sessions {
     return this.#once(order.idempotencyKey, (claim) => {
       order.quota?.request(order.request.requester)
       return this.#alone(order.sessionId, order.belongs, async (slot) => {
-        const reading = this.#deps.clock.reading()
+        if (order.request.items.length > 0) return this.#charge(slot, order, claim)
         const correlationId = this.#deps.newId()
-        if (order.request.items.length > 0) return this.#ask(slot, order, correlationId, claim)
         const { session, policyRevision } = slot.latest
-        const body = JSON.stringify(accessResponse(order.apiVersion, correlationId, order.request, { items: [] }))
-        const change = this.#changeBy(slot.latest, { kind: 'HALTED' }, reading, correlationId)
-        await this.#commit(slot, change, answerOf(claim, 200, body, policyRevision))
+        const body = accessResponseText(order.apiVersion, correlationId, order.request, { items: [] })
+        const change = this.#changeBy(slot.latest, { kind: 'HALTED' }, this.#deps.clock.reading(), correlationId)
+        const answer = answered(200, body, policyRevision)
+        await this.#commit(slot, change, recordOf(claim, answer))
         if (session.state === 'ACTIVE') this.#look()
-        return { operable: true, status: 200, body, policyRevision, warnings: NO_WARNINGS }
+        return answer
       })
     })
   }
@@ -262,18 +227,19 @@ export class Sessions {
         slot.latest = { ...latest, session }
         slot.durable = slot.latest
       } else await this.#commit(slot, this.#changeBy(latest, { kind: 'HEARTBEAT' }, reading), null)
-      return noContent(latest.policyRevision)
+      return answered(204, '', latest.policyRevision)
     })
   }
 
   /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED, and of the idempotency cache */
-  close(id: string, belongs: Belongs, idempotencyKey: SessionIdempotencyKey | null): Promise<SessionAnswer> {
+  close(id: string, belongs: Belongs, idempotencyKey: Place | null): Promise<SessionAnswer> {
     return this.#once(idempotencyKey, (claim) =>
       this.#alone(id, belongs, async (slot) => {
         const { latest } = slot
-        const change = this.#changeBy(latest, { kind: 'CLOSED' }, this.#deps.clock.reading())
-        await this.#commit(slot, change, answerOf(claim, 204, '', latest.policyRevision))
-        return noContent(latest.policyRevision)
+        const change = this.#changeBy(latest, { kind: 'CLOSED' })
+        const answer = answered(204, '', latest.policyRevision)
+        await this.#commit(slot, change, recordOf(claim, answer))
+        return answer
       }),
     )
   }
@@ -283,7 +249,7 @@ export class Sessions {
     const end = async (slot: Slot): Promise<void> => {
       const { latest } = slot
       if (hasEnded(latest.session)) return
-      await this.#commit(slot, this.#changeBy(latest, { kind: 'CLOSED' }, this.#deps.clock.reading()), null)
+      await this.#commit(slot, this.#changeBy(latest, { kind: 'CLOSED' }), null)
     }
     this.#inTurn(id, end, () => this.connectionClosed(id))
   }
@@ -296,7 +262,7 @@ export class Sessions {
           await this.#settle(slot)
           const event = eventOf(command, slot.latest.session)
           if (event === null) return
-          await this.#commit(slot, this.#changeBy(slot.latest, event, this.#deps.clock.reading()), null)
+          await this.#commit(slot, this.#changeBy(slot.latest, event), null)
           onTaken()
         },
         // The cloud repeats the command in its next answer.
@@ -313,7 +279,8 @@ export class Sessions {
     const reading = this.#deps.clock.reading()
     for (const slot of this.#slots.values()) {
       const { latest } = slot
-      if (latest.session.charge === null || hasEnded(latest.session) || !this.#isRefundable(latest)) continue
+      if (latest.session.charge === null || hasEnded(latest.session) || latest.epoch !== this.#deps.ledger.epoch())
+        continue
       const change = this.#changeBy(latest, { kind: 'SUSPENDED' }, reading)
       this.#commit(slot, change, null).catch((error: unknown) => this.#complain(error, latest.session.id))
     }
@@ -353,62 +320,38 @@ export class Sessions {
     return slot
   }
 
-  async #once(
-    idempotencyKey: SessionIdempotencyKey | null,
-    work: (claim: Claim | null) => Promise<SessionAnswer>,
-  ): Promise<SessionAnswer> {
-    if (idempotencyKey === null) return work(null)
-    const { idempotencyCache } = this.#deps
-    const begun = idempotencyCache.begin(idempotencyKey)
-    if (begun.kind === 'REPEAT') {
-      const { answer: body, status = 200, policyRevision } = await begun.answer
-      return { operable: true, status, body, policyRevision, warnings: NO_WARNINGS }
-    }
-    try {
-      const answer = await work(begun.claim)
-      if (!answer.operable) idempotencyCache.fail(begun.claim, new CodedError('SESSION_NOT_OPERABLE', 'it has ended'))
-      return answer
-    } catch (error) {
-      idempotencyCache.fail(begun.claim, error)
-      throw error
-    }
+  #once(place: Place | null, work: (claim: Claim | null) => Promise<SessionAnswer>): Promise<SessionAnswer> {
+    return place === null ? work(null) : this.#deps.access.once<NotOperable>(place, work)
   }
 
-  #ask(slot: Slot, order: SessionAccessRequest, correlationId: string, claim: Claim | null): Promise<SessionAnswer> {
-    return this.#decide(slot, order.request, true, (attempt) => this.#take(slot, order, correlationId, claim, attempt))
-  }
-
-  /** Awaits nothing before the charge, because other requests use the same accounts. */
-  async #take(
-    slot: Slot,
-    order: SessionAccessRequest,
-    correlationId: string,
-    claim: Claim | null,
-    attempt: Attempt,
-  ): Promise<SessionAnswer> {
-    const { policy, reading, decision } = attempt
-    const { apiVersion, request } = order
-    const { latest } = slot
-    if (!isLive(latest.session)) return { operable: false, session: latest.session }
-    const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
-    const { revision: policyRevision, sessionIntervalMs: intervalMs } = policy.document
-    const event: SessionEvent = granted
-      ? { kind: 'GRANTED', requester: request.requester, items: held(order, decision), intervalMs }
-      : { kind: 'REFUSED', then: order.rollbackOnDeny ? 'KEEP' : 'END' }
-    const asked: Asked = { apiVersion, request, metaData: order.metaData, attempt }
-    const change = this.#changeBy({ ...latest, policyRevision }, event, reading, correlationId, asked)
-    const status = granted ? 200 : DENIED_STATUS
-    const body = JSON.stringify(accessResponse(apiVersion, correlationId, request, decision))
-    const tokens = tokensOf(decision)
-    order.quota?.spend(tokens)
-    try {
-      await this.#commit(slot, change, answerOf(claim, status, body, policyRevision))
-    } catch (error) {
-      order.quota?.unspend(tokens)
-      throw error
-    }
+  /** A granted request refunds the rest of the running interval, and may spend it. */
+  async #charge(slot: Slot, order: SessionAccessRequest, claim: Claim | null): Promise<SessionAnswer> {
+    const { access, ledger, newId } = this.#deps
+    const { apiVersion, request, metaData, quota } = order
+    const answer = await access.charge<NotOperable>({
+      ...{ instanceId: slot.latest.session.instanceId, request, metaData, mode: 'ALL_OR_NOTHING' },
+      ...{ apiVersion, claim, quota },
+      refundAt: (reading) =>
+        slot.latest.epoch === ledger.epoch() ? sumPostings(restOf(slot.latest, reading)) : NO_REFUND,
+      session: {
+        check: () => {
+          const { session } = slot.latest
+          return isLive(session) ? null : { operable: false, session }
+        },
+        record: (attempt, entryOf, record) => {
+          const { decision, policy } = attempt
+          const { requester } = request
+          const { sessionIntervalMs: intervalMs } = policy.document
+          const event: SessionEvent = allGranted(decision)
+            ? { kind: 'GRANTED', requester, items: chargedItems(request.items, metaData, decision), intervalMs }
+            : { kind: 'REFUSED', then: order.rollbackOnDeny ? 'KEEP' : 'END' }
+          const change = changeByCharge(slot.latest, event, attempt, { epoch: ledger.epoch(), newId, entryOf })
+          return this.#commit(slot, change, record)
+        },
+      },
+    })
     this.#look()
-    return { operable: true, status, body, policyRevision, warnings: decision.warnings }
+    return answer
   }
 
   /** Runs overdue timers. */
@@ -432,151 +375,72 @@ export class Sessions {
     if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
     const items = charge.items.map(({ item }) => item)
     try {
-      await this.#decide(slot, { requester, items }, false, (attempt) =>
-        this.#takeRenewal(slot, requester, items, attempt),
-      )
+      await this.#chargeAgain(slot, { requester, items })
     } catch (error) {
       // Stale rules allow nothing, and too large a request never succeeds; other errors may pass.
       if (!(error instanceof CodedError) || !NOT_RENEWABLE.has(error.code)) throw error
-      await this.#commit(slot, this.#changeBy(slot.latest, { kind: 'NOT_RENEWED' }, this.#deps.clock.reading()), null)
+      await this.#commit(slot, this.#changeBy(slot.latest, { kind: 'NOT_RENEWED' }), null)
     }
   }
 
-  /** Awaits nothing before the charge. */
-  async #takeRenewal(
+  async #chargeAgain(
     slot: Slot,
-    requester: AccessRequest['requester'],
-    items: readonly SessionItem[],
-    attempt: Attempt,
+    request: { readonly requester: AccessRequest['requester']; readonly items: readonly SessionItem[] },
   ): Promise<void> {
-    const { policy, reading, decision } = attempt
-    const { latest } = slot
-    if (due(latest.session, reading.earliest) !== 'RENEWAL') return
-    const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
-    if (!granted && this.#deps.ledger.grant() === null) {
-      throw new CodedError('NOT_ATTACHED', 'the device has no grant yet')
-    }
-    const metaData = items.map(({ metaData: text }) => {
+    const { access, ledger, newId, onCharged } = this.#deps
+    const metaData = request.items.map(({ metaData: text }) => {
       return text === null ? undefined : (JSON.parse(text) as Readonly<Record<string, unknown>>)
     })
-    const asked: Asked = { apiVersion: null, request: { requester, items }, metaData, attempt }
-    const event: SessionEvent = granted ? { kind: 'RENEWED', items: held(asked, decision) } : { kind: 'NOT_RENEWED' }
-    const before = { ...latest, policyRevision: policy.document.revision }
-    await this.#commit(slot, this.#changeBy(before, event, reading, this.#deps.newId(), asked), null)
-    this.#deps.onCharged(latest.owner, tokensOf(decision))
-  }
-
-  /**
-   * @param refunds a granted request refunds the rest of the running interval, and may spend it
-   * @param take records the decision in the same synchronous block
-   */
-  #decide<T>(slot: Slot, request: AccessRequest, refunds: boolean, take: (attempt: Attempt) => Promise<T>): Promise<T> {
-    const { instanceId } = slot.latest.session
-    const refundAt = (reading: ClockReading): ReadonlyMap<AccountId, Micro> =>
-      refunds ? this.#restOf(slot.latest, reading) : NO_REFUND
-    return this.#deps.decisions.decide({ instanceId, request, mode: 'ALL_OR_NOTHING', refundAt }, take)
-  }
-
-  /** By account, the refund for the rest of the running interval. */
-  #restOf(kept: KeptSession, { earliest }: ClockReading): ReadonlyMap<AccountId, Micro> {
-    if (!this.#isRefundable(kept)) return NO_REFUND
-    return sumPostings(refundPostings(refundable(unused(kept.session, earliest))))
-  }
-
-  /** Whether the charged accounts belong to the current epoch. */
-  #isRefundable({ epoch }: KeptSession): boolean {
-    return epoch === this.#deps.ledger.epoch()
+    await access.charge<NotOperable>({
+      ...{ instanceId: slot.latest.session.instanceId, request, metaData, mode: 'ALL_OR_NOTHING' },
+      ...{ apiVersion: null, claim: null, quota: undefined },
+      session: {
+        check: ({ reading, decision }) => {
+          const { session } = slot.latest
+          if (due(session, reading.earliest) !== 'RENEWAL') return { operable: false, session }
+          if (allGranted(decision) || ledger.grant() !== null) return null
+          throw new CodedError('NOT_ATTACHED', 'the device has no grant yet')
+        },
+        record: async (attempt, entryOf) => {
+          const { decision } = attempt
+          const { owner } = slot.latest
+          const event: SessionEvent = allGranted(decision)
+            ? { kind: 'RENEWED', items: chargedItems(request.items, metaData, decision) }
+            : { kind: 'NOT_RENEWED' }
+          const change = changeByCharge(slot.latest, event, attempt, { epoch: ledger.epoch(), newId, entryOf })
+          const durability = await this.#commit(slot, change, null)
+          onCharged(owner, tokensOf(decision))
+          return durability
+        },
+      },
+    })
   }
 
   #changeBy(
     kept: KeptSession,
     event: SessionEvent,
-    reading: ClockReading,
-    correlationId: string = this.#deps.newId(),
-    asked?: Asked,
+    reading: ClockReading = this.#deps.clock.reading(),
+    correlationId?: string,
   ): Change {
-    const now = reading.earliest
-    let made: Step = step(kept.session, event, now)
-    // The open connection counts as a heartbeat.
-    if (event.kind === 'RENEWED' && kept.bound) made = step(made.session, { kind: 'HEARTBEAT' }, now)
-    const isCharged = event.kind === 'GRANTED' || event.kind === 'RENEWED'
-    const next: KeptSession = {
-      ...kept,
-      session: made.session,
-      epoch: isCharged ? this.#deps.ledger.epoch() : made.session.charge === null ? 0 : kept.epoch,
-    }
-    const entries: Change['entries'][number][] = []
-    const refund = this.#isRefundable(kept) ? refundable(made.refund) : []
-    if (refund.length > 0) {
-      const ownId = asked === undefined ? correlationId : this.#deps.newId()
-      const postings = refundPostings(refund)
-      entries.push((n) => ({
-        body: refundEntryText(this.#entry(kept, event.kind, reading, ownId, n), refund),
-        moves: 'refunded',
-        postings,
-      }))
-    }
-    if (asked !== undefined) {
-      const { apiVersion, request, metaData } = asked
-      const { seen, decision, above, allowances } = asked.attempt
-      const { instanceId } = kept.session
-      const { policyRevision } = kept
-      const session = { id: kept.session.id, event: event.kind }
-      entries.push((n) => ({
-        body: accessEntryText(
-          { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision, session },
-          above,
-        ),
-        moves: 'used',
-        postings: decision.postings,
-        allowances,
-        ...(this.#deps.keepsInputs
-          ? { inputs: decisionInputsText(apiVersion, seen, request.requester.dictionary) }
-          : {}),
-      }))
-    }
-    if (entries.length === 0) entries.push(this.#plain(kept, event.kind, reading, correlationId))
-    return { next, entries }
+    return changeBy(kept, event, this.#moment(reading), correlationId)
   }
 
-  #plain(
-    kept: KeptSession,
-    event: SessionEntry['session']['event'],
-    reading: ClockReading,
-    correlationId: string = this.#deps.newId(),
-  ): Change['entries'][number] {
-    return (n) => ({
-      body: sessionEntryText(this.#entry(kept, event, reading, correlationId, n)),
-      moves: 'used',
-      postings: [],
-    })
-  }
-
-  #entry(
-    { session, policyRevision }: KeptSession,
-    event: SessionEntry['session']['event'],
-    reading: ClockReading,
-    correlationId: string,
-    n: number,
-  ): SessionEntry {
-    const { id, instanceId, requester } = session
-    return { n, reading, instanceId, policyRevision, correlationId, session: { id, event }, requester }
+  #moment(reading: ClockReading): Moment {
+    return { reading, epoch: this.#deps.ledger.epoch(), newId: this.#deps.newId }
   }
 
   /** Records session and entries in one transaction. Rejects with NOT_RECORDED when nothing was recorded. */
-  async #commit(slot: Slot, { next, entries }: Change, answer: IdempotencyRecord | null): Promise<void> {
-    const { ledger, idempotencyCache } = this.#deps
+  async #commit(slot: Slot, { next, entries }: Change, record: IdempotencyRecord | null): Promise<'durable'> {
+    const { ledger } = this.#deps
     requireAttached(ledger)
     const first = ledger.lastEntry() + 1
     const stored = storedSession(next)
     const last = entries.length - 1
     const recording = ledger.recordTogether(
-      entries.map((make, index) => ({
-        n: first + index,
-        ...make(first + index),
-        idempotencyRecord: index === last ? answer : null,
-        ...(index === last ? { session: stored } : {}),
-      })),
+      entries.map((entryOf, index) => {
+        const entry = entryOf(first + index)
+        return index === last ? { ...entry, idempotencyRecord: record, session: stored } : entry
+      }),
     )
     slot.latest = next
     try {
@@ -588,7 +452,7 @@ export class Sessions {
     }
     slot.durable = next
     if (hasEnded(next.session)) this.#remember(next.session.id)
-    if (answer !== null) idempotencyCache.settle(answer)
+    return 'durable'
   }
 
   /** Keeps only the newest ended sessions, for callers that query their state. */
@@ -634,41 +498,6 @@ function eventOf(command: SessionCommand['command'], session: Session): SessionE
   return isLive(session) ? null : { kind: 'UNLOCKED' }
 }
 
-/** The charged items with their rates, which a refund names again. */
-function held(
-  { request, metaData }: { readonly request: AccessRequest; readonly metaData: SessionAccessRequest['metaData'] },
-  decision: Decision,
-): readonly ReservedItem[] {
-  const items = request.items.map((item, index): SessionItem => {
-    const more = metaData[index]
-    return { ...item, metaData: more === undefined ? null : JSON.stringify(more) }
-  })
-  return reservedItems(items, decision).map(({ item, shares }, index): ReservedItem => {
-    const outcome = decision.items[index]
-    const rates = new Map(
-      outcome?.outcome === 'GRANTED' ? outcome.shares.map(({ lineItemId, rate }) => [lineItemId, rate]) : [],
-    )
-    return {
-      item,
-      shares: shares.map((share) => {
-        const rate = rates.get(share.lineItemId)
-        return rate === undefined ? share : { ...share, rate }
-      }),
-    }
-  })
-}
-
-function noContent(policyRevision: number): SessionAnswer {
-  return { operable: true, status: 204, body: '', policyRevision, warnings: NO_WARNINGS }
-}
-
-function answerOf(
-  claim: Claim | null,
-  status: number,
-  answer: string,
-  policyRevision: number,
-): IdempotencyRecord | null {
-  if (claim === null) return null
-  const { session, n, requestHash } = claim
-  return { session, n, requestHash, answer, status, policyRevision }
+function answered(status: number, body: string, policyRevision: number): AccessAnswer {
+  return { operable: true, status, body, policyRevision, warnings: [], durability: 'durable' }
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { RequestBodies } from '../../../src/agent/access/request-bodies.ts'
+import { RequestBodies } from '../../../src/agent/access/access.ts'
 import { accessRequestBody, requestOf } from '../../../src/protocol/service/access-request.ts'
 
 const plain = { requester: { type: 'user', value: 'ada' }, requestedItems: [{ item: 'Print', count: 1 }] }
@@ -12,7 +12,7 @@ describe('the bodies of access requests', () => {
     expect(bodies.read('v1.1', withVariables)).toBe(first)
     expect(bodies.read('v1.1', { ...withVariables })).not.toBe(first)
     const body = accessRequestBody['v1.1'].parse(withVariables)
-    expect(first).toEqual({ body, request: requestOf(body) })
+    expect(first).toEqual({ request: requestOf(body), metaData: [undefined] })
   })
 
   it('are judged by each version of the interface for itself, and refused as often as they come', () => {

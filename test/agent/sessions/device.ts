@@ -118,8 +118,8 @@ export class SessionDevice {
     this.access = new Access({ ledger, decisions, idempotencyCache, keepsInputs: true, newId })
     this.sessions = new Sessions(
       {
-        ...{ ledger, clock, policies, topUps, decisions, idempotencyCache, newId },
-        keepsInputs: true,
+        ...{ ledger, clock, policies, topUps, newId },
+        access: this.access,
         liveMax: this.liveMax,
         timers: this.time,
         onCharged: (owner, tokens) => void this.charged.push([owner, tokens]),

@@ -20,11 +20,11 @@ export function plain(body: string, type = 'application/json'): Reply {
   return { status: 200, headers: NONE, body, type }
 }
 
-export function granted({ body, policyRevision, warnings, durability }: AccessAnswer): Reply {
+export function granted({ status, body, policyRevision, warnings, durability }: AccessAnswer): Reply {
   const revision = String(policyRevision)
   const headers = ['x-tallygate-durability', durability, 'x-tallygate-policy-revision', revision]
   if (warnings.length > 0) headers.push('x-tallygate-warnings', warnings.join(', '))
-  return { status: 200, headers, body }
+  return { status, headers, body }
 }
 
 /** Adds the correlation id that `tallygate explain` takes. */

@@ -118,7 +118,7 @@ function quotaOf({ quota }: SessionRequest): { readonly quota?: CallerQuota } {
 }
 
 function replyTo({ apiVersion }: SessionTarget, answer: SessionAnswer, version = apiVersion): Reply {
-  if (answer.operable) return { ...granted({ ...answer, durability: 'durable' }), status: answer.status }
+  if (answer.operable) return granted({ ...answer, durability: 'durable' })
   const { status, body } = notOperable(version, answer.session)
   return { status, headers: [], body: JSON.stringify(body) }
 }

@@ -58,6 +58,8 @@ class Echo {
 
 function echoed({ body, idempotencyKey }: AccessCall): AccessAnswer {
   return {
+    operable: true,
+    status: 200,
     body: JSON.stringify({ body, idempotencyKey }),
     policyRevision: 3,
     warnings: ['CLOCK_UNDECIDED_ALLOWED'],

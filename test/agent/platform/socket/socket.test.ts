@@ -24,7 +24,14 @@ import { accessBody, temporaryDirectory } from '../../harness.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 
 const PATH = `/v1.0/instances/${INSTANCE}/access-request`
-const ANSWER: AccessAnswer = { body: '{"granted":true}', policyRevision: 7, warnings: [], durability: 'write-behind' }
+const ANSWER: AccessAnswer = {
+  operable: true,
+  status: 200,
+  body: '{"granted":true}',
+  policyRevision: 7,
+  warnings: [],
+  durability: 'write-behind',
+}
 
 class Behind {
   readonly calls: AccessCall[] = []

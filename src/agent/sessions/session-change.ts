@@ -1,0 +1,185 @@
+/**
+ * A change of a session: the state after it, and the ledger entries that record it. An access request writes its own
+ * entry. The others are refunds, and changes that move no tokens. A refund names exactly the accounts that were charged.
+ */
+import type { AccountId, Posting } from '../../core/accounts/account.ts'
+import { parseAccount } from '../../core/accounts/account.ts'
+import { formatDecimal } from '../../core/pricing/amount.ts'
+import type { AccessRequest, ClockReading, Decision } from '../../core/rules/decision.ts'
+import {
+  type ReservedItem,
+  type ReservedShare,
+  type SessionEvent,
+  type SessionItem,
+  type Step,
+  reservedItems,
+  step,
+  unused,
+} from '../../core/sessions/session.ts'
+import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
+import type { MetaData, SessionEntryOf } from '../access/access.ts'
+import type { Attempt } from '../access/local-decisions.ts'
+import type { PendingEntry } from '../ledger/journal.ts'
+import type { KeptSession } from './kept-session.ts'
+
+/** Entries by their numbers, and the session after them. */
+export interface Change {
+  readonly next: KeptSession
+  readonly entries: readonly ((n: number) => PendingEntry)[]
+}
+
+/** The circumstances of a change. */
+export interface Moment {
+  readonly reading: ClockReading
+  /** The current epoch: charges of others cannot be refunded. */
+  readonly epoch: number
+  readonly newId: () => string
+}
+
+type EventName = NonNullable<EntryBodyWire['session']>['event']
+
+/** A change that charges nothing. */
+export function changeBy(
+  kept: KeptSession,
+  event: SessionEvent,
+  moment: Moment,
+  correlationId: string = moment.newId(),
+): Change {
+  const made = step(kept.session, event, moment.reading.earliest)
+  const next: KeptSession = { ...kept, session: made.session, epoch: made.session.charge === null ? 0 : kept.epoch }
+  const head = headOf(kept, event.kind, moment.reading, correlationId)
+  const refund = kept.epoch === moment.epoch ? refundable(made.refund) : []
+  return { next, entries: [refund.length > 0 ? refundEntry(head, refund) : plainEntry(head)] }
+}
+
+/** A change by the decision on a charge, whose entry follows the refund. */
+export function changeByCharge(
+  latest: KeptSession,
+  event: SessionEvent,
+  attempt: Attempt,
+  { epoch, newId, entryOf }: Omit<Moment, 'reading'> & { readonly entryOf: SessionEntryOf },
+): Change {
+  const { reading } = attempt
+  const kept = { ...latest, policyRevision: attempt.policy.document.revision }
+  let made: Step = step(kept.session, event, reading.earliest)
+  // The open connection counts as a heartbeat.
+  if (event.kind === 'RENEWED' && kept.bound) made = step(made.session, { kind: 'HEARTBEAT' }, reading.earliest)
+  const isCharged = event.kind === 'GRANTED' || event.kind === 'RENEWED'
+  const next: KeptSession = {
+    ...kept,
+    session: made.session,
+    epoch: isCharged ? epoch : made.session.charge === null ? 0 : kept.epoch,
+  }
+  const entry = (n: number): PendingEntry => entryOf(n, { id: kept.session.id, event: event.kind })
+  const refund = kept.epoch === epoch ? refundable(made.refund) : []
+  if (refund.length === 0) return { next, entries: [entry] }
+  return { next, entries: [refundEntry(headOf(kept, event.kind, reading, newId()), refund), entry] }
+}
+
+export function openingOf(next: KeptSession, { reading, newId }: Moment): Change {
+  return { next, entries: [plainEntry(headOf(next, 'OPENED', reading, newId()))] }
+}
+
+/** By account, the refund for the rest of the running interval. */
+export function restOf({ session }: KeptSession, { earliest }: ClockReading): readonly Posting[] {
+  return refundPostings(refundable(unused(session, earliest)))
+}
+
+/** The charged items with their rates, which a refund names again. */
+export function chargedItems(
+  items: AccessRequest['items'],
+  metaData: MetaData,
+  decision: Decision,
+): readonly ReservedItem[] {
+  const withMetaData = items.map((item, index): SessionItem => {
+    const more = metaData[index]
+    return { ...item, metaData: more === undefined ? null : JSON.stringify(more) }
+  })
+  return reservedItems(withMetaData, decision).map(({ item, shares }, index): ReservedItem => {
+    const outcome = decision.items[index]
+    const rates = new Map(
+      outcome?.outcome === 'GRANTED' ? outcome.shares.map(({ lineItemId, rate }) => [lineItemId, rate]) : [],
+    )
+    return {
+      item,
+      shares: shares.map((share) => {
+        const rate = rates.get(share.lineItemId)
+        return rate === undefined ? share : { ...share, rate }
+      }),
+    }
+  })
+}
+
+type Head = Omit<EntryBodyWire, 'n' | 'kind' | 'items' | 'postings'>
+
+function headOf(
+  { session, policyRevision }: KeptSession,
+  event: EventName,
+  { now: at, earliest, latest }: ClockReading,
+  correlationId: string,
+): Head {
+  const { id, instanceId } = session
+  const requester = { type: session.requester?.type ?? '', value: session.requester?.value ?? '' }
+  return { at, earliest, latest, instanceId, policyRevision, correlationId, session: { id, event }, requester }
+}
+
+function plainEntry(head: Head): (n: number) => PendingEntry {
+  return (n) => {
+    const body = JSON.stringify({ n, kind: 'session', ...head, items: [], postings: [] } satisfies EntryBodyWire)
+    return { n, body, moves: 'used', postings: [], idempotencyRecord: null }
+  }
+}
+
+function refundEntry(head: Head, refund: readonly ReservedItem[]): (n: number) => PendingEntry {
+  const postings = refundPostings(refund)
+  return (n) => {
+    const body = JSON.stringify({
+      n,
+      kind: 'refund',
+      ...head,
+      items: refund.map(refundedItem),
+      postings: postings.map(({ account, amount }) => ({ account, amount: String(amount) })),
+    } satisfies EntryBodyWire)
+    return { n, body, moves: 'refunded', postings, idempotencyRecord: null }
+  }
+}
+
+function refundedItem({ item, shares }: ReservedItem): EntryBodyWire['items'][number] {
+  return {
+    item: item.name,
+    version: item.version,
+    count: formatDecimal(item.count),
+    outcome: 'REFUNDED',
+    total: String(shares.reduce((sum, { charged }) => sum + charged, 0n)),
+    parts: shares.map((share) => ({
+      lineItemId: share.lineItemId,
+      rate: share.rate === undefined ? '0' : formatDecimal(share.rate),
+      actionId: actionOf(share),
+      charged: String(share.charged),
+    })),
+    ...(item.metaData === null ? {} : { metaData: JSON.parse(item.metaData) as Record<string, unknown> }),
+  }
+}
+
+/** Omits amounts that round to zero. */
+function refundable(refund: readonly ReservedItem[]): readonly ReservedItem[] {
+  return refund
+    .map(({ item, shares }) => ({ item, shares: shares.filter(({ charged }) => charged > 0n) }))
+    .filter(({ shares }) => shares.length > 0)
+}
+
+function refundPostings(refund: readonly ReservedItem[]): readonly Posting[] {
+  const back = new Map<AccountId, bigint>()
+  for (const { accounts, charged } of refund.flatMap(({ shares }) => shares)) {
+    for (const account of accounts) back.set(account, (back.get(account) ?? 0n) + charged)
+  }
+  return [...back].map(([account, amount]) => ({ account, amount }))
+}
+
+function actionOf({ accounts }: ReservedShare): string | null {
+  for (const account of accounts) {
+    const parsed = parseAccount(account)
+    if (parsed?.kind === 'action') return parsed.actionId
+  }
+  return null
+}
