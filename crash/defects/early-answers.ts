@@ -3,9 +3,9 @@
  * the commit. Deterministic: calls wait enough event loop turns for the answers to be written.
  */
 import { Worker } from 'node:worker_threads'
+import type { JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
 
-type Message = { readonly call?: string }
-type Post = (this: Worker, message: Message, ...rest: readonly never[]) => void
+type Post = (this: Worker, message: JournalCall, ...rest: readonly never[]) => void
 type Emit = (this: Worker, event: string | symbol, ...args: unknown[]) => boolean
 
 /** Event loop turns between an early answer and its call: far more than answers need. */
@@ -13,7 +13,7 @@ const TURNS = 50
 
 interface Line {
   /** Not yet sent; if `busy`, the first one is sent or answered. */
-  readonly waiting: Message[]
+  readonly waiting: JournalCall[]
   busy: boolean
   given: boolean
 }
@@ -35,7 +35,7 @@ function next(worker: Worker, line: Line): void {
   const message = line.waiting.shift()
   line.busy = message !== undefined
   if (message === undefined) return
-  line.given = message.call === 'append'
+  line.given = message.method === 'append'
   if (!line.given) {
     post.call(worker, message)
     return

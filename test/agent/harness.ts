@@ -23,6 +23,7 @@ import { compilePolicy } from '../../src/core/rules/compile.ts'
 import { policyDocument, policyOf } from '../../src/protocol/edge/policy-document.ts'
 import { BEGIN } from './sync/fake-time.ts'
 import { DEVICE, INSTANCE, makeCloudKey } from './sync/fake-cloud.ts'
+import type { DeviceJournal } from './sync/memory-journal.ts'
 import { policyWith } from './sync/policies.ts'
 import { sameThread } from './same-thread.ts'
 
@@ -92,7 +93,7 @@ export const STAMP: ClockStamp = {
 }
 
 /** Enrolled, attached, and granted these amounts. */
-export async function attach(journal: Journal, granted: Readonly<Record<AccountId, bigint>>): Promise<void> {
+export async function attach(journal: DeviceJournal, granted: Readonly<Record<AccountId, bigint>>): Promise<void> {
   await journal.saveIdentity(IDENTITY)
   await journal.attach(1)
   await grant(journal, 1, granted)
@@ -100,7 +101,7 @@ export async function attach(journal: Journal, granted: Readonly<Record<AccountI
 
 /** A segment with nothing to say, and the grant that answers it. Returns its `seq`. */
 export async function grant(
-  journal: Journal,
+  journal: DeviceJournal,
   term: number,
   granted: Readonly<Record<AccountId, bigint>>,
 ): Promise<number> {

@@ -24,6 +24,8 @@ import {
   type StoredPolicy,
   type StoredSession,
 } from '../../../src/agent/ledger/journal.ts'
+import type { LedgerDeps } from '../../../src/agent/ledger/ledger.ts'
+import type { LinkJournal } from '../../../src/agent/sync/ports.ts'
 
 interface KeptSegment extends SealedSegment {
   readonly first: number
@@ -110,7 +112,10 @@ class PowerCut extends Error {
   }
 }
 
-export class MemoryJournal implements Journal {
+/** The part of the journal that the link and the ledger of a device use, and what opens and closes it. */
+export type DeviceJournal = LinkJournal & LedgerDeps['journal'] & Pick<Journal, 'read' | 'close'>
+
+export class MemoryJournal implements DeviceJournal {
   readonly disk: Disk
   readonly #signer: Signer
   /** The next writes are refused, as by a full disk. */
@@ -180,10 +185,6 @@ export class MemoryJournal implements Journal {
       }
       disk.clock = stamp.clock
     })
-  }
-
-  async appendWriteBehind(): Promise<string> {
-    throw new Error('this journal is for devices that answer after their commits')
   }
 
   seal(order: SealRequest): Promise<SealedSegment> {
@@ -395,18 +396,6 @@ export class MemoryJournal implements Journal {
     return this.#commit(async () => {
       this.disk.clock = stamp.clock
     })
-  }
-
-  async find(): Promise<null> {
-    return null
-  }
-
-  async recent(): Promise<readonly []> {
-    return []
-  }
-
-  condition(): null {
-    return null
   }
 
   async close(): Promise<void> {

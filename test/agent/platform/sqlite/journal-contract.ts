@@ -1,17 +1,18 @@
 // What every journal promises, run by each implementation: order, exact counters, segments that never change, and a
 // restart that goes on exactly.
 import { describe, expect, it } from 'vitest'
-import type { Journal, SealRequest } from '../../../../src/agent/ledger/journal.ts'
+import type { SealRequest } from '../../../../src/agent/ledger/journal.ts'
 import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import { CHAIN_START, entryHash, sha256 } from '../../../../src/protocol/signing.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
+import type { DeviceJournal } from '../../sync/memory-journal.ts'
 import { attach, entry, grant, IDENTITY, payloadOf, SEAL, STAMP } from '../../harness.ts'
 
 export interface TestJournals {
-  open(): Promise<Journal>
+  open(): Promise<DeviceJournal>
   /** The journal again, as the next process finds it. */
-  reopen(journal: Journal): Promise<Journal>
+  reopen(journal: DeviceJournal): Promise<DeviceJournal>
 }
 
 const A = 'line/i/a/0'
