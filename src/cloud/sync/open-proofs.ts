@@ -3,10 +3,18 @@ import { z } from 'zod'
 import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
 import { openDocument } from '../../protocol/signing.ts'
 import type { KeyRing } from '../devices/key-ring.ts'
+import type { Epoch } from '../storage/device-records.ts'
 
 export interface Proof {
   readonly document: string
   readonly answer: Extract<SyncAnswer, { outcome: 'MERGED' | 'FENCED' }>
+}
+
+/** It names a segment or a grant of the epoch that the cloud does not know. */
+export function isForgotten({ number, lastSeq, term }: Epoch, { answer }: Proof): boolean {
+  if (answer.epoch !== number) return false
+  if (answer.receipt?.epoch === number && answer.receipt.seq > lastSeq) return true
+  return answer.outcome === 'MERGED' && (answer.grant?.term ?? 0) > term
 }
 
 export async function openProofs(

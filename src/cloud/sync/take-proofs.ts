@@ -3,7 +3,7 @@ import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { Transaction } from '../storage/store.ts'
 import { type AccountMove, movePools } from '../accounts/move-pools.ts'
-import type { Proof } from './open-proofs.ts'
+import { type Proof, isForgotten } from './open-proofs.ts'
 import { type Device, type Epoch, newDeviceAccount, settled } from '../storage/device-records.ts'
 import { lockRulesOf, openPools } from '../policy/rules-in-force.ts'
 import type { Sync } from './merge-context.ts'
@@ -27,9 +27,11 @@ export async function takeProofs(
   now: number,
 ): Promise<Epoch> {
   const shown = new Map<AccountId, Shown>()
+  const forgotten = proofs.filter((proof) => isForgotten(epoch, proof))
+  if (epoch.status === 'CLOSED' || forgotten.length === 0) return epoch
   let { term } = epoch
-  for (const { answer } of proofs) {
-    if (answer.outcome !== 'MERGED' || answer.grant === null || answer.epoch !== epoch.number) continue
+  for (const { answer } of forgotten) {
+    if (answer.outcome !== 'MERGED' || answer.grant === null) continue
     if (answer.grant.term > term) term = answer.grant.term
     for (const { account, granted, unlimited } of answer.grant.accounts) {
       const before = shown.get(account)
@@ -44,12 +46,12 @@ export async function takeProofs(
       })
     }
   }
-  if (epoch.status === 'CLOSED' || term === epoch.term) return epoch
-
   const known = await tx.edge.deviceAccounts.get(device.id, epoch.number, [...shown.keys()])
   const moves = [...shown].flatMap(([account, proven]): AccountMove[] => {
     const before = known.get(account) ?? newDeviceAccount(device.id, epoch.number, account)
-    const unlimited = proven.last.term > epoch.term ? proven.last.unlimited : before.unlimited
+    // A grant of other accounts can be known before this one. The device learns of a limit with its next grant.
+    const isLatest = proven.last.term > epoch.term
+    const unlimited = isLatest ? proven.last.unlimited : before.unlimited || proven.last.unlimited
     const metered = before.metered || proven.metered
     if (proven.granted <= before.granted && unlimited === before.unlimited && metered === before.metered) return []
     const more = proven.granted > before.granted ? proven.granted : before.granted

@@ -3,7 +3,7 @@
  * Its instances then sell nothing, and revisions continue above all that may be lost.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
-import type { Proof, ShownRules } from '../open-proofs.ts'
+import { type Proof, type ShownRules, isForgotten } from '../open-proofs.ts'
 import type { Device, Epoch } from '../../storage/device-records.ts'
 import { passForgottenRevisions } from '../../policy/bump-policy-revision.ts'
 import type { Transaction } from '../../storage/store.ts'
@@ -22,13 +22,7 @@ export async function noticeRestore(
   rules: readonly ShownRules[],
   now: number,
 ): Promise<readonly string[]> {
-  const { number, lastSeq, term } = epoch
-  const forgotten = proofs.filter(
-    ({ answer }) =>
-      answer.epoch === number &&
-      ((answer.receipt?.epoch === number && answer.receipt.seq > lastSeq) ||
-        (answer.outcome === 'MERGED' && (answer.grant?.term ?? 0) > term)),
-  )
+  const forgotten = proofs.filter((proof) => isForgotten(epoch, proof))
   const shown = forgotten.map(({ answer }) => (answer.outcome === 'MERGED' ? answer.time : 0))
   const restored: string[] = []
   for (const instanceId of [...device.instanceIds].sort()) {

@@ -56,6 +56,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       sealed: Sealed,
       granted: bigint,
       unlimited = false,
+      account = LINE,
     ): Promise<string> {
       const at = twin.time
       const about = { deviceId: device.id, epoch: device.state.epoch, seq: sealed.seq, hash: sealed.hash }
@@ -68,7 +69,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
           term: at + sealed.seq,
           lifetimeMs: DAY,
           expiresAt: at + DAY,
-          accounts: [{ account: LINE, granted: String(granted), exhausted: false, available: '0', unlimited }],
+          accounts: [{ account, granted: String(granted), exhausted: false, available: '0', unlimited }],
         },
         policies: [],
         directives: [],
@@ -133,6 +134,37 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         expect(records).toMatchObject([{ granted: 180n, unlimited: false, metered: true }])
       }
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 6n * 180n })
+    })
+
+    it('enters again every grant of a device that has shown a later one, of another account, first', async () => {
+      await twin.setLineItem('ACT-2', { quantity: 1_000n })
+      const other = lineAccount(INSTANCE, 'ACT-2', 0)
+      const device = await TestDevice.join(twin)
+      const first = await device.seal()
+      const answers = [await forgottenAnswer(device, first, 900n)]
+      const second = await device.seal()
+      answers.push(await forgottenAnswer(device, second, 300n, false, other))
+      expect((await send(device, second, answers.slice(1))).answer).toMatchObject({ outcome: 'BEHIND' })
+      await send(device, first, answers.slice(0, 1))
+      await send(device, second, answers.slice(1))
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 900n })
+      expect(await twin.pool(other)).toMatchObject({ grantedOut: 300n })
+    })
+
+    it('limits again an account whose unlimited grant it learns of after a later grant of another account', async () => {
+      await twin.setLineItem('ACT-2', { quantity: 1_000n })
+      const device = await TestDevice.join(twin)
+      const first = await device.seal()
+      const answers = [await forgottenAnswer(device, first, 0n, true)]
+      const second = await device.seal()
+      answers.push(await forgottenAnswer(device, second, 300n, false, lineAccount(INSTANCE, 'ACT-2', 0)))
+      expect((await send(device, second, answers.slice(1))).answer).toMatchObject({ outcome: 'BEHIND' })
+      await send(device, first, answers.slice(0, 1))
+      await send(device, second, answers.slice(1))
+      device.charge(charge(5_000n))
+      expect(await device.sync()).toMatchObject({ outcome: 'MERGED' })
+      expect(device.state.unlimited.has(LINE)).toBe(false)
+      expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 5_000n })
     })
 
     it('bills what was used while it granted without limit, which it has forgotten, until the device knows of the limit', async () => {
