@@ -52,7 +52,9 @@ export const AREAS: readonly Area[] = [
         'agent/access/*',
         'agent/ledger/balances',
         'agent/ledger/burn-rate',
+        'agent/ledger/commits',
         'agent/ledger/ledger',
+        'agent/ledger/recover-reservations',
         'agent/ledger/reservations',
         'agent/ledger/write-behind',
         'agent/policy/active-policies',
@@ -63,6 +65,7 @@ export const AREAS: readonly Area[] = [
         'agent/sync/spare',
       ],
     ),
+    without: ['stays with it for a day, because it is not known how fast it was used'],
   },
   {
     name: 'agent-callers',

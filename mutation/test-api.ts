@@ -41,18 +41,18 @@ export function suitesOf({ suite }: Test): readonly Suite[] {
   return suites
 }
 
-type Define = (name: string, body: Body, values: readonly unknown[]) => void
+type Define = (name: string, body: Body, values: readonly unknown[], hasContext: boolean) => void
 
 /** `it` and `describe`: both can be skipped, and both can be defined for each row of a table. */
 function definer(define: Define): unknown {
-  const one = (name: string, ...rest: readonly unknown[]): void => define(name, bodyOf(rest), [])
+  const one = (name: string, ...rest: readonly unknown[]): void => define(name, bodyOf(rest), [], true)
   const forRows =
     (spreads: boolean) =>
     (rows: readonly unknown[]) =>
     (name: string, ...rest: readonly unknown[]): void => {
       rows.forEach((row, index) => {
         const values = spreads && Array.isArray(row) ? (row as readonly unknown[]) : [row]
-        define(`${format(name, ...values)} (${index})`, bodyOf(rest), values)
+        define(`${format(name, ...values)} (${index})`, bodyOf(rest), values, !spreads)
       })
     }
   const skip = Object.assign((): void => undefined, { each: () => (): void => undefined })
@@ -72,8 +72,9 @@ export const describe = definer((name, body, values) => {
   current = outer
 })
 
-const defineTest: Define = (name, body, values) => {
-  const test = { suite: current, run: (context: unknown) => body(...values, context) }
+const defineTest: Define = (name, body, values, hasContext) => {
+  const run = (context: unknown): unknown => (hasContext ? body(...values, context) : body(...values))
+  const test = { suite: current, run }
   const path = [...suitesOf({ ...test, id: '' }).map((suite) => suite.name), name].join(' > ')
   const alike = collected.filter(({ id }) => id === path || id.startsWith(`${path} #`)).length
   collected.push({ ...test, id: alike === 0 ? path : `${path} #${alike}` })

@@ -286,10 +286,6 @@ export class Commits {
 
   readonly #commit = (): void => {
     if (this.#broken || this.#underWay !== null) return
-    if (this.#logged.length === 0 && this.#waiting.length === 0 && this.#closing.size === 0) {
-      this.#tell()
-      return
-    }
     const { reserve, journal, stamp } = this.#deps
     const waiting = this.#waiting
     this.#waiting = []
@@ -350,15 +346,14 @@ export class Commits {
     return [...reservations].map(([account, usedUpTo]) => ({ account, usedUpTo }))
   }
 
-  #committed({ logged, waiting, closing, turned, salvage, begunAt }: UnderWay, head: string): void {
+  #committed({ logged, waiting, closing, turned, begunAt }: UnderWay, head: string): void {
     const { reserve, now, timers, onRecorded } = this.#deps
     this.#underWay = null
     const recorded = this.#logged.splice(0, logged)
     for (const decided of waiting) recorded.push(decided)
     this.#reached = { n: recorded.at(-1)?.entry.n ?? this.#reached.n, head }
     onRecorded(recorded)
-    if (salvage) this.#accountReservations.failed()
-    else this.#accountReservations.committed()
+    this.#accountReservations.committed()
     for (const account of closing) this.#closing.delete(account)
     if (reserve !== null && turned && this.#logState === 'OPEN') {
       this.#attempt(reserve, () => reserve.log.forget(this.#reached))

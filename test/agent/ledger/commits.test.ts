@@ -1,0 +1,669 @@
+// When answers are given, what is committed and when, over a journal and a log that the test controls step by step.
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { describe, expect, it } from 'vitest'
+import { Commits } from '../../../src/agent/ledger/commits.ts'
+import type { PendingEntry, Reservation } from '../../../src/agent/ledger/journal.ts'
+import type { Anchor, VolatileLog } from '../../../src/agent/ledger/volatile-log.ts'
+import { type AccountId, lineAccount } from '../../../src/core/accounts/account.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { CHAIN_START } from '../../../src/protocol/signing.ts'
+import { STAMP, entry } from '../harness.ts'
+import { INSTANCE } from '../sync/fake-cloud.ts'
+import { FakeTime } from '../sync/fake-time.ts'
+
+const A = lineAccount(INSTANCE, 'line-1', 0)
+const B = lineAccount(INSTANCE, 'line-1', 1)
+const FULL = new CodedError('NOT_RECORDED', 'the disk is full')
+
+/** A commit that the journal has received and not yet answered. */
+interface Commit {
+  readonly entries: readonly number[]
+  readonly reservations: readonly Reservation[]
+  /** Whether it can use the reserved disk space. */
+  readonly answered: boolean
+  readonly outcome: PromiseWithResolvers<string>
+}
+
+class Bench {
+  readonly time = new FakeTime()
+  readonly commits: Commits
+  readonly begun: Commit[] = []
+  /** Calls to the log. */
+  readonly logged: string[] = []
+  logFails = false
+  readonly logErrors: unknown[] = []
+  /** What callers were told, by the number of the entry. */
+  readonly answers: Record<number, string> = {}
+  readonly recorded: number[] = []
+  readonly lost: number[] = []
+  readonly broken: unknown[] = []
+  readonly #used = new Map<AccountId, bigint>()
+  #deferred: (() => void)[] = []
+  #last = 0
+  #head = 0
+  epoch = 1
+
+  constructor(durability: 'write-behind' | 'durable' = 'write-behind') {
+    const append = async (
+      entries: readonly PendingEntry[],
+      reservations: readonly Reservation[] = [],
+      answered = false,
+    ): Promise<string> => {
+      const outcome = Promise.withResolvers<string>()
+      this.begun.push({ entries: entries.map(({ n }) => n), reservations, answered, outcome })
+      return outcome.promise
+    }
+    const reserve = {
+      journal: {
+        appendWriteBehind: async (
+          entries: readonly PendingEntry[],
+          reservations: readonly Reservation[],
+          _stamp: unknown,
+          answered: boolean,
+        ) => append(entries, reservations, answered),
+      },
+      log: this.#log(),
+      reservationMax: 1_000n,
+      onLog: (error: unknown) => void this.logErrors.push(error),
+    }
+    this.commits = new Commits(
+      {
+        journal: { append: async (entries) => void (await append(entries)) },
+        reserve: durability === 'write-behind' ? reserve : null,
+        spendableOf: (account) => ({ used: this.used(account), usedMax: 10n ** 12n }),
+        stamp: () => STAMP,
+        epoch: () => this.epoch,
+        defer: (call) => void this.#deferred.push(call),
+        now: () => this.time.sinceBoot(),
+        timers: this.time,
+        onRecorded: (decided) => this.recorded.push(...decided.map((each) => each.entry.n)),
+        onLost: (decided) => {
+          for (const each of decided) {
+            this.lost.push(each.entry.n)
+            for (const { account, amount } of each.entry.postings) this.#raise(account, -amount)
+          }
+          this.#last -= decided.length
+        },
+        onBroken: (error) => void this.broken.push(error),
+      },
+      { n: 0, head: CHAIN_START },
+    )
+  }
+
+  #log(): VolatileLog {
+    const note = (call: string): void => {
+      if (this.logFails) throw new Error('no space')
+      this.logged.push(call)
+    }
+    return {
+      write: (entries) => note(`write ${entries.map(({ n }) => n).join(' ')}`),
+      retract: (from) => note(`retract ${from}`),
+      turn: () => note('turn'),
+      forget: ({ n, head }: Anchor) => note(`forget ${n} ${head}`),
+      begin: (epoch, { n, head }) => note(`begin ${epoch} ${n} ${head === CHAIN_START ? 'start' : head}`),
+      remove: () => note('remove'),
+    }
+  }
+
+  used(account: AccountId): bigint {
+    return this.#used.get(account) ?? 0n
+  }
+
+  #raise(account: AccountId, amount: bigint): void {
+    this.#used.set(account, this.used(account) + amount)
+  }
+
+  /** Decides, and lets the batch of this moment arrive. */
+  charge(amounts: Readonly<Record<AccountId, bigint>>, changes: Partial<PendingEntry> = {}): void {
+    this.add(amounts, changes)
+    this.arrive()
+  }
+
+  add(amounts: Readonly<Record<AccountId, bigint>>, changes: Partial<PendingEntry> = {}): void {
+    const postings = Object.entries(amounts).map(([account, amount]) => ({ account, amount }))
+    if (changes.moves === undefined) for (const { account, amount } of postings) this.#raise(account, amount)
+    const decided = entry((this.#last += 1), postings, changes)
+    this.commits.add({ entry: decided, atOnce: [], later: [] }).then(
+      (durability) => (this.answers[decided.n] = durability),
+      (error: unknown) => (this.answers[decided.n] = error instanceof CodedError ? error.code : String(error)),
+    )
+  }
+
+  arrive(): void {
+    expect(this.#deferred.length).toBeLessThanOrEqual(1)
+    for (const call of this.#deferred.splice(0)) call()
+  }
+
+  beginEpoch(epoch: number): void {
+    this.epoch = epoch
+    this.#used.clear()
+    this.commits.begin()
+  }
+
+  get last(): Commit {
+    return this.begun.at(-1)!
+  }
+
+  reserved(): Readonly<Record<AccountId, bigint>> {
+    return Object.fromEntries(this.last.reservations.map(({ account, usedUpTo }) => [account, usedUpTo]))
+  }
+
+  async done(): Promise<void> {
+    const { entries, outcome } = this.last
+    this.#head = entries.at(-1) ?? this.#head
+    outcome.resolve(`head ${this.#head}`)
+    await nextTurn()
+  }
+
+  async fail(error: unknown = FULL): Promise<void> {
+    this.last.outcome.reject(error)
+    await nextTurn()
+  }
+}
+
+/** A reservation of 100 tokens on each account. The next charge within them is number 2. */
+async function warm(...accounts: readonly AccountId[]): Promise<Bench> {
+  const bench = new Bench()
+  bench.charge(Object.fromEntries(accounts.map((account) => [account, 100n])))
+  expect(bench.reserved()).toEqual(Object.fromEntries(accounts.map((account) => [account, 200n])))
+  await bench.done()
+  expect(bench.answers).toEqual({ 1: 'durable' })
+  return bench
+}
+
+/** Resolves to what the promise resolves to, or 'pending'. */
+async function stateOf(promise: Promise<unknown>): Promise<unknown> {
+  const resolved = promise.then((value) => value ?? 'resolved')
+  return Promise.race([resolved, nextTurn().then(() => 'pending')])
+}
+
+describe('a charge', () => {
+  it('begins the log if it is the first, and is answered after the commit that reserves tokens', async () => {
+    const bench = new Bench()
+    expect(bench.commits.promise).toBe('write-behind')
+    bench.charge({ [A]: 100n })
+    expect(bench.logged).toEqual(['begin 1 0 start', 'write 1', 'turn'])
+    expect(bench.last).toMatchObject({ entries: [1], answered: false })
+    await nextTurn()
+    expect([bench.answers, bench.commits.isSettled]).toEqual([{}, false])
+    await bench.done()
+    expect([bench.answers, bench.recorded, bench.commits.isSettled]).toEqual([{ 1: 'durable' }, [1], true])
+    expect(bench.logged.at(-1)).toBe('forget 1 head 1')
+    expect(bench.logErrors).toEqual([null])
+  })
+
+  it('shares its commit with others of the same moment', () => {
+    const bench = new Bench()
+    for (let n = 0; n < 3; n += 1) bench.add({ [A]: 1n })
+    expect(bench.commits.isSettled).toBe(false)
+    bench.arrive()
+    expect(bench.begun.map(({ entries }) => entries)).toEqual([[1, 2, 3]])
+  })
+
+  it('is answered durably without a log', async () => {
+    const bench = new Bench('durable')
+    expect(bench.commits.promise).toBe('durable')
+    bench.charge({ [A]: 100n })
+    await bench.done()
+    bench.charge({ [A]: 1n })
+    await bench.done()
+    expect(bench.answers).toEqual({ 1: 'durable', 2: 'durable' })
+    expect([bench.logged, bench.time.untilNext]).toEqual([[], Infinity])
+  })
+})
+
+describe('an entry answered from the log', () => {
+  it('goes to the journal one second after the first of them', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    bench.time.advance(500)
+    bench.charge({ [A]: 1n })
+    await nextTurn()
+    expect(bench.answers).toMatchObject({ 2: 'write-behind', 3: 'write-behind' })
+    bench.time.advance(499)
+    expect(bench.begun).toHaveLength(1)
+    bench.time.advance(1)
+    expect(bench.last).toMatchObject({ entries: [2, 3], answered: false })
+    await bench.done()
+    expect(bench.recorded).toEqual([1, 2, 3])
+  })
+
+  it('goes to the journal with the thousandth', async () => {
+    const bench = await warm(A)
+    for (let n = 0; n < 999; n += 1) bench.charge({})
+    expect(bench.begun).toHaveLength(1)
+    bench.charge({})
+    expect(bench.last.entries).toHaveLength(1_000)
+  })
+
+  it('goes to the journal at once when less than half of a reservation is left', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 50n })
+    expect(bench.begun).toHaveLength(1)
+    bench.charge({ [A]: 1n })
+    await nextTurn()
+    expect(bench.answers[3]).toBe('write-behind')
+    expect(bench.last.entries).toEqual([2, 3])
+  })
+
+  it('goes to the journal after the commit during which its reservation became low', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 10n })
+    bench.time.advance(1_000)
+    expect(bench.last.entries).toEqual([2])
+    bench.charge({ [A]: 70n })
+    await nextTurn()
+    expect(bench.answers[3]).toBe('write-behind')
+    expect(bench.begun).toHaveLength(2)
+    await bench.done()
+    expect(bench.last.entries).toEqual([3])
+  })
+
+  it('goes to the journal one second after a commit that took longer than a second', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    bench.time.advance(1_000)
+    bench.charge({ [A]: 1n })
+    bench.time.advance(1_500)
+    expect(bench.begun).toHaveLength(2)
+    await bench.done()
+    bench.time.advance(999)
+    expect(bench.begun).toHaveLength(2)
+    bench.time.advance(1)
+    expect(bench.last.entries).toEqual([3])
+  })
+})
+
+describe('an entry waits for a commit', () => {
+  it('when another one of the same moment is not covered', async () => {
+    const bench = await warm(A)
+    bench.add({ [A]: 1n })
+    bench.add({ [B]: 1n })
+    bench.arrive()
+    await nextTurn()
+    expect(Object.keys(bench.answers)).toEqual(['1'])
+    expect(bench.last.entries).toEqual([2, 3])
+    await bench.done()
+    expect(bench.answers).toMatchObject({ 2: 'durable', 3: 'durable' })
+  })
+
+  it('behind one that waits, and not behind a commit of answered entries', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    bench.time.advance(1_000)
+    bench.charge({ [A]: 1n })
+    await nextTurn()
+    expect(bench.answers[3]).toBe('write-behind')
+    await bench.done()
+    bench.charge({ [B]: 1n })
+    bench.charge({ [A]: 1n })
+    await nextTurn()
+    expect([bench.answers[4], bench.answers[5]]).toEqual([undefined, undefined])
+    await bench.done()
+    expect([bench.answers[4], bench.answers[5]]).toEqual(['durable', 'write-behind'])
+  })
+
+  it('when it is a refund, which reserves nothing', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n, [B]: 1n }, { moves: 'refunded' })
+    expect(bench.last.entries).toEqual([2])
+    expect(bench.reserved()).toEqual({})
+    await bench.done()
+    expect(bench.answers[2]).toBe('durable')
+  })
+})
+
+describe('a reservation', () => {
+  it('ends ten seconds after the last charge', async () => {
+    const bench = await warm(A)
+    bench.time.advance(5_000)
+    bench.charge({ [A]: 1n })
+    void bench.commits.flushed()
+    await bench.done()
+    bench.time.advance(9_999)
+    expect(bench.begun).toHaveLength(2)
+    bench.time.advance(1)
+    expect(bench.last.entries).toEqual([])
+    expect(bench.reserved()).toEqual({ [A]: 101n })
+    await bench.done()
+    expect(bench.logged.slice(-2)).toEqual(['turn', 'forget 2 head 2'])
+    expect(bench.time.untilNext).toBe(10_000)
+    bench.time.advance(60_000)
+    expect(bench.begun).toHaveLength(3)
+    bench.charge({ [A]: 1n })
+    await bench.done()
+    expect(bench.answers[3]).toBe('durable')
+  })
+
+  it('ends one second later when the disk was full, which is no failure of the log', async () => {
+    const bench = await warm(A)
+    bench.time.advance(10_000)
+    await bench.fail()
+    expect(bench.begun).toHaveLength(2)
+    bench.time.advance(1_000)
+    expect(bench.last).toMatchObject({ entries: [], answered: false })
+    expect(bench.reserved()).toEqual({ [A]: 100n })
+    expect(bench.logErrors).toEqual([null])
+  })
+
+  it('ends on request, and a charge waits for a new one', async () => {
+    const bench = await warm(A, B)
+    bench.charge({ [A]: 1n })
+    bench.commits.endReservations([A])
+    expect(bench.reserved()).toEqual({ [A]: 101n })
+    await bench.done()
+    bench.charge({ [B]: 1n })
+    bench.charge({ [A]: 1n })
+    await nextTurn()
+    expect([bench.answers[3], bench.answers[4]]).toEqual(['write-behind', undefined])
+    await bench.done()
+    expect(bench.answers[4]).toBe('durable')
+    bench.commits.endReservations([])
+    expect(bench.begun).toHaveLength(3)
+  })
+
+  it('is not needed without a log', () => {
+    const bench = new Bench('durable')
+    bench.commits.endReservations([A])
+    expect(bench.begun).toEqual([])
+  })
+
+  it('that the journal did not record covers nothing', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    bench.charge({ [A]: 500n })
+    expect(bench.reserved()[A]).toBeGreaterThan(700n)
+    await bench.fail()
+    await bench.done()
+    bench.charge({ [A]: 500n })
+    await nextTurn()
+    expect(bench.answers[3]).toBe('NOT_RECORDED')
+    expect(bench.last.entries).toEqual([3])
+  })
+
+  it('ends with the epoch, and the log begins again at the start of the chain', async () => {
+    const bench = await warm(A, B)
+    bench.beginEpoch(2)
+    bench.logged.length = 0
+    bench.charge({ [A]: 1n })
+    expect(bench.logged).toEqual(['begin 2 0 start', 'write 2', 'turn'])
+    await bench.done()
+    bench.charge({ [B]: 1n })
+    await nextTurn()
+    expect([bench.answers[2], bench.answers[3]]).toEqual(['durable', undefined])
+  })
+})
+
+describe('a full disk', () => {
+  it('refuses the waiting entries and all behind them, and records the answered ones with reserved space', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    bench.charge({ [A]: 500n })
+    bench.charge({ [A]: 1n })
+    expect(bench.last).toMatchObject({ entries: [2, 3], answered: false })
+    await bench.fail()
+    expect(bench.lost).toEqual([3, 4])
+    expect(bench.answers).toEqual({ 1: 'durable', 2: 'write-behind', 3: 'NOT_RECORDED', 4: 'NOT_RECORDED' })
+    expect(bench.logged).toContain('retract 3')
+    expect(bench.last).toMatchObject({ entries: [2], reservations: [], answered: true })
+    await bench.done()
+    expect(bench.recorded).toEqual([1, 2])
+    expect(bench.commits.isSettled).toBe(true)
+  })
+
+  it('leaves nothing to record when no entry was answered', async () => {
+    const bench = new Bench()
+    bench.charge({ [A]: 1n })
+    const settled = bench.commits.settled()
+    await bench.fail()
+    expect(bench.begun).toHaveLength(1)
+    expect(await stateOf(settled)).toBe('resolved')
+    expect(bench.logged.at(-1)).toBe('retract 1')
+    bench.time.advance(60_000)
+    expect(bench.begun).toHaveLength(1)
+  })
+
+  it('does not settle what was answered until the journal takes it, trying again each second', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    const settled = bench.commits.settled()
+    await bench.fail()
+    await bench.fail()
+    expect(await stateOf(settled)).toBe('pending')
+    bench.time.advance(1_000)
+    expect(bench.begun).toHaveLength(4)
+    expect(bench.last).toMatchObject({ entries: [2], answered: false })
+    await bench.done()
+    expect(await stateOf(settled)).toBe('resolved')
+    expect(bench.recorded).toEqual([1, 2])
+  })
+})
+
+describe('waiting for the journal', () => {
+  it('is over at once when nothing is pending', async () => {
+    const bench = await warm(A)
+    const { commits } = bench
+    expect(await stateOf(commits.flushed())).toBe('resolved')
+    expect(await stateOf(commits.drained())).toBe(true)
+    expect(await stateOf(commits.settled())).toBe('resolved')
+    expect(bench.begun).toHaveLength(1)
+  })
+
+  it('includes entries that wait behind the commit under way', async () => {
+    const bench = new Bench()
+    bench.charge({ [A]: 1n })
+    const first = bench.commits.drained()
+    bench.add({ [A]: 1n })
+    const both = bench.commits.drained()
+    const settled = bench.commits.settled()
+    await bench.done()
+    expect(await stateOf(first)).toBe(true)
+    expect([await stateOf(both), await stateOf(settled)]).toEqual(['pending', 'pending'])
+    expect(bench.last.entries).toEqual([2])
+    await bench.done()
+    expect([await stateOf(both), await stateOf(settled)]).toEqual([true, 'resolved'])
+  })
+
+  it('includes entries answered during a commit, which begin the next one', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    const first = bench.commits.flushed()
+    expect(bench.last.entries).toEqual([2])
+    bench.charge({ [A]: 1n })
+    const both = bench.commits.flushed()
+    await bench.done()
+    expect([await stateOf(first), await stateOf(both)]).toEqual(['resolved', 'pending'])
+    expect(bench.last.entries).toEqual([3])
+    await bench.done()
+    expect(await stateOf(both)).toBe('resolved')
+  })
+
+  it('ends well where the entry is undone, and badly where an answered one is not recorded', async () => {
+    const bench = await warm(A)
+    bench.charge({ [B]: 1n })
+    const undone = bench.commits.drained()
+    await bench.fail()
+    expect(await stateOf(undone)).toBe(true)
+    bench.charge({ [A]: 1n })
+    const answered = bench.commits.drained()
+    await bench.fail()
+    expect(await stateOf(answered)).toBe('pending')
+    await bench.fail()
+    expect(await stateOf(answered)).toBe(false)
+  })
+})
+
+it('a write with an unknown outcome ends all commits', async () => {
+  const bench = await warm(A)
+  bench.charge({ [A]: 1n })
+  bench.charge({ [A]: 500n })
+  const drained = bench.commits.drained()
+  const error = new Error('torn')
+  await bench.fail(error)
+  expect(bench.broken).toEqual([error])
+  expect(bench.lost).toEqual([])
+  expect(bench.answers[3]).toBe('Error: torn')
+  expect(await stateOf(drained)).toBe(false)
+  expect(await stateOf(bench.commits.drained())).toBe(false)
+  expect(await stateOf(bench.commits.settled())).toBe('resolved')
+  await bench.commits.close()
+  bench.charge({ [A]: 1n })
+  bench.time.advance(60_000)
+  expect(bench.begun).toHaveLength(2)
+  expect(bench.logged).not.toContain('remove')
+})
+
+describe('a log that fails', () => {
+  it('ends all reservations with the next commit, is left alone for ten seconds, and then begins again', async () => {
+    const bench = await warm(A, B)
+    bench.logFails = true
+    bench.charge({ [A]: 1n })
+    expect(bench.commits.promise).toBe('durable')
+    expect(bench.logErrors).toEqual([null, new Error('no space')])
+    expect(bench.reserved()).toEqual({ [A]: 101n, [B]: 100n })
+    bench.charge({ [A]: 1n })
+    expect(bench.begun).toHaveLength(2)
+    await bench.done()
+    expect(bench.last.entries).toEqual([3])
+    await bench.done()
+    bench.logFails = false
+    const before = bench.logged.length
+    bench.time.advance(9_999)
+    bench.charge({ [B]: 1n })
+    await bench.done()
+    expect(bench.logged).toHaveLength(before)
+    bench.time.advance(1)
+    bench.charge({ [B]: 1n })
+    expect(bench.logged.slice(before)).toEqual(['begin 1 4 head 4', 'write 5', 'turn'])
+    expect([bench.logErrors.at(-1), bench.commits.promise]).toEqual([null, 'write-behind'])
+    await bench.done()
+    // Only the account of this commit has a reservation again.
+    bench.charge({ [A]: 1n })
+    await nextTurn()
+    expect(bench.answers[6]).toBeUndefined()
+  })
+
+  it('stays failed in a new epoch', async () => {
+    const bench = await warm(A)
+    bench.logFails = true
+    bench.charge({ [A]: 1n })
+    await bench.done()
+    bench.commits.begin()
+    expect(bench.commits.promise).toBe('durable')
+  })
+
+  it('that fails during a commit is not used after it', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    bench.time.advance(1_000)
+    bench.logFails = true
+    bench.charge({ [A]: 1n })
+    const errors = bench.logErrors.length
+    bench.logFails = false
+    const before = bench.logged.length
+    await bench.done()
+    expect(bench.last.entries).toEqual([3])
+    await bench.done()
+    expect(bench.answers[3]).toBe('durable')
+    expect(bench.logged).toHaveLength(before)
+    expect(bench.logErrors).toHaveLength(errors)
+  })
+
+  it('does not begin again before the journal has all answered entries and no reservation', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    bench.logFails = true
+    bench.charge({ [A]: 1n })
+    bench.logFails = false
+    const before = bench.logged.length
+    bench.time.advance(20_000)
+    await bench.fail()
+    await bench.fail()
+    bench.time.advance(1_000)
+    expect(bench.last.entries).toEqual([2])
+    await bench.done()
+    bench.charge({ [A]: 1n })
+    expect(bench.logged[before]).toBe('begin 1 2 head 2')
+  })
+
+  it('that cannot begin leaves charges to the journal', async () => {
+    const bench = new Bench()
+    bench.logFails = true
+    bench.charge({ [A]: 1n })
+    expect(bench.logErrors).toEqual([new Error('no space')])
+    expect(bench.reserved()).toEqual({})
+    await bench.done()
+    expect(bench.answers).toEqual({ 1: 'durable' })
+  })
+})
+
+describe('closing', () => {
+  it('records what was answered, ends all reservations and removes the log', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    const closed = bench.commits.close()
+    expect(bench.last.entries).toEqual([2])
+    await bench.done()
+    expect(bench.last.entries).toEqual([])
+    expect(bench.reserved()).toEqual({ [A]: 101n })
+    expect(bench.logged).not.toContain('remove')
+    await bench.done()
+    await closed
+    expect(bench.logged.at(-1)).toBe('remove')
+    expect(bench.time.untilNext).toBe(Infinity)
+    bench.charge({ [A]: 1n })
+    expect(bench.logged).toContain('begin 1 2 head 2')
+  })
+
+  it('keeps the log while the journal lacks answered entries', async () => {
+    const bench = await warm(A)
+    bench.charge({ [A]: 1n })
+    const closed = bench.commits.close()
+    await bench.fail()
+    await bench.fail()
+    await closed
+    expect(bench.logged).not.toContain('remove')
+    expect(bench.begun).toHaveLength(3)
+  })
+
+  it('keeps the log while the journal has open reservations', async () => {
+    const bench = await warm(A)
+    const closed = bench.commits.close()
+    await nextTurn()
+    await bench.fail()
+    await closed
+    expect(bench.logged).not.toContain('remove')
+  })
+
+  it('needs no commit before the first charge', async () => {
+    for (const durability of ['write-behind', 'durable'] as const) {
+      const bench = new Bench(durability)
+      await bench.commits.close()
+      expect(bench.begun).toEqual([])
+    }
+  })
+
+  it('waits for the last commit without a log', async () => {
+    const bench = new Bench('durable')
+    bench.charge({ [A]: 1n })
+    const closed = bench.commits.close()
+    expect(await stateOf(closed)).toBe('pending')
+    await bench.done()
+    expect(await stateOf(closed)).toBe('resolved')
+    expect(bench.logged).toEqual([])
+  })
+})
+
+it('answers at once after a slow commit that contains only answered entries', async () => {
+  const bench = new Bench()
+  for (let n = 0; n < 3; n += 1) bench.add({ [A]: 100n })
+  bench.arrive()
+  await bench.done()
+  bench.charge({ [A]: 1n })
+  bench.time.advance(1_000)
+  bench.time.advance(50)
+  await bench.done()
+  bench.charge({ [A]: 1n })
+  await nextTurn()
+  expect(bench.answers[5]).toBe('write-behind')
+})
