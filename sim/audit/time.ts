@@ -6,7 +6,7 @@ import { type EntryText, lineOf, ownerOf } from './records.ts'
 import type { SettledAudit } from './settled.ts'
 import { Violation } from './violation.ts'
 
-/** Delay from decision to written entry while the board is awake, ms. */
+/** Delay from decision to written entry while the board is awake, ms, unless its disk takes longer. */
 const WRITE_MS = 10_000
 
 export class TimeAudit {
@@ -24,8 +24,9 @@ export class TimeAudit {
     const { twinClockWrong } = this.#shared
     if (earliest > now && !twinClockWrong)
       throw new Violation('TIME', `${machine.name} takes ${earliest} for past at ${now}`)
-    const slept = machine.sleptWithin(WRITE_MS)
-    if (latest !== null && !twinClockWrong && latest < now - WRITE_MS - slept) {
+    const writeMs = Math.max(WRITE_MS, machine.waitsForDiskMs)
+    const slept = machine.sleptWithin(writeMs)
+    if (latest !== null && !twinClockWrong && latest < now - writeMs - slept) {
       throw new Violation('TIME', `${machine.name} takes ${latest} for the latest possible time at ${now}`)
     }
     const grant = this.#shared.grants.get(machine.name)
@@ -33,7 +34,7 @@ export class TimeAudit {
     const spends = postings.some(({ account }) => this.#shared.overspendCap(lineOf(account)) === 0n)
     if (!grant || kind === 'refund' || !spends) return
     const age = machine.onFor - slept - grant.takenAtOn
-    const most = grant.lifetimeMs * 1.001 + WRITE_MS + grant.hiddenMs
+    const most = grant.lifetimeMs * 1.001 + writeMs + grant.hiddenMs
     if (age <= most) return
     throw new Violation('TIME', `${machine.name} spends by a grant of ${grant.lifetimeMs} ms that is ${age} ms old`)
   }

@@ -69,6 +69,8 @@ export class Machine {
   noRtc = false
   driftPpm = 0
   diskLatencyMax = 2
+  /** Longest wait of an entry of the last append. */
+  waitsForDiskMs = 0
   readonly memory = new VolatileMemory()
   #bootedAt: number
   #bootId: string
@@ -357,6 +359,9 @@ class Process {
         scheduler,
         disk,
         latency: () => random.whole(0, machine.diskLatencyMax),
+        onAppend: (from, until) => {
+          machine.waitsForDiskMs = until - from
+        },
         mishap: (call) => machine.nextMishap(this, call),
         alive,
         die: () => machine.die(this),
