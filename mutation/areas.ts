@@ -32,7 +32,6 @@ export const AREAS: readonly Area[] = [
       ...[
         'access/access',
         'access/local-decisions',
-        'access/require-rules',
         'policy/active-policies',
         'ledger/ledger',
         'ledger/balances',

@@ -30,8 +30,7 @@ import type { Durability } from '../ledger/commits.ts'
 import type { IdempotencyRecord, PendingEntry } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { CallerQuota } from './callers/callers.ts'
-import { decisionInputsText } from './decision-inputs.ts'
-import { type AccessEntry, accessEntryText } from './entry-text.ts'
+import { type AccessEntry, accessEntryText, decisionInputsText } from './entry-text.ts'
 import { type Claim, type IdempotencyCache, type Place, recordOf } from './idempotency-cache.ts'
 import { type Attempt, type LocalDecisions, type Question, allGranted, tokensOf } from './local-decisions.ts'
 
@@ -217,7 +216,9 @@ export class Access {
     const { instanceId, revision: policyRevision } = policy.document
     const { n, correlationId, session } = place
     const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision, session }
-    const inputs = this.#deps.keepsInputs ? decisionInputsText(apiVersion, seen, request.requester.dictionary) : null
+    const inputs = this.#deps.keepsInputs
+      ? decisionInputsText(apiVersion, seen.balances(), request.requester.dictionary)
+      : null
     const { postings } = decision
     const body = accessEntryText(entry, above)
     return { n, body, moves: 'used', postings, allowances, idempotencyRecord, inputs }

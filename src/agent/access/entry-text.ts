@@ -1,13 +1,21 @@
 /**
- * This exact text is hashed, stored, sent and billed. It is the JSON of an `entryBody` of the edge protocol, built by
- * hand because each decision waits for it.
+ * The texts that record a decision: its ledger entry, and its inputs. Built by hand because each decision waits for them.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { formatDecimal, type Micro } from '../../core/pricing/amount.ts'
 import { quoted } from '../../protocol/json-text.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
+import type { ApiVersion } from '../../protocol/service/status.ts'
 import { type RequestedItemTexts, requestedTexts } from '../../protocol/service/requested-texts.ts'
-import type { AccessRequest, ClockReading, Decision, ItemOutcome, ChargeShare } from '../../core/rules/decision.ts'
+import type {
+  AccessRequest,
+  AvailableBalance,
+  ClockReading,
+  Decision,
+  ItemOutcome,
+  ChargeShare,
+  Requester,
+} from '../../core/rules/decision.ts'
 
 export interface AccessEntry {
   readonly n: number
@@ -22,7 +30,11 @@ export interface AccessEntry {
   readonly session?: EntryBodyWire['session']
 }
 
-/** @param aboveGrant by account, the part of its posting above the grant */
+/**
+ * This exact text is hashed, stored, sent and billed: the JSON of an `entryBody` of the edge protocol.
+ *
+ * @param aboveGrant by account, the part of its posting above the grant
+ */
 export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<AccountId, Micro> = NOTHING_ABOVE): string {
   const { reading, request, decision, metaData } = entry
   const asked = requestedTexts(request)
@@ -74,4 +86,73 @@ function outcomeText(outcome: ItemOutcome): string {
 function partText({ lineItemId, rate, actionId, charged }: ChargeShare): string {
   const action = actionId === null ? 'null' : quoted(actionId)
   return `{"lineItemId":${quoted(lineItemId)},"rate":"${formatDecimal(rate)}","actionId":${action},"charged":"${charged}"}`
+}
+
+/**
+ * The decision inputs that the ledger entry lacks. With the rules of that revision they reproduce the decision exactly.
+ * They stay on the device.
+ */
+export interface DecisionInputs {
+  /** Null: an automatic charge of a session, without a caller. */
+  readonly apiVersion: ApiVersion | null
+  readonly balances: readonly AvailableBalance[]
+  readonly dictionary: Requester['dictionary']
+}
+
+const VERSION_MARK = { 'v1.0': '0', 'v1.1': '1' } as const
+const SHORTAGE_MARK = { POOL: 'P', GRANT: 'G', GRANT_EXPIRED: 'X', RECOVERY: 'R' } as const
+const SHORTAGES = { P: 'POOL', G: 'GRANT', X: 'GRANT_EXPIRED', R: 'RECOVERY' } as const
+const NOBODY = '-'
+const UNLIMITED = '*'
+
+/**
+ * `version;balance,balance...;dictionary`. A balance: amount left, a letter for its shortage, overspend if any. Accounts
+ * are left out: a replay requests them in the same sequence.
+ */
+export function decisionInputsText(
+  apiVersion: ApiVersion | null,
+  balances: Iterable<AvailableBalance>,
+  dictionary: Requester['dictionary'],
+): string {
+  let rooms = ''
+  for (const { left, shortage, overspend } of balances) {
+    if (rooms !== '') rooms += ','
+    rooms += `${left === 'UNLIMITED' ? UNLIMITED : left}${SHORTAGE_MARK[shortage]}`
+    if (overspend !== undefined) rooms += `+${overspend}`
+  }
+  const keys = Object.keys(dictionary).length === 0 ? '' : JSON.stringify(dictionary)
+  return `${apiVersion === null ? NOBODY : VERSION_MARK[apiVersion]};${rooms};${keys}`
+}
+
+const TEXT = /^([01-]);([^;]*);(.*)$/s
+const ROOM = /^(\*|\d{1,19})([PGXR])(?:\+(\d{1,19}))?$/
+
+/** Undefined for a text that {@link decisionInputsText} did not make. */
+export function parseDecisionInputs(text: string): DecisionInputs | undefined {
+  const match = TEXT.exec(text)
+  if (match === null) return undefined
+  const [, mark = '', balancesText = '', keys = ''] = match
+  const balances: AvailableBalance[] = []
+  for (const each of balancesText === '' ? [] : balancesText.split(',')) {
+    const parts = ROOM.exec(each)
+    if (parts === null) return undefined
+    const [, left = '', letter, overspend] = parts
+    balances.push({
+      left: left === UNLIMITED ? 'UNLIMITED' : BigInt(left),
+      shortage: SHORTAGES[letter as keyof typeof SHORTAGES],
+      ...(overspend === undefined ? {} : { overspend: BigInt(overspend) }),
+    })
+  }
+  let dictionary: unknown
+  try {
+    dictionary = keys === '' ? {} : JSON.parse(keys)
+  } catch {
+    return undefined
+  }
+  if (typeof dictionary !== 'object' || dictionary === null || Array.isArray(dictionary)) return undefined
+  return {
+    apiVersion: mark === NOBODY ? null : mark === '0' ? 'v1.0' : 'v1.1',
+    balances,
+    dictionary: dictionary as Requester['dictionary'],
+  }
 }

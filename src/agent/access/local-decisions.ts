@@ -4,17 +4,17 @@
  * items applies.
  */
 import { isDeepStrictEqual } from 'node:util'
-import type { AccountId, Posting } from '../../core/accounts/account.ts'
+import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import { type Mode, decide } from '../../core/rules/decide.ts'
-import type { AccessRequest, ClockReading, Decision, AvailableOf } from '../../core/rules/decision.ts'
+import type { AccessRequest, AvailableBalance, AvailableOf, ClockReading, Decision } from '../../core/rules/decision.ts'
 import type { Need } from '../../core/accounts/grant.ts'
 import { isShort, needsOf } from '../../core/rules/needs.ts'
 import type { Policy } from '../../core/rules/policy.ts'
-import { BalancesSeen } from './decision-inputs.ts'
-import type { Ledger } from '../ledger/ledger.ts'
-import type { PolicyInForce } from '../policy/active-policies.ts'
-import { type RulesDeps, requireRules } from './require-rules.ts'
+import type { Ledger, Overspend } from '../ledger/ledger.ts'
+import type { ActivePolicies, PolicyInForce } from '../policy/active-policies.ts'
+import { suspendedError } from '../../protocol/edge/device-suspension.ts'
+import { CodedError } from '../../protocol/errors.ts'
 
 export interface WaitingTopUp {
   /** Each is granted whole or not at all. */
@@ -33,8 +33,19 @@ export interface PoolWord {
 /** Accounts that could pay. */
 export type CloudWord = ReadonlyMap<AccountId, PoolWord>
 
+export interface RulesDeps {
+  readonly policies: Pick<ActivePolicies, 'get' | 'suspension' | 'isStale'>
+  readonly topUps: {
+    status(): {
+      readonly deviceId: string | null
+      readonly connected: boolean
+      readonly policies: readonly { readonly instanceId: string }[]
+    }
+  }
+}
+
 export interface LocalDecisionsDeps extends RulesDeps {
-  readonly ledger: Pick<Ledger, 'status' | 'availableAt' | 'availableAboveGrant' | 'allowancesOf' | 'aboveGrant'>
+  readonly ledger: Pick<Ledger, 'chargeable' | 'chargeableAboveGrant'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly topUps: RulesDeps['topUps'] & {
     /**
@@ -57,15 +68,14 @@ export interface Question {
 }
 
 /** Valid until the next await. */
-export interface Attempt {
+export interface Attempt extends Overspend {
   readonly policy: PolicyInForce
   readonly reading: ClockReading
+  /** The balances on this device. */
+  readonly held: AvailableOf
+  /** The balances that the decision used. */
   readonly seen: BalancesSeen
   readonly decision: Decision
-  /** By account, the part of the charge above the grant. */
-  readonly above: ReadonlyMap<AccountId, Micro>
-  /** By account, how far use may exceed the grant. */
-  readonly allowances: ReadonlyMap<AccountId, Micro>
 }
 
 /** Other requests may use the granted tokens first, so one round may not be enough. */
@@ -79,6 +89,33 @@ const NOTHING_MORE: PoolWord = { available: 0n, returnable: 0n }
 const UNKNOWN: PoolWord = { available: MICRO_MAX, returnable: 0n }
 
 const NOTHING: ReadonlyMap<AccountId, Micro> = new Map()
+const NO_OVERSPEND: Overspend = { above: NOTHING, allowances: NOTHING }
+
+/** The balances that a decision used, in sequence. */
+export class BalancesSeen {
+  readonly #balances = new Map<AccountId, AvailableBalance>()
+  readonly #availableOf: AvailableOf
+
+  constructor(availableOf: AvailableOf) {
+    this.#availableOf = availableOf
+  }
+
+  readonly of: AvailableOf = (account) => {
+    const known = this.#balances.get(account)
+    if (known !== undefined) return known
+    const balance = this.#availableOf(account)
+    this.#balances.set(account, balance)
+    return balance
+  }
+
+  accounts(): Iterable<AccountId> {
+    return this.#balances.keys()
+  }
+
+  balances(): Iterable<AvailableBalance> {
+    return this.#balances.values()
+  }
+}
 
 export class LocalDecisions {
   readonly #deps: LocalDecisionsDeps
@@ -88,8 +125,8 @@ export class LocalDecisions {
   }
 
   /**
-   * Rejects or throws the codes of {@link requireRules}, REQUEST_TOO_LARGE, and what `take` throws. Awaits nothing when
-   * the balances suffice, for speed.
+   * Rejects or throws the codes of {@link requireRules}, STOPPING, NOT_ATTACHED, REQUEST_TOO_LARGE, and what `take`
+   * throws. Awaits nothing when the balances suffice, for speed.
    *
    * @param take records the decision in the same synchronous block: other requests charge the same accounts
    */
@@ -107,7 +144,7 @@ export class LocalDecisions {
       const alone = this.#attempt(question)
       if (!isShort(alone.decision)) return take(alone)
       const pooled = this.#attempt(question, withPool(word))
-      const isDecided = this.#holdsAll(question, pooled)
+      const isDecided = holdsAll(pooled)
       // The pools cannot pay now: names the tokens of other devices that could, so that the cloud recalls them.
       const paying = isDecided ? this.#attempt(question, withPool(word, 'RECALLED')) : pooled
       const needs = beyond(refundOf(question, paying.reading), needsOf(paying.decision, question.mode))
@@ -121,7 +158,7 @@ export class LocalDecisions {
       const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
       if (answer === null) {
         const refused = this.#attempt(question, withPool(word))
-        if (isDecided && this.#holdsAll(question, refused)) return take(refused)
+        if (isDecided && holdsAll(refused)) return take(refused)
         return take(this.#offline(question, this.#attempt(question)))
       }
       requested = needs
@@ -142,26 +179,20 @@ export class LocalDecisions {
     const policy = requireRules(this.#deps, instanceId, reading)
     const rules = policy.compiled.policy
     const refund = refundOf(question, reading)
-    const availableOf: AvailableOf =
-      view === 'ABOVE_GRANT'
-        ? ledger.availableAboveGrant(reading, rules, refund)
-        : view(ledger.availableAt(reading, refund))
-    const seen = new BalancesSeen(availableOf)
+    const aboveGrant = view === 'ABOVE_GRANT' ? ledger.chargeableAboveGrant(reading, rules, refund) : null
+    const held = aboveGrant?.of ?? ledger.chargeable(reading, refund)
+    const seen = new BalancesSeen(view === 'ABOVE_GRANT' ? held : view(held))
     const decision = decide(policy.compiled.at(reading), request, seen.of, mode)
-    const above = decision.warnings.includes('ESSENTIAL_OFFLINE')
-      ? aboveGrantOf(ledger, decision.postings, refund)
-      : NOTHING
-    const allowances = above.size === 0 ? NOTHING : ledger.allowancesOf(above.keys(), rules)
-    return { policy, reading, seen, decision, above, allowances }
+    const { above, allowances } = aboveGrant?.overspendOf(decision.postings) ?? NO_OVERSPEND
+    return { policy, reading, held, seen, decision, above, allowances }
   }
+}
 
-  #holdsAll(question: Question, { reading, decision }: Attempt): boolean {
-    const held = this.#deps.ledger.availableAt(reading, refundOf(question, reading))
-    return decision.postings.every(({ account, amount }) => {
-      const { left } = held(account)
-      return left === 'UNLIMITED' || left >= amount
-    })
-  }
+function holdsAll({ held, decision }: Attempt): boolean {
+  return decision.postings.every(({ account, amount }) => {
+    const { left } = held(account)
+    return left === 'UNLIMITED' || left >= amount
+  })
 }
 
 function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<AccountId, Micro> {
@@ -196,15 +227,33 @@ export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
   return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
 }
 
-function aboveGrantOf(
-  ledger: Pick<Ledger, 'aboveGrant'>,
-  postings: readonly Posting[],
-  refund: ReadonlyMap<AccountId, Micro>,
-): ReadonlyMap<AccountId, Micro> {
-  const above = postings.map((posting) => [posting.account, ledger.aboveGrant(posting, refund)] as const)
-  return new Map(above.filter(([, amount]) => amount > 0n))
-}
-
 function isAnyEssential({ lineItems }: Policy): boolean {
   return lineItems.some(({ offline }) => offline?.policy === 'essential')
+}
+
+/**
+ * Checks in the sequence of the codes.
+ *
+ * @param instanceId in lower case
+ * @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, INSTANCE_UNKNOWN, POLICY_MISSING, POLICY_STALE
+ */
+export function requireRules(
+  { policies, topUps }: RulesDeps,
+  instanceId: string,
+  reading: ClockReading,
+): PolicyInForce {
+  if (policies.suspension !== null) throw suspendedError(policies.suspension)
+  const policy = policies.get(instanceId)
+  if (policy === undefined) {
+    const { deviceId, policies: served } = topUps.status()
+    if (deviceId === null) throw new CodedError('NOT_ENROLLED', 'this device is not enrolled yet')
+    if (!served.some((each) => each.instanceId.toLowerCase() === instanceId)) {
+      throw new CodedError('INSTANCE_UNKNOWN', `this device does not serve the instance ${instanceId}`)
+    }
+    throw new CodedError('POLICY_MISSING', `the rules of the instance ${instanceId} have not arrived yet`)
+  }
+  if (policies.isStale(policy, reading)) {
+    throw new CodedError('POLICY_STALE', `revision ${policy.document.revision} was last confirmed too long ago`)
+  }
+  return policy
 }

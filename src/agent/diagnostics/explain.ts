@@ -26,8 +26,7 @@ import type { KeptDecision, KeptRefusal } from '../../protocol/local/decision.ts
 import { parseJson } from '../../protocol/parse-json.ts'
 import { unverifiedText } from '../../protocol/signing.ts'
 import { accessResponse } from '../../protocol/service/access-request.ts'
-import { accessEntryText } from '../access/entry-text.ts'
-import { type DecisionInputs, parseDecisionInputs } from '../access/decision-inputs.ts'
+import { type DecisionInputs, accessEntryText, parseDecisionInputs } from '../access/entry-text.ts'
 import { Trust } from '../keys/trust.ts'
 
 /** `passed` null: not reached. */

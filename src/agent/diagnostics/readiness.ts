@@ -10,7 +10,7 @@ import type { Readiness } from '../../protocol/local/report.ts'
 import { type ClockStamp, type Journal, JournalLost } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { Timers } from '../sync/ports.ts'
-import { type RulesDeps, requireRules } from '../access/require-rules.ts'
+import { type RulesDeps, requireRules } from '../access/local-decisions.ts'
 
 /** Shortest time between two probe writes, ms. */
 export const PROBE_EVERY_MS = 5_000
@@ -28,7 +28,7 @@ interface Written {
 }
 
 export interface ReadinessDeps {
-  readonly ledger: RulesDeps['ledger'] & Pick<Ledger, 'availableAt'> & { stamp(): ClockStamp }
+  readonly ledger: Pick<Ledger, 'chargeable'> & { stamp(): ClockStamp }
   readonly policies: RulesDeps['policies']
   readonly topUps: RulesDeps['topUps']
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
@@ -75,7 +75,7 @@ export class ReadinessProbe {
         const [item] = document.rateTables.flatMap(({ items }) => items)
         const asked = { name: item?.name ?? 'any', version: item?.version ?? '', count: decimal('1') }
         const request = { requester: { type: 'tallygate', value: 'readiness', dictionary: {} }, items: [asked] }
-        decide(compiled.at(reading), request, ledger.availableAt(reading), 'BEST_EFFORT')
+        decide(compiled.at(reading), request, ledger.chargeable(reading), 'BEST_EFFORT')
         return null
       } catch (error) {
         if (!(error instanceof CodedError)) throw error

@@ -60,6 +60,18 @@ export type LedgerStatus = 'ATTACHED' | 'NOT_ATTACHED' | 'FROZEN' | 'BROKEN'
 
 type Refund = ReadonlyMap<AccountId, Micro>
 
+export interface Overspend {
+  /** By account, the part of the charge that exceeds the grant and the refund recorded with it. */
+  readonly above: ReadonlyMap<AccountId, Micro>
+  /** By account, how far use may exceed the grant. */
+  readonly allowances: ReadonlyMap<AccountId, Micro>
+}
+
+export interface ChargeableAboveGrant {
+  readonly of: AvailableOf
+  readonly overspendOf: (postings: readonly Posting[]) => Overspend
+}
+
 export class Ledger {
   readonly #deps: LedgerDeps
   readonly #balances: Balances
@@ -121,6 +133,15 @@ export class Ledger {
     return this.#frozen ? 'FROZEN' : 'ATTACHED'
   }
 
+  /** @throws CodedError STOPPING, NOT_ATTACHED */
+  requireAttached(): void {
+    const status = this.status()
+    if (status === 'ATTACHED') return
+    throw status === 'BROKEN'
+      ? new CodedError('STOPPING', 'the agent is about to start again')
+      : new CodedError('NOT_ATTACHED', 'the device must attach to the cloud first')
+  }
+
   epoch(): number {
     return this.#epoch
   }
@@ -150,35 +171,51 @@ export class Ledger {
   }
 
   /**
-   * Like {@link Ledger.availableAt} for a device that cannot reach the cloud: essential line items may exceed the
-   * grant, up to their cap. A pool's cap counts over all periods together.
+   * As {@link Ledger.availableAt}, for a decision that is to be recorded.
+   *
+   * @throws CodedError STOPPING, NOT_ATTACHED
    */
-  availableAboveGrant(reading: ClockReading, policy: Policy, refund: Refund = NO_REFUND): AvailableOf {
-    const availableOf = this.availableAt(reading, refund)
+  chargeable(reading: ClockReading, refund: Refund = NO_REFUND): AvailableOf {
+    this.requireAttached()
+    return this.availableAt(reading, refund)
+  }
+
+  /**
+   * Like {@link Ledger.chargeable} for a device that cannot reach the cloud: essential line items may exceed the grant,
+   * up to their cap. A pool's cap counts over all periods together.
+   */
+  chargeableAboveGrant(reading: ClockReading, policy: Policy, refund: Refund): ChargeableAboveGrant {
+    const availableOf = this.chargeable(reading, refund)
     const caps = overspendCapsOf(policy)
-    return (account) => {
-      const balance = availableOf(account)
-      const cap = this.#capOf(account, policy.instanceId, caps)
-      if (cap === 0n) return balance
-      // An expired balance is spent before overspend.
-      const held = this.#balances.availableOf(account, refund.get(account)).left
-      const beyond = held === 'UNLIMITED' || balance.left === 'UNLIMITED' ? 0n : held - balance.left
-      const owed = this.#overspendWith(account, refund)
-      return { ...balance, overspend: beyond + (cap > owed ? cap - owed : 0n) }
+    const capOf = (account: AccountId): Micro => {
+      const parsed = parseAccount(account)
+      return parsed?.instanceId === policy.instanceId ? (caps.get(parsed.lineItemId) ?? 0n) : 0n
     }
-  }
-
-  allowancesOf(accounts: Iterable<AccountId>, policy: Policy): ReadonlyMap<AccountId, Micro> {
-    const caps = overspendCapsOf(policy)
-    const allowed = [...accounts].map((account) => [account, this.#capOf(account, policy.instanceId, caps)] as const)
-    return new Map(allowed.filter(([, cap]) => cap > 0n))
-  }
-
-  /** The part of a charge that exceeds the grant and the refund recorded with it. */
-  aboveGrant({ account, amount }: Posting, refund: Refund = NO_REFUND): Micro {
-    const held = this.#balances.availableOf(account, refund.get(account)).left
-    if (held === 'UNLIMITED' || amount <= held) return 0n
-    return amount - held
+    const heldOf = (account: AccountId) => this.#balances.availableOf(account, refund.get(account)).left
+    return {
+      of: (account) => {
+        const balance = availableOf(account)
+        const cap = capOf(account)
+        if (cap === 0n) return balance
+        // An expired balance is spent before overspend.
+        const held = heldOf(account)
+        const beyond = held === 'UNLIMITED' || balance.left === 'UNLIMITED' ? 0n : held - balance.left
+        const owed = this.#overspendWith(account, refund)
+        return { ...balance, overspend: beyond + (cap > owed ? cap - owed : 0n) }
+      },
+      overspendOf: (postings) => {
+        const above = new Map<AccountId, Micro>()
+        const allowances = new Map<AccountId, Micro>()
+        for (const { account, amount } of postings) {
+          const held = heldOf(account)
+          if (held === 'UNLIMITED' || amount <= held) continue
+          above.set(account, amount - held)
+          const cap = capOf(account)
+          if (cap > 0n) allowances.set(account, cap)
+        }
+        return { above, allowances }
+      },
+    }
   }
 
   owes(): boolean {
@@ -189,11 +226,6 @@ export class Ledger {
   /** Call when the cloud's grants cover the overspend. */
   settleAboveGrant(): void {
     this.#balances.settle()
-  }
-
-  #capOf(account: AccountId, instanceId: string, caps: ReadonlyMap<string, Micro>): Micro {
-    const parsed = parseAccount(account)
-    return parsed?.instanceId === instanceId ? (caps.get(parsed.lineItemId) ?? 0n) : 0n
   }
 
   /** For the pool of a line item, sums all periods. */

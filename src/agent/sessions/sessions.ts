@@ -26,8 +26,7 @@ import type { ApiVersion } from '../../protocol/service/status.ts'
 import type { Access, AccessAnswer, MetaData, NotOperable } from '../access/access.ts'
 import type { CallerQuota } from '../access/callers/callers.ts'
 import { type Claim, type Place, recordOf } from '../access/idempotency-cache.ts'
-import { allGranted, tokensOf } from '../access/local-decisions.ts'
-import { type RulesDeps, requireRules, requireAttached } from '../access/require-rules.ts'
+import { type RulesDeps, allGranted, requireRules, tokensOf } from '../access/local-decisions.ts'
 import type { IdempotencyRecord, StoredSession } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { ActivePolicies } from '../policy/active-policies.ts'
@@ -43,7 +42,7 @@ import {
 } from './session-change.ts'
 
 export interface SessionsDeps {
-  readonly ledger: Pick<Ledger, 'status' | 'lastEntry' | 'epoch' | 'grant' | 'recordTogether'>
+  readonly ledger: Pick<Ledger, 'requireAttached' | 'lastEntry' | 'epoch' | 'grant' | 'recordTogether'>
   readonly policies: Pick<ActivePolicies, 'get' | 'suspension' | 'isStale'>
   readonly topUps: RulesDeps['topUps']
   readonly access: Pick<Access, 'once' | 'charge'>
@@ -157,9 +156,10 @@ export class Sessions {
    */
   open(order: OpenSessionRequest): Promise<SessionAnswer> {
     return this.#once(order.idempotencyKey, async (claim) => {
-      const { clock, newId, liveMax } = this.#deps
+      const { clock, ledger, newId, liveMax } = this.#deps
       const reading = clock.reading()
       const { document } = requireRules(this.#deps, order.instanceId, reading)
+      ledger.requireAttached()
       let live = 0
       let own = 0
       for (const { latest } of this.#slots.values()) {
@@ -432,7 +432,7 @@ export class Sessions {
   /** Records session and entries in one transaction. Rejects with NOT_RECORDED when nothing was recorded. */
   async #commit(slot: Slot, { next, entries }: Change, record: IdempotencyRecord | null): Promise<'durable'> {
     const { ledger } = this.#deps
-    requireAttached(ledger)
+    ledger.requireAttached()
     const first = ledger.lastEntry() + 1
     const stored = storedSession(next)
     const last = entries.length - 1

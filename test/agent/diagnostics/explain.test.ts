@@ -1,9 +1,9 @@
 // Decisions made again from what a device keeps of them: whatever was asked, and by whatever rules, the same comes out.
 import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
-import { accessEntryText } from '../../../src/agent/access/entry-text.ts'
+import { accessEntryText, decisionInputsText, parseDecisionInputs } from '../../../src/agent/access/entry-text.ts'
 import { explain } from '../../../src/agent/diagnostics/explain.ts'
-import { BalancesSeen, decisionInputsText, parseDecisionInputs } from '../../../src/agent/access/decision-inputs.ts'
+import { BalancesSeen } from '../../../src/agent/access/local-decisions.ts'
 import { Refusals } from '../../../src/agent/diagnostics/refusals.ts'
 import { compilePolicy } from '../../../src/core/rules/compile.ts'
 import { decide } from '../../../src/core/rules/decide.ts'
@@ -75,7 +75,7 @@ async function made(key: CloudKey, { policy: raw, request, clock, balances, mode
     kept: {
       kind: 'entry',
       body: accessEntryText(entry),
-      inputs: decisionInputsText('v1.1', seen, request.requester.dictionary),
+      inputs: decisionInputsText('v1.1', seen.balances(), request.requester.dictionary),
       rules,
       trustedKeys: [JSON.stringify(key.jwk)],
     },
@@ -150,7 +150,7 @@ describe('a decision that is explained', () => {
     seen.of('line/a')
     seen.of('action/a')
     seen.of('line/a')
-    expect(decisionInputsText('v1.1', seen, {})).toBe('1;98500000G,98500000G;')
+    expect(decisionInputsText('v1.1', seen.balances(), {})).toBe('1;98500000G,98500000G;')
     expect(parseDecisionInputs('1;98500000G,*P,0X+5;{"a":";"}')).toEqual({
       apiVersion: 'v1.1',
       balances: [

@@ -31,8 +31,7 @@ class Fixture {
     const reading = { now: BEGIN, earliest: BEGIN, latest: BEGIN }
     this.probe = new ReadinessProbe({
       ledger: {
-        status: () => 'ATTACHED',
-        availableAt: () => () => ({ left: 0n, shortage: 'GRANT' }),
+        chargeable: () => () => ({ left: 0n, shortage: 'GRANT' }),
         stamp: () => STAMP,
       } as unknown as ReadinessDeps['ledger'],
       policies,
