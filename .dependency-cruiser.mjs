@@ -77,8 +77,16 @@ export default {
       name: 'capabilities-know-no-adapters',
       comment: 'A use case declares the interface that it needs; compose.ts hands it the adapter that fits.',
       severity: 'error',
-      from: { path: `${side}/[^/]+/`, pathNot: `${side}/${adapters}` },
+      // The types of the cloud's store are those of its SQL, which both databases share.
+      from: { path: `${side}/[^/]+/`, pathNot: [`${side}/${adapters}`, '^src/cloud/storage/store[.]ts$'] },
       to: { path: `^src/$1/${adapters}` },
+    },
+    {
+      name: 'store-types-only',
+      comment: 'The store takes types from its SQL, and no code.',
+      severity: 'error',
+      from: { path: '^src/cloud/storage/store[.]ts$' },
+      to: { path: '^src/', dependencyTypesNot: ['type-only'] },
     },
     {
       name: 'composed-know-no-composition',

@@ -176,7 +176,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   const metrics = new Metrics({
     version: softwareVersion(),
-    totals: () => database.read((reader) => reader.totals.totals()),
+    totals: () => database.read((reader) => reader.totals()),
     totalsTimeoutMs: TOTALS_TIMEOUT_MS,
     // Administrators back up PostgreSQL with its own tools.
     lastBackupAt: () => (settings.db === null ? (readLastBackup(directory)?.at ?? null) : null),

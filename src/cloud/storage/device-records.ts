@@ -307,3 +307,34 @@ export interface CloudReserve {
   /** 0n: none. */
   readonly tokens: Micro
 }
+
+/**
+ * Bounds on both sides: a note after the present comes from a clock that was ahead, and would stay recent until then.
+ */
+export interface NotedTimes {
+  /** Exclusive. */
+  readonly since: number
+  /** Inclusive. */
+  readonly until: number
+}
+
+export interface ServableTimes {
+  readonly now: number
+  /** Short after this. */
+  readonly since: number
+  /** Last notified at this or before. */
+  readonly notifiedBefore: number
+}
+
+export interface InactiveEpoch {
+  readonly deviceId: string
+  readonly number: number
+  readonly quietSince: number
+}
+
+export interface SettlementLoad {
+  readonly due: number
+  /** With an epoch neither closed nor settled, including those due. */
+  readonly unsettled: number
+  readonly settled: number
+}

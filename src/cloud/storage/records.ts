@@ -5,6 +5,7 @@
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Decimal, Micro } from '../../core/pricing/amount.ts'
 import type { Action, LineItemState, RateTable } from '../../core/rules/policy.ts'
+import type { SessionState } from '../../core/sessions/session.ts'
 
 export interface Instance {
   readonly id: string
@@ -189,4 +190,28 @@ export interface ClockRecord {
   readonly at: number
   readonly sinceBoot: number
   readonly bootId: string
+}
+
+export interface UsageRange {
+  /** Position of a record, ascending in write sequence. Exclusive. */
+  readonly after: bigint
+  readonly upTo: bigint
+  readonly instanceId: string | null
+  /** Usage time, POSIX ms: from inclusive, to exclusive. */
+  readonly from: number | null
+  readonly to: number | null
+  readonly limit: number
+}
+
+export interface NumberedUsage {
+  readonly position: bigint
+  readonly record: UsageRecord
+}
+
+/** Totals for operators; no decision uses them. */
+export interface Totals {
+  /** Includes closed sessions that are not yet deleted. */
+  readonly sessions: ReadonlyMap<SessionState, number>
+  readonly outbox: number
+  readonly grantedOut: Micro
 }

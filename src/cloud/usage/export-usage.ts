@@ -4,7 +4,8 @@
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { UsageFormat } from '../../protocol/service/usage-export.ts'
-import type { Store, UsageRange } from '../storage/store.ts'
+import type { UsageRange } from '../storage/records.ts'
+import type { Store } from '../storage/store.ts'
 import { usageHead, usageLine } from './usage-text.ts'
 
 /** Records in memory at a time. */

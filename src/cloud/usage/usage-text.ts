@@ -4,8 +4,7 @@
  */
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
 import { USAGE_COLUMNS, type UsageColumn, type UsageFormat } from '../../protocol/service/usage-export.ts'
-import type { UsageRecord } from '../storage/records.ts'
-import type { NumberedUsage } from '../storage/store.ts'
+import type { NumberedUsage, UsageRecord } from '../storage/records.ts'
 
 /** User text, our number or word, a JSON document, or empty. */
 type Cell = { readonly text: string } | { readonly number: string } | { readonly json: string } | null

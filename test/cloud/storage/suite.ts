@@ -20,8 +20,9 @@ import type {
   KeyRecord,
   LineItemRecord,
   UsageRecord,
+  UsageRange,
 } from '../../../src/cloud/storage/records.ts'
-import type { Store, Transaction, UsageRange } from '../../../src/cloud/storage/store.ts'
+import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 
@@ -900,7 +901,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
           const pools = await tx.accounts.open([line, action].map((account) => ({ account, cap: 10_000_000n })))
           await tx.accounts.save([...pools.values()].map((pool) => ({ ...pool, grantedOut: 2_500_000n })))
         })
-        const totals = await store.read((reader) => reader.totals.totals())
+        const totals = await store.read((reader) => reader.totals())
         expect(totals).toEqual({ sessions: new Map([['IDLE', 2]]), outbox: 1, grantedOut: 2_500_000n })
       })
     })

@@ -9,7 +9,7 @@ import { type ApiVersion, ITEM_STATUS, type ItemStatus } from '../../../protocol
 import { PAUSED_BY, type PausedBy } from '../../runtime/clock-guard.ts'
 import type { SyncOutcome } from '../../sync/sync.ts'
 import type { UsageRecord } from '../../storage/records.ts'
-import type { Totals } from '../../accounts/totals.ts'
+import type { Totals } from '../../storage/records.ts'
 import type { StoreWatcher } from '../../storage/watch-store.ts'
 import { collectProcessMetrics } from './process-metrics.ts'
 

@@ -1,17 +1,19 @@
 /** A CHECK constraint enforces the invariant of a pool. */
+import type { Micro } from '../../../core/pricing/amount.ts'
 import { sql as statement } from 'kysely'
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { newPool } from '../../accounts/pool.ts'
 import type { Pool } from '../records.ts'
-import type { AccountReader, Transaction } from '../store.ts'
 import { type Sql, chunks } from './sql.ts'
 import type { Row } from './tables.ts'
 import { WouldWait, isLockNotAvailable } from './would-wait.ts'
 
-export function accountReader(sql: Sql): AccountReader {
+export function accountReader(sql: Sql) {
   return {
-    get: (accounts) => select(sql, accounts, 'NONE'),
-    async ofLineItem(instanceId, lineItemId) {
+    /** Those that exist. */
+    get: (accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>> => select(sql, accounts, 'NONE'),
+    /** Pools by period, allocations of actions, limits of requesters. */
+    async ofLineItem(instanceId: string, lineItemId: string): Promise<readonly Pool[]> {
       const rows = await sql.db
         .selectFrom('accounts')
         .selectAll()
@@ -25,10 +27,7 @@ export function accountReader(sql: Sql): AccountReader {
 }
 
 /** @returns the accessor, and a function that locks accounts ahead of the statement before their `lock` */
-export function accountTransaction(sql: Sql): {
-  readonly accounts: Transaction['accounts']
-  readonly lockAhead: (accounts: readonly AccountId[]) => Promise<void>
-} {
+export function accountTransaction(sql: Sql) {
   const { db, lockRows } = sql
   const held = new Set<AccountId>()
   let last: AccountId | undefined
@@ -41,7 +40,7 @@ export function accountTransaction(sql: Sql): {
     }
   }
   /** Waits only for accounts after the last locked one; an earlier one must be free. */
-  const lock = async (accounts: readonly AccountId[]): Promise<Map<AccountId, Pool>> => {
+  const lockPools = async (accounts: readonly AccountId[]): Promise<Map<AccountId, Pool>> => {
     if (!lockRows) return select(sql, accounts, 'NONE')
     const known = takeAhead(accounts)
     const others = accounts.filter((account) => !known.asked.has(account))
@@ -91,12 +90,14 @@ export function accountTransaction(sql: Sql): {
     if (lockRows) hold(rows.map(({ id }) => id))
     return made
   }
-  const accounts: Transaction['accounts'] = {
+  const accounts = {
     ...accountReader(sql),
-    lock,
-    async open(wanted) {
+    /** Locks and reads those that exist, by id. */
+    lock: (accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>> => lockPools(accounts),
+    /** Like `lock`; creates missing ones with zero counters and this cap (null: metered only). */
+    async open(wanted: readonly { account: AccountId; cap: Micro | null }[]): Promise<ReadonlyMap<AccountId, Pool>> {
       const accounts = wanted.map(({ account }) => account)
-      const pools = await lock(accounts)
+      const pools = await lockPools(accounts)
       const missing = new Map(wanted.filter(({ account }) => !pools.has(account)).map((each) => [each.account, each]))
       if (missing.size === 0) return pools
       // An insert waits for another one of the same id, so the sequence matters here too.
@@ -106,7 +107,7 @@ export function accountTransaction(sql: Sql): {
       for (const row of await insert(rows)) pools.set(row.id, poolOf(row))
       return pools
     },
-    async save(pools) {
+    async save(pools: readonly Pool[]): Promise<void> {
       for (const some of chunks(pools.map(rowOf), 50)) {
         await db
           .insertInto('accounts')

@@ -1,10 +1,9 @@
 import type { Action } from '../../../core/rules/policy.ts'
 import type { LineItemActions } from '../records.ts'
-import type { ActionReader, Transaction } from '../store.ts'
 import { type Sql, chunks } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function actionReader({ db }: Sql): ActionReader {
+export function actionReader({ db }: Sql) {
   const of = async (instanceId: string, lineItemIds: readonly string[]): Promise<readonly Row<'actions'>[]> => {
     const rows: Row<'actions'>[] = []
     for (const ids of chunks(lineItemIds)) {
@@ -22,10 +21,10 @@ export function actionReader({ db }: Sql): ActionReader {
     return rows
   }
   return {
-    async of(instanceId, lineItemId) {
+    async of(instanceId: string, lineItemId: string): Promise<readonly Action[]> {
       return (await of(instanceId, [lineItemId])).map(actionOf)
     },
-    async list(instanceId, offset, limit) {
+    async list(instanceId: string, offset: number, limit: number): Promise<readonly LineItemActions[]> {
       const lineItems = await db
         .selectFrom('line_items')
         .select('line_items.id')
@@ -54,11 +53,11 @@ export function actionReader({ db }: Sql): ActionReader {
   }
 }
 
-export function actionTransaction(sql: Sql): Transaction['actions'] {
+export function actionTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...actionReader(sql),
-    async replace(instanceId, lineItemId, actions) {
+    async replace(instanceId: string, lineItemId: string, actions: readonly Action[]): Promise<void> {
       await db
         .deleteFrom('actions')
         .where('instance_id', '=', instanceId)

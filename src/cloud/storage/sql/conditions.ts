@@ -1,12 +1,11 @@
 /** Each body is the JSON of the whole condition tree. */
 import { sql as statement } from 'kysely'
 import type { ConditionNode } from '../records.ts'
-import type { ConditionReader, Transaction } from '../store.ts'
 import { type Sql, chunks } from './sql.ts'
 
-export function conditionReader({ db }: Sql): ConditionReader {
+export function conditionReader({ db }: Sql) {
   return {
-    async get(instanceId, id) {
+    async get(instanceId: string, id: string): Promise<ConditionNode | undefined> {
       const row = await db
         .selectFrom('conditions')
         .select('body')
@@ -15,7 +14,8 @@ export function conditionReader({ db }: Sql): ConditionReader {
         .executeTakeFirst()
       return row === undefined ? undefined : conditionOf(row.body)
     },
-    async list(instanceId) {
+    /** By creation. */
+    async list(instanceId: string): Promise<readonly ConditionNode[]> {
       const rows = await db
         .selectFrom('conditions')
         .select('body')
@@ -24,7 +24,7 @@ export function conditionReader({ db }: Sql): ConditionReader {
         .execute()
       return rows.map(({ body }) => conditionOf(body))
     },
-    async size(instanceId) {
+    async size(instanceId: string): Promise<{ readonly count: number; readonly characters: number }> {
       const { count, characters } = await db
         .selectFrom('conditions')
         .select((select) => [
@@ -35,7 +35,7 @@ export function conditionReader({ db }: Sql): ConditionReader {
         .executeTakeFirstOrThrow()
       return { count: Number(count), characters: Number(characters ?? 0) }
     },
-    async referenced(instanceId) {
+    async referenced(instanceId: string): Promise<ReadonlySet<string>> {
       const rows = await db
         .selectFrom('actions')
         .select('condition_id')
@@ -48,11 +48,11 @@ export function conditionReader({ db }: Sql): ConditionReader {
   }
 }
 
-export function conditionTransaction(sql: Sql): Transaction['conditions'] {
+export function conditionTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...conditionReader(sql),
-    async save(instanceId, conditions) {
+    async save(instanceId: string, conditions: readonly ConditionNode[]): Promise<void> {
       const rows = conditions.map((condition) => ({
         instance_id: instanceId,
         id: condition.id,
@@ -70,7 +70,7 @@ export function conditionTransaction(sql: Sql): Transaction['conditions'] {
           .execute()
       }
     },
-    async remove(instanceId, ids) {
+    async remove(instanceId: string, ids: readonly string[]): Promise<void> {
       for (const some of chunks(ids)) {
         await db.deleteFrom('conditions').where('instance_id', '=', instanceId).where('id', 'in', some).execute()
       }

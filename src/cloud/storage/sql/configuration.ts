@@ -1,10 +1,11 @@
 /** Stores only values that differ from their defaults. */
-import type { ConfigurationReader, Transaction } from '../store.ts'
+import type { ConfigurationValue } from '../records.ts'
 import type { Sql } from './sql.ts'
 
-export function configurationReader({ db }: Sql): ConfigurationReader {
+export function configurationReader({ db }: Sql) {
   return {
-    async list() {
+    /** Changed values only. */
+    async list(): Promise<readonly ConfigurationValue[]> {
       const rows = await db.selectFrom('configuration').selectAll().orderBy('name').execute()
       return rows.map(({ name, value, modified, updated_by }) => ({
         name,
@@ -16,10 +17,10 @@ export function configurationReader({ db }: Sql): ConfigurationReader {
   }
 }
 
-export function configurationTransaction(sql: Sql): Transaction['configuration'] {
+export function configurationTransaction(sql: Sql) {
   return {
     ...configurationReader(sql),
-    async save({ name, value, modified, updatedBy }) {
+    async save({ name, value, modified, updatedBy }: ConfigurationValue): Promise<void> {
       const columns = { value, modified: BigInt(modified), updated_by: updatedBy }
       await sql.db
         .insertInto('configuration')

@@ -1,11 +1,10 @@
 import type { ConsumptionLimitRecord } from '../records.ts'
-import type { ConsumptionLimitReader, Transaction } from '../store.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function consumptionLimitReader({ db }: Sql): ConsumptionLimitReader {
+export function consumptionLimitReader({ db }: Sql) {
   return {
-    async get(instanceId, lineItemId) {
+    async get(instanceId: string, lineItemId: string): Promise<ConsumptionLimitRecord | undefined> {
       const row = await db
         .selectFrom('consumption_limits')
         .selectAll()
@@ -14,7 +13,8 @@ export function consumptionLimitReader({ db }: Sql): ConsumptionLimitReader {
         .executeTakeFirst()
       return row === undefined ? undefined : limitOf(row)
     },
-    async list(instanceId) {
+    /** Includes removed ones. */
+    async list(instanceId: string): Promise<readonly ConsumptionLimitRecord[]> {
       const rows = await db
         .selectFrom('consumption_limits')
         .selectAll()
@@ -26,11 +26,11 @@ export function consumptionLimitReader({ db }: Sql): ConsumptionLimitReader {
   }
 }
 
-export function consumptionLimitTransaction(sql: Sql): Transaction['consumptionLimits'] {
+export function consumptionLimitTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...consumptionLimitReader(sql),
-    async save(limit) {
+    async save(limit: ConsumptionLimitRecord): Promise<void> {
       const columns = {
         limit_amount: limit.limit,
         frequency: limit.frequency,

@@ -3,14 +3,14 @@ import { sql as expression } from 'kysely'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { DeviceAccountRecord, Epoch, Returnable } from '../device-records.ts'
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import type { Pool } from '../records.ts'
 import { poolOf } from './accounts.ts'
 import { type Sql, chunks, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 const LEFT = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
-export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
+export function deviceAccountReader({ db }: Sql) {
   const ofEpoch = (deviceId: string, epoch: number) =>
     db
       .selectFrom('device_accounts')
@@ -22,7 +22,12 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
     )
   return {
-    async get(deviceId, epoch, accounts) {
+    /** Those that exist. */
+    async get(
+      deviceId: string,
+      epoch: number,
+      accounts: readonly AccountId[],
+    ): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>> {
       const records = new Map<AccountId, DeviceAccountRecord>()
       for (const some of chunks([...new Set(accounts)])) {
         const rows = await ofEpoch(deviceId, epoch).where('account', 'in', some).execute()
@@ -30,11 +35,11 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       }
       return records
     },
-    async ofEpoch(deviceId, epoch) {
+    async ofEpoch(deviceId: string, epoch: number): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>> {
       const rows = await ofEpoch(deviceId, epoch).orderBy('account').execute()
       return new Map(rows.map((row) => [row.account, recordOf(row)]))
     },
-    async ofDevice(deviceId) {
+    async ofDevice(deviceId: string): Promise<readonly DeviceAccountRecord[]> {
       const rows = await db
         .selectFrom('device_accounts')
         .selectAll()
@@ -44,7 +49,13 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         .execute()
       return rows.map(recordOf)
     },
-    async ofInstance(instanceId) {
+    async ofInstance(instanceId: string): Promise<
+      readonly {
+        readonly record: DeviceAccountRecord
+        readonly status: Epoch['status']
+        readonly forked: boolean
+      }[]
+    > {
       const rows = await db
         .selectFrom('accounts')
         .innerJoin('device_accounts', 'device_accounts.account', 'accounts.id')
@@ -66,7 +77,8 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         forked: row.forked === 1n,
       }))
     },
-    async limitedAgain(deviceId, epoch, limit) {
+    /** Metered accounts that have a limit by the current rules; those granted without one first. */
+    async limitedAgain(deviceId: string, epoch: number, limit: number): Promise<readonly DeviceAccountRecord[]> {
       const rows = await ofEpoch(deviceId, epoch)
         .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
         .where('device_accounts.metered', '=', 1n)
@@ -77,7 +89,7 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         .execute()
       return rows.map(recordOf)
     },
-    async overspendOf(accounts) {
+    async overspendOf(accounts: Iterable<AccountId>): Promise<ReadonlyMap<AccountId, Micro>> {
       const sums = new Map<AccountId, Micro>()
       for (const some of chunks([...accounts])) {
         const rows = await db
@@ -90,7 +102,13 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       }
       return sums
     },
-    async availableOfOthers(account, except, heardSince, limit) {
+    /** Balances of other devices in active epochs that reported since then, largest first. */
+    async availableOfOthers(
+      account: AccountId,
+      except: string,
+      heardSince: number,
+      limit: number,
+    ): Promise<readonly { readonly deviceId: string; readonly available: Micro }[]> {
       const rows = await db
         .selectFrom('device_accounts')
         .innerJoin('epochs', (join) =>
@@ -111,7 +129,12 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         .execute()
       return rows.map((row) => ({ deviceId: row.device_id, available: row.available }))
     },
-    async returnable(accounts, except, heardSince) {
+    /** What other devices in active epochs could return of each account. Without entry: nothing. */
+    async returnable(
+      accounts: readonly AccountId[],
+      except: string,
+      heardSince: number,
+    ): Promise<ReadonlyMap<AccountId, Returnable>> {
       const found = new Map<AccountId, Returnable>()
       for (const some of chunks([...new Set(accounts)])) {
         const rows = await db
@@ -138,11 +161,16 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       }
       return found
     },
-    async hasRoom(deviceId, epoch) {
+    async hasRoom(deviceId: string, epoch: number): Promise<boolean> {
       const row = await withRoom(deviceId, epoch).limit(1).executeTakeFirst()
       return row !== undefined
     },
-    async aboveCaps(deviceId, epoch, limit) {
+    /** The epoch's accounts whose outstanding tokens exceed their cap: its balance, and the excess. */
+    async aboveCaps(
+      deviceId: string,
+      epoch: number,
+      limit: number,
+    ): Promise<readonly { readonly account: AccountId; readonly available: Micro; readonly above: Micro }[]> {
       const above = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
       return withRoom(deviceId, epoch)
         .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
@@ -157,10 +185,10 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
   }
 }
 
-export function deviceAccountTransaction(sql: Sql): EdgeTransaction['deviceAccounts'] {
+export function deviceAccountTransaction(sql: Sql) {
   return {
     ...deviceAccountReader(sql),
-    async save(records) {
+    async save(records: readonly DeviceAccountRecord[]): Promise<void> {
       for (const some of chunks(records.map(rowOf), 50)) {
         await sql.db
           .insertInto('device_accounts')
@@ -186,8 +214,8 @@ export function deviceAccountTransaction(sql: Sql): EdgeTransaction['deviceAccou
   }
 }
 
-export function poolsOf({ db }: Sql): EdgeReader['pools'] {
-  return async (instanceId) => {
+export function poolsOf({ db }: Sql) {
+  return async (instanceId: string): Promise<readonly Pool[]> => {
     const rows = await db
       .selectFrom('accounts')
       .selectAll()

@@ -1,12 +1,19 @@
 /** Append-only. */
 import type { AuditRecord } from '../device-records.ts'
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function auditReader({ db }: Sql): EdgeReader['audit'] {
+export function auditReader({ db }: Sql) {
   return {
-    async list(deviceId, before, limit) {
+    /**
+     * Newest first. @param deviceId null: all devices
+     * @param before the previous response's `next`
+     */
+    async list(
+      deviceId: string | null,
+      before: bigint | null,
+      limit: number,
+    ): Promise<{ readonly records: readonly AuditRecord[]; readonly next: bigint | null }> {
       let query = db.selectFrom('audit').selectAll()
       if (deviceId !== null) query = query.where('device_id', '=', deviceId)
       if (before !== null) query = query.where('seq', '<', before)
@@ -31,10 +38,11 @@ export function auditReader({ db }: Sql): EdgeReader['audit'] {
   }
 }
 
-export function auditTransaction(sql: Sql): EdgeTransaction['audit'] {
+export function auditTransaction(sql: Sql) {
   return {
     ...auditReader(sql),
-    async append({ at, by, action, deviceId, sessionId, lineItem, detail = null }) {
+    async append(record: Omit<AuditRecord, 'detail'> & { readonly detail?: string }): Promise<void> {
+      const { at, by, action, deviceId, sessionId, lineItem, detail } = record
       await sql.db
         .insertInto('audit')
         .values({
@@ -42,7 +50,7 @@ export function auditTransaction(sql: Sql): EdgeTransaction['audit'] {
           instance_id: lineItem?.instanceId ?? null,
           line_item_id: lineItem?.lineItemId ?? null,
           tokens: lineItem?.tokens ?? null,
-          detail,
+          detail: detail ?? null,
         })
         .execute()
     },

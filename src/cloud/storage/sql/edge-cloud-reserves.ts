@@ -1,9 +1,10 @@
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import type { CloudReserve } from '../device-records.ts'
 import type { Sql } from './sql.ts'
 
-export function cloudReserveReader({ db }: Sql): EdgeReader['cloudReserves'] {
+export function cloudReserveReader({ db }: Sql) {
   return {
-    async list(instanceId) {
+    /** @param instanceId null: all instances */
+    async list(instanceId: string | null): Promise<readonly CloudReserve[]> {
       let query = db.selectFrom('cloud_reserves').selectAll()
       if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
       const rows = await query.orderBy('instance_id').orderBy('line_item_id').execute()
@@ -12,10 +13,10 @@ export function cloudReserveReader({ db }: Sql): EdgeReader['cloudReserves'] {
   }
 }
 
-export function cloudReserveTransaction(sql: Sql): EdgeTransaction['cloudReserves'] {
+export function cloudReserveTransaction(sql: Sql) {
   return {
     ...cloudReserveReader(sql),
-    async save({ instanceId, lineItemId, tokens }) {
+    async save({ instanceId, lineItemId, tokens }: CloudReserve): Promise<void> {
       await sql.db
         .insertInto('cloud_reserves')
         .values({ instance_id: instanceId, line_item_id: lineItemId, tokens })

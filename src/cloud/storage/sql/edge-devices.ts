@@ -1,18 +1,17 @@
 import type { PublicJwk } from '../../../protocol/signing.ts'
 import type { DeviceSuspension } from '../../../protocol/edge/device-suspension.ts'
-import type { Device, DeviceClock, DeviceKey, KnownDeviceKey } from '../device-records.ts'
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import type { Device, DeviceClock, DeviceKey, KnownDeviceKey, EnrollmentRecord } from '../device-records.ts'
 import { type Sql, chunks, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function deviceReader(sql: Sql): EdgeReader['devices'] {
+export function deviceReader(sql: Sql) {
   const { db } = sql
   return {
-    async get(id) {
+    async get(id: string): Promise<Device | undefined> {
       const row = await db.selectFrom('devices').selectAll().where('id', '=', id).executeTakeFirst()
       return row === undefined ? undefined : withInstances(sql, row)
     },
-    async withKey(thumbprint) {
+    async withKey(thumbprint: string): Promise<KnownDeviceKey | undefined> {
       const key = await db.selectFrom('device_keys').selectAll().where('thumbprint', '=', thumbprint).executeTakeFirst()
       if (key === undefined) return undefined
       const row = await db.selectFrom('devices').selectAll().where('id', '=', key.device_id).executeTakeFirstOrThrow()
@@ -24,7 +23,7 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
         state: stateOf(device, thumbprint),
       }
     },
-    async keysBetween(deviceId, since, until) {
+    async keysBetween(deviceId: string, since: number, until: number): Promise<number> {
       const { count } = await db
         .selectFrom('device_keys')
         .select(({ fn }) => fn.countAll<bigint>().as('count'))
@@ -34,7 +33,11 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
         .executeTakeFirstOrThrow()
       return Number(count)
     },
-    async list(instanceId, offset, limit) {
+    /**
+     * @param instanceId null: all instances
+     * @param offset position in enrollment sequence
+     */
+    async list(instanceId: string | null, offset: number, limit: number): Promise<readonly Device[]> {
       let query = db.selectFrom('devices').selectAll('devices')
       if (instanceId !== null) {
         query = query
@@ -46,7 +49,8 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
       for (const row of rows) devices.push(await withInstances(sql, row))
       return devices
     },
-    async newestSync() {
+    /** Time of the newest accepted segment; null: none. */
+    async newestSync(): Promise<number | null> {
       const row = await db
         .selectFrom('devices')
         .select(({ fn }) => fn.max('last_sync_at').as('newest'))
@@ -54,7 +58,7 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
       const newest = row?.newest ?? null
       return newest === null ? null : Number(newest)
     },
-    async countTrusted(instanceId) {
+    async countTrusted(instanceId: string): Promise<number> {
       const { count } = await db
         .selectFrom('device_instances')
         .innerJoin('devices', 'devices.id', 'device_instances.device_id')
@@ -64,7 +68,8 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
         .executeTakeFirstOrThrow()
       return Number(count)
     },
-    async countLive(instanceId, since, except) {
+    /** Devices, other than `except`, that are not revoked and have synced since then. */
+    async countLive(instanceId: string, since: number, except: string): Promise<number> {
       const { count } = await db
         .selectFrom('device_instances')
         .innerJoin('devices', 'devices.id', 'device_instances.device_id')
@@ -79,14 +84,14 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
   }
 }
 
-export function deviceTransaction(sql: Sql): EdgeTransaction['devices'] {
+export function deviceTransaction(sql: Sql) {
   const { db, lockRows } = sql
   const serve = async ({ id, instanceIds }: Device): Promise<void> => {
     await db.deleteFrom('device_instances').where('device_id', '=', id).execute()
     const rows = instanceIds.map((instance_id) => ({ instance_id, device_id: id }))
     for (const some of chunks(rows, 100)) await db.insertInto('device_instances').values(some).execute()
   }
-  const register: EdgeTransaction['devices']['registerKey'] = async (deviceId, { thumbprint, publicKey }, at) => {
+  const registerKey = async (deviceId: string, { thumbprint, publicKey }: DeviceKey, at: number): Promise<boolean> => {
     const inserted = await db
       .insertInto('device_keys')
       .values({
@@ -102,12 +107,12 @@ export function deviceTransaction(sql: Sql): EdgeTransaction['devices'] {
   }
   return {
     ...deviceReader(sql),
-    async lock(id) {
+    async lock(id: string): Promise<Device | undefined> {
       const query = db.selectFrom('devices').selectAll().where('id', '=', id)
       const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
       return row === undefined ? undefined : withInstances(sql, row)
     },
-    async insert(device) {
+    async insert(device: Device): Promise<void> {
       await db
         .insertInto('devices')
         .values({
@@ -117,12 +122,14 @@ export function deviceTransaction(sql: Sql): EdgeTransaction['devices'] {
         })
         .execute()
       const { id, publicKey, thumbprint, enrolledAt } = device
-      const isFree = await register(id, { publicKey, thumbprint }, enrolledAt)
+      const isFree = await registerKey(id, { publicKey, thumbprint }, enrolledAt)
       if (!isFree) throw new Error('invariant: a key is of one device')
       await serve(device)
     },
-    registerKey: register,
-    async save(device) {
+    /** Assigns the key to the device forever; false: already registered, by any device. */
+    registerKey,
+    /** Saves all but id and enrollment time. Its keys must be registered. */
+    async save(device: Device): Promise<void> {
       const before = await instancesOf(sql, device.id)
       await db.updateTable('devices').set(columnsOf(device)).where('id', '=', device.id).execute()
       if (before.join() !== [...device.instanceIds].sort().join()) await serve(device)
@@ -130,9 +137,9 @@ export function deviceTransaction(sql: Sql): EdgeTransaction['devices'] {
   }
 }
 
-export function enrollmentReader({ db }: Sql): EdgeReader['enrollments'] {
+export function enrollmentReader({ db }: Sql) {
   return {
-    async get(jti) {
+    async get(jti: string): Promise<EnrollmentRecord | undefined> {
       const row = await db.selectFrom('enrollments').selectAll().where('jti', '=', jti).executeTakeFirst()
       return row === undefined
         ? undefined
@@ -141,10 +148,10 @@ export function enrollmentReader({ db }: Sql): EdgeReader['enrollments'] {
   }
 }
 
-export function enrollmentTransaction(sql: Sql): EdgeTransaction['enrollments'] {
+export function enrollmentTransaction(sql: Sql) {
   return {
     ...enrollmentReader(sql),
-    async claim({ jti, thumbprint, deviceId, at }) {
+    async claim({ jti, thumbprint, deviceId, at }: EnrollmentRecord): Promise<boolean> {
       const inserted = await sql.db
         .insertInto('enrollments')
         .values({ jti, thumbprint, device_id: deviceId, at: BigInt(at) })

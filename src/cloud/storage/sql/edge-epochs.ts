@@ -1,11 +1,10 @@
 /** A unique index allows one active epoch per device. */
 import { sql as expression } from 'kysely'
-import type { Epoch } from '../device-records.ts'
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import type { Epoch, InactiveEpoch, SettlementLoad } from '../device-records.ts'
 import { type Sql, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function epochReader({ db }: Sql): EdgeReader['epochs'] {
+export function epochReader({ db }: Sql) {
   const unsettledEpochs = () => db.selectFrom('epochs').where('settled_at', 'is', null).where('status', '<>', 'CLOSED')
   const silent = (before: number) =>
     unsettledEpochs()
@@ -33,7 +32,7 @@ export function epochReader({ db }: Sql): EdgeReader['epochs'] {
         ),
       )
   return {
-    async get(deviceId, number) {
+    async get(deviceId: string, number: number): Promise<Epoch | undefined> {
       const row = await db
         .selectFrom('epochs')
         .selectAll()
@@ -42,7 +41,7 @@ export function epochReader({ db }: Sql): EdgeReader['epochs'] {
         .executeTakeFirst()
       return row === undefined ? undefined : epochOf(row)
     },
-    async byNonce(deviceId, nonce) {
+    async byNonce(deviceId: string, nonce: string): Promise<Epoch | undefined> {
       const row = await db
         .selectFrom('epochs')
         .selectAll()
@@ -51,7 +50,7 @@ export function epochReader({ db }: Sql): EdgeReader['epochs'] {
         .executeTakeFirst()
       return row === undefined ? undefined : epochOf(row)
     },
-    async attachedSince(deviceId, since) {
+    async attachedSince(deviceId: string, since: number): Promise<readonly number[]> {
       const rows = await db
         .selectFrom('epochs')
         .select('created_at')
@@ -62,13 +61,18 @@ export function epochReader({ db }: Sql): EdgeReader['epochs'] {
         .execute()
       return rows.map(({ created_at }) => Number(created_at))
     },
-    async nextInactive(before) {
+    /**
+     * The longest inactive epoch since before the instant: neither closed nor settled and, unless fenced, with
+     * unaccounted tokens. None if the cloud was restored since then.
+     */
+    async nextInactive(before: number): Promise<InactiveEpoch | undefined> {
       const row = await silent(before).orderBy('quiet_since').limit(1).executeTakeFirst()
       return row === undefined
         ? undefined
         : { deviceId: row.device_id, number: Number(row.number), quietSince: Number(row.quiet_since) }
     },
-    async settlementLoad(before, settledSince) {
+    /** Devices to settle, inactive since before `before`, and those settled after `settledSince`. */
+    async settlementLoad(before: number, settledSince: number): Promise<SettlementLoad> {
       const count = expression<bigint>`count(DISTINCT device_id)`.as('count')
       const due = await db.selectFrom(silent(before).as('due')).select(count).executeTakeFirstOrThrow()
       const unsettled = await unsettledEpochs().select(count).executeTakeFirstOrThrow()
@@ -83,14 +87,14 @@ export function epochReader({ db }: Sql): EdgeReader['epochs'] {
   }
 }
 
-export function epochTransaction(sql: Sql): EdgeTransaction['epochs'] {
+export function epochTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...epochReader(sql),
-    async insert(epoch) {
+    async insert(epoch: Epoch): Promise<void> {
       await db.insertInto('epochs').values(rowOf(epoch)).execute()
     },
-    async save(epoch) {
+    async save(epoch: Epoch): Promise<void> {
       await db
         .updateTable('epochs')
         .set(rowOf(epoch))

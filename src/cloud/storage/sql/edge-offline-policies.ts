@@ -1,9 +1,9 @@
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import type { OfflinePolicyRecord } from '../device-records.ts'
 import type { Sql } from './sql.ts'
 
-export function offlinePolicyReader({ db }: Sql): EdgeReader['offlinePolicies'] {
+export function offlinePolicyReader({ db }: Sql) {
   return {
-    async list(instanceId) {
+    async list(instanceId: string): Promise<readonly OfflinePolicyRecord[]> {
       const rows = await db
         .selectFrom('offline_policies')
         .selectAll()
@@ -20,11 +20,11 @@ export function offlinePolicyReader({ db }: Sql): EdgeReader['offlinePolicies'] 
   }
 }
 
-export function offlinePolicyTransaction(sql: Sql): EdgeTransaction['offlinePolicies'] {
+export function offlinePolicyTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...offlinePolicyReader(sql),
-    async save({ instanceId, lineItemId, overspendCap, overspendCapMax }) {
+    async save({ instanceId, lineItemId, overspendCap, overspendCapMax }: OfflinePolicyRecord): Promise<void> {
       const columns = { overspend_cap: overspendCap, overspend_cap_max: overspendCapMax }
       await db
         .insertInto('offline_policies')

@@ -1,10 +1,9 @@
 /** Keeps the newest document of each instance. */
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'
 
-export function policyDocumentReader({ db }: Sql): EdgeReader['policyDocuments'] {
+export function policyDocumentReader({ db }: Sql) {
   return {
-    async get(instanceId, revision) {
+    async get(instanceId: string, revision: number): Promise<string | undefined> {
       const row = await db
         .selectFrom('policy_documents')
         .select('document')
@@ -16,14 +15,15 @@ export function policyDocumentReader({ db }: Sql): EdgeReader['policyDocuments']
   }
 }
 
-export function policyDocumentTransaction(sql: Sql): EdgeTransaction['policyDocuments'] {
+export function policyDocumentTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...policyDocumentReader(sql),
-    async removeAll() {
+    async removeAll(): Promise<void> {
       await db.deleteFrom('policy_documents').execute()
     },
-    async save(instanceId, revision, document) {
+    /** Keeps a revision's first document and deletes older revisions. */
+    async save(instanceId: string, revision: number, document: string): Promise<void> {
       await db
         .deleteFrom('policy_documents')
         .where('instance_id', '=', instanceId)

@@ -1,16 +1,15 @@
 import { sql as expression } from 'kysely'
 import type { AwaitedDevice, Epoch, Recovery } from '../device-records.ts'
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import { type Sql, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function recoveryReader({ db }: Sql): EdgeReader['recoveries'] {
+export function recoveryReader({ db }: Sql) {
   return {
-    async get(instanceId) {
+    async get(instanceId: string): Promise<Recovery | undefined> {
       const row = await db.selectFrom('recoveries').selectAll().where('instance_id', '=', instanceId).executeTakeFirst()
       return row === undefined ? undefined : recoveryOf(row)
     },
-    async underWay() {
+    async underWay(): Promise<readonly Recovery[]> {
       const rows = await db
         .selectFrom('recoveries')
         .selectAll()
@@ -19,7 +18,11 @@ export function recoveryReader({ db }: Sql): EdgeReader['recoveries'] {
         .execute()
       return rows.map(recoveryOf)
     },
-    async waitingFor(instanceId, since, limit) {
+    /**
+     * Devices, neither revoked nor terminated, that have not reported since then: one row per epoch neither closed nor
+     * settled, or for a device that has never attached.
+     */
+    async waitingFor(instanceId: string, since: number, limit: number): Promise<readonly AwaitedDevice[]> {
       const rows = await db
         .selectFrom('device_instances')
         .innerJoin('devices', 'devices.id', 'device_instances.device_id')
@@ -66,11 +69,12 @@ const stronger = expression<'MARK' | 'NODE' | null>`CASE
   ELSE COALESCE(excluded.unproven, recoveries.unproven) END`
 const later = expression<bigint>`CASE WHEN excluded.since > recoveries.since THEN excluded.since ELSE recoveries.since END`
 
-export function recoveryTransaction(sql: Sql): EdgeTransaction['recoveries'] {
+export function recoveryTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...recoveryReader(sql),
-    async begin(instanceId, since, unproven) {
+    /** During a recovery, all devices must report again. */
+    async begin(instanceId: string, since: number, unproven: Recovery['unproven']): Promise<void> {
       await db
         .insertInto('recoveries')
         .values({ instance_id: instanceId, since: BigInt(since), unproven, ended_at: null, ended_by: null })
@@ -81,24 +85,25 @@ export function recoveryTransaction(sql: Sql): EdgeTransaction['recoveries'] {
         )
         .execute()
     },
-    async beginAll(since, unproven) {
+    async beginAll(since: number, unproven: Recovery['unproven']): Promise<void> {
       await expression`
         INSERT INTO recoveries (instance_id, since, unproven, ended_at, ended_by)
         SELECT id, CAST(${BigInt(since)} AS BIGINT), CAST(${unproven} AS TEXT), NULL, NULL FROM instances WHERE TRUE
         ON CONFLICT (instance_id)
         DO UPDATE SET since = ${later}, unproven = ${stronger}, ended_at = NULL, ended_by = NULL`.execute(db)
     },
-    async proveAll() {
+    async proveAll(): Promise<void> {
       await db.updateTable('recoveries').set({ unproven: null }).where('unproven', '=', 'NODE').execute()
     },
-    async end(instanceId, at, by) {
+    async end(instanceId: string, at: number, by: string): Promise<void> {
       await db
         .updateTable('recoveries')
         .set({ unproven: null, ended_at: BigInt(at), ended_by: by })
         .where('instance_id', '=', instanceId)
         .execute()
     },
-    async restored(at) {
+    /** Records a restore: inactivity from before it does not count, because reports may be lost. */
+    async restored(at: number): Promise<void> {
       await db
         .insertInto('last_restore')
         .values({ slot: 1n, at: BigInt(at) })

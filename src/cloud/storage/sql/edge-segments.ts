@@ -1,12 +1,11 @@
 import { sql as expression } from 'kysely'
 import type { Evidence, LedgerEntry, MergedSegment } from '../device-records.ts'
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import { type Sql, chunks, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function segmentReader({ db }: Sql): EdgeReader['segments'] {
+export function segmentReader({ db }: Sql) {
   return {
-    async get(deviceId, epoch, seq) {
+    async get(deviceId: string, epoch: number, seq: number): Promise<MergedSegment | undefined> {
       const row = await db
         .selectFrom('segments')
         .selectAll()
@@ -19,11 +18,11 @@ export function segmentReader({ db }: Sql): EdgeReader['segments'] {
   }
 }
 
-export function segmentTransaction(sql: Sql): EdgeTransaction['segments'] {
+export function segmentTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...segmentReader(sql),
-    async append(segment) {
+    async append(segment: MergedSegment): Promise<void> {
       await db
         .updateTable('segments')
         .set({ document: null, answer: null })
@@ -47,9 +46,10 @@ export function segmentTransaction(sql: Sql): EdgeTransaction['segments'] {
   }
 }
 
-export function evidenceReader({ db }: Sql): EdgeReader['evidence'] {
+export function evidenceReader({ db }: Sql) {
   return {
-    async of(deviceId, limit) {
+    /** Newest first. */
+    async of(deviceId: string, limit: number): Promise<readonly Evidence[]> {
       const rows = await db
         .selectFrom('evidence')
         .selectAll()
@@ -60,7 +60,7 @@ export function evidenceReader({ db }: Sql): EdgeReader['evidence'] {
         .execute()
       return rows.map(evidenceOf)
     },
-    async size(deviceId, epoch) {
+    async size(deviceId: string, epoch: number): Promise<{ readonly segments: number; readonly bytes: number }> {
       const row = await db
         .selectFrom('evidence')
         .select([
@@ -74,17 +74,18 @@ export function evidenceReader({ db }: Sql): EdgeReader['evidence'] {
         .executeTakeFirstOrThrow()
       return { segments: Number(row.segments), bytes: Number(row.bytes) }
     },
-    async kinds(deviceId) {
+    async kinds(deviceId: string): Promise<ReadonlySet<Evidence['kind']>> {
       const rows = await db.selectFrom('evidence').select('kind').distinct().where('device_id', '=', deviceId).execute()
       return new Set(rows.map(({ kind }) => kind as Evidence['kind']))
     },
   }
 }
 
-export function evidenceTransaction(sql: Sql): EdgeTransaction['evidence'] {
+export function evidenceTransaction(sql: Sql) {
   return {
     ...evidenceReader(sql),
-    async keep(evidence) {
+    /** Once per segment, without a limit: `keepEvidence` limits. */
+    async keep(evidence: Evidence): Promise<void> {
       await sql.db
         .insertInto('evidence')
         .values({
@@ -105,9 +106,10 @@ export function evidenceTransaction(sql: Sql): EdgeTransaction['evidence'] {
   }
 }
 
-export function entryReader({ db }: Sql): EdgeReader['entries'] {
+export function entryReader({ db }: Sql) {
   return {
-    async hashes(deviceId, epoch, first, last) {
+    /** Hashes of the entries with these numbers, of all writers. */
+    async hashes(deviceId: string, epoch: number, first: number, last: number): Promise<ReadonlySet<string>> {
       const rows = await db
         .selectFrom('entries')
         .select('hash')
@@ -118,7 +120,8 @@ export function entryReader({ db }: Sql): EdgeReader['entries'] {
         .execute()
       return new Set(rows.map(({ hash }) => hash))
     },
-    async hashInChain(deviceId, epoch, n) {
+    /** Undefined: the merged chain has no such entry. */
+    async hashInChain(deviceId: string, epoch: number, n: number): Promise<string | undefined> {
       const row = await db
         .selectFrom('entries')
         .select('hash')
@@ -129,7 +132,7 @@ export function entryReader({ db }: Sql): EdgeReader['entries'] {
         .executeTakeFirst()
       return row?.hash
     },
-    async of(deviceId, epoch) {
+    async of(deviceId: string, epoch: number): Promise<readonly LedgerEntry[]> {
       const rows = await db
         .selectFrom('entries')
         .selectAll()
@@ -144,10 +147,10 @@ export function entryReader({ db }: Sql): EdgeReader['entries'] {
   }
 }
 
-export function entryTransaction(sql: Sql): EdgeTransaction['entries'] {
+export function entryTransaction(sql: Sql) {
   return {
     ...entryReader(sql),
-    async append(entries) {
+    async append(entries: readonly LedgerEntry[]): Promise<void> {
       const rows = entries.map((entry) => ({
         device_id: entry.deviceId,
         epoch: BigInt(entry.epoch),
@@ -159,7 +162,8 @@ export function entryTransaction(sql: Sql): EdgeTransaction['entries'] {
       }))
       for (const some of chunks(rows, 50)) await sql.db.insertInto('entries').values(some).execute()
     },
-    async adopt(deviceId, epoch, hashes, seq) {
+    /** Entries first reported by a second writer now also belong to the merged chain, by segment `seq`. */
+    async adopt(deviceId: string, epoch: number, hashes: readonly string[], seq: number): Promise<void> {
       for (const some of chunks(hashes)) {
         await sql.db
           .updateTable('entries')

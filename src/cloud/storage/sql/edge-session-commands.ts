@@ -1,9 +1,10 @@
-import type { EdgeTransaction } from '../device-store.ts'
+/** Commands for sessions that their devices have not reported. Under the device's lock. */
+import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
 import type { Sql } from './sql.ts'
 
-export function sessionCommandTransaction({ db }: Sql): EdgeTransaction['sessionCommands'] {
+export function sessionCommandTransaction({ db }: Sql) {
   return {
-    async note(deviceId, sessionId, command, at) {
+    async note(deviceId: string, sessionId: string, command: SessionCommand['command'], at: number): Promise<void> {
       const columns = { wanted: command, at: BigInt(at) }
       await db
         .insertInto('session_commands')
@@ -11,7 +12,7 @@ export function sessionCommandTransaction({ db }: Sql): EdgeTransaction['session
         .onConflict((conflict) => conflict.columns(['device_id', 'session_id']).doUpdateSet(columns))
         .execute()
     },
-    async count(deviceId) {
+    async count(deviceId: string): Promise<number> {
       const { count } = await db
         .selectFrom('session_commands')
         .select(({ fn }) => fn.countAll<bigint | number | string>().as('count'))
@@ -19,7 +20,7 @@ export function sessionCommandTransaction({ db }: Sql): EdgeTransaction['session
         .executeTakeFirstOrThrow()
       return Number(count)
     },
-    async take(deviceId, sessionId) {
+    async take(deviceId: string, sessionId: string): Promise<SessionCommand['command'] | undefined> {
       const row = await db
         .deleteFrom('session_commands')
         .where('device_id', '=', deviceId)
@@ -28,7 +29,7 @@ export function sessionCommandTransaction({ db }: Sql): EdgeTransaction['session
         .executeTakeFirst()
       return row?.wanted
     },
-    async forget(deviceId, before) {
+    async forget(deviceId: string, before: number): Promise<void> {
       await db
         .deleteFrom('session_commands')
         .where('device_id', '=', deviceId)

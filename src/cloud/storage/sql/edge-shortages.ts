@@ -1,8 +1,8 @@
 /** Without an account's lock, skips rows locked by others. */
+import type { Micro } from '../../../core/pricing/amount.ts'
 import { sql as expression } from 'kysely'
-import { parseAccount } from '../../../core/accounts/account.ts'
-import type { Shortage } from '../device-records.ts'
-import type { EdgeReader, EdgeTransaction, ServableTimes } from '../device-store.ts'
+import { parseAccount, type AccountId } from '../../../core/accounts/account.ts'
+import type { Shortage, NotedTimes, Recall, ServableTimes } from '../device-records.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -10,9 +10,10 @@ import type { Row } from './tables.ts'
 const FREE = expression<bigint>`accounts.cap_target - accounts.withheld - accounts.charged - accounts.granted_out`
 const ROOM = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
-export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
+export function shortageReader({ db }: Sql) {
   return {
-    async of(accounts, { since, until }) {
+    /** Shortages of these accounts, noted in this time. */
+    async of(accounts: readonly AccountId[], { since, until }: NotedTimes): Promise<readonly Shortage[]> {
       const found: Shortage[] = []
       for (const some of chunks([...new Set(accounts)])) {
         const rows = await db
@@ -28,7 +29,13 @@ export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
       }
       return found
     },
-    async recallsFrom(deviceId, epoch, { since, until }, limit) {
+    /** Recalls from the epoch for current shortages noted in this time; those furthest above their level first. */
+    async recallsFrom(
+      deviceId: string,
+      epoch: number,
+      { since, until }: NotedTimes,
+      limit: number,
+    ): Promise<readonly (Recall & { readonly available: Micro })[]> {
       const rows = await db
         .selectFrom('device_accounts')
         .innerJoin('shortages', 'shortages.account', 'device_accounts.account')
@@ -49,15 +56,21 @@ export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
         .execute()
       return rows
     },
-    servable: (times, limit) => servable(db, times, limit).execute(),
+    /** Devices short of a pool that has tokens again, and not notified since. */
+    servable: (
+      times: ServableTimes,
+      limit: number,
+    ): Promise<readonly { readonly account: AccountId; readonly who: string }[]> =>
+      servable(db, times, limit).execute(),
   }
 }
 
-export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
+export function shortageTransaction(sql: Sql) {
   const { db, lockRows } = sql
   return {
     ...shortageReader(sql),
-    async save(shortage) {
+    /** Inserts or replaces the shortage of this account and name. Under the account's lock. */
+    async save(shortage: Shortage): Promise<void> {
       const parsed = parseAccount(shortage.account)
       if (parsed === undefined) throw new Error('invariant: an account id is one that core made')
       const columns = {
@@ -75,7 +88,8 @@ export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
         .onConflict((conflict) => conflict.columns(['account', 'who']).doUpdateSet(columns))
         .execute()
     },
-    async takeServable(times, limit) {
+    /** Ids of some `servable` devices, which count as notified at `now`. */
+    async takeServable(times: ServableTimes, limit: number): Promise<readonly string[]> {
       const query = servable(db, times, limit)
       const rows = await (lockRows ? query.forNoKeyUpdate('shortages').skipLocked() : query).execute()
       for (const { account, who } of rows) {
@@ -88,7 +102,8 @@ export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
       }
       return [...new Set(rows.map(({ who }) => who))]
     },
-    async forget({ before, after }, limit) {
+    /** Removes some noted before `before` or after `after`. */
+    async forget({ before, after }: { readonly before: number; readonly after: number }, limit: number): Promise<void> {
       const query = db
         .selectFrom('shortages')
         .select(['account', 'who'])

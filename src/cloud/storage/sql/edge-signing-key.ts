@@ -1,20 +1,21 @@
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'
 
-export function signingKeyReader({ db }: Sql): EdgeReader['signingKey'] {
+export function signingKeyReader({ db }: Sql) {
   return {
-    async get() {
+    /** Thumbprint of the key that signs for all nodes; undefined: no node has started yet. */
+    async get(): Promise<string | undefined> {
       const row = await db.selectFrom('signing_key').select('thumbprint').executeTakeFirst()
       return row?.thumbprint
     },
   }
 }
 
-export function signingKeyTransaction(sql: Sql): EdgeTransaction['signingKey'] {
+export function signingKeyTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...signingKeyReader(sql),
-    async register(thumbprint, now) {
+    /** Replaces the registered key. Under the keys' lock. */
+    async register(thumbprint: string, now: number): Promise<void> {
       const columns = { thumbprint, since: BigInt(now) }
       await db
         .insertInto('signing_key')

@@ -1,19 +1,19 @@
 import type { Instance } from '../records.ts'
-import type { InstanceReader, Transaction } from '../store.ts'
 import { type Sql, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function instanceReader({ db }: Sql): InstanceReader {
+export function instanceReader({ db }: Sql) {
   return {
-    async get(id) {
+    async get(id: string): Promise<Instance | undefined> {
       const row = await db.selectFrom('instances').selectAll().where('id', '=', id).executeTakeFirst()
       return row === undefined ? undefined : instanceOf(row)
     },
-    async list(offset, limit) {
+    /** By creation. */
+    async list(offset: number, limit: number): Promise<readonly Instance[]> {
       const rows = await db.selectFrom('instances').selectAll().orderBy('seq').offset(offset).limit(limit).execute()
       return rows.map(instanceOf)
     },
-    async defaultOf(accountId) {
+    async defaultOf(accountId: string): Promise<Instance | undefined> {
       const row = await db
         .selectFrom('instances')
         .selectAll()
@@ -25,10 +25,10 @@ export function instanceReader({ db }: Sql): InstanceReader {
   }
 }
 
-export function instanceTransaction(sql: Sql): Transaction['instances'] {
+export function instanceTransaction(sql: Sql) {
   return {
     ...instanceReader(sql),
-    async insert(instance) {
+    async insert(instance: Instance): Promise<void> {
       await sql.db
         .insertInto('instances')
         .values({

@@ -1,11 +1,10 @@
 import type { KeyRecord, KeyType } from '../records.ts'
-import type { KeyReader, Transaction } from '../store.ts'
 import { type Sql, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function keyReader({ db }: Sql): KeyReader {
+export function keyReader({ db }: Sql) {
   return {
-    async get(type, id) {
+    async get(type: KeyType, id: string): Promise<KeyRecord | undefined> {
       const row = await db
         .selectFrom('public_keys')
         .selectAll()
@@ -14,7 +13,8 @@ export function keyReader({ db }: Sql): KeyReader {
         .executeTakeFirst()
       return row === undefined ? undefined : keyOf(row)
     },
-    async list(offset, limit) {
+    /** By creation. */
+    async list(offset: number, limit: number): Promise<readonly KeyRecord[]> {
       const rows = await db
         .selectFrom('public_keys')
         .selectAll()
@@ -25,7 +25,8 @@ export function keyReader({ db }: Sql): KeyReader {
         .execute()
       return rows.map(keyOf)
     },
-    async countAdministration() {
+    /** Excludes deleted keys. */
+    async countAdministration(): Promise<number> {
       const { count } = await db
         .selectFrom('public_keys')
         .select((select) => select.fn.countAll<bigint>().as('count'))
@@ -37,14 +38,15 @@ export function keyReader({ db }: Sql): KeyReader {
   }
 }
 
-export function keyTransaction(sql: Sql): Transaction['keys'] {
+export function keyTransaction(sql: Sql) {
   const { db, lockRows } = sql
   return {
     ...keyReader(sql),
-    async lock() {
+    /** Serializes changes of keys: the last administration key must stay. */
+    async lock(): Promise<void> {
       if (lockRows) await db.selectFrom('public_keys').select('seq').orderBy('seq').forUpdate().execute()
     },
-    async save(key) {
+    async save(key: KeyRecord): Promise<void> {
       const columns = {
         pem: key.pem,
         active_from: BigInt(key.activeFrom),
@@ -59,7 +61,7 @@ export function keyTransaction(sql: Sql): Transaction['keys'] {
         .onConflict((conflict) => conflict.columns(['type', 'id']).doUpdateSet(columns))
         .execute()
     },
-    async remove(type, id) {
+    async remove(type: KeyType, id: string): Promise<void> {
       await db.deleteFrom('public_keys').where('type', '=', type).where('id', '=', id).execute()
     },
   }

@@ -1,12 +1,12 @@
 import type { LineItemState } from '../../../core/rules/policy.ts'
 import type { LineItemRecord, ResetFrequency } from '../records.ts'
-import type { LineItemReader, Transaction } from '../store.ts'
 import { type Sql, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function lineItemReader({ db }: Sql): LineItemReader {
+export function lineItemReader({ db }: Sql) {
   return {
-    async get(instanceId, id) {
+    /** Includes deleted ones. */
+    async get(instanceId: string, id: string): Promise<LineItemRecord | undefined> {
       const row = await db
         .selectFrom('line_items')
         .selectAll()
@@ -15,7 +15,8 @@ export function lineItemReader({ db }: Sql): LineItemReader {
         .executeTakeFirst()
       return row === undefined ? undefined : lineItemOf(row)
     },
-    async list(instanceId) {
+    /** Excludes deleted ones; by creation. */
+    async list(instanceId: string): Promise<readonly LineItemRecord[]> {
       const rows = await db
         .selectFrom('line_items')
         .selectAll()
@@ -28,17 +29,17 @@ export function lineItemReader({ db }: Sql): LineItemReader {
   }
 }
 
-export function lineItemTransaction(sql: Sql): Transaction['lineItems'] {
+export function lineItemTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...lineItemReader(sql),
-    async insert(lineItem) {
+    async insert(lineItem: LineItemRecord): Promise<void> {
       await db
         .insertInto('line_items')
         .values({ instance_id: lineItem.instanceId, id: lineItem.id, ...columnsOf(lineItem) })
         .execute()
     },
-    async update(lineItem) {
+    async update(lineItem: LineItemRecord): Promise<void> {
       await db
         .updateTable('line_items')
         .set(columnsOf(lineItem))

@@ -3,13 +3,12 @@
  * long broker outage does not fill the table.
  */
 import { sql as statement } from 'kysely'
-import type { ChangeNotification } from '../records.ts'
-import type { Transaction } from '../store.ts'
+import type { ChangeNotification, OutboxMessage } from '../records.ts'
 import { type Sql, chunks } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** @param written called after an append: publishers should look after the commit */
-export function outboxTransaction({ db, lockRows }: Sql, written: () => void): Transaction['outbox'] {
+export function outboxTransaction({ db, lockRows }: Sql, written: () => void) {
   const waitingAt = (at: number) => db.selectFrom('outbox').select('id').where('claimed_until', '<=', BigInt(at))
   /** Skips messages being published by another node, without waiting. */
   const dropWaiting = async (
@@ -23,7 +22,7 @@ export function outboxTransaction({ db, lockRows }: Sql, written: () => void): T
       .execute()
   }
   return {
-    async append(notifications, at) {
+    async append(notifications: readonly ChangeNotification[], at: number): Promise<void> {
       if (notifications.length === 0) return
       for (const some of chunks(
         notifications.flatMap((notification) => (notification.kind === 'policy' ? [notification.instanceId] : [])),
@@ -46,7 +45,7 @@ export function outboxTransaction({ db, lockRows }: Sql, written: () => void): T
       for (const some of chunks(rows, 100)) await db.insertInto('outbox').values(some).execute()
       written()
     },
-    async appendPolicies(at) {
+    async appendPolicies(at: number): Promise<void> {
       await dropWaiting(at, (waiting) => waiting.where('kind', '=', 'policy'))
       const policies = db
         .selectFrom('policy_revisions')
@@ -64,7 +63,8 @@ export function outboxTransaction({ db, lockRows }: Sql, written: () => void): T
         .execute()
       written()
     },
-    async claim(limit, now, until) {
+    /** Claims the oldest unclaimed notifications until the given instant; other nodes skip them until then. */
+    async claim(limit: number, now: number, until: number): Promise<readonly OutboxMessage[]> {
       const query = db
         .selectFrom('outbox')
         .selectAll()
@@ -84,7 +84,7 @@ export function outboxTransaction({ db, lockRows }: Sql, written: () => void): T
       }
       return rows.map((row) => ({ id: row.id, notification: notificationOf(row) }))
     },
-    async remove(ids) {
+    async remove(ids: readonly bigint[]): Promise<void> {
       for (const some of chunks(ids)) await db.deleteFrom('outbox').where('id', 'in', some).execute()
     },
   }

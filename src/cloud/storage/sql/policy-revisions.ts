@@ -1,13 +1,12 @@
 /** Rows are read under the lock of the rules, so they are current. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { PolicyRevision } from '../records.ts'
-import type { PolicyRevisionReader, Transaction } from '../store.ts'
 import { type Sql, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function policyRevisionReader({ db }: Sql): PolicyRevisionReader {
+export function policyRevisionReader({ db }: Sql) {
   return {
-    async get(instanceId) {
+    async get(instanceId: string): Promise<PolicyRevision | undefined> {
       const row = await db
         .selectFrom('policy_revisions')
         .selectAll()
@@ -15,7 +14,8 @@ export function policyRevisionReader({ db }: Sql): PolicyRevisionReader {
         .executeTakeFirst()
       return row === undefined ? undefined : revisionOf(row)
     },
-    async calendarDue(now, raisedAfter, limit) {
+    /** Instances whose calendars are due, or whose policy was bumped after `raisedAfter`. */
+    async calendarDue(now: number, raisedAfter: number, limit: number): Promise<readonly string[]> {
       const rows = await db
         .selectFrom('policy_revisions')
         .select('instance_id')
@@ -28,25 +28,31 @@ export function policyRevisionReader({ db }: Sql): PolicyRevisionReader {
   }
 }
 
-export function policyRevisionTransaction(
-  sql: Sql,
-  lockAhead: (accounts: readonly AccountId[]) => Promise<void>,
-): Transaction['policyRevisions'] {
+export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readonly AccountId[]) => Promise<void>) {
   const { db, rules } = sql
   const reader = policyRevisionReader(sql)
   return {
     ...reader,
-    async hold(instanceId, likely = []) {
+    /**
+     * Reads the revision and locks it against bumps. Decisions do this first.
+     * @param likely accounts that will probably be locked next: some stores lock them in the same round trip
+     */
+    async hold(instanceId: string, likely: readonly AccountId[] = []): Promise<PolicyRevision | undefined> {
       await rules.hold(instanceId)
       await lockAhead(likely)
       return reader.get(instanceId)
     },
-    async lock(instanceId) {
+    /** Locks the instance's rules for a change. Changes do this first. */
+    async lock(instanceId: string): Promise<PolicyRevision | undefined> {
       await rules.lock(instanceId)
       return reader.get(instanceId)
     },
-    lockAll: () => rules.lockAll(),
-    async raiseAll(now, beyond = 0) {
+    lockAll: (): Promise<void> => rules.lockAll(),
+    /**
+     * Bumps each revision by one, or above `beyond`, after `lockAll`. `bumpedAt` and `listedAt` become `now` if that is
+     * later.
+     */
+    async raiseAll(now: number, beyond: number = 0): Promise<void> {
       const [at, least] = [BigInt(now), BigInt(beyond)]
       await db
         .updateTable('policy_revisions')
@@ -61,14 +67,14 @@ export function policyRevisionTransaction(
         }))
         .execute()
     },
-    async insert(revision) {
+    async insert(revision: PolicyRevision): Promise<void> {
       await rules.add()
       await db
         .insertInto('policy_revisions')
         .values({ instance_id: revision.instanceId, ...columnsOf(revision) })
         .execute()
     },
-    async save(revision) {
+    async save(revision: PolicyRevision): Promise<void> {
       await db
         .updateTable('policy_revisions')
         .set(columnsOf(revision))

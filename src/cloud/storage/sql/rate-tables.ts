@@ -2,13 +2,12 @@
 import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
 import type { RatedItem } from '../../../core/rules/policy.ts'
 import type { RateTableRecord } from '../records.ts'
-import type { RateTableReader, Transaction } from '../store.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function rateTableReader({ db }: Sql): RateTableReader {
+export function rateTableReader({ db }: Sql) {
   return {
-    async get(series, version) {
+    async get(series: string, version: string): Promise<RateTableRecord | undefined> {
       const row = await db
         .selectFrom('rate_tables')
         .selectAll()
@@ -17,17 +16,18 @@ export function rateTableReader({ db }: Sql): RateTableReader {
         .executeTakeFirst()
       return row === undefined ? undefined : rateTableOf(row)
     },
-    async list() {
+    /** By creation. */
+    async list(): Promise<readonly RateTableRecord[]> {
       return (await db.selectFrom('rate_tables').selectAll().orderBy('seq').execute()).map(rateTableOf)
     },
   }
 }
 
-export function rateTableTransaction(sql: Sql): Transaction['rateTables'] {
+export function rateTableTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...rateTableReader(sql),
-    async insert(table) {
+    async insert(table: RateTableRecord): Promise<void> {
       await db
         .insertInto('rate_tables')
         .values({
@@ -39,7 +39,7 @@ export function rateTableTransaction(sql: Sql): Transaction['rateTables'] {
         })
         .execute()
     },
-    async remove(series, version) {
+    async remove(series: string, version: string): Promise<void> {
       await db.deleteFrom('rate_tables').where('series', '=', series).where('version', '=', version).execute()
     },
   }

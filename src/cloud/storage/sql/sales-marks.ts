@@ -1,9 +1,10 @@
-import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import type { SalesMarkRecord } from '../device-records.ts'
 import { type Sql, toFlag } from './sql.ts'
 
-export function salesMarkReader({ db }: Sql): EdgeReader['salesMarks'] {
+export function salesMarkReader({ db }: Sql) {
   return {
-    async list() {
+    /** By id. */
+    async list(): Promise<readonly SalesMarkRecord[]> {
       const rows = await db.selectFrom('sales_marks').selectAll().orderBy('id').execute()
       return rows.map(({ id, turn, seen_at, awaited, accepted }) => ({
         id,
@@ -16,11 +17,11 @@ export function salesMarkReader({ db }: Sql): EdgeReader['salesMarks'] {
   }
 }
 
-export function salesMarkTransaction(sql: Sql): EdgeTransaction['salesMarks'] {
+export function salesMarkTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...salesMarkReader(sql),
-    async save({ id, turn, seenAt, awaited, accepted }) {
+    async save({ id, turn, seenAt, awaited, accepted }: SalesMarkRecord): Promise<void> {
       const columns = {
         turn: BigInt(turn),
         seen_at: BigInt(seenAt),
@@ -33,7 +34,8 @@ export function salesMarkTransaction(sql: Sql): EdgeTransaction['salesMarks'] {
         .onConflict((conflict) => conflict.column('id').doUpdateSet(columns))
         .execute()
     },
-    async turn(id, from, seenAt) {
+    /** False if the database does not have turn `from`: it is older or newer than the file. */
+    async turn(id: string, from: number, seenAt: number): Promise<boolean> {
       const turned = await db
         .updateTable('sales_marks')
         .set({ turn: BigInt(from + 1), seen_at: BigInt(seenAt) })
@@ -43,10 +45,12 @@ export function salesMarkTransaction(sql: Sql): EdgeTransaction['salesMarks'] {
         .execute()
       return turned.length === 1
     },
-    async forget(before) {
+    /** Deletes marks not seen since the instant, unless a recovery waits for them. */
+    async forget(before: number): Promise<void> {
       await db.deleteFrom('sales_marks').where('seen_at', '<', BigInt(before)).where('awaited', '=', 0n).execute()
     },
-    async acceptAll() {
+    /** A node with its own mark accepts nodes that joined since. */
+    async acceptAll(): Promise<void> {
       await db.updateTable('sales_marks').set({ accepted: 1n }).where('accepted', '=', 0n).execute()
     },
   }

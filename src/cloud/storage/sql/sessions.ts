@@ -3,7 +3,6 @@ import { sql as expression } from 'kysely'
 import { type Session, type SessionState, hasEnded, nextDue } from '../../../core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import type { SessionReader, Transaction } from '../store.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -11,26 +10,27 @@ import type { Row } from './tables.ts'
 const IS_LIVE = expression<boolean>`state IN ('IDLE', 'ACTIVE')`
 const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
 
-export function sessionReader({ db }: Sql): SessionReader {
+export function sessionReader({ db }: Sql) {
   return {
-    async get(id) {
+    async get(id: string): Promise<Session | undefined> {
       const row = await db.selectFrom('sessions').selectAll().where('id', '=', id).executeTakeFirst()
       return row === undefined ? undefined : sessionOf(row)
     },
-    async live(instanceId, limit) {
+    /** Live ones (IDLE, ACTIVE), newest first. */
+    async live(instanceId: string | null, limit: number): Promise<readonly Session[]> {
       let query = db.selectFrom('sessions').selectAll().where(IS_LIVE)
       if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
       const rows = await query.orderBy('created', 'desc').orderBy('seq', 'desc').limit(limit).execute()
       return rows.map(sessionOf)
     },
-    async notEnded(deviceId) {
+    async notEnded(deviceId: string): Promise<readonly string[]> {
       const of = (column: 'device_id' | 'kept_by') =>
         db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)
       // Each half uses its column's index; OR would not.
       const rows = await of('device_id').union(of('kept_by')).orderBy('id').execute()
       return rows.map(({ id }) => id)
     },
-    async ofDevice(deviceId) {
+    async ofDevice(deviceId: string): Promise<readonly Session[]> {
       const rows = await db
         .selectFrom('sessions')
         .selectAll()
@@ -41,7 +41,12 @@ export function sessionReader({ db }: Sql): SessionReader {
         .execute()
       return rows.map(sessionOf)
     },
-    async openedAs(deviceId, instanceId, opening) {
+    /** By id: the agent's own open sessions in the instance, and the one of this opening in any state. */
+    async openedAs(
+      deviceId: string,
+      instanceId: string,
+      opening: string,
+    ): Promise<readonly { readonly session: Session; readonly isThis: boolean }[]> {
       const rows = await db
         .selectFrom('sessions')
         .selectAll()
@@ -53,7 +58,9 @@ export function sessionReader({ db }: Sql): SessionReader {
         .execute()
       return rows.map((row) => ({ session: sessionOf(row), isThis: row.opening === opening }))
     },
-    async keptBy(deviceId) {
+    async keptBy(
+      deviceId: string,
+    ): Promise<readonly { readonly session: Session; readonly wanted: SessionCommand['command'] | null }[]> {
       const rows = await db
         .selectFrom('sessions')
         .selectAll()
@@ -63,7 +70,8 @@ export function sessionReader({ db }: Sql): SessionReader {
         .execute()
       return rows.map((row) => ({ session: sessionOf(row), wanted: row.wanted as SessionCommand['command'] | null }))
     },
-    async renewedBy(until, limit) {
+    /** Cloud sessions automatically charged up to the instant, earliest first. */
+    async renewedBy(until: number, limit: number): Promise<readonly Session[]> {
       const rows = await db
         .selectFrom('sessions')
         .selectAll()
@@ -74,7 +82,7 @@ export function sessionReader({ db }: Sql): SessionReader {
         .execute()
       return rows.map(sessionOf).filter(({ charge }) => charge !== null && charge.until <= until)
     },
-    async holds(instanceId, lineItemId) {
+    async holds(instanceId: string, lineItemId: string): Promise<boolean> {
       const row = await db
         .selectFrom('session_line_items')
         .select('session_id')
@@ -87,7 +95,7 @@ export function sessionReader({ db }: Sql): SessionReader {
   }
 }
 
-export function sessionTransaction(sql: Sql): Transaction['sessions'] {
+export function sessionTransaction(sql: Sql) {
   const { db, lockRows } = sql
   const hold = async (session: Session): Promise<void> => {
     await db.deleteFrom('session_line_items').where('session_id', '=', session.id).execute()
@@ -102,7 +110,8 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
   }
   return {
     ...sessionReader(sql),
-    async insert(session, opening = null) {
+    /** @param opening the device's id for opening its agent's own session; null or absent: another session */
+    async insert(session: Session, opening: string | null = null): Promise<void> {
       await db
         .insertInto('sessions')
         .values({
@@ -118,12 +127,13 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
         .execute()
       await hold(session)
     },
-    async lock(id) {
+    async lock(id: string): Promise<Session | undefined> {
       const query = db.selectFrom('sessions').selectAll().where('id', '=', id)
       const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
       return row === undefined ? undefined : sessionOf(row)
     },
-    async lockDue(now) {
+    /** Locks the earliest due session, skipping those locked by others. */
+    async lockDue(now: number): Promise<Session | undefined> {
       const query = db
         .selectFrom('sessions')
         .selectAll()
@@ -133,14 +143,15 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
       const row = await (lockRows ? query.forNoKeyUpdate().skipLocked() : query).executeTakeFirst()
       return row === undefined ? undefined : sessionOf(row)
     },
-    async save(session) {
+    /** All but id, instance, device, keeper and creation. */
+    async save(session: Session): Promise<void> {
       await db.updateTable('sessions').set(columnsOf(session)).where('id', '=', session.id).execute()
       await hold(session)
     },
-    async want(id, command) {
+    async want(id: string, command: SessionCommand['command']): Promise<void> {
       await db.updateTable('sessions').set({ wanted: command }).where('id', '=', id).execute()
     },
-    async remove(id) {
+    async remove(id: string): Promise<void> {
       await db.deleteFrom('session_line_items').where('session_id', '=', id).execute()
       await db.deleteFrom('sessions').where('id', '=', id).execute()
     },

@@ -1,34 +1,35 @@
+import type { ClockRecord } from '../records.ts'
 import { sql as expression } from 'kysely'
-import type { SweepReader, Transaction } from '../store.ts'
 import type { Sql } from './sql.ts'
 
-export function sweepReader({ db }: Sql): SweepReader {
+export function sweepReader({ db }: Sql) {
   return {
-    async clockRecord() {
+    async clockRecord(): Promise<ClockRecord | undefined> {
       const row = await db.selectFrom('clock_record').selectAll().executeTakeFirst()
       return row === undefined
         ? undefined
         : { at: Number(row.at), sinceBoot: Number(row.since_boot), bootId: row.boot_id }
     },
-    async settlementConfirmed() {
+    async settlementConfirmed(): Promise<number | null> {
       const row = await db.selectFrom('settlement_confirmed').select('quiet_before').executeTakeFirst()
       return row === undefined ? null : Number(row.quiet_before)
     },
   }
 }
 
-export function sweepTransaction(sql: Sql): Transaction['sweeps'] {
+export function sweepTransaction(sql: Sql) {
   const { db, lockRows } = sql
   return {
     ...sweepReader(sql),
-    async databaseTime() {
+    /** The database's clock, POSIX ms; null: it is this process's clock. */
+    async databaseTime(): Promise<number | null> {
       // SQLite uses this process's clock.
       if (!lockRows) return null
       const { rows } = await expression<{ at: bigint }>`
         SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT) AS at`.execute(db)
       return rows[0] === undefined ? null : Number(rows[0].at)
     },
-    async noteClock({ at, sinceBoot, bootId }) {
+    async noteClock({ at, sinceBoot, bootId }: ClockRecord): Promise<void> {
       const columns = { at: BigInt(at), since_boot: BigInt(sinceBoot), boot_id: bootId }
       await db
         .insertInto('clock_record')
@@ -36,7 +37,8 @@ export function sweepTransaction(sql: Sql): Transaction['sweeps'] {
         .onConflict((conflict) => conflict.column('slot').doUpdateSet(columns))
         .execute()
     },
-    async confirmSettlement(quietBefore) {
+    /** Permits settling any number of epochs inactive since before the instant. */
+    async confirmSettlement(quietBefore: number): Promise<void> {
       const columns = { quiet_before: BigInt(quietBefore) }
       await db
         .insertInto('settlement_confirmed')

@@ -1,33 +1,34 @@
 import type { SessionState } from '../../../core/sessions/session.ts'
-import { ROWS_COUNTED_MAX, type TotalsReader } from '../../accounts/totals.ts'
+import type { Totals } from '../records.ts'
 import type { Sql } from './sql.ts'
 
-export function totalsReader({ db }: Sql): TotalsReader {
-  return {
-    async totals() {
-      const sessions = await db
-        .selectFrom(db.selectFrom('sessions').select('state').limit(ROWS_COUNTED_MAX).as('some'))
-        .select(({ fn }) => ['state', fn.countAll<bigint>().as('number')])
-        .groupBy('state')
-        .execute()
-      const outbox = await db
-        .selectFrom(db.selectFrom('outbox').select('id').limit(ROWS_COUNTED_MAX).as('some'))
-        .select(({ fn }) => fn.countAll<bigint>().as('number'))
-        .executeTakeFirstOrThrow()
-      // Line items only: actions and limits count the same tokens again. The id range uses the primary key index.
-      const accounts = await db
-        .selectFrom('accounts')
-        .select('granted_out')
-        .where('id', '>=', 'line/')
-        .where('id', '<', 'line0')
-        .where('granted_out', '>', 0n)
-        .limit(ROWS_COUNTED_MAX)
-        .execute()
-      return {
-        sessions: new Map(sessions.map(({ state, number }) => [state as SessionState, Number(number)])),
-        outbox: Number(outbox.number),
-        grantedOut: accounts.reduce((sum, account) => sum + account.granted_out, 0n),
-      }
-    },
+/** A total of this size means "this many or more": it bounds the cost. */
+const ROWS_COUNTED_MAX = 100_000
+
+export function totalsOf({ db }: Sql) {
+  return async (): Promise<Totals> => {
+    const sessions = await db
+      .selectFrom(db.selectFrom('sessions').select('state').limit(ROWS_COUNTED_MAX).as('some'))
+      .select(({ fn }) => ['state', fn.countAll<bigint>().as('number')])
+      .groupBy('state')
+      .execute()
+    const outbox = await db
+      .selectFrom(db.selectFrom('outbox').select('id').limit(ROWS_COUNTED_MAX).as('some'))
+      .select(({ fn }) => fn.countAll<bigint>().as('number'))
+      .executeTakeFirstOrThrow()
+    // Line items only: actions and limits count the same tokens again. The id range uses the primary key index.
+    const accounts = await db
+      .selectFrom('accounts')
+      .select('granted_out')
+      .where('id', '>=', 'line/')
+      .where('id', '<', 'line0')
+      .where('granted_out', '>', 0n)
+      .limit(ROWS_COUNTED_MAX)
+      .execute()
+    return {
+      sessions: new Map(sessions.map(({ state, number }) => [state as SessionState, Number(number)])),
+      outbox: Number(outbox.number),
+      grantedOut: accounts.reduce((sum, account) => sum + account.granted_out, 0n),
+    }
   }
 }

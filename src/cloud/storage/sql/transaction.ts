@@ -1,10 +1,29 @@
-import type { Reader, Transaction } from '../store.ts'
 import { accountReader, accountTransaction } from './accounts.ts'
 import { actionReader, actionTransaction } from './actions.ts'
 import { conditionReader, conditionTransaction } from './conditions.ts'
 import { configurationReader, configurationTransaction } from './configuration.ts'
 import { consumptionLimitReader, consumptionLimitTransaction } from './consumption-limits.ts'
-import { edgeReader, edgeTransaction } from './edge.ts'
+import { cloudReserveReader, cloudReserveTransaction } from './edge-cloud-reserves.ts'
+import { auditReader, auditTransaction } from './edge-audit.ts'
+import { deviceReader, deviceTransaction, enrollmentReader, enrollmentTransaction } from './edge-devices.ts'
+import { deviceAccountReader, deviceAccountTransaction, poolsOf } from './edge-accounts.ts'
+import { epochReader, epochTransaction } from './edge-epochs.ts'
+import { offlinePolicyReader, offlinePolicyTransaction } from './edge-offline-policies.ts'
+import { policyDocumentReader, policyDocumentTransaction } from './edge-policy-documents.ts'
+import {
+  entryReader,
+  entryTransaction,
+  evidenceReader,
+  evidenceTransaction,
+  segmentReader,
+  segmentTransaction,
+} from './edge-segments.ts'
+import { signingKeyReader, signingKeyTransaction } from './edge-signing-key.ts'
+import { recoveryReader, recoveryTransaction } from './edge-recoveries.ts'
+import { sessionCommandTransaction } from './edge-session-commands.ts'
+import { shortageReader, shortageTransaction } from './edge-shortages.ts'
+import { salesMarkReader, salesMarkTransaction } from './sales-marks.ts'
+
 import { instanceReader, instanceTransaction } from './instances.ts'
 import { keyReader, keyTransaction } from './keys.ts'
 import { lineItemReader, lineItemTransaction } from './line-items.ts'
@@ -14,10 +33,10 @@ import { rateTableReader, rateTableTransaction } from './rate-tables.ts'
 import { sessionReader, sessionTransaction } from './sessions.ts'
 import type { Sql } from './sql.ts'
 import { sweepReader, sweepTransaction } from './sweeps.ts'
-import { totalsReader } from './totals.ts'
+import { totalsOf } from './totals.ts'
 import { usageReader, usageTransaction } from './usage.ts'
 
-export function readerOf(sql: Sql): Reader {
+export function readerOf(sql: Sql) {
   return {
     instances: instanceReader(sql),
     lineItems: lineItemReader(sql),
@@ -31,21 +50,34 @@ export function readerOf(sql: Sql): Reader {
     usage: usageReader(sql),
     policyRevisions: policyRevisionReader(sql),
     sessions: sessionReader(sql),
-    edge: edgeReader(sql),
+    edge: {
+      devices: deviceReader(sql),
+      enrollments: enrollmentReader(sql),
+      epochs: epochReader(sql),
+      segments: segmentReader(sql),
+      evidence: evidenceReader(sql),
+      entries: entryReader(sql),
+      deviceAccounts: deviceAccountReader(sql),
+      shortages: shortageReader(sql),
+      recoveries: recoveryReader(sql),
+      salesMarks: salesMarkReader(sql),
+      pools: poolsOf(sql),
+      offlinePolicies: offlinePolicyReader(sql),
+      cloudReserves: cloudReserveReader(sql),
+      policyDocuments: policyDocumentReader(sql),
+      audit: auditReader(sql),
+      signingKey: signingKeyReader(sql),
+    },
     sweeps: sweepReader(sql),
-    totals: totalsReader(sql),
+    totals: totalsOf(sql),
   }
 }
 
 /** @param outboxWritten called when the transaction writes to the outbox */
-export async function runWork<T>(
-  sql: Sql,
-  work: (tx: Transaction) => Promise<T>,
-  outboxWritten: () => void,
-): Promise<T> {
+export function transactionOf(sql: Sql, outboxWritten: () => void) {
   const { accounts, lockAhead } = accountTransaction(sql)
   const { usage, write } = usageTransaction(sql)
-  const result = await work({
+  const tx = {
     instances: instanceTransaction(sql),
     lineItems: lineItemTransaction(sql),
     actions: actionTransaction(sql),
@@ -59,10 +91,39 @@ export async function runWork<T>(
     policyRevisions: policyRevisionTransaction(sql, lockAhead),
     sessions: sessionTransaction(sql),
     outbox: outboxTransaction(sql, outboxWritten),
-    edge: edgeTransaction(sql),
+    edge: {
+      devices: deviceTransaction(sql),
+      enrollments: enrollmentTransaction(sql),
+      epochs: epochTransaction(sql),
+      segments: segmentTransaction(sql),
+      evidence: evidenceTransaction(sql),
+      entries: entryTransaction(sql),
+      deviceAccounts: deviceAccountTransaction(sql),
+      shortages: shortageTransaction(sql),
+      sessionCommands: sessionCommandTransaction(sql),
+      recoveries: recoveryTransaction(sql),
+      salesMarks: salesMarkTransaction(sql),
+      pools: poolsOf(sql),
+      offlinePolicies: offlinePolicyTransaction(sql),
+      cloudReserves: cloudReserveTransaction(sql),
+      policyDocuments: policyDocumentTransaction(sql),
+      audit: auditTransaction(sql),
+      signingKey: signingKeyTransaction(sql),
+    },
     sweeps: sweepTransaction(sql),
-    totals: totalsReader(sql),
-  })
+    totals: totalsOf(sql),
+  }
+  return { tx, write }
+}
+
+/** @param outboxWritten called when the transaction writes to the outbox */
+export async function runWork<T>(
+  sql: Sql,
+  work: (tx: ReturnType<typeof transactionOf>['tx']) => Promise<T>,
+  outboxWritten: () => void,
+): Promise<T> {
+  const { tx, write } = transactionOf(sql, outboxWritten)
+  const result = await work(tx)
   await write()
   return result
 }

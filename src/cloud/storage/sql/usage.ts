@@ -1,13 +1,13 @@
 import { type CompiledQuery, sql as statement } from 'kysely'
 import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
-import type { UsageOperation, UsageRecord, UsageSource } from '../records.ts'
-import type { Transaction, UsageReader } from '../store.ts'
+import type { UsageOperation, UsageRecord, UsageSource, UsageRange, NumberedUsage } from '../records.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
-export function usageReader({ db }: Sql): UsageReader {
+export function usageReader({ db }: Sql) {
   return {
-    async range({ after, upTo, instanceId, from, to, limit }) {
+    /** Oldest first. */
+    async range({ after, upTo, instanceId, from, to, limit }: UsageRange): Promise<readonly NumberedUsage[]> {
       let query = db.selectFrom('usage').selectAll().where('seq', '>', after).where('seq', '<=', upTo)
       if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
       if (from !== null) query = query.where('usage_time', '>=', BigInt(from))
@@ -15,7 +15,8 @@ export function usageReader({ db }: Sql): UsageReader {
       const rows = await query.orderBy('seq').limit(limit).execute()
       return rows.map((row) => ({ position: row.seq, record: usageOf(row) }))
     },
-    async backupEnd(position) {
+    /** End of the backup that lost the record at this position; null: not lost. */
+    async backupEnd(position: bigint): Promise<bigint | null> {
       const row = await db
         .selectFrom('forgotten_usage')
         .select('backup_end')
@@ -24,7 +25,18 @@ export function usageReader({ db }: Sql): UsageReader {
         .executeTakeFirst()
       return row?.backup_end ?? null
     },
-    async list({ instanceId, correlationId, before, limit }) {
+    /** Newest first; `before` is the previous response's `next`. */
+    async list({
+      instanceId,
+      correlationId,
+      before,
+      limit,
+    }: {
+      readonly instanceId?: string
+      readonly correlationId?: string
+      readonly before?: bigint
+      readonly limit: number
+    }): Promise<{ readonly records: readonly UsageRecord[]; readonly next: bigint | null }> {
       let query = db.selectFrom('usage').selectAll()
       if (instanceId !== undefined) query = query.where('instance_id', '=', instanceId)
       if (correlationId !== undefined) query = query.where('correlation_id', '=', correlationId)
@@ -43,10 +55,7 @@ export function usageReader({ db }: Sql): UsageReader {
  * @returns the accessor, and a function that writes the appended records: the transaction's last step, after all other
  * locks
  */
-export function usageTransaction(sql: Sql): {
-  readonly usage: Transaction['usage']
-  readonly write: () => Promise<void>
-} {
+export function usageTransaction(sql: Sql) {
   const { db } = sql
   const appended: UsageRecord[] = []
   const settled = async (): Promise<bigint> => {
@@ -61,10 +70,15 @@ export function usageTransaction(sql: Sql): {
     const [record, gap] = [newest?.seq ?? 0n, passed.position ?? 0n]
     return record > gap ? record : gap
   }
-  const usage: Transaction['usage'] = {
+  const usage = {
     ...usageReader(sql),
+    /** All later records will have higher positions. 0: no records. */
     settled,
-    async passForgotten(position) {
+    /**
+     * After a restore: new records get positions above `position`; positions from the backup's end up to it are marked
+     * as lost.
+     */
+    async passForgotten(position: bigint): Promise<void> {
       const end = await settled()
       if (position <= end) return
       await db.insertInto('forgotten_usage').values({ backup_end: end, gone_on_after: position }).execute()
@@ -78,13 +92,14 @@ export function usageTransaction(sql: Sql): {
         await statement`INSERT INTO sqlite_sequence (name, seq) VALUES ('usage', ${position})`.execute(db)
       }
     },
-    async append(records) {
+    /** Written at the end of the transaction, which cannot read them. */
+    async append(records: readonly UsageRecord[]): Promise<void> {
       appended.push(...records)
     },
   }
   return {
     usage,
-    async write() {
+    async write(): Promise<void> {
       for (let at = 0; at < appended.length;) {
         const count = largestPart(appended.length - at)
         const parameters = appended.slice(at, at + count).flatMap((record) => Object.values(rowOf(record)))

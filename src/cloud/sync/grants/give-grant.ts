@@ -8,7 +8,6 @@ import { type Need, type TopUpRequest, available, sumPostings } from '../../../c
 import type { Grant } from '../../../protocol/edge/sync.ts'
 import { freeForDevices } from '../../accounts/pool.ts'
 import type { Pool } from '../../storage/records.ts'
-import type { Transaction } from '../../storage/store.ts'
 import {
   type RequestedAccount,
   type Grantable,
@@ -36,7 +35,7 @@ import {
   returnableOf,
   spareFor,
 } from './rebalance.ts'
-import type { EdgeTransaction } from '../../storage/device-store.ts'
+import type { Transaction } from '../../storage/store.ts'
 import type { MergeContext } from '../merge-context.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
 
@@ -72,8 +71,8 @@ export interface GrantContext {
   readonly tx: ShortageTransaction & {
     readonly accounts: Pick<Transaction['accounts'], 'save'>
     readonly edge: {
-      readonly devices: Pick<EdgeTransaction['devices'], 'countLive'>
-      readonly deviceAccounts: Pick<EdgeTransaction['deviceAccounts'], 'save'>
+      readonly devices: Pick<Transaction['edge']['devices'], 'countLive'>
+      readonly deviceAccounts: Pick<Transaction['edge']['deviceAccounts'], 'save'>
     }
   }
   readonly device: Pick<Device, 'id'>

@@ -10,7 +10,6 @@ import { RELEASES_MAX } from '../../../protocol/edge/sync.ts'
 import { free } from '../../accounts/pool.ts'
 import type { ChangeNotification, Pool } from '../../storage/records.ts'
 import type { Transaction } from '../../storage/store.ts'
-import type { EdgeTransaction } from '../../storage/device-store.ts'
 import { RECALLS_NOTIFIED_MAX } from '../../devices/limits.ts'
 import type { AccountMove } from '../../accounts/move-pools.ts'
 import type { Recall, Returnable, Shortage } from '../../storage/device-records.ts'
@@ -34,8 +33,8 @@ type Terms = Pick<EdgeTerms, 'syncEveryMs'>
 export interface ShortageTransaction {
   readonly outbox: Pick<Transaction['outbox'], 'append'>
   readonly edge: {
-    readonly shortages: Pick<EdgeTransaction['shortages'], 'of' | 'save'>
-    readonly deviceAccounts: Pick<EdgeTransaction['deviceAccounts'], 'availableOfOthers' | 'returnable'>
+    readonly shortages: Pick<Transaction['edge']['shortages'], 'of' | 'save'>
+    readonly deviceAccounts: Pick<Transaction['edge']['deviceAccounts'], 'availableOfOthers' | 'returnable'>
   }
 }
 
