@@ -10,8 +10,7 @@ import Fastify, {
 import { CodedError } from '../../protocol/errors.ts'
 import { answerError, rawRefusal } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
-import { parseBody } from './json.ts'
-import { PathMethods } from './path-methods.ts'
+import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../protocol/parse-json.ts'
 
 export interface ServerOptions {
   /** Bytes. */
@@ -141,4 +140,46 @@ function answerUnrouted(
   if (method === 'OPTIONS') return reply.code(204).send()
   answerError(new CodedError('METHOD_NOT_ALLOWED', `This path does not support ${method}.`), request, reply)
   return reply
+}
+
+/** Checks UTF-8 and nesting depth before any recursive code runs. @throws CodedError BAD_JSON; BAD_REQUEST if nested too deeply */
+function parseBody(bytes: Buffer): unknown {
+  const text = jsonText(bytes)
+  if (text === undefined) throw new CodedError('BAD_JSON', 'The body is not valid UTF-8.')
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch (cause) {
+    throw new CodedError('BAD_JSON', 'The body is not well-formed JSON.', { cause })
+  }
+  if (isTooDeep(text, value)) {
+    throw new CodedError('BAD_REQUEST', `body: is nested deeper than ${JSON_DEPTH_MAX} levels`)
+  }
+  return value
+}
+
+/** Methods by path, to distinguish a wrong method from a wrong path. */
+class PathMethods {
+  readonly #patterns: { readonly parts: readonly string[]; readonly methods: readonly string[] }[] = []
+
+  /** @param pattern of a route; a segment with a leading colon matches any text */
+  add(pattern: string, methods: readonly string[]): void {
+    this.#patterns.push({ parts: partsOf(pattern), methods })
+  }
+
+  /** @param target of a request, including the query. Returns sorted methods. */
+  at(target: string): readonly string[] {
+    const parts = partsOf(target.replace(/[?#].*$/s, ''))
+    const fitting = this.#patterns.filter(
+      (pattern) =>
+        pattern.parts.length === parts.length &&
+        pattern.parts.every((part, index) => (part.startsWith(':') ? parts[index] !== '' : part === parts[index])),
+    )
+    return [...new Set(fitting.flatMap(({ methods }) => methods))].sort()
+  }
+}
+
+/** Ignores a trailing slash. */
+function partsOf(path: string): readonly string[] {
+  return path.replace(/\/$/, '').split('/')
 }

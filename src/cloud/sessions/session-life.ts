@@ -18,7 +18,7 @@ import {
   unused,
 } from '../../core/sessions/session.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { requireNotSuspended } from '../devices/require-not-suspended.ts'
+import { requireNotSuspended } from '../devices/require-trusted.ts'
 import { chargeIntervalMs } from '../service-api/change-configuration.ts'
 import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
 import { decideOverPools, refundPools } from '../accounts/decide-over-pools.ts'

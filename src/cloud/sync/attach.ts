@@ -8,11 +8,10 @@ import { CodedError } from '../../protocol/errors.ts'
 import { CHAIN_START, signDocument } from '../../protocol/signing.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import type { KeyRing } from '../devices/key-ring.ts'
-import { requireNotSuspended } from '../devices/require-not-suspended.ts'
+import { requireNotSuspended, requireTrusted } from '../devices/require-trusted.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import type { Device, FenceReason, Epoch, Moment } from '../storage/device-records.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from '../devices/terms.ts'
-import { requireTrusted } from '../devices/require-trusted.ts'
 
 export interface Attach {
   readonly store: Pick<Store, 'transaction'>

@@ -4,11 +4,11 @@ import {
   accessResponse,
   accessResponses,
   requestOf,
+  type AccessRequestBody,
 } from '../../../protocol/service/access-request.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
 import { type Operation, inInstance, serviceOperation, ALL_KEYS } from '../operation.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
-import { metaDataOf } from './meta-data.ts'
 
 export function accessRequestOperations(batcher: AccessBatcher, newId: () => string): readonly Operation[] {
   return [
@@ -41,4 +41,8 @@ export function accessRequestOperations(batcher: AccessBatcher, newId: () => str
       },
     }),
   ]
+}
+
+export function metaDataOf({ requestedItems }: Pick<AccessRequestBody, 'requestedItems'>): readonly (string | null)[] {
+  return requestedItems.map(({ metaData }) => (metaData === undefined ? null : JSON.stringify(metaData)))
 }

@@ -33,7 +33,7 @@ import {
 import { type Call, type Operation, serviceOperation, ALL_KEYS } from '../operation.ts'
 import { requireInstanceOf } from '../serve.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
-import { metaDataOf } from './meta-data.ts'
+import { metaDataOf } from './access-request.ts'
 
 const place = { areas: ['api', 'floating/api'], principals: ALL_KEYS } as const
 

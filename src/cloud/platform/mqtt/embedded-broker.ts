@@ -3,14 +3,14 @@
  * process publishes: several nodes need an external broker.
  */
 import { type Server, type Socket, createServer } from 'node:net'
-import { Duplex } from 'node:stream'
+import { Duplex, Transform, type TransformCallback } from 'node:stream'
 import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type Client } from 'aedes'
 import { CodedError } from '../../../protocol/errors.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { Broker } from '../../devices/publish-notifications.ts'
 import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
-import { PacketLimit } from './packet-limit.ts'
+import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
 
 export interface EmbeddedBrokerOptions {
   readonly host: string
@@ -159,4 +159,18 @@ async function listen(server: Server, { host, port }: EmbeddedBrokerOptions): Pr
   const address = server.address()
   if (address === null || typeof address === 'string') throw new Error('invariant: a TCP server has a port')
   return address.port
+}
+
+export class PacketLimit extends Transform {
+  readonly #meter: PacketMeter
+
+  constructor(bytesMax: number) {
+    super()
+    this.#meter = new PacketMeter(bytesMax)
+  }
+
+  override _transform(chunk: Buffer, _encoding: BufferEncoding, done: TransformCallback): void {
+    if (this.#meter.take(chunk)) done(null, chunk)
+    else done(new Error('an MQTT packet is larger than the limit'))
+  }
 }

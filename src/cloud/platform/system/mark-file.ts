@@ -18,6 +18,7 @@ import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from '../../sync/recovery/mark-file.ts'
+import { readBootId } from './time.ts'
 
 /** Size of a disk sector. */
 const SLOT_BYTES = 512
@@ -137,12 +138,4 @@ function slotsIn(bytes: Buffer): readonly string[] | 'DAMAGED' {
 
 function checksum(text: string): string {
   return crc32(text).toString(16).padStart(8, '0')
-}
-
-function readBootId(): string | null {
-  try {
-    return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
-  } catch {
-    return null
-  }
 }

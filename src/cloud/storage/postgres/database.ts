@@ -2,10 +2,9 @@
 import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
-import type { DatabaseAddress } from './address.ts'
+import { type DatabaseAddress, connectionOptions } from './pool.ts'
 import { NotConnected, coded } from './failures.ts'
 import { type Limits, SERVER_VERSION_MIN } from './limits.ts'
-import { connectionOptions } from './pool.ts'
 import { ADVISORY_CLASS } from './rule-locks.ts'
 
 export function migrations(folder = new URL('./migrations/', import.meta.url)): readonly Migration[] {

@@ -19,8 +19,7 @@ import {
   UpdateQueryNode,
 } from 'kysely'
 import type pg from 'pg'
-import type { Sql } from '../sql/sql.ts'
-import { requireStorable } from '../sql/storable.ts'
+import { type Sql, requireStorable } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { CommitUnanswered, ConnectionLost, NotConnected, endsConnection, isStalePlan, messageOf } from './failures.ts'
 import type { Limits } from './limits.ts'

@@ -1,6 +1,6 @@
 /** Classifies database failures: rerun the transaction, or report a code. The only place that decides about reruns. */
 import pg from 'pg'
-import { WouldWait } from '../sql/would-wait.ts'
+import { WouldWait } from '../sql/sql.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 /** The connection was lost before COMMIT: nothing has changed. */

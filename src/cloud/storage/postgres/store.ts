@@ -9,12 +9,11 @@ import type { Store } from '../store.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
-import { databaseAddress } from './address.ts'
+import { databaseAddress, type Pool, openPool } from './pool.ts'
 import { prepareDatabase } from './database.ts'
 import { PoolDialect, aheadOn } from './dialect.ts'
 import { CommitUnanswered, ConnectionLost, coded, isWorthAnotherRun } from './failures.ts'
 import { LIMITS, type Limits } from './limits.ts'
-import { type Pool, openPool } from './pool.ts'
 import { ruleLocks } from './rule-locks.ts'
 
 export interface PostgresStoreOptions {

@@ -4,9 +4,8 @@ import { sql as statement } from 'kysely'
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { newPool } from '../../accounts/pool.ts'
 import type { Pool } from '../records.ts'
-import { type Sql, chunks } from './sql.ts'
+import { type Sql, chunks, WouldWait, isLockNotAvailable } from './sql.ts'
 import type { Row } from './tables.ts'
-import { WouldWait, isLockNotAvailable } from './would-wait.ts'
 
 export function accountReader(sql: Sql) {
   return {

@@ -1,6 +1,7 @@
 /** Context of all queries: Kysely inside one transaction, and the locking features of the database. */
 import type { Compilable, Kysely } from 'kysely'
 import type { Tables } from './tables.ts'
+import { CodedError } from '../../../protocol/errors.ts'
 
 export interface Sql {
   readonly db: Kysely<Tables>
@@ -47,4 +48,27 @@ export function toBigint(value: number | null): bigint | null {
 
 export function toNumber(value: bigint | null): number | null {
   return value === null ? null : Number(value)
+}
+
+/** @throws CodedError BAD_REQUEST */
+export function requireStorable(parameters: readonly unknown[]): void {
+  for (const value of parameters) {
+    if (typeof value === 'bigint' && BigInt.asIntN(64, value) !== value) {
+      throw new CodedError('BAD_REQUEST', 'The request leads to an amount that is larger than any counter can hold.')
+    }
+  }
+}
+
+/** A row earlier in the lock sequence is in use. Waiting could deadlock: the transaction restarts. */
+export class WouldWait extends Error {
+  constructor(cause: unknown) {
+    super('a row out of order is in use', { cause })
+  }
+}
+
+/** SQLSTATE of NOWAIT when it would have to wait. */
+const LOCK_NOT_AVAILABLE = '55P03'
+
+export function isLockNotAvailable(error: unknown): boolean {
+  return error instanceof Error && (error as { readonly code?: unknown }).code === LOCK_NOT_AVAILABLE
 }

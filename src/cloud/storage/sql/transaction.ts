@@ -3,13 +3,22 @@ import { actionReader, actionTransaction } from './actions.ts'
 import { conditionReader, conditionTransaction } from './conditions.ts'
 import { configurationReader, configurationTransaction } from './configuration.ts'
 import { consumptionLimitReader, consumptionLimitTransaction } from './consumption-limits.ts'
-import { cloudReserveReader, cloudReserveTransaction } from './edge-cloud-reserves.ts'
+import {
+  cloudReserveReader,
+  cloudReserveTransaction,
+  offlinePolicyReader,
+  offlinePolicyTransaction,
+} from './edge-line-items.ts'
 import { auditReader, auditTransaction } from './edge-audit.ts'
 import { deviceReader, deviceTransaction, enrollmentReader, enrollmentTransaction } from './edge-devices.ts'
 import { deviceAccountReader, deviceAccountTransaction, poolsOf } from './edge-accounts.ts'
 import { epochReader, epochTransaction } from './edge-epochs.ts'
-import { offlinePolicyReader, offlinePolicyTransaction } from './edge-offline-policies.ts'
-import { policyDocumentReader, policyDocumentTransaction } from './edge-policy-documents.ts'
+import {
+  policyDocumentReader,
+  policyDocumentTransaction,
+  policyRevisionReader,
+  policyRevisionTransaction,
+} from './policy-revisions.ts'
 import {
   entryReader,
   entryTransaction,
@@ -18,19 +27,15 @@ import {
   segmentReader,
   segmentTransaction,
 } from './edge-segments.ts'
-import { signingKeyReader, signingKeyTransaction } from './edge-signing-key.ts'
+import { signingKeyReader, signingKeyTransaction, keyReader, keyTransaction } from './keys.ts'
 import { recoveryReader, recoveryTransaction } from './edge-recoveries.ts'
-import { sessionCommandTransaction } from './edge-session-commands.ts'
+import { sessionCommandTransaction, sessionReader, sessionTransaction } from './sessions.ts'
 import { shortageReader, shortageTransaction } from './edge-shortages.ts'
 import { salesMarkReader, salesMarkTransaction } from './sales-marks.ts'
-
 import { instanceReader, instanceTransaction } from './instances.ts'
-import { keyReader, keyTransaction } from './keys.ts'
 import { lineItemReader, lineItemTransaction } from './line-items.ts'
 import { outboxTransaction } from './outbox.ts'
-import { policyRevisionReader, policyRevisionTransaction } from './policy-revisions.ts'
 import { rateTableReader, rateTableTransaction } from './rate-tables.ts'
-import { sessionReader, sessionTransaction } from './sessions.ts'
 import type { Sql } from './sql.ts'
 import { sweepReader, sweepTransaction } from './sweeps.ts'
 import { totalsOf } from './totals.ts'

@@ -8,7 +8,7 @@ import {
   SqliteDialect,
   SqliteDriver,
 } from 'kysely'
-import { requireStorable } from '../sql/storable.ts'
+import { requireStorable } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import type { Database } from './database.ts'
 

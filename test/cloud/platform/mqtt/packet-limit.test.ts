@@ -1,6 +1,6 @@
 import fc from '../../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
-import { PacketLimit } from '../../../../src/cloud/platform/mqtt/packet-limit.ts'
+import { PacketLimit } from '../../../../src/cloud/platform/mqtt/embedded-broker.ts'
 
 /** What comes out, and whether it was cut off. */
 async function pass(chunks: readonly Uint8Array[], bytesMax: number): Promise<{ bytes: Buffer; cut: boolean }> {

@@ -1,4 +1,4 @@
-import type { OfflinePolicyRecord } from '../device-records.ts'
+import type { OfflinePolicyRecord, CloudReserve } from '../device-records.ts'
 import type { Sql } from './sql.ts'
 
 export function offlinePolicyReader({ db }: Sql) {
@@ -30,6 +30,31 @@ export function offlinePolicyTransaction(sql: Sql) {
         .insertInto('offline_policies')
         .values({ instance_id: instanceId, line_item_id: lineItemId, ...columns })
         .onConflict((conflict) => conflict.columns(['instance_id', 'line_item_id']).doUpdateSet(columns))
+        .execute()
+    },
+  }
+}
+
+export function cloudReserveReader({ db }: Sql) {
+  return {
+    /** @param instanceId null: all instances */
+    async list(instanceId: string | null): Promise<readonly CloudReserve[]> {
+      let query = db.selectFrom('cloud_reserves').selectAll()
+      if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
+      const rows = await query.orderBy('instance_id').orderBy('line_item_id').execute()
+      return rows.map((row) => ({ instanceId: row.instance_id, lineItemId: row.line_item_id, tokens: row.tokens }))
+    },
+  }
+}
+
+export function cloudReserveTransaction(sql: Sql) {
+  return {
+    ...cloudReserveReader(sql),
+    async save({ instanceId, lineItemId, tokens }: CloudReserve): Promise<void> {
+      await sql.db
+        .insertInto('cloud_reserves')
+        .values({ instance_id: instanceId, line_item_id: lineItemId, tokens })
+        .onConflict((conflict) => conflict.columns(['instance_id', 'line_item_id']).doUpdateSet({ tokens }))
         .execute()
     },
   }

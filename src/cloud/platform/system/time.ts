@@ -1,0 +1,39 @@
+/** Time since boot, and process timers. */
+import { readFileSync } from 'node:fs'
+import { randomUUID } from 'node:crypto'
+import type { Clocks } from '../../runtime/clock-guard.ts'
+import type { Timers } from '../../runtime/run-repeatedly.ts'
+
+/** Includes suspend, which Node's monotonic clock excludes. Without /proc: the time since the process started. */
+export function bootClock(): Pick<Clocks, 'sinceBoot' | 'bootId'> {
+  const bootId = readBootId()
+  try {
+    uptime()
+    if (bootId !== null) return { bootId, sinceBoot: uptime }
+  } catch {
+    // As without a boot id.
+  }
+  return { bootId: randomUUID(), sinceBoot: () => Math.round(performance.now()) }
+}
+
+/** Null: unknown. */
+export function readBootId(): string | null {
+  try {
+    return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
+  } catch {
+    return null
+  }
+}
+
+function uptime(): number {
+  const ms = Math.round(Number.parseFloat(readFileSync('/proc/uptime', 'latin1')) * 1_000)
+  if (!Number.isSafeInteger(ms)) throw new Error('/proc/uptime does not begin with a number')
+  return ms
+}
+
+export const systemTimers: Timers = {
+  every(ms, call) {
+    const timer = setInterval(() => void call(), ms)
+    return () => clearInterval(timer)
+  },
+}
