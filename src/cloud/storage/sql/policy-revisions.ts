@@ -52,7 +52,7 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
      * Bumps each revision by one, or above `beyond`, after `lockAll`. `bumpedAt` and `listedAt` become `now` if that is
      * later.
      */
-    async raiseAll(now: number, beyond: number = 0): Promise<void> {
+    async raiseAll(now: number, beyond = 0): Promise<void> {
       const [at, least] = [BigInt(now), BigInt(beyond)]
       await db
         .updateTable('policy_revisions')

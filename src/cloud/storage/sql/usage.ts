@@ -99,7 +99,7 @@ export function usageTransaction(sql: Sql) {
   }
   return {
     usage,
-    async write(): Promise<void> {
+    write: async (): Promise<void> => {
       for (let at = 0; at < appended.length;) {
         const count = largestPart(appended.length - at)
         const parameters = appended.slice(at, at + count).flatMap((record) => Object.values(rowOf(record)))
