@@ -38,13 +38,7 @@ export const AREAS: readonly Area[] = [
         'ledger/commits',
         'ledger/reservations',
       ],
-      ...[
-        'ledger/recover-reservations',
-        'ledger/burn-rate',
-        'access/accounts-in-sight',
-        'ledger/counter-bytes',
-        'access/entry-text',
-      ],
+      ...['ledger/recover-reservations', 'ledger/burn-rate', 'access/accounts-in-sight', 'access/entry-text'],
     ),
     tests: tests(
       ...[

@@ -2,7 +2,7 @@
  * Ends the agent once and in order. A stop drains pending work. After a failure, the in-memory state can no longer be
  * trusted, so clients are disconnected at once. Everything is released before `ended` settles.
  */
-import { CodedError } from '../protocol/errors.ts'
+import { CodedError, messageOf } from '../protocol/errors.ts'
 
 export interface ShutdownSteps {
   /** Finishes and records pending work. */
@@ -79,5 +79,5 @@ export class Shutdown {
 function asCoded(error: unknown): CodedError {
   if (error instanceof CodedError) return error
   if (error instanceof Error && error.cause instanceof CodedError) return error.cause
-  return new CodedError('INTERNAL', error instanceof Error ? error.message : String(error), { cause: error })
+  return new CodedError('INTERNAL', messageOf(error), { cause: error })
 }

@@ -12,10 +12,8 @@ import {
 } from '../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
 import { uuidArgument } from './arguments.ts'
-import { columns } from './columns.ts'
+import { columns, jsonLine, writeLines } from './lines.ts'
 import type { Io } from './io.ts'
-import { jsonLine } from './json-line.ts'
-import { writeLines } from './lines.ts'
 
 interface OrderFlags extends AdministratorFlags {
   readonly json?: true

@@ -22,3 +22,20 @@ export function writeLines(output: Output, lines: readonly string[]): void {
 export function linesText(lines: readonly string[]): string {
   return lines.map((line) => `${harmless(line)}\n`).join('')
 }
+
+/** Formats rows as aligned columns. */
+export function columns(given: readonly (readonly string[])[]): readonly string[] {
+  const rows = given.map((row) => row.map(harmless))
+  const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? []
+  return rows.map((row) =>
+    row
+      .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+      .join('  ')
+      .trimEnd(),
+  )
+}
+
+/** One line of JSON. Micro-token amounts become integer strings; terminal control characters are escaped. */
+export function jsonLine(value: unknown): string {
+  return harmless(JSON.stringify(value, (_key, part: unknown) => (typeof part === 'bigint' ? String(part) : part)))
+}

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { closeSync, fchownSync, fsyncSync, openSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { LAST_BACKUP_FILE, type LastBackup } from '../protocol/local/last-backup.ts'
+import { messageOf } from '../protocol/errors.ts'
 
 /**
  * The file gets the owner of the directory. A failure does not affect the backup; it is only reported.
@@ -28,7 +29,7 @@ export function noteBackup(database: string, file: string, now: number): string 
     return null
   } catch (error) {
     rmSync(partial, { force: true })
-    const reason = error instanceof Error ? error.message : String(error)
+    const reason = messageOf(error)
     return `The backup is good, but its time could not be recorded in ${directory}: ${reason}. Status and doctor will not show this backup.`
   }
 }

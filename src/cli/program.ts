@@ -3,8 +3,7 @@
  * what is wrong. what to do`, with the exit code of the catalogue.
  */
 import { Command, CommanderError } from 'commander'
-import { CodedError, ERRORS } from '../protocol/errors.ts'
-import { takeDashedIds } from './dashed-ids.ts'
+import { CodedError, ERRORS, messageOf } from '../protocol/errors.ts'
 import type { Io, World } from './io.ts'
 import { softwareVersion } from './software-version.ts'
 import { writeLines } from './lines.ts'
@@ -116,11 +115,34 @@ function asCoded(error: unknown, called: Command): CodedError {
     const below = called.commands.map((each) => each.name()).join(', ')
     return new CodedError('USAGE', message === '(outputHelp)' ? `Specify a command: ${below}.` : message)
   }
-  return new CodedError('INTERNAL', error instanceof Error ? error.message : String(error), { cause: error })
+  return new CodedError('INTERNAL', messageOf(error), { cause: error })
 }
 
 function line({ code, message }: CodedError, called: Command): string {
   const sentence = /[.?!)]$/.test(message) ? message : `${message}.`
   const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : ERRORS[code].remedy
   return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ')
+}
+
+/**
+ * Key ids are thumbprints (RFC 7638: SHA-256 in base64url), so one in 64 begins with a dash. Commands treat such a word
+ * as an argument, not as an unknown option. Our options have no upper-case letters or digits, so no option is mistaken
+ * for one.
+ */
+function isDashedId(word: string): boolean {
+  return /^-[\w-]{42}$/.test(word) && /[A-Z0-9]/.test(word)
+}
+
+/** For commands without subcommands. Option values need no special treatment. */
+function takeDashedIds(command: Command): void {
+  const parse = command.parseOptions.bind(command)
+  command.parseOptions = (words) => {
+    const { operands, unknown } = parse(words)
+    // commander reports everything after the first unknown word as unknown, including arguments and `--`.
+    const end = unknown.includes('--') ? unknown.indexOf('--') : unknown.length
+    const before = unknown.slice(0, end)
+    const strange = before.filter((word) => word.startsWith('-') && !isDashedId(word))
+    if (strange.length > 0) return { operands, unknown: strange }
+    return { operands: [...operands, ...before, ...unknown.slice(end + 1)], unknown: [] }
+  }
 }

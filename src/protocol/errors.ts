@@ -738,6 +738,10 @@ export class CodedError extends Error {
   }
 }
 
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}
+
 /** Error body, unless the interface defines another shape. */
 export const errorBody = z.object({ message: z.string(), code: z.string() })
 

@@ -1,8 +1,6 @@
 // Names that applications, administrators and devices chose, on the terminal of a person who looks at them.
 import { describe, expect, it } from 'vitest'
-import { columns } from '../../src/cli/columns.ts'
-import { jsonLine } from '../../src/cli/json-line.ts'
-import { harmless } from '../../src/cli/lines.ts'
+import { columns, harmless, jsonLine } from '../../src/cli/lines.ts'
 import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
 import { agentStatus, instanceId } from './agent-status.ts'
 import { fakeService } from './fake-service.ts'

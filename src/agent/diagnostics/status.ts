@@ -1,14 +1,14 @@
 import { overdraftLeft } from '../../core/accounts/grant.ts'
 import type { LastBackup } from '../../protocol/local/last-backup.ts'
-import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { ReloadNotice } from '../../settings/reload.ts'
 import type { Clock } from '../runtime/clock.ts'
-import { conditionOf } from '../ledger/damaged-ledger.ts'
 import type { Journal, SalvageRecord } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import { SUSPENSION } from '../sync/step.ts'
 import type { Link } from '../sync/link.ts'
 import type { Wear } from './wear.ts'
+import type { AgentStatusWire } from '../../protocol/local/status.ts'
+import type { LinkLog } from '../sync/ports.ts'
 
 export interface StatusDeps {
   readonly version: string
@@ -126,4 +126,24 @@ export function statusOf({
       .toSorted((a, b) => a.since - b.since)
       .map(({ subject, code, message, since }) => ({ subject, code, message, since })),
   }
+}
+
+const REMEDY =
+  'Look for the cause (disk, power, another program). Keep the file while use that is not billed may be in it; the warning ends when it is moved away.'
+
+/** Reports ledgers that were put aside, at each start for as long as the file exists; the status shows them as well. */
+export function logDamaged(log: Pick<LinkLog, 'warn'>, salvages: readonly SalvageRecord[]): void {
+  for (const { at, file, why, salvagedEntries, lostEntries } of salvages) {
+    log.warn(
+      { code: 'DATABASE_CORRUPT', file, at, why, salvagedEntries, lostEntries, remedy: REMEDY },
+      'journal.db in the state directory could not be used as a ledger: it was put aside as the named file, and another one has taken its place',
+    )
+  }
+}
+
+function conditionOf(salvage: SalvageRecord): AgentStatusWire['conditions'][number] {
+  const { at, file, salvagedEntries, lostEntries } = salvage
+  const lost = lostEntries === null ? 'what else it held is not known' : `${lostEntries} could not be read`
+  const message = `The ledger was damaged and is kept as ${file}: ${salvagedEntries} undelivered entries were salvaged, ${lost}.`
+  return { subject: 'damaged ledger', code: 'DATABASE_CORRUPT', message, since: at }
 }

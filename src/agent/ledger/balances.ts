@@ -6,7 +6,6 @@ import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import type { AvailableBalance } from '../../core/rules/decision.ts'
 import { available } from '../../core/accounts/grant.ts'
-import { counterBytesMax } from './counter-bytes.ts'
 import type { AccountState, GrantedAccount } from './journal.ts'
 
 interface AccountBalance {
@@ -249,4 +248,12 @@ export class Balances {
 function lowMark(balance: AccountBalance): Micro {
   const left = available(balance)
   return left > 0n ? left / 4n : 0n
+}
+
+/**
+ * Upper bound of the JSON of an account's counters: the id, three numbers of up to 19 digits, and the names of the
+ * four.
+ */
+export function counterBytesMax(account: AccountId): number {
+  return Buffer.byteLength(JSON.stringify(account)) + 110
 }

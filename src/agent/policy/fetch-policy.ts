@@ -2,12 +2,13 @@
  * Fetches newer rules, checks them, stores them, and only then puts them in force. A refused document becomes a health
  * condition and does not end the round, so usage is still delivered.
  */
-import { CodedError } from '../../protocol/errors.ts'
-import { acceptPolicy } from './accept-policy.ts'
 import { learnKeys } from '../keys/learn-keys.ts'
 import { identityOf, type PolicyMemory } from '../sync/memory.ts'
 import { call, endsRound, type StepContext, type StepResult } from '../sync/step.ts'
 import { distinctKeys, Trust } from '../keys/trust.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { StoredPolicy } from '../ledger/journal.ts'
+import { acceptPolicy } from './accept-policy.ts'
 
 export async function fetchPolicy(context: StepContext, instanceId: string): Promise<StepResult> {
   const { cloud, memory, health, log, signal } = context
@@ -61,4 +62,33 @@ async function takeDocument(
   held.shown = false
   activePolicies.put(policy)
   log.info({ instanceId, revision }, 'policy in force')
+}
+
+/**
+ * Restores the rules in force after a restart. Each stored document is verified again, so a manipulated database has no
+ * effect.
+ */
+export async function restorePolicies(
+  { activePolicies, health, log, memory }: Pick<StepContext, 'activePolicies' | 'health' | 'log' | 'memory'>,
+  stored: readonly StoredPolicy[],
+): Promise<void> {
+  for (const { instanceId, revision, document, confirmedAt } of stored) {
+    const held = memory.policies.get(instanceId)
+    if (held === undefined) continue
+    try {
+      const policy = await acceptPolicy(memory.trust, document, instanceId, revision - 1)
+      held.applied = policy.document.revision
+      held.floor = policy.document.revision
+      held.signedBy = policy.signedBy
+      held.document = document
+      activePolicies.put(policy)
+      activePolicies.confirm({ time: confirmedAt, policies: [{ instanceId, revision }] })
+    } catch (error) {
+      if (!(error instanceof CodedError)) throw error
+      // Accept the same revision again, but no older one.
+      held.floor = revision - 1
+      health.raise(policySubject(instanceId), error)
+      log.warn({ instanceId, code: error.code, ...error.details }, error.message)
+    }
+  }
 }

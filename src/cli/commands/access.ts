@@ -3,11 +3,10 @@ import { Command } from 'commander'
 import { z } from 'zod'
 import { parseExactJson } from '../../client/exact-json.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
-import { agentClient, type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { onlyInstance } from '../only-instance.ts'
 import { writeLines } from '../lines.ts'
 
 interface AccessFlags extends SocketFlags {

@@ -11,13 +11,11 @@ import { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { collect, durationArgument, readFileArgument, uuidArgument } from '../arguments.ts'
-import { columns } from '../columns.ts'
+import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { addDeviceCommands, shortState, unreported } from '../device-commands.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
 import { type ListedDevice, parseDeviceList, provision } from '../provisioning.ts'
-import { writeLines } from '../lines.ts'
 
 interface EnrollmentFlags extends AdministratorFlags {
   readonly instance: readonly string[]

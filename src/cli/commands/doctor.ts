@@ -1,11 +1,10 @@
 import { Command } from 'commander'
-import { type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { type Examination, RESULT_EXIT, examine } from '../doctor/examine.ts'
 import { type Repair, repair } from '../doctor/fix.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
-import { writeLines } from '../lines.ts'
+import { jsonLine, writeLines } from '../lines.ts'
 
 interface DoctorFlags extends SocketFlags {
   readonly json?: true

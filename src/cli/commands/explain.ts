@@ -3,12 +3,9 @@ import { findInLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Explanation, type Check, explain } from '../../agent/diagnostics/explain.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { AGENT_DECISIONS_PATH, type KeptDecision, keptDecision } from '../../protocol/local/decision.ts'
-import { agentDatabase } from '../agent-database.ts'
-import { type SocketFlags, agentClient, withSocketFlag } from '../agent-socket.ts'
-import { columns } from '../columns.ts'
+import { agentClient, agentDatabase, type SocketFlags, withSocketFlag } from '../local-agent.ts'
+import { columns, jsonLine, writeLines } from '../lines.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
-import { writeLines } from '../lines.ts'
 
 interface ExplainFlags extends SocketFlags {
   readonly db?: string

@@ -5,10 +5,8 @@ import { keyDeleted, publicKeyPage, publicKeys } from '../../protocol/service/ke
 import { thumbprint } from '../../protocol/signing.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { readFileArgument } from '../arguments.ts'
-import { columns } from '../columns.ts'
+import { columns, jsonLine, writeLines } from '../lines.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
-import { writeLines } from '../lines.ts'
 
 interface KindFlags extends AdministratorFlags {
   readonly client?: true

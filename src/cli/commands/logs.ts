@@ -1,6 +1,6 @@
 import { Command, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
-import { type SocketFlags, agentClient, withSocketFlag } from '../agent-socket.ts'
+import { type SocketFlags, agentClient, withSocketFlag } from '../local-agent.ts'
 import { readFileArgument, wholeNumberArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { USUAL_UNIT, journalLines, readLine, readable, rememberedLines, splitLines } from '../log-lines.ts'

@@ -3,11 +3,9 @@ import { formatMicro } from '../../core/pricing/amount.ts'
 import { type RecoveryState, recoveryState } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { uuidArgument } from '../arguments.ts'
-import { columns } from '../columns.ts'
+import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
-import { writeLines } from '../lines.ts'
 
 interface RecoveryFlags extends AdministratorFlags {
   readonly json?: true

@@ -1,8 +1,8 @@
 import { Command } from 'commander'
 import { restoreLedger } from '../../agent/platform/sqlite/backup.ts'
-import { agentDatabase } from '../agent-database.ts'
+import { agentDatabase } from '../local-agent.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
+import { jsonLine } from '../lines.ts'
 
 interface RestoreFlags {
   readonly db?: string

@@ -5,10 +5,10 @@ import type { HttpClient } from '../../client/http.ts'
 import { CodedError, type ErrorCode, ERRORS } from '../../protocol/errors.ts'
 import { AGENT_ROTATE_KEY_PATH, keyRotation } from '../../protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
-import { agentClient, type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { agentClient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { durationArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
+import { jsonLine } from '../lines.ts'
 
 interface RotateKeyFlags extends SocketFlags {
   /** ms; false: do not wait. */

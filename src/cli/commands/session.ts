@@ -7,14 +7,11 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { type SocketFlags, agentClient, withSocketFlag } from '../agent-socket.ts'
+import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
-import { columns } from '../columns.ts'
+import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
-import { onlyInstance } from '../only-instance.ts'
-import { writeLines } from '../lines.ts'
 
 interface Flags extends SocketFlags {
   readonly json?: true

@@ -9,12 +9,10 @@ import { billed, available } from '../../core/accounts/grant.ts'
 import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
-import { agentClient, type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { agentClient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { durationArgument } from '../arguments.ts'
-import { columns } from '../columns.ts'
+import { columns, jsonLine, linesText, writeLines } from '../lines.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
-import { linesText, writeLines } from '../lines.ts'
 
 interface StatusFlags extends SocketFlags {
   readonly json?: true

@@ -1,7 +1,7 @@
 import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import { Command } from 'commander'
-import { type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
 import { contents } from '../support/contents.ts'

@@ -4,8 +4,7 @@ import { ERRORS } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
-import { writeLines } from '../lines.ts'
+import { jsonLine, writeLines } from '../lines.ts'
 
 interface Flags extends AdministratorFlags {
   readonly json?: true

@@ -4,12 +4,11 @@ import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Finding, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { CodedError, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import { type LedgerBundle, ledgerBundle } from '../../protocol/local/ledger-bundle.ts'
-import { agentDatabase } from '../agent-database.ts'
+import { agentDatabase } from '../local-agent.ts'
 import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
-import { jsonLine } from '../json-line.ts'
+import { jsonLine, writeLines } from '../lines.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
-import { writeLines } from '../lines.ts'
 
 interface VerifyFlags {
   readonly db?: string

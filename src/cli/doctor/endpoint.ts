@@ -3,6 +3,7 @@ import { lookup } from 'node:dns/promises'
 import { connect as connectPlain, isIP } from 'node:net'
 import { type PeerCertificate, type TLSSocket, connect as connectTls, getCACertificates } from 'node:tls'
 import type { EndpointObservation, Problem } from './observations.ts'
+import { messageOf } from '../../protocol/errors.ts'
 
 const PATIENCE_MS = 5_000
 
@@ -83,7 +84,7 @@ function certificateOf(socket: TLSSocket): EndpointObservation['certificate'] {
   const error: unknown = socket.authorizationError
   const validTo = Date.parse(shown.valid_to ?? '')
   return {
-    distrust: socket.authorized ? null : error instanceof Error ? error.message : String(error),
+    distrust: socket.authorized ? null : messageOf(error),
     subject: nameOf(shown.subject),
     issuer: nameOf(shown.issuer),
     validTo: Number.isNaN(validTo) ? null : validTo,

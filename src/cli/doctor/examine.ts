@@ -1,5 +1,6 @@
 import { CHECKS, type Finding } from './checks.ts'
 import type { Observations } from './observations.ts'
+import { messageOf } from '../../protocol/errors.ts'
 
 export interface Examined extends Finding {
   readonly name: string
@@ -19,7 +20,7 @@ export function examine(observations: Observations): Examination {
     try {
       return { name, ...run(observations) }
     } catch (error) {
-      const evidence = `the check failed: ${error instanceof Error ? error.message : String(error)}`
+      const evidence = `the check failed: ${messageOf(error)}`
       return {
         name,
         level: 'warn',

@@ -1,7 +1,6 @@
 // The counters of accounts in memory: what may be charged, given back, returned and granted, to the last micro-token.
 import { describe, expect, it } from 'vitest'
-import { Balances } from '../../../src/agent/ledger/balances.ts'
-import { counterBytesMax } from '../../../src/agent/ledger/counter-bytes.ts'
+import { Balances, counterBytesMax } from '../../../src/agent/ledger/balances.ts'
 import type { AccountState } from '../../../src/agent/ledger/journal.ts'
 import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
 import { accountState, grantedAccount } from '../harness.ts'

@@ -4,11 +4,12 @@
  */
 import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
 import { link, open, readFile, rename, stat, unlink } from 'node:fs/promises'
-import { dirname } from 'node:path'
+import { dirname, join } from 'node:path'
 import { importPKCS8 } from 'jose'
 import { CodedError } from '../../../protocol/errors.ts'
 import { publicJwk, thumbprint } from '../../../protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../keys/device-key.ts'
+import type { AgentSettings } from '../../settings.ts'
 
 const PRIVATE_MODE = 0o600
 
@@ -202,4 +203,15 @@ function errnoOf(error: unknown): string | undefined {
 
 function ignoreMissing(error: unknown): void {
   if (errnoOf(error) !== 'ENOENT') throw error
+}
+
+/** The key that the agent generates if none is provided. */
+export function ownKeyFile({ state }: Pick<AgentSettings, 'state'>): string {
+  return join(state.directory, 'device.key')
+}
+
+export function keyFilesOf({ state, device }: Pick<AgentSettings, 'state' | 'device'>): KeyFilesOptions {
+  if (device.keyFile !== null) return { path: device.keyFile, nextPath: device.nextKeyFile, create: false }
+  const path = ownKeyFile({ state })
+  return { path, nextPath: `${path}.next`, create: true }
 }

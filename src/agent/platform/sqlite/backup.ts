@@ -17,7 +17,7 @@ import {
 } from 'node:fs'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase } from './open-database.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
@@ -256,8 +256,4 @@ function atPlace<T>(work: () => T, coded: (cause: unknown) => CodedError): T {
   } catch (cause) {
     throw coded(cause)
   }
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
 }

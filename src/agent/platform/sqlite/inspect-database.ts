@@ -6,7 +6,7 @@ import { readdirSync } from 'node:fs'
 import { stat, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import Database from 'better-sqlite3'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unverifiedText } from '../../../protocol/signing.ts'
 import type { Identity, SalvageRecord } from '../../ledger/journal.ts'
 import { APPLICATION_ID } from './open-database.ts'
@@ -139,8 +139,4 @@ function salvagesOf(database: Database.Database): readonly SalvageRecord[] {
       'SELECT at, file, why, salvaged_entries AS salvagedEntries, lost_entries AS lostEntries FROM salvage ORDER BY at',
     )
     .all() as SalvageRecord[]
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
 }

@@ -3,7 +3,7 @@
  * process.
  */
 import Database from 'better-sqlite3'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import type { CallFailure, JournalAnswer, JournalCall } from './journal-calls.ts'
 import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
@@ -129,7 +129,7 @@ function isFull(error: unknown): boolean {
 
 function failureOf(error: unknown, path: string): CallFailure {
   if (error instanceof CodedError) return { code: error.code, message: error.message, details: error.details }
-  const message = error instanceof Error ? error.message : String(error)
+  const message = messageOf(error)
   if (!(error instanceof Database.SqliteError)) return { code: null, message, details: {} }
   const details = { path, sqlite: error.code }
   if (isSurelyUndone(error)) return { code: 'NOT_RECORDED', message: `${path}: ${message}`, details }

@@ -6,7 +6,7 @@
 import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
 
 /** "TgJ1", in the file header. */
 export const APPLICATION_ID = 0x54674a31
@@ -136,8 +136,4 @@ function refusal(error: unknown, path: string): unknown {
     return new CodedError('STATE_UNWRITABLE', `${path}: ${messageOf(error)}`, { cause: error, details: { path } })
   }
   return error
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
 }

@@ -17,7 +17,7 @@ import {
 } from '../../../protocol/edge/sync.ts'
 import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/edge/sessions.ts'
 import { entryHash, sha256 } from '../../../protocol/signing.ts'
-import { counterBytesMax } from '../../ledger/counter-bytes.ts'
+import { counterBytesMax } from '../../ledger/balances.ts'
 import type { Identity, SealRequest } from '../../ledger/journal.ts'
 import type { AccountRow, UndeliveredRangeRow, JournalStatements, StateRow } from './journal-statements.ts'
 import { segmentTopUps } from './segment-top-ups.ts'

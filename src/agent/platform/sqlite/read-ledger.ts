@@ -6,7 +6,7 @@ import { readFile, readdir } from 'node:fs/promises'
 import Database from 'better-sqlite3'
 import { z } from 'zod'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
-import { CodedError, firstProblem } from '../../../protocol/errors.ts'
+import { CodedError, firstProblem, messageOf } from '../../../protocol/errors.ts'
 import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
 import { APPLICATION_ID } from './open-database.ts'
@@ -157,8 +157,4 @@ function bundleOf(database: Database.Database): unknown {
       )
       .all(),
   }
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
 }

@@ -5,7 +5,7 @@
  */
 import { existsSync, lstatSync, renameSync, writeFileSync } from 'node:fs'
 import Database from 'better-sqlite3'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { JournalStore } from './journal-store.ts'
@@ -34,7 +34,7 @@ export function openOrSalvage(
     return probed(path, limits)
   } catch (error) {
     if (!isDamage(error, path)) throw error
-    prepareSalvage(path, wall(), error instanceof Error ? error.message : String(error), left)
+    prepareSalvage(path, wall(), messageOf(error), left)
     finishSalvage(path)
     return probed(path, limits)
   }

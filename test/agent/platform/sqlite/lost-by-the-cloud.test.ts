@@ -5,7 +5,7 @@ import {
   SEGMENT_COUNTERS_BYTES_MAX,
   type SegmentWire,
 } from '../../../../src/protocol/edge/sync.ts'
-import { counterBytesMax } from '../../../../src/agent/ledger/counter-bytes.ts'
+import { counterBytesMax } from '../../../../src/agent/ledger/balances.ts'
 import { limitAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
 import { CHAIN_START } from '../../../../src/protocol/signing.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'

@@ -1,0 +1,46 @@
+import type { Command } from 'commander'
+import { HttpClient } from '../client/http.ts'
+import { join } from 'node:path'
+import { agentOptions, type AgentSettings } from '../agent/settings.ts'
+import { loadSettings } from '../settings/load.ts'
+import type { Io } from './io.ts'
+import { settingsFile } from './service-settings.ts'
+import { CodedError } from '../protocol/errors.ts'
+import { agentStatus, AGENT_STATUS_PATH } from '../protocol/local/status.ts'
+
+export interface SocketFlags {
+  readonly socket?: string
+}
+
+export function withSocketFlag(command: Command): Command {
+  return command.option('--socket <path>', 'agent socket (default: from the agent settings)')
+}
+
+/** @throws CodedError if the agent settings are invalid */
+export function agentClient(flags: SocketFlags, io: Io): HttpClient {
+  const path = flags.socket ?? agentSettings(io).socket.path
+  return new HttpClient({ address: `unix:${path}`, unreachable: 'AGENT_UNREACHABLE' })
+}
+
+/** Settings of the local agent, from its file and the environment. @throws CodedError if they are invalid */
+function agentSettings(io: Io): AgentSettings {
+  const sources = { file: settingsFile(agentOptions, io), env: io.env, flags: {}, readText: io.readText }
+  return loadSettings(agentOptions, sources)
+}
+
+export function agentDatabase(flag: string | undefined, io: Io): string {
+  return flag ?? join(agentSettings(io).state.directory, 'journal.db')
+}
+
+/** Default instance of a command. @throws CodedError NOT_ENROLLED; USAGE if the device serves several */
+export async function onlyInstance(client: HttpClient): Promise<string> {
+  const { instanceIds } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+  const [first, ...others] = instanceIds
+  if (first !== undefined && others.length === 0) return first
+  throw first === undefined
+    ? new CodedError('NOT_ENROLLED', 'The agent serves no instance yet.')
+    : new CodedError(
+        'USAGE',
+        `The device serves several instances (${instanceIds.join(', ')}). Select one with --instance.`,
+      )
+}
