@@ -94,7 +94,7 @@ export async function giveGrant(taking: GrantContext, giving: Giving): Promise<G
   await tx.edge.deviceAccounts.save(granting.accounts)
   const isUnmet = granting.unmet.length > 0
   const lacked = [...asked.values()]
-    .filter(({ pool, isWithheld }) => pool.capTarget !== null && !isWithheld)
+    .filter(({ pool, mustReturn, isUnproven }) => pool.capTarget !== null && !mustReturn && !isUnproven)
     .filter((each) => isUnmet || (giving.inUse.has(each.account) && inAdvanceOf(each, granting) > 0n))
     .map(({ account }) => account)
   const returnable = await returnableOf(tx, lacked, taking.device.id, now, terms)
@@ -147,8 +147,9 @@ async function requestedAccounts(
     const target = { wanted: wanted.get(account) ?? 0n, share }
     const asking = { who: device.id, isInUse: inUse.has(account), ...target }
     const spare = spareFor(asking, freeForDevices(pool, reserved), known.get(account) ?? [], now, deps.terms)
-    const isWithheld = releasing || rules.get(parseAccount(account)?.instanceId ?? '')?.unproven === true
-    asked.set(account, { account, pool, held: held(account), reserved, ...target, spare, isWithheld })
+    const isUnproven = rules.get(parseAccount(account)?.instanceId ?? '')?.unproven === true
+    const own = { held: held(account), mustReturn: releasing, isUnproven }
+    asked.set(account, { account, pool, reserved, ...own, ...target, spare })
   }
   return asked
 }

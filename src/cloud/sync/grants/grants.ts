@@ -80,8 +80,10 @@ export interface RequestedAccount {
   readonly wanted: Micro
   readonly share: Micro
   readonly spare: Micro
-  /** Nothing is granted: the device must return tokens, or sales of a restored cloud are unknown. */
-  readonly isWithheld: boolean
+  /** Nothing is granted yet: the device must return its tokens first, and may request again with them. */
+  readonly mustReturn: boolean
+  /** Nothing is granted: sales of a restored cloud are unknown. */
+  readonly isUnproven: boolean
 }
 
 export interface Granting extends GrantSizes {
@@ -107,7 +109,7 @@ export function grantRequested(
 ): Granting {
   const sizes = sizeGrants(needs, topUpRequests, (account) => {
     const found = asked.get(account)
-    if (found === undefined || found.isWithheld) return undefined
+    if (found === undefined || found.mustReturn || found.isUnproven) return undefined
     const { pool, held, reserved, share, spare } = found
     if (pool.capTarget === null) return 'UNLIMITED'
     const free = freeForDevices(pool, reserved)
@@ -118,7 +120,7 @@ export function grantRequested(
   const pools = new Map<AccountId, Pool>()
   const accounts: DeviceAccountRecord[] = []
   const wire: Grant['accounts'] = []
-  for (const { account, pool, held, reserved, isWithheld } of asked.values()) {
+  for (const { account, pool, held, reserved, mustReturn, isUnproven } of asked.values()) {
     if (pool.capTarget === null) {
       if (!held.unlimited) accounts.push({ ...held, unlimited: true, metered: true })
       wire.push({ account, granted: held.granted, exhausted: false, available: MICRO_MAX, unlimited: true })
@@ -134,8 +136,8 @@ export function grantRequested(
     wire.push({
       account,
       granted: topped.granted,
-      exhausted: !isWithheld && left === 0n && drawn.withheld === 0n,
-      available: isWithheld ? 0n : left,
+      exhausted: !mustReturn && !isUnproven && left === 0n && drawn.withheld === 0n,
+      available: isUnproven ? 0n : left,
       unlimited: false,
       ...(overdraft > 0n ? { overdraft } : {}),
     })
