@@ -61,7 +61,7 @@ export async function setActions(
   const first = audience === 'NOT_GOLD' ? [{ ...deny, conditionId: goldId }] : hasGold ? [gold] : []
   const goldOnly = hasGold ? [deny] : [{ ...deny, conditionId: othersId }, allow]
   const inputs = [...first, ...(audience === 'GOLD' ? goldOnly : [allow])]
-  const made = await replaceActions(store, { instanceId: instance.id, lineItemId: id }, inputs, newId, now())
+  const made = await replaceActions({ store, newId }, { instanceId: instance.id, lineItemId: id }, inputs, now())
   return hasGold ? (made[0]?.action.id ?? null) : null
 }
 
@@ -74,8 +74,9 @@ export async function setLimit(
   instance: InstanceMade,
   { id, limit }: LineItemPlan,
 ): Promise<void> {
+  const place = { instanceId: instance.id, lineItemId: id }
   if (limit === null) {
-    await removeConsumptionLimit(store, instance.id, id, now()).catch((error: unknown) => {
+    await removeConsumptionLimit(store, place, now()).catch((error: unknown) => {
       if (!(error instanceof CodedError) || error.code !== 'NOT_FOUND') throw error
     })
     return
@@ -84,7 +85,7 @@ export async function setLimit(
   const days = Math.max(0, Math.ceil((now() + 1 - firstReset) / DAY))
   const nextReset = firstReset + days * DAY
   const terms = { limit: BigInt(limit) * MICRO, frequency: 'DAILY' as const, nextReset }
-  await setConsumptionLimit(store, instance.id, id, terms, now())
+  await setConsumptionLimit(store, place, terms, now())
 }
 
 export type Rates = Pick<Extract<Happening, { kind: 'rates' }>, 'factor' | 'inMs' | 'series' | 'areFormulas'>

@@ -65,7 +65,7 @@ export class Rules {
       await createInstance(store, { id, shortName: `site-${index}`, accountId: 'customer' }, now())
       const gold = { operator: 'IN' as const, property: 'tier', values: ['gold'] }
       const others = { operator: 'NOT' as const, condition: gold }
-      const [goldMade, othersMade] = await createConditions(store, id, [gold, others], newId, now())
+      const [goldMade, othersMade] = await createConditions({ store, newId }, id, [gold, others], now())
       this.#instances.push({ id, goldId: goldMade?.id ?? '', othersId: othersMade?.id ?? '' })
     }
     await setRates(twin, 'v1', { factor: 1, inMs: -HOUR })

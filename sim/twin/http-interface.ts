@@ -109,9 +109,9 @@ async function announced(twin: TwinProcess, deviceId: string, body: unknown): Pr
 }
 
 async function shownLinks(twin: TwinProcess, deviceId: string, bearer: string, body: unknown): Promise<HttpAnswer> {
-  const { nonce, links } = keyLinksRequest.parse(body)
+  const request = keyLinksRequest.parse(body)
   const token = bearer.replace('Bearer ', '')
-  return said(twin, deviceId, nonce, await showLinks({ ...twin, onKeyReplaced }, deviceId, token, nonce, links))
+  return said(twin, deviceId, request.nonce, await showLinks({ ...twin, onKeyReplaced }, deviceId, token, request))
 }
 
 async function synced(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {

@@ -322,20 +322,21 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     await clock.look()
     return false
   }
-  for (const idempotencyKey of [
-    runRepeatedly(timers, CLOCK_LOOK_EVERY_MS, look, log, 'the clocks were not compared'),
-    runRepeatedly(timers, MARK_EVERY_MS, () => sales.flush(), log, 'the sales mark was not flushed'),
+  const jobs = { timers, log }
+  for (const job of [
+    runRepeatedly(jobs, CLOCK_LOOK_EVERY_MS, look, 'the clocks were not compared'),
+    runRepeatedly(jobs, MARK_EVERY_MS, () => sales.flush(), 'the sales mark was not flushed'),
     ...(settings.db === null
       ? []
-      : [runRepeatedly(timers, TURN_EVERY_MS, () => sales.turn(), log, 'the sales mark was not compared')]),
-    runRepeatedly(timers, SETTLE_EVERY_MS, () => endRecoveries(store, now()), log, 'a recovery was not ended'),
-    runRepeatedly(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),
-    runRepeatedly(timers, NOTIFY_EVERY_MS, () => notifyServable(sharing), log, 'devices were not notified of tokens'),
-    runRepeatedly(timers, RECALL_EVERY_MIN_MS, recall, log, 'tokens were not recalled for the cloud'),
-    runRepeatedly(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),
-    runRepeatedly(timers, CALENDARS_EVERY_MS, carryOn, log, 'a calendar was not carried on'),
+      : [runRepeatedly(jobs, TURN_EVERY_MS, () => sales.turn(), 'the sales mark was not compared')]),
+    runRepeatedly(jobs, SETTLE_EVERY_MS, () => endRecoveries(store, now()), 'a recovery was not ended'),
+    runRepeatedly(jobs, SETTLE_EVERY_MS, settle, 'a silent device was not settled'),
+    runRepeatedly(jobs, NOTIFY_EVERY_MS, () => notifyServable(sharing), 'devices were not notified of tokens'),
+    runRepeatedly(jobs, RECALL_EVERY_MIN_MS, recall, 'tokens were not recalled for the cloud'),
+    runRepeatedly(jobs, settings.sessions.sweepEvery, sweep, 'a session was not moved on'),
+    runRepeatedly(jobs, CALENDARS_EVERY_MS, carryOn, 'a calendar was not carried on'),
   ]) {
-    started.defer(() => idempotencyKey.stop())
+    started.defer(() => job.stop())
   }
 
   late.renewCertificate = ({ certificate, key }) => {

@@ -60,7 +60,7 @@ export interface Listed {
 export function lineItemPeriods(calendar: Calendar, start: number, at: number): Listed {
   const { frequency, first, firstAt } = calendar
   if (frequency === 'NONE') return { periods: [{ index: first, from: null, until: null }], due: null }
-  return list(frequency, calendar, start, stepsTo(frequency, start, Math.max(firstAt, start)), at)
+  return list({ ...calendar, frequency }, start, stepsTo(frequency, start, Math.max(firstAt, start)), at)
 }
 
 /**
@@ -68,15 +68,14 @@ export function lineItemPeriods(calendar: Calendar, start: number, at: number): 
  * its start.
  */
 export function limitPeriods({ frequency, first, nextReset }: Calendared, at: number): Listed {
-  return list(frequency, { first, next: first + 1 }, nextReset, -1, at)
+  return list({ frequency, first, next: first + 1 }, nextReset, -1, at)
 }
 
 type Calendared = Pick<ConsumptionLimitRecord, 'frequency' | 'first' | 'nextReset'>
 
 /** @param firstSteps steps from the anchor to the start of the first period, which itself is open to the past */
 function list(
-  frequency: Frequency,
-  { first, next }: Pick<Calendar, 'first' | 'next'>,
+  { frequency, first, next }: Pick<Calendar, 'first' | 'next'> & { readonly frequency: Frequency },
   anchor: number,
   firstSteps: number,
   at: number,
@@ -119,8 +118,7 @@ export function newCalendar(frequency: ResetFrequency, start: number, now: numbe
  */
 export function changedCalendar(
   before: { readonly calendar: Calendar; readonly start: number },
-  frequency: ResetFrequency,
-  start: number,
+  { frequency, start }: { readonly frequency: ResetFrequency; readonly start: number },
   now: number,
   listedAt: number,
 ): Calendar {

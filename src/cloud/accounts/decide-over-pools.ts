@@ -62,7 +62,7 @@ export async function decideInTurn<T>(
   }
   await lock(new Set([...back.keys(), ...asked]))
   for (;;) {
-    const turn = takeTurns(loaded, orders, locked, 0n, back.keys())
+    const turn = takeTurns(loaded, orders, { pools: locked, availableOfUnknown: 0n, refunded: [...back.keys()] })
     if (turn.unknown.size > 0) {
       await lock(turn.unknown)
       continue
@@ -84,9 +84,7 @@ export async function decideInTurn<T>(
 export async function decideOverPools(
   tx: Transaction,
   loaded: LoadedPolicy,
-  request: AccessRequest,
-  mode: Mode,
-  now: number,
+  request: Omit<PoolRequest<never>, 'settle'>,
   refunded: readonly ReservedItem[] = [],
 ): Promise<{
   readonly decision: Decision
@@ -95,7 +93,7 @@ export async function decideOverPools(
   readonly after: ReadonlyMap<AccountId, Pool>
 }> {
   const settle = (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => ({ decision, before })
-  const { outcomes, changed, after } = await decideInTurn(tx, loaded, [{ request, mode, now, settle }], { refunded })
+  const { outcomes, changed, after } = await decideInTurn(tx, loaded, [{ ...request, settle }], { refunded })
   const [outcome] = outcomes
   if (outcome === undefined) throw new Error('invariant: one outcome for each order')
   if (outcome.status === 'rejected') throw outcome.reason
@@ -111,11 +109,15 @@ export function likelyAccounts<T>(
   orders: readonly PoolRequest<T>[],
   lastSeen: ReadonlyMap<AccountId, Pool>,
 ): ReadonlySet<AccountId> {
-  return takeTurns(loaded, orders.map(withoutSettling), lastSeen, MICRO_MAX, []).asked
+  return tryTurns(loaded, orders, { pools: lastSeen, availableOfUnknown: MICRO_MAX }).asked
 }
 
-function withoutSettling<T>(order: PoolRequest<T>): PoolRequest<undefined> {
-  return { ...order, settle: () => undefined }
+function tryTurns<T>(loaded: LoadedPolicy, orders: readonly PoolRequest<T>[], inputs: TurnInputs): Turn<undefined> {
+  return takeTurns(
+    loaded,
+    orders.map((order) => ({ ...order, settle: () => undefined })),
+    inputs,
+  )
 }
 
 /**
@@ -128,11 +130,10 @@ async function guess<T>(
   orders: readonly PoolRequest<T>[],
   fresh: (account: AccountId) => Pool,
 ): Promise<ReadonlySet<AccountId>> {
-  const unsettled = orders.map(withoutSettling)
   const seen = new Map<AccountId, Pool>()
   let asked: ReadonlySet<AccountId> = new Set()
   for (const availableOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {
-    const turn = takeTurns(loaded, unsettled, seen, availableOfUnknown, [])
+    const turn = tryTurns(loaded, orders, { pools: seen, availableOfUnknown })
     asked = turn.asked
     if (turn.unknown.size === 0) break
     const found = await tx.accounts.get([...turn.unknown])
@@ -151,23 +152,27 @@ interface Turn<T> {
   readonly unknown: ReadonlySet<AccountId>
 }
 
-/** @param availableOfUnknown the assumed balance of an account without a pool */
+interface TurnInputs {
+  readonly pools: ReadonlyMap<AccountId, Pool>
+  /** The assumed balance of an account without a pool. */
+  readonly availableOfUnknown: bigint
+  /** Shown to each `settle`, with the pools that its decision uses. */
+  readonly refunded?: readonly AccountId[]
+}
+
 function takeTurns<T>(
   { compiled, unproven }: LoadedPolicy,
   orders: readonly PoolRequest<T>[],
-  pools: ReadonlyMap<AccountId, Pool>,
-  availableOfUnknown: bigint,
-  alsoBefore: Iterable<AccountId>,
+  { pools, availableOfUnknown, refunded = [] }: TurnInputs,
 ): Turn<T> {
   const after = new Map(pools)
-  const shown = [...alsoBefore]
   const charged = new Set<AccountId>()
   const drawnForNothing = new Set<AccountId>()
   const asked = new Set<AccountId>()
   const unknown = new Set<AccountId>()
   const one = ({ request, mode, now, settle }: PoolRequest<T>): T => {
     const before = new Map<AccountId, Pool>()
-    for (const account of shown) before.set(account, after.get(account) ?? invariantPool())
+    for (const account of refunded) before.set(account, after.get(account) ?? invariantPool())
     const availableOf = (account: AccountId) => {
       asked.add(account)
       const pool = after.get(account)

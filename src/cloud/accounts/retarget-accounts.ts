@@ -13,7 +13,8 @@ import type { Transaction } from '../storage/store.ts'
 export async function retargetAccounts(tx: Transaction, record: LineItemRecord, now: number): Promise<void> {
   const { instanceId, id, calendar, start } = record
   const actions = await tx.actions.of(instanceId, id)
-  const lineItem = lineItemOf(record, actions, await tx.consumptionLimits.get(instanceId, id), 0n, now)
+  const limit = await tx.consumptionLimits.get(instanceId, id)
+  const lineItem = lineItemOf(record, { actions, limit }, now)
   const period = currentPeriod(calendar, start, now)
   await retargetPools(tx, await tx.accounts.ofLineItem(instanceId, id), ({ account }) => {
     const parsed = parseAccount(account)

@@ -3,7 +3,7 @@
  * is first used. A replaced key is never accepted again, from any device.
  */
 import type { z } from 'zod'
-import { type KeyLink, keyAnswer, keyChange } from '../../protocol/edge/device-key.ts'
+import { type KeyLink, keyAnswer, keyChange, type keyLinksRequest } from '../../protocol/edge/device-key.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { namedKey, openDocument, signDocument, thumbprint } from '../../protocol/signing.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
@@ -52,16 +52,14 @@ export async function announceKey(
 
 /**
  * A cloud restored from a backup may know only an earlier key: the device proves how it came to its current one, which
- * must have signed the request's token.
- * @param links oldest first
+ * must have signed the request's token. The links are in order, oldest first.
  * @throws CodedError DEVICE_KEY_REFUSED, DEVICE_KEY_REPLACED, DEVICE_REVOKED, TOKEN_INVALID, TOKEN_NOT_IN_TIME
  */
 export async function showLinks(
   { store, keys, now, onKeyReplaced }: ChangeDeviceKey,
   deviceId: string,
   token: string,
-  nonce: string,
-  links: readonly KeyLink[],
+  { nonce, links }: z.infer<typeof keyLinksRequest>,
 ): Promise<string> {
   const at = now()
   const { newest, isOther } = await store.transaction(async (tx) => {

@@ -5,7 +5,13 @@ import { TOLERANCE_MS } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { LISTED_BACK_MS, limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from '../storage/records.ts'
-import type { Transaction } from '../storage/store.ts'
+import type { Store, Transaction } from '../storage/store.ts'
+
+/** For changes that create rules. */
+export interface RuleDeps {
+  readonly store: Store
+  readonly newId: () => string
+}
 
 /**
  * Changes one instance's rules exclusively, then bumps the revision.

@@ -138,15 +138,11 @@ async function assemblePolicy(
   return {
     instanceId,
     revision,
-    lineItems: lineItems.map((record) =>
-      lineItemOf(
-        record,
-        actions.get(record.id) ?? [],
-        limits.get(record.id),
-        overspendCaps.get(record.id) ?? 0n,
-        bumpedAt,
-      ),
-    ),
+    lineItems: lineItems.map((record) => {
+      const { id } = record
+      const rules = { actions: actions.get(id) ?? [], limit: limits.get(id), overspendCap: overspendCaps.get(id) }
+      return lineItemOf(record, rules, bumpedAt)
+    }),
     conditions: await reader.conditions.list(instanceId),
     rateTables: relevantTables(await reader.rateTables.list(), bumpedAt),
     timezoneTolerant: configuration.some(({ name, value }) => name === 'timezone.tolerant' && value === 'true'),

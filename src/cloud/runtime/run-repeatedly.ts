@@ -4,8 +4,9 @@ export interface Timers {
   every(ms: number, call: () => void | Promise<void>): () => void
 }
 
-export interface RepeatedJobLog {
-  error(fields: Record<string, unknown>, message: string): void
+export interface RepeatedJobDeps {
+  readonly timers: Timers
+  readonly log: { error(fields: Record<string, unknown>, message: string): void }
 }
 
 export interface RepeatedJob {
@@ -19,10 +20,9 @@ const ROUND_MAX = 1_000
  * @param failed the log message if it throws
  */
 export function runRepeatedly(
-  timers: Timers,
+  { timers, log }: RepeatedJobDeps,
   everyMs: number,
   doNext: () => Promise<boolean>,
-  log: RepeatedJobLog,
   failed: string,
 ): RepeatedJob {
   const state: { stopped: boolean; round: Promise<void> | undefined } = { stopped: false, round: undefined }

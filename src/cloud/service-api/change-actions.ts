@@ -5,22 +5,16 @@
 import type { Action } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type ActionInput, actionsProblem } from '../../protocol/service/actions.ts'
-import { changeRules } from '../policy/bump-policy-revision.ts'
+import { type RuleDeps, changeRules } from '../policy/bump-policy-revision.ts'
 import { retargetAccounts } from '../accounts/retarget-accounts.ts'
-import { type ActionUse, actionUses, requireLineItem } from './show-line-items.ts'
+import { type ActionUse, type LineItemPlace, actionUses, requireLineItem } from './show-line-items.ts'
 import type { Store, Transaction } from '../storage/store.ts'
-
-interface Place {
-  readonly instanceId: string
-  readonly lineItemId: string
-}
 
 /** Appends to the list. Returns the new actions. @throws CodedError NOT_FOUND, BAD_REQUEST */
 export async function appendActions(
-  store: Store,
-  place: Place,
+  { store, newId }: RuleDeps,
+  place: LineItemPlace,
   inputs: readonly Omit<ActionInput, 'id' | 'used'>[],
-  newId: () => string,
   now: number,
 ): Promise<readonly ActionUse[]> {
   const added = inputs.map((input) => actionOf(input, newId()))
@@ -30,10 +24,9 @@ export async function appendActions(
 
 /** @throws CodedError NOT_FOUND, BAD_REQUEST */
 export async function replaceActions(
-  store: Store,
-  place: Place,
+  { store, newId }: RuleDeps,
+  place: LineItemPlace,
   inputs: readonly ActionInput[],
-  newId: () => string,
   now: number,
 ): Promise<readonly ActionUse[]> {
   const given = inputs.flatMap(({ id }) => (id === undefined ? [] : [id]))
@@ -50,13 +43,13 @@ export async function replaceActions(
 }
 
 /** @throws CodedError NOT_FOUND */
-export async function removeActions(store: Store, place: Place, now: number): Promise<void> {
+export async function removeActions(store: Store, place: LineItemPlace, now: number): Promise<void> {
   await change(store, place, now, () => [])
 }
 
 async function change(
   store: Store,
-  { instanceId, lineItemId }: Place,
+  { instanceId, lineItemId }: LineItemPlace,
   now: number,
   next: (stored: readonly Action[]) => readonly Action[],
 ): Promise<readonly ActionUse[]> {

@@ -10,15 +10,14 @@ import {
   type ConditionInput,
   conditionDepth,
 } from '../../protocol/service/conditions.ts'
-import { changeRules, lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
+import { type RuleDeps, changeRules, lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
 import type { ConditionNode } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 
 export async function createConditions(
-  store: Store,
+  { store, newId }: RuleDeps,
   instanceId: string,
   inputs: readonly ConditionInput[],
-  newId: () => string,
   now: number,
 ): Promise<readonly ConditionNode[]> {
   for (const [index, { id }] of inputs.entries()) {
@@ -40,10 +39,9 @@ export async function createConditions(
  * Updates those with an id and creates the others. Returns the changed ones. @throws CodedError NOT_FOUND, BAD_REQUEST
  */
 export async function patchConditions(
-  store: Store,
+  { store, newId }: RuleDeps,
   instanceId: string,
   inputs: readonly ConditionInput[],
-  newId: () => string,
   now: number,
 ): Promise<readonly ConditionNode[]> {
   const given = inputs.flatMap(({ id }) => (id === undefined ? [] : [id]))

@@ -7,12 +7,17 @@ import type { KeyRecord, KeyType } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import { readVerificationKey } from './verification-key.ts'
 
+export interface KeyDeps {
+  readonly store: Store
+  /** After which a saved key begins, and a deleted one ends, to verify. */
+  readonly delayMs: number
+}
+
 /** @throws CodedError BAD_REQUEST for an unusable key */
 export async function saveKeys(
-  store: Store,
+  { store, delayMs }: KeyDeps,
   type: KeyType,
   keys: readonly { readonly id: string; readonly publicKey: string }[],
-  delayMs: number,
   now: number,
 ): Promise<readonly KeyRecord[]> {
   for (const [index, { publicKey }] of keys.entries()) {
@@ -46,7 +51,7 @@ export async function saveKeys(
 }
 
 /** @throws CodedError NOT_FOUND, LAST_ADMINISTRATION_KEY */
-export async function deleteKey(store: Store, type: KeyType, id: string, delayMs: number, now: number): Promise<void> {
+export async function deleteKey({ store, delayMs }: KeyDeps, type: KeyType, id: string, now: number): Promise<void> {
   await store.transaction(async (tx) => {
     await tx.keys.lock()
     const key = await tx.keys.get(type, id)

@@ -3,15 +3,17 @@ import type { Action, ConsumptionLimit, LineItem } from '../../core/rules/policy
 import { limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord } from '../storage/records.ts'
 
-/**
- * @param overspendCap per device above its grants; 0n: none
- * @param at the policy's issue time, from which calendars are listed
- */
+export interface LineItemRules {
+  readonly actions: readonly Action[]
+  readonly limit: ConsumptionLimitRecord | undefined
+  /** Per device above its grants. Absent: none. */
+  readonly overspendCap?: Micro | undefined
+}
+
+/** @param at the policy's issue time, from which calendars are listed */
 export function lineItemOf(
   record: LineItemRecord,
-  actions: readonly Action[],
-  limit: ConsumptionLimitRecord | undefined,
-  overspendCap: Micro,
+  { actions, limit, overspendCap = 0n }: LineItemRules,
   at: number,
 ): LineItem {
   return {

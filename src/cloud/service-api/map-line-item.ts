@@ -6,7 +6,7 @@ import { wholeTokens } from '../../core/pricing/amount.ts'
 import type { LineItemBody } from '../../protocol/service/line-items.ts'
 import { changedCalendar, newCalendar, unlistedPeriod } from '../accounts/calendar.ts'
 import { lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
-import type { Calendar, LineItemRecord } from '../storage/records.ts'
+import type { Calendar, LineItemRecord, PolicyRevision } from '../storage/records.ts'
 import { retargetAccounts } from '../accounts/retarget-accounts.ts'
 import { type LineItemUse, lineItemUse } from './show-line-items.ts'
 import type { Store } from '../storage/store.ts'
@@ -24,7 +24,7 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     const isNew = stored?.deleted !== null
     const problem = stateProblem(isNew ? undefined : stored, body)
     if (problem !== undefined) return { outcome: 'REFUSED', problems: [problem] }
-    const record = recordOf(instanceId, body, stored, revision.listedAt, now)
+    const record = recordOf(revision, body, stored, now)
     if (stored === undefined) await tx.lineItems.insert(record)
     else await tx.lineItems.update(record)
     await retargetAccounts(tx, record, now)
@@ -45,10 +45,9 @@ function stateProblem(stored: LineItemRecord | undefined, { state }: LineItemBod
 }
 
 function recordOf(
-  instanceId: string,
+  { instanceId, listedAt }: PolicyRevision,
   body: LineItemBody,
   stored: LineItemRecord | undefined,
-  listedAt: number,
   now: number,
 ): LineItemRecord {
   const { attributes } = body
@@ -79,6 +78,6 @@ function calendarOf(
 ): Calendar {
   const frequency = attributes.resetFrequency ?? 'NONE'
   if (stored === undefined) return newCalendar(frequency, start, now)
-  if (stored.deleted === null) return changedCalendar(stored, frequency, start, now, listedAt)
+  if (stored.deleted === null) return changedCalendar(stored, { frequency, start }, now, listedAt)
   return newCalendar(frequency, start, now, unlistedPeriod(stored.calendar, stored.start, listedAt))
 }

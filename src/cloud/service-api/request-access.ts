@@ -12,7 +12,7 @@ import { Batcher, type Defer } from '../runtime/batcher.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Pool, UsageRecord } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
-import { usageOfDecision } from '../usage/usage-of-request.ts'
+import { usageOfDecision, withMetaData } from '../usage/usage-of-request.ts'
 
 export interface AccessCommand {
   readonly instanceId: string
@@ -155,13 +155,14 @@ function orderOf(loaded: LoadedPolicy, { order, now }: Placed): PoolRequest<Sett
     operation: 'REQUEST',
     now,
   } as const
+  const items = withMetaData(request.items, metaData)
   return {
     request,
     mode: 'BEST_EFFORT',
     now,
     settle: (decision, before) => ({
       decision,
-      records: usageOfDecision(header, loaded, request, metaData, decision, before),
+      records: usageOfDecision(header, loaded, items, { decision, before }),
     }),
   }
 }

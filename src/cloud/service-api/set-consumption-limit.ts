@@ -9,7 +9,7 @@ import { limitPeriods, unlistedLimitPeriod } from '../accounts/calendar.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
 import type { ConsumptionLimitRecord } from '../storage/records.ts'
 import { retargetAccounts } from '../accounts/retarget-accounts.ts'
-import { requireLineItem } from './show-line-items.ts'
+import { type LineItemPlace, requireLineItem } from './show-line-items.ts'
 import type { Reader, Store } from '../storage/store.ts'
 
 export interface ConsumptionLimitTerms {
@@ -21,8 +21,7 @@ export interface ConsumptionLimitTerms {
 /** The next reset is after `now`. @throws CodedError NOT_FOUND */
 export async function showConsumptionLimit(
   reader: Reader,
-  instanceId: string,
-  lineItemId: string,
+  { instanceId, lineItemId }: LineItemPlace,
   now: number,
 ): Promise<ConsumptionLimitTerms> {
   await requireLineItem(reader, instanceId, lineItemId)
@@ -36,8 +35,7 @@ export async function showConsumptionLimit(
 /** @throws CodedError NOT_FOUND, BAD_REQUEST */
 export async function setConsumptionLimit(
   store: Store,
-  instanceId: string,
-  lineItemId: string,
+  { instanceId, lineItemId }: LineItemPlace,
   terms: ConsumptionLimitTerms,
   now: number,
 ): Promise<ConsumptionLimitTerms> {
@@ -70,8 +68,7 @@ export async function setConsumptionLimit(
 /** @throws CodedError NOT_FOUND */
 export async function removeConsumptionLimit(
   store: Store,
-  instanceId: string,
-  lineItemId: string,
+  { instanceId, lineItemId }: LineItemPlace,
   now: number,
 ): Promise<void> {
   await store.transaction((tx) =>

@@ -8,6 +8,11 @@ import { used } from '../accounts/pool.ts'
 import type { LineItemActions, LineItemRecord } from '../storage/records.ts'
 import type { Reader } from '../storage/store.ts'
 
+export interface LineItemPlace {
+  readonly instanceId: string
+  readonly lineItemId: string
+}
+
 export interface LineItemUse {
   readonly record: LineItemRecord
   readonly used: Micro

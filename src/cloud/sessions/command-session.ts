@@ -2,10 +2,10 @@
  * Locks, unlocks or terminates a session. For a cloud session this happens at once; for a device's session the command is
  * noted and the device notified.
  */
-import { type Session, hasEnded, isLive, step } from '../../core/sessions/session.ts'
+import { type Session, hasEnded, isLive } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { type SessionDeps, applyStep, settledSession } from './session-life.ts'
+import { SessionChanges, type SessionDeps } from './session-life.ts'
 
 /** `DONE`: in effect. `PENDING`: the device applies it with its next sync. */
 export interface SessionCommandResult {
@@ -35,10 +35,8 @@ export async function commandSession(
   now: number,
 ): Promise<SessionCommandResult> {
   return deps.store.transaction(async (tx): Promise<SessionCommandResult> => {
-    const session = await known(
-      id,
-      settledSession(deps, tx, id, () => undefined, now),
-    )
+    const changes = new SessionChanges(deps, tx, now)
+    const session = await known(id, changes.settled(id))
     if (hasEnded(session)) throw new CodedError('CONFLICT', `The session is ${session.state}.`)
     if (by !== null) {
       const deviceId = session.keptBy ?? session.deviceId
@@ -52,8 +50,7 @@ export async function commandSession(
     }
     const isSo = command === 'LOCK' ? session.state === 'LOCKED' : command === 'UNLOCK' && isLive(session)
     if (isSo) return { outcome: 'DONE', session }
-    const next = step(session, { kind: EVENT[command] }, now)
-    return { outcome: 'DONE', session: await applyStep(deps, tx, next, session, now) }
+    return { outcome: 'DONE', session: await changes.apply(session, { kind: EVENT[command] }) }
   })
 }
 

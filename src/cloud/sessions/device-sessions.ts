@@ -3,7 +3,7 @@
  * response until reported as done.
  */
 import { decimal, parseDecimal } from '../../core/pricing/amount.ts'
-import { type ReservedItem, SESSION_REST_MS, type Session, hasEnded, newSession } from '../../core/sessions/session.ts'
+import { type ReservedItem, type Session, hasEnded, newSession } from '../../core/sessions/session.ts'
 import type { SessionCommand, SessionSnapshot } from '../../protocol/edge/sessions.ts'
 import { SEGMENT_SESSIONS_MAX } from '../../protocol/edge/sessions.ts'
 import type { Transaction } from '../storage/store.ts'
@@ -29,16 +29,15 @@ export async function lockSessions(
 /**
  * Records the session reports of a device's current epoch. Ignores ids of other owners and instances that the device
  * does not serve.
- * @param trustsClock whether old commands may be deleted
+ * @param forgetBefore deletes commands older than this; null: none
  */
 export async function takeSessions(
   tx: Transaction,
   device: Device,
   snapshots: readonly SessionSnapshot[],
-  now: number,
-  trustsClock: boolean,
+  forgetBefore: number | null,
 ): Promise<void> {
-  let hasForgotten = !trustsClock
+  let untilForgotten = forgetBefore
   for (const snapshot of snapshots) {
     const instanceId = snapshot.instanceId.toLowerCase()
     if (!device.instanceIds.includes(instanceId)) continue
@@ -46,8 +45,8 @@ export async function takeSessions(
     const known = await tx.sessions.lock(session.id)
     if (known === undefined) {
       await tx.sessions.insert(session)
-      if (!hasForgotten) await tx.edge.sessionCommands.forget(device.id, now - SESSION_REST_MS)
-      hasForgotten = true
+      if (untilForgotten !== null) await tx.edge.sessionCommands.forget(device.id, untilForgotten)
+      untilForgotten = null
       const wanted = await tx.edge.sessionCommands.take(device.id, session.id)
       if (wanted !== undefined && !hasEnded(session)) await tx.sessions.want(session.id, wanted)
     } else if (known.keptBy === device.id && known.instanceId === instanceId) await tx.sessions.save(session)

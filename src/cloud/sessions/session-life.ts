@@ -7,8 +7,8 @@ import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
 import {
   type ReservedItem,
   type Session,
+  type SessionEvent,
   type SessionItem,
-  type Step,
   due,
   hasEnded,
   reservedItems,
@@ -23,10 +23,10 @@ import { chargeIntervalMs } from '../service-api/change-configuration.ts'
 import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
 import { decideOverPools, refundPools } from '../accounts/decide-over-pools.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
-import type { Pool } from '../storage/records.ts'
+import type { Pool, UsageRecord } from '../storage/records.ts'
 import { requireInstance } from '../service-api/show-line-items.ts'
 import type { Store, Transaction } from '../storage/store.ts'
-import { type ChargeHeader, usageOfDecision, usageOfRefund } from '../usage/usage-of-request.ts'
+import { type ChargeHeader, usageOfDecision, usageOfRefund, withMetaData } from '../usage/usage-of-request.ts'
 
 export interface SessionDeps {
   readonly store: Store
@@ -74,15 +74,14 @@ export async function openSession(deps: SessionDeps, order: OpenSession, now: nu
     if (same !== undefined) return same.session
     // Lock all of them before the rules: see the lock sequence in store.ts.
     for (const { session } of opened) await tx.sessions.lock(session.id)
-    for (const { session } of opened) await endSession(deps, tx, session.id, now)
+    const changes = new SessionChanges(deps, tx, now)
+    for (const { session } of opened) {
+      const settled = await changes.settled(session.id)
+      if (!hasEnded(settled)) await changes.apply(settled, { kind: 'CLOSED' })
+    }
     await tx.sessions.insert(fresh, opening)
     return fresh
   })
-}
-
-async function endSession(deps: SessionDeps, tx: Transaction, id: string, now: number): Promise<void> {
-  const session = await settledSession(deps, tx, id, () => undefined, now)
-  if (!hasEnded(session)) await applyStep(deps, tx, step(session, { kind: 'CLOSED' }, now), session, now)
 }
 
 /** @throws CodedError NOT_FOUND */
@@ -93,13 +92,12 @@ export async function heartbeat(
   now: number,
 ): Promise<Touched> {
   return deps.store.transaction(async (tx) => {
-    const session = await settledSession(deps, tx, id, belongs, now)
+    const changes = new SessionChanges(deps, tx, now)
+    const session = await changes.settled(id, belongs)
     if (!isLive(session)) return { operable: false, session }
     // The device counts the heartbeats: the cloud only reads the state.
     if (session.keptBy !== null) return { operable: true, session }
-    const next = step(session, { kind: 'HEARTBEAT' }, now)
-    await tx.sessions.save(next.session)
-    return { operable: true, session: next.session }
+    return { operable: true, session: await changes.apply(session, { kind: 'HEARTBEAT' }) }
   })
 }
 
@@ -128,14 +126,15 @@ export async function closeSession(
   now: number,
 ): Promise<Touched> {
   return deps.store.transaction(async (tx) => {
-    const session = await settledSession(deps, tx, id, belongs, now)
+    const changes = new SessionChanges(deps, tx, now)
+    const session = await changes.settled(id, belongs)
     if (!isLive(session)) return { operable: false, session }
     if (session.keptBy !== null) {
       await tx.sessions.want(session.id, 'TERMINATE')
       await tx.outbox.append([{ kind: 'device', deviceId: session.keptBy, reason: 'session' }], now)
       return { operable: true, ordered: true, session }
     }
-    return { operable: true, session: await applyStep(deps, tx, step(session, { kind: 'CLOSED' }, now), session, now) }
+    return { operable: true, session: await changes.apply(session, { kind: 'CLOSED' }) }
   })
 }
 
@@ -162,39 +161,17 @@ export async function requestInSession(
   now: number,
 ): Promise<SessionAnswer> {
   return deps.store.transaction(async (tx): Promise<SessionAnswer> => {
-    const session = await settledSession(deps, tx, order.sessionId, belongs, now)
+    const changes = new SessionChanges(deps, tx, now)
+    const session = await changes.settled(order.sessionId, belongs)
     if (!isLive(session)) return { operable: false, session }
     if (session.keptBy !== null) {
       throw new CodedError('SESSION_ON_DEVICE', `The device ${session.keptBy} keeps this session.`)
     }
-    const { request } = order
-    if (request.items.length === 0) {
-      await applyStep(deps, tx, step(session, { kind: 'HALTED' }, now), session, now)
+    if (order.request.items.length === 0) {
+      await changes.apply(session, { kind: 'HALTED' })
       return { operable: true, granted: true, decision: { items: [], postings: [], warnings: [] } }
     }
-    const loaded = await pinPolicy(deps, tx, session, now)
-    const outcome = await decideOverPools(tx, loaded, request, 'ALL_OR_NOTHING', now, unused(session, now))
-    const { decision } = outcome
-    const decided = { request, mode: 'ALL_OR_NOTHING', decision } as const
-    await deps.shortages.note(tx, loaded, [decided], outcome.after, now)
-    const header = headerOf('REQUEST', order.correlationId, request, session, now)
-    if (!decision.items.every((item) => item.outcome === 'GRANTED')) {
-      const records = usageOfDecision(header, loaded, request, order.metaData, decision, new Map())
-      await tx.usage.append(records)
-      const then = order.rollbackOnDeny ? 'KEEP' : 'END'
-      await applyStep(deps, tx, step(session, { kind: 'REFUSED', then }, now), session, now)
-      return { operable: true, granted: false, decision }
-    }
-    const items = reservedItems(sessionItems(order), decision)
-    const intervalMs = deps.sessionIntervalMs ?? (await chargeIntervalMs(tx))
-    const next = step(session, { kind: 'GRANTED', requester: request.requester, items, intervalMs }, now)
-    await tx.accounts.save(outcome.changed)
-    await tx.usage.append([
-      ...refundRecords(deps, loaded, next.refund, session, outcome.before, now),
-      ...usageOfDecision(header, loaded, request, order.metaData, decision, outcome.before),
-    ])
-    await tx.sessions.save(next.session)
-    return { operable: true, granted: true, decision }
+    return { operable: true, ...(await changes.request(session, order)) }
   })
 }
 
@@ -207,7 +184,7 @@ export async function sweepNextSession(deps: SessionDeps, now: number): Promise<
       const session = await tx.sessions.lockDue(now)
       if (session === undefined) return false
       failed.session = session
-      await settle(deps, tx, session, now)
+      await new SessionChanges(deps, tx, now).settle(session)
       return true
     })
   } catch (cause) {
@@ -222,112 +199,126 @@ export async function sweepNextSession(deps: SessionDeps, now: number): Promise<
   }
 }
 
-/** The session, locked, with overdue timers applied. @throws CodedError NOT_FOUND, and the errors of `belongs` */
-export async function settledSession(
-  deps: SessionDeps,
-  tx: Transaction,
-  id: string,
-  belongs: (session: Session) => void,
-  now: number,
-): Promise<Session> {
-  const session = await tx.sessions.lock(id)
-  if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
-  belongs(session)
-  return (await settle(deps, tx, session, now)) ?? session
-}
+/** Changes sessions in one transaction, at one instant. */
+export class SessionChanges {
+  readonly #deps: SessionDeps
+  readonly #tx: Transaction
+  readonly #now: number
 
-async function settle(deps: SessionDeps, tx: Transaction, before: Session, now: number): Promise<Session | undefined> {
-  if (!deps.trustsClock()) return before
-  let session = before
-  for (;;) {
-    const demand = due(session, now)
-    if (demand === null) return session
-    if (demand === 'FORGET') {
-      await tx.sessions.remove(session.id)
-      return undefined
+  constructor(deps: SessionDeps, tx: Transaction, now: number) {
+    this.#deps = deps
+    this.#tx = tx
+    this.#now = now
+  }
+
+  /** The session, locked, with overdue timers applied. @throws CodedError NOT_FOUND, and the errors of `belongs` */
+  async settled(id: string, belongs: (session: Session) => void = () => undefined): Promise<Session> {
+    const session = await this.#tx.sessions.lock(id)
+    if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
+    belongs(session)
+    return (await this.settle(session)) ?? session
+  }
+
+  /** Applies overdue timers; undefined: the session is forgotten. */
+  async settle(before: Session): Promise<Session | undefined> {
+    if (!this.#deps.trustsClock()) return before
+    let session = before
+    for (;;) {
+      const demand = due(session, this.#now)
+      if (demand === null) return session
+      if (demand === 'FORGET') {
+        await this.#tx.sessions.remove(session.id)
+        return undefined
+      }
+      session = demand === 'RENEWAL' ? await this.#renew(session) : await this.apply(session, { kind: demand })
     }
-    session =
-      demand === 'RENEWAL'
-        ? await renew(deps, tx, session, now)
-        : await applyStep(deps, tx, step(session, { kind: demand }, now), session, now)
   }
-}
 
-async function renew(deps: SessionDeps, tx: Transaction, session: Session, now: number): Promise<Session> {
-  const { charge, requester } = session
-  if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
-  const items = charge.items.map(({ item }) => item)
-  const request: AccessRequest = { requester, items }
-  const loaded = await pinPolicy(deps, tx, session, now)
-  const outcome = await decideOverPools(tx, loaded, request, 'ALL_OR_NOTHING', now)
-  const { decision } = outcome
-  await deps.shortages.note(tx, loaded, [{ request, mode: 'ALL_OR_NOTHING', decision }], outcome.after, now)
-  const granted = decision.items.every((item) => item.outcome === 'GRANTED')
-  const next = step(
-    session,
-    granted ? { kind: 'RENEWED', items: reservedItems(items, decision) } : { kind: 'NOT_RENEWED' },
-    now,
-  )
-  const header = headerOf('AUTOMATIC_CHARGE', deps.newId(), request, session, now)
-  const metaData = items.map((item) => item.metaData)
-  await tx.accounts.save(outcome.changed)
-  await tx.usage.append(usageOfDecision(header, loaded, request, metaData, decision, outcome.before))
-  await tx.sessions.save(next.session)
-  return next.session
-}
-
-export async function applyStep(
-  deps: SessionDeps,
-  tx: Transaction,
-  { session, refund }: Step,
-  before: Session,
-  now: number,
-): Promise<Session> {
-  if (refund.length > 0) {
-    const loaded = await pinPolicy(deps, tx, before, now)
-    const changed = await refundPools(tx, refund)
-    const after = new Map(changed.map((pool) => [pool.account, pool]))
-    await tx.accounts.save(changed)
-    await tx.usage.append(refundRecords(deps, loaded, refund, before, after, now))
+  async apply(before: Session, event: SessionEvent): Promise<Session> {
+    const { session, refund } = step(before, event, this.#now)
+    if (refund.length > 0) {
+      const loaded = await this.#pinPolicy(before)
+      const changed = await refundPools(this.#tx, refund)
+      const after = new Map(changed.map((pool) => [pool.account, pool]))
+      await this.#tx.accounts.save(changed)
+      await this.#tx.usage.append(this.#usageOfRefund(before, loaded, refund, after))
+    }
+    await this.#tx.sessions.save(session)
+    return session
   }
-  await tx.sessions.save(session)
-  return session
-}
 
-function refundRecords(
-  { newId }: SessionDeps,
-  loaded: LoadedPolicy,
-  refund: readonly ReservedItem[],
-  { id, requester }: Session,
-  after: ReadonlyMap<AccountId, Pool>,
-  now: number,
-) {
-  if (refund.length === 0 || requester === null) return []
-  const source = { kind: 'session', sessionId: id } as const
-  return usageOfRefund({ correlationId: newId(), requester, source, now }, loaded, refund, after)
-}
+  /** Charges a live session's request, in place of its previous charge. */
+  async request(before: Session, order: SessionRequest): Promise<{ granted: boolean; decision: Decision }> {
+    const { correlationId, request, metaData, rollbackOnDeny } = order
+    const { requester } = request
+    const items = withMetaData(request.items, metaData)
+    const header = { operation: 'REQUEST', correlationId, requester } as const
+    const refunded = unused(before, this.#now)
+    const { granted, decision, usage, ...charge } = await this.#decide(before, header, items, refunded)
+    if (!granted) {
+      await this.#tx.usage.append(usage)
+      await this.apply(before, { kind: 'REFUSED', then: rollbackOnDeny ? 'KEEP' : 'END' })
+      return { granted, decision }
+    }
+    const reserved = reservedItems(items, decision)
+    const intervalMs = this.#deps.sessionIntervalMs ?? (await chargeIntervalMs(this.#tx))
+    const next = step(before, { kind: 'GRANTED', requester, items: reserved, intervalMs }, this.#now)
+    await this.#tx.accounts.save(charge.changed)
+    const refunds = this.#usageOfRefund(before, charge.loaded, next.refund, charge.before)
+    await this.#tx.usage.append([...refunds, ...usage])
+    await this.#tx.sessions.save(next.session)
+    return { granted, decision }
+  }
 
-async function pinPolicy(
-  { policies }: SessionDeps,
-  tx: Transaction,
-  { instanceId }: Session,
-  now: number,
-): Promise<LoadedPolicy> {
-  const loaded = await policies.hold(tx, instanceId, now)
-  if (loaded === undefined) throw new Error('invariant: the instance of a session exists')
-  return loaded
-}
+  async #renew(before: Session): Promise<Session> {
+    const { charge, requester } = before
+    if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
+    const items = charge.items.map(({ item }) => item)
+    const header = { operation: 'AUTOMATIC_CHARGE', correlationId: this.#deps.newId(), requester } as const
+    const { granted, decision, usage, changed } = await this.#decide(before, header, items)
+    await this.#tx.accounts.save(changed)
+    await this.#tx.usage.append(usage)
+    return this.apply(
+      before,
+      granted ? { kind: 'RENEWED', items: reservedItems(items, decision) } : { kind: 'NOT_RENEWED' },
+    )
+  }
 
-function headerOf(
-  operation: ChargeHeader['operation'],
-  correlationId: string,
-  { requester }: AccessRequest,
-  { id }: Session,
-  now: number,
-): ChargeHeader {
-  return { operation, correlationId, requester, source: { kind: 'session', sessionId: id }, now }
-}
+  async #decide(
+    session: Session,
+    header: Pick<ChargeHeader, 'operation' | 'correlationId'> & Pick<AccessRequest, 'requester'>,
+    items: readonly SessionItem[],
+    refunded: readonly ReservedItem[] = [],
+  ) {
+    const tx = this.#tx
+    const now = this.#now
+    const request: AccessRequest = { requester: header.requester, items }
+    const mode = 'ALL_OR_NOTHING'
+    const loaded = await this.#pinPolicy(session)
+    const outcome = await decideOverPools(tx, loaded, { request, mode, now }, refunded)
+    const { decision, after } = outcome
+    await this.#deps.shortages.note(tx, loaded, [{ request, mode, decision }], after, now)
+    const source = { kind: 'session', sessionId: session.id } as const
+    const usage = usageOfDecision({ ...header, source, now }, loaded, items, outcome)
+    const granted = decision.items.every((item) => item.outcome === 'GRANTED')
+    return { ...outcome, loaded, usage, granted }
+  }
 
-function sessionItems({ request, metaData }: SessionRequest): readonly SessionItem[] {
-  return request.items.map((item, index) => ({ ...item, metaData: metaData[index] ?? null }))
+  #usageOfRefund(
+    { id, requester }: Session,
+    loaded: LoadedPolicy,
+    refund: readonly ReservedItem[],
+    after: ReadonlyMap<AccountId, Pool>,
+  ): readonly UsageRecord[] {
+    if (refund.length === 0 || requester === null) return []
+    const source = { kind: 'session', sessionId: id } as const
+    const header = { correlationId: this.#deps.newId(), requester, source, now: this.#now }
+    return usageOfRefund(header, loaded, refund, after)
+  }
+
+  async #pinPolicy({ instanceId }: Session): Promise<LoadedPolicy> {
+    const loaded = await this.#deps.policies.hold(this.#tx, instanceId, this.#now)
+    if (loaded === undefined) throw new Error('invariant: the instance of a session exists')
+    return loaded
+  }
 }

@@ -27,72 +27,57 @@ export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInp
     totals.set(account, total)
     return total
   }
-  const burnt = (n: number, body: OpenedEntry['body']): UsageRecord[] =>
-    body.postings.flatMap(({ account, amount }): UsageRecord[] => {
-      const parsed = parseAccount(account)
-      if (parsed?.kind !== 'line') return []
-      const { instanceId, lineItemId } = parsed
-      return [
-        {
-          correlationId: body.correlationId,
-          usageTime: body.at,
-          writeTime: inputs.writeTime,
-          requesterType: body.requester.type,
-          requesterValue: body.requester.value,
-          accountId: inputs.accountIdOf(instanceId),
-          instanceId,
-          activationId: lineItemId,
-          quantity: inputs.quantityOf(instanceId, lineItemId),
-          used: advance(account, amount),
-          item: '',
-          version: '',
-          count: { digits: 0n, scale: 0 },
-          operation: 'BURN',
-          status: 'BURNED',
-          tokens: amount,
-          source: { kind: 'device', deviceId: inputs.deviceId, epoch: inputs.epoch, entry: n },
-          metaData: null,
-        },
-      ]
-    })
   return entries.flatMap(({ n, body }) => {
-    const source: UsageSource = {
-      kind: 'device',
-      deviceId: inputs.deviceId,
-      epoch: inputs.epoch,
-      entry: n,
-      ...(body.session === undefined ? {} : { sessionId: body.session.id }),
+    const { correlationId, at, requester, instanceId } = body
+    const common = {
+      correlationId,
+      usageTime: at,
+      writeTime: inputs.writeTime,
+      requesterType: requester.type,
+      requesterValue: requester.value,
+      accountId: inputs.accountIdOf(instanceId),
+      instanceId,
+      source: sourceOf(n, body, inputs),
+    }
+    if (body.kind === 'burn') {
+      const nothing = { item: '', version: '', count: { digits: 0n, scale: 0 }, metaData: null }
+      return body.postings.flatMap(({ account, amount }): UsageRecord[] => {
+        const parsed = parseAccount(account)
+        if (parsed?.kind !== 'line') return []
+        const { lineItemId } = parsed
+        const quantity = inputs.quantityOf(instanceId, lineItemId)
+        const used = advance(account, amount)
+        const burnt = { activationId: lineItemId, quantity, used, tokens: amount }
+        return [{ ...common, ...nothing, ...burnt, operation: 'BURN', status: 'BURNED' }]
+      })
     }
     const sign = body.kind === 'refund' ? -1n : 1n
-    if (body.kind === 'burn') return burnt(n, body)
     const accounts = lineAccounts(body.postings.map(({ account }) => account))
     return body.items.flatMap((item): UsageRecord[] => {
-      const common = {
-        correlationId: body.correlationId,
-        usageTime: body.at,
-        writeTime: inputs.writeTime,
-        requesterType: body.requester.type,
-        requesterValue: body.requester.value,
-        accountId: inputs.accountIdOf(body.instanceId),
-        instanceId: body.instanceId,
+      const ofItem = {
+        ...common,
         item: item.item,
         version: item.version,
         count: parseDecimal(item.count) ?? { digits: 0n, scale: 0 },
         operation: operationOf(body),
         status: body.kind === 'refund' ? 'REFUNDED' : item.outcome,
-        source,
         metaData: item.metaData === undefined ? null : JSON.stringify(item.metaData),
       }
-      if (item.parts.length === 0) return [{ ...common, activationId: null, quantity: null, used: null, tokens: 0n }]
+      if (item.parts.length === 0) return [{ ...ofItem, activationId: null, quantity: null, used: null, tokens: 0n }]
       return item.parts.map(({ lineItemId, charged }) => ({
-        ...common,
+        ...ofItem,
         activationId: lineItemId,
-        quantity: inputs.quantityOf(body.instanceId, lineItemId),
+        quantity: inputs.quantityOf(instanceId, lineItemId),
         used: advance(accounts.get(lineItemId), sign * charged),
         tokens: sign * charged,
       }))
     })
   })
+}
+
+function sourceOf(entry: number, { session }: OpenedEntry['body'], { deviceId, epoch }: UsageInputs): UsageSource {
+  const source = { kind: 'device', deviceId, epoch, entry } as const
+  return session === undefined ? source : { ...source, sessionId: session.id }
 }
 
 /** The device renews sessions itself: there is no client request. */

@@ -5,7 +5,7 @@
 import { type AccountId, lineAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
-import type { AccessRequest, Decision, Requester } from '../../core/rules/decision.ts'
+import type { Decision, RequestedItem, Requester } from '../../core/rules/decision.ts'
 import type { ReservedItem, SessionItem } from '../../core/sessions/session.ts'
 import type { LoadedPolicy } from '../policy/load-policy.ts'
 import { used } from '../accounts/pool.ts'
@@ -23,16 +23,14 @@ export interface ChargeHeader extends UsageHeader {
 }
 
 /**
- * @param metaData JSON text of each requested item, in order
- * @param before the pools before the charge
+ * @param items as requested, in order
+ * @param decided `before`: the pools before the charge
  */
 export function usageOfDecision(
   header: ChargeHeader,
   loaded: LoadedPolicy,
-  request: AccessRequest,
-  metaData: readonly (string | null)[],
-  decision: Decision,
-  before: ReadonlyMap<AccountId, Pool>,
+  items: readonly SessionItem[],
+  { decision, before }: { readonly decision: Decision; readonly before: ReadonlyMap<AccountId, Pool> },
 ): readonly UsageRecord[] {
   const { operation } = header
   const totals = new Map<string, Micro>()
@@ -41,16 +39,15 @@ export function usageOfDecision(
     totals.set(lineItemId, total)
     return total
   }
-  return request.items.flatMap((item, index): UsageRecord[] => {
+  return items.flatMap((item, index): UsageRecord[] => {
     const outcome = decision.items[index]
     if (outcome === undefined) throw new Error('invariant: one outcome per requested item')
-    const asked: SessionItem = { ...item, metaData: metaData[index] ?? null }
     if (outcome.outcome !== 'GRANTED') {
       const status = outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome
-      return [{ ...common(header, loaded, asked), operation, ...NO_LINE_ITEM, status, tokens: 0n }]
+      return [{ ...common(header, loaded, item), operation, ...NO_LINE_ITEM, status, tokens: 0n }]
     }
     return outcome.shares.map(({ lineItemId, charged }): UsageRecord => ({
-      ...common(header, loaded, asked),
+      ...common(header, loaded, item),
       activationId: lineItemId,
       quantity: loaded.lineItems.get(lineItemId)?.quantity ?? null,
       used: count(lineItemId, charged),
@@ -59,6 +56,13 @@ export function usageOfDecision(
       tokens: charged,
     }))
   })
+}
+
+export function withMetaData(
+  items: readonly RequestedItem[],
+  metaData: readonly (string | null)[],
+): readonly SessionItem[] {
+  return items.map((item, index) => ({ ...item, metaData: metaData[index] ?? null }))
 }
 
 function usedNow(loaded: LoadedPolicy, pools: ReadonlyMap<AccountId, Pool>, lineItemId: string, now: number): Micro {

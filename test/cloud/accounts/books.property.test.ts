@@ -205,14 +205,15 @@ class Books {
       case 'delete':
         return deleteLineItem(store, instanceId, each.item, now)
       case 'limit': {
-        if (each.tokens === 0) return removeConsumptionLimit(store, instanceId, each.item, now)
+        const place = { instanceId, lineItemId: each.item }
+        if (each.tokens === 0) return removeConsumptionLimit(store, place, now)
         const order = { limit: wholeTokens(each.tokens), frequency: each.frequency, nextReset: now + each.reset }
-        return setConsumptionLimit(store, instanceId, each.item, order, now)
+        return setConsumptionLimit(store, place, order, now)
       }
       case 'actions': {
         const allow = { action: 'ALLOW', allocation: wholeTokens(each.allocation) } as const
         const place = { instanceId, lineItemId: each.item }
-        return replaceActions(store, place, each.allocation === 0 ? [] : [allow], randomUUID, now)
+        return replaceActions({ store, newId: randomUUID }, place, each.allocation === 0 ? [] : [allow], now)
       }
       case 'rate':
         return this.#rate(each.rate, each.in)

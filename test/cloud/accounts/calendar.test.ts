@@ -103,7 +103,7 @@ describe('the periods of a line item', () => {
         instants,
         (before, after, start, newStart, now) => {
           const calendar: Calendar = { frequency: before, first: 0, firstAt: start, next: 1 }
-          const changed = changedCalendar({ calendar, start }, after, newStart, now, now)
+          const changed = changedCalendar({ calendar, start }, { frequency: after, start: newStart }, now, now)
           expect(currentPeriod(changed, newStart, now)).toBe(currentPeriod(calendar, start, now))
         },
       ),
@@ -112,7 +112,7 @@ describe('the periods of a line item', () => {
 
   it('stay as they are when nothing about them changes', () => {
     const calendar: Calendar = { frequency: 'DAILY', first: 2, firstAt: 5, next: 3 }
-    expect(changedCalendar({ calendar, start: 5 }, 'DAILY', 5, 1e12, 1e12)).toBe(calendar)
+    expect(changedCalendar({ calendar, start: 5 }, { frequency: 'DAILY', start: 5 }, 1e12, 1e12)).toBe(calendar)
   })
 
   it('after a change have numbers that no earlier policy has listed, the current one excepted', () => {
@@ -145,7 +145,7 @@ describe('the periods of a line item', () => {
           const { calendar } = version
           const changed = remapped
             ? newCalendar(frequency, newStart, now, unlistedPeriod(calendar, start, listedAt))
-            : changedCalendar({ calendar, start }, frequency, newStart, now, listedAt)
+            : changedCalendar({ calendar, start }, { frequency, start: newStart }, now, listedAt)
           if (changed === calendar) continue
           version = {
             calendar: changed,

@@ -60,7 +60,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
     const callWith = async (keys: DeviceKeys) =>
       (await authenticator.authenticate(`Bearer ${await token(keys)}`, twin.time)).deviceId
     const show = async (links: readonly KeyLink[], by: DeviceKeys) =>
-      showLinks(parts(), device.id, await token(by), NONCE, links)
+      showLinks(parts(), device.id, await token(by), { nonce: NONCE, links: [...links] })
     const signedWith = async (keys: DeviceKeys) => (await device.sealAs(device.payload(), keys.signer)).document
     const audit = async () => (await twin.store.read((reader) => reader.edge.audit.list(device.id, null, 10))).records
     const isRefused = { code: 'DEVICE_KEY_REFUSED' }
@@ -240,9 +240,9 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
         const forged = await link({ from: next, to: third, possessedBy: next })
         await expect(show([links[0]!, forged], third)).rejects.toMatchObject(isRefused)
         const other = await TestDevice.join(twin)
-        await expect(showLinks(parts(), other.id, await token(third, other.id), NONCE, links)).rejects.toMatchObject(
-          isRefused,
-        )
+        await expect(
+          showLinks(parts(), other.id, await token(third, other.id), { nonce: NONCE, links }),
+        ).rejects.toMatchObject(isRefused)
       })
     })
 

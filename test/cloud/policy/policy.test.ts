@@ -16,7 +16,7 @@ import { createInstance } from '../../../src/cloud/service-api/create-instance.t
 import { deleteLineItem } from '../../../src/cloud/service-api/delete-line-item.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
-import { carryOnCalendar } from '../../../src/cloud/policy/bump-policy-revision.ts'
+import { type RuleDeps, carryOnCalendar } from '../../../src/cloud/policy/bump-policy-revision.ts'
 import { removeConsumptionLimit, setConsumptionLimit } from '../../../src/cloud/service-api/set-consumption-limit.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import type { LineItemBody } from '../../../src/protocol/service/line-items.ts'
@@ -28,6 +28,7 @@ const [ONE, TWO] = ['11111111-1111-4111-8111-111111111111', '22222222-2222-4222-
 
 let folder: string
 let store: Store
+let deps: RuleDeps
 let policies: Policies
 let ids = 0
 const newId = (): string => `00000000-0000-4000-8000-${String((ids += 1)).padStart(12, '0')}`
@@ -35,6 +36,7 @@ const newId = (): string => `00000000-0000-4000-8000-${String((ids += 1)).padSta
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'tallygate-policy-'))
   store = openSqliteStore({ path: join(folder, 'twin.db'), check: false, onBroken: () => undefined })
+  deps = { store, newId }
   policies = new Policies({ max: 10, undecidedClock: 'allow' })
   for (const id of [ONE, TWO]) await createInstance(store, { id, shortName: 's', accountId: id }, NOW)
 })
@@ -74,14 +76,14 @@ describe('every change of the rules', () => {
     const changes: (() => Promise<unknown>)[] = [
       () => mapLineItem(store, ONE, lineItem(), NOW),
       () => mapLineItem(store, ONE, lineItem({ quantity: 5 }), NOW),
-      () => createConditions(store, ONE, [condition], newId, NOW),
-      () => patchConditions(store, ONE, [condition], newId, NOW),
-      () => appendActions(store, place, [{ action: 'ALLOW' }], newId, NOW),
-      () => replaceActions(store, place, [], newId, NOW),
+      () => createConditions(deps, ONE, [condition], NOW),
+      () => patchConditions(deps, ONE, [condition], NOW),
+      () => appendActions(deps, place, [{ action: 'ALLOW' }], NOW),
+      () => replaceActions(deps, place, [], NOW),
       () => removeActions(store, place, NOW),
       () => deleteConditions(store, ONE, NOW),
-      () => setConsumptionLimit(store, ONE, 'A', { limit: 5n, frequency: 'DAILY', nextReset: NOW + 1 }, NOW),
-      () => removeConsumptionLimit(store, ONE, 'A', NOW),
+      () => setConsumptionLimit(store, place, { limit: 5n, frequency: 'DAILY', nextReset: NOW + 1 }, NOW),
+      () => removeConsumptionLimit(store, place, NOW),
       () => mapLineItem(store, ONE, lineItem({ state: 'OBSOLETE' }), NOW),
       () => deleteLineItem(store, ONE, 'A', NOW),
     ]
@@ -105,10 +107,10 @@ describe('every change of the rules', () => {
 
   it('and nothing else raises it', async () => {
     const condition = { operator: 'IN', property: 'p', values: ['v'] } as const
-    await createConditions(store, ONE, [condition], newId, NOW)
+    await createConditions(deps, ONE, [condition], NOW)
     await notifications()
     const [stored] = await store.read((reader) => reader.conditions.list(ONE))
-    await patchConditions(store, ONE, [{ ...condition, id: stored?.id }], newId, NOW)
+    await patchConditions(deps, ONE, [{ ...condition, id: stored?.id }], NOW)
     await mapLineItem(store, ONE, lineItem({ state: 'OBSOLETE' }), NOW)
     await expect(deleteRateTable(store, 'no', '1', NOW)).rejects.toMatchObject({ code: 'NOT_FOUND' })
     await changeConfiguration(store, [{ name: 'timezone.tolerant', value: 'false' }], 'k', NOW)
@@ -138,10 +140,15 @@ describe('the policy of an instance', () => {
       operator: 'NOT',
       condition: { operator: 'IN', property: 'p', values: ['v'] },
     } as const
-    const [made] = await createConditions(store, ONE, [condition], newId, NOW)
+    const [made] = await createConditions(deps, ONE, [condition], NOW)
     const place = { instanceId: ONE, lineItemId: 'A' }
-    await appendActions(store, place, [{ action: 'ALLOW', conditionId: made?.id, allocation: 5_000_000n }], newId, NOW)
-    await setConsumptionLimit(store, ONE, 'B', { limit: 9n, frequency: 'DAILY', nextReset: NOW + 1 }, NOW)
+    await appendActions(deps, place, [{ action: 'ALLOW', conditionId: made?.id, allocation: 5_000_000n }], NOW)
+    await setConsumptionLimit(
+      store,
+      { instanceId: ONE, lineItemId: 'B' },
+      { limit: 9n, frequency: 'DAILY', nextReset: NOW + 1 },
+      NOW,
+    )
     const items = [{ name: 'P', version: '1', rate: decimal('0.125') }]
     await createRateTable(store, { series: 'S', version: '1', effectiveFrom: 0, items }, NOW)
     const { policy, revision, accountId } = await load()

@@ -75,7 +75,12 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     }
 
     const limit = (id: string, tokens: number) =>
-      setConsumptionLimit(store, id, 'A', { limit: wholeTokens(tokens), frequency: 'DAILY', nextReset: NOW + DAY }, NOW)
+      setConsumptionLimit(
+        store,
+        { instanceId: id, lineItemId: 'A' },
+        { limit: wholeTokens(tokens), frequency: 'DAILY', nextReset: NOW + DAY },
+        NOW,
+      )
 
     const orderOf = (instanceId: string, { who, count, more = [] }: Ask, item = 'P'): AccessCommand => ({
       instanceId,

@@ -66,7 +66,7 @@ describe('two nodes that lock whatever there is to lock', () => {
       }
       await mapLineItem(store, INSTANCE, body, START)
       const limit = { limit: wholeTokens(40), frequency: 'DAILY' as const, nextReset: START + DAY }
-      await setConsumptionLimit(store, INSTANCE, activationId, limit, START)
+      await setConsumptionLimit(store, { instanceId: INSTANCE, lineItemId: activationId }, limit, START)
     }
 
     let time = START

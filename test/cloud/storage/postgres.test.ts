@@ -334,18 +334,17 @@ describe('on PostgreSQL', () => {
       const nodes = [await node(), await node()] as const
       const publicKey = newKeyPair().publicPem
       await saveKeys(
-        nodes[0],
+        { store: nodes[0], delayMs: 0 },
         'administration-key',
         [
           { id: 'a', publicKey },
           { id: 'b', publicKey },
         ],
-        0,
         1,
       )
       const deletions = await Promise.allSettled([
-        deleteKey(nodes[0], 'administration-key', 'a', 0, 2),
-        deleteKey(nodes[1], 'administration-key', 'b', 0, 2),
+        deleteKey({ store: nodes[0], delayMs: 0 }, 'administration-key', 'a', 2),
+        deleteKey({ store: nodes[1], delayMs: 0 }, 'administration-key', 'b', 2),
       ])
       expect(deletions.map(({ status }) => status).toSorted()).toEqual(['fulfilled', 'rejected'])
       expect(await nodes[0].read((reader) => reader.keys.countAdministration())).toBe(1)

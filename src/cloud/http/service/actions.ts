@@ -39,7 +39,7 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       body: createdActionsBody,
       handle: async ({ params, body, now }) => ({
         status: 200,
-        body: (await appendActions(store, params, body, newId, now)).map(actionToWire),
+        body: (await appendActions({ store, newId }, params, body, now)).map(actionToWire),
       }),
     }),
     serviceOperation({
@@ -54,7 +54,7 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       body: replacedActionsBody,
       handle: async ({ params, body, now }) => ({
         status: 200,
-        body: (await replaceActions(store, params, body, newId, now)).map(actionToWire),
+        body: (await replaceActions({ store, newId }, params, body, now)).map(actionToWire),
       }),
     }),
     serviceOperation({

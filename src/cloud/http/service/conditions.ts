@@ -50,7 +50,7 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       body: conditionsBody,
       handle: async ({ params, body, now }) => ({
         status: 200,
-        body: (await createConditions(store, params.instanceId, body, newId, now)).map(conditionToWire),
+        body: (await createConditions({ store, newId }, params.instanceId, body, now)).map(conditionToWire),
       }),
     }),
     serviceOperation({
@@ -64,7 +64,7 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       body: conditionsBody,
       handle: async ({ params, body, now }) => ({
         status: 200,
-        body: (await patchConditions(store, params.instanceId, body, newId, now)).map(conditionToWire),
+        body: (await patchConditions({ store, newId }, params.instanceId, body, now)).map(conditionToWire),
       }),
     }),
     serviceOperation({

@@ -32,8 +32,8 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       errors: ['NOT_FOUND'],
       ...place,
       method: 'GET',
-      handle: async ({ params: { instanceId, lineItemId }, now }) => {
-        const terms = await store.read((reader) => showConsumptionLimit(reader, instanceId, lineItemId, now))
+      handle: async ({ params, now }) => {
+        const terms = await store.read((reader) => showConsumptionLimit(reader, params, now))
         return { status: 200, body: termsToWire(terms) }
       },
     }),
@@ -48,8 +48,8 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       ...place,
       method: 'PUT',
       body: consumptionLimitBody,
-      handle: async ({ params: { instanceId, lineItemId }, body, now }) => {
-        const terms = await setConsumptionLimit(store, instanceId, lineItemId, body, now)
+      handle: async ({ params, body, now }) => {
+        const terms = await setConsumptionLimit(store, params, body, now)
         return { status: 200, body: termsToWire(terms) }
       },
     }),
@@ -61,8 +61,8 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       errors: ['NOT_FOUND'],
       ...place,
       method: 'DELETE',
-      handle: async ({ params: { instanceId, lineItemId }, now }) => {
-        await removeConsumptionLimit(store, instanceId, lineItemId, now)
+      handle: async ({ params, now }) => {
+        await removeConsumptionLimit(store, params, now)
         return { status: 204 }
       },
     }),

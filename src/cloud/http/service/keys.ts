@@ -56,7 +56,7 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
         body: keysBody,
         handle: async ({ body, now }) => ({
           status: 200,
-          body: (await saveKeys(store, type, body, delayMs, now)).map(keyToWire),
+          body: (await saveKeys({ store, delayMs }, type, body, now)).map(keyToWire),
         }),
       }),
       serviceOperation({
@@ -71,7 +71,7 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
         principals,
         params: z.object({ keyId }),
         handle: async ({ params, now }) => {
-          await deleteKey(store, type, params.keyId, delayMs, now)
+          await deleteKey({ store, delayMs }, type, params.keyId, now)
           return { status: 200, body: KEY_DELETED }
         },
       }),

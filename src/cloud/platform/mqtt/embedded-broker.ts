@@ -5,7 +5,7 @@
 import { type Server, type Socket, createServer } from 'node:net'
 import { Duplex, Transform, type TransformCallback } from 'node:stream'
 import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
-import { Aedes, type Client } from 'aedes'
+import { Aedes, type AuthenticateHandler, type Client } from 'aedes'
 import { CodedError } from '../../../protocol/errors.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { Broker } from '../../devices/publish-notifications.ts'
@@ -51,38 +51,13 @@ const BAD_USERNAME_OR_PASSWORD = 4
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
 export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promise<EmbeddedBroker> {
-  const { log } = options
   const devices = new Map<Client, SignedIn>()
   const sockets = new Set<Socket>()
 
   const aedes = await Aedes.createBroker({
     connectTimeout: CONNECT_TIMEOUT_MS,
     drainTimeout: DRAIN_TIMEOUT_MS,
-    authenticate: (client, username, password, done) => {
-      const refuse = (returnCode: number, reason: string): void => {
-        log.info({ clientId: client.id, reason }, 'a device was refused at the broker')
-        done(Object.assign(new Error(reason), { returnCode }), false)
-      }
-      // A second connection with a client id takes over the first: only the same device may do that.
-      if (username === undefined || username !== client.id || !client.clean) {
-        refuse(IDENTIFIER_REJECTED, 'client id and user name must be the device id, and the session must be clean')
-        return
-      }
-      options.signIn(password?.toString('utf8') ?? '').then(
-        (device) => {
-          if (device.deviceId !== username) {
-            refuse(BAD_USERNAME_OR_PASSWORD, 'the token belongs to another device')
-            return
-          }
-          devices.set(client, device)
-          done(null, true)
-        },
-        (error: unknown) => {
-          if (error instanceof CodedError && error.httpStatus < 500) refuse(BAD_USERNAME_OR_PASSWORD, error.code)
-          else refuse(SERVER_UNAVAILABLE, error instanceof CodedError ? error.code : 'the token could not be checked')
-        },
-      )
-    },
+    authenticate: authenticator(options, devices),
     authorizeSubscribe: (client, subscription, done) => {
       const device = devices.get(client)
       done(null, device !== undefined && maySubscribe(device, subscription.topic) ? subscription : null)
@@ -148,6 +123,35 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
       for (const socket of sockets) socket.destroy()
       await closed
     },
+  }
+}
+
+/** @param devices receives each device that signs in */
+function authenticator({ signIn, log }: EmbeddedBrokerOptions, devices: Map<Client, SignedIn>): AuthenticateHandler {
+  return (client, username, password, done) => {
+    const refuse = (returnCode: number, reason: string): void => {
+      log.info({ clientId: client.id, reason }, 'a device was refused at the broker')
+      done(Object.assign(new Error(reason), { returnCode }), false)
+    }
+    // A second connection with a client id takes over the first: only the same device may do that.
+    if (username === undefined || username !== client.id || !client.clean) {
+      refuse(IDENTIFIER_REJECTED, 'client id and user name must be the device id, and the session must be clean')
+      return
+    }
+    signIn(password?.toString('utf8') ?? '').then(
+      (device) => {
+        if (device.deviceId !== username) {
+          refuse(BAD_USERNAME_OR_PASSWORD, 'the token belongs to another device')
+          return
+        }
+        devices.set(client, device)
+        done(null, true)
+      },
+      (error: unknown) => {
+        if (error instanceof CodedError && error.httpStatus < 500) refuse(BAD_USERNAME_OR_PASSWORD, error.code)
+        else refuse(SERVER_UNAVAILABLE, error instanceof CodedError ? error.code : 'the token could not be checked')
+      },
+    )
   }
 }
 

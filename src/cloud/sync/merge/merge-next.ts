@@ -3,6 +3,7 @@
  * becomes evidence, and ends the epoch's grants.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { SESSION_REST_MS } from '../../../core/sessions/session.ts'
 import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/sync/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
@@ -79,7 +80,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   // Only the current epoch reports the state of sessions.
   if (epoch.number === device.epoch) {
     if (segment.header.seq === 1) await disconnectUntold(tx, device.id, segment.sessions, now)
-    await takeSessions(tx, device, segment.sessions, now, deps.trustsClock())
+    await takeSessions(tx, device, segment.sessions, deps.trustsClock() ? now - SESSION_REST_MS : null)
   }
   const commands = goesOn ? await commandsFor(tx, device.id) : []
   const releasing = goesOn && (await mustRelease(context))
