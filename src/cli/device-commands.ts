@@ -40,11 +40,7 @@ export function addDeviceCommands(devices: Command, io: Io): void {
   const held = (name: string, description: string): Command =>
     named(name, description)
       .option('--session <uuid>', 'apply to this session of the device only', uuidArgument)
-      .action((deviceId: string, flags: OrderFlags) =>
-        flags.session === undefined
-          ? order(deviceId, name, flags, io)
-          : commandDeviceSession(deviceId, flags.session, name, flags, io),
-      )
+      .action((deviceId: string, flags: OrderFlags) => order(deviceId, name, flags, io))
 
   named('show', 'Shows the state of a device, its outstanding tokens and its backlog.').action(
     (deviceId: string, flags: OrderFlags) => show(deviceId, flags, io),
@@ -77,18 +73,12 @@ async function show(deviceId: string, flags: OrderFlags, io: Io): Promise<void> 
 
 async function order(deviceId: string, what: string, flags: OrderFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
-  print(await client.json({ method: 'POST', path: `${EDGE}/devices/${deviceId}/${what}` }, deviceState), flags, io)
-}
-
-async function commandDeviceSession(
-  deviceId: string,
-  sessionId: string,
-  what: string,
-  flags: OrderFlags,
-  io: Io,
-): Promise<void> {
-  using client = await administrator(flags, io)
   const device = `${EDGE}/devices/${deviceId}`
+  const { session: sessionId } = flags
+  if (sessionId === undefined) {
+    print(await client.json({ method: 'POST', path: `${device}/${what}` }, deviceState), flags, io)
+    return
+  }
   const answer = await client.json(
     { method: 'POST', path: `${device}/sessions/${sessionId}/${what}` },
     deviceSessionCommandResult,

@@ -17,11 +17,12 @@ import { alarmsOf, readLedgers, readStatus } from './ledgers.ts'
 import { Applications } from './play.ts'
 import type { Presenter } from './presenter.ts'
 import { enrollmentToken, provision } from './provision.ts'
-import { startProxy } from './proxy.ts'
+import { type Proxy, startProxy } from './proxy.ts'
 import { type Random, seeded } from './random.ts'
 import { seconds } from './report.ts'
 import { compare, type DemoResult, type Phase, wrongRefusals } from './result.ts'
 import { playRuleScene } from './rule-scene.ts'
+import type { Scene } from './scene.ts'
 import { playSessionScene } from './session-scene.ts'
 import { killRunning } from './service-process.ts'
 import { Agent, Twin } from './services.ts'
@@ -75,11 +76,16 @@ function aborted(signal: AbortSignal): Promise<never> {
   })
 }
 
-async function play(options: DemoOptions, directory: string, began: number): Promise<DemoResult> {
-  const { presenter, signal } = options
-  const day = readDay()
-  await using stack = new AsyncDisposableStack()
+interface Site extends Scene {
+  readonly twin: Twin
+  readonly agent: Agent
+  readonly proxies: readonly Proxy[]
+  readonly clockErrorFile: string
+}
 
+/** Starts cloud and agent. The stack stops them. */
+async function startSite(options: DemoOptions, directory: string, stack: AsyncDisposableStack): Promise<Site> {
+  const { presenter, signal } = options
   const network = { http: await startProxy(), push: await startProxy() }
   const proxies = Object.values(network)
   for (const proxy of proxies) stack.defer(() => proxy.close())
@@ -96,11 +102,13 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   network.push.lead(twin.pushPort)
   presenter.step(`The cloud runs at ${twin.url}`)
 
-  using administrator = new HttpClient({
-    address: twin.url,
-    headers: { authorization: `Bearer ${await administrationToken(twin.adminKeyFile)}` },
-    unreachable: 'CLOUD_UNREACHABLE',
-  })
+  const administrator = stack.use(
+    new HttpClient({
+      address: twin.url,
+      headers: { authorization: `Bearer ${await administrationToken(twin.adminKeyFile)}` },
+      unreachable: 'CLOUD_UNREACHABLE',
+    }),
+  )
   const instanceId = await provision(administrator, Date.now())
   const ahead = RATE_TABLES.filter(({ effectiveIn }) => effectiveIn > 0).length
   presenter.step(
@@ -116,10 +124,18 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   })
   await agent.start()
   stack.defer(() => agent.stop(STOP_WITHIN_MS))
-  using technician = new HttpClient({ address: `unix:${agent.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
-  const until = (what: string, condition: (status: AgentStatus) => boolean): Promise<AgentStatus> =>
-    waitUntil(technician, agent, what, condition, signal)
-  const ready = await until(
+  const { socketPath } = agent
+  const technician = stack.use(new HttpClient({ address: `unix:${socketPath}`, unreachable: 'AGENT_UNREACHABLE' }))
+  const scene = { socketPath, instanceId, technician, administrator, presenter, signal }
+  return { ...scene, twin, agent, proxies, clockErrorFile }
+}
+
+async function play(options: DemoOptions, directory: string, began: number): Promise<DemoResult> {
+  await using stack = new AsyncDisposableStack()
+  const site = await startSite(options, directory, stack)
+  const { agent, presenter, technician, administrator, instanceId } = site
+  const ready = await waitUntil(
+    site,
     'the agent has its rules and a grant',
     ({ policies, grant }) =>
       grant !== null && policies.some(({ applied, newest }) => applied > 0 && applied === newest),
@@ -127,11 +143,41 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   presenter.step(
     `The agent is enrolled, has the rules (revision ${ready.policies[0]?.applied ?? 0}) and its first grant`,
   )
+  const { phases, disturbances } = await playDay(options, site)
+  await playRuleScene(site)
+  await playSessionScene(site)
 
+  const drainBegan = performance.now()
+  await waitUntil(
+    site,
+    'the cloud has acknowledged everything',
+    ({ connected, backlog, unacknowledgedSeq }) => connected && backlog === 0 && unacknowledgedSeq === null,
+  )
+  const drainMs = performance.now() - drainBegan
+  presenter.step(`The cloud has acknowledged every entry of the ledger, ${seconds(drainMs)} s after the last request`)
+
+  const answered = phases.flatMap((each) => each.answered)
+  return {
+    phases,
+    comparisons: compare(answered, await readLedgers(technician, administrator, instanceId)),
+    wrong: wrongRefusals(answered),
+    alarms: await alarmsOf(administrator, instanceId),
+    kills: agent.kills,
+    disturbances,
+    drainMs,
+    totalMs: performance.now() - began,
+    directory: options.keep ? directory : null,
+  }
+}
+
+/** Replays the recorded day, with the network cut in its middle third. */
+async function playDay(options: DemoOptions, site: Site): Promise<Pick<DemoResult, 'phases' | 'disturbances'>> {
+  const { agent, twin, proxies, presenter, signal, instanceId } = site
+  const day = readDay()
   const third = Math.ceil(day.length / 3)
   const kills = new Set(momentsOfKills(seeded(options.seed), options.kills, day.length))
   const plan = options.chaos ? planChaos(seeded(options.seed), day.length, [third, 2 * third]) : []
-  const chaos = new Chaos(plan, { agent, twin, network: proxies, clockErrorFile, presenter })
+  const chaos = new Chaos(plan, { ...site, network: proxies })
   using applications = new Applications({
     socketPath: agent.socketPath,
     instanceId,
@@ -163,38 +209,12 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   const midday = await phase('midday', false, day.slice(third, 2 * third))
   const restored = performance.now()
   await Promise.all(proxies.map((proxy) => proxy.restore()))
-  await until('the agent has reached the cloud again', ({ connected }) => connected)
+  await waitUntil(site, 'the agent has reached the cloud again', ({ connected }) => connected)
   presenter.step(
     `The network is back; the agent reached the cloud again after ${seconds(performance.now() - restored)} s`,
   )
   const evening = await phase('evening', true, day.slice(2 * third))
-
-  const { socketPath } = agent
-  const scene = { socketPath, instanceId, technician, administrator, presenter, signal }
-  await playRuleScene(scene)
-  await playSessionScene(scene)
-
-  const drainBegan = performance.now()
-  await until(
-    'the cloud has acknowledged everything',
-    ({ connected, backlog, unacknowledgedSeq }) => connected && backlog === 0 && unacknowledgedSeq === null,
-  )
-  const drainMs = performance.now() - drainBegan
-  presenter.step(`The cloud has acknowledged every entry of the ledger, ${seconds(drainMs)} s after the last request`)
-
-  const phases = [morning, midday, evening]
-  const answered = phases.flatMap((each) => each.answered)
-  return {
-    phases,
-    comparisons: compare(answered, await readLedgers(technician, administrator, instanceId)),
-    wrong: wrongRefusals(answered),
-    alarms: await alarmsOf(administrator, instanceId),
-    kills: agent.kills,
-    disturbances: chaos.counts(),
-    drainMs,
-    totalMs: performance.now() - began,
-    directory: options.keep ? directory : null,
-  }
+  return { phases: [morning, midday, evening], disturbances: chaos.counts() }
 }
 
 async function administrationToken(keyFile: string): Promise<string> {
@@ -210,11 +230,9 @@ async function administrationToken(keyFile: string): Promise<string> {
 
 /** Polls the agent until the condition is met; a restarting agent does not respond for a while. */
 async function waitUntil(
-  technician: HttpClient,
-  agent: Agent,
+  { technician, agent, signal }: Site,
   what: string,
   condition: (status: AgentStatus) => boolean,
-  signal: AbortSignal,
 ): Promise<AgentStatus> {
   const deadline = performance.now() + DRAINED_WITHIN_MS
   let last: AgentStatus | undefined

@@ -5,7 +5,7 @@ import type { Clock } from '../runtime/clock.ts'
 import type { Journal, SalvageRecord } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import { SUSPENSION } from '../sync/step.ts'
-import type { Link } from '../sync/link.ts'
+import type { Link, LinkStatus } from '../sync/link.ts'
 import type { Wear } from './wear.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { LinkLog } from '../sync/ports.ts'
@@ -55,35 +55,29 @@ function overdueOf(
   }
 }
 
-export function statusOf({
-  version,
-  startedAt,
-  ledger,
-  link,
-  clock,
-  journal,
-  salvages,
-  wear,
-  reloadNotice,
-  lastBackup,
-  backupMaxAgeMs,
-}: StatusDeps): AgentStatusWire {
-  const { deviceId, epoch, fenced, key, suspension, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
-  const grant = ledger.grant()
-  const recording = journal.condition()
-  const notice = reloadNotice()
+function conditionsOf(deps: StatusDeps, { conditions, suspension }: LinkStatus, backup: LastBackup | null) {
+  const { journal, wear, clock, startedAt, salvages } = deps
+  const notice = deps.reloadNotice()
   const reload = notice === null ? null : { subject: 'settings', ...notice }
-  const { now } = clock.reading()
-  const backup = lastBackup()
-  const overdue = overdueOf(backup, backupMaxAgeMs(), now, startedAt)
-  const conditions = [
-    ...rest.conditions.filter((condition) => !isExplainedBySuspension(condition, suspension)),
-    ...[recording, wear.condition(), reload, overdue].filter((condition) => condition !== null),
+  const overdue = overdueOf(backup, deps.backupMaxAgeMs(), clock.reading().now, startedAt)
+  return [
+    ...conditions.filter((condition) => !isExplainedBySuspension(condition, suspension)),
+    ...[journal.condition(), wear.condition(), reload, overdue].filter((condition) => condition !== null),
     ...salvages.map(conditionOf),
   ]
+    .toSorted((a, b) => a.since - b.since)
+    .map(({ subject, code, message, since }) => ({ subject, code, message, since }))
+}
+
+export function statusOf(deps: StatusDeps): AgentStatusWire {
+  const { ledger, clock } = deps
+  const status = deps.link.status()
+  const { deviceId, epoch, fenced, key, suspension, connected, lastContactAt, lastSyncAt, ...rest } = status
+  const grant = ledger.grant()
+  const backup = deps.lastBackup()
   return {
-    version,
-    startedAt,
+    version: deps.version,
+    startedAt: deps.startedAt,
     deviceId,
     instanceIds: rest.policies.map(({ instanceId }) => instanceId),
     epoch,
@@ -120,11 +114,9 @@ export function statusOf({
       unlimited: held.unlimited,
       overdraft: String(overdraftLeft(held, held.overdraft ?? 0n)),
     })),
-    storage: wear.reading(),
+    storage: deps.wear.reading(),
     backup,
-    conditions: conditions
-      .toSorted((a, b) => a.since - b.since)
-      .map(({ subject, code, message, since }) => ({ subject, code, message, since })),
+    conditions: conditionsOf(deps, status, backup),
   }
 }
 

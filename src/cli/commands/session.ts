@@ -49,17 +49,7 @@ export function command(io: Io): Command {
     .action((flags: Flags) => list(flags, io))
   asProgram(withSocketFlag(group.command('show').argument('<id>', 'session', uuidArgument)))
     .description('Shows the state of a session.')
-    .action(async (id: string, flags: Flags) => {
-      using client = agentClient(flags, io)
-      const shown = await client.json({ method: 'GET', path: `${SESSIONS}/${id}` }, session)
-      if (flags.json === true) {
-        writeLines(io.stdout, [jsonLine(shown)])
-        return
-      }
-      const live = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
-      const listed = live.find(({ sessionId }) => sessionId === shown.sessionId)
-      writeLines(io.stdout, columns(rowsOf(shown, listed)))
-    })
+    .action((id: string, flags: Flags) => show(id, flags, io))
   asProgram(withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument)))
     .description(
       "Requests an item in place of the session's current item. Without --item, the session releases its item and stays open.",
@@ -154,6 +144,18 @@ async function list(flags: Flags, io: Io): Promise<void> {
   ])
   if (rows.length === 0) io.stdout.write('No live sessions.\n')
   else writeLines(io.stdout, columns([['session', 'state', 'charged until', 'instance'], ...rows]))
+}
+
+async function show(id: string, flags: Flags, io: Io): Promise<void> {
+  using client = agentClient(flags, io)
+  const shown = await client.json({ method: 'GET', path: `${SESSIONS}/${id}` }, session)
+  if (flags.json === true) {
+    writeLines(io.stdout, [jsonLine(shown)])
+    return
+  }
+  const live = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
+  const listed = live.find(({ sessionId }) => sessionId === shown.sessionId)
+  writeLines(io.stdout, columns(rowsOf(shown, listed)))
 }
 
 async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {

@@ -11,7 +11,6 @@ import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/platform/http/exc
 import { keyFilesOf, openKeyFiles } from '../../agent/platform/key-file/key-file.ts'
 import { inspectDatabase } from '../../agent/platform/sqlite/inspect-database.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
-import type { Identity } from '../../agent/ledger/journal.ts'
 import type { DeviceKeys } from '../../agent/keys/device-key.ts'
 import { DeviceTokens } from '../../agent/keys/device-token.ts'
 import { type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
@@ -104,7 +103,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     memory: memoryOf(configuration.choice.process?.pid ?? agents[0]?.pid ?? null),
     cloud,
     broker,
-    signIn: isReached && identity !== null ? await signIn(io, identity, keys, extraCa, inspected.policies[0]) : null,
+    signIn: isReached ? await signIn(io, inspected, keys, extraCa) : null,
   }
 }
 
@@ -300,13 +299,12 @@ function timeZone({ env }: Io): Observations['timeZone'] {
 /** Requests the policy with the device's identity, which changes nothing. */
 async function signIn(
   io: Io,
-  identity: Identity,
+  { identity, policies: [policy] }: Observations['inspected'],
   keys: DeviceKeys | Problem,
   extraCa: string | null,
-  policy: { readonly instanceId: string; readonly revision: number } | undefined,
 ): Promise<Observations['signIn']> {
-  const instanceId = policy?.instanceId ?? identity.instanceIds[0]
-  if (instanceId === undefined) return null
+  const instanceId = policy?.instanceId ?? identity?.instanceIds[0]
+  if (identity === null || instanceId === undefined) return null
   const network = createExchange({ ...EXCHANGE_DEFAULTS, silenceMs: 10_000, durationMs: 20_000, extraCa })
   try {
     if (isProblem(keys)) return keys

@@ -72,6 +72,14 @@ export function createCloudHttp(deps: CloudHttpDeps): Cloud {
   const edge = ({ edgeUrl }: Identity, ...path: readonly string[]): string => join(edgeUrl, path)
   const sessions = ({ serviceUrl }: Identity, ...path: readonly string[]): string =>
     join(serviceUrl, ['v1.1', 'sessions', ...path])
+  const post = async (
+    device: Identity,
+    path: readonly string[],
+    call: Pick<Call, 'body' | 'signal' | 'compress'>,
+  ): Promise<z.infer<typeof signedAnswer>> => {
+    const url = edge(device, 'devices', device.deviceId, ...path)
+    return parse(accepted(await callAs(device, { method: 'POST', url, repeatable: true, ...call })), signedAnswer)
+  }
   const ofInstance = (instanceId: string): Record<string, string> => ({ 'x-instance-id': instanceId })
 
   return {
@@ -81,29 +89,10 @@ export function createCloudHttp(deps: CloudHttpDeps): Cloud {
       return parse(accepted(await send(deps, call, enrollmentToken)), enrollmentResponse)
     },
 
-    async attach(device, body, signal) {
-      const url = edge(device, 'devices', device.deviceId, 'attach')
-      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
-      return parse(accepted(answer), signedAnswer)
-    },
-
-    async sync(device, body, signal) {
-      const url = edge(device, 'devices', device.deviceId, 'sync')
-      const answer = await callAs(device, { method: 'POST', url, body, compress: true, repeatable: true, signal })
-      return parse(accepted(answer), signedAnswer)
-    },
-
-    async announceKey(device, body, signal) {
-      const url = edge(device, 'devices', device.deviceId, 'keys')
-      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
-      return parse(accepted(answer), signedAnswer)
-    },
-
-    async showKeyLinks(device, body, signal) {
-      const url = edge(device, 'devices', device.deviceId, 'keys', 'links')
-      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
-      return parse(accepted(answer), signedAnswer)
-    },
+    attach: (device, body, signal) => post(device, ['attach'], { body, signal }),
+    sync: (device, body, signal) => post(device, ['sync'], { body, signal, compress: true }),
+    announceKey: (device, body, signal) => post(device, ['keys'], { body, signal }),
+    showKeyLinks: (device, body, signal) => post(device, ['keys', 'links'], { body, signal }),
 
     async policy(device, instanceId, knownRevision, signal) {
       const url = edge(device, 'instances', instanceId, 'policy')

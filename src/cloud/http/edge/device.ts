@@ -150,7 +150,7 @@ function keyOperations(deps: OwnDevice): readonly Operation[] {
       answers: signed,
       errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
       handle: async ({ params: { deviceId }, principal, body }) => {
-        const document = await showLinks(deps, deviceId, principal.token, body.nonce, body.links)
+        const document = await showLinks(deps, deviceId, principal.token, body)
         return signedTimeOf(deps, deviceId, body.nonce, document)
       },
     }),
