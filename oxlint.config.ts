@@ -18,6 +18,19 @@ const forPeople = [
   'bin/**',
 ]
 
+/** Functions in these files are still too long or have too many parameters. Add no file. */
+const aboveLimits = [
+  'src/agent/{assemble,compose}.ts',
+  'src/agent/{access/access,sessions/sessions}.ts',
+  'src/agent/platform/sqlite/{journal-store,journal-statements,salvage-journal}.ts',
+  'src/cloud/compose.ts',
+  'src/cloud/http/{routes,server}.ts',
+  'src/cloud/sync/{sync,take-proofs}.ts',
+  'src/cloud/sync/grants/{cloud-shortages,give-grant,rebalance,write-settlement}.ts',
+  'src/cloud/sync/merge/{bill-branch,merge-next,merge-undelivered,write-merge}.ts',
+  'src/cloud/sync/recovery/{notice-restore,sales-mark}.ts',
+]
+
 const ambientGlobals = [
   'setTimeout',
   'setInterval',
@@ -137,6 +150,29 @@ export default defineConfig({
       ),
     },
     { files: forPeople, rules: { 'no-console': 'off' } },
+    {
+      files: ['src/**/*.ts'],
+      rules: {
+        'max-params': ['error', { max: 4 }],
+        'max-lines-per-function': ['error', { max: 70, skipBlankLines: true, skipComments: true }],
+      },
+    },
+    {
+      // A function returns an object of small methods, one for each query or change of a table.
+      files: ['src/cloud/storage/sql/*.ts'],
+      rules: { 'max-lines-per-function': 'off' },
+    },
+    {
+      // A function returns a table of routes.
+      files: ['src/cloud/http/service/*.ts', 'src/cloud/http/edge-{device-,}routes.ts'],
+      rules: { 'max-lines-per-function': 'off' },
+    },
+    {
+      // Functions of the C library have the parameters that it gives them.
+      files: ['src/agent/platform/system/peer-credentials.ts', 'src/cli/service-manager/unix-calls.ts'],
+      rules: { 'max-params': 'off' },
+    },
+    { files: aboveLimits, rules: { 'max-lines-per-function': 'off', 'max-params': 'off' } },
     {
       // A check asserts the shape of a response it knows nothing of; a response of another shape must fail the check.
       files: ['conformance/**/*.ts'],

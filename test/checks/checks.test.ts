@@ -103,7 +103,7 @@ describe.each(defects)('the check "$check"', ({ check, defect, packages = [], fi
 })
 
 describe('the check "lint"', () => {
-  it('finds ambient time and randomness where decisions are made, a forgotten promise, a stray console and a barrel', async () => {
+  it('finds ambient time and randomness where decisions are made, a forgotten promise, a stray console, a barrel, and functions above the limits', async () => {
     sample.write({
       'src/core/clock.ts': `export const clock = () => [Date.now(), new Date(), Math.random(), new Date(0)]\n`,
       'src/agent/access/wait.ts':
@@ -114,6 +114,11 @@ describe('the check "lint"', () => {
         `export const forget = () => {\n  send()\n  console.log('sent')\n}\n`,
       'src/core/barrel.ts': `export * from './double.ts'\n`,
       'src/cli/say.ts': `console.log(new Date())\n`,
+      'src/cli/add.ts':
+        `export const few = (a: number, b: number, c: number, d: number) => a + b + c + d\n` +
+        `export const many = (a: number, b: number, c: number, d: number, e: number) => few(a, b, c, d) + e\n` +
+        `export function long(): void {\n${'  say()\n'.repeat(69)}}\n` +
+        `function say(): void {\n${'  long()\n'.repeat(68)}}\n`,
     })
     const { exitCode, output } = await sample.check('lint')
     expect(results(output), output).toEqual(['FAIL lint'])
@@ -128,6 +133,7 @@ describe('the check "lint"', () => {
         '3 eslint(no-restricted-properties)',
         '3 tallygate(no-ambient)',
       ],
+      'src/cli/add.ts': ['2 eslint(max-params)', '3 eslint(max-lines-per-function)'],
       'src/core/barrel.ts': ['1 tallygate(no-barrel)'],
       'src/core/clock.ts': [
         '1 eslint(no-restricted-properties)',

@@ -7,6 +7,7 @@ import { countersOf } from '../../diagnostics/health-status.ts'
 
 const MICRO = 1e6
 
+// oxlint-disable-next-line eslint/max-lines-per-function -- A table: one call for each metric.
 export function metricsText({ status, machine, health, clock }: DeviceReportWire, { ready }: Readiness): string {
   const lines: string[] = []
   const family = (
