@@ -21,10 +21,9 @@ const forPeople = [
 /** Functions in these files are still too long or have too many parameters. Add no file. */
 const aboveLimits = [
   'src/agent/{assemble,compose}.ts',
-  'src/agent/{access/access,sessions/sessions}.ts',
-  'src/agent/platform/sqlite/{journal-store,journal-statements,salvage-journal}.ts',
+  'src/agent/platform/sqlite/{journal-statements,salvage-journal}.ts',
   'src/cloud/compose.ts',
-  'src/cloud/http/{routes,server}.ts',
+  'src/cloud/http/{serve,server}.ts',
   'src/cloud/sync/{sync,take-proofs}.ts',
   'src/cloud/sync/grants/{cloud-shortages,give-grant,rebalance,write-settlement}.ts',
   'src/cloud/sync/merge/{bill-branch,merge-next,merge-undelivered,write-merge}.ts',
@@ -164,7 +163,7 @@ export default defineConfig({
     },
     {
       // A function returns a table of routes.
-      files: ['src/cloud/http/service/*.ts', 'src/cloud/http/edge-{device-,}routes.ts'],
+      files: ['src/cloud/http/service/*.ts'],
       rules: { 'max-lines-per-function': 'off' },
     },
     {
