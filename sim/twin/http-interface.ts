@@ -66,7 +66,7 @@ async function route(twin: TwinProcess, request: HttpRequest, hasPush: boolean):
 
   const [, , , , sessionId, last] = path.split('/')
   const instanceId = headers['x-instance-id'] ?? ''
-  if (instances?.has(instanceId) !== true) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
+  if (!instances.has(instanceId)) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
   const parts = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
   const belongs = (session: { readonly instanceId: string }): void => {
     if (session.instanceId !== instanceId) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
