@@ -44,7 +44,7 @@ export async function billBranch(
 
   const caps = await overspendCaps(tx, device.instanceIds)
   const records = await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number)
-  const isPlausible = await plausibleBy(tx, rules, accountsOf(fresh))
+  const isPlausible = await plausibleBy(tx, rules, accountsOf(fresh), epoch)
   const judge = (entries: readonly OpenedEntry[], pools: ReadonlyMap<AccountId, Pool>) => {
     const tally = new BranchTally(epoch, records, pools, new BranchOverspend(records.values(), caps), isPlausible)
     return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }

@@ -62,7 +62,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   if (unknown !== undefined) return reject(context, 'ACCOUNT_UNKNOWN', { account: unknown })
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(context, 'AMOUNT_BEYOND_BELIEF', {})
-  if (epoch.grantsForgotten) await requirePlausible(context, rules, moves, moved)
+  await requirePlausible(context, epoch, rules, moves, moved)
   const pools = new Map([...before, ...moved])
   await writeMerge(context, epoch, split, moves, before, moved)
 

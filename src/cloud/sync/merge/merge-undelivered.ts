@@ -127,7 +127,7 @@ async function passLost(
   if (unknownAccount(old, moves, before) !== undefined) return null
   const moved = movePools(before, moves)
   if (moved === undefined) return null
-  await requirePlausible(context, rules, moves, moved)
+  await requirePlausible(context, old, rules, moves, moved)
   await tx.accounts.save([...moved.values()])
   await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
   await writeCounted({ tx, epoch: old, now }, moves, moved)
@@ -204,7 +204,7 @@ async function continueChain(
   if (unknownAccount(old, moves, before) !== undefined) return false
   const moved = movePools(before, moves)
   if (moved === undefined) return false
-  if (old.grantsForgotten) await requirePlausible(context, rules, moves, moved)
+  await requirePlausible(context, old, rules, moves, moved)
   await writeMerge(context, old, split, moves, before, moved)
   const { lastEntry, entryHead } = merge
   const status = closes ? 'CLOSED' : old.status

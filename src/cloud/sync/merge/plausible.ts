@@ -1,13 +1,14 @@
 /**
  * Upper bound of devices' spending. Recorded grants are always plausible. Beyond them, copies and grants lost in a
- * restore may have spent the highest cap once more, and essential line items any amount. More is fabricated.
+ * restore may have spent the highest cap once more, and essential line items any amount. More is fabricated. A restore
+ * may also have lost a higher cap: then the amount sold, which the sales mark shows, is the bound.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Reader } from '../../storage/store.ts'
 import type { AccountMove } from '../../accounts/move-pools.ts'
-import { overspendOn } from '../../storage/device-records.ts'
+import { type Epoch, overspendOn } from '../../storage/device-records.ts'
 import type { RulesInForce } from '../../policy/rules-in-force.ts'
 
 /**
@@ -21,12 +22,14 @@ export async function plausibleBy(
   reader: Reader,
   rules: RulesInForce,
   accounts: Iterable<AccountId>,
+  { grantsForgotten }: Pick<Epoch, 'grantsForgotten'>,
 ): Promise<IsPlausible> {
   const overspend = await reader.edge.deviceAccounts.overspendOf(accounts)
-  return ({ before, after }, { account, capTarget, capHighest, charged, grantedOut }, raised) => {
+  return ({ before, after }, { account, capTarget, capHighest, sold, charged, grantedOut }, raised) => {
     if (raised <= 0n || before.metered || capTarget === null || !isRuled(rules, account)) return true
     const aboveAnyCap = (overspend.get(account) ?? 0n) + overspendOn(after) - overspendOn(before)
-    return charged + grantedOut <= 2n * capHighest + aboveAnyCap
+    const highest = grantsForgotten && sold > capHighest ? sold : capHighest
+    return charged + grantedOut <= 2n * highest + aboveAnyCap
   }
 }
 

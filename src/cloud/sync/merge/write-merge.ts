@@ -78,17 +78,19 @@ export function unknownAccount(
 }
 
 /**
- * Grants that a restored cloud lost must wait until the rules allow them.
+ * Grants of the epoch that a restored cloud lost must wait until the rules allow them.
  * @param pools after the moves
  * @throws CodedError GRANTS_FORGOTTEN
  */
 export async function requirePlausible(
   { tx }: Pick<MergeContext, 'tx'>,
+  epoch: Epoch,
   rules: RulesInForce,
   moves: readonly AccountMove[],
   pools: ReadonlyMap<AccountId, Pool>,
 ): Promise<void> {
-  const isPlausible = await plausibleBy(tx, rules, pools.keys())
+  if (!epoch.grantsForgotten) return
+  const isPlausible = await plausibleBy(tx, rules, pools.keys(), epoch)
   for (const move of moves) {
     const { before, after } = move
     const pool = pools.get(after.account)

@@ -20,6 +20,7 @@ import { signDocument } from '../../../../src/protocol/signing.ts'
 import { DAY, INSTANCE, type Twin } from '../twin.ts'
 import { type Sealed, TestDevice, newDeviceKeys, topUpRequest } from '../test-device.ts'
 import { cloudShortages } from '../grants/shortages.ts'
+import { successorOf } from '../successor.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const HOUR = DAY / 24
@@ -166,6 +167,27 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(device.state.unlimited.has(LINE)).toBe(false)
       expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 5_000n })
     })
+
+    it.each([
+      ['bills', 300n, undefined],
+      ['does not bill', 2_000n, 1],
+    ])(
+      '%s %d tokens of which neither grant nor cap is known, with 900 in the sales mark',
+      async (_, amount, unbilled) => {
+        await twin.setLineItem('ACT-1', { quantity: 10n })
+        const device = await TestDevice.join(twin)
+        await forgottenAnswer(device, await device.seal(), 5_000n)
+        device.charge(charge(1n))
+        await forgottenAnswer(device, await device.seal(), 5_000n)
+        device.charge(charge(amount))
+        await restore(900n)
+        expect((await send(device, await device.seal())).answer).toMatchObject({ outcome: 'BEHIND' })
+        const { deliver } = await successorOf(device)
+        const answer = await deliver(device.undeliveredRange(2, 2))
+        expect('unbilled' in answer ? answer.unbilled : undefined).toBe(unbilled)
+        expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: unbilled === undefined ? amount : 0n })
+      },
+    )
 
     it('bills what was used while it granted without limit, which it has forgotten, until the device knows of the limit', async () => {
       const device = await TestDevice.join(twin)
