@@ -5,7 +5,7 @@
  * decimal text, instants are ISO 8601 in UTC to the millisecond.
  */
 import { z } from 'zod'
-import type { ItemStatus } from '../../src/protocol/service/status.ts'
+import { REFUSAL_REASONS, type RefusalReason } from '../../src/core/rules/refusal-reasons.ts'
 
 const instant = z.iso.datetime({ precision: 3 }).transform((text) => Date.parse(text))
 const decimalText = z.string().regex(/^\d+(\.\d+)?$/)
@@ -107,21 +107,7 @@ const account = {
 /** What a device may take from an account, where that is less than what the account holds. */
 const grant = z.strictObject({ ...account, left: decimalText, shortage: z.enum(['GRANT', 'GRANT_EXPIRED']) })
 
-const statuses = [
-  'GRANTED',
-  'NOT_CHARGED',
-  'ITEM_NOT_RATED',
-  'NO_USABLE_LINE_ITEM',
-  'CLOCK_UNDECIDED',
-  'FORMULA_FAILED',
-  'DENIED_BY_RULE',
-  'INSUFFICIENT_TOKENS',
-  'ALLOCATION_EXHAUSTED',
-  'CONSUMPTION_LIMIT_REACHED',
-  'GRANT_EXHAUSTED',
-  'GRANT_EXPIRED',
-  'POOL_IN_RECOVERY',
-] as const satisfies readonly ItemStatus[]
+const refusals = Object.keys(REFUSAL_REASONS) as readonly RefusalReason[]
 
 const wantedItem = z.union([
   z.strictObject({
@@ -137,7 +123,7 @@ const wantedItem = z.union([
       }),
     ),
   }),
-  z.strictObject({ status: z.enum(statuses).exclude(['GRANTED']) }),
+  z.strictObject({ status: z.enum(['NOT_CHARGED', ...refusals]) }),
 ])
 
 /** Read keys that JSON can hold and zod's records drop, such as `__proto__`. */
