@@ -43,12 +43,14 @@ export const AREAS: readonly Area[] = [
     tests: tests(
       ...[
         'agent/access/*',
+        'agent/ledger/above-grant',
         'agent/ledger/balances',
         'agent/ledger/burn-rate',
         'agent/ledger/commits',
         'agent/ledger/ledger',
         'agent/ledger/recover-reservations',
         'agent/ledger/reservations',
+        'agent/ledger/spare-balance',
         'agent/ledger/write-behind',
         'agent/policy/active-policies',
         'agent/sessions/essential',

@@ -110,8 +110,7 @@ export class SharingDevice {
   }
 
   get balance(): Micro {
-    const { left } = this.#ledger.availableAt(exactly(this.#site.now))(ACCOUNT)
-    return left === 'UNLIMITED' ? 0n : left
+    return this.#ledger.availableAt(exactly(this.#site.now))(ACCOUNT).left
   }
 
   begin(): void {

@@ -11,7 +11,7 @@ import type { AccessRequest, AvailableBalance, AvailableOf, ClockReading, Decisi
 import type { Need } from '../../core/accounts/grant.ts'
 import { isShort, needsOf } from '../../core/rules/needs.ts'
 import type { Policy } from '../../core/rules/policy.ts'
-import type { Ledger, Overspend } from '../ledger/ledger.ts'
+import type { HeldOf, Ledger, Overspend } from '../ledger/ledger.ts'
 import type { ActivePolicies, PolicyInForce } from '../policy/active-policies.ts'
 import { suspendedError } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -72,7 +72,7 @@ export interface Attempt extends Overspend {
   readonly policy: PolicyInForce
   readonly reading: ClockReading
   /** The balances on this device. */
-  readonly held: AvailableOf
+  readonly held: HeldOf
   /** The balances that the decision used. */
   readonly seen: BalancesSeen
   readonly decision: Decision
@@ -189,10 +189,7 @@ export class LocalDecisions {
 }
 
 function holdsAll({ held, decision }: Attempt): boolean {
-  return decision.postings.every(({ account, amount }) => {
-    const { left } = held(account)
-    return left === 'UNLIMITED' || left >= amount
-  })
+  return decision.postings.every(({ account, amount }) => held(account).left >= amount)
 }
 
 function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<AccountId, Micro> {

@@ -26,7 +26,12 @@ interface MostReturns {
   readonly bytes: number
 }
 
-const NOTHING_GRANTED: AvailableBalance = { left: 0n, shortage: 'GRANT' }
+/** A device's balance is always a number: unlimited accounts are bounded by the counter. */
+export interface HeldBalance extends AvailableBalance {
+  readonly left: Micro
+}
+
+const NOTHING_GRANTED: HeldBalance = { left: 0n, shortage: 'GRANT' }
 
 export class Balances {
   readonly #balances = new Map<AccountId, AccountBalance>()
@@ -46,7 +51,7 @@ export class Balances {
    *
    * @param refund recorded together with the charge
    */
-  availableOf(account: AccountId, refund = 0n): AvailableBalance {
+  availableOf(account: AccountId, refund = 0n): HeldBalance {
     const balance = this.#balances.get(account)
     if (balance === undefined) return NOTHING_GRANTED
     // Only metered. The bound keeps an absurd count from overflowing a counter.

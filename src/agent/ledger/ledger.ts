@@ -6,13 +6,13 @@
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
-import type { ClockReading, AvailableBalance, AvailableOf } from '../../core/rules/decision.ts'
+import type { ClockReading } from '../../core/rules/decision.ts'
 import { type TopUpRequest, available, sumPostings } from '../../core/accounts/grant.ts'
 import type { Policy } from '../../core/rules/policy.ts'
 import { SEGMENT_ACCOUNTS_MAX, SEGMENT_COUNTERS_BYTES_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { accountsInSight } from '../access/accounts-in-sight.ts'
-import { Balances } from './balances.ts'
+import { Balances, type HeldBalance } from './balances.ts'
 import { BurnRate } from './burn-rate.ts'
 import { Commits, type Decided, type Durability, type WriteBehindDeps } from './commits.ts'
 import type {
@@ -59,6 +59,7 @@ export interface LedgerDeps {
 export type LedgerStatus = 'ATTACHED' | 'NOT_ATTACHED' | 'FROZEN' | 'BROKEN'
 
 type Refund = ReadonlyMap<AccountId, Micro>
+export type HeldOf = (account: AccountId) => HeldBalance
 
 export interface Overspend {
   /** By account, the part of the charge that exceeds the grant and the refund recorded with it. */
@@ -68,7 +69,7 @@ export interface Overspend {
 }
 
 export interface ChargeableAboveGrant {
-  readonly of: AvailableOf
+  readonly of: HeldOf
   readonly overspendOf: (postings: readonly Posting[]) => Overspend
 }
 
@@ -165,7 +166,7 @@ export class Ledger {
    *
    * @param refund by account, recorded together with the charge
    */
-  availableAt(reading: ClockReading, refund: Refund = NO_REFUND): AvailableOf {
+  availableAt(reading: ClockReading, refund: Refund = NO_REFUND): HeldOf {
     if (this.hasExpired(reading)) return this.#availableExpired
     return refund.size === 0 ? this.#available : (account) => this.#balances.availableOf(account, refund.get(account))
   }
@@ -175,7 +176,7 @@ export class Ledger {
    *
    * @throws CodedError STOPPING, NOT_ATTACHED
    */
-  chargeable(reading: ClockReading, refund: Refund = NO_REFUND): AvailableOf {
+  chargeable(reading: ClockReading, refund: Refund = NO_REFUND): HeldOf {
     this.requireAttached()
     return this.availableAt(reading, refund)
   }
@@ -199,16 +200,15 @@ export class Ledger {
         if (cap === 0n) return balance
         // An expired balance is spent before overspend.
         const held = heldOf(account)
-        const beyond = held === 'UNLIMITED' || balance.left === 'UNLIMITED' ? 0n : held - balance.left
         const owed = this.#overspendWith(account, refund)
-        return { ...balance, overspend: beyond + (cap > owed ? cap - owed : 0n) }
+        return { ...balance, overspend: held - balance.left + (cap > owed ? cap - owed : 0n) }
       },
       overspendOf: (postings) => {
         const above = new Map<AccountId, Micro>()
         const allowances = new Map<AccountId, Micro>()
         for (const { account, amount } of postings) {
           const held = heldOf(account)
-          if (held === 'UNLIMITED' || amount <= held) continue
+          if (amount <= held) continue
           above.set(account, amount - held)
           const cap = capOf(account)
           if (cap > 0n) allowances.set(account, cap)
@@ -251,9 +251,9 @@ export class Ledger {
     return this.#age(this.#deps.clock.sinceBoot()) > this.#grant.lifetimeMs
   }
 
-  readonly #available: AvailableOf = (account) => this.#balances.availableOf(account)
+  readonly #available: HeldOf = (account) => this.#balances.availableOf(account)
 
-  readonly #availableExpired: AvailableOf = (account): AvailableBalance => {
+  readonly #availableExpired: HeldOf = (account): HeldBalance => {
     const held = this.#balances.availableOf(account)
     return held.shortage === 'POOL' && held.left === 0n ? held : { left: 0n, shortage: 'GRANT_EXPIRED' }
   }

@@ -203,8 +203,7 @@ export class TestDevice {
   }
 
   get left(): bigint {
-    const { left } = this.ledger.availableAt(this.clock.reading())(this.charged.account)
-    return left === 'UNLIMITED' ? -1n : left
+    return this.ledger.availableAt(this.clock.reading())(this.charged.account).left
   }
 
   /** Charges as an access request would: when the room holds it, and it is told to nobody before it is durable. */
