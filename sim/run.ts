@@ -82,6 +82,7 @@ class World {
         })
       }
       await this.#stage.until(BEGIN + plan.faultsMs)
+      this.#load.leave()
       await this.#rest.come()
       if (this.#stage.violation === null) await this.#probes.run()
     } finally {

@@ -82,6 +82,15 @@ export class Load {
     application.request(what)
   }
 
+  /** Every application on a device ends: sessions of one that stays would be renewed for ever, with entries to deliver. */
+  leave(): void {
+    for (const machine of this.#devices.machines) {
+      for (const [name, id] of this.#deviceSessions) {
+        if (name.startsWith(`${machine.name} `)) machine.sessions()?.connectionClosed(id)
+      }
+    }
+  }
+
   #deviceSession(what: Extract<Happening, { kind: 'device-session' }>): void {
     const machine = this.#devices.first(what.device)
     const sessions = machine.sessions()
