@@ -20,7 +20,6 @@ const LEFT_OUT: Readonly<Record<string, string>> = {
   'src/agent/access/callers/caller-selector.ts': AT_START,
   'src/agent/access/accounts-in-sight.ts': FOR_SYNC,
   'src/agent/ledger/burn-rate.ts': FOR_SYNC,
-  'src/agent/ledger/counter-bytes.ts': FOR_SYNC,
   'src/agent/ledger/journal.ts': 'describes the journal, which runs in a thread of its own',
 }
 

@@ -181,7 +181,7 @@ export class Access {
     const body = apiVersion === null ? '' : accessResponseText(apiVersion, correlationId, request.request, decision)
     const policyRevision = policy.document.revision
     const { warnings } = decision
-    const answer = recordOf(claim, { status, body, policyRevision })
+    const answer = claim === null ? null : recordOf(claim, { status, body, policyRevision })
     const tokens = quota === undefined ? 0n : tokensOf(decision)
     quota?.spend(tokens)
     const recording =

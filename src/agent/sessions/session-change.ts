@@ -18,7 +18,7 @@ import {
 } from '../../core/sessions/session.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import type { MetaData, SessionEntryOf } from '../access/access.ts'
-import type { Attempt } from '../access/local-decisions.ts'
+import { type Attempt, allGranted } from '../access/local-decisions.ts'
 import type { PendingEntry } from '../ledger/journal.ts'
 import type { KeptSession } from './kept-session.ts'
 
@@ -85,12 +85,13 @@ export function restOf({ session }: KeptSession, { earliest }: ClockReading): re
   return refundPostings(refundable(unused(session, earliest)))
 }
 
-/** The charged items with their rates, which a refund names again. */
+/** The charged items with their rates, which a refund names again; null unless all were granted. */
 export function chargedItems(
   items: AccessRequest['items'],
   metaData: MetaData,
   decision: Decision,
-): readonly ReservedItem[] {
+): readonly ReservedItem[] | null {
+  if (!allGranted(decision)) return null
   const withMetaData = items.map((item, index): SessionItem => {
     const more = metaData[index]
     return { ...item, metaData: more === undefined ? null : JSON.stringify(more) }

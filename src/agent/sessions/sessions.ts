@@ -8,9 +8,9 @@ import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { AccessRequest, ClockReading } from '../../core/rules/decision.ts'
 import {
+  type ReservedItem,
   type Session,
   type SessionEvent,
-  type SessionItem,
   due,
   hasEnded,
   isLive,
@@ -23,10 +23,10 @@ import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
 import { accessResponseText } from '../../protocol/service/access-response-text.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
-import type { Access, AccessAnswer, MetaData, NotOperable } from '../access/access.ts'
+import type { Access, AccessAnswer, ChargeRequest, MetaData, NotOperable } from '../access/access.ts'
 import type { CallerQuota } from '../access/callers/callers.ts'
 import { type Claim, type Place, recordOf } from '../access/idempotency-cache.ts'
-import { type RulesDeps, allGranted, requireRules, tokensOf } from '../access/local-decisions.ts'
+import { type Attempt, type RulesDeps, allGranted, requireRules, tokensOf } from '../access/local-decisions.ts'
 import type { IdempotencyRecord, StoredSession } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { ActivePolicies } from '../policy/active-policies.ts'
@@ -203,7 +203,7 @@ export class Sessions {
     return this.#once(order.idempotencyKey, (claim) => {
       order.quota?.request(order.request.requester)
       return this.#alone(order.sessionId, order.belongs, async (slot) => {
-        if (order.request.items.length > 0) return this.#charge(slot, order, claim)
+        if (order.request.items.length > 0) return this.#request(slot, order, claim)
         const correlationId = this.#deps.newId()
         const { session, policyRevision } = slot.latest
         const body = accessResponseText(order.apiVersion, correlationId, order.request, { items: [] })
@@ -325,33 +325,54 @@ export class Sessions {
   }
 
   /** A granted request refunds the rest of the running interval, and may spend it. */
-  async #charge(slot: Slot, order: SessionAccessRequest, claim: Claim | null): Promise<SessionAnswer> {
+  async #request(slot: Slot, order: SessionAccessRequest, claim: Claim | null): Promise<SessionAnswer> {
+    const { apiVersion, request, metaData, quota, rollbackOnDeny } = order
+    const { requester } = request
+    const { ledger } = this.#deps
+    const refundAt = (reading: ClockReading): ReadonlyMap<AccountId, Micro> =>
+      slot.latest.epoch === ledger.epoch() ? sumPostings(restOf(slot.latest, reading)) : NO_REFUND
+    const answer = await this.#charge(
+      slot,
+      { apiVersion, request, metaData, claim, quota, refundAt },
+      {
+        isWanted: () => isLive(slot.latest.session),
+        eventOf: (items, { policy }) =>
+          items === null
+            ? { kind: 'REFUSED', then: rollbackOnDeny ? 'KEEP' : 'END' }
+            : { kind: 'GRANTED', requester, items, intervalMs: policy.document.sessionIntervalMs },
+      },
+    )
+    this.#look()
+    return answer
+  }
+
+  /** Charges all items or none. Records the charge together with the change of the session that follows from it. */
+  #charge(
+    slot: Slot,
+    request: Omit<ChargeRequest<NotOperable>, 'instanceId' | 'mode' | 'session'>,
+    by: {
+      /** Checked again before the charge, because the cloud may have been asked in between. */
+      readonly isWanted: (attempt: Attempt) => boolean
+      /** The change of the session; null: not all items were granted. */
+      readonly eventOf: (items: readonly ReservedItem[] | null, attempt: Attempt) => SessionEvent
+    },
+  ): Promise<SessionAnswer> {
     const { access, ledger, newId } = this.#deps
-    const { apiVersion, request, metaData, quota } = order
-    const answer = await access.charge<NotOperable>({
-      ...{ instanceId: slot.latest.session.instanceId, request, metaData, mode: 'ALL_OR_NOTHING' },
-      ...{ apiVersion, claim, quota },
-      refundAt: (reading) =>
-        slot.latest.epoch === ledger.epoch() ? sumPostings(restOf(slot.latest, reading)) : NO_REFUND,
+    const { items } = request.request
+    return access.charge<NotOperable>({
+      ...request,
+      instanceId: slot.latest.session.instanceId,
+      mode: 'ALL_OR_NOTHING',
       session: {
-        check: () => {
-          const { session } = slot.latest
-          return isLive(session) ? null : { operable: false, session }
-        },
+        check: (attempt) => (by.isWanted(attempt) ? null : { operable: false, session: slot.latest.session }),
         record: (attempt, entryOf, record) => {
-          const { decision, policy } = attempt
-          const { requester } = request
-          const { sessionIntervalMs: intervalMs } = policy.document
-          const event: SessionEvent = allGranted(decision)
-            ? { kind: 'GRANTED', requester, items: chargedItems(request.items, metaData, decision), intervalMs }
-            : { kind: 'REFUSED', then: order.rollbackOnDeny ? 'KEEP' : 'END' }
+          const { decision } = attempt
+          const event = by.eventOf(chargedItems(items, request.metaData, decision), attempt)
           const change = changeByCharge(slot.latest, event, attempt, { epoch: ledger.epoch(), newId, entryOf })
           return this.#commit(slot, change, record)
         },
       },
     })
-    this.#look()
-    return answer
   }
 
   /** Runs overdue timers. */
@@ -369,13 +390,9 @@ export class Sessions {
     }
   }
 
-  /** Charges the same items again, by the current rules and rates. */
   async #renew(slot: Slot): Promise<void> {
-    const { requester, charge } = slot.latest.session
-    if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
-    const items = charge.items.map(({ item }) => item)
     try {
-      await this.#chargeAgain(slot, { requester, items })
+      await this.#chargeAgain(slot)
     } catch (error) {
       // Stale rules allow nothing, and too large a request never succeeds; other errors may pass.
       if (!(error instanceof CodedError) || !NOT_RENEWABLE.has(error.code)) throw error
@@ -383,37 +400,32 @@ export class Sessions {
     }
   }
 
-  async #chargeAgain(
-    slot: Slot,
-    request: { readonly requester: AccessRequest['requester']; readonly items: readonly SessionItem[] },
-  ): Promise<void> {
-    const { access, ledger, newId, onCharged } = this.#deps
-    const metaData = request.items.map(({ metaData: text }) => {
+  /** Charges the same items again, by the current rules and rates. */
+  async #chargeAgain(slot: Slot): Promise<void> {
+    const { ledger, onCharged } = this.#deps
+    const { requester, charge } = slot.latest.session
+    if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
+    const items = charge.items.map(({ item }) => item)
+    const metaData = items.map(({ metaData: text }) => {
       return text === null ? undefined : (JSON.parse(text) as Readonly<Record<string, unknown>>)
     })
-    await access.charge<NotOperable>({
-      ...{ instanceId: slot.latest.session.instanceId, request, metaData, mode: 'ALL_OR_NOTHING' },
-      ...{ apiVersion: null, claim: null, quota: undefined },
-      session: {
-        check: ({ reading, decision }) => {
-          const { session } = slot.latest
-          if (due(session, reading.earliest) !== 'RENEWAL') return { operable: false, session }
-          if (allGranted(decision) || ledger.grant() !== null) return null
+    let tokens = 0n
+    const answer = await this.#charge(
+      slot,
+      { apiVersion: null, request: { requester, items }, metaData, claim: null, quota: undefined },
+      {
+        isWanted: ({ reading, decision }) => {
+          if (due(slot.latest.session, reading.earliest) !== 'RENEWAL') return false
+          if (allGranted(decision) || ledger.grant() !== null) return true
           throw new CodedError('NOT_ATTACHED', 'the device has no grant yet')
         },
-        record: async (attempt, entryOf) => {
-          const { decision } = attempt
-          const { owner } = slot.latest
-          const event: SessionEvent = allGranted(decision)
-            ? { kind: 'RENEWED', items: chargedItems(request.items, metaData, decision) }
-            : { kind: 'NOT_RENEWED' }
-          const change = changeByCharge(slot.latest, event, attempt, { epoch: ledger.epoch(), newId, entryOf })
-          const durability = await this.#commit(slot, change, null)
-          onCharged(owner, tokensOf(decision))
-          return durability
+        eventOf: (again, { decision }) => {
+          tokens = tokensOf(decision)
+          return again === null ? { kind: 'NOT_RENEWED' } : { kind: 'RENEWED', items: again }
         },
       },
-    })
+    )
+    if (answer.operable) onCharged(slot.latest.owner, tokens)
   }
 
   #changeBy(
