@@ -1,5 +1,7 @@
 /** Defects that sell tokens twice, lose them, or keep them unavailable. */
 import type { AccountId } from '../../src/core/accounts/account.ts'
+import type { CloudWord } from '../../src/agent/access/local-decisions.ts'
+import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Ledger } from '../../src/agent/ledger/ledger.ts'
 import type { DeviceAccountRecord } from '../../src/cloud/storage/device-records.ts'
 import type { UsageRecord } from '../../src/cloud/storage/records.ts'
@@ -7,6 +9,8 @@ import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
 import type { TwinDefects } from './twin-defects.ts'
 import { payloadOf } from './payload.ts'
+
+const WORD_KEPT_MS = 20_000
 
 /** Skips the bill for reports of ended epochs. */
 function billingLess(tx: Transaction): Transaction {
@@ -94,6 +98,20 @@ function billingAsBranch(): Partial<TwinDefects> {
   }
 }
 
+/** Answers requests for tokens from the last response of the cloud, for a while. */
+function rememberWord({ link, clock }: AssembledAgent): void {
+  const requestGrant = link.requestGrant.bind(link)
+  let last: { readonly word: CloudWord; readonly at: number } | null = null
+  link.requestGrant = async (request, deadlineMs) => {
+    const at = clock.sinceBoot()
+    if (last !== null && at - last.at < WORD_KEPT_MS && request.accounts.every((each) => last?.word.has(each)))
+      return last.word
+    const word = await requestGrant(request, deadlineMs)
+    if (word !== null) last = { word, at }
+    return word
+  }
+}
+
 export const TOKEN_DEFECTS: readonly Defect[] = [
   {
     name: 'unlimited-for-good',
@@ -172,6 +190,11 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
         seal: (order) => journal.seal({ ...order, topUpRequests: [], needs: [] }),
       }),
     }),
+  },
+  {
+    name: 'remembers-word',
+    is: 'a device refuses by what the cloud said of the pools 20 seconds ago, and does not ask again',
+    device: () => ({ agent: rememberWord }),
   },
   {
     name: 'recalls-nothing',

@@ -23,6 +23,8 @@ export interface ApplicationDeps {
   /** Null: no idempotency key and no retries. */
   readonly session: string | null
   readonly onOutcome: (outcome: string) => void
+  /** Called before the first attempt; the result is called with its outcome. */
+  readonly watch: (request: PlannedRequest) => (code: string) => void
 }
 
 interface Told {
@@ -42,7 +44,8 @@ export class Application {
     this.#deps = deps
   }
 
-  request({ item, count, requester, gold }: PlannedRequest): void {
+  request(request: PlannedRequest): void {
+    const { item, count, requester, gold } = request
     const { session, machine, instanceId } = this.#deps
     if (this.#busy) return
     this.#n += 1
@@ -53,10 +56,14 @@ export class Application {
     })
     const idempotencyKey = session === null ? null : { session, n: this.#n }
     this.#busy = session !== null
-    this.#attempt({ apiVersion: 'v1.1', instanceId, text, body: JSON.parse(text), idempotencyKey }, 1)
+    this.#attempt(
+      { apiVersion: 'v1.1', instanceId, text, body: JSON.parse(text), idempotencyKey },
+      1,
+      this.#deps.watch(request),
+    )
   }
 
-  #attempt(call: AccessCall, attempt: number): void {
+  #attempt(call: AccessCall, attempt: number, watched: (code: string) => void = () => undefined): void {
     const { machine, scheduler, random, onOutcome } = this.#deps
     const again = (): void => {
       if (call.idempotencyKey === null || attempt >= ATTEMPTS_MAX) this.#busy = false
@@ -65,6 +72,7 @@ export class Application {
     const answering = machine.request(call)
     if (answering === undefined) {
       onOutcome('nobody listens')
+      watched('')
       again()
       return
     }
@@ -78,7 +86,7 @@ export class Application {
     answering.then(
       (answer) => {
         cancel()
-        this.#told(call, answer)
+        watched(this.#told(call, answer))
         if (waits) this.#busy = false
         waits = false
       },
@@ -87,6 +95,7 @@ export class Application {
         const code = error instanceof CodedError ? error.code : 'UNKNOWN'
         machine.deps.note(`refused ${code}`)
         onOutcome(code)
+        watched(code)
         if (waits && code === 'CONFLICT') again()
         else if (waits) this.#busy = false
         waits = false
@@ -94,7 +103,7 @@ export class Application {
     )
   }
 
-  #told({ idempotencyKey }: AccessCall, { body }: AccessAnswer): void {
+  #told({ idempotencyKey }: AccessCall, { body }: AccessAnswer): string {
     const { machine, auditor, onOutcome } = this.#deps
     const { correlationId, requestedItems } = JSON.parse(body) as Told
     const tokens = requestedItems.reduce((sum, { totalTokensCharged }) => sum + micro(totalTokensCharged), 0n)
@@ -107,6 +116,7 @@ export class Application {
     } catch (violation) {
       machine.deps.onViolation(violation as never)
     }
+    return codes
   }
 }
 

@@ -9,6 +9,7 @@ import type { Machine } from '../device/machine.ts'
 import type { Happening, PlannedRequest } from '../plan.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 import type { Devices } from './devices.ts'
+import { Refusals } from './refusals.ts'
 import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
@@ -18,6 +19,7 @@ export class Load {
   readonly #stage: Stage
   readonly #devices: Devices
   readonly #rules: Rules
+  readonly #refusals: Refusals
   readonly #applications = new Map<string, Application>()
   readonly sessions = new Map<number, string>()
   readonly #deviceSessions = new Map<string, string>()
@@ -27,6 +29,7 @@ export class Load {
     this.#stage = stage
     this.#devices = devices
     this.#rules = rules
+    this.#refusals = new Refusals(stage, rules)
   }
 
   happen(what: Extract<Happening, { kind: OfLoad }>): void {
@@ -76,6 +79,7 @@ export class Load {
         instanceId: this.#rules.instanceId(what.instance),
         session: what.session === null ? null : `app-${what.instance ?? 0}-${what.session}`,
         onOutcome: (outcome) => this.#stage.outcome(outcome),
+        watch: (request) => this.#refusals.watch(machine, request),
       })
       this.#applications.set(name, application)
     }
