@@ -103,13 +103,18 @@ export class ClockGuard {
   }
 
   /**
-   * An administrator confirms the wall clock.
+   * An administrator confirms the wall clock. The start of each inactivity moves with the clock, and by the time that
+   * the cloud was off: neither makes a device inactive.
    * @param by id of the administration key
    */
   async confirm(by: string): Promise<void> {
     const reading = this.#read()
+    const { doubt } = this
+    const offMs = doubt?.code === 'CLOCK_AHEAD_OF_RECORD' ? doubt.aheadMs : 0
+    const jumpedMs = Math.max(0, offMs, reading.at - this.present())
     await this.#options.store.transaction(async ({ sweeps, edge }) => {
       await sweeps.noteClock(reading)
+      await edge.epochs.moveInactivity(Math.round(jumpedMs), reading.at)
       await edge.audit.append({ at: reading.at, by, action: 'CONFIRM_CLOCK', deviceId: null, sessionId: null })
     })
     this.#tell(null)

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type ClockDoubt, ClockGuard } from '../../../src/cloud/runtime/clock-guard.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
+import { TestDevice } from '../sync/test-device.ts'
 import { DAY, START, Twin } from '../sync/twin.ts'
 
 const MINUTE = 60_000
@@ -153,6 +154,31 @@ describe('the clock of a twin', () => {
     expect(await state(machine.start())).toBe('TRUSTED')
     const { records } = await twin.store.read((reader) => reader.edge.audit.list(null, null, 9))
     expect(records).toMatchObject([{ action: 'CONFIRM_CLOCK', by: 'administrator' }])
+  })
+
+  it.each([
+    ['has jumped forward', () => (machine.aheadMs = 31 * DAY), 31 * DAY],
+    ['has jumped back', () => (machine.aheadMs = -31 * DAY), -31 * DAY],
+    [
+      'was off for long',
+      () => {
+        machine.passed += 31 * DAY
+        machine.boot('second')
+      },
+      31 * DAY,
+    ],
+  ])('moves the start of inactivity when it is confirmed after it %s', async (_name, change, movedMs) => {
+    await twin.setLineItem('ACT-1', { quantity: 100n })
+    const device = await TestDevice.join(twin)
+    const epoch = () => twin.store.read((reader) => reader.edge.epochs.get(device.id, 1))
+    twin.time = START
+    await device.sync()
+    await machine.start().look()
+    change()
+    const guard = machine.start()
+    expect(await state(guard)).not.toBe('TRUSTED')
+    await guard.confirm('administrator')
+    expect(await epoch()).toMatchObject({ quietSince: START + movedMs })
   })
 
   it('that jumps while no twin runs is in doubt for the next one, over the whole time since boot', async () => {

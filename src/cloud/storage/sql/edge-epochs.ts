@@ -102,6 +102,17 @@ export function epochTransaction(sql: Sql) {
         .where('number', '=', BigInt(epoch.number))
         .execute()
     },
+    /** Moves the start of inactivity of every unsettled epoch, at most to `latest`. */
+    async moveInactivity(byMs: number, latest: number): Promise<void> {
+      const moved = expression<bigint>`quiet_since + ${BigInt(byMs)}`
+      const since = expression<bigint>`CASE WHEN ${moved} < ${BigInt(latest)} THEN ${moved} ELSE ${BigInt(latest)} END`
+      await db
+        .updateTable('epochs')
+        .set({ quiet_since: since })
+        .where('status', '<>', 'CLOSED')
+        .where('settled_at', 'is', null)
+        .execute()
+    },
   }
 }
 
