@@ -1,11 +1,11 @@
 /** Composition root of the agent, the only module that names concrete adapters. Stops them in reverse start order. */
 import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
 import { DECISIONS_MAX, type DeviceReportWire } from '../protocol/local/report.ts'
-import { sha256, signDocument } from '../protocol/signing.ts'
+import { signDocument } from '../protocol/signing.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { createCloudHttp } from './platform/http/cloud-client.ts'
 import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './platform/http/exchange.ts'
@@ -21,7 +21,7 @@ import { type StatusServer, openStatus } from './platform/status-http/server.ts'
 import { readLastBackup } from './platform/system/last-backup.ts'
 import { lookAtMachine, writtenBytes } from './platform/system/machine.ts'
 import { systemRandomness } from './platform/system/randomness.ts'
-import { TmpfsLog } from './platform/tmpfs/volatile-log.ts'
+import { volatileLogOf } from './platform/tmpfs/volatile-log.ts'
 import { openTimeSource } from './platform/system/time-source.ts'
 import { pause, systemTimers } from './platform/system/timers.ts'
 import type { Callers } from './access/callers/callers.ts'
@@ -134,11 +134,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const shutdown = new Shutdown(log)
   const onFatal = (error: unknown): void => shutdown.fail(error)
 
-  const volatileLog = new TmpfsLog({
-    directory: settings.writeBehind.directory,
-    name: `ledger-${sha256(resolve(settings.state.directory)).slice(0, 16)}`,
-    bootId: time.bootId,
-  })
+  const volatileLog = volatileLogOf(settings.state.directory, settings.writeBehind.directory, time.bootId)
   const leftLog = volatileLog.left()
   // First: it creates the state directory and locks out a second agent.
   const journal = await openJournal({

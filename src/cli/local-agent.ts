@@ -23,7 +23,7 @@ export function agentClient(flags: SocketFlags, io: Io): HttpClient {
 }
 
 /** Settings of the local agent, from its file and the environment. @throws CodedError if they are invalid */
-function agentSettings(io: Io): AgentSettings {
+export function agentSettings(io: Io): AgentSettings {
   const sources = { file: settingsFile(agentOptions, io), env: io.env, flags: {}, readText: io.readText }
   return loadSettings(agentOptions, sources)
 }

@@ -1,6 +1,10 @@
+import { dirname } from 'node:path'
 import { Command } from 'commander'
+import type { BootLog } from '../../agent/ledger/volatile-log.ts'
 import { restoreLedger } from '../../agent/platform/sqlite/backup.ts'
-import { agentDatabase } from '../local-agent.ts'
+import { readBootId } from '../../agent/platform/system/time-source.ts'
+import { volatileLogOf } from '../../agent/platform/tmpfs/volatile-log.ts'
+import { agentDatabase, agentSettings } from '../local-agent.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../lines.ts'
 
@@ -16,7 +20,8 @@ export function command(io: Io): Command {
     .option('--db <path>', 'agent database (default: from the agent settings)')
     .option('--json', 'print one JSON document')
     .action(async (file: string, flags: RestoreFlags) => {
-      const { replaced, undelivered, lost } = await restoreLedger(file, agentDatabase(flags.db, io), io.now())
+      const path = agentDatabase(flags.db, io)
+      const { replaced, undelivered, lost } = await restoreLedger(file, path, io.now(), answeredBefore(path, io))
       const kept = replaced === null ? 'There was no previous ledger.' : `The previous ledger is kept as ${replaced}.`
       const plain = [
         `${kept}${lossOf(lost)}`,
@@ -25,6 +30,13 @@ export function command(io: Io): Command {
       ].join('\n')
       io.stdout.write(`${flags.json === true ? jsonLine({ replaced, undelivered, lost }) : plain}\n`)
     })
+}
+
+/** Entries that the agent answered in this boot and may not have written to the ledger. */
+function answeredBefore(path: string, io: Io): BootLog | null {
+  const bootId = readBootId()
+  const log = volatileLogOf(dirname(path), agentSettings(io).writeBehind.directory, bootId).left()
+  return log === undefined ? null : { log, bootId }
 }
 
 function lossOf(lost: number | null): string {

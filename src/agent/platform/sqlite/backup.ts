@@ -18,11 +18,12 @@ import {
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
+import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase } from './open-database.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
 import { fill, finishSalvage } from './salvage-journal.ts'
-import { type Salvage, lostOf, salvageOf, salvaged } from './read-damaged.ts'
+import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { copyConsistently } from './consistent-snapshot.ts'
 
@@ -78,15 +79,21 @@ export interface Restored {
  *
  * @param path the agent's database; the agent must be stopped
  * @param wall POSIX ms; used only for the name of the kept file
+ * @param left entries that the agent answered but did not write to a ledger that is damaged now; null: none
  * @throws CodedError STATE_IN_USE, BACKUP_FOREIGN, RESERVATION_OPEN, DATABASE_CORRUPT, DATABASE_NEWER, LEDGER_UNREADABLE,
  * STATE_UNWRITABLE
  */
-export async function restoreLedger(backup: string, path: string, wall: number): Promise<Restored> {
+export async function restoreLedger(
+  backup: string,
+  path: string,
+  wall: number,
+  left: BootLog | null = null,
+): Promise<Restored> {
   await readLedger(backup)
   requireIntegrity(backup)
   const balance = holdFinished(path)
   try {
-    const before = salvageOfHeld(balance, path)
+    const before = salvageOfHeld(balance, path, left)
     const salvage = merged(salvageOfBackup(backup), before)
     const fresh = `${path}.restoring`
     for (const suffix of ['', '-wal', '-shm']) rmSync(`${fresh}${suffix}`, { force: true })
@@ -154,10 +161,10 @@ function hold(path: string): OpenedLedger {
 }
 
 /** Null if there is no ledger. */
-function salvageOfHeld(balance: OpenedLedger, path: string): Salvage | null {
+function salvageOfHeld(balance: OpenedLedger, path: string, left: BootLog | null): Salvage | null {
   if (balance === 'NONE') return null
   // Reuses the locking connection: closing another one in this process would release the lock.
-  if (balance === 'DAMAGED') return salvaged(path)
+  if (balance === 'DAMAGED') return salvaged(path, left)
   const salvage = salvageOf(balance)
   if (!salvage.hasOpenReservations) return salvage
   throw new CodedError('RESERVATION_OPEN', `${path} has open reservations whose usage may not be recorded yet.`, {
@@ -200,7 +207,10 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
   const byEpoch = new Map(before.undelivered.map((each) => [each.epoch, each]))
   for (const each of backup.undelivered) {
     const known = byEpoch.get(each.epoch)
-    if (known !== undefined && lastOf(each) <= lastOf(known)) continue
+    if (known !== undefined && lastOf(each) <= lastOf(known)) {
+      if (before.lost !== 0) byEpoch.set(each.epoch, joined(each, known))
+      continue
+    }
     byEpoch.set(each.epoch, { ...each, lastEntry: Math.max(each.lastEntry, known?.lastEntry ?? 0) })
   }
   const undelivered = [...byEpoch.values()].toSorted((a, b) => a.epoch - b.epoch)
@@ -215,7 +225,16 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
   }
 }
 
-function lastOf({ ackedEntry, bodies }: Salvage['undelivered'][number]): number {
+/** A damaged ledger may begin with the volatile log: the backup may have the entries before it. */
+function joined(backup: Undelivered, later: Undelivered): Undelivered {
+  const between = later.ackedEntry - backup.ackedEntry
+  if (between <= 0 || between > backup.bodies.length) return later
+  const first = backup.bodies.slice(0, between)
+  if (headOf({ ackedHead: backup.ackedHead, bodies: first }) !== later.ackedHead) return later
+  return { ...later, ...backup, bodies: [...first, ...later.bodies], lastEntry: later.lastEntry, isWhole: false }
+}
+
+function lastOf({ ackedEntry, bodies }: Undelivered): number {
   return ackedEntry + bodies.length
 }
 

@@ -18,7 +18,7 @@ export const SUFFIXES = ['', '-wal', '-shm', '-journal']
 const LOG_HEADER_BYTES = 32
 
 /** Undelivered entries of one epoch, with the chain head before the first. */
-interface Undelivered {
+export interface Undelivered {
   readonly epoch: number
   readonly ackedEntry: number
   readonly ackedHead: string
@@ -199,7 +199,7 @@ function fromLog(salvage: Salvage, logged: LoggedChain, rows: readonly ChainRow[
   }
 }
 
-function headOf({ ackedHead, bodies }: Undelivered): string {
+export function headOf({ ackedHead, bodies }: Pick<Undelivered, 'ackedHead' | 'bodies'>): string {
   return bodies.reduce((head, body) => entryHash(head, body), ackedHead)
 }
 

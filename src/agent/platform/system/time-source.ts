@@ -10,12 +10,16 @@ export interface OpenTimeSource extends TimeSource {
   close(): void
 }
 
+export function readBootId(): string {
+  return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
+}
+
 /** @throws CodedError SYSTEM_UNSUPPORTED without /proc */
 export function openTimeSource(): OpenTimeSource {
   let uptime: number
   let bootId: string
   try {
-    bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
+    bootId = readBootId()
     uptime = openSync('/proc/uptime', 'r')
   } catch (cause) {
     throw new CodedError(

@@ -13,10 +13,11 @@ import {
   rmSync,
   writeSync,
 } from 'node:fs'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { z } from 'zod'
 import { accountId } from '../../../protocol/edge/sync.ts'
 import { microText } from '../../../protocol/wire.ts'
+import { sha256 } from '../../../protocol/signing.ts'
 import { parseJson } from '../../../protocol/parse-json.ts'
 import type { PendingEntry } from '../../ledger/journal.ts'
 import type { Anchor, LeftLog, VolatileLog } from '../../ledger/volatile-log.ts'
@@ -27,6 +28,12 @@ export interface TmpfsLogOptions {
   /** File name prefix before the number; one per journal. */
   readonly name: string
   readonly bootId: string
+}
+
+/** Of the ledger in this state directory. */
+export function volatileLogOf(stateDirectory: string, directory: string, bootId: string): TmpfsLog {
+  const name = `ledger-${sha256(resolve(stateDirectory)).slice(0, 16)}`
+  return new TmpfsLog({ directory, name, bootId })
 }
 
 const header = z.object({ kind: z.literal('header'), format: z.literal(3), bootId: z.string(), epoch: z.int() })

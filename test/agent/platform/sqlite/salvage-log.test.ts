@@ -1,6 +1,7 @@
 // A damaged journal beside the volatile log of a device that spends ahead of its disk.
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { backUpLedger, restoreLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
 import { TmpfsLog } from '../../../../src/agent/platform/tmpfs/volatile-log.ts'
 import type { Journal, IdempotencyRecord, PendingEntry } from '../../../../src/agent/ledger/journal.ts'
 import type { BootLog } from '../../../../src/agent/ledger/volatile-log.ts'
@@ -101,6 +102,28 @@ describe('a damaged journal whose volatile log fits', () => {
     const journal = await reopened(written)
     const { salvagedEntries } = (await salvageOf(journal)) ?? { salvagedEntries: -1 }
     expect(await answersOf(journal)).toEqual([30, 31, 32, 33].filter((n) => n <= DELIVERED + salvagedEntries))
+  })
+
+  it('is continued by the log when a backup replaces it', async () => {
+    for (const [table, lost] of [
+      ['policy', 0],
+      // The reservations were open, and the ledger cannot prove that the log continues it.
+      ['entry', null],
+    ] as const) {
+      const { directory, log } = await device()
+      const path = join(directory, 'journal.db')
+      const file = join(directory, 'backup.db')
+      await backUpLedger(path, file)
+      damage(path, table)
+      const left = log.left()
+      if (left === undefined) throw new Error('the log can be read')
+      expect(await restoreLedger(file, path, 0, { log: left, bootId: BOOT })).toMatchObject({
+        undelivered: ANSWERED - DELIVERED,
+        lost,
+      })
+      const journal = await journalIn(directory, {}, sameThread)
+      expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, ANSWERED)))
+    }
   })
 
   it('is not continued by a log of another boot, nor by one that belongs to another chain', async () => {
