@@ -76,7 +76,11 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
     handler: async (request, reply) => {
       const caller = callers.get(request)
       if (caller === undefined) throw new Error('invariant: a request that is handled was authenticated')
-      const { status, headers, body, text, stream } = await answer(operation, version, caller, request, deps.now())
+      const { status, headers, body, text, stream } = await answer(operation, request, {
+        version,
+        principal: caller,
+        now: deps.now(),
+      })
       if (headers !== undefined) void reply.headers(headers)
       if (stream !== undefined) {
         await reply.code(status).type(stream.type).send(Readable.from(stream.pieces))
@@ -117,10 +121,8 @@ async function authorize({ principals }: Operation, request: FastifyRequest, dep
 
 async function answer(
   operation: Operation,
-  version: string,
-  principal: Caller,
   request: FastifyRequest,
-  now: number,
+  { version, principal, now }: { readonly version: string; readonly principal: Caller; readonly now: number },
 ): Promise<Answer> {
   const { headers, log } = request
   const params = operation.params === undefined ? {} : parse(operation.params, request.params, 'path')

@@ -77,9 +77,6 @@ export function createServer(options: ServerOptions): Server {
   }) as unknown as FastifyInstance
   // Half-closed clients still receive a response, which may be a charge.
   Object.assign(http.server, { httpAllowHalfOpen: true })
-  let stopping = false
-  let underWay = 0
-
   http.removeAllContentTypeParsers()
   http.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
     try {
@@ -89,25 +86,7 @@ export function createServer(options: ServerOptions): Server {
     }
   })
   http.setErrorHandler((error, request, reply) => answerError(error, request, reply))
-  const methods = new PathMethods()
-  http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
-  http.setNotFoundHandler((request, reply) => answerUnrouted(options.prefix, methods.at(request.url), request, reply))
-  http.addHook('onRequest', async (request, reply) => {
-    underWay += 1
-    reply.raw.once('close', () => {
-      underWay -= 1
-    })
-    if (stopping) throw new CodedError('STOPPING', 'The service is shutting down.')
-    if (underWay > options.requestsMax) {
-      throw new CodedError('OVERLOADED', `More than ${options.requestsMax} requests are in progress.`)
-    }
-    // Before the body is read: no handler needs it.
-    if (request.is404) return answerUnrouted(options.prefix, methods.at(request.url), request, reply)
-    return undefined
-  })
-  http.addHook('onSend', async (_request, reply) => {
-    if (stopping) void reply.header('connection', 'close')
-  })
+  const stopAccepting = limitRequests(http, options)
   if (options.onWrongAnswer !== null) checkAnswers(http, options.onWrongAnswer)
   http.addHook('onResponse', async (request, reply) => {
     const { method, routeOptions } = request
@@ -115,12 +94,38 @@ export function createServer(options: ServerOptions): Server {
   })
   return {
     http,
-    stopAccepting: () => {
-      stopping = true
-    },
+    stopAccepting,
     renewCertificate: ({ certificate, key }) => {
       if (http.server instanceof TlsServer) http.server.setSecureContext({ cert: certificate, key })
     },
+  }
+}
+
+/** Refuses requests without a route, beyond the maximum, or after a call of the returned function. */
+function limitRequests(http: FastifyInstance, { prefix, requestsMax }: ServerOptions): () => void {
+  let stopping = false
+  let underWay = 0
+  const methods = new PathMethods()
+  http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
+  http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods.at(request.url), request, reply))
+  http.addHook('onRequest', async (request, reply) => {
+    underWay += 1
+    reply.raw.once('close', () => {
+      underWay -= 1
+    })
+    if (stopping) throw new CodedError('STOPPING', 'The service is shutting down.')
+    if (underWay > requestsMax) {
+      throw new CodedError('OVERLOADED', `More than ${requestsMax} requests are in progress.`)
+    }
+    // Before the body is read: no handler needs it.
+    if (request.is404) return answerUnrouted(prefix, methods.at(request.url), request, reply)
+    return undefined
+  })
+  http.addHook('onSend', async (_request, reply) => {
+    if (stopping) void reply.header('connection', 'close')
+  })
+  return () => {
+    stopping = true
   }
 }
 

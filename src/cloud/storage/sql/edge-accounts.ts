@@ -8,7 +8,8 @@ import { poolOf } from './accounts.ts'
 import { type Sql, chunks, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
-const LEFT = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
+/** Unspent tokens on the device. */
+export const LEFT = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
 export function deviceAccountReader({ db }: Sql) {
   const ofEpoch = (deviceId: string, epoch: number) =>
@@ -21,6 +22,17 @@ export function deviceAccountReader({ db }: Sql) {
     ofEpoch(deviceId, epoch).where(
       expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
     )
+  const ofOthers = (except: string) =>
+    db
+      .selectFrom('device_accounts')
+      .innerJoin('epochs', (join) =>
+        join
+          .onRef('epochs.device_id', '=', 'device_accounts.device_id')
+          .onRef('epochs.number', '=', 'device_accounts.epoch'),
+      )
+      .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
+      .where('device_accounts.device_id', '<>', except)
+      .where('epochs.status', '=', 'ACTIVE')
   return {
     /** Those that exist. */
     async get(
@@ -109,18 +121,9 @@ export function deviceAccountReader({ db }: Sql) {
       heardSince: number,
       limit: number,
     ): Promise<readonly { readonly deviceId: string; readonly available: Micro }[]> {
-      const rows = await db
-        .selectFrom('device_accounts')
-        .innerJoin('epochs', (join) =>
-          join
-            .onRef('epochs.device_id', '=', 'device_accounts.device_id')
-            .onRef('epochs.number', '=', 'device_accounts.epoch'),
-        )
-        .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
+      const rows = await ofOthers(except)
         .select(['device_accounts.device_id', LEFT.as('available')])
         .where('device_accounts.account', '=', account)
-        .where('device_accounts.device_id', '<>', except)
-        .where('epochs.status', '=', 'ACTIVE')
         .where('devices.last_sync_at', '>', BigInt(heardSince))
         .where(LEFT, '>', 0n)
         .orderBy('available', 'desc')
@@ -137,14 +140,7 @@ export function deviceAccountReader({ db }: Sql) {
     ): Promise<ReadonlyMap<AccountId, Returnable>> {
       const found = new Map<AccountId, Returnable>()
       for (const some of chunks([...new Set(accounts)])) {
-        const rows = await db
-          .selectFrom('device_accounts')
-          .innerJoin('epochs', (join) =>
-            join
-              .onRef('epochs.device_id', '=', 'device_accounts.device_id')
-              .onRef('epochs.number', '=', 'device_accounts.epoch'),
-          )
-          .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
+        const rows = await ofOthers(except)
           .select('device_accounts.account')
           .select(expression<bigint>`CAST(sum(${LEFT}) AS BIGINT)`.as('all'))
           .select(
@@ -153,8 +149,6 @@ export function deviceAccountReader({ db }: Sql) {
             ),
           )
           .where('device_accounts.account', 'in', some)
-          .where('device_accounts.device_id', '<>', except)
-          .where('epochs.status', '=', 'ACTIVE')
           .groupBy('device_accounts.account')
           .execute()
         for (const { account, all, in_contact } of rows) found.set(account, { all, inContact: in_contact })

@@ -3,12 +3,12 @@ import type { Micro } from '../../../core/pricing/amount.ts'
 import { sql as expression } from 'kysely'
 import { parseAccount, type AccountId } from '../../../core/accounts/account.ts'
 import type { Shortage, NotedTimes, Recall, ServableTimes } from '../device-records.ts'
+import { LEFT } from './edge-accounts.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Null: not limited. */
 const FREE = expression<bigint>`accounts.cap_target - accounts.withheld - accounts.charged - accounts.granted_out`
-const ROOM = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
 export function shortageReader({ db }: Sql) {
   return {
@@ -40,17 +40,17 @@ export function shortageReader({ db }: Sql) {
         .selectFrom('device_accounts')
         .innerJoin('shortages', 'shortages.account', 'device_accounts.account')
         .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
-        .select(['device_accounts.account', expression<bigint>`min(shortages.keep)`.as('keep'), ROOM.as('available')])
+        .select(['device_accounts.account', expression<bigint>`min(shortages.keep)`.as('keep'), LEFT.as('available')])
         .where('device_accounts.device_id', '=', deviceId)
         .where('device_accounts.epoch', '=', BigInt(epoch))
         .where('shortages.keep', 'is not', null)
-        .where(ROOM, '>', 0n)
+        .where(LEFT, '>', 0n)
         .where('shortages.who', '<>', deviceId)
         .where('shortages.at', '>', BigInt(since))
         .where('shortages.at', '<=', BigInt(until))
         .where(expression<boolean>`${FREE} < shortages.enough`)
-        .groupBy(['device_accounts.account', ROOM])
-        .orderBy(expression`${ROOM} - min(shortages.keep)`, 'desc')
+        .groupBy(['device_accounts.account', LEFT])
+        .orderBy(expression`${LEFT} - min(shortages.keep)`, 'desc')
         .orderBy('device_accounts.account')
         .limit(limit)
         .execute()
