@@ -167,7 +167,9 @@ describe('on PostgreSQL', () => {
 
   describe('two nodes', () => {
     it('never charge more than the cap of an account, and lose no charge', async () => {
-      const nodes = [await withAccount(await node(), 150n), await node()]
+      // However slow the machine is, a queue of 400 is served.
+      const patient = { connectTimeoutMs: 60_000 }
+      const nodes = [await withAccount(await node(patient), 150n), await node(patient)]
       const attempts = Array.from({ length: 400 }, async (_, index) => nodes[index % 2]!.transaction(chargeOne))
       const granted = (await Promise.all(attempts)).filter(Boolean)
       expect(granted).toHaveLength(150)
