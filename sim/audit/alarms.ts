@@ -20,7 +20,7 @@ export class AlarmAudit {
     ).all() as { device_id: string; epoch: bigint; what: string; problem: string | null }[]
     for (const { device_id, epoch, what, problem } of alarms) {
       if (this.#shared.suspects.has(device_id)) continue
-      if (what === 'UNDELIVERED_RANGE' && problem === null && this.#hasLostSegments(device_id)) continue
+      if (what === 'UNDELIVERED_RANGE' && problem === null && this.#hasLostSegments(device_id, epoch)) continue
       const why = problem === null ? '' : ` (${problem})`
       throw new Violation('I6', `alarm ${what}${why} on epoch ${epoch} of ${device_id}, which nobody touched`)
     }
@@ -45,9 +45,11 @@ export class AlarmAudit {
   }
 
   /**
-   * Whether a restored cloud misses segments that a full disk did not keep: the rest arrives as undelivered entries.
+   * Whether a restored cloud misses segments of an epoch that the device has left, or that a full disk did not keep: the
+   * rest arrives as undelivered entries.
    */
-  #hasLostSegments(deviceId: string): boolean {
+  #hasLostSegments(deviceId: string, epoch: bigint): boolean {
+    if (this.#shared.lostByCloud.has(`${deviceId} ${epoch}`)) return true
     if (this.#shared.damaged.has(deviceId)) return true
     if (!this.#shared.wasRestored) return false
     // With a wrong clock, delivered segments may exceed their retention.

@@ -43,7 +43,10 @@ export class RestoreAudit {
     for (const entry of this.#shared.entries.values()) {
       const isBilled = entry.billedTokens === entry.tokens && entry.billedLines === entry.lines
       entry.isForgotten &&= !isBilled
-      if (!isBilled && !current.has(`${entry.deviceId} ${entry.epoch}`)) entry.mayBeLost = true
+      const name = `${entry.deviceId} ${entry.epoch}`
+      if (isBilled || current.has(name)) continue
+      entry.mayBeLost = true
+      this.#shared.lostByCloud.add(name)
     }
   }
 

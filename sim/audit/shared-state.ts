@@ -32,6 +32,8 @@ export class SharedState {
   readonly damaged = new Set<string>()
   /** Epochs that a device with all entries has left and delivers. */
   readonly succeeded = new Set<string>()
+  /** Epochs with entries that a restored cloud has lost, and that their devices had left by then. */
+  readonly lostByCloud = new Set<string>()
   readonly revoked = new Set<string>()
   readonly terminated = new Set<string>()
   /** Devices whose key a restored cloud does not know and that cannot prove its predecessor. */
