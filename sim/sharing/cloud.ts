@@ -69,7 +69,7 @@ export class SharedCloud {
     const { used, refunded, returned, topUpRequests, needs } = report
     const after = { ...before, used, refunded, returned }
     const moved = movePools(new Map([[ACCOUNT, this.pool]]), [{ before, after }])
-    this.pool = moved?.get(ACCOUNT) ?? this.pool
+    this.pool = moved?.after.get(ACCOUNT) ?? this.pool
     this.#records.set(deviceId, after)
     this.#lastSyncAt.set(deviceId, now)
     const grant = await giveGrant(this.#contextOf(deviceId), {

@@ -13,26 +13,31 @@ export interface AccountMove {
   readonly after: DeviceAccountRecord
 }
 
-/** Returns the pools that changed; undefined when an amount exceeds the counters. */
-export function movePools(
-  pools: ReadonlyMap<AccountId, Pool>,
-  moves: readonly AccountMove[],
-): ReadonlyMap<AccountId, Pool> | undefined {
+export interface MovedPools {
+  readonly moves: readonly AccountMove[]
+  readonly before: ReadonlyMap<AccountId, Pool>
+  /** The pools that changed. */
+  readonly after: ReadonlyMap<AccountId, Pool>
+}
+
+/** Undefined when an amount exceeds the counters. */
+export function movePools(before: ReadonlyMap<AccountId, Pool>, moves: readonly AccountMove[]): MovedPools | undefined {
   const moved = new Map<AccountId, Pool>()
-  for (const { before, after } of moves) {
-    const pool = pools.get(after.account)
+  for (const move of moves) {
+    const { before: known, after } = move
+    const pool = before.get(after.account)
     if (pool === undefined) throw new Error('invariant: the pool of an account that moves was opened')
     if (billedOn(after) > reservedOn(after)) throw new Error('invariant: what is billed, or presumed, is held')
-    const held = reservedOn(after) - reservedOn(before)
+    const held = reservedOn(after) - reservedOn(known)
     if (held > MICRO_MAX - pool.charged - pool.grantedOut) return undefined
-    const drawn = accountFor(held > 0n ? overrun(pool, held) : takeBack(pool, -held), shownAgain(before, after))
-    moved.set(after.account, bill(drawn, billedOn(after) - billedOn(before)))
+    const drawn = accountFor(held > 0n ? overrun(pool, held) : takeBack(pool, -held), shownAgain(move))
+    moved.set(after.account, bill(drawn, billedOn(after) - billedOn(known)))
   }
-  return moved
+  return { moves, before, after: moved }
 }
 
 /** Tokens that the device proves were granted before the cloud was restored. */
-function shownAgain(before: DeviceAccountRecord, after: DeviceAccountRecord): Micro {
+function shownAgain({ before, after }: AccountMove): Micro {
   const shown = after.granted - before.granted - (after.overspend - before.overspend)
   return after.unlimited || shown < 0n ? 0n : shown
 }

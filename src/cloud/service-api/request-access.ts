@@ -123,12 +123,12 @@ export class AccessBatcher {
       await tx.usage.append(
         outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? outcome.value.records : [])),
       )
-      const decided = placed.flatMap(({ order: { request } }, index) => {
+      const requests = placed.flatMap(({ order: { request } }, index) => {
         const outcome = outcomes[index]
         if (outcome?.status !== 'fulfilled') return []
         return [{ request, mode: 'BEST_EFFORT', decision: outcome.value.decision } as const]
       })
-      await this.#shortages.note(tx, loaded, decided, after, latest)
+      await this.#shortages.note(tx, loaded, { requests, pools: after }, latest)
       return { outcomes, after }
     })
     if (decided === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)

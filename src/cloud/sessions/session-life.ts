@@ -297,7 +297,7 @@ export class SessionChanges {
     const loaded = await this.#pinPolicy(session)
     const outcome = await decideOverPools(tx, loaded, { request, mode, now }, refunded)
     const { decision, after } = outcome
-    await this.#deps.shortages.note(tx, loaded, [{ request, mode, decision }], after, now)
+    await this.#deps.shortages.note(tx, loaded, { requests: [{ request, mode, decision }], pools: after }, now)
     const source = { kind: 'session', sessionId: session.id } as const
     const usage = usageOfDecision({ ...header, source, now }, loaded, items, outcome)
     const granted = decision.items.every((item) => item.outcome === 'GRANTED')

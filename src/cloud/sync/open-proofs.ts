@@ -46,6 +46,11 @@ export interface ShownRules {
   readonly issuedAt: number
 }
 
+export interface Shown {
+  readonly proofs: readonly Proof[]
+  readonly rules: readonly ShownRules[]
+}
+
 const shownRules = z.object({ instanceId: z.string(), revision: z.int(), issuedAt: z.int() })
 
 export async function openRules(

@@ -4,7 +4,6 @@
  */
 import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
 import { namedKey } from '../../protocol/signing.ts'
-import type { Transaction } from '../storage/store.ts'
 import { fenceCurrent, keepUnsettled, newEpoch } from './attach.ts'
 import { lockSessions } from '../sessions/device-sessions.ts'
 import { fitOf } from './merge/fit-of.ts'
@@ -14,7 +13,7 @@ import { mergeNext } from './merge/merge-next.ts'
 import { type OpenedSegment, openSegment } from './open-segment.ts'
 import type { Device, Epoch, MergedSegment, Moment } from '../storage/device-records.ts'
 import { noticeRestore } from './recovery/notice-restore.ts'
-import { type Proof, type ShownRules, openProofs, openRules } from './open-proofs.ts'
+import { type Proof, type Shown, openProofs, openRules } from './open-proofs.ts'
 import { takeProofs } from './take-proofs.ts'
 import { type Sync, type MergeResult, type MergeContext, ownerOf, signAnswer } from './merge-context.ts'
 import { requireTrusted } from '../devices/require-trusted.ts'
@@ -47,7 +46,7 @@ export async function sync(
     const locked = await tx.edge.devices.lock(device.id)
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
     requireTrusted(locked)
-    return take(deps, tx, locked, opening.segment, { proofs, rules }, moment)
+    return take({ deps, tx, device: locked, segment: opening.segment, ...moment }, { proofs, rules })
   })
   deps.onOutcome?.(outcome)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
@@ -75,40 +74,25 @@ interface Judged {
   readonly restored: readonly string[]
 }
 
-async function take(
-  deps: Sync,
-  tx: Transaction,
-  device: Device,
-  segment: OpenedSegment,
-  { proofs, rules }: { readonly proofs: readonly Proof[]; readonly rules: readonly ShownRules[] },
-  moment: Moment,
-): Promise<Judged> {
-  const { now } = moment
+type Received = Pick<MergeContext, 'deps' | 'tx' | 'device' | 'segment' | keyof Moment>
+
+async function take(received: Received, { proofs, rules }: Shown): Promise<Judged> {
+  const { tx, device, segment } = received
   // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
   const sessions = await lockSessions(tx, device, segment)
   const known = await tx.edge.epochs.get(device.id, segment.epoch)
-  const learned = known === undefined ? await learn(tx, device, segment.epoch, moment) : { device, epoch: known }
+  const learned = known === undefined ? await learn(received) : { device, epoch: known }
   if (learned === undefined) {
     const problem = 'The cloud never gave out this epoch.'
     return { outcome: 'REJECTED', taken: { taken: false, problem }, restored: [] }
   }
-  const restored =
-    proofs.length + rules.length === 0 ? [] : await noticeRestore(tx, learned.device, learned.epoch, proofs, rules, now)
-  const epoch =
-    proofs.length === 0 ? learned.epoch : await takeProofs(deps, tx, learned.device, learned.epoch, proofs, now)
-  const context: MergeContext = {
-    deps,
-    tx,
-    segment,
-    fit: await fitOf(tx, epoch, segment.received),
-    sessions,
-    proof: proofOf(segment, proofs),
-    ...moment,
-    device: learned.device,
-    epoch,
-  }
+  const shown = { ...received, ...learned }
+  const restored = proofs.length + rules.length === 0 ? [] : await noticeRestore(shown, { proofs, rules })
+  const epoch = proofs.length === 0 ? learned.epoch : await takeProofs(shown, proofs)
+  const fit = await fitOf(tx, epoch, segment.received)
+  const context: MergeContext = { ...shown, epoch, fit, sessions, proof: proofOf(segment, proofs) }
   const recorded = await tx.edge.segments.get(device.id, epoch.number, segment.header.seq)
-  const outcome = receive(epoch, segment.header, recorded?.hash ?? null, context.fit)
+  const outcome = receive(epoch, segment.header, recorded?.hash ?? null, fit)
   const taken = await follow(context, outcome, recorded)
   return { outcome: taken.taken ? outcome.kind : 'REJECTED', taken, restored }
 }
@@ -152,20 +136,17 @@ async function told({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND'):
 }
 
 /** Recreates an epoch that a restored cloud lost from the device's proofs. Undefined: implausible number. */
-async function learn(
-  tx: Transaction,
-  device: Device,
-  number: number,
-  moment: Moment,
-): Promise<{ readonly device: Device; readonly epoch: Epoch } | undefined> {
+async function learn(received: Received): Promise<{ readonly device: Device; readonly epoch: Epoch } | undefined> {
+  const { tx, device, segment, now } = received
+  const number = segment.epoch
   if (number > device.epoch + EPOCHS_FORGOTTEN_MAX) return undefined
-  const fresh = { ...newEpoch(device.id, number, moment), grantsForgotten: true }
+  const fresh = { ...newEpoch(device.id, number, received), grantsForgotten: true }
   if (number < device.epoch) {
-    const epoch: Epoch = { ...fresh, status: 'FENCED', fencedAt: moment.now, fenceReason: 'SUPERSEDED' }
+    const epoch: Epoch = { ...fresh, status: 'FENCED', fencedAt: now, fenceReason: 'SUPERSEDED' }
     await tx.edge.epochs.insert(epoch)
     return { device, epoch }
   }
-  await fenceCurrent(tx, device, 'SUPERSEDED', moment)
+  await fenceCurrent(tx, device, 'SUPERSEDED', received)
   await tx.edge.epochs.insert(fresh)
   const current = { ...device, epoch: number }
   await tx.edge.devices.save(current)

@@ -1,13 +1,12 @@
 /** Records signed grants that the cloud lost, whatever the pool has now, because the device may have spent them. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
-import type { Transaction } from '../storage/store.ts'
 import { type AccountMove, movePools } from '../accounts/move-pools.ts'
 import { type Proof, isForgotten } from './open-proofs.ts'
-import { type Device, type Epoch, newDeviceAccount, settled } from '../storage/device-records.ts'
+import { type Epoch, newDeviceAccount, settled } from '../storage/device-records.ts'
 import { lockRulesOf, openPools } from '../policy/rules-in-force.ts'
-import type { Sync } from './merge-context.ts'
-import { writePresumptions } from './grants/write-settlement.ts'
+import type { MergeContext } from './merge-context.ts'
+import { saveMoves } from './grants/write-settlement.ts'
 
 interface Shown {
   readonly granted: Micro
@@ -19,13 +18,10 @@ interface Shown {
 
 /** The epoch with its proven grants; unchanged when the proofs show nothing new. */
 export async function takeProofs(
-  { policies }: Pick<Sync, 'policies'>,
-  tx: Transaction,
-  device: Device,
-  epoch: Epoch,
+  context: Pick<MergeContext, 'deps' | 'tx' | 'device' | 'epoch' | 'now'>,
   proofs: readonly Proof[],
-  now: number,
 ): Promise<Epoch> {
+  const { deps, tx, device, epoch, now } = context
   const shown = new Map<AccountId, Shown>()
   const forgotten = proofs.filter((proof) => isForgotten(epoch, proof))
   if (epoch.status === 'CLOSED' || forgotten.length === 0) return epoch
@@ -57,7 +53,7 @@ export async function takeProofs(
     const more = proven.granted > before.granted ? proven.granted : before.granted
     return [{ before, after: settled({ ...before, granted: more, unlimited, metered }, epoch.settlement) }]
   })
-  const rules = await lockRulesOf(tx, policies, device.instanceIds, now)
+  const rules = await lockRulesOf(tx, deps.policies, device.instanceIds, now)
   const pools = await openPools(
     tx,
     rules,
@@ -65,10 +61,8 @@ export async function takeProofs(
   )
   const moved = movePools(pools, moves)
   if (moved === undefined) throw new Error('invariant: what was granted once fits a counter')
-  await tx.accounts.save([...moved.values()])
-  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
   // Grants of a settled epoch count as used until its segments prove otherwise.
-  await writePresumptions({ tx, epoch, now }, moves, moved)
+  await saveMoves(context, moved)
   const next: Epoch = { ...epoch, term, grantsForgotten: true }
   await tx.edge.epochs.save(next)
   return next

@@ -5,6 +5,7 @@
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
+import type { PolicyView } from '../../../core/rules/compile.ts'
 import { type Mode, decide } from '../../../core/rules/decide.ts'
 import { type AccessRequest, type Decision, exactly } from '../../../core/rules/decision.ts'
 import { isShort, isShortItem } from '../../../core/rules/needs.ts'
@@ -28,6 +29,12 @@ export interface DecidedRequest {
   readonly decision: Decision
 }
 
+export interface Decided {
+  readonly requests: readonly DecidedRequest[]
+  /** All that the decisions looked at, after them. Locked. */
+  readonly pools: ReadonlyMap<AccountId, Pool>
+}
+
 export class CloudShortages {
   readonly #terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>
   /** The last notes of this node. Optional: another node, or a restart, notes again. */
@@ -39,31 +46,21 @@ export class CloudShortages {
 
   /**
    * Notes the missing tokens, or that a short account can pay again.
-   * @param pools all that the decisions looked at, after them. Locked
    * @param now POSIX ms
    */
-  async note(
-    tx: Transaction,
-    loaded: LoadedPolicy,
-    requests: readonly DecidedRequest[],
-    pools: ReadonlyMap<AccountId, Pool>,
-    now: number,
-  ): Promise<void> {
+  async note(tx: Transaction, loaded: LoadedPolicy, { requests, pools }: Decided, now: number): Promise<void> {
     await this.#noteServed(tx, requests, now)
     const short = requests.filter(({ decision }) => isShort(decision))
     if (short.length === 0) return
-    const returnable = await returnableOf(tx, [...pools.keys()], '', now, this.#terms)
-    for (const [account, amount] of lackingOf(loaded, short, pools, returnable, now)) {
+    const context = { deps: { terms: this.#terms }, tx, now }
+    const returnable = await returnableOf(context, [...pools.keys()], '')
+    const policy = loaded.compiled.at(exactly(now))
+    for (const [account, amount] of lackingOf(policy, short, pools, returnable)) {
       const pool = pools.get(account)
       if (pool === undefined || amount <= free(pool) || !this.#isNews(account, amount, now)) continue
+      const lack = { pool, who: CLOUD_CLIENTS, lacking: amount }
       const others = returnable.get(account) ?? NOTHING_RETURNABLE
-      await noteCloudLack(
-        tx,
-        loaded,
-        { pool, who: CLOUD_CLIENTS, lacking: amount, returnable: others },
-        now,
-        this.#terms,
-      )
+      await noteCloudLack(context, loaded, { ...lack, returnable: others })
     }
   }
 
@@ -89,14 +86,12 @@ export class CloudShortages {
 
 /** Of several line items, those whose devices can return tokens soon pay first. */
 function lackingOf(
-  { compiled }: LoadedPolicy,
+  policy: PolicyView,
   requests: readonly DecidedRequest[],
   pools: ReadonlyMap<AccountId, Pool>,
   returnable: ReadonlyMap<AccountId, Returnable>,
-  now: number,
 ): ReadonlyMap<AccountId, Micro> {
   const taken = new Map<AccountId, Micro>()
-  const policy = compiled.at(exactly(now))
   for (const { request, mode, decision } of requests) {
     // Granted items are charged already.
     const items = mode === 'ALL_OR_NOTHING' ? request.items : request.items.filter((_, n) => isShortAt(decision, n))
@@ -122,14 +117,20 @@ function isShortAt({ items }: Decision, index: number): boolean {
   return item !== undefined && isShortItem(item)
 }
 
+interface NotingContext {
+  readonly deps: { readonly terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'> }
+  readonly tx: Transaction
+  readonly now: number
+}
+
 /** Notes that the cloud needs this many free tokens. The pool must be locked. */
 export async function noteCloudLack(
-  tx: Transaction,
+  context: NotingContext,
   { cloudReserves }: Pick<LoadedPolicy, 'cloudReserves'>,
   { pool, who, lacking, returnable }: Pick<Lack, 'pool' | 'who' | 'lacking' | 'returnable'>,
-  now: number,
-  terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>,
 ): Promise<void> {
+  const { tx, now, deps } = context
+  const { terms } = deps
   const parsed = parseAccount(pool.account)
   if (parsed === undefined) throw new Error('invariant: an account id is one that core made')
   const devices = await tx.edge.devices.countLive(parsed.instanceId, now - terms.grantHorizonMs, '')
@@ -142,5 +143,5 @@ export async function noteCloudLack(
   const before = who === CLOUD_CLIENTS ? (known.find(isSame)?.lacking ?? 0n) : 0n
   const most = before > lacking && before <= usable + returnable.all ? before : lacking
   const lack = { pool, who, deviceId: null, lacking: most, recalled: most - usable, usable, share, returnable, known }
-  await noteLack(tx, lack, now, terms)
+  await noteLack(context, lack)
 }

@@ -9,7 +9,7 @@ import { fenced } from '../attach.ts'
 import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
 import { type Epoch, type Settlement, settled } from '../../storage/device-records.ts'
 import { lockRulesOf, openPools } from '../../policy/rules-in-force.ts'
-import { writePresumptions } from './write-settlement.ts'
+import { saveMoves } from './write-settlement.ts'
 
 export interface ExpireInactive {
   readonly store: Pick<Store, 'read' | 'transaction'>
@@ -108,10 +108,8 @@ async function settle({ policies, as }: ExpireInactive, tx: Transaction, epoch: 
   )
   const moved = movePools(pools, moves)
   if (moved === undefined) throw new Error('invariant: what is settled was held before')
-  await tx.accounts.save([...moved.values()])
-  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
   const moment = { now, present: epoch.quietSince }
   const over: Epoch = { ...fenced(epoch, 'SILENT', moment), settlement: as, settledAt: now }
   await tx.edge.epochs.save(over)
-  await writePresumptions({ tx, epoch: over, now }, moves, moved)
+  await saveMoves({ tx, epoch, now }, moved)
 }

@@ -55,7 +55,7 @@ export async function mustRelease({ tx, device, epoch }: MergeContext): Promise<
   return device.releaseRequested && (await tx.edge.deviceAccounts.hasRoom(device.id, epoch.number))
 }
 
-interface Giving {
+export interface Giving {
   readonly rules: RulesInForce
   readonly grantable: Grantable
   readonly topUps: TopUps
@@ -82,11 +82,11 @@ export interface GrantContext {
 
 /** Returns the signed part; pools, accounts and shortages are saved. */
 export async function giveGrant(taking: GrantContext, giving: Giving): Promise<Grant> {
-  const { deps, tx, epoch, now } = taking
+  const context: Context = { ...taking, ...giving }
+  const { deps, tx, epoch, now, rules, grantable, topUps, releasing } = context
   const { terms } = deps
-  const { rules, grantable, topUps, releasing } = giving
   const known = await knownShortages(tx, accountsOf(topUps, grantable), now)
-  const asked = await requestedAccounts(taking, giving, known)
+  const asked = await requestedAccounts(context, known)
   const granting = grantRequested(asked, topUps.needs, topUps.topUpRequests, (account) =>
     quantityOf(account, grantable),
   )
@@ -97,8 +97,8 @@ export async function giveGrant(taking: GrantContext, giving: Giving): Promise<G
     .filter(({ pool, mustReturn, isUnproven }) => pool.capTarget !== null && !mustReturn && !isUnproven)
     .filter((each) => isUnmet || (giving.inUse.has(each.account) && inAdvanceOf(each, granting) > 0n))
     .map(({ account }) => account)
-  const returnable = await returnableOf(tx, lacked, taking.device.id, now, terms)
-  if (!releasing) await noteShortages(taking, giving, asked, granting, { known, returnable })
+  const returnable = await returnableOf(context, lacked, taking.device.id)
+  if (!releasing) await noteShortages(context, asked, granting, { known, returnable })
   const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
   return {
     // Grows with time, so that a restored cloud continues above every lost term.
@@ -117,6 +117,8 @@ function withReturnable(
   return inContact > 0n ? { ...account, returnable: inContact } : account
 }
 
+type Context = GrantContext & Giving
+
 type Known = ReadonlyMap<AccountId, readonly Shortage[]>
 
 async function knownShortages(tx: ShortageTransaction, accounts: readonly AccountId[], now: number): Promise<Known> {
@@ -126,11 +128,9 @@ async function knownShortages(tx: ShortageTransaction, accounts: readonly Accoun
 }
 
 async function requestedAccounts(
-  taking: GrantContext,
-  { rules, grantable, topUps, named, pools, held, inUse, releasing }: Giving,
+  { deps, tx, device, now, rules, grantable, topUps, named, pools, held, inUse, releasing }: Context,
   known: Known,
 ): Promise<ReadonlyMap<AccountId, RequestedAccount>> {
-  const { deps, tx, device, now } = taking
   const others = new Map<string, number>()
   for (const instanceId of rules.keys()) {
     const since = now - deps.terms.grantHorizonMs
@@ -145,8 +145,9 @@ async function requestedAccounts(
     const reserved = reservedOf(account, rules)
     const share = fairShare(pool, reserved, (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1)
     const target = { wanted: wanted.get(account) ?? 0n, share }
-    const asking = { who: device.id, isInUse: inUse.has(account), ...target }
-    const spare = spareFor(asking, freeForDevices(pool, reserved), known.get(account) ?? [], now, deps.terms)
+    const usable = freeForDevices(pool, reserved)
+    const asking = { who: device.id, isInUse: inUse.has(account), ...target, usable, known: known.get(account) ?? [] }
+    const spare = spareFor(asking, now, deps.terms)
     const isUnproven = rules.get(parseAccount(account)?.instanceId ?? '')?.unproven === true
     const own = { held: held(account), mustReturn: releasing, isUnproven }
     asked.set(account, { account, pool, reserved, ...own, ...target, spare })
@@ -155,12 +156,12 @@ async function requestedAccounts(
 }
 
 async function noteShortages(
-  { deps, tx, device, now }: GrantContext,
-  { topUps, inUse }: Giving,
+  context: Context,
   asked: ReadonlyMap<AccountId, RequestedAccount>,
   granting: Granting,
   others: { readonly known: Known; readonly returnable: ReadonlyMap<AccountId, Returnable> },
 ): Promise<void> {
+  const { deps, tx, device, now, topUps, inUse } = context
   const waitedFor = new Set(topUps.needs.flat().map(({ account }) => account))
   for (const each of asked.values()) {
     const { account, pool: before, held, reserved, share } = each
@@ -174,14 +175,15 @@ async function noteShortages(
     if (isStillShort && !waitedFor.has(account)) continue
     const usable = freeForDevices(pool, reserved)
     const left = available(held) + (granting.granted.get(account) ?? 0n) - (granting.spoken.get(account) ?? 0n)
-    const needed = lackingOf(account, granting.unmet, left, usable, usable + returnable.all)
+    const beyond = granting.unmet.map((need) => (sumPostings(need).get(account) ?? 0n) - left)
+    const needed = lackingOf(beyond, usable, usable + returnable.all)
     const inAdvance = inAdvanceOf(each, granting)
     const lack = { pool, who: device.id, deviceId: device.id, usable, share, returnable, known }
     if (needed > 0n) {
       const recalled = needed > usable ? needed - usable : 0n
-      await noteLack(tx, { ...lack, lacking: needed, recalled }, now, deps.terms)
+      await noteLack(context, { ...lack, lacking: needed, recalled })
     } else if (inAdvance > 0n) {
-      await noteLack(tx, { ...lack, lacking: 0n, recalled: inUse.has(account) ? inAdvance : 0n }, now, deps.terms)
+      await noteLack(context, { ...lack, lacking: 0n, recalled: inUse.has(account) ? inAdvance : 0n })
     } else if (noted !== undefined) {
       await noteServed(tx, noted, now)
     }
@@ -198,19 +200,18 @@ function inAdvanceOf({ account, held, wanted, share }: RequestedAccount, { grant
 /**
  * Free tokens that the unmet requests need together, as far as that many can become free; if none can be met, the need
  * of the smallest.
- * @param left balance that no served request will use
+ * @param unmet by request, its need beyond the balance that no served request will use
  * @param usable free tokens
  * @param most free tokens plus everything other devices can return
  */
-function lackingOf(account: AccountId, unmet: readonly Need[], left: Micro, usable: Micro, most: Micro): Micro {
+function lackingOf(unmet: readonly Micro[], usable: Micro, most: Micro): Micro {
   let lacking = 0n
   let smallest: Micro | undefined
-  for (const need of unmet) {
-    const amount = sumPostings(need).get(account) ?? 0n
+  for (const amount of unmet) {
     // Another account blocks this request.
-    if (amount - left <= usable) continue
-    if (lacking + amount - left <= most) lacking += amount - left
-    else if (smallest === undefined || amount - left < smallest) smallest = amount - left
+    if (amount <= usable) continue
+    if (lacking + amount <= most) lacking += amount
+    else if (smallest === undefined || amount < smallest) smallest = amount
   }
   return lacking > 0n ? lacking : (smallest ?? 0n)
 }

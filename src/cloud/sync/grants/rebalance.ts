@@ -78,24 +78,27 @@ interface Asking {
   readonly isInUse: boolean
   readonly wanted: Micro
   readonly share: Micro
+  /** Free tokens that this device could be granted. */
+  readonly usable: Micro
+  /** Shortages of the account. */
+  readonly known: readonly Shortage[]
 }
 
 /**
  * Free tokens that can be granted in advance, after the needs of others. With a recent shortage, a device that does not
  * use the account gets some only if everyone could have as much.
- * @param usable free tokens that this device could be granted
  */
-export function spareFor(
-  { who, isInUse, wanted, share }: Asking,
-  usable: Micro,
-  known: readonly Shortage[],
-  now: number,
-  terms: Terms,
-): Micro {
+export function spareFor({ who, isInUse, wanted, share, usable, known }: Asking, now: number, terms: Terms): Micro {
   const others = known.filter((shortage) => shortage.who !== who)
   const isRebalanced = others.some(({ recalledAt }) => recalledAt !== null && recalledAt > rebalancedSince(now))
   if (isRebalanced && !isInUse && share < wanted) return 0n
   return usable - reservedForOthers(others, now, terms)
+}
+
+interface ShortageContext {
+  readonly deps: { readonly terms: Terms }
+  readonly tx: ShortageTransaction
+  readonly now: number
 }
 
 export interface Lack {
@@ -115,7 +118,8 @@ export interface Lack {
 }
 
 /** Notes a shortage and notifies devices that can return tokens. The account is locked. */
-export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number, terms: Terms): Promise<void> {
+export async function noteLack({ deps, tx, now }: ShortageContext, lack: Lack): Promise<void> {
+  const { terms } = deps
   const { pool, who, deviceId, lacking, recalled, usable, share, returnable, known } = lack
   const { account } = pool
   const before = known.find((shortage) => shortage.who === who)
@@ -180,13 +184,11 @@ export function isShortNow({ keep, at }: Shortage, now: number, terms: Terms): b
 
 /** What other devices could return; devices with tokens of a fenced epoch cannot. @param except device id */
 export function returnableOf(
-  tx: ShortageTransaction,
+  { deps, tx, now }: ShortageContext,
   accounts: readonly AccountId[],
   except: string,
-  now: number,
-  terms: Terms,
 ): Promise<ReadonlyMap<AccountId, Returnable>> {
-  return tx.edge.deviceAccounts.returnable(accounts, except, heardSince(now, terms))
+  return tx.edge.deviceAccounts.returnable(accounts, except, heardSince(now, deps.terms))
 }
 
 function heardSince(now: number, { syncEveryMs }: Terms): number {

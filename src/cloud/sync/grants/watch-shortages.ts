@@ -66,12 +66,13 @@ export async function recallForCloud({ store, policies, now, terms }: WatchShort
         const loaded = await policies.hold(tx, instanceId, at)
         const pool = (await tx.accounts.lock([account])).get(account)
         if (loaded === undefined || pool === undefined) return
-        const others = await returnableOf(tx, [account], '', at, terms)
+        const context = { deps: { terms }, tx, now: at }
+        const others = await returnableOf(context, [account], '')
         const returnable = others.get(account) ?? NOTHING_RETURNABLE
         const most = free(pool) + returnable.all
         const lacking = amount < most ? amount : most
         if (lacking <= free(pool)) return
-        await noteCloudLack(tx, loaded, { pool, who, lacking, returnable }, at, terms)
+        await noteCloudLack(context, loaded, { pool, who, lacking, returnable })
       })
     }
   }

@@ -2,39 +2,32 @@
  * Usage records without an entry, so that an account's records add up to its bill: presumed usage of an inactive epoch,
  * later corrections of it, and usage counted in entries that the cloud lost.
  */
-import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { used } from '../../accounts/pool.ts'
-import type { Pool, UsageRecord } from '../../storage/records.ts'
-import type { AccountMove } from '../../accounts/move-pools.ts'
+import type { UsageRecord } from '../../storage/records.ts'
+import type { AccountMove, MovedPools } from '../../accounts/move-pools.ts'
 import { spentOn } from '../../storage/device-records.ts'
 import type { MergeContext } from '../merge-context.ts'
 
 type Context = Pick<MergeContext, 'tx' | 'epoch' | 'now'>
 
-/** @param pools after the moves */
-export function writePresumptions(
-  context: Context,
-  moves: readonly AccountMove[],
-  pools: ReadonlyMap<AccountId, Pool>,
-): Promise<void> {
-  return writeLines(context, 'PRESUMED', moves, pools, ({ before, after }) => after.presumed - before.presumed)
+/** Saves the accounts and pools, and writes the usage that they presume. */
+export async function saveMoves(context: Context, moved: MovedPools): Promise<void> {
+  const { tx } = context
+  await tx.accounts.save([...moved.after.values()])
+  await tx.edge.deviceAccounts.save(moved.moves.map(({ after }) => after))
+  await writeLines(context, 'PRESUMED', moved, ({ before, after }) => after.presumed - before.presumed)
 }
 
-/** @param pools after the moves */
-export function writeCounted(
-  context: Context,
-  moves: readonly AccountMove[],
-  pools: ReadonlyMap<AccountId, Pool>,
-): Promise<void> {
-  return writeLines(context, 'COUNTED', moves, pools, ({ before, after }) => spentOn(after) - spentOn(before))
+export function writeCounted(context: Context, moved: MovedPools): Promise<void> {
+  return writeLines(context, 'COUNTED', moved, ({ before, after }) => spentOn(after) - spentOn(before))
 }
 
 async function writeLines(
   { tx, epoch, now }: Context,
   status: 'PRESUMED' | 'COUNTED',
-  moves: readonly AccountMove[],
-  pools: ReadonlyMap<AccountId, Pool>,
+  { moves, after: pools }: MovedPools,
   tokensOf: (move: AccountMove) => Micro,
 ): Promise<void> {
   const records: UsageRecord[] = []

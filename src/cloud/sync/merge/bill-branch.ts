@@ -22,16 +22,15 @@ import {
 import { type RulesInForce, openPools, viewPools } from '../../policy/rules-in-force.ts'
 import { type MergeContext, ownerOf } from '../merge-context.ts'
 import type { BranchUnbilled } from './unbilled.ts'
-import { writePresumptions } from '../grants/write-settlement.ts'
+import { saveMoves } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
 
 export async function billBranch(
-  context: Pick<MergeContext, 'tx' | 'device' | 'segment' | 'now'>,
-  rules: RulesInForce,
+  context: Pick<MergeContext, 'tx' | 'device' | 'segment' | 'now'> & { readonly rules: RulesInForce },
   epoch: Epoch,
   entries: readonly OpenedEntry[],
 ): Promise<BranchUnbilled> {
-  const { tx, device, segment, now } = context
+  const { tx, device, segment, now, rules } = context
   const charging = entries.filter(({ body }) => body.kind !== 'refund' && body.kind !== 'session')
   const instances = new Set(device.instanceIds)
   const isSound = ({ n, body }: OpenedEntry): boolean => body.n === n && entryProblem(body, instances) === undefined
@@ -42,11 +41,14 @@ export async function billBranch(
   const fresh = sound.filter(({ hash }) => !known.has(hash))
   if (fresh.length === 0) return { ...NOTHING_UNBILLED, unsound }
 
-  const caps = await overspendCaps(tx, device.instanceIds)
-  const records = await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number)
-  const isPlausible = await plausibleBy(tx, rules, accountsOf(fresh), epoch)
+  const branch: Branch = {
+    epoch,
+    caps: await overspendCaps(tx, device.instanceIds),
+    records: await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number),
+    isPlausible: await plausibleBy(tx, rules, accountsOf(fresh), epoch),
+  }
   const judge = (entries: readonly OpenedEntry[], pools: ReadonlyMap<AccountId, Pool>) => {
-    const tally = new BranchTally(epoch, records, pools, new BranchOverspend(records.values(), caps), isPlausible)
+    const tally = new BranchTally(branch, pools)
     return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }
   }
   // Unbilled entries must create no accounts: pools are opened for the rest only, and checked again after others'
@@ -56,18 +58,15 @@ export async function billBranch(
   const likely = judge(ofRules, viewed)
   const before = await openPools(tx, rules, accountsOf(likely.billed))
   const { billed, tally } = judge(likely.billed, before)
-  const moves = tally.moves()
-  const moved = movePools(before, moves)
+  const moved = movePools(before, tally.moves())
   if (moved === undefined) throw new Error('invariant: what is plausible fits a counter')
-  await tx.accounts.save([...moved.values()])
-  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
   await tx.edge.entries.append(
     billed.map(({ n, hash, text }) => {
       return { ...ownerOf(epoch), n, hash, seq: segment.header.seq, branch: true, body: text }
     }),
   )
   await writeUsage({ tx, epoch, now }, billed, before)
-  await writePresumptions({ tx, epoch, now }, moves, moved)
+  await saveMoves({ tx, epoch, now }, moved)
   return {
     unsound,
     unknown: fresh.length - ofRules.length,
@@ -82,28 +81,25 @@ function accountsOf(entries: readonly OpenedEntry[]): ReadonlySet<AccountId> {
   return new Set(entries.flatMap(({ body }) => body.postings.map(({ account }) => account)))
 }
 
+interface Branch {
+  readonly epoch: Epoch
+  readonly records: ReadonlyMap<AccountId, DeviceAccountRecord>
+  readonly caps: ReadonlyMap<string, Micro>
+  readonly isPlausible: IsPlausible
+}
+
 /** Judges a branch entry by entry: an implausible one does not affect the others. */
 class BranchTally {
   readonly doubted = new Set<AccountId>()
-  readonly #epoch: Epoch
-  readonly #records: ReadonlyMap<AccountId, DeviceAccountRecord>
+  readonly #branch: Branch
   readonly #pools: ReadonlyMap<AccountId, Pool>
   readonly #overspend: BranchOverspend
-  readonly #isPlausible: IsPlausible
   readonly #spent = new Map<AccountId, Spent>()
 
-  constructor(
-    epoch: Epoch,
-    records: ReadonlyMap<AccountId, DeviceAccountRecord>,
-    pools: ReadonlyMap<AccountId, Pool>,
-    overspend: BranchOverspend,
-    isPlausible: IsPlausible,
-  ) {
-    this.#epoch = epoch
-    this.#records = records
+  constructor(branch: Branch, pools: ReadonlyMap<AccountId, Pool>) {
+    this.#branch = branch
     this.#pools = pools
-    this.#overspend = overspend
-    this.#isPlausible = isPlausible
+    this.#overspend = new BranchOverspend(branch.records.values(), branch.caps)
   }
 
   /** False, without effect, if an account cannot have granted it. */
@@ -134,12 +130,12 @@ class BranchTally {
     const move = this.#moveOf(account, spent)
     const grantedOut = pool.grantedOut + reservedOn(move.after) - reservedOn(move.before)
     if (pool.charged + grantedOut > MICRO_MAX) return false
-    return this.#isPlausible(move, { ...pool, grantedOut }, overspentOn(move.after) - overspentOn(move.before))
+    return this.#branch.isPlausible(move, { ...pool, grantedOut }, overspentOn(move.after) - overspentOn(move.before))
   }
 
   #moveOf(account: AccountId, { amount, overspend }: Spent): AccountMove {
-    const { deviceId, number, settlement } = this.#epoch
-    const before = this.#records.get(account) ?? newDeviceAccount(deviceId, number, account)
+    const { deviceId, number, settlement } = this.#branch.epoch
+    const before = this.#branch.records.get(account) ?? newDeviceAccount(deviceId, number, account)
     const branchUsed = before.branchUsed + amount
     const branchOverspend = before.branchOverspend + overspend
     return { before, after: settled({ ...before, branchUsed, branchOverspend }, settlement) }

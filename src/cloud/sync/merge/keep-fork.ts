@@ -24,7 +24,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
   const { received, entries } = segment
   const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)
   const unbilled = isChained
-    ? unbilledOf({ branch: await billBranch(context, rules, after, entries) })
+    ? unbilledOf({ branch: await billBranch({ ...context, rules }, after, entries) })
     : unbilledOf({ broken: entries.length })
   await keepEvidence(context, {
     epoch: epoch.number,
@@ -33,7 +33,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
     recordedDocument: last?.document ?? null,
     problem: unbilled?.problem ?? null,
   })
-  const all = together(unbilled, await mergeUndelivered(context, rules))
+  const all = together(unbilled, await mergeUndelivered({ ...context, rules }))
   await tx.edge.devices.save({ ...device, lastSyncAt: now })
   const answer = await signAnswer(deps, {
     outcome: 'FENCED',

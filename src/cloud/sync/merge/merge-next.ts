@@ -8,11 +8,11 @@ import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/sy
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
 import { disconnectUntold, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
-import { NO_TOP_UPS, accountsOf, giveGrant, mustRelease } from '../grants/give-grant.ts'
+import { type Giving, NO_TOP_UPS, accountsOf, giveGrant, mustRelease } from '../grants/give-grant.ts'
 import { grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
 import { overspendCaps } from '../../policy/offline-policy.ts'
-import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
+import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedSegment } from '../open-segment.ts'
 import { type DeviceAccountRecord, type Epoch, type Recall, newDeviceAccount } from '../../storage/device-records.ts'
 import { reject } from '../reject.ts'
@@ -39,21 +39,13 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
     ? await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number)
     : await tx.edge.deviceAccounts.get(device.id, epoch.number, named)
 
-  const unbilled = await mergeUndelivered(
-    context,
-    rules,
-    named.filter((account) => isServed(account, device)),
-  )
+  const served = named.filter((account) => isServed(account, device))
+  const unbilled = await mergeUndelivered({ ...context, rules }, served)
   const merge = await mergeInto(context, known, grants)
   if (!merge.merged) return reject(context, merge.problem, { account: merge.account, n: merge.n })
 
-  const record = (account: AccountId): DeviceAccountRecord =>
-    known.get(account) ?? newDeviceAccount(device.id, epoch.number, account)
-  const split = await splitEntries(
-    context,
-    epoch,
-    segment.entries.filter(({ n }) => n > epoch.lastEntry),
-  )
+  const news = segment.entries.filter(({ n }) => n > epoch.lastEntry)
+  const split = await splitEntries(context, epoch, news)
   const moves = movesOf(epoch, known, merge.changes, split)
   const told = accountsToTell(moves, limited)
   const ofMoves = moves.map((move) => move.after.account)
@@ -62,15 +54,13 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   if (unknown !== undefined) return reject(context, 'ACCOUNT_UNKNOWN', { account: unknown })
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(context, 'AMOUNT_BEYOND_BELIEF', {})
-  await requirePlausible(context, epoch, rules, moves, moved)
-  const pools = new Map([...before, ...moved])
-  await writeMerge(context, epoch, split, moves, before, moved)
+  await requirePlausible({ tx, rules }, epoch, moved)
+  await writeMerge(context, epoch, split, moved)
 
-  const isEnd = segment.final && lastOf(received) >= epoch.lastEntry
   const next: Epoch = {
     ...epoch,
     // Its tokens stay out for the other writer of a fork: they are settled once that one has been silent for too long.
-    status: isEnd && !epoch.forked ? 'CLOSED' : epoch.status,
+    status: isEnd(context) && !epoch.forked ? 'CLOSED' : epoch.status,
     lastSeq: segment.header.seq,
     lastHash: segment.header.hash,
     lastEntry: merge.lastEntry,
@@ -82,22 +72,51 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
     if (segment.header.seq === 1) await disconnectUntold(tx, device.id, segment.sessions, now)
     await takeSessions(tx, device, segment.sessions, deps.trustsClock() ? now - SESSION_REST_MS : null)
   }
-  const commands = goesOn ? await commandsFor(tx, device.id) : []
-  const releasing = goesOn && (await mustRelease(context))
-  const after = new Map(moves.map((move) => [move.after.account, move.after]))
-  const held = (account: AccountId): DeviceAccountRecord => after.get(account) ?? record(account)
-  const inUse = new Set(
-    moves.flatMap(({ before: known, after: { account, used } }) => (used > known.used ? account : [])),
-  )
-  const grant = goesOn
-    ? await giveGrant(context, { rules, grantable, topUps, named: told, pools, held, inUse, releasing })
-    : null
-  const recalls = goesOn ? await recallsFrom(context, moves) : []
-  const answer =
-    context.proof?.document ??
-    (await signAnswer(deps, answerTo(context, next, isEnd, unbilled, rules, grant, releasing, commands, recalls)))
+  const renewal = goesOn ? await renew(context, { rules, grantable, topUps, named: told }, known, moved) : null
+  const answer = context.proof?.document ?? (await signAnswer(deps, answerTo(context, next, unbilled, renewal)))
+  await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term })
+  await saveReceived(context, answer, grants && renewal?.releasing !== true)
+  await deps.heartbeat(tx, device, now, context.sessions)
+  return { taken: true, answer, unbilled }
+}
 
-  await tx.edge.epochs.save({ ...next, term: grant?.term ?? epoch.term })
+/** The final segment, with all entries of the epoch. */
+function isEnd({ segment, epoch }: MergeContext): boolean {
+  return segment.final && lastOf(segment.received) >= epoch.lastEntry
+}
+
+interface Renewal {
+  readonly rules: RulesInForce
+  readonly grant: Grant
+  readonly releasing: boolean
+  readonly commands: SessionCommand[]
+  readonly recalls: readonly Recall[]
+}
+
+/** The next grant of a current epoch, with all that it must do before its next segment. */
+async function renew(
+  context: MergeContext,
+  giving: Pick<Giving, 'rules' | 'grantable' | 'topUps' | 'named'>,
+  known: ReadonlyMap<AccountId, DeviceAccountRecord>,
+  { moves, ...moved }: MovedPools,
+): Promise<Renewal> {
+  const { tx, device, epoch } = context
+  const commands = await commandsFor(tx, device.id)
+  const releasing = await mustRelease(context)
+  const changed = new Map(moves.map(({ after }) => [after.account, after]))
+  const grant = await giveGrant(context, {
+    ...giving,
+    pools: new Map([...moved.before, ...moved.after]),
+    held: (account) => changed.get(account) ?? known.get(account) ?? newDeviceAccount(device.id, epoch.number, account),
+    inUse: new Set(moves.filter(({ before, after }) => after.used > before.used).map(({ after }) => after.account)),
+    releasing,
+  })
+  return { rules: giving.rules, grant, releasing, commands, recalls: await recallsFrom(context, moves) }
+}
+
+/** @param isReleased a current epoch has returned what it was asked for, if anything */
+async function saveReceived(context: MergeContext, answer: string, isReleased: boolean): Promise<void> {
+  const { tx, device, epoch, segment, now } = context
   await tx.edge.segments.append({
     ...ownerOf(epoch),
     seq: segment.header.seq,
@@ -114,10 +133,8 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
     ...(epoch.number === device.epoch
       ? { backlog: segment.backlog, appliedPolicies: servedOnly(segment.policies, device.instanceIds) }
       : {}),
-    releaseRequested: grants ? device.releaseRequested && releasing : device.releaseRequested,
+    releaseRequested: device.releaseRequested && !isReleased,
   })
-  await deps.heartbeat(tx, device, now, context.sessions)
-  return { taken: true, answer, unbilled }
 }
 
 /**
@@ -157,16 +174,12 @@ async function mergeInto(
 }
 
 function answerTo(
-  { deps, device, epoch, segment, now }: MergeContext,
+  context: MergeContext,
   next: Epoch,
-  isEnd: boolean,
   unbilled: Unbilled | null,
-  rules: RulesInForce,
-  grant: Grant | null,
-  releasing: boolean,
-  commands: SessionCommand[],
-  recalls: readonly Recall[],
+  renewal: Renewal | null,
 ): SyncAnswerWire {
+  const { deps, device, epoch, segment, now } = context
   const merged = { ...ownerOf(epoch), seq: next.lastSeq, hash: next.lastHash }
   const receipt = {
     epoch: epoch.number,
@@ -179,11 +192,12 @@ function answerTo(
     },
     retainUntil: now + deps.terms.receiptMarginMs,
   }
-  if (grant === null) {
+  if (renewal === null) {
     const { forked, status } = next
-    const closed = isEnd || status === 'CLOSED'
+    const closed = isEnd(context) || status === 'CLOSED'
     return { outcome: 'FENCED', ...merged, forked, closed, receipt, ...reportedOf(unbilled) }
   }
+  const { rules, grant, releasing, commands, recalls } = renewal
   return {
     outcome: 'MERGED',
     ...merged,

@@ -26,19 +26,17 @@ import { type RulesInForce, openListedPools } from '../../policy/rules-in-force.
 import type { MergeContext } from '../merge-context.ts'
 import { type Unbilled, unbilledOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
-import { writeCounted, writePresumptions } from '../grants/write-settlement.ts'
+import { saveMoves, writeCounted } from '../grants/write-settlement.ts'
 
-type Context = Pick<MergeContext, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present'>
+type Context = Pick<MergeContext, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present'> & {
+  readonly rules: RulesInForce
+}
 
 /**
  * @param also accounts that the transaction locks afterwards: all must be locked in one sequence
  * @throws CodedError GRANTS_FORGOTTEN
  */
-export async function mergeUndelivered(
-  context: Context,
-  rules: RulesInForce,
-  also: readonly AccountId[] = [],
-): Promise<Unbilled | null> {
+export async function mergeUndelivered(context: Context, also: readonly AccountId[] = []): Promise<Unbilled | null> {
   const { tx, device, epoch, segment } = context
   const { undeliveredRange } = segment
   if (undeliveredRange === null) return null
@@ -50,7 +48,7 @@ export async function mergeUndelivered(
   if (!undeliveredRange.isChained) return unbilledIn(context, known, count, unbilledOf({ broken: count }))
   const sound = soundStart(undeliveredRange, new Set(device.instanceIds))
   await tx.accounts.lock([...new Set([...accountsOf(undeliveredRange, sound, device.instanceIds), ...also])])
-  const base = await passLost(context, rules, known, undeliveredRange)
+  const base = await passLost(context, known, undeliveredRange)
   if (base === null) return unbilledIn(context, known, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
   const range = rangeOf(undeliveredRange, sound)
   const fit = await fitOf(tx, base, range)
@@ -59,11 +57,11 @@ export async function mergeUndelivered(
   const isMerged =
     !old.forked &&
     fit.kind === 'CONTINUES' &&
-    (await continueChain(context, rules, old, sound, withoutKnown(range, fit.known)))
+    (await continueChain(context, old, sound, withoutKnown(range, fit.known)))
   const others = isMerged ? entries.slice(sound.length) : entries
   const unreadable = count - entries.length
   if (others.length + unreadable === 0) return null
-  const branch = await billBranch(context, rules, old, others)
+  const branch = await billBranch(context, old, others)
   return unbilledIn(context, old, others.length + unreadable, unbilledOf({ unreadable, branch }))
 }
 
@@ -110,11 +108,10 @@ function soundStart({ first, entries }: OpenedUndelivered, instances: ReadonlySe
  */
 async function passLost(
   context: Context,
-  rules: RulesInForce,
   old: Epoch,
   { first, previousHash, counted }: OpenedUndelivered,
 ): Promise<Epoch | null> {
-  const { tx, device, now } = context
+  const { tx, device, now, rules } = context
   const isLost = old.grantsForgotten && !old.forked && old.status !== 'CLOSED' && first > old.lastEntry + 1
   if (counted === null || !isLost) return old
   const accounts = counted.counters.map(({ account }) => account)
@@ -127,11 +124,9 @@ async function passLost(
   if (unknownAccount(old, moves, before) !== undefined) return null
   const moved = movePools(before, moves)
   if (moved === undefined) return null
-  await requirePlausible(context, old, rules, moves, moved)
-  await tx.accounts.save([...moved.values()])
-  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
-  await writeCounted({ tx, epoch: old, now }, moves, moved)
-  await writePresumptions({ tx, epoch: old, now }, moves, moved)
+  await requirePlausible(context, old, moved)
+  await writeCounted({ tx, epoch: old, now }, moved)
+  await saveMoves({ tx, epoch: old, now }, moved)
   const end = counted.isLast ? { lastEntry: first - 1, entryHead: previousHash } : {}
   const passed: Epoch = { ...old, ...end, carriedOn: true, quietSince: context.present }
   await tx.edge.epochs.save(passed)
@@ -177,12 +172,11 @@ async function noteFork({ tx }: Context, old: Epoch, fit: ChainFit): Promise<Epo
  */
 async function continueChain(
   context: Context,
-  rules: RulesInForce,
   old: Epoch,
   sound: readonly OpenedEntry[],
   range: ReceivedSegment,
 ): Promise<boolean> {
-  const { tx, device, segment } = context
+  const { tx, device, segment, rules } = context
   const isAll = segment.undeliveredRange?.final === true && sound.length === segment.undeliveredRange.count
   const closes = isAll && old.status !== 'CLOSED' && lastOf(range) >= old.lastEntry
   if (range.entries.length === 0 && !closes) return true
@@ -204,8 +198,8 @@ async function continueChain(
   if (unknownAccount(old, moves, before) !== undefined) return false
   const moved = movePools(before, moves)
   if (moved === undefined) return false
-  await requirePlausible(context, old, rules, moves, moved)
-  await writeMerge(context, old, split, moves, before, moved)
+  await requirePlausible(context, old, moved)
+  await writeMerge(context, old, split, moved)
   const { lastEntry, entryHead } = merge
   const status = closes ? 'CLOSED' : old.status
   await tx.edge.epochs.save({

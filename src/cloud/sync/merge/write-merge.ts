@@ -4,13 +4,13 @@ import type { AccountChange } from '../../../core/sync/receive.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../../storage/records.ts'
 import { aboveGrantOf } from '../../devices/branch-overspend.ts'
-import type { AccountMove } from '../../accounts/move-pools.ts'
+import type { AccountMove, MovedPools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
 import type { RulesInForce } from '../../policy/rules-in-force.ts'
 import { type MergeContext, ownerOf } from '../merge-context.ts'
-import { writePresumptions } from '../grants/write-settlement.ts'
+import { saveMoves } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
 
 export interface SplitEntries {
@@ -79,15 +79,12 @@ export function unknownAccount(
 
 /**
  * Grants of the epoch that a restored cloud lost must wait until the rules allow them.
- * @param pools after the moves
  * @throws CodedError GRANTS_FORGOTTEN
  */
 export async function requirePlausible(
-  { tx }: Pick<MergeContext, 'tx'>,
+  { tx, rules }: Pick<MergeContext, 'tx'> & { readonly rules: RulesInForce },
   epoch: Epoch,
-  rules: RulesInForce,
-  moves: readonly AccountMove[],
-  pools: ReadonlyMap<AccountId, Pool>,
+  { moves, after: pools }: MovedPools,
 ): Promise<void> {
   if (!epoch.grantsForgotten) return
   const isPlausible = await plausibleBy(tx, rules, pools.keys(), epoch)
@@ -102,28 +99,20 @@ export async function requirePlausible(
   }
 }
 
-/**
- * @param epoch as it was before
- * @param before pools before the moves
- * @param moved pools after them
- */
+/** @param epoch as it was before */
 export async function writeMerge(
   { tx, segment, now }: Pick<MergeContext, 'tx' | 'segment' | 'now'>,
   epoch: Epoch,
   { fresh, ofBranch }: SplitEntries,
-  moves: readonly AccountMove[],
-  before: ReadonlyMap<AccountId, Pool>,
-  moved: ReadonlyMap<AccountId, Pool>,
+  moved: MovedPools,
 ): Promise<void> {
   const { seq } = segment.header
-  await tx.accounts.save([...moved.values()])
-  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
   await tx.edge.entries.append(
     fresh.map(({ n, hash, text }) => ({ ...ownerOf(epoch), n, hash, seq, branch: false, body: text })),
   )
   // Entries billed as a branch join the chain: the counters include them, and their usage is written.
   const adopted = ofBranch.map(({ hash }) => hash)
   await tx.edge.entries.adopt(epoch.deviceId, epoch.number, adopted, seq)
-  await writeUsage({ tx, epoch, now }, fresh, before)
-  await writePresumptions({ tx, epoch, now }, moves, moved)
+  await writeUsage({ tx, epoch, now }, fresh, moved.before)
+  await saveMoves({ tx, epoch, now }, moved)
 }

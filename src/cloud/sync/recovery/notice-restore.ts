@@ -3,8 +3,9 @@
  * Its instances then sell nothing, and revisions continue above all that may be lost.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
-import { type Proof, type ShownRules, isForgotten } from '../open-proofs.ts'
-import type { Device, Epoch } from '../../storage/device-records.ts'
+import { type Proof, type Shown, isForgotten } from '../open-proofs.ts'
+import type { MergeContext } from '../merge-context.ts'
+import type { Epoch } from '../../storage/device-records.ts'
 import { passForgottenRevisions } from '../../policy/bump-policy-revision.ts'
 import type { Transaction } from '../../storage/store.ts'
 import { recoversSince } from './recovery.ts'
@@ -15,12 +16,8 @@ import { recoversSince } from './recovery.ts'
  * @returns the instances that start a recovery
  */
 export async function noticeRestore(
-  tx: Transaction,
-  device: Device,
-  epoch: Epoch,
-  proofs: readonly Proof[],
-  rules: readonly ShownRules[],
-  now: number,
+  { tx, device, epoch, now }: Pick<MergeContext, 'tx' | 'device' | 'epoch' | 'now'>,
+  { proofs, rules }: Shown,
 ): Promise<readonly string[]> {
   const forgotten = proofs.filter((proof) => isForgotten(epoch, proof))
   const shown = forgotten.map(({ answer }) => (answer.outcome === 'MERGED' ? answer.time : 0))

@@ -73,12 +73,12 @@ export class SalesMark {
   #isFlushed = true
   #flushing: Promise<void> = Promise.resolve()
 
-  private constructor(file: MarkFile, header: Header, peers: readonly string[], slots: number, isExact: boolean) {
+  private constructor(file: MarkFile, header: Header, peers: readonly string[], slots: number) {
     this.#file = file
     this.#header = header
     this.#peers = peers
     this.#slots = slots
-    this.#isExact = isExact
+    this.#isExact = header.closed || (header.bootId !== null && header.bootId === file.bootId)
   }
 
   static read(file: MarkFile): SalesMark | 'MISSING' | 'DAMAGED' {
@@ -87,8 +87,7 @@ export class SalesMark {
     try {
       const header = JSON.parse(slots[HEADER_SLOT] ?? '') as Header
       const peers = JSON.parse(slots[PEERS_SLOT] ?? '') as string[]
-      const isExact = header.closed || (header.bootId !== null && header.bootId === file.bootId)
-      const mark = new SalesMark(file, header, peers, slots.length, isExact)
+      const mark = new SalesMark(file, header, peers, slots.length)
       for (const [slot, text] of slots.entries()) if (slot >= FIRST_ACCOUNT_SLOT) mark.#take(slot, text)
       return mark
     } catch {
@@ -108,7 +107,8 @@ export class SalesMark {
       at,
       dropped: false,
     }
-    const mark = new SalesMark(file, header, [], FIRST_ACCOUNT_SLOT, true)
+    const mark = new SalesMark(file, header, [], FIRST_ACCOUNT_SLOT)
+    mark.#isExact = true
     mark.#write({}, [])
     mark.flush()
     return mark
