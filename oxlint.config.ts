@@ -21,13 +21,9 @@ const forPeople = [
 /** Functions in these files are still too long or have too many parameters. Add no file. */
 const aboveLimits = [
   'src/agent/{assemble,compose}.ts',
-  'src/agent/platform/sqlite/{journal-statements,salvage-journal}.ts',
+  'src/agent/platform/sqlite/salvage-journal.ts',
   'src/cloud/compose.ts',
   'src/cloud/http/{serve,server}.ts',
-  'src/cloud/sync/{sync,take-proofs}.ts',
-  'src/cloud/sync/grants/{cloud-shortages,give-grant,rebalance,write-settlement}.ts',
-  'src/cloud/sync/merge/{bill-branch,merge-next,merge-undelivered,write-merge}.ts',
-  'src/cloud/sync/recovery/{notice-restore,sales-mark}.ts',
 ]
 
 const ambientGlobals = [
@@ -157,8 +153,8 @@ export default defineConfig({
       },
     },
     {
-      // A function returns an object of small methods, one for each query or change of a table.
-      files: ['src/cloud/storage/sql/*.ts'],
+      // A function returns an object of small methods or statements, one for each query or change.
+      files: ['src/cloud/storage/sql/*.ts', 'src/agent/platform/sqlite/journal-statements.ts'],
       rules: { 'max-lines-per-function': 'off' },
     },
     {
