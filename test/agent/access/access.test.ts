@@ -1,6 +1,6 @@
 // One access request over the real ledger and engine, a journal in memory, and a cloud that is as near as the test wants.
 import { describe, expect, it } from 'vitest'
-import { Access, type AccessCall } from '../../../src/agent/access/access.ts'
+import { Access, type AccessCall, RequestBodies } from '../../../src/agent/access/access.ts'
 import { Clock } from '../../../src/agent/runtime/clock.ts'
 import type { PendingEntry } from '../../../src/agent/ledger/journal.ts'
 import { Callers } from '../../../src/agent/access/callers/callers.ts'
@@ -11,7 +11,12 @@ import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/ac
 import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { entryBody } from '../../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
-import { accessResponseBody, type AccessResponse } from '../../../src/protocol/service/access-request.ts'
+import {
+  accessRequestBody,
+  accessResponseBody,
+  type AccessResponse,
+  requestOf,
+} from '../../../src/protocol/service/access-request.ts'
 import { accessBody, grantedAccount, policyInForce, snapshotWith } from '../harness.ts'
 import { INSTANCE } from '../sync/fake-cloud.ts'
 import { FakeTime } from '../sync/fake-time.ts'
@@ -492,5 +497,30 @@ describe('a request of an application session', () => {
     device.diskIsFull = false
     expect(statusOf(await device.ask(accessBody(7), idempotencyKey(1)))).toEqual(['101'])
     expect(device.recorded).toHaveLength(1)
+  })
+})
+
+describe('the bodies of access requests', () => {
+  const plain = { requester: { type: 'user', value: 'ada' }, requestedItems: [{ item: 'Print', count: 1 }] }
+  const withVariables = { ...plain, requestedItems: [{ item: 'Print', count: 1, variables: { n: 2 } }] }
+
+  it('are judged once for each object, and read as they are without a memory', () => {
+    const bodies = new RequestBodies()
+    const first = bodies.read('v1.1', withVariables)
+    expect(bodies.read('v1.1', withVariables)).toBe(first)
+    expect(bodies.read('v1.1', { ...withVariables })).not.toBe(first)
+    const body = accessRequestBody['v1.1'].parse(withVariables)
+    expect(first).toEqual({ request: requestOf(body), metaData: [undefined] })
+  })
+
+  it('are judged by each version of the interface for itself, and refused as often as they come', () => {
+    const bodies = new RequestBodies()
+    for (let times = 0; times < 2; times += 1) {
+      expect(bodies.read('v1.1', withVariables).request.items).toHaveLength(1)
+      expect(() => bodies.read('v1.0', withVariables)).toThrow(expect.objectContaining({ code: 'BAD_REQUEST' }))
+      for (const nothing of [null, undefined, 1, 'x', [], {}]) {
+        expect(() => bodies.read('v1.0', nothing)).toThrow(expect.objectContaining({ code: 'BAD_REQUEST' }))
+      }
+    }
   })
 })
