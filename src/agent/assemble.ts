@@ -5,7 +5,7 @@ import { Callers } from './access/callers/callers.ts'
 import type { Names } from './access/callers/caller-selector.ts'
 import { Clock, type TimeSource } from './runtime/clock.ts'
 import type { WriteBehindDeps } from './ledger/commits.ts'
-import type { Journal, Snapshot } from './ledger/journal.ts'
+import type { Journal, SalvageRecord, Snapshot } from './ledger/journal.ts'
 import { logDamaged, statusOf } from './diagnostics/status.ts'
 import { IdempotencyCache } from './access/idempotency-cache.ts'
 import { Ledger } from './ledger/ledger.ts'
@@ -73,7 +73,7 @@ export interface AssembledAgent {
   readonly callers: Callers
   readonly status: () => ReturnType<typeof statusOf>
   readonly readiness: ReadinessProbe
-  readonly wear: Pick<Wear, 'start'>
+  readonly wear: Pick<Wear, 'start' | 'stop'>
   readonly refusals: Refusals
   readonly use: UseOverTime
   /** The record of a decision or refusal; null if there is none. */
@@ -135,8 +135,48 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     applyCommands: (commands) => sessions.applyCommands(commands, () => link.wake('notification')),
     onFatal,
   })
+  const running = { clock, policies, ledger, link, use }
+  const { access, callers, sessions } = requestsOf(deps, running, snapshot)
+  const diagnostics = diagnosticsOf(deps, running, snapshot.salvages ?? [])
+  return {
+    clock,
+    ledger,
+    link,
+    access,
+    sessions,
+    callers,
+    ...diagnostics,
+    keepClock: () => keepClock(journal, ledger, timers),
+    drain: async () => {
+      sessions.stop()
+      await sessions.settled()
+      await ledger.close()
+      await journal.saveClock(ledger.stamp())
+    },
+    stop: () => {
+      sessions.stop()
+      diagnostics.wear.stop()
+      ledger.stop()
+    },
+  }
+}
+
+interface Running {
+  readonly clock: Clock
+  readonly policies: ActivePolicies
+  readonly ledger: Ledger
+  readonly link: Link
+  readonly use: UseOverTime
+}
+
+/** The use cases of applications. */
+function requestsOf(
+  { settings, names, ownUid, newId, timers, log, onFatal }: AgentDeps,
+  { clock, policies, ledger, link }: Running,
+  snapshot: Snapshot,
+): Pick<AssembledAgent, 'access' | 'callers' | 'sessions'> {
   const idempotencyCache = new IdempotencyCache(snapshot.idempotencyCache, settings.state.answersMax)
-  const callers = new Callers(settings.callers, deps.names, deps.ownUid, () => clock.sinceBoot())
+  const callers = new Callers(settings.callers, names, ownUid, () => clock.sinceBoot())
   const decisions = new LocalDecisions({
     ledger,
     policies,
@@ -151,7 +191,7 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     decisions,
     idempotencyCache,
     keepsInputs: settings.explain.decisions > 0,
-    newId: deps.newId,
+    newId,
   })
   const sessions = new Sessions(
     {
@@ -164,13 +204,23 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
         return settings.sessions.liveMax
       },
       timers,
-      newId: deps.newId,
+      newId,
       onCharged: (owner, tokens) => callers.holdOfOwner(owner)?.charged(tokens),
       log,
       onFatal,
     },
     snapshot.sessions,
   )
+  return { access, callers, sessions }
+}
+
+/** The use cases of technicians. */
+function diagnosticsOf(
+  deps: AgentDeps,
+  { clock, policies, ledger, link, use }: Running,
+  salvages: readonly SalvageRecord[],
+): Pick<AssembledAgent, 'status' | 'refusals' | 'use' | 'decision' | 'readiness' | 'wear'> {
+  const { settings, journal, timers, version } = deps
   const wear = new Wear({
     written: deps.written ?? (() => null),
     lastEntry: () => ledger.lastEntry(),
@@ -184,27 +234,21 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     newId: deps.newId,
     most: settings.explain.refusals,
   })
-  const statusParts = {
+  const statusDeps = {
     version,
     startedAt: clock.reading().now,
     ledger,
     link,
     clock,
     journal,
-    salvages: snapshot.salvages ?? [],
+    salvages,
     wear,
     reloadNotice: deps.reloadNotice ?? (() => null),
     lastBackup: deps.lastBackup ?? (() => null),
     backupMaxAgeMs: () => settings.backup.maxAge,
   }
   return {
-    clock,
-    ledger,
-    link,
-    access,
-    sessions,
-    callers,
-    status: () => statusOf(statusParts),
+    status: () => statusOf(statusDeps),
     refusals,
     use,
     decision: async (correlationId) => {
@@ -215,18 +259,6 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     },
     readiness: new ReadinessProbe({ ledger, policies, topUps: link, clock, journal, timers }),
     wear,
-    keepClock: () => keepClock(journal, ledger, timers),
-    drain: async () => {
-      sessions.stop()
-      await sessions.settled()
-      await ledger.close()
-      await journal.saveClock(ledger.stamp())
-    },
-    stop: () => {
-      sessions.stop()
-      wear.stop()
-      ledger.stop()
-    },
   }
 }
 

@@ -231,7 +231,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   })
   const stopClock = agent.keepClock()
   agent.wear.start()
-  const stopWatchdog = watch(supervisor, agent, socketPath, timers, log)
+  const stopWatchdog = watch(supervisor, { ...agent, socketPath }, timers, log)
   agent.sessions.start()
 
   const parts = started.move()
@@ -275,8 +275,7 @@ const PROBE_LIMIT_MS = 2_000
 
 function watch(
   supervisor: Supervisor | undefined,
-  { readiness, status }: Pick<AssembledAgent, 'readiness' | 'status'>,
-  socketPath: string,
+  { readiness, status, socketPath }: Pick<AssembledAgent, 'readiness' | 'status'> & { readonly socketPath: string },
   timers: Timers,
   log: Logger,
 ): () => void {

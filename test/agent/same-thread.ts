@@ -6,11 +6,12 @@ import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.t
 import { DiskReserve } from '../../src/agent/platform/sqlite/disk-reserve.ts'
 import { BEGIN } from './sync/fake-time.ts'
 
-export const sameThread: StartThread = ({ path, limits, later, left }, events) => {
+export const sameThread: StartThread = (options, events) => {
+  const { path, limits, later } = options
   const diskReservePath = `${path}-disk-reserve`
   const handler = new JournalHandler({
     path,
-    open: () => openOrSalvage(path, limits, [...later, diskReservePath], () => BEGIN, left),
+    open: () => openOrSalvage({ ...options, later: [...later, diskReservePath] }, () => BEGIN),
     diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages),
   })
   return {

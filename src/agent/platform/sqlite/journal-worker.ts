@@ -8,11 +8,12 @@ import { DiskReserve } from './disk-reserve.ts'
 
 if (parentPort === null) throw new Error('invariant: this module runs as a worker')
 const port = parentPort
-const { path, limits, later, left } = workerData as WorkerOptions
+const options = workerData as WorkerOptions
+const { path, limits, later } = options
 const diskReservePath = `${path}-disk-reserve`
 const handler = new JournalHandler({
   path,
-  open: () => openOrSalvage(path, limits, [...later, diskReservePath], Date.now, left),
+  open: () => openOrSalvage({ ...options, later: [...later, diskReservePath] }, Date.now),
   diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages),
 })
 const housekeeping = new Housekeeping({

@@ -9,25 +9,17 @@ import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { JournalStore } from './journal-store.ts'
-import type { JournalLimits } from './journal-calls.ts'
+import type { JournalLimits, WorkerOptions } from './journal-calls.ts'
 import { SUFFIXES, type Salvage, attempt, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
 
 /**
  * Opens the journal, or salvages it into a new one.
  *
- * @param later files that exist only once the journal has content
  * @param wall POSIX ms; used only for the file name
- * @param left entries that an earlier process answered but did not write to the journal; null: none
  * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
  */
-export function openOrSalvage(
-  path: string,
-  limits: JournalLimits,
-  later: readonly string[],
-  wall: () => number,
-  left: BootLog | null = null,
-): JournalStore {
+export function openOrSalvage({ path, limits, later, left }: WorkerOptions, wall: () => number): JournalStore {
   finishSalvage(path)
   try {
     refuseEmptied(path, later)
