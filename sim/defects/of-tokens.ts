@@ -63,6 +63,20 @@ function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
   }
 }
 
+/** Bills nothing of an epoch that two machines have written. */
+function forksUnbilled(tx: Transaction): Transaction {
+  const append = async (records: readonly UsageRecord[]): Promise<void> => {
+    const kept: UsageRecord[] = []
+    for (const record of records) {
+      const { source } = record
+      const epoch = source.kind === 'device' ? await tx.edge.epochs.get(source.deviceId, source.epoch) : undefined
+      if (epoch?.forked !== true) kept.push(record)
+    }
+    await tx.usage.append(kept)
+  }
+  return { ...tx, usage: { ...tx.usage, append } }
+}
+
 function forkedFor(tx: Transaction, delivered: ReadonlySet<string>): Transaction {
   const { epochs } = tx.edge
   return {
@@ -190,6 +204,12 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
         seal: (order) => journal.seal({ ...order, topUpRequests: [], needs: [] }),
       }),
     }),
+  },
+  {
+    name: 'copies-not-billed',
+    is: 'what copies of a device deliver is acknowledged and not billed',
+    always: ['clone'],
+    twin: () => ({ transaction: (tx) => forksUnbilled(tx) }),
   },
   {
     name: 'remembers-word',

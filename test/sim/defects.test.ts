@@ -31,6 +31,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'returns-nothing': 6,
   'asks-for-nothing': 15,
   'recalls-nothing': 23,
+  'copies-not-billed': 2,
   'remembers-word': 7,
   'salvage-without-log': 49,
 }
