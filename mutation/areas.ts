@@ -120,6 +120,8 @@ export const AREAS: readonly Area[] = [
       'agent/sync/spare',
       'agent/sync/unlimited',
       'agent/sync/unreadable',
+      'agent/sync/waiting-requests',
+      'agent/platform/sqlite/journal-contract',
       'agent/platform/sqlite/lost-by-the-cloud',
       'agent/platform/sqlite/segment-limits',
     ),

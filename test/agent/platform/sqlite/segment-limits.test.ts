@@ -12,6 +12,7 @@ import {
   SEGMENT_TOP_UPS_BYTES_MAX,
   SYNC_BODY_BYTES_MAX,
   type Segment,
+  type SegmentWire,
   segment,
 } from '../../../../src/protocol/edge/sync.ts'
 import { attach, entry, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
@@ -103,6 +104,77 @@ it('entries that move more accounts than a segment takes go up in several', asyn
     expect(read.counters).toHaveLength(2 * read.entries.bodies.length)
     await journal.acknowledge(seq, null, null)
   }
+})
+
+it('entries that are longer than a segment takes go up in several, each with the counters as of its last entry', async () => {
+  const [charged, refunded, returned] = [accountOf(1), accountOf(2), accountOf(3)]
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, { [charged]: 100n, [refunded]: 100n, [returned]: 100n })
+  await journal.append([entry(1, [{ account: refunded, amount: 50n }])], STAMP)
+  await journal.acknowledge((await journal.seal(SEAL)).seq, null, null)
+  const long = (...how: Parameters<typeof entry>) => {
+    const plain = entry(...how)
+    return { ...plain, body: JSON.stringify({ ...(JSON.parse(plain.body) as object), note: 'x'.repeat(400_000) }) }
+  }
+  const back = [{ account: refunded, amount: 5n }]
+  const charge = [{ account: charged, amount: 7n }]
+  await journal.append([long(2, charge), long(3, back, { moves: 'refunded' }), long(4, charge), long(5, charge)], STAMP)
+  const parts: unknown[] = []
+  for (let left = true; left;) {
+    const returns = [
+      { account: returned, amount: 9n },
+      { account: charged, amount: 3n },
+    ]
+    const { document, seq } = await journal.seal({ ...SEAL, returns: parts.length === 0 ? returns : [], final: true })
+    const { entries, counters, backlog, final } = payloadOf(document) as SegmentWire
+    const moved = counters.map((each) => [Number(each.used), Number(each.refunded), Number(each.returned)])
+    parts.push({ first: entries.first, count: entries.bodies.length, moved, backlog, final })
+    left = backlog > 0
+    await journal.acknowledge(seq, null, null)
+  }
+  expect(parts).toEqual([
+    {
+      ...{ first: 2, count: 2, backlog: 2, final: false },
+      moved: [
+        [7, 0, 0],
+        [50, 5, 0],
+      ],
+    },
+    {
+      ...{ first: 4, count: 2, backlog: 0, final: true },
+      moved: [
+        [21, 0, 3],
+        [0, 0, 9],
+      ],
+    },
+  ])
+})
+
+it('sessions that are longer than a segment takes go up with the next one, but one goes in any case', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, {})
+  const lengths = [SEGMENT_SESSIONS_BYTES_MAX + 1, SEGMENT_SESSIONS_BYTES_MAX / 2, SEGMENT_SESSIONS_BYTES_MAX / 4]
+  const entries = lengths.map((length, index) => {
+    const snapshot = JSON.stringify({ id: `s${index}`, note: 'x'.repeat(length) })
+    return entry(index + 1, [], { session: { id: `s${index}`, ended: false, since: 1, document: '{}', snapshot } })
+  })
+  await journal.append(entries, STAMP)
+  const parts: string[][] = []
+  for (let segments = 0; segments < 3; segments += 1) {
+    const { document, seq } = await journal.seal(SEAL)
+    parts.push((payloadOf(document) as SegmentWire).sessions.map(({ id }) => id))
+    await journal.acknowledge(seq, null, null)
+  }
+  expect(parts).toEqual([['s0'], ['s1', 's2'], []])
+})
+
+it('a segment names the rules in force, and the newest grant with the last entry decided before it', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, { [accountOf(1)]: 100n })
+  await journal.append([entry(1, [{ account: accountOf(1), amount: 1n }])], STAMP)
+  const policies = [{ instanceId: INSTANCE, revision: 3 }]
+  const { document } = await journal.seal({ ...SEAL, policies, grant: { term: 7, lastEntry: 1 } })
+  expect(payloadOf(document)).toMatchObject({ policies, grantTerm: 7 })
 })
 
 it('a segment that is full in every part fits the body of a sync', () => {

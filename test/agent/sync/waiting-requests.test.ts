@@ -1,0 +1,117 @@
+// Requests that wait for tokens: which segment carries them, what they hear, and when they stop to wait.
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { expect, it } from 'vitest'
+import type { CloudWord } from '../../../src/agent/access/local-decisions.ts'
+import { WaitingRequests } from '../../../src/agent/sync/waiting-requests.ts'
+import type { Need } from '../../../src/core/accounts/grant.ts'
+import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
+import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../../src/protocol/edge/sync.ts'
+import { FakeTime } from './fake-time.ts'
+
+const WORD: CloudWord = new Map()
+
+class Waiters {
+  readonly time = new FakeTime()
+  readonly requests: WaitingRequests
+  /** What each request heard, by its name. */
+  readonly heard: Record<string, CloudWord | null> = {}
+
+  constructor(most = 10) {
+    this.requests = new WaitingRequests(this.time, most)
+  }
+
+  wait(name: string, needs: readonly Need[] = [[{ account: name, amount: 1n }]], patienceMs = 1_000): void {
+    const accounts = [...needs.flat().map(({ account }) => account), `limit of ${name}`]
+    void this.requests.wait({ needs, accounts }, patienceMs).then((word) => (this.heard[name] = word))
+  }
+}
+
+it('only requests that a segment carried hear the answer to it, and the first answer counts', async () => {
+  const waiters = new Waiters()
+  waiters.wait('a')
+  expect(waiters.requests.asking).toBe(true)
+  expect(waiters.requests.carry()).toEqual({
+    needs: [[{ account: 'a', amount: 1n }]],
+    accounts: new Set(['a', 'limit of a']),
+  })
+  expect(waiters.requests.asking).toBe(false)
+  expect(waiters.requests.carry()).toEqual({ needs: [], accounts: new Set() })
+  waiters.wait('b')
+  waiters.requests.hear(WORD)
+  waiters.requests.hear(new Map())
+  waiters.requests.letCarriedGo()
+  await nextTurn()
+  expect(waiters.heard).toEqual({ a: WORD })
+  expect(waiters.heard['a']).toBe(WORD)
+  waiters.requests.letAllGo()
+  await nextTurn()
+  expect(waiters.heard).toEqual({ a: WORD, b: null })
+  expect(waiters.time.untilNext).toBe(Infinity)
+})
+
+it('a request waits no longer than its patience, and makes room for another one', async () => {
+  const waiters = new Waiters(2)
+  waiters.wait('a', undefined, 500)
+  expect(waiters.requests.full).toBe(false)
+  waiters.wait('b')
+  expect(waiters.requests.full).toBe(true)
+  waiters.time.advance(499)
+  await nextTurn()
+  expect(waiters.heard).toEqual({})
+  waiters.time.advance(1)
+  await nextTurn()
+  expect(waiters.heard).toEqual({ a: null })
+  expect(waiters.requests.full).toBe(false)
+})
+
+it('the tokens that requests need are summed by account, up to the largest count', () => {
+  const waiters = new Waiters()
+  waiters.wait('1', [[{ account: 'a', amount: 3n }], [{ account: 'b', amount: 4n }]])
+  waiters.wait('2', [[{ account: 'a', amount: 2n }]])
+  waiters.wait('3', [[{ account: 'b', amount: MICRO_MAX }]])
+  expect(waiters.requests.needed()).toEqual(
+    new Map([
+      ['a', 5n],
+      ['b', MICRO_MAX],
+    ]),
+  )
+})
+
+it('requests that do not fit a segment go with the next one, behind those that came first', () => {
+  const needs = (count: number): readonly Need[] => Array.from({ length: count }, () => [{ account: 'a', amount: 1n }])
+  const waiters = new Waiters()
+  waiters.wait('1', needs(SEGMENT_NEEDS_MAX - 1))
+  waiters.wait('2', needs(2))
+  waiters.wait('3', needs(1))
+  expect([waiters.requests.carry().needs.length, waiters.requests.carry().needs.length]).toEqual([
+    SEGMENT_NEEDS_MAX - 1,
+    3,
+  ])
+
+  const long = (name: string): readonly Need[] => [[{ account: name.padEnd(200_000, 'x'), amount: 1n }]]
+  const bytes = new Waiters()
+  for (const name of ['1', '2', '3']) bytes.wait(name, long(name))
+  expect([bytes.requests.carry().needs, bytes.requests.carry().needs]).toEqual([
+    [...long('1'), ...long('2')],
+    long('3'),
+  ])
+})
+
+it('a request that fits no segment is refused', () => {
+  const waiters = new Waiters()
+  const need = (count: number): Need => Array.from({ length: count }, () => ({ account: 'a', amount: 1n }))
+  const refused = (...needs: readonly Need[]): boolean => {
+    try {
+      waiters.wait('a', needs)
+      return false
+    } catch (error) {
+      expect(error).toMatchObject({ code: 'REQUEST_TOO_LARGE' })
+      return true
+    }
+  }
+  expect(refused(...Array.from({ length: SEGMENT_NEEDS_MAX }, () => need(1)))).toBe(false)
+  expect(refused(...Array.from({ length: SEGMENT_NEEDS_MAX + 1 }, () => need(1)))).toBe(true)
+  expect(refused(need(NEED_ACCOUNTS_MAX))).toBe(false)
+  expect(refused(need(1), need(NEED_ACCOUNTS_MAX + 1))).toBe(true)
+  expect(refused([{ account: 'x'.repeat(SEGMENT_NEEDS_BYTES_MAX), amount: 1n }])).toBe(true)
+})
