@@ -162,7 +162,7 @@ it('sessions that are longer than a segment takes go up with the next one, but o
   const parts: string[][] = []
   for (let segments = 0; segments < 3; segments += 1) {
     const { document, seq } = await journal.seal(SEAL)
-    parts.push((payloadOf(document) as SegmentWire).sessions.map(({ id }) => id))
+    parts.push(((payloadOf(document) as SegmentWire).sessions ?? []).map(({ id }) => id))
     await journal.acknowledge(seq, null, null)
   }
   expect(parts).toEqual([['s0'], ['s1', 's2'], []])
