@@ -2,7 +2,7 @@
 import { Validator } from '@seriousme/openapi-schema-validator'
 import { describe, expect, it } from 'vitest'
 import { z } from 'zod'
-import { generatedPages } from '../../../scripts/docs.ts'
+import { generatedPages, servedOperations } from '../../../scripts/docs.ts'
 import { openApiDocument } from '../../../src/cloud/http/openapi/document.ts'
 import { ADMINISTRATORS, edgeOperation } from '../../../src/cloud/http/operation.ts'
 import { Components } from '../../../src/cloud/http/openapi/render-schema.ts'
@@ -46,6 +46,19 @@ describe.each(documents)('%s', (_path, text) => {
       }
     }
   })
+})
+
+describe('the callers of an operation', () => {
+  it.each(servedOperations().map((operation) => [operation.id, operation] as const))(
+    '%s: keys, or one kind of token holder',
+    (_id, { principals, path }) => {
+      const holders = principals.filter((kind) => kind === 'ENROLLMENT' || kind === 'INTRODUCED_DEVICE')
+      expect(principals).toHaveLength(holders.length === 0 ? new Set(principals).size : 1)
+      expect(principals).not.toEqual([])
+      // The device in the path is all that such a token is compared with.
+      if (principals.includes('INTRODUCED_DEVICE')) expect(path).toContain('/:deviceId/')
+    },
+  )
 })
 
 describe('a document', () => {
