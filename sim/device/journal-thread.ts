@@ -17,8 +17,6 @@ export interface ThreadDeps {
   readonly scheduler: Scheduler
   readonly disk: Disk
   readonly latency: () => number
-  /** An append waits from `from` until `until`. Its entries were decided after `from`. */
-  readonly onAppend: (from: number, until: number) => void
   readonly mishap: (call: JournalCall) => Mishap | null
   readonly alive: () => boolean
   readonly die: () => void
@@ -43,14 +41,6 @@ export function journalThread(deps: ThreadDeps): StartThread {
     })
     let freeAt = 0
     let ended = false
-    let last = { postedAt: -Infinity, until: -Infinity }
-    // The ledger collects entries while an append is under way, and for as long again on a slow disk.
-    const noteAppend = (until: number): void => {
-      const { now: postedAt } = scheduler
-      const follows = postedAt - last.until <= last.until - last.postedAt
-      deps.onAppend(follows ? last.postedAt : postedAt, until)
-      last = { postedAt, until }
-    }
     const take = (call: JournalCall): void => {
       if (ended || !deps.alive()) return
       const mishap = deps.mishap(call)
@@ -79,7 +69,6 @@ export function journalThread(deps: ThreadDeps): StartThread {
       post: (call) => {
         const copy = copyOf(call)
         freeAt = Math.max(freeAt, scheduler.now) + deps.latency()
-        if (call.method === 'append') noteAppend(freeAt)
         scheduler.at(freeAt, () => take(copy))
       },
       terminate: () => {

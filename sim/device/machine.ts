@@ -69,8 +69,9 @@ export class Machine {
   noRtc = false
   driftPpm = 0
   diskLatencyMax = 2
-  /** Longest wait of an entry of the last append. */
+  /** Longest wait of an entry of the last append, ms. */
   waitsForDiskMs = 0
+  readonly #append = { begunAt: -Infinity, endedAt: -Infinity, collectsSince: -Infinity }
   readonly memory = new VolatileMemory()
   #bootedAt: number
   #bootId: string
@@ -171,6 +172,20 @@ export class Machine {
     this.#asleepSince = scheduler.now
     this.#cancelWake()
     this.#cancelWake = scheduler.at(scheduler.now + ms, () => this.#wake())
+  }
+
+  /** The ledger collects entries while an append is under way, and for some of that time afterwards. */
+  appends(): void {
+    const { now } = this.deps.scheduler
+    const { begunAt, endedAt } = this.#append
+    this.#append.collectsSince = now - endedAt <= endedAt - begunAt ? begunAt : now
+    this.#append.begunAt = now
+  }
+
+  appended(): void {
+    const { now } = this.deps.scheduler
+    this.waitsForDiskMs = now - this.#append.collectsSince
+    this.#append.endedAt = now
   }
 
   /** Last sleep, if the board woke within `ms`: earlier work finishes only then. */
@@ -359,19 +374,22 @@ class Process {
         scheduler,
         disk,
         latency: () => random.whole(0, machine.diskLatencyMax),
-        onAppend: (from, until) => {
-          machine.waitsForDiskMs = until - from
-        },
         mishap: (call) => machine.nextMishap(this, call),
         alive,
         die: () => machine.die(this),
         onTaken: (call, answer) => {
+          if (call.method === 'append') machine.appended()
           defects.onTaken(disk, call)
           onTaken(machine, call, answer)
         },
       }),
     )
     this.#journal = journal
+    const append = journal.append.bind(journal)
+    journal.append = (...args) => {
+      machine.appends()
+      return append(...args)
+    }
     const timers: Timers = { after: (ms, call) => machine.after(this, ms, call) }
     const { onLogged, onRetracted } = machine.deps
     const memory = machine.memory.log(
