@@ -41,6 +41,15 @@ const RULES: readonly Rule[] = [
     fits: (survivor) => isOnlyStrictness(survivor) && (isExtremum(survivor) || isRaise(survivor)),
   },
   {
+    reason: 'If both are equal, the same number results.',
+    fits: (survivor) =>
+      isOnlyStrictness(survivor) &&
+      /ledger\/(?:balances|ledger|reservations)\.ts$/.test(survivor.file) &&
+      /^(?:allowance|above|granted|cap|used|back|amount|end|steady|bounded|wanted|reservation\.end) /.test(
+        survivor.before,
+      ),
+  },
+  {
     reason: 'Zero has no sign.',
     fits: (survivor) => isOnlyStrictness(survivor) && isMagnitude(survivor),
   },
@@ -203,40 +212,22 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^-Infinity$/, 'It is set before it is first compared.'],
     ["''", 'Only the log uses the head of the chain.'],
     [/LOGGED_MAX/, 'A bound on memory that no test reaches.'],
-    [/^this\.#closing\.size >=? 0$/, 'Without reservations to end it does nothing.'],
   ],
   'src/agent/ledger/recover-reservations.ts': [
     [/^parseAccount/, 'Each reserved account can be parsed.'],
     ['policy?.revision', 'A charged account has stored rules.'],
     ['[]', 'No code reads the items of a burn.'],
   ],
-  'src/agent/ledger/balances.ts': [
-    [/^(allowance|above|granted) >=? /, 'If both are equal, the same number is assigned.'],
-    [/^left [<>]=? 0n$/, 'For 0, both branches give 0.'],
-    ['false', 'The grant that opens the account sets it.'],
-  ],
+  'src/agent/ledger/balances.ts': [[/^left [<>]=? 0n$/, 'For 0, both branches give 0.']],
   'src/agent/ledger/ledger.ts': [
     [/^(parsed|own|parseAccount\(account\))\?\./, 'Each account of the ledger can be parsed.'],
     [/^this\.#grant === null$/, 'Without a grant its age is not used.'],
     ['refund.size === 0', 'A shortcut: without a refund both give the same balance.'],
-    [
-      /^cap >=? owed$|^used [<>]=? keep$|^back [<>]=? charged$|^amount >=? held$/,
-      'If both are equal, the result is the same.',
-    ],
     ['this.#burnRates.delete(account)', 'An idle account has a rate of 0.'],
     [/^(entry\.)?postings\.length >=? 0$|^later\.length >=? 0$/, 'Without postings nothing is charged or refunded.'],
   ],
-  'src/agent/ledger/reservations.ts': [
-    [
-      /^(amount|end|steady|bounded|wanted|reservation\.end|used \+ reservation\.size) [<>]=? /,
-      'If both are equal, the same number is used.',
-    ],
-    [/^reservation !== undefined/, 'A reservation that is proposed exists.'],
-  ],
-  'src/agent/platform/sqlite/plan-segment.ts': [
-    ['[]', 'It is replaced before the segment is signed.'],
-    [/_MAX$/, 'One more or less within the limits of the wire.'],
-  ],
+  'src/agent/ledger/reservations.ts': [[/^reservation !== undefined/, 'A reservation that is proposed exists.']],
+  'src/agent/platform/sqlite/plan-segment.ts': [['[]', 'It is replaced before the segment is signed.']],
   'src/agent/runtime/clock.ts': [
     ['both.earliest <= both.latest', 'An interval of one instant rounds to the same ends.'],
     [
