@@ -116,6 +116,9 @@ export type Happening =
       readonly down: boolean
     }
   | { readonly kind: 'refused-segments' | 'newer-twin'; readonly device: number; readonly forMs: number }
+  /** `isStrict`: for a time, the new engine does not work with the old one on the other side. */
+  | { readonly kind: 'engine-upgrade'; readonly device: number; readonly isStrict: boolean; readonly forMs: number }
+  | { readonly kind: 'twin-engine-upgrade'; readonly isStrict: boolean; readonly forMs: number }
   | { readonly kind: 'damage'; readonly device: number; readonly damage: Damage }
   /** More requests than one delivery can contain. Many requesters use many accounts. */
   | ({

@@ -133,6 +133,7 @@ class World {
       case 'audience':
       case 'obsolete':
       case 'configuration':
+      case 'twin-engine-upgrade':
       case 'overspend-cap':
         this.#rules.happen(what)
         return

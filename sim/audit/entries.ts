@@ -81,6 +81,10 @@ export class EntryAudit {
       ? ofLines.reduce((sum, { amount }) => sum + amount, 0n)
       : sign * items.reduce((sum, { total }) => sum + BigInt(total), 0n)
     if (!burn) this.#time.checkTime(machine, body)
+    if (body.engine !== machine.engine.version) {
+      const by = `${machine.name} has engine ${machine.engine.version}`
+      throw new Violation('ENGINE', `${by}, and records that engine ${body.engine} decided ${correlationId}`)
+    }
     this.#shared.entries.set(correlationId, {
       correlationId,
       machine: machine.name,

@@ -90,6 +90,7 @@ export interface EntryText {
   kind: string
   instanceId: string
   policyRevision: number
+  engine: number
   at: number
   earliest: number
   latest: number | null

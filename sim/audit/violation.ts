@@ -18,6 +18,8 @@ export type Invariant =
   | 'LIVENESS'
   /** With contact, no request is refused that the pool can pay. */
   | 'REFUSAL'
+  /** Each entry names the engine version that decided. */
+  | 'ENGINE'
   /** No assertion of the product fails. */
   | 'ASSERTION'
 

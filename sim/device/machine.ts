@@ -11,6 +11,7 @@ import type { Journal, PendingEntry } from '../../src/agent/ledger/journal.ts'
 import type { LinkLog, Timers } from '../../src/agent/sync/ports.ts'
 import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
 import type { AgentSettings } from '../../src/agent/settings.ts'
+import { ENGINE, type Engine, outdatedSide } from '../../src/core/engine.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { signDocument } from '../../src/protocol/signing.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
@@ -73,6 +74,7 @@ export class Machine {
   waitsForDiskMs = 0
   readonly #append = { begunAt: -Infinity, endedAt: -Infinity, collectsSince: -Infinity }
   readonly memory = new VolatileMemory()
+  #engine = ENGINE
   #bootedAt: number
   #bootId: string
   #isOn = true
@@ -120,6 +122,16 @@ export class Machine {
     const process = new Process(this)
     this.#process = process
     process.start().catch((error: unknown) => this.fail(process, error))
+  }
+
+  get engine(): Engine {
+    return this.#engine
+  }
+
+  /** Software with this engine; the agent restarts. */
+  install(engine: Engine): void {
+    this.kill(5_000)
+    this.#engine = engine
   }
 
   kill(downMs: number): void {
@@ -210,13 +222,18 @@ export class Machine {
     this.#wallError += ms
   }
 
-  calmDown(): void {
+  /** @param cloud its engine: an agent that does not work with it is upgraded */
+  calmDown(cloud: Engine): void {
     this.traps = []
     this.afterAnswer = null
     this.diskLatencyMax = 2
     this.deps.disk.full = false
     this.deps.network.heal()
     this.#wake()
+    const { version } = this.#engine
+    if (outdatedSide(this.#engine, cloud) !== null) {
+      this.install({ version: Math.max(version, cloud.version), oldest: ENGINE.oldest })
+    }
     if (this.#retired || this.#process !== null) return
     if (!this.#isOn) {
       this.#cancelStart()
@@ -424,6 +441,7 @@ class Process {
           after: (ms, call) => machine.after(this, ms, call),
         }) ?? null,
       version: 'simulated',
+      engine: machine.engine,
       log,
       onFatal: fail,
     })

@@ -212,6 +212,17 @@ export const faults = {
     device: someDevice(random, within),
     forMs: random.spread(MINUTE, 4 * HOUR),
   }),
+  'engine-upgrade': (random, within) => ({
+    kind: 'engine-upgrade',
+    device: someDevice(random, within),
+    isStrict: random.chance(0.3),
+    forMs: random.spread(MINUTE, 2 * HOUR),
+  }),
+  'twin-engine-upgrade': (random) => ({
+    kind: 'twin-engine-upgrade',
+    isStrict: random.chance(0.3),
+    forMs: random.spread(MINUTE, 2 * HOUR),
+  }),
   damage: (random, within) => ({
     kind: 'damage',
     device: someDevice(random, within),

@@ -47,7 +47,16 @@ export class SharedCloud {
     this.#site = site
     this.#notify = notify
     const lineItems = new Map(policy.lineItems.map((each) => [each.id, each]))
-    const loaded = { revision: 1, calendarDue: null, bumpedAt: 0, accountId: 'customer', policy, compiled, lineItems }
+    const loaded = {
+      revision: 1,
+      calendarDue: null,
+      bumpedAt: 0,
+      engine: 1,
+      accountId: 'customer',
+      policy,
+      compiled,
+      lineItems,
+    }
     this.#rules = new Map([[INSTANCE, { ...loaded, cloudReserves: new Map(), unproven: false }]])
     this.pool = newPool(ACCOUNT, policy.lineItems[0]?.quantity ?? 0n)
   }

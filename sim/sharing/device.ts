@@ -58,6 +58,8 @@ export class SharingDevice {
       document: {
         ...policy,
         format: 1,
+        engine: 1,
+        oldestEngine: 1,
         lineItems: [],
         conditions: [],
         rateTables: [],

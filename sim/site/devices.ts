@@ -2,6 +2,7 @@
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { releaseDevice, revokeDevice, rotateDeviceKey } from '../../src/cloud/devices/devices.ts'
 import { suspendDevice } from '../../src/cloud/devices/suspend-device.ts'
+import { ENGINE } from '../../src/core/engine.ts'
 import { agentOptions, type AgentSettings } from '../../src/agent/settings.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { loadSettings } from '../../src/settings/load.ts'
@@ -31,6 +32,7 @@ type OfDevices =
   | 'clock-step'
   | 'refused-segments'
   | 'newer-twin'
+  | 'engine-upgrade'
   | 'damage'
   | 'snapshot'
   | 'restore'
@@ -121,6 +123,9 @@ export class Devices {
         this.#forATime(what.forMs, this.first(what.device), ({ deps: { network } }, on) => {
           network.isTwinNewer = on
         })
+        break
+      case 'engine-upgrade':
+        this.#upgradeEngine(what)
         break
       case 'damage':
         this.#damage(what.device, what.damage)
@@ -235,7 +240,7 @@ export class Devices {
 
   async #answered(request: HttpRequest): Promise<HttpAnswer | undefined> {
     const answer = await this.#stage.twin.answer(request)
-    if (answer?.status === 200 && request.url.endsWith('/policy')) {
+    if (answer?.status === 200 && new URL(request.url).pathname.endsWith('/policy')) {
       this.#stage.judge(() => this.#stage.auditor.published.see(answer.body))
     }
     return answer
@@ -260,6 +265,15 @@ export class Devices {
     machine.deps.disk.put(image)
     this.#stage.auditor.devices.duplicated(machine, machine)
     return true
+  }
+
+  /** Strict: works only with a cloud of the same engine, until a later release. */
+  #upgradeEngine({ device, isStrict, forMs }: Extract<Happening, { kind: 'engine-upgrade' }>): void {
+    const machine = this.first(device)
+    const version = machine.engine.version + 1
+    machine.install({ version, oldest: isStrict ? version : ENGINE.oldest })
+    const next = { version: version + 1, oldest: ENGINE.oldest }
+    if (isStrict) this.#stage.later(forMs, () => machine.install(next))
   }
 
   /** With write-behind, damage the counters if answers are not yet on disk. */

@@ -2,6 +2,7 @@
  * Rules set by administrators, and the caps that the auditor must expect. A cloud that dies or is restored may not know
  * them.
  */
+import { ENGINE } from '../../src/core/engine.ts'
 import { changeConfiguration } from '../../src/cloud/service-api/change-configuration.ts'
 import { createConditions } from '../../src/cloud/service-api/change-conditions.ts'
 import { createInstance } from '../../src/cloud/service-api/create-instance.ts'
@@ -30,6 +31,7 @@ type Changing =
   | 'rates'
   | 'overspend-cap'
   | 'configuration'
+  | 'twin-engine-upgrade'
 
 export interface RulesMade {
   readonly lineItems: readonly LineItemPlan[]
@@ -135,6 +137,9 @@ export class Rules {
       case 'rates':
         this.#rates(what)
         return
+      case 'twin-engine-upgrade':
+        this.#upgradeEngine(what)
+        return
       case 'configuration':
         this.#stage.byTwin(async ({ store, now }) => {
           this.#stage.fault(what.name)
@@ -142,6 +147,25 @@ export class Rules {
         })
         return
     }
+  }
+
+  /** The new engine finds rules of an older one. Strict: it supports no older agents, until a later release. */
+  #upgradeEngine(what: Extract<Happening, { kind: 'twin-engine-upgrade' }>): void {
+    const { isStrict, forMs } = what
+    const { twin } = this.#stage
+    this.#stage.byTwin(async ({ store }) => {
+      this.#stage.fault(isStrict ? 'strict engine of the twin' : 'engine of the twin')
+      const version = twin.engine.version + 1
+      twin.engine = { version, oldest: isStrict ? version : ENGINE.oldest }
+      const relaxed = { ...what, isStrict: false }
+      if (isStrict) this.#stage.later(forMs, () => this.#upgradeEngine(relaxed))
+      await store.transaction(async (tx) => {
+        for (const instanceId of this.instanceIds.toSorted()) {
+          const revision = await tx.policyRevisions.lock(instanceId)
+          if (revision !== undefined) await tx.policyRevisions.save({ ...revision, engine: ENGINE.version - 1 })
+        }
+      })
+    })
   }
 
   #rates(what: Extract<Happening, { kind: 'rates' }>): void {

@@ -139,8 +139,13 @@ export class Stage {
 
   /** Counts a fault that starts later, unless faults have ended. */
   faultIn(name: string, inMs: number): void {
+    this.later(inMs, () => this.fault(name))
+  }
+
+  /** Does it later, unless faults have ended. */
+  later(inMs: number, work: () => void): void {
     const at = this.time.now + inMs
-    if (at < BEGIN + this.plan.faultsMs) this.time.at(at, () => this.fault(name))
+    if (at < BEGIN + this.plan.faultsMs) this.time.at(at, work)
   }
 
   outcome(name: string): void {

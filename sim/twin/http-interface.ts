@@ -57,7 +57,7 @@ async function route(twin: TwinProcess, request: HttpRequest, hasPush: boolean):
   const { deviceId, instances } = await twin.authenticator.authenticate(headers['authorization'], twin.now())
   if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires a device token.')
   const [, area, , , ...names] = path.split('/')
-  if (area === 'edge' && names[0] === 'instances') return policy(twin, names[1] ?? '', headers['if-none-match'])
+  if (area === 'edge' && names[0] === 'instances') return policy(twin, names[1] ?? '', request)
   if (area === 'edge') {
     if (names[1] !== deviceId) throw new CodedError('ACCESS_KIND_WRONG', 'The path names another device.')
     if (names[2] === 'keys') return announced(twin, deviceId, body)
@@ -87,9 +87,11 @@ async function route(twin: TwinProcess, request: HttpRequest, hasPush: boolean):
   return json(409, { message: `Session is ${session.state}`, code: 'SESSION_NOT_OPERABLE' })
 }
 
-async function policy(twin: TwinProcess, instanceId: string, tag: string | undefined): Promise<HttpAnswer> {
-  const known = /^"(\d+)"$/.exec(tag ?? '')?.[1]
-  const found = await signedPolicy(twin, instanceId, known === undefined ? null : Number(known))
+async function policy(twin: TwinProcess, instanceId: string, { url, headers }: HttpRequest): Promise<HttpAnswer> {
+  const known = /^"(\d+)"$/.exec(headers['if-none-match'] ?? '')?.[1]
+  const { searchParams: query } = new URL(url)
+  const agent = { version: Number(query.get('engine')), oldest: Number(query.get('oldestEngine')) }
+  const found = await signedPolicy(twin, instanceId, known === undefined ? null : Number(known), agent)
   if (found === undefined) throw new CodedError('NOT_FOUND', 'There is no such instance.')
   if (found === null) return { status: 304, headers: {}, body: '' }
   return { status: 200, headers: { etag: `"${found.revision}"` }, body: found.document }

@@ -12,11 +12,12 @@ import { expireNextInactive } from '../../src/cloud/sync/grants/expire-inactive.
 import { notifyServable, recallForCloud } from '../../src/cloud/sync/grants/watch-shortages.ts'
 import type { EdgeTerms } from '../../src/cloud/devices/terms.ts'
 import { Policies } from '../../src/cloud/policy/load-policy.ts'
-import { carryOnCalendar } from '../../src/cloud/policy/bump-policy-revision.ts'
+import { renewDuePolicy } from '../../src/cloud/policy/bump-policy-revision.ts'
 import { endRecoveries } from '../../src/cloud/sync/recovery/recovery.ts'
 import { Sales } from '../../src/cloud/sync/recovery/sales.ts'
 import { AccessBatcher } from '../../src/cloud/service-api/request-access.ts'
 import { sweepNextSession } from '../../src/cloud/sessions/session-life.ts'
+import type { Engine } from '../../src/core/engine.ts'
 import type { Store } from '../../src/cloud/storage/store.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
@@ -41,6 +42,7 @@ export interface NodeDeps {
   /** Null: no push. */
   readonly broker: Broker | null
   readonly now: () => number
+  readonly engine: () => Engine
   readonly note: (what: string) => void
   readonly onViolation: (violation: Violation) => void
   readonly onFault: (kind: string) => void
@@ -52,7 +54,7 @@ const SETTLE_EVERY_MS = 240_000
 const MARK_EVERY_MS = 60_000
 /** Longer than in the product, for fewer events per run. */
 const TURN_EVERY_MS = 20_000
-const CALENDARS_EVERY_MS = 180_000
+const POLICIES_EVERY_MS = 180_000
 const NOTIFICATIONS_EVERY_MS = 60_000
 const NOTIFY_EVERY_MS = 10_000
 const RECALL_EVERY_MS = 60_000
@@ -84,7 +86,7 @@ export class TwinNode {
    * @param isRestored start with a declared restore
    */
   start(open: (alive: () => boolean) => Store, isRestored: boolean): void {
-    const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault } = this.#deps
+    const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault, engine } = this.#deps
     const policies = new Policies({ max: 10, undecidedClock })
     const sales = this.#sales(open, () => process.alive, policies, isRestored)
     const { store } = sales
@@ -114,6 +116,9 @@ export class TwinNode {
       present: () => (defects.trustsClock(clock.isTrusted()) ? now() : clock.present()),
       trustsClock: () => clock.isTrusted(),
       newId: () => random.uuid(),
+      get engine() {
+        return engine()
+      },
     }
     this.#process = process
     this.#ready = this.run(process, async () => {
@@ -170,7 +175,7 @@ export class TwinNode {
     this.#repeat(process, SETTLE_EVERY_MS, () => endRecoveries(store, now()))
     this.#repeat(process, NOTIFY_EVERY_MS, () => notifyServable(process))
     this.#repeat(process, RECALL_EVERY_MS, () => recallForCloud(process))
-    this.#repeat(process, CALENDARS_EVERY_MS, () => store.transaction((tx) => carryOnCalendar(tx, now())))
+    this.#repeat(process, POLICIES_EVERY_MS, () => store.transaction((tx) => renewDuePolicy(tx, now())))
     defects.begin(process, (ms, work) => this.#repeat(process, ms, work))
   }
 

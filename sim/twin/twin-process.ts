@@ -1,3 +1,4 @@
+import type { Engine } from '../../src/core/engine.ts'
 import type { Authenticator } from '../../src/cloud/service-api/authenticate.ts'
 import type { CloudShortages } from '../../src/cloud/sync/grants/cloud-shortages.ts'
 import type { KeyRing } from '../../src/cloud/devices/key-ring.ts'
@@ -21,4 +22,5 @@ export interface TwinProcess {
   readonly present: () => number
   readonly trustsClock: () => boolean
   readonly newId: () => string
+  readonly engine: Engine
 }

@@ -3,6 +3,7 @@
  * may replace the database.
  */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
+import { ENGINE } from '../../src/core/engine.ts'
 import { ALONE, type Sql } from '../../src/cloud/storage/sql/sql.ts'
 import { readerOf, runWork } from '../../src/cloud/storage/sql/transaction.ts'
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
@@ -24,13 +25,15 @@ export interface CommitTrap {
   readonly downMs: number
 }
 
-export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now'> {
+export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine'> {
   readonly onCommit: () => void
 }
 
 export class Twin {
   readonly deps: TwinDeps
   database: Database
+  /** Of the software that all nodes run. */
+  engine = ENGINE
   traps: CommitTrap[] = []
   readonly #nodes: readonly TwinNode[]
   readonly #balancer: Random
@@ -47,7 +50,7 @@ export class Twin {
     this.#balancer = deps.random.stream('balancer')
     const now = (): number => this.now
     this.#nodes = Array.from({ length: deps.nodes }, (_, index) => {
-      return new TwinNode({ ...deps, name: `node ${index}`, now })
+      return new TwinNode({ ...deps, name: `node ${index}`, now, engine: () => this.engine })
     })
     for (const node of this.#nodes) this.#start(node)
   }

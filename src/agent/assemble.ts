@@ -1,4 +1,5 @@
 /** Wires the agent's use cases over any adapters, so that the daemon and the simulator run the same code. */
+import { ENGINE, type Engine } from '../core/engine.ts'
 import { wholeTokens } from '../core/pricing/amount.ts'
 import { Access } from './access/access.ts'
 import { Callers } from './access/callers/callers.ts'
@@ -59,6 +60,8 @@ export interface AgentDeps {
   readonly names: Names
   readonly ownUid: number
   readonly version: string
+  /** Absent: the engine of this software; a test or simulation states another. */
+  readonly engine?: Engine
   readonly log: LinkLog
   /** The process must exit and restart. */
   readonly onFatal: (error: unknown) => void
@@ -91,7 +94,7 @@ const CLOCK_EVERY_MS = 60_000
 
 /** Reads the journal. No background work runs until the link starts. */
 export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
-  const { settings, journal, keys, time, timers, randomness, log, onFatal, version } = deps
+  const { settings, journal, keys, time, timers, randomness, log, onFatal, version, engine = ENGINE } = deps
   const found = await journal.read()
   logDamaged(log, found.salvages ?? [])
   const clock = new Clock(time, found.clock)
@@ -127,7 +130,7 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     keys,
     enrollmentToken: async () => settings.enrollment.token?.reveal() ?? null,
     log,
-    options: linkOptions(settings, version),
+    options: linkOptions(settings, version, engine),
     snapshot,
     timers,
     tokens,
@@ -171,7 +174,7 @@ interface Running {
 
 /** The use cases of applications. */
 function requestsOf(
-  { settings, names, ownUid, newId, timers, log, onFatal }: AgentDeps,
+  { settings, names, ownUid, newId, timers, log, onFatal, engine = ENGINE }: AgentDeps,
   { clock, policies, ledger, link }: Running,
   snapshot: Snapshot,
 ): Pick<AssembledAgent, 'access' | 'callers' | 'sessions'> {
@@ -192,6 +195,7 @@ function requestsOf(
     idempotencyCache,
     keepsInputs: settings.explain.decisions > 0,
     newId,
+    engine: engine.version,
   })
   const sessions = new Sessions(
     {
@@ -205,6 +209,7 @@ function requestsOf(
       },
       timers,
       newId,
+      engine: engine.version,
       onCharged: (owner, tokens) => callers.holdOfOwner(owner)?.charged(tokens),
       log,
       onFatal,
@@ -220,7 +225,7 @@ function diagnosticsOf(
   { clock, policies, ledger, link, use }: Running,
   salvages: readonly SalvageRecord[],
 ): Pick<AssembledAgent, 'status' | 'refusals' | 'use' | 'decision' | 'readiness' | 'wear'> {
-  const { settings, journal, timers, version } = deps
+  const { settings, journal, timers, version, engine = ENGINE } = deps
   const wear = new Wear({
     written: deps.written ?? (() => null),
     lastEntry: () => ledger.lastEntry(),
@@ -236,6 +241,7 @@ function diagnosticsOf(
   })
   const statusDeps = {
     version,
+    engine: engine.version,
     startedAt: clock.reading().now,
     ledger,
     link,
@@ -264,7 +270,7 @@ function diagnosticsOf(
 
 /** Whether the journal has changed. */
 async function recover(
-  { journal, volatileLog, time, newId, log }: AgentDeps,
+  { journal, volatileLog, time, newId, log, engine = ENGINE }: AgentDeps,
   clock: Clock,
   snapshot: Snapshot,
 ): Promise<boolean> {
@@ -272,7 +278,7 @@ async function recover(
   const sameBoot = snapshot.clock?.bootId === stored.bootId
   const passed = sameBoot ? Math.max(0, stored.sinceBoot - snapshot.clock.sinceBoot) : stored.sinceBoot
   const stamp = { clock: stored, grantAgedMs: Math.floor((snapshot.grant?.agedMs ?? 0) + passed) }
-  const parts = { journal, left: volatileLog?.left(), bootId: time.bootId, newId, log }
+  const parts = { journal, left: volatileLog?.left(), bootId: time.bootId, newId, log, engine: engine.version }
   return recoverReservations({ ...parts, reading: () => clock.reading(), stamp: () => stamp }, snapshot)
 }
 
@@ -306,7 +312,7 @@ function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: 
   return () => cancel()
 }
 
-function linkOptions({ sync, grants }: AgentSettings, version: string): LinkOptions {
+function linkOptions({ sync, grants }: AgentSettings, version: string, engine: Engine): LinkOptions {
   return {
     get syncEveryMs() {
       return sync.interval
@@ -327,5 +333,6 @@ function linkOptions({ sync, grants }: AgentSettings, version: string): LinkOpti
       return sync.stopTimeout
     },
     software: `tallygate ${version}`,
+    engine,
   }
 }

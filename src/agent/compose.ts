@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
+import type { Engine } from '../core/engine.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { DECISIONS_MAX, type DeviceReportWire } from '../protocol/local/report.ts'
 import { signDocument } from '../protocol/signing.ts'
@@ -48,6 +49,7 @@ export interface Overrides {
   readonly writeLog?: (line: string) => void
   readonly time?: TimeSource
   readonly timers?: Timers
+  readonly engine?: Engine
   /** HTTP client to the cloud. */
   readonly exchange?: HttpExchange
   /** Null: no change notifications. */
@@ -187,6 +189,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     lastBackup: () => readLastBackup(settings.state.directory),
     push: pushOf(settings, overrides, extraCa),
     version,
+    ...(overrides.engine === undefined ? {} : { engine: overrides.engine }),
     log,
     onFatal,
   })

@@ -49,7 +49,7 @@ import { registerFirstKey } from './service-api/change-keys.ts'
 import { type ExpireInactive, expireNextInactive } from './sync/grants/expire-inactive.ts'
 import { notifyServable, recallEveryMs, recallForCloud } from './sync/grants/watch-shortages.ts'
 import { Policies } from './policy/load-policy.ts'
-import { carryOnCalendar, changeSharedRules } from './policy/bump-policy-revision.ts'
+import { changeSharedRules, renewDuePolicy } from './policy/bump-policy-revision.ts'
 import { endRecoveries } from './sync/recovery/recovery.ts'
 import { Sales, TURN_EVERY_MS } from './sync/recovery/sales.ts'
 import { type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
@@ -96,8 +96,8 @@ const REAP_EVERY_MS = 50
 
 const TOTALS_TIMEOUT_MS = 2_000
 
-/** How often to look for calendars to extend; they last for weeks. */
-const CALENDARS_EVERY_MS = 60_000
+/** How often to look for policies to renew: calendars last for weeks. */
+const POLICIES_EVERY_MS = 60_000
 
 /** How often to look for devices that were short of tokens that are available again, ms. */
 const NOTIFY_EVERY_MS = 1_000
@@ -309,7 +309,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   const sweep = (): Promise<boolean> => sweepNextSession(service, now())
   const sharing = { store, policies, now, terms }
-  const carryOn = (): Promise<boolean> => store.transaction((tx) => carryOnCalendar(tx, now()))
+  const renew = (): Promise<boolean> => store.transaction((tx) => renewDuePolicy(tx, now()))
   let recalledAt = -Infinity
   const recall = async (): Promise<false> => {
     const at = now()
@@ -334,7 +334,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     runRepeatedly(jobs, NOTIFY_EVERY_MS, () => notifyServable(sharing), 'devices were not notified of tokens'),
     runRepeatedly(jobs, RECALL_EVERY_MIN_MS, recall, 'tokens were not recalled for the cloud'),
     runRepeatedly(jobs, settings.sessions.sweepEvery, sweep, 'a session was not moved on'),
-    runRepeatedly(jobs, CALENDARS_EVERY_MS, carryOn, 'a calendar was not carried on'),
+    runRepeatedly(jobs, POLICIES_EVERY_MS, renew, 'a policy was not renewed'),
   ]) {
     started.defer(() => job.stop())
   }

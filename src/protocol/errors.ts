@@ -381,6 +381,14 @@ export const ERRORS = catalogue({
     exit: 65,
     retry: 'no',
   },
+  ENGINE_DIFFERS: {
+    meaning: 'Another version of the engine made the recorded decision, so this version cannot compare it.',
+    remedy:
+      'This is normal after an upgrade. Use `tallygate explain` of the version that decided to compare it; `tallygate verify` checks the ledger with any version.',
+    http: 500,
+    exit: 69,
+    retry: 'no',
+  },
   NOT_ENROLLED: {
     meaning: 'This device is not enrolled in a cloud yet.',
     remedy: 'Give the agent an enrollment token (see `tallygate devices enrollment-token`).',
@@ -459,6 +467,19 @@ export const ERRORS = catalogue({
     remedy: 'The current rules stay in force. Correct the rules in the cloud.',
     http: 502,
     retry: 'later',
+  },
+  AGENT_ENGINE_OLD: {
+    meaning: 'The engine of the agent is too old for the rules of the cloud, so the device cannot get new rules.',
+    remedy:
+      'Upgrade the agent. Until then the device uses its current rules, for as long as they can be used without confirmation.',
+    http: 409,
+    retry: 'no',
+  },
+  CLOUD_ENGINE_OLD: {
+    meaning: 'The rules were made for an engine that is too old for the agent.',
+    remedy: 'Upgrade the cloud, or install the previous version of the agent.',
+    http: 409,
+    retry: 'no',
   },
   NOT_ATTACHED: {
     meaning: 'The device is not attached to the cloud: it has not attached yet, or was fenced.',

@@ -6,6 +6,7 @@ export const instanceId = '64d2028c-ae87-4069-a624-66089d957ef9'
 export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatusWire {
   return {
     version: '0.1.0',
+    engine: 1,
     startedAt: 1_799_999_000_000,
     deviceId: '0c1d8a1e-0000-4000-8000-000000000000',
     instanceIds: [instanceId],
@@ -20,7 +21,7 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
     lastEntry: 12,
     backlog: 3,
     unacknowledgedSeq: null,
-    policies: [{ instanceId, applied: 7, newest: 8 }],
+    policies: [{ instanceId, applied: 7, newest: 8, engine: 1 }],
     sessions: [],
     push: 'CONNECTED',
     clock: { now: 1_800_000_000_000, earliest: 1_799_999_999_000, latest: null },

@@ -60,17 +60,26 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
         suspension: null,
       },
       state: { epoch: 1, fenced: 0, last_entry: 12, acked_entry: 9 },
-      policies: [{ instanceId, revision: 8, confirmedAt: NOW - 1_000, issuedAt: NOW - DAY, usableForMs: 30 * DAY }],
+      policies: [
+        {
+          ...{ instanceId, revision: 8, confirmedAt: NOW - 1_000, issuedAt: NOW - DAY, usableForMs: 30 * DAY },
+          ...{ engine: 1, oldestEngine: 1 },
+        },
+      ],
       salvages: [],
     },
-    verification: { findings: [], checked: { entries: 12, chained: 12, segments: 2, receipts: 1, accounts: 1 } },
+    verification: {
+      findings: [],
+      checked: { entries: 12, chained: 12, segments: 2, receipts: 1, accounts: 1 },
+      engines: [],
+    },
     backup: { at: NOW - DAY, file: '/media/usb/press-4.db' },
     isBackupThere: true,
     socket: file('/run/tallygate/agent.sock', { kind: 'socket', mode: 0o660 }),
     isListened: true,
     agent: parsedStatus.parse(
       agentStatus({
-        policies: [{ instanceId, applied: 8, newest: 8 }],
+        policies: [{ instanceId, applied: 8, newest: 8, engine: 1 }],
         clock: { now: NOW, earliest: NOW - 500, latest: NOW + 500 },
       }),
     ),

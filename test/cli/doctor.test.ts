@@ -23,6 +23,8 @@ const status = base.agent as Exclude<Observations['agent'], { code: string; mess
 const disk = base.fileSystem as Exclude<Observations['fileSystem'], { code: string }>
 
 /** Per check: what is spoilt, and what it comes to. */
+const madeFor = (engine: number, oldestEngine: number) => ({ ...base.inspected.policies[0]!, engine, oldestEngine })
+
 const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>, level: Level])[] = [
   ['configuration', { configuration: { ...base.configuration, problem } }, 'fail'],
   [
@@ -109,6 +111,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
       verification: {
         findings: [{ kind: 'ENTRY_CHAIN', where: 'entry 3', problem: 'does not fit' }],
         checked: { entries: 12, chained: 3, segments: 0, receipts: 0, accounts: 0 },
+        engines: [],
       },
     },
     'fail',
@@ -144,6 +147,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ['rules', { now: NOW + 31 * DAY }, 'fail'],
   ['rules', { now: NOW + 29 * DAY }, 'warn'],
   ['rules', { inspected: { ...base.inspected, policies: [] } }, 'fail'],
+  ['rules', { inspected: { ...base.inspected, policies: [madeFor(9, 9)] } }, 'fail'],
   ['newest-rules', { agent: { ...status, policies: [{ ...status.policies[0]!, newest: 99 }] } }, 'warn'],
   ['grants', { agent: { ...status, grant: { ...status.grant!, remainingMs: 0 } } }, 'fail'],
   ['grants', { agent: { ...status, grant: null } }, 'warn'],

@@ -1,4 +1,5 @@
 // `tallygate explain` over a real agent with its database: what applications were answered is what comes out again.
+import { ENGINE } from '../../src/core/engine.ts'
 import { join } from 'node:path'
 import fc from '../support/fast-check.ts'
 import { beforeEach, expect, onTestFinished, test } from 'vitest'
@@ -196,6 +197,20 @@ test('a request that was turned away is explained by the id in its header, and a
     expect(await tallygate(['explain', ...args])).toMatchObject({ code: 64 })
   }
   expect(await tallygate(['explain', other, '--db', '/nowhere/journal.db'])).toMatchObject({ code: 66 })
+})
+
+test('a decision of the engine before an upgrade is not compared, which has a code of its own', async () => {
+  site.engine = { version: ENGINE.version + 1, oldest: 1 }
+  const agent = await site.start()
+  const application = new Application(agent)
+  await application.until(({ accounts }) => accounts.length > 0)
+  const { correlationId } = await application.ask(1)
+  const { code, out, err } = await tallygate(['explain', correlationId, '--socket', agent.socketPath])
+  const says = `Decided by engine ${ENGINE.version + 1}, this is engine ${ENGINE.version}: the decision is not compared.`
+  expect(out).toContain(`Replay: other-engine. ${says}\n`)
+  expect(out).toContain('1 of print: GRANTED, 1 tokens\n')
+  expect(code).toBe(69)
+  expect(err).toMatch(/^tallygate: ENGINE_DIFFERS: This is normal after an upgrade\. /)
 })
 
 test('with explain.decisions 0 no inputs are kept, and that is said', async () => {

@@ -86,7 +86,10 @@ describe('--check tells by the exit code', () => {
     ['one that refuses', { deviceId: null }, 2],
   ])('%s', async (_what, changes, expected) => {
     const line = agentStatus().accounts[0]!
-    const well = { policies: [{ instanceId, applied: 8, newest: 8 }], accounts: [{ ...line, exhausted: false }] }
+    const well = {
+      policies: [{ instanceId, applied: 8, newest: 8, engine: 1 }],
+      accounts: [{ ...line, exhausted: false }],
+    }
     await using agent = await fakeService('socket', { [path]: { body: agentStatus({ ...well, ...changes }) } })
     expect((await tallygate(['status', '--check', '--socket', agent.address])).code).toBe(expected)
     expect((await tallygate(['status', '--socket', agent.address])).code).toBe(0)

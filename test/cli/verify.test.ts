@@ -20,7 +20,7 @@ interface Verified {
   readonly checked: Record<string, number>
 }
 
-async function record(journal: Journal, n: number, amount: bigint): Promise<void> {
+async function record(journal: Journal, n: number, amount: bigint, engine = 1): Promise<void> {
   const body: EntryBodyWire = {
     n,
     kind: 'access',
@@ -29,6 +29,7 @@ async function record(journal: Journal, n: number, amount: bigint): Promise<void
     latest: null,
     instanceId: INSTANCE,
     policyRevision: 1,
+    engine,
     correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b',
     requester: { type: 'user', value: 'ada' },
     items: [],
@@ -126,6 +127,31 @@ test('a ledger that is whole is said to be, while the agent runs on, and is left
   expect(out).toBe('The ledger is intact: checked 6 entries (6 chained), 4 segments, 3 receipts, 1 account.\n')
   const env = { TALLYGATE_AGENT_STATE_DIRECTORY: join(path, '..') }
   expect((await tallygate(['verify'], { env })).out).toBe(out)
+})
+
+test('entries of other engine versions are chained and counted like all, and said not to be compared', async () => {
+  const { path, journal } = await ledger()
+  await record(journal, 6, 1n, 3)
+  await record(journal, 7, 1n, 3)
+  expect(await verify('--db', path)).toMatchObject({
+    code: 0,
+    whole: true,
+    checked: { entries: 7, chained: 7 },
+    engines: [
+      { engine: 1, entries: 5 },
+      { engine: 3, entries: 2 },
+    ],
+  })
+  const { code, out } = await tallygate(['verify', '--db', path])
+  expect([code, out.split('\n')[1]]).toEqual([
+    0,
+    '2 entries were decided by engine 3, this is engine 1: the decisions are not compared.',
+  ])
+  await journal.close()
+  const database = new Database(path)
+  database.exec(`UPDATE entry SET body = replace(body, '"engine":3', '"engine":1') WHERE body LIKE '%"engine":3%'`)
+  database.close()
+  expect(await verify('--db', path)).toMatchObject({ code: 65, whole: false })
 })
 
 test('an account that was unlimited is whole before it gets a limit, with it, and when the cloud has granted what was used', async () => {

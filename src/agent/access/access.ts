@@ -94,6 +94,8 @@ export interface AccessDeps {
   readonly idempotencyCache: IdempotencyCache
   readonly keepsInputs: boolean
   readonly newId: () => string
+  /** Version of the engine that decides, recorded in each entry. */
+  readonly engine: number
 }
 
 const NO_WARNINGS: readonly Warning[] = []
@@ -213,15 +215,14 @@ export class Access {
     place: Pick<AccessEntry, 'n' | 'correlationId' | 'session'>,
     idempotencyRecord: IdempotencyRecord | null,
   ): PendingEntry {
+    const { engine, keepsInputs } = this.#deps
     const { instanceId, revision: policyRevision } = policy.document
-    const { n, correlationId, session } = place
-    const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision, session }
-    const inputs = this.#deps.keepsInputs
-      ? decisionInputsText(apiVersion, seen.balances(), request.requester.dictionary)
-      : null
+    const about = { instanceId, policyRevision, engine, ...place }
+    const entry = { ...about, reading, request, metaData, decision }
+    const inputs = keepsInputs ? decisionInputsText(apiVersion, seen.balances(), request.requester.dictionary) : null
     const { postings } = decision
     const body = accessEntryText(entry, above)
-    return { n, body, moves: 'used', postings, allowances, idempotencyRecord, inputs }
+    return { n: place.n, body, moves: 'used', postings, allowances, idempotencyRecord, inputs }
   }
 }
 

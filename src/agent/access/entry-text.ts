@@ -22,6 +22,8 @@ export interface AccessEntry {
   readonly reading: ClockReading
   readonly instanceId: string
   readonly policyRevision: number
+  /** Engine that decided. */
+  readonly engine: number
   readonly correlationId: string
   readonly request: AccessRequest
   /** Per requested item; undefined for none. */
@@ -49,7 +51,7 @@ export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<Acco
   // UUIDs and account ids need no JSON escaping.
   return (
     `{"n":${entry.n},"kind":"access","at":${reading.now},"earliest":${reading.earliest},"latest":${reading.latest},` +
-    `"instanceId":"${entry.instanceId}","policyRevision":${entry.policyRevision},` +
+    `"instanceId":"${entry.instanceId}","policyRevision":${entry.policyRevision},"engine":${entry.engine},` +
     `"correlationId":"${entry.correlationId}",${sessionText(entry.session)}` +
     `"requester":${asked.requester},"items":[${items}],"postings":[${postings}]}`
   )

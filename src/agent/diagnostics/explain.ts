@@ -1,9 +1,11 @@
 /**
  * Explains a decision by making it again with the same engine, from the rules and decision inputs of that moment. The
- * result must equal the ledger entry byte for byte; differences are reported. Uses no current state of the device.
+ * result must equal the ledger entry byte for byte; differences are reported. A decision of another engine version is
+ * only shown. Uses no current state of the device.
  */
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, decimal, formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
+import { ENGINE } from '../../core/engine.ts'
 import { type PolicyView, compilePolicy } from '../../core/rules/compile.ts'
 import { type Mode, decide } from '../../core/rules/decide.ts'
 import type {
@@ -55,6 +57,8 @@ export interface Explanation {
   readonly clock: { readonly now: number; readonly earliest: number | null; readonly latest: number | null }
   readonly instanceId: string | null
   readonly policyRevision: number | null
+  /** Version of the engine that decided. */
+  readonly engine: number | null
   readonly requester: { readonly type: string; readonly value: string; readonly dictionary: unknown } | null
   readonly entry: number | null
   readonly session: { readonly id: string; readonly event: string } | null
@@ -67,16 +71,19 @@ export interface Explanation {
     readonly beyondGrant: string | null
   }[]
   readonly replay: {
-    /** `none`: no decision to reproduce. */
-    readonly result: 'same' | 'different' | 'impossible' | 'none'
+    /** `other-engine`: not compared, because another version of the engine decided. `none`: no decision to reproduce. */
+    readonly result: 'same' | 'different' | 'other-engine' | 'impossible' | 'none'
     readonly says: string
   }
   /** JSON text of the response; null if there was none or it cannot be reproduced. */
   readonly answer: string | null
 }
 
-/** @throws CodedError DATABASE_CORRUPT for an invalid entry */
-export async function explain(kept: KeptDecision): Promise<Explanation> {
+/**
+ * @param engine version of the engine of this software
+ * @throws CodedError DATABASE_CORRUPT for an invalid entry
+ */
+export async function explain(kept: KeptDecision, engine = ENGINE.version): Promise<Explanation> {
   if (kept.kind === 'refusal') return refusalExplained(kept.refusal)
   const { raw, reading } = readEntry(kept.body)
   const before: Omit<Explanation, 'items' | 'accounts' | 'replay' | 'answer' | 'kind'> = {
@@ -84,6 +91,7 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
     clock: reading,
     instanceId: raw.instanceId,
     policyRevision: raw.policyRevision,
+    engine: raw.engine,
     requester: raw.kind === 'burn' ? null : { ...raw.requester, dictionary: null },
     entry: raw.n,
     session: raw.session ?? null,
@@ -93,27 +101,23 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
       NOT_RECORDED: [`entry ${raw.n} of the ledger`],
     }),
   }
-  if (raw.kind !== 'access') {
-    const says = `A ${raw.kind} entry: no rules decided on it.`
-    const items = raw.items.map((item) => recordedItem(item))
-    return {
-      ...before,
-      checkOrder: [],
-      kind: 'change',
-      items,
-      accounts: [],
-      replay: { result: 'none', says },
-      answer: null,
-    }
-  }
-  const impossible = (says: string): Explanation => ({
+  const asRecorded = (result: Explanation['replay']['result'], says: string): Explanation => ({
     ...before,
     kind: 'decision',
     items: raw.items.map((item) => recordedItem(item)),
     accounts: [],
-    replay: { result: 'impossible', says },
+    replay: { result, says },
     answer: null,
   })
+  if (raw.kind !== 'access') {
+    const says = `A ${raw.kind} entry: no rules decided on it.`
+    return { ...asRecorded('none', says), checkOrder: [], kind: 'change' }
+  }
+  const impossible = (says: string): Explanation => asRecorded('impossible', says)
+  if (raw.engine !== engine) {
+    const says = `Decided by engine ${raw.engine}, this is engine ${engine}: the decision is not compared.`
+    return asRecorded('other-engine', says)
+  }
   const inputs = kept.inputs === null ? undefined : parseDecisionInputs(kept.inputs)
   if (inputs === undefined) return impossible('The inputs of this decision are not kept on this device.')
   if (kept.rules === null) return impossible(`Revision ${raw.policyRevision} of the rules is kept no more.`)
@@ -213,12 +217,12 @@ function replay(policy: PolicyView, request: AccessRequest, { balances }: Decisi
 
 /** The overspend of a posting is also an input; it is read from the entry. */
 function entryFrom(raw: EntryBodyWire, reading: ClockReading, request: AccessRequest, decision: Decision): string {
-  const { n, instanceId, policyRevision, correlationId, session } = raw
+  const { n, instanceId, policyRevision, engine, correlationId, session } = raw
   const above = raw.postings.flatMap(({ account, aboveGrant }): [AccountId, Micro][] =>
     aboveGrant === undefined ? [] : [[account, BigInt(aboveGrant)]],
   )
   const metaData = raw.items.map((item) => item.metaData)
-  const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
+  const entry = { n, reading, instanceId, policyRevision, engine, correlationId, request, metaData, decision }
   return accessEntryText(session === undefined ? entry : { ...entry, session }, new Map(above))
 }
 
@@ -264,6 +268,7 @@ function refusalExplained({ correlationId, at, request, caller, code, message }:
     clock: { now: at, earliest: null, latest: null },
     instanceId: null,
     policyRevision: null,
+    engine: null,
     requester: null,
     entry: null,
     session: null,

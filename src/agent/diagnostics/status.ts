@@ -12,6 +12,7 @@ import type { LinkLog } from '../sync/ports.ts'
 
 export interface StatusDeps {
   readonly version: string
+  readonly engine: number
   /** Best estimate, POSIX ms. */
   readonly startedAt: number
   readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grant' | 'lastEntry'>
@@ -77,6 +78,7 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
   const backup = deps.lastBackup()
   return {
     version: deps.version,
+    engine: deps.engine,
     startedAt: deps.startedAt,
     deviceId,
     instanceIds: rest.policies.map(({ instanceId }) => instanceId),

@@ -18,6 +18,7 @@ export interface RecoverReservations {
   readonly reading: () => ClockReading
   readonly stamp: () => ClockStamp
   readonly newId: () => string
+  readonly engine: number
   readonly log: { warn(fields: Record<string, unknown>, message: string): void }
 }
 
@@ -47,7 +48,7 @@ export async function recoverReservations(parts: RecoverReservations, snapshot: 
   return true
 }
 
-function burnsOf({ reading, newId }: RecoverReservations, snapshot: Snapshot): readonly PendingEntry[] {
+function burnsOf({ reading, newId, engine }: RecoverReservations, snapshot: Snapshot): readonly PendingEntry[] {
   const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => parseAccount(account)?.instanceId ?? '')
   const { now, earliest, latest } = reading()
   return [...byInstance].map(([instanceId, blocks], index): PendingEntry => {
@@ -64,6 +65,7 @@ function burnsOf({ reading, newId }: RecoverReservations, snapshot: Snapshot): r
       latest,
       instanceId,
       policyRevision: policy?.revision ?? 1,
+      engine,
       correlationId: newId(),
       requester: { type: '', value: '' },
       items: [],

@@ -1,7 +1,9 @@
 /**
  * Checks a ledger against itself and against the cloud's signatures: entry chain, segment chain, receipts, counters and
- * grants. Never throws on a damaged ledger.
+ * grants. Never throws on a damaged ledger. Makes no decision again, so it fits entries of every engine version.
  */
+import { z } from 'zod'
+import { engineVersion } from '../../protocol/edge/engines.ts'
 import {
   entryBody,
   segment as segmentForm,
@@ -43,7 +45,11 @@ export interface Verification {
     readonly receipts: number
     readonly accounts: number
   }
+  /** Number of entries per engine version that decided them, oldest version first. */
+  readonly engines: readonly { readonly engine: number; readonly entries: number }[]
 }
+
+const engineOf = z.object({ engine: engineVersion })
 
 const FINDINGS_MAX = 1_000
 
@@ -75,7 +81,17 @@ export async function verifyLedger(ledger: LedgerBundle): Promise<Verification> 
       receipts,
       accounts: ledger.accounts.length,
     },
+    engines: enginesOf(ledger),
   }
+}
+
+function enginesOf({ entries }: LedgerBundle): Verification['engines'] {
+  const counts = new Map<number, number>()
+  for (const { body } of entries) {
+    const engine = engineOf.safeParse(parseJson(body)).data?.engine
+    if (engine !== undefined) counts.set(engine, (counts.get(engine) ?? 0) + 1)
+  }
+  return [...counts].map(([engine, count]) => ({ engine, entries: count })).toSorted((a, b) => a.engine - b.engine)
 }
 
 type Find = (kind: Finding['kind'], where: string, problem: string) => void

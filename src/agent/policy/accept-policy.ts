@@ -1,8 +1,11 @@
 /**
- * Checks a policy document in sequence: trusted signature, schema, instance, newer revision, completeness. The first
+ * Checks a policy document in sequence: trusted signature, engine, schema, instance, newer revision, completeness. The first
  * failure names the code.
  */
+import { z } from 'zod'
+import type { Engine } from '../../core/engine.ts'
 import { compilePolicy, danglingConditions } from '../../core/rules/compile.ts'
+import { engineVersion, requireEnginesFit } from '../../protocol/edge/engines.ts'
 import { policyDocument, policyOf } from '../../protocol/edge/policy-document.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type PublicJwk, thumbprint } from '../../protocol/signing.ts'
@@ -13,15 +16,22 @@ export interface AcceptedPolicy extends ActivePolicy {
   readonly signedBy: PublicJwk
 }
 
+export interface PolicyTerms {
+  readonly instanceId: string
+  /** The revision that the document must exceed; 0: any. */
+  readonly above: number
+  /** Of this agent. */
+  readonly engine: Engine
+}
+
 /**
- * @param above the revision that the document must exceed; 0: any
- * @throws CodedError POLICY_SIGNATURE_BAD, POLICY_REVISION_OLDER or POLICY_INCOMPLETE
+ * @throws CodedError POLICY_SIGNATURE_BAD, AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD, POLICY_REVISION_OLDER or
+ *   POLICY_INCOMPLETE
  */
 export async function acceptPolicy(
   trust: Trust,
   signed: string,
-  instanceId: string,
-  above: number,
+  { instanceId, above, engine }: PolicyTerms,
 ): Promise<AcceptedPolicy> {
   const opened = await trust.open('policy', signed)
   if (opened === undefined) {
@@ -29,7 +39,7 @@ export async function acceptPolicy(
       details: { instanceId },
     })
   }
-  const document = parse(opened.text, instanceId)
+  const document = parse(opened.text, instanceId, engine)
   const { revision } = document
   if (revision <= above) {
     throw new CodedError('POLICY_REVISION_OLDER', `Revision ${revision} is not above revision ${above}, in force.`, {
@@ -54,7 +64,10 @@ export async function acceptPolicy(
   return { document, compiled: compilePolicy(policy), signedBy: opened.signedBy }
 }
 
-function parse(text: string, instanceId: string) {
+/** The engines first: rules for another engine may have another form. */
+const madeFor = z.object({ engine: engineVersion, oldestEngine: engineVersion })
+
+function parse(text: string, instanceId: string, engine: Engine) {
   const refused = (problem: string): CodedError =>
     new CodedError('POLICY_INCOMPLETE', `The policy cannot be used: ${problem}.`, { details: { instanceId } })
   let json: unknown
@@ -63,6 +76,8 @@ function parse(text: string, instanceId: string) {
   } catch {
     throw refused('it is not JSON')
   }
+  const made = madeFor.safeParse(json)
+  if (made.success) requireEnginesFit(engine, { version: made.data.engine, oldest: made.data.oldestEngine })
   const parsed = policyDocument.safeParse(json)
   if (!parsed.success) throw refused(firstProblem(parsed.error, 'policy'))
   if (parsed.data.instanceId !== instanceId) throw refused('it belongs to another instance')

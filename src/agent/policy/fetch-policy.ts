@@ -11,13 +11,14 @@ import type { StoredPolicy } from '../ledger/journal.ts'
 import { acceptPolicy } from './accept-policy.ts'
 
 export async function fetchPolicy(context: StepContext, instanceId: string): Promise<StepResult> {
-  const { cloud, memory, health, log, signal } = context
+  const { cloud, memory, health, log, signal, options } = context
   const identity = identityOf(memory)
   const held = memory.policies.get(instanceId)
   if (held === undefined) throw new Error('invariant: only a policy of an own instance is fetched')
   held.tried = true
   try {
-    const answer = await call(context, () => cloud.policy(identity, instanceId, held.applied, signal))
+    const request = { instanceId, knownRevision: held.applied, engine: options.engine }
+    const answer = await call(context, () => cloud.policy(identity, request, signal))
     if (answer.kind === 'DOCUMENT') await takeDocument(context, instanceId, held, answer.document)
     health.clear(policySubject(instanceId))
   } catch (error) {
@@ -38,9 +39,9 @@ async function takeDocument(
   held: PolicyMemory,
   document: string,
 ): Promise<void> {
-  const { journal, ledger, activePolicies, memory, log } = context
+  const { journal, ledger, activePolicies, memory, log, options } = context
   if ((await memory.trust.open('policy', document)) === undefined) await learnKeys(context)
-  const policy = await acceptPolicy(memory.trust, document, instanceId, held.floor)
+  const policy = await acceptPolicy(memory.trust, document, { instanceId, above: held.floor, engine: options.engine })
   const { revision } = policy.document
   const identity = identityOf(memory)
   // Rules of other instances may be signed by keys that this document drops. Keeps those keys, so that a restart
@@ -57,6 +58,7 @@ async function takeDocument(
   held.applied = revision
   held.floor = revision
   held.newest = Math.max(held.newest, revision)
+  held.engine = policy.document.engine
   held.signedBy = policy.signedBy
   held.document = document
   held.shown = false
@@ -66,22 +68,34 @@ async function takeDocument(
 
 /**
  * Restores the rules in force after a restart. Each stored document is verified again, so a manipulated database has no
- * effect.
+ * effect, and an upgraded agent uses only rules that its engine can use.
  */
 export async function restorePolicies(
-  { activePolicies, health, log, memory }: Pick<StepContext, 'activePolicies' | 'health' | 'log' | 'memory'>,
+  {
+    activePolicies,
+    health,
+    log,
+    memory,
+    options: { engine },
+  }: Pick<StepContext, 'activePolicies' | 'health' | 'log' | 'memory' | 'options'>,
   stored: readonly StoredPolicy[],
 ): Promise<void> {
   for (const { instanceId, revision, document, confirmedAt } of stored) {
     const held = memory.policies.get(instanceId)
     if (held === undefined) continue
     try {
-      const policy = await acceptPolicy(memory.trust, document, instanceId, revision - 1)
+      const policy = await acceptPolicy(memory.trust, document, { instanceId, above: revision - 1, engine })
       held.applied = policy.document.revision
       held.floor = policy.document.revision
+      const { engine: madeFor } = policy.document
+      held.engine = madeFor
       held.signedBy = policy.signedBy
       held.document = document
       activePolicies.put(policy)
+      if (madeFor !== engine.version) {
+        const message = `the rules were made for engine ${madeFor}; this agent decides by them with engine ${engine.version}`
+        log.info({ instanceId, revision, madeFor, engine: engine.version }, message)
+      }
       activePolicies.confirm({ time: confirmedAt, policies: [{ instanceId, revision }] })
     } catch (error) {
       if (!(error instanceof CodedError)) throw error

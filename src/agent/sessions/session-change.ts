@@ -33,6 +33,8 @@ export interface Moment {
   readonly reading: ClockReading
   /** The current epoch: charges of others cannot be refunded. */
   readonly epoch: number
+  /** Version of the engine. */
+  readonly engine: number
   readonly newId: () => string
 }
 
@@ -47,7 +49,7 @@ export function changeBy(
 ): Change {
   const made = step(kept.session, event, moment.reading.earliest)
   const next: KeptSession = { ...kept, session: made.session, epoch: made.session.charge === null ? 0 : kept.epoch }
-  const head = headOf(kept, event.kind, moment.reading, correlationId)
+  const head = headOf(kept, event.kind, moment, correlationId)
   const refund = kept.epoch === moment.epoch ? refundable(made.refund) : []
   return { next, entries: [refund.length > 0 ? refundEntry(head, refund) : plainEntry(head)] }
 }
@@ -57,7 +59,7 @@ export function changeByCharge(
   latest: KeptSession,
   event: SessionEvent,
   attempt: Attempt,
-  { epoch, newId, entryOf }: Omit<Moment, 'reading'> & { readonly entryOf: SessionEntryOf },
+  { epoch, engine, newId, entryOf }: Omit<Moment, 'reading'> & { readonly entryOf: SessionEntryOf },
 ): Change {
   const { reading } = attempt
   const kept = { ...latest, policyRevision: attempt.policy.document.revision }
@@ -73,11 +75,11 @@ export function changeByCharge(
   const entry = (n: number): PendingEntry => entryOf(n, { id: kept.session.id, event: event.kind })
   const refund = kept.epoch === epoch ? refundable(made.refund) : []
   if (refund.length === 0) return { next, entries: [entry] }
-  return { next, entries: [refundEntry(headOf(kept, event.kind, reading, newId()), refund), entry] }
+  return { next, entries: [refundEntry(headOf(kept, event.kind, { reading, engine }, newId()), refund), entry] }
 }
 
-export function openingOf(next: KeptSession, { reading, newId }: Moment): Change {
-  return { next, entries: [plainEntry(headOf(next, 'OPENED', reading, newId()))] }
+export function openingOf(next: KeptSession, moment: Moment): Change {
+  return { next, entries: [plainEntry(headOf(next, 'OPENED', moment, moment.newId()))] }
 }
 
 /** By account, the refund for the rest of the running interval. */
@@ -116,12 +118,12 @@ type Head = Omit<EntryBodyWire, 'n' | 'kind' | 'items' | 'postings'>
 function headOf(
   { session, policyRevision }: KeptSession,
   event: EventName,
-  { now: at, earliest, latest }: ClockReading,
+  { reading: { now: at, earliest, latest }, engine }: Pick<Moment, 'reading' | 'engine'>,
   correlationId: string,
 ): Head {
   const { id, instanceId } = session
   const requester = { type: session.requester?.type ?? '', value: session.requester?.value ?? '' }
-  return { at, earliest, latest, instanceId, policyRevision, correlationId, session: { id, event }, requester }
+  return { at, earliest, latest, instanceId, policyRevision, engine, correlationId, session: { id, event }, requester }
 }
 
 function plainEntry(head: Head): (n: number) => PendingEntry {

@@ -53,6 +53,8 @@ export interface SessionsDeps {
   /** Called after an automatic charge in a session of this owner. */
   readonly onCharged: (owner: string | null, tokens: Micro) => void
   readonly newId: () => string
+  /** Version of the engine that decides, recorded in each entry. */
+  readonly engine: number
   readonly log: { warn(fields: Record<string, unknown>, message: string): void }
   /** A broken invariant, or a write with unknown outcome: the process must end. */
   readonly onFatal: (error: unknown) => void
@@ -357,7 +359,7 @@ export class Sessions {
       readonly eventOf: (items: readonly ReservedItem[] | null, attempt: Attempt) => SessionEvent
     },
   ): Promise<SessionAnswer> {
-    const { access, ledger, newId } = this.#deps
+    const { access, ledger, newId, engine } = this.#deps
     const { items } = request.request
     return access.charge<NotOperable>({
       ...request,
@@ -368,7 +370,7 @@ export class Sessions {
         record: (attempt, entryOf, record) => {
           const { decision } = attempt
           const event = by.eventOf(chargedItems(items, request.metaData, decision), attempt)
-          const change = changeByCharge(slot.latest, event, attempt, { epoch: ledger.epoch(), newId, entryOf })
+          const change = changeByCharge(slot.latest, event, attempt, { epoch: ledger.epoch(), engine, newId, entryOf })
           return this.#commit(slot, change, record)
         },
       },
@@ -438,7 +440,8 @@ export class Sessions {
   }
 
   #moment(reading: ClockReading): Moment {
-    return { reading, epoch: this.#deps.ledger.epoch(), newId: this.#deps.newId }
+    const { ledger, newId, engine } = this.#deps
+    return { reading, epoch: ledger.epoch(), engine, newId }
   }
 
   /** Records session and entries in one transaction. Rejects with NOT_RECORDED when nothing was recorded. */

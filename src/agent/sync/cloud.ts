@@ -4,6 +4,7 @@
  * device.
  */
 import type { z } from 'zod'
+import type { Engine } from '../../core/engine.ts'
 import type { attachRequest } from '../../protocol/edge/attach.ts'
 import type { keyChangeRequest, keyLinksRequest } from '../../protocol/edge/device-key.ts'
 import type { Enrollment, enrollmentRequest } from '../../protocol/edge/enrollment.ts'
@@ -11,6 +12,12 @@ import type { signedAnswer, syncRequest } from '../../protocol/edge/sync.ts'
 import type { Identity } from '../ledger/journal.ts'
 
 export type SignedAnswer = z.infer<typeof signedAnswer>
+
+export interface PolicyRequest {
+  readonly instanceId: string
+  readonly knownRevision: number
+  readonly engine: Engine
+}
 
 export type PolicyAnswer =
   /** The given revision is still the newest. */
@@ -35,8 +42,11 @@ export interface Cloud {
   /** @throws CodedError DEVICE_KEY_REFUSED among others */
   announceKey(device: Identity, request: z.input<typeof keyChangeRequest>, signal: AbortSignal): Promise<SignedAnswer>
   showKeyLinks(device: Identity, request: z.input<typeof keyLinksRequest>, signal: AbortSignal): Promise<SignedAnswer>
-  /** @param knownRevision revision in force; 0: none */
-  policy(device: Identity, instanceId: string, knownRevision: number, signal: AbortSignal): Promise<PolicyAnswer>
+  /**
+   * @param request the revision in force (0: none), and the engine that the rules are for
+   * @throws CodedError AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD among others
+   */
+  policy(device: Identity, request: PolicyRequest, signal: AbortSignal): Promise<PolicyAnswer>
   /** Introductions of the cloud's signing keys, oldest first; not verified. */
   signingKeys(device: Identity, signal: AbortSignal): Promise<readonly string[]>
   /**

@@ -1,3 +1,5 @@
+import { ENGINE, type Engine } from '../../core/engine.ts'
+
 export interface LinkOptions {
   /** Longest time between two segments, ms; the cloud may shorten it. */
   readonly syncEveryMs: number
@@ -16,6 +18,8 @@ export interface LinkOptions {
   readonly stopTimeoutMs: number
   /** Name and version of the software; at most 64 characters. */
   readonly software: string
+  /** That decides on this device, stated to the cloud. */
+  readonly engine: Engine
 }
 
 export const LINK_DEFAULTS: Omit<LinkOptions, 'software'> = {
@@ -27,6 +31,7 @@ export const LINK_DEFAULTS: Omit<LinkOptions, 'software'> = {
   backoffCapMs: 5 * 60_000,
   returnUnusedOnStop: false,
   stopTimeoutMs: 2_000,
+  engine: ENGINE,
 }
 
 /** A round that needs more plans leaves the rest to the next round. */

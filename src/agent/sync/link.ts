@@ -64,6 +64,8 @@ export interface LinkStatus {
     readonly applied: number
     /** Newest revision that the cloud has named; 0: none. */
     readonly newest: number
+    /** Engine that the rules in force were made for; null: no rules. */
+    readonly engine: number | null
   }[]
   readonly sessions: readonly {
     readonly instanceId: string
@@ -197,7 +199,9 @@ class CloudLink implements Link {
       lastSyncAt: memory.lastSyncAt,
       backlog: backlogOf(memory, this.#deps.ledger.lastEntry()),
       unacknowledgedSeq: memory.unacknowledged?.seq ?? null,
-      policies: [...memory.policies].map(([instanceId, { applied, newest }]) => ({ instanceId, applied, newest })),
+      policies: [...memory.policies].map(([instanceId, { applied, newest, engine }]) => {
+        return { instanceId, applied, newest, engine }
+      }),
       sessions: [...memory.sessions].map(
         ([
           instanceId,

@@ -16,6 +16,8 @@ export interface PolicyMemory {
   applied: number
   /** Only higher revisions may come into force. */
   floor: number
+  /** Engine that the revision in force was made for; null: none. */
+  engine: number | null
   /** Newest revision that the cloud has named; 0: none. */
   newest: number
   /** Signer of the revision in force; null: none. */
@@ -153,6 +155,7 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
     memory.policies.set(instanceId, {
       applied: 0,
       floor: 0,
+      engine: null,
       newest: 0,
       signedBy: null,
       document: null,

@@ -14,10 +14,15 @@ interface ExplainFlags extends SocketFlags {
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 
+const CODE_OF_REPLAY = new Map<Explanation['replay']['result'], 'DECISION_DIFFERS' | 'ENGINE_DIFFERS'>([
+  ['different', 'DECISION_DIFFERS'],
+  ['other-engine', 'ENGINE_DIFFERS'],
+])
+
 export function command(io: Io): Command {
   return withSocketFlag(new Command('explain'))
     .description(
-      'Shows why a request was granted or refused: every check with its evidence, replayed with the original rules and inputs. Exit code 65 if the replay gives a different result.',
+      'Shows why a request was granted or refused: every check with its evidence, replayed with the original rules and inputs. Exit code 65 if the replay gives a different result, 69 if another version of the engine decided and nothing is compared.',
     )
     .argument('<correlation-id>', 'correlationId of the response, or header x-tallygate-correlation-id of a refusal')
     .option('--db <path>', 'database of a stopped agent; opened read-only')
@@ -31,10 +36,10 @@ export function command(io: Io): Command {
         throw new CodedError('USAGE', 'Give --db or --socket, not both.')
       const explanation = await explain(await keptBy(correlationId, flags, io))
       writeLines(io.stdout, flags.json === true ? [jsonLine(explanation)] : describe(explanation))
-      if (explanation.replay.result === 'different') {
-        io.exitWith(ERRORS.DECISION_DIFFERS.exit)
-        if (flags.json !== true) io.stderr.write(`tallygate: DECISION_DIFFERS: ${ERRORS.DECISION_DIFFERS.remedy}\n`)
-      }
+      const code = CODE_OF_REPLAY.get(explanation.replay.result)
+      if (code === undefined) return
+      io.exitWith(ERRORS[code].exit)
+      if (flags.json !== true) io.stderr.write(`tallygate: ${code}: ${ERRORS[code].remedy}\n`)
     })
 }
 
@@ -87,7 +92,7 @@ function describe(explanation: Explanation): readonly string[] {
   return [...lines, '', `Replay: ${replay.result}. ${replay.says}`]
 }
 
-function factsOf({ correlationId, kind, clock, instanceId, policyRevision, requester, entry }: Explanation) {
+function factsOf({ correlationId, kind, clock, instanceId, policyRevision, engine, requester, entry }: Explanation) {
   const rows: (readonly string[])[] = [['decision', correlationId]]
   if (kind !== 'decision') rows[0] = [kind, correlationId]
   const at = new Date(clock.now).toISOString()
@@ -96,6 +101,7 @@ function factsOf({ correlationId, kind, clock, instanceId, policyRevision, reque
   rows.push(['at', `${at}${sure}${bound}`])
   if (requester !== null) rows.push(['requester', `${requester.type} ${requester.value}`])
   if (instanceId !== null) rows.push(['rules', `revision ${policyRevision ?? 0} of instance ${instanceId}`])
+  if (engine !== null) rows.push(['engine', String(engine)])
   if (entry !== null) rows.push(['entry', String(entry)])
   return rows
 }

@@ -101,6 +101,16 @@ function lineOf(
   return `${level.toUpperCase()}  ${sentence} [${link}, ${lastEntry} entries, ${backlog} to send, rules ${rules}${problems}]`
 }
 
+function rulesText(
+  { instanceId, applied, newest, engine: madeFor }: AgentStatus['policies'][number],
+  engine: number,
+): string {
+  const engines =
+    madeFor === null || madeFor === engine ? '' : `, made for engine ${madeFor}, decided by engine ${engine}`
+  const news = newest > applied ? `, revision ${newest} is available` : ''
+  return `revision ${applied} of instance ${instanceId}${engines}${news}`
+}
+
 function describe(status: AgentStatus, { sentence }: Asked['health'], now: number): readonly string[] {
   const ago = (instant: number | null): string =>
     instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
@@ -119,10 +129,7 @@ function describe(status: AgentStatus, { sentence }: Asked['health'], now: numbe
     ],
     ...(status.storage === null ? [] : [['storage', written(status.storage)]]),
     ['backup', status.backup === null ? 'no backup recorded' : `${ago(status.backup.at)}, ${status.backup.file}`],
-    ...status.policies.map(({ instanceId, applied, newest }) => [
-      'rules',
-      `revision ${applied} of instance ${instanceId}${newest > applied ? `, revision ${newest} is available` : ''}`,
-    ]),
+    ...status.policies.map((policy) => ['rules', rulesText(policy, status.engine)]),
   ])
   const rows = status.accounts.map((account) => [
     accountInWords(account.account),

@@ -2,6 +2,7 @@
 import { Command } from 'commander'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Finding, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
+import { ENGINE } from '../../core/engine.ts'
 import { CodedError, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import { type LedgerBundle, ledgerBundle } from '../../protocol/local/ledger-bundle.ts'
 import { agentDatabase } from '../local-agent.ts'
@@ -61,7 +62,7 @@ async function* pieces(ledger: LedgerBundle): AsyncIterable<Uint8Array> {
   yield await Promise.resolve(Buffer.from(`${JSON.stringify(ledger)}\n`))
 }
 
-function describe({ findings, checked }: Verification): readonly string[] {
+function describe({ findings, checked, engines }: Verification): readonly string[] {
   const { entries, chained, segments, receipts, accounts } = checked
   const looked = [
     `${counted(entries, 'entry', 'entries')} (${chained} chained)`,
@@ -70,8 +71,14 @@ function describe({ findings, checked }: Verification): readonly string[] {
     counted(accounts, 'account', 'accounts'),
   ].join(', ')
   const line = ({ kind, where, problem }: Finding): string => `! ${where}: ${kind}: ${problem}`
-  if (findings.length === 0) return [`The ledger is intact: checked ${looked}.`]
-  return [`The ledger is not intact: checked ${looked}.`, ...findings.map(line)]
+  const others = engines
+    .filter(({ engine }) => engine !== ENGINE.version)
+    .map(({ engine, entries: decided }) => {
+      const what = counted(decided, 'entry was', 'entries were')
+      return `${what} decided by engine ${engine}, this is engine ${ENGINE.version}: the decisions are not compared.`
+    })
+  if (findings.length === 0) return [`The ledger is intact: checked ${looked}.`, ...others]
+  return [`The ledger is not intact: checked ${looked}.`, ...findings.map(line), ...others]
 }
 
 function counted(count: number, one: string, many: string): string {

@@ -3,6 +3,7 @@
  * not broken, so anything that only the network could tell is a warning. Programs rely on the names: do not change
  * them.
  */
+import { ENGINE, outdatedSide } from '../../core/engine.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { roughly, sizeInWords } from '../../core/accounts/in-words.ts'
@@ -526,6 +527,13 @@ export const CHECKS: readonly Check[] = [
       if (identity === null) return skip(NOT_ENROLLED)
       const missing = identity.instanceIds.filter((id) => !policies.some(({ instanceId }) => instanceId === id))
       if (missing.length > 0) return fail(`no rules for ${missing.join(', ')}`, 'Connect the device to the cloud.')
+      for (const { instanceId, revision, engine, oldestEngine } of policies) {
+        if (engine === null || oldestEngine === null) continue
+        const outdated = outdatedSide(ENGINE, { version: engine, oldest: oldestEngine })
+        if (outdated === null) continue
+        const says = `revision ${revision} of ${instanceId} is for engine ${engine}, this is engine ${ENGINE.version}`
+        return fail(says, ERRORS[`${outdated}_ENGINE_OLD`].remedy)
+      }
       const aged = policies.map(({ instanceId, revision, issuedAt, usableForMs, confirmedAt }) => {
         const until = issuedAt === null || usableForMs === null ? now : Math.max(issuedAt, confirmedAt) + usableForMs
         return { leftMs: until - now, usableForMs: usableForMs ?? 0, says: `revision ${revision} of ${instanceId}` }

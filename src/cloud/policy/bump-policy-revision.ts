@@ -1,6 +1,7 @@
 /**
  * Changes of an instance's rules. The same transaction bumps the policy's revision and writes the change notification.
  */
+import { ENGINE } from '../../core/engine.ts'
 import { TOLERANCE_MS } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { LISTED_BACK_MS, limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'
@@ -43,7 +44,7 @@ export async function lockRules(tx: Transaction, instanceId: string): Promise<Po
 export async function changeSharedRules<T>(tx: Transaction, now: number, change: () => Promise<T>): Promise<T> {
   await tx.policyRevisions.lockAll()
   const result = await change()
-  await tx.policyRevisions.raiseAll(now)
+  await tx.policyRevisions.raiseAll(now, ENGINE.version)
   await tx.outbox.appendPolicies(now)
   return result
 }
@@ -79,6 +80,7 @@ export async function bumpPolicyRevision(
     bumpedAt,
     listedAt: Math.max(before.listedAt, bumpedAt),
     calendarDue: calendarDue(lineItems, limits, bumpedAt),
+    engine: ENGINE.version,
   }
   await tx.policyRevisions.save(raised)
   await tx.outbox.append([{ kind: 'policy', instanceId, revision: raised.revision }], now)
@@ -86,11 +88,12 @@ export async function bumpPolicyRevision(
 }
 
 /**
- * Bumps one instance whose listed periods are half over, or in the future. Returns false when there is none; call again
- * until then.
+ * Bumps one instance whose listed periods are half over or in the future, or whose policy an older engine made. Returns
+ * false when there is none; call again until then.
  */
-export async function carryOnCalendar(tx: Transaction, now: number): Promise<boolean> {
-  const [instanceId] = await tx.policyRevisions.calendarDue(now, now + LISTED_BACK_MS, 1)
+export async function renewDuePolicy(tx: Transaction, now: number): Promise<boolean> {
+  const terms = { now, raisedAfter: now + LISTED_BACK_MS, engine: ENGINE.version }
+  const [instanceId] = await tx.policyRevisions.due(terms, 1)
   if (instanceId === undefined) return false
   const revision = await lockRules(tx, instanceId)
   if (needsNewRevision(revision, now)) await bumpPolicyRevision(tx, revision, now)
@@ -99,10 +102,16 @@ export async function carryOnCalendar(tx: Transaction, now: number): Promise<boo
 
 /**
  * Whether a policy's calendars are due, or were listed by a clock that was ahead: then calendars and rate tables may
- * not reach back to the present.
+ * not reach back to the present. Also after an upgrade: a revision means the same rules everywhere, and another engine
+ * may make other rules of the same records.
  */
-export function needsNewRevision(revision: Pick<PolicyRevision, 'calendarDue' | 'bumpedAt'>, now: number): boolean {
-  return (revision.calendarDue !== null && revision.calendarDue <= now) || isAhead(revision, now)
+export function needsNewRevision(
+  revision: Pick<PolicyRevision, 'calendarDue' | 'bumpedAt' | 'engine'>,
+  now: number,
+): boolean {
+  const isCalendarDue = revision.calendarDue !== null && revision.calendarDue <= now
+  // An older one of several nodes keeps a newer engine's revision: they would bump in turns.
+  return isCalendarDue || isAhead(revision, now) || revision.engine < ENGINE.version
 }
 
 function isAhead({ bumpedAt }: Pick<PolicyRevision, 'bumpedAt'>, now: number): boolean {

@@ -16,6 +16,7 @@ export interface LoadedPolicy {
   /** When its calendars must be extended; null: never. */
   readonly calendarDue: number | null
   readonly bumpedAt: number
+  readonly engine: number
   readonly accountId: string
   readonly policy: Policy
   readonly compiled: CompiledPolicy
@@ -108,6 +109,7 @@ export class Policies {
       revision: revision.revision,
       calendarDue: revision.calendarDue,
       bumpedAt: revision.bumpedAt,
+      engine: revision.engine,
       accountId: instance.accountId,
       policy,
       compiled: compilePolicy(policy),

@@ -1,4 +1,6 @@
 /** The signed policy document for devices: signed once per revision, then stored. */
+import { ENGINE, type Engine } from '../../core/engine.ts'
+import { requireEnginesFit } from '../../protocol/edge/engines.ts'
 import { policyToWire } from '../../protocol/edge/policy-document.ts'
 import { signDocument } from '../../protocol/signing.ts'
 import { chargeIntervalMs } from '../service-api/change-configuration.ts'
@@ -13,6 +15,8 @@ export interface PolicyDocuments {
   readonly policies: Pick<Policies, 'at'>
   readonly now: () => number
   readonly terms: Pick<EdgeTerms, 'policyUsableMs' | 'grantHorizonMs' | 'sessionIntervalMs'>
+  /** Absent: the engine of this software. */
+  readonly engine?: Engine
 }
 
 export interface SignedPolicy {
@@ -24,12 +28,16 @@ export interface SignedPolicy {
 /**
  * The newest policy; undefined for an instance without one.
  * @param known the caller's revision: the result is null if it is the newest
+ * @param agent the caller's engine
+ * @throws CodedError AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD
  */
 export async function signedPolicy(
-  { store, keys, policies, now, terms }: PolicyDocuments,
+  { store, keys, policies, now, terms, engine = ENGINE }: PolicyDocuments,
   instanceId: string,
   known: number | null,
+  agent: Engine,
 ): Promise<SignedPolicy | null | undefined> {
+  requireEnginesFit(agent, engine)
   const found = await store.read(async (reader) => {
     const newest = await reader.policyRevisions.get(instanceId)
     if (newest === undefined) return undefined
@@ -43,13 +51,14 @@ export async function signedPolicy(
   if (found === undefined) return undefined
   if (found.document !== null) return { revision: found.revision, document: found.document }
   if (found.policy === null) return null
-  const wire = policyToWire(found.policy, {
+  const issue = {
     issuedAt: now(),
     usableForMs: terms.policyUsableMs,
     grantHorizonMs: terms.grantHorizonMs,
     sessionIntervalMs: found.sessionIntervalMs,
     trustedKeys: keys.trusted.map(({ jwk }) => jwk),
-  })
+  }
+  const wire = policyToWire(found.policy, issue, engine)
   const signed = await signDocument('policy', JSON.stringify(wire), keys.signer)
   const { revision } = found
   // Another node may have signed this revision: all devices get the first document.

@@ -1,4 +1,5 @@
 /** The first instance of a customer account becomes its default instance. */
+import { ENGINE } from '../../core/engine.ts'
 import type { Instance } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 
@@ -17,6 +18,7 @@ export async function createInstance(
       bumpedAt: now,
       listedAt: now,
       calendarDue: null,
+      engine: ENGINE.version,
     })
     await tx.outbox.append([{ kind: 'policy', instanceId: order.id, revision: 1 }], now)
     return instance

@@ -173,6 +173,8 @@ export interface PolicyRevision {
   readonly listedAt: number
   /** When the calendars must be extended by a bump; null: never. */
   readonly calendarDue: number | null
+  /** Version of the cloud's engine at the last bump. */
+  readonly engine: number
 }
 
 /** A request to look at something; carries no content. */

@@ -3,9 +3,11 @@
  * fields are refused, so that a device never applies half of a rule.
  */
 import { z } from 'zod'
+import { ENGINE, type Engine } from '../../core/engine.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { Condition, NamedCondition, Policy, RatedItem } from '../../core/rules/policy.ts'
 import { publicJwk } from '../signing.ts'
+import { engineVersion } from './engines.ts'
 import { decimalText, formulaText, instant, microText, plainText, uuid } from '../wire.ts'
 
 /**
@@ -67,6 +69,9 @@ export const policyDocument = z.strictObject({
   format: z.literal(1),
   instanceId: uuid,
   revision: z.int().min(1),
+  /** Engine of the cloud that made this document, and the oldest agent engine that can use it. */
+  engine: engineVersion,
+  oldestEngine: engineVersion,
   issuedAt: instant,
   /** How long the device can use this document without contact to the cloud, ms from `issuedAt`. */
   usableForMs: z.int().min(0),
@@ -114,11 +119,14 @@ export function policyToWire(
   policy: Policy,
   terms: Pick<PolicyDocument, 'issuedAt' | 'usableForMs' | 'grantHorizonMs' | 'trustedKeys'> &
     Partial<Pick<PolicyDocument, 'sessionIntervalMs'>>,
+  engine: Engine = ENGINE,
 ): PolicyDocumentWire {
   return {
     format: 1,
     instanceId: policy.instanceId,
     revision: policy.revision,
+    engine: engine.version,
+    oldestEngine: engine.oldest,
     issuedAt: terms.issuedAt,
     usableForMs: terms.usableForMs,
     grantHorizonMs: terms.grantHorizonMs,

@@ -9,6 +9,7 @@ import { hashText } from '../signing.ts'
 import { instant, microText, plainText, uuid } from '../wire.ts'
 import { deviceSuspension } from './device-suspension.ts'
 import { thumbprintText } from './device-key.ts'
+import { engineVersion } from './engines.ts'
 import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionCommand, sessionSnapshot } from './sessions.ts'
 
 export const accountId = z.string().min(1).max(ACCOUNT_ID_MAX)
@@ -161,6 +162,8 @@ export const entryBody = z.strictObject({
   latest: instant.nullable(),
   instanceId: uuid,
   policyRevision: z.int().min(1),
+  /** Engine that decided; the cloud bills the recorded amounts whichever it is. */
+  engine: engineVersion,
   correlationId: uuid,
   /** Session and event; absent for a one-off request. */
   session: z.strictObject({ id: uuid, event: z.enum(SESSION_EVENTS) }).optional(),

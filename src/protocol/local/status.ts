@@ -24,6 +24,8 @@ export const AGENT_STATUS_PATH = '/tallygate/v1/status'
 
 export const agentStatus = z.strictObject({
   version: z.string(),
+  /** Version of the engine that decides. */
+  engine: z.int().min(1),
   startedAt: instant,
   /** Null: not enrolled yet. */
   deviceId: uuid.nullable(),
@@ -48,8 +50,15 @@ export const agentStatus = z.strictObject({
   lastEntry: z.int().min(0),
   backlog: z.int().min(0),
   unacknowledgedSeq: z.int().min(1).nullable(),
-  /** Per instance: revision in force (0: none), and the newest known. */
-  policies: z.array(z.strictObject({ instanceId: uuid, applied: z.int().min(0), newest: z.int().min(0) })),
+  /** Per instance: revision in force (0: none) with the engine that it was made for, and the newest known. */
+  policies: z.array(
+    z.strictObject({
+      instanceId: uuid,
+      applied: z.int().min(0),
+      newest: z.int().min(0),
+      engine: z.int().min(1).nullable(),
+    }),
+  ),
   /** The agent's own sessions in the cloud. `KEPT`: from before a restart, not checked yet. */
   sessions: z.array(
     z.strictObject({

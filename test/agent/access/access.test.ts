@@ -91,6 +91,7 @@ class Device {
       idempotencyCache: new IdempotencyCache([], 10),
       keepsInputs: true,
       newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
+      engine: 1,
     })
   }
 
@@ -166,6 +167,7 @@ describe('an access request', () => {
       latest: reading.latest,
       instanceId: INSTANCE,
       policyRevision: 1,
+      engine: 1,
       correlationId: answer.correlationId,
       requester: { type: 'user', value: 'ada' },
       items: [

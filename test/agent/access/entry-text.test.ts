@@ -43,6 +43,7 @@ const account = fc.oneof(
     .tuple(uuid, text, fc.record({ type: text, value: text }))
     .map(([instance, id, requester]) => limitAccount(instance, id, requester, 0)),
 )
+const version = fc.integer({ min: 1, max: 1_000_000 })
 const instant = fc.nat(253_402_300_799_999)
 
 function textOf(variables: Variables): Record<string, string> {
@@ -61,6 +62,7 @@ function asObject({ n, reading, request, decision, metaData, ...entry }: AccessE
     latest: reading.latest,
     instanceId: entry.instanceId,
     policyRevision: entry.policyRevision,
+    engine: entry.engine,
     correlationId: entry.correlationId,
     requester: { type: request.requester.type, value: request.requester.value },
     items: request.items.map((asked, index) => {
@@ -95,7 +97,7 @@ it('the text of an entry is the JSON of what the edge protocol calls an entry, w
       fc.array(fc.record({ account, amount }), { maxLength: 4 }),
       fc.record({ type: text, value: text, dictionary: fc.constant({}) }),
       fc.record({ now: instant, earliest: instant, latest: fc.option(instant) }),
-      fc.record({ n: fc.integer({ min: 1 }), policyRevision: fc.integer({ min: 1 }), correlationId: uuid }),
+      fc.record({ n: fc.integer({ min: 1 }), policyRevision: version, engine: version, correlationId: uuid }),
       (items, postings, requester, reading, more) => {
         const entry: AccessEntry = {
           ...more,
@@ -121,6 +123,7 @@ it('an entry of an ordinary request is taken by the protocol', () => {
     reading: { now: 3, earliest: 2, latest: null },
     instanceId: INSTANCE,
     policyRevision: 7,
+    engine: 3,
     correlationId: INSTANCE,
     request: {
       requester: { type: 'user', value: 'Zoë "Z" \\', dictionary: {} },

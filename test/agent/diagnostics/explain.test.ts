@@ -67,7 +67,7 @@ async function made(key: CloudKey, { policy: raw, request, clock, balances, mode
   const seen = new BalancesSeen(availableOf(held))
   const decision = decide(compilePolicy(policy).at(clock), request, seen.of, mode)
   const entry = {
-    ...{ n: 7, reading: clock, instanceId: INSTANCE, policyRevision: 1, correlationId: CORRELATION_ID },
+    ...{ n: 7, reading: clock, instanceId: INSTANCE, policyRevision: 1, engine: 1, correlationId: CORRELATION_ID },
     ...{ request, metaData: request.items.map((_, index) => (index === 0 ? { job: [1, 'x'] } : undefined)), decision },
     ...(mode === 'ALL_OR_NOTHING' ? { session: { id: uuidOf('s'), event: 'GRANTED' as const } } : {}),
   }
@@ -142,6 +142,27 @@ describe('a decision that is explained', () => {
       says: expect.stringContaining('not among the pinned ones') as string,
     })
     await expect(explain({ ...kept, body: '{' })).rejects.toMatchObject({ code: 'DATABASE_CORRUPT' })
+  })
+
+  it('of another engine version is shown as recorded and not compared, even if it could not be reproduced', async () => {
+    const key = await makeCloudKey()
+    const [sample] = fc.sample(scenario(1), { numRuns: 1, seed: 1 })
+    const { kept } = await made(key, sample!)
+    const changed = { ...kept, body: kept.body.replace('"engine":1', '"engine":3'), inputs: '1;0P;' }
+    for (const each of [changed, { ...changed, inputs: null, rules: null }]) {
+      expect(await explain(each, 4)).toMatchObject({
+        engine: 3,
+        answer: null,
+        accounts: [],
+        replay: {
+          result: 'other-engine',
+          says: 'Decided by engine 3, this is engine 4: the decision is not compared.',
+        },
+      })
+    }
+    expect((await explain(kept, 4)).items.map(({ outcome }) => outcome)).toEqual(
+      (await explain(kept)).items.map(({ outcome }) => outcome),
+    )
   })
 
   it('takes a few bytes beside its entry', async () => {

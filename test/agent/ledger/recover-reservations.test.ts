@@ -41,6 +41,7 @@ async function recover(changes: Partial<Snapshot>, left?: LeftLog): Promise<Reco
     reading: () => READING,
     stamp: () => STAMP,
     newId: () => 'id',
+    engine: 1,
     log: { warn: (fields: unknown) => void warned.push(fields) },
   }
   const changed = await recoverReservations(parts, snapshotWith({ epoch: 1, ...changes }))

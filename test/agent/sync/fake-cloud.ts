@@ -4,10 +4,13 @@ import { generateKeyPairSync } from 'node:crypto'
 import { compactVerify, importJWK, jwtVerify, SignJWT, decodeJwt } from 'jose'
 import type { z } from 'zod'
 import type { HttpAnswer, HttpExchange, HttpRequest } from '../../../src/agent/platform/http/exchange.ts'
+import { ENGINE } from '../../../src/core/engine.ts'
 import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
 import { sizeGrants } from '../../../src/core/accounts/fair-share.ts'
 import { type attachAnswer, attachRequest } from '../../../src/protocol/edge/attach.ts'
 import { enrollmentRequest } from '../../../src/protocol/edge/enrollment.ts'
+import { requireEnginesFit } from '../../../src/protocol/edge/engines.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { policyDocument, type PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
 import {
   entryBody,
@@ -102,6 +105,7 @@ export class FakeCloud {
   /** Every entry that was taken, once, by its hash. */
   readonly billed = new Map<string, BilledEntry>()
   readonly policies = new Map<string, { revision: number; document: string }>()
+  engine = ENGINE
   readonly sessions: Session[] = []
   /** Given with the next merged segments. */
   directives: ('release' | 'sync')[] = []
@@ -429,7 +433,15 @@ export class FakeCloud {
     return held
   }
 
-  #policy({ headers }: HttpRequest, instanceId: string): HttpAnswer {
+  #policy({ url, headers }: HttpRequest, instanceId: string): HttpAnswer {
+    const { searchParams: query } = new URL(url)
+    const agent = { version: Number(query.get('engine')), oldest: Number(query.get('oldestEngine')) }
+    try {
+      requireEnginesFit(agent, this.engine)
+    } catch (error) {
+      if (!(error instanceof CodedError)) throw error
+      return refusal(error.httpStatus, error.code, error.message)
+    }
     const policy = this.policies.get(instanceId)
     if (policy === undefined) return refusal(404, 'NOT_FOUND', 'There is no policy.')
     if (headers['if-none-match'] === `"${policy.revision}"`) return { status: 304, headers: {}, body: '' }

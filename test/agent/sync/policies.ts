@@ -10,6 +10,8 @@ export function policyWith(revision: number, changes: Partial<Unsigned> = {}): U
     format: 1,
     instanceId: INSTANCE,
     revision,
+    engine: 1,
+    oldestEngine: 1,
     issuedAt: BEGIN,
     usableForMs: 365 * 86_400_000,
     grantHorizonMs: 86_400_000,

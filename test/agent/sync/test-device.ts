@@ -1,5 +1,6 @@
 // A whole device but for its socket and its disk: the real ledger, clock, tokens, HTTP calls and link, over a faulty network
 // to the fake cloud, in time that the test moves. It can lose its process at any commit and start again from its disk.
+import { ENGINE } from '../../../src/core/engine.ts'
 import { generateKeyPairSync } from 'node:crypto'
 import { importJWK } from 'jose'
 import type { HttpExchange } from '../../../src/agent/platform/http/exchange.ts'
@@ -52,6 +53,8 @@ export class TestDevice {
   disk = new Disk()
   journal: MemoryJournal
   token: string | null = null
+  /** Of the process that starts next. */
+  engine = ENGINE
   fatal: unknown[] = []
   /** What the link has written to its log. */
   readonly logged: { readonly fields: Record<string, unknown>; readonly message: string }[] = []
@@ -156,7 +159,7 @@ export class TestDevice {
         info: (fields, message) => void this.logged.push({ fields, message }),
         warn: (fields, message) => void this.logged.push({ fields, message }),
       },
-      options: { ...LINK_DEFAULTS, software: 'tallygate test', ...this.#how.options },
+      options: { ...LINK_DEFAULTS, engine: this.engine, software: 'tallygate test', ...this.#how.options },
       onFatal,
     })
     await this.link.start()
@@ -261,6 +264,7 @@ export class TestDevice {
       latest: reading.latest,
       instanceId,
       policyRevision: 1,
+      engine: 1,
       correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b',
       requester: { type: 'user', value: 'lisa' },
       items: [

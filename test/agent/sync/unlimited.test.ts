@@ -31,7 +31,7 @@ it('newer rules limit an account before the cloud has said a word about it, and 
   const { exchange } = device.network
   const through = device.network.intercept ?? exchange
   device.network.intercept = async (asked) => {
-    if (asked.url.endsWith('/policy')) await site.change({ quantity: 1_000 })
+    if (new URL(asked.url).pathname.endsWith('/policy')) await site.change({ quantity: 1_000 })
     return through(asked)
   }
   await device.sync()

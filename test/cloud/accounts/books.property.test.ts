@@ -14,7 +14,7 @@ import { commandSession } from '../../../src/cloud/sessions/command-session.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
 import { used } from '../../../src/cloud/accounts/pool.ts'
-import { carryOnCalendar } from '../../../src/cloud/policy/bump-policy-revision.ts'
+import { renewDuePolicy } from '../../../src/cloud/policy/bump-policy-revision.ts'
 import type { UsageRecord } from '../../../src/cloud/storage/records.ts'
 import { AccessBatcher } from '../../../src/cloud/service-api/request-access.ts'
 import {
@@ -275,7 +275,7 @@ class Books {
   async #sweep(): Promise<void> {
     const at = this.#now
     while (await sweepNextSession(this.#deps, at)) continue
-    while (await this.#store.transaction((tx) => carryOnCalendar(tx, at))) continue
+    while (await this.#store.transaction((tx) => renewDuePolicy(tx, at))) continue
   }
 }
 

@@ -1,4 +1,6 @@
 // A device of the tests that reaches the twin over HTTP, with tokens of its own.
+import { ENGINE, type Engine } from '../../../src/core/engine.ts'
+import { engineQuery } from '../../../src/protocol/edge/engines.ts'
 import { randomUUID } from 'node:crypto'
 import { SignJWT, importJWK } from 'jose'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
@@ -102,8 +104,12 @@ export class EdgeClient {
     return { answer, time: said.time }
   }
 
-  async policy(headers: Record<string, string> = {}, instanceId = this.instanceId): Promise<Response> {
-    return fetch(`${this.twin.cloud.address}${EDGE}/instances/${instanceId}/policy`, {
+  async policy(
+    headers: Record<string, string> = {},
+    instanceId = this.instanceId,
+    agent: Engine = ENGINE,
+  ): Promise<Response> {
+    return fetch(`${this.twin.cloud.address}${EDGE}/instances/${instanceId}/policy?${engineQuery(agent)}`, {
       headers: { authorization: `Bearer ${await this.token()}`, ...headers },
     })
   }

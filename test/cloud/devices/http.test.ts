@@ -1,3 +1,4 @@
+import { ENGINE, type Engine } from '../../../src/core/engine.ts'
 import { SYNC_BODY_BYTES_MAX, signedAnswer } from '../../../src/protocol/edge/sync.ts'
 import { randomUUID } from 'node:crypto'
 import { stat } from 'node:fs/promises'
@@ -245,13 +246,28 @@ describe('the policy', () => {
     }
   })
 
+  it('is refused with the side to upgrade when agent and cloud have engines that do not fit', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const { version, oldest } = ENGINE
+    const asked = async (agent: Engine) => {
+      const response = await client.policy({}, instanceId, agent)
+      return codeOf({ status: response.status, body: response.status === 200 ? {} : await response.json() })
+    }
+    expect(await asked({ version: oldest - 1, oldest: 0 })).toEqual([409, 'AGENT_ENGINE_OLD'])
+    expect(await asked({ version: version + 2, oldest: version + 1 })).toEqual([409, 'CLOUD_ENGINE_OLD'])
+    expect(await asked({ version: version + 2, oldest: version })).toEqual([200, undefined])
+    const headers = { authorization: `Bearer ${await client.token()}` }
+    const unstated = await fetch(`${twin.cloud.address}${EDGE}/instances/${instanceId}/policy`, { headers })
+    expect(unstated.status).toBe(400)
+  })
+
   it('is shown to devices of the instance only', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     const other = await twin.instance('other customer')
     expect((await client.policy({}, other)).status).toBe(403)
     expect((await client.policy({}, randomUUID())).status).toBe(403)
     expect((await client.policy({}, 'x')).status).toBe(400)
-    const administrator = await twin.call('GET', `${EDGE}/instances/${instanceId}/policy`)
+    const administrator = await twin.call('GET', `${EDGE}/instances/${instanceId}/policy?engine=1&oldestEngine=1`)
     expect(codeOf(administrator)).toEqual([403, 'ACCESS_KIND_WRONG'])
   })
 })

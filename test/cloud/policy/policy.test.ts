@@ -16,7 +16,7 @@ import { createInstance } from '../../../src/cloud/service-api/create-instance.t
 import { deleteLineItem } from '../../../src/cloud/service-api/delete-line-item.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
-import { type RuleDeps, carryOnCalendar } from '../../../src/cloud/policy/bump-policy-revision.ts'
+import { type RuleDeps, renewDuePolicy } from '../../../src/cloud/policy/bump-policy-revision.ts'
 import { removeConsumptionLimit, setConsumptionLimit } from '../../../src/cloud/service-api/set-consumption-limit.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import type { LineItemBody } from '../../../src/protocol/service/line-items.ts'
@@ -225,9 +225,9 @@ describe('the policy of an instance', () => {
     await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
     await mapLineItem(store, TWO, lineItem({}, { resetFrequency: 'YEARLY' }), NOW)
     const later = NOW + 32 * DAY
-    expect(await store.transaction((tx) => carryOnCalendar(tx, NOW + 20 * DAY))).toBe(false)
-    expect(await store.transaction((tx) => carryOnCalendar(tx, later))).toBe(true)
-    expect(await store.transaction((tx) => carryOnCalendar(tx, later))).toBe(false)
+    expect(await store.transaction((tx) => renewDuePolicy(tx, NOW + 20 * DAY))).toBe(false)
+    expect(await store.transaction((tx) => renewDuePolicy(tx, later))).toBe(true)
+    expect(await store.transaction((tx) => renewDuePolicy(tx, later))).toBe(false)
     expect([await revisionOf(ONE), await revisionOf(TWO)]).toEqual([3, 2])
     const { policy } = await load(ONE, later)
     expect(policy.lineItems[0]?.periods.at(-1)?.until).toBeGreaterThan(later + 30 * DAY)

@@ -270,7 +270,14 @@ describe('on PostgreSQL', () => {
       const making = nodes[0].transaction(async (tx) => {
         const instance = { id: 'new', shortName: 's', accountId: 'customer', defaultInstance: false }
         await tx.instances.insert({ ...instance, created: 1, modified: 1 })
-        await tx.policyRevisions.insert({ instanceId: 'new', revision: 1, bumpedAt: 1, listedAt: 1, calendarDue: null })
+        await tx.policyRevisions.insert({
+          instanceId: 'new',
+          revision: 1,
+          bumpedAt: 1,
+          listedAt: 1,
+          calendarDue: null,
+          engine: 1,
+        })
         await answered(tx)
         made.resolve(undefined)
         await gate.promise

@@ -113,6 +113,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
           bumpedAt: 5,
           listedAt: 5,
           calendarDue: null,
+          engine: 2,
         })
       })
     })
@@ -529,7 +530,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
 
     describe('policy revisions', () => {
       it('are held, locked and saved', async () => {
-        const raised = { instanceId: INSTANCE, revision: 2, bumpedAt: 8, listedAt: 9, calendarDue: 100 }
+        const raised = { instanceId: INSTANCE, revision: 2, bumpedAt: 8, listedAt: 9, calendarDue: 100, engine: 4 }
         await store.transaction(async (tx) => {
           expect(await tx.policyRevisions.hold(INSTANCE)).toMatchObject({ revision: 1 })
           expect(await tx.policyRevisions.lock(INSTANCE)).toMatchObject({ revision: 1 })
@@ -538,10 +539,13 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
         await store.read(async (reader) => {
           expect(await reader.policyRevisions.get(INSTANCE)).toEqual(raised)
-          expect(await reader.policyRevisions.calendarDue(99, 99, 10)).toEqual([])
-          expect(await reader.policyRevisions.calendarDue(100, 99, 10)).toEqual([INSTANCE])
-          expect(await reader.policyRevisions.calendarDue(1, 7, 10)).toEqual([INSTANCE])
-          expect(await reader.policyRevisions.calendarDue(1, 8, 10)).toEqual([])
+          const due = (now: number, raisedAfter: number, engine: number) =>
+            reader.policyRevisions.due({ now, raisedAfter, engine }, 10)
+          expect(await due(99, 99, 4)).toEqual([])
+          expect(await due(100, 99, 4)).toEqual([INSTANCE])
+          expect(await due(1, 7, 4)).toEqual([INSTANCE])
+          expect(await due(1, 8, 4)).toEqual([])
+          expect(await due(1, 8, 5)).toEqual([INSTANCE])
         })
       })
 
@@ -571,8 +575,8 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         let heard = 0
         store.onOutbox(() => (heard += 1))
         const others = [
-          { instanceId: 'a', revision: 7, bumpedAt: 10, listedAt: 60, calendarDue: 100 },
-          { instanceId: 'b', revision: 1, bumpedAt: 90, listedAt: 90, calendarDue: null },
+          { instanceId: 'a', revision: 7, bumpedAt: 10, listedAt: 60, calendarDue: 100, engine: 2 },
+          { instanceId: 'b', revision: 1, bumpedAt: 90, listedAt: 90, calendarDue: null, engine: 3 },
         ]
         await store.transaction(async (tx) => {
           for (const each of others) {
@@ -582,13 +586,13 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
         await store.transaction(async (tx) => {
           await tx.policyRevisions.lockAll()
-          await tx.policyRevisions.raiseAll(50)
+          await tx.policyRevisions.raiseAll(50, 3)
           await tx.outbox.appendPolicies(50)
         })
         const get = (id: string) => store.read((reader) => reader.policyRevisions.get(id))
-        expect(await get(INSTANCE)).toMatchObject({ revision: 2, bumpedAt: 50, calendarDue: null })
-        expect(await get('a')).toMatchObject({ revision: 8, bumpedAt: 50, calendarDue: 100 })
-        expect(await get('b')).toMatchObject({ revision: 2, bumpedAt: 90, calendarDue: null })
+        expect(await get(INSTANCE)).toMatchObject({ revision: 2, bumpedAt: 50, calendarDue: null, engine: 3 })
+        expect(await get('a')).toMatchObject({ revision: 8, bumpedAt: 50, calendarDue: 100, engine: 3 })
+        expect(await get('b')).toMatchObject({ revision: 2, bumpedAt: 90, calendarDue: null, engine: 3 })
         const messages = await store.transaction((tx) => tx.outbox.claim(9, 60, 70))
         expect(messages.map(({ notification }) => notification)).toEqual([
           { kind: 'policy', instanceId: INSTANCE, revision: 2 },

@@ -1,6 +1,9 @@
 // What the twin does with segments, for every store.
 import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { ENGINE } from '../../../src/core/engine.ts'
+import { renewDuePolicy } from '../../../src/cloud/policy/bump-policy-revision.ts'
+import { signedPolicy } from '../../../src/cloud/policy/policy-document.ts'
 import { changeConfiguration } from '../../../src/cloud/service-api/change-configuration.ts'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import type { Action } from '../../../src/core/rules/policy.ts'
@@ -40,6 +43,61 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       return twin.sync(device.id, (await device.sealAs(payload)).document)
     }
 
+    describe('the engine of the cloud', () => {
+      const olderEngine = async (): Promise<void> =>
+        twin.store.transaction(async (tx) => {
+          const revision = await tx.policyRevisions.lock(INSTANCE)
+          await tx.policyRevisions.save({ ...revision!, engine: ENGINE.version - 1 })
+        })
+      const revision = () => twin.store.read((reader) => reader.policyRevisions.get(INSTANCE))
+
+      it('issues all rules again after an upgrade, once, and names the new revision to devices', async () => {
+        const device = await TestDevice.join(twin)
+        const before = (await revision())!.revision
+        await olderEngine()
+        for (let times = 0; times < 2; times += 1) {
+          expect(await device.sync()).toMatchObject({
+            outcome: 'MERGED',
+            policies: [{ instanceId: INSTANCE, revision: before + 1 }],
+          })
+        }
+        expect(await revision()).toMatchObject({ revision: before + 1, engine: ENGINE.version })
+        await olderEngine()
+        const renew = () => twin.store.transaction((tx) => renewDuePolicy(tx, twin.now()))
+        expect([await renew(), await renew()]).toEqual([true, false])
+        expect(await revision()).toMatchObject({ revision: before + 2, engine: ENGINE.version })
+      })
+
+      it('leaves the rules of a node with a newer engine as they are', async () => {
+        const device = await TestDevice.join(twin)
+        const known = (await revision())!
+        await twin.store.transaction((tx) => tx.policyRevisions.save({ ...known, engine: ENGINE.version + 1 }))
+        await device.sync()
+        expect(await revision()).toMatchObject({ revision: known.revision, engine: ENGINE.version + 1 })
+      })
+
+      it('stands in the rules, and rules are refused to an agent when one side is too old for the other', async () => {
+        const { store, keys, policies, terms, now } = twin
+        const cloud = { store, keys, policies, terms, now, engine: { version: 4, oldest: 3 } }
+        const policy = (version: number, oldest: number, known: number | null = null) =>
+          signedPolicy(cloud, INSTANCE, known, { version, oldest })
+        const issued = await policy(3, 1)
+        const text = await openDocument('policy', issued!.document, twin.keys.trusted[0].publicKey)
+        expect(JSON.parse(text ?? '')).toMatchObject({ engine: 4, oldestEngine: 3 })
+        expect(await policy(6, 4, issued!.revision)).toBeNull()
+        for (const known of [null, issued!.revision]) {
+          await expect(policy(2, 1, known)).rejects.toMatchObject({
+            code: 'AGENT_ENGINE_OLD',
+            details: { agent: 2, cloud: 4, needed: 3 },
+          })
+          await expect(policy(6, 5, known)).rejects.toMatchObject({
+            code: 'CLOUD_ENGINE_OLD',
+            details: { agent: 6, cloud: 4, needed: 5 },
+          })
+        }
+      })
+    })
+
     describe('a merged segment', () => {
       it('earns a grant, and what is spent of it is billed line by line', async () => {
         const device = await TestDevice.join(twin)
@@ -74,6 +132,19 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await device.sync()
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 20n })
         expect((await usage())[0]).toMatchObject({ status: 'REFUNDED', tokens: -10n, used: 20n })
+      })
+
+      it('is billed as recorded, whichever engine versions decided in the epoch', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 100n)])
+        for (const engine of [1, 7, 2]) {
+          device.engine = engine
+          device.charge(charge(10n))
+        }
+        expect(await device.sync()).toMatchObject({ outcome: 'MERGED' })
+        expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 30n })
+        expect((await usage()).map(({ status, tokens }) => [status, tokens])).toEqual(Array(3).fill(['GRANTED', 10n]))
+        expect(await evidence(device)).toEqual([])
       })
 
       it('gets the bytes of the first answer when it comes again', async () => {

@@ -101,6 +101,8 @@ export interface TwinSide {
 }
 
 export class TestDevice {
+  /** Engine that decides the next entries. */
+  engine = 1
   readonly id: string
   readonly keys: DeviceKeys
   readonly twin: TwinSide
@@ -220,6 +222,7 @@ export class TestDevice {
       latest: null,
       instanceId: this.instanceId,
       policyRevision: 1,
+      engine: this.engine,
       correlationId: randomUUID(),
       requester: { type: 'user', value: 'LisaBarry' },
       ...part,

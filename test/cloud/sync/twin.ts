@@ -117,6 +117,7 @@ export class Twin implements AsyncDisposable {
         bumpedAt: START,
         listedAt: START,
         calendarDue: null,
+        engine: 1,
       })
     })
   }

@@ -20,6 +20,7 @@ function entry(n: number, kind: 'access' | 'refund', event: Event | null, outcom
     latest: 1_000 + n,
     instanceId: INSTANCE,
     policyRevision: 1,
+    engine: 1,
     correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b',
     requester: { type: 'user', value: 'lisa' },
     items: [{ item: 'Print', version: '', count: '1', outcome, total: String(charged), parts }],

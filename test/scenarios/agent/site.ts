@@ -6,6 +6,7 @@ import { expect, onTestFinished } from 'vitest'
 import { HttpClient } from '../../../src/client/http.ts'
 import { type Agent, composeAgent } from '../../../src/agent/compose.ts'
 import { agentOptions, type AgentSettings } from '../../../src/agent/settings.ts'
+import { ENGINE } from '../../../src/core/engine.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../../src/protocol/local/status.ts'
@@ -25,6 +26,8 @@ export class Site {
   isOnline = true
   /** Lines of the agents that were started. */
   readonly log: string[] = []
+  /** Of the agents that start next. */
+  engine = ENGINE
 
   /** @param cap of the pool, micro-tokens */
   static async make(cap = 1_000_000_000n): Promise<Site> {
@@ -67,6 +70,7 @@ export class Site {
     const agent = await composeAgent(this.settings(flags), {
       log: pino({ level: 'info' }, { write: (line) => void this.log.push(line) }),
       push: null,
+      engine: this.engine,
       exchange: async (request) => {
         if (!this.isOnline) throw new CodedError('CLOUD_UNREACHABLE', 'the line is cut')
         return this.cloud.exchange(request)

@@ -30,6 +30,8 @@ export interface InspectedDatabase {
     /** From the signed document, unverified; null if unreadable. */
     readonly issuedAt: number | null
     readonly usableForMs: number | null
+    readonly engine: number | null
+    readonly oldestEngine: number | null
   }[]
   readonly salvages: readonly SalvageRecord[]
 }
@@ -121,10 +123,16 @@ function policiesOf(database: Database.Database): InspectedDatabase['policies'] 
   return rows.map(({ document, ...row }) => {
     try {
       const text = unverifiedText(document) ?? ''
-      const { issuedAt, usableForMs } = JSON.parse(text) as { issuedAt?: unknown; usableForMs?: unknown }
-      return { ...row, issuedAt: numberOf(issuedAt), usableForMs: numberOf(usableForMs) }
+      const { issuedAt, usableForMs, engine, oldestEngine } = JSON.parse(text) as Readonly<Record<string, unknown>>
+      return {
+        ...row,
+        issuedAt: numberOf(issuedAt),
+        usableForMs: numberOf(usableForMs),
+        engine: numberOf(engine),
+        oldestEngine: numberOf(oldestEngine),
+      }
     } catch {
-      return { ...row, issuedAt: null, usableForMs: null }
+      return { ...row, issuedAt: null, usableForMs: null, engine: null, oldestEngine: null }
     }
   })
 }

@@ -2,6 +2,7 @@
 import { z } from 'zod'
 import { attachRequest } from '../../../protocol/edge/attach.ts'
 import { keyChangeRequest, keyLinksRequest } from '../../../protocol/edge/device-key.ts'
+import { ENGINE_MAX } from '../../../protocol/edge/engines.ts'
 import { POLICY_MEDIA_TYPE, policyTag } from '../../../protocol/edge/policy-document.ts'
 import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { SYNC_BODY_BYTES_MAX, signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
@@ -14,6 +15,7 @@ import type { Device } from '../../storage/device-records.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Attach, attach } from '../../sync/attach.ts'
 import { type WatchedSync, sync } from '../../sync/sync.ts'
+import { wholeNumber } from './devices.ts'
 import { type Answer, type Operation, edgeOperation, inDevice, inInstance } from '../operation.ts'
 
 export type OwnDevice = Attach &
@@ -21,6 +23,8 @@ export type OwnDevice = Attach &
   PolicyDocuments &
   ChangeDeviceKey & { readonly store: Store; readonly keys: KeyRing }
 
+/** Not strict: a later agent may state more. */
+const enginesQuery = z.object({ engine: wholeNumber(ENGINE_MAX), oldestEngine: wholeNumber(ENGINE_MAX) })
 const compactJws = z.string().regex(/^[\w-]+\.[\w-]+\.[\w-]+$/)
 
 const signed = { 200: { description: 'Two signed documents.', body: signedAnswer } }
@@ -46,10 +50,13 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
       path: '/instances/:instanceId/policy',
       principals: ['DEVICE'],
       params: inInstance,
+      query: enginesQuery,
       conditional: true,
       id: 'getPolicy',
       tag: 'Devices',
       summary: 'Get the signed rules of an instance',
+      description:
+        'The query states the engine of the agent. The cloud refuses if one side is too old for the other one, and names that side.',
       answers: {
         200: {
           description: 'A compact JWS. The ETag is the revision.',
@@ -58,9 +65,10 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
         },
         304: { description: 'The revision in If-None-Match is the newest.' },
       },
-      errors: ['INSTANCE_NOT_IN_TOKEN', 'NOT_FOUND'],
-      handle: async ({ params, headers: { 'if-none-match': known } }) => {
-        const found = await signedPolicy(deps, params.instanceId, revisionOf(known))
+      errors: ['INSTANCE_NOT_IN_TOKEN', 'NOT_FOUND', 'AGENT_ENGINE_OLD', 'CLOUD_ENGINE_OLD'],
+      handle: async ({ params, query, headers: { 'if-none-match': known } }) => {
+        const agent = { version: query.engine, oldest: query.oldestEngine }
+        const found = await signedPolicy(deps, params.instanceId, revisionOf(known), agent)
         if (found === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${params.instanceId}.`)
         const headers = { 'cache-control': 'no-cache' }
         if (found === null) return { status: 304, headers }

@@ -39,7 +39,7 @@ export type AdministerDevices = ViewDevices &
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
 const inDeviceSession = z.object({ deviceId: uuid.toLowerCase(), sessionId: uuid.toLowerCase() })
 
-const wholeNumber = (max: number) =>
+export const wholeNumber = (max: number) =>
   z
     .string()
     .regex(/^\d{1,15}$/, 'must be a whole number')

@@ -14,12 +14,21 @@ export function policyRevisionReader({ db }: Sql) {
         .executeTakeFirst()
       return row === undefined ? undefined : revisionOf(row)
     },
-    /** Instances whose calendars are due, or whose policy was bumped after `raisedAfter`. */
-    async calendarDue(now: number, raisedAfter: number, limit: number): Promise<readonly string[]> {
+    /** Instances whose calendars are due, or whose policy was bumped after `raisedAfter` or by an engine below `engine`. */
+    async due(
+      { now, raisedAfter, engine }: { readonly now: number; readonly raisedAfter: number; readonly engine: number },
+      limit: number,
+    ): Promise<readonly string[]> {
       const rows = await db
         .selectFrom('policy_revisions')
         .select('instance_id')
-        .where((eb) => eb.or([eb('calendar_due', '<=', BigInt(now)), eb('bumped_at', '>', BigInt(raisedAfter))]))
+        .where((eb) =>
+          eb.or([
+            eb('calendar_due', '<=', BigInt(now)),
+            eb('bumped_at', '>', BigInt(raisedAfter)),
+            eb('engine', '<', BigInt(engine)),
+          ]),
+        )
         .orderBy('calendar_due')
         .limit(limit)
         .execute()
@@ -51,8 +60,9 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
     /**
      * Bumps each revision by one, or above `beyond`, after `lockAll`. `bumpedAt` and `listedAt` become `now` if that is
      * later.
+     * @param engine version of the cloud's engine
      */
-    async raiseAll(now: number, beyond = 0): Promise<void> {
+    async raiseAll(now: number, engine: number, beyond = 0): Promise<void> {
       const [at, least] = [BigInt(now), BigInt(beyond)]
       await db
         .updateTable('policy_revisions')
@@ -63,6 +73,7 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
             1n,
           ),
           bumped_at: expression.case().when('bumped_at', '<', at).then(at).else(expression.ref('bumped_at')).end(),
+          engine: BigInt(engine),
           listed_at: expression.case().when('listed_at', '<', at).then(at).else(expression.ref('listed_at')).end(),
         }))
         .execute()
@@ -90,6 +101,7 @@ function columnsOf(revision: PolicyRevision) {
     bumped_at: BigInt(revision.bumpedAt),
     listed_at: BigInt(revision.listedAt),
     calendar_due: toBigint(revision.calendarDue),
+    engine: BigInt(revision.engine),
   }
 }
 
@@ -100,6 +112,7 @@ function revisionOf(row: Row<'policy_revisions'>): PolicyRevision {
     bumpedAt: Number(row.bumped_at),
     listedAt: Number(row.listed_at),
     calendarDue: toNumber(row.calendar_due),
+    engine: Number(row.engine),
   }
 }
 

@@ -18,6 +18,7 @@ export interface Tables extends EdgeTables {
     bumped_at: bigint
     listed_at: bigint
     calendar_due: bigint | null
+    engine: bigint
   }
   line_items: {
     seq: Generated<bigint>

@@ -2,6 +2,7 @@
  * Recovery after a restore. Sales shown by the sales mark are withheld and the rest is sold; without that proof nothing
  * is. Ends when all devices have reported, or an administrator accepts the risk. See docs/decisions/sales-mark.md.
  */
+import { ENGINE } from '../../../core/engine.ts'
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { RecoveryStateWire } from '../../../protocol/edge/administration.ts'
@@ -36,7 +37,7 @@ export async function beginRecovery(
   await tx.policyRevisions.lockAll()
   await withholdSold(tx, policies, sold)
   // Revisions grow with time, so that the same backup can be restored again.
-  await tx.policyRevisions.raiseAll(now, now)
+  await tx.policyRevisions.raiseAll(now, ENGINE.version, now)
   await tx.outbox.appendPolicies(now)
   await tx.edge.recoveries.restored(now)
   await tx.edge.recoveries.beginAll(Math.max(await recoversSince(tx, now), until + 1), unproven)

@@ -2,6 +2,7 @@
  * A store that keeps a sales mark: no sale is committed that the mark cannot show, or on a database that counts less.
  * An older database starts a recovery before any sale. See docs/decisions/sales-mark.md.
  */
+import { ENGINE } from '../../../core/engine.ts'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -220,7 +221,7 @@ export class Sales {
     if (records.some(({ id: other, awaited }) => other !== id && awaited)) return
     await tx.edge.recoveries.proveAll()
     // Cached rules must learn that selling is permitted.
-    await tx.policyRevisions.raiseAll(now())
+    await tx.policyRevisions.raiseAll(now(), ENGINE.version)
     await tx.outbox.appendPolicies(now())
   }
 

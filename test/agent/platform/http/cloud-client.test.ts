@@ -68,11 +68,16 @@ test('each call goes where it belongs, signed in as the device', async () => {
   })
 })
 
-test('a policy is asked for by the revision that is there, and comes as it was signed', async () => {
+test('a policy is requested with the revision in force and the engine, and comes as it was signed', async () => {
   const document = { status: 200, headers: {}, body: 'a.b.c\n' }
+  const asked = { instanceId: INSTANCE, engine: { version: 4, oldest: 3 } }
   const { cloud, requests } = answering(document, { status: 304, headers: {}, body: '' })
-  expect(await cloud.policy(device, INSTANCE, 0, signal)).toEqual({ kind: 'DOCUMENT', document: 'a.b.c' })
-  expect(await cloud.policy(device, INSTANCE, 7, signal)).toEqual({ kind: 'UNCHANGED' })
+  expect(await cloud.policy(device, { ...asked, knownRevision: 0 }, signal)).toEqual({
+    kind: 'DOCUMENT',
+    document: 'a.b.c',
+  })
+  expect(await cloud.policy(device, { ...asked, knownRevision: 7 }, signal)).toEqual({ kind: 'UNCHANGED' })
+  expect(requests[0]?.url).toBe(`${EDGE}/instances/${INSTANCE}/policy?engine=4&oldestEngine=3`)
   expect(requests[0]?.headers['if-none-match']).toBeUndefined()
   expect(requests[1]?.headers['if-none-match']).toBe('"7"')
 })

@@ -87,7 +87,7 @@ const isAway = {
 const conditionOf = ({ subject, code, message, since }: typeof away) => ({ subject, code, message, since })
 
 export const SCENES: Readonly<Record<'working' | 'offline' | 'refusing' | 'empty' | 'hostile', DeviceReportWire>> = {
-  working: reportWith({ accounts, policies: [{ instanceId, applied: 8, newest: 8 }] }, { decisions, use }),
+  working: reportWith({ accounts, policies: [{ instanceId, applied: 8, newest: 8, engine: 1 }] }, { decisions, use }),
   offline: reportWith(
     { accounts, ...isAway, conditions: [conditionOf(away)] },
     { decisions, problems: [away], use: sinceNoon },

@@ -20,7 +20,8 @@ CREATE TABLE policy_revisions (
   revision BIGINT NOT NULL,
   bumped_at BIGINT NOT NULL,
   listed_at BIGINT NOT NULL,
-  calendar_due BIGINT
+  calendar_due BIGINT,
+  engine BIGINT NOT NULL
 );
 
 CREATE INDEX policy_revisions_by_calendar ON policy_revisions (calendar_due) WHERE calendar_due IS NOT NULL;

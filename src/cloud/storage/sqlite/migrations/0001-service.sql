@@ -19,7 +19,8 @@ CREATE TABLE policy_revisions (
   revision INTEGER NOT NULL,
   bumped_at INTEGER NOT NULL,
   listed_at INTEGER NOT NULL,
-  calendar_due INTEGER
+  calendar_due INTEGER,
+  engine INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX policy_revisions_by_calendar ON policy_revisions (calendar_due) WHERE calendar_due IS NOT NULL;
