@@ -45,7 +45,7 @@ export async function billBranch(
     epoch,
     caps: await overspendCaps(tx, device.instanceIds),
     records: await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number),
-    isPlausible: await plausibleBy(tx, rules, accountsOf(fresh), epoch),
+    isPlausible: await plausibleBy(tx, accountsOf(fresh), epoch),
   }
   const judge = (entries: readonly OpenedEntry[], pools: ReadonlyMap<AccountId, Pool>) => {
     const tally = new BranchTally(branch, pools)

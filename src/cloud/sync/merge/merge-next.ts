@@ -54,7 +54,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   if (unknown !== undefined) return reject(context, 'ACCOUNT_UNKNOWN', { account: unknown })
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(context, 'AMOUNT_BEYOND_BELIEF', {})
-  await requirePlausible({ tx, rules }, epoch, moved)
+  await requirePlausible(context, epoch, moved)
   await writeMerge(context, epoch, split, moved)
 
   const next: Epoch = {

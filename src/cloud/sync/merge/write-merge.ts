@@ -8,7 +8,6 @@ import type { AccountMove, MovedPools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
-import type { RulesInForce } from '../../policy/rules-in-force.ts'
 import { type MergeContext, ownerOf } from '../merge-context.ts'
 import { saveMoves } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
@@ -82,12 +81,12 @@ export function unknownAccount(
  * @throws CodedError GRANTS_FORGOTTEN
  */
 export async function requirePlausible(
-  { tx, rules }: Pick<MergeContext, 'tx'> & { readonly rules: RulesInForce },
+  { tx }: Pick<MergeContext, 'tx'>,
   epoch: Epoch,
   { moves, after: pools }: MovedPools,
 ): Promise<void> {
   if (!epoch.grantsForgotten) return
-  const isPlausible = await plausibleBy(tx, rules, pools.keys(), epoch)
+  const isPlausible = await plausibleBy(tx, pools.keys(), epoch)
   for (const move of moves) {
     const { before, after } = move
     const pool = pools.get(after.account)
