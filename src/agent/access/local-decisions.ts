@@ -79,7 +79,7 @@ export interface Attempt extends Overspend {
 }
 
 /** Other requests may use the granted tokens first, so one round may not be enough. */
-const TOP_UPS_MAX = 3
+const TOP_UPS_MAX = 10
 
 type View = (held: AvailableOf) => AvailableOf
 

@@ -392,7 +392,7 @@ describe('a request that the grant of the device does not hold', () => {
     const device = await ready(5_000_000n)
     device.word = new Map([[LINE, pool(100_000_000n)]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
-    expect(device.asked).toHaveLength(3)
+    expect(device.asked).toHaveLength(10)
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
   })
 
