@@ -16,6 +16,8 @@ import { DeviceTokens } from '../../agent/keys/device-token.ts'
 import { type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { HttpClient } from '../../client/http.ts'
+import { ENGINE } from '../../core/engine.ts'
+import { engineQuery } from '../../protocol/edge/engines.ts'
 import { policyTag } from '../../protocol/edge/policy-document.ts'
 import { CodedError, errorBody } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
@@ -312,7 +314,7 @@ async function signIn(
     const tokens = new DeviceTokens({ current }, { wall: io.now, sinceBoot: () => performance.now() })
     const answer = await network.exchange({
       method: 'GET',
-      url: `${identity.edgeUrl.replace(/\/+$/, '')}/instances/${instanceId}/policy`,
+      url: `${identity.edgeUrl.replace(/\/+$/, '')}/instances/${instanceId}/policy?${engineQuery(ENGINE)}`,
       headers: {
         accept: 'application/json, application/jose',
         authorization: `Bearer ${await tokens.token(identity)}`,

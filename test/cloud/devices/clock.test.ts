@@ -68,6 +68,9 @@ describe('a clock that jumps by a month', () => {
     await twin.tick()
     await confirm('clock')
     await twin.tick()
+    expect(await epoch()).toMatchObject({ status: 'ACTIVE', settledAt: null })
+    await twin.advance(31 * DAY)
+    await twin.tick()
     expect(await epoch()).toMatchObject({ status: 'FENCED', fenceReason: 'SILENT' })
   })
 
