@@ -293,7 +293,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   serveOperations(http, prefix, { store, keys, authenticator, slots, now, version: softwareVersion() }, operations)
   registerDocs(http, prefix, operations)
 
-  const metricsOrigin = await openMetrics(settings.metrics, http, metrics, log, started)
+  const metricsOrigin = await openMetrics(settings.metrics, http, metrics, started)
 
   const { host, port } = settings.http
   const origin = await listen(() => http.listen({ host, port }), host, port)
@@ -382,7 +382,6 @@ async function openMetrics(
   { listen: at, token }: CloudSettings['metrics'],
   http: FastifyInstance,
   metrics: Metrics,
-  log: Logger,
   started: AsyncDisposableStack,
 ): Promise<string | null> {
   const secret = token?.reveal() ?? null
@@ -396,7 +395,7 @@ async function openMetrics(
   if (host === undefined || port === undefined || Number(port) > 65_535) {
     throw new CodedError('CONFIG_INVALID', `metrics.listen is ${JSON.stringify(at)}, but takes host:port.`)
   }
-  const onFault = (error: unknown): void => log.error({ err: error }, 'the metrics failed')
+  const onFault = (error: unknown): void => http.log.error({ err: error }, 'the metrics failed')
   const open = () => listenForMetrics({ host, port: Number(port) }, metrics, secret, onFault)
   const listener = await listen(open, host, Number(port))
   started.defer(() => listener.close())
