@@ -4,6 +4,7 @@
 import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitest/config'
+import { BaseSequencer, type TestSpecification } from 'vitest/node'
 import { SkippedTests } from './test/support/skips.ts'
 
 const report = process.env['TALLYGATE_TEST_REPORT']
@@ -19,6 +20,15 @@ const UNIT = [
   `test/cloud/{accounts,devices,policy,runtime,service-api,sessions,sync,usage}/${ALONE}`,
 ]
 
+/** The simulator's tests take minutes: what starts last must not be what takes longest. */
+class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const isLong = ({ moduleId }: TestSpecification): boolean => moduleId.includes('/test/sim/')
+    const sorted = await super.sort(files)
+    return [...sorted.filter(isLong), ...sorted.filter((file) => !isLong(file))]
+  }
+}
+
 export default defineConfig({
   test: {
     projects: [
@@ -26,6 +36,7 @@ export default defineConfig({
       { extends: true, test: { name: 'whole', include: ['test/**/*.test.ts'], exclude: UNIT } },
     ],
     maxWorkers: availableParallelism(),
+    sequence: { sequencer: LongestFirst },
     environment: 'node',
     pool: 'forks',
     isolate: true,
