@@ -192,7 +192,7 @@ export class SharingDevice {
     const { grant, recalls } = await this.#site.cloud.sync(this.name, { used, refunded, returned, ...topUps })
     this.#ledger.applyGrant({ ...grant, term: this.#nextTerm(), agedMs: 0 })
     this.#recalled = new Map(recalls.map(({ account, keep }) => [account, keep]))
-    if (this.#ledger.holdsSpare(this.#recalled, needed)) await this.#run({ needs: [], accounts: [] }, needed)
+    if (this.#ledger.hasSpare(this.#recalled, needed)) await this.#run({ needs: [], accounts: [] }, needed)
     return wordOf(grant)
   }
 

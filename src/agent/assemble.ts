@@ -210,7 +210,7 @@ function requestsOf(
       timers,
       newId,
       engine: engine.version,
-      onCharged: (owner, tokens) => callers.holdOfOwner(owner)?.charged(tokens),
+      onCharged: (owner, tokens) => callers.quotaOfOwner(owner)?.charged(tokens),
       log,
       onFatal,
     },

@@ -54,7 +54,7 @@ export interface Overrides {
   readonly exchange?: HttpExchange
   /** Null: no change notifications. */
   readonly push?: Push | null
-  /** The service manager that wants notifications. */
+  /** The service manager that receives notifications. */
   readonly supervisor?: Supervisor
   /** An already listening socket that outlives the agent: clients wait there between two agents. */
   readonly passedSocket?: { readonly fd: number; readonly path: string }
@@ -92,7 +92,7 @@ const PAGE_BYTES = 4096
 /** @throws CodedError when the state, key or socket cannot be used; an unreachable cloud is not an error */
 export async function composeAgent(first: AgentSettings, overrides: Overrides = {}): Promise<Agent> {
   await using started = new AsyncDisposableStack()
-  const ring = new LogBuffer()
+  const logBuffer = new LogBuffer()
   const timers = overrides.timers ?? systemTimers
   const time = overrides.time ?? started.adopt(openTimeSource(), (opened) => opened.close())
   const late: {
@@ -109,7 +109,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     perDay: () => (late.settings ?? first).log.perDayMax,
   })
   const write = (line: string): void => {
-    ring.add(line)
+    logBuffer.add(line)
     budget.take(line)
   }
   const log = overrides.log ?? pino({ level: first.log.level, base: null }, { write })
@@ -227,7 +227,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     rotateKey: () => link.rotateKey(),
     inspection: {
       decision: agent.decision,
-      log: () => ring.text(),
+      log: () => logBuffer.text(),
       refused: (error, request, caller) => agent.refusals.add(error, request, caller),
     },
     onFault: (error) => log.error({ err: error }, 'a request failed unexpectedly'),

@@ -50,7 +50,7 @@ export interface AccessCall {
 export type MetaData = AccessEntry['metaData']
 
 export interface ChargeRequest<T extends NotOperable> extends Question {
-  /** Null: an automatic charge, which nobody waits for. */
+  /** Null: an automatic charge, without a waiting client. */
   readonly apiVersion: ApiVersion | null
   readonly metaData: MetaData
   readonly claim: Claim | null
@@ -61,7 +61,7 @@ export interface ChargeRequest<T extends NotOperable> extends Question {
 
 /** What a charge in a session does differently. */
 export interface SessionCharge<T extends NotOperable> {
-  /** The result if the session takes no charge any more: it may have changed while the cloud was asked. */
+  /** The result if the session takes no charge any more: it may have changed while waiting for the cloud. */
   readonly check: (attempt: Attempt) => T | null
   /** Records the entry together with the change of the session. Charges the accounts synchronously. */
   readonly record: (attempt: Attempt, entryOf: SessionEntryOf, answer: IdempotencyRecord | null) => Promise<Durability>

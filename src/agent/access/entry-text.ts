@@ -39,10 +39,10 @@ export interface AccessEntry {
  */
 export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<AccountId, Micro> = NOTHING_ABOVE): string {
   const { reading, request, decision, metaData } = entry
-  const asked = requestedTexts(request)
+  const requested = requestedTexts(request)
   let items = ''
   for (const [index, outcome] of decision.items.entries()) {
-    items += `${index === 0 ? '' : ','}${itemText(asked.items[index], outcome, metaData[index])}`
+    items += `${index === 0 ? '' : ','}${itemText(requested.items[index], outcome, metaData[index])}`
   }
   let postings = ''
   for (const { account, amount } of decision.postings) {
@@ -53,7 +53,7 @@ export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<Acco
     `{"n":${entry.n},"kind":"access","at":${reading.now},"earliest":${reading.earliest},"latest":${reading.latest},` +
     `"instanceId":"${entry.instanceId}","policyRevision":${entry.policyRevision},"engine":${entry.engine},` +
     `"correlationId":"${entry.correlationId}",${sessionText(entry.session)}` +
-    `"requester":${asked.requester},"items":[${items}],"postings":[${postings}]}`
+    `"requester":${requested.requester},"items":[${items}],"postings":[${postings}]}`
   )
 }
 
@@ -68,13 +68,13 @@ function aboveText(amount: Micro | undefined): string {
 }
 
 function itemText(
-  asked: RequestedItemTexts | undefined,
+  texts: RequestedItemTexts | undefined,
   outcome: ItemOutcome,
   metaData: AccessEntry['metaData'][number],
 ): string {
-  if (asked === undefined) throw new Error('invariant: one outcome per requested item')
+  if (texts === undefined) throw new Error('invariant: one outcome per requested item')
   const more = metaData === undefined ? '' : `,"metaData":${JSON.stringify(metaData)}`
-  return `${asked.entry},${outcomeText(outcome)}${more}}`
+  return `${texts.entry},${outcomeText(outcome)}${more}}`
 }
 
 function outcomeText(outcome: ItemOutcome): string {
@@ -104,7 +104,7 @@ export interface DecisionInputs {
 const VERSION_MARK = { 'v1.0': '0', 'v1.1': '1' } as const
 const SHORTAGE_MARK = { POOL: 'P', GRANT: 'G', GRANT_EXPIRED: 'X', RECOVERY: 'R' } as const
 const SHORTAGES = { P: 'POOL', G: 'GRANT', X: 'GRANT_EXPIRED', R: 'RECOVERY' } as const
-const NOBODY = '-'
+const NO_CLIENT = '-'
 const UNLIMITED = '*'
 
 /**
@@ -116,18 +116,18 @@ export function decisionInputsText(
   balances: Iterable<AvailableBalance>,
   dictionary: Requester['dictionary'],
 ): string {
-  let rooms = ''
+  let balancesText = ''
   for (const { left, shortage, overspend } of balances) {
-    if (rooms !== '') rooms += ','
-    rooms += `${left === 'UNLIMITED' ? UNLIMITED : left}${SHORTAGE_MARK[shortage]}`
-    if (overspend !== undefined) rooms += `+${overspend}`
+    if (balancesText !== '') balancesText += ','
+    balancesText += `${left === 'UNLIMITED' ? UNLIMITED : left}${SHORTAGE_MARK[shortage]}`
+    if (overspend !== undefined) balancesText += `+${overspend}`
   }
   const keys = Object.keys(dictionary).length === 0 ? '' : JSON.stringify(dictionary)
-  return `${apiVersion === null ? NOBODY : VERSION_MARK[apiVersion]};${rooms};${keys}`
+  return `${apiVersion === null ? NO_CLIENT : VERSION_MARK[apiVersion]};${balancesText};${keys}`
 }
 
 const TEXT = /^([01-]);([^;]*);(.*)$/s
-const ROOM = /^(\*|\d{1,19})([PGXR])(?:\+(\d{1,19}))?$/
+const BALANCE = /^(\*|\d{1,19})([PGXR])(?:\+(\d{1,19}))?$/
 
 /** Undefined for a text that {@link decisionInputsText} did not make. */
 export function parseDecisionInputs(text: string): DecisionInputs | undefined {
@@ -136,7 +136,7 @@ export function parseDecisionInputs(text: string): DecisionInputs | undefined {
   const [, mark = '', balancesText = '', keys = ''] = match
   const balances: AvailableBalance[] = []
   for (const each of balancesText === '' ? [] : balancesText.split(',')) {
-    const parts = ROOM.exec(each)
+    const parts = BALANCE.exec(each)
     if (parts === null) return undefined
     const [, left = '', letter, overspend] = parts
     balances.push({
@@ -153,7 +153,7 @@ export function parseDecisionInputs(text: string): DecisionInputs | undefined {
   }
   if (typeof dictionary !== 'object' || dictionary === null || Array.isArray(dictionary)) return undefined
   return {
-    apiVersion: mark === NOBODY ? null : mark === '0' ? 'v1.0' : 'v1.1',
+    apiVersion: mark === NO_CLIENT ? null : mark === '0' ? 'v1.0' : 'v1.1',
     balances,
     dictionary: dictionary as Requester['dictionary'],
   }

@@ -143,7 +143,7 @@ export class RecentOfEach<T> {
     const own = this.#callers.get(ownerOf(session))
     if (own === undefined || own.has(session) || own.size < this.#perCallerMax) return undefined
     const [idlest] = own
-    if (idlest === undefined) throw new Error('invariant: there is room for at least one')
+    if (idlest === undefined) throw new Error('invariant: the capacity is at least one')
     own.delete(idlest[0])
     this.#size -= 1
     return idlest[1]

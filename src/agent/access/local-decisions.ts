@@ -11,7 +11,7 @@ import type { AccessRequest, AvailableBalance, AvailableOf, ClockReading, Decisi
 import type { Need } from '../../core/accounts/grant.ts'
 import { isShort, needsOf } from '../../core/rules/needs.ts'
 import type { Policy } from '../../core/rules/policy.ts'
-import type { HeldOf, Ledger, Overspend } from '../ledger/ledger.ts'
+import type { FiniteBalanceOf, Ledger, Overspend } from '../ledger/ledger.ts'
 import type { ActivePolicies, PolicyInForce } from '../policy/active-policies.ts'
 import { suspendedError } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -72,7 +72,7 @@ export interface Attempt extends Overspend {
   readonly policy: PolicyInForce
   readonly reading: ClockReading
   /** The balances on this device. */
-  readonly held: HeldOf
+  readonly balanceOf: FiniteBalanceOf
   /** The balances that the decision used. */
   readonly seen: BalancesSeen
   readonly decision: Decision
@@ -81,9 +81,9 @@ export interface Attempt extends Overspend {
 /** Other requests may use the granted tokens first, so one round may not be enough. */
 const TOP_UPS_MAX = 10
 
-type View = (held: AvailableOf) => AvailableOf
+type View = (balanceOf: AvailableOf) => AvailableOf
 
-const asHeld: View = (held) => held
+const UNCHANGED: View = (balanceOf) => balanceOf
 
 const NOTHING_MORE: PoolWord = { available: 0n, returnable: 0n }
 const UNKNOWN: PoolWord = { available: MICRO_MAX, returnable: 0n }
@@ -144,7 +144,7 @@ export class LocalDecisions {
       const alone = this.#attempt(question)
       if (!isShort(alone.decision)) return take(alone)
       const pooled = this.#attempt(question, withPool(word))
-      const isDecided = holdsAll(pooled)
+      const isDecided = coversAll(pooled)
       // The pools cannot pay now: names the tokens of other devices that could, so that the cloud recalls them.
       const paying = isDecided ? this.#attempt(question, withPool(word, 'RECALLED')) : pooled
       const needs = beyond(refundOf(question, paying.reading), needsOf(paying.decision, question.mode))
@@ -158,7 +158,7 @@ export class LocalDecisions {
       const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
       if (answer === null) {
         const refused = this.#attempt(question, withPool(word))
-        if (isDecided && holdsAll(refused)) return take(refused)
+        if (isDecided && coversAll(refused)) return take(refused)
         return take(this.#offline(question, this.#attempt(question)))
       }
       requested = needs
@@ -172,7 +172,7 @@ export class LocalDecisions {
     return this.#attempt(question, 'ABOVE_GRANT')
   }
 
-  #attempt(question: Question, view: View | 'ABOVE_GRANT' = asHeld): Attempt {
+  #attempt(question: Question, view: View | 'ABOVE_GRANT' = UNCHANGED): Attempt {
     const { clock, ledger } = this.#deps
     const { instanceId, request, mode } = question
     const reading = clock.reading()
@@ -180,16 +180,16 @@ export class LocalDecisions {
     const rules = policy.compiled.policy
     const refund = refundOf(question, reading)
     const aboveGrant = view === 'ABOVE_GRANT' ? ledger.chargeableAboveGrant(reading, rules, refund) : null
-    const held = aboveGrant?.of ?? ledger.chargeable(reading, refund)
-    const seen = new BalancesSeen(view === 'ABOVE_GRANT' ? held : view(held))
+    const balanceOf = aboveGrant?.of ?? ledger.chargeable(reading, refund)
+    const seen = new BalancesSeen(view === 'ABOVE_GRANT' ? balanceOf : view(balanceOf))
     const decision = decide(policy.compiled.at(reading), request, seen.of, mode)
     const { above, allowances } = aboveGrant?.overspendOf(decision.postings) ?? NO_OVERSPEND
-    return { policy, reading, held, seen, decision, above, allowances }
+    return { policy, reading, balanceOf, seen, decision, above, allowances }
   }
 }
 
-function holdsAll({ held, decision }: Attempt): boolean {
-  return decision.postings.every(({ account, amount }) => held(account).left >= amount)
+function coversAll({ balanceOf, decision }: Attempt): boolean {
+  return decision.postings.every(({ account, amount }) => balanceOf(account).left >= amount)
 }
 
 function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<AccountId, Micro> {
@@ -198,8 +198,8 @@ function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<Ac
 
 /** Adds the balances of the pools; an unknown one counts as unlimited. */
 function withPool(word: CloudWord, of: 'NOW' | 'RECALLED' = 'NOW'): View {
-  return (held) => (account) => {
-    const balance = held(account)
+  return (balanceOf) => (account) => {
+    const balance = balanceOf(account)
     if (balance.left === 'UNLIMITED') return balance
     const { available, returnable } = word.get(account) ?? UNKNOWN
     const left = balance.left + available + (of === 'RECALLED' ? returnable : 0n)

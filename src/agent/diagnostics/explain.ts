@@ -128,7 +128,7 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
   const policy = compilePolicy(policyOf(parsed.data)).at(reading)
   const request = requestFrom(raw, inputs)
   const replayed = replay(policy, request, inputs, raw.session === undefined ? 'BEST_EFFORT' : 'ALL_OR_NOTHING')
-  const { decision, asked } = replayed
+  const { decision, balancesUsed } = replayed
   const isSame = replayed.isExact && entryFrom(raw, reading, request, decision) === kept.body
   const signed = opened === undefined ? ' The key that signed those rules is not among the pinned ones any more.' : ''
   return {
@@ -136,7 +136,7 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
     kind: 'decision',
     requester: { ...raw.requester, dictionary: inputs.dictionary },
     items: decision.items.map((outcome, index) => explainedItem(policy, request, outcome, index)),
-    accounts: asked.map(([account, { left, overspend }]) => ({
+    accounts: balancesUsed.map(([account, { left, overspend }]) => ({
       account,
       left: left === 'UNLIMITED' ? 'unlimited' : formatMicro(left),
       beyondGrant: overspend === undefined ? null : formatMicro(overspend),
@@ -194,25 +194,25 @@ function requestFrom({ requester, items }: EntryBodyWire, { dictionary }: Decisi
 
 interface Replayed {
   readonly decision: Decision
-  readonly asked: readonly (readonly [AccountId, AvailableBalance])[]
+  readonly balancesUsed: readonly (readonly [AccountId, AvailableBalance])[]
   /** The replay used exactly the recorded balances. */
   readonly isExact: boolean
 }
 
 /** Balance of an account without recorded input. */
-const UNTOLD: AvailableBalance = { left: 0n, shortage: 'GRANT' }
+const NO_BALANCE: AvailableBalance = { left: 0n, shortage: 'GRANT' }
 
 function replay(policy: PolicyView, request: AccessRequest, { balances }: DecisionInputs, mode: Mode): Replayed {
-  const asked = new Map<AccountId, AvailableBalance>()
+  const balancesUsed = new Map<AccountId, AvailableBalance>()
   const availableOf = (account: AccountId): AvailableBalance => {
-    const known = asked.get(account)
+    const known = balancesUsed.get(account)
     if (known !== undefined) return known
-    const balance = balances[asked.size] ?? UNTOLD
-    asked.set(account, balance)
+    const balance = balances[balancesUsed.size] ?? NO_BALANCE
+    balancesUsed.set(account, balance)
     return balance
   }
   const decision = decide(policy, request, availableOf, mode)
-  return { decision, asked: [...asked], isExact: asked.size === balances.length }
+  return { decision, balancesUsed: [...balancesUsed], isExact: balancesUsed.size === balances.length }
 }
 
 /** The overspend of a posting is also an input; it is read from the entry. */
@@ -234,7 +234,7 @@ function recordedItem({ item, version, count, outcome, total }: EntryBodyWire['i
 const DEVICE_CHECKS: readonly (readonly [code: ErrorCode, asks: string])[] = [
   ['BAD_REQUEST', 'the body has the form of an access request'],
   ['CALLER_NOT_ALLOWED', 'the calling user may ask at all'],
-  ['CALLER_LIMITED', 'the calling user keeps the pace, and within the tokens, that it is held to'],
+  ['CALLER_LIMITED', 'the calling user is within its rate and token quotas'],
   ['IDEMPOTENCY_CONFLICT', 'a repeated number repeats the same request'],
   ['CONFLICT', 'requests of an application session count up'],
   ['DEVICE_LOCKED', 'no administrator has locked the device'],
@@ -290,12 +290,12 @@ const REASON_OF_CHECK: ReadonlyMap<ItemCheck, string> = new Map(
 )
 
 function explainedItem(policy: PolicyView, request: AccessRequest, outcome: ItemOutcome, index: number): ExplainedItem {
-  const asked = request.items[index]
-  if (asked === undefined) throw new Error('invariant: one outcome per requested item')
-  const { name: item, version } = asked
+  const requested = request.items[index]
+  if (requested === undefined) throw new Error('invariant: one outcome per requested item')
+  const { name: item, version } = requested
   const reason = outcome.outcome === 'REFUSED' ? outcome.reason : null
   const failedAt = reason === null ? -1 : CHECK_NAMES.indexOf(REFUSAL_REASONS[reason].check)
-  const evidence = itemEvidence(policy, request.requester, asked, outcome)
+  const evidence = itemEvidence(policy, request.requester, requested, outcome)
   const checkOrder = CHECK_NAMES.map((name, at): Check => {
     const passed = failedAt < 0 || at < failedAt ? true : at === failedAt ? false : null
     const known = passed === null ? [] : (evidence[at] ?? [])
@@ -307,17 +307,24 @@ function explainedItem(policy: PolicyView, request: AccessRequest, outcome: Item
     }
   })
   const tokens = outcome.outcome === 'GRANTED' ? formatMicro(outcome.total) : '0'
-  return { item, version, count: formatDecimal(asked.count), outcome: reason ?? outcome.outcome, tokens, checkOrder }
+  return {
+    item,
+    version,
+    count: formatDecimal(requested.count),
+    outcome: reason ?? outcome.outcome,
+    tokens,
+    checkOrder,
+  }
 }
 
 /** Per check of {@link ITEM_CHECKS}. */
 function itemEvidence(
   policy: PolicyView,
   { dictionary }: Requester,
-  asked: RequestedItem,
+  requested: RequestedItem,
   outcome: ItemOutcome,
 ): readonly (readonly string[])[] {
-  const view = policy.item(asked.name, asked.version)
+  const view = policy.item(requested.name, requested.version)
   if (!view.rated) return [['no rate table in effect has it']]
   const usable = view.candidates.map(({ lineItem, undecided }) =>
     undecided
@@ -328,7 +335,7 @@ function itemEvidence(
   const rulings: string[] = []
   const rulingOf = rulingsFor(dictionary)
   for (const { lineItem, rate, rules } of view.candidates) {
-    const value = rate.kind === 'FIXED' ? rate.rate : formulaRate(rate.expression, asked.variables)
+    const value = rate.kind === 'FIXED' ? rate.rate : formulaRate(rate.expression, requested.variables)
     rates.push(`${lineItem.id}: ${typeof value === 'string' ? value : `${formatDecimal(value)} tokens each`}`)
     if (typeof value === 'string') continue
     const ruling = rulingOf(rules)

@@ -37,7 +37,7 @@ export function healthStatusOf(status: AgentStatusWire): HealthStatus {
     return isDry || remaining === 0
       ? refusing('The key of this device was revoked, and nothing is left to decide with: it refuses every charge.')
       : attention(
-          `The key of this device was revoked: it delivers nothing more, and goes on with ${atHand} at hand for ${inWords(remaining)} more.`,
+          `The key of this device was revoked: it delivers nothing more, and continues with ${atHand} at hand for ${inWords(remaining)} more.`,
         )
   }
   if (grant === null && !connected) return refusing('This device has no grant, and the cloud is out of reach.')
@@ -52,7 +52,7 @@ export function healthStatusOf(status: AgentStatusWire): HealthStatus {
           'This device is offline and has used up its tokens: it refuses every charge until it reaches the cloud.',
         )
       : attention(
-          `This device is offline and goes on deciding, with ${atHand} at hand for ${inWords(grant?.remainingMs ?? 0)} more.`,
+          `This device is offline and continues to decide, with ${atHand} at hand for ${inWords(grant?.remainingMs ?? 0)} more.`,
         )
   }
   if (sessions.some(({ state }) => state === 'LOCKED')) {

@@ -73,8 +73,8 @@ export class ReadinessProbe {
       try {
         const { document, compiled } = requireRules(this.#deps, instanceId.toLowerCase(), reading)
         const [item] = document.rateTables.flatMap(({ items }) => items)
-        const asked = { name: item?.name ?? 'any', version: item?.version ?? '', count: decimal('1') }
-        const request = { requester: { type: 'tallygate', value: 'readiness', dictionary: {} }, items: [asked] }
+        const requested = { name: item?.name ?? 'any', version: item?.version ?? '', count: decimal('1') }
+        const request = { requester: { type: 'tallygate', value: 'readiness', dictionary: {} }, items: [requested] }
         decide(compiled.at(reading), request, ledger.chargeable(reading), 'BEST_EFFORT')
         return null
       } catch (error) {

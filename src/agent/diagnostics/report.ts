@@ -33,8 +33,8 @@ export async function reportOf({ status, journal, machine, refusals, use }: Repo
   }
 }
 
-function withRemedy<T extends { readonly code: string }>(told: T): T & { readonly remedy: string } {
-  return { ...told, remedy: told.code in ERRORS ? ERRORS[told.code as ErrorCode].remedy : '' }
+function withRemedy<T extends { readonly code: string }>(coded: T): T & { readonly remedy: string } {
+  return { ...coded, remedy: coded.code in ERRORS ? ERRORS[coded.code as ErrorCode].remedy : '' }
 }
 
 function decisionsOf({ n, at, correlationId, requester, items }: EntryBodyWire): DeviceReportWire['decisions'] {

@@ -105,16 +105,16 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
             expiresAt: grant.expiresAt,
             remainingMs: Math.max(0, grant.lifetimeMs - grant.agedMs),
           },
-    accounts: [...ledger.accounts()].map(([account, held]) => ({
+    accounts: [...ledger.accounts()].map(([account, counters]) => ({
       account,
-      granted: String(held.granted),
-      used: String(held.used),
+      granted: String(counters.granted),
+      used: String(counters.used),
       burned: String(ledger.burnedOf(account)),
-      refunded: String(held.refunded),
-      returned: String(held.returned),
-      exhausted: held.exhausted,
-      unlimited: held.unlimited,
-      overdraft: String(overdraftLeft(held, held.overdraft ?? 0n)),
+      refunded: String(counters.refunded),
+      returned: String(counters.returned),
+      exhausted: counters.exhausted,
+      unlimited: counters.unlimited,
+      overdraft: String(overdraftLeft(counters, counters.overdraft ?? 0n)),
     })),
     storage: deps.wear.reading(),
     backup,
@@ -137,7 +137,7 @@ export function logDamaged(log: Pick<LinkLog, 'warn'>, salvages: readonly Salvag
 
 function conditionOf(salvage: SalvageRecord): AgentStatusWire['conditions'][number] {
   const { at, file, salvagedEntries, lostEntries } = salvage
-  const lost = lostEntries === null ? 'what else it held is not known' : `${lostEntries} could not be read`
+  const lost = lostEntries === null ? 'the number of lost entries is unknown' : `${lostEntries} could not be read`
   const message = `The ledger was damaged and is kept as ${file}: ${salvagedEntries} undelivered entries were salvaged, ${lost}.`
   return { subject: 'damaged ledger', code: 'DATABASE_CORRUPT', message, since: at }
 }

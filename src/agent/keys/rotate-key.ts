@@ -22,7 +22,7 @@ export function keyState(keys: DeviceKeys, memory: LinkMemory, isOrdered: boolea
   if (ready !== undefined && ready === identity.keyId) return key.isTried ? 'SETTLED' : 'REPLACE'
   if (key.isUnknown && !key.isShown) return 'SHOW'
   const announcing = identity.nextKey?.id
-  if (isOrdered || (key.isAsked && announcing === undefined)) return 'PREPARE'
+  if (isOrdered || (key.isRequested && announcing === undefined)) return 'PREPARE'
   if (announcing === undefined) return 'SETTLED'
   if (key.isTried) return 'SETTLED'
   return announcing === ready ? 'ANNOUNCE' : 'PREPARE'
@@ -32,11 +32,11 @@ export function keyState(keys: DeviceKeys, memory: LinkMemory, isOrdered: boolea
 export async function prepareKey(context: StepContext): Promise<StepResult> {
   const { keys, clock, memory, rotation, health, log } = context
   // A waiting technician gets the response; for other requests a condition is raised.
-  const isStanding = memory.key.isAsked || (memory.identity?.nextKey ?? null) !== null
-  memory.key.isAsked = false
+  const isPending = memory.key.isRequested || (memory.identity?.nextKey ?? null) !== null
+  memory.key.isRequested = false
   try {
     // The cloud would refuse the same key again.
-    if (memory.key.isRefused && rotation.isAsked) await keys.discard()
+    if (memory.key.isRefused && rotation.isRequested) await keys.discard()
     const next = (await keys.prepare()).signer.keyId
     const identity = identityOf(memory)
     if (identity.nextKey?.id !== next) {
@@ -52,7 +52,7 @@ export async function prepareKey(context: StepContext): Promise<StepResult> {
     if (!(error instanceof CodedError)) throw error
     rotation.failed(error)
     memory.key.isTried = true
-    return isStanding ? goOnWithout(context, error) : 'PLAN_AGAIN'
+    return isPending ? goOnWithout(context, error) : 'PLAN_AGAIN'
   }
 }
 
@@ -66,16 +66,16 @@ export async function announceKey(context: StepContext): Promise<StepResult> {
   const nonce = randomness.token()
   const change = { deviceId: identity.deviceId, epoch: memory.epoch, nonce }
   const link = await linkOf(change, current, next)
-  let said: SignedAnswer
+  let response: SignedAnswer
   try {
-    said = await call(context, () => cloud.announceKey(identity, { nonce, link }, signal))
+    response = await call(context, () => cloud.announceKey(identity, { nonce, link }, signal))
   } catch (error) {
     if (!(error instanceof CodedError) || error.code === 'CLOUD_UNREACHABLE') throw error
     if (isUnknownKey(memory, error)) throw error
     memory.key.isRefused = error.code === 'DEVICE_KEY_REFUSED'
     return goOnWithout(context, error)
   }
-  await believeKey(context, said, nonce, next)
+  await believeKey(context, response, nonce, next)
   const keyLinks = [...(identity.keyLinks ?? []), link].slice(-KEY_LINKS_MAX)
   const { signer } = next
   await save(context, {
@@ -98,7 +98,7 @@ export async function replaceKey(context: StepContext): Promise<StepResult> {
     return goOnWithout(context, error)
   }
   health.clear(KEY)
-  memory.key.isAsked = false
+  memory.key.isRequested = false
   // The first request with the new key revokes the old one.
   memory.looking = true
   log.info({ key: keys.current.signer.keyId, before }, 'the device key was replaced')
@@ -119,8 +119,8 @@ export async function showLinks(context: StepContext): Promise<StepResult> {
   memory.key.isShown = true
   const nonce = randomness.token()
   const request = { nonce, links: [...(identity.keyLinks ?? [])] }
-  const said = await call(context, () => cloud.showKeyLinks(identity, request, signal))
-  await believeKey(context, said, nonce, current)
+  const response = await call(context, () => cloud.showKeyLinks(identity, request, signal))
+  await believeKey(context, response, nonce, current)
   memory.key.isUnknown = false
   health.clear(KEY)
   log.info({ key: current.signer.keyId }, 'the restored cloud knows the key of this device again')
@@ -133,9 +133,9 @@ export function isUnknownKey({ identity, key }: LinkMemory, error: unknown): boo
   return (identity?.keyLinks ?? []).length > 0
 }
 
-async function believeKey(context: StepContext, said: SignedAnswer, nonce: string, key: DeviceKey): Promise<void> {
-  const answer = await believe(context, 'device-key-answer', said.answer, keyAnswer)
-  await believeTime(context, said, nonce)
+async function believeKey(context: StepContext, response: SignedAnswer, nonce: string, key: DeviceKey): Promise<void> {
+  const answer = await believe(context, 'device-key-answer', response.answer, keyAnswer)
+  await believeTime(context, response, nonce)
   const { deviceId } = identityOf(context.memory)
   if (answer.deviceId === deviceId && answer.nonce === nonce && answer.keyId === key.signer.keyId) return
   throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another change of a key.', {

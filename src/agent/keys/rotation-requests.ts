@@ -11,7 +11,7 @@ export interface RotationStatus {
 export class RotationRequests {
   #waiting: PromiseWithResolvers<RotationStatus>[] = []
 
-  get isAsked(): boolean {
+  get isRequested(): boolean {
     return this.#waiting.length > 0
   }
 

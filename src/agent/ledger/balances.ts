@@ -27,11 +27,11 @@ interface MostReturns {
 }
 
 /** A device's balance is always a number: unlimited accounts are bounded by the counter. */
-export interface HeldBalance extends AvailableBalance {
+export interface FiniteBalance extends AvailableBalance {
   readonly left: Micro
 }
 
-const NOTHING_GRANTED: HeldBalance = { left: 0n, shortage: 'GRANT' }
+const NOTHING_GRANTED: FiniteBalance = { left: 0n, shortage: 'GRANT' }
 
 export class Balances {
   readonly #balances = new Map<AccountId, AccountBalance>()
@@ -51,7 +51,7 @@ export class Balances {
    *
    * @param refund recorded together with the charge
    */
-  availableOf(account: AccountId, refund = 0n): HeldBalance {
+  availableOf(account: AccountId, refund = 0n): FiniteBalance {
     const balance = this.#balances.get(account)
     if (balance === undefined) return NOTHING_GRANTED
     // Only metered. The bound keeps an absurd count from overflowing a counter.
@@ -245,7 +245,7 @@ export class Balances {
     const fits = balance.unlimited
       ? balance.used + amount <= MICRO_MAX
       : amount <= available(balance) + (balance.allowance ?? 0n)
-    if (amount <= 0n || !fits) throw new Error(`invariant: a charge fits the room of ${account}`)
+    if (amount <= 0n || !fits) throw new Error(`invariant: a charge fits the available balance of ${account}`)
   }
 }
 

@@ -402,8 +402,8 @@ export class Commits {
   #next(): void {
     this.#tell()
     if (this.#underWay !== null || this.#broken) return
-    const isAsked = this.#flushing.length > 0 || this.#settled.length > 0
-    if (isAsked && this.#waiting.length + this.#logged.length + this.#closing.size > 0) this.#commit()
+    const isRequested = this.#flushing.length > 0 || this.#settled.length > 0
+    if (isRequested && this.#waiting.length + this.#logged.length + this.#closing.size > 0) this.#commit()
     else if (this.#isDue()) this.#commit()
     else if (this.#logged.length > 0) this.#wakeIn(MOVE_AFTER_MS)
     else if (this.#deps.reserve !== null) this.#wakeIn(CLOSE_AFTER_MS)

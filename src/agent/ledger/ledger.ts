@@ -12,7 +12,7 @@ import type { Policy } from '../../core/rules/policy.ts'
 import { SEGMENT_ACCOUNTS_MAX, SEGMENT_COUNTERS_BYTES_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { accountsInSight } from '../access/accounts-in-sight.ts'
-import { Balances, type HeldBalance } from './balances.ts'
+import { Balances, type FiniteBalance } from './balances.ts'
 import { BurnRate } from './burn-rate.ts'
 import { Commits, type Decided, type Durability, type WriteBehindDeps } from './commits.ts'
 import type {
@@ -59,7 +59,7 @@ export interface LedgerDeps {
 export type LedgerStatus = 'ATTACHED' | 'NOT_ATTACHED' | 'FROZEN' | 'BROKEN'
 
 type Refund = ReadonlyMap<AccountId, Micro>
-export type HeldOf = (account: AccountId) => HeldBalance
+export type FiniteBalanceOf = (account: AccountId) => FiniteBalance
 
 export interface Overspend {
   /** By account, the part of the charge that exceeds the grant and the refund recorded with it. */
@@ -69,7 +69,7 @@ export interface Overspend {
 }
 
 export interface ChargeableAboveGrant {
-  readonly of: HeldOf
+  readonly of: FiniteBalanceOf
   readonly overspendOf: (postings: readonly Posting[]) => Overspend
 }
 
@@ -78,7 +78,7 @@ export class Ledger {
   readonly #balances: Balances
   readonly #burnRates = new Map<AccountId, BurnRate>()
   /** Balances at process start, and the boot-time reading then. */
-  readonly #heldAtStart = new Map<AccountId, Micro>()
+  readonly #startBalances = new Map<AccountId, Micro>()
   readonly #startedAt: number
   /** Counted again, but not yet marked so in the journal. */
   readonly #limited = new Set<AccountId>()
@@ -97,7 +97,7 @@ export class Ledger {
   constructor(deps: LedgerDeps, snapshot: Snapshot) {
     this.#deps = deps
     this.#balances = new Balances(snapshot.accounts)
-    for (const [account, held] of this.#balances.all()) this.#heldAtStart.set(account, available(held))
+    for (const [account, balance] of this.#balances.all()) this.#startBalances.set(account, available(balance))
     this.#startedAt = deps.clock.sinceBoot()
     this.#epoch = snapshot.epoch
     this.#frozen = snapshot.fenced
@@ -166,7 +166,7 @@ export class Ledger {
    *
    * @param refund by account, recorded together with the charge
    */
-  availableAt(reading: ClockReading, refund: Refund = NO_REFUND): HeldOf {
+  availableAt(reading: ClockReading, refund: Refund = NO_REFUND): FiniteBalanceOf {
     if (this.hasExpired(reading)) return this.#availableExpired
     return refund.size === 0 ? this.#available : (account) => this.#balances.availableOf(account, refund.get(account))
   }
@@ -176,7 +176,7 @@ export class Ledger {
    *
    * @throws CodedError STOPPING, NOT_ATTACHED
    */
-  chargeable(reading: ClockReading, refund: Refund = NO_REFUND): HeldOf {
+  chargeable(reading: ClockReading, refund: Refund = NO_REFUND): FiniteBalanceOf {
     this.requireAttached()
     return this.availableAt(reading, refund)
   }
@@ -192,24 +192,24 @@ export class Ledger {
       const parsed = parseAccount(account)
       return parsed?.instanceId === policy.instanceId ? (caps.get(parsed.lineItemId) ?? 0n) : 0n
     }
-    const heldOf = (account: AccountId) => this.#balances.availableOf(account, refund.get(account)).left
+    const leftOf = (account: AccountId) => this.#balances.availableOf(account, refund.get(account)).left
     return {
       of: (account) => {
         const balance = availableOf(account)
         const cap = capOf(account)
         if (cap === 0n) return balance
         // An expired balance is spent before overspend.
-        const held = heldOf(account)
+        const left = leftOf(account)
         const owed = this.#overspendWith(account, refund)
-        return { ...balance, overspend: held - balance.left + (cap > owed ? cap - owed : 0n) }
+        return { ...balance, overspend: left - balance.left + (cap > owed ? cap - owed : 0n) }
       },
       overspendOf: (postings) => {
         const above = new Map<AccountId, Micro>()
         const allowances = new Map<AccountId, Micro>()
         for (const { account, amount } of postings) {
-          const held = heldOf(account)
-          if (amount <= held) continue
-          above.set(account, amount - held)
+          const left = leftOf(account)
+          if (amount <= left) continue
+          above.set(account, amount - left)
           const cap = capOf(account)
           if (cap > 0n) allowances.set(account, cap)
         }
@@ -251,11 +251,11 @@ export class Ledger {
     return this.#age(this.#deps.clock.sinceBoot()) > this.#grant.lifetimeMs
   }
 
-  readonly #available: HeldOf = (account) => this.#balances.availableOf(account)
+  readonly #available: FiniteBalanceOf = (account) => this.#balances.availableOf(account)
 
-  readonly #availableExpired: HeldOf = (account): HeldBalance => {
-    const held = this.#balances.availableOf(account)
-    return held.shortage === 'POOL' && held.left === 0n ? held : { left: 0n, shortage: 'GRANT_EXPIRED' }
+  readonly #availableExpired: FiniteBalanceOf = (account): FiniteBalance => {
+    const balance = this.#balances.availableOf(account)
+    return balance.shortage === 'POOL' && balance.left === 0n ? balance : { left: 0n, shortage: 'GRANT_EXPIRED' }
   }
 
   /**
@@ -326,9 +326,9 @@ export class Ledger {
     const topUpRequests: TopUpRequest[] = []
     for (const [account, wanted] of this.#targets()) {
       if (topUpRequests.length >= SEGMENT_ACCOUNTS_MAX) break
-      const held = this.#balances.get(account)
-      if (held?.unlimited === true) continue
-      const left = held === undefined ? 0n : available(held)
+      const balance = this.#balances.get(account)
+      if (balance?.unlimited === true) continue
+      const left = balance === undefined ? 0n : available(balance)
       // Repeats the request until the cloud grants it as unlimited, whatever the balance.
       if (2n * left < wanted || this.#isUnlimitedByRules(account)) topUpRequests.push({ account, wanted })
     }
@@ -430,10 +430,10 @@ export class Ledger {
   }
 
   /** Whether {@link Ledger.giveUpSpare} would return anything that was recalled. */
-  holdsSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean {
+  hasSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean {
     for (const [account, keep] of this.#keptOf(recalled, this.#deps.clock.sinceBoot())) {
-      const held = this.#balances.get(account)
-      if (held !== undefined && available(held) > keep + (needed.get(account) ?? 0n)) return true
+      const balance = this.#balances.get(account)
+      if (balance !== undefined && available(balance) > keep + (needed.get(account) ?? 0n)) return true
     }
     return false
   }
@@ -447,13 +447,13 @@ export class Ledger {
     if (this.#deps.clock.reading().latest === null) return above
     const sinceBoot = this.#deps.clock.sinceBoot()
     const targets = this.#targets()
-    for (const [account, held] of this.#balances.all()) {
+    for (const [account, balance] of this.#balances.all()) {
       const horizonMs = instances.get(parseAccount(account)?.instanceId ?? '')
-      if (held.unlimited || horizonMs === undefined) continue
+      if (balance.unlimited || horizonMs === undefined) continue
       // Balances at start were sized by use that this process has not seen.
       const isKnown = sinceBoot - this.#startedAt >= horizonMs
-      const target = greater(targets.get(account) ?? 0n, isKnown ? 0n : (this.#heldAtStart.get(account) ?? 0n))
-      if (available(held) > 2n * target + (needed.get(account) ?? 0n)) above.set(account, target)
+      const target = greater(targets.get(account) ?? 0n, isKnown ? 0n : (this.#startBalances.get(account) ?? 0n))
+      if (available(balance) > 2n * target + (needed.get(account) ?? 0n)) above.set(account, target)
     }
     return above
   }
@@ -538,7 +538,7 @@ export class Ledger {
     this.#balances.clear()
     this.#limited.clear()
     this.#commits.begin()
-    this.#heldAtStart.clear()
+    this.#startBalances.clear()
   }
 
   stamp(): ClockStamp {

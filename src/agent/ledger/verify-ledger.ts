@@ -261,9 +261,9 @@ function checkCounters({ state, accounts, entries }: LedgerBundle, find: Find): 
     if (all !== undefined && (total.used !== BigInt(used) || total.refunded !== BigInt(refunded))) {
       find('COUNTERS', account, 'the counters are not the sum of the entries')
     }
-    const held = BigInt(granted) + BigInt(allowance) - BigInt(returned) - BigInt(used) + BigInt(refunded)
+    const balance = BigInt(granted) + BigInt(allowance) - BigInt(returned) - BigInt(used) + BigInt(refunded)
     const negative = [granted, used, refunded, returned, allowance].some((value) => value.startsWith('-'))
-    if (negative || (!unlimited && held < 0n)) find('OVERSPENT', account, `${used} used of ${granted} granted`)
+    if (negative || (!unlimited && balance < 0n)) find('OVERSPENT', account, `${used} used of ${granted} granted`)
   }
   for (const account of late.keys()) {
     if (!known.has(account)) find('COUNTERS', account, 'entries charge it, and it is not counted')

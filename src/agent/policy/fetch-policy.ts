@@ -13,13 +13,13 @@ import { acceptPolicy } from './accept-policy.ts'
 export async function fetchPolicy(context: StepContext, instanceId: string): Promise<StepResult> {
   const { cloud, memory, health, log, signal, options } = context
   const identity = identityOf(memory)
-  const held = memory.policies.get(instanceId)
-  if (held === undefined) throw new Error('invariant: only a policy of an own instance is fetched')
-  held.tried = true
+  const policyMemory = memory.policies.get(instanceId)
+  if (policyMemory === undefined) throw new Error('invariant: only a policy of an own instance is fetched')
+  policyMemory.tried = true
   try {
-    const request = { instanceId, knownRevision: held.applied, engine: options.engine }
+    const request = { instanceId, knownRevision: policyMemory.applied, engine: options.engine }
     const answer = await call(context, () => cloud.policy(identity, request, signal))
-    if (answer.kind === 'DOCUMENT') await takeDocument(context, instanceId, held, answer.document)
+    if (answer.kind === 'DOCUMENT') await takeDocument(context, instanceId, policyMemory, answer.document)
     health.clear(policySubject(instanceId))
   } catch (error) {
     if (!(error instanceof CodedError) || endsRound(error) || error.code === 'NOT_RECORDED') throw error
@@ -36,12 +36,16 @@ export function policySubject(instanceId: string): string {
 async function takeDocument(
   context: StepContext,
   instanceId: string,
-  held: PolicyMemory,
+  policyMemory: PolicyMemory,
   document: string,
 ): Promise<void> {
   const { journal, ledger, activePolicies, memory, log, options } = context
   if ((await memory.trust.open('policy', document)) === undefined) await learnKeys(context)
-  const policy = await acceptPolicy(memory.trust, document, { instanceId, above: held.floor, engine: options.engine })
+  const policy = await acceptPolicy(memory.trust, document, {
+    instanceId,
+    above: policyMemory.floor,
+    engine: options.engine,
+  })
   const { revision } = policy.document
   const identity = identityOf(memory)
   // Rules of other instances may be signed by keys that this document drops. Keeps those keys, so that a restart
@@ -55,13 +59,13 @@ async function takeDocument(
   await journal.savePolicy({ instanceId, revision, document }, trustedKeys)
   memory.identity = { ...identity, trustedKeys }
   memory.trust = trust
-  held.applied = revision
-  held.floor = revision
-  held.newest = Math.max(held.newest, revision)
-  held.engine = policy.document.engine
-  held.signedBy = policy.signedBy
-  held.document = document
-  held.shown = false
+  policyMemory.applied = revision
+  policyMemory.floor = revision
+  policyMemory.newest = Math.max(policyMemory.newest, revision)
+  policyMemory.engine = policy.document.engine
+  policyMemory.signedBy = policy.signedBy
+  policyMemory.document = document
+  policyMemory.shown = false
   activePolicies.put(policy)
   log.info({ instanceId, revision }, 'policy in force')
 }
@@ -81,16 +85,16 @@ export async function restorePolicies(
   stored: readonly StoredPolicy[],
 ): Promise<void> {
   for (const { instanceId, revision, document, confirmedAt } of stored) {
-    const held = memory.policies.get(instanceId)
-    if (held === undefined) continue
+    const policyMemory = memory.policies.get(instanceId)
+    if (policyMemory === undefined) continue
     try {
       const policy = await acceptPolicy(memory.trust, document, { instanceId, above: revision - 1, engine })
-      held.applied = policy.document.revision
-      held.floor = policy.document.revision
+      policyMemory.applied = policy.document.revision
+      policyMemory.floor = policy.document.revision
       const { engine: madeFor } = policy.document
-      held.engine = madeFor
-      held.signedBy = policy.signedBy
-      held.document = document
+      policyMemory.engine = madeFor
+      policyMemory.signedBy = policy.signedBy
+      policyMemory.document = document
       activePolicies.put(policy)
       if (madeFor !== engine.version) {
         const message = `the rules were made for engine ${madeFor}; this agent decides by them with engine ${engine.version}`
@@ -100,7 +104,7 @@ export async function restorePolicies(
     } catch (error) {
       if (!(error instanceof CodedError)) throw error
       // Accept the same revision again, but no older one.
-      held.floor = revision - 1
+      policyMemory.floor = revision - 1
       health.raise(policySubject(instanceId), error)
       log.warn({ instanceId, code: error.code, ...error.details }, error.message)
     }

@@ -64,16 +64,16 @@ export class Clock {
     const width = Math.max(0, evidence.receivedAt - evidence.sentAt) + STEP_MS
     const before = this.#readingAt(evidence.receivedAt)
     // Widened by the lag of later readings.
-    const told = {
+    const signed = {
       earliest: evidence.time - STEP_MS,
       latest: evidence.time + width + drift(width) + STEP_MS,
     }
     const both = {
-      earliest: Math.max(told.earliest, before.earliest),
-      latest: before.latest === null ? told.latest : Math.min(told.latest, before.latest),
+      earliest: Math.max(signed.earliest, before.earliest),
+      latest: before.latest === null ? signed.latest : Math.min(signed.latest, before.latest),
     }
     // Disjoint: the boot-time clock exceeds its error bound, so use the signed time.
-    const { earliest, latest } = both.earliest <= both.latest ? both : told
+    const { earliest, latest } = both.earliest <= both.latest ? both : signed
     this.#anchoredAt = evidence.receivedAt
     this.#earliest = earliest
     this.#latest = latest

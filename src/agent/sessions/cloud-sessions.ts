@@ -10,8 +10,8 @@ import { nextSession, type SessionEvent } from '../sync/session-state.ts'
 import { call, endsRound, type StepContext, type StepResult } from '../sync/step.ts'
 
 export async function openSession(context: StepContext, instanceId: string): Promise<StepResult> {
-  const held = heldOf(context, instanceId)
-  held.tried = true
+  const sessionMemory = memoryOf(context, instanceId)
+  sessionMemory.tried = true
   const { cloud, memory, randomness, signal } = context
   const before = keptOf(context, instanceId)
   const isRepeated = before?.sessionId === null
@@ -19,26 +19,26 @@ export async function openSession(context: StepContext, instanceId: string): Pro
   await unlessRefused(context, instanceId, async () => {
     if (!isRepeated) await keep(context, instanceId, { instanceId, opening, sessionId: null })
     const sessionId = await call(context, () => cloud.openSession(identityOf(memory), instanceId, opening, signal))
-    take(context, instanceId, held, { kind: 'OPENED', sessionId })
+    take(context, instanceId, sessionMemory, { kind: 'OPENED', sessionId })
     // The session of a repeated request may have ended in the meantime.
-    held.looking = isRepeated
+    sessionMemory.looking = isRepeated
     await keep(context, instanceId, { instanceId, opening, sessionId })
   })
   return 'GO_ON'
 }
 
 export async function sendHeartbeat(context: StepContext, instanceId: string, sessionId: string): Promise<StepResult> {
-  const held = heldOf(context, instanceId)
-  held.tried = true
+  const sessionMemory = memoryOf(context, instanceId)
+  sessionMemory.tried = true
   const ended = await unlessRefused(context, instanceId, async () => {
     const { cloud, memory, signal } = context
     const state = await call(context, () => cloud.heartbeat(identityOf(memory), instanceId, sessionId, signal))
-    held.looking = false
-    take(context, instanceId, held, state)
+    sessionMemory.looking = false
+    take(context, instanceId, sessionMemory, state)
     return state.kind === 'ENDED'
   })
   if (ended !== true) return 'GO_ON'
-  held.tried = false
+  sessionMemory.tried = false
   return 'PLAN_AGAIN'
 }
 
@@ -46,7 +46,7 @@ export async function sendHeartbeat(context: StepContext, instanceId: string, se
 export async function closeSession(context: StepContext, instanceId: string, sessionId: string): Promise<void> {
   const { cloud, memory, signal } = context
   await call(context, () => cloud.closeSession(identityOf(memory), instanceId, sessionId, signal))
-  take(context, instanceId, heldOf(context, instanceId), { kind: 'CLOSED' })
+  take(context, instanceId, memoryOf(context, instanceId), { kind: 'CLOSED' })
   await keep(context, instanceId, null)
 }
 
@@ -67,10 +67,15 @@ function sessionSubject(instanceId: string): string {
   return `session ${instanceId}`
 }
 
-function take({ clock, health, log }: StepContext, instanceId: string, held: SessionMemory, event: SessionEvent): void {
+function take(
+  { clock, health, log }: StepContext,
+  instanceId: string,
+  sessionMemory: SessionMemory,
+  event: SessionEvent,
+): void {
   const subject = sessionSubject(instanceId)
-  const { session, notice } = nextSession(held.session, event, clock.sinceBoot())
-  held.session = session
+  const { session, notice } = nextSession(sessionMemory.session, event, clock.sinceBoot())
+  sessionMemory.session = session
   if (notice === 'CLEAR') health.clear(subject)
   else if (notice !== undefined && health.raise(subject, notice)) {
     log.warn({ instanceId, code: notice.code, ...notice.details }, notice.message)
@@ -94,8 +99,8 @@ async function unlessRefused<T>(
   }
 }
 
-function heldOf({ memory }: StepContext, instanceId: string): SessionMemory {
-  const held = memory.sessions.get(instanceId)
-  if (held === undefined) throw new Error('invariant: only a session of an own instance is kept')
-  return held
+function memoryOf({ memory }: StepContext, instanceId: string): SessionMemory {
+  const sessionMemory = memory.sessions.get(instanceId)
+  if (sessionMemory === undefined) throw new Error('invariant: only a session of an own instance is kept')
+  return sessionMemory
 }

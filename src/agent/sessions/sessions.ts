@@ -353,7 +353,7 @@ export class Sessions {
     slot: Slot,
     request: Omit<ChargeRequest<NotOperable>, 'instanceId' | 'mode' | 'session'>,
     by: {
-      /** Checked again before the charge, because the cloud may have been asked in between. */
+      /** Checked again before the charge, because waiting for the cloud takes time. */
       readonly isWanted: (attempt: Attempt) => boolean
       /** The change of the session; null: not all items were granted. */
       readonly eventOf: (items: readonly ReservedItem[] | null, attempt: Attempt) => SessionEvent

@@ -69,6 +69,6 @@ export function judgeAnswer(answer: SyncAnswer, sent: SentSegment, lastSeq: numb
 }
 
 /** Null unless the term is higher than any that this epoch received. */
-export function newerGrant(grant: Grant | null, termHeld: number): Grant | null {
-  return grant !== null && grant.term > termHeld ? grant : null
+export function newerGrant(grant: Grant | null, currentTerm: number): Grant | null {
+  return grant !== null && grant.term > currentTerm ? grant : null
 }

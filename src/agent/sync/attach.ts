@@ -18,11 +18,11 @@ export async function attach(context: StepContext): Promise<StepResult> {
   const acknowledged = memory.epoch === above ? lastAcknowledged(memory) : 0
   const backlog = backlogOf(memory, ledger.lastEntry())
   const request = { nonce, bootId: clock.bootId, above, acknowledged, backlog, software: options.software }
-  const said = await call(context, () => cloud.attach(identity, request, signal))
+  const response = await call(context, () => cloud.attach(identity, request, signal))
   const receivedAt = clock.sinceBoot()
-  const answer = await believe(context, 'attach-answer', said.answer, attachAnswer)
+  const answer = await believe(context, 'attach-answer', response.answer, attachAnswer)
   const { deviceId, nonce: echoed, epoch, before } = answer
-  const now = await believeTime(context, said, nonce)
+  const now = await believeTime(context, response, nonce)
   if (deviceId !== identity.deviceId || echoed !== nonce) {
     throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another attach.', { details: { deviceId } })
   }

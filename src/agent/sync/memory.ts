@@ -38,7 +38,7 @@ export interface SessionMemory {
 
 export interface KeyMemory {
   /** The cloud's administrator requested a new key. */
-  isAsked: boolean
+  isRequested: boolean
   /** The cloud refused the next key. */
   isRefused: boolean
   /** Already announced in this round. */
@@ -111,7 +111,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
   const memory: LinkMemory = {
     identity: null,
     trust: await Trust.of([]),
-    key: { isAsked: false, isRefused: false, isTried: false, isUnknown: false, isShown: false },
+    key: { isRequested: false, isRefused: false, isTried: false, isUnknown: false, isShown: false },
     refusedToken: null,
     attachNonce: null,
     epoch: snapshot.epoch,

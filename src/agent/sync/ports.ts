@@ -29,7 +29,7 @@ export interface LinkLedger {
   freeze(): Promise<void>
   returnUnused(): readonly Posting[]
   giveUpSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): readonly Posting[]
-  holdsSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean
+  hasSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean
   takeBackUnused(returns: readonly Posting[]): void
   owes(): boolean
   settleAboveGrant(): void

@@ -58,7 +58,7 @@ function stateOf(context: StepContext, token: string | null): LinkState {
   const offered = token !== null && token !== memory.refusedToken
   return {
     enrollment: mayEnroll(memory) && offered ? 'POSSIBLE' : memory.identity !== null ? 'DONE' : 'IMPOSSIBLE',
-    key: keyState(keys, memory, rotation.isAsked),
+    key: keyState(keys, memory, rotation.isRequested),
     epoch: memory.epoch,
     fence: memory.fence,
     unacknowledged: memory.unacknowledged !== null,
@@ -66,7 +66,7 @@ function stateOf(context: StepContext, token: string | null): LinkState {
     moreToSend: memory.moreToSend,
     wanting: !memory.topUpsCarried && (waiting.asking || ledger.topUpRequests().length > 0),
     releasing: memory.releasing,
-    sparing: memory.keeps.size > 0 && ledger.holdsSpare(memory.keeps, waiting.needed()),
+    sparing: memory.keeps.size > 0 && ledger.hasSpare(memory.keeps, waiting.needed()),
     looking: memory.looking,
     policies: [...memory.policies].map(([instanceId, { applied, newest, tried }]) => ({
       instanceId,
@@ -100,9 +100,9 @@ function begin({ memory }: StepContext, look: boolean): void {
   memory.key.isTried = false
   memory.key.isShown = false
   for (const policy of memory.policies.values()) policy.tried = false
-  for (const held of memory.sessions.values()) {
-    held.tried = false
-    held.looking ||= look
+  for (const session of memory.sessions.values()) {
+    session.tried = false
+    session.looking ||= look
   }
 }
 

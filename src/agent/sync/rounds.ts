@@ -47,7 +47,7 @@ export class Rounds {
   readonly #allowances = { request: new Allowance(REQUEST_BURST), notification: new Allowance(NOTIFICATION_BURST) }
   #failures = 0
   #waitUntil = -Infinity
-  #askedToWait = false
+  #mustWait = false
   #done = 0
   #failed = 0
 
@@ -71,7 +71,7 @@ export class Rounds {
 
   /** The network is back: ends the wait of a failed round, unless the cloud requested it. */
   encourage(): void {
-    if (!this.waiting || this.#askedToWait) return
+    if (!this.waiting || this.#mustWait) return
     const { sinceBoot, randomness, backoffBaseMs } = this.#options
     this.#waitUntil = Math.min(this.#waitUntil, sinceBoot() + Math.floor(randomness.fraction() * backoffBaseMs))
     this.#nextAt = this.#waitUntil
@@ -142,7 +142,7 @@ export class Rounds {
     } else {
       this.#failed += 1
       this.#failures += 1
-      this.#askedToWait = result.retryAfterMs > 0
+      this.#mustWait = result.retryAfterMs > 0
       const limits = { baseMs: backoffBaseMs, capMs: backoffCapMs }
       this.#waitUntil = now + backoff(this.#failures, result.retryAfterMs, randomness.fraction(), limits)
       this.#nextAt = this.#waitUntil

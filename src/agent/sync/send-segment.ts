@@ -75,7 +75,7 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const sent = await nextToSend(context)
   const nonce = randomness.token()
   const sentAt = clock.sinceBoot()
-  const said = await call(context, () =>
+  const response = await call(context, () =>
     cloud.sync(identity, { segment: sent.document, nonce, ...proofsWith(context, sent) }, signal),
   ).catch(async (error: unknown) => {
     if (!isUnreadable(error)) throw error
@@ -86,10 +86,10 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
     }
     await abandonRejected(context, sent, error.message)
   })
-  if (said === undefined) return 'PLAN_AGAIN'
+  if (response === undefined) return 'PLAN_AGAIN'
   const receivedAt = clock.sinceBoot()
-  const believed = await believe(context, 'sync-answer', said.answer, syncAnswer)
-  const now = await believeTime(context, said, nonce)
+  const believed = await believe(context, 'sync-answer', response.answer, syncAnswer)
+  const now = await believeTime(context, response, nonce)
   const { epoch, seq, hash } = sent
   if (isEarlier(context, sent)) {
     memory.earlier = afterEarlier(believed, sent)
@@ -104,7 +104,7 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   }
   clock.learn({ time: now, sentAt, receivedAt })
   noteUnbilled(context, believed, sent)
-  await take(context, sent, judgement, { document: said.answer, receipt: receiptOf(believed), now })
+  await take(context, sent, judgement, { document: response.answer, receipt: receiptOf(believed), now })
   return 'PLAN_AGAIN'
 }
 
@@ -185,7 +185,7 @@ function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
   }
 }
 
-interface Said {
+interface Received {
   readonly document: string
   readonly receipt: StoredAnswer['retainUntil']
   readonly now: number
@@ -199,7 +199,7 @@ async function take(
   context: StepContext,
   sent: SealedSegment,
   judgement: Exclude<Judgement, { kind: 'FOREIGN' }>,
-  said: Said,
+  received: Received,
 ): Promise<void> {
   const { memory, health } = context
   if (judgement.kind === 'BEHIND' && memory.lost) {
@@ -232,7 +232,7 @@ async function take(
   }
   switch (judgement.kind) {
     case 'MERGED':
-      await merged(context, sent, judgement.answer, said)
+      await merged(context, sent, judgement.answer, received)
       break
     case 'KNOWN':
       await acknowledge(context, sent, null)
@@ -248,7 +248,7 @@ async function take(
           details: { seq: sent.seq },
         })
       }
-      await acknowledge(context, sent, said)
+      await acknowledge(context, sent, received)
       break
     case 'REJECTED':
       await abandonRejected(context, sent, judgement.problem)
@@ -262,7 +262,7 @@ async function merged(
   context: StepContext,
   sent: SealedSegment,
   answer: Extract<SyncAnswer, { outcome: 'MERGED' }>,
-  { document, receipt, now }: Said,
+  { document, receipt, now }: Received,
 ): Promise<void> {
   const { journal, ledger, activePolicies, clock, memory, log } = context
   const news = newerGrant(answer.grant, memory.grantTerm)
@@ -292,15 +292,15 @@ async function merged(
   memory.keeps = new Map(answer.releases.map(({ account, keep }) => [account, keep]))
   if (answer.directives.includes('release')) memory.releasing = true
   if (answer.directives.includes('sync')) memory.lookAgain = true
-  if (answer.replaceKey === identityOf(memory).keyId) memory.key.isAsked = true
-  for (const held of memory.sessions.values()) {
-    held.session = nextSession(held.session, { kind: 'SYNCED' }, clock.sinceBoot()).session
+  if (answer.replaceKey === identityOf(memory).keyId) memory.key.isRequested = true
+  for (const sessionMemory of memory.sessions.values()) {
+    sessionMemory.session = nextSession(sessionMemory.session, { kind: 'SYNCED' }, clock.sinceBoot()).session
   }
   log.info({ seq: sent.seq, term: grant?.term, granted: grant?.accounts.length ?? 0 }, 'segment merged')
 }
 
-async function acknowledge(context: StepContext, sent: SealedSegment, said: Said | null): Promise<void> {
-  const answer = said === null ? null : { document: said.document, retainUntil: said.receipt }
+async function acknowledge(context: StepContext, sent: SealedSegment, received: Received | null): Promise<void> {
+  const answer = received === null ? null : { document: received.document, retainUntil: received.receipt }
   await context.journal.acknowledge(sent.seq, null, null, answer)
   forget(context, sent)
 }
@@ -384,28 +384,28 @@ function takeRevisions(
   fresh: boolean,
 ): void {
   for (const { instanceId, revision } of policies) {
-    const held = context.memory.policies.get(instanceId)
-    if (held === undefined) continue
+    const policyMemory = context.memory.policies.get(instanceId)
+    if (policyMemory === undefined) continue
     if (!fresh) {
-      held.newest = Math.max(held.newest, revision)
+      policyMemory.newest = Math.max(policyMemory.newest, revision)
       continue
     }
-    held.newest = revision
+    policyMemory.newest = revision
     const subject = policySubject(instanceId)
-    if (revision < held.applied) {
-      const message = `The cloud's newest revision is ${revision}, but revision ${held.applied} is in force.`
-      const details = { instanceId, revision, inForce: held.applied }
+    if (revision < policyMemory.applied) {
+      const message = `The cloud's newest revision is ${revision}, but revision ${policyMemory.applied} is in force.`
+      const details = { instanceId, revision, inForce: policyMemory.applied }
       raise(context, new CodedError('POLICY_REVISION_OLDER', message, { details }), subject)
-      showRules(context, held)
-    } else if (revision === held.applied) context.health.clear(subject)
+      showRules(context, policyMemory)
+    } else if (revision === policyMemory.applied) context.health.clear(subject)
   }
 }
 
 /** A restored cloud may have forgotten the rules in force: sends the signed document with the next segment. */
-function showRules({ memory }: StepContext, held: PolicyMemory): void {
-  if (held.document === null || held.shown || held.document.length > RULES_SHOWN_MAX) return
-  held.shown = true
-  memory.proofs = [...memory.proofs, held.document]
+function showRules({ memory }: StepContext, policyMemory: PolicyMemory): void {
+  if (policyMemory.document === null || policyMemory.shown || policyMemory.document.length > RULES_SHOWN_MAX) return
+  policyMemory.shown = true
+  memory.proofs = [...memory.proofs, policyMemory.document]
   memory.lookAgain = true
 }
 

@@ -122,9 +122,9 @@ async function applySuspension(
   const { identity } = memory
   if (identity === null || sameSuspension(identity.suspension, suspension)) return
   if (suspension !== null) activePolicies.suspend(suspension)
-  const held = { ...identity, suspension }
-  await journal.saveIdentity(held)
-  memory.identity = held
+  const updated = { ...identity, suspension }
+  await journal.saveIdentity(updated)
+  memory.identity = updated
   showSuspension({ activePolicies, health }, suspension)
   log.warn(
     { state: suspension?.state ?? null, since: suspension?.since, by: suspension?.by },

@@ -35,7 +35,7 @@ describe('the health status', () => {
       'one that is offline',
       { connected: false },
       'attention',
-      /offline and goes on deciding, with 120 tokens.* 24 hours/,
+      /offline and continues to decide, with 120 tokens.* 24 hours/,
     ],
     ['one that is offline and dry', { connected: false, accounts: dry }, 'refusing', /used up its tokens/],
     ['one that is offline with an expired grant', { connected: false, grant: NO_GRANT_LEFT }, 'refusing', /expired/],

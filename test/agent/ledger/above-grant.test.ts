@@ -48,7 +48,7 @@ describe('an essential line item', () => {
     expect(await test.above(A, 22n)).toMatchObject({ left: 2n, overspend: 50n })
     await test.spend(A, 30n)
     expect(await test.above(A)).toMatchObject({ left: 0n, overspend: 0n })
-    await expect(test.spend(A, 1n)).rejects.toThrow('fits the room')
+    await expect(test.spend(A, 1n)).rejects.toThrow('fits the available balance')
   })
 
   it('has one cap for all its periods, beside those of other line items and of its allocations', async () => {
@@ -140,7 +140,7 @@ describe('entries recorded together', () => {
     void test.ledger.recordTogether(entries)
     expect(test.ledger.lastEntry()).toBe(2)
     const more = { ...together(test, { account: A, amount: 1n })[0]!, allowances: new Map([[A, 20n]]) }
-    await expect(test.ledger.recordTogether([more])).rejects.toThrow('fits the room')
+    await expect(test.ledger.recordTogether([more])).rejects.toThrow('fits the available balance')
   })
 
   it('ask for a sync when a balance becomes low, or when enough entries wait for delivery', () => {

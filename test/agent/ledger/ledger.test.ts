@@ -133,7 +133,9 @@ describe('the ledger', () => {
   it('never lets a charge through that does not fit, and changes nothing then', () => {
     const test = new TestLedger()
     test.grant({ [A]: 100n, [B]: 5n })
-    expect(() => test.charge({ account: A, amount: 6n }, { account: B, amount: 6n })).toThrow('fits the room')
+    expect(() => test.charge({ account: A, amount: 6n }, { account: B, amount: 6n })).toThrow(
+      'fits the available balance',
+    )
     expect(() => test.charge({ account: 'line/i/unknown/0', amount: 1n })).toThrow('is known')
     expect([test.left(A), test.left(B), test.ledger.lastEntry()]).toEqual([100n, 5n, 0])
   })
@@ -205,7 +207,7 @@ describe('the ledger', () => {
     expect([test.left(A), test.journal.limited, test.needs]).toEqual([100n, [A], [0]])
     void test.charge({ account: A, amount: 80n })
     expect(test.ledger.topUpRequests()).toMatchObject([{ account: A }])
-    expect(() => test.charge({ account: A, amount: 21n })).toThrow('fits the room')
+    expect(() => test.charge({ account: A, amount: 21n })).toThrow('fits the available balance')
   })
 
   it('is not unlimited by a grant where the rules in force have a limit, and asks again when they have none', async () => {
@@ -452,7 +454,10 @@ describe('whatever happens to the ledger', () => {
           switch (one.do) {
             case 'charge':
               if (test.left(one.account) >= one.amount) record('used', [{ account: one.account, amount: one.amount }])
-              else expect(() => test.charge({ account: one.account, amount: one.amount })).toThrow('fits the room')
+              else
+                expect(() => test.charge({ account: one.account, amount: one.amount })).toThrow(
+                  'fits the available balance',
+                )
               break
             case 'refund': {
               const open = of(used, one.account) - of(refunded, one.account) - pending(one.account, 'refunded')
@@ -616,7 +621,9 @@ describe('entries that are recorded together', () => {
 
   it('leave nothing in hand of what they give back when their charge does not fit', async () => {
     const device = await charged()
-    await expect(device.ledger.recordTogether([give(2, 6n), take(3, 8n)])).rejects.toThrow('a charge fits the room')
+    await expect(device.ledger.recordTogether([give(2, 6n), take(3, 8n)])).rejects.toThrow(
+      'a charge fits the available balance',
+    )
     expect([device.left(A), device.ledger.lastEntry()]).toEqual([1n, 1])
     void device.charge({ account: A, amount: 1n })
     device.tick()

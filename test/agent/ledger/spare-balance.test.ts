@@ -31,7 +31,7 @@ describe('recalled tokens', () => {
     test.time.advance(HOUR)
     // 10 in the first hour are 240 in a day.
     const recall = (keep: bigint, needed = NONE) => [
-      test.ledger.holdsSpare(new Map([[A, keep]]), needed),
+      test.ledger.hasSpare(new Map([[A, keep]]), needed),
       test.ledger.giveUpSpare(new Map([[A, keep]]), needed),
     ]
     expect(recall(9_990n)).toEqual([true, [{ account: A, amount: 9_750n }]])
@@ -50,8 +50,8 @@ describe('recalled tokens', () => {
       [unknown, 0n],
       [ELSEWHERE, 100n],
     ])
-    expect(test.ledger.holdsSpare(new Map([[unknown, 0n]]), NONE)).toBe(false)
-    expect(test.ledger.holdsSpare(recalled, NONE)).toBe(true)
+    expect(test.ledger.hasSpare(new Map([[unknown, 0n]]), NONE)).toBe(false)
+    expect(test.ledger.hasSpare(recalled, NONE)).toBe(true)
     expect(test.ledger.giveUpSpare(recalled, NONE)).toEqual([{ account: ELSEWHERE, amount: 500n }])
   })
 })

@@ -466,7 +466,7 @@ describe('a device that spends ahead of its disk', () => {
     })
     look()
     expect((await device.journal.read()).openReservations.has(A)).toBe(false)
-    expect(() => device.charge({ [A]: 1n })).toThrow('fits the room')
+    expect(() => device.charge({ [A]: 1n })).toThrow('fits the available balance')
     await device.journal.acknowledge(seq, limited, null)
     device.ledger.applyGrant(limited)
     look()

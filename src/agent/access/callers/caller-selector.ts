@@ -31,7 +31,7 @@ function parseOne(key: string, text: string, names: Names): CallerSelector {
     return kind === 'uid' ? ({ uid }) => uid === id : ({ gids }) => gids.includes(id)
   }
   if (kind !== 'user' && kind !== 'group') {
-    throw invalid(key, `${JSON.stringify(text)} is none of *, user:NAME, uid:N, group:NAME, gid:N`)
+    throw invalid(key, `${JSON.stringify(text)} is not one of *, user:NAME, uid:N, group:NAME, gid:N`)
   }
   const id = names[kind](name)
   if (id === undefined) throw invalid(key, `this system has no ${kind} ${name}`)

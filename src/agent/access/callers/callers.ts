@@ -97,7 +97,7 @@ export class Callers {
   }
 
   isIn(caller: Caller, role: CallerRole): boolean {
-    return caller.uid === 0 || caller.uid === this.#ownUid || this.#rules.rings[role](caller)
+    return caller.uid === 0 || caller.uid === this.#ownUid || this.#rules.selectors[role](caller)
   }
 
   /** @throws CodedError CALLER_NOT_ALLOWED */
@@ -125,7 +125,7 @@ export class Callers {
   }
 
   /** Null also if the owner has not called since the start. */
-  holdOfOwner(owner: string | null): CallerQuota | null {
+  quotaOfOwner(owner: string | null): CallerQuota | null {
     return owner === null ? null : (this.#holds.get(owner) ?? null)
   }
 }
@@ -248,7 +248,7 @@ export class Bucket {
 }
 
 interface Rules {
-  readonly rings: Readonly<Record<CallerRole, CallerSelector>>
+  readonly selectors: Readonly<Record<CallerRole, CallerSelector>>
   readonly limits: readonly Limit[]
   readonly limitsText: string | null
 }
@@ -256,7 +256,7 @@ interface Rules {
 /** @throws CodedError CONFIG_INVALID */
 function parseRules(settings: CallerSettings, names: Names): Rules {
   return {
-    rings: {
+    selectors: {
       use: parseCallerSelector('callers.use', settings.use, names),
       observe: parseCallerSelector('callers.observe', settings.observe, names),
       administer: parseCallerSelector('callers.administer', settings.administer, names),

@@ -208,7 +208,7 @@ const REQUEST_NUMBER = /^[1-9]\d{0,14}$/
 
 /**
  * Reads the idempotency key from the headers. Keys are scoped to the caller: a caller that uses another caller's
- * session name gets none of its responses and uses none of its numbers.
+ * session name gets no responses of that caller and uses no numbers of it.
  *
  * @param owner the caller, without spaces; null when callers are not identified
  * @throws CodedError BAD_REQUEST

@@ -89,7 +89,7 @@ export function brokenRefusal(cause: string | undefined): Reply {
 export const NO_TUNNEL = refused(
   new CodedError(
     'NOT_FOUND',
-    'CONNECT is not supported: the agent is not a proxy. Send the request to one of its own paths',
+    'CONNECT is not supported: the agent is not a proxy. Send the request to a path of the agent',
   ),
 )
 

@@ -148,10 +148,19 @@ export class RequestHandler {
     }
     const { owner, quota } = admitted
     const administers = this.#administers(socket)
-    const asked = { target, url, headers, body, owner, administers, ...(quota === null ? {} : { quota }), onDisconnect }
+    const sessionRequest = {
+      target,
+      url,
+      headers,
+      body,
+      owner,
+      administers,
+      ...(quota === null ? {} : { quota }),
+      onDisconnect,
+    }
     this.#wait(
       answer,
-      () => answerSession(sessions, asked),
+      () => answerSession(sessions, sessionRequest),
       (reply) => reply,
       refuse,
     )

@@ -87,14 +87,14 @@ export async function answerSession(service: SessionService, request: SessionReq
     case 'show':
       return plain(JSON.stringify(sessionToWire(service.get(target.sessionId, belongs))))
     case 'request': {
-      const asked = parse(sessionAccessRequestBody[target.apiVersion], body?.value, 'body')
+      const requested = parse(sessionAccessRequestBody[target.apiVersion], body?.value, 'body')
       const { apiVersion, sessionId } = target
       const order = {
         apiVersion,
         sessionId,
-        request: requestOf(asked),
-        metaData: asked.requestedItems.map(({ metaData }) => metaData),
-        rollbackOnDeny: asked.rollbackOnDeny,
+        request: requestOf(requested),
+        metaData: requested.requestedItems.map(({ metaData }) => metaData),
+        rollbackOnDeny: requested.rollbackOnDeny,
         belongs,
         idempotencyKey: hashed(request),
         ...quotaOf(request),

@@ -91,9 +91,9 @@ export async function restoreLedger(
 ): Promise<Restored> {
   await readLedger(backup)
   requireIntegrity(backup)
-  const balance = holdFinished(path)
+  const opened = lockFinished(path)
   try {
-    const before = salvageOfHeld(balance, path, left)
+    const before = salvageOfOpened(opened, path, left)
     const salvage = merged(salvageOfBackup(backup), before)
     const fresh = `${path}.restoring`
     for (const suffix of ['', '-wal', '-shm']) rmSync(`${fresh}${suffix}`, { force: true })
@@ -104,11 +104,11 @@ export async function restoreLedger(
       database.close()
     }
     own(fresh, path)
-    const replaced = replace(path, fresh, balance, wall)
+    const replaced = replace(path, fresh, opened, wall)
     const undelivered = salvage.undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
     return { replaced, undelivered, lost: salvage.lost }
   } finally {
-    if (typeof balance !== 'string') balance.close()
+    if (typeof opened !== 'string') opened.close()
   }
 }
 
@@ -147,7 +147,7 @@ function salvageOfBackup(backup: string): Salvage {
 type OpenedLedger = Database.Database | 'DAMAGED' | 'NONE'
 
 /** Locks the ledger against agents and checkpoints it, so that one rename replaces it. */
-function hold(path: string): OpenedLedger {
+function lock(path: string): OpenedLedger {
   if (!existsSync(path)) return 'NONE'
   try {
     const database = openDatabase(path)
@@ -161,11 +161,11 @@ function hold(path: string): OpenedLedger {
 }
 
 /** Null if there is no ledger. */
-function salvageOfHeld(balance: OpenedLedger, path: string, left: BootLog | null): Salvage | null {
-  if (balance === 'NONE') return null
+function salvageOfOpened(opened: OpenedLedger, path: string, left: BootLog | null): Salvage | null {
+  if (opened === 'NONE') return null
   // Reuses the locking connection: closing another one in this process would release the lock.
-  if (balance === 'DAMAGED') return salvaged(path, left)
-  const salvage = salvageOf(balance)
+  if (opened === 'DAMAGED') return salvaged(path, left)
+  const salvage = salvageOf(opened)
   if (!salvage.hasOpenReservations) return salvage
   throw new CodedError('RESERVATION_OPEN', `${path} has open reservations whose usage may not be recorded yet.`, {
     details: { path },
@@ -173,18 +173,18 @@ function salvageOfHeld(balance: OpenedLedger, path: string, left: BootLog | null
 }
 
 /** Finishes an interrupted salvage first: otherwise the agent's next start would replace the restored ledger. */
-function holdFinished(path: string): OpenedLedger {
-  const balance = hold(path)
-  if (!existsSync(`${path}.salvaged`)) return balance
-  if (typeof balance !== 'string') balance.close()
+function lockFinished(path: string): OpenedLedger {
+  const opened = lock(path)
+  if (!existsSync(`${path}.salvaged`)) return opened
+  if (typeof opened !== 'string') opened.close()
   finishSalvage(path)
-  return hold(path)
+  return lock(path)
 }
 
-function replace(path: string, fresh: string, balance: OpenedLedger, wall: number): string | null {
+function replace(path: string, fresh: string, opened: OpenedLedger, wall: number): string | null {
   let aside: string | null = null
   // A log left behind would be applied to the new ledger.
-  if (typeof balance === 'string') {
+  if (typeof opened === 'string') {
     const found = putAside(path, wall)
     if (existsSync(found)) aside = found
   } else {

@@ -19,7 +19,7 @@ export class DiskReserve {
   /** Allocates real blocks unless already done. False if the disk lacks the space. */
   fill(): boolean {
     if (this.#size() === this.#bytes) return true
-    if (!this.#isRoomy()) return false
+    if (!this.#hasSpace()) return false
     try {
       const file = openSync(this.#path, 'w', 0o600)
       try {
@@ -49,7 +49,7 @@ export class DiskReserve {
   }
 
   /** Checked first, so that a nearly full disk is not filled in vain. */
-  #isRoomy(): boolean {
+  #hasSpace(): boolean {
     const { bavail, bsize } = statfsSync(dirname(this.#path))
     return bavail * bsize > this.#bytes
   }

@@ -80,7 +80,7 @@ export interface WorkerOptions {
 /** What the journal's thread runs; the store implements it. */
 export interface JournalThreadMethods extends JournalOperations {
   append(batch: Batch): string
-  prepareSeal(order: SealRequest): PreparedSeal
+  prepareSeal(request: SealRequest): PreparedSeal
   storeSeal(document: string): SealedSegment
   findStep(correlationId: string, before: number | null): FoundEntry
   close(): void

@@ -234,7 +234,7 @@ export class JournalStore implements JournalThreadMethods {
   }
 
   /** Prepares the text of the next segment for signing. */
-  prepareSeal(order: SealRequest): PreparedSeal {
+  prepareSeal(request: SealRequest): PreparedSeal {
     this.#plan = null
     const identity = this.#identity()
     if (identity === null || this.#state().epoch === 0n) {
@@ -243,7 +243,7 @@ export class JournalStore implements JournalThreadMethods {
     if (this.#statements.segmentInFlight.get() !== undefined) {
       throw new Error('invariant: one unacknowledged segment at most')
     }
-    const { text, plan } = planSegment(this.#statements, identity, order)
+    const { text, plan } = planSegment(this.#statements, identity, request)
     this.#plan = plan
     return { text }
   }

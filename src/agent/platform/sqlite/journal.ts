@@ -105,7 +105,7 @@ export async function openJournal(options: JournalOptions, start: StartThread = 
     },
     appendWriteBehind: (entries, reservations, stamp, answered) =>
       client.call('append', batchOf(entries, reservations, stamp, answered)),
-    seal: (order) => client.seal(order),
+    seal: (request) => client.seal(request),
     find: (correlationId) => find(client, correlationId),
     condition: () => client.condition,
     close: () => client.close(),
@@ -140,7 +140,7 @@ class JournalClient {
   #waiting: Waiting[] = []
   #answered = 0
   /** Calls made while a segment is being signed; null otherwise. */
-  #held: (() => void)[] | null = null
+  #afterSeal: (() => void)[] | null = null
   #isOpen = false
   #isClosing = false
   #broken: Error | null = null
@@ -174,22 +174,22 @@ class JournalClient {
   }
 
   call<M extends Method>(method: M, ...args: Args<M>): Promise<Result<M>> {
-    return this.#send(method, args, this.#held)
+    return this.#send(method, args, this.#afterSeal)
   }
 
   /** Later calls wait until the segment is signed and stored. */
-  async seal(order: SealRequest): Promise<SealedSegment> {
-    if (this.#held !== null) throw new Error('invariant: one segment is sealed at a time')
-    const prepared = this.call('prepareSeal', order)
-    const held: (() => void)[] = []
-    this.#held = held
+  async seal(request: SealRequest): Promise<SealedSegment> {
+    if (this.#afterSeal !== null) throw new Error('invariant: one segment is sealed at a time')
+    const prepared = this.call('prepareSeal', request)
+    const queue: (() => void)[] = []
+    this.#afterSeal = queue
     try {
       const { text } = await prepared
       const document = await this.#options.sign(text)
       return await this.#send('storeSeal', [document], null)
     } finally {
-      this.#held = null
-      for (const post of held) post()
+      this.#afterSeal = null
+      for (const post of queue) post()
     }
   }
 
@@ -203,13 +203,13 @@ class JournalClient {
     await this.#ended
   }
 
-  /** @param held the calls behind which this one waits; null: it does not wait */
-  #send<M extends Method>(method: M, args: Args<M>, held: (() => void)[] | null): Promise<Result<M>> {
+  /** @param queue the calls behind which this one waits; null: it does not wait */
+  #send<M extends Method>(method: M, args: Args<M>, queue: (() => void)[] | null): Promise<Result<M>> {
     const call = { method, args, now: this.#options.now() } as unknown as JournalCall
     return new Promise((resolve, reject) => {
       const post = (): void => this.#post(call, { resolve: resolve as Waiting['resolve'], reject })
-      if (held === null) post()
-      else held.push(post)
+      if (queue === null) post()
+      else queue.push(post)
     })
   }
 

@@ -55,16 +55,16 @@ interface PlannedSegment {
 }
 
 /** Read-only. Entries appended before the segment is stored do not change it. */
-export function planSegment(statements: JournalStatements, identity: Identity, order: SealRequest): PlannedSegment {
+export function planSegment(statements: JournalStatements, identity: Identity, request: SealRequest): PlannedSegment {
   const state = statements.state.get() as StateRow
   const undeliveredRange = undeliveredRangeIn(statements)
-  const entries = sealable(statements, state, order, undeliveredRange === null)
+  const entries = sealable(statements, state, request, undeliveredRange === null)
   let head = state.sealed_head
   for (const body of entries.bodies) head = entryHash(head, body)
   const lastEntry = Number(state.sealed_entry) + entries.bodies.length
   const isComplete = lastEntry === Number(state.last_entry)
   if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
-  const final = order.final && isComplete && entries.isFullyReported && undeliveredRange?.isMoreToFollow !== true
+  const final = request.final && isComplete && entries.isFullyReported && undeliveredRange?.isMoreToFollow !== true
 
   const seq = Number(state.last_seq) + 1
   const epoch = Number(state.epoch)
@@ -74,9 +74,9 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
     epoch,
     seq,
     previousHash: state.segment_head,
-    salt: order.salt,
-    bootId: order.bootId,
-    clock: order.clock,
+    salt: request.salt,
+    bootId: request.bootId,
+    clock: request.clock,
     counters: [...entries.counters].map(([account, { used, refunded, returned }]) => ({
       account,
       used: String(used),
@@ -91,15 +91,15 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
     },
     undeliveredRange: undeliveredRange?.wire ?? null,
     backlog: Number(state.last_entry) - lastEntry + (undeliveredRange?.left ?? 0),
-    grantTerm: order.grant !== null && lastEntry >= order.grant.lastEntry ? order.grant.term : 0,
+    grantTerm: request.grant !== null && lastEntry >= request.grant.lastEntry ? request.grant.term : 0,
     topUpRequests: [],
     needs: [],
-    policies: [...order.policies],
+    policies: [...request.policies],
     sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
     final,
   }
   const bytesLeft = SEGMENT_BYTES_MAX - Buffer.byteLength(JSON.stringify(withoutTopUps))
-  const text = JSON.stringify({ ...withoutTopUps, ...segmentTopUps(order, bytesLeft) } satisfies SegmentWire)
+  const text = JSON.stringify({ ...withoutTopUps, ...segmentTopUps(request, bytesLeft) } satisfies SegmentWire)
   const hash = sha256(text)
   const plan = {
     epoch,
@@ -109,7 +109,7 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
     lastEntry,
     head,
     counters: entries.counters,
-    returns: order.returns,
+    returns: request.returns,
     sessionIds: sessions.map(({ id }) => id),
     undeliveredRange: undeliveredRange?.plan ?? null,
   }
@@ -249,18 +249,18 @@ function addReturned(
   counters: Map<AccountId, SealedCounters>,
   returns: SealRequest['returns'],
 ): boolean {
-  const told = new Map<AccountId, SealedCounters>()
+  const toReport = new Map<AccountId, SealedCounters>()
   for (const { id, returned } of statements.returnedAccounts.all() as AccountRow[]) {
-    told.set(id, { ...sealedCounters(statements, id), returned })
+    toReport.set(id, { ...sealedCounters(statements, id), returned })
   }
   for (const { account, amount } of returns) {
-    const counted = counters.get(account) ?? told.get(account) ?? sealedCounters(statements, account)
+    const counted = counters.get(account) ?? toReport.get(account) ?? sealedCounters(statements, account)
     const more = { ...counted, returned: counted.returned + amount }
     if (counters.has(account)) counters.set(account, more)
-    else told.set(account, more)
+    else toReport.set(account, more)
   }
   let bytes = countersBytes(counters.keys())
-  for (const [account, counted] of told) {
+  for (const [account, counted] of toReport) {
     bytes += counterBytesMax(account)
     if (counters.size >= SEGMENT_ACCOUNTS_MAX || bytes > SEGMENT_COUNTERS_BYTES_MAX) return false
     counters.set(account, counted)

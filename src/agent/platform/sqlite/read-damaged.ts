@@ -186,11 +186,11 @@ function fromLog(salvage: Salvage, logged: LoggedChain, rows: readonly ChainRow[
   const lostBefore = found === undefined ? null : anchor.n - found.ackedEntry
   const lost = salvage.lost === null || lostBefore === null ? null : lostOf(others) + lostBefore
   const kept = isJoined ? salvage : { ...salvage, undelivered: [alone, ...others], lost }
-  const told = [...entries.values()]
-  const answers = told.flatMap(({ n, idempotencyRecord }) =>
+  const pending = [...entries.values()]
+  const answers = pending.flatMap(({ n, idempotencyRecord }) =>
     idempotencyRecord === null ? [] : [{ ...idempotencyRecord, entry: { epoch, n } }],
   )
-  const sessions = told.flatMap(({ session }) => (session === undefined ? [] : [rowOfSession(session)]))
+  const sessions = pending.flatMap(({ session }) => (session === undefined ? [] : [rowOfSession(session)]))
   return {
     ...kept,
     hasOpenReservations: salvage.hasOpenReservations && !isJoined,
@@ -254,9 +254,9 @@ interface AnswerRow {
 function isSession(row: SessionRow): boolean {
   return (
     attempt(() => {
-      const told = sessionSnapshot.parse(JSON.parse(row.snapshot))
+      const snapshot = sessionSnapshot.parse(JSON.parse(row.snapshot))
       const { session } = keptSession(row)
-      return session.id === row.id && told.id === row.id && typeof session.instanceId === 'string'
+      return session.id === row.id && snapshot.id === row.id && typeof session.instanceId === 'string'
     }) === true
   )
 }

@@ -99,20 +99,20 @@ const SESSION = {
 
 function connectionOf({ status }: DeviceReportWire): Html {
   const { connected, lastContactAt, lastSyncAt, push, clock, policies, sessions, grant } = status
-  const facts: Fact[] = [
+  const rows: Row[] = [
     ['Cloud', connected ? 'connected' : 'offline'],
-    ...(status.suspension === null ? [] : [['Held back', suspensionSentence(status.suspension)] as const]),
+    ...(status.suspension === null ? [] : [['Suspension', suspensionSentence(status.suspension)] as const]),
     ['Last contact', ago(lastContactAt, clock.now)],
     ['Last sync', ago(lastSyncAt, clock.now)],
     ['Notifications', PUSH[push]],
-    ...sessions.map(({ state }): Fact => ['Session', SESSION[state]]),
-    ...policies.map(({ applied, newest }): Fact => [
+    ...sessions.map(({ state }): Row => ['Session', SESSION[state]]),
+    ...policies.map(({ applied, newest }): Row => [
       'Rules',
       newest > applied ? `revision ${applied} applied, ${newest} available` : `revision ${applied}, up to date`,
     ]),
     ['Grant', grant === null ? 'none' : `valid for ${inWords(grant.remainingMs)} more without the cloud`],
   ]
-  return section('connection', 'Connection', factsOf('connection', facts))
+  return section('connection', 'Connection', rowsOf('connection', rows))
 }
 
 const CLOCK = { exact: 'exact', rough: 'rough', unbounded: 'unbounded: only the earliest possible time is known' }
@@ -120,7 +120,7 @@ const CLOCK = { exact: 'exact', rough: 'rough', unbounded: 'unbounded: only the 
 function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
   const { lastEntry, backlog, durability, startedAt, version } = status
   const within = clock.widthMs === null ? '' : `, within ${inWords(clock.widthMs)}`
-  const facts: Fact[] = [
+  const rows: Row[] = [
     ['Not yet sent', `${backlog} of ${lastEntry} entries`],
     [
       'Durability',
@@ -139,7 +139,7 @@ function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
     ['Key', keyOf(status)],
     ['Running', `version ${version}, for ${inWords(Math.max(0, status.clock.now - startedAt))}`],
   ]
-  return section('ledger', 'Ledger and device', factsOf('ledger', facts))
+  return section('ledger', 'Ledger and device', rowsOf('ledger', rows))
 }
 
 function backupOf({ backup, clock: { now } }: DeviceReportWire['status']): string {
@@ -298,7 +298,7 @@ function reasonOf(outcome: string): string {
   return `refused: ${known}`
 }
 
-type Fact = readonly [name: string, value: string]
+type Row = readonly [name: string, value: string]
 
 function section(id: string, title: string, content: Html): Html {
   return html`<section aria-labelledby="${id}">
@@ -307,9 +307,9 @@ function section(id: string, title: string, content: Html): Html {
   </section>`
 }
 
-function factsOf(part: string, facts: readonly Fact[]): Html {
+function rowsOf(part: string, rows: readonly Row[]): Html {
   return html`<dl data-part="${part}">
-    ${facts.map(
+    ${rows.map(
       ([name, value]) =>
         html`<dt>${name}</dt>
           <dd>${value}</dd>`,

@@ -21,9 +21,9 @@ export function readStatusAuth({
   keyFile,
   clientCaFile,
 }: StatusAuthFiles): StatusAuthOptions {
-  const door = { host, tls: readTls(certificateFile, keyFile, clientCaFile), token: token?.reveal() ?? null }
-  requireSafe(door)
-  return door
+  const auth = { host, tls: readTls(certificateFile, keyFile, clientCaFile), token: token?.reveal() ?? null }
+  requireSafe(auth)
+  return auth
 }
 
 function readTls(

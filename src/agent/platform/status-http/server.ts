@@ -47,7 +47,7 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
   server.maxConnections = CONNECTIONS_MAX
   server.on('request', (request, response) => {
     answer(options, auth, request).then(
-      (said) => send(request, response, said),
+      (reply) => send(request, response, reply),
       (error: unknown) => {
         options.onFault(error)
         send(
@@ -115,7 +115,7 @@ function isForCertifiedOnly({ tls, token }: StatusAuthOptions): boolean {
   return tls !== null && tls.clientCa !== null && token === null
 }
 
-interface Said {
+interface Reply {
   readonly status: number
   readonly type: string
   readonly body: string
@@ -128,7 +128,7 @@ async function answer(
   options: StatusOptions,
   auth: StatusAuthOptions,
   { method, url = '', headers, socket }: IncomingMessage,
-): Promise<Said> {
+): Promise<Reply> {
   try {
     const path = url.split('?', 1)[0]
     if (method !== 'GET' && method !== 'HEAD') throw nothingHere()
@@ -161,17 +161,17 @@ function nothingHere(): CodedError {
   return new CodedError('NOT_FOUND', 'No such path for this method.')
 }
 
-function json(status: number, body: unknown): Said {
+function json(status: number, body: unknown): Reply {
   return { status, type: 'application/json', body: JSON.stringify(body) }
 }
 
-function refusal(error: CodedError): Said {
-  const said = json(error.httpStatus, { message: error.message, code: error.code })
-  if (error.httpStatus !== 401) return said
-  return { ...said, headers: { 'www-authenticate': 'Basic realm="tallygate", charset="UTF-8"' } }
+function refusal(error: CodedError): Reply {
+  const reply = json(error.httpStatus, { message: error.message, code: error.code })
+  if (error.httpStatus !== 401) return reply
+  return { ...reply, headers: { 'www-authenticate': 'Basic realm="tallygate", charset="UTF-8"' } }
 }
 
-function send({ method }: IncomingMessage, response: ServerResponse, { status, type, body, headers }: Said): void {
+function send({ method }: IncomingMessage, response: ServerResponse, { status, type, body, headers }: Reply): void {
   response.writeHead(status, {
     'content-type': type,
     'content-length': Buffer.byteLength(body),

@@ -181,9 +181,9 @@ export class TmpfsLog implements VolatileLog {
 }
 
 function takeNote(text: string, anchors: Anchor[], entries: PendingEntry[]): boolean {
-  const told = note.safeParse(parseJson(text))
-  if (!told.success) return false
-  const { data } = told
+  const parsed = note.safeParse(parseJson(text))
+  if (!parsed.success) return false
+  const { data } = parsed
   if (data.kind === 'anchor') anchors.push({ n: data.n, head: data.head })
   else while ((entries.at(-1)?.n ?? 0) >= data.from) entries.pop()
   return true

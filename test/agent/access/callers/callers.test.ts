@@ -58,7 +58,7 @@ describe('a ring', () => {
   it.each(['use', 'observe', 'administer'] as const)('says which list of an operator is wrong: %s', (list) => {
     const wrong = (text: string) => () => callers({ [list]: text })
     expect(wrong('uid:x')).toThrow(`callers.${list}: uid:x is no number of a user or group.`)
-    expect(wrong('anna')).toThrow(`callers.${list}: "anna" is none of *, user:NAME, uid:N, group:NAME, gid:N.`)
+    expect(wrong('anna')).toThrow(`callers.${list}: "anna" is not one of *, user:NAME, uid:N, group:NAME, gid:N.`)
     expect(wrong('group:nobody')).toThrow(`callers.${list}: this system has no group nobody.`)
   })
 
@@ -131,9 +131,9 @@ describe('what a caller is held to', () => {
     quota.unspend(10_000_000n)
     quota.spend(10_000_000n)
     quota.unspend(10_000_000n)
-    rules.holdOfOwner('uid:1000')?.charged(15_000_000n)
+    rules.quotaOfOwner('uid:1000')?.charged(15_000_000n)
     expect(() => quota.spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
-    expect(rules.holdOfOwner(null)).toBeNull()
+    expect(rules.quotaOfOwner(null)).toBeNull()
   })
 
   it('is what new settings say as soon as they are in force, and what was left where they say the same', () => {

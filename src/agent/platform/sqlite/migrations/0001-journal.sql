@@ -104,7 +104,7 @@ CREATE TABLE salvage (
   -- Where it was put.
   file TEXT NOT NULL,
   why TEXT NOT NULL,
-  -- Entries that the cloud did not have: those that are here, and those that could not be read (null: nobody knows).
+  -- Entries that the cloud did not have: those that are here, and those that could not be read (null: unknown).
   salvaged_entries INTEGER NOT NULL,
   lost_entries INTEGER
 ) STRICT;
