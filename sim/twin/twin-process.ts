@@ -1,7 +1,7 @@
 import type { Engine } from '../../src/core/engine.ts'
 import type { Authenticator } from '../../src/cloud/service-api/authenticate.ts'
 import type { CloudShortages } from '../../src/cloud/sync/grants/cloud-shortages.ts'
-import type { KeyRing } from '../../src/cloud/devices/key-ring.ts'
+import type { Keyring } from '../../src/cloud/devices/keyring.ts'
 import type { EdgeTerms } from '../../src/cloud/devices/terms.ts'
 import type { Policies } from '../../src/cloud/policy/load-policy.ts'
 import type { AccessBatcher } from '../../src/cloud/service-api/request-access.ts'
@@ -15,7 +15,7 @@ export interface TwinProcess {
   readonly batcher: AccessBatcher
   readonly shortages: CloudShortages
   readonly authenticator: Authenticator
-  readonly keys: KeyRing
+  readonly keys: Keyring
   readonly terms: EdgeTerms
   readonly defects: Pick<TwinDefects, 'attach' | 'sync'>
   readonly now: () => number

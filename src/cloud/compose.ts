@@ -21,7 +21,7 @@ import { Slots } from './http/slots.ts'
 import { createServer } from './http/server.ts'
 import { serviceOperations } from './http/service/service.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
-import { openKeyRing } from './platform/key-file/key-ring-file.ts'
+import { openKeyring } from './platform/key-file/keyring-file.ts'
 import { Metrics } from './platform/metrics/metrics.ts'
 import {
   METRICS_PATH,
@@ -44,7 +44,7 @@ import { Authenticator } from './service-api/authenticate.ts'
 import { CLOCK_LOOK_EVERY_MS, ClockGuard, type Clocks, type PausedBy } from './runtime/clock-guard.ts'
 import { takeNextKey } from './devices/change-device-key.ts'
 import { claimSigningKey } from './devices/claim-signing-key.ts'
-import { type KeyRing, LiveKeyRing } from './devices/key-ring.ts'
+import { type Keyring, LiveKeyring } from './devices/keyring.ts'
 import { registerFirstKey } from './service-api/change-keys.ts'
 import { type ExpireInactive, expireNextInactive } from './sync/grants/expire-inactive.ts'
 import { notifyServable, recallEveryMs, recallForCloud } from './sync/grants/watch-shortages.ts'
@@ -151,7 +151,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   await giveFirstKey(database, administrationKeyFile, log, now())
   const signingKeyFile = join(directory, 'signing-key.pem')
   const openKeys = () => openSigningKey(signingKeyFile, database, settings.keys.replaceSigning, now())
-  const keys = new LiveKeyRing(await openKeys())
+  const keys = new LiveKeyring(await openKeys())
 
   const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
   const markFile = openMarkFile(join(directory, 'sales.mark'))
@@ -420,17 +420,17 @@ async function openStore(
 }
 
 /** @throws CodedError SIGNING_KEY_DIFFERS, KEY_UNUSABLE, STATE_UNWRITABLE */
-async function openSigningKey(path: string, store: Store, replacement: string | null, now: number): Promise<KeyRing> {
+async function openSigningKey(path: string, store: Store, replacement: string | null, now: number): Promise<Keyring> {
   const file = {
     path,
     exists: () => existsSync(path),
     open: async () => {
-      const { signer, succeeded } = await openKeyRing(path)
+      const { signer, succeeded } = await openKeyring(path)
       return { keyId: signer.keyId, succeeded }
     },
   }
   await claimSigningKey(store, file, replacement, now)
-  return openKeyRing(path)
+  return openKeyring(path)
 }
 
 function makeDirectory(path: string): void {

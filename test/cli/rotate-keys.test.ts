@@ -6,9 +6,9 @@ import type { Agent } from '../../src/agent/compose.ts'
 import {
   chainPath,
   forgetSigningKey,
-  openKeyRing,
+  openKeyring,
   rotateSigningKey,
-} from '../../src/cloud/platform/key-file/key-ring-file.ts'
+} from '../../src/cloud/platform/key-file/keyring-file.ts'
 import type { AgentStatus } from '../../src/protocol/local/status.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { Application } from '../scenarios/agent/site.ts'
@@ -62,7 +62,7 @@ async function openSite(db: string | null): Promise<Site> {
   }
 }
 
-const signerOf = async (site: Site): Promise<string> => (await openKeyRing(site.keyFile)).signer.keyId
+const signerOf = async (site: Site): Promise<string> => (await openKeyring(site.keyFile)).signer.keyId
 
 /** With the key that the twin really signs by. */
 async function signsWith(site: Site, keyId: string): Promise<void> {
@@ -131,13 +131,13 @@ describe('with PostgreSQL', () => {
 describe('a change of the signing key that is cut off', () => {
   const place = async (): Promise<string> => {
     const path = join(temporaryDirectory(), 'signing-key.pem')
-    await openKeyRing(path)
+    await openKeyring(path)
     return path
   }
 
   it('after the next key was made goes on with that one', async () => {
     const path = await place()
-    const first = await openKeyRing(path)
+    const first = await openKeyring(path)
     const { to } = await rotateSigningKey(path, 1)
     // As it was before the introduction was written.
     const second = readFileSync(path)
@@ -154,22 +154,22 @@ describe('a change of the signing key that is cut off', () => {
   it('after the introduction was written signs with the key from before, and introduces the next one once', async () => {
     const path = await place()
     const before = readFileSync(path)
-    const first = await openKeyRing(path)
+    const first = await openKeyring(path)
     const { to } = await rotateSigningKey(path, 1)
     renameSync(path, `${path}.next`)
     writeFileSync(path, before, { mode: 0o600 })
-    const between = await openKeyRing(path)
+    const between = await openKeyring(path)
     expect(between.signer.keyId).toBe(first.signer.keyId)
     expect(between.trusted.map(({ keyId }) => keyId)).toEqual([first.signer.keyId])
     expect(await rotateSigningKey(path, 2)).toEqual({ from: first.signer.keyId, to })
-    const after = await openKeyRing(path)
+    const after = await openKeyring(path)
     expect(after.introductions).toHaveLength(1)
     expect(after.trusted.map(({ keyId }) => keyId)).toEqual([to, first.signer.keyId])
   })
 
   it('and a key that is in force, or that nobody knows, cannot be forgotten', async () => {
     const path = await place()
-    const { signer } = await openKeyRing(path)
+    const { signer } = await openKeyring(path)
     for (const keyId of [signer.keyId, 'nobody']) {
       await expect(forgetSigningKey(path, keyId)).rejects.toMatchObject({ code: 'NOT_FOUND' })
     }

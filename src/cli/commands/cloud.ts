@@ -57,7 +57,7 @@ function rotateCommand(service: Command, io: Io): Command {
   return belowService(service, 'rotate-signing-key')
     .description('Replaces the signing key. The current key signs the new one, so that devices trust it.')
     .action(async () => {
-      const { rotateSigningKey } = await import('../../cloud/platform/key-file/key-ring-file.ts')
+      const { rotateSigningKey } = await import('../../cloud/platform/key-file/keyring-file.ts')
       const path = signingKeyOf(service, io)
       const { from, to } = await rotateSigningKey(path, io.now())
       io.stdout.write(
@@ -71,7 +71,7 @@ function forgetCommand(service: Command, io: Io): Command {
     .description('Makes devices stop trusting an earlier signing key.')
     .argument('<thumbprint>', 'thumbprint of the key')
     .action(async (keyId: string) => {
-      const { forgetSigningKey } = await import('../../cloud/platform/key-file/key-ring-file.ts')
+      const { forgetSigningKey } = await import('../../cloud/platform/key-file/keyring-file.ts')
       const path = signingKeyOf(service, io)
       await forgetSigningKey(path, keyId)
       io.stdout.write(`${keyId} is no longer trusted. Copy signing-keys.json to the other nodes, then ${RELOAD}.\n`)

@@ -10,14 +10,14 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { authenticateDevice } from './authenticate-device.ts'
 import { importPublicKey } from './device-key.ts'
-import type { KeyRing } from './key-ring.ts'
+import type { Keyring } from './keyring.ts'
 import { KEYS_PER_HOUR_MAX, KEYS_WINDOW_MS } from './limits.ts'
 import type { Device, DeviceKey } from '../storage/device-records.ts'
 import { requireTrusted } from './require-trusted.ts'
 
 export interface ChangeDeviceKey {
   readonly store: Pick<Store, 'read' | 'transaction'>
-  readonly keys: Pick<KeyRing, 'signer'>
+  readonly keys: Pick<Keyring, 'signer'>
   readonly now: () => number
   /** Closes connections that were opened with the old key. */
   readonly onKeyReplaced: (deviceId: string) => void
@@ -163,7 +163,7 @@ async function pathFrom(device: Device, links: readonly KeyLink[]): Promise<read
   return path
 }
 
-async function signAnswer({ signer }: Pick<KeyRing, 'signer'>, deviceId: string, nonce: string, key: DeviceKey) {
+async function signAnswer({ signer }: Pick<Keyring, 'signer'>, deviceId: string, nonce: string, key: DeviceKey) {
   const payload: z.input<typeof keyAnswer> = { deviceId, nonce, keyId: key.thumbprint }
   return signDocument('device-key-answer', JSON.stringify(payload), signer)
 }

@@ -9,7 +9,7 @@ import { SIGNING_ALGORITHMS, namedKey, thumbprint } from '../../protocol/signing
 import type { Store, Transaction } from '../storage/store.ts'
 import { importPublicKey } from './device-key.ts'
 import { ENROLLMENT_TOKEN_TYPE } from './issue-enrollment-token.ts'
-import type { KeyRing } from './key-ring.ts'
+import type { Keyring } from './keyring.ts'
 import { TOKEN_SKEW_S } from './limits.ts'
 import type { Device, EnrollmentRecord } from '../storage/device-records.ts'
 import { requireTrusted } from './require-trusted.ts'
@@ -17,7 +17,7 @@ import type { Addresses } from './terms.ts'
 
 export interface Enroll {
   readonly store: Pick<Store, 'transaction'>
-  readonly keys: KeyRing
+  readonly keys: Keyring
   readonly addresses: () => Addresses
   readonly now: () => number
   readonly newId: () => string
@@ -142,7 +142,7 @@ function suspensionAfter({ suspension }: Device, { iat }: Claims): Device['suspe
 
 /** The claims of a token signed by this cloud; an expired token still identifies its user. */
 async function readToken(
-  keys: KeyRing,
+  keys: Keyring,
   token: string,
   now: number,
 ): Promise<{ readonly claims: Claims; readonly expired: boolean }> {

@@ -4,7 +4,7 @@ import type { z } from 'zod'
 import type { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Store } from '../storage/store.ts'
-import type { KeyRing } from './key-ring.ts'
+import type { Keyring } from './keyring.ts'
 import { ENROLLMENT_TOKEN_LIFETIME_MS } from './limits.ts'
 import type { Addresses } from './terms.ts'
 
@@ -12,7 +12,7 @@ export const ENROLLMENT_TOKEN_TYPE = 'tallygate-enrollment+jwt'
 
 export interface IssueEnrollmentToken {
   readonly store: Pick<Store, 'read'>
-  readonly keys: KeyRing
+  readonly keys: Keyring
   readonly addresses: () => Addresses
   readonly now: () => number
   readonly newId: () => string

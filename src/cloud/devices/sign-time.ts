@@ -6,7 +6,7 @@ import type { z } from 'zod'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { signedTime } from '../../protocol/edge/sync.ts'
 import { sha256, signDocument } from '../../protocol/signing.ts'
-import type { KeyRing } from './key-ring.ts'
+import type { Keyring } from './keyring.ts'
 
 export interface SignedTime {
   readonly nonce: string
@@ -15,7 +15,7 @@ export interface SignedTime {
   readonly suspension: DeviceSuspension | null
 }
 
-export async function signTime(keys: KeyRing, { nonce, answer, time, suspension }: SignedTime): Promise<string> {
+export async function signTime(keys: Keyring, { nonce, answer, time, suspension }: SignedTime): Promise<string> {
   const payload: z.input<typeof signedTime> = { nonce, time, answer: sha256(answer), suspension }
   return signDocument('time', JSON.stringify(payload), keys.signer)
 }

@@ -10,7 +10,7 @@ import { instanceHeader, openingHeader, openingKey } from '../../protocol/servic
 import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { requireNamed } from '../devices/authenticate-device.ts'
 import { requireEnrollmentToken } from '../devices/enroll.ts'
-import type { KeyRing } from '../devices/key-ring.ts'
+import type { Keyring } from '../devices/keyring.ts'
 import { type Authenticator, type Principal, bearerToken } from '../service-api/authenticate.ts'
 import type { Store } from '../storage/store.ts'
 import { answerError, sendJson } from './answer-error.ts'
@@ -29,7 +29,7 @@ import type { Slots } from './slots.ts'
 
 export interface ServeDeps {
   readonly store: Pick<Store, 'read'>
-  readonly keys: KeyRing
+  readonly keys: Keyring
   readonly authenticator: Authenticator
   readonly slots: Slots
   /** POSIX ms. */

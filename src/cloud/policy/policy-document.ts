@@ -6,12 +6,12 @@ import { signDocument } from '../../protocol/signing.ts'
 import { chargeIntervalMs } from '../service-api/change-configuration.ts'
 import type { Policies } from './load-policy.ts'
 import type { Store } from '../storage/store.ts'
-import type { KeyRing } from '../devices/key-ring.ts'
+import type { Keyring } from '../devices/keyring.ts'
 import type { EdgeTerms } from '../devices/terms.ts'
 
 export interface PolicyDocuments {
   readonly store: Pick<Store, 'read' | 'transaction'>
-  readonly keys: KeyRing
+  readonly keys: Keyring
   readonly policies: Pick<Policies, 'at'>
   readonly now: () => number
   readonly terms: Pick<EdgeTerms, 'policyUsableMs' | 'grantHorizonMs' | 'sessionIntervalMs'>

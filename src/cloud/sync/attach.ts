@@ -7,7 +7,7 @@ import type { attachAnswer, attachRequest } from '../../protocol/edge/attach.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { CHAIN_START, signDocument } from '../../protocol/signing.ts'
 import type { Store, Transaction } from '../storage/store.ts'
-import type { KeyRing } from '../devices/key-ring.ts'
+import type { Keyring } from '../devices/keyring.ts'
 import { requireNotSuspended, requireTrusted } from '../devices/require-trusted.ts'
 import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
 import type { Device, FenceReason, Epoch, Moment } from '../storage/device-records.ts'
@@ -15,7 +15,7 @@ import { ATTACH_WINDOW_MS, type EdgeTerms } from '../devices/terms.ts'
 
 export interface Attach {
   readonly store: Pick<Store, 'transaction'>
-  readonly keys: KeyRing
+  readonly keys: Keyring
   readonly now: () => number
   /** {@link Moment.present} */
   readonly present: () => number

@@ -3,7 +3,7 @@ import type { SyncAnswerWire } from '../../protocol/edge/sync.ts'
 import { signDocument } from '../../protocol/signing.ts'
 import type { Policies } from '../policy/load-policy.ts'
 import type { Store, Transaction } from '../storage/store.ts'
-import type { KeyRing } from '../devices/key-ring.ts'
+import type { Keyring } from '../devices/keyring.ts'
 import type { OpenedSegment } from './open-segment.ts'
 import type { Device, Epoch, Moment } from '../storage/device-records.ts'
 import type { Proof } from './open-proofs.ts'
@@ -12,7 +12,7 @@ import type { Unbilled } from './merge/unbilled.ts'
 
 export interface Sync {
   readonly store: Pick<Store, 'read' | 'transaction'>
-  readonly keys: KeyRing
+  readonly keys: Keyring
   readonly now: () => number
   /** {@link Moment.present} */
   readonly present: () => number

@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
 import { openDocument } from '../../protocol/signing.ts'
-import type { KeyRing } from '../devices/key-ring.ts'
+import type { Keyring } from '../devices/keyring.ts'
 import type { Epoch } from '../storage/device-records.ts'
 
 export interface Proof {
@@ -18,7 +18,7 @@ export function isForgotten({ number, lastSeq, term }: Epoch, { answer }: Proof)
 }
 
 export async function openProofs(
-  keys: KeyRing,
+  keys: Keyring,
   deviceId: string,
   documents: readonly string[],
 ): Promise<readonly Proof[]> {
@@ -31,7 +31,7 @@ export async function openProofs(
   return proofs
 }
 
-async function openAnswer(keys: KeyRing, document: string): Promise<SyncAnswer | undefined> {
+async function openAnswer(keys: Keyring, document: string): Promise<SyncAnswer | undefined> {
   for (const { publicKey } of keys.trusted) {
     const text = await openDocument('sync-answer', document, publicKey)
     if (text !== undefined) return syncAnswer.safeParse(JSON.parse(text)).data
@@ -54,7 +54,7 @@ export interface Shown {
 const shownRules = z.object({ instanceId: z.string(), revision: z.int(), issuedAt: z.int() })
 
 export async function openRules(
-  keys: KeyRing,
+  keys: Keyring,
   instanceIds: readonly string[],
   documents: readonly string[],
 ): Promise<readonly ShownRules[]> {

@@ -11,7 +11,7 @@ import { attach } from '../../../src/cloud/sync/attach.ts'
 import { setCloudReserve } from '../../../src/cloud/accounts/cloud-reserve.ts'
 import { enroll } from '../../../src/cloud/devices/enroll.ts'
 import { issueEnrollmentToken } from '../../../src/cloud/devices/issue-enrollment-token.ts'
-import type { KeyRing } from '../../../src/cloud/devices/key-ring.ts'
+import type { Keyring } from '../../../src/cloud/devices/keyring.ts'
 import type { Device, Settlement } from '../../../src/cloud/storage/device-records.ts'
 import { lockRulesOf, openPools } from '../../../src/cloud/policy/rules-in-force.ts'
 import { type ExpireInactive, expireNextInactive } from '../../../src/cloud/sync/grants/expire-inactive.ts'
@@ -42,7 +42,7 @@ export interface LineItemOptions {
 
 export class Twin implements AsyncDisposable {
   readonly store: Store
-  readonly keys: KeyRing
+  readonly keys: Keyring
   readonly policies: Policies
   readonly heartbeats: string[] = []
   /** What it was told of its own past that it does not know. */
@@ -59,7 +59,7 @@ export class Twin implements AsyncDisposable {
   time = START
   readonly #cleanUp: () => Promise<void>
 
-  private constructor(store: Store, keys: KeyRing, cleanUp: () => Promise<void>) {
+  private constructor(store: Store, keys: Keyring, cleanUp: () => Promise<void>) {
     this.store = watchLockOrder(store)
     this.keys = keys
     this.policies = new Policies({ max: 10, undecidedClock: 'allow' })
@@ -81,7 +81,7 @@ export class Twin implements AsyncDisposable {
 
   /** Over a store that is empty. */
   static async over(store: Store, cleanUp: () => Promise<void> = async () => undefined): Promise<Twin> {
-    const twin = new Twin(store, await newKeyRing(), cleanUp)
+    const twin = new Twin(store, await newKeyring(), cleanUp)
     await twin.addInstance(INSTANCE)
     return twin
   }
@@ -290,7 +290,7 @@ export class Twin implements AsyncDisposable {
   }
 }
 
-async function newKeyRing(): Promise<KeyRing> {
+async function newKeyring(): Promise<Keyring> {
   const { publicKey, privateKey } = await generateKeyPair('EdDSA')
   const { kty, crv, x } = await exportJWK(publicKey)
   const jwk = publicJwk.parse({ kty, crv, x })

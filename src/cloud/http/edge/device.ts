@@ -8,7 +8,7 @@ import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { SYNC_BODY_BYTES_MAX, signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type ChangeDeviceKey, announceKey, showLinks } from '../../devices/change-device-key.ts'
-import type { KeyRing } from '../../devices/key-ring.ts'
+import type { Keyring } from '../../devices/keyring.ts'
 import { signTime } from '../../devices/sign-time.ts'
 import { type PolicyDocuments, signedPolicy } from '../../policy/policy-document.ts'
 import type { Device } from '../../storage/device-records.ts'
@@ -21,7 +21,7 @@ import { type Answer, type Operation, edgeOperation, inDevice, inInstance } from
 export type OwnDevice = Attach &
   WatchedSync &
   PolicyDocuments &
-  ChangeDeviceKey & { readonly store: Store; readonly keys: KeyRing }
+  ChangeDeviceKey & { readonly store: Store; readonly keys: Keyring }
 
 /** Not strict: a later agent may state more. */
 const enginesQuery = z.object({ engine: wholeNumber(ENGINE_MAX), oldestEngine: wholeNumber(ENGINE_MAX) })

@@ -19,7 +19,7 @@ import { z } from 'zod'
 import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
-import type { KeyRing, TrustedKey } from '../../devices/key-ring.ts'
+import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
 import { openKeyFile } from './key-file.ts'
 
 const chainFile = z.array(
@@ -28,7 +28,7 @@ const chainFile = z.array(
     introduction: z.string(),
     /** Thumbprint of the introduced key. */
     introduces: z.string(),
-    /** Devices are still told to trust the previous key. */
+    /** Devices are still instructed to trust the previous key. */
     trusted: z.boolean(),
   }),
 )
@@ -40,12 +40,12 @@ export function chainPath(keyPath: string): string {
 }
 
 /** Includes the thumbprints of replaced keys. */
-export interface KeyRingFile extends KeyRing {
+export interface KeyringFile extends Keyring {
   readonly succeeded: readonly string[]
 }
 
 /** @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE */
-export async function openKeyRing(path: string): Promise<KeyRingFile> {
+export async function openKeyring(path: string): Promise<KeyringFile> {
   const { privateKey } = openKeyFile(path, 'Ed25519')
   const own = await trustedKey(publicOf(privateKey))
   const chain = readChain(path)
@@ -109,9 +109,9 @@ export async function rotateSigningKey(
  * @throws CodedError NOT_FOUND if the key is not trusted or is the current one; STATE_UNWRITABLE
  */
 export async function forgetSigningKey(path: string, keyId: string): Promise<void> {
-  const ring = await openKeyRing(path)
-  if (!ring.trusted.slice(1).some((key) => key.keyId === keyId)) {
-    const known = ring.trusted.slice(1).map((key) => key.keyId)
+  const keyring = await openKeyring(path)
+  if (!keyring.trusted.slice(1).some((key) => key.keyId === keyId)) {
+    const known = keyring.trusted.slice(1).map((key) => key.keyId)
     throw new CodedError(
       'NOT_FOUND',
       `${keyId} is not a trusted previous signing key. Trusted previous keys: ${known.join(', ') || 'none'}.`,

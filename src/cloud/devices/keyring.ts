@@ -9,7 +9,7 @@ export interface TrustedKey {
   readonly publicKey: CryptoKey
 }
 
-export interface KeyRing {
+export interface Keyring {
   readonly signer: Signer
   /** Keys that devices accept: the signer first, then later and earlier signers. */
   readonly trusted: readonly [TrustedKey, ...TrustedKey[]]
@@ -17,30 +17,30 @@ export interface KeyRing {
   readonly introductions?: readonly string[]
 }
 
-export class LiveKeyRing implements KeyRing {
-  #ring: KeyRing
+export class LiveKeyring implements Keyring {
+  #current: Keyring
 
-  constructor(ring: KeyRing) {
-    this.#ring = ring
+  constructor(initial: Keyring) {
+    this.#current = initial
   }
 
   get signer(): Signer {
-    return this.#ring.signer
+    return this.#current.signer
   }
 
-  get trusted(): KeyRing['trusted'] {
-    return this.#ring.trusted
+  get trusted(): Keyring['trusted'] {
+    return this.#current.trusted
   }
 
   get introductions(): readonly string[] {
-    return this.#ring.introductions ?? []
+    return this.#current.introductions ?? []
   }
 
   /** Returns whether the trusted keys changed. */
-  replace(ring: KeyRing): boolean {
-    const named = ({ trusted }: KeyRing): string => trusted.map(({ keyId }) => keyId).join(' ')
-    const isOther = named(this.#ring) !== named(ring)
-    this.#ring = ring
+  replace(next: Keyring): boolean {
+    const named = ({ trusted }: Keyring): string => trusted.map(({ keyId }) => keyId).join(' ')
+    const isOther = named(this.#current) !== named(next)
+    this.#current = next
     return isOther
   }
 }
