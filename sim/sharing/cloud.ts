@@ -87,7 +87,7 @@ export class SharedCloud {
       topUps: { topUpRequests, needs },
       named: [],
       pools: new Map([[ACCOUNT, this.pool]]),
-      held: () => this.recordOf(deviceId),
+      recordOf: () => this.recordOf(deviceId),
       inUse: new Set(used > before.used ? [ACCOUNT] : []),
       releasing: false,
     })

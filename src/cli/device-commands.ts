@@ -37,7 +37,7 @@ export function addDeviceCommands(devices: Command, io: Io): void {
       .description(description)
       .argument('<device>', 'device id', uuidArgument)
       .option('--json', 'print one JSON document')
-  const held = (name: string, description: string): Command =>
+  const withSession = (name: string, description: string): Command =>
     named(name, description)
       .option('--session <uuid>', 'apply to this session of the device only', uuidArgument)
       .action((deviceId: string, flags: OrderFlags) => order(deviceId, name, flags, io))
@@ -45,9 +45,9 @@ export function addDeviceCommands(devices: Command, io: Io): void {
   named('show', 'Shows the state of a device, its outstanding tokens and its backlog.').action(
     (deviceId: string, flags: OrderFlags) => show(deviceId, flags, io),
   )
-  held('lock', 'Locks a device: it grants no requests until it is unlocked. It still delivers its backlog.')
-  held('unlock', 'Unlocks a locked device.')
-  held('terminate', 'Ends the service of a device until it enrolls again. It still delivers its backlog.')
+  withSession('lock', 'Locks a device: it grants no requests until it is unlocked. It still delivers its backlog.')
+  withSession('unlock', 'Unlocks a locked device.')
+  withSession('terminate', 'Ends the service of a device until it enrolls again. It still delivers its backlog.')
   named('drain', 'Asks a device to return its unused tokens.').action((deviceId: string, flags: OrderFlags) =>
     order(deviceId, 'release', flags, io),
   )
@@ -132,7 +132,7 @@ function print(device: DeviceState, { json }: OrderFlags, io: Io): void {
 }
 
 function describe(device: DeviceState): readonly string[] {
-  const facts = columns([
+  const properties = columns([
     ['device', device.id],
     ['name', device.name ?? ''],
     ['state', stateOf(device)],
@@ -147,7 +147,7 @@ function describe(device: DeviceState): readonly string[] {
       'rules',
       `revision ${applied} of instance ${instanceId}${newest > applied ? `, newest: ${newest}` : ''}`,
     ]),
-    ...(device.releaseRequested ? [['drain', 'asked to return its unused tokens']] : []),
+    ...(device.releaseRequested ? [['drain', 'return of unused tokens requested']] : []),
   ])
   const accounts = columns([
     ['ACCOUNT', 'OUTSTANDING', 'BILLED'],
@@ -157,7 +157,7 @@ function describe(device: DeviceState): readonly string[] {
       formatMicro(billed),
     ]),
   ])
-  return [...facts, ...(device.outstanding.length === 0 ? [] : ['', ...accounts])]
+  return [...properties, ...(device.outstanding.length === 0 ? [] : ['', ...accounts])]
 }
 
 /** Includes the administrator and the time if the device is suspended or revoked. */
@@ -183,8 +183,8 @@ export function unreported({ outstanding }: DeviceState): Micro {
 }
 
 function keyText({ key: { id, since, next, rotationRequested } }: DeviceState): string {
-  const asked = rotationRequested ? ', replacement requested' : ''
-  return `${id} since ${new Date(since).toISOString()}${next === null ? asked : `, next: ${next}`}`
+  const pending = rotationRequested ? ', replacement requested' : ''
+  return `${id} since ${new Date(since).toISOString()}${next === null ? pending : `, next: ${next}`}`
 }
 
 function presenceText({ presence }: DeviceState): string {

@@ -62,8 +62,8 @@ export function readable(line: string): string {
   if (read === undefined) return line
   const { level, time, msg, ...rest } = read
   const name = LEVELS[level] ?? String(level)
-  const told = Object.entries(rest).filter(([, value]) => value !== null)
-  const more = told.map(([key, value]) => `${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
+  const fields = Object.entries(rest).filter(([, value]) => value !== null)
+  const more = fields.map(([key, value]) => `${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
   return [instantOf(time), name.padEnd(5), msg, ...more].join(' ')
 }
 

@@ -160,8 +160,8 @@ function withoutCredentials(address: string): string {
 export function refusal({ method, path }: Call, { status, text }: Answer): CodedError {
   const parsed = errorBody.safeParse(parseJson(text))
   if (parsed.success && isErrorCode(parsed.data.code)) return new CodedError(parsed.data.code, parsed.data.message)
-  const said = text === '' ? '' : `: ${text.slice(0, 500)}`
-  return new CodedError('ANSWER_UNEXPECTED', `${method} ${path} failed with HTTP status ${status}${said}`)
+  const detail = text === '' ? '' : `: ${text.slice(0, 500)}`
+  return new CodedError('ANSWER_UNEXPECTED', `${method} ${path} failed with HTTP status ${status}${detail}`)
 }
 
 function isErrorCode(code: string): code is ErrorCode {

@@ -1,6 +1,6 @@
 /**
- * Loaded by the agent of the demo before itself: a wall clock that is wrong by as many ms as a file says, and goes on from
- * there. It stands in for somebody who sets the clock of a device; the product has no such setting.
+ * Preloaded into the demo's agent: shifts its wall clock by the number of ms in a file. Simulates a user who sets the
+ * clock of a device; the product has no such setting.
  */
 import { readFileSync } from 'node:fs'
 
@@ -15,7 +15,7 @@ function look(): void {
   try {
     errorMs = Number(readFileSync(file, 'utf8'))
   } catch {
-    // Nobody has set the clock yet.
+    // The clock has not been set yet.
   }
 }
 

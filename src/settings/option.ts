@@ -152,17 +152,17 @@ export function toggle(description: OptionDescription<boolean>): Option<boolean>
  * Secret. File and flag name a file with the secret (`token_file`, `--token-file`). The environment names a file
  * (`..._TOKEN_FILE`) or contains the secret (`..._TOKEN`). White space around it is trimmed. Null if not set.
  */
-export function secret(facts: { readonly help: string; readonly reloadable?: true }): Option<Secret | null> {
+export function secret(spec: { readonly help: string; readonly reloadable?: true }): Option<Secret | null> {
   const parse = (given: unknown) =>
     typeof given === 'string' && given.trim() !== '' ? new Secret(given.trim()) : undefined
   return {
     isOption: true,
-    help: facts.help,
+    help: spec.help,
     takes: 'the path of a file that contains the secret',
     default: null,
     defaultText: null,
     secret: true,
-    reloadable: facts.reloadable === true,
+    reloadable: spec.reloadable === true,
     fromText: parse,
     fromToml: parse,
   }

@@ -135,7 +135,7 @@ test('a device is shown with all that is known of it', async () => {
     'epoch         1, active',
     'backlog       2 entries, as of its last sync',
     `rules         revision 3 of instance ${instanceId}, newest: 4`,
-    'drain         asked to return its unused tokens',
+    'drain         return of unused tokens requested',
     '',
     'ACCOUNT  OUTSTANDING  BILLED',
     'a        1.5          0',

@@ -28,7 +28,7 @@ const madeFor = (engine: number, oldestEngine: number) => ({ ...base.inspected.p
 const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>, level: Level])[] = [
   ['configuration', { configuration: { ...base.configuration, problem } }, 'fail'],
   [
-    'asked-agent',
+    'selected-agent',
     {
       configuration: {
         ...base.configuration,
@@ -44,7 +44,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
     'warn',
   ],
   [
-    'asked-agent',
+    'selected-agent',
     {
       ...noAgent,
       configuration: {

@@ -28,7 +28,7 @@ export function command(io: Io): Command {
       const { findings, checked } = await verifyLedger(bundle)
       const isWhole = findings.length === 0
       const { deviceId, state } = bundle
-      const said = {
+      const summary = {
         file,
         deviceId,
         epoch: state.epoch,
@@ -39,7 +39,7 @@ export function command(io: Io): Command {
       const plain = isWhole
         ? `${file} contains the ledger up to entry ${state.lastEntry} of epoch ${state.epoch}. The ledger is intact.`
         : `${file} is an exact copy, but the ledger is not intact. Run tallygate verify --db ${file} to see the problems.`
-      io.stdout.write(`${flags.json === true ? jsonLine({ ...said, findings }) : plain}\n`)
+      io.stdout.write(`${flags.json === true ? jsonLine({ ...summary, findings }) : plain}\n`)
       const unnoted = isWhole ? noteBackup(database, file, io.now()) : null
       if (unnoted !== null) io.stderr.write(`${unnoted}\n`)
       if (!isWhole) io.exitWith(ERRORS.DATABASE_CORRUPT.exit)

@@ -109,7 +109,7 @@ function factsOf({ correlationId, kind, clock, instanceId, policyRevision, engin
 function checks(checkOrder: readonly Check[]): readonly string[] {
   return checkOrder.flatMap(({ code, asks, passed, evidence }) => {
     const mark = passed === null ? '  -   ' : passed ? '  ok  ' : '  NO  '
-    const said = passed === false ? ` (${code})` : ''
-    return [`${mark}${asks}${said}`, ...evidence.map((each) => `        ${each}`)]
+    const reason = passed === false ? ` (${code})` : ''
+    return [`${mark}${asks}${reason}`, ...evidence.map((each) => `        ${each}`)]
   })
 }

@@ -50,12 +50,12 @@ export function command(io: Io): Command {
     })
 }
 
-interface Asked {
+interface AgentReport {
   readonly status: AgentStatus
   readonly health: DeviceReportWire['health']
 }
 
-async function ask(client: HttpClient): Promise<Asked> {
+async function ask(client: HttpClient): Promise<AgentReport> {
   const raw = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, z.unknown())
   const parsed = agentStatus.safeParse(raw)
   if (parsed.success) return { status: parsed.data, health: healthStatusOf(raw as AgentStatusWire) }
@@ -65,7 +65,7 @@ async function ask(client: HttpClient): Promise<Asked> {
 const CLEAR = '\u001B[H\u001B[2J'
 
 /** Runs until interrupted. An unreachable agent is shown as a state, not an error. */
-async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop, now }: Io): Promise<void> {
+async function watch(look: () => Promise<AgentReport>, everyMs: number, { stdout, stop, now }: Io): Promise<void> {
   const signal = stop()
   const stopped = new Promise<null>((resolve) => signal.addEventListener('abort', () => resolve(null)))
   let last = ''
@@ -74,8 +74,8 @@ async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop
       ({ status, health }) => [lineOf(status, health), describe(status, health, now())] as const,
       (error: unknown) => {
         if (!(error instanceof CodedError)) throw error
-        const said = `NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`
-        return [said, [said]] as const
+        const text = `NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`
+        return [text, [text]] as const
       },
     )
     // Do not wait for an agent that hangs.
@@ -93,7 +93,7 @@ async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop
 /** `--watch` prints a new line when this text changes. */
 function lineOf(
   { connected, lastEntry, backlog, conditions, policies }: AgentStatus,
-  { level, sentence }: Asked['health'],
+  { level, sentence }: AgentReport['health'],
 ): string {
   const rules = policies.map(({ applied }) => String(applied)).join(', ')
   const problems = conditions.map(({ subject, code }) => `, ${subject}: ${code}`).join('')
@@ -111,10 +111,10 @@ function rulesText(
   return `revision ${applied} of instance ${instanceId}${engines}${news}`
 }
 
-function describe(status: AgentStatus, { sentence }: Asked['health'], now: number): readonly string[] {
+function describe(status: AgentStatus, { sentence }: AgentReport['health'], now: number): readonly string[] {
   const ago = (instant: number | null): string =>
     instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
-  const facts = columns([
+  const properties = columns([
     ['device', status.deviceId ?? 'not enrolled'],
     ['key', keyText(status, now)],
     ['cloud', `${status.connected ? 'connected' : 'not connected'}, last contact ${ago(status.lastContactAt)}`],
@@ -150,7 +150,7 @@ function describe(status: AgentStatus, { sentence }: Asked['health'], now: numbe
   return [
     sentence,
     '',
-    ...facts,
+    ...properties,
     ...(status.accounts.length === 0 ? [] : ['', ...accounts]),
     ...(conditions.length === 0 ? [] : ['', ...conditions]),
   ]

@@ -98,7 +98,7 @@ const NOT_ENROLLED = 'the device is not enrolled, so it has no cloud address yet
 
 export const CHECKS: readonly Check[] = [
   {
-    name: 'asked-agent',
+    name: 'selected-agent',
     run: ({ configuration: { choice }, socket, agent }) => {
       const { isNamed, why, others } = choice
       const place = isNamed ? `${socket.path}, named by --socket` : socket.path
@@ -234,9 +234,9 @@ export const CHECKS: readonly Check[] = [
       if (socket.kind !== 'socket') return skip('there is no socket')
       const wanted = Number.parseInt(settings.socket.mode, 8)
       if (socket.mode === wanted) return ok(describeFile(socket))
-      const asked = `socket.mode is ${settings.socket.mode}`
+      const required = `socket.mode is ${settings.socket.mode}`
       return warn(
-        `${describeFile(socket)}, but ${asked}; users who can connect can spend tokens`,
+        `${describeFile(socket)}, but ${required}; users who can connect can spend tokens`,
         'Restart the agent, or run doctor --fix.',
       )
     },

@@ -48,7 +48,7 @@ export async function decideInTurn<T>(
 ): Promise<DecidedOverPools<T>> {
   const back = refundsByAccount(options.refunded ?? [])
   const fresh = (account: AccountId): Pool => newPool(account, capIn(loaded, account))
-  const asked = options.likely ?? (await guess(tx, loaded, orders, fresh))
+  const likely = options.likely ?? (await guess(tx, loaded, orders, fresh))
   const locked = new Map<AccountId, Pool>()
   const exists = new Set<AccountId>()
   const lock = async (accounts: Iterable<AccountId>): Promise<void> => {
@@ -60,7 +60,7 @@ export async function decideInTurn<T>(
       locked.set(account, refund(pool ?? fresh(account), back.get(account) ?? 0n))
     }
   }
-  await lock(new Set([...back.keys(), ...asked]))
+  await lock(new Set([...back.keys(), ...likely]))
   for (;;) {
     const turn = takeTurns(loaded, orders, { pools: locked, availableOfUnknown: 0n, refunded: [...back.keys()] })
     if (turn.unknown.size > 0) {
@@ -109,7 +109,7 @@ export function likelyAccounts<T>(
   orders: readonly PoolRequest<T>[],
   lastSeen: ReadonlyMap<AccountId, Pool>,
 ): ReadonlySet<AccountId> {
-  return tryTurns(loaded, orders, { pools: lastSeen, availableOfUnknown: MICRO_MAX }).asked
+  return tryTurns(loaded, orders, { pools: lastSeen, availableOfUnknown: MICRO_MAX }).consulted
 }
 
 function tryTurns<T>(loaded: LoadedPolicy, orders: readonly PoolRequest<T>[], inputs: TurnInputs): Turn<undefined> {
@@ -131,15 +131,15 @@ async function guess<T>(
   fresh: (account: AccountId) => Pool,
 ): Promise<ReadonlySet<AccountId>> {
   const seen = new Map<AccountId, Pool>()
-  let asked: ReadonlySet<AccountId> = new Set()
+  let consulted: ReadonlySet<AccountId> = new Set()
   for (const availableOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {
     const turn = tryTurns(loaded, orders, { pools: seen, availableOfUnknown })
-    asked = turn.asked
+    consulted = turn.consulted
     if (turn.unknown.size === 0) break
     const found = await tx.accounts.get([...turn.unknown])
     for (const account of turn.unknown) seen.set(account, found.get(account) ?? fresh(account))
   }
-  return asked
+  return consulted
 }
 
 interface Turn<T> {
@@ -148,7 +148,7 @@ interface Turn<T> {
   readonly charged: ReadonlySet<AccountId>
   /** Pools that grant something below the least amount. Their totals are recorded, so they must be locked too. */
   readonly drawnForNothing: ReadonlySet<AccountId>
-  readonly asked: ReadonlySet<AccountId>
+  readonly consulted: ReadonlySet<AccountId>
   readonly unknown: ReadonlySet<AccountId>
 }
 
@@ -168,13 +168,13 @@ function takeTurns<T>(
   const after = new Map(pools)
   const charged = new Set<AccountId>()
   const drawnForNothing = new Set<AccountId>()
-  const asked = new Set<AccountId>()
+  const consulted = new Set<AccountId>()
   const unknown = new Set<AccountId>()
   const one = ({ request, mode, now, settle }: PoolRequest<T>): T => {
     const before = new Map<AccountId, Pool>()
     for (const account of refunded) before.set(account, after.get(account) ?? invariantPool())
     const availableOf = (account: AccountId) => {
-      asked.add(account)
+      consulted.add(account)
       const pool = after.get(account)
       if (pool === undefined) {
         unknown.add(account)
@@ -207,7 +207,7 @@ function takeTurns<T>(
       return { status: 'rejected', reason }
     }
   })
-  return { outcomes, after, charged, drawnForNothing, asked, unknown }
+  return { outcomes, after, charged, drawnForNothing, consulted, unknown }
 }
 
 function availableOfPool(pool: Pool, unproven: boolean): AvailableBalance {

@@ -27,10 +27,11 @@ export function movePools(before: ReadonlyMap<AccountId, Pool>, moves: readonly 
     const { before: known, after } = move
     const pool = before.get(after.account)
     if (pool === undefined) throw new Error('invariant: the pool of an account that moves was opened')
-    if (billedOn(after) > reservedOn(after)) throw new Error('invariant: what is billed, or presumed, is held')
-    const held = reservedOn(after) - reservedOn(known)
-    if (held > MICRO_MAX - pool.charged - pool.grantedOut) return undefined
-    const drawn = accountFor(held > 0n ? overrun(pool, held) : takeBack(pool, -held), shownAgain(move))
+    if (billedOn(after) > reservedOn(after))
+      throw new Error('invariant: billed tokens, including presumed ones, are reserved')
+    const reserved = reservedOn(after) - reservedOn(known)
+    if (reserved > MICRO_MAX - pool.charged - pool.grantedOut) return undefined
+    const drawn = accountFor(reserved > 0n ? overrun(pool, reserved) : takeBack(pool, -reserved), shownAgain(move))
     moved.set(after.account, bill(drawn, billedOn(after) - billedOn(known)))
   }
   return { moves, before, after: moved }

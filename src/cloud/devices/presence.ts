@@ -36,7 +36,7 @@ export class Presence {
   hear(topic: string, payload: Uint8Array): void {
     const deviceId = topic.split('/')[3] ?? ''
     if (!uuid.safeParse(deviceId).success || topic !== presenceTopic(deviceId)) return
-    const said = readPresence(payload)
-    if (said !== undefined) this.set(deviceId.toLowerCase(), said.online)
+    const presence = readPresence(payload)
+    if (presence !== undefined) this.set(deviceId.toLowerCase(), presence.online)
   }
 }

@@ -38,9 +38,9 @@ export async function suspendDevice(
   await store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
-    const held = { ...device, suspension: nextSuspension(device, command, by, at) }
-    await tx.edge.devices.save(held)
-    if (command === 'TERMINATE') await fenceCurrent(tx, held, 'TERMINATED', { now: at, present: present() })
+    const changed = { ...device, suspension: nextSuspension(device, command, by, at) }
+    await tx.edge.devices.save(changed)
+    if (command === 'TERMINATE') await fenceCurrent(tx, changed, 'TERMINATED', { now: at, present: present() })
     await tx.edge.audit.append({ at, by, action: ACTION[command], deviceId, sessionId: null })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
   })

@@ -14,7 +14,7 @@ const RETRY_AFTER_MS = 1_000
 
 export class Slots {
   readonly #ofKeyMax: number
-  readonly #held = new Map<string, number>()
+  readonly #inProgress = new Map<string, number>()
 
   /** @param ofKeyMax concurrent requests per registered key, and of all devices whose key is not introduced yet */
   constructor(ofKeyMax: number) {
@@ -26,17 +26,17 @@ export class Slots {
     const { holder, most } = this.#shareOf(caller)
     // A closed connection would never release its slot.
     if (raw.closed || raw.destroyed) return
-    const held = this.#held.get(holder) ?? 0
-    if (held >= most) {
+    const count = this.#inProgress.get(holder) ?? 0
+    if (count >= most) {
       throw new CodedError('KEY_BUSY', `This caller has ${most} requests in progress, which is the maximum.`, {
         details: { retryAfterMs: RETRY_AFTER_MS },
       })
     }
-    this.#held.set(holder, held + 1)
+    this.#inProgress.set(holder, count + 1)
     raw.once('close', () => {
-      const left = (this.#held.get(holder) ?? 1) - 1
-      if (left === 0) this.#held.delete(holder)
-      else this.#held.set(holder, left)
+      const left = (this.#inProgress.get(holder) ?? 1) - 1
+      if (left === 0) this.#inProgress.delete(holder)
+      else this.#inProgress.set(holder, left)
     })
   }
 

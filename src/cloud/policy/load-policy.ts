@@ -62,8 +62,8 @@ export class Policies {
     const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
     if (known === undefined) return undefined
     if (!needsNewRevision(known, now)) {
-      const held = await tx.policyRevisions.hold(instanceId, [...likely])
-      return held === undefined ? undefined : this.at(tx, held)
+      const current = await tx.policyRevisions.hold(instanceId, [...likely])
+      return current === undefined ? undefined : this.at(tx, current)
     }
     const locked = await tx.policyRevisions.lock(instanceId)
     if (locked === undefined) return undefined

@@ -24,17 +24,17 @@ export interface CommandDeviceSession extends CommandSession {
  */
 export async function commandDeviceSession(
   deps: SessionDeps,
-  asked: CommandDeviceSession,
+  command: CommandDeviceSession,
   now: number,
 ): Promise<DeviceSessionCommandResult> {
-  const { deviceId, id } = asked
+  const { deviceId, id } = command
   for (;;) {
     const session = await deps.store.read((reader) => reader.sessions.get(id))
     if (session !== undefined) {
-      if ((session.keptBy ?? session.deviceId) === deviceId) return commandSession(deps, asked, now)
+      if ((session.keptBy ?? session.deviceId) === deviceId) return commandSession(deps, command, now)
       throw new CodedError('NOT_FOUND', `The session ${id} is not of the device ${deviceId}.`)
     }
-    if (await note(deps, asked, now)) return { outcome: 'NOTED' }
+    if (await note(deps, command, now)) return { outcome: 'NOTED' }
   }
 }
 
@@ -52,8 +52,8 @@ async function note(
     if (trustsClock()) await tx.edge.sessionCommands.forget(deviceId, now - SESSION_REST_MS)
     await tx.edge.sessionCommands.note(deviceId, id, command, now)
     if ((await tx.edge.sessionCommands.count(deviceId)) > SESSION_COMMANDS_MAX) {
-      const most = `${SESSION_COMMANDS_MAX} orders wait for sessions that the device ${deviceId} has not told of`
-      throw new CodedError('CONFLICT', `${most}; there may be no more.`)
+      const most = `the maximum of ${SESSION_COMMANDS_MAX} commands for sessions that it has not reported`
+      throw new CodedError('CONFLICT', `The device ${deviceId} already has ${most}.`)
     }
     await tx.edge.audit.append({ at: now, by, action: COMMAND_ACTION[command], deviceId, sessionId: id })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], now)

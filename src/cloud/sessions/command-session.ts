@@ -44,7 +44,7 @@ export async function commandSession(
     }
     if (session.keptBy !== null) {
       // A new command replaces the previous one.
-      await tx.sessions.want(session.id, command)
+      await tx.sessions.setWanted(session.id, command)
       await tx.outbox.append([{ kind: 'device', deviceId: session.keptBy, reason: 'session' }], now)
       return { outcome: 'PENDING', session }
     }

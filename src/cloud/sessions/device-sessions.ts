@@ -48,7 +48,7 @@ export async function takeSessions(
       if (untilForgotten !== null) await tx.edge.sessionCommands.forget(device.id, untilForgotten)
       untilForgotten = null
       const wanted = await tx.edge.sessionCommands.take(device.id, session.id)
-      if (wanted !== undefined && !hasEnded(session)) await tx.sessions.want(session.id, wanted)
+      if (wanted !== undefined && !hasEnded(session)) await tx.sessions.setWanted(session.id, wanted)
     } else if (known.keptBy === device.id && known.instanceId === instanceId) await tx.sessions.save(session)
   }
 }
@@ -70,10 +70,10 @@ export async function commandsFor(tx: Transaction, deviceId: string): Promise<Se
 export async function disconnectUntold(
   tx: Transaction,
   deviceId: string,
-  told: readonly SessionSnapshot[],
+  reported: readonly SessionSnapshot[],
   now: number,
 ): Promise<void> {
-  await disconnect(tx, deviceId, new Set(told.map(({ id }) => id.toLowerCase())), now)
+  await disconnect(tx, deviceId, new Set(reported.map(({ id }) => id.toLowerCase())), now)
 }
 
 /** A revoked device no longer reports: the outcome of its sessions is unknown, and its agent keeps no session alive. */

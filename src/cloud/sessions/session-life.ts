@@ -130,7 +130,7 @@ export async function closeSession(
     const session = await changes.settled(id, belongs)
     if (!isLive(session)) return { operable: false, session }
     if (session.keptBy !== null) {
-      await tx.sessions.want(session.id, 'TERMINATE')
+      await tx.sessions.setWanted(session.id, 'TERMINATE')
       await tx.outbox.append([{ kind: 'device', deviceId: session.keptBy, reason: 'session' }], now)
       return { operable: true, ordered: true, session }
     }

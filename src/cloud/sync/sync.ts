@@ -111,10 +111,10 @@ async function follow(
       return { taken: true, answer: storedAnswer(recorded), unbilled: null }
     case 'KNOWN':
       await keepUnsettled(tx, epoch, present)
-      return told(context, 'KNOWN')
+      return respond(context, 'KNOWN')
     case 'BEHIND':
       await tx.edge.epochs.save({ ...epoch, grantsForgotten: true, quietSince: context.present })
-      return told(context, 'BEHIND')
+      return respond(context, 'BEHIND')
     case 'FORK':
       return keepFork(context, recorded)
   }
@@ -130,7 +130,7 @@ function storedAnswer(last: MergedSegment | undefined): string {
   return answer
 }
 
-async function told({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND'): Promise<MergeResult> {
+async function respond({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND'): Promise<MergeResult> {
   const answer = await signAnswer(deps, { outcome, ...ownerOf(epoch), seq: epoch.lastSeq })
   return { taken: true, answer, unbilled: null }
 }

@@ -42,7 +42,7 @@ export async function exportUsage(store: Store, options: UsageExportOptions): Pr
   if (backupEnd !== null) {
     throw new CodedError(
       'USAGE_FORGOTTEN',
-      `after is ${after}, but the twin was restored from a backup that ends at ${backupEnd}: go on with after=${backupEnd}.`,
+      `after is ${after}, but the cloud was restored from a backup that ends at ${backupEnd}. Continue with after=${backupEnd}.`,
     )
   }
   return { next: upTo, pieces: piecesOf(store, options, after, upTo) }

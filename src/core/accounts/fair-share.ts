@@ -60,9 +60,9 @@ export function sizeGrants(
   for (const { account, wanted } of topUpRequests) {
     const supply = supplyOf(account)
     if (supply === undefined || supply === 'UNLIMITED') continue
-    const { available: held, free, spare, share } = supply
+    const { available, free, spare, share } = supply
     const target = wanted < share ? wanted : share
-    const lacking = target - held - of(granted, account)
+    const lacking = target - available - of(granted, account)
     const left = (spare < free ? spare : free) - of(granted, account)
     add(granted, account, lacking < left ? lacking : left)
   }

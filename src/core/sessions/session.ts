@@ -173,13 +173,13 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
       return { session: active, refund: unused(session, now) }
     }
     case 'REFUSED': {
-      const asked = { ...session, lastAccessRequest: now }
-      return event.then === 'KEEP' ? { session: asked, refund: [] } : end(asked, unused(session, now), now)
+      const updated = { ...session, lastAccessRequest: now }
+      return event.then === 'KEEP' ? { session: updated, refund: [] } : end(updated, unused(session, now), now)
     }
     case 'HALTED': {
-      const asked = { ...session, lastAccessRequest: now }
-      if (session.state === 'IDLE') return { session: asked, refund: [] }
-      return { session: { ...asked, state: 'IDLE', ...NO_TIMELINE, since: now }, refund: unused(session, now) }
+      const updated = { ...session, lastAccessRequest: now }
+      if (session.state === 'IDLE') return { session: updated, refund: [] }
+      return { session: { ...updated, state: 'IDLE', ...NO_TIMELINE, since: now }, refund: unused(session, now) }
     }
     case 'RENEWED': {
       const [from, until] = nextInterval(session, now)

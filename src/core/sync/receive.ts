@@ -289,10 +289,10 @@ export function mergeReported(
 ): readonly AccountChange[] | NotMerged {
   const after = mergeCounters(accounts, counters, terms, null)
   if (!(after instanceof Map)) return after
-  return [...after].map(([account, told]) => ({
+  return [...after].map(([account, merged]) => ({
     account,
     before: accounts.get(account) ?? NO_DEVICE_ACCOUNT,
-    after: told,
+    after: merged,
   }))
 }
 
@@ -332,8 +332,8 @@ function mergeCounters(
   return after
 }
 
-export function movement(before: Counters, after: Counters): { readonly held: Micro; readonly billed: Micro } {
-  return { held: outstanding(after) - outstanding(before), billed: billed(after) - billed(before) }
+export function movement(before: Counters, after: Counters): { readonly outstanding: Micro; readonly billed: Micro } {
+  return { outstanding: outstanding(after) - outstanding(before), billed: billed(after) - billed(before) }
 }
 
 function checkEntries(

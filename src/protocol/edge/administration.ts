@@ -207,8 +207,8 @@ export type DeviceEvidenceWire = z.input<typeof deviceEvidence>
 export const EVIDENCE_SHOWN_MAX = 20
 
 /**
- * `GET .../edge/api/v1/instances/{instanceId}/accounts`. `grantedOut` and `billedByDevices` are the sums of `held` and
- * `billed` over the devices; `charged + grantedOut` ≤ `capInForce`.
+ * `GET .../edge/api/v1/instances/{instanceId}/accounts`. `grantedOut` and `billedByDevices` are the sums of
+ * `outstanding` and `billed` over the devices; `charged + grantedOut` ≤ `capInForce`.
  */
 export const accountLedger = z
   .strictObject({

@@ -19,7 +19,7 @@ export const SEGMENT_ENTRIES_MAX = 1_000
 
 /**
  * Maximum JSON bytes of a segment and of its parts: encoded in base64url, signed and sent with a nonce, it fits the
- * body of a sync. A single entry may exceed its part; top-up requests (`wants`) use the remainder.
+ * body of a sync. A single entry may exceed its part; top-up requests use the remainder.
  */
 export const SEGMENT_BYTES_MAX = 6_150_000
 export const SEGMENT_ENTRIES_BYTES_MAX = 2_000_000
@@ -31,7 +31,7 @@ export const SEGMENT_NEEDS_BYTES_MAX = 500_000
 /** Maximum text of a segment's entries, UTF-16 units; a single entry may exceed it. */
 export const SEGMENT_TEXT_MAX = 1_000_000
 
-/** Maximum accounts in the counters, and in the wants, of a segment. */
+/** Maximum accounts in the counters, and in the top-up requests, of a segment. */
 export const SEGMENT_ACCOUNTS_MAX = 20_000
 
 /** Maximum waiting requests in a segment, and accounts per request. */
@@ -40,7 +40,7 @@ export const NEED_ACCOUNTS_MAX = 1_500
 
 /**
  * Decompressed body of a sync, bytes: fits a full segment plus its previous answer. Answers are bounded by their
- * parts: grants name wants of the segment, and all other lists have limits.
+ * parts: grants name accounts in the top-up requests of the segment, and all other lists have limits.
  */
 export const SYNC_BODY_BYTES_MAX = 16 * 1024 * 1024
 
@@ -122,7 +122,7 @@ export const segment = z.strictObject({
     .max(SEGMENT_ACCOUNTS_MAX),
   /** Ledger entries `first` .. `first + bodies.length - 1`, each the JSON text of an {@link entryBody}. */
   entries: entryRange,
-  /** While there are undelivered entries, a segment carries no entries of its own. */
+  /** While there are undelivered entries, a segment carries no entries of the current epoch. */
   undeliveredRange: undeliveredRange.nullable(),
   /** Later entries, and other undelivered entries, still to come. */
   backlog: z.int().min(0),
@@ -322,7 +322,7 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     unbilled,
   }),
   /**
-   * The segment is inconsistent and kept as evidence; none of it counts, and the epoch gets no more grants. Its
+   * The segment is inconsistent and kept as evidence; it is not merged, and the epoch gets no more grants. Its
    * entries can be delivered as undelivered entries of the next epoch.
    */
   z.strictObject({ outcome: z.literal('REJECTED'), ...common, hash: hashText, problem: z.string().max(1000) }),

@@ -199,14 +199,14 @@ export function accessResponse(
     correlationId,
     requester: { type: request.requester.type, value: request.requester.value },
     requestedItems: decision.items.map((outcome, index) => {
-      const asked = request.items[index]
-      if (asked === undefined) throw new Error('invariant: one outcome per requested item')
+      const requested = request.items[index]
+      if (requested === undefined) throw new Error('invariant: one outcome per requested item')
       const status = ITEM_STATUS[outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome]
       const granted = outcome.outcome === 'GRANTED'
       return {
-        item: asked.name,
-        ...(asked.version === '' ? {} : { version: asked.version }),
-        count: exactNumber(asked.count),
+        item: requested.name,
+        ...(requested.version === '' ? {} : { version: requested.version }),
+        count: exactNumber(requested.count),
         status: { code: status[apiVersion], description: status.description },
         totalTokensCharged: granted ? tokensNumber(outcome.total) : 0,
         lineItems: granted

@@ -15,24 +15,25 @@ export function accessResponseText(
   request: AccessRequest,
   decision: Pick<Decision, 'items'>,
 ): string {
-  const asked = requestedTexts(request)
+  const texts = requestedTexts(request)
   let items = ''
   for (const [index, outcome] of decision.items.entries()) {
-    items += `${index === 0 ? '' : ','}${itemText(apiVersion, asked.items[index], outcome)}`
+    items += `${index === 0 ? '' : ','}${itemText(apiVersion, texts.items[index], outcome)}`
   }
-  return `{"correlationId":"${correlationId}","requester":${asked.requester},"requestedItems":[${items}]}`
+  return `{"correlationId":"${correlationId}","requester":${texts.requester},"requestedItems":[${items}]}`
 }
 
-function itemText(apiVersion: ApiVersion, asked: RequestedItemTexts | undefined, outcome: ItemOutcome): string {
-  if (asked === undefined) throw new Error('invariant: one outcome per requested item')
+function itemText(apiVersion: ApiVersion, requested: RequestedItemTexts | undefined, outcome: ItemOutcome): string {
+  if (requested === undefined) throw new Error('invariant: one outcome per requested item')
   const status = STATUS_TEXTS[apiVersion].get(outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome)
   if (status === undefined) throw new Error('invariant: each outcome has a status')
-  if (outcome.outcome !== 'GRANTED') return `${asked.answer},"status":${status},"totalTokensCharged":0,"lineItems":[]}`
+  if (outcome.outcome !== 'GRANTED')
+    return `${requested.answer},"status":${status},"totalTokensCharged":0,"lineItems":[]}`
   let parts = ''
   for (const { lineItemId, rate, charged } of outcome.shares) {
     parts += `${parts === '' ? '' : ','}{"activationId":${quoted(lineItemId)},"rate":${formatDecimal(rate)},"tokensCharged":${formatMicro(charged)}}`
   }
-  return `${asked.answer},"status":${status},"totalTokensCharged":${formatMicro(outcome.total)},"lineItems":[${parts}]}`
+  return `${requested.answer},"status":${status},"totalTokensCharged":${formatMicro(outcome.total)},"lineItems":[${parts}]}`
 }
 
 const statusTexts = (version: ApiVersion): ReadonlyMap<string, string> =>

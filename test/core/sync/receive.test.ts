@@ -474,7 +474,7 @@ describe('one entry by itself', () => {
 })
 
 it('moves the totals of an account by what is held and what is billed', () => {
-  expect(movement(NO_COUNTERS, account(100n, 30n, 10n, 50n))).toEqual({ held: 50n, billed: 20n })
+  expect(movement(NO_COUNTERS, account(100n, 30n, 10n, 50n))).toEqual({ outstanding: 50n, billed: 20n })
 })
 
 describe('what a segment changes', () => {
@@ -580,7 +580,7 @@ it('an entry that posts to no account at all is refused', () => {
 
 it('only what has changed moves the totals of an account', () => {
   const [before, after] = [account(100n, 30n, 10n, 50n), account(120n, 50n, 10n, 60n)]
-  expect(movement(before, after)).toEqual({ held: 10n, billed: 20n })
+  expect(movement(before, after)).toEqual({ outstanding: 10n, billed: 20n })
 })
 
 it.each([

@@ -204,13 +204,13 @@ function contentPart(content: JsonSchema): Html {
 }
 
 function schemaPart(schema: JsonSchema): Html {
-  const said = schema['description'] === undefined ? html`` : prose(words(schema['description']))
+  const description = schema['description'] === undefined ? html`` : prose(words(schema['description']))
   const properties = Object.entries(record(schema['properties']))
   if (properties.length === 0)
-    return html`${said}
+    return html`${description}
       <div>${typeOf(schema)}</div>`
   const required = list(schema['required'])
-  return html`${said}
+  return html`${description}
     <table>
       <thead>
         <tr>
@@ -269,10 +269,10 @@ const LIMITS = {
 } as const
 
 function limits(schema: JsonSchema): Html {
-  const said = Object.entries(LIMITS).flatMap(([key, say]) =>
+  const texts = Object.entries(LIMITS).flatMap(([key, say]) =>
     schema[key] === undefined ? [] : [say(words(schema[key]))],
   )
-  return html`${said.length === 0 ? '' : ` (${said.join(', ')})`}`
+  return html`${texts.length === 0 ? '' : ` (${texts.join(', ')})`}`
 }
 
 function signature(method: string, path: string): Html {

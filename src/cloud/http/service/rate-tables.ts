@@ -73,7 +73,7 @@ export function rateTableOperations(store: Store): readonly Operation[] {
   ]
 }
 
-/** A conflict of rate tables has a body of its own. */
+/** A conflict of rate tables has its own response body. */
 async function orConflict(work: () => Promise<Answer>): Promise<Answer> {
   try {
     return await work()

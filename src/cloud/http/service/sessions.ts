@@ -135,8 +135,8 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
         }
         const answer = await requestInSession(deps, order, belongsTo(call), now)
         if (!answer.operable) return notOperable(version, answer.session)
-        const said = accessResponse(version, correlationId, request, answer.decision)
-        return { status: answer.granted ? 200 : DENIED_STATUS, body: said }
+        const response = accessResponse(version, correlationId, request, answer.decision)
+        return { status: answer.granted ? 200 : DENIED_STATUS, body: response }
       },
     }),
     serviceOperation({

@@ -62,7 +62,7 @@ class Connection implements ExternalBroker {
   #version: 4 | 5 = 5
   #failures = 0
   /** The problem already logged since the last successful connection. */
-  #said: ErrorCode | null = null
+  #logged: ErrorCode | null = null
   #timer: NodeJS.Timeout | undefined
   #isClosed = false
 
@@ -95,7 +95,7 @@ class Connection implements ExternalBroker {
     let versionRefused = false
     client.on('connect', () => {
       this.#failures = 0
-      this.#said = null
+      this.#logged = null
       log.info({ url, mqtt: this.#version }, 'connected to the push broker')
       client.subscribe(EVERY_PRESENCE, { qos: 1 }, (error, granted) => {
         if (error !== null || (granted?.[0]?.qos ?? 0) > 2) this.#say(topicsRefused(url, [EVERY_PRESENCE]))
@@ -124,8 +124,8 @@ class Connection implements ExternalBroker {
   }
 
   #say({ code, details, message }: CodedError): void {
-    if (this.#said === code || this.#isClosed) return
-    this.#said = code
+    if (this.#logged === code || this.#isClosed) return
+    this.#logged = code
     this.#options.log.warn({ code, ...details }, message)
   }
 

@@ -86,8 +86,8 @@ async function openEmbedded(deps: PushDeps): Promise<Push> {
     presence: (deviceId) => presence.of(deviceId),
     drop(deviceId) {
       // Lets the device receive the notification about its command before it is disconnected.
-      const hinted = Promise.race([publisher.idle(), sleep(LAST_NOTIFICATION_MS, undefined, { ref: false })])
-      void hinted.then(() => broker.drop(deviceId))
+      const notified = Promise.race([publisher.idle(), sleep(LAST_NOTIFICATION_MS, undefined, { ref: false })])
+      void notified.then(() => broker.drop(deviceId))
     },
     renewCertificate: (renewed) => broker.renewCertificate(renewed),
     async close() {

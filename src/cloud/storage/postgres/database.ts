@@ -55,7 +55,7 @@ async function connect({ connectionString }: DatabaseAddress, limits: Limits): P
 /** Encodings for every character. SQL_ASCII stores bytes unchanged, and the driver sends UTF-8. */
 const ENCODINGS: ReadonlySet<string> = new Set(['UTF8', 'SQL_ASCII'])
 
-interface Facts {
+interface ServerSettings {
   readonly version: bigint
   readonly version_text: string
   readonly encoding: string
@@ -65,7 +65,7 @@ interface Facts {
 }
 
 async function judge(client: pg.Client, shown: string): Promise<number> {
-  const { rows } = await client.query<Facts>(`
+  const { rows } = await client.query<ServerSettings>(`
     SELECT current_setting('server_version_num')::bigint AS version, current_setting('server_version') AS version_text,
       current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS reads_only,
       (SELECT oid::bigint FROM pg_namespace WHERE nspname = current_schema()) AS schema`)

@@ -159,11 +159,11 @@ class Connection implements DatabaseConnection {
     if (!locks && !SelectQueryNode.is(query)) await this.#begun
     const answer = this.#guard(() => this.#client.query({ ...this.#texts.named(sql), values: [...parameters] }))
     if (locks || onlyWrites(query)) {
-      const told = answer.then(
+      const received = answer.then(
         ({ rows }) => answered.get(query)?.(rows),
         (cause: unknown) => void this.#failures.push(cause),
       )
-      this.#ahead = Promise.all([this.#ahead, told])
+      this.#ahead = Promise.all([this.#ahead, received])
       return { rows: [] }
     }
     // Earlier failures explain this one better.
@@ -269,7 +269,7 @@ export function aheadOn(db: Kysely<Tables>): NonNullable<Sql['ahead']> {
   return async <R>(query: Compilable<R>) => {
     const compiled = sendAhead(query.compile())
     let rows: readonly R[] | undefined
-    answered.set(compiled.query, (told) => (rows = told as readonly R[]))
+    answered.set(compiled.query, (received) => (rows = received as readonly R[]))
     await db.executeQuery(compiled)
     return () => {
       if (rows === undefined) throw new Error('invariant: a later statement was answered')

@@ -28,13 +28,13 @@ export function accountReader(sql: Sql) {
 /** @returns the accessor, and a function that locks accounts ahead of the statement before their `lock` */
 export function accountTransaction(sql: Sql) {
   const { db, lockRows } = sql
-  const held = new Set<AccountId>()
+  const locked = new Set<AccountId>()
   let last: AccountId | undefined
   const isInOrder = (account: AccountId): boolean =>
-    last === undefined || held.has(account) || lockOrder(last, account) < 0
+    last === undefined || locked.has(account) || lockOrder(last, account) < 0
   const hold = (accounts: Iterable<AccountId>): void => {
     for (const account of accounts) {
-      held.add(account)
+      locked.add(account)
       if (last === undefined || lockOrder(last, account) < 0) last = account
     }
   }
@@ -42,35 +42,35 @@ export function accountTransaction(sql: Sql) {
   const lockPools = async (accounts: readonly AccountId[]): Promise<Map<AccountId, Pool>> => {
     if (!lockRows) return select(sql, accounts, 'NONE')
     const known = takeAhead(accounts)
-    const others = accounts.filter((account) => !known.asked.has(account))
+    const others = accounts.filter((account) => !known.requested.has(account))
     const pools = await select(sql, others, others.every(isInOrder) ? 'WAIT' : 'NO_WAIT')
     hold(pools.keys())
     for (const [account, pool] of known.pools) pools.set(account, pool)
     return pools
   }
-  let ahead: { readonly asked: ReadonlySet<AccountId>; readonly rows: () => readonly Row<'accounts'>[] } | undefined
+  let ahead: { readonly requested: ReadonlySet<AccountId>; readonly rows: () => readonly Row<'accounts'>[] } | undefined
   const lockAhead = async (accounts: readonly AccountId[]): Promise<void> => {
     const [some, more] = chunks([...new Set(accounts)].sort(lockOrder))
     if (sql.ahead === null || some === undefined || more !== undefined) return
     // Waiting is safe only after all existing locks.
     if (last !== undefined || ahead !== undefined) return
-    ahead = { asked: new Set(some), rows: await sql.ahead(locking(db, some, 'WAIT')) }
+    ahead = { requested: new Set(some), rows: await sql.ahead(locking(db, some, 'WAIT')) }
   }
   /** Accounts locked ahead. Valid immediately: later, the transaction may have changed them. */
   const takeAhead = (wanted: readonly AccountId[]) => {
     const pools = new Map<AccountId, Pool>()
-    const asked = new Set<AccountId>()
-    if (ahead === undefined) return { asked, pools }
+    const requested = new Set<AccountId>()
+    if (ahead === undefined) return { requested, pools }
     const rows = new Map(ahead.rows().map((row) => [row.id, row]))
     hold(rows.keys())
     for (const account of wanted) {
-      if (!ahead.asked.has(account)) continue
-      asked.add(account)
+      if (!ahead.requested.has(account)) continue
+      requested.add(account)
       const row = rows.get(account)
       if (row !== undefined) pools.set(account, poolOf(row))
     }
     ahead = undefined
-    return { asked, pools }
+    return { requested, pools }
   }
   /** Inserts or locks in the given sequence: one created meanwhile by another transaction is locked in turn. */
   const insert = async (rows: readonly Row<'accounts'>[]): Promise<readonly Row<'accounts'>[]> => {

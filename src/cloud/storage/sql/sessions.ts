@@ -148,7 +148,7 @@ export function sessionTransaction(sql: Sql) {
       await db.updateTable('sessions').set(columnsOf(session)).where('id', '=', session.id).execute()
       await hold(session)
     },
-    async want(id: string, command: SessionCommand['command']): Promise<void> {
+    async setWanted(id: string, command: SessionCommand['command']): Promise<void> {
       await db.updateTable('sessions').set({ wanted: command }).where('id', '=', id).execute()
     },
     async remove(id: string): Promise<void> {

@@ -19,9 +19,9 @@ export function claimStore(path: string): () => void {
   try {
     makeForOwner(path)
     lock = new Sqlite(path, { timeout: WAIT_MS })
-    const held = lock
-    held.exec('BEGIN EXCLUSIVE')
-    return () => held.close()
+    const claimed = lock
+    claimed.exec('BEGIN EXCLUSIVE')
+    return () => claimed.close()
   } catch (error) {
     lock?.close()
     if (error instanceof Sqlite.SqliteError && error.code.startsWith('SQLITE_BUSY')) {

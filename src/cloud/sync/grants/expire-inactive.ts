@@ -107,7 +107,7 @@ async function settle({ policies, as }: ExpireInactive, tx: Transaction, epoch: 
     moves.map(({ after }) => after.account),
   )
   const moved = movePools(pools, moves)
-  if (moved === undefined) throw new Error('invariant: what is settled was held before')
+  if (moved === undefined) throw new Error('invariant: settled tokens were reserved before')
   const moment = { now, present: epoch.quietSince }
   const over: Epoch = { ...fenced(epoch, 'SILENT', moment), settlement: as, settledAt: now }
   await tx.edge.epochs.save(over)

@@ -61,7 +61,7 @@ export interface Giving {
   readonly topUps: TopUps
   readonly named: readonly AccountId[]
   readonly pools: ReadonlyMap<AccountId, Pool>
-  readonly held: (account: AccountId) => DeviceAccountRecord
+  readonly recordOf: (account: AccountId) => DeviceAccountRecord
   readonly inUse: ReadonlySet<AccountId>
   readonly releasing: boolean
 }
@@ -86,19 +86,19 @@ export async function giveGrant(taking: GrantContext, giving: Giving): Promise<G
   const { deps, tx, epoch, now, rules, grantable, topUps, releasing } = context
   const { terms } = deps
   const known = await knownShortages(tx, accountsOf(topUps, grantable), now)
-  const asked = await requestedAccounts(context, known)
-  const granting = grantRequested(asked, topUps.needs, topUps.topUpRequests, (account) =>
+  const requested = await requestedAccounts(context, known)
+  const granting = grantRequested(requested, topUps.needs, topUps.topUpRequests, (account) =>
     quantityOf(account, grantable),
   )
   await tx.accounts.save([...granting.pools.values()])
   await tx.edge.deviceAccounts.save(granting.accounts)
   const isUnmet = granting.unmet.length > 0
-  const lacked = [...asked.values()]
+  const lacked = [...requested.values()]
     .filter(({ pool, mustReturn, isUnproven }) => pool.capTarget !== null && !mustReturn && !isUnproven)
     .filter((each) => isUnmet || (giving.inUse.has(each.account) && inAdvanceOf(each, granting) > 0n))
     .map(({ account }) => account)
   const returnable = await returnableOf(context, lacked, taking.device.id)
-  if (!releasing) await noteShortages(context, asked, granting, { known, returnable })
+  if (!releasing) await noteShortages(context, requested, granting, { known, returnable })
   const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
   return {
     // Grows with time, so that a restored cloud continues above every lost term.
@@ -128,7 +128,7 @@ async function knownShortages(tx: ShortageTransaction, accounts: readonly Accoun
 }
 
 async function requestedAccounts(
-  { deps, tx, device, now, rules, grantable, topUps, named, pools, held, inUse, releasing }: Context,
+  { deps, tx, device, now, rules, grantable, topUps, named, pools, recordOf, inUse, releasing }: Context,
   known: Known,
 ): Promise<ReadonlyMap<AccountId, RequestedAccount>> {
   const others = new Map<string, number>()
@@ -138,7 +138,7 @@ async function requestedAccounts(
   }
   const accounts = new Set([...accountsOf(topUps, grantable), ...named])
   const wanted = new Map(topUps.topUpRequests.map((topUpRequest) => [topUpRequest.account, topUpRequest.wanted]))
-  const asked = new Map<AccountId, RequestedAccount>()
+  const requested = new Map<AccountId, RequestedAccount>()
   for (const account of accounts) {
     const pool = pools.get(account)
     if (pool === undefined) throw new Error('invariant: the pool of an account that a grant names was opened')
@@ -149,22 +149,22 @@ async function requestedAccounts(
     const asking = { who: device.id, isInUse: inUse.has(account), ...target, usable, known: known.get(account) ?? [] }
     const spare = spareFor(asking, now, deps.terms)
     const isUnproven = rules.get(parseAccount(account)?.instanceId ?? '')?.unproven === true
-    const own = { held: held(account), mustReturn: releasing, isUnproven }
-    asked.set(account, { account, pool, reserved, ...own, ...target, spare })
+    const own = { record: recordOf(account), mustReturn: releasing, isUnproven }
+    requested.set(account, { account, pool, reserved, ...own, ...target, spare })
   }
-  return asked
+  return requested
 }
 
 async function noteShortages(
   context: Context,
-  asked: ReadonlyMap<AccountId, RequestedAccount>,
+  requested: ReadonlyMap<AccountId, RequestedAccount>,
   granting: Granting,
   others: { readonly known: Known; readonly returnable: ReadonlyMap<AccountId, Returnable> },
 ): Promise<void> {
   const { deps, tx, device, now, topUps, inUse } = context
   const waitedFor = new Set(topUps.needs.flat().map(({ account }) => account))
-  for (const each of asked.values()) {
-    const { account, pool: before, held, reserved, share } = each
+  for (const each of requested.values()) {
+    const { account, pool: before, record, reserved, share } = each
     if (before.capTarget === null) continue
     const pool = granting.pools.get(account) ?? before
     const known = others.known.get(account) ?? []
@@ -174,7 +174,7 @@ async function noteShortages(
     const isStillShort = noted !== undefined && noted.lacking > 0n && isShortNow(noted, now, deps.terms)
     if (isStillShort && !waitedFor.has(account)) continue
     const usable = freeForDevices(pool, reserved)
-    const left = available(held) + (granting.granted.get(account) ?? 0n) - (granting.spoken.get(account) ?? 0n)
+    const left = available(record) + (granting.granted.get(account) ?? 0n) - (granting.spoken.get(account) ?? 0n)
     const beyond = granting.unmet.map((need) => (sumPostings(need).get(account) ?? 0n) - left)
     const needed = lackingOf(beyond, usable, usable + returnable.all)
     const inAdvance = inAdvanceOf(each, granting)
@@ -191,8 +191,8 @@ async function noteShortages(
 }
 
 /** The part of the target balance that was not granted. */
-function inAdvanceOf({ account, held, wanted, share }: RequestedAccount, { granted }: Granting): Micro {
-  const own = available(held) + (granted.get(account) ?? 0n)
+function inAdvanceOf({ account, record, wanted, share }: RequestedAccount, { granted }: Granting): Micro {
+  const own = available(record) + (granted.get(account) ?? 0n)
   const lacking = (wanted < share ? wanted : share) - own
   return lacking > 0n ? lacking : 0n
 }

@@ -74,7 +74,7 @@ export function lastUsableAt(rules: RulesInForce): number | null {
 export interface RequestedAccount {
   readonly account: AccountId
   readonly pool: Pool
-  readonly held: DeviceAccountRecord
+  readonly record: DeviceAccountRecord
   readonly reserved: Micro
   /** The target balance that the device requests. */
   readonly wanted: Micro
@@ -98,39 +98,39 @@ export function fairShare(pool: Pool, reserved: Micro, devices: number): Micro {
 }
 
 /**
- * @param asked every grantable account that the device needs or requests
+ * @param requested every grantable account that the device needs or requests
  * @param quantity of a line item's pool, micro-tokens; undefined for an account without overdraft
  */
 export function grantRequested(
-  asked: ReadonlyMap<AccountId, RequestedAccount>,
+  requested: ReadonlyMap<AccountId, RequestedAccount>,
   needs: readonly Need[],
   topUpRequests: readonly TopUpRequest[],
   quantity: (account: AccountId) => Micro | undefined,
 ): Granting {
   const sizes = sizeGrants(needs, topUpRequests, (account) => {
-    const found = asked.get(account)
+    const found = requested.get(account)
     if (found === undefined || found.mustReturn || found.isUnproven) return undefined
-    const { pool, held, reserved, share, spare } = found
+    const { pool, record, reserved, share, spare } = found
     if (pool.capTarget === null) return 'UNLIMITED'
     const free = freeForDevices(pool, reserved)
     // The granted counter never shrinks.
-    const countable = MICRO_MAX - held.granted
-    return { available: available(held), free: free < countable ? free : countable, spare, share }
+    const countable = MICRO_MAX - record.granted
+    return { available: available(record), free: free < countable ? free : countable, spare, share }
   })
   const pools = new Map<AccountId, Pool>()
   const accounts: DeviceAccountRecord[] = []
   const wire: Grant['accounts'] = []
-  for (const { account, pool, held, reserved, mustReturn, isUnproven } of asked.values()) {
+  for (const { account, pool, record, reserved, mustReturn, isUnproven } of requested.values()) {
     if (pool.capTarget === null) {
-      if (!held.unlimited) accounts.push({ ...held, unlimited: true, metered: true })
-      wire.push({ account, granted: held.granted, exhausted: false, available: MICRO_MAX, unlimited: true })
+      if (!record.unlimited) accounts.push({ ...record, unlimited: true, metered: true })
+      wire.push({ account, granted: record.granted, exhausted: false, available: MICRO_MAX, unlimited: true })
       continue
     }
     const size = sizes.granted.get(account) ?? 0n
     const drawn = grantOut(pool, size)
-    const topped = { ...held, granted: held.granted + size, unlimited: false }
+    const topped = { ...record, granted: record.granted + size, unlimited: false }
     if (size > 0n) pools.set(account, drawn)
-    if (size > 0n || held.unlimited) accounts.push(topped)
+    if (size > 0n || record.unlimited) accounts.push(topped)
     const overdraft = overdraftIn(available(topped), drawn, quantity(account))
     const left = freeForDevices(drawn, reserved)
     wire.push({
@@ -149,9 +149,9 @@ export function grantRequested(
  * Upper bound of overdraft in a device's unspent tokens. Which tokens are a pool's last shows only when they are spent,
  * so the excess over the quantity is reported to every device with that many.
  */
-function overdraftIn(held: Micro, { charged, grantedOut }: Pool, quantity: Micro | undefined): Micro {
-  if (quantity === undefined || held <= 0n) return 0n
+function overdraftIn(balance: Micro, { charged, grantedOut }: Pool, quantity: Micro | undefined): Micro {
+  if (quantity === undefined || balance <= 0n) return 0n
   const beyond = charged + grantedOut - quantity
   if (beyond <= 0n) return 0n
-  return beyond < held ? beyond : held
+  return beyond < balance ? beyond : balance
 }

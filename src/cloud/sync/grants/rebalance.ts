@@ -148,10 +148,10 @@ export async function noteLack({ deps, tx, now }: ShortageContext, lack: Lack): 
       now,
       terms,
     )
-  const rooms = others.map(({ available }) => available)
+  const balances = others.map(({ available }) => available)
   // Returned tokens did not suffice, because devices had spent more than was known: recall everything.
   const isLate = now - since >= terms.syncEveryMs
-  const keep = lacking === 0n ? share : isLate ? 0n : recallLevel(rooms, share, missing)
+  const keep = lacking === 0n ? share : isLate ? 0n : recallLevel(balances, share, missing)
   const againMs = lacking > 0n ? RECALL_AGAIN_MS : terms.syncEveryMs
   const notifiedLast = before?.recalledAt ?? null
   const isNews = notifiedLast === null || notifiedLast <= now - againMs

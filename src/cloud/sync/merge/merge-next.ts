@@ -32,9 +32,9 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const goesOn = grants && !segment.final && context.proof === null
   const grantable = grantableAt(rules, now)
   const topUps = goesOn && device.suspension === null ? segment.topUps : NO_TOP_UPS
-  const asked = accountsOf(topUps, grantable)
+  const requested = accountsOf(topUps, grantable)
   const limited = goesOn ? await tx.edge.deviceAccounts.limitedAgain(device.id, epoch.number, LIMITED_AGAIN_MAX) : []
-  const named = [...[...received.counters, ...limited].map(({ account }) => account), ...asked]
+  const named = [...[...received.counters, ...limited].map(({ account }) => account), ...requested]
   const known = segment.final
     ? await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number)
     : await tx.edge.deviceAccounts.get(device.id, epoch.number, named)
@@ -47,9 +47,9 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const news = segment.entries.filter(({ n }) => n > epoch.lastEntry)
   const split = await splitEntries(context, epoch, news)
   const moves = movesOf(epoch, known, merge.changes, split)
-  const told = accountsToTell(moves, limited)
+  const toReport = accountsToTell(moves, limited)
   const ofMoves = moves.map((move) => move.after.account)
-  const before = await openListedPools(tx, rules, [...ofMoves, ...asked, ...told], epoch)
+  const before = await openListedPools(tx, rules, [...ofMoves, ...requested, ...toReport], epoch)
   const unknown = unknownAccount(epoch, moves, before)
   if (unknown !== undefined) return reject(context, 'ACCOUNT_UNKNOWN', { account: unknown })
   const moved = movePools(before, moves)
@@ -72,7 +72,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
     if (segment.header.seq === 1) await disconnectUntold(tx, device.id, segment.sessions, now)
     await takeSessions(tx, device, segment.sessions, deps.trustsClock() ? now - SESSION_REST_MS : null)
   }
-  const renewal = goesOn ? await renew(context, { rules, grantable, topUps, named: told }, known, moved) : null
+  const renewal = goesOn ? await renew(context, { rules, grantable, topUps, named: toReport }, known, moved) : null
   const answer = context.proof?.document ?? (await signAnswer(deps, answerTo(context, next, unbilled, renewal)))
   await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term })
   await saveReceived(context, answer, grants && renewal?.releasing !== true)
@@ -107,14 +107,15 @@ async function renew(
   const grant = await giveGrant(context, {
     ...giving,
     pools: new Map([...moved.before, ...moved.after]),
-    held: (account) => changed.get(account) ?? known.get(account) ?? newDeviceAccount(device.id, epoch.number, account),
+    recordOf: (account) =>
+      changed.get(account) ?? known.get(account) ?? newDeviceAccount(device.id, epoch.number, account),
     inUse: new Set(moves.filter(({ before, after }) => after.used > before.used).map(({ after }) => after.account)),
     releasing,
   })
   return { rules: giving.rules, grant, releasing, commands, recalls: await recallsFrom(context, moves) }
 }
 
-/** @param isReleased a current epoch has returned what it was asked for, if anything */
+/** @param isReleased a current epoch has returned the requested tokens, if any */
 async function saveReceived(context: MergeContext, answer: string, isReleased: boolean): Promise<void> {
   const { tx, device, epoch, segment, now } = context
   await tx.edge.segments.append({

@@ -72,9 +72,9 @@ function accountsOf(
   sound: readonly OpenedEntry[],
   instanceIds: readonly string[],
 ): readonly AccountId[] {
-  const told = (counted?.counters ?? []).map(({ account }) => account)
+  const reported = (counted?.counters ?? []).map(({ account }) => account)
   const isServed = (account: AccountId): boolean => instanceIds.includes(parseAccount(account)?.instanceId ?? '')
-  return [...told.filter(isServed), ...sound.flatMap(({ body }) => body.postings.map(({ account }) => account))]
+  return [...reported.filter(isServed), ...sound.flatMap(({ body }) => body.postings.map(({ account }) => account))]
 }
 
 /** A restored cloud may not know the epoch. */
@@ -116,7 +116,10 @@ async function passLost(
   if (counted === null || !isLost) return old
   const accounts = counted.counters.map(({ account }) => account)
   const records = await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
-  const counters = counted.counters.map((told) => ({ ...told, returned: records.get(told.account)?.returned ?? 0n }))
+  const counters = counted.counters.map((counter) => ({
+    ...counter,
+    returned: records.get(counter.account)?.returned ?? 0n,
+  }))
   const changes = mergeReported(records, counters, await termsOf(context, old, false))
   if ('problem' in changes) return null
   const moves = movesOf(old, records, changes, { fresh: [], ofBranch: [] })

@@ -2,7 +2,7 @@
  * Upper bound of devices' spending. Recorded grants are always plausible. Beyond them, copies and grants lost in a
  * restore may have spent the highest cap once more, and essential line items any amount. More is fabricated. A restore
  * may also have lost a higher cap: then the amount sold, which the sales mark shows, is the bound. Allocations and limits
- * need no bound of their own, because what uses them uses a line item's tokens too; several restores may have granted
+ * need no separate bound, because what uses them uses a line item's tokens too; several restores may have granted
  * them several times.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'

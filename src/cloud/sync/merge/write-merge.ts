@@ -92,7 +92,7 @@ export async function requirePlausible(
     const pool = pools.get(after.account)
     const forgotten = after.granted - before.granted - (after.overspend - before.overspend)
     if (pool === undefined || isPlausible(move, pool, forgotten)) continue
-    throw new CodedError('GRANTS_FORGOTTEN', `More of ${after.account} was used than it can have held.`, {
+    throw new CodedError('GRANTS_FORGOTTEN', `More of ${after.account} was used than the device can have received.`, {
       details: { account: after.account, deviceId: after.deviceId },
     })
   }
