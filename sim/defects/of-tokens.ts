@@ -1,6 +1,6 @@
 /** Defects that sell tokens twice, lose them, or keep them unavailable. */
 import type { AccountId } from '../../src/core/accounts/account.ts'
-import type { CloudWord } from '../../src/agent/access/local-decisions.ts'
+import type { PoolBalances } from '../../src/agent/access/local-decisions.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Ledger } from '../../src/agent/ledger/ledger.ts'
 import type { DeviceAccountRecord } from '../../src/cloud/storage/device-records.ts'
@@ -10,7 +10,7 @@ import type { Defect } from './defects.ts'
 import type { TwinDefects } from './twin-defects.ts'
 import { payloadOf } from './payload.ts'
 
-const WORD_KEPT_MS = 20_000
+const BALANCES_KEPT_MS = 20_000
 
 /** Skips the bill for reports of ended epochs. */
 function billingLess(tx: Transaction): Transaction {
@@ -115,14 +115,18 @@ function billingAsBranch(): Partial<TwinDefects> {
 /** Answers requests for tokens from the last response of the cloud, for a while. */
 function rememberWord({ link, clock }: AssembledAgent): void {
   const requestGrant = link.requestGrant.bind(link)
-  let last: { readonly word: CloudWord; readonly at: number } | null = null
+  let last: { readonly poolBalances: PoolBalances; readonly at: number } | null = null
   link.requestGrant = async (request, deadlineMs) => {
     const at = clock.sinceBoot()
-    if (last !== null && at - last.at < WORD_KEPT_MS && request.accounts.every((each) => last?.word.has(each)))
-      return last.word
-    const word = await requestGrant(request, deadlineMs)
-    if (word !== null) last = { word, at }
-    return word
+    if (
+      last !== null &&
+      at - last.at < BALANCES_KEPT_MS &&
+      request.accounts.every((each) => last?.poolBalances.has(each))
+    )
+      return last.poolBalances
+    const poolBalances = await requestGrant(request, deadlineMs)
+    if (poolBalances !== null) last = { poolBalances, at }
+    return poolBalances
   }
 }
 

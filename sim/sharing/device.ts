@@ -5,8 +5,8 @@ import type { CompiledPolicy } from '../../src/core/rules/compile.ts'
 import { type ClockReading, exactly } from '../../src/core/rules/decision.ts'
 import { sumPostings } from '../../src/core/accounts/grant.ts'
 import { Ledger } from '../../src/agent/ledger/ledger.ts'
-import { topUpsOf, wordOf } from '../../src/agent/sync/top-ups.ts'
-import { type CloudWord, LocalDecisions, type WaitingTopUp } from '../../src/agent/access/local-decisions.ts'
+import { topUpsOf, poolBalancesOf } from '../../src/agent/sync/top-ups.ts'
+import { type PoolBalances, LocalDecisions, type WaitingTopUp } from '../../src/agent/access/local-decisions.ts'
 import { ActivePolicies } from '../../src/agent/policy/active-policies.ts'
 import { newLedger } from '../device/new-ledger.ts'
 import type { Random } from '../world/random.ts'
@@ -175,14 +175,14 @@ export class SharingDevice {
     this.#refusedSince = isOwed ? (this.#refusedSince ?? now) : null
   }
 
-  #rounds(request: WaitingTopUp): Promise<CloudWord> {
+  #rounds(request: WaitingTopUp): Promise<PoolBalances> {
     const next = this.#round.then(() => this.#run(request, sumPostings(request.needs.flat())))
     this.#round = next
     return next
   }
 
   /** @param needed by the waiting request: not returned */
-  async #run(request: WaitingTopUp, needed: ReadonlyMap<AccountId, Micro>): Promise<CloudWord> {
+  async #run(request: WaitingTopUp, needed: ReadonlyMap<AccountId, Micro>): Promise<PoolBalances> {
     const returns = this.#ledger.giveUpSpare(this.#recalled, needed)
     const givenBack = new Set([...returns.map(({ account }) => account), ...this.#recalled.keys()])
     this.#recalled = new Map()
@@ -193,7 +193,7 @@ export class SharingDevice {
     this.#ledger.applyGrant({ ...grant, term: this.#nextTerm(), agedMs: 0 })
     this.#recalled = new Map(recalls.map(({ account, keep }) => [account, keep]))
     if (this.#ledger.hasSpare(this.#recalled, needed)) await this.#run({ needs: [], accounts: [] }, needed)
-    return wordOf(grant)
+    return poolBalancesOf(grant)
   }
 
   #term = 0

@@ -23,7 +23,7 @@ export interface WaitingTopUp {
   readonly accounts: readonly AccountId[]
 }
 
-export interface PoolWord {
+export interface PoolBalance {
   /** What the pool could give now. */
   readonly available: Micro
   /** What other devices could return to it. */
@@ -31,7 +31,7 @@ export interface PoolWord {
 }
 
 /** Accounts that could pay. */
-export type CloudWord = ReadonlyMap<AccountId, PoolWord>
+export type PoolBalances = ReadonlyMap<AccountId, PoolBalance>
 
 export interface RulesDeps {
   readonly policies: Pick<ActivePolicies, 'get' | 'suspension' | 'isStale'>
@@ -52,7 +52,7 @@ export interface LocalDecisionsDeps extends RulesDeps {
      * Resolves with the cloud's answer; with null if the cloud is unreachable or too slow. Rejects with
      * REQUEST_TOO_LARGE if no segment can carry the request; the offline policy does not apply then.
      */
-    requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<CloudWord | null>
+    requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null>
   }
   /** Longest wait for a top-up, ms. */
   readonly topUpDeadlineMs: number
@@ -85,8 +85,8 @@ type View = (balanceOf: AvailableOf) => AvailableOf
 
 const UNCHANGED: View = (balanceOf) => balanceOf
 
-const NOTHING_MORE: PoolWord = { available: 0n, returnable: 0n }
-const UNKNOWN: PoolWord = { available: MICRO_MAX, returnable: 0n }
+const NOTHING_MORE: PoolBalance = { available: 0n, returnable: 0n }
+const UNKNOWN: PoolBalance = { available: MICRO_MAX, returnable: 0n }
 
 const NOTHING: ReadonlyMap<AccountId, Micro> = new Map()
 const NO_OVERSPEND: Overspend = { above: NOTHING, allowances: NOTHING }
@@ -138,15 +138,15 @@ export class LocalDecisions {
   async #decideWithCloud<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
     const { clock, topUps, topUpDeadlineMs } = this.#deps
     const until = clock.sinceBoot() + topUpDeadlineMs
-    const word = new Map<AccountId, PoolWord>()
+    const poolBalances = new Map<AccountId, PoolBalance>()
     let requested: readonly Need[] = []
     for (let rounds = 0; ; rounds += 1) {
       const alone = this.#attempt(question)
       if (!isShort(alone.decision)) return take(alone)
-      const pooled = this.#attempt(question, withPool(word))
+      const pooled = this.#attempt(question, withPool(poolBalances))
       const isDecided = coversAll(pooled)
       // The pools cannot pay now: names the tokens of other devices that could, so that the cloud recalls them.
-      const paying = isDecided ? this.#attempt(question, withPool(word, 'RECALLED')) : pooled
+      const paying = isDecided ? this.#attempt(question, withPool(poolBalances, 'RECALLED')) : pooled
       const needs = beyond(refundOf(question, paying.reading), needsOf(paying.decision, question.mode))
       const isRecalled = isDecided && !isDeepStrictEqual(paying.decision.postings, pooled.decision.postings)
       if (isDecided && (!isRecalled || isDeepStrictEqual(needs, requested))) return take(pooled)
@@ -157,13 +157,13 @@ export class LocalDecisions {
       const accounts = [...new Set([...alone.seen.accounts(), ...paying.seen.accounts()])]
       const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
       if (answer === null) {
-        const refused = this.#attempt(question, withPool(word))
+        const refused = this.#attempt(question, withPool(poolBalances))
         if (isDecided && coversAll(refused)) return take(refused)
         return take(this.#offline(question, this.#attempt(question)))
       }
       requested = needs
       // Accounts that the cloud does not name get nothing.
-      for (const account of accounts) word.set(account, answer.get(account) ?? NOTHING_MORE)
+      for (const account of accounts) poolBalances.set(account, answer.get(account) ?? NOTHING_MORE)
     }
   }
 
@@ -197,11 +197,11 @@ function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<Ac
 }
 
 /** Adds the balances of the pools; an unknown one counts as unlimited. */
-function withPool(word: CloudWord, of: 'NOW' | 'RECALLED' = 'NOW'): View {
+function withPool(poolBalances: PoolBalances, of: 'NOW' | 'RECALLED' = 'NOW'): View {
   return (balanceOf) => (account) => {
     const balance = balanceOf(account)
     if (balance.left === 'UNLIMITED') return balance
-    const { available, returnable } = word.get(account) ?? UNKNOWN
+    const { available, returnable } = poolBalances.get(account) ?? UNKNOWN
     const left = balance.left + available + (of === 'RECALLED' ? returnable : 0n)
     return { left: left < MICRO_MAX ? left : MICRO_MAX, shortage: 'POOL' }
   }

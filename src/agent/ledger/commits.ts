@@ -117,7 +117,7 @@ export class Commits {
   /** Ends the wait for callers to send again; null while not waiting. */
   #endPatience: (() => void) | null = null
   /** Callbacks for when the journal has reached an entry, or failed to. */
-  #flushing: { readonly upTo: number; readonly tell: (reached: boolean) => void }[] = []
+  #flushing: { readonly upTo: number; readonly notify: (reached: boolean) => void }[] = []
   #settled: (() => void)[] = []
 
   /** @param reached end of the journal, with no reservation open */
@@ -164,7 +164,7 @@ export class Commits {
   async #reaches(last: Decided | undefined): Promise<boolean> {
     if (last === undefined || this.#broken) return !this.#broken
     return new Promise((resolve) => {
-      this.#flushing.push({ upTo: last.entry.n, tell: resolve })
+      this.#flushing.push({ upTo: last.entry.n, notify: resolve })
       this.#commit()
     })
   }
@@ -394,13 +394,13 @@ export class Commits {
       return
     }
     const isTaken = this.#logged.length === 0 && !this.#broken
-    for (const { tell } of this.#flushing.splice(0)) tell(isTaken)
+    for (const { notify } of this.#flushing.splice(0)) notify(isTaken)
     if (isUndone) this.#wakeIn(MOVE_AFTER_MS)
-    this.#tell()
+    this.#notify()
   }
 
   #next(): void {
-    this.#tell()
+    this.#notify()
     if (this.#underWay !== null || this.#broken) return
     const isRequested = this.#flushing.length > 0 || this.#settled.length > 0
     if (isRequested && this.#waiting.length + this.#logged.length + this.#closing.size > 0) this.#commit()
@@ -463,13 +463,13 @@ export class Commits {
     onLog(error)
   }
 
-  #tell(): void {
+  #notify(): void {
     const hasAll = this.isSettled
     for (const waiting of this.#flushing.splice(0)) {
-      if (hasAll || waiting.upTo <= this.#reached.n) waiting.tell(true)
+      if (hasAll || waiting.upTo <= this.#reached.n) waiting.notify(true)
       else this.#flushing.push(waiting)
     }
-    if (this.isSettled || this.#broken) for (const tell of this.#settled.splice(0)) tell()
+    if (this.isSettled || this.#broken) for (const notify of this.#settled.splice(0)) notify()
   }
 
   /** Alternating groups of callers would each wait for the other's commit, so they are batched together. */

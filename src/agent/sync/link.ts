@@ -6,7 +6,7 @@
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Snapshot } from '../ledger/journal.ts'
-import type { CloudWord, WaitingTopUp } from '../access/local-decisions.ts'
+import type { PoolBalances, WaitingTopUp } from '../access/local-decisions.ts'
 import type { DeviceTokens } from '../keys/device-token.ts'
 import { Health, type HealthCondition, PUSH, REVOCATION } from './health.ts'
 import { closeSession } from '../sessions/cloud-sessions.ts'
@@ -34,7 +34,7 @@ export interface Link {
    * `deadlineMs`, or at once when the cloud is known to be unreachable. Never rejects: the caller decides again on the
    * ledger's balances.
    */
-  requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<CloudWord | null>
+  requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null>
   status(): LinkStatus
   /**
    * Requests a new device key; it is made when the cloud is reachable. Resolves when the request would survive a power
@@ -162,7 +162,7 @@ class CloudLink implements Link {
     this.#rounds.wake(reason)
   }
 
-  async requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<CloudWord | null> {
+  async requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null> {
     const { contact, identity } = this.#memory
     const hopeless = identity === null || contact === 'DOWN' || this.#rounds.waiting
     if (hopeless || this.#broken || this.#stopped !== null || this.#waiting.full) return null

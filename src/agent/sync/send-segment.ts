@@ -14,7 +14,7 @@ import { proofsBeside } from './proofs.ts'
 import { extentOf } from './segment-extent.ts'
 import { nextSession } from './session-state.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
-import { NO_TOP_UPS, topUpsOf, wordOf } from './top-ups.ts'
+import { NO_TOP_UPS, topUpsOf, poolBalancesOf } from './top-ups.ts'
 
 /** An older answer, ms, is a stored one, so its news may be outdated. */
 const FRESH_MS = 60_000
@@ -274,7 +274,7 @@ async function merged(
     memory.grantTerm = grant.term
     ledger.applyGrant(grant)
     ledger.settleAboveGrant()
-    if (memory.topUpsCarried) context.waiting.hear(wordOf(news))
+    if (memory.topUpsCarried) context.waiting.receive(poolBalancesOf(news))
   }
   if (answer.sessions.length > 0) context.applyCommands(answer.sessions)
   activePolicies.confirm(confirmation)

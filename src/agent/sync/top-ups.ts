@@ -2,7 +2,7 @@ import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import type { Need, TopUpRequest } from '../../core/accounts/grant.ts'
 import { type Grant, SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
-import type { CloudWord, PoolWord } from '../access/local-decisions.ts'
+import type { PoolBalances, PoolBalance } from '../access/local-decisions.ts'
 import type { LinkLedger } from './ports.ts'
 
 export interface TopUps {
@@ -37,9 +37,9 @@ export function topUpsOf(
   return { needs, topUpRequests: [...topUpRequests.values()].slice(0, SEGMENT_ACCOUNTS_MAX) }
 }
 
-export function wordOf({ accounts }: Pick<Grant, 'accounts'>): CloudWord {
+export function poolBalancesOf({ accounts }: Pick<Grant, 'accounts'>): PoolBalances {
   return new Map(
-    accounts.map(({ account, unlimited, available, returnable = 0n }): [AccountId, PoolWord] => [
+    accounts.map(({ account, unlimited, available, returnable = 0n }): [AccountId, PoolBalance] => [
       account,
       { available: unlimited ? MICRO_MAX : available, returnable },
     ]),

@@ -7,13 +7,13 @@ import { type Micro, countable } from '../../core/pricing/amount.ts'
 import type { Need } from '../../core/accounts/grant.ts'
 import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import type { CloudWord, WaitingTopUp } from '../access/local-decisions.ts'
+import type { PoolBalances, WaitingTopUp } from '../access/local-decisions.ts'
 import type { Timers } from './ports.ts'
 
 interface Waiting extends WaitingTopUp {
   readonly needBytes: number
   carried: boolean
-  word: CloudWord | null
+  poolBalances: PoolBalances | null
   readonly letGo: () => void
 }
 
@@ -37,7 +37,7 @@ export class WaitingRequests {
    *
    * @throws CodedError REQUEST_TOO_LARGE: does not fit a segment
    */
-  wait({ needs, accounts }: WaitingTopUp, patienceMs: number): Promise<CloudWord | null> {
+  wait({ needs, accounts }: WaitingTopUp, patienceMs: number): Promise<PoolBalances | null> {
     const needBytes = bytesOf(needs)
     const isTooMany = needs.length > SEGMENT_NEEDS_MAX || needs.some(({ length }) => length > NEED_ACCOUNTS_MAX)
     if (isTooMany || needBytes > SEGMENT_NEEDS_BYTES_MAX) {
@@ -48,11 +48,11 @@ export class WaitingRequests {
       const waiting: Waiting = {
         ...{ needs, accounts, needBytes },
         carried: false,
-        word: null,
+        poolBalances: null,
         letGo: () => {
           cancel()
           this.#waiting.delete(waiting)
-          resolve(waiting.word)
+          resolve(waiting.poolBalances)
         },
       }
       const cancel = this.#timers.after(patienceMs, waiting.letGo)
@@ -90,8 +90,8 @@ export class WaitingRequests {
     return sums
   }
 
-  hear(word: CloudWord): void {
-    for (const waiting of this.#waiting) if (waiting.carried) waiting.word ??= word
+  receive(poolBalances: PoolBalances): void {
+    for (const waiting of this.#waiting) if (waiting.carried) waiting.poolBalances ??= poolBalances
   }
 
   letCarriedGo(): void {

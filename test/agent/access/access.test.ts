@@ -6,7 +6,7 @@ import type { PendingEntry } from '../../../src/agent/ledger/journal.ts'
 import { Callers } from '../../../src/agent/access/callers/callers.ts'
 import { IdempotencyCache } from '../../../src/agent/access/idempotency-cache.ts'
 import { Ledger } from '../../../src/agent/ledger/ledger.ts'
-import { type CloudWord, LocalDecisions, type WaitingTopUp } from '../../../src/agent/access/local-decisions.ts'
+import { type PoolBalances, LocalDecisions, type WaitingTopUp } from '../../../src/agent/access/local-decisions.ts'
 import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/active-policies.ts'
 import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { entryBody } from '../../../src/protocol/edge/sync.ts'
@@ -34,7 +34,7 @@ class Device {
   /** What the cloud does while a request waits for it. */
   cloud: (request: WaitingTopUp, deadlineMs: number) => Promise<void> = async () => undefined
   /** What it says then that the pools could still give; of the others nothing. */
-  word: CloudWord = new Map()
+  poolBalances: PoolBalances = new Map()
   deviceId: string | null = 'device'
   served = [INSTANCE]
   diskIsFull = false
@@ -75,7 +75,7 @@ class Device {
           this.asked.push(request)
           const begun = this.time.sinceBoot()
           await this.cloud(request, deadlineMs)
-          return this.time.sinceBoot() - begun < deadlineMs ? this.word : null
+          return this.time.sinceBoot() - begun < deadlineMs ? this.poolBalances : null
         },
         status: () => ({
           deviceId: this.deviceId,
@@ -296,7 +296,7 @@ describe('a request that the grant of the device does not hold', () => {
   it('asks for each of its items by itself, those that fit included, so that the pool pays those that it can', async () => {
     const device = await ready(5_000_000n)
     device.cloud = async () => device.grant(8_000_000n)
-    device.word = new Map([[LINE, pool(2_000_000n)]])
+    device.poolBalances = new Map([[LINE, pool(2_000_000n)]])
     expect(statusOf(await device.ask(items(3, 5, 4)))).toEqual(['101', '101', '202'])
     expect(device.asked).toEqual([
       { needs: [needOf(3_000_000n), needOf(5_000_000n), needOf(4_000_000n)], accounts: [LINE] },
@@ -309,7 +309,7 @@ describe('a request that the grant of the device does not hold', () => {
     const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
     const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
     const other = lineAccount(INSTANCE, 'line-2', 0)
-    device.word = new Map([
+    device.poolBalances = new Map([
       [LINE, pool(7_000_000n)],
       [other, pool(90_000_000n)],
     ])
@@ -332,7 +332,7 @@ describe('a request that the grant of the device does not hold', () => {
     const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
     const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
     const other = lineAccount(INSTANCE, 'line-2', 0)
-    device.word = new Map([
+    device.poolBalances = new Map([
       [LINE, pool(1_000_000n)],
       [other, pool(0n, 90_000_000n)],
     ])
@@ -354,7 +354,7 @@ describe('a request that the grant of the device does not hold', () => {
     const [first] = lineItems
     const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
     const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
-    device.word = new Map([[lineAccount(INSTANCE, 'line-2', 0), pool(0n, 90_000_000n)]])
+    device.poolBalances = new Map([[lineAccount(INSTANCE, 'line-2', 0), pool(0n, 90_000_000n)]])
     device.cloud = async () => device.time.advance(1_500)
     expect(statusOf(await device.ask(accessBody(10)))).toEqual(['202'])
     expect(device.asked).toHaveLength(2)
@@ -362,7 +362,7 @@ describe('a request that the grant of the device does not hold', () => {
 
   it('does not request again for the rest when other items are granted from the balance', async () => {
     const device = await ready(5_000_000n)
-    device.word = new Map([[LINE, pool(0n, 1_000_000n)]])
+    device.poolBalances = new Map([[LINE, pool(0n, 1_000_000n)]])
     expect(statusOf(await device.ask(items(5, 4)))).toEqual(['101', '202'])
     expect(device.asked).toHaveLength(1)
   })
@@ -372,7 +372,7 @@ describe('a request that the grant of the device does not hold', () => {
     const consumptionLimit = { limit: '50000000', periods: [{ index: 0, from: null, until: null }] }
     const device = await ready(0n, await policyInForce(1, { lineItems: [{ ...lineItems[0]!, consumptionLimit }] }))
     const limit = limitAccount(INSTANCE, 'line-1', { type: 'user', value: 'ada' }, 0)
-    device.word = new Map([[LINE, pool(50_000_000n)]])
+    device.poolBalances = new Map([[LINE, pool(50_000_000n)]])
     expect(statusOf(await device.ask(accessBody(2), { apiVersion: 'v1.1' }))).toEqual(['2005'])
     expect(device.asked).toEqual([
       { needs: [[...needOf(2_000_000n), ...needOf(2_000_000n, limit)]], accounts: [LINE, limit] },
@@ -382,7 +382,7 @@ describe('a request that the grant of the device does not hold', () => {
 
   it('is refused by the word of the cloud when the pool cannot pay it, and does not ask again', async () => {
     const device = await ready(5_000_000n)
-    device.word = new Map([[LINE, pool(6_000_000n)]])
+    device.poolBalances = new Map([[LINE, pool(6_000_000n)]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
     expect(device.asked).toHaveLength(1)
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'INSUFFICIENT_TOKENS' }], postings: [] })
@@ -390,7 +390,7 @@ describe('a request that the grant of the device does not hold', () => {
 
   it('is refused as short of a grant where others take what the pool had, again and again', async () => {
     const device = await ready(5_000_000n)
-    device.word = new Map([[LINE, pool(100_000_000n)]])
+    device.poolBalances = new Map([[LINE, pool(100_000_000n)]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
     expect(device.asked).toHaveLength(10)
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
@@ -399,7 +399,7 @@ describe('a request that the grant of the device does not hold', () => {
   it('waits for the cloud no longer than the deadline', async () => {
     const device = await ready(5_000_000n)
     const deadlines: number[] = []
-    device.word = new Map([[LINE, pool(100_000_000n)]])
+    device.poolBalances = new Map([[LINE, pool(100_000_000n)]])
     device.cloud = async (_request, deadlineMs) => {
       deadlines.push(deadlineMs)
       device.time.advance(1_500)

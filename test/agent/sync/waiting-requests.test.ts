@@ -1,20 +1,20 @@
 // Requests that wait for tokens: which segment carries them, what they hear, and when they stop to wait.
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
-import type { CloudWord } from '../../../src/agent/access/local-decisions.ts'
+import type { PoolBalances } from '../../../src/agent/access/local-decisions.ts'
 import { WaitingRequests } from '../../../src/agent/sync/waiting-requests.ts'
 import type { Need } from '../../../src/core/accounts/grant.ts'
 import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
 import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../../src/protocol/edge/sync.ts'
 import { FakeTime } from './fake-time.ts'
 
-const WORD: CloudWord = new Map()
+const POOLS: PoolBalances = new Map()
 
 class Waiters {
   readonly time = new FakeTime()
   readonly requests: WaitingRequests
   /** What each request heard, by its name. */
-  readonly heard: Record<string, CloudWord | null> = {}
+  readonly heard: Record<string, PoolBalances | null> = {}
 
   constructor(most = 10) {
     this.requests = new WaitingRequests(this.time, most)
@@ -37,15 +37,15 @@ it('only requests that a segment carried hear the answer to it, and the first an
   expect(waiters.requests.asking).toBe(false)
   expect(waiters.requests.carry()).toEqual({ needs: [], accounts: new Set() })
   waiters.wait('b')
-  waiters.requests.hear(WORD)
-  waiters.requests.hear(new Map())
+  waiters.requests.receive(POOLS)
+  waiters.requests.receive(new Map())
   waiters.requests.letCarriedGo()
   await nextTurn()
-  expect(waiters.heard).toEqual({ a: WORD })
-  expect(waiters.heard['a']).toBe(WORD)
+  expect(waiters.heard).toEqual({ a: POOLS })
+  expect(waiters.heard['a']).toBe(POOLS)
   waiters.requests.letAllGo()
   await nextTurn()
-  expect(waiters.heard).toEqual({ a: WORD, b: null })
+  expect(waiters.heard).toEqual({ a: POOLS, b: null })
   expect(waiters.time.untilNext).toBe(Infinity)
 })
 
