@@ -72,12 +72,13 @@ const defects: {
   },
   {
     check: 'prose',
-    defect: 'a word of the avoid list in a page and in a manual page',
+    defect: 'a word of the avoid list in a page, in a manual page and in a source',
     files: {
       'docs/how-to/keep.md': `# Keep\n\nNobody reads this twice.\n`,
       'docs/reference/man/sample.1': `.SH NAME\nsample \\- leaves the remnant alone\n`,
+      'src/core/fact.ts': `// Half of the slack.\nexport const facts = 1n\n`,
     },
-    complaint: ['keep.md:3:1: Nobody', 'sample.1:2', 'undelivered entries'],
+    complaint: ['keep.md:3:1: Nobody', 'sample.1:2', 'undelivered entries', 'fact.ts:1:16', 'fact.ts:2:14'],
   },
   {
     check: 'unused',
