@@ -119,18 +119,19 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
     return asRecorded('other-engine', says)
   }
   const inputs = kept.inputs === null ? undefined : parseDecisionInputs(kept.inputs)
-  if (inputs === undefined) return impossible('The inputs of this decision are not kept on this device.')
-  if (kept.rules === null) return impossible(`Revision ${raw.policyRevision} of the rules is kept no more.`)
+  if (inputs === undefined) return impossible('The inputs of this decision are no longer stored on this device.')
+  if (kept.rules === null)
+    return impossible(`Revision ${raw.policyRevision} of the rules is no longer stored on this device.`)
   const opened = await (await trustOf(kept.trustedKeys)).open('policy', kept.rules)
   const parsed = policyDocument.safeParse(parseJson(unverifiedText(kept.rules) ?? ''))
-  if (!parsed.success) return impossible(`The kept rules cannot be read: ${firstProblem(parsed.error, 'policy')}.`)
+  if (!parsed.success) return impossible(`The stored rules cannot be read: ${firstProblem(parsed.error, 'policy')}.`)
 
   const policy = compilePolicy(policyOf(parsed.data)).at(reading)
   const request = requestFrom(raw, inputs)
   const replayed = replay(policy, request, inputs, raw.session === undefined ? 'BEST_EFFORT' : 'ALL_OR_NOTHING')
   const { decision, balancesUsed } = replayed
   const isSame = replayed.isExact && entryFrom(raw, reading, request, decision) === kept.body
-  const signed = opened === undefined ? ' The key that signed those rules is not among the pinned ones any more.' : ''
+  const signed = opened === undefined ? ' The key that signed those rules is no longer one of the pinned keys.' : ''
   return {
     ...before,
     kind: 'decision',
@@ -142,8 +143,11 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
       beyondGrant: overspend === undefined ? null : formatMicro(overspend),
     })),
     replay: isSame
-      ? { result: 'same', says: `Made again from the kept rules and inputs, it is the same to the byte.${signed}` }
-      : { result: 'different', says: `Made again from the kept rules and inputs, it comes out otherwise.${signed}` },
+      ? {
+          result: 'same',
+          says: `A replay from the stored rules and inputs gives the same entry, byte for byte.${signed}`,
+        }
+      : { result: 'different', says: `A replay from the stored rules and inputs gives a different entry.${signed}` },
     answer:
       inputs.apiVersion === null
         ? null
@@ -171,7 +175,7 @@ function readEntry(body: string): { readonly raw: EntryBodyWire; readonly readin
   try {
     json = JSON.parse(body)
   } catch {
-    throw corrupt('it is no JSON')
+    throw corrupt('it is not JSON')
   }
   const parsed = entryBody.safeParse(json)
   if (!parsed.success) throw corrupt(firstProblem(parsed.error, 'entry'))
@@ -275,7 +279,7 @@ function refusalExplained({ correlationId, at, request, caller, code, message }:
     checkOrder: isCheck ? deviceChecks(code, { [code]: evidence }) : [{ code, asks, passed: false, evidence }],
     items: [],
     accounts: [],
-    replay: { result: 'none', says: 'It was turned away before anything was decided or recorded.' },
+    replay: { result: 'none', says: 'The request was refused before a decision was made or recorded.' },
     answer: null,
   }
 }

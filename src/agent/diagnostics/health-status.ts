@@ -35,7 +35,7 @@ export function healthStatusOf(status: AgentStatusWire): HealthStatus {
   if (conditions.some(({ code }) => code === 'DEVICE_REVOKED')) {
     const remaining = grant?.remainingMs ?? 0
     return isDry || remaining === 0
-      ? refusing('The key of this device was revoked, and nothing is left to decide with: it refuses every charge.')
+      ? refusing('The key of this device was revoked, and no usable tokens are left: the device refuses every charge.')
       : attention(
           `The key of this device was revoked: it delivers nothing more, and continues with ${atHand} at hand for ${inWords(remaining)} more.`,
         )

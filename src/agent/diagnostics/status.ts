@@ -130,7 +130,7 @@ export function logDamaged(log: Pick<LinkLog, 'warn'>, salvages: readonly Salvag
   for (const { at, file, why, salvagedEntries, lostEntries } of salvages) {
     log.warn(
       { code: 'DATABASE_CORRUPT', file, at, why, salvagedEntries, lostEntries, remedy: REMEDY },
-      'journal.db in the state directory could not be used as a ledger: it was put aside as the named file, and another one has taken its place',
+      'journal.db in the state directory was damaged: it was moved to the named file and replaced with a new ledger',
     )
   }
 }

@@ -139,7 +139,7 @@ describe('a decision that is explained', () => {
     const other = await makeCloudKey()
     expect(await says({ trustedKeys: [JSON.stringify(other.jwk)] })).toMatchObject({
       result: 'same',
-      says: expect.stringContaining('not among the pinned ones') as string,
+      says: expect.stringContaining('no longer one of the pinned keys') as string,
     })
     await expect(explain({ ...kept, body: '{' })).rejects.toMatchObject({ code: 'DATABASE_CORRUPT' })
   })
