@@ -200,9 +200,11 @@ export class Machine {
     this.#append.endedAt = now
   }
 
-  /** Last sleep, if the board woke within `ms`: earlier work finishes only then. */
+  /** The present sleep, which ends where the process is stopped, and the last one if the board woke within `ms` before. */
   sleptWithin(ms: number): number {
-    return this.deps.scheduler.now - this.#woke.at <= ms ? this.#woke.sleptMs : 0
+    const awakeSince = this.#isAsleep ? this.#asleepSince : this.deps.scheduler.now
+    const last = awakeSince - this.#woke.at <= ms ? this.#woke.sleptMs : 0
+    return last + this.deps.scheduler.now - awakeSince
   }
 
   #sleptFor(): number {
