@@ -119,9 +119,9 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
     return asRecorded('other-engine', says)
   }
   const inputs = kept.inputs === null ? undefined : parseDecisionInputs(kept.inputs)
-  if (inputs === undefined) return impossible('The inputs of this decision are no longer stored on this device.')
+  if (inputs === undefined) return impossible('The inputs of this decision are not stored on this device.')
   if (kept.rules === null)
-    return impossible(`Revision ${raw.policyRevision} of the rules is no longer stored on this device.`)
+    return impossible(`Revision ${raw.policyRevision} of the rules is not stored on this device.`)
   const opened = await (await trustOf(kept.trustedKeys)).open('policy', kept.rules)
   const parsed = policyDocument.safeParse(parseJson(unverifiedText(kept.rules) ?? ''))
   if (!parsed.success) return impossible(`The stored rules cannot be read: ${firstProblem(parsed.error, 'policy')}.`)
