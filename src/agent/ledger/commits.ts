@@ -429,6 +429,7 @@ export class Commits {
     const { spendableOf } = this.#deps
     for (const account of this.#accountReservations.open(spendableOf)) {
       this.#accountReservations.close(account)
+      this.#touched.delete(account)
       this.#closing.add(account)
     }
     if (this.#closing.size > 0) this.#commit()
