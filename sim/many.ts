@@ -20,8 +20,9 @@ export async function runMany({ seeds, options, defect, threads, onResult }: Sim
   const work = (): Promise<void> =>
     new Promise((resolve, reject) => {
       const worker = new Worker(new URL('./seed-worker.ts', import.meta.url), { workerData: { options, defect } })
+      let seed: number | undefined
       const next = (): void => {
-        const seed = goesOn ? waiting.shift() : undefined
+        seed = goesOn ? waiting.shift() : undefined
         if (seed === undefined) void worker.terminate().then(() => resolve(), reject)
         else worker.postMessage(seed)
       }
@@ -29,7 +30,9 @@ export async function runMany({ seeds, options, defect, threads, onResult }: Sim
         goesOn &&= onResult(result)
         next()
       })
-      worker.on('error', reject)
+      worker.on('error', (cause) => {
+        reject(new Error(`seed ${seed} ended its thread: ${String(cause)}`, { cause }))
+      })
       next()
     })
   await Promise.all(Array.from({ length: count }, work))

@@ -69,9 +69,11 @@ class World {
 
   async run(): Promise<RunResult> {
     const unhandled = (error: unknown): void => {
-      this.#stage.violate(new Violation('ASSERTION', `nobody handles ${String(error)}`))
+      const text = error instanceof Error ? (error.stack ?? error.message) : String(error)
+      this.#stage.violate(new Violation('ASSERTION', `unhandled error: ${text}`))
     }
     process.on('unhandledRejection', unhandled)
+    process.on('uncaughtException', unhandled)
     try {
       const { plan, time } = this.#stage
       await this.#setUp()
@@ -85,8 +87,11 @@ class World {
       this.#load.leave()
       await this.#rest.come()
       if (this.#stage.violation === null) await this.#probes.run()
+    } catch (error) {
+      unhandled(error)
     } finally {
       process.off('unhandledRejection', unhandled)
+      process.off('uncaughtException', unhandled)
     }
     return this.#result()
   }

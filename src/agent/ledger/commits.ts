@@ -185,7 +185,7 @@ export class Commits {
     if (this.#deps.reserve === null) return this.settled()
     await this.flushed()
     if (this.#logged.length > 0 || this.#broken) return
-    this.#closeReservations()
+    this.endReservations(this.#open())
     if (this.#closing.size > 0) await this.settled()
     // With no reservation and no pending entry, the log is not needed.
     if (this.isSettled && this.#closing.size === 0) this.#deps.reserve.log.remove()
@@ -206,11 +206,7 @@ export class Commits {
   /** Ends these accounts' reservations: charges wait for a commit until a new reservation is made. */
   endReservations(accounts: Iterable<AccountId>): void {
     if (this.#deps.reserve === null) return
-    for (const account of accounts) {
-      this.#accountReservations.close(account)
-      this.#touched.delete(account)
-      this.#closing.add(account)
-    }
+    this.#end(accounts)
     if (this.#closing.size > 0) this.#commit()
   }
 
@@ -420,19 +416,21 @@ export class Commits {
       const restMs = this.#touchedAt + CLOSE_AFTER_MS - this.#deps.now()
       if (this.#logged.length > 0 || this.#closing.size > 0) this.#commit()
       else if (restMs > 0) this.#wakeIn(restMs)
-      else this.#closeReservations()
+      else this.endReservations(this.#open())
     })
   }
 
-  /** Lowers them in memory first; the next commit ends them in the journal. */
-  #closeReservations(): void {
-    const { spendableOf } = this.#deps
-    for (const account of this.#accountReservations.open(spendableOf)) {
+  #open(): Iterable<AccountId> {
+    return this.#accountReservations.open(this.#deps.spendableOf)
+  }
+
+  /** Lowers them in memory; the next commit ends them in the journal. */
+  #end(accounts: Iterable<AccountId>): void {
+    for (const account of accounts) {
       this.#accountReservations.close(account)
       this.#touched.delete(account)
       this.#closing.add(account)
     }
-    if (this.#closing.size > 0) this.#commit()
   }
 
   /** Nothing is reserved and the journal is complete; a failed log is retried after a while. */
@@ -457,10 +455,7 @@ export class Commits {
   #failLog({ onLog }: WriteBehindDeps, error: unknown): void {
     this.#logState = 'FAILED'
     this.#logFailedAt = this.#deps.now()
-    for (const account of this.#accountReservations.open(this.#deps.spendableOf)) {
-      this.#accountReservations.close(account)
-      this.#closing.add(account)
-    }
+    this.#end(this.#open())
     onLog(error)
   }
 

@@ -73,7 +73,9 @@ class Charges {
   }
 
   postings(): readonly Posting[] {
-    return [...this.#taken].map(([account, amount]) => ({ account, amount }))
+    const postings: Posting[] = []
+    for (const [account, amount] of this.#taken) postings.push({ account, amount })
+    return postings
   }
 
   add(item: RequestedItem): ItemOutcome {
