@@ -60,7 +60,7 @@ it('an output that goes to a file by another name gets what is written', () => {
   expect(readFileSync(out, 'utf8')).toBe('said')
 })
 
-it('a link that somebody else has put beside the place, or in it, leads nowhere', async () => {
+it('does not follow a link that another user has put at the path or beside it', async () => {
   const precious = join(directory, 'precious')
   writeFileSync(precious, 'precious')
   const path = join(directory, 'out')

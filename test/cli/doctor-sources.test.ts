@@ -68,7 +68,7 @@ test('the environment of the command comes before whatever runs', () => {
   expect(sources.env).toEqual({ TALLYGATE_AGENT_STATE_DIRECTORY: '/mine' })
 })
 
-test('an agent of somebody else is not believed, and is told of', () => {
+test('an agent of another user is reported and its answers are not used', () => {
   const theirs = running(7, { user: 'mallory', started: 'NOT_TRUSTED' })
   expect(asked([theirs]).choice).toEqual({
     why: 'NONE',

@@ -1,4 +1,4 @@
-// Names of files in the areas of mutation testing, which nothing else reads until somebody runs it.
+// Names of files in the areas of mutation testing, which no other test reads.
 import { globSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { expect, test } from 'vitest'

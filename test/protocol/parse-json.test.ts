@@ -17,7 +17,7 @@ describe('the text of a JSON body', () => {
   })
 })
 
-describe('JSON of somebody else', () => {
+describe('JSON from outside', () => {
   it('is read as it stands', () => {
     expect(parseJson('{"a":[1,null,"["]}')).toEqual({ a: [1, null, '['] })
     expect(parseJson('null')).toBeNull()

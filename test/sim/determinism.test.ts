@@ -1,4 +1,4 @@
-// The same seed does the same: in one process after another, and beside another that runs on a thread of its own.
+// The same seed does the same: in one process after another, and beside a run on another thread.
 import { expect, test } from 'vitest'
 import { runMany } from '../../sim/many.ts'
 import type { PlanOptions } from '../../sim/draw/plan.ts'

@@ -243,7 +243,7 @@ export async function firstOf(ways: Way[]): Promise<Running | string> {
   return reasons.join('; ')
 }
 
-/** A server that somebody else runs and stops, by its address in the environment variable `name`. */
+/** A server that runs outside the tests, by its address in the environment variable `name`. */
 export function fromEnvironment(name: string): Way {
   return async () => {
     const url = process.env[name]

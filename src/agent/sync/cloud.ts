@@ -4,20 +4,14 @@
  * device.
  */
 import type { z } from 'zod'
-import type { Engine } from '../../core/engine.ts'
 import type { attachRequest } from '../../protocol/edge/attach.ts'
 import type { keyChangeRequest, keyLinksRequest } from '../../protocol/edge/device-key.ts'
 import type { Enrollment, enrollmentRequest } from '../../protocol/edge/enrollment.ts'
+import type { PolicyRequest } from '../../protocol/edge/policy-document.ts'
 import type { signedAnswer, syncRequest } from '../../protocol/edge/sync.ts'
 import type { Identity } from '../ledger/journal.ts'
 
 export type SignedAnswer = z.infer<typeof signedAnswer>
-
-export interface PolicyRequest {
-  readonly instanceId: string
-  readonly knownRevision: number
-  readonly engine: Engine
-}
 
 export type PolicyAnswer =
   /** The given revision is still the newest. */

@@ -17,8 +17,7 @@ import { type Verification, verifyLedger } from '../../agent/ledger/verify-ledge
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { HttpClient } from '../../client/http.ts'
 import { ENGINE } from '../../core/engine.ts'
-import { engineQuery } from '../../protocol/edge/engines.ts'
-import { policyTag } from '../../protocol/edge/policy-document.ts'
+import { policyRequest } from '../../protocol/edge/policy-document.ts'
 import { CodedError, errorBody } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { VERSION_HEADER } from '../../protocol/wire.ts'
@@ -312,13 +311,18 @@ async function signIn(
     if (isProblem(keys)) return keys
     const current = keys.next?.signer.keyId === identity.keyId ? keys.next : keys.current
     const tokens = new DeviceTokens({ current }, { wall: io.now, sinceBoot: () => performance.now() })
+    const request = policyRequest(identity.edgeUrl, {
+      instanceId,
+      knownRevision: policy?.revision ?? 0,
+      engine: ENGINE,
+    })
     const answer = await network.exchange({
       method: 'GET',
-      url: `${identity.edgeUrl.replace(/\/+$/, '')}/instances/${instanceId}/policy?${engineQuery(ENGINE)}`,
+      url: request.url,
       headers: {
+        ...request.headers,
         accept: 'application/json, application/jose',
         authorization: `Bearer ${await tokens.token(identity)}`,
-        ...(policy === undefined ? {} : { 'if-none-match': policyTag(policy.revision) }),
       },
       body: null,
       compress: false,

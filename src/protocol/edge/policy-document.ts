@@ -7,7 +7,7 @@ import { ENGINE, type Engine } from '../../core/engine.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { Condition, NamedCondition, Policy, RatedItem } from '../../core/rules/policy.ts'
 import { publicJwk } from '../signing.ts'
-import { engineVersion } from './engines.ts'
+import { engineQuery, engineVersion } from './engines.ts'
 import { decimalText, formulaText, instant, microText, plainText, uuid } from '../wire.ts'
 
 /**
@@ -20,6 +20,24 @@ export const POLICY_MEDIA_TYPE = 'application/jose'
 const DEFAULT_SESSION_INTERVAL_MS = 60 * 60 * 1000
 
 export const policyTag = (revision: number): string => `"${revision}"`
+
+export interface PolicyRequest {
+  readonly instanceId: string
+  /** 0: none. */
+  readonly knownRevision: number
+  readonly engine: Engine
+}
+
+/** The request for the policy, unless the cloud still has the known revision. */
+export function policyRequest(
+  edgeUrl: string,
+  { instanceId, knownRevision, engine }: PolicyRequest,
+): { readonly url: string; readonly headers: Readonly<Record<string, string>> } {
+  return {
+    url: `${edgeUrl.replace(/\/+$/, '')}/instances/${encodeURIComponent(instanceId)}/policy?${engineQuery(engine)}`,
+    headers: knownRevision === 0 ? {} : { 'if-none-match': policyTag(knownRevision) },
+  }
+}
 
 const period = z.strictObject({ index: z.int().min(0), from: instant.nullable(), until: instant.nullable() })
 

@@ -47,7 +47,7 @@ test('a token is used again while it has time left, and not for another set of i
   expect(await tokens.token(identity)).not.toBe(second)
 })
 
-test('a wall clock that somebody sets does not make a token live longer', async () => {
+test('a wall clock that is set does not make a token live longer', async () => {
   const time = new FakeTime()
   const tokens = new DeviceTokens({ current: await makeDeviceKey() }, time)
   const first = await tokens.token(identity)

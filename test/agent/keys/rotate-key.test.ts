@@ -343,7 +343,7 @@ describe('a twin that was restored from a backup', () => {
   })
 })
 
-describe('somebody who has a copy of the key', () => {
+describe('the holder of a copied key', () => {
   /** The same key and ledger, on another machine. */
   async function copyOf(device: TestDevice): Promise<TestDevice> {
     const copy = await deviceAt(twin, instanceId)

@@ -100,7 +100,7 @@ export class TestLedger {
     return this.ledger.availableAt(this.clock.reading())(account).left
   }
 
-  /** Records a charge; the promise is watched, so that a rejection nobody waits for is none. */
+  /** Records a charge; the promise is watched, so that a rejection is never unhandled. */
   charge(...postings: Posting[]): Promise<Durability> {
     return this.record(postings)
   }

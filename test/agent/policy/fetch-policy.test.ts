@@ -201,7 +201,7 @@ test('the stored rules are in force after a restart without the cloud', async ()
   expect(inForce(device)).toBe(1)
 })
 
-test('stored rules that somebody altered are not in force after a restart, and are fetched again', async () => {
+test('altered stored rules are not used after a restart and are fetched again', async () => {
   const device = await TestDevice.running()
   const stranger = await makeCloudKey()
   const text = JSON.stringify(signedBy(stranger, policyWith(1)))

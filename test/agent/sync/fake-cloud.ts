@@ -39,7 +39,7 @@ export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 export const OTHER_INSTANCE = '7c2f0d4e-5a8e-4a43-9f3f-0b6f5c0a9d21'
 export const DEVICE = '0b0e7a52-8d3c-4c3e-9a25-0d2f9a1f7c01'
 
-/** A key pair of the cloud, or of somebody who would like to be it. */
+/** A key pair of the cloud, or of an impostor. */
 export interface CloudKey {
   readonly signer: Signer
   readonly jwk: PublicJwk

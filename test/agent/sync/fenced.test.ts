@@ -129,7 +129,7 @@ test('an epoch that is not above all that the device ever had is refused, and as
   audit(device)
 })
 
-test("an answer to somebody else's attach is refused", async () => {
+test("an answer to another device's attach is refused", async () => {
   const device = await TestDevice.make()
   device.network.intercept = async (request) => {
     const answer = await device.cloud.exchange(request)

@@ -514,7 +514,7 @@ describe('the server', () => {
     }
   })
 
-  it('logs neither tokens nor keys nor what requesters say of themselves', async () => {
+  it('logs no tokens, no keys and nothing that requesters state about themselves', async () => {
     const lines = new PassThrough()
     const written = readAll(lines)
     const secrets: string[] = []

@@ -5,8 +5,7 @@
 import pRetry from 'p-retry'
 import { z } from 'zod'
 import { enrollmentResponse } from '../../../protocol/edge/enrollment.ts'
-import { engineQuery } from '../../../protocol/edge/engines.ts'
-import { policyTag } from '../../../protocol/edge/policy-document.ts'
+import { policyRequest } from '../../../protocol/edge/policy-document.ts'
 import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { signedAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../../../protocol/errors.ts'
@@ -95,10 +94,9 @@ export function createCloudHttp(deps: CloudHttpDeps): Cloud {
     announceKey: (device, body, signal) => post(device, ['keys'], { body, signal }),
     showKeyLinks: (device, body, signal) => post(device, ['keys', 'links'], { body, signal }),
 
-    async policy(device, { instanceId, knownRevision, engine }, signal) {
-      const url = `${edge(device, 'instances', instanceId, 'policy')}?${engineQuery(engine)}`
-      const headers: Record<string, string> = knownRevision === 0 ? {} : { 'if-none-match': policyTag(knownRevision) }
-      const answer = await callAs(device, { method: 'GET', url, headers, repeatable: true, signal })
+    async policy(device, known, signal) {
+      const request = policyRequest(device.edgeUrl, known)
+      const answer = await callAs(device, { method: 'GET', ...request, repeatable: true, signal })
       if (answer.status === 304) return { kind: 'UNCHANGED' }
       return { kind: 'DOCUMENT', document: accepted(answer).body.trim() }
     },

@@ -262,7 +262,7 @@ describe('the head of a plain access request', () => {
     ['another version of HTTP', headWith().replace('HTTP/1.1', 'HTTP/1.0')],
     ['another address', headWith().replace(PATH, '/livez')],
     ['a whole URL', headWith().replace(PATH, `http://x${PATH}`)],
-    ['an instance that is none', headWith().replace(INSTANCE, 'x')],
+    ['an instance id that is no UUID', headWith().replace(INSTANCE, 'x')],
     ['two spaces', headWith().replace('POST ', 'POST  ')],
     ['no host', headWith().replace('Host: x\r\n', '')],
     ['no length', headWith().replace('\r\nContent-Length: 12', '')],

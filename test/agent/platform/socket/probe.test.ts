@@ -31,7 +31,7 @@ describe('knocking', () => {
     expect(await probeSocket(path, 20)).toBe(false)
   })
 
-  it('finds somebody where visitors are turned away for their number', async () => {
+  it('finds an agent that refuses further connections', async () => {
     expect(await probeSocket(await doorThat(null), 5_000)).toBe(true)
   })
 })

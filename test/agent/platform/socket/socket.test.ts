@@ -579,7 +579,7 @@ describe('a stop of the socket', () => {
     const request = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}`
     socket.write(request.slice(0, 30))
     await once(socket, 'connect')
-    // The server has read it when it answers somebody who came later.
+    // The server has read it when it answers a later caller.
     await behind.get('/livez')
     const stopped = server.stop(5_000)
     socket.write(request.slice(30))
@@ -656,7 +656,7 @@ describe('the path of the socket', () => {
     await expect(long).rejects.toMatchObject({ code: 'SOCKET_PATH_OCCUPIED' })
   })
 
-  it('is not removed at the stop when it is somebody else by then', async () => {
+  it('is not removed at the stop if another process has replaced it', async () => {
     const behind = new Behind()
     const server = await behind.open()
     const other = `${behind.path}.other`

@@ -56,5 +56,5 @@ export function decision(
   }
 }
 
-/** What somebody who chooses names may send. */
+/** Names with every character that a page must escape. */
 export const HOSTILE = '</td><script>document.title="owned"</script><img src=x onerror=alert(1)>"\'&\u202e\u0007'

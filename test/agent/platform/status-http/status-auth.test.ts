@@ -22,7 +22,7 @@ describe('the door of the status', () => {
     }
   })
 
-  it('lets in no page of somebody else whose name leads to this machine', () => {
+  it('refuses a foreign page whose host name resolves to this machine', () => {
     for (const host of ['127.0.0.1:7081', 'localhost', 'LOCALHOST:1', '[::1]:7081'])
       requireReader(LOCAL, { host }, false)
     for (const host of ['evil.example', 'evil.example:7081', '127.0.0.1.evil.example', '', undefined]) {
