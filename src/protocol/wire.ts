@@ -87,5 +87,16 @@ function rawNumber(text: string): number {
   return String(number) === text ? number : rawJSON(text)
 }
 
+/** A field of responses only. A body can repeat it, so that a client can send back what it read; it is ignored. */
+export const readOnlyField = z.unknown().optional().meta({ readOnly: true })
+
+/** A boolean of a query, in any case. */
+export const queryBoolean = z
+  .string()
+  .toLowerCase()
+  .pipe(z.enum(['true', 'false']))
+  .transform((text) => text === 'true')
+  .meta({ wire: { type: 'boolean' } })
+
 /** Header with the cloud's version for authenticated devices and administrators. */
 export const VERSION_HEADER = 'x-tallygate-version'

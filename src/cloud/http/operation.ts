@@ -120,7 +120,6 @@ export interface Operation extends Declared<unknown, unknown, unknown, CallerKin
   readonly sendsTimeAndVersion: boolean
 }
 
-const NO_QUERY = z.strictObject({})
 const ANY_QUERY = z.looseObject({})
 
 /** An operation of the service API; all versions unless it names some. */
@@ -137,7 +136,7 @@ export function serviceOperation<
 ): Operation {
   return {
     versions: API_VERSIONS,
-    query: NO_QUERY,
+    query: ANY_QUERY,
     readsInstanceHeader: true,
     sendsTimeAndVersion: false,
     ...declared,

@@ -4,7 +4,7 @@
  */
 import type { Action } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { type ActionInput, actionsProblem } from '../../protocol/service/actions.ts'
+import { type ActionInput, type NewAction, actionsProblem } from '../../protocol/service/actions.ts'
 import { type RuleDeps, changeRules } from '../policy/bump-policy-revision.ts'
 import { retargetAccounts } from '../accounts/retarget-accounts.ts'
 import { type ActionUse, type LineItemPlace, actionUses, requireLineItem } from './show-line-items.ts'
@@ -14,7 +14,7 @@ import type { Store, Transaction } from '../storage/store.ts'
 export async function appendActions(
   { store, newId }: RuleDeps,
   place: LineItemPlace,
-  inputs: readonly Omit<ActionInput, 'id' | 'used'>[],
+  inputs: readonly NewAction[],
   now: number,
 ): Promise<readonly ActionUse[]> {
   const added = inputs.map((input) => actionOf(input, newId()))

@@ -20,12 +20,7 @@ export async function createConditions(
   inputs: readonly ConditionInput[],
   now: number,
 ): Promise<readonly ConditionNode[]> {
-  for (const [index, { id }] of inputs.entries()) {
-    if (id !== undefined) {
-      throw new CodedError('BAD_REQUEST', `body[${index}].id: made by the service; PATCH updates a condition by its id`)
-    }
-  }
-  const created = nodesOf(inputs, newId)
+  const created = nodesOf(inputs, () => newId())
   return store.transaction((tx) =>
     changeRules(tx, instanceId, now, async () => {
       await refuseTooMuch(tx, instanceId, created, [])
@@ -46,7 +41,7 @@ export async function patchConditions(
 ): Promise<readonly ConditionNode[]> {
   const given = inputs.flatMap(({ id }) => (id === undefined ? [] : [id]))
   if (new Set(given).size < given.length) throw new CodedError('BAD_REQUEST', 'body: two conditions have the same id')
-  const nodes = nodesOf(inputs, newId)
+  const nodes = nodesOf(inputs, (id) => id ?? newId())
   return store.transaction(async (tx) => {
     const revision = await lockRules(tx, instanceId)
     const stored = new Map((await tx.conditions.list(instanceId)).map((node) => [node.id, node]))
@@ -116,27 +111,30 @@ function charactersOf(nodes: readonly ConditionNode[]): number {
   return nodes.reduce((sum, node) => sum + JSON.stringify(node).length, 0)
 }
 
-function nodesOf(inputs: readonly ConditionInput[], newId: () => string): readonly ConditionNode[] {
+/** The id of a node, by the id in the body. */
+type IdFor = (given: string | undefined) => string
+
+function nodesOf(inputs: readonly ConditionInput[], idFor: IdFor): readonly ConditionNode[] {
   return inputs.map((input, index) => {
     if (conditionDepth(input) > CONDITION_DEPTH_MAX) {
       throw new CodedError('BAD_REQUEST', `body[${index}]: nests deeper than ${CONDITION_DEPTH_MAX} levels`)
     }
-    return nodeOf(input, newId)
+    return nodeOf(input, idFor)
   })
 }
 
-function nodeOf(input: ConditionInput, newId: () => string): ConditionNode {
-  const label = { id: input.id ?? newId(), name: input.name ?? null }
+function nodeOf(input: ConditionInput, idFor: IdFor): ConditionNode {
+  const label = { id: idFor(input.id), name: input.name ?? null }
   switch (input.operator) {
     case 'AND':
     case 'OR':
       return {
         ...label,
         operator: input.operator,
-        conditions: input.conditions.map((inner) => nodeOf(inner, newId)),
+        conditions: input.conditions.map((inner) => nodeOf(inner, idFor)),
       }
     case 'NOT':
-      return { ...label, operator: 'NOT', condition: nodeOf(input.condition, newId) }
+      return { ...label, operator: 'NOT', condition: nodeOf(input.condition, idFor) }
     case 'IN':
       return { ...label, operator: 'IN', property: input.property, values: input.values }
   }

@@ -1,7 +1,7 @@
 /** Actions on the wire. Source: interface, Rules of access; documentation on actions. */
 import { z } from 'zod'
 import { MICRO_MAX, toMicro } from '../../core/pricing/amount.ts'
-import { decimalNumber, plainText, uuid } from '../wire.ts'
+import { decimalNumber, plainText, readOnlyField, uuid } from '../wire.ts'
 
 const ACTIONS_MAX = 1_000
 
@@ -16,14 +16,14 @@ const fields = {
   allocation: allocation.optional(),
 }
 
-const createdAction = z.strictObject(fields).meta({ id: 'NewAction' })
+const createdAction = z.strictObject({ ...fields, id: readOnlyField, used: readOnlyField }).meta({ id: 'NewAction' })
+export type NewAction = z.infer<typeof createdAction>
 
 const replacedAction = z
   .strictObject({
     ...fields,
     id: uuid.toLowerCase().optional(),
-    /** Read-only; accepted so that a list can be sent back unchanged. */
-    used: z.number().optional().meta({ readOnly: true }),
+    used: readOnlyField,
   })
   .meta({ id: 'ActionToSave', description: 'With the `id` of an existing action, its usage count is kept.' })
 export type ActionInput = z.infer<typeof replacedAction>

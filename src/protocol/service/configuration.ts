@@ -1,6 +1,6 @@
 /** Configuration values of the tenant. Source: interface, Configuration; documentation on configuration. */
 import { z } from 'zod'
-import { instant } from '../wire.ts'
+import { instant, readOnlyField } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
 export type ConfigurationName = 'timezone.tolerant' | 'session.charge.period'
@@ -44,6 +44,8 @@ const change = z
   .strictObject({
     name: z.string().max(256),
     value: z.union([z.string().max(256), z.boolean().transform(String)]),
+    modified: readOnlyField,
+    updatedBy: readOnlyField,
   })
   .meta({ id: 'ConfigurationChange' })
 

@@ -1,6 +1,6 @@
 /** Instances on the wire. Source: interface, Instances; documentation on instances and on paging. */
 import { z } from 'zod'
-import { instant, plainText, uuid } from '../wire.ts'
+import { instant, plainText, queryBoolean, readOnlyField, uuid } from '../wire.ts'
 
 export const PAGE_SIZE_DEFAULT = 100
 const PAGE_SIZE_MAX = 1_000
@@ -26,14 +26,18 @@ export const instanceBody = z
   .strictObject({
     shortName: plainText(100).min(1),
     accountId: plainText(256).min(1),
+    id: readOnlyField,
+    defaultInstance: readOnlyField,
+    created: readOnlyField,
+    modified: readOnlyField,
   })
   .meta({ id: 'NewInstance' })
 
 export const instanceQuery = z
-  .strictObject({
+  .object({
     ...paging,
     accountId: plainText(256).min(1).optional(),
-    default: z.literal('true').optional(),
+    default: queryBoolean.refine((value) => value, 'must be true').optional(),
   })
   .refine((query) => (query.accountId === undefined) === (query.default === undefined), {
     message: 'accountId and default=true must be given together',

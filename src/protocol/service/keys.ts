@@ -1,23 +1,41 @@
 /** Authorization keys on the wire. Source: interface, Authentication; documentation on key management. */
 import { z } from 'zod'
-import { instant, pathText } from '../wire.ts'
+import { instant, pathText, readOnlyField } from '../wire.ts'
 import { paging } from './instances.ts'
 
 export const keyId = pathText(256)
 
-/** Body of PUT `administration-keys` and `client-keys`. */
-export const keysBody = z
-  .array(z.strictObject({ id: keyId, publicKey: z.string().min(1).max(10_000) }).meta({ id: 'KeyToSave' }))
-  .min(1)
-  .max(100)
-  .refine((keys) => new Set(keys.map(({ id }) => id)).size === keys.length, 'must not contain the same id twice')
+const KEY_TYPES = ['administration-key', 'client-key'] as const
 
-export const keysQuery = z.strictObject(paging)
+/** Body of PUT `administration-keys` and `client-keys`. A key of the other type is refused, not converted. */
+const keysBodyOf = (type: (typeof KEY_TYPES)[number]) =>
+  z
+    .array(
+      z
+        .strictObject({
+          id: keyId,
+          publicKey: z.string().min(1).max(10_000),
+          type: z.literal(type).optional().meta({ readOnly: true }),
+          created: readOnlyField,
+          modified: readOnlyField,
+        })
+        .meta({ id: type === 'administration-key' ? 'AdministrationKeyToSave' : 'ClientKeyToSave' }),
+    )
+    .min(1)
+    .max(100)
+    .refine((keys) => new Set(keys.map(({ id }) => id)).size === keys.length, 'must not contain the same id twice')
+
+export const keysBodies = {
+  'administration-key': keysBodyOf('administration-key'),
+  'client-key': keysBodyOf('client-key'),
+}
+
+export const keysQuery = z.object(paging)
 
 const publicKey = z
   .strictObject({
     id: z.string(),
-    type: z.enum(['administration-key', 'client-key']),
+    type: z.enum(KEY_TYPES),
     publicKey: z.string(),
     created: instant,
     modified: instant,

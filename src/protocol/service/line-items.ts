@@ -5,7 +5,7 @@
 import { z } from 'zod'
 import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/accounts/account.ts'
 import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/pricing/amount.ts'
-import { instant, pathText, plainText } from '../wire.ts'
+import { instant, pathText, plainText, readOnlyField } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
 const LINE_ITEM_STATES = ['DEPLOYED', 'INACTIVE', 'OBSOLETE'] as const
@@ -38,8 +38,7 @@ const shape = {
   quantity: wholeTokens,
   start: instant,
   end: instant,
-  /** Read-only; accepted so that a record can be sent back unchanged. */
-  used: z.number().optional(),
+  used: readOnlyField,
   /** Repeats the path. */
   instanceId: z.string().optional(),
 }

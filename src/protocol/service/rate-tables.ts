@@ -1,7 +1,7 @@
 /** Rate tables on the wire. Source: interface, Rate tables; documentation on rate tables. */
 import { z } from 'zod'
 import type { RatedItem } from '../../core/rules/policy.ts'
-import { decimalNumber, formulaText, instant, plainText } from '../wire.ts'
+import { decimalNumber, formulaText, instant, plainText, readOnlyField } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
 const RATED_ITEMS_MAX = 10_000
@@ -30,6 +30,7 @@ const bodyOf = (item: z.ZodType<RatedItem>) =>
       series: plainText(256).optional(),
       version: plainText(256).min(1),
       items: z.array(item).min(1).max(RATED_ITEMS_MAX),
+      created: readOnlyField,
     })
     .refine(
       ({ items }) => new Set(items.map(({ name, version }) => JSON.stringify([name, version]))).size === items.length,
@@ -42,7 +43,7 @@ export const rateTableBody = { 'v1.0': bodyOf(fixedRateItem), 'v1.1': bodyOf(rat
 export type RateTableBody = z.infer<(typeof rateTableBody)[ApiVersion]>
 
 /** Query of DELETE; without `series`, only a table without series. */
-export const rateTableQuery = z.strictObject({
+export const rateTableQuery = z.object({
   series: plainText(256).optional(),
   version: plainText(256).min(1),
 })

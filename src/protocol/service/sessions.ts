@@ -1,7 +1,7 @@
 /** Sessions on the wire, the same for the cloud and for a device. Source: interface, Sessions; documentation on session operations. */
 import { z } from 'zod'
 import { type Session, chargedUntil } from '../../core/sessions/session.ts'
-import { exactNumber, instant, plainText, uuid } from '../wire.ts'
+import { exactNumber, instant, plainText, readOnlyField, uuid } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
 /** Maximum in GET sessions. Source: interface, Limits. */
@@ -10,11 +10,21 @@ export const SESSIONS_SHOWN_MAX = 100
 export const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED'] as const
 
 /** Body of POST. */
-export const sessionBody = z.strictObject({ instanceId: uuid.toLowerCase() }).meta({ id: 'NewSession' })
+export const sessionBody = z
+  .strictObject({
+    instanceId: uuid.toLowerCase(),
+    sessionId: readOnlyField,
+    state: readOnlyField,
+    items: readOnlyField,
+    chargedUntil: readOnlyField,
+    lastHeartBeat: readOnlyField,
+    lastAccessRequest: readOnlyField,
+  })
+  .meta({ id: 'NewSession' })
 
 export const sessionCreated = z.strictObject({ sessionId: uuid })
 
-export const sessionsQuery = z.strictObject({ instanceId: uuid.toLowerCase().optional() })
+export const sessionsQuery = z.object({ instanceId: uuid.toLowerCase().optional() })
 
 /** Element of GET sessions. */
 const listedSession = z

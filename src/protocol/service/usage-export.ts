@@ -30,7 +30,7 @@ const queryInstant = z
 
 /** Query of `GET .../usage`. Times are usage times, POSIX ms: `from` inclusive, `to` exclusive. */
 export const usageQuery = z
-  .strictObject({
+  .object({
     format: z.enum(USAGE_FORMATS).optional(),
     instanceId: uuid.toLowerCase().optional(),
     from: queryInstant.optional(),

@@ -97,7 +97,7 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       method: 'GET',
       path: '/instances/:instanceId/line-items/actions',
       params: inInstance,
-      query: z.strictObject({ next: paging.next }),
+      query: z.object({ next: paging.next }),
       handle: async ({ params: { instanceId }, query: { next: from = 0 } }) =>
         store.read(async (reader) => {
           await requireInstance(reader, instanceId)

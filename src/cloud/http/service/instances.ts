@@ -52,9 +52,9 @@ export function instanceOperations(store: Store, newId: () => string): readonly 
       method: 'POST',
       path: '/instances',
       body: instanceBody,
-      handle: async ({ body, now }) => ({
+      handle: async ({ body: { shortName, accountId }, now }) => ({
         status: 201,
-        body: instanceToWire(await createInstance(store, { id: newId(), ...body }, now)),
+        body: instanceToWire(await createInstance(store, { id: newId(), shortName, accountId }, now)),
       }),
     }),
     serviceOperation({

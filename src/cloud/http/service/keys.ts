@@ -6,7 +6,7 @@ import {
   type PublicKeyWire,
   keyDeleted,
   keyId,
-  keysBody,
+  keysBodies,
   keysQuery,
   publicKeyPage,
   publicKeys,
@@ -53,7 +53,7 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
         path,
         areas,
         principals,
-        body: keysBody,
+        body: keysBodies[type],
         handle: async ({ body, now }) => ({
           status: 200,
           body: (await saveKeys({ store, delayMs }, type, body, now)).map(keyToWire),

@@ -102,7 +102,6 @@ describe('instances', () => {
       'next=x',
       'size=0',
       'size=1.5',
-      'limit=5',
     ]) {
       expect((await twin.call('GET', `${V11}?${query}`)).status, query).toBe(400)
     }

@@ -85,7 +85,7 @@ describe('rate tables', () => {
       { items: [{ ...item, formula: '1' }] },
       { items: [{ name: 'A', formula: 1 }] },
       { items: [{ name: 'A', formula: '1' }, item] },
-      { created: 5 },
+      { author: 5 },
     ]) {
       expect((await twin.call('POST', PATH, { body: table(change) })).status, JSON.stringify(change)).toBe(400)
     }
