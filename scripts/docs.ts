@@ -23,6 +23,7 @@ import type { Io } from '../src/cli/io.ts'
 import { wholeProgram } from '../src/cli/program.ts'
 import { shapeOf } from '../src/cli/shape.ts'
 import { softwareVersion } from '../src/cli/software-version.ts'
+import { authorizationPage } from './authorization-page.ts'
 import { manPages } from './man-pages.ts'
 import { configurationPage } from '../src/settings/pages.ts'
 
@@ -38,6 +39,7 @@ export async function generatedPages(): Promise<ReadonlyMap<string, string>> {
     ],
     ['docs/reference/errors.md', errorsPage()],
     ['docs/reference/conformance.md', conformancePage()],
+    ['docs/reference/authorization.md', authorizationPage(servedOperations())],
   ])
   pages.set('docs/reference/device-report.schema.json', JSON.stringify(z.toJSONSchema(deviceReport, { io: 'input' })))
   for (const [name, document] of apiDocuments(servedOperations(), { prefix, errorsUrl: '../errors.md' })) {

@@ -146,7 +146,13 @@ export const ERRORS = catalogue({
   },
   ACCESS_KIND_WRONG: {
     meaning: 'The token is valid but has the wrong access kind for this operation.',
-    remedy: 'Use an AdministrationAccess token, or a ClientAccess token if the operation accepts it.',
+    remedy: 'Use a token of the kind that the message names. docs/reference/authorization.md lists all operations.',
+    http: 403,
+    retry: 'no',
+  },
+  SESSION_OF_ANOTHER: {
+    meaning: 'Another device or client opened the session. A device key permits only the sessions of its device.',
+    remedy: 'Use a token of the device that opened the session, or a client token of its instance.',
     http: 403,
     retry: 'no',
   },

@@ -25,7 +25,7 @@ export const ALWAYS = { start: 0, end: 253_402_300_799_999 }
 
 export interface Reply {
   readonly status: number
-  /** Parsed JSON; undefined when there is no body. See {@link pick}. */
+  /** Parsed JSON; undefined when there is none. See {@link pick}. */
   readonly body: unknown
   readonly text: string
   readonly headers: Headers
@@ -188,9 +188,10 @@ export class Twin implements AsyncDisposable {
       ...(body === undefined ? {} : { body }),
     })
     const said = await response.text()
+    const isJson = response.headers.get('content-type')?.startsWith('application/json') ?? false
     return {
       status: response.status,
-      body: said === '' ? undefined : (JSON.parse(said) as unknown),
+      body: isJson && said !== '' ? (JSON.parse(said) as unknown) : undefined,
       text: said,
       headers: response.headers,
     }

@@ -32,8 +32,10 @@ export type CallerKind = Caller['kind']
 
 export const ADMINISTRATORS = ['ADMINISTRATOR'] as const
 
-/** The token of a device is also a client token for its instances. */
-export const ALL_KEYS = ['ADMINISTRATOR', 'CLIENT', 'DEVICE'] as const
+export const CLIENTS = ['ADMINISTRATOR', 'CLIENT'] as const
+
+/** What an agent calls of the service API, for the sessions that its device opened. */
+export const CLIENTS_AND_DEVICES = [...CLIENTS, 'DEVICE'] as const
 
 /** One value for all versions, or a function of the version. */
 export type ByVersion<T, Version extends string = string> = T | ((version: Version) => T)

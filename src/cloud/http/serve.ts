@@ -18,6 +18,7 @@ import { decompressUpTo, notGzip } from './gzip.ts'
 import {
   type Answer,
   type Caller,
+  type CallerKind,
   type Operation,
   addressesOf,
   at,
@@ -109,14 +110,24 @@ async function authorize({ principals }: Operation, request: FastifyRequest, dep
   }
   const principal = await deps.authenticator.authenticate(request.headers.authorization, deps.now())
   if (!principals.includes(principal.kind)) {
-    const required = principals.includes('DEVICE') ? 'a device token' : 'an AdministrationAccess token'
-    throw new CodedError('ACCESS_KIND_WRONG', `This operation requires ${required}.`)
+    const limits =
+      principal.kind === 'DEVICE'
+        ? ' A device key permits only the edge API and the sessions that its device opened.'
+        : ''
+    throw new CodedError('ACCESS_KIND_WRONG', `This operation requires ${tokenFor(principals)}.${limits}`)
   }
   const { deviceId } = inDevice.partial().safeParse(request.params).data ?? {}
   if (principal.deviceId !== null && deviceId !== undefined && deviceId !== principal.deviceId) {
     throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires the token of the device in the path.')
   }
   return principal
+}
+
+function tokenFor(principals: readonly CallerKind[]): string {
+  if (!principals.includes('ADMINISTRATOR')) return 'a device token'
+  return principals.includes('CLIENT')
+    ? 'a ClientAccess or AdministrationAccess token'
+    : 'an AdministrationAccess token'
 }
 
 async function answer(

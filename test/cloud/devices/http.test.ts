@@ -148,6 +148,38 @@ describe('the token of a device', () => {
     expect(body).toMatchObject([{ sessionId: pick(opened.body, 'sessionId'), lastHeartBeat: twin.now }])
   })
 
+  it('does not change rules, charge the pool or end sessions of others', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const token = await client.token()
+    const headers = { 'x-instance-id': instanceId }
+    const rules = `/api/v1.1/instances/${instanceId}`
+    const request = { requester: { type: 'user', value: 'x' }, requestedItems: [{ item: 'Print', count: 30 }] }
+    for (const [method, path, body] of [
+      ['DELETE', `${rules}/line-items/ACT-1/actions`, undefined],
+      ['POST', `${rules}/line-items/ACT-1/actions`, [{ action: 'DENY' }]],
+      ['DELETE', `${rules}/conditions`, undefined],
+      ['PUT', `${rules}/line-items/ACT-1/consumption-limit`, undefined],
+      ['POST', `/elastic/api/v1.1/instances/${instanceId}/access-request`, request],
+      ['GET', `/api/v1.1/sessions?instanceId=${instanceId}`, undefined],
+    ] as const) {
+      const refused = await twin.call(method, path, { token, headers, body })
+      expect(codeOf(refused), path).toEqual([403, 'ACCESS_KIND_WRONG'])
+      expect(pick(refused.body, 'message')).toContain('ClientAccess or AdministrationAccess token')
+    }
+    const other = await EdgeClient.join(twin, instanceId)
+    const open = async (opener: string | undefined) =>
+      twin.call('POST', '/api/v1.1/sessions', { headers, body: { instanceId }, ...(opener ? { token: opener } : {}) })
+    for (const opened of [await open(undefined), await open(await other.token())]) {
+      const path = `/api/v1.1/sessions/${String(pick(opened.body, 'sessionId'))}`
+      expect(codeOf(await twin.call('DELETE', path, { token, headers }))).toEqual([403, 'SESSION_OF_ANOTHER'])
+      expect(codeOf(await twin.call('GET', `${path}/heartbeat`, { token, headers }))).toEqual([
+        403,
+        'SESSION_OF_ANOTHER',
+      ])
+    }
+    expect(await twin.used(instanceId, 'ACT-1')).toBe(0)
+  })
+
   it('opens nothing for an instance that is not its own, whatever its audience says', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     const other = await twin.instance('other customer')

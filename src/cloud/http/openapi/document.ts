@@ -118,9 +118,8 @@ const SCHEME_OF: Readonly<Record<CallerKind, keyof typeof SCHEMES>> = {
   INTRODUCED_DEVICE: 'DeviceToken',
 }
 
-/** Where clients are permitted, a device uses its token as a client token. */
 function schemesOf({ principals }: Operation): readonly (keyof typeof SCHEMES)[] {
-  return principals.filter((kind) => kind !== 'DEVICE' || !principals.includes('CLIENT')).map((kind) => SCHEME_OF[kind])
+  return principals.map((kind) => SCHEME_OF[kind])
 }
 
 interface HeaderForm {

@@ -7,7 +7,7 @@ import {
   type AccessRequestBody,
 } from '../../../protocol/service/access-request.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
-import { type Operation, inInstance, serviceOperation, ALL_KEYS } from '../operation.ts'
+import { type Operation, inInstance, serviceOperation, CLIENTS } from '../operation.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 
 export function accessRequestOperations(batcher: AccessBatcher, newId: () => string): readonly Operation[] {
@@ -29,7 +29,7 @@ export function accessRequestOperations(batcher: AccessBatcher, newId: () => str
       method: 'POST',
       path: '/instances/:instanceId/access-request',
       areas: ['elastic/api'],
-      principals: ALL_KEYS,
+      principals: CLIENTS,
       params: inInstance,
       body: (version) => accessRequestBody[version],
       handle: async ({ params: { instanceId }, body, version, now }) => {

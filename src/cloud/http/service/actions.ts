@@ -12,14 +12,14 @@ import { PAGE_SIZE_DEFAULT, paging } from '../../../protocol/service/instances.t
 import { appendActions, removeActions, replaceActions } from '../../service-api/change-actions.ts'
 import { type ActionUse, actionUses, requireInstance, requireLineItem } from '../../service-api/show-line-items.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Operation, inInstance, serviceOperation, ALL_KEYS } from '../operation.ts'
+import { type Operation, inInstance, serviceOperation, CLIENTS } from '../operation.ts'
 import { inLineItem } from './line-items.ts'
 import { pageOf } from './page.ts'
 
 const place = {
   path: '/instances/:instanceId/line-items/:lineItemId/actions',
   areas: ['api', 'floating/api'],
-  principals: ALL_KEYS,
+  principals: CLIENTS,
   params: inLineItem,
 } as const
 

@@ -11,12 +11,12 @@ import {
 import type { ConditionNode } from '../../storage/records.ts'
 import { requireInstance } from '../../service-api/show-line-items.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Operation, inInstance, instanceId, serviceOperation, ALL_KEYS } from '../operation.ts'
+import { type Operation, inInstance, instanceId, serviceOperation, CLIENTS } from '../operation.ts'
 
 const place = {
   path: '/instances/:instanceId/conditions',
   areas: ['api', 'floating/api'],
-  principals: ALL_KEYS,
+  principals: CLIENTS,
   params: inInstance,
 } as const
 

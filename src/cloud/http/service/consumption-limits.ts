@@ -11,14 +11,14 @@ import {
   showConsumptionLimit,
 } from '../../service-api/set-consumption-limit.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Operation, serviceOperation, ALL_KEYS } from '../operation.ts'
+import { type Operation, serviceOperation, CLIENTS } from '../operation.ts'
 import { inLineItem } from './line-items.ts'
 
 const place = {
   path: '/instances/:instanceId/line-items/:lineItemId/consumption-limit',
   areas: ['api', 'floating/api'],
   versions: ['v1.1'],
-  principals: ALL_KEYS,
+  principals: CLIENTS,
   params: inLineItem,
 } as const
 

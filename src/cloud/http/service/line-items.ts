@@ -20,7 +20,7 @@ import {
   inInstance,
   instanceId,
   serviceOperation,
-  ALL_KEYS,
+  CLIENTS,
   ADMINISTRATORS,
 } from '../operation.ts'
 import { LINE_ITEM_EXAMPLE, problemsExample } from './examples.ts'
@@ -40,7 +40,7 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       method: 'GET',
       path: '/instances/:instanceId/line-items',
       areas,
-      principals: ALL_KEYS,
+      principals: CLIENTS,
       params: inInstance,
       handle: async ({ params, version, now }) => {
         const uses = await store.read((reader) => listLineItems(reader, params.instanceId, now))
@@ -88,7 +88,7 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       method: 'GET',
       path: '/instances/:instanceId/line-items/:lineItemId',
       areas,
-      principals: ALL_KEYS,
+      principals: CLIENTS,
       params: inLineItem,
       handle: async ({ params, version, now }) => {
         const use = await store.read((reader) => showLineItem(reader, params.instanceId, params.lineItemId, now))

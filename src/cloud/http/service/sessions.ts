@@ -30,12 +30,13 @@ import {
   openSession,
   requestInSession,
 } from '../../sessions/session-life.ts'
-import { type Call, type Operation, serviceOperation, ALL_KEYS } from '../operation.ts'
+import { type Call, type Operation, serviceOperation, CLIENTS, CLIENTS_AND_DEVICES } from '../operation.ts'
 import { requireInstanceOf } from '../serve.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataOf } from './access-request.ts'
 
-const place = { areas: ['api', 'floating/api'], principals: ALL_KEYS } as const
+const place = { areas: ['api', 'floating/api'], principals: CLIENTS } as const
+const ofDevices = { ...place, principals: CLIENTS_AND_DEVICES } as const
 
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
 
@@ -47,7 +48,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       summary: 'Create a session',
       answers: { 200: { description: 'The session is IDLE and free of charge.', body: sessionCreated } },
       errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'DEVICE_LOCKED', 'DEVICE_TERMINATED'],
-      ...place,
+      ...ofDevices,
       method: 'POST',
       path: '/sessions',
       body: sessionBody,
@@ -56,7 +57,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       handle: async (call) => {
         const { body, principal, idempotencyKey: opening, now } = call
         const { instanceId } = body
-        belongsTo(call)({ instanceId })
+        belongsTo(call)({ instanceId, deviceId: principal.deviceId })
         const session = await openSession(deps, { instanceId, deviceId: principal.deviceId, opening }, now)
         return { status: 200, body: { sessionId: session.id } }
       },
@@ -73,7 +74,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       query: sessionsQuery,
       handle: async (call) => {
         const { query, instanceHeader } = call
-        if (query.instanceId !== undefined) belongsTo(call)({ instanceId: query.instanceId })
+        if (query.instanceId !== undefined) belongsTo(call)({ instanceId: query.instanceId, deviceId: null })
         else requireHeader(call)
         const instanceId = query.instanceId ?? instanceHeader
         const sessions = await deps.store.read((reader) => reader.sessions.live(instanceId, SESSIONS_SHOWN_MAX))
@@ -148,8 +149,8 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
         202: { description: 'The device that keeps the session is notified with its next sync.' },
         204: { description: 'The session is closed.' },
       },
-      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
-      ...place,
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE', 'SESSION_OF_ANOTHER'],
+      ...ofDevices,
       method: 'DELETE',
       path: '/sessions/:sessionId',
       params: inSession,
@@ -171,8 +172,8 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
           ? { 403: { description: 'The session was terminated.', body: sessionNotOperable } }
           : {}),
       }),
-      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
-      ...place,
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE', 'SESSION_OF_ANOTHER'],
+      ...ofDevices,
       method: 'GET',
       path: '/sessions/:sessionId/heartbeat',
       params: inSession,
@@ -190,17 +191,20 @@ const ORDERED_STATUS = 202
 type SessionCall = Pick<Call<unknown, unknown, unknown, Principal['kind']>, 'principal' | 'instanceHeader'>
 
 /**
- * Checks the session's instance. A client token requires the header and must list its instance; with an administration
- * token the header is optional.
+ * Checks the session's instance, and that a device opened it itself. A client token requires the header and must list
+ * its instance; with an administration token the header is optional.
  */
-function belongsTo(call: SessionCall): (session: Pick<Session, 'instanceId'>) => void {
+function belongsTo(call: SessionCall): (session: Pick<Session, 'instanceId' | 'deviceId'>) => void {
   requireHeader(call)
-  return ({ instanceId }) => {
+  return ({ instanceId, deviceId }) => {
     if (call.instanceHeader !== null && call.instanceHeader !== instanceId) {
       throw new CodedError(
         'INSTANCE_NOT_IN_TOKEN',
         'The header x-instance-id does not match the instance of the session.',
       )
+    }
+    if (call.principal.kind === 'DEVICE' && call.principal.deviceId !== deviceId) {
+      throw new CodedError('SESSION_OF_ANOTHER', `The device ${call.principal.deviceId} did not open this session.`)
     }
   }
 }

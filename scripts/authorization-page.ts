@@ -1,0 +1,117 @@
+// The matrix of authorization: each operation of the API documents, for each kind of caller. The page of the
+// documentation and the test that sends the requests both read it.
+import type { ErrorCode } from '../src/protocol/errors.ts'
+import { type CallerKind, type Operation, addressesOf } from '../src/cloud/http/operation.ts'
+
+export type Verdict = 'PERMITTED' | ErrorCode
+
+interface KindOfCaller {
+  readonly title: string
+  /** Fails at authentication with this code, except where an operation accepts such a token. */
+  readonly refused?: ErrorCode
+  readonly kind?: CallerKind
+  /** Its key is for the instance of the request. */
+  readonly isOfInstance?: true
+  /** It is the device of the request, and opened the session of the request. */
+  readonly isTheDevice?: true
+}
+
+export const CALLERS = {
+  none: { title: 'No token', refused: 'TOKEN_MISSING' },
+  malformed: { title: 'A malformed token', refused: 'TOKEN_INVALID' },
+  metrics: { title: 'The secret in `metrics.token_file`', refused: 'TOKEN_INVALID' },
+  unregistered: { title: 'A token of a key that is not registered', refused: 'TOKEN_INVALID' },
+  enrollment: { title: 'An enrollment token', refused: 'TOKEN_INVALID', kind: 'ENROLLMENT' },
+  revoked: { title: 'A revoked device', refused: 'DEVICE_REVOKED' },
+  client: { title: 'Client', kind: 'CLIENT', isOfInstance: true },
+  foreignClient: { title: 'Client of another instance', kind: 'CLIENT' },
+  device: { title: 'Device', kind: 'DEVICE', isOfInstance: true, isTheDevice: true },
+  otherDevice: { title: 'Another device', kind: 'DEVICE', isOfInstance: true },
+  foreignDevice: { title: 'Device of another instance', kind: 'DEVICE' },
+  administrator: { title: 'Administrator', kind: 'ADMINISTRATOR', isOfInstance: true },
+} as const satisfies Readonly<Record<string, KindOfCaller>>
+
+export type CallerName = keyof typeof CALLERS
+
+export const CALLER_NAMES = Object.keys(CALLERS) as CallerName[]
+
+/** What the operation responds to this caller: the code of the refusal, or PERMITTED. */
+export function verdictOf({ principals, path, readsInstanceHeader }: Operation, name: CallerName): Verdict {
+  const caller: KindOfCaller = CALLERS[name]
+  if (name === 'none') return 'TOKEN_MISSING'
+  if (principals.includes('ENROLLMENT')) return caller.kind === 'ENROLLMENT' ? 'PERMITTED' : 'TOKEN_INVALID'
+  if (principals.includes('INTRODUCED_DEVICE')) return caller.isTheDevice === true ? 'PERMITTED' : 'TOKEN_INVALID'
+  if (caller.refused !== undefined) return caller.refused
+  const { kind, isOfInstance = false, isTheDevice = false } = caller
+  if (kind === undefined || !principals.includes(kind)) return 'ACCESS_KIND_WRONG'
+  if (kind === 'DEVICE' && path.includes('/:deviceId') && !isTheDevice) return 'ACCESS_KIND_WRONG'
+  const isInInstance = path.includes('/:instanceId') || (readsInstanceHeader && path.startsWith('/sessions'))
+  if (isInInstance && !isOfInstance) return 'INSTANCE_NOT_IN_TOKEN'
+  if (kind === 'DEVICE' && path.includes('/:sessionId') && !isTheDevice) return 'SESSION_OF_ANOTHER'
+  return 'PERMITTED'
+}
+
+const WORDS: Readonly<Record<string, string>> = {
+  PERMITTED: '**yes**',
+  ACCESS_KIND_WRONG: 'kind',
+  INSTANCE_NOT_IN_TOKEN: 'instance',
+  SESSION_OF_ANOTHER: 'session',
+}
+
+const wordOf = (verdict: Verdict): string => WORDS[verdict] ?? `\`${verdict}\``
+
+/** Callers that nearly every operation treats alike. */
+const isAlike = (name: CallerName): boolean => 'refused' in CALLERS[name]
+
+export function authorizationPage(operations: readonly Operation[]): string {
+  const shown = CALLER_NAMES.filter((name) => !isAlike(name))
+  const alike = CALLER_NAMES.filter(isAlike).map((name) => {
+    const { title, refused } = CALLERS[name] as KindOfCaller & { readonly refused: ErrorCode }
+    const others = operations
+      .filter((operation) => verdictOf(operation, name) !== refused)
+      .map((operation) => `\`${operation.id}\`: ${wordOf(verdictOf(operation, name))}`)
+    return `| ${title} | \`${refused}\` | ${others.join(', ')} |`
+  })
+  const rows = operations.map((operation) => {
+    const { id, method, versions } = operation
+    const [address = ''] = addressesOf(operation, versions.at(-1) ?? '')
+    const cells = shown.map((name) => wordOf(verdictOf(operation, name)))
+    return `| \`${id}\` | \`${method} ${address}\` | ${cells.join(' | ')} |`
+  })
+  return `# Authorization
+
+This page is generated from the operations of the cloud (\`npm run docs\`). A test sends each request of each
+[OpenAPI document](openapi/) as each kind of caller, and compares the response with this page.
+
+The caller is identified by the key that signed its [token](../decisions/access-tokens.md):
+
+- **Administrator**: a registered administration key.
+- **Client**: a registered client key. The claim \`aud\` of the token lists its instances.
+- **Device**: the key of an enrolled device. It permits what the agent calls: the edge API for the device itself, and opening,
+  keeping alive and closing the sessions that the device opened.
+
+## Tokens that are refused
+
+| Caller | Every operation responds | Except |
+| --- | --- | --- |
+${alike.join('\n')}
+
+## Operations
+
+**yes**: permitted. Otherwise the status is 401 or 403 with the error code:
+
+| Word | Code |
+| --- | --- |
+${Object.entries(WORDS)
+  .filter(([code]) => code !== 'PERMITTED')
+  .map(([code, word]) => `| ${word} | \`${code}\` |`)
+  .join('\n')}
+
+| Operation | Request (newest version) | ${shown.map((name) => CALLERS[name].title).join(' | ')} |
+| --- | --- | ${shown.map(() => '---').join(' | ')} |
+${rows.join('\n')}
+
+Outside of these operations, \`/healthz\`, \`/readyz\` and the API documents below \`/docs\` need no token. \`/metrics\` needs the secret in
+\`metrics.token_file\`; without that setting, only clients on the same machine can read it.
+`
+}

@@ -1,0 +1,111 @@
+// Who may call what: each operation of the API documents, as each kind of caller, over HTTP.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { CALLER_NAMES, type CallerName, type Verdict, verdictOf } from '../../../scripts/authorization-page.ts'
+import { servedOperations } from '../../../scripts/docs.ts'
+import { DOCUMENT_NAMES, apiDocuments } from '../../../src/cloud/http/openapi/documents.ts'
+import { makeAccessToken } from '../../../src/client/access-token.ts'
+import { EDGE, EdgeClient, enrollmentToken } from '../devices/edge-client.ts'
+import { HOUR, newKeyPair, pick } from '../harness.ts'
+import type { Reply } from '../harness.ts'
+import { REQUESTS, type World, codeOf, openWorld, send } from './each-operation.ts'
+
+const operations = servedOperations()
+const requests = operations.flatMap((operation) =>
+  operation.versions.map((version) => [operation.id, version, operation] as const),
+)
+
+/** Codes that refuse a caller, whatever it asks for. */
+const REFUSALS: ReadonlySet<unknown> = new Set<Verdict>([
+  'TOKEN_MISSING',
+  'TOKEN_INVALID',
+  'TOKEN_NOT_IN_TIME',
+  'ACCESS_KIND_WRONG',
+  'INSTANCE_NOT_IN_TOKEN',
+  'INSTANCE_HEADER_MISSING',
+  'SESSION_OF_ANOTHER',
+  'DEVICE_REVOKED',
+  'DEVICE_KEY_REPLACED',
+])
+
+const verdictIn = (reply: Reply): unknown => (REFUSALS.has(codeOf(reply)) ? codeOf(reply) : 'PERMITTED')
+
+describe('the matrix of authorization', () => {
+  let world: World
+  let tokens: Readonly<Record<CallerName, () => Promise<string | null>>>
+  beforeAll(async () => {
+    world = await openWorld()
+    const { twin, instance, elsewhere, device } = world
+    const [otherDevice, foreignDevice, revoked] = [
+      await EdgeClient.join(twin, instance),
+      await EdgeClient.join(twin, elsewhere),
+      await EdgeClient.join(twin, instance),
+    ]
+    await twin.call('POST', `${EDGE}/devices/${revoked.id}/revoke`)
+    const stranger = newKeyPair()
+    tokens = {
+      none: async () => null,
+      malformed: async () => 'a.b.c',
+      metrics: async () => 'the-secret-of-the-metrics',
+      unregistered: () =>
+        makeAccessToken({
+          ...{ kind: 'ADMIN', privateKey: stranger.privatePem, instanceIds: [], issuer: 'tests' },
+          ...{ now: twin.wall, lifetimeMs: HOUR },
+        }),
+      enrollment: () => enrollmentToken(twin, instance),
+      revoked: () => revoked.token(),
+      client: () => twin.clientToken(instance),
+      foreignClient: () => twin.clientToken(elsewhere),
+      device: () => device.token(),
+      otherDevice: () => otherDevice.token(),
+      foreignDevice: () => foreignDevice.token(),
+      administrator: () => twin.administrationToken(),
+    }
+  })
+  afterAll(() => world[Symbol.asyncDispose]())
+
+  it.each(requests)('%s (%s)', async (id, version, operation) => {
+    const prepare = REQUESTS[id]
+    if (prepare === undefined) throw new Error(`each-operation.ts has no request for ${id}`)
+    const prepared = await prepare(world, version)
+    const expected = new Map(CALLER_NAMES.map((name) => [name, verdictOf(operation, name)]))
+    const found = new Map<CallerName, unknown>()
+    const succeeded: boolean[] = []
+    // Callers that are refused come first: the others change what the request names.
+    const isPermitted = (name: CallerName): boolean => expected.get(name) === 'PERMITTED'
+    for (const name of [...CALLER_NAMES.filter((each) => !isPermitted(each)), ...CALLER_NAMES.filter(isPermitted)]) {
+      // A new key of the device signs its own links, so no other caller's token fits them.
+      const token = isPermitted(name) && prepared.token !== undefined ? prepared.token : await tokens[name]()
+      const reply = await send(world, operation, version, { ...prepared, token })
+      found.set(name, verdictIn(reply))
+      if (isPermitted(name)) succeeded.push(reply.status < 300)
+    }
+    expect(Object.fromEntries(found)).toEqual(Object.fromEntries(expected))
+    // Otherwise a permitted caller could have been refused for another reason.
+    expect(succeeded).toContain(true)
+  })
+
+  it('has a row for each operation of the API documents', () => {
+    const documents = apiDocuments(operations, { prefix: '', errorsUrl: '' })
+    const described = DOCUMENT_NAMES.flatMap((name) =>
+      Object.values(documents.get(name)?.['paths'] as Record<string, Record<string, unknown>>)
+        .flatMap((path) => Object.values(path))
+        .map((operation) => String(pick(operation, 'operationId'))),
+    )
+    expect(new Set(Object.keys(REQUESTS))).toEqual(new Set(described))
+    expect(requests).toHaveLength(described.length)
+  })
+
+  it('permits a device key what the agent calls, and nothing else', () => {
+    const ofDevices = operations.filter(({ principals }) => principals.includes('DEVICE')).map(({ id }) => id)
+    expect(ofDevices.sort()).toEqual([
+      'announceDeviceKey',
+      'attach',
+      'closesession',
+      'createsession',
+      'getPolicy',
+      'getSigningKeys',
+      'getheartbeat',
+      'sync',
+    ])
+  })
+})
