@@ -53,7 +53,7 @@ export class Backups {
         this.#stage.auditor.recoveryOverridden(
           new Map(accounts.map((each) => [each.account, unproven === null ? BigInt(each.atRisk) : UNKNOWN])),
         )
-        await overrideRecovery({ store, now }, instanceId, 'administrator')
+        await overrideRecovery({ store, now }, instanceId)
       }
     })
   }

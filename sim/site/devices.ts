@@ -155,7 +155,7 @@ export class Devices {
         if (deviceId === null) return
         this.#stage.byTwin(async (twin) => {
           this.#stage.fault(what.kind)
-          await (what.kind === 'revoke' ? revokeDevice : releaseDevice)(twin, deviceId, 'administrator')
+          await (what.kind === 'revoke' ? revokeDevice : releaseDevice)(twin, deviceId)
           if (what.kind === 'revoke') this.#stage.auditor.devices.revoked(deviceId)
         })
         return
@@ -173,7 +173,7 @@ export class Devices {
         }
         this.#stage.byTwin(async (twin) => {
           this.#stage.fault(what.kind)
-          await rotateDeviceKey(twin, deviceId, 'administrator')
+          await rotateDeviceKey(twin, deviceId)
         })
         return
       }
@@ -315,7 +315,7 @@ export class Devices {
       const sessions = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
       if (!this.isCalm) this.#stage.fault(order.toLowerCase())
       if (order === 'TERMINATE') this.#stage.auditor.shared.terminated.add(deviceId)
-      await suspendDevice({ store, sessions, now, present }, deviceId, order, 'administrator')
+      await suspendDevice({ store, sessions, now, present }, deviceId, order)
     })
   }
 }

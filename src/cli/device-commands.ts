@@ -2,14 +2,9 @@
  * The commands of `tallygate devices` that name a device. Each is one call of the cloud; the device follows at its
  * next sync, which a change notification triggers.
  */
-import { type Command, InvalidArgumentError } from 'commander'
+import type { Command } from 'commander'
 import { formatMicro, type Micro } from '../core/pricing/amount.ts'
-import {
-  auditList,
-  deviceState,
-  type DeviceState,
-  deviceSessionCommandResult,
-} from '../protocol/edge/administration.ts'
+import { deviceState, type DeviceState, deviceSessionCommandResult } from '../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
 import { uuidArgument } from './arguments.ts'
 import { columns, jsonLine, writeLines } from './lines.ts'
@@ -19,15 +14,6 @@ interface OrderFlags extends AdministratorFlags {
   readonly json?: true
   readonly session?: string
 }
-
-interface AuditFlags extends AdministratorFlags {
-  readonly device?: string
-  readonly limit: number
-  readonly json?: true
-}
-
-/** The cloud's maximum page size. */
-const AUDIT_MAX = 1_000
 
 const EDGE = '/edge/api/v1'
 
@@ -58,12 +44,6 @@ export function addDeviceCommands(devices: Command, io: Io): void {
     'revoke',
     "Revokes the device's key permanently. Tokens already granted to the device are not returned.",
   ).action((deviceId: string, flags: OrderFlags) => order(deviceId, 'revoke', flags, io))
-  withAdministratorFlags(devices.command('audit'))
-    .description('Lists the commands sent to devices and sessions, and detected restores, newest first.')
-    .option('--device <uuid>', 'only records of this device', uuidArgument)
-    .option('--limit <n>', 'maximum number of records', limitArgument, 100)
-    .option('--json', 'print one JSON document per line')
-    .action((flags: AuditFlags) => audit(flags, io))
 }
 
 async function show(deviceId: string, flags: OrderFlags, io: Io): Promise<void> {
@@ -103,28 +83,6 @@ function noted(what: string, deviceId: string, lastSyncAt: number | null): strin
     'If the device has opened the session since, its next sync reports the session and receives the command.',
     'If it has no such session, nothing happens, and the command is deleted after 30 days.',
   ].join('\n  ')
-}
-
-async function audit(flags: AuditFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  const query = new URLSearchParams({ size: String(flags.limit) })
-  if (flags.device !== undefined) query.set('deviceId', flags.device)
-  const { records } = await client.json({ method: 'GET', path: `${EDGE}/audit?${query.toString()}` }, auditList)
-  const lines =
-    flags.json === true
-      ? records.map(jsonLine)
-      : columns([
-          ['AT', 'BY', 'COMMAND', 'DEVICE', 'SESSION', 'DETAIL'],
-          ...records.map(({ at, by, action, deviceId, sessionId, lineItem, detail }) => [
-            new Date(at).toISOString(),
-            by,
-            action.toLowerCase().replaceAll('_', ' '),
-            deviceId ?? '',
-            sessionId ?? '',
-            lineItem === null ? (detail ?? '') : `${lineItem.lineItemId}: ${formatMicro(lineItem.tokens)} tokens`,
-          ]),
-        ])
-  writeLines(io.stdout, lines)
 }
 
 function print(device: DeviceState, { json }: OrderFlags, io: Io): void {
@@ -207,10 +165,4 @@ function clockText({ clock }: DeviceState): string {
 
 function instantText(instant: number | null): string {
   return instant === null ? 'never' : new Date(instant).toISOString()
-}
-
-function limitArgument(text: string): number {
-  const n = Number(text)
-  if (Number.isInteger(n) && n >= 1 && n <= AUDIT_MAX) return n
-  throw new InvalidArgumentError(`Use a whole number from 1 to ${AUDIT_MAX}.`)
 }

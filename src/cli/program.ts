@@ -17,6 +17,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   agent: ['run the agent of this device', () => import('./commands/agent.ts')],
   token: ['make an access token from a private key', () => import('./commands/token.ts')],
   keys: ['list, add and delete authorization keys of the cloud', () => import('./commands/keys.ts')],
+  audit: ['list who changed what in the cloud', () => import('./commands/audit.ts')],
   devices: ['list, enroll, lock, drain and terminate devices', () => import('./commands/devices.ts')],
   sweeps: ['show and resume paused work of the cloud', () => import('./commands/sweeps.ts')],
   recovery: ['show and end the recovery of a restored cloud', () => import('./commands/recovery.ts')],

@@ -97,7 +97,6 @@ export function command(io: Io): Command {
     'tallygate devices lock 90419aa8-8fd5-4577-9429-87d34a3a137a "${CLOUD[@]}"',
     'tallygate devices show 90419aa8-8fd5-4577-9429-87d34a3a137a "${CLOUD[@]}" --json',
     'tallygate devices cloud-reserve "${CLOUD[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 --line-item ACT-1 --tokens 500',
-    'tallygate devices audit "${CLOUD[@]}" --limit 10',
   ])
 }
 

@@ -14,6 +14,7 @@ interface KindFlags extends AdministratorFlags {
 
 interface AddFlags extends KindFlags {
   readonly id?: string
+  readonly name?: string
 }
 
 interface ListFlags extends AdministratorFlags {
@@ -34,6 +35,7 @@ export function command(io: Io): Command {
     .description('Registers a public key. If the id already exists, the new key replaces the old one.')
     .argument('<file>', 'PEM file with a public key, or with a private key, of which only the public key is sent')
     .option('--id <id>', 'key id (default: its RFC 7638 thumbprint)')
+    .option('--name <name>', 'name of the key, which lists and the audit show (default: that of the replaced key)')
     .option('--client', OF_CLIENTS)
     .action((file: string, flags: AddFlags) => add(file, flags, io))
   withAdministratorFlags(keys.command('delete'))
@@ -52,15 +54,15 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
     found.push(...page.keys)
     next = page.next
   }
-  const rows = found.map(({ id, type, modified }) => [id, type, new Date(modified).toISOString()])
-  const lines = flags.json === true ? found.map(jsonLine) : columns([['ID', 'TYPE', 'SINCE'], ...rows])
+  const rows = found.map(({ id, name, type, modified }) => [id, name ?? '', type, new Date(modified).toISOString()])
+  const lines = flags.json === true ? found.map(jsonLine) : columns([['ID', 'NAME', 'TYPE', 'SINCE'], ...rows])
   writeLines(io.stdout, lines)
 }
 
 async function add(file: string, flags: AddFlags, io: Io): Promise<void> {
   const { pem, id } = await publicHalf(readFileArgument(io, file, 'KEY_UNUSABLE'), file)
   using client = await administrator(flags, io)
-  const body = [{ id: flags.id ?? id, publicKey: pem }]
+  const body = [{ id: flags.id ?? id, publicKey: pem, name: flags.name }]
   const [saved] = await client.json({ method: 'PUT', path: pathOf(flags), body }, publicKeys)
   writeLines(io.stdout, [saved?.id ?? id])
 }

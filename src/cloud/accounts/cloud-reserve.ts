@@ -2,8 +2,9 @@
  * Tokens per period of a line item reserved for the cloud's own clients: never granted, and recalled if already
  * granted. Source: docs/decisions/fair-sharing.md.
  */
+import { recordChange } from '../storage/audit.ts'
 import { lineAccount } from '../../core/accounts/account.ts'
-import type { Micro } from '../../core/pricing/amount.ts'
+import { type Micro, formatMicro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
 import type { CloudReserveStateWire } from '../../protocol/edge/administration.ts'
 import type { Policies } from '../policy/load-policy.ts'
@@ -35,7 +36,6 @@ export async function showCloudReserve(
 
 /**
  * @param tokens micro-tokens; 0n: no reserve
- * @param by id of the administration key
  * @throws CodedError NOT_FOUND
  */
 export async function setCloudReserve(
@@ -45,15 +45,14 @@ export async function setCloudReserve(
     lineItemId,
     tokens,
   }: { readonly instanceId: string; readonly lineItemId: string; readonly tokens: Micro },
-  by: string,
 ): Promise<CloudReserveStateWire> {
   const at = parts.now()
   await parts.store.transaction((tx) =>
     changeRules(tx, instanceId, at, async () => {
       await requireLineItem(tx, instanceId, lineItemId)
       await tx.edge.cloudReserves.save({ instanceId, lineItemId, tokens })
-      const lineItem = { instanceId, lineItemId, tokens }
-      await tx.edge.audit.append({ at, by, action: 'SET_CLOUD_RESERVE', deviceId: null, sessionId: null, lineItem })
+      const detail = { tokens: formatMicro(tokens) }
+      await recordChange(tx, at, { action: 'SET_CLOUD_RESERVE', instanceId, lineItemId, detail })
     }),
   )
   return showCloudReserve(parts, instanceId, lineItemId)

@@ -2,6 +2,8 @@
  * Key rotation. A device announces its next key with a link signed by both keys; both are accepted until the next one
  * is first used. A replaced key is never accepted again, from any device.
  */
+import { recordChange } from '../storage/audit.ts'
+import type { Actor } from '../storage/audit-records.ts'
 import type { z } from 'zod'
 import { type KeyLink, keyAnswer, keyChange, type keyLinksRequest } from '../../protocol/edge/device-key.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -45,6 +47,8 @@ export async function announceKey(
     if (device.nextKey?.thumbprint === change.key.thumbprint) return change.key
     await register(tx, device.id, [change.key], at)
     await tx.edge.devices.save({ ...device, nextKey: change.key })
+    const detail = { key: change.key.thumbprint }
+    await recordChange(tx, at, { action: 'ANNOUNCE_DEVICE_KEY', deviceId: device.id, by: itself(device), detail })
     return change.key
   })
   return signAnswer(keys, deviceId, nonce, next)
@@ -95,6 +99,11 @@ export async function takeNextKey(
   if (replaced) onKeyReplaced(deviceId)
 }
 
+/** With the key that it had until now. */
+function itself({ thumbprint: keyId, name }: Device): Actor {
+  return { kind: 'DEVICE', keyId, name }
+}
+
 async function lockTrusted(tx: Transaction, deviceId: string): Promise<Device> {
   const device = await tx.edge.devices.lock(deviceId)
   if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
@@ -104,8 +113,12 @@ async function lockTrusted(tx: Transaction, deviceId: string): Promise<Device> {
 
 async function replace(tx: Transaction, device: Device, { publicKey, thumbprint: id }: DeviceKey, at: number) {
   await tx.edge.devices.save({ ...device, publicKey, thumbprint: id, keySince: at, nextKey: null, replaceKey: null })
-  const by = device.thumbprint
-  await tx.edge.audit.append({ at, by, action: 'REPLACE_DEVICE_KEY', deviceId: device.id, sessionId: null })
+  await recordChange(tx, at, {
+    action: 'REPLACE_DEVICE_KEY',
+    deviceId: device.id,
+    by: itself(device),
+    detail: { key: id },
+  })
 }
 
 /** @throws CodedError DEVICE_KEY_REFUSED for a key that was registered before, or for too many keys */

@@ -1,3 +1,5 @@
+import { nameOf, recordChange } from '../storage/audit.ts'
+import type { AuditFilter } from '../storage/audit-records.ts'
 import {
   type AuditListWire,
   type DeviceEvidenceWire,
@@ -55,36 +57,33 @@ export interface DeviceCommands {
 
 /**
  * Revokes the device's key. Its tokens stay reserved, because it may still spend them.
- * @param by id of the administration key
  * @throws CodedError NOT_FOUND
  */
 export async function revokeDevice(
   { store, now, present }: DeviceCommands & Pick<Attach, 'present'>,
   deviceId: string,
-  by: string,
 ): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw unknown(deviceId)
     if (device.revokedAt === null) {
-      const revoked = { ...device, revokedAt: at, revokedBy: by, releaseRequested: false }
+      const revoked = { ...device, revokedAt: at, revokedBy: nameOf(tx.actor), releaseRequested: false }
       await tx.edge.devices.save(revoked)
       await fenceCurrent(tx, revoked, 'REVOKED', { now: at, present: present() })
       await disconnectSessions(tx, deviceId, at)
       // An external broker keeps the connection: notify the device so that it contacts the cloud.
       await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
     }
-    await tx.edge.audit.append({ at, by, action: 'REVOKE_DEVICE', deviceId, sessionId: null })
+    await recordChange(tx, at, { action: 'REVOKE_DEVICE', deviceId })
   })
 }
 
 /**
  * Requests that the device return its tokens, with each response until it has done so, and notifies it at once.
- * @param by id of the administration key
  * @throws CodedError NOT_FOUND, CONFLICT for a device that cannot return anything
  */
-export async function releaseDevice({ store, now }: DeviceCommands, deviceId: string, by: string): Promise<void> {
+export async function releaseDevice({ store, now }: DeviceCommands, deviceId: string): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
@@ -93,41 +92,34 @@ export async function releaseDevice({ store, now }: DeviceCommands, deviceId: st
       throw new CodedError('CONFLICT', 'The device is revoked: it cannot give back what it holds.')
     }
     await tx.edge.devices.save({ ...device, releaseRequested: true })
-    await tx.edge.audit.append({ at, by, action: 'RELEASE_DEVICE', deviceId, sessionId: null })
+    await recordChange(tx, at, { action: 'RELEASE_DEVICE', deviceId })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)
   })
 }
 
 /**
  * Requests that the device rotate its key, with each response until it has done so, and notifies it at once.
- * @param by id of the administration key
  * @throws CodedError NOT_FOUND, CONFLICT for a revoked device
  */
-export async function rotateDeviceKey({ store, now }: DeviceCommands, deviceId: string, by: string): Promise<void> {
+export async function rotateDeviceKey({ store, now }: DeviceCommands, deviceId: string): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw unknown(deviceId)
     if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
     await tx.edge.devices.save({ ...device, replaceKey: device.thumbprint })
-    await tx.edge.audit.append({ at, by, action: 'ROTATE_DEVICE_KEY', deviceId, sessionId: null })
+    await recordChange(tx, at, { action: 'ROTATE_DEVICE_KEY', deviceId })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)
   })
 }
 
-/** @param before null: the newest */
 export async function showAudit(
   { store }: { readonly store: Pick<Store, 'read'> },
-  deviceId: string | null,
-  before: bigint | null,
+  filter: AuditFilter,
   limit: number,
 ): Promise<AuditListWire> {
-  const { records, next } = await store.read((reader) => reader.edge.audit.list(deviceId, before, limit))
-  const lines = records.map(({ lineItem, ...record }) => ({
-    ...record,
-    lineItem: lineItem === undefined ? null : { ...lineItem, tokens: String(lineItem.tokens) },
-  }))
-  return { records: lines, next: next === null ? null : String(next) }
+  const { records, next } = await store.read((reader) => reader.edge.audit.list(filter, limit))
+  return { records: [...records], next: next === null ? null : String(next) }
 }
 
 /** @throws CodedError NOT_FOUND */

@@ -1,6 +1,7 @@
 /**
  * Enrollment: one token, one key. Idempotent for the same key; another key is refused. A known key keeps its device.
  */
+import { recordChange } from '../storage/audit.ts'
 import { errors, jwtVerify } from 'jose'
 import { z } from 'zod'
 import { type Enrollment, type enrollmentRequest, enrollmentClaims } from '../../protocol/edge/enrollment.ts'
@@ -46,7 +47,12 @@ export async function enroll(
     const name = request.name ?? claims.name ?? null
     const device = await admit(tx, claims, { ...key, name, ...fresh })
     const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.now }
-    if (await tx.edge.enrollments.claim(record)) return device.id
+    if (await tx.edge.enrollments.claim(record)) {
+      const by = { kind: 'DEVICE', keyId: key.thumbprint, name: device.name } as const
+      const detail = { enrollmentToken: claims.jti, instances: claims.instances }
+      await recordChange(tx, fresh.now, { action: 'ENROLL_DEVICE', deviceId: device.id, by, detail })
+      return device.id
+    }
     // Another node enrolled meanwhile: with the same key, it created the same device.
     const taken = await tx.edge.enrollments.get(claims.jti)
     if (taken === undefined) throw new Error('invariant: a token that was used stays used')

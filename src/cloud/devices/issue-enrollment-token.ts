@@ -1,4 +1,5 @@
 /** Issues one-time tokens. A token enrolls one device and permits nothing else. */
+import { recordChange } from '../storage/audit.ts'
 import { SignJWT } from 'jose'
 import type { z } from 'zod'
 import type { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
@@ -11,7 +12,7 @@ import type { Addresses } from './terms.ts'
 export const ENROLLMENT_TOKEN_TYPE = 'tallygate-enrollment+jwt'
 
 export interface IssueEnrollmentToken {
-  readonly store: Pick<Store, 'read'>
+  readonly store: Pick<Store, 'transaction'>
   readonly keys: Keyring
   readonly addresses: () => Addresses
   readonly now: () => number
@@ -24,15 +25,19 @@ export async function issueEnrollmentToken(
   { instanceIds, lifetimeMs, name }: z.infer<typeof enrollmentTokenRequest>,
 ): Promise<z.infer<typeof enrollmentTokenResponse>> {
   const instances = [...new Set(instanceIds.map((id) => id.toLowerCase()))]
-  await store.read(async (reader) => {
+  const issuedAt = now()
+  const issued = Math.floor(issuedAt / 1000)
+  const expires = issued + Math.ceil((lifetimeMs ?? ENROLLMENT_TOKEN_LIFETIME_MS) / 1000)
+  const jti = newId()
+  await store.transaction(async (tx) => {
     for (const id of instances) {
-      if ((await reader.instances.get(id)) === undefined) {
+      if ((await tx.instances.get(id)) === undefined) {
         throw new CodedError('NOT_FOUND', `There is no instance ${id}.`, { details: { instanceId: id } })
       }
     }
+    const detail = { enrollmentToken: jti, instances, name: name ?? null, expiresAt: expires * 1000 }
+    await recordChange(tx, issuedAt, { action: 'ISSUE_ENROLLMENT_TOKEN', detail })
   })
-  const issued = Math.floor(now() / 1000)
-  const expires = issued + Math.ceil((lifetimeMs ?? ENROLLMENT_TOKEN_LIFETIME_MS) / 1000)
   const token = await new SignJWT({
     edge: addresses().edge,
     instances,
@@ -40,7 +45,7 @@ export async function issueEnrollmentToken(
     ...(name === undefined ? {} : { name }),
   })
     .setProtectedHeader({ alg: keys.signer.algorithm, typ: ENROLLMENT_TOKEN_TYPE, kid: keys.signer.keyId })
-    .setJti(newId())
+    .setJti(jti)
     .setIssuedAt(issued)
     .setExpirationTime(expires)
     .sign(keys.signer.privateKey)

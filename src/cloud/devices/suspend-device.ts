@@ -2,6 +2,7 @@
  * Locks, unlocks or terminates a device, which learns of it at its next sync. Without a sync, the expiry of its grants
  * limits it. Its usage is accepted in any state.
  */
+import { nameOf, recordChange } from '../storage/audit.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { commandSession } from '../sessions/command-session.ts'
@@ -25,27 +26,25 @@ const ACTION = { LOCK: 'LOCK_DEVICE', UNLOCK: 'UNLOCK_DEVICE', TERMINATE: 'TERMI
 
 /**
  * Suspends the device, then each of its sessions; repeating the request completes one that was interrupted.
- * @param by id of the administration key
  * @throws CodedError NOT_FOUND, CONFLICT for a revoked or terminated device
  */
 export async function suspendDevice(
   { store, sessions, now, present }: SuspendDevice,
   deviceId: string,
   command: SuspensionCommand,
-  by: string,
 ): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
-    const changed = { ...device, suspension: nextSuspension(device, command, by, at) }
+    const changed = { ...device, suspension: nextSuspension(device, command, nameOf(tx.actor), at) }
     await tx.edge.devices.save(changed)
     if (command === 'TERMINATE') await fenceCurrent(tx, changed, 'TERMINATED', { now: at, present: present() })
-    await tx.edge.audit.append({ at, by, action: ACTION[command], deviceId, sessionId: null })
+    await recordChange(tx, at, { action: ACTION[command], deviceId })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
   })
   for (const sessionId of await store.read((reader) => reader.sessions.notEnded(deviceId))) {
-    await commandSession(sessions, { id: sessionId, command, by: null }, at).catch((error: unknown) => {
+    await commandSession(sessions, { id: sessionId, command, isPart: true }, at).catch((error: unknown) => {
       // Closed or deleted meanwhile.
       if (!(error instanceof CodedError) || (error.code !== 'CONFLICT' && error.code !== 'NOT_FOUND')) throw error
     })

@@ -2,7 +2,8 @@
  * Per line item: without contact and tokens, devices refuse, or overspend an essential item up to a cap. The exposure
  * is the sum over all devices. Source: docs/decisions/offline-policy.md.
  */
-import { type Micro, MICRO_MAX } from '../../core/pricing/amount.ts'
+import { recordChange } from '../storage/audit.ts'
+import { type Micro, MICRO_MAX, formatMicro } from '../../core/pricing/amount.ts'
 import type { OfflinePolicyStateWire } from '../../protocol/edge/administration.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { changeRules } from './bump-policy-revision.ts'
@@ -28,13 +29,16 @@ export async function setOfflinePolicy(
   lineItemId: string,
   overspendCap: Micro,
 ): Promise<OfflinePolicyStateWire> {
+  const at = now()
   return store.transaction(async (tx) => {
-    await changeRules(tx, instanceId, now(), async () => {
+    await changeRules(tx, instanceId, at, async () => {
       await requireLineItem(tx, instanceId, lineItemId)
       const before = (await tx.edge.offlinePolicies.list(instanceId)).find((each) => each.lineItemId === lineItemId)
       const highest = before?.overspendCapMax ?? 0n
       const overspendCapMax = overspendCap > highest ? overspendCap : highest
       await tx.edge.offlinePolicies.save({ instanceId, lineItemId, overspendCap, overspendCapMax })
+      const detail = { overspendCap: formatMicro(overspendCap) }
+      await recordChange(tx, at, { action: 'SET_OFFLINE_POLICY', instanceId, lineItemId, detail })
     })
     const state = await stateOf(tx, instanceId, lineItemId)
     if (BigInt(state.exposure) > MICRO_MAX)

@@ -3,6 +3,8 @@
  * once. Doubts and remedies: docs/how-to/operations.md. Each node that trusts its clock writes the record once per
  * look.
  */
+import { recordChange } from '../storage/audit.ts'
+import type { Actor } from '../storage/audit-records.ts'
 import type { ClockRecord } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 
@@ -105,17 +107,16 @@ export class ClockGuard {
   /**
    * An administrator confirms the wall clock. The start of each inactivity moves with the clock, and by the time that
    * the cloud was off: neither makes a device inactive.
-   * @param by id of the administration key
    */
-  async confirm(by: string): Promise<void> {
+  async confirm(by: Actor): Promise<void> {
     const reading = this.#read()
     const { doubt } = this
     const offMs = doubt?.code === 'CLOCK_AHEAD_OF_RECORD' ? doubt.aheadMs : 0
     const jumpedMs = Math.max(0, offMs, reading.at - this.present())
-    await this.#options.store.transaction(async ({ sweeps, edge }) => {
-      await sweeps.noteClock(reading)
-      await edge.epochs.moveInactivity(Math.round(jumpedMs), reading.at)
-      await edge.audit.append({ at: reading.at, by, action: 'CONFIRM_CLOCK', deviceId: null, sessionId: null })
+    await this.#options.store.transaction(async (tx) => {
+      await tx.sweeps.noteClock(reading)
+      await tx.edge.epochs.moveInactivity(Math.round(jumpedMs), reading.at)
+      await recordChange(tx, reading.at, { action: 'CONFIRM_CLOCK', by })
     })
     this.#tell(null)
     this.#trusted = reading

@@ -16,7 +16,7 @@ import type { Reader, Store } from '../storage/store.ts'
 import { type VerificationKey, readVerificationKey } from './verification-key.ts'
 
 /** A caller with a registered key, or with the key of an enrolled device. */
-export type Principal = { readonly keyId: string } & (
+export type Principal = { readonly keyId: string; readonly name: string | null } & (
   | { readonly kind: 'ADMINISTRATOR'; readonly instances: null; readonly deviceId: null }
   | { readonly kind: 'CLIENT'; readonly instances: InstanceIds; readonly deviceId: null }
   | { readonly kind: 'DEVICE'; readonly instances: InstanceIds; readonly deviceId: string }
@@ -82,18 +82,18 @@ export class Authenticator {
     if (found?.kind === 'DEVICE') {
       const { device, instanceIds } = await authenticateDevice(found.key, token, now)
       if (found.key.state === 'NEXT') await this.#takeNextKey(device.id, kid)
-      return { kind: 'DEVICE', keyId: kid, instances: lower(instanceIds), deviceId: device.id }
+      return { kind: 'DEVICE', keyId: kid, name: device.name, instances: lower(instanceIds), deviceId: device.id }
     }
     const pem = found === undefined ? null : keyInForce(found.key, now)
     if (pem === null)
       throw new CodedError('TOKEN_INVALID', 'The token names a key that is not registered for its kind.')
     if (known?.pem === pem && isInTime(known.claims, now)) {
       this.#keep(digest, known)
-      return known.principal
+      return principalOf(known.claims, found?.key.name ?? null)
     }
     await verify(token, this.#key(pem), now)
-    const principal = principalOf(asserted)
-    this.#keep(digest, { claims: asserted, pem, principal })
+    const principal = principalOf(asserted, found?.key.name ?? null)
+    this.#keep(digest, { claims: asserted, pem })
     return principal
   }
 
@@ -135,7 +135,6 @@ type FoundKey =
 interface Verified {
   readonly claims: Claims
   readonly pem: string
-  readonly principal: Principal
 }
 
 async function findKeys(
@@ -160,11 +159,11 @@ async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promis
 }
 
 /** @throws CodedError TOKEN_INVALID for a client without instances */
-function principalOf({ cnf, aud }: Claims): Principal {
+function principalOf({ cnf, aud }: Claims, name: string | null): Principal {
   const { kid, kty } = cnf.jwk
-  if (kty === 'ADMIN') return { kind: 'ADMINISTRATOR', keyId: kid, instances: null, deviceId: null }
+  if (kty === 'ADMIN') return { kind: 'ADMINISTRATOR', keyId: kid, name, instances: null, deviceId: null }
   if (aud === undefined) throw new CodedError('TOKEN_INVALID', 'A client token needs the claim aud.')
-  return { kind: 'CLIENT', keyId: kid, instances: lower([aud].flat()), deviceId: null }
+  return { kind: 'CLIENT', keyId: kid, name, instances: lower([aud].flat()), deviceId: null }
 }
 
 /** Without tolerance: a token slightly out of time is verified again. */

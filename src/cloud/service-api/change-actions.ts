@@ -2,6 +2,8 @@
  * Actions of a line item. An action that keeps its id keeps its counts; a removed one loses them. Source: interface,
  * Rules of access.
  */
+import { idsOf, recordChange } from '../storage/audit.ts'
+import type { AuditedAction } from '../storage/audit-records.ts'
 import type { Action } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type ActionInput, type NewAction, actionsProblem } from '../../protocol/service/actions.ts'
@@ -18,7 +20,7 @@ export async function appendActions(
   now: number,
 ): Promise<readonly ActionUse[]> {
   const added = inputs.map((input) => actionOf(input, newId()))
-  const all = await change(store, place, now, (stored) => [...stored, ...added])
+  const all = await change({ store, action: 'ADD_ACTIONS' }, place, now, (stored) => [...stored, ...added])
   return all.slice(-added.length)
 }
 
@@ -32,7 +34,7 @@ export async function replaceActions(
   const given = inputs.flatMap(({ id }) => (id === undefined ? [] : [id]))
   if (new Set(given).size < given.length) throw new CodedError('BAD_REQUEST', 'body: two actions have the same id')
   const wanted = inputs.map((input) => actionOf(input, input.id ?? newId()))
-  return change(store, place, now, (stored) => {
+  return change({ store, action: 'REPLACE_ACTIONS' }, place, now, (stored) => {
     const known = new Set(stored.map(({ id }) => id))
     const unknown = given.find((id) => !known.has(id))
     if (unknown !== undefined) {
@@ -44,11 +46,11 @@ export async function replaceActions(
 
 /** @throws CodedError NOT_FOUND */
 export async function removeActions(store: Store, place: LineItemPlace, now: number): Promise<void> {
-  await change(store, place, now, () => [])
+  await change({ store, action: 'DELETE_ACTIONS' }, place, now, () => [])
 }
 
 async function change(
-  store: Store,
+  { store, action }: { readonly store: Store; readonly action: `${string}_ACTIONS` & AuditedAction },
   { instanceId, lineItemId }: LineItemPlace,
   now: number,
   next: (stored: readonly Action[]) => readonly Action[],
@@ -60,6 +62,7 @@ async function change(
       await refuseInconsistent(tx, instanceId, actions)
       await tx.actions.replace(instanceId, lineItemId, actions)
       await retargetAccounts(tx, record, now)
+      await recordChange(tx, now, { action, instanceId, lineItemId, detail: { actions: idsOf(actions) } })
       const [shown] = await actionUses(tx, instanceId, [{ lineItemId, actions }])
       return shown?.actions ?? []
     }),

@@ -2,6 +2,7 @@
  * Conditions of an instance. One that an action refers to cannot be deleted. Source: interface, Rules of access;
  * documentation on conditions.
  */
+import { idsOf, recordChange } from '../storage/audit.ts'
 import { CONDITION_DEPTH_MAX } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import {
@@ -25,6 +26,7 @@ export async function createConditions(
     changeRules(tx, instanceId, now, async () => {
       await refuseTooMuch(tx, instanceId, created, [])
       await tx.conditions.save(instanceId, created)
+      await recordChange(tx, now, { action: 'ADD_CONDITIONS', instanceId, detail: { conditions: idsOf(created) } })
       return created
     }),
   )
@@ -53,6 +55,7 @@ export async function patchConditions(
     await refuseTooMuch(tx, instanceId, changed, replaced)
     await tx.conditions.save(instanceId, changed)
     await bumpPolicyRevision(tx, revision, now)
+    await recordChange(tx, now, { action: 'CHANGE_CONDITIONS', instanceId, detail: { conditions: idsOf(changed) } })
     return changed
   })
 }
@@ -64,7 +67,7 @@ export async function deleteCondition(store: Store, instanceId: string, id: stri
       if ((await tx.conditions.get(instanceId, id)) === undefined) {
         throw new CodedError('NOT_FOUND', `There is no condition ${id} on instance ${instanceId}.`)
       }
-      await remove(tx, instanceId, [id])
+      await remove(tx, instanceId, [id], now)
     }),
   )
 }
@@ -77,16 +80,19 @@ export async function deleteConditions(store: Store, instanceId: string, now: nu
         tx,
         instanceId,
         (await tx.conditions.list(instanceId)).map(({ id }) => id),
+        now,
       )
     }),
   )
 }
 
-async function remove(tx: Transaction, instanceId: string, ids: readonly string[]): Promise<void> {
+async function remove(tx: Transaction, instanceId: string, ids: readonly string[], now: number): Promise<void> {
   const referenced = await tx.conditions.referenced(instanceId)
   const kept = ids.find((id) => referenced.has(id))
   if (kept !== undefined) throw new CodedError('CONFLICT', `An action refers to condition ${kept}.`)
   await tx.conditions.remove(instanceId, ids)
+  const conditions = idsOf(ids.map((id) => ({ id })))
+  await recordChange(tx, now, { action: 'DELETE_CONDITIONS', instanceId, detail: { conditions } })
 }
 
 async function refuseTooMuch(

@@ -1,4 +1,5 @@
 /** The tenant's configuration. Source: interface, Configuration. */
+import { recordChange } from '../storage/audit.ts'
 import { CONFIGURATION, type ConfigurationName, chargePeriodMs } from '../../protocol/service/configuration.ts'
 import { changeSharedRules } from '../policy/bump-policy-revision.ts'
 import type { ConfigurationValue } from '../storage/records.ts'
@@ -54,4 +55,6 @@ async function saveAll(
   modified: number,
 ): Promise<void> {
   for (const { name, value } of changes) await tx.configuration.save({ name, value, modified, updatedBy })
+  const detail = Object.fromEntries(changes.map(({ name, value }) => [name, value]))
+  if (changes.length > 0) await recordChange(tx, modified, { action: 'CHANGE_CONFIGURATION', detail })
 }

@@ -2,6 +2,7 @@
  * Authorization keys. The last administration key cannot be deleted. A configured delay applies to added and deleted
  * keys, as in the service. Source: documentation on key management.
  */
+import { idsOf, recordChange } from '../storage/audit.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { KeyRecord, KeyType } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
@@ -17,7 +18,7 @@ export interface KeyDeps {
 export async function saveKeys(
   { store, delayMs }: KeyDeps,
   type: KeyType,
-  keys: readonly { readonly id: string; readonly publicKey: string }[],
+  keys: readonly { readonly id: string; readonly publicKey: string; readonly name?: string | undefined }[],
   now: number,
 ): Promise<readonly KeyRecord[]> {
   for (const [index, { publicKey }] of keys.entries()) {
@@ -31,21 +32,24 @@ export async function saveKeys(
   return store.transaction(async (tx) => {
     await tx.keys.lock()
     const saved: KeyRecord[] = []
-    for (const { id, publicKey } of keys) {
+    for (const { id, publicKey, name } of keys) {
       const stored = await tx.keys.get(type, id)
+      const isReplaced = stored?.retiresAt === null
       const key: KeyRecord = {
         type,
         id,
+        name: name ?? (isReplaced ? stored.name : null),
         pem: publicKey,
         activeFrom: now + delayMs,
         previousPem: delayMs === 0 || stored === undefined ? null : keyInForce(stored, now),
         retiresAt: null,
-        created: stored?.retiresAt !== null ? now : stored.created,
+        created: isReplaced ? stored.created : now,
         modified: now,
       }
       await tx.keys.save(key)
       saved.push(key)
     }
+    await recordChange(tx, now, { action: 'SAVE_KEYS', detail: { type, ...idsOf(saved) } })
     return saved
   })
 }
@@ -63,6 +67,7 @@ export async function deleteKey({ store, delayMs }: KeyDeps, type: KeyType, id: 
     }
     if (delayMs === 0) await tx.keys.remove(type, id)
     else await tx.keys.save({ ...key, retiresAt: now + delayMs, modified: now })
+    await recordChange(tx, now, { action: 'DELETE_KEY', detail: { type, id, name: key.name } })
   })
 }
 
@@ -89,6 +94,7 @@ export async function registerFirstKey(
     await tx.keys.save({
       type: 'administration-key',
       id,
+      name: null,
       pem,
       activeFrom: now,
       previousPem: null,
@@ -96,6 +102,7 @@ export async function registerFirstKey(
       created: now,
       modified: now,
     })
+    await recordChange(tx, now, { action: 'SAVE_KEYS', detail: { type: 'administration-key', ids: [id], count: 1 } })
     return id
   })
 }

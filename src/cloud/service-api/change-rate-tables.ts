@@ -1,4 +1,5 @@
 /** Rate tables of the tenant; one in effect cannot be deleted. Source: interface, Rate tables. */
+import { recordChange } from '../storage/audit.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { RateTableBody } from '../../protocol/service/rate-tables.ts'
 import { changeSharedRules } from '../policy/bump-policy-revision.ts'
@@ -14,6 +15,7 @@ export async function createRateTable(store: Store, body: RateTableBody, now: nu
         throw new CodedError('CONFLICT', `There is a rate table ${named(series, version)} already.`)
       }
       await tx.rateTables.insert({ series, version, effectiveFrom, created: now, items: body.items })
+      await recordChange(tx, now, { action: 'CREATE_RATE_TABLE', detail: { series, version, effectiveFrom } })
     }),
   )
 }
@@ -30,6 +32,7 @@ export async function deleteRateTable(store: Store, series: string, version: str
         throw new CodedError('CONFLICT', `The rate table ${named(series, version)} is in effect already.`)
       }
       await tx.rateTables.remove(series, version)
+      await recordChange(tx, now, { action: 'DELETE_RATE_TABLE', detail: { series, version } })
     }),
   )
 }

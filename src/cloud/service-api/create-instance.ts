@@ -1,4 +1,5 @@
 /** The first instance of a customer account becomes its default instance. */
+import { recordChange } from '../storage/audit.ts'
 import { ENGINE } from '../../core/engine.ts'
 import type { Instance } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
@@ -21,6 +22,8 @@ export async function createInstance(
       engine: ENGINE.version,
     })
     await tx.outbox.append([{ kind: 'policy', instanceId: order.id, revision: 1 }], now)
+    const { id: instanceId, shortName, accountId } = order
+    await recordChange(tx, now, { action: 'CREATE_INSTANCE', instanceId, detail: { shortName, accountId } })
     return instance
   })
 }

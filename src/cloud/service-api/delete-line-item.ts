@@ -2,6 +2,7 @@
  * Deletes an OBSOLETE line item. Its accounts stay: sessions may be refunded, and devices may report usage. Source:
  * documentation on deletion.
  */
+import { recordChange } from '../storage/audit.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
 import { closeAccounts } from '../accounts/retarget-accounts.ts'
@@ -25,6 +26,7 @@ export async function deleteLineItem(store: Store, instanceId: string, id: strin
       await tx.edge.cloudReserves.save({ instanceId, lineItemId: id, tokens: 0n })
       await tx.lineItems.update({ ...record, deleted: now, modified: now })
       await closeAccounts(tx, record)
+      await recordChange(tx, now, { action: 'DELETE_LINE_ITEM', instanceId, lineItemId: id })
     }),
   )
 }

@@ -2,6 +2,7 @@
  * Maps a line item to an instance or replaces its terms; usage counts stay. After a deletion, a new mapping starts with
  * zero usage. Source: interface, Line items.
  */
+import { recordChange } from '../storage/audit.ts'
 import { wholeTokens } from '../../core/pricing/amount.ts'
 import type { LineItemBody } from '../../protocol/service/line-items.ts'
 import { changedCalendar, newCalendar, unlistedPeriod } from '../accounts/calendar.ts'
@@ -29,6 +30,8 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     else await tx.lineItems.update(record)
     await retargetAccounts(tx, record, now)
     await bumpPolicyRevision(tx, revision, now)
+    const { activationId: lineItemId, ...terms } = body
+    await recordChange(tx, now, { action: 'MAP_LINE_ITEM', instanceId, lineItemId, detail: terms })
     return { outcome: isNew ? 'MAPPED' : 'REPLACED', use: await lineItemUse(tx, record, now) }
   })
 }

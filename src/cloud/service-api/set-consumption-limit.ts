@@ -2,7 +2,8 @@
  * Consumption limits: tokens per requester until the next reset. Setting a limit starts its counts at zero; changing
  * only the amount keeps them. Source: docs/decisions/periods.md.
  */
-import type { Micro } from '../../core/pricing/amount.ts'
+import { recordChange } from '../storage/audit.ts'
+import { type Micro, formatMicro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { limitPeriods, unlistedLimitPeriod } from '../accounts/calendar.ts'
@@ -60,6 +61,8 @@ export async function setConsumptionLimit(
             },
       )
       await retargetAccounts(tx, record, now)
+      const detail = { ...terms, limit: formatMicro(terms.limit) }
+      await recordChange(tx, now, { action: 'SET_CONSUMPTION_LIMIT', instanceId, lineItemId, detail })
       return terms
     }),
   )
@@ -80,6 +83,7 @@ export async function removeConsumptionLimit(
       }
       await tx.consumptionLimits.save({ ...stored, limit: null })
       await retargetAccounts(tx, record, now)
+      await recordChange(tx, now, { action: 'DELETE_CONSUMPTION_LIMIT', instanceId, lineItemId })
     }),
   )
 }

@@ -2,6 +2,7 @@
  * Commands for a device's session. If the cloud does not know the session yet, the command is noted and sent with the
  * response to the sync that reports it. Unused commands are deleted later.
  */
+import { recordChange } from '../storage/audit.ts'
 import { SESSION_REST_MS } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -15,7 +16,6 @@ export type DeviceSessionCommandResult = SessionCommandResult | { readonly outco
 export interface CommandDeviceSession extends CommandSession {
   readonly deviceId: string
   readonly command: SessionCommand['command']
-  readonly by: string
 }
 
 /**
@@ -40,7 +40,7 @@ export async function commandDeviceSession(
 
 async function note(
   { store, trustsClock }: SessionDeps,
-  { deviceId, id, command, by }: CommandDeviceSession,
+  { deviceId, id, command }: CommandDeviceSession,
   now: number,
 ): Promise<boolean> {
   return store.transaction(async (tx) => {
@@ -55,7 +55,7 @@ async function note(
       const most = `the maximum of ${SESSION_COMMANDS_MAX} commands for sessions that it has not reported`
       throw new CodedError('CONFLICT', `The device ${deviceId} already has ${most}.`)
     }
-    await tx.edge.audit.append({ at: now, by, action: COMMAND_ACTION[command], deviceId, sessionId: id })
+    await recordChange(tx, now, { action: COMMAND_ACTION[command], deviceId, sessionId: id })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], now)
     return true
   })

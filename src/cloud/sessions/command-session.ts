@@ -2,6 +2,7 @@
  * Locks, unlocks or terminates a session. For a cloud session this happens at once; for a device's session the command is
  * noted and the device notified.
  */
+import { recordChange } from '../storage/audit.ts'
 import { type Session, hasEnded, isLive } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -24,23 +25,24 @@ export const COMMAND_ACTION = {
 export interface CommandSession {
   readonly id: string
   readonly command: SessionCommand['command']
-  /** Id of the administration key; null: part of a larger command, which records it. */
-  readonly by: string | null
+  /** Part of a larger command, which records it. */
+  readonly isPart?: boolean
 }
 
 /** @throws CodedError NOT_FOUND, CONFLICT for a closed session */
 export async function commandSession(
   deps: SessionDeps,
-  { id, command, by }: CommandSession,
+  { id, command, isPart = false }: CommandSession,
   now: number,
 ): Promise<SessionCommandResult> {
   return deps.store.transaction(async (tx): Promise<SessionCommandResult> => {
     const changes = new SessionChanges(deps, tx, now)
     const session = await known(id, changes.settled(id))
     if (hasEnded(session)) throw new CodedError('CONFLICT', `The session is ${session.state}.`)
-    if (by !== null) {
+    if (!isPart) {
       const deviceId = session.keptBy ?? session.deviceId
-      await tx.edge.audit.append({ at: now, by, action: COMMAND_ACTION[command], deviceId, sessionId: id })
+      const { instanceId } = session
+      await recordChange(tx, now, { action: COMMAND_ACTION[command], instanceId, deviceId, sessionId: id })
     }
     if (session.keptBy !== null) {
       // A new command replaces the previous one.

@@ -2,6 +2,7 @@
  * Life of a cloud session. Each operation locks the session and applies overdue timers first, so the moment of a sweep
  * does not change charges. Source: interface, Sessions; documentation on charges, refunds and heartbeats.
  */
+import { recordChange } from '../storage/audit.ts'
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
 import {
@@ -67,6 +68,7 @@ export async function openSession(deps: SessionDeps, order: OpenSession, now: nu
     await requireInstance(tx, instanceId)
     if (deviceId === null || opening === null) {
       await tx.sessions.insert(fresh)
+      await recordOpening(tx, fresh)
       return fresh
     }
     const opened = await tx.sessions.openedAs(deviceId, instanceId, opening)
@@ -80,8 +82,13 @@ export async function openSession(deps: SessionDeps, order: OpenSession, now: nu
       if (!hasEnded(settled)) await changes.apply(settled, { kind: 'CLOSED' })
     }
     await tx.sessions.insert(fresh, opening)
+    await recordOpening(tx, fresh)
     return fresh
   })
+}
+
+function recordOpening(tx: Transaction, { id, instanceId, deviceId, created }: Session): Promise<void> {
+  return recordChange(tx, created, { action: 'OPEN_SESSION', instanceId, deviceId, sessionId: id })
 }
 
 /** @throws CodedError NOT_FOUND */
@@ -129,6 +136,9 @@ export async function closeSession(
     const changes = new SessionChanges(deps, tx, now)
     const session = await changes.settled(id, belongs)
     if (!isLive(session)) return { operable: false, session }
+    const { instanceId } = session
+    const deviceId = session.keptBy ?? session.deviceId
+    await recordChange(tx, now, { action: 'CLOSE_SESSION', instanceId, deviceId, sessionId: id })
     if (session.keptBy !== null) {
       await tx.sessions.setWanted(session.id, 'TERMINATE')
       await tx.outbox.append([{ kind: 'device', deviceId: session.keptBy, reason: 'session' }], now)

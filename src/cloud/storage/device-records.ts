@@ -50,34 +50,6 @@ export interface DeviceClock {
   readonly takenAt: number
 }
 
-export type AuditedAction =
-  | 'LOCK_DEVICE'
-  | 'UNLOCK_DEVICE'
-  | 'TERMINATE_DEVICE'
-  | 'RELEASE_DEVICE'
-  | 'REVOKE_DEVICE'
-  | 'ROTATE_DEVICE_KEY'
-  | 'REPLACE_DEVICE_KEY'
-  | 'LOCK_SESSION'
-  | 'UNLOCK_SESSION'
-  | 'TERMINATE_SESSION'
-  | 'NOTICE_RESTORE'
-  | 'CONFIRM_CLOCK'
-  | 'CONFIRM_SETTLEMENT'
-  | 'SET_CLOUD_RESERVE'
-  | 'END_RECOVERY'
-
-export interface AuditRecord {
-  readonly at: number
-  /** Id of the administration key; for `REPLACE_DEVICE_KEY` the device's previous key, for `NOTICE_RESTORE` `twin`. */
-  readonly by: string
-  readonly action: AuditedAction
-  readonly deviceId: string | null
-  readonly sessionId: string | null
-  readonly lineItem?: CloudReserve
-  readonly detail: string | null
-}
-
 /** A restored cloud does not know all sales and grants of the instance. */
 export interface Recovery {
   readonly instanceId: string

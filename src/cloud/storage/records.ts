@@ -83,6 +83,7 @@ export type KeyType = 'administration-key' | 'client-key'
 export interface KeyRecord {
   readonly type: KeyType
   readonly id: string
+  readonly name: string | null
   readonly pem: string
   readonly activeFrom: number
   readonly previousPem: string | null

@@ -115,41 +115,62 @@ export const sweepState = z
 export type SweepState = z.infer<typeof sweepState>
 export type SweepStateWire = z.input<typeof sweepState>
 
-/** `GET .../edge/api/v1/audit?deviceId=&before=&size=`: newest first; `next` is null on the last page. */
+/** `GET .../edge/api/v1/audit?deviceId=&instanceId=&before=&size=`: newest first; `next` is null on the last page. */
 export const auditList = z
   .strictObject({
     records: z.array(
       z.strictObject({
         at: instant,
-        /**
-         * Id of the administration key. REPLACE_DEVICE_KEY: thumbprint of the device's previous key. NOTICE_RESTORE:
-         * `twin`, because a device or the sales mark has shown data that the database lacks.
-         */
-        by: z.string(),
+        /** `keyId`: of the key that signed the token, null for CLOUD. `name`: of the key or the device at that time. */
+        by: z.strictObject({
+          kind: z.enum(['ADMINISTRATOR', 'CLIENT', 'DEVICE', 'CLOUD']),
+          keyId: z.string().nullable(),
+          name: z.string().nullable(),
+        }),
         action: z.enum([
+          'CREATE_INSTANCE',
+          'MAP_LINE_ITEM',
+          'DELETE_LINE_ITEM',
+          'ADD_ACTIONS',
+          'REPLACE_ACTIONS',
+          'DELETE_ACTIONS',
+          'ADD_CONDITIONS',
+          'CHANGE_CONDITIONS',
+          'DELETE_CONDITIONS',
+          'SET_CONSUMPTION_LIMIT',
+          'DELETE_CONSUMPTION_LIMIT',
+          'CREATE_RATE_TABLE',
+          'DELETE_RATE_TABLE',
+          'CHANGE_CONFIGURATION',
+          'SAVE_KEYS',
+          'DELETE_KEY',
+          'OPEN_SESSION',
+          'CLOSE_SESSION',
+          'LOCK_SESSION',
+          'UNLOCK_SESSION',
+          'TERMINATE_SESSION',
+          'ISSUE_ENROLLMENT_TOKEN',
+          'ENROLL_DEVICE',
           'LOCK_DEVICE',
           'UNLOCK_DEVICE',
           'TERMINATE_DEVICE',
           'RELEASE_DEVICE',
           'REVOKE_DEVICE',
           'ROTATE_DEVICE_KEY',
+          'ANNOUNCE_DEVICE_KEY',
           'REPLACE_DEVICE_KEY',
-          'LOCK_SESSION',
-          'UNLOCK_SESSION',
-          'TERMINATE_SESSION',
+          'SET_OFFLINE_POLICY',
+          'SET_CLOUD_RESERVE',
           'NOTICE_RESTORE',
+          'END_RECOVERY',
           'CONFIRM_CLOCK',
           'CONFIRM_SETTLEMENT',
-          'SET_CLOUD_RESERVE',
-          'END_RECOVERY',
         ]),
+        instanceId: uuid.nullable(),
+        lineItemId: z.string().nullable(),
         deviceId: uuid.nullable(),
         sessionId: uuid.nullable(),
-        /** SET_CLOUD_RESERVE: the line item and its new reserve. */
-        lineItem: z.strictObject({ instanceId: uuid, lineItemId: z.string(), tokens: microText }).nullable(),
-        /**
-         * NOTICE_RESTORE without a device: the reason. END_RECOVERY: the instance and the amounts at risk, as JSON.
-         */
+        /** JSON: other objects, and the values that were set. Amounts are tokens as decimal text. */
         detail: z.string().nullable(),
       }),
     ),

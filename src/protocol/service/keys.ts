@@ -1,6 +1,6 @@
 /** Authorization keys on the wire. Source: interface, Authentication; documentation on key management. */
 import { z } from 'zod'
-import { instant, pathText, readOnlyField } from '../wire.ts'
+import { instant, pathText, plainText, readOnlyField } from '../wire.ts'
 import { paging } from './instances.ts'
 
 export const keyId = pathText(256)
@@ -15,6 +15,8 @@ const keysBodyOf = (type: (typeof KEY_TYPES)[number]) =>
         .strictObject({
           id: keyId,
           publicKey: z.string().min(1).max(10_000),
+          /** An extension of this project. Default: that of the key which is replaced. */
+          name: plainText(100).optional(),
           type: z.literal(type).optional().meta({ readOnly: true }),
           created: readOnlyField,
           modified: readOnlyField,
@@ -35,6 +37,8 @@ export const keysQuery = z.object(paging)
 const publicKey = z
   .strictObject({
     id: z.string(),
+    /** Absent: the key has none. */
+    name: z.string().optional(),
     type: z.enum(KEY_TYPES),
     publicKey: z.string(),
     created: instant,

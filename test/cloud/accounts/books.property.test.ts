@@ -241,7 +241,7 @@ class Books {
       case 'close':
         return closeSession(this.#deps, id, anybody, this.#now)
       default:
-        return commandSession(this.#deps, { id, command: touch, by: null }, this.#now)
+        return commandSession(this.#deps, { id, command: touch }, this.#now)
     }
   }
 

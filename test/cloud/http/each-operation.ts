@@ -236,7 +236,7 @@ export async function send(
   { twin, instance, device }: World,
   { method, path, ...operation }: Operation,
   version: string,
-  prepared: Prepared & { readonly token: string | null },
+  prepared: Omit<Prepared, 'token'> & { readonly token: string | null },
 ): Promise<Reply> {
   const values: Readonly<Record<string, string>> = {
     instanceId: instance,

@@ -6,7 +6,7 @@ import type { FastifyReply } from 'fastify'
 import { expect, it, onTestFinished } from 'vitest'
 import { Slots } from '../../../src/cloud/http/slots.ts'
 
-const KEY = { kind: 'ADMINISTRATOR', keyId: 'key-1', instances: null, deviceId: null } as const
+const KEY = { kind: 'ADMINISTRATOR', keyId: 'key-1', name: null, instances: null, deviceId: null } as const
 
 /** The answer to a request that somebody has just made, and the way to leave it. */
 async function request() {

@@ -6,6 +6,8 @@ import { DAY, START, Twin } from '../sync/twin.ts'
 
 const MINUTE = 60_000
 
+const ADMINISTRATOR = { kind: 'ADMINISTRATOR', keyId: 'key', name: 'Ada' } as const
+
 /** A machine: time passes on it, its wall clock may be wrong, and it may be booted. */
 class Machine {
   passed = 0
@@ -112,7 +114,7 @@ describe('the clock of a twin', () => {
     await next.look()
     machine.passed += DAY
     expect([next.doubt?.code, next.present()]).toEqual(['CLOCK_JUMPED', present()])
-    await next.confirm('administrator')
+    await next.confirm(ADMINISTRATOR)
     expect(next.present()).toBe(present() + jump)
     machine.aheadMs = 0
     expect(next.present()).toBe(present() + jump)
@@ -149,11 +151,13 @@ describe('the clock of a twin', () => {
     await guard.look()
     machine.aheadMs = 31 * DAY
     expect(await state(guard)).toBe('CLOCK_JUMPED')
-    await guard.confirm('administrator')
+    await guard.confirm(ADMINISTRATOR)
     expect(await state(guard)).toBe('TRUSTED')
     expect(await state(machine.start())).toBe('TRUSTED')
-    const { records } = await twin.store.read((reader) => reader.edge.audit.list(null, null, 9))
-    expect(records).toMatchObject([{ action: 'CONFIRM_CLOCK', by: 'administrator' }])
+    const { records } = await twin.store.read((reader) =>
+      reader.edge.audit.list({ deviceId: null, instanceId: null, before: null }, 9),
+    )
+    expect(records).toMatchObject([{ action: 'CONFIRM_CLOCK', by: ADMINISTRATOR }])
   })
 
   it.each([
@@ -177,7 +181,7 @@ describe('the clock of a twin', () => {
     change()
     const guard = machine.start()
     expect(await state(guard)).not.toBe('TRUSTED')
-    await guard.confirm('administrator')
+    await guard.confirm(ADMINISTRATOR)
     expect(await epoch()).toMatchObject({ quietSince: START + movedMs })
   })
 
@@ -215,7 +219,7 @@ describe('the clock of a twin', () => {
     expect(await state(guard)).toBe('CLOCK_AHEAD_OF_RECORD')
     machine.passed += DAY
     expect(await state(guard)).toBe('CLOCK_AHEAD_OF_RECORD')
-    await guard.confirm('administrator')
+    await guard.confirm(ADMINISTRATOR)
     expect(await state(guard)).toBe('TRUSTED')
   })
 
@@ -226,7 +230,7 @@ describe('the clock of a twin', () => {
     for (databaseAheadMs of [-6 * MINUTE, 6 * MINUTE]) {
       expect(await state(guard)).toBe('CLOCK_DIFFERS_FROM_DATABASE')
     }
-    await guard.confirm('administrator')
+    await guard.confirm(ADMINISTRATOR)
     expect(await state(guard)).toBe('CLOCK_DIFFERS_FROM_DATABASE')
     databaseAheadMs = 0
     expect(await state(guard)).toBe('TRUSTED')

@@ -362,6 +362,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       const key = (type: KeyRecord['type'], id: string, retiresAt: number | null = null): KeyRecord => ({
         type,
         id,
+        name: null,
         pem: `pem of ${id}`,
         activeFrom: 1,
         previousPem: null,
@@ -730,6 +731,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       const administrationKey: KeyRecord = {
         type: 'administration-key',
         id: 'first',
+        name: 'Ada',
         pem: 'pem',
         activeFrom: 0,
         previousPem: null,

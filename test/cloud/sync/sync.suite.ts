@@ -448,7 +448,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       it('gets nothing but the request until it has nothing left, and grants again after', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
-        await releaseDevice({ store: twin.store, now: twin.now }, device.id, 'key')
+        await releaseDevice({ store: twin.store, now: twin.now }, device.id)
         const answer = await device.sync([topUpRequest(LINE, 200n)])
         // A request that waits for these tokens is not refused: it may have them in the next round.
         const told = { grant: { accounts: [{ account: LINE, exhausted: false, available: 900n }] } }
@@ -466,7 +466,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await device.sync([topUpRequest(LINE, 100n)])
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
         await device.sync([topUpRequest(LINE, 100n)])
-        await releaseDevice({ store: twin.store, now: twin.now }, device.id, 'key')
+        await releaseDevice({ store: twin.store, now: twin.now }, device.id)
         expect(await device.sync()).toMatchObject({ directives: ['release'] })
         device.giveBack(LINE)
         expect(device.charge(charge(500n))).toBe(true)
@@ -1193,7 +1193,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       it('is answered nothing, and what it holds stays held', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
-        await revokeDevice(twin, device.id, 'key')
+        await revokeDevice(twin, device.id)
         await expect(device.sync()).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
         await expect(device.attach()).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n })

@@ -281,7 +281,7 @@ export class Twin implements AsyncDisposable {
   }
 
   async reserve(lineItemId: string, tokens: bigint): Promise<void> {
-    await setCloudReserve(this.#watching, { instanceId: INSTANCE, lineItemId, tokens }, 'administrator')
+    await setCloudReserve(this.#watching, { instanceId: INSTANCE, lineItemId, tokens })
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

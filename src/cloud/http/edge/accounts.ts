@@ -1,4 +1,5 @@
 /** Administration of the accounts of an instance: offline policies, reserves, balances and recovery. */
+import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import {
   accountLedger as accountLedgerForm,
@@ -20,10 +21,10 @@ export type AdministerAccounts = CloudReserves & { readonly store: Store }
 const inLineItem = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
 
 export function accountOperations(deps: AdministerAccounts): readonly Operation[] {
-  return [...lineItemOperations(deps), ...instanceOperations(deps)]
+  return [...offlinePolicyOperations(deps), ...cloudReserveOperations(deps), ...instanceOperations(deps)]
 }
 
-function lineItemOperations(deps: AdministerAccounts): readonly Operation[] {
+function offlinePolicyOperations(deps: AdministerAccounts): readonly Operation[] {
   return [
     edgeOperation({
       method: 'GET',
@@ -53,11 +54,17 @@ function lineItemOperations(deps: AdministerAccounts): readonly Operation[] {
       example: { policy: 'essential', overspendCap: '50000000' },
       answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
       errors: ['NOT_FOUND'],
-      handle: async ({ params, body }) => {
+      handle: async ({ params, body, principal }) => {
+        const acting = { ...deps, store: actingAs(deps.store, principal) }
         const cap = body.policy === 'essential' ? body.overspendCap : 0n
-        return { status: 200, body: await setOfflinePolicy(deps, params.instanceId, params.lineItemId, cap) }
+        return { status: 200, body: await setOfflinePolicy(acting, params.instanceId, params.lineItemId, cap) }
       },
     }),
+  ]
+}
+
+function cloudReserveOperations(deps: AdministerAccounts): readonly Operation[] {
+  return [
     edgeOperation({
       method: 'GET',
       path: '/instances/:instanceId/line-items/:lineItemId/cloud-reserve',
@@ -88,7 +95,10 @@ function lineItemOperations(deps: AdministerAccounts): readonly Operation[] {
       errors: ['NOT_FOUND'],
       handle: async (call) => {
         const order = { ...call.params, tokens: call.body.tokens }
-        return { status: 200, body: await setCloudReserve(deps, order, call.principal.keyId) }
+        return {
+          status: 200,
+          body: await setCloudReserve({ ...deps, store: actingAs(deps.store, call.principal) }, order),
+        }
       },
     }),
   ]
@@ -134,7 +144,7 @@ function instanceOperations(deps: AdministerAccounts): readonly Operation[] {
       errors: ['NOT_FOUND'],
       handle: async (call) => ({
         status: 200,
-        body: await overrideRecovery(deps, call.params.instanceId, call.principal.keyId),
+        body: await overrideRecovery({ ...deps, store: actingAs(deps.store, call.principal) }, call.params.instanceId),
       }),
     }),
   ]

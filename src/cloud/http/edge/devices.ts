@@ -1,4 +1,7 @@
 /** Administration of devices and their sessions. The audit records every command with its key. */
+import { actingAs } from '../../storage/audit.ts'
+import type { Principal } from '../../service-api/authenticate.ts'
+import type { Store } from '../../storage/store.ts'
 import { z } from 'zod'
 import {
   auditList,
@@ -29,12 +32,18 @@ import { commandDeviceSession } from '../../sessions/command-device-session.ts'
 import { commandSession } from '../../sessions/command-session.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation, inDevice, instanceId } from '../operation.ts'
 
-export type AdministerDevices = ViewDevices &
+export type AdministerDevices = { readonly store: Store } & ViewDevices &
   DeviceCommands &
   SuspendDevice & {
     /** Called after a revocation to close the device's connections. */
     readonly onRevoked: (deviceId: string) => void
   }
+
+/** Their changes are the administrator's. */
+function acting(deps: AdministerDevices, principal: Principal): AdministerDevices {
+  const store = actingAs(deps.store, principal)
+  return { ...deps, store, sessions: { ...deps.sessions, store } }
+}
 
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
 const inDeviceSession = z.object({ deviceId: uuid.toLowerCase(), sessionId: uuid.toLowerCase() })
@@ -55,6 +64,7 @@ const devicesQuery = z.strictObject({
 
 const auditQuery = z.strictObject({
   deviceId: uuid.toLowerCase().optional(),
+  instanceId: instanceId.optional(),
   before: wholeNumber(Number.MAX_SAFE_INTEGER).optional(),
   size: wholeNumber(DEVICES_PAGE_MAX).optional(),
 })
@@ -120,12 +130,14 @@ function showOperations(deps: AdministerDevices): readonly Operation[] {
       path: '/audit',
       query: auditQuery,
       id: 'listAudit',
-      summary: 'List administrative commands, newest first',
+      summary: 'List changes with their authors, newest first',
+      description:
+        'Changes of rules, line items, rate tables, keys, configuration, devices and sessions. `instanceId` selects rows about objects of one instance, and `deviceId` rows about one device.',
       answers: { 200: { description: 'One page.', body: auditList } },
       handle: async ({ query }) => {
-        const before = query.before === undefined ? null : BigInt(query.before)
-        const size = Math.max(1, query.size ?? DEVICES_PAGE)
-        return { status: 200, body: await showAudit(deps, query.deviceId ?? null, before, size) }
+        const { deviceId = null, instanceId: instance = null, before } = query
+        const filter = { deviceId, instanceId: instance, before: before === undefined ? null : BigInt(before) }
+        return { status: 200, body: await showAudit(deps, filter, Math.max(1, query.size ?? DEVICES_PAGE)) }
       },
     }),
   ]
@@ -139,8 +151,7 @@ interface DeviceCommand {
   /** Description of the response. */
   readonly shown: string
   readonly errors: readonly ErrorCode[]
-  /** @param by id of the administration key */
-  readonly run: (deviceId: string, by: string) => Promise<void>
+  readonly run: (acting: AdministerDevices, deviceId: string) => Promise<void>
 }
 
 function commandOperations(deps: AdministerDevices): readonly Operation[] {
@@ -153,7 +164,7 @@ function commandOperations(deps: AdministerDevices): readonly Operation[] {
         'Also applies to all sessions that the device has opened. A change notification makes the device sync; the cloud still accepts its backlog.',
       shown: 'The device, with its state in the cloud.',
       errors: ['NOT_FOUND', 'CONFLICT'] as const,
-      run: (deviceId: string, by: string) => suspendDevice(deps, deviceId, kind, by),
+      run: (acting: AdministerDevices, deviceId: string) => suspendDevice(acting, deviceId, kind),
     })),
     {
       name: 'revoke',
@@ -161,9 +172,9 @@ function commandOperations(deps: AdministerDevices): readonly Operation[] {
       summary: "Revoke a device's key permanently",
       shown: 'The device, revoked.',
       errors: ['NOT_FOUND'],
-      run: async (deviceId, by) => {
-        await revokeDevice(deps, deviceId, by)
-        deps.onRevoked(deviceId)
+      run: async (acting, deviceId) => {
+        await revokeDevice(acting, deviceId)
+        acting.onRevoked(deviceId)
       },
     },
     {
@@ -172,7 +183,7 @@ function commandOperations(deps: AdministerDevices): readonly Operation[] {
       summary: 'Ask a device to replace its key',
       shown: 'The device; the request is pending.',
       errors: ['NOT_FOUND', 'CONFLICT'],
-      run: (deviceId, by) => rotateDeviceKey(deps, deviceId, by),
+      run: rotateDeviceKey,
     },
     {
       name: 'release',
@@ -180,7 +191,7 @@ function commandOperations(deps: AdministerDevices): readonly Operation[] {
       summary: 'Ask a device to return its unused tokens',
       shown: 'The device; the request is pending.',
       errors: ['NOT_FOUND', 'CONFLICT'],
-      run: (deviceId, by) => releaseDevice(deps, deviceId, by),
+      run: releaseDevice,
     },
   ]
   return commands.map(({ name, shown, run, ...described }) =>
@@ -191,7 +202,7 @@ function commandOperations(deps: AdministerDevices): readonly Operation[] {
       params: inDevice,
       answers: { 200: { description: shown, body: deviceState } },
       handle: async ({ params: { deviceId }, principal }) => {
-        await run(deviceId, principal.keyId)
+        await run(acting(deps, principal), deviceId)
         return { status: 200, body: await showDevice(deps, deviceId) }
       },
     }),
@@ -216,8 +227,8 @@ function sessionCommandOperations(deps: AdministerDevices): readonly Operation[]
         },
         errors: ['NOT_FOUND', 'CONFLICT'],
         handle: async ({ params, principal }) => {
-          const request = { id: params.sessionId, command: kind, by: principal.keyId }
-          const { outcome, session } = await commandSession(deps.sessions, request, deps.now())
+          const request = { id: params.sessionId, command: kind }
+          const { outcome, session } = await commandSession(acting(deps, principal).sessions, request, deps.now())
           const body: SessionCommandResultWire = { sessionId: session.id, state: session.state, outcome }
           return { status: outcome === 'DONE' ? 200 : 202, body }
         },
@@ -238,8 +249,8 @@ function sessionCommandOperations(deps: AdministerDevices): readonly Operation[]
         },
         errors: ['NOT_FOUND', 'CONFLICT'],
         handle: async ({ params: { deviceId, sessionId }, principal }) => {
-          const request = { deviceId, id: sessionId, command: kind, by: principal.keyId }
-          const result = await commandDeviceSession(deps.sessions, request, deps.now())
+          const request = { deviceId, id: sessionId, command: kind }
+          const result = await commandDeviceSession(acting(deps, principal).sessions, request, deps.now())
           const state = result.outcome === 'NOTED' ? null : result.session.state
           const body: DeviceSessionCommandResultWire = { sessionId, state, outcome: result.outcome }
           return { status: result.outcome === 'DONE' ? 200 : 202, body }

@@ -1,4 +1,6 @@
 /** Enrollment of devices. */
+import { actingAs } from '../../storage/audit.ts'
+import type { Store } from '../../storage/store.ts'
 import {
   enrollmentRequest,
   enrollmentResponse,
@@ -9,7 +11,9 @@ import { type Enroll, enroll } from '../../devices/enroll.ts'
 import { type IssueEnrollmentToken, issueEnrollmentToken } from '../../devices/issue-enrollment-token.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation } from '../operation.ts'
 
-export function enrollmentOperations(deps: IssueEnrollmentToken & Enroll): readonly Operation[] {
+export function enrollmentOperations(
+  deps: IssueEnrollmentToken & Enroll & { readonly store: Store },
+): readonly Operation[] {
   return [
     edgeOperation({
       method: 'POST',
@@ -24,7 +28,10 @@ export function enrollmentOperations(deps: IssueEnrollmentToken & Enroll): reado
         201: { description: 'The token. Pass it to the device out of band.', body: enrollmentTokenResponse },
       },
       errors: ['NOT_FOUND'],
-      handle: async ({ body }) => ({ status: 201, body: await issueEnrollmentToken(deps, body) }),
+      handle: async ({ body, principal }) => {
+        const acting = { ...deps, store: actingAs(deps.store, principal) }
+        return { status: 201, body: await issueEnrollmentToken(acting, body) }
+      },
     }),
     edgeOperation({
       method: 'POST',

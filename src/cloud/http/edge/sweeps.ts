@@ -1,4 +1,6 @@
 /** Shows and resumes paused sweeps. */
+import { actingAs } from '../../storage/audit.ts'
+import type { Store } from '../../storage/store.ts'
 import { type SweepStateWire, sweepState } from '../../../protocol/edge/administration.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { ClockDoubt, ClockGuard } from '../../runtime/clock-guard.ts'
@@ -13,6 +15,7 @@ export interface SweepDeps {
 const order = { method: 'POST', principals: ADMINISTRATORS, tag: 'Administration' } as const
 
 export function sweepOperations(deps: {
+  readonly store: Store
   readonly now: () => number
   readonly sweeps: SweepDeps
 }): readonly Operation[] {
@@ -45,7 +48,7 @@ export function sweepOperations(deps: {
       handle: async (call) => {
         const { clock } = deps.sweeps
         requireConfirmable(clock.doubt)
-        await clock.confirm(call.principal.keyId)
+        await clock.confirm(call.principal)
         return { status: 200, body: await state() }
       },
     }),
@@ -61,7 +64,8 @@ export function sweepOperations(deps: {
         if (!(await showSettlement(settlement)).paused) {
           throw new CodedError('CONFLICT', 'Settlement is not paused: there is nothing to confirm.')
         }
-        await confirmSettlement(settlement, call.principal.keyId)
+        const { present, afterMs } = settlement
+        await confirmSettlement({ store: actingAs(deps.store, call.principal), present, afterMs })
         return { status: 200, body: await state() }
       },
     }),

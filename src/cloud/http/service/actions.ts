@@ -1,4 +1,5 @@
 /** Operations on actions. Source: interface, Rules of access: actions. */
+import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import { tokensNumber } from '../../../protocol/wire.ts'
 import {
@@ -37,9 +38,9 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       ...place,
       method: 'POST',
       body: createdActionsBody,
-      handle: async ({ params, body, now }) => ({
+      handle: async ({ principal, params, body, now }) => ({
         status: 200,
-        body: (await appendActions({ store, newId }, params, body, now)).map(actionToWire),
+        body: (await appendActions({ store: actingAs(store, principal), newId }, params, body, now)).map(actionToWire),
       }),
     }),
     serviceOperation({
@@ -52,9 +53,9 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       ...place,
       method: 'PUT',
       body: replacedActionsBody,
-      handle: async ({ params, body, now }) => ({
+      handle: async ({ principal, params, body, now }) => ({
         status: 200,
-        body: (await replaceActions({ store, newId }, params, body, now)).map(actionToWire),
+        body: (await replaceActions({ store: actingAs(store, principal), newId }, params, body, now)).map(actionToWire),
       }),
     }),
     serviceOperation({
@@ -82,8 +83,8 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       errors: ['NOT_FOUND'],
       ...place,
       method: 'DELETE',
-      handle: async ({ params, now }) => {
-        await removeActions(store, params, now)
+      handle: async ({ principal, params, now }) => {
+        await removeActions(actingAs(store, principal), params, now)
         return { status: 204 }
       },
     }),

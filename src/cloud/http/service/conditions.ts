@@ -1,4 +1,5 @@
 /** Operations on conditions. Source: interface, Rules of access: conditions. */
+import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import { uuid } from '../../../protocol/wire.ts'
 import { type ConditionWire, conditionList, conditionsBody } from '../../../protocol/service/conditions.ts'
@@ -48,9 +49,11 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       ...place,
       method: 'POST',
       body: conditionsBody,
-      handle: async ({ params, body, now }) => ({
+      handle: async ({ principal, params, body, now }) => ({
         status: 200,
-        body: (await createConditions({ store, newId }, params.instanceId, body, now)).map(conditionToWire),
+        body: (await createConditions({ store: actingAs(store, principal), newId }, params.instanceId, body, now)).map(
+          conditionToWire,
+        ),
       }),
     }),
     serviceOperation({
@@ -62,9 +65,11 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       ...place,
       method: 'PATCH',
       body: conditionsBody,
-      handle: async ({ params, body, now }) => ({
+      handle: async ({ principal, params, body, now }) => ({
         status: 200,
-        body: (await patchConditions({ store, newId }, params.instanceId, body, now)).map(conditionToWire),
+        body: (await patchConditions({ store: actingAs(store, principal), newId }, params.instanceId, body, now)).map(
+          conditionToWire,
+        ),
       }),
     }),
     serviceOperation({
@@ -75,8 +80,8 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       errors: ['NOT_FOUND', 'CONFLICT'],
       ...place,
       method: 'DELETE',
-      handle: async ({ params, now }) => {
-        await deleteConditions(store, params.instanceId, now)
+      handle: async ({ principal, params, now }) => {
+        await deleteConditions(actingAs(store, principal), params.instanceId, now)
         return { status: 204 }
       },
     }),
@@ -90,8 +95,8 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       method: 'DELETE',
       path: '/instances/:instanceId/conditions/:conditionId',
       params: z.object({ instanceId, conditionId: uuid.toLowerCase() }),
-      handle: async ({ params, now }) => {
-        await deleteCondition(store, params.instanceId, params.conditionId, now)
+      handle: async ({ principal, params, now }) => {
+        await deleteCondition(actingAs(store, principal), params.instanceId, params.conditionId, now)
         return { status: 204 }
       },
     }),

@@ -1,4 +1,5 @@
 /** Configuration operations. Source: interface, Configuration. */
+import { actingAs } from '../../storage/audit.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import {
   CONFIGURATION,
@@ -43,7 +44,10 @@ export function configurationOperations(store: Store): readonly Operation[] {
           const problem = configurationProblem(version, change)
           if (problem !== undefined) throw new CodedError('BAD_REQUEST', `body: ${problem}`)
         }
-        return { status: 200, body: toWire(version, await changeConfiguration(store, body, principal.keyId, now)) }
+        return {
+          status: 200,
+          body: toWire(version, await changeConfiguration(actingAs(store, principal), body, principal.keyId, now)),
+        }
       },
     }),
   ]

@@ -2,6 +2,7 @@
  * The consumption limit of a line item. An extension of this project: the service has one, but its form is not public. See
  * docs/decisions/periods.md.
  */
+import { actingAs } from '../../storage/audit.ts'
 import { consumptionLimit, consumptionLimitBody } from '../../../protocol/service/consumption-limits.ts'
 import { tokensNumber } from '../../../protocol/wire.ts'
 import {
@@ -48,8 +49,8 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       ...place,
       method: 'PUT',
       body: consumptionLimitBody,
-      handle: async ({ params, body, now }) => {
-        const terms = await setConsumptionLimit(store, params, body, now)
+      handle: async ({ principal, params, body, now }) => {
+        const terms = await setConsumptionLimit(actingAs(store, principal), params, body, now)
         return { status: 200, body: termsToWire(terms) }
       },
     }),
@@ -61,8 +62,8 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       errors: ['NOT_FOUND'],
       ...place,
       method: 'DELETE',
-      handle: async ({ params, now }) => {
-        await removeConsumptionLimit(store, params, now)
+      handle: async ({ principal, params, now }) => {
+        await removeConsumptionLimit(actingAs(store, principal), params, now)
         return { status: 204 }
       },
     }),

@@ -1,4 +1,5 @@
 /** Instance operations. Source: interface, Instances. */
+import { actingAs } from '../../storage/audit.ts'
 import {
   type InstanceWire,
   PAGE_SIZE_DEFAULT,
@@ -52,9 +53,11 @@ export function instanceOperations(store: Store, newId: () => string): readonly 
       method: 'POST',
       path: '/instances',
       body: instanceBody,
-      handle: async ({ body: { shortName, accountId }, now }) => ({
+      handle: async ({ principal, body: { shortName, accountId }, now }) => ({
         status: 201,
-        body: instanceToWire(await createInstance(store, { id: newId(), shortName, accountId }, now)),
+        body: instanceToWire(
+          await createInstance(actingAs(store, principal), { id: newId(), shortName, accountId }, now),
+        ),
       }),
     }),
     serviceOperation({

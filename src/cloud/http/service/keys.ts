@@ -1,4 +1,5 @@
 /** Authorization key operations. Source: interface, Authentication; documentation on key management. */
+import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import { PAGE_SIZE_DEFAULT } from '../../../protocol/service/instances.ts'
 import {
@@ -54,9 +55,9 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
         areas,
         principals,
         body: keysBodies[type],
-        handle: async ({ body, now }) => ({
+        handle: async ({ body, principal, now }) => ({
           status: 200,
-          body: (await saveKeys({ store, delayMs }, type, body, now)).map(keyToWire),
+          body: (await saveKeys({ store: actingAs(store, principal), delayMs }, type, body, now)).map(keyToWire),
         }),
       }),
       serviceOperation({
@@ -70,8 +71,8 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
         areas,
         principals,
         params: z.object({ keyId }),
-        handle: async ({ params, now }) => {
-          await deleteKey({ store, delayMs }, type, params.keyId, now)
+        handle: async ({ params, principal, now }) => {
+          await deleteKey({ store: actingAs(store, principal), delayMs }, type, params.keyId, now)
           return { status: 200, body: KEY_DELETED }
         },
       }),
@@ -96,6 +97,6 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
   ]
 }
 
-function keyToWire({ id, type, pem, created, modified }: KeyRecord): PublicKeyWire {
-  return { id, type, publicKey: pem, created, modified }
+function keyToWire({ id, name, type, pem, created, modified }: KeyRecord): PublicKeyWire {
+  return { id, ...(name === null ? {} : { name }), type, publicKey: pem, created, modified }
 }

@@ -1,4 +1,5 @@
 /** Line item operations. Source: interface, Line items and Errors. */
+import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import { tokensNumber } from '../../../protocol/wire.ts'
 import {
@@ -69,10 +70,10 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       principals: ADMINISTRATORS,
       params: inInstance,
       body: z.unknown(),
-      handle: async ({ params, body, version, now }) => {
+      handle: async ({ principal, params, body, version, now }) => {
         const parsed = parseLineItem(version, params.instanceId, body)
         if (!parsed.ok) return invalid(version, parsed.problems)
-        const mapped = await mapLineItem(store, params.instanceId, parsed.body, now)
+        const mapped = await mapLineItem(actingAs(store, principal), params.instanceId, parsed.body, now)
         if (mapped.outcome === 'REFUSED') return invalid(version, mapped.problems)
         return { status: mapped.outcome === 'MAPPED' ? 201 : 200, body: lineItemToWire(version, mapped.use) }
       },
@@ -106,8 +107,8 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       areas,
       principals: ADMINISTRATORS,
       params: inLineItem,
-      handle: async ({ params, now }) => {
-        await deleteLineItem(store, params.instanceId, params.lineItemId, now)
+      handle: async ({ principal, params, now }) => {
+        await deleteLineItem(actingAs(store, principal), params.instanceId, params.lineItemId, now)
         return { status: 204 }
       },
     }),

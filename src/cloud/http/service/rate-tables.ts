@@ -1,4 +1,5 @@
 /** Rate table operations. Source: interface, Rate tables; documentation on their answers. */
+import { actingAs } from '../../storage/audit.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import {
   RATE_TABLE_SAVED,
@@ -46,9 +47,9 @@ export function rateTableOperations(store: Store): readonly Operation[] {
       ...place,
       method: 'POST',
       body: (version) => rateTableBody[version],
-      handle: async ({ body, now }) =>
+      handle: async ({ principal, body, now }) =>
         orConflict(async () => {
-          await createRateTable(store, body, now)
+          await createRateTable(actingAs(store, principal), body, now)
           return { status: 201, body: RATE_TABLE_SAVED }
         }),
     }),
@@ -64,9 +65,9 @@ export function rateTableOperations(store: Store): readonly Operation[] {
       ...place,
       method: 'DELETE',
       query: rateTableQuery,
-      handle: async ({ query: { series = '', version }, now }) =>
+      handle: async ({ principal, query: { series = '', version }, now }) =>
         orConflict(async () => {
-          await deleteRateTable(store, series, version, now)
+          await deleteRateTable(actingAs(store, principal), series, version, now)
           return { status: 204 }
         }),
     }),

@@ -1,4 +1,5 @@
 /** Session operations. Source: interface, Sessions and Errors; documentation on states and status codes. */
+import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import type { Session } from '../../../core/sessions/session.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -58,7 +59,11 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
         const { body, principal, idempotencyKey: opening, now } = call
         const { instanceId } = body
         belongsTo(call)({ instanceId, deviceId: principal.deviceId })
-        const session = await openSession(deps, { instanceId, deviceId: principal.deviceId, opening }, now)
+        const session = await openSession(
+          acting(deps, principal),
+          { instanceId, deviceId: principal.deviceId, opening },
+          now,
+        )
         return { status: 200, body: { sessionId: session.id } }
       },
     }),
@@ -156,7 +161,12 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       params: inSession,
       handle: async (call) => {
         const { sessionId } = call.params
-        const { operable, ordered, session } = await closeSession(deps, sessionId, belongsTo(call), call.now)
+        const { operable, ordered, session } = await closeSession(
+          acting(deps, call.principal),
+          sessionId,
+          belongsTo(call),
+          call.now,
+        )
         if (!operable) return notOperable('v1.1', session)
         return { status: ordered === true ? ORDERED_STATUS : 204 }
       },
@@ -183,6 +193,10 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       },
     }),
   ]
+}
+
+function acting(deps: SessionDeps, principal: Principal): SessionDeps {
+  return { ...deps, store: actingAs(deps.store, principal) }
 }
 
 /** The device that keeps the session ends it with its next sync. */

@@ -1,39 +1,25 @@
 /** Append-only. */
-import type { AuditRecord } from '../device-records.ts'
+import type { AuditFilter, AuditRecord } from '../audit-records.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function auditReader({ db }: Sql) {
   return {
-    /**
-     * Newest first. @param deviceId null: all devices
-     * @param before the previous response's `next`
-     */
+    /** Newest first. */
     async list(
-      deviceId: string | null,
-      before: bigint | null,
+      { deviceId, instanceId, before }: AuditFilter,
       limit: number,
     ): Promise<{ readonly records: readonly AuditRecord[]; readonly next: bigint | null }> {
       let query = db.selectFrom('audit').selectAll()
       if (deviceId !== null) query = query.where('device_id', '=', deviceId)
+      if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
       if (before !== null) query = query.where('seq', '<', before)
       const rows = await query
         .orderBy('seq', 'desc')
         .limit(limit + 1)
         .execute()
       const shown = rows.slice(0, limit)
-      return {
-        records: shown.map((row) => ({
-          at: Number(row.at),
-          by: row.key_id,
-          action: row.action as AuditRecord['action'],
-          deviceId: row.device_id,
-          sessionId: row.session_id,
-          ...lineItemOf(row),
-          detail: row.detail,
-        })),
-        next: rows.length > limit ? (shown.at(-1)?.seq ?? null) : null,
-      }
+      return { records: shown.map(recordOf), next: rows.length > limit ? (shown.at(-1)?.seq ?? null) : null }
     },
   }
 }
@@ -41,23 +27,27 @@ export function auditReader({ db }: Sql) {
 export function auditTransaction(sql: Sql) {
   return {
     ...auditReader(sql),
-    async append(record: Omit<AuditRecord, 'detail'> & { readonly detail?: string }): Promise<void> {
-      const { at, by, action, deviceId, sessionId, lineItem, detail } = record
+    async append({ at, by, action, instanceId, lineItemId, deviceId, sessionId, detail }: AuditRecord): Promise<void> {
       await sql.db
         .insertInto('audit')
         .values({
-          ...{ at: BigInt(at), key_id: by, action, device_id: deviceId, session_id: sessionId },
-          instance_id: lineItem?.instanceId ?? null,
-          line_item_id: lineItem?.lineItemId ?? null,
-          tokens: lineItem?.tokens ?? null,
-          detail: detail ?? null,
+          ...{ at: BigInt(at), by_kind: by.kind, key_id: by.keyId, key_name: by.name, action },
+          ...{ instance_id: instanceId, line_item_id: lineItemId, device_id: deviceId, session_id: sessionId, detail },
         })
         .execute()
     },
   }
 }
 
-function lineItemOf({ instance_id, line_item_id, tokens }: Row<'audit'>): Pick<AuditRecord, 'lineItem'> {
-  if (instance_id === null || line_item_id === null || tokens === null) return {}
-  return { lineItem: { instanceId: instance_id, lineItemId: line_item_id, tokens } }
+function recordOf(row: Row<'audit'>): AuditRecord {
+  return {
+    at: Number(row.at),
+    by: { kind: row.by_kind as AuditRecord['by']['kind'], keyId: row.key_id, name: row.key_name },
+    action: row.action as AuditRecord['action'],
+    instanceId: row.instance_id,
+    lineItemId: row.line_item_id,
+    deviceId: row.device_id,
+    sessionId: row.session_id,
+    detail: row.detail,
+  }
 }

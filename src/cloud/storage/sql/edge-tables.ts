@@ -30,13 +30,14 @@ export interface EdgeTables {
   audit: {
     seq: Generated<bigint>
     at: bigint
-    key_id: string
+    by_kind: string
+    key_id: string | null
+    key_name: string | null
     action: string
-    device_id: string | null
-    session_id: string | null
     instance_id: string | null
     line_item_id: string | null
-    tokens: bigint | null
+    device_id: string | null
+    session_id: string | null
     detail: string | null
   }
   device_keys: {

@@ -48,6 +48,7 @@ export function keyTransaction(sql: Sql) {
     },
     async save(key: KeyRecord): Promise<void> {
       const columns = {
+        name: key.name,
         pem: key.pem,
         active_from: BigInt(key.activeFrom),
         previous_pem: key.previousPem,
@@ -71,6 +72,7 @@ function keyOf(row: Row<'public_keys'>): KeyRecord {
   return {
     type: row.type as KeyType,
     id: row.id,
+    name: row.name,
     pem: row.pem,
     activeFrom: Number(row.active_from),
     previousPem: row.previous_pem,

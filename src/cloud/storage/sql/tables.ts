@@ -77,6 +77,7 @@ export interface Tables extends EdgeTables {
     seq: Generated<bigint>
     type: string
     id: string
+    name: string | null
     pem: string
     active_from: bigint
     previous_pem: string | null

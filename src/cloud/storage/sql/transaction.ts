@@ -9,6 +9,7 @@ import {
   offlinePolicyReader,
   offlinePolicyTransaction,
 } from './edge-line-items.ts'
+import { CLOUD } from '../audit-records.ts'
 import { auditReader, auditTransaction } from './edge-audit.ts'
 import { deviceReader, deviceTransaction, enrollmentReader, enrollmentTransaction } from './edge-devices.ts'
 import { deviceAccountReader, deviceAccountTransaction, poolsOf } from './edge-accounts.ts'
@@ -83,6 +84,8 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
   const { accounts, lockAhead } = accountTransaction(sql)
   const { usage, write } = usageTransaction(sql)
   const tx = {
+    /** Whose changes the audit records. */
+    actor: CLOUD,
     instances: instanceTransaction(sql),
     lineItems: lineItemTransaction(sql),
     actions: actionTransaction(sql),

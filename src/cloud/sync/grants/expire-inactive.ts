@@ -2,6 +2,7 @@
  * Settles long inactive epochs: their tokens count as used (default) or return to the pool, at a reported risk. Later
  * evidence corrects this. After a restore, inactivity counts from the restore, because later grants may be lost.
  */
+import { recordChange } from '../../storage/audit.ts'
 import type { Policies } from '../../policy/load-policy.ts'
 import type { SettlementStateWire } from '../../../protocol/edge/administration.ts'
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
@@ -80,14 +81,15 @@ export async function showSettlement({
   })
 }
 
-export async function confirmSettlement(
-  { store, present, afterMs }: Pick<ExpireInactive, 'store' | 'present' | 'afterMs'>,
-  by: string,
-): Promise<void> {
+export async function confirmSettlement({
+  store,
+  present,
+  afterMs,
+}: Pick<ExpireInactive, 'store' | 'present' | 'afterMs'>): Promise<void> {
   const at = present()
   await store.transaction(async (tx) => {
     await tx.sweeps.confirmSettlement(at - afterMs)
-    await tx.edge.audit.append({ at, by, action: 'CONFIRM_SETTLEMENT', deviceId: null, sessionId: null })
+    await recordChange(tx, at, { action: 'CONFIRM_SETTLEMENT' })
   })
 }
 

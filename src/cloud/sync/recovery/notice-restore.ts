@@ -2,6 +2,8 @@
  * Detects a cloud restored together with its sales mark: a device shows signed documents that the cloud does not know.
  * Its instances then sell nothing, and revisions continue above all that may be lost.
  */
+import { recordChange } from '../../storage/audit.ts'
+import { CLOUD } from '../../storage/audit-records.ts'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { type Proof, type Shown, isForgotten } from '../open-proofs.ts'
 import type { MergeContext } from '../merge-context.ts'
@@ -39,7 +41,7 @@ export async function noticeRestore(
   }
   if (restored.length > 0) {
     await tx.edge.recoveries.restored(now)
-    await tx.edge.audit.append({ at: now, by: 'twin', action: 'NOTICE_RESTORE', deviceId: device.id, sessionId: null })
+    await recordChange(tx, now, { action: 'NOTICE_RESTORE', deviceId: device.id, by: CLOUD })
   }
   return restored
 }

@@ -2,6 +2,7 @@
  * Recovery after a restore. Sales shown by the sales mark are withheld and the rest is sold; without that proof nothing
  * is. Ends when all devices have reported, or an administrator accepts the risk. See docs/decisions/sales-mark.md.
  */
+import { nameOf, recordChange } from '../../storage/audit.ts'
 import { ENGINE } from '../../../core/engine.ts'
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -41,14 +42,7 @@ export async function beginRecovery(
   await tx.outbox.appendPolicies(now)
   await tx.edge.recoveries.restored(now)
   await tx.edge.recoveries.beginAll(Math.max(await recoversSince(tx, now), until + 1), unproven)
-  await tx.edge.audit.append({
-    at: now,
-    by: 'twin',
-    action: 'NOTICE_RESTORE',
-    deviceId: null,
-    sessionId: null,
-    detail: reason,
-  })
+  await recordChange(tx, now, { action: 'NOTICE_RESTORE', detail: { reason } })
   await tx.usage.passForgotten(
     greatest(BigInt(now) * 1_000n, (await tx.usage.settled()) + USAGE_FORGOTTEN_MAX, position),
   )
@@ -112,7 +106,6 @@ export async function showRecovery(
 export async function overrideRecovery(
   { store, now }: { readonly store: Pick<Store, 'transaction'>; readonly now: () => number },
   instanceId: string,
-  by: string,
 ): Promise<RecoveryStateWire> {
   return store.transaction(async (tx) => {
     const revision = await lockRules(tx, instanceId)
@@ -122,11 +115,10 @@ export async function overrideRecovery(
     const withheld = (await tx.edge.pools(instanceId)).filter((pool) => pool.withheld > 0n)
     const locked = await tx.accounts.lock(withheld.map(({ account }) => account))
     await tx.accounts.save([...locked.values()].map(release))
-    if (state.since !== null) await tx.edge.recoveries.end(instanceId, at, by)
+    if (state.since !== null) await tx.edge.recoveries.end(instanceId, at, nameOf(tx.actor))
     // Cached rules must learn that selling is permitted.
     await bumpPolicyRevision(tx, revision, at)
-    const detail = JSON.stringify({ instanceId, exposure: state.accounts })
-    await tx.edge.audit.append({ at, by, action: 'END_RECOVERY', deviceId: null, sessionId: null, detail })
+    await recordChange(tx, at, { action: 'END_RECOVERY', instanceId, detail: { exposure: state.accounts } })
     return state
   })
 }

@@ -102,6 +102,8 @@ CREATE TABLE public_keys (
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   type TEXT COLLATE "C" NOT NULL CHECK (type IN ('administration-key', 'client-key')),
   id TEXT COLLATE "C" NOT NULL,
+  -- Given by an administrator.
+  name TEXT,
   pem TEXT NOT NULL,
   active_from BIGINT NOT NULL,
   previous_pem TEXT,

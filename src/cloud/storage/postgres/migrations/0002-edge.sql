@@ -258,23 +258,25 @@ CREATE TABLE signing_key (
   since BIGINT NOT NULL
 );
 
--- Who did what, kept for ever.
+-- Who changed what, kept permanently. Written in the transaction of the change.
 CREATE TABLE audit (
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at BIGINT NOT NULL,
-  -- Id of an administration key.
-  key_id TEXT COLLATE "C" NOT NULL,
+  by_kind TEXT NOT NULL CHECK (by_kind IN ('ADMINISTRATOR', 'CLIENT', 'DEVICE', 'CLOUD')),
+  -- Of the key that signed the token; NULL for CLOUD.
+  key_id TEXT COLLATE "C",
+  -- Of the key or the device at that time.
+  key_name TEXT,
   action TEXT NOT NULL,
-  device_id TEXT COLLATE "C",
-  session_id TEXT COLLATE "C",
-  -- Of an order about a line item.
   instance_id TEXT COLLATE "C",
   line_item_id TEXT COLLATE "C",
-  tokens BIGINT,
-  -- What it was about, where that is no device or session.
+  device_id TEXT COLLATE "C",
+  session_id TEXT COLLATE "C",
+  -- JSON: other objects, and the values that were set.
   detail TEXT
 );
 
+CREATE INDEX audit_by_instance ON audit (instance_id, seq);
 CREATE INDEX audit_by_device ON audit (device_id, seq);
 
 -- When a node last trusted its wall clock; one row at most. A node whose clock does not fit it pauses its sweeps.

@@ -101,6 +101,8 @@ CREATE TABLE public_keys (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   type TEXT NOT NULL CHECK (type IN ('administration-key', 'client-key')),
   id TEXT NOT NULL,
+  -- Given by an administrator.
+  name TEXT,
   pem TEXT NOT NULL,
   active_from INTEGER NOT NULL,
   previous_pem TEXT,

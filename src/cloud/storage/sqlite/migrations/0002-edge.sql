@@ -257,23 +257,25 @@ CREATE TABLE signing_key (
   since INTEGER NOT NULL
 ) STRICT;
 
--- Who did what, kept for ever.
+-- Who changed what, kept permanently. Written in the transaction of the change.
 CREATE TABLE audit (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   at INTEGER NOT NULL,
-  -- Id of an administration key.
-  key_id TEXT NOT NULL,
+  by_kind TEXT NOT NULL CHECK (by_kind IN ('ADMINISTRATOR', 'CLIENT', 'DEVICE', 'CLOUD')),
+  -- Of the key that signed the token; NULL for CLOUD.
+  key_id TEXT,
+  -- Of the key or the device at that time.
+  key_name TEXT,
   action TEXT NOT NULL,
-  device_id TEXT,
-  session_id TEXT,
-  -- Of an order about a line item.
   instance_id TEXT,
   line_item_id TEXT,
-  tokens INTEGER,
-  -- What it was about, where that is no device or session.
+  device_id TEXT,
+  session_id TEXT,
+  -- JSON: other objects, and the values that were set.
   detail TEXT
 ) STRICT;
 
+CREATE INDEX audit_by_instance ON audit (instance_id, seq);
 CREATE INDEX audit_by_device ON audit (device_id, seq);
 
 -- When a node last trusted its wall clock; one row at most. A node whose clock does not fit it pauses its sweeps.

@@ -1,0 +1,73 @@
+/**
+ * Records of the audit: one row for each change that a caller or the cloud itself makes to rules, line items, rate
+ * tables, keys, configuration, devices and sessions.
+ */
+/** Who makes a change. CLOUD: the service itself, without a request. */
+export interface Actor {
+  readonly kind: 'ADMINISTRATOR' | 'CLIENT' | 'DEVICE' | 'CLOUD'
+  /** Of the key that signed the token; for devices a thumbprint. Null for CLOUD. */
+  readonly keyId: string | null
+  /** Of the key or the device; null: it has none. */
+  readonly name: string | null
+}
+
+export const CLOUD: Actor = { kind: 'CLOUD', keyId: null, name: null }
+
+export type AuditedAction =
+  | 'CREATE_INSTANCE'
+  | 'MAP_LINE_ITEM'
+  | 'DELETE_LINE_ITEM'
+  | 'ADD_ACTIONS'
+  | 'REPLACE_ACTIONS'
+  | 'DELETE_ACTIONS'
+  | 'ADD_CONDITIONS'
+  | 'CHANGE_CONDITIONS'
+  | 'DELETE_CONDITIONS'
+  | 'SET_CONSUMPTION_LIMIT'
+  | 'DELETE_CONSUMPTION_LIMIT'
+  | 'CREATE_RATE_TABLE'
+  | 'DELETE_RATE_TABLE'
+  | 'CHANGE_CONFIGURATION'
+  | 'SAVE_KEYS'
+  | 'DELETE_KEY'
+  | 'OPEN_SESSION'
+  | 'CLOSE_SESSION'
+  | 'LOCK_SESSION'
+  | 'UNLOCK_SESSION'
+  | 'TERMINATE_SESSION'
+  | 'ISSUE_ENROLLMENT_TOKEN'
+  | 'ENROLL_DEVICE'
+  | 'LOCK_DEVICE'
+  | 'UNLOCK_DEVICE'
+  | 'TERMINATE_DEVICE'
+  | 'RELEASE_DEVICE'
+  | 'REVOKE_DEVICE'
+  | 'ROTATE_DEVICE_KEY'
+  | 'ANNOUNCE_DEVICE_KEY'
+  | 'REPLACE_DEVICE_KEY'
+  | 'SET_OFFLINE_POLICY'
+  | 'SET_CLOUD_RESERVE'
+  | 'NOTICE_RESTORE'
+  | 'END_RECOVERY'
+  | 'CONFIRM_CLOCK'
+  | 'CONFIRM_SETTLEMENT'
+
+export interface AuditRecord {
+  readonly at: number
+  readonly by: Actor
+  readonly action: AuditedAction
+  readonly instanceId: string | null
+  readonly lineItemId: string | null
+  readonly deviceId: string | null
+  readonly sessionId: string | null
+  /** JSON: other objects, and the values that were set. Never a secret. */
+  readonly detail: string | null
+}
+
+/** Which rows to show; null: all. */
+export interface AuditFilter {
+  readonly deviceId: string | null
+  readonly instanceId: string | null
+  /** The previous response's `next`. */
+  readonly before: bigint | null
+}
