@@ -329,7 +329,10 @@ function itemEvidence(
   outcome: ItemOutcome,
 ): readonly (readonly string[])[] {
   const view = policy.item(requested.name, requested.version)
-  if (!view.rated) return [['no rate table in effect has it']]
+  if (!view.rated) {
+    const series = view.rejectionDetails.map(({ lineItemId, why }) => `${lineItemId}: ${why}`)
+    return [series.length === 0 ? ['no rate table in effect has it'] : series]
+  }
   const usable = view.candidates.map(({ lineItem, undecided }) =>
     undecided
       ? `${lineItem.id}: usable, though the clock cannot tell whether its window is open`

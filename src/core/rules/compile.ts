@@ -39,7 +39,7 @@ export function fixedRate(rate: Decimal): FixedRate {
 
 /** Candidates are in charging sequence. */
 export type ItemView =
-  | { readonly rated: false }
+  | { readonly rated: false; readonly rejectionDetails: readonly RejectionDetail[] }
   | {
       readonly rated: true
       readonly candidates: readonly Candidate[]
@@ -53,7 +53,7 @@ export interface CompiledPolicy {
   at(clock: ClockReading): PolicyView
 }
 
-const NOT_RATED: ItemView = { rated: false }
+const NOT_RATED: ItemView = { rated: false, rejectionDetails: [] }
 
 const SPANS_MAX = 16
 
@@ -292,6 +292,9 @@ export class PolicyView {
         rejectionDetails.push(...more.map(({ lineItem }) => ({ lineItemId: lineItem.id, why }) as const))
       }
     }
+    // Without any line item, the item is rated but nothing can pay for it.
+    const isDrawnOn = policy.lineItems.length === 0 || [...rates.keys()].some((series) => bySeries.has(series))
+    if (!isDrawnOn) return { rated: false, rejectionDetails }
     candidates.sort((a, b) => chargeOrder(a.lineItem, b.lineItem))
     return { rated: true, candidates, rejectionDetails, refusedByClock }
   }

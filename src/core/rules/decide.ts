@@ -2,8 +2,9 @@
  * Decides which line items pay how much for each requested item, or which check refuses it. The check order is
  * documented; the first check that fails names the reason:
  *
- *   1 ITEM_NOT_RATED             a rate table in effect has the item with exactly this version
- *   2 NO_USABLE_LINE_ITEM        an elastic, deployed line item in its window draws on a series that rates it
+ *   1 ITEM_NOT_RATED             a rate table in effect, of the series of some line item, has the item with exactly
+ *                                this version
+ *   2 NO_USABLE_LINE_ITEM        such a line item is elastic, deployed and in its window
  *     CLOCK_UNDECIDED            ... and only the uncertain clock prevents it
  *   3 FORMULA_FAILED             its formula, if any, gives a rate for the variables of the request
  *   4 DENIED_BY_RULE             the actions of such a line item allow the requester
@@ -80,7 +81,7 @@ class Charges {
 
   add(item: RequestedItem): ItemOutcome {
     const view = this.#policy.item(item.name, item.version)
-    if (!view.rated) return refused('ITEM_NOT_RATED', [])
+    if (!view.rated) return refused('ITEM_NOT_RATED', view.rejectionDetails)
     if (view.candidates.length === 0) {
       return refused(view.refusedByClock ? 'CLOCK_UNDECIDED' : 'NO_USABLE_LINE_ITEM', view.rejectionDetails)
     }

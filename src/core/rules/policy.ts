@@ -55,7 +55,7 @@ export interface Period {
 export interface Action {
   readonly id: string
   readonly name: string | null
-  /** Null: the default action, which always matches. */
+  /** Null: the default action, which decides if no condition is met. */
   readonly conditionId: string | null
   readonly effect: 'ALLOW' | 'DENY'
   /** Null: no cap (the default ALLOW, and every DENY). */

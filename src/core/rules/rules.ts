@@ -1,6 +1,7 @@
 /**
- * The actions of one line item. The first one that matches decides. Without actions a line item is unrestricted; with
- * actions it refuses requesters that no action allows.
+ * The actions of one line item. The first one whose condition is met decides; if none is, the default action, wherever
+ * it is in the list. Without actions a line item is unrestricted; with actions it refuses requesters that no action
+ * allows.
  */
 import { ALWAYS_ERROR, type Dictionary, type Evaluate, type ConditionResult } from './condition.ts'
 import type { Action } from './policy.ts'
@@ -27,7 +28,7 @@ const ALWAYS_UNRESTRICTED: Rules = () => UNRESTRICTED
 /** @param conditions by id; a missing one evaluates as an error */
 export function compileRules(actions: readonly Action[], conditions: ReadonlyMap<string, Evaluate>): Rules {
   if (actions.length === 0) return ALWAYS_UNRESTRICTED
-  const entries = actions.map((action): Entry => {
+  const entries = defaultLast(actions).map((action): Entry => {
     const triggered = action.conditionId === null ? ALWAYS : (conditions.get(action.conditionId) ?? ALWAYS_ERROR)
     const taken: Ruling =
       action.effect === 'ALLOW' ? { ruling: 'ALLOW', action } : { ruling: 'REFUSE', why: 'RULE_DENIES', action }
@@ -41,6 +42,13 @@ export function compileRules(actions: readonly Action[], conditions: ReadonlyMap
     }
     return NO_RULE_MATCHES
   }
+}
+
+function defaultLast(actions: readonly Action[]): readonly Action[] {
+  return [
+    ...actions.filter(({ conditionId }) => conditionId !== null),
+    ...actions.filter(({ conditionId }) => conditionId === null),
+  ]
 }
 
 /**

@@ -53,8 +53,8 @@ const empty: AvailableBalance = { left: 0n, shortage: 'POOL' }
 
 test.each([
   ['NO_USABLE_LINE_ITEM', 'ENDED', { endsAt: 499 }, full],
-  ['NO_USABLE_LINE_ITEM', 'SERIES_DOES_NOT_RATE_ITEM', { rateTableSeries: 'other' }, full],
-  ['NO_USABLE_LINE_ITEM', 'SERIES_HAS_NO_TABLE', { rateTableSeries: 'none' }, full],
+  ['ITEM_NOT_RATED', 'SERIES_DOES_NOT_RATE_ITEM', { rateTableSeries: 'other' }, full],
+  ['ITEM_NOT_RATED', 'SERIES_HAS_NO_TABLE', { rateTableSeries: 'none' }, full],
   ['DENIED_BY_RULE', 'RULE_DENIES', { actions: [{ ...some, effect: 'DENY', allocation: null }] }, full],
   ['DENIED_BY_RULE', 'RULE_ERROR', { actions: [{ ...some, conditionId: 'missing' }] }, full],
   ['INSUFFICIENT_TOKENS', 'TOO_FEW_TOKENS', {}, empty],

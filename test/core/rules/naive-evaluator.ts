@@ -124,7 +124,10 @@ function decideItem(
   clock: ClockReading,
   availableOf: AvailableOf,
 ): readonly Share[] | RefusalReason {
-  const everySeries = policy.rateTables.map((table) => table.series)
+  const everySeries =
+    policy.lineItems.length === 0
+      ? policy.rateTables.map((table) => table.series)
+      : policy.lineItems.map((lineItem) => lineItem.rateTableSeries)
   if (!everySeries.some((series) => ratedItem(policy, series, item, clock.now) !== undefined)) return 'ITEM_NOT_RATED'
 
   const usable: LineItem[] = []
@@ -208,7 +211,8 @@ export type Ruling =
 
 export function rulingOf(policy: Pick<Policy, 'conditions'>, lineItem: LineItem, requester: Requester): Ruling {
   if (lineItem.actions.length === 0) return { ruling: 'ALLOWED', action: null }
-  for (const action of lineItem.actions) {
+  const isDefault = (action: Action): number => (action.conditionId === null ? 1 : 0)
+  for (const action of lineItem.actions.toSorted((a, b) => isDefault(a) - isDefault(b))) {
     const truth = action.conditionId === null ? 'TRUE' : truthById(policy, action.conditionId, requester.dictionary)
     if (truth === 'ERROR') return { ruling: 'REFUSED', why: 'RULE_ERROR' }
     if (truth === 'FALSE') continue
