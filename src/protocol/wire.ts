@@ -20,6 +20,17 @@ export const plainText = (maxLength: number) =>
     .max(maxLength)
     .refine((text) => text.isWellFormed() && !text.includes('\u0000'), 'must be well-formed Unicode without NUL')
 
+/** As {@link plainText}, with the length in code points, as people count characters. */
+export const countedText = (min: number, max: number) =>
+  plainText(2 * max)
+    .refine((text) => lengthOf(text) >= min, `must have at least ${min} characters`)
+    .refine((text) => lengthOf(text) <= max, `must have at most ${max} characters`)
+    .meta({ wire: { type: 'string', minLength: min, maxLength: max } })
+
+function lengthOf(text: string): number {
+  return [...text].length
+}
+
 /** Text for a path segment: clients resolve `.` and `..` themselves and could never address such a name. */
 export const pathText = (maxLength: number) =>
   plainText(maxLength)
@@ -28,8 +39,11 @@ export const pathText = (maxLength: number) =>
 
 export const uuid = z.guid()
 
+/** The end of the year 9999, POSIX ms. */
+export const INSTANT_MAX = 253_402_300_799_999
+
 /** POSIX milliseconds, up to the end of the year 9999. */
-export const instant = z.int().min(0).max(253_402_300_799_999)
+export const instant = z.int().min(0).max(INSTANT_MAX)
 
 /** Micro-tokens as decimal integer text. */
 export const microText = z
@@ -67,12 +81,24 @@ export const decimalNumber = (rule: 'POSITIVE' | 'NON_NEGATIVE') =>
 
 /** A separate check, so that the API description can show the bound. */
 function bounded(rule: 'POSITIVE' | 'NON_NEGATIVE') {
-  return rule === 'POSITIVE' ? z.number().gt(0, 'must be greater than 0') : z.number().min(0, 'must be 0 or more')
+  const number = z.number({ error: quotedNumber })
+  return rule === 'POSITIVE' ? number.gt(0, 'must be greater than 0') : number.min(0, 'must be 0 or more')
+}
+
+/** Undefined for anything but a number in quotes: the usual message fits. */
+function quotedNumber({ input }: { readonly input?: unknown }): string | undefined {
+  if (typeof input !== 'string' || parseDecimal(input) === undefined) return undefined
+  return `must be a number, not text: write ${input} without quotes`
 }
 
 /** JSON.stringify writes the bare number; typed `number` because readers get one. */
 export function tokensNumber(amount: Micro): number {
   return rawNumber(formatMicro(amount))
+}
+
+/** @param text of an integer */
+export function integerNumber(text: string): number {
+  return rawNumber(text)
 }
 
 export function exactNumber(value: Decimal): number {

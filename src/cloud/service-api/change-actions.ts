@@ -88,6 +88,7 @@ function actionOf(input: Omit<ActionInput, 'id' | 'used'>, id: string): Action {
     name: input.name ?? null,
     conditionId: input.conditionId ?? null,
     effect: input.action,
-    allocation: input.allocation ?? null,
+    // Not used for DENY. Source: interface, Action, row allocation.
+    allocation: input.action === 'DENY' ? null : (input.allocation ?? null),
   }
 }

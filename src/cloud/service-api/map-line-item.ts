@@ -66,6 +66,7 @@ function recordOf(
     overdraftType: attributes.overdraftType ?? null,
     overdraftLimit: attributes.overdraftLimit === undefined ? null : wholeTokens(attributes.overdraftLimit),
     resetFrequency: attributes.resetFrequency ?? null,
+    given: body.given ?? {},
     calendar: calendarOf(body, stored, listedAt, now),
     created: stored?.deleted !== null ? now : stored.created,
     modified: now,

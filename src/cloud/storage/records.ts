@@ -6,6 +6,7 @@ import type { AccountId } from '../../core/accounts/account.ts'
 import type { Decimal, Micro } from '../../core/pricing/amount.ts'
 import type { Action, LineItemState, RateTable } from '../../core/rules/policy.ts'
 import type { SessionState } from '../../core/sessions/session.ts'
+import type { GivenIntegers } from '../../protocol/service/line-items.ts'
 
 export interface Instance {
   readonly id: string
@@ -43,6 +44,8 @@ export interface LineItemRecord {
   readonly overdraftLimit: Micro | null
   /** As given; null: not given. */
   readonly resetFrequency: ResetFrequency | null
+  /** Shown in place of the reduced numbers. */
+  readonly given: GivenIntegers
   readonly calendar: Calendar
   readonly created: number
   readonly modified: number

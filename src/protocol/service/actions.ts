@@ -48,7 +48,6 @@ export function actionsProblem(
     const at = `action ${index + 1}`
     if (conditionId === undefined) defaults += 1
     else if (!conditions.has(conditionId)) return `${at}: there is no condition ${conditionId}`
-    if (action === 'DENY' && cap !== undefined) return `${at}: a DENY has no allocation`
     if (action === 'ALLOW' && cap === undefined && conditionId !== undefined) {
       return `${at}: an ALLOW with a condition needs an allocation`
     }

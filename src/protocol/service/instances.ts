@@ -1,6 +1,6 @@
 /** Instances on the wire. Source: interface, Instances; documentation on instances and on paging. */
 import { z } from 'zod'
-import { instant, plainText, queryBoolean, readOnlyField, uuid } from '../wire.ts'
+import { countedText, instant, plainText, queryBoolean, readOnlyField, uuid } from '../wire.ts'
 
 export const PAGE_SIZE_DEFAULT = 100
 const PAGE_SIZE_MAX = 1_000
@@ -24,7 +24,7 @@ export const paging = {
 /** Body of `POST .../instances`. */
 export const instanceBody = z
   .strictObject({
-    shortName: plainText(100).min(1),
+    shortName: countedText(1, 100),
     accountId: plainText(256).min(1),
     id: readOnlyField,
     defaultInstance: readOnlyField,

@@ -5,7 +5,7 @@
 import { z } from 'zod'
 import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/accounts/account.ts'
 import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/pricing/amount.ts'
-import { instant, pathText, plainText, readOnlyField } from '../wire.ts'
+import { INSTANT_MAX, instant, pathText, plainText, readOnlyField } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
 const LINE_ITEM_STATES = ['DEPLOYED', 'INACTIVE', 'OBSOLETE'] as const
@@ -49,22 +49,29 @@ export const lineItemBodies = {
   'v1.1': z.strictObject({ ...shape, attributes: attributesV11 }).meta({ id: 'LineItemToMap' }),
 } as const
 
-export type LineItemBody = z.infer<(typeof lineItemBodies)['v1.1']>
+export type LineItemBody = z.infer<(typeof lineItemBodies)['v1.1']> & { readonly given?: GivenIntegers }
+
+/** Larger than {@link instant} and {@link wholeTokens} if it was given so. */
+const shownInteger = z.number().min(0)
 
 const shown = {
   activationId: z.string(),
   state: z.enum(LINE_ITEM_STATES),
-  quantity: z.int().min(0),
-  start: instant,
-  end: instant,
+  quantity: shownInteger,
+  start: shownInteger,
+  end: shownInteger,
   used: z.number().min(0),
 }
 
 export const lineItems = {
-  'v1.0': z.strictObject({ ...shown, attributes: attributesV10 }).meta({ id: 'LineItem' }),
-  'v1.1': z.strictObject({ ...shown, attributes: attributesV11 }).meta({ id: 'LineItem' }),
+  'v1.0': z.strictObject({ ...shown, attributes: shownAttributes(attributesV10) }).meta({ id: 'LineItem' }),
+  'v1.1': z.strictObject({ ...shown, attributes: shownAttributes(attributesV11) }).meta({ id: 'LineItem' }),
 } as const
 export type LineItemWire = z.infer<(typeof lineItems)['v1.1']>
+
+function shownAttributes(attributes: typeof attributesV10) {
+  return attributes.extend({ overdraftLimit: shownInteger.optional() })
+}
 
 const problemTexts = z.array(z.string()).min(1)
 
@@ -74,22 +81,51 @@ export const lineItemProblems = {
   'v1.1': z.strictObject({ message: problemTexts }).meta({ id: 'LineItemProblems' }),
 } as const
 
+/** Text of the integers that are larger than what the service counts with, as they were given. */
+export type GivenIntegers = Readonly<Partial<Record<'start' | 'end' | 'quantity' | 'overdraftLimit', string>>>
+
+/** 2^63, the double of Java's Long.MAX_VALUE. */
+const INT64_LIMIT = 2 ** 63
+
+/** Reduces integers to the largest that the service counts with; the interface sets no bound but their type. */
+function clamped(payload: unknown): { readonly value: unknown; readonly given: GivenIntegers } {
+  const fields = fieldsOf(payload)
+  const attributes = fieldsOf(fields['attributes'])
+  const given: Record<string, string> = {}
+  const atMost = (name: string, value: unknown, max: number): unknown => {
+    if (typeof value !== 'number' || !Number.isInteger(value) || value <= max || value > INT64_LIMIT) return value
+    given[name] = String(value === INT64_LIMIT ? BigInt(INT64_LIMIT) - 1n : BigInt(value))
+    return max
+  }
+  const start = atMost('start', fields['start'], INSTANT_MAX)
+  const end = atMost('end', fields['end'], INSTANT_MAX)
+  const quantity = atMost('quantity', fields['quantity'], TOKENS_MAX)
+  const most = TOKENS_MAX - (isWhole(quantity) && quantity > 0 ? quantity : 0)
+  const overdraftLimit = atMost('overdraftLimit', attributes['overdraftLimit'], most)
+  if (Object.keys(given).length === 0) return { value: payload, given }
+  const inner = given['overdraftLimit'] === undefined ? fields['attributes'] : { ...attributes, overdraftLimit }
+  return { value: { ...fields, start, end, quantity, attributes: inner }, given }
+}
+
 export type LineItemParse =
   { readonly ok: true; readonly body: LineItemBody } | { readonly ok: false; readonly problems: readonly string[] }
 
 /** @param instanceId of the path, in lower case */
 export function parseLineItem(version: ApiVersion, instanceId: string, payload: unknown): LineItemParse {
-  const parsed = lineItemBodies[version].safeParse(payload, { reportInput: true })
+  const { value, given } = clamped(payload)
+  const parsed = lineItemBodies[version].safeParse(value, { reportInput: true })
   const problems = [
     ...(parsed.success ? [] : parsed.error.issues.flatMap(problemsOf)),
-    ...contradictions(instanceId, payload),
+    ...contradictions(instanceId, value),
   ]
-  return parsed.success && problems.length === 0 ? { ok: true, body: parsed.data } : { ok: false, problems }
+  return parsed.success && problems.length === 0
+    ? { ok: true, body: { ...parsed.data, given } }
+    : { ok: false, problems }
 }
 
 /** Rules across fields; they skip fields that are malformed themselves. */
 function contradictions(instanceId: string, payload: unknown): readonly string[] {
-  const { instanceId: given, start, end, quantity, attributes } = fieldsOf(payload)
+  const { instanceId: given, start, end, attributes } = fieldsOf(payload)
   const { overdraftType, overdraftLimit } = fieldsOf(attributes)
   const problems: string[] = []
   if (typeof given === 'string' && given.toLowerCase() !== instanceId) {
@@ -101,10 +137,6 @@ function contradictions(instanceId: string, payload: unknown): readonly string[]
   }
   if (overdraftType === 'Number' && overdraftLimit === undefined) {
     problems.push(`$.attributes: required property 'overdraftLimit' not found`)
-  }
-  if (isWhole(quantity) && isWhole(overdraftLimit) && quantity <= TOKENS_MAX && overdraftLimit <= TOKENS_MAX) {
-    const most = TOKENS_MAX - quantity
-    if (overdraftLimit > most) problems.push(`$.attributes.overdraftLimit: must have a maximum value of ${most}`)
   }
   return problems
 }

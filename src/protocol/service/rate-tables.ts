@@ -63,11 +63,11 @@ const tableOf = <Item extends z.ZodType>(item: Item) =>
     .strictObject({
       created: instant,
       effectiveFrom: instant,
-      series: z.string().optional(),
+      series: z.string(),
       version: z.string(),
       items: z.array(item),
     })
-    .meta({ id: 'RateTable' })
+    .meta({ id: 'RateTable', description: '`series` is empty for a table without one.' })
 
 const rateTable = tableOf(z.union([withRate, withFormula]))
 export type RateTableWire = z.infer<typeof rateTable>

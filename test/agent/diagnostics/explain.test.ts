@@ -5,6 +5,7 @@ import { accessEntryText, decisionInputsText, parseDecisionInputs } from '../../
 import { explain } from '../../../src/agent/diagnostics/explain.ts'
 import { BalancesSeen } from '../../../src/agent/access/local-decisions.ts'
 import { Refusals } from '../../../src/agent/diagnostics/refusals.ts'
+import { ENGINE } from '../../../src/core/engine.ts'
 import { compilePolicy } from '../../../src/core/rules/compile.ts'
 import { decide } from '../../../src/core/rules/decide.ts'
 import type { AvailableBalance } from '../../../src/core/rules/decision.ts'
@@ -67,7 +68,7 @@ async function made(key: CloudKey, { policy: raw, request, clock, balances, mode
   const seen = new BalancesSeen(availableOf(held))
   const decision = decide(compilePolicy(policy).at(clock), request, seen.of, mode)
   const entry = {
-    ...{ n: 7, reading: clock, instanceId: INSTANCE, policyRevision: 1, engine: 1, correlationId: CORRELATION_ID },
+    ...{ n: 7, reading: clock, instanceId: INSTANCE, policyRevision: 1, engine: ENGINE.version, correlationId: CORRELATION_ID },
     ...{ request, metaData: request.items.map((_, index) => (index === 0 ? { job: [1, 'x'] } : undefined)), decision },
     ...(mode === 'ALL_OR_NOTHING' ? { session: { id: uuidOf('s'), event: 'GRANTED' as const } } : {}),
   }
@@ -148,7 +149,7 @@ describe('a decision that is explained', () => {
     const key = await makeCloudKey()
     const [sample] = fc.sample(scenario(1), { numRuns: 1, seed: 1 })
     const { kept } = await made(key, sample!)
-    const changed = { ...kept, body: kept.body.replace('"engine":1', '"engine":3'), inputs: '1;0P;' }
+    const changed = { ...kept, body: kept.body.replace(`"engine":${ENGINE.version}`, '"engine":3'), inputs: '1;0P;' }
     for (const each of [changed, { ...changed, inputs: null, rules: null }]) {
       expect(await explain(each, 4)).toMatchObject({
         engine: 3,

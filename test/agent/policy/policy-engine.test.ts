@@ -28,19 +28,19 @@ test('an agent uses rules of a newer cloud that still supports its engine', asyn
 
 test('an agent that is too old for the cloud uses its rules until they expire, delivers, and names the side to upgrade', async () => {
   const device = await TestDevice.running()
-  await upgradeCloud(device, 3, 2)
+  await upgradeCloud(device, 4, 3)
   await device.sync()
   const until = usableUntil(device)
   await device.charge(5n)
   await device.pass(3_600_000)
   expect([inForce(device), device.conditions]).toEqual([1, ['policy: AGENT_ENGINE_OLD']])
   expect(device.link.status().conditions[0]?.message).toMatch(
-    /^The agent decides with engine 1\. .*Upgrade the agent\.$/,
+    /^The agent decides with engine 2\. .*Upgrade the agent\.$/,
   )
   expect(device.link.status()).toMatchObject({ connected: true, backlog: 0 })
   expect(usableUntil(device)).toBe(until)
 
-  device.engine = { version: 2, oldest: 1 }
+  device.engine = { version: 3, oldest: 1 }
   await device.restart()
   await device.sync()
   expect([inForce(device), device.conditions]).toEqual([2, []])

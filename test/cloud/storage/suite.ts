@@ -70,6 +70,7 @@ const lineItem = (id: string, change: Partial<LineItemRecord> = {}): LineItemRec
   overdraftType: null,
   overdraftLimit: null,
   resetFrequency: null,
+  given: { end: '9223372036854775807' },
   calendar: { frequency: 'NONE', first: 0, firstAt: 10, next: 1 },
   created: 1,
   modified: 1,

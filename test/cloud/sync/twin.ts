@@ -137,6 +137,7 @@ export class Twin implements AsyncDisposable {
       overdraftType: overdraft === 'UNLIMITED' ? 'Unlimited' : 'Number',
       overdraftLimit: overdraft === 'UNLIMITED' ? null : overdraft,
       resetFrequency: null,
+      given: {},
       calendar: { frequency: 'NONE', first: 0, firstAt: START - DAY, next: 1 },
       created: START,
       modified: START,

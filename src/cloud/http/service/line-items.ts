@@ -1,7 +1,7 @@
 /** Line item operations. Source: interface, Line items and Errors. */
 import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
-import { tokensNumber } from '../../../protocol/wire.ts'
+import { integerNumber, tokensNumber } from '../../../protocol/wire.ts'
 import {
   type LineItemWire,
   lineItemBodies,
@@ -121,18 +121,20 @@ function invalid(version: ApiVersion, problems: readonly string[]): Answer {
 }
 
 function lineItemToWire(version: ApiVersion, { record, used }: LineItemUse): LineItemWire {
-  const { rateTableSeries, overdraftType, overdraftLimit, resetFrequency } = record
+  const { rateTableSeries, overdraftType, overdraftLimit, resetFrequency, given } = record
+  const shown = (number: number, text: string | undefined): number =>
+    text === undefined ? number : integerNumber(text)
   return {
     activationId: record.id,
     state: record.state,
-    quantity: tokensNumber(record.quantity),
-    start: record.start,
-    end: record.end,
+    quantity: shown(tokensNumber(record.quantity), given.quantity),
+    start: shown(record.start, given.start),
+    end: shown(record.end, given.end),
     used: tokensNumber(used),
     attributes: {
       elastic: record.elastic,
       ...(rateTableSeries === null ? {} : { rateTableSeries }),
-      ...(overdraftLimit === null ? {} : { overdraftLimit: tokensNumber(overdraftLimit) }),
+      ...(overdraftLimit === null ? {} : { overdraftLimit: shown(tokensNumber(overdraftLimit), given.overdraftLimit) }),
       ...(overdraftType === null ? {} : { overdraftType }),
       ...(resetFrequency === null || version === 'v1.0' ? {} : { resetFrequency }),
     },

@@ -93,7 +93,7 @@ function rateTableToWire(
   return {
     created,
     effectiveFrom,
-    ...(series === '' ? {} : { series }),
+    series,
     version,
     items: shown.map(ratedItemToWire),
   }

@@ -61,6 +61,7 @@ function columnsOf(lineItem: LineItemRecord) {
     overdraft_type: lineItem.overdraftType,
     overdraft_limit: lineItem.overdraftLimit,
     reset_frequency: lineItem.resetFrequency,
+    given: JSON.stringify(lineItem.given),
     calendar_frequency: lineItem.calendar.frequency,
     calendar_first: BigInt(lineItem.calendar.first),
     calendar_first_at: BigInt(lineItem.calendar.firstAt),
@@ -84,6 +85,7 @@ function lineItemOf(row: Row<'line_items'>): LineItemRecord {
     overdraftType: row.overdraft_type as LineItemRecord['overdraftType'],
     overdraftLimit: row.overdraft_limit,
     resetFrequency: row.reset_frequency as ResetFrequency | null,
+    given: JSON.parse(row.given) as LineItemRecord['given'],
     calendar: {
       frequency: row.calendar_frequency as ResetFrequency,
       first: Number(row.calendar_first),

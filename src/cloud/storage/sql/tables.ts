@@ -33,6 +33,7 @@ export interface Tables extends EdgeTables {
     overdraft_type: string | null
     overdraft_limit: bigint | null
     reset_frequency: string | null
+    given: string
     calendar_frequency: string
     calendar_first: bigint
     calendar_first_at: bigint

@@ -146,6 +146,81 @@ describe.each(VERSIONS)('clients of %s', (version) => {
     }
   })
 
+  it('get back the integers that they gave, however large, and can use them', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    const path = `${instances}/${instance}/line-items`
+    const max = '9223372036854775807'
+    const attributes = `{"elastic":true,"overdraftType":"Number","overdraftLimit":${max}}`
+    const raw = `{"activationId":"BIG","state":"DEPLOYED","start":0,"end":${max},"quantity":${max},"attributes":${attributes}}`
+    expect((await twin.call('PUT', path, { raw })).status).toBe(201)
+    const read = await twin.call('GET', `${path}/BIG`)
+    for (const field of ['end', 'quantity', 'overdraftLimit']) expect(read.text).toContain(`"${field}":${max}`)
+    expect((await twin.call('PUT', path, { raw: read.text })).text).toBe(read.text)
+    await twin.access(instance, { Print: 150 })
+    expect(await twin.used(instance, 'BIG')).toBe(50)
+    const plain = `{"activationId":"BIG","state":"DEPLOYED","start":0,"end":5,"quantity":6,"attributes":{}}`
+    expect((await twin.call('PUT', path, { raw: plain })).body).toMatchObject({ end: 5, quantity: 6 })
+    expect((await twin.call('PUT', path, { raw: raw.replace(max, '1e19') })).status).toBe(400)
+  })
+
+  it('may name an instance with 100 characters of any kind', async () => {
+    await using twin = await openTwin()
+    const name = async (shortName: string) =>
+      (await twin.call('POST', instances, { body: { shortName, accountId: 'a' } })).status
+    expect([await name('\u{1F9C0}'.repeat(100)), await name('\u{1F9C0}'.repeat(101)), await name('')]).toEqual([
+      201, 400, 400,
+    ])
+  })
+
+  it('are told to write a count without quotes', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    const body = { requester: { type: 'user', value: 'x' }, requestedItems: [{ item: 'Print', count: '1.0' }] }
+    const refused = await twin.call('POST', `/elastic/api/${version}/instances/${instance}/access-request`, { body })
+    expect([refused.status, pick(refused.body, 'message')]).toEqual([
+      400,
+      'body.requestedItems[0].count: must be a number, not text: write 1.0 without quotes',
+    ])
+  })
+
+  it('get a series from every rate table, empty for none', async () => {
+    await using twin = await openTwin()
+    await twin.rates({ Print: 1 })
+    const listed = await twin.call('GET', `/provisioning/api/${version}/rate-tables`)
+    expect(pick(listed.body, 0, 'series')).toBe('')
+  })
+
+  it('may give an allocation with DENY, which has no effect', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    const path = `/api/${version}/instances/${instance}/line-items/ACT-1/actions`
+    const id = expect.any(String) as string
+    for (const method of ['PUT', 'POST']) {
+      await twin.call('DELETE', path)
+      const saved = await twin.call(method, path, { body: [{ action: 'DENY', allocation: 5 }] })
+      expect([saved.status, saved.body]).toEqual([200, [{ id, action: 'DENY' }]])
+    }
+  })
+
+  it('may put the default action anywhere in the list', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    const condition = { operator: 'IN', property: 'department', values: ['sales'] }
+    const made = await twin.call('POST', `/api/${version}/instances/${instance}/conditions`, { body: [condition] })
+    const path = `/api/${version}/instances/${instance}/line-items/ACT-1/actions`
+    await twin.call('POST', path, { body: [{ action: 'ALLOW' }] })
+    await twin.call('POST', path, { body: [{ action: 'DENY', conditionId: text(made.body, 0, 'id') }] })
+    const code = async (department: string) => {
+      const requester = { type: 'user', value: 'x', dictionary: { department } }
+      const body = { requester, requestedItems: [{ item: 'Print', count: 1 }] }
+      const answer = await twin.call('POST', `/elastic/api/v1.0/instances/${instance}/access-request`, { body })
+      return pick(answer.body, 'requestedItems', 0, 'status', 'code')
+    }
+    expect([await code('sales'), await code('legal')]).toEqual(['203', '101'])
+    expect(pick((await twin.call('GET', path)).body, 0)).toMatchObject({ action: 'ALLOW' })
+  })
+
   it('are told about fields that no GET returns', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()

@@ -124,8 +124,8 @@ describe('a line item', () => {
     expect(await problems({}, { quantity: -1 })).toEqual(['$.quantity: must have a minimum value of 0'])
     expect(await problems({}, { quantity: null })).toEqual(['$.quantity: null found, integer expected'])
     expect(await problems({}, { quantity: 9e12, activationId: 'x' })).toBeUndefined()
-    expect(await problems({ overdraftType: 'Number', overdraftLimit: 9e12 }, { quantity: 9e12 })).toEqual([
-      '$.attributes.overdraftLimit: must have a maximum value of 223372036854',
+    expect(await problems({ overdraftType: 'Number', overdraftLimit: 1e19 }, { quantity: 9e12 })).toEqual([
+      '$.attributes.overdraftLimit: must have a maximum value of 9223372036854',
     ])
     expect(await problems({}, { instanceId: '64d2028c-ae87-4069-a624-66089d957ef9' })).toEqual([
       '$.instanceId: must be the instance of the path',

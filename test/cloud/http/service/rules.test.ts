@@ -246,7 +246,6 @@ describe('actions', () => {
       [{ ...one, allocation: '1' }],
       [{ ...one, allocation: 1e30 }],
       [{ action: 'ALLOW', conditionId }],
-      [{ action: 'DENY', conditionId, allocation: 1 }],
       [{ action: 'ALLOW' }, { action: 'DENY' }],
       [{ ...one, extra: 1 }],
       [{ ...one, name: 5 }],

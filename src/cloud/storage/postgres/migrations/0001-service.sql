@@ -39,6 +39,8 @@ CREATE TABLE line_items (
   overdraft_type TEXT CHECK (overdraft_type IN ('Number', 'Unlimited')),
   overdraft_limit BIGINT CHECK (overdraft_limit >= 0),
   reset_frequency TEXT,
+  -- Integers that were given larger than what is stored, as JSON.
+  given TEXT NOT NULL,
   calendar_frequency TEXT NOT NULL,
   calendar_first BIGINT NOT NULL,
   calendar_first_at BIGINT NOT NULL,

@@ -38,6 +38,8 @@ CREATE TABLE line_items (
   overdraft_type TEXT CHECK (overdraft_type IN ('Number', 'Unlimited')),
   overdraft_limit INTEGER CHECK (overdraft_limit >= 0),
   reset_frequency TEXT,
+  -- Integers that were given larger than what is stored, as JSON.
+  given TEXT NOT NULL,
   calendar_frequency TEXT NOT NULL,
   calendar_first INTEGER NOT NULL,
   calendar_first_at INTEGER NOT NULL,
