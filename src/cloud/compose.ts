@@ -53,6 +53,7 @@ import { changeSharedRules, renewDuePolicy } from './policy/bump-policy-revision
 import { endRecoveries } from './sync/recovery/recovery.ts'
 import { Sales, TURN_EVERY_MS } from './sync/recovery/sales.ts'
 import { type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
+import { forgetAnswers } from './service-api/idempotency-key.ts'
 import { AccessBatcher } from './service-api/request-access.ts'
 import { heartbeatOfDevice, sweepNextSession } from './sessions/session-life.ts'
 import type { Store } from './storage/store.ts'
@@ -95,6 +96,8 @@ export interface Cloud {
 const REAP_EVERY_MS = 50
 
 const TOTALS_TIMEOUT_MS = 2_000
+
+const FORGET_EVERY_MS = 60_000
 
 /** How often to look for policies to renew: calendars last for weeks. */
 const POLICIES_EVERY_MS = 60_000
@@ -334,6 +337,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     runRepeatedly(jobs, NOTIFY_EVERY_MS, () => notifyServable(sharing), 'devices were not notified of tokens'),
     runRepeatedly(jobs, RECALL_EVERY_MIN_MS, recall, 'tokens were not recalled for the cloud'),
     runRepeatedly(jobs, settings.sessions.sweepEvery, sweep, 'a session was not moved on'),
+    runRepeatedly(jobs, FORGET_EVERY_MS, () => forgetAnswers(store, now()), 'old answers were not deleted'),
     runRepeatedly(jobs, POLICIES_EVERY_MS, renew, 'a policy was not renewed'),
   ]) {
     started.defer(() => job.stop())

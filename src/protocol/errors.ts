@@ -526,10 +526,16 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   IDEMPOTENCY_CONFLICT: {
-    meaning: 'This request number was already used in this application session with a different body.',
-    remedy: 'Use the next number for a new request. Repeat a number only with the same body.',
+    meaning: 'This idempotency key was already used with a different request.',
+    remedy: 'Use a new key, or the next request number, for each new request. Repeat one only with the same body.',
     http: 409,
     retry: 'no',
+  },
+  IDEMPOTENCY_IN_PROGRESS: {
+    meaning: 'A request with this idempotency key is still being decided.',
+    remedy: 'Repeat the same request under the same key: it gets the response of the first one.',
+    http: 409,
+    retry: 'later',
   },
   CLOUD_UNREACHABLE: {
     meaning: 'The cloud does not respond.',

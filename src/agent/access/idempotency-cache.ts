@@ -50,7 +50,7 @@ export class IdempotencyCache {
     }
     if (n === newest?.n) {
       if (newest.requestHash !== requestHash) {
-        throw new CodedError('IDEMPOTENCY_CONFLICT', `request ${n} of this application session was another one`)
+        throw new CodedError('IDEMPOTENCY_CONFLICT', 'This idempotency key was already used with a different request.')
       }
       return {
         kind: 'REPEAT',

@@ -10,8 +10,9 @@ import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
 import { type PoolRequest, decideInTurn, likelyAccounts } from '../accounts/decide-over-pools.ts'
 import { Batcher, type Defer } from '../runtime/batcher.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
+import { IDEMPOTENCY_LIFETIME_MS, type IdempotencyClaim, keyInUse, requireSame } from './idempotency-key.ts'
 import type { Pool, UsageRecord } from '../storage/records.ts'
-import type { Store } from '../storage/store.ts'
+import type { Store, Transaction } from '../storage/store.ts'
 import { usageOfDecision, withMetaData } from '../usage/usage-of-request.ts'
 
 export interface AccessCommand {
@@ -20,7 +21,16 @@ export interface AccessCommand {
   readonly request: AccessRequest
   /** JSON text of each item, in order. */
   readonly metaData: readonly (string | null)[]
+  /** A repetition of the request under the same key gets the first answer. */
+  readonly once?: {
+    readonly claim: IdempotencyClaim
+    /** JSON text that answers repetitions. */
+    readonly answerOf: (decision: Decision) => string
+  }
 }
+
+/** The decision, or the stored answer to an earlier request with the same idempotency key. */
+export type AccessResult = { readonly decision: Decision } | { readonly answer: string }
 
 /** Items per transaction: the first caller waits for the last. A single request may have more. */
 const BATCH_ITEMS_MAX = 64
@@ -35,10 +45,10 @@ interface Placed {
   readonly now: number
 }
 
-type Outcome = PromiseSettledResult<Decision>
+type Outcome = PromiseSettledResult<AccessResult>
 
 interface InstanceBatcher {
-  readonly batcher: Batcher<Placed, Decision>
+  readonly batcher: Batcher<Placed, AccessResult>
   /** The pools after the last decisions here; other nodes may have changed them. */
   readonly lastSeen: Map<AccountId, Pool>
 }
@@ -49,6 +59,8 @@ export class AccessBatcher {
   readonly #shortages: CloudShortages
   readonly #defer: Defer
   readonly #batchers = new Map<string, InstanceBatcher>()
+  /** Scopes of idempotency keys whose requests are being decided here. */
+  readonly #claimed = new Set<string>()
 
   constructor(store: Pick<Store, 'transaction'>, policies: Policies, shortages: CloudShortages, defer: Defer) {
     this.#store = store
@@ -61,8 +73,25 @@ export class AccessBatcher {
    * @param now POSIX ms
    * @throws CodedError NOT_FOUND for an unknown instance
    */
-  async request(order: AccessCommand, now: number): Promise<Decision> {
-    return this.#batcherOf(order.instanceId).batcher.ask({ order, now })
+  async request(order: Omit<AccessCommand, 'once'>, now: number): Promise<Decision> {
+    const result = await this.#batcherOf(order.instanceId).batcher.ask({ order, now })
+    if ('answer' in result) throw new Error('invariant: only requests with a key have stored answers')
+    return result.decision
+  }
+
+  /**
+   * Charges once under an idempotency key.
+   * @throws CodedError NOT_FOUND, IDEMPOTENCY_CONFLICT, IDEMPOTENCY_IN_PROGRESS
+   */
+  async requestOnce(order: AccessCommand & Required<Pick<AccessCommand, 'once'>>, now: number): Promise<AccessResult> {
+    const { scope } = order.once.claim
+    if (this.#claimed.has(scope)) throw keyInUse()
+    this.#claimed.add(scope)
+    try {
+      return await this.#batcherOf(order.instanceId).batcher.ask({ order, now })
+    } finally {
+      this.#claimed.delete(scope)
+    }
   }
 
   #batcherOf(instanceId: string): InstanceBatcher {
@@ -89,6 +118,8 @@ export class AccessBatcher {
     try {
       return await this.#decide(instanceId, batcher, placed)
     } catch (reason) {
+      // The key is stored now: the next attempt finds its answer.
+      if (reason instanceof StoredMeanwhile) return this.#serve(instanceId, batcher, placed)
       if (placed.length === 1 || !mayBeOfOneRequest(reason)) return placed.map(() => ({ status: 'rejected', reason }))
       const half = placed.length >> 1
       return [
@@ -98,11 +129,14 @@ export class AccessBatcher {
     }
   }
 
-  async #decide(instanceId: string, batcher: InstanceBatcher, placed: readonly Placed[]): Promise<readonly Outcome[]> {
-    const latest = placed.reduce((max, { now }) => Math.max(max, now), 0)
+  async #decide(instanceId: string, batcher: InstanceBatcher, all: readonly Placed[]): Promise<readonly Outcome[]> {
+    const latest = all.reduce((max, { now }) => Math.max(max, now), 0)
     let runs = 0
     const decided = await this.#store.transaction(async (tx) => {
       runs += 1
+      const repeated = await repetitionsOf(tx, all)
+      const placed = all.filter((each) => !repeated.has(each))
+      if (placed.length === 0) return { repeated, placed, outcomes: [], after: new Map<AccountId, Pool>() }
       // Do not repeat a guess that made the transaction start over.
       const likelyBy = (policy: LoadedPolicy | undefined): ReadonlySet<AccountId> | undefined =>
         runs > 1 || policy === undefined
@@ -129,15 +163,64 @@ export class AccessBatcher {
         return [{ request, mode: 'BEST_EFFORT', decision: outcome.value.decision } as const]
       })
       await this.#shortages.note(tx, loaded, { requests, pools: after }, latest)
-      return { outcomes, after }
+      await storeAnswers(tx, placed, outcomes)
+      return { repeated, placed, outcomes, after }
     })
     if (decided === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-    const { outcomes, after } = decided
+    const { repeated, placed, outcomes, after } = decided
     if (batcher.lastSeen.size + after.size > LAST_SEEN_MAX) batcher.lastSeen.clear()
     for (const [account, pool] of after) batcher.lastSeen.set(account, pool)
-    return outcomes.map((outcome) =>
-      outcome.status === 'fulfilled' ? { status: 'fulfilled', value: outcome.value.decision } : outcome,
-    )
+    const decisions = new Map(placed.map((each, index) => [each, outcomes[index]]))
+    return all.map((each): Outcome => {
+      const earlier = repeated.get(each)
+      if (earlier !== undefined) return earlier
+      const outcome = decisions.get(each)
+      if (outcome === undefined) throw new Error('invariant: one outcome for each order')
+      return outcome.status === 'fulfilled'
+        ? { status: 'fulfilled', value: { decision: outcome.value.decision } }
+        : outcome
+    })
+  }
+}
+
+/** Another node has stored an answer for the key of one of the requests. */
+class StoredMeanwhile extends Error {}
+
+/** The requests that have an answer already, with it, or with the refusal of a different request under the same key. */
+async function repetitionsOf(tx: Transaction, placed: readonly Placed[]): Promise<ReadonlyMap<Placed, Outcome>> {
+  const scopes = placed.flatMap(({ order: { once } }) => (once === undefined ? [] : [once.claim.scope]))
+  const outcomes = new Map<Placed, Outcome>()
+  if (scopes.length === 0) return outcomes
+  const oldest = Math.min(...placed.map(({ now }) => now))
+  const stored = await tx.idempotency.find(scopes, oldest - IDEMPOTENCY_LIFETIME_MS)
+  for (const each of placed) {
+    const { once } = each.order
+    const found = once === undefined ? undefined : stored.get(once.claim.scope)
+    if (once === undefined || found === undefined) continue
+    try {
+      requireSame(found, once.claim)
+      outcomes.set(each, { status: 'fulfilled', value: { answer: found.answer } })
+    } catch (reason) {
+      outcomes.set(each, { status: 'rejected', reason })
+    }
+  }
+  return outcomes
+}
+
+/** @throws StoredMeanwhile */
+async function storeAnswers(
+  tx: Transaction,
+  placed: readonly Placed[],
+  outcomes: readonly PromiseSettledResult<Settled>[],
+): Promise<void> {
+  const answers = placed.flatMap(({ order: { once }, now }, index) => {
+    const outcome = outcomes[index]
+    if (once === undefined || outcome?.status !== 'fulfilled') return []
+    return [{ ...once.claim, answer: once.answerOf(outcome.value.decision), created: now }]
+  })
+  // In one sequence on all nodes, so that transactions do not wait for each other in a circle.
+  for (const answer of answers.toSorted((a, b) => (a.scope < b.scope ? -1 : 1))) {
+    if (!(await tx.idempotency.add(answer, answer.created - IDEMPOTENCY_LIFETIME_MS))) throw new StoredMeanwhile()
   }
 }
 

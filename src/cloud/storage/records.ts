@@ -53,6 +53,17 @@ export interface LineItemRecord {
   readonly deleted: number | null
 }
 
+/** The answer to a request with an idempotency key. */
+export interface StoredAnswer {
+  /** Digest of the caller, the instance and the key. */
+  readonly scope: string
+  readonly requestHash: string
+  /** JSON text. */
+  readonly answer: string
+  /** POSIX ms. */
+  readonly created: number
+}
+
 export interface LineItemActions {
   readonly lineItemId: string
   readonly actions: readonly Action[]

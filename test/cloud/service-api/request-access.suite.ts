@@ -10,6 +10,7 @@ import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
 import type { UsageRecord } from '../../../src/cloud/storage/records.ts'
 import { AccessBatcher, type AccessCommand } from '../../../src/cloud/service-api/request-access.ts'
+import { IDEMPOTENCY_LIFETIME_MS, forgetAnswers } from '../../../src/cloud/service-api/idempotency-key.ts'
 import { setConsumptionLimit } from '../../../src/cloud/service-api/set-consumption-limit.ts'
 import { closeSession, openSession, requestInSession } from '../../../src/cloud/sessions/session-life.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
@@ -281,6 +282,53 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const granted = decisions.flatMap(({ items }) => items.filter(({ outcome }) => outcome === 'GRANTED'))
       expect(granted).toHaveLength(57)
       expect(await requireExactBooks(id)).toBe(39_900_000n)
+    })
+
+    it('with idempotency keys are charged once for each key, on several nodes at once', async () => {
+      const id = await newInstance([1_000, 10])
+      const nodes = [handlerOver(), handlerOver(await another()), handlerOver(await another())] as const
+      const keys = 12
+      const answers = new Map<string, Set<string>>()
+      const send = async (index: number): Promise<void> => {
+        const key = index % keys
+        const order = orderOf(id, { who: key, count: '1' })
+        const claim = { scope: `${id} ${key}`, requestHash: String(key) }
+        const answerOf = (): string => order.correlationId
+        const node = nodes[Math.floor(index / keys) % nodes.length]!
+        try {
+          const result = await node.requestOnce({ ...order, once: { claim, answerOf } }, NOW)
+          const answer = 'answer' in result ? result.answer : order.correlationId
+          answers.set(claim.scope, (answers.get(claim.scope) ?? new Set()).add(answer))
+        } catch (error) {
+          expect(error).toMatchObject({ code: 'IDEMPOTENCY_IN_PROGRESS' })
+        }
+      }
+      await Promise.all(Array.from({ length: keys * 9 }, (_, index) => send(index)))
+      expect([...answers.values()].map(({ size }) => size)).toEqual(Array(keys).fill(1))
+      expect(await usageOf(id)).toHaveLength(keys)
+      expect(await requireExactBooks(id)).toBe(BigInt(keys) * 700_000n)
+
+      const order = orderOf(id, { who: 0, count: '1' })
+      const other = { claim: { scope: `${id} 0`, requestHash: 'other' }, answerOf: () => '' }
+      await expect(nodes[0].requestOnce({ ...order, once: other }, NOW)).rejects.toMatchObject({
+        code: 'IDEMPOTENCY_CONFLICT',
+      })
+    })
+
+    it('forget idempotency keys after their lifetime, in parts', async () => {
+      const answer = { requestHash: 'h', answer: '{}', created: NOW }
+      await store.transaction(async (tx) => {
+        for (let n = 0; n < 1_200; n += 1) await tx.idempotency.add({ ...answer, scope: `old ${n}` }, 0)
+        await tx.idempotency.add({ ...answer, scope: 'new', created: NOW + 1 }, 0)
+      })
+      const rounds: boolean[] = []
+      do rounds.push(await forgetAnswers(store, NOW + IDEMPOTENCY_LIFETIME_MS))
+      while (rounds.at(-1) === true)
+      expect(rounds).toEqual([true, true, false])
+      const scopes = ['old 0', 'old 1199', 'new']
+      const left = await store.transaction((tx) => tx.idempotency.find(scopes, 0))
+      expect([...left.keys()]).toEqual(['new'])
+      await forgetAnswers(store, NOW + 2 * IDEMPOTENCY_LIFETIME_MS)
     })
 
     it('are decided by the rules of the moment, however these change meanwhile', async () => {

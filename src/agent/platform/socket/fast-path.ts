@@ -5,6 +5,7 @@
  */
 import type { Server } from 'node:http'
 import type { Socket } from 'node:net'
+import { openingHeader } from '../../../protocol/service/sessions.ts'
 import { type Reply, STOPPING, replyText } from './reply.ts'
 import type { AccessHead, RequestHandler } from './request-handler.ts'
 import { KnownBodies, headerRefusal, route } from './parse-request.ts'
@@ -70,8 +71,8 @@ export class FastPath {
     const known = this.#heads.get(text)
     if (known !== undefined) return known
     const head = fastPathHead(text)
-    // A request number makes the head unique, so do not cache it.
-    if (head === undefined || 'x-tallygate-request' in head.headers) return head
+    // An idempotency key makes the head unique, so do not cache it.
+    if (head === undefined || 'x-tallygate-request' in head.headers || openingHeader in head.headers) return head
     if (this.#heads.size >= HEADS_MAX) this.#heads.clear()
     this.#heads.set(text, head)
     return head

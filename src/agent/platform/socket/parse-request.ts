@@ -4,12 +4,14 @@
  */
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, firstProblem } from '../../../protocol/errors.ts'
 import { AGENT_DECISIONS_PATH } from '../../../protocol/local/decision.ts'
 import { AGENT_LOG_PATH } from '../../../protocol/local/log.ts'
 import { AGENT_ROTATE_KEY_PATH } from '../../../protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH } from '../../../protocol/local/status.ts'
 import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../../protocol/parse-json.ts'
+import { openingHeader, openingKey } from '../../../protocol/service/sessions.ts'
+import { sha256 } from '../../../protocol/signing.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 import { applicationSession } from '../../access/idempotency-cache.ts'
 
@@ -206,6 +208,16 @@ export interface IdempotencyKey {
 const SESSION_NAME = /^[\x21-\x7e]{1,128}$/
 const REQUEST_NUMBER = /^[1-9]\d{0,14}$/
 
+/** The service's own header: each key is an application session with one request. */
+function ofKey(key: string | readonly string[], isNumbered: boolean, owner: string | null): IdempotencyKey {
+  const parsed = openingKey.safeParse(key)
+  if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, openingHeader))
+  if (isNumbered) {
+    throw new CodedError('BAD_REQUEST', `give either ${openingHeader} or x-tallygate-session and x-tallygate-request`)
+  }
+  return { session: applicationSession(owner, `${openingHeader}:${sha256(parsed.data)}`), n: 1 }
+}
+
 /**
  * Reads the idempotency key from the headers. Keys are scoped to the caller: a caller that uses another caller's
  * session name gets no responses of that caller and uses no numbers of it.
@@ -217,7 +229,8 @@ export function idempotencyKeyOf(
   headers: Readonly<Record<string, string | readonly string[] | undefined>>,
   owner: string | null,
 ): IdempotencyKey | null {
-  const { 'x-tallygate-session': session, 'x-tallygate-request': number } = headers
+  const { 'x-tallygate-session': session, 'x-tallygate-request': number, [openingHeader]: key } = headers
+  if (key !== undefined) return ofKey(key, session !== undefined || number !== undefined, owner)
   if (session === undefined && number === undefined) return null
   if (typeof session !== 'string' || !SESSION_NAME.test(session)) {
     throw new CodedError(

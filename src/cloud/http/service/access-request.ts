@@ -6,6 +6,9 @@ import {
   requestOf,
   type AccessRequestBody,
 } from '../../../protocol/service/access-request.ts'
+import type { Decision } from '../../../core/rules/decision.ts'
+import { requestedTexts } from '../../../protocol/service/requested-texts.ts'
+import { claimOf } from '../../service-api/idempotency-key.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
 import { type Operation, inInstance, serviceOperation, CLIENTS } from '../operation.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
@@ -25,19 +28,30 @@ export function accessRequestOperations(batcher: AccessBatcher, newId: () => str
           example: responseExample(version),
         },
       }),
-      errors: ['NOT_FOUND'],
+      errors: ['NOT_FOUND', 'IDEMPOTENCY_CONFLICT', 'IDEMPOTENCY_IN_PROGRESS'],
+      idempotent:
+        'Charges once: for 24 hours, the same caller gets the first response again for the same request under the same key on the same instance. A different request under the key is refused.',
       method: 'POST',
       path: '/instances/:instanceId/access-request',
       areas: ['elastic/api'],
       principals: CLIENTS,
       params: inInstance,
       body: (version) => accessRequestBody[version],
-      handle: async ({ params: { instanceId }, body, version, now }) => {
+      handle: async ({ params: { instanceId }, body, version, principal, idempotencyKey, now }) => {
         const request = requestOf(body)
         const correlationId = newId()
         const order = { instanceId, correlationId, request, metaData: metaDataOf(body) }
-        const decision = await batcher.request(order, now)
-        return { status: 200, body: accessResponse(version, correlationId, request, decision) }
+        const responseTo = (decision: Decision) => accessResponse(version, correlationId, request, decision)
+        if (idempotencyKey === null) return { status: 200, body: responseTo(await batcher.request(order, now)) }
+        const { type, value, dictionary } = request.requester
+        const items = requestedTexts(request).items.map(({ entry }) => entry)
+        const compared = [version, type, value, dictionary, items, order.metaData]
+        const claim = claimOf(principal, instanceId, idempotencyKey, compared)
+        const answerOf = (decision: Decision): string => JSON.stringify(responseTo(decision))
+        const result = await batcher.requestOnce({ ...order, once: { claim, answerOf } }, now)
+        return 'answer' in result
+          ? { status: 200, text: result.answer }
+          : { status: 200, body: responseTo(result.decision) }
       },
     }),
   ]

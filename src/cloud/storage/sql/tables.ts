@@ -168,6 +168,12 @@ export interface Tables extends EdgeTables {
     written: bigint
     claimed_until: bigint
   }
+  idempotency_keys: {
+    scope: string
+    request_hash: string
+    answer: string
+    created: bigint
+  }
 }
 
 export type Row<Name extends keyof Tables> = Selectable<Tables[Name]>

@@ -33,6 +33,7 @@ import { recoveryReader, recoveryTransaction } from './edge-recoveries.ts'
 import { sessionCommandTransaction, sessionReader, sessionTransaction } from './sessions.ts'
 import { shortageReader, shortageTransaction } from './edge-shortages.ts'
 import { salesMarkReader, salesMarkTransaction } from './sales-marks.ts'
+import { idempotencyTransaction } from './idempotency.ts'
 import { instanceReader, instanceTransaction } from './instances.ts'
 import { lineItemReader, lineItemTransaction } from './line-items.ts'
 import { outboxTransaction } from './outbox.ts'
@@ -99,6 +100,7 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
     policyRevisions: policyRevisionTransaction(sql, lockAhead),
     sessions: sessionTransaction(sql),
     outbox: outboxTransaction(sql, outboxWritten),
+    idempotency: idempotencyTransaction(sql),
     edge: {
       devices: deviceTransaction(sql),
       enrollments: enrollmentTransaction(sql),

@@ -168,6 +168,9 @@ describe('the socket', () => {
 
   it.each([
     [{ 'x-tallygate-session': 'app' }],
+    [{ 'idempotency-key': '' }],
+    [{ 'idempotency-key': 'x'.repeat(256) }],
+    [{ 'idempotency-key': 'a', 'x-tallygate-session': 'app', 'x-tallygate-request': '1' }],
     [{ 'x-tallygate-request': '1' }],
     [{ 'x-tallygate-session': 'app', 'x-tallygate-request': '0' }],
     [{ 'x-tallygate-session': 'app', 'x-tallygate-request': '1.5' }],

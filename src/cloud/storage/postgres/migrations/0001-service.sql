@@ -233,3 +233,12 @@ CREATE TABLE outbox (
 );
 CREATE INDEX outbox_by_instance ON outbox (instance_id);
 CREATE INDEX outbox_by_device ON outbox (device_id);
+
+CREATE TABLE idempotency_keys (
+  -- Digest of the caller, the instance and the key.
+  scope TEXT COLLATE "C" PRIMARY KEY,
+  request_hash TEXT NOT NULL,
+  answer TEXT NOT NULL,
+  created BIGINT NOT NULL
+);
+CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created);

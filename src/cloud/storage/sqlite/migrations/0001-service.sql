@@ -232,3 +232,12 @@ CREATE TABLE outbox (
 ) STRICT;
 CREATE INDEX outbox_by_instance ON outbox (instance_id);
 CREATE INDEX outbox_by_device ON outbox (device_id);
+
+CREATE TABLE idempotency_keys (
+  -- Digest of the caller, the instance and the key.
+  scope TEXT PRIMARY KEY,
+  request_hash TEXT NOT NULL,
+  answer TEXT NOT NULL,
+  created INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created);

@@ -1,0 +1,56 @@
+/**
+ * Idempotency keys of one-off access requests. The answer is stored in the transaction of the charge, so a request that
+ * is repeated under its key is charged once, whichever node serves it.
+ */
+import { CodedError } from '../../protocol/errors.ts'
+import { sha256 } from '../../protocol/signing.ts'
+import type { Store } from '../storage/store.ts'
+import type { Principal } from './authenticate.ts'
+
+/** How long an answer is stored, ms. */
+export const IDEMPOTENCY_LIFETIME_MS = 24 * 60 * 60 * 1000
+
+const FORGOTTEN_AT_A_TIME = 500
+
+export interface IdempotencyClaim {
+  /** Digest of the caller, the instance and the key. */
+  readonly scope: string
+  /** Digest of the request. */
+  readonly requestHash: string
+}
+
+/** @param request everything that a repetition has to have in common with the first request */
+export function claimOf(
+  principal: Principal,
+  instanceId: string,
+  key: string,
+  request: readonly unknown[],
+): IdempotencyClaim {
+  const caller = principal.kind === 'DEVICE' ? principal.deviceId : principal.keyId
+  return {
+    scope: sha256(JSON.stringify([principal.kind, caller, instanceId, key])),
+    requestHash: sha256(JSON.stringify(request)),
+  }
+}
+
+export function keyInUse(): CodedError {
+  return new CodedError(
+    'IDEMPOTENCY_IN_PROGRESS',
+    'A request with this idempotency key is still being decided. Repeat it to get its response.',
+    { details: { retryAfterMs: 1000 } },
+  )
+}
+
+/** @throws CodedError IDEMPOTENCY_CONFLICT */
+export function requireSame(stored: { readonly requestHash: string }, claim: IdempotencyClaim): void {
+  if (stored.requestHash === claim.requestHash) return
+  throw new CodedError('IDEMPOTENCY_CONFLICT', 'This idempotency key was already used with a different request.')
+}
+
+/** Deletes answers whose lifetime is over. True: there may be more. */
+export async function forgetAnswers(store: Pick<Store, 'transaction'>, now: number): Promise<boolean> {
+  const forgotten = await store.transaction((tx) =>
+    tx.idempotency.forget(now - IDEMPOTENCY_LIFETIME_MS, FORGOTTEN_AT_A_TIME),
+  )
+  return forgotten === FORGOTTEN_AT_A_TIME
+}

@@ -1,0 +1,112 @@
+import { describe, expect, it } from 'vitest'
+import { type CallOptions, DAY, type Twin, itemsOf, openTwin, pick } from '../../harness.ts'
+
+describe.each(['v1.0', 'v1.1'])('a one-off access request of %s with an idempotency key', (version) => {
+  const ask = (twin: Twin, instance: string, key: string, change: CallOptions & { count?: number } = {}) =>
+    twin.call('POST', `/elastic/api/${version}/instances/${instance}/access-request`, {
+      body: { requester: { type: 'user', value: 'x' }, requestedItems: itemsOf({ Print: change.count ?? 3 }) },
+      headers: { 'idempotency-key': key },
+      ...change,
+    })
+
+  it('is charged once, and repetitions get the same answer', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    const first = await ask(twin, instance, 'a')
+    twin.now += DAY - 1
+    await twin.tick()
+    const again = await ask(twin, instance, 'a')
+    expect([again.status, again.text, await twin.used(instance, 'ACT-1')]).toEqual([200, first.text, 3])
+    expect(again.headers.get('content-type')).toBe(first.headers.get('content-type'))
+    expect(await twin.usage(instance)).toHaveLength(1)
+  })
+
+  it('gets the stored answer after a restart, written in another form too', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    const first = await ask(twin, instance, 'a')
+    await twin.restart()
+    const raw =
+      '{ "requestedItems": [{ "count": 3.0, "item": "Print" }], "requester": { "value": "x", "type": "user" } }'
+    expect((await ask(twin, instance, 'a', { raw })).text).toBe(first.text)
+    expect(await twin.used(instance, 'ACT-1')).toBe(3)
+  })
+
+  it('gets the stored refusal of an item, though tokens have arrived since', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop({ quantity: 1 })
+    const first = await ask(twin, instance, 'a')
+    await twin.lineItem(instance, { quantity: 50 })
+    expect((await ask(twin, instance, 'a')).text).toBe(first.text)
+    expect(pick(first.body, 'requestedItems', 0, 'totalTokensCharged')).toBe(0)
+  })
+
+  it('is refused under a key of a different request, and charges nothing', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    await ask(twin, instance, 'a')
+    const meta = { item: 'Print', count: 3, metaData: { job: 1 } }
+    for (const change of [
+      { count: 4 },
+      { body: { requester: { type: 'user', value: 'y' }, requestedItems: itemsOf({ Print: 3 }) } },
+      { body: { requester: { type: 'user', value: 'x' }, requestedItems: [meta] } },
+      {
+        body: { requester: { type: 'user', value: 'x', dictionary: { a: 1 } }, requestedItems: itemsOf({ Print: 3 }) },
+      },
+    ]) {
+      const { status, body } = await ask(twin, instance, 'a', change)
+      expect([status, pick(body, 'code')]).toEqual([409, 'IDEMPOTENCY_CONFLICT'])
+    }
+    expect(await twin.used(instance, 'ACT-1')).toBe(3)
+  })
+
+  it('belongs to one caller and one instance', async () => {
+    await using twin = await openTwin()
+    const [one, other] = [await twin.shop(), await twin.instance('other')]
+    await twin.lineItem(other)
+    await ask(twin, one, 'a')
+    await ask(twin, other, 'a')
+    await ask(twin, one, 'a', { token: await twin.clientToken(one) })
+    expect([await twin.used(one, 'ACT-1'), await twin.used(other, 'ACT-1')]).toEqual([6, 3])
+  })
+
+  it('sent many times at once is charged once; the others get its answer or are told to repeat', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    const replies = await Promise.all(Array.from({ length: 10 }, () => ask(twin, instance, 'a')))
+    const [granted] = replies.filter(({ status }) => status === 200)
+    for (const { status, text, body, headers } of replies) {
+      if (status === 200) expect(text).toBe(granted?.text)
+      else {
+        expect([status, pick(body, 'code'), headers.get('retry-after')]).toEqual([409, 'IDEMPOTENCY_IN_PROGRESS', '1'])
+      }
+    }
+    expect((await ask(twin, instance, 'a')).text).toBe(granted?.text)
+    expect(await twin.used(instance, 'ACT-1')).toBe(3)
+  })
+
+  it('may be sent again after an error', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    expect((await ask(twin, instance, 'a', { body: {} })).status).toBe(400)
+    const nowhere = '64d2028c-ae87-4069-a624-66089d957ef9'
+    expect((await ask(twin, nowhere, 'a')).status).toBe(404)
+    expect((await ask(twin, nowhere, 'a')).status).toBe(404)
+    expect((await ask(twin, instance, 'a')).status).toBe(200)
+    for (const key of ['', 'x'.repeat(256)]) expect((await ask(twin, instance, key)).status).toBe(400)
+  })
+
+  it('is forgotten after a day', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    await ask(twin, instance, 'a')
+    await ask(twin, instance, 'b')
+    twin.now += DAY
+    await ask(twin, instance, 'a', { count: 4 })
+    expect(await twin.used(instance, 'ACT-1')).toBe(10)
+    await twin.tick()
+    await ask(twin, instance, 'a', { count: 4 })
+    await ask(twin, instance, 'b')
+    expect(await twin.used(instance, 'ACT-1')).toBe(13)
+  })
+})
