@@ -28,7 +28,7 @@ export const countedText = (min: number, max: number) =>
     .meta({ wire: { type: 'string', minLength: min, maxLength: max } })
 
 function lengthOf(text: string): number {
-  return [...text].length
+  return Array.from(text).length
 }
 
 /** Text for a path segment: clients resolve `.` and `..` themselves and could never address such a name. */
