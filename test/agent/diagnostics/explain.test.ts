@@ -68,7 +68,14 @@ async function made(key: CloudKey, { policy: raw, request, clock, balances, mode
   const seen = new BalancesSeen(availableOf(held))
   const decision = decide(compilePolicy(policy).at(clock), request, seen.of, mode)
   const entry = {
-    ...{ n: 7, reading: clock, instanceId: INSTANCE, policyRevision: 1, engine: ENGINE.version, correlationId: CORRELATION_ID },
+    ...{
+      n: 7,
+      reading: clock,
+      instanceId: INSTANCE,
+      policyRevision: 1,
+      engine: ENGINE.version,
+      correlationId: CORRELATION_ID,
+    },
     ...{ request, metaData: request.items.map((_, index) => (index === 0 ? { job: [1, 'x'] } : undefined)), decision },
     ...(mode === 'ALL_OR_NOTHING' ? { session: { id: uuidOf('s'), event: 'GRANTED' as const } } : {}),
   }
