@@ -218,6 +218,8 @@ export interface StoredAnswer {
   readonly document: string
   /** Keep the segment until then by the cloud's clock, POSIX ms; null: the cloud has not sent a time. */
   readonly retainUntil: number | null
+  /** The cloud asks for the kept segments of earlier epochs, which are sent before the next segment. Absent: it does not. */
+  readonly resendsEarlier?: boolean
 }
 
 /** The newest grant, and the last entry decided before it arrived. */
@@ -234,7 +236,7 @@ export interface ChainEnd {
 export interface Leaving {
   /** No other writer and no loss here: the cloud is notified when it has every entry. */
   readonly isWhole: boolean
-  /** End of the entries in a cloud that has lost acknowledged segments; null: it has lost none. */
+  /** End of the entries in a restored cloud, which gets the kept segments again; null: the cloud was not restored. */
   readonly cloudEnd: ChainEnd | null
 }
 

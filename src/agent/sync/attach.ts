@@ -21,7 +21,7 @@ export async function attach(context: StepContext): Promise<StepResult> {
   const response = await call(context, () => cloud.attach(identity, request, signal))
   const receivedAt = clock.sinceBoot()
   const answer = await believe(context, 'attach-answer', response.answer, attachAnswer)
-  const { deviceId, nonce: echoed, epoch, before } = answer
+  const { deviceId, nonce: echoed, epoch, restored } = answer
   const now = await believeTime(context, response, nonce)
   if (deviceId !== identity.deviceId || echoed !== nonce) {
     throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another attach.', { details: { deviceId } })
@@ -34,12 +34,10 @@ export async function attach(context: StepContext): Promise<StepResult> {
   }
   // The time is signed for the nonce, so after a retry the answer may be as old as the first attempt.
   if (!repeated) clock.learn({ time: now, sentAt, receivedAt })
-  const isBehind = before !== null && before.seq < acknowledged
-  const cloudEnd = isBehind ? { entry: before.lastEntry, head: before.entryHead } : null
+  const cloudEnd = restored === null ? null : { entry: restored.lastEntry, head: restored.entryHead }
   await journal.attach(epoch, { isWhole: memory.fence === 'ABANDONED', cloudEnd })
   takeEpoch(memory, epoch, ledger.lastEntry())
-  // Sends the lost segments of earlier epochs again, if they are kept.
-  if (isBehind) memory.earlier = { epoch: 0, seq: 0 }
+  if (restored !== null) memory.earlier = { epoch: 0, seq: 0 }
   ledger.begin(epoch)
   log.info({ epoch }, 'attached')
   return 'PLAN_AGAIN'

@@ -268,7 +268,8 @@ async function merged(
   const news = newerGrant(answer.grant, memory.grantTerm)
   const grant = news === null ? null : await ledger.prepareGrant({ ...news, agedMs: 0 })
   const confirmation = { time: answer.time, policies: answer.policies }
-  await journal.acknowledge(sent.seq, grant, confirmation, { document, retainUntil: receipt })
+  const resendsEarlier = answer.directives.includes('resend')
+  await journal.acknowledge(sent.seq, grant, confirmation, { document, retainUntil: receipt, resendsEarlier })
   forget(context, sent)
   if (news !== null && grant !== null) {
     memory.grantTerm = grant.term
@@ -292,6 +293,11 @@ async function merged(
   memory.keeps = new Map(answer.releases.map(({ account, keep }) => [account, keep]))
   if (answer.directives.includes('release')) memory.releasing = true
   if (answer.directives.includes('sync')) memory.lookAgain = true
+  if (resendsEarlier) {
+    memory.earlier = { epoch: 0, seq: 0 }
+    // The next segment follows them.
+    memory.lookAgain = true
+  }
   if (answer.replaceKey === identityOf(memory).keyId) memory.key.isRequested = true
   for (const sessionMemory of memory.sessions.values()) {
     sessionMemory.session = nextSession(sessionMemory.session, { kind: 'SYNCED' }, clock.sinceBoot()).session

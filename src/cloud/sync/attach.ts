@@ -39,8 +39,8 @@ export async function attach(
     requireTrusted(device)
     const isOver = device.suspension?.state === 'TERMINATED'
     if (isOver) await requireOwing(tx, device, request)
-    const left = request.above === 0 ? undefined : await tx.edge.epochs.get(deviceId, request.above)
-    if (left !== undefined) await keepUnsettled(tx, left, moment.present)
+    const known = request.above === 0 ? undefined : await tx.edge.epochs.get(deviceId, request.above)
+    const left = known === undefined ? undefined : await keepUnsettled(tx, known, moment.present)
     const answered = await tx.edge.epochs.byNonce(deviceId, request.nonce)
     if (answered !== undefined) {
       if (answered.attachAnswer === null) throw new Error('invariant: an attach stores its answer')
@@ -48,10 +48,10 @@ export async function attach(
     }
 
     await refuseTooMany(tx, deviceId, terms.attachesMax, at)
-    const before = await howFar(tx, device, request)
+    const restored = await restoredFrom(tx, left, request)
     await fenceCurrent(tx, device, 'SUPERSEDED', moment)
     const number = nextNumber(device, request.above)
-    const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, before }
+    const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, restored }
     // Signing has no side effects, so a rerun of the transaction is harmless.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
     const made: Epoch = {
@@ -68,22 +68,24 @@ export async function attach(
 }
 
 /** A device that never receives responses is still alive: its epoch is not inactive. */
-export async function keepUnsettled(tx: Transaction, epoch: Epoch, present: number): Promise<void> {
-  await tx.edge.epochs.save({ ...epoch, quietSince: present })
+export async function keepUnsettled(tx: Transaction, epoch: Epoch, present: number): Promise<Epoch> {
+  const heard = { ...epoch, quietSince: present }
+  await tx.edge.epochs.save(heard)
+  return heard
 }
 
-/** How much of the previous epoch the cloud has received. If the device knows of more, a restored cloud has lost it. */
-async function howFar(
+/** Null unless the device knows more of the epoch that it leaves than a restored cloud does, or did at some time. */
+async function restoredFrom(
   tx: Transaction,
-  device: Device,
+  left: Epoch | undefined,
   { above, acknowledged }: z.infer<typeof attachRequest>,
-): Promise<z.input<typeof attachAnswer>['before']> {
+): Promise<z.input<typeof attachAnswer>['restored']> {
   if (above === 0) return null
-  const left = await tx.edge.epochs.get(device.id, above)
-  if (left === undefined) return { seq: 0, lastEntry: 0, entryHead: CHAIN_START }
-  const { lastSeq, lastEntry, entryHead } = left
-  if (lastSeq < acknowledged) await tx.edge.epochs.save({ ...left, grantsForgotten: true })
-  return { seq: lastSeq, lastEntry, entryHead }
+  if (left === undefined) return { lastEntry: 0, entryHead: CHAIN_START }
+  const { grantsForgotten, lastSeq, lastEntry, entryHead } = left
+  if (!grantsForgotten && lastSeq >= acknowledged) return null
+  await tx.edge.epochs.save({ ...left, grantsForgotten: true })
+  return { lastEntry, entryHead }
 }
 
 /**

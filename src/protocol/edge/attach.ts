@@ -27,8 +27,8 @@ export const attachAnswer = z.strictObject({
   nonce: z.string(),
   epoch: z.int().min(1),
   /**
-   * The cloud's progress in the device's highest epoch; a restored cloud may have less than it acknowledged. Null: the
-   * device named none.
+   * The cloud was restored and may lack acknowledged segments: the end of what it has of the device's highest epoch. The
+   * device sends the kept segments of all earlier epochs again. Null: the cloud lacks nothing.
    */
-  before: z.strictObject({ seq: z.int().min(0), lastEntry: z.int().min(0), entryHead: hashText }).nullable(),
+  restored: z.strictObject({ lastEntry: z.int().min(0), entryHead: hashText }).nullable(),
 })

@@ -249,8 +249,11 @@ const grant = z.strictObject({
 })
 export type Grant = z.infer<typeof grant>
 
-/** `release`: return all available balance. `sync`: sync again at once. */
-const directive = z.enum(['release', 'sync'])
+/**
+ * `release`: return all available balance. `sync`: sync again at once. `resend`: the cloud was restored and may lack
+ * acknowledged segments of earlier epochs; send again those that are kept.
+ */
+const directive = z.enum(['release', 'sync', 'resend'])
 
 /** Recall: return the balance above `keep`. The device may keep less, not more. */
 const release = z.strictObject({ account: accountId, keep: microText })

@@ -3,9 +3,10 @@
 import { cp, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../../src/agent/platform/http/exchange.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { DAY, openTwin, type Twin } from '../../cloud/harness.ts'
 import { TestDevice } from './test-device.ts'
 
@@ -15,9 +16,12 @@ let twin: Twin
 let backup: string
 let instanceId: string
 let device: TestDevice
+/** No segment reaches the cloud. */
+let isCut: boolean
 const stops: (() => Promise<void> | void)[] = []
 
 beforeEach(async () => {
+  isCut = false
   twin = await openTwin()
   backup = await mkdtemp(join(tmpdir(), 'tallygate-backup-'))
   instanceId = await twin.instance()
@@ -29,6 +33,7 @@ beforeEach(async () => {
     // The twin listens elsewhere after each start.
     exchange: (request) => {
       const url = new URL(request.url)
+      if (isCut && url.pathname.endsWith('/sync')) throw new CodedError('CLOUD_UNREACHABLE', 'The network is cut.')
       url.port = new URL(twin.cloud.address).port
       return exchange({ ...request, url: url.href })
     },
@@ -72,12 +77,17 @@ async function spend(amount: bigint): Promise<void> {
   await device.sync()
 }
 
-/** The service of the device is ended, and it enrolls again: its epoch is closed exactly, and another one begins. */
-async function beginAnew(): Promise<void> {
-  const { deviceId, epoch } = device.link.status()
-  await twin.call('POST', `/edge/api/v1/devices/${deviceId ?? ''}/terminate`)
+/** Ends the service of the device, which delivers its last segment, and permits it to enroll again. */
+async function endService(): Promise<void> {
+  await twin.call('POST', `/edge/api/v1/devices/${device.link.status().deviceId ?? ''}/terminate`)
   await device.sync()
   device.token = await enrollmentToken()
+}
+
+/** The service of the device is ended, and it enrolls again: its epoch is closed exactly, and another one begins. */
+async function beginAnew(): Promise<void> {
+  const { epoch } = device.link.status()
+  await endService()
   await device.sync()
   await device.sync()
   expect(device.link.status()).toMatchObject({ epoch: epoch + 1, fenced: false, backlog: 0 })
@@ -154,4 +164,36 @@ test('where one segment is kept no more, the rest of its epoch is left, and the 
   await device.sync()
   expect(device.link.status()).toMatchObject({ epoch: 2, backlog: 0, unacknowledgedSeq: null, fenced: false })
   expect(await waitingFor()).toMatchObject([{ epoch: 1 }])
+})
+
+describe('an epoch of which the cloud has forgotten the attach before its first segment', () => {
+  beforeEach(async () => {
+    await save()
+    await spend(2n * TOKEN)
+    await endService()
+    isCut = true
+    await device.sync()
+    expect(device.link.status()).toMatchObject({ epoch: 2 })
+    await restore()
+    isCut = false
+  })
+
+  test('fits the restored cloud, which asks for the segments of earlier epochs', async () => {
+    expect(await books()).toMatchObject({ billedByDevices: 0n })
+    await device.sync()
+    await device.sync()
+    expect(await books()).toMatchObject({ billedByDevices: 2n * TOKEN, used: 2 })
+    expect(await waitingFor()).toEqual([])
+  })
+
+  test.each([1, 2, 3, 4])('the same with a crash of the device after commit %d', async (commits) => {
+    device.disk.commitsUntilCrash = commits
+    await device.sync()
+    device.disk.commitsUntilCrash = Infinity
+    await device.restart()
+    await device.settle()
+    await device.sync()
+    await device.sync()
+    expect(await books()).toMatchObject({ billedByDevices: 2n * TOKEN, used: 2 })
+  })
 })

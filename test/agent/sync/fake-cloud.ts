@@ -84,10 +84,10 @@ interface Session {
   state: 'IDLE' | 'LOCKED' | 'TERMINATED' | 'FAILED' | 'DISCONNECTED'
 }
 
-function howFar(epoch: Epoch | undefined): z.input<typeof attachAnswer>['before'] {
-  if (epoch === undefined) return { seq: 0, lastEntry: 0, entryHead: CHAIN_START }
+function restoredFrom(epoch: Epoch | undefined, acknowledged: number): z.input<typeof attachAnswer>['restored'] {
+  if (epoch === undefined) return { lastEntry: 0, entryHead: CHAIN_START }
   const { merged, lastEntry, entryHead } = epoch
-  return { seq: merged.length, lastEntry, entryHead }
+  return merged.length < acknowledged ? { lastEntry, entryHead } : null
 }
 
 export class FakeCloud {
@@ -241,7 +241,7 @@ export class FakeCloud {
   }
 
   async #attach({ body }: HttpRequest): Promise<HttpAnswer> {
-    const { nonce, above, backlog } = attachRequest.parse(JSON.parse(body ?? ''))
+    const { nonce, above, acknowledged, backlog } = attachRequest.parse(JSON.parse(body ?? ''))
     this.backlogs.push(backlog)
     let answer = this.#attachAnswers.get(nonce)
     if (answer === undefined) {
@@ -260,7 +260,7 @@ export class FakeCloud {
       })
       answer = await this.#sign('attach-answer', {
         ...{ deviceId: DEVICE, nonce, epoch: number },
-        before: above === 0 ? null : howFar(this.epochs.get(above)),
+        restored: above === 0 ? null : restoredFrom(this.epochs.get(above), acknowledged),
       })
       this.#attachAnswers.set(nonce, answer)
     }

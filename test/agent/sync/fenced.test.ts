@@ -113,7 +113,7 @@ test('an epoch that is not above all that the device ever had is refused, and as
     if (!request.url.endsWith('/attach')) return answer
     const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
     nonces.add(nonce)
-    const old = JSON.stringify({ deviceId: DEVICE, nonce, epoch: 1, before: null })
+    const old = JSON.stringify({ deviceId: DEVICE, nonce, epoch: 1, restored: null })
     const { signer } = device.cloud.key
     const signed = await signDocument('attach-answer', old, signer)
     const time = JSON.stringify({ nonce, time: device.time.truth(), answer: sha256(signed) })
@@ -134,7 +134,7 @@ test("an answer to another device's attach is refused", async () => {
   device.network.intercept = async (request) => {
     const answer = await device.cloud.exchange(request)
     if (!request.url.endsWith('/attach')) return answer
-    const other = JSON.stringify({ deviceId: DEVICE, nonce: 'the nonce of another life', epoch: 9, before: null })
+    const other = JSON.stringify({ deviceId: DEVICE, nonce: 'the nonce of another life', epoch: 9, restored: null })
     const body = JSON.parse(answer.body) as object
     return json(200, { ...body, answer: await signDocument('attach-answer', other, device.cloud.key.signer) })
   }

@@ -277,7 +277,7 @@ export class MemoryJournal implements DeviceJournal {
       const { disk } = this
       if (disk.segments.at(-1)?.seq !== seq) throw new Error('invariant: the last segment is acknowledged')
       disk.acknowledged = seq
-      disk.resendsEarlier = false
+      disk.resendsEarlier = answer?.resendsEarlier === true
       const sealed = disk.segments.at(-1)
       if (sealed !== undefined)
         disk.segments[disk.segments.length - 1] = { ...sealed, answer: answer?.document ?? null }

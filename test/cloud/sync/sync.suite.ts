@@ -563,26 +563,29 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         return attachAnswer.parse(JSON.parse((await openDocument('attach-answer', document, publicKey)) ?? ''))
       }
 
-      it('says how far the cloud has the epoch that the device leaves', async () => {
+      it('asks for nothing if the cloud has all of the epoch that the device leaves', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 100n)])
+        device.charge(charge(10n))
+        await device.sync()
+        expect(await answerTo(device, 1, 2)).toMatchObject({ epoch: 2, restored: null })
+        expect(await epoch(device, 1)).toMatchObject({ grantsForgotten: false })
+        expect(await answerTo(device, 0, 0)).toMatchObject({ epoch: 3, restored: null })
+      })
+
+      it('asks for earlier segments if the cloud lacks some, and says where its entries end', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(10n))
         await device.sync()
         const { lastEntry, entryHead } = device.state
-        expect(await answerTo(device, 1, 2)).toMatchObject({ epoch: 2, before: { seq: 2, lastEntry, entryHead } })
-        expect(await epoch(device, 1)).toMatchObject({ grantsForgotten: false })
-        expect(await answerTo(device, 0, 0)).toMatchObject({ epoch: 3, before: null })
-      })
-
-      it('says that it has nothing of one that it has forgotten, and notes what it acknowledged and has forgotten', async () => {
-        const device = await TestDevice.join(twin)
-        await device.sync([topUpRequest(LINE, 100n)])
-        expect(await answerTo(device, 1, 5)).toMatchObject({ before: { seq: 1, lastEntry: 0, entryHead: CHAIN_START } })
+        const asked = { lastEntry, entryHead }
+        expect(await answerTo(device, 1, 5)).toMatchObject({ restored: asked })
         expect(await epoch(device, 1)).toMatchObject({ grantsForgotten: true, status: 'FENCED' })
-        expect(await answerTo(device, 9, 5)).toMatchObject({
-          epoch: 10,
-          before: { seq: 0, lastEntry: 0, entryHead: CHAIN_START },
-        })
+        // Also an epoch that it has relearned from its own segments alone.
+        expect(await answerTo(device, 1, 2)).toMatchObject({ restored: asked })
+        const nothing = { lastEntry: 0, entryHead: CHAIN_START }
+        expect(await answerTo(device, 9, 0)).toMatchObject({ epoch: 10, restored: nothing })
       })
     })
 

@@ -290,7 +290,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     insertDocument: database.prepare('INSERT INTO segment_document (id, document) VALUES (?, ?)'),
     endSegment: database.prepare("UPDATE segment SET state = ?, since = ? WHERE state = 'UNACKNOWLEDGED'"),
     acked: database.prepare(
-      'UPDATE state SET acked_entry = sealed_entry, acked_head = sealed_head, resends_earlier = 0',
+      'UPDATE state SET acked_entry = sealed_entry, acked_head = sealed_head, resends_earlier = ?',
     ),
     fence: database.prepare('UPDATE state SET fenced = 1'),
     deleteAccounts: database.prepare('DELETE FROM account'),

@@ -305,7 +305,7 @@ export class JournalStore implements JournalThreadMethods {
           this.#statements.storeAnswerOf.run(answer.document, seq, state.epoch)
         }
         this.#statements.endSegment.run('ACKNOWLEDGED', this.now)
-        this.#statements.acked.run()
+        this.#statements.acked.run(answer?.resendsEarlier === true ? 1 : 0)
         this.#statements.ackUndeliveredRanges.run()
         this.#statements.deleteCounts.run()
         this.#statements.deleteUndeliveredRanges.run()

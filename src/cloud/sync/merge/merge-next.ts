@@ -214,7 +214,11 @@ function answerTo(
       })),
     },
     policies: [...rules].map(([instanceId, { revision }]) => ({ instanceId, revision })),
-    directives: releasing ? ['release'] : [],
+    directives: [
+      ...(releasing ? (['release'] as const) : []),
+      // The device attached to a cloud that has forgotten it since, or that is being restored.
+      ...(segment.header.seq === 1 && epoch.grantsForgotten ? (['resend'] as const) : []),
+    ],
     releases: recalls.map(({ account, keep }) => ({ account, keep: String(keep) })),
     sessions: commands,
     ...(device.replaceKey === device.thumbprint ? { replaceKey: device.replaceKey } : {}),
