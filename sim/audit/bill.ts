@@ -152,6 +152,8 @@ export class BillAudit {
       this.#shared.look('I3')
       // A second writer's refunds are not paid: they may have been paid already.
       if (this.#shared.suspects.has(entry.deviceId) && entry.tokens <= 0n) continue
+      // Nor those after a gap: a damaged ledger cannot deliver again what a restored cloud lacks.
+      if (this.#shared.wasRestored && this.#shared.damaged.has(entry.deviceId) && entry.tokens <= 0n) continue
       if (entry.mayBeLost || (entry.billedTokens === entry.tokens && entry.billedLines === entry.lines)) continue
       // A full disk does not keep delivered entries.
       if (entry.isForgotten && this.#shared.wereFull.has(entry.machine)) continue

@@ -45,7 +45,6 @@ export class RestoreAudit {
       entry.isForgotten &&= !isBilled
       const name = `${entry.deviceId} ${entry.epoch}`
       if (isBilled || current.has(name)) continue
-      entry.mayBeLost = true
       this.#shared.lostByCloud.add(name)
     }
   }
