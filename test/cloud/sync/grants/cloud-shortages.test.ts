@@ -179,7 +179,9 @@ describe('the reserve of the cloud', () => {
     const { body } = await twin.call('GET', `${EDGE}/audit`)
     expect(pick(body, 'records', 0)).toMatchObject({
       action: 'SET_CLOUD_RESERVE',
-      lineItem: { instanceId, lineItemId: 'ACT-1', tokens: String(30n * TOKENS) },
+      instanceId,
+      lineItemId: 'ACT-1',
+      detail: expect.stringContaining('30') as string,
     })
     await twin.lineItem(instanceId, { state: 'OBSOLETE' })
     await twin.call('DELETE', `/provisioning/api/v1.1/instances/${instanceId}/line-items/ACT-1`)
