@@ -142,7 +142,10 @@ export const AREAS: readonly Area[] = [
     tests: tests(
       'cloud/accounts/pool',
       'cloud/accounts/calendar',
+      'cloud/accounts/decide-over-pools',
+      'cloud/service-api/line-item-terms',
       'cloud/service-api/request-access',
+      'cloud/usage/usage-of-request',
       'cloud/accounts/books.property',
       'cloud/http/service/access-request',
     ),
@@ -206,7 +209,7 @@ export const AREAS: readonly Area[] = [
       'sync/recovery/sales',
     ),
     tests: tests('cloud/sync/recovery/sales-mark', 'cloud/sync/recovery/restore.postgres'),
-    without: ['over PostgreSQL', 'a database that is not empty'],
+    without: ['PostgreSQL'],
   },
   {
     name: 'cloud-sessions',

@@ -28,6 +28,7 @@ function test(area: Area): void {
     stdio: 'inherit',
     env: {
       ...process.env,
+      UV_THREADPOOL_SIZE: '1',
       TALLYGATE_MUTATION_AREA: area.name,
       TALLYGATE_MUTATION_CONCURRENCY: values.concurrency,
       TALLYGATE_MUTATION_FILES: values.file.join(','),

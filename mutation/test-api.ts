@@ -3,7 +3,7 @@
 import { format } from 'node:util'
 import { expect as vitestExpect } from '../node_modules/vitest/dist/index.js'
 
-type Run = () => unknown
+type Run = (context?: unknown) => unknown
 type Body = (...values: readonly unknown[]) => unknown
 type Hook = 'beforeAll' | 'beforeEach' | 'afterEach' | 'afterAll'
 

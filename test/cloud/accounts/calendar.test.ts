@@ -4,6 +4,7 @@ import {
   boundary,
   changedCalendar,
   currentPeriod,
+  isToCome,
   limitPeriods,
   lineItemPeriods,
   newCalendar,
@@ -35,6 +36,15 @@ describe('boundaries', () => {
     expect(iso(boundary('WEEKLY', anchor, 2))).toBe('2024-02-14T05:30')
     expect(iso(boundary('DAILY', anchor, -31))).toBe('2023-12-31T05:30')
     expect(iso(boundary('MONTHLY', anchor, -2))).toBe('2023-11-30T05:30')
+  })
+
+  it('begin exactly at their instant, also in months that are longer or shorter than most', () => {
+    const steps = (anchor: string, instant: string) => stepsTo('MONTHLY', utc(anchor), utc(instant))
+    expect(steps('2024-01-01T00:00', '2024-01-31T23:59')).toBe(0)
+    expect(steps('2024-01-01T00:00', '2024-02-01T00:00')).toBe(1)
+    expect(steps('2023-02-01T00:00', '2023-02-28T23:59')).toBe(0)
+    expect(steps('2023-02-01T00:00', '2023-03-01T00:00')).toBe(1)
+    expect(steps('2023-03-01T00:00', '2023-02-01T00:00')).toBe(-1)
   })
 
   it('enclose every instant', () => {
@@ -91,6 +101,41 @@ describe('the periods of a line item', () => {
     const { periods, due } = lineItemPeriods({ frequency: 'YEARLY', first: 0, firstAt: 0, next: 1 }, 0, at)
     expect(periods.at(-1)?.until).toBeNull()
     expect(due).toBeNull()
+  })
+
+  it('end with the last instant of the service, which may be the only one of its period', () => {
+    const last = 253_402_300_799_999
+    const start = last - 3 * DAY
+    const calendar: Calendar = { frequency: 'DAILY', first: 0, firstAt: start, next: 1 }
+    expect(lineItemPeriods(calendar, start, start).periods).toEqual([
+      { index: 0, from: null, until: last - 2 * DAY },
+      { index: 1, from: last - 2 * DAY, until: last - DAY },
+      { index: 2, from: last - DAY, until: last },
+      { index: 3, from: last, until: null },
+    ])
+    const half = 31 * DAY
+    expect(lineItemPeriods({ ...calendar, firstAt: last - half }, last - half, last - half).due).toBe(last)
+    expect(lineItemPeriods({ ...calendar, firstAt: last - half + 1 }, last - half + 1, last - half + 1).due).toBeNull()
+  })
+
+  it('list the first one even if it begins after the last instant of the service', () => {
+    const start = 253_402_300_799_999 + DAY
+    const calendar: Calendar = { frequency: 'DAILY', first: 4, firstAt: start, next: 5 }
+    expect(lineItemPeriods(calendar, start, start).periods).toEqual([{ index: 4, from: null, until: null }])
+  })
+
+  it('are to come if they begin later, by the calendar in force', () => {
+    const start = utc('2026-05-01T00:00')
+    const calendar: Calendar = { frequency: 'DAILY', first: 4, firstAt: start, next: 9 }
+    const toCome = (now: number) => [3, 4, 5, 8, 9, 10, 11].filter((period) => isToCome(calendar, start, period, now))
+    expect(toCome(start)).toEqual([9, 10, 11])
+    expect(toCome(start + DAY)).toEqual([10, 11])
+  })
+
+  it('count from now for a line item that has begun, and from its start for one that has not', () => {
+    const now = utc('2026-05-06T12:00')
+    expect(newCalendar('DAILY', now - 9.5 * DAY, now)).toMatchObject({ first: 0, firstAt: now, next: 1 })
+    expect(newCalendar('DAILY', now + DAY, now, 7)).toMatchObject({ first: 7, firstAt: now + DAY, next: 8 })
   })
 
   it('go on with the number of the current one when the calendar changes', () => {

@@ -15,23 +15,28 @@ import { ALWAYS, type Twin, openTwin, pick, text } from '../../harness.ts'
 
 const TOKENS = 1_000_000n
 
+/** Addresses of a server, and of a schema on it. */
+interface Postgres {
+  readonly server: string
+  readonly db: string
+}
+
 class Site {
   readonly twin: Twin
   readonly instanceId: string
-  readonly #db: string | null
-  readonly #server: string
+  readonly #postgres: Postgres | null
 
-  private constructor(twin: Twin, instanceId: string, server: string, db: string | null) {
+  private constructor(twin: Twin, instanceId: string, over: Postgres | null) {
     this.twin = twin
     this.instanceId = instanceId
-    this.#server = server
-    this.#db = db
+    this.#postgres = over
   }
 
-  static async open(server: string, db: string | null): Promise<Site> {
-    const twin = await openTwin((settings) => ({ ...settings, db }))
+  /** @param over null: SQLite */
+  static async open(over: Postgres | null): Promise<Site> {
+    const twin = await openTwin((settings) => ({ ...settings, db: over?.db ?? null }))
     onTestFinished(() => twin[Symbol.asyncDispose]())
-    return new Site(twin, await twin.shop({ quantity: 1_000, ...ALWAYS }), server, db)
+    return new Site(twin, await twin.shop({ quantity: 1_000, ...ALWAYS }), over)
   }
 
   get mark(): string {
@@ -40,7 +45,7 @@ class Site {
 
   /** Returns what puts it back. */
   async backUp(): Promise<() => Promise<void>> {
-    if (this.#db !== null) return backUpSchema(this.#server, this.#db)
+    if (this.#postgres !== null) return backUpSchema(this.#postgres.server, this.#postgres.db)
     const database = join(this.twin.settings.store.path, 'twin.db')
     const copy = join(this.twin.directory, 'backup.db')
     backUpStore(database, copy)
@@ -52,8 +57,8 @@ class Site {
 
   /** One statement behind the back of the twin. */
   async change(sql: string): Promise<void> {
-    if (this.#db !== null) {
-      await runSql(this.#db, sql)
+    if (this.#postgres !== null) {
+      await runSql(this.#postgres.db, sql)
       return
     }
     const database = new Database(join(this.twin.settings.store.path, 'twin.db'))
@@ -245,21 +250,20 @@ function restoreSuite(name: string, open: () => Promise<Site>): void {
   })
 }
 
-const server = postgres()
-
-restoreSuite('a restored cloud, over SQLite', () => Site.open(server.url, null))
+restoreSuite('a restored cloud, over SQLite', () => Site.open(null))
 
 describe.skipIf(PG_DUMP === undefined)('with PostgreSQL', () => {
+  const server = postgres()
   restoreSuite('a restored cloud, over PostgreSQL', async () => {
     const schema = await PostgresSchema.create(server.url)
     onTestFinished(() => schema[Symbol.asyncDispose]())
-    return Site.open(server.url, schema.url)
+    return Site.open({ server: server.url, db: schema.url })
   })
 })
 
 describe('a database that is not empty', () => {
   it('on a fresh machine is one that was restored', async () => {
-    const site = await Site.open(server.url, null)
+    const site = await Site.open(null)
     await site.twin.stop()
     expect(existsSync(site.mark)).toBe(true)
     rmSync(site.mark)

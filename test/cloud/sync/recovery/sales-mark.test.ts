@@ -279,22 +279,8 @@ describe('the file of a sales mark', () => {
   })
 })
 
-const server = postgres()
-
-const STORES: Readonly<Record<string, () => Promise<Store>>> = {
-  async SQLite() {
-    const directory = mkdtempSync(join(tmpdir(), 'tallygate-mark-'))
-    onTestFinished(() => rmSync(directory, { recursive: true, force: true }))
-    return openSqliteStore({ path: join(directory, 'store.db'), check: true, onBroken: () => undefined })
-  },
-  async PostgreSQL() {
-    const schema = await PostgresSchema.create(server.url)
-    onTestFinished(() => schema[Symbol.asyncDispose]())
-    return openPostgresStore({ url: schema.url, limits: {}, onConnectionLost: () => undefined })
-  },
-}
-
-describe.each(Object.entries(STORES))('a node that shares its database, on %s', (_name, open) => {
+/** Tests of a node over a store that others use too. */
+function sharedStoreSuite(open: () => Promise<Store>): void {
   it('goes on after a power cut during which its disk was slow, without a recovery', async () => {
     const store = await open()
     onTestFinished(() => store.close())
@@ -322,5 +308,22 @@ describe.each(Object.entries(STORES))('a node that shares its database, on %s', 
     file.powerCut()
     await start()
     expect(recoveries).toEqual([])
+  })
+}
+
+describe('a node that shares its database, on SQLite', () => {
+  sharedStoreSuite(async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'tallygate-mark-'))
+    onTestFinished(() => rmSync(directory, { recursive: true, force: true }))
+    return openSqliteStore({ path: join(directory, 'store.db'), check: true, onBroken: () => undefined })
+  })
+})
+
+describe('a node that shares its database, on PostgreSQL', () => {
+  const server = postgres()
+  sharedStoreSuite(async () => {
+    const schema = await PostgresSchema.create(server.url)
+    onTestFinished(() => schema[Symbol.asyncDispose]())
+    return openPostgresStore({ url: schema.url, limits: {}, onConnectionLost: () => undefined })
   })
 })
