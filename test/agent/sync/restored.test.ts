@@ -244,3 +244,18 @@ test('a chain that is given up before the cloud can say what it has lost: what i
   )
   expect(device.cloud.billedOn(ACCOUNT)).toBe(device.durable.charged)
 })
+
+test('a device that is fenced while it resends what the cloud has lost stops spending at once, and loses nothing', async () => {
+  const device = await TestDevice.running()
+  await loseThreeSegments(device)
+  device.cloud.fence()
+  await device.charge(1_000_000n)
+  device.network.faults = [null, null, 'LOSE_REQUEST']
+  await device.sync()
+  expect(device.cloud.received.at(-1)?.seq).toBe(2)
+  expect(device.link.status()).toMatchObject({ epoch: 1, fenced: true })
+  expect(await device.charge(1n)).toBe('REFUSED')
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false, backlog: 0 })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(4_000_000n)
+})

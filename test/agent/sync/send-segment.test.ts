@@ -1,11 +1,82 @@
 import { expect, test } from 'vitest'
 import { audit, calmDown } from './audit.ts'
-import { contentOf, json, makeCloudKey } from './fake-cloud.ts'
+import { contentOf, json, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
 import { ACCOUNT, STARTING_GRANT, TestDevice } from './test-device.ts'
-import { signDocument } from '../../../src/protocol/signing.ts'
+import { sha256, signDocument } from '../../../src/protocol/signing.ts'
 
 const syncs = (device: TestDevice): readonly string[] => device.cloud.received.map(({ document }) => document)
+
+/** The cloud answers with these changes, and signs that. */
+function changeAnswers(device: TestDevice, change: (answer: Record<string, unknown>) => Record<string, unknown>): void {
+  const { exchange, key } = device.cloud
+  device.network.intercept = async (request) => {
+    const response = await exchange(request)
+    if (!request.url.endsWith('/sync') || response.status !== 200) return response
+    const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
+    const { answer } = JSON.parse(response.body) as { answer: string }
+    const content = change((await contentOf(answer, key.jwk)) as Record<string, unknown>)
+    const signed = await signDocument('sync-answer', JSON.stringify(content), key.signer)
+    const time = JSON.stringify({ nonce, time: device.time.truth(), answer: sha256(signed) })
+    return json(200, { answer: signed, time: await signDocument('time', time, key.signer) })
+  }
+}
+
+test.each([
+  ['another device', { deviceId: OTHER_INSTANCE }],
+  ['another epoch', { epoch: 2 }],
+  ['another segment', { seq: 9 }],
+  ['a segment with other content', { hash: '0'.repeat(64) }],
+])('an answer about %s changes nothing: the segment goes up again', async (_what, change) => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  const before = device.left
+  changeAnswers(device, (answer) => ({ ...answer, ...change }))
+  await device.sync()
+  const condition = device.link.status().conditions.find(({ code }) => code === 'ANSWER_UNEXPECTED')
+  expect(condition).toMatchObject({ subject: 'sync', details: { seq: 2, outcome: 'MERGED' } })
+  expect(device.link.status().unacknowledgedSeq).toBe(2)
+  expect(device.left).toBe(before)
+  device.network.intercept = null
+  await device.sync()
+  expect(device.conditions).toEqual([])
+  audit(device)
+})
+
+test('a segment that a fence does not acknowledge stays to be sent, and the device spends nothing meanwhile', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.cloud.fence()
+  changeAnswers(device, (answer) => ({ ...answer, seq: 1 }))
+  await device.sync()
+  expect(device.conditions).toContain('sync: ANSWER_UNEXPECTED')
+  expect(device.link.status()).toMatchObject({ fenced: true, unacknowledgedSeq: 2 })
+  expect(await device.charge(1n)).toBe('REFUSED')
+  device.network.intercept = null
+  await calmDown(device)
+  audit(device)
+})
+
+test.each([false, true])('tells of entries that the cloud keeps and does not bill (fenced: %s)', async (isFenced) => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  if (isFenced) device.cloud.fence()
+  let seq = 0
+  changeAnswers(device, (answer) => {
+    if (seq !== 0) return answer
+    seq = Number(answer['seq'])
+    return { ...answer, unbilled: 3 }
+  })
+  await device.sync()
+  device.network.intercept = null
+  await calmDown(device)
+  const found = device.link.status().conditions
+  expect(found).toMatchObject([
+    { subject: 'undelivered entries', code: 'USAGE_UNBILLED', details: { entries: 3, seq: 2 } },
+  ])
+  expect(found[0]?.message).toContain('3 entries')
+  expect(device.logged.filter(({ fields }) => fields['code'] === 'USAGE_UNBILLED')).toHaveLength(1)
+})
 
 test('a device with an enrollment token enrolls, attaches, gets its rules and a first grant in one round', async () => {
   const device = await TestDevice.running()

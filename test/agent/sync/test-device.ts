@@ -222,6 +222,12 @@ export class TestDevice {
     return done
   }
 
+  /** Charges an essential line item beyond the grant. */
+  async overspend(amount: bigint): Promise<void> {
+    await this.#record('access', amount, new Map([[this.charged.account, amount]]))
+    this.told.charged += amount
+  }
+
   /** Gives back a part of what was charged before. */
   async refund(amount: bigint): Promise<boolean> {
     if (this.ledger.status() !== 'ATTACHED') return false
@@ -252,7 +258,7 @@ export class TestDevice {
     return this.link.status().conditions.map(({ subject, code }) => `${subject.split(' ')[0] ?? ''}: ${code}`)
   }
 
-  #record(kind: 'access' | 'refund', amount: bigint): Promise<unknown> {
+  #record(kind: 'access' | 'refund', amount: bigint, allowances?: ReadonlyMap<string, bigint>): Promise<unknown> {
     const { instanceId, lineItemId, account } = this.charged
     const n = this.ledger.lastEntry() + 1
     const reading = this.clock.reading()
@@ -285,6 +291,7 @@ export class TestDevice {
       moves: kind === 'access' ? 'used' : 'refunded',
       postings: [{ account, amount }],
       idempotencyRecord: null,
+      ...(allowances === undefined ? {} : { allowances }),
     })
   }
 

@@ -108,3 +108,18 @@ test('a process that ends between giving up and attaching gives up again at once
   await calmDown(device)
   audit(device)
 })
+
+test('the first segment of an epoch is not given up while the device owes: each new epoch would allow as much again', async () => {
+  const device = await TestDevice.make()
+  const cloud = cannotRead(device)
+  await device.start()
+  await device.settle()
+  await device.overspend(1_000n)
+  await device.pass(3 * REFUSED_FOR_MIN_MS)
+  expect(cloud.refused).toBeGreaterThanOrEqual(REFUSALS_MAX)
+  expect(device.link.status()).toMatchObject({ epoch: 1, fenced: false, unacknowledgedSeq: 1 })
+  cloud.undo()
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ epoch: 1, conditions: [] })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(1_000n)
+})
