@@ -211,7 +211,6 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^reserve !== null|^this\.#deps\.reserve !== null$/, 'Without a log nothing is reserved, logged or closed.'],
     [/^-Infinity$/, 'It is set before it is first compared.'],
     ["''", 'Only the log uses the head of the chain.'],
-    [/LOGGED_MAX/, 'A bound on memory that no test reaches.'],
   ],
   'src/agent/ledger/recover-reservations.ts': [
     [/^parseAccount/, 'Each reserved account can be parsed.'],
@@ -226,7 +225,6 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['this.#burnRates.delete(account)', 'An idle account has a rate of 0.'],
     [/^(entry\.)?postings\.length >=? 0$|^later\.length >=? 0$/, 'Without postings nothing is charged or refunded.'],
   ],
-  'src/agent/ledger/reservations.ts': [[/^reservation !== undefined/, 'A reservation that is proposed exists.']],
   'src/agent/platform/sqlite/plan-segment.ts': [['[]', 'It is replaced before the segment is signed.']],
   'src/agent/runtime/clock.ts': [
     ['both.earliest <= both.latest', 'An interval of one instant rounds to the same ends.'],

@@ -33,7 +33,8 @@ export class Reservations {
   readonly #sizeMax: Micro
   readonly #now: () => number
   readonly #blocks = new Map<AccountId, OpenReservation>()
-  readonly #proposed = new Map<AccountId, Micro>()
+  /** Their next ends, never below those in force. */
+  readonly #proposed = new Map<OpenReservation, Micro>()
 
   /**
    * @param sizeMax of a reservation, unless one charge is larger
@@ -59,7 +60,7 @@ export class Reservations {
   isLow(account: AccountId, { used, usedMax }: Spendable): boolean {
     const reservation = this.#blocks.get(account)
     if (reservation === undefined) return true
-    if (this.#proposed.has(account) || reservation.end >= usedMax) return false
+    if (this.#proposed.has(reservation) || reservation.end >= usedMax) return false
     return 2n * (reservation.end - used) < reservation.size
   }
 
@@ -79,15 +80,12 @@ export class Reservations {
     reservation.before = now
     const end = used + reservation.size < usedMax ? used + reservation.size : usedMax
     const next = end > reservation.end ? end : reservation.end
-    this.#proposed.set(account, next)
+    this.#proposed.set(reservation, next)
     return next
   }
 
   committed(): void {
-    for (const [account, end] of this.#proposed) {
-      const reservation = this.#blocks.get(account)
-      if (reservation !== undefined && end > reservation.end) reservation.end = end
-    }
+    for (const [reservation, end] of this.#proposed) reservation.end = end
     this.#proposed.clear()
   }
 
@@ -97,21 +95,23 @@ export class Reservations {
 
   /** Caps the reservation at `usedMax`, so that returned tokens cannot be spent through it. */
   lower(account: AccountId, { usedMax }: Spendable): void {
-    this.#proposed.delete(account)
     const reservation = this.#blocks.get(account)
-    if (reservation !== undefined && reservation.end > usedMax) reservation.end = usedMax
+    if (reservation === undefined) return
+    this.#proposed.delete(reservation)
+    if (reservation.end > usedMax) reservation.end = usedMax
   }
 
   /** Accounts with a reservation beyond their use, committed or proposed. */
   open(spendableOf: (account: AccountId) => Spendable): readonly AccountId[] {
-    const isOpen = ([account, { end }]: [AccountId, OpenReservation]): boolean =>
-      this.#proposed.has(account) || end > spendableOf(account).used
+    const isOpen = ([account, reservation]: [AccountId, OpenReservation]): boolean =>
+      this.#proposed.has(reservation) || reservation.end > spendableOf(account).used
     return [...this.#blocks].filter(isOpen).map(([account]) => account)
   }
 
   /** Ends a reservation at the current use, in memory only. */
   close(account: AccountId): void {
-    this.#proposed.delete(account)
+    const reservation = this.#blocks.get(account)
+    if (reservation !== undefined) this.#proposed.delete(reservation)
     this.#blocks.delete(account)
   }
 

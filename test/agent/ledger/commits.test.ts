@@ -236,6 +236,19 @@ describe('an entry answered from the log', () => {
     expect(bench.last.entries).toHaveLength(1_000)
   })
 
+  it('may be one of fifty thousand that the journal lacks; the next one waits, so that memory is bounded', async () => {
+    const bench = await warm(A)
+    for (let n = 0; n < 50_000; n += 1) bench.add({})
+    bench.arrive()
+    await nextTurn()
+    expect(bench.answers[50_001]).toBe('write-behind')
+    bench.charge({})
+    await nextTurn()
+    expect(bench.answers[50_002]).toBeUndefined()
+    await bench.done()
+    expect(bench.answers[50_002]).toBe('write-behind')
+  })
+
   it('goes to the journal at once when less than half of a reservation is left', async () => {
     const bench = await warm(A)
     bench.charge({ [A]: 50n })

@@ -178,6 +178,23 @@ describe('what a block covers', () => {
     other.accountReservations.lower('line/i/other/0', other.spendable)
   })
 
+  it('can be lowered, and closed, where there is none', () => {
+    const account = new Account()
+    account.accountReservations.lower(A, account.spendable)
+    account.accountReservations.close(A)
+    expect([account.covers, account.isOpen]).toEqual([true, false])
+  })
+
+  it('that is closed on its way does not come into force, also where another one was begun meanwhile', () => {
+    const account = withBlock()
+    account.charge(10n)
+    account.propose()
+    account.accountReservations.close(A)
+    account.charge(10n)
+    account.accountReservations.committed()
+    expect([account.covers, account.isOpen]).toEqual([false, false])
+  })
+
   it('ends where it is closed, and with all others', () => {
     for (const end of [
       (accountReservations: Reservations) => accountReservations.close(A),

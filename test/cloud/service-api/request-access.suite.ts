@@ -16,6 +16,7 @@ import { closeSession, openSession, requestInSession } from '../../../src/cloud/
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 import type { LineItemBody } from '../../../src/protocol/service/line-items.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
+import type { CloudShortages, Decided } from '../../../src/cloud/sync/grants/cloud-shortages.ts'
 import { cloudShortages } from '../sync/grants/shortages.ts'
 
 const NOW = Date.UTC(2026, 4, 6)
@@ -188,6 +189,105 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       ])
     })
 
+    /** Runs a request; the calls of the store that are not made for every request. */
+    const extraCalls = async (batcher: AccessBatcher, calls: string[], order: AccessCommand) => {
+      calls.length = 0
+      const decision = await batcher.request(order, NOW)
+      const always = ['transaction', 'policyRevisions.hold', 'accounts.save', 'usage.append']
+      return [gist(decision), calls.filter((name) => !always.includes(name) && name !== 'accounts.open')]
+    }
+
+    it('lock once, by the pools that earlier requests have left', async () => {
+      const id = await newInstance([1, 10])
+      const calls: string[] = []
+      const batcher = handlerOver(watched(store, (name) => calls.push(name)))
+      await batcher.request(orderOf(id, { who: 1, count: '2' }), NOW)
+      expect(await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))).toEqual([
+        [['B 700000']],
+        ['accounts.lock'],
+      ])
+    })
+
+    it('read the pools first where the transaction starts over: the pools of earlier requests may be wrong', async () => {
+      const id = await newInstance([10, 10])
+      const calls: string[] = []
+      const watchedStore = watched(store, (name) => calls.push(name))
+      let starts = 1
+      const startingOver: Pick<Store, 'transaction'> = {
+        transaction: (work) =>
+          watchedStore.transaction(async (tx) => {
+            for (; starts > 1; starts -= 1) {
+              await work({
+                ...tx,
+                accounts: { ...tx.accounts, save: async () => undefined },
+                usage: { ...tx.usage, append: async () => undefined },
+              })
+            }
+            return work(tx)
+          }),
+      }
+      const batcher = handlerOver(startingOver)
+      await batcher.request(orderOf(id, { who: 1, count: '1' }), NOW)
+      starts = 2
+      const [decided, extra] = await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))
+      expect(decided).toEqual([['A 700000']])
+      expect((extra as string[]).filter((name) => name.startsWith('accounts.'))).toEqual([
+        'accounts.lock',
+        'accounts.get',
+        'accounts.lock',
+      ])
+    })
+
+    it('expect the pools of the rules in force, also right after these have changed', async () => {
+      const id = await newInstance([10])
+      const calls: string[] = []
+      const batcher = handlerOver(watched(store, (name) => calls.push(name)))
+      await batcher.request(orderOf(id, { who: 1, count: '1' }), NOW)
+      const earlier = { activationId: 'B', state: 'DEPLOYED' as const, quantity: 10, start: NOW - DAY, end: NOW + DAY }
+      await mapLineItem(store, id, { ...earlier, attributes: { elastic: true } }, NOW)
+      const [decided, extra] = await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))
+      expect(decided).toEqual([['B 700000']])
+      expect((extra as string[]).filter((name) => name === 'accounts.lock')).toHaveLength(1)
+    })
+
+    it('that cannot be decided cost the others no further transaction', async () => {
+      const id = await newInstance([5, 5])
+      const calls: string[] = []
+      const batcher = handlerOver(watched(store, (name) => calls.push(name)))
+      const order = orderOf(id, { who: 1, count: '1' })
+      const items = [{ ...order.request.items[0]!, count: null as never }]
+      const outcomes = await Promise.allSettled([
+        batcher.request({ ...order, request: { ...order.request, items } }, NOW),
+        batcher.request(orderOf(id, { who: 2, count: '1' }), NOW),
+      ])
+      expect(outcomes.map(({ status }) => status)).toEqual(['rejected', 'fulfilled'])
+      expect(calls.filter((name) => name === 'transaction')).toHaveLength(1)
+    })
+
+    it('tell which requests were short of tokens, so that devices return some', async () => {
+      const id = await newInstance([2])
+      const noted: unknown[] = []
+      const shortages = {
+        note: async (_tx: unknown, _loaded: unknown, { requests, pools }: Decided) => {
+          noted.push(
+            requests.map(({ decision }) => gist(decision)),
+            [...pools.keys()].length,
+          )
+        },
+      } as unknown as CloudShortages
+      const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
+      const batcher = new AccessBatcher(store, policies, shortages, setImmediate)
+      const order = orderOf(id, { who: 1, count: '1' })
+      const broken = {
+        ...order,
+        request: { ...order.request, items: [{ ...order.request.items[0]!, count: null as never }] },
+      }
+      await Promise.allSettled(
+        [order, broken, orderOf(id, { who: 2, count: '9' })].map((each) => batcher.request(each, NOW)),
+      )
+      expect(noted).toEqual([[[['A 700000']], ['INSUFFICIENT_TOKENS']], 1])
+    })
+
     it('are each refused for themselves, and one that cannot be decided fails alone', async () => {
       const id = await newInstance([5, 5])
       const batcher = handlerOver()
@@ -214,34 +314,36 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await requireExactBooks(id)).toBe(1_400_000n)
     })
 
-    it('that the store refuses take nothing of the others with them', async () => {
-      const id = await newInstance([50, 5])
-      const refusing: Pick<Store, 'transaction'> = {
-        transaction: (work) =>
-          store.transaction(async (tx) =>
-            work({
-              ...tx,
-              usage: {
-                ...tx.usage,
-                append: async (records) => {
-                  if (records.some(({ metaData }) => metaData === 'poison'))
-                    throw new Error('a row that cannot be held')
-                  await tx.usage.append(records)
+    it.each([new Error('a row that cannot be held'), new CodedError('BAD_REQUEST', 'a text that cannot be stored')])(
+      'that the store refuses take nothing of the others with them: %s',
+      async (error) => {
+        const id = await newInstance([50, 5])
+        const refusing: Pick<Store, 'transaction'> = {
+          transaction: (work) =>
+            store.transaction(async (tx) =>
+              work({
+                ...tx,
+                usage: {
+                  ...tx.usage,
+                  append: async (records) => {
+                    if (records.some(({ metaData }) => metaData === 'poison')) throw error
+                    await tx.usage.append(records)
+                  },
                 },
-              },
-            }),
+              }),
+            ),
+        }
+        const batcher = handlerOver(refusing)
+        const outcomes = await Promise.allSettled(
+          Array.from({ length: 20 }, (_, who) =>
+            batcher.request({ ...orderOf(id, { who, count: '1' }), metaData: [who % 7 === 3 ? 'poison' : null] }, NOW),
           ),
-      }
-      const batcher = handlerOver(refusing)
-      const outcomes = await Promise.allSettled(
-        Array.from({ length: 20 }, (_, who) =>
-          batcher.request({ ...orderOf(id, { who, count: '1' }), metaData: [who % 7 === 3 ? 'poison' : null] }, NOW),
-        ),
-      )
-      const failed = outcomes.flatMap(({ status }, index) => (status === 'rejected' ? [index] : []))
-      expect(failed).toEqual([3, 10, 17])
-      expect(await requireExactBooks(id)).toBe(17n * 700_000n)
-    })
+        )
+        const failed = outcomes.flatMap(({ status }, index) => (status === 'rejected' ? [index] : []))
+        expect(failed).toEqual([3, 10, 17])
+        expect(await requireExactBooks(id)).toBe(17n * 700_000n)
+      },
+    )
 
     it('whose batch is cut in the middle have charged nothing, and are not decided again', async () => {
       const id = await newInstance()
