@@ -5,6 +5,7 @@
  * What a mutant leaves behind in the process must not kill the next one: the test that failed is run again without a mutant. If it
  * fails again, the process ends, and Stryker begins the mutant anew in another one.
  */
+import { AsyncResource } from 'node:async_hooks'
 import { globSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { registerHooks } from 'node:module'
@@ -57,6 +58,8 @@ class TestRunner {
   #killers: readonly string[] = []
   /** What is always under way, such as the connection to Stryker. */
   #underWayMin = Infinity
+  /** What a look begins by itself. */
+  #begunByLookMin = Infinity
   #hasRun = false
   #isSpoiled = false
   readonly #unhandled: unknown[] = []
@@ -76,6 +79,11 @@ class TestRunner {
         return url !== undefined && isOurs ? { url, shortCircuit: true } : next(specifier, context)
       },
     })
+    for (let n = 0, before = -Infinity; n < IDLE_LOOKS_MAX; n += 1) {
+      const begun = (await look()) ?? before
+      this.#begunByLookMin = Math.min(this.#begunByLookMin, begun - before)
+      before = begun
+    }
     const area = areaNamed(process.env['TALLYGATE_MUTATION_AREA'])
     for (const file of globSync([...area.tests]).toSorted()) {
       await collect(file, () => import(pathToFileURL(resolve(file)).href))
@@ -190,11 +198,14 @@ class TestRunner {
 
   /** @throws Error once the test waits for ever */
   async #neverEnds(over: AbortSignal): Promise<void> {
+    let before = Infinity
     for (let idleLooks = 0; idleLooks < IDLE_LOOKS_MAX;) {
-      const isOver = await delay(LOOK_EVERY_MS, false, { signal: over }).catch(() => true)
-      if (isOver) return
-      await drainThreadPool()
-      idleLooks = process.getActiveResourcesInfo().length > this.#underWayMin ? 0 : idleLooks + 1
+      const begun = await look(over)
+      if (begun === null) return
+      const isIdle =
+        process.getActiveResourcesInfo().length <= this.#underWayMin && begun - before <= this.#begunByLookMin
+      idleLooks = isIdle ? idleLooks + 1 : 0
+      before = begun
     }
     throw new Error('the test waits for ever')
   }
@@ -202,11 +213,16 @@ class TestRunner {
 
 /**
  * Node does not list work on its thread pool, such as signatures, among what is under way. The pool has one thread here (`run.ts`), and
- * serves in order: once this is done, so is all that was requested before.
+ * serves in order: after a request of our own, all that was requested before is done. What follows from that has begun since.
+ *
+ * @returns how much the process has ever begun; null if the test is over
  */
-async function drainThreadPool(): Promise<void> {
+async function look(over?: AbortSignal): Promise<number | null> {
+  const isOver = await delay(LOOK_EVERY_MS, false, { signal: over }).catch(() => true)
+  if (isOver) return null
   await stat('.')
   await nextTurn()
+  return new AsyncResource('look').asyncId()
 }
 
 async function inTurn(runs: readonly (() => unknown)[]): Promise<void> {
