@@ -50,6 +50,10 @@ const RULES: readonly Rule[] = [
       ),
   },
   {
+    reason: 'If both are equal, the same number results.',
+    fits: (survivor) => isOnlyStrictness(survivor) && survivor.file === 'src/cloud/accounts/pool.ts',
+  },
+  {
     reason: 'Zero has no sign.',
     fits: (survivor) => isOnlyStrictness(survivor) && isMagnitude(survivor),
   },
@@ -208,8 +212,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^(''|\[\])$/, 'A text that does not match has no kind and is refused.'],
   ],
   'src/agent/ledger/commits.ts': [
-    [/^reserve !== null|^this\.#deps\.reserve !== null$/, 'Without a log nothing is reserved, logged or closed.'],
-    [/^-Infinity$/, 'It is set before it is first compared.'],
+    [/^(this\.#deps\.)?reserve !== null$/, 'Without a log nothing is reserved, logged or closed.'],
     ["''", 'Only the log uses the head of the chain.'],
   ],
   'src/agent/ledger/recover-reservations.ts': [
@@ -226,6 +229,20 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^(entry\.)?postings\.length >=? 0$|^later\.length >=? 0$/, 'Without postings nothing is charged or refunded.'],
   ],
   'src/agent/platform/sqlite/plan-segment.ts': [['[]', 'It is replaced before the segment is signed.']],
+  'src/cloud/accounts/calendar.ts': [
+    ['boundary(frequency, anchor, steps) > instant', 'A step back too many is made good by the next loop.'],
+    [/^(periodAt|periods)\b.*\?\.index$/, 'A calendar always lists a period.'],
+  ],
+  'src/cloud/accounts/decide-over-pools.ts': [
+    ['exists.add(account)', 'Opening a pool that is open changes nothing.'],
+    ['generous.size === 0', 'A shortcut: without such line items no account is added.'],
+    ['charged === 0n', 'A pool that is charged is opened in any case.'],
+    [/^parse(d|Account\(account\))\?\./, 'Each account of a decision can be parsed.'],
+  ],
+  'src/cloud/accounts/pool.ts': [
+    ['cap !== null', 'Null is not above a number.'],
+    ['parsed?.lineItemId', 'Each account can be parsed.'],
+  ],
   'src/agent/runtime/clock.ts': [
     ['both.earliest <= both.latest', 'An interval of one instant rounds to the same ends.'],
     [

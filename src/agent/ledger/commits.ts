@@ -108,7 +108,7 @@ export class Commits {
   #scheduled = false
   #broken = false
   #logState: 'NONE' | 'OPEN' | 'FAILED' = 'NONE'
-  #logFailedAt = -Infinity
+  #logFailedAt = 0
   #reached: Anchor
   #cancelTimer: (() => void) | null = null
   #timerAt = Infinity

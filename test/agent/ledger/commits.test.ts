@@ -422,6 +422,8 @@ describe('a full disk', () => {
     await bench.done()
     expect(bench.recorded).toEqual([1, 2])
     expect(bench.commits.isSettled).toBe(true)
+    // The log was not turned for this commit: it forgets nothing.
+    expect(bench.logged.at(-1)).toBe('retract 3')
   })
 
   it('leaves nothing to record when no entry was answered', async () => {
