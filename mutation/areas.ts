@@ -118,7 +118,6 @@ export const AREAS: readonly Area[] = [
       'agent/sync/rounds',
       'agent/sync/send-segment',
       'agent/sync/spare',
-      'agent/sync/unlimited',
       'agent/sync/unreadable',
       'agent/sync/waiting-requests',
       'agent/platform/sqlite/journal-contract',
@@ -128,7 +127,9 @@ export const AREAS: readonly Area[] = [
     without: [
       'stays with it for a day, because it is not known how fast it was used',
       'come back within five minutes, never more than 40 in a second',
-      'a device that dies at any commit on the way to the limit',
+      'rules stay usable for as long as the cloud goes on signing that they are its newest',
+      'what was used and given back in it is known again, and nobody is waited for',
+      'ten thousand change notifications at once',
     ],
   },
   {

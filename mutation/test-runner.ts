@@ -6,10 +6,11 @@
  * fails again, the process ends, and Stryker begins the mutant anew in another one.
  */
 import { AsyncResource } from 'node:async_hooks'
-import { globSync } from 'node:fs'
+import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { registerHooks } from 'node:module'
-import { resolve } from 'node:path'
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
 import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { areaNamed } from './areas.ts'
@@ -28,6 +29,11 @@ const IDLE_LOOKS_MAX = 10
 const LOOK_EVERY_MS = 20
 /** Stryker gives up after 100 times as many visits as all tests make together; a fiftieth of that is as sure, and sooner. */
 const HIT_LIMIT_SHARE = 0.02
+
+/** A mutant that survives the quickest of its tests for so long, in time of the processor, counts as a survivor: scores are lower bounds. */
+const SURVIVED_MS = 3_000
+/** How long each test takes, for the processes that take over. */
+const ELAPSED_FILE = join(tmpdir(), `tallygate-elapsed-${process.ppid}`)
 
 /** What the mutated code looks at. */
 interface Shared {
@@ -53,7 +59,7 @@ class TestRunner {
   readonly #shared: Shared = ((globalThis as { __stryker__?: Shared }).__stryker__ ??= {})
   #tests: readonly Test[] = []
   readonly #endless = new EndlessGuard()
-  readonly #elapsedMs = new Map<string, number>()
+  #elapsedMs = new Map<string, number>()
   /** The tests that killed a mutant, the last one first: it often kills the next one too. */
   #killers: readonly string[] = []
   /** What is always under way, such as the connection to Stryker. */
@@ -84,6 +90,9 @@ class TestRunner {
       this.#begunByLookMin = Math.min(this.#begunByLookMin, begun - before)
       before = begun
     }
+    if (existsSync(ELAPSED_FILE)) {
+      this.#elapsedMs = new Map(JSON.parse(readFileSync(ELAPSED_FILE, 'utf8')) as [string, number][])
+    }
     const area = areaNamed(process.env['TALLYGATE_MUTATION_AREA'])
     for (const file of globSync([...area.tests]).toSorted()) {
       await collect(file, () => import(pathToFileURL(resolve(file)).href))
@@ -102,6 +111,7 @@ class TestRunner {
       const result = failure === null ? { status: 0 } : { status: 1, failureMessage: failure.message }
       tests.push({ id: test.id, name: test.id, fileName: suitesOf(test)[0]?.name, timeSpentMs, ...result })
     }
+    writeFileSync(ELAPSED_FILE, JSON.stringify([...this.#elapsedMs]))
     return { status: 'complete', tests, mutantCoverage: this.#shared.mutantCoverage }
   }
 
@@ -148,7 +158,10 @@ class TestRunner {
   async #firstFailure(tests: readonly Test[], mutant?: string): Promise<Failure | null> {
     const begun = new Set<Suite>()
     let failure: Failure | null = null
+    const before = process.cpuUsage()
     for (const test of tests) {
+      const { user, system } = process.cpuUsage(before)
+      if ((user + system) / 1_000 > SURVIVED_MS) break
       const start = performance.now()
       if (mutant !== undefined) this.#endless.begin(mutant)
       failure = await this.#failureOf(test, begun)

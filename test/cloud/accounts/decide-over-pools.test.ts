@@ -182,7 +182,11 @@ describe('locks', () => {
       await tx.accounts.save(decided.changed)
       return decided
     })
-    return { locks, reads, outcomes: outcomes.map((each) => (each.status === 'fulfilled' ? each.value : each.reason)) }
+    return {
+      locks,
+      reads,
+      outcomes: outcomes.map((each) => (each.status === 'fulfilled' ? each.value : (each.reason as unknown))),
+    }
   }
 
   it('are taken once, for the pools that the decision needs by what was read before', async () => {
