@@ -3,7 +3,8 @@ import { type SegmentWire, SYNC_BODY_BYTES_MAX } from '../../../src/protocol/edg
 import { payloadOf } from '../harness.ts'
 import { REFUSED_FOR_MIN_MS } from '../../../src/agent/sync/limits.ts'
 import { calmDown } from './audit.ts'
-import { json } from './fake-cloud.ts'
+import { changeAnswers } from './changed-answers.ts'
+import { DEVICE, json } from './fake-cloud.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
 /** What it takes to put the cloud back to this moment. */
@@ -257,5 +258,112 @@ test('a device that is fenced while it resends what the cloud has lost stops spe
   expect(await device.charge(1n)).toBe('REFUSED')
   await calmDown(device)
   expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false, backlog: 0 })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(4_000_000n)
+})
+
+/** With a segment in each of two epochs, and another one that the cloud has lost. */
+async function withTwoEpochs(): Promise<TestDevice> {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.cloud.fence()
+  await calmDown(device)
+  await loseThreeSegments(device)
+  await device.charge(1_000_000n)
+  return device
+}
+
+const placesOf = ({ cloud }: TestDevice): readonly string[] =>
+  cloud.received.map(({ document }) => {
+    const { epoch, seq } = payloadOf(document) as SegmentWire
+    return `${epoch}/${seq}`
+  })
+
+test('a restored cloud gets the segments of earlier epochs first, and those that it knows are not sent again', async () => {
+  const device = await withTwoEpochs()
+  const before = device.cloud.received.length
+  await calmDown(device)
+  const places = placesOf(device).slice(before)
+  expect(places[0]).toBe('2/5')
+  expect(places.slice(1)).toEqual(['1/1', '2/2', '2/3', '2/4', '2/5'])
+  expect(device.conditions).toEqual([])
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
+})
+
+test('an answer about another epoch than that of the earlier segment changes nothing', async () => {
+  const device = await withTwoEpochs()
+  changeAnswers(device, (answer) => (answer['epoch'] === 1 ? { ...answer, epoch: 2 } : answer))
+  await device.sync()
+  const condition = device.link.status().conditions.find(({ code }) => code === 'ANSWER_UNEXPECTED')
+  expect(condition).toMatchObject({ subject: 'sync', details: { seq: 1 } })
+  device.network.intercept = null
+  await calmDown(device)
+  expect(device.conditions).toEqual([])
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
+})
+
+test.each([
+  ['a segment of which the cloud refuses', { outcome: 'REJECTED', hash: 'a'.repeat(64), problem: 'no' }],
+  ['of which the cloud lacks earlier segments', { outcome: 'BEHIND', seq: 0 }],
+])('an earlier epoch, %s, is left, and the current one goes on', async (_what, change) => {
+  const device = await withTwoEpochs()
+  const before = device.cloud.received.length
+  changeAnswers(device, (answer) => (answer['epoch'] === 1 ? { deviceId: DEVICE, epoch: 1, ...change } : answer))
+  await calmDown(device)
+  expect(placesOf(device).slice(before)).toEqual(['2/5', '1/1', '2/2', '2/3', '2/4', '2/5'])
+  expect(device.link.status()).toMatchObject({ epoch: 2, backlog: 0, unacknowledgedSeq: null, conditions: [] })
+})
+
+test('segments that the cloud turns out to know are not sent again', async () => {
+  const device = await TestDevice.running()
+  for (let i = 0; i < 3; i += 1) {
+    await device.charge(1_000_000n)
+    await device.sync()
+  }
+  await device.charge(1_000_000n)
+  let isFirst = true
+  changeAnswers(device, (answer) => {
+    if (!isFirst) return answer
+    isFirst = false
+    return { outcome: 'BEHIND', deviceId: DEVICE, epoch: 1, seq: 1 }
+  })
+  const before = device.cloud.received.length
+  await device.sync()
+  expect(placesOf(device).slice(before)).toEqual(['1/5', '1/2', '1/5'])
+  expect(device.link.status()).toMatchObject({ unacknowledgedSeq: null, conditions: [] })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(4_000_000n)
+})
+
+test('a cloud that never takes what it says that it has lost is told of, and is tried again', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  await device.charge(1_000_000n)
+  const { received } = device.cloud
+  changeAnswers(device, () => ({ outcome: 'BEHIND', deviceId: DEVICE, epoch: 1, seq: received.at(-1)!.seq - 2 }))
+  await device.sync()
+  const condition = device.link.status().conditions.find(({ subject }) => subject === 'sync')
+  expect(condition).toMatchObject({ code: 'CLOUD_BEHIND', details: { resendFrom: 1 } })
+  expect(device.link.status()).toMatchObject({ epoch: 1, fenced: false, unacknowledgedSeq: 3 })
+  device.network.intercept = null
+  await calmDown(device)
+  expect(device.conditions).toEqual([])
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(2_000_000n)
+})
+
+test('a segment that the cloud could read once is not given up when it cannot read it again', async () => {
+  const device = await TestDevice.running()
+  await loseThreeSegments(device)
+  await device.charge(1_000_000n)
+  device.network.intercept = async (request) => {
+    const isAgain = request.url.endsWith('/sync') && !request.body?.includes(device.cloud.received.at(-1)!.document)
+    const isFirst = device.cloud.received.at(-1)?.seq !== 5
+    return isAgain && !isFirst ? json(422, { code: 'SEGMENT_REJECTED', message: 'no' }) : device.cloud.exchange(request)
+  }
+  await device.pass(3 * REFUSED_FOR_MIN_MS)
+  expect(device.link.status()).toMatchObject({ epoch: 1, fenced: false })
+  await calmDown(device).catch(() => undefined)
+  device.network.intercept = null
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ epoch: 1, fenced: false })
   expect(device.cloud.billedOn(ACCOUNT)).toBe(4_000_000n)
 })

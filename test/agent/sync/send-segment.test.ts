@@ -1,26 +1,12 @@
 import { expect, test } from 'vitest'
 import { audit, calmDown } from './audit.ts'
-import { contentOf, json, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
+import { changeAnswers } from './changed-answers.ts'
+import { contentOf, DEVICE, json, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
 import { ACCOUNT, STARTING_GRANT, TestDevice } from './test-device.ts'
-import { sha256, signDocument } from '../../../src/protocol/signing.ts'
+import { signDocument } from '../../../src/protocol/signing.ts'
 
 const syncs = (device: TestDevice): readonly string[] => device.cloud.received.map(({ document }) => document)
-
-/** The cloud answers with these changes, and signs that. */
-function changeAnswers(device: TestDevice, change: (answer: Record<string, unknown>) => Record<string, unknown>): void {
-  const { exchange, key } = device.cloud
-  device.network.intercept = async (request) => {
-    const response = await exchange(request)
-    if (!request.url.endsWith('/sync') || response.status !== 200) return response
-    const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
-    const { answer } = JSON.parse(response.body) as { answer: string }
-    const content = change((await contentOf(answer, key.jwk)) as Record<string, unknown>)
-    const signed = await signDocument('sync-answer', JSON.stringify(content), key.signer)
-    const time = JSON.stringify({ nonce, time: device.time.truth(), answer: sha256(signed) })
-    return json(200, { answer: signed, time: await signDocument('time', time, key.signer) })
-  }
-}
 
 test.each([
   ['another device', { deviceId: OTHER_INSTANCE }],
@@ -361,4 +347,38 @@ test('a cloud that wants room back with every answer does not keep the device bu
   }
   await device.pass(20_000)
   expect(device.cloud.received.length - before).toBeLessThan(50)
+})
+
+test('a segment that the cloud knows is acknowledged, and the next one brings what its answer would have brought', async () => {
+  const device = await TestDevice.running()
+  await device.charge(STARTING_GRANT)
+  changeAnswers(device, ({ epoch, seq }) => ({ outcome: 'KNOWN', deviceId: DEVICE, epoch, seq }))
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ unacknowledgedSeq: null, backlog: 0, conditions: [] })
+  expect(device.left).toBe(0n)
+  device.network.intercept = null
+  await device.sync()
+  expect(device.left > 0n).toBe(true)
+  audit(device)
+})
+
+test('a device begins anew after the final segment of a fenced epoch, also if the answer does not say that it is closed', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.cloud.fence()
+  changeAnswers(device, (answer) => (answer['outcome'] === 'FENCED' ? { ...answer, closed: false } : answer))
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false, backlog: 0 })
+  audit(device)
+})
+
+test('commands for sessions are given to them', async () => {
+  const device = await TestDevice.running()
+  const sessions = [{ id: OTHER_INSTANCE, command: 'LOCK' }]
+  changeAnswers(device, (answer) => ({ ...answer, sessions }))
+  await device.sync()
+  expect(device.commands).toEqual(sessions)
+  device.network.intercept = null
+  await device.sync()
+  expect(device.commands).toEqual(sessions)
 })

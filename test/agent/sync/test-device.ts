@@ -15,6 +15,7 @@ import type { Push } from '../../../src/agent/sync/push.ts'
 import { ActivePolicies } from '../../../src/agent/policy/active-policies.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import type { EntryBodyWire } from '../../../src/protocol/edge/sync.ts'
+import type { SessionCommand } from '../../../src/protocol/edge/sessions.ts'
 import { publicJwk, thumbprint } from '../../../src/protocol/signing.ts'
 import { FakeCloud, INSTANCE, makeCloudKey } from './fake-cloud.ts'
 import { FakeTime } from './fake-time.ts'
@@ -58,6 +59,8 @@ export class TestDevice {
   fatal: unknown[] = []
   /** What the link has written to its log. */
   readonly logged: { readonly fields: Record<string, unknown>; readonly message: string }[] = []
+  /** For its sessions, as the cloud gave them. */
+  readonly commands: SessionCommand[] = []
   /** Amounts of which an application was told that they are charged, or given back. */
   readonly told = { charged: 0n, refunded: 0n }
   ledger!: Ledger
@@ -147,7 +150,7 @@ export class TestDevice {
       ledger: this.ledger,
       activePolicies: this.activePolicies,
       clock: this.clock,
-      applyCommands: () => undefined,
+      applyCommands: (commands) => void this.commands.push(...commands),
       timers: time,
       randomness: { fraction, token: () => this.#token() },
       cloud: createCloudHttp({ exchange, tokens, pause: async () => undefined, fraction }),

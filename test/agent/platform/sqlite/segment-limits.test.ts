@@ -82,15 +82,18 @@ describe('what is given up', () => {
   })
 })
 
-it('entries that move more accounts than a segment takes go up in several', async () => {
+it.each([
+  ['texts', 1_000, 2, accountOf],
+  ['counters', 440, 20, (n: number) => limitAccount(INSTANCE, 'line-1', { type: 'user', value: `${n}` }, 42)],
+])('entries that move more accounts than fit go up in several segments, by their %s', async (_by, count, each, of) => {
   const journal = await journalIn(temporaryDirectory())
-  const accounts = Array.from({ length: 1_000 }, (_, n) => [accountOf(2 * n), accountOf(2 * n + 1)] as const)
+  const accounts = Array.from({ length: count }, (_, n) => Array.from({ length: each }, (__, i) => of(each * n + i)))
   await attach(journal, Object.fromEntries(accounts.flat().map((account) => [account, 100n])))
   await journal.append(
-    accounts.map((pair, index) =>
+    accounts.map((those, index) =>
       entry(
         index + 1,
-        pair.map((account) => ({ account, amount: 7n })),
+        those.map((account) => ({ account, amount: 7n })),
       ),
     ),
     STAMP,
@@ -99,9 +102,12 @@ it('entries that move more accounts than a segment takes go up in several', asyn
   for (let segments = 0; sent < accounts.length; segments += 1) {
     expect(segments).toBeLessThan(20)
     const { document, seq } = await journal.seal(SEAL)
-    const read = readByTwin(document)
-    sent += read.entries.bodies.length
-    expect(read.counters).toHaveLength(2 * read.entries.bodies.length)
+    const { counters } = payloadOf(document) as SegmentWire
+    const { bodies } = readByTwin(document).entries
+    expect(bodies.length).toBeLessThan(count)
+    expect(counters).toHaveLength(each * bodies.length)
+    expect(Buffer.byteLength(JSON.stringify(counters))).toBeLessThanOrEqual(SEGMENT_COUNTERS_BYTES_MAX)
+    sent += bodies.length
     await journal.acknowledge(seq, null, null)
   }
 })
