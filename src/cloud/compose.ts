@@ -212,7 +212,6 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const { http, stopAccepting, renewCertificate } = createServer({
     prefix,
     bodyMax: settings.http.bodyMax,
-    requestsMax: settings.http.requestsMax,
     requestTimeoutMs: settings.http.requestTimeout,
     logger: log,
     newId,
@@ -292,8 +291,17 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   })
 
   const operations = [...countDecisions(serviceOperations(service), metrics), ...forDevices]
-  const slots = new Slots(settings.http.requestsPerKeyMax)
-  serveOperations(http, prefix, { store, keys, authenticator, slots, now, version: softwareVersion() }, operations)
+  const { requestsMax, requestsPerKeyMax, requestTimeout } = settings.http
+  const serving = {
+    store,
+    keys,
+    authenticator,
+    slots: new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax }),
+    requestTimeoutMs: requestTimeout,
+    now,
+    version: softwareVersion(),
+  }
+  serveOperations(http, prefix, serving, operations)
   registerDocs(http, prefix, operations)
 
   const metricsOrigin = await openMetrics(settings.metrics, http, metrics, started)

@@ -33,19 +33,19 @@ const options = {
     }),
     bodyMax: bytes({ help: 'Maximum size of a request body.', default: '1MiB', min: '1KiB', max: '64MiB' }),
     requestsMax: integer({
-      help: 'Maximum number of concurrent requests; further requests get OVERLOADED.',
+      help: 'Maximum number of concurrent requests; further requests get OVERLOADED. Clients together may have 75 %, and clients and devices together 90 %.',
       default: 1_000,
       min: 1,
       max: 1_000_000,
     }),
     requestsPerKeyMax: integer({
-      help: 'Maximum number of concurrent requests with tokens of one registered key; further requests get KEY_BUSY. A device may have 16.',
+      help: 'Maximum number of concurrent requests with tokens of one registered key; further requests get KEY_BUSY. A client key may use at most as many places as it leaves free. A device may have 16.',
       default: 500,
       min: 1,
       max: 1_000_000,
     }),
     requestTimeout: duration({
-      help: 'Maximum time for a whole request to arrive. Allow enough for a device on a slow line.',
+      help: 'Maximum time for a whole request to arrive. Allow enough for a device on a slow line. Headers get at most 10s, bodies of clients and administrators 30s. At least 1 KiB of a body must arrive within each 10s.',
       default: '2m',
       min: '1s',
       max: '1h',

@@ -196,7 +196,7 @@ const EVERYWHERE: readonly ErrorCode[] = [
 ]
 
 /** Errors of reading a body, which DELETE does too. */
-const OF_BODIES: readonly ErrorCode[] = ['BAD_JSON', 'BODY_TOO_LARGE', 'MEDIA_TYPE_NOT_SUPPORTED']
+const OF_BODIES: readonly ErrorCode[] = ['BAD_JSON', 'BODY_TOO_LARGE', 'MEDIA_TYPE_NOT_SUPPORTED', 'REQUEST_TOO_SLOW']
 
 export function errorCodes(method: Method, own: readonly ErrorCode[]): readonly ErrorCode[] {
   return [...new Set([...EVERYWHERE, ...(method === 'GET' ? [] : OF_BODIES), ...own])]

@@ -6,6 +6,7 @@ import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import type { z } from 'zod'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../protocol/parse-json.ts'
 import { instanceHeader, openingHeader, openingKey } from '../../protocol/service/sessions.ts'
 import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { requireNamed } from '../devices/authenticate-device.ts'
@@ -14,6 +15,7 @@ import type { Keyring } from '../devices/keyring.ts'
 import { type Authenticator, type Principal, bearerToken } from '../service-api/authenticate.ts'
 import type { Store } from '../storage/store.ts'
 import { answerError, sendJson } from './answer-error.ts'
+import { watchArrival } from './arrival.ts'
 import { decompressUpTo, notGzip } from './gzip.ts'
 import {
   type Answer,
@@ -33,6 +35,8 @@ export interface ServeDeps {
   readonly keys: Keyring
   readonly authenticator: Authenticator
   readonly slots: Slots
+  /** Maximum time for a complete request to arrive, ms. */
+  readonly requestTimeoutMs: number
   /** POSIX ms. */
   readonly now: () => number
   /** Software version. */
@@ -58,6 +62,7 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
   const { method, bodyMax, gzip = false, sendsTimeAndVersion } = operation
   const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
   const callers = new WeakMap<FastifyRequest, Caller>()
+  const arrivals = new WeakMap<FastifyRequest, () => void>()
   return {
     method,
     config: { answers },
@@ -68,11 +73,19 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
       : {}),
     // Before the body is read: unauthorized callers must not cause reads.
     onRequest: async (request, reply) => {
-      const caller = await authorize(operation, request, deps)
+      const caller = await deps.slots.authenticate(async () => authorize(operation, request, deps))
       if (!gzip) refuseCompressed(request)
-      deps.slots.take(caller, reply)
+      const arrives = hasBody(request)
+      deps.slots.take(caller, reply, arrives)
+      if (arrives) arrivals.set(request, watchArrival(request, caller.kind, deps.requestTimeoutMs))
+      reply.raw.once('close', () => arrivals.get(request)?.())
       callers.set(request, caller)
       if (sendsTimeAndVersion && 'keyId' in caller) void reply.header(VERSION_HEADER, deps.version)
+    },
+    preValidation: async (request, reply) => {
+      arrivals.get(request)?.()
+      deps.slots.begin(reply)
+      if (request.body !== undefined) request.body = parseBody(request.body as Buffer)
     },
     handler: async (request, reply) => {
       const caller = callers.get(request)
@@ -187,6 +200,27 @@ function refuseCompressed({ method, headers }: FastifyRequest): void {
   const encoding = headers['content-encoding']?.toLowerCase()
   if (method === 'GET' || encoding === undefined || encoding === 'identity') return
   throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body is compressed. Send it uncompressed.')
+}
+
+function hasBody({ method, headers }: FastifyRequest): boolean {
+  if (method === 'GET') return false
+  return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0
+}
+
+/** Checks UTF-8 and nesting depth before any recursive code runs. @throws CodedError BAD_JSON; BAD_REQUEST if nested too deeply */
+function parseBody(bytes: Buffer): unknown {
+  const text = jsonText(bytes)
+  if (text === undefined) throw new CodedError('BAD_JSON', 'The body is not valid UTF-8.')
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch (cause) {
+    throw new CodedError('BAD_JSON', 'The body is not well-formed JSON.', { cause })
+  }
+  if (isTooDeep(text, value)) {
+    throw new CodedError('BAD_REQUEST', `body: is nested deeper than ${JSON_DEPTH_MAX} levels`)
+  }
+  return value
 }
 
 function answerGzipError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {

@@ -10,15 +10,12 @@ import Fastify, {
 import { CodedError } from '../../protocol/errors.ts'
 import { answerError, rawRefusal } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
-import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../protocol/parse-json.ts'
 
 export interface ServerOptions {
   /** Bytes. */
   readonly bodyMax: number
   /** Path prefix of the service; calls without it get a message that names it. */
   readonly prefix: string
-  /** Maximum concurrent requests; more are refused with OVERLOADED. */
-  readonly requestsMax: number
   /** Maximum time for a complete request to arrive, ms. */
   readonly requestTimeoutMs: number
   readonly logger: FastifyBaseLogger
@@ -38,7 +35,7 @@ export interface Server {
 }
 
 /** Maximum time for request headers to arrive, ms. */
-const HEAD_TIMEOUT_MS_MAX = 30_000
+const HEAD_TIMEOUT_MS_MAX = 10_000
 
 /** How long a connection without a valid HTTP request stays open, ms. */
 const LINGER_MS = 1_000
@@ -78,15 +75,12 @@ export function createServer(options: ServerOptions): Server {
   // Half-closed clients still receive a response, which may be a charge.
   Object.assign(http.server, { httpAllowHalfOpen: true })
   http.removeAllContentTypeParsers()
+  // Parsed by the operation: an error here would end the connection.
   http.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
-    try {
-      done(null, body.length === 0 ? undefined : parseBody(body as Buffer))
-    } catch (error) {
-      done(error as Error)
-    }
+    done(null, body.length === 0 ? undefined : body)
   })
   http.setErrorHandler((error, request, reply) => answerError(error, request, reply))
-  const stopAccepting = limitRequests(http, options)
+  const stopAccepting = refuseRequests(http, options)
   if (options.onWrongAnswer !== null) checkAnswers(http, options.onWrongAnswer)
   http.addHook('onResponse', async (request, reply) => {
     const { method, routeOptions } = request
@@ -101,22 +95,14 @@ export function createServer(options: ServerOptions): Server {
   }
 }
 
-/** Refuses requests without a route, beyond the maximum, or after a call of the returned function. */
-function limitRequests(http: FastifyInstance, { prefix, requestsMax }: ServerOptions): () => void {
+/** Refuses requests without a route, or after a call of the returned function. */
+function refuseRequests(http: FastifyInstance, { prefix }: ServerOptions): () => void {
   let stopping = false
-  let underWay = 0
   const methods = new PathMethods()
   http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
   http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods.at(request.url), request, reply))
   http.addHook('onRequest', async (request, reply) => {
-    underWay += 1
-    reply.raw.once('close', () => {
-      underWay -= 1
-    })
     if (stopping) throw new CodedError('STOPPING', 'The service is shutting down.')
-    if (underWay > requestsMax) {
-      throw new CodedError('OVERLOADED', `More than ${requestsMax} requests are in progress.`)
-    }
     // Before the body is read: no handler needs it.
     if (request.is404) return answerUnrouted(prefix, methods.at(request.url), request, reply)
     return undefined
@@ -145,22 +131,6 @@ function answerUnrouted(
   if (method === 'OPTIONS') return reply.code(204).send()
   answerError(new CodedError('METHOD_NOT_ALLOWED', `This path does not support ${method}.`), request, reply)
   return reply
-}
-
-/** Checks UTF-8 and nesting depth before any recursive code runs. @throws CodedError BAD_JSON; BAD_REQUEST if nested too deeply */
-function parseBody(bytes: Buffer): unknown {
-  const text = jsonText(bytes)
-  if (text === undefined) throw new CodedError('BAD_JSON', 'The body is not valid UTF-8.')
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch (cause) {
-    throw new CodedError('BAD_JSON', 'The body is not well-formed JSON.', { cause })
-  }
-  if (isTooDeep(text, value)) {
-    throw new CodedError('BAD_REQUEST', `body: is nested deeper than ${JSON_DEPTH_MAX} levels`)
-  }
-  return value
 }
 
 /** Methods by path, to distinguish a wrong method from a wrong path. */

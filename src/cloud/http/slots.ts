@@ -1,7 +1,10 @@
 /**
- * Limits concurrent requests per caller, so that one valid token cannot block others by sending or reading slowly.
- * Requests beyond the limit are refused before their body is read. A slot is taken after authentication and released
- * when the response is sent or the connection closes.
+ * Limits concurrent requests, so that no caller can block others by sending or reading slowly. Requests whose body is
+ * arriving are counted apart from requests in progress: a body that never ends takes no place of a request that can be
+ * answered. A slot is taken after authentication and released when the response is sent or the connection closes.
+ *
+ * Each count has places that only administrators get, and places that only they and devices get. Registered client keys
+ * leave each other as many places as each of them uses, whatever their number.
  */
 import type { FastifyReply } from 'fastify'
 import { CodedError } from '../../protocol/errors.ts'
@@ -10,47 +13,141 @@ import type { Caller } from './operation.ts'
 /** Concurrent requests per device or enrollment token: an agent has four connections. */
 const REQUESTS_OF_ONE_DEVICE_MAX = 16
 
+/** Part of the places that clients may take together, and clients and devices together. */
+const PART_OF_CLIENTS = 3 / 4
+const PART_OF_DEVICES = 9 / 10
+
 const RETRY_AFTER_MS = 1_000
 
-export class Slots {
-  readonly #ofKeyMax: number
-  readonly #inProgress = new Map<string, number>()
+export interface SlotLimits {
+  /** Requests in progress; as many may be arriving or being authenticated. */
+  readonly requestsMax: number
+  /** Concurrent requests per registered key, and of all devices whose key is not introduced yet. */
+  readonly ofKeyMax: number
+}
 
-  /** @param ofKeyMax concurrent requests per registered key, and of all devices whose key is not introduced yet */
-  constructor(ofKeyMax: number) {
-    this.#ofKeyMax = ofKeyMax
+interface Share {
+  readonly holder: string
+  /** Concurrent requests of the holder. */
+  readonly most: number
+  /** Places that callers of this kind and of those ranked below may take. */
+  readonly places: number
+  /** Takes a place only if more than it has are free. */
+  readonly leavesOthers: boolean
+}
+
+export class Slots {
+  readonly #limits: SlotLimits
+  readonly #arriving = new Count()
+  readonly #inProgress = new Count()
+  readonly #slots = new WeakMap<FastifyReply['raw'], { of: Count; readonly share: Share }>()
+  #authenticating = 0
+
+  constructor(limits: SlotLimits) {
+    this.#limits = limits
   }
 
-  /** @throws CodedError KEY_BUSY */
-  take(caller: Caller, { raw }: FastifyReply): void {
-    const { holder, most } = this.#shareOf(caller)
+  /** @throws CodedError OVERLOADED, or of `authenticate` */
+  async authenticate<T>(authenticate: () => Promise<T>): Promise<T> {
+    if (this.#authenticating >= this.#limits.requestsMax) throw this.#overloaded(this.#limits.requestsMax)
+    this.#authenticating += 1
+    try {
+      return await authenticate()
+    } finally {
+      this.#authenticating -= 1
+    }
+  }
+
+  /**
+   * For a request whose body is still to arrive, if it has one.
+   * @throws CodedError KEY_BUSY, OVERLOADED
+   */
+  take(caller: Caller, { raw }: Pick<FastifyReply, 'raw'>, hasBody: boolean): void {
+    const share = this.#shareOf(caller)
     // A closed connection would never release its slot.
     if (raw.closed || raw.destroyed) return
-    const count = this.#inProgress.get(holder) ?? 0
-    if (count >= most) {
-      throw new CodedError('KEY_BUSY', `This caller has ${most} requests in progress, which is the maximum.`, {
-        details: { retryAfterMs: RETRY_AFTER_MS },
-      })
-    }
-    this.#inProgress.set(holder, count + 1)
-    raw.once('close', () => {
-      const left = (this.#inProgress.get(holder) ?? 1) - 1
-      if (left === 0) this.#inProgress.delete(holder)
-      else this.#inProgress.set(holder, left)
-    })
+    const { holder, most } = share
+    if (this.#arriving.of(holder) + this.#inProgress.of(holder) >= most) throw busy(most)
+    if (hasBody) this.#requirePlace(share, this.#arriving)
+    // Refuses before the body is read if the request could not begin now.
+    this.#requirePlace(share, this.#inProgress)
+    const slot = { of: hasBody ? this.#arriving : this.#inProgress, share }
+    slot.of.add(holder)
+    this.#slots.set(raw, slot)
+    raw.once('close', () => slot.of.remove(holder))
   }
 
-  #shareOf(caller: Caller): { readonly holder: string; readonly most: number } {
+  /** The body has arrived. @throws CodedError KEY_BUSY, OVERLOADED */
+  begin({ raw }: Pick<FastifyReply, 'raw'>): void {
+    const slot = this.#slots.get(raw)
+    if (slot === undefined || slot.of === this.#inProgress || raw.closed) return
+    const { share } = slot
+    this.#requirePlace(share, this.#inProgress)
+    slot.of.remove(share.holder)
+    slot.of = this.#inProgress
+    slot.of.add(share.holder)
+  }
+
+  #requirePlace({ holder, places, leavesOthers }: Share, count: Count): void {
+    if (count.total >= places) throw this.#overloaded(places)
+    if (leavesOthers && count.of(holder) >= places - count.total) throw busy(count.of(holder))
+  }
+
+  #overloaded(most: number): CodedError {
+    return new CodedError('OVERLOADED', `More than ${most} requests are in progress.`)
+  }
+
+  #shareOf(caller: Caller): Share {
+    const { requestsMax, ofKeyMax } = this.#limits
+    const ofDevices = { places: Math.ceil(requestsMax * PART_OF_DEVICES), leavesOthers: false }
     switch (caller.kind) {
       case 'DEVICE':
-        return { holder: `device ${caller.deviceId}`, most: REQUESTS_OF_ONE_DEVICE_MAX }
+        return { holder: `device ${caller.deviceId}`, most: REQUESTS_OF_ONE_DEVICE_MAX, ...ofDevices }
       case 'ENROLLMENT':
-        return { holder: `enrollment ${caller.token}`, most: REQUESTS_OF_ONE_DEVICE_MAX }
+        return { holder: `enrollment ${caller.token}`, most: REQUESTS_OF_ONE_DEVICE_MAX, ...ofDevices }
       case 'INTRODUCED_DEVICE':
-        // Unauthenticated, so all share one limit.
-        return { holder: 'introduced', most: this.#ofKeyMax }
+        // Unauthenticated, so all share one limit, as one client would.
+        return { holder: 'introduced', most: ofKeyMax, ...this.#ofClients }
+      case 'CLIENT':
+        return { holder: `key ${caller.keyId}`, most: ofKeyMax, ...this.#ofClients }
       default:
-        return { holder: `key ${caller.keyId}`, most: this.#ofKeyMax }
+        return { holder: `key ${caller.keyId}`, most: ofKeyMax, places: requestsMax, leavesOthers: false }
     }
+  }
+
+  get #ofClients(): Pick<Share, 'places' | 'leavesOthers'> {
+    return { places: Math.ceil(this.#limits.requestsMax * PART_OF_CLIENTS), leavesOthers: true }
+  }
+}
+
+function busy(most: number): CodedError {
+  return new CodedError('KEY_BUSY', `This caller has ${most} requests in progress, which is the maximum now.`, {
+    details: { retryAfterMs: RETRY_AFTER_MS },
+  })
+}
+
+/** Requests in one stage, by holder. */
+class Count {
+  readonly #byHolder = new Map<string, number>()
+  #total = 0
+
+  get total(): number {
+    return this.#total
+  }
+
+  of(holder: string): number {
+    return this.#byHolder.get(holder) ?? 0
+  }
+
+  add(holder: string): void {
+    this.#total += 1
+    this.#byHolder.set(holder, this.of(holder) + 1)
+  }
+
+  remove(holder: string): void {
+    this.#total -= 1
+    const left = this.of(holder) - 1
+    if (left === 0) this.#byHolder.delete(holder)
+    else this.#byHolder.set(holder, left)
   }
 }

@@ -22,7 +22,6 @@ async function said(answers: DeclaredAnswers, status: number, type: string, payl
   const { http } = createServer({
     prefix: '',
     bodyMax: 1024,
-    requestsMax: 10,
     requestTimeoutMs: 60_000,
     logger: pino({ level: 'silent' }),
     newId: () => 'id',

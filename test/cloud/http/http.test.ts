@@ -5,9 +5,11 @@ import { PassThrough } from 'node:stream'
 import fc from '../../support/fast-check.ts'
 import { pino } from 'pino'
 import { describe, expect, it, onTestFinished } from 'vitest'
+import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { registerHealth } from '../../../src/cloud/http/health.ts'
 import { createServer } from '../../../src/cloud/http/server.ts'
 import { CodedError, ERRORS, type ErrorCode } from '../../../src/protocol/errors.ts'
+import { newDeviceKeys } from '../sync/test-device.ts'
 import { START, type SettingsChange, type Twin, lineItemBody, newKeyPair, openTwin, pick, text } from '../harness.ts'
 
 const INSTANCES = '/provisioning/api/v1.1/instances'
@@ -18,6 +20,14 @@ async function raw(twin: Twin, bytes: string): Promise<string> {
   const socket = connect(Number(port), hostname)
   socket.end(bytes)
   return readAll(socket)
+}
+
+/** The token of a client with a key of its own. */
+async function clientOf(twin: Twin, keyId: string, instance: string): Promise<string> {
+  const { privatePem, publicPem } = newKeyPair()
+  await twin.call('PUT', '/api/v1.1/client-keys', { body: [{ id: keyId, publicKey: publicPem }] })
+  const whose = { kind: 'CLIENT', privateKey: privatePem, keyId, instanceIds: [instance], issuer: 'tests' } as const
+  return makeAccessToken({ ...whose, now: twin.wall, lifetimeMs: 3_600_000 })
 }
 
 describe('the server', () => {
@@ -314,14 +324,57 @@ describe('the server', () => {
       `POST /dynamicmonetization${INSTANCES} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
         'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
     )
-    let refused = await twin.call('GET', INSTANCES)
-    while (refused.status === 200) refused = await twin.call('GET', INSTANCES)
+    const post = async () => twin.call('POST', INSTANCES, { body: { shortName: 's', accountId: 'a' } })
+    let refused = await post()
+    while (refused.status === 201) refused = await post()
     expect(refused).toMatchObject({ status: 503, body: { code: 'OVERLOADED' } })
     expect(refused.headers.get('retry-after')).toBe('1')
     slow.destroy()
-    let again = await twin.call('GET', INSTANCES)
-    while (again.status === 503) again = await twin.call('GET', INSTANCES)
-    expect(again.status).toBe(200)
+    let again = await post()
+    while (again.status === 503) again = await post()
+    expect(again.status).toBe(201)
+  })
+
+  it('serves health, administrators, devices and other clients while bodies of two clients never end', async () => {
+    const http = { requestsMax: 40, drainTimeout: 100 }
+    await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, ...http } }))
+    const { hostname, port, origin } = new URL(twin.cloud.address)
+    const instance = await twin.instance()
+    const tokens = await Promise.all(['a', 'b', 'c'].map(async (id) => clientOf(twin, id, instance)))
+    const refusals = tokens.slice(0, 2).map(async (token) =>
+      Promise.race(
+        Array.from({ length: 40 }, async () => {
+          const slow = connect(Number(port), hostname)
+          onTestFinished(() => void slow.destroy())
+          slow.write(
+            `POST /dynamicmonetization/api/v1.1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
+              'Connection: close\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
+          )
+          return readAll(slow).catch(() => '')
+        }),
+      ),
+    )
+    for (const said of await Promise.all(refusals)) expect(said).toContain('"code":"KEY_BUSY"')
+    for (const path of ['/healthz', '/readyz']) expect((await fetch(`${origin}${path}`)).status).toBe(200)
+    expect((await twin.call('GET', INSTANCES)).status).toBe(200)
+    const body = { instanceId: instance }
+    const opened = await twin.call('POST', '/api/v1.1/sessions', {
+      body,
+      token: tokens[2] ?? null,
+      headers: { 'x-instance-id': instance },
+    })
+    expect(opened.status).toBe(200)
+    const token = await twin.enrollmentToken(instance)
+    const { jwk: publicKey } = await newDeviceKeys()
+    expect((await twin.call('POST', '/edge/api/v1/enrollments', { token, body: { publicKey } })).status).toBeLessThan(
+      300,
+    )
+  })
+
+  it('keeps the connection after malformed JSON', async () => {
+    await using twin = await openTwin()
+    const { status, headers, body } = await twin.call('POST', INSTANCES, { raw: '{' })
+    expect([status, pick(body, 'code'), headers.get('connection')]).toEqual([400, 'BAD_JSON', 'keep-alive'])
   })
 
   describe('whose token is valid, and whose bodies never end,', () => {
@@ -417,7 +470,6 @@ describe('the server', () => {
     const server = createServer({
       prefix: '',
       bodyMax: 1024,
-      requestsMax: 10,
       requestTimeoutMs: 60_000,
       logger: pino({ level: 'silent' }),
       newId: () => 'id',
@@ -441,7 +493,6 @@ describe('the server', () => {
     const { http } = createServer({
       prefix: '',
       bodyMax: 1024,
-      requestsMax: 10,
       requestTimeoutMs: 60_000,
       logger: pino({ level: 'silent' }),
       newId: () => 'id',
@@ -466,7 +517,6 @@ describe('the server', () => {
     const options = {
       prefix: '',
       bodyMax: 1024,
-      requestsMax: 10,
       requestTimeoutMs: 60_000,
       logger: pino({ level: 'silent' }),
       newId: () => 'id',

@@ -1,12 +1,15 @@
 // Places of requests under way, with answers of a real server.
-import { once } from 'node:events'
+import { EventEmitter, once } from 'node:events'
 import { type ServerResponse, createServer } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import type { FastifyReply } from 'fastify'
-import { expect, it, onTestFinished } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import type { Caller } from '../../../src/cloud/http/operation.ts'
 import { Slots } from '../../../src/cloud/http/slots.ts'
 
 const KEY = { kind: 'ADMINISTRATOR', keyId: 'key-1', name: null, instances: null, deviceId: null } as const
+const BUSY = expect.objectContaining({ code: 'KEY_BUSY' }) as Error
+const OVERLOADED = expect.objectContaining({ code: 'OVERLOADED' }) as Error
 
 /** The answer to a request that somebody has just made, and the way to leave it. */
 async function request() {
@@ -28,18 +31,82 @@ async function request() {
 }
 
 it('a place is free again when the caller has gone', async () => {
-  const slots = new Slots(1)
+  const slots = new Slots({ requestsMax: 10, ofKeyMax: 1 })
   const [first, second] = [await request(), await request()]
-  slots.take(KEY, first.reply)
-  expect(() => slots.take(KEY, second.reply)).toThrow(expect.objectContaining({ code: 'KEY_BUSY' }) as Error)
+  slots.take(KEY, first.reply, false)
+  expect(() => slots.take(KEY, second.reply, false)).toThrow(BUSY)
   await first.leave()
-  slots.take(KEY, second.reply)
+  slots.take(KEY, second.reply, false)
 })
 
 it('who has gone before it was known whose the request is takes no place', async () => {
-  const slots = new Slots(1)
+  const slots = new Slots({ requestsMax: 10, ofKeyMax: 1 })
   const gone = await request()
   await gone.leave()
-  slots.take(KEY, gone.reply)
-  slots.take(KEY, (await request()).reply)
+  slots.take(KEY, gone.reply, false)
+  slots.take(KEY, (await request()).reply, false)
+})
+
+/** Requests that never end. */
+const reply = (): Pick<FastifyReply, 'raw'> => ({ raw: new EventEmitter() as ServerResponse })
+const client = (keyId: string) =>
+  ({ kind: 'CLIENT', keyId, name: null, instances: new Set<string>(), deviceId: null }) as const
+const device = (deviceId: string) =>
+  ({ kind: 'DEVICE', keyId: deviceId, name: null, instances: new Set<string>(), deviceId }) as const
+
+/** Takes places until one is refused. */
+function takeAll(slots: Slots, caller: Caller, hasBody = false): number {
+  for (let taken = 0; ; taken += 1) {
+    try {
+      slots.take(caller, reply(), hasBody)
+    } catch {
+      return taken
+    }
+  }
+}
+
+describe.each([
+  ['in progress', false],
+  ['whose body is arriving', true],
+])('requests %s', (_name, hasBody) => {
+  it('of any number of client keys leave a place for the next key', () => {
+    const slots = new Slots({ requestsMax: 1_000, ofKeyMax: 500 })
+    const taken = Array.from({ length: 20 }, (_, index) => takeAll(slots, client(`key-${index}`), hasBody))
+    expect(taken[0]).toBe(375)
+    expect(taken.filter((count) => count === 0).length).toBe(10)
+  })
+
+  it('of clients leave places for devices, and those of devices for administrators', () => {
+    const slots = new Slots({ requestsMax: 100, ofKeyMax: 500 })
+    for (let index = 0; index < 20; index += 1) takeAll(slots, client(`key-${index}`), hasBody)
+    const ofDevices = Array.from({ length: 20 }, (_, index) => takeAll(slots, device(`device-${index}`), hasBody))
+    expect(ofDevices.reduce((sum, count) => sum + count, 0)).toBeGreaterThanOrEqual(15)
+    expect(() => slots.take(device('another'), reply(), hasBody)).toThrow(OVERLOADED)
+    expect(takeAll(slots, KEY, hasBody)).toBeGreaterThanOrEqual(10)
+  })
+})
+
+it('a body that has not arrived takes no place of a request in progress', () => {
+  const slots = new Slots({ requestsMax: 2, ofKeyMax: 500 })
+  const arriving = [reply(), reply()] as const
+  for (const each of arriving) slots.take(KEY, each, true)
+  expect(() => slots.take(KEY, reply(), true)).toThrow(OVERLOADED)
+  const other = reply()
+  slots.take(KEY, other, false)
+  slots.begin(arriving[0])
+  expect(() => slots.begin(arriving[1])).toThrow(OVERLOADED)
+  other.raw.emit('close')
+  slots.begin(arriving[1])
+  for (const each of arriving) each.raw.emit('close')
+  expect(takeAll(slots, KEY)).toBe(2)
+})
+
+it('limits callers whose token is being checked', async () => {
+  const slots = new Slots({ requestsMax: 1, ofKeyMax: 1 })
+  const checked = Promise.withResolvers<string>()
+  const first = slots.authenticate(() => checked.promise)
+  await expect(slots.authenticate(async () => 'second')).rejects.toThrow(OVERLOADED)
+  checked.resolve('first')
+  expect(await first).toBe('first')
+  expect(await slots.authenticate(async () => 'third')).toBe('third')
 })
