@@ -8,8 +8,8 @@ export interface BackoffLimits {
   readonly capMs: number
 }
 
-/** Longer requests of the cloud are ignored. */
-export const RETRY_AFTER_MAX_MS = 60 * 60_000
+/** Longest wait by a Retry-After, ms. Responses with it are unsigned: anyone on the network can send one. */
+export const RETRY_AFTER_MAX_MS = 5 * 60_000
 
 /**
  * @param failures failed attempts in a row, 1 or more

@@ -172,5 +172,19 @@ test('the wait is spread from nothing to its bound, doubles up to the cap, and n
   expect(backoff(1_000_000, 0, 0.5, limits)).toBe(150_000)
   expect(backoff(1, 20_000, 0, limits)).toBe(20_000)
   expect(backoff(3, 20_000, 0.5, limits)).toBe(22_000)
+})
+
+test('an unsigned Retry-After delays the next round by minutes at most, with jitter', async () => {
+  const limits = { baseMs: 1_000, capMs: 300_000 }
+  expect(RETRY_AFTER_MAX_MS).toBe(300_000)
   expect(backoff(1, Number.MAX_SAFE_INTEGER, 0, limits)).toBe(RETRY_AFTER_MAX_MS)
+  expect(backoff(1, Number.MAX_SAFE_INTEGER, 0.5, limits)).toBe(RETRY_AFTER_MAX_MS + 500)
+  const { time, rounds, begun, end } = start()
+  rounds.wake('timer')
+  time.advance(0)
+  await end({ ok: false, retryAfterMs: 3_600_000 })
+  time.advance(RETRY_AFTER_MAX_MS - 1)
+  expect(begun).toHaveLength(1)
+  time.advance(1_000)
+  expect(begun).toHaveLength(2)
 })

@@ -32,8 +32,12 @@ export type HttpExchange = (request: HttpRequest) => Promise<HttpAnswer>
 export interface ExchangeOptions {
   /** Longest silence of the server, including the time to connect, ms. */
   readonly silenceMs: number
-  /** Longest duration of request and response, ms. */
+  /**
+   * Longest duration of request and response, ms, in addition to the time for their bodies at {@link BYTES_PER_S_MIN}.
+   */
   readonly durationMs: number
+  /** Longest duration of the whole exchange, ms. */
+  readonly wholeMs: number
   readonly answerBytesMax: number
   /** Additional CA certificates in PEM; null for none. */
   readonly extraCa: string | null
@@ -41,10 +45,14 @@ export interface ExchangeOptions {
 
 export const EXCHANGE_DEFAULTS: ExchangeOptions = {
   silenceMs: 30_000,
-  durationMs: 5 * 60_000,
+  durationMs: 60_000,
+  wholeMs: 30 * 60_000,
   answerBytesMax: 16 * 1024 * 1024,
   extraCa: null,
 }
+
+/** A slow line that still carries a long body. */
+const BYTES_PER_S_MIN = 1_024
 
 const COMPRESS_FROM_BYTES = 2_048
 
@@ -66,9 +74,8 @@ export function createExchange(options: ExchangeOptions): Exchange {
   const tls = new TlsAgent({ ...pool, ...ca })
   return {
     exchange: async (request) => {
-      const duration = AbortSignal.timeout(options.durationMs)
       try {
-        return await send(request, AbortSignal.any([request.signal, duration]), options, { plain, tls })
+        return await send(request, options, { plain, tls })
       } catch (cause) {
         if (cause instanceof CodedError) throw cause
         throw unreachable(request, cause)
@@ -86,18 +93,14 @@ interface Agents {
   readonly tls: TlsAgent
 }
 
-async function send(
-  request: HttpRequest,
-  signal: AbortSignal,
-  options: ExchangeOptions,
-  agents: Agents,
-): Promise<HttpAnswer> {
-  const { method, url } = request
+async function send(request: HttpRequest, options: ExchangeOptions, agents: Agents): Promise<HttpAnswer> {
+  const { method, url, signal } = request
   const { bytes, headers } = await encode(request)
   const common = { method, headers, signal, timeout: options.silenceMs }
-  return new Promise((resolve, reject) => {
+  const deadline = new Deadline(options, bytes?.byteLength ?? 0)
+  const answered = new Promise<HttpAnswer>((resolve, reject) => {
     const take = (answer: IncomingMessage): void => {
-      read(answer, options.answerBytesMax).then(resolve, (error: unknown) => {
+      read(answer, options.answerBytesMax, deadline).then(resolve, (error: unknown) => {
         sending.destroy()
         reject(error instanceof Error ? error : new Error('the response was interrupted', { cause: error }))
       })
@@ -105,10 +108,44 @@ async function send(
     const sending = url.startsWith('https:')
       ? requestTls(url, { ...common, agent: agents.tls }, take)
       : requestPlain(url, { ...common, agent: agents.plain }, take)
-    sending.on('timeout', () => sending.destroy(Object.assign(new Error('silence'), { code: 'ETIMEDOUT' })))
+    const giveUp = (reason: string): void =>
+      void sending.destroy(Object.assign(new Error(reason), { code: 'ETIMEDOUT' }))
+    sending.on('timeout', () => giveUp('silence'))
     sending.on('error', reject)
+    deadline.start(() => giveUp('the exchange took too long'))
     sending.end(bytes ?? undefined)
   })
+  return answered.finally(() => deadline.stop())
+}
+
+/** Moves on with each byte of the bodies, up to the longest duration. */
+class Deadline {
+  readonly #options: ExchangeOptions
+  readonly #startedAt = performance.now()
+  #bytes: number
+  #timer: NodeJS.Timeout | undefined
+
+  /** @param bytes of the request's body */
+  constructor(options: ExchangeOptions, bytes: number) {
+    this.#options = options
+    this.#bytes = bytes
+  }
+
+  start(onPassed: () => void): void {
+    const { durationMs, wholeMs } = this.#options
+    const allowedMs = Math.min(wholeMs, durationMs + (this.#bytes / BYTES_PER_S_MIN) * 1_000)
+    const leftMs = Math.ceil(allowedMs - (performance.now() - this.#startedAt))
+    if (leftMs <= 0) onPassed()
+    else this.#timer = setTimeout(() => this.start(onPassed), leftMs)
+  }
+
+  received(bytes: number): void {
+    this.#bytes += bytes
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer)
+  }
 }
 
 async function encode({ body, headers, compress }: HttpRequest) {
@@ -124,11 +161,12 @@ async function encode({ body, headers, compress }: HttpRequest) {
   }
 }
 
-async function read(answer: IncomingMessage, most: number): Promise<HttpAnswer> {
+async function read(answer: IncomingMessage, most: number, deadline: Deadline): Promise<HttpAnswer> {
   const chunks: Buffer[] = []
   let size = 0
   for await (const chunk of answer as AsyncIterable<Buffer>) {
     size += chunk.byteLength
+    deadline.received(chunk.byteLength)
     if (size > most) {
       throw new CodedError('ANSWER_UNEXPECTED', `The response is larger than ${most} bytes.`, {
         details: { limit: most },

@@ -20,6 +20,7 @@ export interface MqttPushOptions {
   readonly password: string | null
   /** MQTT keep-alive, s. */
   readonly keepaliveS: number
+  /** Until the broker has confirmed the subscriptions. */
   readonly connectTimeoutMs: number
   readonly backoff: BackoffLimits
   /** A connection that lasted this long, ms, resets the reconnect delay. */
@@ -106,20 +107,25 @@ function holdConnection(
       return
     }
     const meter = new PacketMeter(PACKET_BYTES_MAX)
-    let isFlooded = false
+    let isGivenUp = false
     client.stream.on('data', (chunk: Buffer) => {
-      if (isFlooded || meter.take(chunk)) return
-      isFlooded = true
+      if (isGivenUp || meter.take(chunk)) return
+      isGivenUp = true
       trouble = brokerFailure(url, FLOODED)
       client.stream.destroy()
     })
     const leave = (): void => void sayGoodbye(client, deviceId)
     signal.addEventListener('abort', leave, { once: true })
+    const late = setTimeout(() => {
+      isGivenUp = true
+      trouble = brokerFailure(url, LATE)
+      client.end(true)
+    }, options.connectTimeoutMs)
 
     client.on('connect', () => {
       const topics = [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
       client.subscribe(topics, { qos: 1 }, (error, _granted, packet) => {
-        if (isFlooded) return
+        if (isGivenUp) return
         const granted = packet?.granted ?? []
         const refused = topics.filter((_topic, index) => Number(granted[index] ?? REFUSED) >= REFUSED)
         if (refused.length > 0) trouble = granted.length > 0 ? topicsRefused(url, refused) : brokerFailure(url, error)
@@ -127,6 +133,7 @@ function holdConnection(
           client.end(true)
           return
         }
+        clearTimeout(late)
         usefulSince = now()
         client.publish(presenceTopic(deviceId), presenceOf(true), { qos: 1, retain: true })
         onConnection(true)
@@ -141,10 +148,11 @@ function holdConnection(
       if (!versionRefused) trouble = brokerFailure(url, error)
     })
     client.on('close', () => {
+      clearTimeout(late)
       signal.removeEventListener('abort', leave)
       client.end(true)
       if (usefulSince !== null) onConnection(false)
-      if (isFlooded || (usefulSince === null && !versionRefused && !signal.aborted)) {
+      if (isGivenUp || (usefulSince === null && !versionRefused && !signal.aborted)) {
         onTrouble(trouble ?? brokerFailure(url, CLOSED))
       }
       resolve({ versionRefused, lastedMs: usefulSince === null ? 0 : now() - usefulSince })
@@ -153,6 +161,7 @@ function holdConnection(
 }
 
 const CLOSED = new Error('the broker closed the connection without a reason')
+const LATE = Object.assign(new Error('the broker does not confirm the subscriptions'), { code: 'ETIMEDOUT' })
 const FLOODED = new Error(`the broker sends packets larger than ${PACKET_BYTES_MAX} bytes`)
 
 /** Undefined for an address that the MQTT client does not understand. */

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { gunzipSync } from 'node:zlib'
-import { afterEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import {
   createExchange,
   EXCHANGE_DEFAULTS,
@@ -142,8 +142,53 @@ test('an answer that drips for ever is given up', async () => {
     const drip = setInterval(() => response.write('.'), 10)
     request.socket.once('close', () => clearInterval(drip))
   })
-  expect(await failure(exchangeWith({ silenceMs: 5_000, durationMs: 100 })(get(url)))).toMatchObject({
+  expect(await failure(exchangeWith({ silenceMs: 5_000, durationMs: 100 })(get(url)))).toEqual({
     code: 'CLOUD_UNREACHABLE',
+    network: 'ETIMEDOUT',
+  })
+})
+
+describe('over a slow line', () => {
+  beforeEach(() => {
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] })
+    return () => vi.useRealTimers()
+  })
+  const post = (url: string, body: string): HttpRequest => ({ ...get(url), method: 'POST', body })
+
+  test('a long request has as much more time as a slow line takes for it', async () => {
+    const url = await serve((request, response) => {
+      request.resume().on('end', () => {
+        vi.advanceTimersByTime(request.url === '/late' ? 160_001 : 159_000)
+        response.end('x')
+      })
+    })
+    const exchange = exchangeWith()
+    const body = 'x'.repeat(100 * 1_024)
+    expect((await exchange(post(url, body))).body).toBe('x')
+    expect(await failure(exchange(post(`${url}/late`, body)))).toMatchObject({ network: 'ETIMEDOUT' })
+  })
+
+  test('so has a long answer', async () => {
+    const url = await serve((_request, response) => {
+      response.write('x'.repeat(12 * 1024 * 1024))
+      // Most of it has been read: no socket buffers as much.
+      response.once('drain', () => {
+        vi.advanceTimersByTime(500_000)
+        response.end()
+      })
+    })
+    expect((await exchangeWith()(get(url))).body).toHaveLength(12 * 1024 * 1024)
+  })
+
+  test('no exchange takes longer than the longest one', async () => {
+    const url = await serve((request, response) => {
+      request.resume().on('end', () => {
+        vi.advanceTimersByTime(EXCHANGE_DEFAULTS.wholeMs)
+        response.end()
+      })
+    })
+    const endless = post(url, 'x'.repeat(8 * 1024 * 1024))
+    expect(await failure(exchangeWith()(endless))).toMatchObject({ network: 'ETIMEDOUT' })
   })
 })
 

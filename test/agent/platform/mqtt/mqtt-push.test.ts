@@ -92,6 +92,25 @@ test('reports a topic that the broker denies, and still hears the other topics',
   ])
 })
 
+test('leaves a broker that accepts the connection and never confirms the subscriptions', async () => {
+  const stop = new AbortController()
+  const silent = createServer((socket) => {
+    socket.on('error', () => undefined)
+    // CONNACK of MQTT 5.
+    socket.once('data', () => socket.write(Buffer.from([0x20, 3, 0, 0, 0])))
+  })
+  await new Promise<void>((resolve) => silent.listen(0, '127.0.0.1', resolve))
+  const url = `mqtt://127.0.0.1:${(silent.address() as AddressInfo).port}`
+  const options = { ...MQTT_DEFAULTS, connectTimeoutMs: 200, extraCa: null, fraction: () => 0, now: () => 0 }
+  const push = createMqttPush({ ...options, pause: async () => stop.abort() })
+  const troubles: string[] = []
+  const order = { url, deviceId: 'device-8', instanceIds: [], password: async () => 'a token' }
+  const onTrouble = ({ code, message }: CodedError): void => void troubles.push(`${code} ${message}`)
+  await push.run({ ...order, onMessage: () => undefined, onConnection: () => undefined, onTrouble }, stop.signal)
+  expect(troubles).toEqual([expect.stringMatching(/^BROKER_UNREACHABLE .* does not confirm the subscriptions\.$/)])
+  await new Promise((resolve) => silent.close(resolve))
+})
+
 test.each([4, 5])(
   'a broker of MQTT version %i that begins a huge packet is left before it has come',
   async (version) => {
