@@ -175,6 +175,14 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
     }),
   },
   {
+    name: 'resends-nothing',
+    is: 'a device sends no segments of earlier epochs to a restored cloud',
+    always: ['twin-restore', 'hold', 'refused-segments'],
+    device: () => ({
+      journal: (journal) => ({ ...journal, sealedEarlier: async () => null }),
+    }),
+  },
+  {
     name: 'return-not-durable',
     is: 'what a device returns is told to the twin, and forgotten by a restart',
     always: ['release', 'kill', 'death-at-write'],
