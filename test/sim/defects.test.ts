@@ -14,6 +14,7 @@ const SEARCHED_MAX = 60
 /** Defects that the first seed does not find, each with one that does. */
 const KNOWN: Readonly<Record<string, number>> = {
   'skip-flush': 5,
+  'resends-nothing': 180,
   'return-not-durable': 3,
   'clock-without-suspend': 7,
   'burn-nothing': 36,
