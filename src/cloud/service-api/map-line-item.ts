@@ -30,8 +30,9 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     else await tx.lineItems.update(record)
     await retargetAccounts(tx, record, now)
     await bumpPolicyRevision(tx, revision, now)
-    const { activationId: lineItemId, ...terms } = body
-    await recordChange(tx, now, { action: 'MAP_LINE_ITEM', instanceId, lineItemId, detail: terms })
+    const { activationId: lineItemId, state, quantity, start, end, attributes, given } = body
+    const detail = { state, quantity, start, end, attributes, given }
+    await recordChange(tx, now, { action: 'MAP_LINE_ITEM', instanceId, lineItemId, detail })
     return { outcome: isNew ? 'MAPPED' : 'REPLACED', use: await lineItemUse(tx, record, now) }
   })
 }

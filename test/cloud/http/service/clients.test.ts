@@ -69,6 +69,11 @@ describe.each(VERSIONS)('clients of %s', (version) => {
     expect([put.status, put.body]).toEqual([200, read])
     const ignored = await twin.call('PUT', path, { body: { ...read, used: 'text' } })
     expect([ignored.status, pick(ignored.body, 'used')]).toEqual([200, 3])
+    const audit = await twin.call('GET', `/edge/api/v1/audit?instanceId=${instance}&size=1`)
+    expect(text(audit.body, 'records', 0, 'action')).toBe('MAP_LINE_ITEM')
+    const detail: unknown = JSON.parse(text(audit.body, 'records', 0, 'detail'))
+    expect(detail).toMatchObject({ state: 'DEPLOYED', attributes: { overdraftLimit: 5 } })
+    expect(detail).not.toHaveProperty('used')
   })
 
   it('may send actions back as they were read', async () => {
