@@ -29,8 +29,16 @@ export function claimOf(
   const caller = principal.kind === 'DEVICE' ? principal.deviceId : principal.keyId
   return {
     scope: sha256(JSON.stringify([principal.kind, caller, instanceId, key])),
-    requestHash: sha256(JSON.stringify(request)),
+    requestHash: sha256(JSON.stringify(request, comparable)),
   }
+}
+
+/** Clients may write the keys of an object in another order when they repeat a request. */
+function comparable(_key: string, value: unknown): unknown {
+  if (typeof value === 'bigint') return String(value)
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return value
+  const entries = value instanceof Map ? [...(value as ReadonlyMap<string, unknown>)] : Object.entries(value)
+  return Object.fromEntries(entries.toSorted(([a], [b]) => (a < b ? -1 : 1)))
 }
 
 export function keyInUse(): CodedError {

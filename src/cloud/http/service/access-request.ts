@@ -7,7 +7,6 @@ import {
   type AccessRequestBody,
 } from '../../../protocol/service/access-request.ts'
 import type { Decision } from '../../../core/rules/decision.ts'
-import { requestedTexts } from '../../../protocol/service/requested-texts.ts'
 import { claimOf } from '../../service-api/idempotency-key.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
 import { type Operation, inInstance, serviceOperation, CLIENTS } from '../operation.ts'
@@ -43,9 +42,7 @@ export function accessRequestOperations(batcher: AccessBatcher, newId: () => str
         const order = { instanceId, correlationId, request, metaData: metaDataOf(body) }
         const responseTo = (decision: Decision) => accessResponse(version, correlationId, request, decision)
         if (idempotencyKey === null) return { status: 200, body: responseTo(await batcher.request(order, now)) }
-        const { type, value, dictionary } = request.requester
-        const items = requestedTexts(request).items.map(({ entry }) => entry)
-        const compared = [version, type, value, dictionary, items, order.metaData]
+        const compared = [version, request, body.requestedItems.map(({ metaData }) => metaData)]
         const claim = claimOf(principal, instanceId, idempotencyKey, compared)
         const answerOf = (decision: Decision): string => JSON.stringify(responseTo(decision))
         const result = await batcher.requestOnce({ ...order, once: { claim, answerOf } }, now)

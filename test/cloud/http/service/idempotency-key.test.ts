@@ -24,10 +24,13 @@ describe.each(['v1.0', 'v1.1'])('a one-off access request of %s with an idempote
   it('gets the stored answer after a restart, written in another form too', async () => {
     await using twin = await openTwin()
     const instance = await twin.shop()
-    const first = await ask(twin, instance, 'a')
+    const requester = { type: 'user', value: 'x', dictionary: { a: { b: 1, c: [2] }, d: 3 } }
+    const items = [{ item: 'Print', count: 3, metaData: { job: 1, page: 2 } }]
+    const first = await ask(twin, instance, 'a', { body: { requester, requestedItems: items } })
+    expect(first.status).toBe(200)
     await twin.restart()
-    const raw =
-      '{ "requestedItems": [{ "count": 3.0, "item": "Print" }], "requester": { "value": "x", "type": "user" } }'
+    const raw = `{ "requestedItems": [{ "metaData": { "page": 2, "job": 1 }, "count": 3.0, "item": "Print" }],
+      "requester": { "dictionary": { "d": 3, "a": { "c": [2], "b": 1 } }, "value": "x", "type": "user" } }`
     expect((await ask(twin, instance, 'a', { raw })).text).toBe(first.text)
     expect(await twin.used(instance, 'ACT-1')).toBe(3)
   })
