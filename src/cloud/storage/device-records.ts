@@ -61,7 +61,7 @@ export interface Recovery {
   readonly unproven: 'MARK' | 'NODE' | null
   /** Null: in progress. */
   readonly endedAt: number | null
-  /** Id of an administration key, or `twin`. */
+  /** Name of an administration key, or its id; `twin`: the cloud itself. */
   readonly endedBy: string | null
 }
 

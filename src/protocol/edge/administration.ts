@@ -20,7 +20,7 @@ export const deviceState = z
     instanceIds: z.array(uuid),
     enrolledAt: instant,
     revokedAt: instant.nullable(),
-    /** Id of the administration key. */
+    /** Name of the administration key, or its id. */
     revokedBy: z.string().nullable(),
     key: z.strictObject({
       /** RFC 7638 thumbprint. */

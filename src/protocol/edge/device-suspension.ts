@@ -12,7 +12,7 @@ import { instant, plainText } from '../wire.ts'
 export const deviceSuspension = z.strictObject({
   state: z.enum(['LOCKED', 'TERMINATED']),
   since: instant,
-  /** Id of the administration key. */
+  /** Name of the administration key, or its id. */
   by: plainText(256),
 })
 export type DeviceSuspension = z.infer<typeof deviceSuspension>
