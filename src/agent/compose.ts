@@ -224,6 +224,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     sessions: agent.sessions,
     callers: { identify: openPeerCredentials(), rules: agent.callers },
     status: agent.status,
+    cloudAddress: () => link.serviceUrl,
     rotateKey: () => link.rotateKey(),
     inspection: {
       decision: agent.decision,

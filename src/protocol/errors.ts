@@ -438,9 +438,9 @@ export const ERRORS = catalogue({
     http: 403,
     retry: 'no',
   },
-  INSTANCE_UNKNOWN: {
-    meaning: 'This device does not serve that instance.',
-    remedy: 'Use an instance id that the device was enrolled for.',
+  NOT_ON_DEVICE: {
+    meaning: 'Devices do not offer this operation of the service API.',
+    remedy: 'Send the request to the cloud, at the address that the message names.',
     http: 404,
     retry: 'no',
   },

@@ -185,7 +185,7 @@ test('a request that was turned away is explained by the id in its header, and a
   const id = headers['x-tallygate-correlation-id'] as string
   const { out } = await tallygate(['explain', id, '--socket', agent.socketPath])
   expect(out).toContain('refusal  ')
-  expect(out).toContain('  NO  the device serves the instance (INSTANCE_UNKNOWN)\n')
+  expect(out).toContain('  NO  the device has the instance or session that the request names (NOT_FOUND)\n')
   expect(out).toContain(`POST v1.1 access-request of ${other}`)
   expect(out).toMatch(/called by uid:\d+/)
 

@@ -9,7 +9,7 @@
  *     CALLER_NOT_ALLOWED, CALLER_LIMITED  the caller's quota allows the requester and the rate
  *   2 IDEMPOTENCY_CONFLICT, CONFLICT      request numbers rise; a retry gets the first answer
  *   3 NOT_ENROLLED                        the device is enrolled
- *   4 INSTANCE_UNKNOWN                    ... and serves this instance
+ *   4 NOT_FOUND                           ... and serves this instance
  *   5 POLICY_MISSING                      the rules of the instance have arrived
  *   6 POLICY_STALE                        ... and may still be used
  *   7 NOT_ATTACHED                        the device has an epoch that is not fenced

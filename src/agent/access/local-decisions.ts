@@ -232,7 +232,7 @@ function isAnyEssential({ lineItems }: Policy): boolean {
  * Checks in the sequence of the codes.
  *
  * @param instanceId in lower case
- * @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, INSTANCE_UNKNOWN, POLICY_MISSING, POLICY_STALE
+ * @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, NOT_FOUND, POLICY_MISSING, POLICY_STALE
  */
 export function requireRules(
   { policies, topUps }: RulesDeps,
@@ -245,7 +245,7 @@ export function requireRules(
     const { deviceId, policies: served } = topUps.status()
     if (deviceId === null) throw new CodedError('NOT_ENROLLED', 'this device is not enrolled yet')
     if (!served.some((each) => each.instanceId.toLowerCase() === instanceId)) {
-      throw new CodedError('INSTANCE_UNKNOWN', `this device does not serve the instance ${instanceId}`)
+      throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
     }
     throw new CodedError('POLICY_MISSING', `the rules of the instance ${instanceId} have not arrived yet`)
   }

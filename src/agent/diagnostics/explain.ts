@@ -96,7 +96,7 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
     entry: raw.n,
     session: raw.session ?? null,
     checkOrder: deviceChecks(null, {
-      INSTANCE_UNKNOWN: [`instance ${raw.instanceId}`],
+      NOT_FOUND: [`instance ${raw.instanceId}`],
       POLICY_MISSING: [`revision ${raw.policyRevision}`],
       NOT_RECORDED: [`entry ${raw.n} of the ledger`],
     }),
@@ -244,7 +244,7 @@ const DEVICE_CHECKS: readonly (readonly [code: ErrorCode, asks: string])[] = [
   ['DEVICE_LOCKED', 'no administrator has locked the device'],
   ['DEVICE_TERMINATED', 'no administrator has ended the service of the device'],
   ['NOT_ENROLLED', 'the device belongs to a cloud'],
-  ['INSTANCE_UNKNOWN', 'the device serves the instance'],
+  ['NOT_FOUND', 'the device has the instance or session that the request names'],
   ['POLICY_MISSING', 'the rules of the instance have arrived'],
   ['POLICY_STALE', 'the rules may still be used'],
   ['NOT_ATTACHED', 'the device has an epoch that is not fenced'],

@@ -43,6 +43,8 @@ export interface Link {
    * @throws CodedError NOT_ENROLLED, DEVICE_KEY_PROVIDED, STATE_UNWRITABLE, NOT_RECORDED, STOPPING
    */
   rotateKey(): Promise<RotationStatus>
+  /** Where the cloud serves the service API; null: not enrolled yet. */
+  readonly serviceUrl: string | null
 }
 
 export interface LinkStatus {
@@ -169,6 +171,10 @@ class CloudLink implements Link {
     const waited = this.#waiting.wait(request, deadlineMs)
     if (this.#waiting.asking) this.#rounds.wake('request')
     return waited
+  }
+
+  get serviceUrl(): string | null {
+    return this.#memory.identity?.serviceUrl ?? null
   }
 
   async rotateKey(): Promise<RotationStatus> {

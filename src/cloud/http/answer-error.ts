@@ -5,16 +5,17 @@
 import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { CodedError, ERRORS, type ErrorCode } from '../../protocol/errors.ts'
+import { REFUSALS } from '../../protocol/service/refusals.ts'
 
 const RETRY_AFTER_S = 1
 
 /** Framework errors with their own code. */
 const FRAMEWORK: Readonly<Record<string, [ErrorCode, string]>> = {
-  FST_ERR_CTP_BODY_TOO_LARGE: ['BODY_TOO_LARGE', 'The body is larger than the limit.'],
-  FST_ERR_CTP_INVALID_MEDIA_TYPE: ['MEDIA_TYPE_NOT_SUPPORTED', 'The Content-Type is not application/json.'],
+  FST_ERR_CTP_BODY_TOO_LARGE: ['BODY_TOO_LARGE', REFUSALS.bodyTooLarge],
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: ['MEDIA_TYPE_NOT_SUPPORTED', REFUSALS.mediaType],
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: ['BAD_REQUEST', 'The body length differs from Content-Length.'],
-  FST_ERR_MAX_PARAM_LENGTH: ['BAD_REQUEST', 'A path segment is longer than any id or name.'],
-  FST_ERR_BAD_URL: ['BAD_REQUEST', 'The path is malformed.'],
+  FST_ERR_MAX_PARAM_LENGTH: ['BAD_REQUEST', REFUSALS.segmentTooLong],
+  FST_ERR_BAD_URL: ['BAD_REQUEST', REFUSALS.pathMalformed],
 }
 
 /** Messages of these codes contain addresses, users and paths: they are logged, and callers get only the meaning. */

@@ -6,7 +6,7 @@ import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import type { z } from 'zod'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
-import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../protocol/parse-json.ts'
+import { REFUSALS, readJsonBody } from '../../protocol/service/refusals.ts'
 import { instanceHeader, openingHeader, openingKey } from '../../protocol/service/sessions.ts'
 import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { requireNamed } from '../devices/authenticate-device.ts'
@@ -85,7 +85,7 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
     preValidation: async (request, reply) => {
       arrivals.get(request)?.()
       deps.slots.begin(reply)
-      if (request.body !== undefined) request.body = parseBody(request.body as Buffer)
+      if (request.body !== undefined) request.body = readJsonBody(request.body as Buffer).value
     },
     handler: async (request, reply) => {
       const caller = callers.get(request)
@@ -154,7 +154,7 @@ async function answer(
   const inPath = (params as { readonly instanceId?: string }).instanceId
   if (inPath !== undefined) {
     if (header !== null && header !== inPath) {
-      throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'The header x-instance-id does not match the instance in the path.')
+      throw new CodedError('INSTANCE_NOT_IN_TOKEN', REFUSALS.instanceOfPath)
     }
     if ('instances' in principal) requireInstanceOf(principal, inPath)
   }
@@ -199,28 +199,12 @@ export function requireInstanceOf({ instances }: Principal, id: string): void {
 function refuseCompressed({ method, headers }: FastifyRequest): void {
   const encoding = headers['content-encoding']?.toLowerCase()
   if (method === 'GET' || encoding === undefined || encoding === 'identity') return
-  throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body is compressed. Send it uncompressed.')
+  throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', REFUSALS.compressed)
 }
 
 function hasBody({ method, headers }: FastifyRequest): boolean {
   if (method === 'GET') return false
   return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0
-}
-
-/** Checks UTF-8 and nesting depth before any recursive code runs. @throws CodedError BAD_JSON; BAD_REQUEST if nested too deeply */
-function parseBody(bytes: Buffer): unknown {
-  const text = jsonText(bytes)
-  if (text === undefined) throw new CodedError('BAD_JSON', 'The body is not valid UTF-8.')
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch (cause) {
-    throw new CodedError('BAD_JSON', 'The body is not well-formed JSON.', { cause })
-  }
-  if (isTooDeep(text, value)) {
-    throw new CodedError('BAD_REQUEST', `body: is nested deeper than ${JSON_DEPTH_MAX} levels`)
-  }
-  return value
 }
 
 function answerGzipError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {

@@ -10,6 +10,7 @@ import Fastify, {
 import { CodedError } from '../../protocol/errors.ts'
 import { answerError, rawRefusal } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
+import { PATH_SEGMENT_MAX, allowedMethods, noOperation, wrongMethod } from '../../protocol/service/refusals.ts'
 
 export interface ServerOptions {
   /** Bytes. */
@@ -58,7 +59,7 @@ export function createServer(options: ServerOptions): Server {
     exposeHeadRoutes: false,
     return503OnClosing: false,
     forceCloseConnections: 'idle',
-    routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1_024 },
+    routerOptions: { ignoreTrailingSlash: true, maxParamLength: PATH_SEGMENT_MAX },
     frameworkErrors: (error, request, reply) => answerError(error, request, reply),
     requestTimeout: requestTimeoutMs,
     clientErrorHandler: (error, socket) => {
@@ -124,12 +125,12 @@ function answerUnrouted(
   const { method } = request
   if (allowed.length === 0) {
     const place = request.url.startsWith(`${prefix}/`) ? '' : ` The service is below ${prefix}.`
-    answerError(new CodedError('NOT_FOUND', `No operation ${method} at this path.${place}`), request, reply)
+    answerError(noOperation(method, place), request, reply)
     return reply
   }
-  void reply.header('allow', [...allowed, 'OPTIONS'].join(', '))
+  void reply.header('allow', allowedMethods(allowed))
   if (method === 'OPTIONS') return reply.code(204).send()
-  answerError(new CodedError('METHOD_NOT_ALLOWED', `This path does not support ${method}.`), request, reply)
+  answerError(wrongMethod(method), request, reply)
   return reply
 }
 

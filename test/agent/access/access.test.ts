@@ -238,7 +238,7 @@ describe('the check order', () => {
     device.deviceId = null
     expect(await refusal()).toBe('NOT_ENROLLED')
     device.deviceId = 'device'
-    expect(await refusal(OTHER_INSTANCE)).toBe('INSTANCE_UNKNOWN')
+    expect(await refusal(OTHER_INSTANCE)).toBe('NOT_FOUND')
     expect(await refusal()).toBe('POLICY_MISSING')
     device.activePolicies.put(await policyInForce(1, { usableForMs: 1_000 }))
     expect(await refusal()).toBe('NOT_ATTACHED')
@@ -250,7 +250,7 @@ describe('the check order', () => {
     device.activePolicies.put(await policyInForce(2))
     void device.ledger.freeze()
     expect(await refusal()).toBe('NOT_ATTACHED')
-    expect(await refusal(OTHER_INSTANCE)).toBe('INSTANCE_UNKNOWN')
+    expect(await refusal(OTHER_INSTANCE)).toBe('NOT_FOUND')
     expect(device.recorded).toHaveLength(1)
   })
 

@@ -9,7 +9,13 @@ import { AGENT_DECISIONS_PATH } from '../../../protocol/local/decision.ts'
 import { AGENT_LOG_PATH } from '../../../protocol/local/log.ts'
 import { AGENT_ROTATE_KEY_PATH } from '../../../protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH } from '../../../protocol/local/status.ts'
-import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../../protocol/parse-json.ts'
+import {
+  PATH_SEGMENT_MAX,
+  REFUSALS,
+  noOperation,
+  readJsonBody,
+  wrongMethod,
+} from '../../../protocol/service/refusals.ts'
 import { openingHeader, openingKey } from '../../../protocol/service/sessions.ts'
 import { sha256 } from '../../../protocol/signing.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
@@ -31,16 +37,20 @@ export type Route =
   /** The id is in lower case. */
   | { readonly to: 'decision'; readonly correlationId: string }
   | { readonly to: 'live' }
-  | { readonly to: 'nowhere' }
-  /** A path of an access request or session whose id is not a UUID. */
-  | { readonly to: 'malformed' }
+  /** An operation of the service that only the cloud offers. */
+  | { readonly to: 'cloud' }
+  /** For OPTIONS: the methods of the path. */
+  | { readonly to: 'options'; readonly allowed: readonly string[] }
+  | { readonly to: 'refusal'; readonly error: CodedError; readonly allowed?: readonly string[] }
 
-const ACCESS =
-  /^(?:(?:\/dynamicmonetization)?\/elastic\/api)?\/(v1\.[01])\/instances\/([^/?]+)\/access-request\/?(?:\?.*)?$/
+const ACCESS = /^(?:(?:\/dynamicmonetization)?\/elastic\/api)?\/(v1\.[01])\/instances\/([^/]+)\/access-request$/
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
 const SESSION =
-  /^(?:(?:\/dynamicmonetization)?(?:\/floating)?\/api)?\/(v1\.[01])\/sessions(?:\/([^/?]+)(\/heartbeat)?)?\/?(?:\?.*)?$/
+  /^(?:(?:\/dynamicmonetization)?(?:\/floating)?\/api)?\/(v1\.[01])\/sessions(?:\/([^/]*)(\/heartbeat)?)?$/
+
+const OF_CLOUD =
+  /^(?:\/dynamicmonetization)?\/(?:(?:floating|provisioning)\/)?api\/v1\.[01]\/(?:instances|rate-tables|configuration|administration-keys|client-keys|public-keys|usage)(?:\/|$)/
 
 /** Origin in the absolute form that clients send to proxies. */
 const ORIGIN = /^https?:\/\/[^/?#]*(?=\/)/i
@@ -49,52 +59,93 @@ const STATUS: Route = { to: 'status' }
 const LOG: Route = { to: 'log' }
 const ROTATE_KEY: Route = { to: 'rotate-key' }
 const LIVE: Route = { to: 'live' }
-const NOWHERE: Route = { to: 'nowhere' }
-const MALFORMED: Route = { to: 'malformed' }
+const CLOUD: Route = { to: 'cloud' }
 
 export function route(method: string, target: string): Route {
   const url = target.startsWith('/') ? target : target.replace(ORIGIN, '')
-  const session = SESSION.exec(url)
+  const [raw = ''] = url.split('?', 1)
+  const path = decodedPath(raw)
+  if (path === undefined) return refusal(REFUSALS.pathMalformed)
+  const bare = path.endsWith('/') ? path.slice(0, -1) : path
+  const access = ACCESS.exec(bare)
+  if (access !== null) return accessRoute(method, access)
+  const session = SESSION.exec(bare)
   if (session !== null) return sessionRoute(method, session)
-  if (method === 'POST') {
-    const match = ACCESS.exec(url)
-    if (match === null) return url === AGENT_ROTATE_KEY_PATH ? ROTATE_KEY : NOWHERE
-    const [, apiVersion, instanceId = ''] = match
-    if (!UUID.test(instanceId)) return MALFORMED
-    return { to: 'access', apiVersion: apiVersion as ApiVersion, instanceId: instanceId.toLowerCase() }
-  }
-  if (method !== 'GET' && method !== 'HEAD') return NOWHERE
-  const path = url.split('?', 1)[0]
-  if (path === AGENT_STATUS_PATH) return STATUS
-  if (path === AGENT_LOG_PATH) return LOG
-  if (path?.startsWith(AGENT_DECISIONS_PATH) === true) {
-    const correlationId = path.slice(AGENT_DECISIONS_PATH.length).toLowerCase()
-    return UUID.test(correlationId) ? { to: 'decision', correlationId } : MALFORMED
-  }
-  return path === '/livez' ? LIVE : NOWHERE
+  if (OF_CLOUD.test(path)) return CLOUD
+  return ownRoute(method, path) ?? { to: 'refusal', error: noOperation(method) }
 }
 
-/** The service's session operations, by method and path kind. */
-const SESSION_OPERATIONS: Readonly<Record<string, Extract<Route, { to: 'session' }>['operation']>> = {
-  'POST sessions': 'open',
-  'GET sessions': 'list',
-  'GET session': 'show',
-  'PUT session': 'request',
-  'DELETE session': 'close',
-  'GET heartbeat': 'heartbeat',
+/** Undefined if a percent is malformed. An encoded slash stays one, so that it does not separate segments. */
+function decodedPath(path: string): string | undefined {
+  if (!path.includes('%')) return path
+  try {
+    return path
+      .split('/')
+      .map((segment) => decodeURIComponent(segment).replaceAll('/', '%2F'))
+      .join('/')
+  } catch {
+    return undefined
+  }
+}
+
+function refusal(message: string): Route {
+  return { to: 'refusal', error: new CodedError('BAD_REQUEST', message) }
+}
+
+function wrongMethodRoute(method: string, allowed: readonly string[]): Route {
+  return method === 'OPTIONS' ? { to: 'options', allowed } : { to: 'refusal', error: wrongMethod(method), allowed }
+}
+
+/** Undefined if the id is a UUID. */
+function idRefusal(name: string, id: string): Route | undefined {
+  if (id.length > PATH_SEGMENT_MAX) return refusal(REFUSALS.segmentTooLong)
+  return UUID.test(id) ? undefined : refusal(`path.${name}: Invalid GUID`)
+}
+
+function accessRoute(method: string, [, apiVersion, instanceId = '']: RegExpExecArray): Route {
+  if (method !== 'POST') return wrongMethodRoute(method, ['POST'])
+  return (
+    idRefusal('instanceId', instanceId) ?? {
+      to: 'access',
+      apiVersion: apiVersion as ApiVersion,
+      instanceId: instanceId.toLowerCase(),
+    }
+  )
+}
+
+/** The agent's own paths. */
+function ownRoute(method: string, path: string): Route | undefined {
+  if (method === 'POST') return path === AGENT_ROTATE_KEY_PATH ? ROTATE_KEY : undefined
+  if (method !== 'GET' && method !== 'HEAD') return undefined
+  if (path === AGENT_STATUS_PATH) return STATUS
+  if (path === AGENT_LOG_PATH) return LOG
+  if (path.startsWith(AGENT_DECISIONS_PATH)) {
+    const correlationId = path.slice(AGENT_DECISIONS_PATH.length).toLowerCase()
+    return idRefusal('correlationId', correlationId) ?? { to: 'decision', correlationId }
+  }
+  return path === '/livez' ? LIVE : undefined
+}
+
+/** The service's session operations, by path kind and method. */
+const SESSION_OPERATIONS: Readonly<
+  Record<'sessions' | 'session' | 'heartbeat', Readonly<Record<string, Extract<Route, { to: 'session' }>['operation']>>>
+> = {
+  sessions: { GET: 'list', POST: 'open' },
+  session: { DELETE: 'close', GET: 'show', PUT: 'request' },
+  heartbeat: { GET: 'heartbeat' },
 }
 
 function sessionRoute(method: string, [, apiVersion, sessionId, heartbeat]: RegExpExecArray): Route {
-  const what = heartbeat !== undefined ? 'heartbeat' : sessionId === undefined ? 'sessions' : 'session'
-  const operation = SESSION_OPERATIONS[`${method} ${what}`]
-  if (operation === undefined) return NOWHERE
-  if (sessionId !== undefined && !UUID.test(sessionId)) return MALFORMED
-  return {
-    to: 'session',
-    apiVersion: apiVersion as ApiVersion,
-    operation,
-    sessionId: sessionId?.toLowerCase() ?? '',
+  const operations =
+    SESSION_OPERATIONS[heartbeat !== undefined ? 'heartbeat' : sessionId === undefined ? 'sessions' : 'session']
+  const operation = Object.hasOwn(operations, method) ? operations[method] : undefined
+  if (operation === undefined) {
+    if (sessionId === '') return { to: 'refusal', error: noOperation(method) }
+    return wrongMethodRoute(method, Object.keys(operations))
   }
+  const target = { to: 'session', apiVersion: apiVersion as ApiVersion, operation } as const
+  if (sessionId === undefined) return { ...target, sessionId: '' }
+  return idRefusal('sessionId', sessionId) ?? { ...target, sessionId: sessionId.toLowerCase() }
 }
 
 export interface JsonBody {
@@ -125,7 +176,7 @@ export function readJson(
     length += chunk.length
     if (length > bytesMax) {
       isDone = true
-      done(tooLarge(bytesMax))
+      done(tooLarge())
     } else if (first === undefined) first = chunk
     else (rest ??= [first]).push(chunk)
   })
@@ -140,40 +191,37 @@ const EMPTY = Buffer.alloc(0)
 
 /** Checks that need only the headers: MEDIA_TYPE_NOT_SUPPORTED or BODY_TOO_LARGE. */
 export function headerRefusal(
-  headers: Pick<IncomingHttpHeaders, 'content-type' | 'content-encoding' | 'content-length'>,
+  headers: Pick<IncomingHttpHeaders, 'content-type' | 'content-encoding' | 'content-length' | 'transfer-encoding'>,
   bytesMax: number,
 ): CodedError | null {
-  const { 'content-type': type, 'content-encoding': encoding, 'content-length': length } = headers
-  if (type === undefined || !isJsonType(type)) {
-    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'send the body with Content-Type: application/json')
-  }
+  const { 'content-type': type, 'content-encoding': encoding, 'content-length': length = '0' } = headers
   if (encoding !== undefined && encoding.toLowerCase() !== 'identity') {
-    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'send the body uncompressed, without Content-Encoding')
+    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', REFUSALS.compressed)
   }
-  return length !== undefined && Number(length) > bytesMax ? tooLarge(bytesMax) : null
+  const hasBody = Number(length) > 0 || headers['transfer-encoding'] !== undefined
+  if (type === undefined ? hasBody : !isJsonType(type)) {
+    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', REFUSALS.mediaType)
+  }
+  return Number(length) > bytesMax ? tooLarge() : null
 }
 
+/** Whatever the charset: the body must be UTF-8 anyway. */
 function isJsonType(type: string): boolean {
-  return type === 'application/json' || /^application\/json\s*(;\s*charset\s*=\s*"?utf-8"?\s*)?;?\s*$/i.test(type)
+  return type === 'application/json' || /^application\/json\s*(;|$)/i.test(type)
 }
 
 /** Returns BAD_JSON, or BAD_REQUEST for too deep nesting. */
 export function parseBody(bytes: Buffer): JsonBody | CodedError {
-  const text = jsonText(bytes)
-  if (text === undefined) return new CodedError('BAD_JSON', 'the body is not valid UTF-8')
-  let value: unknown
   try {
-    value = JSON.parse(text)
-  } catch (cause) {
-    return new CodedError('BAD_JSON', 'the body is not valid JSON', { cause })
+    return readJsonBody(bytes)
+  } catch (error) {
+    if (error instanceof CodedError) return error
+    throw error
   }
-  if (isTooDeep(text, value))
-    return new CodedError('BAD_REQUEST', `the body is nested deeper than ${JSON_DEPTH_MAX} levels`)
-  return { text, value }
 }
 
-function tooLarge(bytesMax: number): CodedError {
-  return new CodedError('BODY_TOO_LARGE', `the body is larger than ${bytesMax} bytes`)
+function tooLarge(): CodedError {
+  return new CodedError('BODY_TOO_LARGE', REFUSALS.bodyTooLarge)
 }
 
 /** Bodies to cache. Longer ones rarely repeat. */

@@ -60,7 +60,7 @@ export function replyText({ status, headers, body }: Reply, keepAliveMs: number 
   return `${text}\r\n${body}`
 }
 
-export const NOWHERE = refused(new CodedError('NOT_FOUND', 'no such path for this method'))
+export const NOWHERE = refused(new CodedError('NOT_FOUND', 'This agent does not offer this path.'))
 export const STOPPING = refused(new CodedError('STOPPING', 'the agent is shutting down'))
 
 /** HTTP/1.1 requires a Host header; its value does not matter on a Unix socket. Null: the request is fine. */

@@ -7,6 +7,7 @@ import type { Socket } from 'node:net'
 import type { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { KeptDecision } from '../../../protocol/local/decision.ts'
+import { REFUSALS, allowedMethods } from '../../../protocol/service/refusals.ts'
 import type { keyRotation } from '../../../protocol/local/rotate-key.ts'
 import type { AgentStatusWire } from '../../../protocol/local/status.ts'
 import type { Access, AccessCall } from '../../access/access.ts'
@@ -19,7 +20,7 @@ import {
 } from '../../access/callers/callers.ts'
 import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
 import { NOWHERE, type Reply, granted, plain, refused, traced } from './reply.ts'
-import { type SessionService, type SessionTarget, answerSession } from './session-requests.ts'
+import { type SessionService, type SessionTarget, answerSession, instanceHeaderOf } from './session-requests.ts'
 
 export interface RequestHandlerDeps {
   /** Requests being decided or committed; further ones are refused with OVERLOADED. */
@@ -38,6 +39,8 @@ export interface RequestHandlerDeps {
   }
   /** Omitted: the path returns NOT_FOUND. */
   readonly rotateKey?: () => Promise<z.input<typeof keyRotation>>
+  /** Where the cloud serves the service API. Null: not enrolled yet. */
+  readonly cloudAddress?: () => string | null
   /** Omitted: every client has every role, and callers are not identified. */
   readonly callers?: {
     /** Null: unknown to the kernel. */
@@ -184,12 +187,21 @@ export class RequestHandler {
       case 'live':
         answer(plain('{"live":true}'))
         break
-      case 'malformed':
-        answer(refused(new CodedError('BAD_REQUEST', 'the id in the path is not a UUID')))
+      case 'cloud':
+        answer(refused(this.#onlyInCloud()))
         break
-      case 'nowhere':
-        answer(NOWHERE)
+      case 'options':
+        answer({ status: 204, headers: ['Allow', allowedMethods(target.allowed)], body: '' })
+        break
+      case 'refusal':
+        answer(allowing(refused(target.error), target.allowed))
     }
+  }
+
+  #onlyInCloud(): CodedError {
+    const address = this.#deps.cloudAddress?.() ?? null
+    const where = address === null ? 'the cloud; this device is not enrolled with one yet' : `the cloud: ${address}`
+    return new CodedError('NOT_ON_DEVICE', `Devices do not offer this operation. Send the request to ${where}.`)
   }
 
   #wait<T>(
@@ -312,6 +324,10 @@ export class RequestHandler {
   }
 }
 
+function allowing(reply: Reply, allowed: readonly string[] | undefined): Reply {
+  return allowed === undefined ? reply : { ...reply, headers: [...reply.headers, 'Allow', allowedMethods(allowed)] }
+}
+
 function callOf(
   { target, headers }: AccessHead,
   { text, value }: JsonBody,
@@ -319,6 +335,8 @@ function callOf(
 ): AccessCall | CodedError {
   try {
     const { apiVersion, instanceId } = target
+    const named = instanceHeaderOf(headers)
+    if (named !== null && named !== instanceId) throw new CodedError('INSTANCE_NOT_IN_TOKEN', REFUSALS.instanceOfPath)
     const call = { apiVersion, instanceId, text, body: value, idempotencyKey: idempotencyKeyOf(headers, owner) }
     return quota === null ? call : { ...call, quota }
   } catch (error) {

@@ -6,6 +6,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { z } from 'zod'
 import type { Session } from '../../../core/sessions/session.ts'
 import { CodedError, firstProblem } from '../../../protocol/errors.ts'
+import { REFUSALS } from '../../../protocol/service/refusals.ts'
 import { requestOf, sessionAccessRequestBody } from '../../../protocol/service/access-request.ts'
 import {
   SESSIONS_SHOWN_MAX,
@@ -73,13 +74,9 @@ export async function answerSession(service: SessionService, request: SessionReq
       return replyTo(target, answer)
     }
     case 'list': {
-      const query = parse(
-        sessionsQuery,
-        Object.fromEntries(new URL(request.url, 'http://socket').searchParams),
-        'query',
-      )
+      const query = parse(sessionsQuery, queryOf(request.url), 'query')
       if (query.instanceId !== undefined) requireInstance(request, query.instanceId)
-      const instanceId = query.instanceId ?? headerOf(headers)
+      const instanceId = query.instanceId ?? instanceHeaderOf(headers)
       const isShown = (kept: KeptSession): boolean =>
         (instanceId === null || kept.session.instanceId === instanceId) && isOwn(request, kept)
       return plain(JSON.stringify(service.list(isShown).slice(0, SESSIONS_SHOWN_MAX).map(listedToWire)))
@@ -113,6 +110,17 @@ export async function answerSession(service: SessionService, request: SessionReq
   }
 }
 
+/** Repeated keys as arrays. */
+function queryOf(url: string): Readonly<Record<string, string | readonly string[]>> {
+  const { searchParams } = new URL(url, 'http://socket')
+  return Object.fromEntries(
+    [...searchParams.keys()].map((key) => {
+      const values = searchParams.getAll(key)
+      return [key, values.length === 1 ? (values[0] ?? '') : values]
+    }),
+  )
+}
+
 function quotaOf({ quota }: SessionRequest): { readonly quota?: CallerQuota } {
   return quota === undefined ? {} : { quota }
 }
@@ -142,16 +150,16 @@ function isOwn({ owner, administers }: SessionRequest, kept: KeptSession): boole
 }
 
 function requireInstance({ headers }: SessionRequest, instanceId: Session['instanceId']): void {
-  const named = headerOf(headers)
+  const named = instanceHeaderOf(headers)
   if (named !== null && named !== instanceId) {
-    throw new CodedError(
-      'INSTANCE_NOT_IN_TOKEN',
-      'The x-instance-id header does not match the instance of the session.',
-    )
+    throw new CodedError('INSTANCE_NOT_IN_TOKEN', REFUSALS.instanceOfSession)
   }
 }
 
-function headerOf(headers: IncomingHttpHeaders): string | null {
+/** @throws CodedError BAD_REQUEST */
+export function instanceHeaderOf(
+  headers: Readonly<Record<string, string | readonly string[] | undefined>>,
+): string | null {
   const value = headers[instanceHeader]
   return value === undefined ? null : parse(uuid.toLowerCase(), value, instanceHeader)
 }

@@ -9,6 +9,7 @@ import {
   requestOf,
   sessionAccessRequestBody,
 } from '../../../protocol/service/access-request.ts'
+import { REFUSALS } from '../../../protocol/service/refusals.ts'
 import {
   DENIED_STATUS,
   SESSIONS_SHOWN_MAX,
@@ -212,10 +213,7 @@ function belongsTo(call: SessionCall): (session: Pick<Session, 'instanceId' | 'd
   requireHeader(call)
   return ({ instanceId, deviceId }) => {
     if (call.instanceHeader !== null && call.instanceHeader !== instanceId) {
-      throw new CodedError(
-        'INSTANCE_NOT_IN_TOKEN',
-        'The header x-instance-id does not match the instance of the session.',
-      )
+      throw new CodedError('INSTANCE_NOT_IN_TOKEN', REFUSALS.instanceOfSession)
     }
     if (call.principal.kind === 'DEVICE' && call.principal.deviceId !== deviceId) {
       throw new CodedError('SESSION_OF_ANOTHER', `The device ${call.principal.deviceId} did not open this session.`)

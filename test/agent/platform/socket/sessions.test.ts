@@ -124,7 +124,7 @@ describe('sessions at the socket', () => {
         caller.call('POST', `/api/v1.1/sessions/${nowhere}`, {}),
         caller.call('GET', '/api/v2/sessions'),
       ),
-    ).toEqual([404, 400, 400, 404, 400, 400, 404, 400, 400, 403, 400, 404, 404])
+    ).toEqual([404, 400, 400, 404, 400, 400, 404, 400, 400, 403, 400, 405, 404])
   })
 
   it('are as they were after a restart of the agent, also with no way to the cloud', async () => {

@@ -1,0 +1,49 @@
+/** Refusals that the cloud and a device give in the same words, before any operation is reached. */
+import { CodedError } from '../errors.ts'
+import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../parse-json.ts'
+
+/** Longest segment of a path, characters: longer than any id or name. */
+export const PATH_SEGMENT_MAX = 1_024
+
+export const REFUSALS = {
+  bodyTooLarge: 'The body is larger than the limit.',
+  mediaType: 'The Content-Type is not application/json.',
+  compressed: 'The body is compressed. Send it uncompressed.',
+  pathMalformed: 'The path is malformed.',
+  segmentTooLong: 'A path segment is longer than any id or name.',
+  instanceOfPath: 'The header x-instance-id does not match the instance in the path.',
+  instanceOfSession: 'The header x-instance-id does not match the instance of the session.',
+} as const
+
+export function noOperation(method: string, advice = ''): CodedError {
+  return new CodedError('NOT_FOUND', `No operation ${method} at this path.${advice}`)
+}
+
+export function wrongMethod(method: string): CodedError {
+  return new CodedError('METHOD_NOT_ALLOWED', `This path does not support ${method}.`)
+}
+
+/** Value of the header `allow`. */
+export function allowedMethods(methods: readonly string[]): string {
+  return [...methods.toSorted(), 'OPTIONS'].join(', ')
+}
+
+/**
+ * A body as JSON, with its text. No body at all has the value undefined.
+ * @throws CodedError BAD_JSON; BAD_REQUEST if nested too deeply, checked before any recursive code runs
+ */
+export function readJsonBody(bytes: Uint8Array): { readonly text: string; readonly value: unknown } {
+  if (bytes.length === 0) return { text: '', value: undefined }
+  const text = jsonText(bytes)
+  if (text === undefined) throw new CodedError('BAD_JSON', 'The body is not valid UTF-8.')
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch (cause) {
+    throw new CodedError('BAD_JSON', 'The body is not well-formed JSON.', { cause })
+  }
+  if (isTooDeep(text, value)) {
+    throw new CodedError('BAD_REQUEST', `body: is nested deeper than ${JSON_DEPTH_MAX} levels`)
+  }
+  return { text, value }
+}
