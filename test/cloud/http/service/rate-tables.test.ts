@@ -30,6 +30,7 @@ describe('rate tables', () => {
       { ...table(), created: START },
       {
         effectiveFrom: START + DAY,
+        series: '',
         version: '2',
         items: [
           { name: 'A', rate: 0.1 },
