@@ -31,6 +31,22 @@ describe('the agent', () => {
     expect(site.cloud.outOn(ACCOUNT) <= 1_000_000_000n).toBe(true)
   })
 
+  it('charges a request once under its idempotency key, also over a restart', async () => {
+    const site = await Site.make()
+    const first = await site.start()
+    const application = new Application(first)
+    await application.until(({ accounts }) => accounts.length > 0)
+    const key = { 'idempotency-key': 'Auftrag 7/1' }
+    const answer = await application.ask(2, key)
+    expect(await application.ask(2, key)).toEqual(answer)
+    await expect(application.ask(3, key)).rejects.toMatchObject({ code: 'IDEMPOTENCY_CONFLICT' })
+    await first.stop()
+    const again = new Application(await site.start())
+    expect(await again.ask(2, key)).toEqual(answer)
+    expect((await again.ask(2, { 'idempotency-key': 'another' })).correlationId).not.toBe(answer.correlationId)
+    expect(await again.status()).toMatchObject({ lastEntry: 2 })
+  })
+
   it('goes on offline within its grant, over restarts, and delivers everything when the line is back', async () => {
     const site = await Site.make()
     const first = await site.start()
