@@ -106,6 +106,7 @@ export const AREAS: readonly Area[] = [
       'src/agent/platform/sqlite/plan-segment.ts',
     ],
     tests: tests(
+      'agent/policy/accept-policy',
       'agent/policy/fetch-policy',
       'agent/sync/apply-response',
       'agent/sync/earlier-epochs',
@@ -118,6 +119,7 @@ export const AREAS: readonly Area[] = [
       'agent/sync/rounds',
       'agent/sync/send-segment',
       'agent/sync/spare',
+      'agent/sync/top-ups',
       'agent/sync/unreadable',
       'agent/sync/waiting-requests',
       'agent/platform/sqlite/journal-contract',
@@ -213,7 +215,11 @@ export const AREAS: readonly Area[] = [
       'sync/recovery/sales-mark',
       'sync/recovery/sales',
     ),
-    tests: tests('cloud/sync/recovery/sales-mark', 'cloud/sync/recovery/restore.postgres'),
+    tests: tests(
+      'cloud/sync/recovery/compare',
+      'cloud/sync/recovery/sales-mark',
+      'cloud/sync/recovery/restore.postgres',
+    ),
     without: ['PostgreSQL'],
   },
   {

@@ -183,7 +183,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/every\(\(\{ outcome \}\) => outcome === 'GRANTED'\)/, 'All items are granted, or no item is.'],
     ["'END'", 'The code compares only with KEEP.'],
     ["'used'", 'Without postings no counter changes.'],
-    [/durable !== null|durable \?\? latest/, 'A session is not found before it is in the journal.'],
+    [/^(slot\.)?durable !== null$|^durable \?\? latest$/, 'A session is not found before it is in the journal.'],
     [
       /^session\.state === 'ACTIVE'$|^this\.#look\(\)$|^left <= 0$/,
       'An additional check changes nothing, and neither does a later one while nothing is due.',
@@ -192,7 +192,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['{ operable: false, session: latest.session }', 'Operations on one session run one after the other.'],
     [/^false$/, 'A session cannot end during its request, and an interval that is over has no rest.'],
     ['!answer.operable', 'A claim cannot fail after its response.'],
-    [/^latest\.session\.charge === null/, 'Without a charge there is nothing to refund.'],
+    ['latest.session.charge === null', 'Without a charge its epoch is 0, which is none.'],
     ['forgotten !== undefined', 'No value is stored under undefined.'],
     [/^outcome\?\.outcome|^\[\]$/, 'In a granted decision each item is granted.'],
     ['rate === undefined', 'Each share of a granted item has a rate.'],
@@ -229,6 +229,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^(entry\.)?postings\.length >=? 0$|^later\.length >=? 0$/, 'Without postings nothing is charged or refunded.'],
   ],
   'src/agent/platform/sqlite/plan-segment.ts': [['[]', 'It is replaced before the segment is signed.']],
+  'src/agent/sync/segment-extent.ts': [["''", 'A document without a payload is no JSON in either case.']],
   'src/cloud/accounts/calendar.ts': [
     ['boundary(frequency, anchor, steps) > instant', 'A step back too many is made good by the next loop.'],
     [/^(periodAt|periods)\b.*\?\.index$/, 'A calendar always lists a period.'],

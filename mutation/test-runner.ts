@@ -31,7 +31,7 @@ const LOOK_EVERY_MS = 20
 const HIT_LIMIT_SHARE = 0.02
 
 /** A mutant that survives the quickest of its tests for so long, in time of the processor, counts as a survivor: scores are lower bounds. */
-const SURVIVED_MS = 3_000
+const SURVIVED_MS = 1_500
 /** How long each test takes, for the processes that take over. */
 const ELAPSED_FILE = join(tmpdir(), `tallygate-elapsed-${process.ppid}`)
 

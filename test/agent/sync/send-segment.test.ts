@@ -382,3 +382,22 @@ test('commands for sessions are given to them', async () => {
   await device.sync()
   expect(device.commands).toEqual(sessions)
 })
+
+test('a device keeps a segment with its answer for as long as the cloud has it keep its entries', async () => {
+  const device = await TestDevice.running()
+  const keepUntil = new Map<number, number | null>()
+  const { acknowledge } = device.journal
+  device.journal.acknowledge = (seq, grant, confirmation, answer) => {
+    keepUntil.set(seq, answer?.retainUntil ?? null)
+    return acknowledge.call(device.journal, seq, grant, confirmation, answer)
+  }
+  await device.charge(1_000_000n)
+  await device.sync()
+  const until = device.time.truth() + 7 * 86_400_000
+  expect(keepUntil.get(2)).toBe(until)
+  await device.charge(1_000_000n)
+  device.cloud.fence()
+  changeAnswers(device, (answer) => (answer['seq'] === 4 ? { ...answer, receipt: null } : answer))
+  await device.sync()
+  expect([keepUntil.get(3), keepUntil.get(4)]).toEqual([until, null])
+})
