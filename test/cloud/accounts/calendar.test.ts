@@ -83,6 +83,17 @@ describe('the periods of a line item', () => {
     )
   })
 
+  it.each([
+    ['DAILY', 62],
+    ['WEEKLY', 26],
+    ['MONTHLY', 24],
+    ['YEARLY', 10],
+  ] as const)('%s are listed %i ahead, for devices that are rarely online', (frequency, ahead) => {
+    const start = utc('2026-01-01T00:00')
+    const { periods } = lineItemPeriods({ frequency, first: 0, firstAt: start, next: 1 }, start, start)
+    expect(periods).toHaveLength(1 + ahead)
+  })
+
   it('keep their numbers and boundaries as time goes by', () => {
     fc.assert(
       fc.property(fc.constantFrom(...frequencies), instants, instants, instants, (frequency, start, a, b) => {
