@@ -4,6 +4,7 @@ import {
   ownerOf,
   RecentOfEach,
   IdempotencyCache,
+  recordOf,
 } from '../../../src/agent/access/idempotency-cache.ts'
 
 const answer = (session: string, n: number, requestHash = `h${n}`) => ({
@@ -20,6 +21,15 @@ describe('the last answers', () => {
     const answers = new IdempotencyCache([answer('s', 3)], 10)
     expect(answers.begin(place('s', 3))).toEqual({ kind: 'REPEAT', answer: answer('s', 3) })
     expect(answers.begin(place('s', 4))).toMatchObject({ kind: 'NEW' })
+  })
+
+  it('are recorded with their status where it is not 200, and only for a request that can come again', () => {
+    const begun = new IdempotencyCache([], 10).begin(place('s', 1))
+    if (begun.kind !== 'NEW') throw new Error('it is new')
+    const answered = { status: 200, body: 'answer 1', policyRevision: 1 }
+    expect(recordOf(begun.claim, answered)).toEqual(answer('s', 1))
+    expect(recordOf(begun.claim, { ...answered, status: 403 })).toEqual({ ...answer('s', 1), status: 403 })
+    expect(recordOf(null, answered)).toBeNull()
   })
 
   it('let a repetition wait for the first one, and share its fate', async () => {
