@@ -1,7 +1,9 @@
 // The matrix of authorization: each operation of the API documents, for each kind of caller. The page of the
 // documentation and the test that sends the requests both read it.
 import type { ErrorCode } from '../src/protocol/errors.ts'
-import { type CallerKind, type Operation, addressesOf } from '../src/cloud/http/operation.ts'
+import { namesOf } from '../src/cloud/http/scope.ts'
+import { ROLES, type Role } from '../src/protocol/service/keys.ts'
+import { type CallerKind, type Operation, addressesOf, roleOf } from '../src/cloud/http/operation.ts'
 
 export type Verdict = 'PERMITTED' | ErrorCode
 
@@ -12,6 +14,9 @@ interface KindOfCaller {
   readonly kind?: CallerKind
   /** Its key is for the instance of the request. */
   readonly isOfInstance?: true
+  /** Limits of the administration key. */
+  readonly roles?: readonly Role[]
+  readonly isLimited?: true
   /** It is the device of the request, and opened the session of the request. */
   readonly isTheDevice?: true
 }
@@ -29,6 +34,18 @@ export const CALLERS = {
   otherDevice: { title: 'Another device', kind: 'DEVICE', isOfInstance: true },
   foreignDevice: { title: 'Device of another instance', kind: 'DEVICE' },
   administrator: { title: 'Administrator', kind: 'ADMINISTRATOR', isOfInstance: true },
+  reader: { title: 'read', kind: 'ADMINISTRATOR', isOfInstance: true, roles: ['read'] },
+  operator: { title: 'operator', kind: 'ADMINISTRATOR', isOfInstance: true, roles: ['operator'] },
+  rulesEditor: { title: 'rules', kind: 'ADMINISTRATOR', isOfInstance: true, roles: ['rules'] },
+  keyKeeper: { title: 'keys', kind: 'ADMINISTRATOR', isOfInstance: true, roles: ['keys'] },
+  limited: {
+    title: 'Administrator limited to the instance',
+    ...{ kind: 'ADMINISTRATOR', isOfInstance: true, isLimited: true, roles: ['read', 'operator', 'rules'] },
+  },
+  limitedElsewhere: {
+    title: 'Administrator limited to another instance',
+    ...{ kind: 'ADMINISTRATOR', isLimited: true, roles: ['read', 'operator', 'rules'] },
+  },
 } as const satisfies Readonly<Record<string, KindOfCaller>>
 
 export type CallerName = keyof typeof CALLERS
@@ -36,7 +53,8 @@ export type CallerName = keyof typeof CALLERS
 export const CALLER_NAMES = Object.keys(CALLERS) as CallerName[]
 
 /** What the operation responds to this caller: the code of the refusal, or PERMITTED. */
-export function verdictOf({ principals, path, readsInstanceHeader }: Operation, name: CallerName): Verdict {
+export function verdictOf(operation: Operation, name: CallerName): Verdict {
+  const { principals, path, readsInstanceHeader } = operation
   const caller: KindOfCaller = CALLERS[name]
   if (name === 'none') return 'TOKEN_MISSING'
   if (principals.includes('ENROLLMENT')) return caller.kind === 'ENROLLMENT' ? 'PERMITTED' : 'TOKEN_INVALID'
@@ -44,6 +62,7 @@ export function verdictOf({ principals, path, readsInstanceHeader }: Operation, 
   if (caller.refused !== undefined) return caller.refused
   const { kind, isOfInstance = false, isTheDevice = false } = caller
   if (kind === undefined || !principals.includes(kind)) return 'ACCESS_KIND_WRONG'
+  if (kind === 'ADMINISTRATOR') return verdictOfAdministrator(operation, caller)
   if (kind === 'DEVICE' && path.includes('/:deviceId') && !isTheDevice) return 'ACCESS_KIND_WRONG'
   const isInInstance = path.includes('/:instanceId') || (readsInstanceHeader && path.startsWith('/sessions'))
   if (isInInstance && !isOfInstance) return 'INSTANCE_NOT_IN_TOKEN'
@@ -51,20 +70,40 @@ export function verdictOf({ principals, path, readsInstanceHeader }: Operation, 
   return 'PERMITTED'
 }
 
+function verdictOfAdministrator(operation: Operation, { roles, isLimited, isOfInstance }: KindOfCaller): Verdict {
+  const role = roleOf(operation)
+  if (roles !== undefined && role !== null && role !== 'read' && !roles.includes(role)) return 'ROLE_MISSING'
+  if (isLimited === undefined) return 'PERMITTED'
+  const isNamed = namesOf(operation, operation.versions.at(-1) ?? '').length > 0
+  return isNamed && isOfInstance === true ? 'PERMITTED' : 'INSTANCE_NOT_IN_SCOPE'
+}
+
 const WORDS: Readonly<Record<string, string>> = {
   PERMITTED: '**yes**',
   ACCESS_KIND_WRONG: 'kind',
   INSTANCE_NOT_IN_TOKEN: 'instance',
   SESSION_OF_ANOTHER: 'session',
+  ROLE_MISSING: 'role',
+  INSTANCE_NOT_IN_SCOPE: 'scope',
 }
 
 const wordOf = (verdict: Verdict): string => WORDS[verdict] ?? `\`${verdict}\``
+
+/** The roles that suffice each by itself. */
+function roleText(operation: Operation): string {
+  if (verdictOf(operation, 'administrator') !== 'PERMITTED') return wordOf(verdictOf(operation, 'administrator'))
+  const enough = CALLER_NAMES.filter(
+    (name) => ROLES.includes(CALLERS[name].title as Role) && verdictOf(operation, name) === 'PERMITTED',
+  )
+  const roles = enough.length === ROLES.length ? 'any' : enough.map((name) => `\`${CALLERS[name].title}\``).join(', ')
+  return `**yes**, role: ${roles}`
+}
 
 /** Callers that nearly every operation treats alike. */
 const isAlike = (name: CallerName): boolean => 'refused' in CALLERS[name]
 
 export function authorizationPage(operations: readonly Operation[]): string {
-  const shown = CALLER_NAMES.filter((name) => !isAlike(name))
+  const shown = CALLER_NAMES.filter((name) => !isAlike(name) && !ROLES.includes(CALLERS[name].title as Role))
   const alike = CALLER_NAMES.filter(isAlike).map((name) => {
     const { title, refused } = CALLERS[name] as KindOfCaller & { readonly refused: ErrorCode }
     const others = operations
@@ -75,7 +114,9 @@ export function authorizationPage(operations: readonly Operation[]): string {
   const rows = operations.map((operation) => {
     const { id, method, versions } = operation
     const [address = ''] = addressesOf(operation, versions.at(-1) ?? '')
-    const cells = shown.map((name) => wordOf(verdictOf(operation, name)))
+    const cells = shown.map((name) =>
+      name === 'administrator' ? roleText(operation) : wordOf(verdictOf(operation, name)),
+    )
     return `| \`${id}\` | \`${method} ${address}\` | ${cells.join(' | ')} |`
   })
   return `# Authorization
@@ -85,7 +126,8 @@ This page is generated from the operations of the cloud (\`npm run docs\`). A te
 
 The caller is identified by the key that signed its [token](../decisions/access-tokens.md):
 
-- **Administrator**: a registered administration key.
+- **Administrator**: a registered administration key. It can have [roles](../how-to/operations.md#give-administrators-roles), and can be
+  limited to instances.
 - **Client**: a registered client key. The claim \`aud\` of the token lists its instances.
 - **Device**: the key of an enrolled device. It permits what the agent calls: the edge API for the device itself, and opening,
   keeping alive and closing the sessions that the device opened.
@@ -98,7 +140,8 @@ ${alike.join('\n')}
 
 ## Operations
 
-**yes**: permitted. Otherwise the status is 401 or 403 with the error code:
+**yes**: permitted. Administrators need the role that the column names, or they get \`ROLE_MISSING\`; the two last columns are keys with all roles
+but \`keys\`. Otherwise the status is 401 or 403 with the error code:
 
 | Word | Code |
 | --- | --- |

@@ -162,6 +162,20 @@ export const ERRORS = catalogue({
     http: 403,
     retry: 'no',
   },
+  ROLE_MISSING: {
+    meaning: 'The administration key does not have the role that this operation requires.',
+    remedy:
+      'Use a key with the role that the message names. An administrator with the role keys can add it: `tallygate keys add --role`.',
+    http: 403,
+    retry: 'no',
+  },
+  INSTANCE_NOT_IN_SCOPE: {
+    meaning: 'The administration key is limited to instances, and the request concerns others.',
+    remedy:
+      'Name an instance of the key, in the path or with the parameter instanceId. Otherwise, use a key that is not limited to instances.',
+    http: 403,
+    retry: 'no',
+  },
   INSTANCE_HEADER_MISSING: {
     meaning: 'This operation requires the x-instance-id header with a client token.',
     remedy: 'Set x-instance-id to the UUID of the instance.',
@@ -169,8 +183,8 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   LAST_ADMINISTRATION_KEY: {
-    meaning: 'The last administration key cannot be deleted.',
-    remedy: 'Register another administration key first.',
+    meaning: 'At least one administration key with the role keys must remain.',
+    remedy: 'Register another administration key with this role first.',
     http: 403,
     retry: 'no',
   },

@@ -1,10 +1,17 @@
 import { createPublicKey } from 'node:crypto'
-import { Command } from 'commander'
+import { Command, InvalidArgumentError, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
-import { keyDeleted, publicKeyPage, publicKeys } from '../../protocol/service/keys.ts'
+import {
+  type PublicKeyWire,
+  ROLES,
+  type Role,
+  keyDeleted,
+  publicKeyPage,
+  publicKeys,
+} from '../../protocol/service/keys.ts'
 import { thumbprint } from '../../protocol/signing.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { readFileArgument } from '../arguments.ts'
+import { collect, readFileArgument, uuidArgument } from '../arguments.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import type { Io } from '../io.ts'
 
@@ -15,6 +22,8 @@ interface KindFlags extends AdministratorFlags {
 interface AddFlags extends KindFlags {
   readonly id?: string
   readonly name?: string
+  readonly role?: readonly Role[]
+  readonly instance?: readonly string[]
 }
 
 interface ListFlags extends AdministratorFlags {
@@ -36,10 +45,25 @@ export function command(io: Io): Command {
     .argument('<file>', 'PEM file with a public key, or with a private key, of which only the public key is sent')
     .option('--id <id>', 'key id (default: its RFC 7638 thumbprint)')
     .option('--name <name>', 'name of the key, which lists and the audit show (default: that of the replaced key)')
+    .addOption(
+      new Option(
+        '--role <role>',
+        'role of an administration key; can be repeated (default: all, or those of the replaced key)',
+      )
+        .choices(ROLES)
+        .argParser(collect(roleArgument)),
+    )
+    .option(
+      '--instance <uuid>',
+      'limits an administration key to this instance; can be repeated; not with the role keys',
+      collect(uuidArgument),
+    )
     .option('--client', OF_CLIENTS)
     .action((file: string, flags: AddFlags) => add(file, flags, io))
   withAdministratorFlags(keys.command('delete'))
-    .description('Deletes a key. Its tokens are no longer accepted. The last administration key cannot be deleted.')
+    .description(
+      'Deletes a key. Its tokens are no longer accepted. One administration key with the role keys must remain.',
+    )
     .argument('<id>', 'id of the key')
     .option('--client', OF_CLIENTS)
     .action((id: string, flags: KindFlags) => remove(id, flags, io))
@@ -54,15 +78,30 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
     found.push(...page.keys)
     next = page.next
   }
-  const rows = found.map(({ id, name, type, modified }) => [id, name ?? '', type, new Date(modified).toISOString()])
-  const lines = flags.json === true ? found.map(jsonLine) : columns([['ID', 'NAME', 'TYPE', 'SINCE'], ...rows])
+  const rows = found.map(({ id, name = '', type, modified, ...limits }) => {
+    return [id, name, type, ...limitsText(type, limits), new Date(modified).toISOString()]
+  })
+  const lines =
+    flags.json === true
+      ? found.map(jsonLine)
+      : columns([['ID', 'NAME', 'TYPE', 'ROLES', 'INSTANCES', 'SINCE'], ...rows])
   writeLines(io.stdout, lines)
 }
 
+function limitsText(type: PublicKeyWire['type'], { roles, instances }: Pick<PublicKeyWire, 'roles' | 'instances'>) {
+  return type === 'client-key' ? ['', ''] : [roles?.join(',') ?? 'all', instances?.join(',') ?? 'all']
+}
+
 async function add(file: string, flags: AddFlags, io: Io): Promise<void> {
+  if (flags.client === true && (flags.role !== undefined || flags.instance !== undefined)) {
+    throw new CodedError(
+      'USAGE',
+      'A client key has no roles, and its tokens name its instances: omit --role and --instance.',
+    )
+  }
   const { pem, id } = await publicHalf(readFileArgument(io, file, 'KEY_UNUSABLE'), file)
   using client = await administrator(flags, io)
-  const body = [{ id: flags.id ?? id, publicKey: pem, name: flags.name }]
+  const body = [{ id: flags.id ?? id, publicKey: pem, name: flags.name, roles: flags.role, instances: flags.instance }]
   const [saved] = await client.json({ method: 'PUT', path: pathOf(flags), body }, publicKeys)
   writeLines(io.stdout, [saved?.id ?? id])
 }
@@ -85,4 +124,10 @@ async function publicHalf(text: string, file: string): Promise<{ readonly pem: s
   } catch (cause) {
     throw new CodedError('KEY_UNUSABLE', `${file} does not contain a PEM key.`, { cause })
   }
+}
+
+function roleArgument(text: string): Role {
+  const role = ROLES.find((each) => each === text)
+  if (role === undefined) throw new InvalidArgumentError(`Use one of ${ROLES.join(', ')}.`)
+  return role
 }

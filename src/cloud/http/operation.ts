@@ -3,6 +3,7 @@
  * `serve.ts` serves the operations, `check-answers.ts` checks their responses, and `openapi` describes them. Response
  * schemas describe the wire side.
  */
+import type { Role } from '../../protocol/service/keys.ts'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyBaseLogger } from 'fastify'
 import { z } from 'zod'
@@ -90,6 +91,8 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   readonly path: string
   /** Callers that are permitted; all others are refused before the body is read. */
   readonly principals: readonly Kind[]
+  /** Role that an administrator needs. Default of GET: any. */
+  readonly role?: Role
   /** Effect of the header idempotency-key; absent: not supported. */
   readonly idempotent?: string
   /** Supports If-None-Match. */
@@ -163,6 +166,13 @@ export function edgeOperation<Params = unknown, Query = unknown, Body = unknown,
   } as unknown as Operation
 }
 
+/** Null: administrators cannot call it. @throws Error if an operation that changes something declares none */
+export function roleOf({ id, method, principals, role }: Operation): Role | null {
+  if (!principals.includes('ADMINISTRATOR')) return null
+  if (role === undefined && method !== 'GET') throw new Error(`invariant: ${id} declares the role of administrators`)
+  return role ?? 'read'
+}
+
 /** Paths of an operation below the prefix; the first is its main one. */
 export function addressesOf({ areas, path }: Operation, version: string): readonly string[] {
   return at(version, areas).map((area) => `/${area}/${version}${path}`)
@@ -181,6 +191,8 @@ const EVERYWHERE: readonly ErrorCode[] = [
   'TOKEN_INVALID',
   'TOKEN_NOT_IN_TIME',
   'ACCESS_KIND_WRONG',
+  'ROLE_MISSING',
+  'INSTANCE_NOT_IN_SCOPE',
   'DEVICE_REVOKED',
   'DEVICE_KEY_REPLACED',
   'INTERNAL',

@@ -2,6 +2,8 @@
  * Serves operations. Checks have the same order everywhere: token, permission, path, instance, query and body. The body
  * is not read before the permission is checked.
  */
+import { type Named, namesOf, requireRole, requireScope } from './scope.ts'
+import type { Role } from '../../protocol/service/keys.ts'
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import type { z } from 'zod'
@@ -27,6 +29,7 @@ import {
   declaredAnswers,
   inDevice,
   instanceId,
+  roleOf,
 } from './operation.ts'
 import type { Slots } from './slots.ts'
 
@@ -58,9 +61,16 @@ export function serveOperations(
   }
 }
 
+/** Of administrators. */
+interface Limits {
+  readonly role: Role | null
+  readonly named: Named
+}
+
 function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<RouteOptions, 'url'> {
   const { method, bodyMax, gzip = false, sendsTimeAndVersion } = operation
   const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
+  const limits: Limits = { role: roleOf(operation), named: namesOf(operation, version) }
   const callers = new WeakMap<FastifyRequest, Caller>()
   const arrivals = new WeakMap<FastifyRequest, () => void>()
   return {
@@ -73,7 +83,7 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
       : {}),
     // Before the body is read: unauthorized callers must not cause reads.
     onRequest: async (request, reply) => {
-      const caller = await deps.slots.authenticate(async () => authorize(operation, request, deps))
+      const caller = await deps.slots.authenticate(async () => authorize(operation, limits.role, request, deps))
       if (!gzip) refuseCompressed(request)
       const arrives = hasBody(request)
       deps.slots.take(caller, reply, arrives)
@@ -94,6 +104,9 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
         version,
         principal: caller,
         now: deps.now(),
+        requireScope: async (parts) => {
+          if (caller.kind === 'ADMINISTRATOR') await requireScope(deps.store, caller, limits.named, parts)
+        },
       })
       if (headers !== undefined) void reply.headers(headers)
       if (stream !== undefined) {
@@ -110,7 +123,12 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
 }
 
 /** @throws CodedError for a caller that is not one of the operation's principals */
-async function authorize({ principals }: Operation, request: FastifyRequest, deps: ServeDeps): Promise<Caller> {
+async function authorize(
+  { principals }: Operation,
+  role: Role | null,
+  request: FastifyRequest,
+  deps: ServeDeps,
+): Promise<Caller> {
   if (principals.includes('ENROLLMENT')) {
     const token = bearerToken(request.headers.authorization)
     await requireEnrollmentToken(deps, token)
@@ -129,6 +147,7 @@ async function authorize({ principals }: Operation, request: FastifyRequest, dep
         : ''
     throw new CodedError('ACCESS_KIND_WRONG', `This operation requires ${tokenFor(principals)}.${limits}`)
   }
+  if (principal.kind === 'ADMINISTRATOR' && role !== null) requireRole(principal, role)
   const { deviceId } = inDevice.partial().safeParse(request.params).data ?? {}
   if (principal.deviceId !== null && deviceId !== undefined && deviceId !== principal.deviceId) {
     throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires the token of the device in the path.')
@@ -143,10 +162,18 @@ function tokenFor(principals: readonly CallerKind[]): string {
     : 'an AdministrationAccess token'
 }
 
+interface Authorized {
+  readonly version: string
+  readonly principal: Caller
+  readonly now: number
+  /** @throws CodedError INSTANCE_NOT_IN_SCOPE */
+  readonly requireScope: (request: Parameters<typeof requireScope>[3]) => Promise<void>
+}
+
 async function answer(
   operation: Operation,
   request: FastifyRequest,
-  { version, principal, now }: { readonly version: string; readonly principal: Caller; readonly now: number },
+  { version, principal, now, requireScope: requireNamedScope }: Authorized,
 ): Promise<Answer> {
   const { headers, log } = request
   const params = operation.params === undefined ? {} : parse(operation.params, request.params, 'path')
@@ -156,10 +183,11 @@ async function answer(
     if (header !== null && header !== inPath) {
       throw new CodedError('INSTANCE_NOT_IN_TOKEN', REFUSALS.instanceOfPath)
     }
-    if ('instances' in principal) requireInstanceOf(principal, inPath)
+    if ('instances' in principal && principal.kind !== 'ADMINISTRATOR') requireInstanceOf(principal, inPath)
   }
   const query = parse(operation.query, request.query, 'query')
   const body = operation.body === undefined ? undefined : parse(at(version, operation.body), request.body, 'body')
+  await requireNamedScope({ params, query, body })
   const idempotencyKey =
     operation.idempotent === undefined ? null : read(headers[openingHeader], openingKey, openingHeader)
   return operation.handle({

@@ -3,6 +3,7 @@
  * cached; the key's registration is checked with every request. Source: interface, Authentication; documentation on
  * tokens; docs/decisions/access-tokens.md.
  */
+import type { Role } from '../../protocol/service/keys.ts'
 import { hash } from 'node:crypto'
 import { decodeJwt, errors, jwtVerify } from 'jose'
 import { z } from 'zod'
@@ -17,7 +18,14 @@ import { type VerificationKey, readVerificationKey } from './verification-key.ts
 
 /** A caller with a registered key, or with the key of an enrolled device. */
 export type Principal = { readonly keyId: string; readonly name: string | null } & (
-  | { readonly kind: 'ADMINISTRATOR'; readonly instances: null; readonly deviceId: null }
+  | {
+      readonly kind: 'ADMINISTRATOR'
+      /** Null: all. */
+      readonly roles: readonly Role[] | null
+      /** Null: all. */
+      readonly instances: InstanceIds | null
+      readonly deviceId: null
+    }
   | { readonly kind: 'CLIENT'; readonly instances: InstanceIds; readonly deviceId: null }
   | { readonly kind: 'DEVICE'; readonly instances: InstanceIds; readonly deviceId: string }
 )
@@ -85,14 +93,14 @@ export class Authenticator {
       return { kind: 'DEVICE', keyId: kid, name: device.name, instances: lower(instanceIds), deviceId: device.id }
     }
     const pem = found === undefined ? null : keyInForce(found.key, now)
-    if (pem === null)
+    if (found === undefined || pem === null)
       throw new CodedError('TOKEN_INVALID', 'The token names a key that is not registered for its kind.')
     if (known?.pem === pem && isInTime(known.claims, now)) {
       this.#keep(digest, known)
-      return principalOf(known.claims, found?.key.name ?? null)
+      return principalOf(known.claims, found.key)
     }
     await verify(token, this.#key(pem), now)
-    const principal = principalOf(asserted, found?.key.name ?? null)
+    const principal = principalOf(asserted, found.key)
     this.#keep(digest, { claims: asserted, pem })
     return principal
   }
@@ -159,9 +167,12 @@ async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promis
 }
 
 /** @throws CodedError TOKEN_INVALID for a client without instances */
-function principalOf({ cnf, aud }: Claims, name: string | null): Principal {
+function principalOf({ cnf, aud }: Claims, { name, roles, instances }: KeyRecord): Principal {
   const { kid, kty } = cnf.jwk
-  if (kty === 'ADMIN') return { kind: 'ADMINISTRATOR', keyId: kid, name, instances: null, deviceId: null }
+  if (kty === 'ADMIN') {
+    const scope = instances === null ? null : lower(instances)
+    return { kind: 'ADMINISTRATOR', keyId: kid, name, roles, instances: scope, deviceId: null }
+  }
   if (aud === undefined) throw new CodedError('TOKEN_INVALID', 'A client token needs the claim aud.')
   return { kind: 'CLIENT', keyId: kid, name, instances: lower([aud].flat()), deviceId: null }
 }

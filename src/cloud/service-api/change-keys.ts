@@ -1,11 +1,12 @@
 /**
- * Authorization keys. The last administration key cannot be deleted. A configured delay applies to added and deleted
+ * Authorization keys. One administration key with the role keys must remain. A configured delay applies to added and deleted
  * keys, as in the service. Source: documentation on key management.
  */
+import { type KeyToSave, ROLES } from '../../protocol/service/keys.ts'
 import { idsOf, recordChange } from '../storage/audit.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { KeyRecord, KeyType } from '../storage/records.ts'
-import type { Store } from '../storage/store.ts'
+import type { Store, Transaction } from '../storage/store.ts'
 import { readVerificationKey } from './verification-key.ts'
 
 export interface KeyDeps {
@@ -14,11 +15,11 @@ export interface KeyDeps {
   readonly delayMs: number
 }
 
-/** @throws CodedError BAD_REQUEST for an unusable key */
+/** @throws CodedError BAD_REQUEST for an unusable key, LAST_ADMINISTRATION_KEY */
 export async function saveKeys(
   { store, delayMs }: KeyDeps,
   type: KeyType,
-  keys: readonly { readonly id: string; readonly publicKey: string; readonly name?: string | undefined }[],
+  keys: readonly KeyToSave[],
   now: number,
 ): Promise<readonly KeyRecord[]> {
   for (const [index, { publicKey }] of keys.entries()) {
@@ -32,13 +33,14 @@ export async function saveKeys(
   return store.transaction(async (tx) => {
     await tx.keys.lock()
     const saved: KeyRecord[] = []
-    for (const { id, publicKey, name } of keys) {
+    for (const [index, given] of keys.entries()) {
+      const { id, publicKey } = given
       const stored = await tx.keys.get(type, id)
       const isReplaced = stored?.retiresAt === null
       const key: KeyRecord = {
         type,
         id,
-        name: name ?? (isReplaced ? stored.name : null),
+        ...limitsOf(given, isReplaced ? stored : undefined),
         pem: publicKey,
         activeFrom: now + delayMs,
         previousPem: delayMs === 0 || stored === undefined ? null : keyInForce(stored, now),
@@ -46,12 +48,50 @@ export async function saveKeys(
         created: isReplaced ? stored.created : now,
         modified: now,
       }
+      await refuseWrongLimits(tx, key, `body[${index}]`)
       await tx.keys.save(key)
       saved.push(key)
     }
-    await recordChange(tx, now, { action: 'SAVE_KEYS', detail: { type, ...idsOf(saved) } })
+    await requireAdministration(tx)
+    await recordChange(tx, now, { action: 'SAVE_KEYS', detail: { type, ...idsOf(saved), ...limitsSaved(saved) } })
     return saved
   })
+}
+
+/** Limits for the audit, if one key is saved. */
+function limitsSaved([key, ...others]: readonly KeyRecord[]): Partial<Limits> {
+  return key === undefined || others.length > 0 ? {} : { name: key.name, roles: key.roles, instances: key.instances }
+}
+
+type Limits = Pick<KeyRecord, 'name' | 'roles' | 'instances'>
+
+/** What is not given stays as it was: a replaced key keeps its limits. */
+function limitsOf({ name, roles, instances }: KeyToSave, stored: Limits | undefined): Limits {
+  const granted = roles === undefined ? (stored?.roles ?? null) : ROLES.filter((role) => roles.includes(role))
+  return {
+    name: name ?? stored?.name ?? null,
+    roles: granted?.length === ROLES.length ? null : granted,
+    instances: instances === undefined ? (stored?.instances ?? null) : instances,
+  }
+}
+
+/** @throws CodedError BAD_REQUEST */
+async function refuseWrongLimits(tx: Transaction, { roles, instances }: KeyRecord, place: string): Promise<void> {
+  if (instances === null) return
+  if (roles === null || roles.includes('keys')) {
+    const fix = 'name other roles, or no instances'
+    throw new CodedError('BAD_REQUEST', `${place}.instances: the role keys cannot be limited to instances; ${fix}`)
+  }
+  for (const id of instances) {
+    if ((await tx.instances.get(id)) !== undefined) continue
+    throw new CodedError('BAD_REQUEST', `${place}.instances: there is no instance ${id}`)
+  }
+}
+
+/** @throws CodedError LAST_ADMINISTRATION_KEY */
+async function requireAdministration(tx: Transaction): Promise<void> {
+  if ((await tx.keys.countAdministration()) > 0) return
+  throw new CodedError('LAST_ADMINISTRATION_KEY', 'No administration key with the role keys would be left.')
 }
 
 /** @throws CodedError NOT_FOUND, LAST_ADMINISTRATION_KEY */
@@ -62,11 +102,9 @@ export async function deleteKey({ store, delayMs }: KeyDeps, type: KeyType, id: 
     if (key?.retiresAt !== null) {
       throw new CodedError('NOT_FOUND', `There is no ${type} ${JSON.stringify(id)}.`)
     }
-    if (type === 'administration-key' && (await tx.keys.countAdministration()) === 1) {
-      throw new CodedError('LAST_ADMINISTRATION_KEY', 'The last administration key cannot be deleted.')
-    }
     if (delayMs === 0) await tx.keys.remove(type, id)
     else await tx.keys.save({ ...key, retiresAt: now + delayMs, modified: now })
+    await requireAdministration(tx)
     await recordChange(tx, now, { action: 'DELETE_KEY', detail: { type, id, name: key.name } })
   })
 }
@@ -95,6 +133,8 @@ export async function registerFirstKey(
       type: 'administration-key',
       id,
       name: null,
+      roles: null,
+      instances: null,
       pem,
       activeFrom: now,
       previousPem: null,

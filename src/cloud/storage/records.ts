@@ -2,6 +2,7 @@
  * Records of the store port, in domain terms. Instants are POSIX ms, amounts micro-tokens; null: none. Records are
  * immutable.
  */
+import type { Role } from '../../protocol/service/keys.ts'
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Decimal, Micro } from '../../core/pricing/amount.ts'
 import type { Action, LineItemState, RateTable } from '../../core/rules/policy.ts'
@@ -98,6 +99,10 @@ export interface KeyRecord {
   readonly type: KeyType
   readonly id: string
   readonly name: string | null
+  /** Of an administration key; null: all. */
+  readonly roles: readonly Role[] | null
+  /** That an administration key is limited to, lower case; null: all. */
+  readonly instances: readonly string[] | null
   readonly pem: string
   readonly activeFrom: number
   readonly previousPem: string | null

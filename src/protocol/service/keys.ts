@@ -1,35 +1,59 @@
 /** Authorization keys on the wire. Source: interface, Authentication; documentation on key management. */
 import { z } from 'zod'
-import { instant, pathText, plainText, readOnlyField } from '../wire.ts'
+import { instant, pathText, plainText, readOnlyField, uuid } from '../wire.ts'
 import { paging } from './instances.ts'
 
 export const keyId = pathText(256)
 
+/**
+ * What an administration key permits, besides reading. operator: devices, sessions and recovery. rules: instances, line
+ * items, rules of access, rate tables and configuration. keys: keys, and so everything.
+ */
+export const ROLES = ['read', 'operator', 'rules', 'keys'] as const
+export type Role = (typeof ROLES)[number]
+
+const KEY_INSTANCES_MAX = 100
+
+/** Extensions of this project. Absent when a key is saved: as before, or no limit for a new key. */
+const limits = {
+  roles: z.array(z.enum(ROLES)).min(1).max(ROLES.length).optional(),
+  /** Null: all. */
+  instances: z.array(uuid.toLowerCase()).min(1).max(KEY_INSTANCES_MAX).nullable().optional(),
+}
+
 const KEY_TYPES = ['administration-key', 'client-key'] as const
 
-/** Body of PUT `administration-keys` and `client-keys`. A key of the other type is refused, not converted. */
-const keysBodyOf = (type: (typeof KEY_TYPES)[number]) =>
+const fields = <Type extends (typeof KEY_TYPES)[number]>(type: Type) => ({
+  id: keyId,
+  publicKey: z.string().min(1).max(10_000),
+  /** An extension of this project. Absent: as before. */
+  name: plainText(100).optional(),
+  type: z.literal(type).optional().meta({ readOnly: true }),
+  created: readOnlyField,
+  modified: readOnlyField,
+})
+
+const listOf = <Key extends z.ZodType<{ readonly id: string }>>(key: Key) =>
   z
-    .array(
-      z
-        .strictObject({
-          id: keyId,
-          publicKey: z.string().min(1).max(10_000),
-          /** An extension of this project. Default: that of the key which is replaced. */
-          name: plainText(100).optional(),
-          type: z.literal(type).optional().meta({ readOnly: true }),
-          created: readOnlyField,
-          modified: readOnlyField,
-        })
-        .meta({ id: type === 'administration-key' ? 'AdministrationKeyToSave' : 'ClientKeyToSave' }),
-    )
+    .array(key)
     .min(1)
     .max(100)
     .refine((keys) => new Set(keys.map(({ id }) => id)).size === keys.length, 'must not contain the same id twice')
 
-export const keysBodies = {
-  'administration-key': keysBodyOf('administration-key'),
-  'client-key': keysBodyOf('client-key'),
+export interface KeyToSave {
+  readonly id: string
+  readonly publicKey: string
+  readonly name?: string | undefined
+  readonly roles?: readonly Role[] | undefined
+  readonly instances?: readonly string[] | null | undefined
+}
+
+/** Bodies of PUT `administration-keys` and `client-keys`. A key of the other type is refused, not converted. */
+export const keysBodies: Readonly<Record<(typeof KEY_TYPES)[number], z.ZodType<readonly KeyToSave[]>>> = {
+  'administration-key': listOf(
+    z.strictObject({ ...fields('administration-key'), ...limits }).meta({ id: 'AdministrationKeyToSave' }),
+  ),
+  'client-key': listOf(z.strictObject(fields('client-key')).meta({ id: 'ClientKeyToSave' })),
 }
 
 export const keysQuery = z.object(paging)
@@ -39,6 +63,8 @@ const publicKey = z
     id: z.string(),
     /** Absent: the key has none. */
     name: z.string().optional(),
+    /** Of an administration key with limits. */
+    ...limits,
     type: z.enum(KEY_TYPES),
     publicKey: z.string(),
     created: instant,

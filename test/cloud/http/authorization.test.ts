@@ -1,11 +1,12 @@
 // Who may call what: each operation of the API documents, as each kind of caller, over HTTP.
+import { randomUUID } from 'node:crypto'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { CALLER_NAMES, type CallerName, type Verdict, verdictOf } from '../../../scripts/authorization-page.ts'
 import { servedOperations } from '../../../scripts/docs.ts'
 import { DOCUMENT_NAMES, apiDocuments } from '../../../src/cloud/http/openapi/documents.ts'
 import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { EDGE, EdgeClient, enrollmentToken } from '../devices/edge-client.ts'
-import { HOUR, newKeyPair, pick } from '../harness.ts'
+import { HOUR, type Twin, newKeyPair, pick } from '../harness.ts'
 import type { Reply } from '../harness.ts'
 import { REQUESTS, type World, codeOf, openWorld, send } from './each-operation.ts'
 
@@ -23,11 +24,27 @@ const REFUSALS: ReadonlySet<unknown> = new Set<Verdict>([
   'INSTANCE_NOT_IN_TOKEN',
   'INSTANCE_HEADER_MISSING',
   'SESSION_OF_ANOTHER',
+  'ROLE_MISSING',
+  'INSTANCE_NOT_IN_SCOPE',
   'DEVICE_REVOKED',
   'DEVICE_KEY_REPLACED',
 ])
 
 const verdictIn = (reply: Reply): unknown => (REFUSALS.has(codeOf(reply)) ? codeOf(reply) : 'PERMITTED')
+
+/** Registers an administration key with limits. Returns what makes its tokens. */
+async function administrator(twin: Twin, limits: object): Promise<() => Promise<string>> {
+  const { privatePem, publicPem } = newKeyPair()
+  const keyId = randomUUID()
+  const body = [{ id: keyId, publicKey: publicPem, ...limits }]
+  const { status, text } = await twin.call('PUT', '/api/v1.1/administration-keys', { body })
+  if (status !== 200) throw new Error(text)
+  return () =>
+    makeAccessToken({
+      ...{ kind: 'ADMIN', privateKey: privatePem, keyId, instanceIds: [], issuer: 'tests' },
+      ...{ now: twin.wall, lifetimeMs: HOUR },
+    })
+}
 
 describe('the matrix of authorization', () => {
   let world: World
@@ -59,6 +76,12 @@ describe('the matrix of authorization', () => {
       otherDevice: () => otherDevice.token(),
       foreignDevice: () => foreignDevice.token(),
       administrator: () => twin.administrationToken(),
+      reader: await administrator(twin, { roles: ['read'] }),
+      operator: await administrator(twin, { roles: ['operator'] }),
+      rulesEditor: await administrator(twin, { roles: ['rules'] }),
+      keyKeeper: await administrator(twin, { roles: ['keys'] }),
+      limited: await administrator(twin, { roles: ['read', 'operator', 'rules'], instances: [instance] }),
+      limitedElsewhere: await administrator(twin, { roles: ['operator', 'rules'], instances: [elsewhere] }),
     }
   })
   afterAll(() => world[Symbol.asyncDispose]())

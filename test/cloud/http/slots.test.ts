@@ -7,7 +7,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import type { Caller } from '../../../src/cloud/http/operation.ts'
 import { Slots } from '../../../src/cloud/http/slots.ts'
 
-const KEY = { kind: 'ADMINISTRATOR', keyId: 'key-1', name: null, instances: null, deviceId: null } as const
+const KEY = { kind: 'ADMINISTRATOR', keyId: 'key-1', name: null, roles: null, instances: null, deviceId: null } as const
 const BUSY = expect.objectContaining({ code: 'KEY_BUSY' }) as Error
 const OVERLOADED = expect.objectContaining({ code: 'OVERLOADED' }) as Error
 

@@ -47,6 +47,7 @@ function offlinePolicyOperations(deps: AdministerAccounts): readonly Operation[]
       params: inLineItem,
       body: offlinePolicyRequest,
       id: 'setOfflinePolicy',
+      role: 'rules',
       tag: 'Administration',
       summary: 'Set the offline policy of a line item',
       description:
@@ -86,6 +87,7 @@ function cloudReserveOperations(deps: AdministerAccounts): readonly Operation[] 
       params: inLineItem,
       body: cloudReserveRequest,
       id: 'setCloudReserve',
+      role: 'rules',
       tag: 'Administration',
       summary: 'Set how many tokens of a line item are reserved for the cloud',
       description:
@@ -136,6 +138,7 @@ function instanceOperations(deps: AdministerAccounts): readonly Operation[] {
       principals: ADMINISTRATORS,
       params: inInstance,
       id: 'endRecovery',
+      role: 'operator',
       tag: 'Administration',
       summary: 'End the recovery: sell withheld tokens, at the risk of selling them twice',
       answers: {

@@ -83,7 +83,7 @@ const SESSION_SUMMARY = {
 
 const COMMANDS = ['LOCK', 'UNLOCK', 'TERMINATE'] as const
 
-const command = { method: 'POST', principals: ADMINISTRATORS, tag: 'Administration' } as const
+const command = { method: 'POST', principals: ADMINISTRATORS, role: 'operator', tag: 'Administration' } as const
 const look = { method: 'GET', principals: ADMINISTRATORS, tag: 'Administration' } as const
 
 export function deviceOperations(deps: AdministerDevices): readonly Operation[] {

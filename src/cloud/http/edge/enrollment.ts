@@ -21,6 +21,7 @@ export function enrollmentOperations(
       principals: ADMINISTRATORS,
       body: enrollmentTokenRequest,
       id: 'issueEnrollmentToken',
+      role: 'operator',
       tag: 'Enrollment',
       summary: 'Create a one-time enrollment token for a device',
       example: { instanceIds: ['64d2028c-ae87-4069-a624-66089d957ef9'], name: 'press 7' },

@@ -40,6 +40,7 @@ export function sweepOperations(deps: {
       ...order,
       path: '/sweeps/clock/confirm',
       id: 'confirmClock',
+      role: 'operator',
       summary: 'Confirm that the clock of this node is correct',
       description:
         'Other nodes with the same time resume within a minute. A clock that differs from the database cannot be confirmed.',
@@ -56,6 +57,7 @@ export function sweepOperations(deps: {
       ...order,
       path: '/sweeps/settlement/confirm',
       id: 'confirmSettlement',
+      role: 'operator',
       summary: 'Settle all devices that are due now',
       answers: { 200: { description: 'The devices are settled within minutes.', body: sweepState } },
       errors: ['CONFLICT'],

@@ -16,6 +16,7 @@ export function accessRequestOperations(batcher: AccessBatcher, newId: () => str
   return [
     serviceOperation({
       id: 'postaccessrequest',
+      role: 'operator',
       tag: 'Access requests',
       summary: 'Request items once, without a session',
       description: 'Each item is granted or refused independently, in the given order.',

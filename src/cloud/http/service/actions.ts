@@ -28,6 +28,7 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
   return [
     serviceOperation({
       id: 'createactions',
+      role: 'rules',
       tag: 'Rules of access',
       summary: 'Add actions to the end of the list of a line item',
       example: [
@@ -45,6 +46,7 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
     }),
     serviceOperation({
       id: 'putactions',
+      role: 'rules',
       tag: 'Rules of access',
       summary: 'Replace the ordered list of actions of a line item',
       description: 'Omitted actions are removed, together with their usage counts.',
@@ -77,6 +79,7 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
     }),
     serviceOperation({
       id: 'deleteactions',
+      role: 'rules',
       tag: 'Rules of access',
       summary: 'Delete all actions of a line item',
       answers: { 204: { description: 'All actions are deleted.' } },

@@ -41,6 +41,7 @@ export function conditionOperations(store: Store, newId: () => string): readonly
     }),
     serviceOperation({
       id: 'postconditions',
+      role: 'rules',
       tag: 'Rules of access',
       summary: 'Create conditions',
       example: [{ name: 'Engineers', operator: 'IN', property: 'department', values: ['engineering', 'design'] }],
@@ -58,6 +59,7 @@ export function conditionOperations(store: Store, newId: () => string): readonly
     }),
     serviceOperation({
       id: 'patchconditions',
+      role: 'rules',
       tag: 'Rules of access',
       summary: 'Update conditions by their id, and create those without one',
       answers: { 200: { description: 'Only the created and updated conditions.', body: conditionList } },
@@ -74,6 +76,7 @@ export function conditionOperations(store: Store, newId: () => string): readonly
     }),
     serviceOperation({
       id: 'deleteconditions',
+      role: 'rules',
       tag: 'Rules of access',
       summary: 'Delete all conditions of an instance',
       answers: { 204: { description: 'All conditions are deleted.' } },
@@ -87,6 +90,7 @@ export function conditionOperations(store: Store, newId: () => string): readonly
     }),
     serviceOperation({
       id: 'deletecondition',
+      role: 'rules',
       tag: 'Rules of access',
       summary: 'Delete one condition',
       answers: { 204: { description: 'The condition is deleted.' } },

@@ -32,6 +32,7 @@ export function configurationOperations(store: Store): readonly Operation[] {
     }),
     serviceOperation({
       id: 'patchtenantconfigurations',
+      role: 'rules',
       tag: 'Configuration',
       summary: 'Change configuration values',
       example: [{ name: 'timezone.tolerant', value: 'true' }],

@@ -40,6 +40,7 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
     }),
     serviceOperation({
       id: 'putconsumptionlimit',
+      role: 'rules',
       tag: 'Consumption limits',
       summary: 'Set the consumption limit of a line item',
       description: 'Counts start at zero when a limit is set.',
@@ -56,6 +57,7 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
     }),
     serviceOperation({
       id: 'deleteconsumptionlimit',
+      role: 'rules',
       tag: 'Consumption limits',
       summary: 'Remove the consumption limit of a line item',
       answers: { 204: { description: 'The limit is removed.' } },

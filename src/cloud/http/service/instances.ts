@@ -46,6 +46,7 @@ export function instanceOperations(store: Store, newId: () => string): readonly 
     }),
     serviceOperation({
       id: 'createinstance',
+      role: 'rules',
       summary: 'Create an instance',
       example: { shortName: 'Plant 7', accountId: 'customer-4711' },
       answers: { 201: { description: 'The instance.', body: instance } },

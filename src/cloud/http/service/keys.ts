@@ -1,4 +1,5 @@
 /** Authorization key operations. Source: interface, Authentication; documentation on key management. */
+import type { ErrorCode } from '../../../protocol/errors.ts'
 import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import { PAGE_SIZE_DEFAULT } from '../../../protocol/service/instances.ts'
@@ -41,6 +42,10 @@ const KINDS: readonly Kind[] = [
   },
 ]
 
+/** Deleting or limiting a client key locks no administrator out. */
+const changeErrors = (type: KeyType): readonly ErrorCode[] =>
+  type === 'administration-key' ? ['LAST_ADMINISTRATION_KEY'] : []
+
 /** @param delayMs after which a saved key begins, and a deleted one ends, to verify */
 export function keyOperations(store: Store, delayMs: number): readonly Operation[] {
   return [
@@ -50,6 +55,8 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
         tag: 'Authorization keys',
         summary: `Add or replace ${type}s`,
         answers: { 200: { description: 'The keys as saved.', body: publicKeys } },
+        errors: changeErrors(type),
+        role: 'keys',
         method: 'PUT',
         path,
         areas,
@@ -65,7 +72,8 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
         tag: 'Authorization keys',
         summary: `Delete a ${type}`,
         answers: { 200: { description: 'It is deleted.', body: keyDeleted } },
-        errors: type === 'administration-key' ? ['NOT_FOUND', 'LAST_ADMINISTRATION_KEY'] : ['NOT_FOUND'],
+        errors: ['NOT_FOUND', ...changeErrors(type)],
+        role: 'keys',
         method: 'DELETE',
         path: `${path}/:keyId`,
         areas,
@@ -97,6 +105,11 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
   ]
 }
 
-function keyToWire({ id, name, type, pem, created, modified }: KeyRecord): PublicKeyWire {
-  return { id, ...(name === null ? {} : { name }), type, publicKey: pem, created, modified }
+function keyToWire({ id, name, roles, instances, type, pem, created, modified }: KeyRecord): PublicKeyWire {
+  const limits = {
+    ...(name === null ? {} : { name }),
+    ...(roles === null ? {} : { roles: [...roles] }),
+    ...(instances === null ? {} : { instances: [...instances] }),
+  }
+  return { id, ...limits, type, publicKey: pem, created, modified }
 }

@@ -50,6 +50,7 @@ export function lineItemOperations(store: Store): readonly Operation[] {
     }),
     serviceOperation({
       id: 'addactivation',
+      role: 'rules',
       tag: 'Line items',
       summary: 'Map a line item to an instance, or replace its details',
       bodyForm: (version) => lineItemBodies[version],
@@ -98,6 +99,7 @@ export function lineItemOperations(store: Store): readonly Operation[] {
     }),
     serviceOperation({
       id: 'deletelineitem',
+      role: 'rules',
       tag: 'Line items',
       summary: 'Delete a line item that is OBSOLETE',
       answers: { 204: { description: 'The line item is deleted.' } },

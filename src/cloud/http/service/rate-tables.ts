@@ -37,6 +37,7 @@ export function rateTableOperations(store: Store): readonly Operation[] {
     }),
     serviceOperation({
       id: 'postratetables',
+      role: 'rules',
       tag: 'Rate tables',
       summary: 'Create a rate table',
       example: RATE_TABLE_EXAMPLE,
@@ -55,6 +56,7 @@ export function rateTableOperations(store: Store): readonly Operation[] {
     }),
     serviceOperation({
       id: 'deleteratetables',
+      role: 'rules',
       tag: 'Rate tables',
       summary: 'Delete a rate table that is not yet in effect',
       answers: {

@@ -46,6 +46,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
   return [
     serviceOperation({
       id: 'createsession',
+      role: 'operator',
       tag: 'Sessions',
       summary: 'Create a session',
       answers: { 200: { description: 'The session is IDLE and free of charge.', body: sessionCreated } },
@@ -108,6 +109,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
     }),
     serviceOperation({
       id: 'putsessionaccessrequest',
+      role: 'operator',
       tag: 'Sessions',
       summary: 'Request items in a session, replacing its current items',
       description: 'All items are granted, or none. An empty list releases the current items; the session stays open.',
@@ -148,6 +150,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
     }),
     serviceOperation({
       id: 'closesession',
+      role: 'operator',
       tag: 'Sessions',
       summary: 'Close a session',
       description: 'Charges for unused time are refunded.',
@@ -174,6 +177,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
     }),
     serviceOperation({
       id: 'getheartbeat',
+      role: 'operator',
       tag: 'Sessions',
       summary: 'Send a heartbeat',
       description: 'Stop on any response other than 204.',

@@ -1,3 +1,4 @@
+import type { Role } from '../../../protocol/service/keys.ts'
 import type { KeyRecord, KeyType } from '../records.ts'
 import { type Sql, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -25,13 +26,14 @@ export function keyReader({ db }: Sql) {
         .execute()
       return rows.map(keyOf)
     },
-    /** Excludes deleted keys. */
+    /** Administration keys that can save keys. Excludes deleted keys. */
     async countAdministration(): Promise<number> {
       const { count } = await db
         .selectFrom('public_keys')
         .select((select) => select.fn.countAll<bigint>().as('count'))
         .where('type', '=', 'administration-key')
         .where('retires_at', 'is', null)
+        .where((where) => where.or([where('roles', 'is', null), where('roles', 'like', '%"keys"%')]))
         .executeTakeFirstOrThrow()
       return Number(count)
     },
@@ -49,6 +51,8 @@ export function keyTransaction(sql: Sql) {
     async save(key: KeyRecord): Promise<void> {
       const columns = {
         name: key.name,
+        roles: toJson(key.roles),
+        instances: toJson(key.instances),
         pem: key.pem,
         active_from: BigInt(key.activeFrom),
         previous_pem: key.previousPem,
@@ -68,11 +72,17 @@ export function keyTransaction(sql: Sql) {
   }
 }
 
+function toJson(list: readonly string[] | null): string | null {
+  return list === null ? null : JSON.stringify(list)
+}
+
 function keyOf(row: Row<'public_keys'>): KeyRecord {
   return {
     type: row.type as KeyType,
     id: row.id,
     name: row.name,
+    roles: row.roles === null ? null : (JSON.parse(row.roles) as Role[]),
+    instances: row.instances === null ? null : (JSON.parse(row.instances) as string[]),
     pem: row.pem,
     activeFrom: Number(row.active_from),
     previousPem: row.previous_pem,

@@ -79,6 +79,8 @@ export interface Tables extends EdgeTables {
     type: string
     id: string
     name: string | null
+    roles: string | null
+    instances: string | null
     pem: string
     active_from: bigint
     previous_pem: string | null

@@ -1,3 +1,4 @@
+import { EdgeClient, enrollmentToken } from '../../devices/edge-client.ts'
 import { generateKeyPairSync } from 'node:crypto'
 import { readFile, stat } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
@@ -156,5 +157,125 @@ describe('authorization keys', () => {
     expect(await good()).toEqual([1])
     await twin.advance(5 * MINUTE)
     expect(await good()).toEqual([3])
+  })
+})
+
+describe('the limits of an administration key', () => {
+  const KEYS = '/api/v1.1/administration-keys'
+  const save = (twin: Twin, key: object) => twin.call('PUT', KEYS, { body: [key] })
+  const shown = async (twin: Twin, id: string): Promise<unknown> => {
+    const { body } = await twin.call('GET', '/api/v1.1/public-keys')
+    return (pick(body, 'keys') as { id: string }[]).find((key) => key.id === id)
+  }
+
+  it('stay when the key is replaced, and are returned as they can be saved', async () => {
+    await using twin = await openTwin()
+    const instances = [await twin.instance()]
+    const limits = { name: 'Ada', roles: ['operator', 'rules'], instances }
+    const [first, second] = [newKeyPair(), newKeyPair()]
+    await save(twin, { id: 'k', publicKey: first.publicPem, ...limits })
+    await save(twin, { id: 'k', publicKey: second.publicPem })
+    const saved = await shown(twin, 'k')
+    expect(saved).toMatchObject({ ...limits, publicKey: second.publicPem })
+    expect((await save(twin, saved as object)).body).toMatchObject([limits])
+    await save(twin, {
+      id: 'k',
+      publicKey: second.publicPem,
+      instances: null,
+      roles: ['keys', 'rules', 'operator', 'read'],
+    })
+    const unlimited = await shown(twin, 'k')
+    expect(unlimited).not.toHaveProperty('roles')
+    expect(unlimited).not.toHaveProperty('instances')
+  })
+
+  it('of a deleted key are not those of a new one with its id', async () => {
+    await using twin = await openTwin((settings) => ({ ...settings, keys: { ...settings.keys, delay: MINUTE } }))
+    const { publicPem } = newKeyPair()
+    await save(twin, { id: 'k', publicKey: publicPem, name: 'Ada', roles: ['read'] })
+    await twin.call('DELETE', `${KEYS}/k`)
+    expect((await save(twin, { id: 'k', publicKey: publicPem })).body).not.toMatchObject([{ name: 'Ada' }])
+  })
+
+  it('take effect with the next request of a token that was accepted before', async () => {
+    await using twin = await openTwin()
+    const { privatePem, publicPem } = newKeyPair()
+    await save(twin, { id: 'k', publicKey: publicPem })
+    const token = await tokenOf(twin, privatePem, 'k')
+    const create = () =>
+      twin.call('POST', '/provisioning/api/v1.1/instances', { token, body: { shortName: 'x', accountId: 'y' } })
+    expect((await create()).status).toBe(201)
+    await save(twin, { id: 'k', publicKey: publicPem, roles: ['operator'], name: 'Ada' })
+    const refused = await create()
+    expect([refused.status, pick(refused.body, 'code')]).toEqual([403, 'ROLE_MISSING'])
+    expect(pick(refused.body, 'message')).toBe(
+      'This operation requires the role rules. The key Ada has the role operator.',
+    )
+  })
+
+  it('cannot be widened by naming an instance where the operation has none', async () => {
+    await using twin = await openTwin()
+    const [mine, other] = [await twin.instance('mine'), await twin.instance('other')]
+    const { privatePem, publicPem } = newKeyPair()
+    await save(twin, { id: 'k', publicKey: publicPem, roles: ['operator', 'rules'], instances: [mine.toUpperCase()] })
+    const token = await tokenOf(twin, privatePem, 'k')
+    const headers = { 'x-instance-id': mine }
+    const table = { effectiveFrom: twin.now, version: '9', items: [{ name: 'Print', rate: 0 }] }
+    for (const [method, path, body] of [
+      ['POST', `/edge/api/v1/sweeps/clock/confirm?instanceId=${mine}`, undefined],
+      ['POST', '/edge/api/v1/sweeps/settlement/confirm', { instanceId: mine }],
+      ['GET', '/provisioning/api/v1.1/rate-tables', undefined],
+      ['POST', '/provisioning/api/v1.1/rate-tables', table],
+      ['GET', '/edge/api/v1/devices', undefined],
+      ['GET', '/provisioning/api/v1.1/usage', undefined],
+      ['POST', '/edge/api/v1/enrollment-tokens', { instanceIds: [mine, other] }],
+      ['GET', `/edge/api/v1/instances/${other}/accounts`, undefined],
+    ] as const) {
+      const { status, body: said } = await twin.call(method, path, { token, headers, body })
+      expect([path, status, pick(said, 'code')]).toEqual([path, 403, 'INSTANCE_NOT_IN_SCOPE'])
+    }
+    expect((await twin.call('GET', `/edge/api/v1/instances/${mine}/accounts`, { token })).status).toBe(200)
+    expect((await twin.call('GET', `/edge/api/v1/devices?instanceId=${mine}`, { token })).status).toBe(200)
+  })
+
+  it('exclude a device that also serves another instance', async () => {
+    await using twin = await openTwin()
+    const [mine, other] = [await twin.instance('mine'), await twin.instance('other')]
+    const { privatePem, publicPem } = newKeyPair()
+    await save(twin, { id: 'k', publicKey: publicPem, roles: ['operator'], instances: [mine] })
+    const token = await tokenOf(twin, privatePem, 'k')
+    const { id, keys } = await EdgeClient.join(twin, mine)
+    const lock = () => twin.call('POST', `/edge/api/v1/devices/${id}/lock`, { token })
+    expect((await lock()).status).toBe(200)
+    const enrollment = await enrollmentToken(twin, other)
+    await twin.call('POST', '/edge/api/v1/enrollments', { token: enrollment, body: { publicKey: keys.jwk } })
+    const refused = await lock()
+    expect([refused.status, pick(refused.body, 'code')]).toEqual([403, 'INSTANCE_NOT_IN_SCOPE'])
+    expect(pick(refused.body, 'message')).toContain(other)
+  })
+
+  it('are refused where they would lock all administrators out, or mean nothing', async () => {
+    await using twin = await openTwin()
+    const { body } = await twin.call('GET', '/api/v1.1/public-keys')
+    const [only] = pick(body, 'keys') as { id: string; publicKey: string }[]
+    const { publicPem } = newKeyPair()
+    await save(twin, { id: 'reader', publicKey: publicPem, roles: ['read'] })
+    const last = await save(twin, { ...only, roles: ['read', 'operator', 'rules'] })
+    expect([last.status, pick(last.body, 'code')]).toEqual([403, 'LAST_ADMINISTRATION_KEY'])
+    expect((await twin.call('DELETE', `${KEYS}/${only?.id ?? ''}`)).status).toBe(403)
+    const instances = [await twin.instance()]
+    for (const key of [
+      { roles: ['keys'], instances },
+      { instances },
+      { roles: ['read'], instances: ['00000000-0000-4000-8000-000000000000'] },
+      { roles: [] },
+      { roles: ['root'] },
+    ]) {
+      const refused = await save(twin, { id: 'k', publicKey: publicPem, ...key })
+      expect([key, refused.status]).toEqual([key, 400])
+    }
+    const ofClient = { id: 'k', publicKey: publicPem, roles: ['read'] }
+    expect((await twin.call('PUT', '/api/v1.1/client-keys', { body: [ofClient] })).status).toBe(400)
+    expect(await shown(twin, 'k')).toBeUndefined()
   })
 })

@@ -106,6 +106,9 @@ CREATE TABLE public_keys (
   id TEXT COLLATE "C" NOT NULL,
   -- Given by an administrator.
   name TEXT,
+  -- JSON, of an administration key; NULL: all.
+  roles TEXT,
+  instances TEXT,
   pem TEXT NOT NULL,
   active_from BIGINT NOT NULL,
   previous_pem TEXT,

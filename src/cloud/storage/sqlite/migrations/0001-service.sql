@@ -105,6 +105,9 @@ CREATE TABLE public_keys (
   id TEXT NOT NULL,
   -- Given by an administrator.
   name TEXT,
+  -- JSON, of an administration key; NULL: all.
+  roles TEXT,
+  instances TEXT,
   pem TEXT NOT NULL,
   active_from INTEGER NOT NULL,
   previous_pem TEXT,
