@@ -8,20 +8,20 @@ export const lastKeyChecks: readonly Check[] = [
     ['doc.lastKey', 'auth.keys'],
     'all administration keys except the last can be deleted, and the last one continues to work',
     async (world) => {
-      const others: { id: string; publicKey: string }[] = []
+      const others: Json[] = []
       let next = 0
       do {
         const { body } = await world.call('GET', `/public-keys?next=${next}`)
-        for (const { id, type, publicKey } of body.keys as Json[]) {
-          if (type !== 'administration-key' || id === world.server.adminKeyId) continue
-          others.push({ id: text(id), publicKey: text(publicKey) })
+        for (const { type, created, modified, ...key } of body.keys as Json[]) {
+          if (type !== 'administration-key' || key.id === world.server.adminKeyId) continue
+          others.push(key)
         }
         next = number(body.next)
       } while (next !== 0)
       if (others.length > 0) {
         world.later(() => world.call('PUT', '/administration-keys', { body: others }))
         for (const { id } of others) {
-          success(await world.call('DELETE', `/administration-keys/${encodeURIComponent(id)}`))
+          success(await world.call('DELETE', `/administration-keys/${encodeURIComponent(text(id))}`))
         }
       }
       const own = `/administration-keys/${encodeURIComponent(world.server.adminKeyId)}`

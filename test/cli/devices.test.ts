@@ -189,23 +189,6 @@ test('a device that there is not has a code of its own', async () => {
   expect(err).toMatch(/^tallygate: NOT_FOUND: There is no device\./)
 })
 
-test('the audit says who did what', async () => {
-  const lock = { action: 'LOCK_DEVICE', deviceId: one.id, lineItem: null }
-  const lineItem = { instanceId: one.instanceIds[0], lineItemId: 'ACT-1', tokens: '2500000' }
-  const reserve = { action: 'SET_CLOUD_RESERVE', deviceId: null, lineItem }
-  const common = { at: 1_800_000_000_000, by: 'key-1', sessionId: null, detail: null }
-  const records = [lock, reserve].map((record) => ({ ...common, ...record }))
-  const answer = { body: { records, next: null } }
-  await using twin = await fakeService('tcp', { [`GET /dm/edge/api/v1/audit?size=5&deviceId=${one.id}`]: answer })
-  const { out } = await devices(twin.address, 'audit', '--device', one.id, '--limit', '5')
-  expect(out.split('\n')).toEqual([
-    'AT                        BY     COMMAND            DEVICE                                SESSION  DETAIL',
-    `2027-01-15T08:00:00.000Z  key-1  lock device        ${one.id}`,
-    `2027-01-15T08:00:00.000Z  key-1  set cloud reserve  ${' '.repeat(36)}           ACT-1: 2.5 tokens`,
-    '',
-  ])
-})
-
 test('the reserve of the cloud is set and shown in tokens', async () => {
   const path = `/dm/edge/api/v1/instances/${instanceId}/line-items/ACT-1/cloud-reserve`
   const state = (tokens: string, onDevices: string) => {

@@ -1,0 +1,59 @@
+// Administrators with names, roles and instances, and what the audit shows of them.
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { ALWAYS, newKeyPair, openTwin } from '../cloud/harness.ts'
+import { tallygate } from './outside.ts'
+
+const cells = (line = ''): readonly string[] => line.split(/ {2,}/)
+
+test('an administrator with a role changes what the role permits, and the audit shows the name', async () => {
+  await using twin = await openTwin()
+  const instanceId = await twin.shop(ALWAYS)
+  const all = twin.cloud.administrationKeyFile
+  const ada = join(twin.directory, 'ada.pem')
+  writeFileSync(ada, newKeyPair().privatePem)
+  const world = { now: () => twin.now, readText: (path: string) => readFileSync(path, 'utf8') }
+  const run = (key: string, ...args: readonly string[]) =>
+    tallygate([...args, '--url', twin.cloud.address, '--admin-key', key], world)
+
+  const limits = ['--name', 'Ada', '--role', 'rules', '--role', 'read', '--instance', instanceId]
+  const added = await run(all, 'keys', 'add', ada, ...limits)
+  expect(added).toMatchObject({ code: 0, err: '' })
+  const [, first, second] = (await run(all, 'keys', 'list')).out.split('\n')
+  expect(cells(first).slice(1)).toEqual(['administration-key', 'all', 'all', new Date(twin.now).toISOString()])
+  expect(cells(second).slice(0, 5)).toEqual([added.out.trim(), 'Ada', 'administration-key', 'read,rules', instanceId])
+
+  const reserve = ['devices', 'cloud-reserve', '--instance', instanceId, '--line-item', 'ACT-1', '--tokens', '2.5']
+  expect(await run(ada, ...reserve)).toMatchObject({ code: 0, err: '' })
+  const token = await run(ada, 'devices', 'enrollment-token', '--instance', instanceId)
+  expect(token.err).toMatch(
+    /^tallygate: ROLE_MISSING: .*requires the role operator\. The key Ada has the roles read, rules\. Use a key/,
+  )
+  expect((await run(ada, 'audit')).err).toMatch(
+    /^tallygate: INSTANCE_NOT_IN_SCOPE: The key Ada is limited to one instance/,
+  )
+
+  const [head, newest] = (await run(ada, 'audit', '--instance', instanceId, '--limit', '1')).out.split('\n')
+  expect(cells(head)).toEqual(['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'])
+  expect(cells(newest)).toEqual([
+    new Date(twin.now).toISOString(),
+    'administrator',
+    'Ada',
+    'set cloud reserve',
+    `instance ${instanceId} line item ACT-1`,
+    '{"tokens":"2.5"}',
+  ])
+  const saved = (await run(all, 'audit', '--json')).out.split('\n').find((line) => line.includes('"Ada\\"'))
+  expect(JSON.parse(saved ?? '')).toMatchObject({ action: 'SAVE_KEYS', by: { kind: 'ADMINISTRATOR', name: null } })
+})
+
+test('a role that does not exist, and the role of a client key, are refused', async () => {
+  const pem = newKeyPair().publicPem
+  const keys = (...args: readonly string[]) =>
+    tallygate(['keys', 'add', 'k.pem', '--url', 'http://127.0.0.1:1', '--admin-key', 'a.pem', ...args], {
+      readText: () => pem,
+    })
+  expect(await keys('--role', 'root')).toMatchObject({ code: 64 })
+  expect((await keys('--client', '--role', 'read')).err).toMatch(/^tallygate: USAGE: A client key has no roles/)
+})
