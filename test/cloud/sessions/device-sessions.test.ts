@@ -185,7 +185,9 @@ describe('what an administrator wants of it', () => {
     expect([known.status, known.body]).toEqual([202, { sessionId: id, state: 'ACTIVE', outcome: 'PENDING' }])
     expect(await report(snapshot(id, { state }))).toMatchObject({ sessions: [] })
     const audit = (await twin.call('GET', `${EDGE}/audit?deviceId=${client.id}`)).body
-    expect(audit).toMatchObject({ records: [{ sessionId: id }, { action: `${command}_SESSION`, sessionId: id }] })
+    expect(audit).toMatchObject({
+      records: [{ sessionId: id }, { action: `${command}_SESSION`, sessionId: id }, { action: 'ENROLL_DEVICE' }],
+    })
   })
 
   it('is the last word, also for a session that was not told of, and is gone when it has ended by then', async () => {

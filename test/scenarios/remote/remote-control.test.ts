@@ -36,6 +36,12 @@ async function devices(...args: string[]): Promise<string> {
   const access = ['--url', site.url, '--admin-key', site.adminKeyFile]
   return (await run(process.execPath, [COMMAND, 'devices', ...args, ...access])).stdout
 }
+
+/** The lines of the audit about the device. */
+async function audited(): Promise<string> {
+  const access = ['--url', site.url, '--admin-key', site.adminKeyFile]
+  return (await run(process.execPath, [COMMAND, 'audit', '--device', deviceId, ...access])).stdout
+}
 const shown = async (): Promise<DeviceState> => deviceState.parse(JSON.parse(await devices('show', deviceId, '--json')))
 const outstanding = async (): Promise<bigint> =>
   (await shown()).outstanding.reduce((sum, { unreported }) => sum + unreported, 0n)
@@ -107,7 +113,7 @@ test(
     const report = (await run(process.execPath, [COMMAND, 'status', '--socket', site.socketPath])).stdout
     expect(report).toContain('The key of this device was revoked')
     expect(report).not.toContain('BROKER_REFUSED')
-    const orders = (await devices('audit', '--device', deviceId)).match(/(un)?lock|terminate|release|revoke/g)
+    const orders = (await audited()).match(/(un)?lock|terminate|release|revoke/g)
     expect(orders).toEqual(['revoke', 'terminate', 'unlock', 'release', 'lock'])
   },
 )

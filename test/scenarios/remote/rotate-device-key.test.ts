@@ -36,6 +36,9 @@ async function tallygate(...args: string[]): Promise<string> {
 }
 const devices = (...args: string[]): Promise<string> =>
   tallygate('devices', ...args, '--url', site.url, '--admin-key', site.adminKeyFile)
+/** The lines of the audit about the device. */
+const audited = (): Promise<string> =>
+  tallygate('audit', '--device', deviceId, '--url', site.url, '--admin-key', site.adminKeyFile)
 const shown = async (): Promise<DeviceState> => deviceState.parse(JSON.parse(await devices('show', deviceId, '--json')))
 const local = (...args: string[]): Promise<string> => tallygate(...args, '--socket', site.socketPath)
 
@@ -107,7 +110,7 @@ test(
 
     expect(await local('status')).toMatch(new RegExp(`^key +${third.id}, for `, 'm'))
     expect(await tallygate('verify', '--db', join(directory, 'agent', 'journal.db'))).toMatch(/^The ledger is intact/)
-    const orders = (await devices('audit', '--device', deviceId)).match(/(rotate|replace) device key|release/g)
+    const orders = (await audited()).match(/(rotate|replace) device key|release/g)
     expect(orders).toEqual(['release', 'replace device key', 'rotate device key', 'replace device key'])
     // No line of either log has a private key in it.
     for (const log of ['agent.log', 'cloud.log']) {
