@@ -448,6 +448,8 @@ class Process {
       onFatal: fail,
     })
     late.now = () => agent.clock.reading().now
+    const edited = agent.status().conditions.find(({ code }) => code === 'LEDGER_EDITED')
+    if (edited !== undefined) machine.deps.onViolation(new Violation('I6', `${machine.name}: ${edited.message}`))
     defects.agent(agent)
     await agent.link.start()
     agent.keepClock()

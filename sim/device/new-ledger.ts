@@ -10,6 +10,7 @@ export function newLedger(): Snapshot {
     accounts: new Map(),
     grant: null,
     policies: [],
+    signedAnswers: [],
     lastEntry: 0,
     entryHead: CHAIN_START,
     openReservations: new Map(),

@@ -6,8 +6,9 @@ import { Callers } from './access/callers/callers.ts'
 import type { Names } from './access/callers/caller-selector.ts'
 import { Clock, type TimeSource } from './runtime/clock.ts'
 import type { WriteBehindDeps } from './ledger/commits.ts'
-import type { Journal, SalvageRecord, Snapshot } from './ledger/journal.ts'
-import { logDamaged, statusOf } from './diagnostics/status.ts'
+import type { Journal, Snapshot } from './ledger/journal.ts'
+import { type Edit, deriveState, openSigned, trustInAnswers } from './ledger/signed-state.ts'
+import { type StatusDeps, logDamaged, logEdits, statusOf } from './diagnostics/status.ts'
 import { IdempotencyCache } from './access/idempotency-cache.ts'
 import { Ledger } from './ledger/ledger.ts'
 import type { Cloud } from './sync/cloud.ts'
@@ -98,7 +99,9 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
   const found = await journal.read()
   logDamaged(log, found.salvages ?? [])
   const clock = new Clock(time, found.clock)
-  const snapshot = (await recover(deps, clock, found)) ? await journal.read() : found
+  const recovered = (await recover(deps, clock, found)) ? await journal.read() : found
+  const { snapshot, edits } = await withSignedState(recovered)
+  logEdits(log, edits)
   const policies = new ActivePolicies()
   const use = new UseOverTime({ now: () => clock.reading().now, sinceBoot: () => clock.sinceBoot() })
   const ledger = new Ledger(
@@ -140,7 +143,7 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
   })
   const running = { clock, policies, ledger, link, use }
   const { access, callers, sessions } = requestsOf(deps, running, snapshot)
-  const diagnostics = diagnosticsOf(deps, running, snapshot.salvages ?? [])
+  const diagnostics = diagnosticsOf(deps, running, { salvages: snapshot.salvages ?? [], edits })
   return {
     clock,
     ledger,
@@ -223,7 +226,7 @@ function requestsOf(
 function diagnosticsOf(
   deps: AgentDeps,
   { clock, policies, ledger, link, use }: Running,
-  salvages: readonly SalvageRecord[],
+  { salvages, edits }: Pick<StatusDeps, 'salvages' | 'edits'>,
 ): Pick<AssembledAgent, 'status' | 'refusals' | 'use' | 'decision' | 'readiness' | 'wear'> {
   const { settings, journal, timers, version, engine = ENGINE } = deps
   const wear = new Wear({
@@ -248,6 +251,7 @@ function diagnosticsOf(
     clock,
     journal,
     salvages,
+    edits,
     wear,
     reloadNotice: deps.reloadNotice ?? (() => null),
     lastBackup: deps.lastBackup ?? (() => null),
@@ -266,6 +270,17 @@ function diagnosticsOf(
     readiness: new ReadinessProbe({ ledger, policies, topUps: link, clock, journal, timers }),
     wear,
   }
+}
+
+async function withSignedState(
+  stored: Snapshot,
+): Promise<{ readonly snapshot: Snapshot; readonly edits: readonly Edit[] }> {
+  const { identity, epoch } = stored
+  if (identity === null) return { snapshot: stored, edits: [] }
+  const trust = await trustInAnswers(identity)
+  const signed = await openSigned(stored.signedAnswers, trust, { deviceId: identity.deviceId, epoch })
+  const { edits, ...derived } = deriveState(stored, signed)
+  return { snapshot: { ...stored, ...derived }, edits }
 }
 
 /** Whether the journal has changed. */

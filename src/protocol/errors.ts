@@ -326,6 +326,14 @@ export const ERRORS = catalogue({
     exit: 65,
     retry: 'no',
   },
+  LEDGER_EDITED: {
+    meaning:
+      'The ledger says something else than the documents that the cloud signed. The agent uses the signed values.',
+    remedy:
+      "Run 'tallygate verify' to list every difference, and find out who changed the file. The condition ends when the device attaches again.",
+    http: 409,
+    retry: 'no',
+  },
   DATABASE_UNREACHABLE: {
     meaning:
       'The database server does not respond, or closed the connection. The operation in progress changed nothing.',

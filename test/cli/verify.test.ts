@@ -174,7 +174,7 @@ test('an account that was unlimited is whole before it gets a limit, with it, an
   database.exec('UPDATE account SET granted = 501')
   expect(kinds(await verify('--db', path))).toEqual([`${LINE}: GRANT`])
   database.exec('UPDATE account SET granted = 499')
-  expect(kinds(await verify('--db', path))).toEqual([`${LINE}: OVERSPENT`])
+  expect(kinds(await verify('--db', path))).toEqual([`${LINE}: OVERSPENT`, `${LINE}: GRANT`])
   database.close()
 })
 
@@ -194,6 +194,25 @@ describe('a ledger that was altered', () => {
     ['an entry that is no entry', [`UPDATE entry SET body = '[' WHERE n = 5`], ['entry 5: ENTRY_MALFORMED']],
     ['use that is written down', ['UPDATE account SET used = 36'], [`${LINE}: COUNTERS`]],
     ['a grant that nobody gave', ['UPDATE account SET granted = 900'], [`${LINE}: GRANT`]],
+    ['no limit', ['UPDATE account SET unlimited = 1'], [`${LINE}: GRANT`]],
+    ['more overdraft', ['UPDATE account SET overdraft = 7'], [`${LINE}: GRANT`]],
+    ['another shortage', ['UPDATE account SET exhausted = 1'], [`${LINE}: GRANT`]],
+    ['a larger allowance', ['UPDATE account SET allowance = 1000'], [`${LINE}: GRANT`]],
+    ['a longer life of the grant', ['UPDATE state SET grant_lifetime_ms = 9000'], ['grant of epoch 1: GRANT']],
+    ['a later end of the grant', ['UPDATE state SET grant_expires_at = 9e15'], ['grant of epoch 1: GRANT']],
+    ['no grant, whose life never ends', ['UPDATE state SET grant_term = NULL'], ['grant of epoch 1: GRANT']],
+    ['a grant without its proof', ['UPDATE account SET proof = NULL', 'UPDATE state SET grant_proof = NULL'], [`${LINE}: GRANT`]],
+    ['use as of the last segment', ['UPDATE account SET used = 18, sealed_used = 16'], [`${LINE}: COUNTERS`]],
+    [
+      'entries that the cloud is said to have',
+      ['UPDATE state SET acked_entry = 4'],
+      ['segment 4 of epoch 1: SEGMENT_CHAIN'],
+    ],
+    [
+      'rules that the cloud did not sign',
+      [`INSERT INTO policy (instance_id, revision, document, confirmed_at) VALUES ('${INSTANCE}', 1, 'e30.e30.AA', 0)`],
+      [`policy of ${INSTANCE}: POLICY`],
+    ],
     ['more spent than granted', ['UPDATE account SET returned = 150'], [`${LINE}: OVERSPENT`]],
     [
       'a segment of another content',

@@ -4,6 +4,7 @@ import type { ReloadNotice } from '../../settings/reload.ts'
 import type { Clock } from '../runtime/clock.ts'
 import type { Journal, SalvageRecord } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
+import { type Edit, describeEdit } from '../ledger/signed-state.ts'
 import { SUSPENSION } from '../sync/step.ts'
 import type { Link, LinkStatus } from '../sync/link.ts'
 import type { Wear } from './wear.ts'
@@ -20,6 +21,8 @@ export interface StatusDeps {
   readonly clock: Pick<Clock, 'reading'>
   readonly journal: Pick<Journal, 'condition'>
   readonly salvages: readonly SalvageRecord[]
+  /** Found at the start. */
+  readonly edits: readonly Edit[]
   readonly wear: Pick<Wear, 'reading' | 'condition'>
   readonly reloadNotice: () => ReloadNotice | null
   readonly lastBackup: () => LastBackup | null
@@ -65,6 +68,7 @@ function conditionsOf(deps: StatusDeps, { conditions, suspension }: LinkStatus, 
     ...conditions.filter((condition) => !isExplainedBySuspension(condition, suspension)),
     ...[journal.condition(), wear.condition(), reload, overdue].filter((condition) => condition !== null),
     ...salvages.map(conditionOf),
+    ...(deps.edits.length === 0 ? [] : [editedOf(deps.edits, startedAt)]),
   ]
     .toSorted((a, b) => a.since - b.since)
     .map(({ subject, code, message, since }) => ({ subject, code, message, since }))
@@ -136,8 +140,20 @@ export function logDamaged(log: Pick<LinkLog, 'warn'>, salvages: readonly Salvag
 }
 
 function conditionOf(salvage: SalvageRecord): AgentStatusWire['conditions'][number] {
-  const { at, file, salvagedEntries, lostEntries } = salvage
+  const { at, file, why, salvagedEntries, lostEntries } = salvage
   const lost = lostEntries === null ? 'the number of lost entries is unknown' : `${lostEntries} could not be read`
-  const message = `The ledger was damaged and is kept as ${file}: ${salvagedEntries} undelivered entries were salvaged, ${lost}.`
+  const message = `The ledger was damaged and is kept as ${file}: ${salvagedEntries} undelivered entries were salvaged, ${lost}. Found: ${why}.`
   return { subject: 'damaged ledger', code: 'DATABASE_CORRUPT', message, since: at }
+}
+
+const EDITS_SHOWN = 5
+
+function editedOf(edits: readonly Edit[], since: number): AgentStatusWire['conditions'][number] {
+  const rest = edits.length > EDITS_SHOWN ? ` And ${edits.length - EDITS_SHOWN} more.` : ''
+  const message = `${edits.slice(0, EDITS_SHOWN).map(describeEdit).join(' ')}${rest} The agent uses the signed values.`
+  return { subject: 'edited ledger', code: 'LEDGER_EDITED', message, since }
+}
+
+export function logEdits(log: Pick<LinkLog, 'warn'>, edits: readonly Edit[]): void {
+  for (const edit of edits) log.warn({ code: 'LEDGER_EDITED', ...edit }, describeEdit(edit))
 }

@@ -50,3 +50,14 @@ export async function distinctKeys(keys: readonly PublicJwk[]): Promise<readonly
   }
   return [...byThumbprint.values()]
 }
+
+const FORMER_KEYS_MAX = 8
+
+/** The latest keys that are replaced now or were before. */
+export function formerKeys(
+  before: { readonly trustedKeys: readonly string[]; readonly formerKeys?: readonly string[] },
+  trusted: readonly string[],
+): readonly string[] {
+  const former = new Set([...(before.formerKeys ?? []), ...before.trustedKeys])
+  return [...former].filter((key) => !trusted.includes(key)).slice(-FORMER_KEYS_MAX)
+}

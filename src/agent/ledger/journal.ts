@@ -25,6 +25,8 @@ export interface Identity {
   readonly instanceIds: readonly string[]
   /** Public signing keys of the cloud as JWK text, pinned at enrollment or named by a trusted policy. */
   readonly trustedKeys: readonly string[]
+  /** Keys that the cloud has replaced: they prove what it signed before, nothing new. Absent: none. */
+  readonly formerKeys?: readonly string[]
   readonly edgeUrl: string
   readonly serviceUrl: string
   readonly pushUrl: string | null
@@ -141,6 +143,8 @@ export interface Snapshot {
   readonly accounts: ReadonlyMap<AccountId, AccountState>
   readonly grant: StoredGrant | null
   readonly policies: readonly StoredPolicy[]
+  /** The cloud's signed answers that prove grants and confirmations. */
+  readonly signedAnswers: readonly string[]
   readonly lastEntry: number
   readonly entryHead: string
   readonly lastSealedEntry: number
@@ -281,7 +285,7 @@ export class JournalLost extends Error {
 export interface JournalOperations {
   read(): Snapshot
   /**
-   * The cloud has merged `seq`: stores the grant (null: none), the confirmation and the signed answer (null or absent:
+   * The cloud has merged `seq`: stores the grant (null: none newer), the confirmation and the signed answer (null or absent:
    * not stored) in one transaction. The segment may be deleted after the retention time, and not before the receipt
    * allows it.
    */
@@ -309,7 +313,7 @@ export interface JournalOperations {
   /** Counts these accounts from now on. Use above their grants stays allowed; reservations beyond it are shortened. */
   limit(accounts: readonly AccountId[]): void
   saveIdentity(identity: Identity): void
-  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): void
+  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, keys: Pick<Identity, 'trustedKeys' | 'formerKeys'> | null): void
   /** Stores the clock and the grant's age of an agent that writes nothing else. */
   saveClock(stamp: ClockStamp): void
   /** Newest first. */

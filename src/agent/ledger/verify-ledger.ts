@@ -15,7 +15,10 @@ import { firstProblem } from '../../protocol/errors.ts'
 import type { LedgerBundle } from '../../protocol/local/ledger-bundle.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { CHAIN_START, entryHash, sha256, unverifiedText } from '../../protocol/signing.ts'
+import { parseAccount } from '../../core/accounts/account.ts'
+import { type PolicyDocument, policyDocument, policyOf } from '../../protocol/edge/policy-document.ts'
 import { Trust } from '../keys/trust.ts'
+import { deriveState, describeEdit, openSigned, trustInAnswers } from './signed-state.ts'
 
 export interface Finding {
   readonly kind:
@@ -28,6 +31,7 @@ export interface Finding {
     | 'COUNTERS'
     | 'OVERSPENT'
     | 'GRANT'
+    | 'POLICY'
     | 'KEYS'
   /** For instance `entry 12`, `segment 3 of epoch 1`, or an account. */
   readonly where: string
@@ -65,13 +69,14 @@ export async function verifyLedger(ledger: LedgerBundle): Promise<Verification> 
   const find = (kind: Finding['kind'], where: string, problem: string): void => {
     if (findings.length < FINDINGS_MAX) findings.push({ kind, where, problem })
   }
-  const trust = await trustOf(ledger.trustedKeys, find)
+  const trust = await trustOf(ledger, find)
   const segments = readSegments(ledger, find)
   chainSegments(ledger, segments, find)
   const receipts = await checkReceipts(segments, trust, find)
   const chained = chainEntries(ledger, segments, find)
   checkCounters(ledger, find)
-  await checkGrants(ledger, trust, find)
+  checkSealedCounters(ledger, segments, find)
+  await checkSigned(ledger, trust, find)
   return {
     findings,
     checked: {
@@ -96,9 +101,9 @@ function enginesOf({ entries }: LedgerBundle): Verification['engines'] {
 
 type Find = (kind: Finding['kind'], where: string, problem: string) => void
 
-async function trustOf(keys: readonly string[], find: Find): Promise<Trust> {
+async function trustOf(keys: Pick<LedgerBundle, 'trustedKeys' | 'formerKeys'>, find: Find): Promise<Trust> {
   try {
-    return await Trust.of(keys)
+    return await trustInAnswers(keys)
   } catch {
     find('KEYS', 'the pinned keys', 'they cannot be read: no receipt can be checked')
     return Trust.of([])
@@ -146,9 +151,21 @@ function chainSegments({ state }: LedgerBundle, segments: readonly ReadSegment[]
       find('ENTRY_CHAIN', nameOf(row), 'its entries do not follow those of the segment before it')
     }
   }
-  const last = byPlace.get(`${state.epoch} ${state.lastSeq}`)
-  if (last !== undefined && last.row.hash !== state.segmentHead) {
-    find('SEGMENT_CHAIN', nameOf(last.row), 'it is not the one that the ledger names as its last')
+  const last = segments.findLast(({ row }) => row.epoch === state.epoch)
+  const named = { epoch: state.epoch, seq: state.lastSeq }
+  if ((last?.row.seq ?? 0) !== state.lastSeq || (last?.row.hash ?? CHAIN_START) !== state.segmentHead) {
+    find('SEGMENT_CHAIN', nameOf(last?.row ?? named), 'it is not the one that the ledger names as its last')
+    return
+  }
+  if (last === undefined) return
+  const { first, bodies, head, previousHash } = last.payload.entries
+  const end = { entry: first + bodies.length - 1, head }
+  const acked = last.row.state === 'UNACKNOWLEDGED' ? { entry: first - 1, head: previousHash } : end
+  if (state.sealedEntry !== end.entry || state.sealedHead !== end.head) {
+    find('SEGMENT_CHAIN', nameOf(last.row), `it ends with entry ${end.entry}, the ledger says ${state.sealedEntry}`)
+  }
+  if (state.ackedEntry !== acked.entry || state.ackedHead !== acked.head) {
+    find('SEGMENT_CHAIN', nameOf(last.row), `the cloud has entry ${acked.entry}, the ledger says ${state.ackedEntry}`)
   }
 }
 
@@ -286,21 +303,77 @@ function sumOf(entries: LedgerBundle['entries']): Map<string, { used: bigint; re
   return sums
 }
 
-async function checkGrants({ state, deviceId, accounts }: LedgerBundle, trust: Trust, find: Find): Promise<void> {
-  const answers = new Map<string, SyncAnswer | undefined>()
-  for (const { account, granted, proof } of accounts) {
-    if (proof === null) continue
-    if (!answers.has(proof)) answers.set(proof, await answerOf(proof, trust))
-    const answer = answers.get(proof)
-    const proves =
-      answer?.outcome === 'MERGED' && answer.deviceId === deviceId && answer.epoch === state.epoch
-        ? answer.grant?.accounts.find((each) => each.account === account)
-        : undefined
-    if (proves === undefined)
-      find('GRANT', account, 'what proves its grant is not signed by a pinned key, or not about it')
-    else if (BigInt(granted) > proves.granted) {
-      find('GRANT', account, `${granted} are entered as granted, ${proves.granted} were signed for`)
+/** Compares the counters as of the last segment with the newest segment that names each account. */
+function checkSealedCounters({ state, accounts }: LedgerBundle, segments: readonly ReadSegment[], find: Find): void {
+  const newest = new Map<string, { readonly row: SegmentRow; readonly counters: Segment['counters'][number] }>()
+  for (const { row, payload } of segments) {
+    if (row.epoch !== state.epoch) continue
+    for (const counters of payload.counters) newest.set(counters.account, { row, counters })
+  }
+  for (const { account, sealedUsed, sealedRefunded, sealedReturned } of accounts) {
+    const named = newest.get(account)
+    if (named === undefined) continue
+    const stored = { used: sealedUsed, refunded: sealedRefunded, returned: sealedReturned }
+    for (const field of ['used', 'refunded', 'returned'] as const) {
+      const { counters, row } = named
+      if (BigInt(stored[field]) === counters[field]) continue
+      find(
+        'COUNTERS',
+        account,
+        `${field} as of the last segment is ${stored[field]}, ${nameOf(row)} says ${counters[field]}`,
+      )
     }
+  }
+}
+
+/** Compares grants and rules with what the cloud signed, as a start of the agent does. */
+async function checkSigned(ledger: LedgerBundle, trust: Trust, find: Find): Promise<void> {
+  const { state, deviceId, grant, policies, signedAnswers } = ledger
+  const { epoch } = state
+  const accounts = new Map(
+    ledger.accounts.map(({ account, granted, used, refunded, returned, overdraft, unlimited, exhausted }) => [
+      account,
+      {
+        ...{ granted: BigInt(granted), used: BigInt(used), refunded: BigInt(refunded), returned: BigInt(returned) },
+        ...{ overdraft: BigInt(overdraft), unlimited, exhausted },
+      },
+    ]),
+  )
+  const signed = await openSigned(signedAnswers, trust, { deviceId: deviceId ?? '', epoch })
+  for (const edit of deriveState({ epoch, accounts, grant, policies }, signed).edits) {
+    find(edit.where.startsWith('policy of') ? 'POLICY' : 'GRANT', edit.where, describeEdit(edit))
+  }
+  const caps = new Map<string, bigint>()
+  for (const { instanceId, document } of policies) {
+    const rules = await rulesOf(document, trust)
+    if (rules?.instanceId === instanceId) addCaps(rules, caps)
+    else find('POLICY', `policy of ${instanceId}`, 'it is not signed by a pinned key, or is of another instance')
+  }
+  for (const document of ledger.pastPolicies) {
+    const rules = await rulesOf(document, trust)
+    if (rules !== undefined) addCaps(rules, caps)
+  }
+  for (const { account, allowance, used, returned } of ledger.accounts) {
+    const parsed = parseAccount(account)
+    const cap = parsed === undefined ? undefined : caps.get(`${parsed.instanceId}/${parsed.lineItemId}`)
+    // Of an account that was unlimited: what was used before it was limited.
+    const most = [BigInt(used) + BigInt(returned), cap ?? 0n].reduce((a, b) => (a > b ? a : b))
+    if (BigInt(allowance) > most)
+      find('GRANT', account, `allowance is ${allowance}, the signed rules allow ${cap ?? 0n}`)
+  }
+}
+
+async function rulesOf(document: string, trust: Trust): Promise<PolicyDocument | undefined> {
+  const opened = await trust.open('policy', document)
+  return opened === undefined ? undefined : policyDocument.safeParse(parseJson(opened.text)).data
+}
+
+function addCaps(rules: PolicyDocument, caps: Map<string, bigint>): void {
+  for (const { id, offline } of policyOf(rules).lineItems) {
+    if (offline?.policy !== 'essential') continue
+    const key = `${rules.instanceId}/${id}`
+    const known = caps.get(key) ?? 0n
+    caps.set(key, offline.overspendCap > known ? offline.overspendCap : known)
   }
 }
 

@@ -5,7 +5,7 @@
 import { learnKeys } from '../keys/learn-keys.ts'
 import { identityOf, type PolicyMemory } from '../sync/memory.ts'
 import { call, endsRound, type StepContext, type StepResult } from '../sync/step.ts'
-import { distinctKeys, Trust } from '../keys/trust.ts'
+import { distinctKeys, formerKeys, Trust } from '../keys/trust.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { StoredPolicy } from '../ledger/journal.ts'
 import { acceptPolicy } from './accept-policy.ts'
@@ -56,8 +56,9 @@ async function takeDocument(
   const trustedKeys = await distinctKeys([...policy.document.trustedKeys, ...others])
   const trust = await Trust.of(trustedKeys)
   await ledger.prepareRules(policy.compiled.policy)
-  await journal.savePolicy({ instanceId, revision, document }, trustedKeys)
-  memory.identity = { ...identity, trustedKeys }
+  const keys = { trustedKeys, formerKeys: formerKeys(identity, trustedKeys) }
+  await journal.savePolicy({ instanceId, revision, document }, keys)
+  memory.identity = { ...identity, ...keys }
   memory.trust = trust
   policyMemory.applied = revision
   policyMemory.floor = revision

@@ -16,6 +16,8 @@ export const ledgerBundle = z.strictObject({
   deviceId: text.nullable(),
   /** Pinned public keys of the cloud, JWK as text. */
   trustedKeys: z.array(text),
+  /** Keys that the cloud has replaced; they signed earlier answers. */
+  formerKeys: z.array(text),
   state: z.strictObject({
     epoch: count,
     /** Id of the last entry before this epoch. */
@@ -29,6 +31,14 @@ export const ledgerBundle = z.strictObject({
     lastSeq: count,
     segmentHead: hashText,
   }),
+  /** Null: none. `agedMs`: powered-on time counted against the lifetime. */
+  grant: z.strictObject({ term: count, lifetimeMs: count, expiresAt: z.int(), agedMs: z.int() }).nullable(),
+  /** The cloud's answers that prove grants and confirmations, as compact JWS. */
+  signedAnswers: z.array(text),
+  /** The rules in force; `document` as signed. */
+  policies: z.array(z.strictObject({ instanceId: text, revision: z.int(), document: text, confirmedAt: z.int() })),
+  /** Signed rules that were replaced. */
+  pastPolicies: z.array(text),
   accounts: z.array(
     z.strictObject({
       account: text,
@@ -40,11 +50,14 @@ export const ledgerBundle = z.strictObject({
       allowance: amount,
       /** Usage may exceed the grant. */
       unlimited: z.boolean(),
+      /** The cloud reported an empty pool. */
+      exhausted: z.boolean(),
+      /** At most this many tokens of `granted` are overdraft. */
+      overdraft: amount,
       /** As of the last sealed entry. */
       sealedUsed: amount,
       sealedRefunded: amount,
-      /** Signed answer that proves `granted`; null if no longer kept. */
-      proof: text.nullable(),
+      sealedReturned: amount,
     }),
   ),
   /** All epochs, in order of recording; the oldest may be deleted. */

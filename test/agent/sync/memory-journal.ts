@@ -150,6 +150,7 @@ export class MemoryJournal implements DeviceJournal {
       accounts: new Map(disk.accounts),
       grant: disk.grant,
       policies: [...disk.policies.values()],
+      signedAnswers: await this.proofs(),
       lastEntry: disk.entries.length,
       entryHead: disk.entries.at(-1)?.hash ?? CHAIN_START,
       openReservations: new Map(),
@@ -384,11 +385,11 @@ export class MemoryJournal implements DeviceJournal {
     })
   }
 
-  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): Promise<void> {
+  savePolicy(...[policy, keys]: Parameters<Journal['savePolicy']>): Promise<void> {
     return this.#commit(async () => {
       const { disk } = this
       disk.policies.set(policy.instanceId, { ...policy, confirmedAt: 0 })
-      if (disk.identity !== null && trustedKeys !== null) disk.identity = { ...disk.identity, trustedKeys }
+      if (disk.identity !== null && keys !== null) disk.identity = { ...disk.identity, ...keys }
     })
   }
 

@@ -62,6 +62,7 @@ export interface UndeliveredRangeRow {
 }
 
 export interface SegmentRow {
+  id: bigint
   epoch: bigint
   seq: bigint
   hash: string
@@ -114,6 +115,16 @@ interface Statement extends Pick<Database.Statement, 'all' | 'get' | 'iterate' |
   pluck(): this
   raw(): this
 }
+
+/** The chain continues after it, and a final one marks the current epoch as closed. */
+const LAST_SEGMENT = 'SELECT max(id) FROM segment WHERE epoch = (SELECT epoch FROM state)'
+
+/** Segments whose answers prove the grant's lifetime and the age of the rules. */
+const SIGNED_STATE = `SELECT grant_proof FROM state WHERE grant_proof IS NOT NULL
+  UNION SELECT confirmed_by FROM policy WHERE confirmed_by IS NOT NULL`
+
+export const signedAnswersSql = `SELECT answer FROM segment_document WHERE answer IS NOT NULL AND id IN (
+  SELECT proof FROM account WHERE proof IS NOT NULL UNION ${SIGNED_STATE}) ORDER BY id`
 
 export type JournalStatements = ReturnType<typeof prepareStatements>
 
@@ -192,8 +203,10 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
          SELECT epoch, entry_base, :entry, :head, :entry, :head, last_entry, entry_head, :whole, 0 FROM state`,
     ),
     proveAccount: database.prepare(
-      'UPDATE account SET proof = (SELECT id FROM segment WHERE seq = ? AND epoch = ?) WHERE id = ?',
+      'UPDATE account SET proof = (SELECT id FROM segment WHERE seq = ? AND epoch = ?) WHERE id = ? AND granted = ?',
     ),
+    proveGrant: database.prepare('UPDATE state SET grant_proof = (SELECT id FROM segment WHERE seq = ? AND epoch = ?)'),
+    signedAnswers: database.prepare(signedAnswersSql).pluck(),
     proofs: database
       .prepare(
         `SELECT answer FROM segment_document
@@ -208,6 +221,9 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     segmentEarlier: database.prepare(
       `SELECT * FROM segment JOIN segment_document USING (id)
          WHERE epoch < ? AND (epoch, seq) > (?, ?) AND state = 'ACKNOWLEDGED' ORDER BY epoch, seq LIMIT 1`,
+    ),
+    segmentsNewestFirst: database.prepare(
+      'SELECT seq, hash, document FROM segment JOIN segment_document USING (id) WHERE epoch = ? ORDER BY seq DESC',
     ),
     segmentInFlight: database.prepare(
       "SELECT * FROM segment JOIN segment_document USING (id) WHERE state = 'UNACKNOWLEDGED'",
@@ -298,18 +314,19 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       `UPDATE state SET epoch = :epoch, fenced = 0, entry_base = :base, last_entry = 0, entry_head = :start,
          sealed_entry = 0, sealed_head = :start, acked_entry = 0, acked_head = :start, last_seq = 0, segment_head = :start,
          resends_earlier = :resends, grant_term = NULL,
-         grant_lifetime_ms = NULL, grant_expires_at = NULL, grant_aged_ms = NULL`,
+         grant_lifetime_ms = NULL, grant_expires_at = NULL, grant_aged_ms = NULL, grant_proof = NULL`,
     ),
     saveIdentity: database.prepare(
       'INSERT INTO identity (only, document) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET document = excluded.document',
     ),
     savePolicy: database.prepare(
-      `INSERT INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, ?)
+      `INSERT INTO policy (instance_id, revision, document, confirmed_at, confirmed_by) VALUES (?, ?, ?, ?, ?)
          ON CONFLICT (instance_id) DO UPDATE SET revision = excluded.revision, document = excluded.document,
-           confirmed_at = excluded.confirmed_at`,
+           confirmed_at = excluded.confirmed_at, confirmed_by = excluded.confirmed_by`,
     ),
     confirmPolicy: database.prepare(
-      'UPDATE policy SET confirmed_at = max(confirmed_at, ?) WHERE instance_id = ? AND revision = ?',
+      `UPDATE policy SET confirmed_at = :time, confirmed_by = :segment
+         WHERE instance_id = :instanceId AND revision = :revision AND confirmed_at < :time`,
     ),
     storeAnswer: database.prepare(
       `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
@@ -334,20 +351,21 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       'DELETE FROM entry WHERE id IN (SELECT id FROM entry WHERE id <= ? ORDER BY id LIMIT ?)',
     ),
     redateSegments: database.prepare("UPDATE segment SET since = :now WHERE since > :now AND state = 'ACKNOWLEDGED'"),
-    // The final segment alone marks the current epoch as closed: without it, another would be sealed.
     deleteSegments: database.prepare(
       `DELETE FROM segment WHERE id IN (
          SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before
            AND (retain_until IS NULL OR retain_until < :now)
-           AND NOT (final = 1 AND epoch = (SELECT epoch FROM state))
-           AND id NOT IN (SELECT proof FROM account WHERE proof IS NOT NULL) ORDER BY since LIMIT :most)`,
+           AND id NOT IN (${LAST_SEGMENT}) AND id NOT IN (SELECT proof FROM account WHERE proof IS NOT NULL)
+           AND id NOT IN (${SIGNED_STATE}) ORDER BY since LIMIT :most)`,
     ),
     segmentBytes: database.prepare("SELECT coalesce(sum(bytes), 0) FROM segment WHERE state = 'ACKNOWLEDGED'").pluck(),
     deleteOldestSegments: database.prepare(
       `DELETE FROM segment WHERE id IN (
          SELECT id FROM (
            SELECT id, sum(bytes) OVER (ORDER BY since, id) - bytes AS before FROM segment WHERE state = 'ACKNOWLEDGED')
-         WHERE before < ?) AND NOT (final = 1 AND epoch = (SELECT epoch FROM state))`,
+         WHERE before < ?) AND id NOT IN (${LAST_SEGMENT}) AND id NOT IN (
+           SELECT proof FROM account WHERE proof IS NOT NULL AND (unlimited = 1 OR granted + refunded > used + returned))
+         AND id NOT IN (${SIGNED_STATE})`,
     ),
     pages: database.prepare('PRAGMA page_count').pluck(),
     freePages: database.prepare('PRAGMA freelist_count').pluck(),

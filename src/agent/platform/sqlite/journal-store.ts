@@ -57,6 +57,7 @@ import {
   stampValues,
   statementsOf,
 } from './journal-statements.ts'
+import { checkCounters } from './check-counters.ts'
 import { type SealPlan, planSegment } from './plan-segment.ts'
 
 const PAGE_BYTES = 4096
@@ -107,7 +108,10 @@ export class JournalStore implements JournalThreadMethods {
   #slots: RecentOfEach<number>
   #plan: SealPlan | null = null
   /** Confirmed revisions whose documents are not fetched yet. */
-  readonly #confirmedAhead = new Map<string, { readonly revision: number; readonly time: number }>()
+  readonly #confirmedAhead = new Map<
+    string,
+    { readonly revision: number; readonly time: number; readonly segment: bigint | null }
+  >()
 
   constructor(database: Database.Database, limits: JournalLimits) {
     this.#database = database
@@ -150,6 +154,7 @@ export class JournalStore implements JournalThreadMethods {
       accounts,
       grant: grantOf(state),
       policies: (this.#statements.policies.all() as PolicyRow[]).map(policyOf),
+      signedAnswers: this.#statements.signedAnswers.all() as string[],
       lastEntry: Number(state.last_entry),
       entryHead: state.entry_head,
       openReservations,
@@ -189,6 +194,7 @@ export class JournalStore implements JournalThreadMethods {
       const last = this.#chainOver(row.entry_base, row.sealed_entry, row.last_entry, row.sealed_head)
       if (last !== row.last_head) throw new Error('invariant: the undelivered ranges on disk fit their chains')
     }
+    checkCounters(this.#statements)
   }
 
   /** Computes the hash chain over entries after `from` up to `to`. */
@@ -310,17 +316,22 @@ export class JournalStore implements JournalThreadMethods {
         this.#statements.deleteCounts.run()
         this.#statements.deleteUndeliveredRanges.run()
       }
-      if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) {
+      if (grant !== null) {
         this.#grant(grant)
         this.#statements.settleAboveGrant.run()
         if (answer !== null) {
-          for (const { account } of grant.accounts) this.#statements.proveAccount.run(seq, state.epoch, account)
+          this.#statements.proveGrant.run(seq, state.epoch)
+          for (const { account, granted } of grant.accounts) {
+            this.#statements.proveAccount.run(seq, state.epoch, account, granted)
+          }
         }
       }
       if (confirmation !== null) {
+        const { time } = confirmation
+        const segment = inFlight?.id ?? null
         for (const { instanceId, revision } of confirmation.policies) {
-          this.#statements.confirmPolicy.run(confirmation.time, instanceId, revision)
-          this.#confirmedAhead.set(instanceId, { revision, time: confirmation.time })
+          this.#statements.confirmPolicy.run({ time, segment, instanceId, revision })
+          this.#confirmedAhead.set(instanceId, { revision, time, segment })
         }
       }
     })
@@ -422,16 +433,19 @@ export class JournalStore implements JournalThreadMethods {
     this.#runWithDiskReserve(() => this.#statements.saveIdentity.run(JSON.stringify(identity)))
   }
 
-  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): void {
+  savePolicy(
+    policy: Omit<StoredPolicy, 'confirmedAt'>,
+    keys: Pick<Identity, 'trustedKeys' | 'formerKeys'> | null,
+  ): void {
     this.#runWithDiskReserve(() => {
       const { instanceId, revision, document } = policy
       const ahead = this.#confirmedAhead.get(instanceId)
-      const confirmedAt = ahead?.revision === revision ? ahead.time : 0
+      const confirmed = ahead?.revision === revision ? ahead : undefined
       this.#keepReplaced(instanceId, revision)
-      this.#statements.savePolicy.run(instanceId, revision, document, confirmedAt)
+      this.#statements.savePolicy.run(instanceId, revision, document, confirmed?.time ?? 0, confirmed?.segment ?? null)
       const identity = this.#identity()
-      if (trustedKeys === null || identity === null) return
-      this.#statements.saveIdentity.run(JSON.stringify({ ...identity, trustedKeys }))
+      if (keys === null || identity === null) return
+      this.#statements.saveIdentity.run(JSON.stringify({ ...identity, ...keys }))
     })
   }
 
@@ -554,7 +568,12 @@ export class JournalStore implements JournalThreadMethods {
 
   #identity(): Identity | null {
     const text = this.#statements.identity.get() as string | undefined
-    return text === undefined ? null : (JSON.parse(text) as Identity)
+    if (text === undefined) return null
+    const identity = JSON.parse(text) as Identity
+    if (typeof identity.deviceId !== 'string' || !Array.isArray(identity.trustedKeys)) {
+      throw new Error('invariant: the identity names the device and the keys that it trusts')
+    }
+    return identity
   }
 
   #readSlots(): RecentOfEach<number> {

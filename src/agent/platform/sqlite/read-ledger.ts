@@ -9,6 +9,7 @@ import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CodedError, firstProblem, messageOf } from '../../../protocol/errors.ts'
 import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
+import { type PolicyRow, policyOf, signedAnswersSql } from './journal-statements.ts'
 import { APPLICATION_ID } from './open-database.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
 
@@ -132,6 +133,20 @@ function bundleOf(database: Database.Database): unknown {
     version: 1,
     deviceId: known?.deviceId ?? null,
     trustedKeys: known?.trustedKeys ?? [],
+    formerKeys: known?.formerKeys ?? [],
+    grant:
+      database
+        .prepare(
+          `SELECT grant_term AS term, grant_lifetime_ms AS lifetimeMs, grant_expires_at AS expiresAt,
+             coalesce(grant_aged_ms, 0) AS agedMs FROM state WHERE grant_term IS NOT NULL`,
+        )
+        .get() ?? null,
+    signedAnswers: database.prepare(signedAnswersSql).pluck().all(),
+    policies: database
+      .prepare('SELECT * FROM policy ORDER BY instance_id')
+      .all()
+      .map((row) => policyOf(row as PolicyRow)),
+    pastPolicies: database.prepare('SELECT document FROM past_policy ORDER BY id').pluck().all(),
     state: database
       .prepare(
         `SELECT epoch, entry_base AS entryBase, last_entry AS lastEntry, entry_head AS entryHead,
@@ -143,12 +158,16 @@ function bundleOf(database: Database.Database): unknown {
       .prepare(
         `SELECT account.id AS account, CAST(granted AS TEXT) AS granted, CAST(used AS TEXT) AS used,
            CAST(refunded AS TEXT) AS refunded, CAST(returned AS TEXT) AS returned,
-           CAST(allowance AS TEXT) AS allowance, unlimited,
-           CAST(sealed_used AS TEXT) AS sealedUsed, CAST(sealed_refunded AS TEXT) AS sealedRefunded, answer AS proof
-         FROM account LEFT JOIN segment_document ON segment_document.id = account.proof ORDER BY account.id`,
+           CAST(allowance AS TEXT) AS allowance, unlimited, exhausted, CAST(overdraft AS TEXT) AS overdraft,
+           CAST(sealed_used AS TEXT) AS sealedUsed, CAST(sealed_refunded AS TEXT) AS sealedRefunded,
+           CAST(sealed_returned AS TEXT) AS sealedReturned
+         FROM account ORDER BY id`,
       )
       .all()
-      .map((row) => ({ ...(row as object), unlimited: (row as { unlimited: unknown }).unlimited === 1 })),
+      .map((row) => {
+        const { unlimited, exhausted, ...amounts } = row as { unlimited: unknown; exhausted: unknown }
+        return { ...amounts, unlimited: unlimited === 1, exhausted: exhausted === 1 }
+      }),
     entries: database.prepare('SELECT id, n, body FROM entry ORDER BY id').all(),
     segments: database
       .prepare(

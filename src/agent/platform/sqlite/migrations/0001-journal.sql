@@ -22,6 +22,8 @@ CREATE TABLE state (
   grant_lifetime_ms INTEGER,
   grant_expires_at INTEGER,
   grant_aged_ms INTEGER,
+  -- The segment whose answer is the newest grant.
+  grant_proof INTEGER,
   clock_boot_id TEXT,
   clock_since_boot INTEGER,
   clock_earliest INTEGER,
@@ -38,7 +40,9 @@ CREATE TABLE policy (
   instance_id TEXT NOT NULL PRIMARY KEY,
   revision INTEGER NOT NULL,
   document TEXT NOT NULL,
-  confirmed_at INTEGER NOT NULL
+  confirmed_at INTEGER NOT NULL,
+  -- The segment whose answer confirmed it then.
+  confirmed_by INTEGER
 ) STRICT;
 
 -- The four counters of the current epoch, and what the sealed segments say of them.
@@ -63,7 +67,7 @@ CREATE TABLE account (
   sealed_used INTEGER NOT NULL DEFAULT 0 CHECK (sealed_used <= used),
   sealed_refunded INTEGER NOT NULL DEFAULT 0 CHECK (sealed_refunded <= refunded),
   sealed_returned INTEGER NOT NULL DEFAULT 0 CHECK (sealed_returned <= returned),
-  -- The segment whose answer proves `granted`; it is kept for as long as the disk has place for it.
+  -- The segment whose answer proves `granted`: without it, a start gives the account no balance.
   proof INTEGER,
   CONSTRAINT never_overspent CHECK (unlimited = 1 OR max(used, reserved) - refunded + returned <= granted + allowance)
 ) STRICT, WITHOUT ROWID;

@@ -1,0 +1,101 @@
+/**
+ * Compares the counters of the accounts with the segments and entries that they were counted from. Each counter is
+ * stored only for speed, so a difference means that the file was edited or damaged.
+ */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import type { EntryBodyWire, SegmentWire } from '../../../protocol/edge/sync.ts'
+import { CHAIN_START, sha256, unverifiedText } from '../../../protocol/signing.ts'
+import type { AccountRow, JournalStatements, SegmentRow, StateRow } from './journal-statements.ts'
+
+/** Newest segments of the epoch that are read, in bytes of their documents: bounds the time of a start. */
+const READ_BYTES_MAX = 16 * 1024 * 1024
+
+/** From this many counters on, returns may have to wait for the next segment. */
+const COUNTERS_MANY = 1_000
+
+type Read = Pick<SegmentWire, 'seq' | 'entries' | 'counters' | 'backlog'>
+
+/** @throws Error if a counter differs */
+export function checkCounters(statements: JournalStatements): void {
+  const state = statements.state.get() as StateRow
+  const sealed = new Map<AccountId, SegmentWire['counters'][number]>()
+  let last: Read | undefined
+  for (const segment of newestSegments(statements, state)) {
+    last ??= segment
+    for (const counters of segment.counters) {
+      if (!sealed.has(counters.account)) sealed.set(counters.account, counters)
+    }
+  }
+  checkEnds(statements, state, last)
+  const returnsFollow = last !== undefined && (last.backlog > 0 || last.counters.length >= COUNTERS_MANY)
+  const late = lateMoves(statements, state)
+  for (const row of statements.accounts.all() as AccountRow[]) {
+    const signed = sealed.get(row.id)
+    expect(row.id, 'sealed_used', row.sealed_used, signed?.used)
+    expect(row.id, 'sealed_refunded', row.sealed_refunded, signed?.refunded)
+    expect(row.id, 'sealed_returned', row.sealed_returned, signed?.returned)
+    const since = late.get(row.id)
+    expect(row.id, 'used', row.used, row.sealed_used + (since?.used ?? 0n))
+    if (!returnsFollow) expect(row.id, 'returned', row.returned, row.sealed_returned)
+    expect(row.id, 'refunded', row.refunded, row.sealed_refunded + (since?.refunded ?? 0n))
+    late.delete(row.id)
+  }
+  for (const account of late.keys()) throw new Error(`invariant: entries charge ${account}, which is not counted`)
+}
+
+function expect(account: AccountId, field: string, stored: Micro, proven: Micro | string | undefined): void {
+  if (proven === undefined || stored === BigInt(proven)) return
+  throw new Error(`invariant: ${field} of ${account} is ${stored}, but its entries and segments say ${proven}`)
+}
+
+/** Newest first. */
+function* newestSegments(statements: JournalStatements, { epoch }: StateRow): Generator<Read> {
+  let bytes = 0
+  for (const row of statements.segmentsNewestFirst.iterate(epoch) as Iterable<SegmentRow>) {
+    const text = unverifiedText(row.document) ?? ''
+    if (sha256(text) !== row.hash) throw new Error(`invariant: segment ${row.seq} has the hash of its text`)
+    const segment = JSON.parse(text) as Read
+    if (BigInt(segment.seq) !== row.seq) throw new Error(`invariant: segment ${row.seq} says its own number`)
+    yield segment
+    bytes += row.document.length
+    if (bytes > READ_BYTES_MAX) return
+  }
+}
+
+/** The ends of the chain that the last segment signed; without a segment, its start. */
+function checkEnds(statements: JournalStatements, state: StateRow, last: Read | undefined): void {
+  const start = { entry: 0n, head: CHAIN_START }
+  const row = last === undefined ? undefined : (statements.segment.get(state.epoch, last.seq) as SegmentRow)
+  const entries = last?.entries
+  const sealed =
+    entries === undefined ? start : { entry: BigInt(entries.first - 1 + entries.bodies.length), head: entries.head }
+  const isPending = row?.state === 'UNACKNOWLEDGED' && entries !== undefined
+  const acked = isPending ? { entry: BigInt(entries.first - 1), head: entries.previousHash } : sealed
+  const fits =
+    state.last_seq === BigInt(last?.seq ?? 0) &&
+    state.segment_head === (row?.hash ?? CHAIN_START) &&
+    state.sealed_entry === sealed.entry &&
+    state.sealed_head === sealed.head &&
+    state.acked_entry === acked.entry &&
+    state.acked_head === acked.head
+  if (!fits)
+    throw new Error(`invariant: segment ${last?.seq ?? 0} is the last of the ledger, and its end that of the chain`)
+}
+
+function lateMoves(
+  statements: JournalStatements,
+  { entry_base, sealed_entry, last_entry }: StateRow,
+): Map<AccountId, { used: Micro; refunded: Micro }> {
+  const moves = new Map<AccountId, { used: Micro; refunded: Micro }>()
+  const rows = statements.entriesBetween.iterate(entry_base + sealed_entry, entry_base + last_entry)
+  for (const { body } of rows as Iterable<{ readonly body: string }>) {
+    const { kind, postings } = JSON.parse(body) as EntryBodyWire
+    for (const { account, amount } of postings) {
+      const move = moves.get(account) ?? { used: 0n, refunded: 0n }
+      move[kind === 'refund' ? 'refunded' : 'used'] += BigInt(amount)
+      moves.set(account, move)
+    }
+  }
+  return moves
+}
