@@ -201,7 +201,11 @@ describe('a ledger that was altered', () => {
     ['a longer life of the grant', ['UPDATE state SET grant_lifetime_ms = 9000'], ['grant of epoch 1: GRANT']],
     ['a later end of the grant', ['UPDATE state SET grant_expires_at = 9e15'], ['grant of epoch 1: GRANT']],
     ['no grant, whose life never ends', ['UPDATE state SET grant_term = NULL'], ['grant of epoch 1: GRANT']],
-    ['a grant without its proof', ['UPDATE account SET proof = NULL', 'UPDATE state SET grant_proof = NULL'], [`${LINE}: GRANT`]],
+    [
+      'a grant without its proof',
+      ['UPDATE account SET proof = NULL', 'UPDATE state SET grant_proof = NULL'],
+      [`${LINE}: GRANT`],
+    ],
     ['use as of the last segment', ['UPDATE account SET used = 18, sealed_used = 16'], [`${LINE}: COUNTERS`]],
     [
       'entries that the cloud is said to have',

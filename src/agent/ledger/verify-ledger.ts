@@ -152,12 +152,12 @@ function chainSegments({ state }: LedgerBundle, segments: readonly ReadSegment[]
     }
   }
   const last = segments.findLast(({ row }) => row.epoch === state.epoch)
-  const named = { epoch: state.epoch, seq: state.lastSeq }
-  if ((last?.row.seq ?? 0) !== state.lastSeq || (last?.row.hash ?? CHAIN_START) !== state.segmentHead) {
-    find('SEGMENT_CHAIN', nameOf(last?.row ?? named), 'it is not the one that the ledger names as its last')
+  // A full disk may have cost the last one.
+  if (last === undefined || last.row.seq < state.lastSeq) return
+  if (last.row.seq !== state.lastSeq || last.row.hash !== state.segmentHead) {
+    find('SEGMENT_CHAIN', nameOf(last.row), 'it is not the one that the ledger names as its last')
     return
   }
-  if (last === undefined) return
   const { first, bodies, head, previousHash } = last.payload.entries
   const end = { entry: first + bodies.length - 1, head }
   const acked = last.row.state === 'UNACKNOWLEDGED' ? { entry: first - 1, head: previousHash } : end

@@ -18,6 +18,7 @@ function conditionsOf(
     clock: { reading: () => ({ now: 2, earliest: 1, latest: null }) },
     journal: { condition: () => null },
     salvages: [],
+    edits: [],
     wear: { reading: () => null, condition: () => null },
     reloadNotice: () => null,
     lastBackup: () => null,

@@ -37,6 +37,8 @@ const OF_THE_DEVICE_ALONE = new Set([
   'state.clock_since_boot',
   'state.clock_earliest',
   'state.clock_latest',
+  // A higher number than the cloud knows ends the epoch with the next sync, and no token with it.
+  'state.last_seq',
   'account.reserved',
   'account.burned',
 ])
@@ -119,7 +121,7 @@ async function start(directory: string): Promise<Start> {
     accounts: [...derived.accounts].map(([id, state]) => [id, available(state), state.unlimited, state.exhausted]),
     grant: { ...derived.grant, agedMs: 0 },
     policies: derived.policies,
-    position: [epoch, fenced, stored.lastEntry, stored.entryHead, stored.lastSealedEntry, stored.lastSeq],
+    position: [epoch, fenced, stored.lastEntry, stored.entryHead, stored.lastSealedEntry],
   }
   return { reported: edits.length > 0 || (stored.salvages ?? []).length > 0 || fenced, decides, snapshot }
 }

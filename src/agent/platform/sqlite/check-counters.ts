@@ -63,8 +63,9 @@ function* newestSegments(statements: JournalStatements, { epoch }: StateRow): Ge
   }
 }
 
-/** The ends of the chain that the last segment signed; without a segment, its start. */
+/** The ends of the chain that the last segment signed; a full disk may have cost that segment. */
 function checkEnds(statements: JournalStatements, state: StateRow, last: Read | undefined): void {
+  if (BigInt(last?.seq ?? 0) < state.last_seq) return
   const start = { entry: 0n, head: CHAIN_START }
   const row = last === undefined ? undefined : (statements.segment.get(state.epoch, last.seq) as SegmentRow)
   const entries = last?.entries

@@ -108,9 +108,12 @@ export function journalContract(name: string, make: () => TestJournals): void {
     it('takes grants as cumulative figures, and what the cloud confirms of a policy', async () => {
       const journal = await make().open()
       await attach(journal, { [A]: 100n })
-      await journal.savePolicy({ instanceId: INSTANCE, revision: 4, document: 'signed' }, {
-        trustedKeys: ['{"kty":"OKP"}'],
-      })
+      await journal.savePolicy(
+        { instanceId: INSTANCE, revision: 4, document: 'signed' },
+        {
+          trustedKeys: ['{"kty":"OKP"}'],
+        },
+      )
       await grant(journal, 2, { [A]: 70n, [B]: 5n })
       const { seq } = await journal.seal(SEAL)
       await journal.acknowledge(seq, null, { time: BEGIN + 5, policies: [{ instanceId: INSTANCE, revision: 4 }] })
