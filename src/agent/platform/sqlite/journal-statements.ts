@@ -117,7 +117,7 @@ interface Statement extends Pick<Database.Statement, 'all' | 'get' | 'iterate' |
 }
 
 /** The chain continues after it, and a final one marks the current epoch as closed. */
-const LAST_SEGMENT = 'SELECT max(id) FROM segment WHERE epoch = (SELECT epoch FROM state)'
+const LAST_SEGMENT = 'SELECT coalesce(max(id), 0) FROM segment WHERE epoch = (SELECT epoch FROM state)'
 
 /** Segments whose answers prove the grant's lifetime and the age of the rules. */
 const SIGNED_STATE = `SELECT grant_proof FROM state WHERE grant_proof IS NOT NULL
