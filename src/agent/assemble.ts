@@ -97,11 +97,9 @@ const CLOCK_EVERY_MS = 60_000
 export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
   const { settings, journal, keys, time, timers, randomness, log, onFatal, version, engine = ENGINE } = deps
   const found = await journal.read()
-  logDamaged(log, found.salvages ?? [])
   const clock = new Clock(time, found.clock)
   const recovered = (await recover(deps, clock, found)) ? await journal.read() : found
-  const { snapshot, edits } = await withSignedState(recovered)
-  logEdits(log, edits)
+  const { snapshot, edits } = await withSignedState(recovered, log)
   const policies = new ActivePolicies()
   const use = new UseOverTime({ now: () => clock.reading().now, sinceBoot: () => clock.sinceBoot() })
   const ledger = new Ledger(
@@ -143,7 +141,7 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
   })
   const running = { clock, policies, ledger, link, use }
   const { access, callers, sessions } = requestsOf(deps, running, snapshot)
-  const diagnostics = diagnosticsOf(deps, running, { salvages: snapshot.salvages ?? [], edits })
+  const diagnostics = diagnosticsOf(deps, running, { ...snapshot, edits })
   return {
     clock,
     ledger,
@@ -226,7 +224,7 @@ function requestsOf(
 function diagnosticsOf(
   deps: AgentDeps,
   { clock, policies, ledger, link, use }: Running,
-  { salvages, edits }: Pick<StatusDeps, 'salvages' | 'edits'>,
+  { salvages = [], edits }: Pick<Snapshot, 'salvages'> & Pick<StatusDeps, 'edits'>,
 ): Pick<AssembledAgent, 'status' | 'refusals' | 'use' | 'decision' | 'readiness' | 'wear'> {
   const { settings, journal, timers, version, engine = ENGINE } = deps
   const wear = new Wear({
@@ -274,12 +272,15 @@ function diagnosticsOf(
 
 async function withSignedState(
   stored: Snapshot,
+  log: LinkLog,
 ): Promise<{ readonly snapshot: Snapshot; readonly edits: readonly Edit[] }> {
+  logDamaged(log, stored.salvages ?? [])
   const { identity, epoch } = stored
   if (identity === null) return { snapshot: stored, edits: [] }
   const trust = await trustInAnswers(identity)
   const signed = await openSigned(stored.signedAnswers, trust, { deviceId: identity.deviceId, epoch })
   const { edits, ...derived } = deriveState(stored, signed)
+  logEdits(log, edits)
   return { snapshot: { ...stored, ...derived }, edits }
 }
 
