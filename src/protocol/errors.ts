@@ -522,7 +522,8 @@ export const ERRORS = catalogue({
     retry: 'later',
   },
   DISK_FAILED: {
-    meaning: 'A disk write failed and its outcome is unknown, so the process stops and reopens its state.',
+    meaning:
+      'A disk read or write failed and its outcome is unknown, so the process stops. The next start checks its state.',
     remedy: 'Let the service manager restart the process. If the error recurs, check the disk and the kernel log.',
     http: 503,
     exit: 74,

@@ -49,7 +49,13 @@ describe('the units', () => {
     for (const code of ['USAGE', 'CONFIG_INVALID', 'DATABASE_NEWER', 'DATABASE_CORRUPT'] as const) {
       expect(final).toContain(exitOf(code))
     }
-    for (const code of ['STATE_UNWRITABLE', 'STATE_IN_USE', 'ADDRESS_IN_USE', 'ADDRESS_NOT_PERMITTED'] as const) {
+    for (const code of [
+      'DISK_FAILED',
+      'STATE_UNWRITABLE',
+      'STATE_IN_USE',
+      'ADDRESS_IN_USE',
+      'ADDRESS_NOT_PERMITTED',
+    ] as const) {
       expect(final).not.toContain(exitOf(code))
     }
   })

@@ -34,7 +34,7 @@ export class JournalHandler {
     try {
       return { ok: true, value: this.#take(call) }
     } catch (error) {
-      return { ok: false, failure: failureOf(error, this.#path) }
+      return { ok: false, failure: failureOf(error, this.#path, this.#store !== undefined) }
     }
   }
 
@@ -127,15 +127,20 @@ function isFull(error: unknown): boolean {
   return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
 }
 
-function failureOf(error: unknown, path: string): CallFailure {
+/**
+ * A page that reads wrongly after the check at the start may read correctly again: the restart checks the whole file and
+ * salvages it only if the damage is real.
+ */
+function failureOf(error: unknown, path: string, wasChecked: boolean): CallFailure {
   if (error instanceof CodedError) return { code: error.code, message: error.message, details: error.details }
   const message = messageOf(error)
   if (!(error instanceof Database.SqliteError)) return { code: null, message, details: {} }
   const details = { path, sqlite: error.code }
   if (isSurelyUndone(error)) return { code: 'NOT_RECORDED', message: `${path}: ${message}`, details }
-  if (error.code.startsWith('SQLITE_IOERR')) return { code: 'DISK_FAILED', message: `${path}: ${message}`, details }
-  if (error.code.startsWith('SQLITE_CORRUPT') || error.code === 'SQLITE_NOTADB') {
-    return { code: 'DATABASE_CORRUPT', message: `${path}: ${message}`, details }
+  const isCorrupt = error.code.startsWith('SQLITE_CORRUPT') || error.code === 'SQLITE_NOTADB'
+  if (error.code.startsWith('SQLITE_IOERR') || (isCorrupt && wasChecked)) {
+    return { code: 'DISK_FAILED', message: `${path}: ${message}`, details }
   }
+  if (isCorrupt) return { code: 'DATABASE_CORRUPT', message: `${path}: ${message}`, details }
   return { code: null, message: `${message} (${error.code})`, details }
 }

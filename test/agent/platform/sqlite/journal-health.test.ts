@@ -1,5 +1,8 @@
+import Database from 'better-sqlite3'
 import { expect, it } from 'vitest'
 import type { CallFailure } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
+import { JournalHandler } from '../../../../src/agent/platform/sqlite/journal-handler.ts'
+import type { JournalStore } from '../../../../src/agent/platform/sqlite/journal-store.ts'
 import type { StartThread } from '../../../../src/agent/platform/sqlite/journal.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
 import { attach, entry, journalIn, STAMP, temporaryDirectory } from '../../harness.ts'
@@ -89,3 +92,22 @@ it('fails all calls after one of unknown outcome, with no error that could pass 
   expect(broken).toMatchObject([{ code: 'DISK_FAILED' }])
   expect(journal.condition()).toBeNull()
 })
+
+it.each(['SQLITE_CORRUPT', 'SQLITE_CORRUPT_INDEX', 'SQLITE_NOTADB', 'SQLITE_IOERR_READ'])(
+  'calls %s damage at the start only: later, it restarts into the check',
+  (code) => {
+    const error = new Database.SqliteError('a page reads wrongly', code)
+    const fail = (): never => {
+      throw error
+    }
+    const handlerOf = (open: () => JournalStore) =>
+      new JournalHandler({ path: 'journal.db', open, diskReserve: { fill: () => true, release: () => false } })
+    const codeOf = (handler: JournalHandler): unknown => {
+      const answer = handler.answerTo({ method: 'recent', args: [1], now: 0 })
+      return answer.ok ? null : answer.failure.code
+    }
+    expect(codeOf(handlerOf(fail))).toBe(code === 'SQLITE_IOERR_READ' ? 'DISK_FAILED' : 'DATABASE_CORRUPT')
+    const running = { hasDiskReserve: true, now: 0, recent: fail } as unknown as JournalStore
+    expect(codeOf(handlerOf(() => running))).toBe('DISK_FAILED')
+  },
+)
