@@ -211,7 +211,7 @@ function requestsOf(
       timers,
       newId,
       engine: engine.version,
-      onCharged: (owner, tokens) => callers.quotaOfOwner(owner)?.charged(tokens),
+      onCharged: (owner, tokens, quota) => (quota ?? callers.quotaOfOwner(owner))?.charged(tokens),
       log,
       onFatal,
     },

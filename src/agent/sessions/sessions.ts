@@ -50,8 +50,12 @@ export interface SessionsDeps {
   /** Live sessions at a time; more are refused. */
   readonly liveMax: number
   readonly timers: { after(ms: number, call: () => void): () => void }
-  /** Called after an automatic charge in a session of this owner. */
-  readonly onCharged: (owner: string | null, tokens: Micro) => void
+  /**
+   * Called after an automatic charge in a session of this owner.
+   *
+   * @param quota of the owner's last request in it; undefined: none since the start
+   */
+  readonly onCharged: (owner: string | null, tokens: Micro, quota: CallerQuota | undefined) => void
   readonly newId: () => string
   /** Version of the engine that decides, recorded in each entry. */
   readonly engine: number
@@ -104,6 +108,8 @@ interface Slot {
   /** Includes changes that are not yet recorded. */
   latest: KeptSession
   tail: Promise<unknown>
+  /** Of the owner's last request; undefined: none since the start. */
+  quota?: CallerQuota | undefined
 }
 
 export class Sessions {
@@ -180,7 +186,7 @@ export class Sessions {
         epoch: 0,
         policyRevision,
       }
-      const slot: Slot = { durable: null, latest: next, tail: Promise.resolve() }
+      const slot: Slot = { durable: null, latest: next, tail: Promise.resolve(), quota: order.quota }
       this.#slots.set(session.id, slot)
       const body = JSON.stringify({ sessionId: session.id })
       const answer = answered(200, body, policyRevision)
@@ -331,6 +337,7 @@ export class Sessions {
     const { apiVersion, request, metaData, quota, rollbackOnDeny } = order
     const { requester } = request
     const { ledger } = this.#deps
+    slot.quota = quota
     const refundAt = (reading: ClockReading): ReadonlyMap<AccountId, Micro> =>
       slot.latest.epoch === ledger.epoch() ? sumPostings(restOf(slot.latest, reading)) : NO_REFUND
     const answer = await this.#charge(
@@ -427,7 +434,7 @@ export class Sessions {
         },
       },
     )
-    if (answer.operable) onCharged(slot.latest.owner, tokens)
+    if (answer.operable) onCharged(slot.latest.owner, tokens, slot.quota)
   }
 
   #changeBy(

@@ -29,8 +29,10 @@ export interface CallerSettings {
   readonly limits: string | null
 }
 
-/** Shared by all connections of the caller. */
+/** Of one user under one limit: shared by all its connections that this limit is the first to name. */
 export interface CallerQuota {
+  /** User and limit. */
+  readonly key: string
   /** Concurrent connections; null: unlimited. */
   readonly connectionsMax: number | null
   /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
@@ -62,15 +64,12 @@ interface Limit {
 const HOUR_MS = 60 * 60 * 1000
 const SECOND_MS = 1_000
 
-/** The least recently used quota is evicted first. */
-const QUOTAS_MAX = 10_000
-
 export class Callers {
   readonly #names: Names
   #rules: Rules
   readonly #ownUid: number
   readonly #sinceBoot: () => number
-  readonly #holds = new Map<string, CallerQuota>()
+  #budgets: Budgets
 
   /**
    * @param sinceBoot reading of the boot-time clock, ms
@@ -81,6 +80,7 @@ export class Callers {
     this.#rules = parseRules(settings, names)
     this.#ownUid = ownUid
     this.#sinceBoot = sinceBoot
+    this.#budgets = new Budgets(sinceBoot)
   }
 
   /**
@@ -91,7 +91,7 @@ export class Callers {
   prepare(settings: CallerSettings): () => void {
     const rules = parseRules(settings, this.#names)
     return () => {
-      if (rules.limitsText !== this.#rules.limitsText) this.#holds.clear()
+      if (rules.limitsText !== this.#rules.limitsText) this.#budgets = new Budgets(this.#sinceBoot)
       this.#rules = rules
     }
   }
@@ -109,44 +109,92 @@ export class Callers {
   }
 
   /** By the first limit that names the caller; null: unlimited. */
-  quotaOf(caller: Caller): CallerQuota | null {
+  quotaOf(caller: Pick<Caller, 'uid' | 'gids'>): CallerQuota | null {
     const { limits } = this.#rules
-    if (limits.length === 0) return null
-    const name = callerName(caller)
-    const known = this.#holds.get(name)
-    if (known !== undefined) return known
-    const limit = limits.find(({ who }) => who(caller))
+    const index = limits.findIndex(({ who }) => who(caller))
+    const limit = limits[index]
     if (limit === undefined) return null
-    const quota = new LimitedCaller(name, limit, this.#sinceBoot)
-    const [oldest] = this.#holds.keys()
-    if (this.#holds.size >= QUOTAS_MAX && oldest !== undefined) this.#holds.delete(oldest)
-    this.#holds.set(name, quota)
-    return quota
+    const name = callerName(caller)
+    return new LimitedCaller({ key: `${name} ${index}`, name }, limit, this.#budgets)
   }
 
-  /** Null also if the owner has not called since the start. */
+  /** Of a session's owner that has made no request in it since the start: its groups are unknown. */
   quotaOfOwner(owner: string | null): CallerQuota | null {
-    return owner === null ? null : (this.#holds.get(owner) ?? null)
+    const [, uid] = /^uid:(\d+)$/.exec(owner ?? '') ?? []
+    return uid === undefined ? null : this.quotaOf({ uid: Number(uid), gids: [] })
+  }
+}
+
+/** What is left of a quota. */
+interface Budget {
+  readonly tokens: Bucket | null
+  readonly requests: Bucket | null
+}
+
+/** Quotas that are partly used up. A full one is the same as a new one, so only full ones are dropped. */
+const BUDGETS_MAX = 10_000
+
+class Budgets {
+  readonly sinceBoot: () => number
+  readonly #budgets = new Map<string, Budget>()
+  /** Boot-time reading, ms, before which none is full. */
+  #fullFrom = 0
+
+  constructor(sinceBoot: () => number) {
+    this.sinceBoot = sinceBoot
+  }
+
+  find(key: string): Budget | undefined {
+    return this.#budgets.get(key)
+  }
+
+  /** @throws CodedError CALLER_LIMITED while too many other callers have used up part of theirs */
+  use(key: string, limit: Limit): Budget {
+    const known = this.#budgets.get(key)
+    if (known !== undefined) return known
+    if (this.#budgets.size >= BUDGETS_MAX) this.#dropFull()
+    if (this.#budgets.size < BUDGETS_MAX) return this.add(key, limit)
+    const message = `${BUDGETS_MAX} other callers have used up part of their quotas: no more can be counted`
+    const retryAfterMs = Math.max(1, Math.ceil(this.#fullFrom - this.sinceBoot()))
+    throw new CodedError('CALLER_LIMITED', message, { details: { retryAfterMs } })
+  }
+
+  add(key: string, { tokensPerHour, requestsPerSecond }: Limit): Budget {
+    const now = this.sinceBoot()
+    const budget = {
+      tokens: tokensPerHour === null ? null : new Bucket(wholeTokens(tokensPerHour), HOUR_MS, now),
+      requests: requestsPerSecond === null ? null : new Bucket(BigInt(requestsPerSecond), SECOND_MS, now),
+    }
+    this.#budgets.set(key, budget)
+    this.#fullFrom = 0
+    return budget
+  }
+
+  #dropFull(): void {
+    const now = this.sinceBoot()
+    if (now < this.#fullFrom) return
+    this.#fullFrom = Infinity
+    for (const [key, { tokens, requests }] of this.#budgets) {
+      const fullInMs = Math.max(tokens?.fullInMs(now) ?? 0, requests?.fullInMs(now) ?? 0)
+      if (fullInMs === 0) this.#budgets.delete(key)
+      else this.#fullFrom = Math.min(this.#fullFrom, now + fullInMs)
+    }
   }
 }
 
 class LimitedCaller implements CallerQuota {
+  readonly key: string
   readonly connectionsMax: number | null
   readonly #name: string
   readonly #limit: Limit
-  readonly #sinceBoot: () => number
-  readonly #tokens: Bucket | null
-  readonly #requests: Bucket | null
+  readonly #budgets: Budgets
 
-  constructor(name: string, limit: Limit, sinceBoot: () => number) {
-    const { tokensPerHour, requestsPerSecond, connections } = limit
-    this.connectionsMax = connections
+  constructor({ key, name }: { readonly key: string; readonly name: string }, limit: Limit, budgets: Budgets) {
+    this.key = key
+    this.connectionsMax = limit.connections
     this.#name = name
     this.#limit = limit
-    this.#sinceBoot = sinceBoot
-    const now = sinceBoot()
-    this.#tokens = tokensPerHour === null ? null : new Bucket(wholeTokens(tokensPerHour), HOUR_MS, now)
-    this.#requests = requestsPerSecond === null ? null : new Bucket(BigInt(requestsPerSecond), SECOND_MS, now)
+    this.#budgets = budgets
   }
 
   request({ type, value }: { readonly type: string; readonly value: string }): void {
@@ -167,29 +215,30 @@ class LimitedCaller implements CallerQuota {
   }
 
   #pace(): void {
-    if (this.#requests?.take(1n, this.#sinceBoot()) !== false) return
     const { requestsPerSecond } = this.#limit
-    throw new CodedError('CALLER_LIMITED', `${this.#name} may make ${requestsPerSecond ?? 0} requests per second`)
+    if (requestsPerSecond === null) return
+    if (this.#budgets.use(this.key, this.#limit).requests?.take(1n, this.#budgets.sinceBoot()) !== false) return
+    throw new CodedError('CALLER_LIMITED', `${this.#name} may make ${requestsPerSecond} requests per second`)
   }
 
   spend(tokens: Micro): void {
-    if (this.#tokens === null || this.#tokens.take(tokens, this.#sinceBoot())) return
-    const retryAfterMs = this.#tokens.waitFor(tokens, this.#sinceBoot())
-    throw new CodedError(
-      'CALLER_LIMITED',
-      `${this.#name} may spend ${this.#limit.tokensPerHour ?? 0} tokens per hour`,
-      {
-        details: { retryAfterMs },
-      },
-    )
+    const { tokensPerHour } = this.#limit
+    if (tokensPerHour === null || tokens === 0n) return
+    const bucket = this.#budgets.use(this.key, this.#limit).tokens
+    const now = this.#budgets.sinceBoot()
+    if (bucket === null || bucket.take(tokens, now)) return
+    const details = { retryAfterMs: bucket.waitFor(tokens, now) }
+    throw new CodedError('CALLER_LIMITED', `${this.#name} may spend ${tokensPerHour} tokens per hour`, { details })
   }
 
   unspend(tokens: Micro): void {
-    this.#tokens?.give(tokens)
+    this.#budgets.find(this.key)?.tokens?.give(tokens)
   }
 
   charged(tokens: Micro): void {
-    this.#tokens?.owe(tokens, this.#sinceBoot())
+    if (this.#limit.tokensPerHour === null || tokens === 0n) return
+    const budget = this.#budgets.find(this.key) ?? this.#budgets.add(this.key, this.#limit)
+    budget.tokens?.owe(tokens, this.#budgets.sinceBoot())
   }
 }
 
@@ -235,6 +284,11 @@ export class Bucket {
     const lacking = amount * this.#refillMs - this.#level
     if (lacking <= 0n || this.#capacity === 0n) return 0
     return Number((lacking + this.#capacity - 1n) / this.#capacity)
+  }
+
+  /** Time until the bucket is full, ms; 0 if it is now. */
+  fullInMs(now: number): number {
+    return this.waitFor(this.#capacity, now)
   }
 
   #fill(now: number): void {

@@ -73,7 +73,7 @@ const ANYBODY: Admission = { owner: null, quota: null }
 export class RequestHandler {
   readonly #deps: RequestHandlerDeps
   readonly #callers = new WeakMap<Socket, Caller>()
-  /** Number of open connections by caller name. */
+  /** Number of open connections by caller, and by limit. */
   readonly #connected = new Map<string, number>()
   /** Connections bound to a session. */
   readonly #bound = new WeakSet<Socket>()
@@ -88,9 +88,10 @@ export class RequestHandler {
   admits(connection: Socket): boolean {
     const caller = this.#callerAt(connection)
     if (caller === null) return true
-    const name = callerName(caller)
+    const quota = this.#deps.callers?.rules.quotaOf(caller) ?? null
+    const name = quota?.key ?? callerName(caller)
     const open = this.#connected.get(name) ?? 0
-    const max = this.#deps.callers?.rules.quotaOf(caller)?.connectionsMax ?? null
+    const max = quota?.connectionsMax ?? null
     if (max !== null && open >= max) return false
     this.#connected.set(name, open + 1)
     connection.once('close', () => {

@@ -103,7 +103,7 @@ describe('what a caller is held to', () => {
     quota.spend(1_000_000n)
     now += 360_000
     quota.spend(1_000_000n)
-    expect(rules.quotaOf({ ...anna, pid: 99 })).toBe(quota)
+    expect(rules.quotaOf({ ...anna, pid: 99 })?.key).toBe(quota.key)
     rules.quotaOf(bob)?.request({ type: 'any', value: 'body' })
     expect(() => rules.quotaOf(bob)?.request({ type: 'any', value: 'body' })).toThrow()
     rules.quotaOf(bob)?.spend(10n ** 15n)
@@ -155,14 +155,51 @@ describe('what a caller is held to', () => {
     expect(rules.quotaOf(anna)?.connectionsMax).toBe(2)
   })
 
-  it('forgets the caller that it met first when there are too many', () => {
-    const rules = callers({ limits: '* = 1 tokens/h' })
+  it('keeps what a caller has used up, however many others call', () => {
+    let now = 0
+    const rules = callers({ limits: '* = 1 tokens/h' }, () => now)
     const by = (uid: number) => rules.quotaOf({ uid, gids: [], pid: 1 })!
-    for (let uid = 1; uid <= 10_000; uid += 1) by(uid).spend(1_000_000n)
-    expect(() => by(1).spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
-    by(10_001)
-    expect(() => by(2).spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
     by(1).spend(1_000_000n)
+    for (let uid = 2; uid <= 20_050; uid += 1) {
+      if (uid % 5_000 === 0) now += 4
+      by(uid).spend(1n)
+    }
+    expect(() => by(1).spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    now = 3_600_000
+    by(1).spend(1_000_000n)
+  })
+
+  it('refuses one more caller while as many as can be counted have used up some, and says for how long', () => {
+    let now = 0
+    const rules = callers({ limits: '* = 1 tokens/h' }, () => now)
+    const by = (uid: number) => rules.quotaOf({ uid, gids: [], pid: 1 })!
+    for (let uid = 1; uid <= 10_000; uid += 1) {
+      if (uid === 10_000) now = 1_000
+      by(uid).spend(1_000_000n)
+    }
+    const limited = (retryAfterMs: number) =>
+      expect.objectContaining({ code: 'CALLER_LIMITED', details: { retryAfterMs } })
+    expect(() => by(10_001).spend(1n)).toThrow(limited(3_599_000))
+    now = 2_000
+    expect(() => by(10_001).spend(1n)).toThrow(limited(3_598_000))
+    now = 3_600_000
+    by(10_001).spend(1_000_000n)
+    expect(() => by(10_000).spend(1_000_000n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+  })
+
+  it('is that of the first entry that names each process, whichever group of a user called first', () => {
+    const plain: Caller = { ...anna, gids: [1_000] }
+    for (const order of [
+      [anna, plain],
+      [plain, anna],
+    ]) {
+      const rules = callers({ limits: 'group:plant = 10 tokens/h, 9 connections; * = 1 tokens/h, 2 connections' })
+      for (const caller of order) rules.quotaOf(caller)
+      expect([rules.quotaOf(anna)?.connectionsMax, rules.quotaOf(plain)?.connectionsMax]).toEqual([9, 2])
+      rules.quotaOf(anna)?.spend(10_000_000n)
+      rules.quotaOf(plain)?.spend(1_000_000n)
+      expect(() => rules.quotaOf(plain)?.spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    }
   })
 
   it('is nothing where no entry names the caller', () => {
