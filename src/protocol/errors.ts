@@ -536,6 +536,15 @@ export const ERRORS = catalogue({
     exit: 77,
     retry: 'no',
   },
+  CALLER_UNMAPPED: {
+    meaning:
+      'The calling user has no id of its own in the user namespace of the agent, so the agent cannot tell it from other users.',
+    remedy:
+      'Map this user into the container of the agent (for instance podman --uidmap), run the application in the same container, or run the agent outside.',
+    http: 403,
+    exit: 77,
+    retry: 'no',
+  },
   CALLER_LIMITED: {
     meaning: 'The calling user exceeded its limit of requests or tokens for this time window.',
     remedy: 'Wait for the time in Retry-After, or raise the limit of this user (setting callers.limits).',

@@ -43,8 +43,8 @@ export interface RequestHandlerDeps {
   readonly cloudAddress?: () => string | null
   /** Omitted: every client has every role, and callers are not identified. */
   readonly callers?: {
-    /** Null: unknown to the kernel. */
-    readonly identify: (connection: Socket) => Caller | null
+    /** Or why the caller cannot be told from others. */
+    readonly identify: (connection: Socket) => Caller | CodedError
     readonly rules: Callers
   }
   /** Called for unexpected errors; the client receives INTERNAL. */
@@ -72,7 +72,7 @@ const ANYBODY: Admission = { owner: null, quota: null }
 
 export class RequestHandler {
   readonly #deps: RequestHandlerDeps
-  readonly #callers = new WeakMap<Socket, Caller>()
+  readonly #callers = new WeakMap<Socket, Caller | CodedError>()
   /** Number of open connections by caller, and by limit. */
   readonly #connected = new Map<string, number>()
   /** Connections bound to a session. */
@@ -87,7 +87,8 @@ export class RequestHandler {
   /** Counts a new connection. False: its caller has too many. */
   admits(connection: Socket): boolean {
     const caller = this.#callerAt(connection)
-    if (caller === null) return true
+    // Its requests are refused with the reason.
+    if (caller === null || caller instanceof CodedError) return true
     const quota = this.#deps.callers?.rules.quotaOf(caller) ?? null
     const name = quota?.key ?? callerName(caller)
     const open = this.#connected.get(name) ?? 0
@@ -229,8 +230,8 @@ export class RequestHandler {
     )
   }
 
-  /** Queries the kernel once per connection. Null: callers are not identified, or the kernel does not know. */
-  #callerAt(connection: Socket): Caller | null {
+  /** Queries the kernel once per connection. Null: callers are not identified. */
+  #callerAt(connection: Socket): Caller | CodedError | null {
     const known = this.#callers.get(connection)
     if (known !== undefined) return known
     const found = this.#deps.callers?.identify(connection) ?? null
@@ -244,7 +245,8 @@ export class RequestHandler {
     if (callers === undefined) return ANYBODY
     const { rules } = callers
     const caller = this.#callerAt(connection)
-    if (caller === null) return new CodedError('CALLER_NOT_ALLOWED', 'the kernel did not identify the calling process')
+    if (caller === null) return ANYBODY
+    if (caller instanceof CodedError) return caller
     try {
       rules.require(caller, role)
     } catch (error) {
@@ -257,6 +259,7 @@ export class RequestHandler {
   /** Whether an admitted caller has the administrator role. */
   #administers(connection: Socket): boolean {
     const caller = this.#callers.get(connection)
+    if (caller instanceof CodedError) return false
     return caller === undefined || this.#deps.callers?.rules.isIn(caller, 'administer') === true
   }
 
@@ -315,7 +318,8 @@ export class RequestHandler {
       error instanceof CodedError
         ? error
         : new CodedError('INTERNAL', 'the agent failed to handle the request; see its log')
-    return traced(reply, inspection.refused(coded, request, caller === undefined ? null : callerName(caller)))
+    const name = caller === undefined || caller instanceof CodedError ? null : callerName(caller)
+    return traced(reply, inspection.refused(coded, request, name))
   }
 
   #failure(error: unknown): Reply {

@@ -2,6 +2,7 @@
  * The process that connected to a Unix socket, by SO_PEERCRED and SO_PEERGROUPS, which a client cannot forge. Node has no
  * API for it, so libc is called through koffi.
  */
+import { readFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import koffi from 'koffi'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -16,19 +17,80 @@ const INT_BYTES = 4
 
 type GetSockOpt = (fd: number, level: number, option: number, value: Buffer, length: [number]) => number
 
-/** @throws CodedError SYSTEM_UNSUPPORTED if the kernel cannot be queried */
-export function openPeerCredentials(): (socket: Socket) => Caller | null {
+/** Ids that stand for every user or group without an id in this user namespace; null: each has its own. */
+export interface SharedIds {
+  readonly sharedUid: number | null
+  readonly sharedGid: number | null
+}
+
+/**
+ * The returned function gives CALLER_NOT_ALLOWED if the kernel does not know the caller, and CALLER_UNMAPPED.
+ *
+ * @throws CodedError SYSTEM_UNSUPPORTED if the kernel cannot be queried
+ */
+export function openPeerCredentials(): (socket: Socket) => Caller | CodedError {
   const getsockopt = load()
+  const ids = idsOf({
+    uidMap: textOf('/proc/self/uid_map'),
+    gidMap: textOf('/proc/self/gid_map'),
+    overflowUid: textOf('/proc/sys/kernel/overflowuid'),
+    overflowGid: textOf('/proc/sys/kernel/overflowgid'),
+  })
   return (socket) => {
-    const fd = descriptorOf(socket)
-    if (fd === undefined) return null
-    const credentials = Buffer.alloc(3 * INT_BYTES)
-    const length: [number] = [credentials.length]
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, credentials, length) !== 0) return null
-    const [pid, uid, gid] = [0, 1, 2].map((index) => credentials.readUInt32LE(index * INT_BYTES))
-    if (pid === undefined || uid === undefined || gid === undefined || length[0] !== credentials.length) return null
-    return { uid, gids: [gid, ...groupsOf(getsockopt, fd)], pid }
+    const caller = callerAt(getsockopt, socket)
+    if (caller !== null) return knownCaller(caller, ids)
+    return new CodedError('CALLER_NOT_ALLOWED', 'the kernel did not identify the calling process')
   }
+}
+
+/** Texts of the kernel's files of these names; an unreadable map counts as partial. */
+export function idsOf(texts: Readonly<Record<'uidMap' | 'gidMap' | 'overflowUid' | 'overflowGid', string>>): SharedIds {
+  return {
+    sharedUid: isWholeMap(texts.uidMap) ? null : overflowOf(texts.overflowUid),
+    sharedGid: isWholeMap(texts.gidMap) ? null : overflowOf(texts.overflowGid),
+  }
+}
+
+/** All users outside of a partial map share one uid: they would get each other's sessions and answers. */
+export function knownCaller(caller: Caller, { sharedUid, sharedGid }: SharedIds): Caller | CodedError {
+  const { uid, gids, pid } = caller
+  if (uid !== sharedUid)
+    return sharedGid === null ? caller : { ...caller, gids: gids.filter((gid) => gid !== sharedGid) }
+  const message = `uid:${uid} stands for every user that has no id in the user namespace of the agent`
+  return new CodedError('CALLER_UNMAPPED', message, { details: { uid, pid } })
+}
+
+/** Ids are 32-bit numbers, and the highest one is none. */
+const IDS = 2 ** 32 - 1
+
+const OVERFLOW_ID = 65_534
+
+function isWholeMap(map: string): boolean {
+  const counts = map.split('\n').map((line) => Number(line.trim().split(/\s+/)[2] ?? 0))
+  return counts.reduce((sum, count) => sum + count, 0) >= IDS
+}
+
+function overflowOf(text: string): number {
+  return /^\d{1,10}$/.test(text.trim()) ? Number(text) : OVERFLOW_ID
+}
+
+function textOf(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+function callerAt(getsockopt: GetSockOpt, socket: Socket): Caller | null {
+  const fd = descriptorOf(socket)
+  if (fd === undefined) return null
+  const credentials = Buffer.alloc(3 * INT_BYTES)
+  const length: [number] = [credentials.length]
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, credentials, length) !== 0) return null
+  const [pid, uid, gid] = [0, 1, 2].map((index) => credentials.readUInt32LE(index * INT_BYTES))
+  if (pid === undefined || uid === undefined || gid === undefined || length[0] !== credentials.length) return null
+  return { uid, gids: [gid, ...groupsOf(getsockopt, fd)], pid }
 }
 
 function groupsOf(getsockopt: GetSockOpt, fd: number): readonly number[] {

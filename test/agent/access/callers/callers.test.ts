@@ -5,8 +5,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from '../../../support/fast-check.ts'
 import { describe, expect, it, onTestFinished } from 'vitest'
+import type { CodedError } from '../../../../src/protocol/errors.ts'
 import { systemNames } from '../../../../src/agent/platform/system/names.ts'
-import { openPeerCredentials } from '../../../../src/agent/platform/system/peer-credentials.ts'
+import { idsOf, knownCaller, openPeerCredentials } from '../../../../src/agent/platform/system/peer-credentials.ts'
 import { Bucket, type Caller, type CallerSettings, Callers } from '../../../../src/agent/access/callers/callers.ts'
 
 const OWN = 990
@@ -164,7 +165,7 @@ describe('what a caller is held to', () => {
       if (uid % 5_000 === 0) now += 4
       by(uid).spend(1n)
     }
-    expect(() => by(1).spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    expect(() => by(1).spend(100n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
     now = 3_600_000
     by(1).spend(1_000_000n)
   })
@@ -177,7 +178,7 @@ describe('what a caller is held to', () => {
       if (uid === 10_000) now = 1_000
       by(uid).spend(1_000_000n)
     }
-    const limited = (retryAfterMs: number) =>
+    const limited = (retryAfterMs: number): unknown =>
       expect.objectContaining({ code: 'CALLER_LIMITED', details: { retryAfterMs } })
     expect(() => by(10_001).spend(1n)).toThrow(limited(3_599_000))
     now = 2_000
@@ -308,7 +309,7 @@ describe('the kernel', () => {
     const directory = mkdtempSync(join(tmpdir(), 'tallygate-callers-'))
     onTestFinished(() => rmSync(directory, { recursive: true }))
     const path = join(directory, 'socket')
-    const found = await new Promise<Caller | null>((resolve) => {
+    const found = await new Promise<Caller | CodedError>((resolve) => {
       const server = createServer((socket) => {
         resolve(identify(socket))
         socket.destroy()
@@ -317,14 +318,39 @@ describe('the kernel', () => {
       server.listen(path, () => connect(path).on('error', () => undefined))
     })
     expect(found).toMatchObject({ uid: process.getuid?.(), pid: process.pid })
-    expect(found?.gids[0]).toBe(process.getgid?.())
+    expect(found).toMatchObject({ gids: expect.arrayContaining([process.getgid?.()]) as unknown })
   })
 
   it('says nothing of a connection that is gone', async () => {
     const identify = openPeerCredentials()
     const socket = connect('/nowhere').on('error', () => undefined)
     await new Promise((resolve) => socket.once('close', resolve))
-    expect(identify(socket)).toBeNull()
+    expect(identify(socket)).toMatchObject({ code: 'CALLER_NOT_ALLOWED' })
+  })
+
+  const FULL = '         0          0 4294967295\n'
+  const CONTAINER = '         0     100000      65536\n'
+
+  it.each([
+    ['all users', FULL, false],
+    ['all users in two parts', '0 0 1000\n1000 1000 4294966295\n', false],
+    ['the users of a container', CONTAINER, true],
+    ['one user', '         0       1000          1\n', true],
+    ['nothing that can be read', '', true],
+  ])('maps %s', (_what, map, isPartial) => {
+    const ids = idsOf({ uidMap: map, gidMap: FULL, overflowUid: '65534\n', overflowGid: '65534\n' })
+    expect(ids).toEqual({ sharedUid: isPartial ? 65_534 : null, sharedGid: null })
+    const caller: Caller = { uid: 65_534, gids: [65_534, 7], pid: 3 }
+    const known = knownCaller(caller, ids)
+    if (isPartial) expect(known).toMatchObject({ code: 'CALLER_UNMAPPED', details: { uid: 65_534, pid: 3 } })
+    else expect(known).toEqual(caller)
+    expect(knownCaller({ ...caller, uid: 1_000 }, ids)).toEqual({ ...caller, uid: 1_000 })
+  })
+
+  it('names no group that stands for all groups outside', () => {
+    const ids = idsOf({ uidMap: CONTAINER, gidMap: CONTAINER, overflowUid: '65533', overflowGid: '65534' })
+    expect(ids).toEqual({ sharedUid: 65_533, sharedGid: 65_534 })
+    expect(knownCaller({ uid: 65_534, gids: [65_534, 7, 65_534], pid: 3 }, ids)).toMatchObject({ gids: [7] })
   })
 })
 
