@@ -12,6 +12,7 @@ import { HOUR, MINUTE, SessionDevice } from './device.ts'
 
 /** A caller whose calls are noted, and who has so many tokens. */
 class NotedQuota implements CallerQuota {
+  readonly key = 'noted'
   readonly connectionsMax = null
   readonly calls: string[] = []
   tokens: bigint

@@ -109,7 +109,7 @@ export class Callers {
   }
 
   /** By the first limit that names the caller; null: unlimited. */
-  quotaOf(caller: Pick<Caller, 'uid' | 'gids'>): CallerQuota | null {
+  quotaOf(caller: Caller | Pick<Caller, 'uid' | 'gids'>): CallerQuota | null {
     const { limits } = this.#rules
     const index = limits.findIndex(({ who }) => who(caller))
     const limit = limits[index]
