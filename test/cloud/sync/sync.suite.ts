@@ -6,6 +6,7 @@ import { renewDuePolicy } from '../../../src/cloud/policy/bump-policy-revision.t
 import { signedPolicy } from '../../../src/cloud/policy/policy-document.ts'
 import { changeConfiguration } from '../../../src/cloud/service-api/change-configuration.ts'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
+import { formatMicro } from '../../../src/core/pricing/amount.ts'
 import type { Action } from '../../../src/core/rules/policy.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
 import { attachAnswer } from '../../../src/protocol/edge/attach.ts'
@@ -1128,6 +1129,45 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const again = await device.sealAs({ ...device.payload(), undeliveredRange: old.undeliveredRange() })
         expect(await twin.sync(device.id, again.document)).toMatchObject({ taken: true })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 5n })
+      })
+    })
+
+    describe('use above what was granted, after an edit of the ledger', () => {
+      const overspent = async (amounts: readonly bigint[]) => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 950n)])
+        device.state.unlimited.add(LINE)
+        for (const amount of amounts) expect(device.charge(charge(amount))).toBe(true)
+        const refused = await twin.sync(device.id, (await device.seal()).document)
+        expect(refused).toMatchObject({ taken: false, details: { problem: 'MORE_SPENT_THAN_GRANTED' } })
+        return device
+      }
+
+      it.each([
+        ['many small charges', Array.from({ length: 100 }, () => 70n)],
+        ['few large ones', Array.from({ length: 10 }, () => 704n)],
+        ['one', [7_040n]],
+      ])('is billed up to the grant at once and shown; %s that follow never bill it twice', async (_what, amounts) => {
+        const device = await overspent(amounts)
+        const sum = amounts.reduce((all, each) => all + each, 0n)
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 950n, billedByDevices: 950n })
+        const tokens = formatMicro(sum)
+        expect(await evidence(device)).toMatchObject([
+          { problem: `MORE_SPENT_THAN_GRANTED: ${tokens} tokens used of 0.00095 granted of ${LINE}.` },
+        ])
+        expect(await epoch(device)).toMatchObject({ status: 'FENCED', fenceReason: 'REJECTED', settlement: 'CHARGED' })
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(1, amounts.length, true))
+        const [first = 0n] = amounts
+        // What copies could have used is billed by its entries, in whole entries.
+        const billed = first > 1_950n ? 950n : (1_960n / first) * first
+        const { billedByDevices } = await twin.pool(LINE)
+        expect(billedByDevices).toBe(billed > 950n ? billed : 950n)
+        const lines = (await usage()).reduce((all, { tokens: each }) => all + each, 0n)
+        expect(lines).toBe(billedByDevices)
+        twin.time += 31 * DAY
+        await twin.settle()
+        expect((await twin.pool(LINE)).billedByDevices).toBe(billedByDevices)
       })
     })
 

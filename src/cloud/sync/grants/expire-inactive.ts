@@ -7,10 +7,9 @@ import type { Policies } from '../../policy/load-policy.ts'
 import type { SettlementStateWire } from '../../../protocol/edge/administration.ts'
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
 import { fenced } from '../attach.ts'
-import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
-import { type Epoch, type Settlement, settled } from '../../storage/device-records.ts'
-import { lockRulesOf, openPools } from '../../policy/rules-in-force.ts'
-import { saveMoves } from './write-settlement.ts'
+import type { Epoch, Settlement } from '../../storage/device-records.ts'
+import { lockRulesOf } from '../../policy/rules-in-force.ts'
+import { settleEpoch } from './write-settlement.ts'
 
 export interface ExpireInactive {
   readonly store: Pick<Store, 'read' | 'transaction'>
@@ -95,23 +94,9 @@ export async function confirmSettlement({
 
 /** Ends grants of the epoch and settles its tokens. The device is locked. */
 async function settle({ policies, as }: ExpireInactive, tx: Transaction, epoch: Epoch, now: number): Promise<void> {
-  const { deviceId, number } = epoch
-  const device = await tx.edge.devices.get(deviceId)
+  const device = await tx.edge.devices.get(epoch.deviceId)
   if (device === undefined) throw new Error('invariant: devices are never deleted')
-  const records = await tx.edge.deviceAccounts.ofEpoch(deviceId, number)
-  const moves = [...records.values()]
-    .map((before): AccountMove => ({ before, after: settled(before, as) }))
-    .filter(({ before, after }) => before.presumed !== after.presumed || before.released !== after.released)
   const rules = await lockRulesOf(tx, policies, device.instanceIds, now)
-  const pools = await openPools(
-    tx,
-    rules,
-    moves.map(({ after }) => after.account),
-  )
-  const moved = movePools(pools, moves)
-  if (moved === undefined) throw new Error('invariant: settled tokens were reserved before')
-  const moment = { now, present: epoch.quietSince }
-  const over: Epoch = { ...fenced(epoch, 'SILENT', moment), settlement: as, settledAt: now }
-  await tx.edge.epochs.save(over)
-  await saveMoves({ tx, epoch, now }, moved)
+  const over = fenced(epoch, 'SILENT', { now, present: epoch.quietSince })
+  await settleEpoch({ tx, epoch: over, now, rules }, as)
 }

@@ -6,8 +6,9 @@ import { parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { used } from '../../accounts/pool.ts'
 import type { UsageRecord } from '../../storage/records.ts'
-import type { AccountMove, MovedPools } from '../../accounts/move-pools.ts'
-import { spentOn } from '../../storage/device-records.ts'
+import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
+import { type RulesInForce, openPools } from '../../policy/rules-in-force.ts'
+import { type Settlement, settled, spentOn } from '../../storage/device-records.ts'
 import type { MergeContext } from '../merge-context.ts'
 
 type Context = Pick<MergeContext, 'tx' | 'epoch' | 'now'>
@@ -18,6 +19,22 @@ export async function saveMoves(context: Context, moved: MovedPools): Promise<vo
   await tx.accounts.save([...moved.after.values()])
   await tx.edge.deviceAccounts.save(moved.moves.map(({ after }) => after))
   await writeLines(context, 'PRESUMED', moved, ({ before, after }) => after.presumed - before.presumed)
+}
+
+/** Counts what is out on a fenced epoch as used, or returns it to the pool. */
+export async function settleEpoch(
+  { tx, epoch, now, rules }: Context & { readonly rules: RulesInForce },
+  as: Settlement,
+): Promise<void> {
+  const records = await tx.edge.deviceAccounts.ofEpoch(epoch.deviceId, epoch.number)
+  const moves = [...records.values()]
+    .map((before): AccountMove => ({ before, after: settled(before, as) }))
+    .filter(({ before, after }) => before.presumed !== after.presumed || before.released !== after.released)
+  const accounts = moves.map(({ after }) => after.account)
+  const moved = movePools(await openPools(tx, rules, accounts), moves)
+  if (moved === undefined) throw new Error('invariant: settled tokens were reserved before')
+  await tx.edge.epochs.save({ ...epoch, settlement: as, settledAt: now })
+  await saveMoves({ tx, epoch, now }, moved)
 }
 
 export function writeCounted(context: Context, moved: MovedPools): Promise<void> {

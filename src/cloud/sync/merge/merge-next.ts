@@ -15,7 +15,7 @@ import { overspendCaps } from '../../policy/offline-policy.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedSegment } from '../open-segment.ts'
 import { type DeviceAccountRecord, type Epoch, type Recall, newDeviceAccount } from '../../storage/device-records.ts'
-import { reject } from '../reject.ts'
+import { reject, rejectOverspent } from '../reject.ts'
 import { type RulesInForce, lockRulesOf, openListedPools } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
@@ -42,7 +42,11 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const served = named.filter((account) => isServed(account, device))
   const unbilled = await mergeUndelivered({ ...context, rules }, served)
   const merge = await mergeInto(context, known, grants)
-  if (!merge.merged) return reject(context, merge.problem, { account: merge.account, n: merge.n })
+  if (!merge.merged) {
+    const { problem, account, n } = merge
+    const isOverspent = problem === 'MORE_SPENT_THAN_GRANTED' && account !== undefined
+    return isOverspent ? rejectOverspent(context, rules, account) : reject(context, problem, { account, n })
+  }
 
   const news = segment.entries.filter(({ n }) => n > epoch.lastEntry)
   const split = await splitEntries(context, epoch, news)
