@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import fc from '../support/fast-check.ts'
 import { describe, expect, it, test } from 'vitest'
+import { ENGINE } from '../../src/core/engine.ts'
 import type { Journal } from '../../src/agent/ledger/journal.ts'
 import type { EntryBodyWire, Segment, SyncAnswerWire } from '../../src/protocol/edge/sync.ts'
 import type { LedgerBundle } from '../../src/protocol/local/ledger-bundle.ts'
@@ -20,7 +21,7 @@ interface Verified {
   readonly checked: Record<string, number>
 }
 
-async function record(journal: Journal, n: number, amount: bigint, engine = 1): Promise<void> {
+async function record(journal: Journal, n: number, amount: bigint, engine = ENGINE.version): Promise<void> {
   const body: EntryBodyWire = {
     n,
     kind: 'access',
@@ -138,14 +139,14 @@ test('entries of other engine versions are chained and counted like all, and sai
     whole: true,
     checked: { entries: 7, chained: 7 },
     engines: [
-      { engine: 1, entries: 5 },
+      { engine: ENGINE.version, entries: 5 },
       { engine: 3, entries: 2 },
     ],
   })
   const { code, out } = await tallygate(['verify', '--db', path])
   expect([code, out.split('\n')[1]]).toEqual([
     0,
-    '2 entries were decided by engine 3, this is engine 1: the decisions are not compared.',
+    `2 entries were decided by engine 3, this is engine ${ENGINE.version}: the decisions are not compared.`,
   ])
   await journal.close()
   const database = new Database(path)
