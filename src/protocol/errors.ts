@@ -538,7 +538,7 @@ export const ERRORS = catalogue({
   },
   CALLER_UNMAPPED: {
     meaning:
-      'The calling user has no id of its own in the user namespace of the agent, so the agent cannot tell it from other users.',
+      'The user namespace of the agent has no separate id for the calling user, so the agent cannot distinguish it from other users.',
     remedy:
       'Map this user into the container of the agent (for instance podman --uidmap), run the application in the same container, or run the agent outside.',
     http: 403,

@@ -43,7 +43,7 @@ export interface RequestHandlerDeps {
   readonly cloudAddress?: () => string | null
   /** Omitted: every client has every role, and callers are not identified. */
   readonly callers?: {
-    /** Or why the caller cannot be told from others. */
+    /** Or why the caller is not identified. */
     readonly identify: (connection: Socket) => Caller | CodedError
     readonly rules: Callers
   }
