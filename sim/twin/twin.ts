@@ -160,7 +160,7 @@ export class Twin {
   #store(node: TwinNode, alive: () => boolean): Store {
     const { database } = this
     const sql: Sql = {
-      db: inOneHand(database),
+      db: inOneHand(database, async () => undefined),
       lockRows: false,
       rules: ALONE,
       ahead: null,

@@ -52,6 +52,7 @@ import { Policies } from './policy/load-policy.ts'
 import { changeSharedRules, renewDuePolicy } from './policy/bump-policy-revision.ts'
 import { endRecoveries } from './sync/recovery/recovery.ts'
 import { Sales, TURN_EVERY_MS } from './sync/recovery/sales.ts'
+import { giveWayTo } from './runtime/give-way.ts'
 import { type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
 import { forgetAnswers } from './service-api/idempotency-key.ts'
 import { AccessBatcher } from './service-api/request-access.ts'
@@ -287,6 +288,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     },
     sessions: service,
     trustsClock,
+    giveWay: giveWayTo(() => performance.now(), setImmediate),
     sweeps: { clock, settlement },
   })
 

@@ -682,6 +682,13 @@ export const ERRORS = catalogue({
     http: 429,
     retry: 'later',
   },
+  SYNC_TOO_OFTEN: {
+    meaning: 'The device has sent too many segments that contradict what the cloud received, or that it cannot read.',
+    remedy:
+      'The device tries again by itself after the time in Retry-After. Look for a second device with the same state, or for a stolen device key.',
+    http: 429,
+    retry: 'later',
+  },
   STORE_RESTORED: {
     meaning:
       'The database of the cloud was restored from a backup: its sales mark is missing or is ahead of the database, or a device has shown a document that the cloud signed and no longer knows.',

@@ -46,17 +46,14 @@ export function isTooDeep(text: string, value: unknown): boolean {
 /** Cheap and sufficient to rule out deep nesting. */
 function hasManyOpenings(text: string): boolean {
   let openings = 0
-  for (let index = 0; index < text.length; index += 1) {
-    const unit = text.charCodeAt(index)
-    if (unit !== OPENING_BRACE && unit !== OPENING_BRACKET) continue
-    openings += 1
-    if (openings > JSON_DEPTH_MAX) return true
+  for (const opening of ['{', '[']) {
+    for (let at = text.indexOf(opening); at !== -1; at = text.indexOf(opening, at + 1)) {
+      openings += 1
+      if (openings > JSON_DEPTH_MAX) return true
+    }
   }
   return false
 }
-
-const OPENING_BRACE = 0x7b
-const OPENING_BRACKET = 0x5b
 
 function isContainer(value: unknown): value is object {
   return typeof value === 'object' && value !== null

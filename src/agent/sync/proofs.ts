@@ -2,7 +2,7 @@
  * Proofs for a cloud that has forgotten what it signed: as many as fit the body of one sync; the rest goes with later
  * segments.
  */
-import { PROOFS_MAX, SYNC_BODY_BYTES_MAX } from '../../protocol/edge/sync.ts'
+import { PROOFS_MAX, PROOFS_TEXT_MAX, SYNC_BODY_BYTES_MAX } from '../../protocol/edge/sync.ts'
 
 /** Bytes of a body without segment and proofs, and of each proof without its text. */
 const BODY_FRAME_BYTES = 200
@@ -18,10 +18,13 @@ export function proofsBeside(segment: string, proofs: readonly string[]): Shown 
   const available = SYNC_BODY_BYTES_MAX - BODY_FRAME_BYTES - segment.length
   const shown: string[] = []
   let left = available
+  let length = 0
   for (const [index, proof] of proofs.entries()) {
     const bytes = proof.length + PROOF_FRAME_BYTES
     if (bytes > available) continue
-    if (bytes > left || shown.length === PROOFS_MAX) return { shown, rest: proofs.slice(index) }
+    length += proof.length
+    const isTooLong = bytes > left || (shown.length > 0 && length > PROOFS_TEXT_MAX)
+    if (isTooLong || shown.length === PROOFS_MAX) return { shown, rest: proofs.slice(index) }
     shown.push(proof)
     left -= bytes
   }

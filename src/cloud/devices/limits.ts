@@ -14,8 +14,12 @@ export const DEVICES_PAGE = 100
 export const DEVICES_PAGE_MAX = 1_000
 
 /** Per epoch. The first evidence is kept: it shows how the contradiction began, and sending more cannot displace it. */
-export const EVIDENCE_SEGMENTS_MAX = 256
-export const EVIDENCE_BYTES_MAX = 64 * 1024 * 1024
+export const EVIDENCE_SEGMENTS_MAX = 64
+export const EVIDENCE_BYTES_MAX = 32 * 1024 * 1024
+
+/** Of all epochs of a device. */
+export const EVIDENCE_OF_DEVICE_SEGMENTS_MAX = 512
+export const EVIDENCE_OF_DEVICE_BYTES_MAX = 128 * 1024 * 1024
 
 /** How far above the last known epoch a restored cloud accepts one. */
 export const EPOCHS_FORGOTTEN_MAX = 1_000_000

@@ -4,7 +4,7 @@
  * schemas describe the wire side.
  */
 import type { Role } from '../../protocol/service/keys.ts'
-import type { IncomingHttpHeaders } from 'node:http'
+import type { IncomingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyBaseLogger } from 'fastify'
 import { z } from 'zod'
 import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
@@ -110,6 +110,11 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   readonly answers: ByVersion<Answers, Version>
   /** In addition to the codes of every operation. */
   readonly errors?: readonly ErrorCode[]
+  /** Called for a permitted caller before the body is read. @throws CodedError */
+  readonly admit?: (
+    principal: Kind extends TokenHolder['kind'] ? TokenHolder : Principal,
+    response: ServerResponse,
+  ) => void
   readonly handle: (call: Call<Params, Query, Body, Kind, Version>) => Promise<Answer>
 }
 

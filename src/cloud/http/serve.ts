@@ -87,6 +87,7 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
       if (!gzip) refuseCompressed(request)
       const arrives = hasBody(request)
       deps.slots.take(caller, reply, arrives)
+      operation.admit?.(caller, reply.raw)
       if (arrives) arrivals.set(request, watchArrival(request, caller.kind, deps.requestTimeoutMs))
       reply.raw.once('close', () => arrivals.get(request)?.())
       callers.set(request, caller)

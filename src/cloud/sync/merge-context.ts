@@ -9,6 +9,7 @@ import type { Device, Epoch, Moment } from '../storage/device-records.ts'
 import type { Proof } from './open-proofs.ts'
 import type { EdgeTerms } from '../devices/terms.ts'
 import type { Unbilled } from './merge/unbilled.ts'
+import type { GiveWay } from '../runtime/give-way.ts'
 
 export interface Sync {
   readonly store: Pick<Store, 'read' | 'transaction'>
@@ -18,6 +19,8 @@ export interface Sync {
   readonly present: () => number
   /** False while the clock is in doubt: then nothing is deleted for its age. */
   readonly trustsClock: () => boolean
+  /** Absent: long work never gives way to other events. */
+  readonly giveWay?: GiveWay
   readonly terms: EdgeTerms
   readonly policies: Pick<Policies, 'hold'>
   /** A sync is a heartbeat of the device's sessions. */

@@ -3,6 +3,7 @@ import { z } from 'zod'
 import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
 import { openDocument } from '../../protocol/signing.ts'
 import type { Keyring } from '../devices/keyring.ts'
+import type { GiveWay } from '../runtime/give-way.ts'
 import type { Epoch } from '../storage/device-records.ts'
 
 export interface Proof {
@@ -21,9 +22,11 @@ export async function openProofs(
   keys: Keyring,
   deviceId: string,
   documents: readonly string[],
+  giveWay: GiveWay = async () => undefined,
 ): Promise<readonly Proof[]> {
   const proofs: Proof[] = []
   for (const document of documents) {
+    await giveWay()
     const answer = await openAnswer(keys, document)
     if (answer?.deviceId !== deviceId) continue
     if (answer.outcome === 'MERGED' || answer.outcome === 'FENCED') proofs.push({ document, answer })

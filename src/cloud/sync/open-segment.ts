@@ -3,12 +3,21 @@
  */
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../core/sync/receive.ts'
-import { type EntryBody, type Segment, entryBody, segment } from '../../protocol/edge/sync.ts'
-import { firstProblem } from '../../protocol/errors.ts'
+import {
+  type EntryBody,
+  SEGMENT_ACCOUNTS_MAX,
+  SEGMENT_BYTES_MAX,
+  SEGMENT_NEEDS_MAX,
+  type Segment,
+  entryBody,
+  segment,
+} from '../../protocol/edge/sync.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { type PublicJwk, entryHash, openDocument, sha256 } from '../../protocol/signing.ts'
 import { importPublicKey } from '../devices/device-key.ts'
+import type { GiveWay } from '../runtime/give-way.ts'
 import type { Device } from '../storage/device-records.ts'
+import { parseLists } from './parse-lists.ts'
 
 export interface OpenedEntry {
   readonly n: number
@@ -51,6 +60,17 @@ export interface OpenedUndelivered {
 export type Opening =
   { readonly opened: true; readonly segment: OpenedSegment } | { readonly opened: false; readonly problem: string }
 
+const SEGMENT_LISTS = {
+  counters: SEGMENT_ACCOUNTS_MAX,
+  topUpRequests: SEGMENT_ACCOUNTS_MAX,
+  needs: SEGMENT_NEEDS_MAX,
+}
+/** Bounded by the length of the segment. */
+const ENTRY_LISTS = { items: Infinity, postings: Infinity }
+
+/** Characters of a compact JWS with the longest payload, and a quarter more for a single entry above its part. */
+const DOCUMENT_MAX = Math.ceil((SEGMENT_BYTES_MAX * 5) / 3)
+
 const not = (problem: string): Opening => ({ opened: false, problem })
 
 /** @param publicKey of the device that claims to have signed it */
@@ -58,21 +78,25 @@ export async function openSegment(
   device: Pick<Device, 'id'>,
   publicKey: PublicJwk,
   document: string,
+  giveWay: GiveWay = async () => undefined,
 ): Promise<Opening> {
+  if (document.length > DOCUMENT_MAX) return not(`The segment is longer than ${DOCUMENT_MAX} characters.`)
   const key = await importPublicKey(publicKey)
   if (key === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
   const text = await openDocument('segment', document, key)
   if (text === undefined) return not('The segment is not signed by this device.')
+  await giveWay()
   const payload = parseJson(text)
-  const parsed = segment.safeParse(payload)
-  if (!parsed.success) return not(firstProblem(parsed.error, 'segment'))
+  await giveWay()
+  const parsed = await parseLists(segment, payload, { lists: SEGMENT_LISTS, root: 'segment', giveWay })
+  if (!parsed.parsed) return not(parsed.problem)
   const { data } = parsed
   if (data.deviceId !== device.id) return not('The segment is of another device.')
 
   const entries: OpenedEntry[] = []
   let hash = data.entries.previousHash
   for (const [index, body] of data.entries.bodies.entries()) {
-    const entry = readEntry(body, `segment.entries.bodies[${index}]`)
+    const entry = await readEntry(body, `segment.entries.bodies[${index}]`, giveWay)
     if (typeof entry === 'string') return not(entry)
     hash = entryHash(hash, body)
     entries.push({ n: data.entries.first + index, hash, text: body, body: entry })
@@ -93,7 +117,8 @@ export async function openSegment(
         entryHashes: entries.map((entry) => entry.hash),
       },
       entries,
-      undeliveredRange: data.undeliveredRange === null ? null : openUndeliveredRange(data.undeliveredRange),
+      undeliveredRange:
+        data.undeliveredRange === null ? null : await openUndeliveredRange(data.undeliveredRange, giveWay),
       topUps: { topUpRequests: data.topUpRequests, needs: data.needs },
       clock: data.clock,
       backlog: data.backlog,
@@ -104,17 +129,15 @@ export async function openSegment(
   }
 }
 
-function openUndeliveredRange({
-  epoch,
-  entries: range,
-  counted,
-  final,
-}: NonNullable<Segment['undeliveredRange']>): OpenedUndelivered {
+async function openUndeliveredRange(
+  { epoch, entries: range, counted, final }: NonNullable<Segment['undeliveredRange']>,
+  giveWay: GiveWay,
+): Promise<OpenedUndelivered> {
   const entries: OpenedEntry[] = []
   let hash = range.previousHash
   for (const [index, text] of range.bodies.entries()) {
     hash = entryHash(hash, text)
-    const body = readEntry(text, 'entry')
+    const body = await readEntry(text, 'entry', giveWay)
     if (typeof body !== 'string') entries.push({ n: range.first + index, hash, text, body })
   }
   const { first, previousHash, head, bodies } = range
@@ -130,9 +153,10 @@ function openUndeliveredRange({
   }
 }
 
-function readEntry(text: string, at: string): EntryBody | string {
-  const entry = entryBody.safeParse(parseJson(text))
-  if (!entry.success) return firstProblem(entry.error, at)
+async function readEntry(text: string, at: string, giveWay: GiveWay): Promise<EntryBody | string> {
+  await giveWay()
+  const entry = await parseLists(entryBody, parseJson(text), { lists: ENTRY_LISTS, root: at, giveWay })
+  if (!entry.parsed) return entry.problem
   for (const item of entry.data.items) {
     const count = parseDecimal(item.count)
     if (count === undefined || count.digits < 0n) return `${at}: a count is not a decimal`

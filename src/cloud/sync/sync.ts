@@ -34,12 +34,12 @@ export async function sync(
   document: string,
   proofDocuments: readonly string[] = [],
 ): Promise<MergeResult> {
-  const opening = await openSegment(device, await signerOf(deps, device, document), document)
+  const opening = await openSegment(device, await signerOf(deps, device, document), document, deps.giveWay)
   if (!opening.opened) {
     deps.onOutcome?.('UNREADABLE')
     return { taken: false, problem: opening.problem }
   }
-  const proofs = await openProofs(deps.keys, device.id, proofDocuments)
+  const proofs = await openProofs(deps.keys, device.id, proofDocuments, deps.giveWay)
   const rules = await openRules(deps.keys, device.instanceIds, proofDocuments)
   const moment = { now: deps.now(), present: deps.present() }
   const { outcome, taken, restored } = await deps.store.transaction(async (tx) => {

@@ -49,6 +49,9 @@ export const RELEASES_MAX = 1_000
 
 export const PROOFS_MAX = 32
 
+/** Maximum characters of the proofs of a sync together; a single proof may exceed it. */
+export const PROOFS_TEXT_MAX = 4 * 1024 * 1024
+
 /** Largest signed policy that a device shows to a restored cloud, characters. */
 export const RULES_SHOWN_MAX = 1_000_000
 
@@ -64,7 +67,14 @@ export const syncRequest = z
      * its grants (the answer to this same segment is returned again), or policies of a revision above the cloud's
      * newest.
      */
-    proofs: z.array(z.string().min(1)).max(PROOFS_MAX).optional(),
+    proofs: z
+      .array(z.string().min(1))
+      .max(PROOFS_MAX)
+      .refine(
+        (proofs) => proofs.length <= 1 || proofs.reduce((sum, { length }) => sum + length, 0) <= PROOFS_TEXT_MAX,
+        `must have at most ${PROOFS_TEXT_MAX} characters in all`,
+      )
+      .optional(),
   })
   .meta({ id: 'SyncRequest' })
 

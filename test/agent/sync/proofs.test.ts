@@ -1,7 +1,7 @@
 // What a device shows again of what the cloud has signed always fits the body that the cloud takes, and nothing is left out.
 import { expect, test } from 'vitest'
 import { proofsBeside } from '../../../src/agent/sync/proofs.ts'
-import { PROOFS_MAX, SEGMENT_BYTES_MAX, SYNC_BODY_BYTES_MAX } from '../../../src/protocol/edge/sync.ts'
+import { PROOFS_MAX, PROOFS_TEXT_MAX, SEGMENT_BYTES_MAX, SYNC_BODY_BYTES_MAX } from '../../../src/protocol/edge/sync.ts'
 
 const bodyOf = (segment: string, proofs: readonly string[]): number =>
   Buffer.byteLength(JSON.stringify({ segment, nonce: 'n'.repeat(64), proofs }))
@@ -24,6 +24,7 @@ test.each([
     expect(next.shown.length).toBeGreaterThan(0)
     expect(next.shown.length).toBeLessThanOrEqual(PROOFS_MAX)
     expect(bodyOf(segment, next.shown)).toBeLessThanOrEqual(SYNC_BODY_BYTES_MAX)
+    if (next.shown.length > 1) expect(next.shown.join('').length).toBeLessThanOrEqual(PROOFS_TEXT_MAX)
     gone.push(...next.shown)
     rest = next.rest
   }

@@ -11,7 +11,12 @@ import type { Action } from '../../../src/core/rules/policy.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
 import { attachAnswer } from '../../../src/protocol/edge/attach.ts'
 import { CHAIN_START, entryHash, openDocument } from '../../../src/protocol/signing.ts'
-import { EVIDENCE_BYTES_MAX, EVIDENCE_SEGMENTS_MAX } from '../../../src/cloud/devices/limits.ts'
+import {
+  EVIDENCE_BYTES_MAX,
+  EVIDENCE_OF_DEVICE_BYTES_MAX,
+  EVIDENCE_OF_DEVICE_SEGMENTS_MAX,
+  EVIDENCE_SEGMENTS_MAX,
+} from '../../../src/cloud/devices/limits.ts'
 import { newDeviceAccount } from '../../../src/cloud/storage/device-records.ts'
 import { releaseDevice, revokeDevice } from '../../../src/cloud/devices/devices.ts'
 import { DAY, INSTANCE, START, type Twin } from './twin.ts'
@@ -1211,6 +1216,20 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await kept(device)).toMatchObject({ segments: segments + 1 })
         expect((await kept(device)).bytes).toBeLessThanOrEqual(EVIDENCE_BYTES_MAX)
         expect((await evidence(device)).map(({ hash }) => hash)).toContain(sent[0])
+      })
+
+      it.each([
+        ['segments', EVIDENCE_OF_DEVICE_SEGMENTS_MAX, 1],
+        ['bytes', 4, EVIDENCE_OF_DEVICE_BYTES_MAX / 4],
+      ])('has a limit of %s for all epochs of the device together', async (_what, segments, bytes) => {
+        const device = await TestDevice.join(twin)
+        await keep(device, segments, bytes)
+        await device.attach()
+        const lie = { ...device.payload(), counters: [{ account: LINE, used: '4', refunded: '0', returned: '0' }] }
+        const refused = await twin.sync(device.id, (await device.sealAs(lie)).document)
+        if (refused.taken || refused.answer === undefined) throw new Error('it was taken')
+        expect(await device.accept(refused.answer)).toMatchObject({ outcome: 'REJECTED' })
+        expect(await kept(device, device.state.epoch)).toMatchObject({ segments: 0 })
       })
 
       it('does not count what is kept of other epochs, and says what is not billed without keeping it', async () => {

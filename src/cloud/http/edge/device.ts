@@ -14,8 +14,9 @@ import { type PolicyDocuments, signedPolicy } from '../../policy/policy-document
 import type { Device } from '../../storage/device-records.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Attach, attach } from '../../sync/attach.ts'
-import { type WatchedSync, sync } from '../../sync/sync.ts'
+import { type SyncOutcome, type WatchedSync, sync } from '../../sync/sync.ts'
 import { wholeNumber } from './devices.ts'
+import { SyncGate } from './sync-gate.ts'
 import { type Answer, type Operation, edgeOperation, inDevice, inInstance } from '../operation.ts'
 
 export type OwnDevice = Attach &
@@ -79,6 +80,7 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
 }
 
 function syncOperations(deps: OwnDevice): readonly Operation[] {
+  const gate = new SyncGate(deps.present)
   return [
     edgeOperation({
       method: 'POST',
@@ -109,10 +111,17 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
       summary: 'Deliver a segment of the ledger, and get grants',
       description: 'The body can be compressed with Content-Encoding gzip.',
       answers: signed,
-      errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN'],
+      errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN', 'SYNC_TOO_OFTEN'],
+      admit: ({ deviceId }, response) => {
+        if (deviceId !== null) gate.enter(deviceId, response)
+      },
       handle: async ({ params, body: { segment, nonce, proofs }, log }) => {
         const device = await deviceOf(deps, params.deviceId)
-        const taken = await sync(deps, device, segment, proofs)
+        const onOutcome = (outcome: SyncOutcome): void => {
+          gate.count(device.id, outcome, segment.length)
+          deps.onOutcome?.(outcome)
+        }
+        const taken = await sync({ ...deps, onOutcome }, device, segment, proofs)
         if (!taken.taken) {
           const details = { deviceId: device.id, ...taken.details }
           log.warn(details, 'a segment was refused')

@@ -60,8 +60,9 @@ export function evidenceReader({ db }: Sql) {
         .execute()
       return rows.map(evidenceOf)
     },
-    async size(deviceId: string, epoch: number): Promise<{ readonly segments: number; readonly bytes: number }> {
-      const row = await db
+    /** @param epoch absent: all epochs */
+    async size(deviceId: string, epoch?: number): Promise<{ readonly segments: number; readonly bytes: number }> {
+      const ofDevice = db
         .selectFrom('evidence')
         .select([
           expression<bigint>`count(*)`.as('segments'),
@@ -70,8 +71,8 @@ export function evidenceReader({ db }: Sql) {
           ),
         ])
         .where('device_id', '=', deviceId)
-        .where('epoch', '=', BigInt(epoch))
-        .executeTakeFirstOrThrow()
+      const sized = epoch === undefined ? ofDevice : ofDevice.where('epoch', '=', BigInt(epoch))
+      const row = await sized.executeTakeFirstOrThrow()
       return { segments: Number(row.segments), bytes: Number(row.bytes) }
     },
     async kinds(deviceId: string): Promise<ReadonlySet<Evidence['kind']>> {

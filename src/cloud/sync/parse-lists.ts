@@ -1,0 +1,50 @@
+/** Validates objects with long lists element by element, so that other events run in between. */
+import type { z } from 'zod'
+import { firstProblem } from '../../protocol/errors.ts'
+import type { GiveWay } from '../runtime/give-way.ts'
+
+/** Elements between two chances for other events. */
+const ELEMENTS_AT_A_TIME = 50
+
+export type Parsed<T> =
+  { readonly parsed: true; readonly data: T } | { readonly parsed: false; readonly problem: string }
+
+export interface LongLists {
+  /** Maximum length of each list; checked before anything else is. */
+  readonly lists: Readonly<Record<string, number>>
+  /** Name of the value in problems. */
+  readonly root: string
+  readonly giveWay: GiveWay
+}
+
+/** The same result as `schema.safeParse(value)`. */
+export async function parseLists<S extends z.ZodObject>(
+  schema: S,
+  value: unknown,
+  { lists, root, giveWay }: LongLists,
+): Promise<Parsed<z.output<S>>> {
+  const rest: Record<string, unknown> = { ...(value as object | undefined) }
+  const long = new Map<string, readonly unknown[]>()
+  for (const [name, most] of Object.entries(lists)) {
+    const list = rest[name]
+    if (!Array.isArray(list)) continue
+    if (list.length > most) return { parsed: false, problem: `${root}.${name}: has more than ${most} elements` }
+    long.set(name, list)
+    rest[name] = []
+  }
+  const shell = schema.safeParse(long.size === 0 ? value : rest)
+  if (!shell.success) return { parsed: false, problem: firstProblem(shell.error, root) }
+  const data: Record<string, unknown> = shell.data
+  for (const [name, list] of long) {
+    const { element } = schema.shape[name] as unknown as z.ZodArray<z.ZodType>
+    const elements: unknown[] = []
+    for (const [index, each] of list.entries()) {
+      if (index % ELEMENTS_AT_A_TIME === 0) await giveWay()
+      const parsed = element.safeParse(each)
+      if (!parsed.success) return { parsed: false, problem: firstProblem(parsed.error, `${root}.${name}[${index}]`) }
+      elements.push(parsed.data)
+    }
+    data[name] = elements
+  }
+  return { parsed: true, data: data as z.output<S> }
+}
