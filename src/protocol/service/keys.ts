@@ -27,7 +27,7 @@ const fields = <Type extends (typeof KEY_TYPES)[number]>(type: Type) => ({
   id: keyId,
   publicKey: z.string().min(1).max(10_000),
   /** An extension of this project. Absent: as before. */
-  name: plainText(100).optional(),
+  name: plainText(100).min(1).optional(),
   type: z.literal(type).optional().meta({ readOnly: true }),
   created: readOnlyField,
   modified: readOnlyField,

@@ -42,8 +42,11 @@ const bodyOf = (item: z.ZodType<RatedItem>) =>
 export const rateTableBody = { 'v1.0': bodyOf(fixedRateItem), 'v1.1': bodyOf(ratedItem) }
 export type RateTableBody = z.infer<(typeof rateTableBody)[ApiVersion]>
 
-/** Query of DELETE; without `series`, only a table without series. */
-export const rateTableQuery = z.object({
+/**
+ * Query of DELETE; without `series`, only a table without series. Strict, because a misspelled `series` would delete
+ * another table.
+ */
+export const rateTableQuery = z.strictObject({
   series: plainText(256).optional(),
   version: plainText(256).min(1),
 })

@@ -63,6 +63,7 @@ describe('rate tables', () => {
     expect((await twin.call('DELETE', `${PATH}?series=nothing&version=1`)).status).toBe(404)
     expect((await twin.call('DELETE', `${PATH}?version=1`)).status).toBe(404)
     expect((await twin.call('DELETE', `${PATH}?series=PublicationApps`)).status).toBe(400)
+    expect((await twin.call('DELETE', `${PATH}?version=2&Series=PublicationApps`)).status).toBe(400)
     expect((await twin.call('DELETE', `${PATH}?version=2`)).status).toBe(204)
     expect((await twin.call('DELETE', `${PATH}/?series=PublicationApps&version=2`)).status).toBe(204)
     expect(pick((await twin.call('GET', `${PATH}/`)).body, 'length')).toBe(1)
