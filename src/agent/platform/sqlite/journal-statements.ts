@@ -363,9 +363,8 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       `DELETE FROM segment WHERE id IN (
          SELECT id FROM (
            SELECT id, sum(bytes) OVER (ORDER BY since, id) - bytes AS before FROM segment WHERE state = 'ACKNOWLEDGED')
-         WHERE before < ?) AND NOT (final = 1 AND epoch = (SELECT epoch FROM state)) AND id NOT IN (
-           SELECT proof FROM account WHERE proof IS NOT NULL AND (unlimited = 1 OR granted + refunded > used + returned))
-         AND id NOT IN (${SIGNED_STATE})`,
+         WHERE before < ?) AND NOT (final = 1 AND epoch = (SELECT epoch FROM state))
+         AND id NOT IN (SELECT proof FROM account WHERE proof IS NOT NULL) AND id NOT IN (${SIGNED_STATE})`,
     ),
     pages: database.prepare('PRAGMA page_count').pluck(),
     freePages: database.prepare('PRAGMA freelist_count').pluck(),

@@ -365,6 +365,27 @@ describe('what is kept', () => {
     expect(kept[0]).toBe(false)
   })
 
+  it('of the answers that prove the grants lasts, also of used up accounts, whatever the segments take', async () => {
+    const journal = await journalIn(temporaryDirectory(), { limits: { retainedBytesMax: 1 } })
+    await attach(journal, {})
+    const { seq } = await journal.seal(SEAL)
+    const accounts = [{ account: A, granted: 5n, exhausted: false, unlimited: false, overdraft: 0n }]
+    const proven = { term: 2, lifetimeMs: 1, expiresAt: BEGIN, agedMs: 0, accounts }
+    await journal.acknowledge(seq, proven, null, { document: 'the grant', retainUntil: BEGIN })
+    await journal.append([entry(1, [{ account: A, amount: 5n }])], STAMP)
+    for (let n = 0; n < 3; n += 1) {
+      const later = await journal.seal(SEAL)
+      await journal.acknowledge(later.seq, null, null, { document: `answer ${n}`, retainUntil: BEGIN })
+    }
+    const news = await journal.seal(SEAL)
+    await journal.acknowledge(news.seq, { ...proven, term: 3, accounts: [] }, null, {
+      document: 'another grant',
+      retainUntil: BEGIN,
+    })
+    await journal.seal(SEAL)
+    expect((await journal.read()).signedAnswers).toContain('the grant')
+  })
+
   it('of the final segment of an epoch lasts until the next one, whatever it takes', async () => {
     let now = BEGIN
     const limits = { retainedBytesMax: 1, retentionMs: 1 }
