@@ -97,7 +97,7 @@ describe('the process of the agent', () => {
       const sum = (): number => workers.reduce((total, { answered }) => total + answered, 0)
       for (let kill = 1; kill <= 3; kill += 1) {
         const before = sum()
-        await expect.poll(sum, { timeout: 20_000 }).toBeGreaterThan(before + 150)
+        await expect.poll(sum, { timeout: 60_000 }).toBeGreaterThan(before + 150)
         child.kill('SIGKILL')
         await ended(child)
         child = await startProcess(site, { durability })
@@ -110,7 +110,7 @@ describe('the process of the agent', () => {
       expect(lastEntry).toBe(sum())
       expect(accounts.get(ACCOUNT)?.used).toBe(BigInt(sum()) * 1_000_000n)
     },
-    90_000,
+    300_000,
   )
 
   it('that is asked to stop finishes what is under way, and leaves nothing behind but its state', async () => {
