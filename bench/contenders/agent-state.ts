@@ -9,7 +9,8 @@ import { openKeyFile } from '../../src/agent/platform/key-file/key-file.ts'
 import { openJournal } from '../../src/agent/platform/sqlite/journal.ts'
 import { openTimeSource } from '../../src/agent/platform/system/time-source.ts'
 import { policyToWire } from '../../src/protocol/edge/policy-document.ts'
-import { publicJwk, signDocument, thumbprint } from '../../src/protocol/signing.ts'
+import type { SyncAnswerWire } from '../../src/protocol/edge/sync.ts'
+import { CHAIN_START, publicJwk, signDocument, thumbprint } from '../../src/protocol/signing.ts'
 import { ACCOUNTS, FUNDS, workloadPolicy } from '../workload.ts'
 
 const DAY_MS = 24 * 60 * 60 * 1000
@@ -39,8 +40,9 @@ export async function prepareAgentState(directory: string): Promise<void> {
     },
   })
   const key = await openKeyFile({ path: join(directory, 'device.key'), create: true })
+  const deviceId = randomUUID()
   await journal.saveIdentity({
-    deviceId: randomUUID(),
+    deviceId,
     keyId: key.signer.keyId,
     instanceIds: [policy.instanceId],
     trustedKeys: [JSON.stringify(cloud.publicJwk)],
@@ -53,7 +55,7 @@ export async function prepareAgentState(directory: string): Promise<void> {
   const document = await signDocument('policy', JSON.stringify(policyToWire(policy, terms)), cloud.signer)
   await journal.savePolicy({ instanceId: policy.instanceId, revision: policy.revision, document }, null)
   await journal.attach(1)
-  const { seq } = await journal.seal({
+  const { seq, hash } = await journal.seal({
     salt: randomUUID(),
     bootId: time.bootId,
     clock: { now, earliest: now, latest: now },
@@ -65,8 +67,23 @@ export async function prepareAgentState(directory: string): Promise<void> {
     final: false,
   })
   const accounts = ACCOUNTS.map((account) => ({ account, granted: FUNDS, exhausted: false, unlimited: false }))
-  const grant = { term: 1, lifetimeMs: 30 * DAY_MS, expiresAt: now + 30 * DAY_MS, agedMs: 0, accounts }
-  await journal.acknowledge(seq, grant, { time: now, policies: [policy] })
+  const grant = { term: 1, lifetimeMs: 30 * DAY_MS, expiresAt: now + 30 * DAY_MS }
+  const policies = [{ instanceId: policy.instanceId, revision: policy.revision }]
+  const answer: SyncAnswerWire = {
+    outcome: 'MERGED',
+    ...{ deviceId, epoch: 1, seq, hash, policies, directives: [], releases: [], nextSyncMs: DAY_MS, time: now },
+    receipt: { epoch: 1, seq, hash, entries: { from: 1, to: 0, head: CHAIN_START }, retainUntil: now },
+    grant: {
+      ...grant,
+      accounts: accounts.map((account) => ({ ...account, granted: String(FUNDS), available: '0' })),
+    },
+  }
+  await journal.acknowledge(
+    seq,
+    { ...grant, agedMs: 0, accounts },
+    { time: now, policies },
+    { document: await signDocument('sync-answer', JSON.stringify(answer), cloud.signer), retainUntil: now },
+  )
   const clock = { bootId: time.bootId, sinceBoot: time.sinceBoot(), earliest: now, latest: now }
   await journal.saveClock({ clock, grantAgedMs: 0 })
   await journal.close()

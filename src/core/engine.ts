@@ -12,7 +12,7 @@ export interface Engine {
  * Raise the version when an existing decision changes, or `oldest`: only then are all policies issued again. Raise
  * `oldest` when older engines must not decide any more.
  */
-export const ENGINE: Engine = { version: 2, oldest: 1 }
+export const ENGINE: Engine = { version: 1, oldest: 1 }
 
 /** The side that is too old for the other one; null: they work together. */
 export function outdatedSide(agent: Engine, cloud: Engine): 'AGENT' | 'CLOUD' | null {

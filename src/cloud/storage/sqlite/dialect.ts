@@ -10,7 +10,6 @@ import {
 } from 'kysely'
 import { requireStorable } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
-import type { GiveWay } from '../../runtime/give-way.ts'
 import type { Database } from './database.ts'
 
 /** Prepared statements per connection; bulk inserts have many texts. */
@@ -44,14 +43,11 @@ class StorableDriver extends SqliteDriver {
 }
 
 /** For a connection whose caller serializes transactions and queries: queries run directly, without a queue. */
-export function inOneHand(database: Database, giveWay: GiveWay): Kysely<Tables> {
+export function inOneHand(database: Database): Kysely<Tables> {
   const dialect = new SingleConnectionDialect(database)
   const prepare = keepStatements(database)
   const connection: DatabaseConnection = {
-    executeQuery: async <R>({ sql, parameters }: CompiledQuery) => {
-      await giveWay()
-      return answerTo<R>(prepare(sql), parameters)
-    },
+    executeQuery: async <R>({ sql, parameters }: CompiledQuery) => answerTo<R>(prepare(sql), parameters),
     streamQuery: () => {
       throw new Error('streaming is not supported')
     },

@@ -5,7 +5,6 @@
  */
 import Sqlite from 'better-sqlite3'
 import { Kysely } from 'kysely'
-import { giveWayTo } from '../../runtime/give-way.ts'
 import type { Store } from '../store.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
@@ -26,11 +25,7 @@ export interface SqliteStoreOptions {
 export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): Store {
   const forWriting = openDatabase(path, { check })
   const forReading = openReader(path)
-  // A statement blocks the thread. Between the statements of a long transaction, other events run.
-  const writer = inOneHand(
-    forWriting,
-    giveWayTo(() => performance.now(), setImmediate),
-  )
+  const writer = inOneHand(forWriting)
   const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading) })
   const commits = new GroupCommit(forWriting, () => performance.now())
   const listeners = new Set<() => void>()
