@@ -18,6 +18,7 @@ import type { LoadedPolicy } from '../../src/cloud/policy/load-policy.ts'
 import { free, newPool, retarget } from '../../src/cloud/accounts/pool.ts'
 import type { Pool } from '../../src/cloud/storage/records.ts'
 import { ACCOUNT, INSTANCE } from './pool.ts'
+import type { SharingOptions } from './site.ts'
 
 export interface Report {
   readonly used: bigint
@@ -31,7 +32,7 @@ const GRANT_LIFETIME_MS = 7 * 86_400_000
 
 interface Site {
   readonly now: number
-  readonly options: { readonly syncEveryMs: number; readonly horizonMs: number }
+  readonly options: Pick<SharingOptions, 'syncEveryMs' | 'horizonMs' | 'defect'>
 }
 
 export class SharedCloud {
@@ -128,7 +129,9 @@ export class SharedCloud {
         edge: {
           devices: {
             countLive: async (_instance, since, except) =>
-              [...this.#lastSyncAt].filter(([id, at]) => id !== except && at >= since).length,
+              options.defect === 'shares-nothing'
+                ? 0
+                : [...this.#lastSyncAt].filter(([id, at]) => id !== except && at >= since).length,
           },
           deviceAccounts: {
             save: async (records) => {
@@ -165,7 +168,7 @@ export class SharedCloud {
       .filter((shortage) => shortage.who !== deviceId && isShortNow(shortage, now, options))
       .filter(({ enough }) => this.free < enough)
       .flatMap(({ keep }) => (keep !== null && available(this.recordOf(deviceId)) > keep ? [keep] : []))
-    if (keeps.length === 0) return []
+    if (keeps.length === 0 || options.defect === 'recalls-nothing') return []
     return [{ account: ACCOUNT, keep: keeps.reduce((least, keep) => (keep < least ? keep : least)) }]
   }
 }

@@ -24,7 +24,11 @@ export interface SharingOptions {
   /** Delay of a change notification, ms; null: no push. */
   readonly pushMs: number | null
   readonly devices: readonly DeviceHabits[]
+  /** The cloud recalls nothing, or gives each device whatever it asks for in advance. */
+  readonly defect?: SharingDefect
 }
+
+export type SharingDefect = 'recalls-nothing' | 'shares-nothing'
 
 export class SharingSite {
   readonly options: SharingOptions

@@ -159,7 +159,7 @@ export class Twin {
 
   #store(node: TwinNode, alive: () => boolean): Store {
     const { database } = this
-    const sql: Sql = { db: inOneHand(database), lockRows: false, rules: ALONE, ahead: null }
+    const sql: Sql = { db: inOneHand(database, () => undefined), lockRows: false, rules: ALONE, ahead: null }
     const commits = new GroupCommit(this.#guarded(node, database, alive), () => 0)
     const counted = async <T>(work: () => Promise<T>): Promise<T> => {
       this.#pending += 1

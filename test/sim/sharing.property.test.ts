@@ -3,7 +3,7 @@
 import { expect, test } from 'vitest'
 import type { DeviceHabits } from '../../sim/sharing/device.ts'
 import { TOKEN } from '../../sim/sharing/pool.ts'
-import { SharingSite } from '../../sim/sharing/site.ts'
+import { type SharingDefect, SharingSite } from '../../sim/sharing/site.ts'
 import fc from '../support/fast-check.ts'
 
 const MINUTE = 60_000
@@ -25,32 +25,46 @@ const site = fc.record({
   habits: fc.array(habits, { minLength: 2, maxLength: 14 }),
 })
 
+type Drawn = typeof site extends fc.Arbitrary<infer T> ? T : never
+
+/** @throws if tokens appear or disappear, or a device waits longer than the rule permits */
+async function share({ habits: all, ...how }: Drawn, defect?: SharingDefect): Promise<void> {
+  const devices = all.map(({ tokens, everyMs, offlineFrom }, index): DeviceHabits => {
+    const offline = offlineFrom === null ? [] : [{ from: offlineFrom, until: offlineFrom + 30 * MINUTE }]
+    return { name: `device-${index}`, tokens, everyMs, retryMs: RETRY_MS, offline }
+  })
+  const times = { syncEveryMs: SYNC_EVERY_MS, horizonMs: 24 * HOUR }
+  const shared = new SharingSite({ ...how, ...times, devices, ...(defect === undefined ? {} : { defect }) })
+  for (let at = 0; at <= 2 * HOUR; at += 10 * MINUTE) {
+    await shared.until(at)
+    const { pool } = shared.cloud
+    expect(pool.charged + pool.grantedOut <= BigInt(how.quantity) * TOKEN).toBe(true)
+    const held = devices.reduce((sum, { name }) => sum + shared.heldBy(name), 0n)
+    expect(shared.cloud.free + held + pool.billedByDevices).toBe(BigInt(how.quantity) * TOKEN)
+  }
+  for (const { name, longestWaitMs } of shared.devices) {
+    expect(longestWaitMs, name).toBeLessThanOrEqual(2 * SYNC_EVERY_MS + 2 * RETRY_MS)
+  }
+}
+
 test(
   'no device is refused for longer than a sync interval and the time in which the others return what they can spare',
   { timeout: 180_000 },
-  async () => {
-    await fc.assert(
-      fc.asyncProperty(site, async ({ habits: all, ...how }) => {
-        const devices = all.map(({ tokens, everyMs, offlineFrom }, index): DeviceHabits => {
-          const offline = offlineFrom === null ? [] : [{ from: offlineFrom, until: offlineFrom + 30 * MINUTE }]
-          return { name: `device-${index}`, tokens, everyMs, retryMs: RETRY_MS, offline }
-        })
-        const shared = new SharingSite({ ...how, syncEveryMs: SYNC_EVERY_MS, horizonMs: 24 * HOUR, devices })
-        for (let at = 0; at <= 2 * HOUR; at += 10 * MINUTE) {
-          await shared.until(at)
-          const { pool } = shared.cloud
-          expect(pool.charged + pool.grantedOut <= BigInt(how.quantity) * TOKEN).toBe(true)
-          const held = devices.reduce((sum, { name }) => sum + shared.heldBy(name), 0n)
-          expect(shared.cloud.free + held + pool.billedByDevices).toBe(BigInt(how.quantity) * TOKEN)
-        }
-        for (const { name, longestWaitMs } of shared.devices) {
-          expect(longestWaitMs, name).toBeLessThanOrEqual(2 * SYNC_EVERY_MS + 2 * RETRY_MS)
-        }
-      }),
+  () =>
+    fc.assert(
+      fc.asyncProperty(site, (drawn) => share(drawn)),
       { numRuns: 30 },
-    )
-  },
+    ),
 )
+
+for (const defect of ['recalls-nothing', 'shares-nothing'] as const) {
+  test(`a cloud that ${defect.replace('-', ' ')} is found`, { timeout: 180_000 }, async () => {
+    const sharing = fc.asyncProperty(site, (drawn) => share(drawn, defect))
+    const { failed, errorInstance } = await fc.check(sharing, { numRuns: 100, endOnFailure: true })
+    expect(failed).toBe(true)
+    expect(String(errorInstance)).toMatch(/device-\d+: expected \d+ to be less than or equal/)
+  })
+}
 
 test('a request that the pool cannot pay leaves it to all others', async () => {
   const device = (name: string, tokens: number): DeviceHabits => {

@@ -1,20 +1,24 @@
 /** Lets other events run during long work. */
 
-/** How long work runs before it gives way, ms. */
-const RUN_MS_MAX = 15
+/** How long a turn of the event loop lasts before its work gives way, ms. */
+const TURN_MS_MAX = 15
 
-/** Call it at short intervals during long work, and wait for what it returns. */
-export type GiveWay = () => Promise<void>
+/** Call it at short intervals during long work, and wait for what it returns; undefined: go on. */
+export type GiveWay = () => Promise<void> | undefined
 
 /**
  * @param stopwatch monotonic, ms
  * @param defer calls after waiting events
  */
 export function giveWayTo(stopwatch: () => number, defer: (call: () => void) => void): GiveWay {
-  let resumedAt = -Infinity
-  return async () => {
-    if (stopwatch() - resumedAt < RUN_MS_MAX) return
-    await new Promise<void>((resolve) => defer(resolve))
-    resumedAt = stopwatch()
+  let begun: number | undefined
+  const begin = () => {
+    begun = stopwatch()
+    defer(() => (begun = undefined))
+  }
+  return () => {
+    if (begun === undefined) begin()
+    else if (stopwatch() - begun >= TURN_MS_MAX) return new Promise((resolve) => defer(resolve))
+    return undefined
   }
 }

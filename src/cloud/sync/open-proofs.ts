@@ -22,7 +22,7 @@ export async function openProofs(
   keys: Keyring,
   deviceId: string,
   documents: readonly string[],
-  giveWay: GiveWay = async () => undefined,
+  giveWay: GiveWay = () => undefined,
 ): Promise<readonly Proof[]> {
   const proofs: Proof[] = []
   for (const document of documents) {

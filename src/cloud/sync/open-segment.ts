@@ -78,7 +78,7 @@ export async function openSegment(
   device: Pick<Device, 'id'>,
   publicKey: PublicJwk,
   document: string,
-  giveWay: GiveWay = async () => undefined,
+  giveWay: GiveWay = () => undefined,
 ): Promise<Opening> {
   if (document.length > DOCUMENT_MAX) return not(`The segment is longer than ${DOCUMENT_MAX} characters.`)
   const key = await importPublicKey(publicKey)

@@ -121,15 +121,36 @@ describe('transactions that wait together', () => {
   })
 })
 
-describe('a twin whose database cannot be begun', () => {
-  it('tells the one that waits, and does not spin', async () => {
-    const other = new Sqlite(join(folder, 'x.db'))
+describe('while another process holds the lock', () => {
+  let other: Sqlite.Database
+
+  beforeEach(() => {
     database.pragma('busy_timeout = 0')
+    other = new Sqlite(join(folder, 'x.db'))
     other.exec('BEGIN IMMEDIATE')
-    await expect(note(1)).rejects.toMatchObject({ code: 'SQLITE_BUSY' })
-    other.exec('ROLLBACK')
-    other.close()
-    expect(await note(1)).toBe(1)
-    await commits.idle()
+  })
+  afterEach(() => other.close())
+
+  it('waits, and lets other events run', async () => {
+    const waiting = note(1)
+    const events: string[] = []
+    void waiting.then(() => events.push('written'))
+    await new Promise((resolve) => setTimeout(resolve, 1))
+    events.push('event')
+    other.exec('COMMIT')
+    await waiting
+    expect(events).toEqual(['event', 'written'])
+    expect(kept()).toEqual([1])
+  })
+
+  it('gives up after a while, and serves the next one', async () => {
+    const waiting = note(1)
+    const refused = expect(waiting).rejects.toMatchObject({ code: 'SQLITE_BUSY' })
+    await new Promise((resolve) => setImmediate(resolve))
+    time = 5_001
+    await refused
+    other.exec('COMMIT')
+    expect(await note(2)).toBe(2)
+    expect(kept()).toEqual([2])
   })
 })

@@ -10,7 +10,7 @@ export type Database = Sqlite.Database
 const APPLICATION_ID = 0x54_47_63_6c
 
 /** How long a statement waits for another process's lock, ms. */
-const BUSY_TIMEOUT_MS = 5_000
+export const BUSY_TIMEOUT_MS = 5_000
 
 /**
  * @param path database file, created if missing

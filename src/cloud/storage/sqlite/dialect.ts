@@ -9,6 +9,7 @@ import {
   SqliteDriver,
 } from 'kysely'
 import { requireStorable } from '../sql/sql.ts'
+import type { GiveWay } from '../../runtime/give-way.ts'
 import type { Tables } from '../sql/tables.ts'
 import type { Database } from './database.ts'
 
@@ -43,11 +44,15 @@ class StorableDriver extends SqliteDriver {
 }
 
 /** For a connection whose caller serializes transactions and queries: queries run directly, without a queue. */
-export function inOneHand(database: Database): Kysely<Tables> {
+export function inOneHand(database: Database, giveWay: GiveWay): Kysely<Tables> {
   const dialect = new SingleConnectionDialect(database)
   const prepare = keepStatements(database)
   const connection: DatabaseConnection = {
-    executeQuery: async <R>({ sql, parameters }: CompiledQuery) => answerTo<R>(prepare(sql), parameters),
+    executeQuery: async <R>({ sql, parameters }: CompiledQuery) => {
+      const pause = giveWay()
+      if (pause !== undefined) await pause
+      return answerTo<R>(prepare(sql), parameters)
+    },
     streamQuery: () => {
       throw new Error('streaming is not supported')
     },

@@ -2,13 +2,18 @@
  * Waiting transactions share one commit and so one flush. Each runs in a savepoint: a failure affects only itself. Results
  * are returned after the commit; if it fails, all its transactions fail without effect.
  */
-import type { Database } from './database.ts'
+import { setTimeout } from 'node:timers/promises'
+import Sqlite from 'better-sqlite3'
+import { BUSY_TIMEOUT_MS, type Database } from './database.ts'
 
 /** Maximum transactions per commit; the first waits for the last. */
 const GROUP_MAX = 64
 
 /** Longest delay of a commit for waiting transactions, ms. */
 const GROUP_MS_MAX = 20
+
+/** Longest pause before another attempt to lock the database, ms. */
+const RETRY_MS_MAX = 50
 
 interface Waiting {
   readonly work: () => Promise<unknown>
@@ -57,7 +62,7 @@ export class GroupCommit {
     const group: Waiting[] = []
     const outcomes: (() => void)[] = []
     try {
-      database.exec('BEGIN IMMEDIATE')
+      await this.#begin()
       const begun = this.#stopwatch()
       for (;;) {
         const one = this.#waiting.shift()
@@ -74,6 +79,21 @@ export class GroupCommit {
       return
     }
     for (const tell of outcomes) tell()
+  }
+
+  /** Waits for another process's lock without blocking the thread. */
+  async #begin(): Promise<void> {
+    const deadline = this.#stopwatch() + BUSY_TIMEOUT_MS
+    for (let pause = 1; ; pause = Math.min(2 * pause, RETRY_MS_MAX)) {
+      try {
+        this.#database.exec('BEGIN IMMEDIATE')
+        return
+      } catch (error) {
+        const isLocked = error instanceof Sqlite.SqliteError && error.code === 'SQLITE_BUSY'
+        if (!isLocked || this.#stopwatch() >= deadline) throw error
+      }
+      await setTimeout(pause)
+    }
   }
 
   /** Runs one transaction in the group. Throws if SQLite rolled back the whole group. */

@@ -5,6 +5,7 @@
  */
 import Sqlite from 'better-sqlite3'
 import { Kysely } from 'kysely'
+import { giveWayTo } from '../../runtime/give-way.ts'
 import type { Store } from '../store.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
@@ -25,7 +26,11 @@ export interface SqliteStoreOptions {
 export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): Store {
   const forWriting = openDatabase(path, { check })
   const forReading = openReader(path)
-  const writer = inOneHand(forWriting)
+  // The group waits for another process's lock, and other events run meanwhile.
+  forWriting.pragma('busy_timeout = 0')
+  // A statement blocks the thread. Between the statements of a long transaction, other events run.
+  const giveWay = giveWayTo(() => performance.now(), setImmediate)
+  const writer = inOneHand(forWriting, giveWay)
   const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading) })
   const commits = new GroupCommit(forWriting, () => performance.now())
   const listeners = new Set<() => void>()
