@@ -18,7 +18,6 @@ import type { LoadedPolicy } from '../../src/cloud/policy/load-policy.ts'
 import { free, newPool, retarget } from '../../src/cloud/accounts/pool.ts'
 import type { Pool } from '../../src/cloud/storage/records.ts'
 import { ACCOUNT, INSTANCE } from './pool.ts'
-import type { SharingOptions } from './site.ts'
 
 export interface Report {
   readonly used: bigint
@@ -30,9 +29,12 @@ export interface Report {
 
 const GRANT_LIFETIME_MS = 7 * 86_400_000
 
+/** The cloud recalls nothing, or gives each device whatever it asks for in advance. */
+export type SharingDefect = 'recalls-nothing' | 'shares-nothing'
+
 interface Site {
   readonly now: number
-  readonly options: Pick<SharingOptions, 'syncEveryMs' | 'horizonMs' | 'defect'>
+  readonly options: { readonly syncEveryMs: number; readonly horizonMs: number; readonly defect?: SharingDefect }
 }
 
 export class SharedCloud {

@@ -7,7 +7,7 @@ import { decimal } from '../../src/core/pricing/amount.ts'
 import { compilePolicy } from '../../src/core/rules/compile.ts'
 import { available } from '../../src/core/accounts/grant.ts'
 import type { Policy } from '../../src/core/rules/policy.ts'
-import { SharedCloud } from './cloud.ts'
+import { SharedCloud, type SharingDefect } from './cloud.ts'
 import { SharingDevice, type DeviceHabits } from './device.ts'
 import { BEGIN, INSTANCE, LINE_ITEM, TOKEN } from './pool.ts'
 import { Random } from '../world/random.ts'
@@ -24,11 +24,8 @@ export interface SharingOptions {
   /** Delay of a change notification, ms; null: no push. */
   readonly pushMs: number | null
   readonly devices: readonly DeviceHabits[]
-  /** The cloud recalls nothing, or gives each device whatever it asks for in advance. */
   readonly defect?: SharingDefect
 }
-
-export type SharingDefect = 'recalls-nothing' | 'shares-nothing'
 
 export class SharingSite {
   readonly options: SharingOptions

@@ -3,7 +3,8 @@
 import { expect, test } from 'vitest'
 import type { DeviceHabits } from '../../sim/sharing/device.ts'
 import { TOKEN } from '../../sim/sharing/pool.ts'
-import { type SharingDefect, SharingSite } from '../../sim/sharing/site.ts'
+import type { SharingDefect } from '../../sim/sharing/cloud.ts'
+import { SharingSite } from '../../sim/sharing/site.ts'
 import fc from '../support/fast-check.ts'
 
 const MINUTE = 60_000

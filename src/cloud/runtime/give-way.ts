@@ -3,7 +3,7 @@
 /** How long a turn of the event loop lasts before its work gives way, ms. */
 const TURN_MS_MAX = 15
 
-/** Call it at short intervals during long work, and wait for what it returns; undefined: go on. */
+/** Call it at short intervals during long work, and wait for what it returns; undefined: no wait. */
 export type GiveWay = () => Promise<void> | undefined
 
 /**
