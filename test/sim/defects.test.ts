@@ -17,12 +17,12 @@ const KNOWN: Readonly<Record<string, number>> = {
   'resends-nothing': 180,
   'return-not-durable': 3,
   'clock-without-suspend': 7,
-  'burn-nothing': 36,
+  'burn-nothing': 12,
   'stale-log': 96,
   'acknowledge-before-commit': 2,
   'dedupe-expires': 41,
   'release-at-expiry': 4,
-  'claw-back': 6,
+  'claw-back': 34,
   'grants-at-attach': 7,
   'unlimited-for-good': 30,
   'settles-by-flag': 39,
@@ -39,6 +39,9 @@ const KNOWN: Readonly<Record<string, number>> = {
 
 const found: string[] = []
 
+/** Results without a defect: several defects are found by the same seed. */
+const sound = new Map<string, Promise<RunResult | undefined>>()
+
 /** The first failure, in the order of the seeds. */
 async function firstFailure(
   defect: string | null,
@@ -52,6 +55,13 @@ async function firstFailure(
   return undefined
 }
 
+function soundFailure(options: PlanOptions, seed: number): Promise<RunResult | undefined> {
+  const key = JSON.stringify([options, seed])
+  const known = sound.get(key) ?? firstFailure(null, options, [seed])
+  sound.set(key, known)
+  return known
+}
+
 beforeAll(signAtOnce)
 
 describe('each deliberate defect is found', () => {
@@ -62,7 +72,7 @@ describe('each deliberate defect is found', () => {
       expect(failure?.violation).toBeDefined()
       const { seed = 0, steps = 0, violation } = failure ?? {}
       // Without the defect the same seed breaks nothing.
-      expect(await firstFailure(null, withNeeds(OPTIONS, name), [seed])).toBeUndefined()
+      expect(await soundFailure(withNeeds(OPTIONS, name), seed)).toBeUndefined()
       found.push(
         `| ${name.padEnd(26)} | ${String(seed).padStart(4)} | ${String(steps).padStart(6)} | ${(violation?.invariant ?? '').padEnd(9)} |`,
       )

@@ -227,7 +227,7 @@ describe('a ledger that its owner edits', () => {
         if (OF_THE_DEVICE_ALONE.has(name) || found || after.reported) return
         expect(after.decides, name).toEqual(before.decides)
       }),
-      { numRuns: 250 },
+      { numRuns: 60 },
     )
   })
 })
