@@ -14,9 +14,10 @@ interface KindOfCaller {
   readonly kind?: CallerKind
   /** Its key is for the instance of the request. */
   readonly isOfInstance?: true
-  /** Limits of the administration key. */
+  /** Of the administration key. */
   readonly roles?: readonly Role[]
-  readonly isLimited?: true
+  /** The key is limited to the instance of the request, or to another one. */
+  readonly scope?: 'instance' | 'elsewhere'
   /** It is the device of the request, and opened the session of the request. */
   readonly isTheDevice?: true
 }
@@ -30,6 +31,14 @@ export const CALLERS = {
   revoked: { title: 'A revoked device', refused: 'DEVICE_REVOKED' },
   client: { title: 'Client', kind: 'CLIENT', isOfInstance: true },
   foreignClient: { title: 'Client of another instance', kind: 'CLIENT' },
+  limitedClient: {
+    title: 'Client with a key limited to the instance',
+    ...{ kind: 'CLIENT', isOfInstance: true, scope: 'instance' },
+  },
+  clientLimitedElsewhere: {
+    title: 'Client with a key limited to another instance',
+    ...{ kind: 'CLIENT', isOfInstance: true, scope: 'elsewhere' },
+  },
   device: { title: 'Device', kind: 'DEVICE', isOfInstance: true, isTheDevice: true },
   otherDevice: { title: 'Another device', kind: 'DEVICE', isOfInstance: true },
   foreignDevice: { title: 'Device of another instance', kind: 'DEVICE' },
@@ -40,11 +49,11 @@ export const CALLERS = {
   keyKeeper: { title: 'keys', kind: 'ADMINISTRATOR', isOfInstance: true, roles: ['keys'] },
   limited: {
     title: 'Administrator limited to the instance',
-    ...{ kind: 'ADMINISTRATOR', isOfInstance: true, isLimited: true, roles: ['read', 'operator', 'rules'] },
+    ...{ kind: 'ADMINISTRATOR', isOfInstance: true, scope: 'instance', roles: ['read', 'operator', 'rules'] },
   },
   limitedElsewhere: {
     title: 'Administrator limited to another instance',
-    ...{ kind: 'ADMINISTRATOR', isLimited: true, roles: ['read', 'operator', 'rules'] },
+    ...{ kind: 'ADMINISTRATOR', isOfInstance: true, scope: 'elsewhere', roles: ['read', 'operator', 'rules'] },
   },
 } as const satisfies Readonly<Record<string, KindOfCaller>>
 
@@ -66,16 +75,17 @@ export function verdictOf(operation: Operation, name: CallerName): Verdict {
   if (kind === 'DEVICE' && path.includes('/:deviceId') && !isTheDevice) return 'ACCESS_KIND_WRONG'
   const isInInstance = path.includes('/:instanceId') || (readsInstanceHeader && path.startsWith('/sessions'))
   if (isInInstance && !isOfInstance) return 'INSTANCE_NOT_IN_TOKEN'
+  if (isInInstance && caller.scope === 'elsewhere') return 'INSTANCE_NOT_IN_SCOPE'
   if (kind === 'DEVICE' && path.includes('/:sessionId') && !isTheDevice) return 'SESSION_OF_ANOTHER'
   return 'PERMITTED'
 }
 
-function verdictOfAdministrator(operation: Operation, { roles, isLimited, isOfInstance }: KindOfCaller): Verdict {
+function verdictOfAdministrator(operation: Operation, { roles, scope }: KindOfCaller): Verdict {
   const role = roleOf(operation)
   if (roles !== undefined && role !== null && role !== 'read' && !roles.includes(role)) return 'ROLE_MISSING'
-  if (isLimited === undefined) return 'PERMITTED'
+  if (scope === undefined) return 'PERMITTED'
   const isNamed = namesOf(operation, operation.versions.at(-1) ?? '').length > 0
-  return isNamed && isOfInstance === true ? 'PERMITTED' : 'INSTANCE_NOT_IN_SCOPE'
+  return isNamed && scope === 'instance' ? 'PERMITTED' : 'INSTANCE_NOT_IN_SCOPE'
 }
 
 const WORDS: Readonly<Record<string, string>> = {
@@ -128,7 +138,8 @@ The caller is identified by the key that signed its [token](../decisions/access-
 
 - **Administrator**: a registered administration key. It can have [roles](../how-to/operations.md#give-administrators-roles), and can be
   limited to instances.
-- **Client**: a registered client key. The claim \`aud\` of the token lists its instances.
+- **Client**: a registered client key. The claim \`aud\` of the token lists its instances. The key can be limited to instances too: then
+  a request must concern one that is in both.
 - **Device**: the key of an enrolled device. It permits what the agent calls: the edge API for the device itself, and opening,
   keeping alive and closing the sessions that the device opened.
 

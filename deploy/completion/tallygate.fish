@@ -181,7 +181,7 @@ complete -c tallygate -n '__tallygate_at keys add' -l kid -x -d 'key id (default
 complete -c tallygate -n '__tallygate_at keys add' -l id -x -d 'key id (default: its RFC 7638 thumbprint)'
 complete -c tallygate -n '__tallygate_at keys add' -l name -x -d 'name of the key, which lists and the audit show (default: that of the replaced key)'
 complete -c tallygate -n '__tallygate_at keys add' -l role -x -a 'read operator rules keys' -d 'role of an administration key; can be repeated (default: all, or those of the replaced key)'
-complete -c tallygate -n '__tallygate_at keys add' -l instance -x -d 'limits an administration key to this instance; can be repeated; not with the role keys'
+complete -c tallygate -n '__tallygate_at keys add' -l instance -x -d 'limits the key to this instance; can be repeated; not with the role keys'
 complete -c tallygate -n '__tallygate_at keys add' -l client -d 'a client key instead of an administration key'
 complete -c tallygate -n '__tallygate_at keys add' -l help -s h -d 'show this help'
 complete -c tallygate -n '__tallygate_at keys delete' -l url -x -d 'address of the cloud, including its path prefix'

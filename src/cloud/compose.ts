@@ -218,6 +218,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     newId,
     tls,
     onWrongAnswer: settings.http.checkAnswers ? (overrides.onWrongAnswer ?? (() => undefined)) : null,
+    onBrokenBody: () => metrics.brokenBody(),
   })
   countRequests(http, metrics)
   registerHealth(

@@ -33,6 +33,12 @@ export const ERRORS = catalogue({
     http: 400,
     retry: 'no',
   },
+  BODY_INCOMPLETE: {
+    meaning: 'The connection ended, or sent bytes that are not HTTP, before the body was complete.',
+    remedy: 'Send the whole request again. Nothing was done.',
+    http: 400,
+    retry: 'later',
+  },
   BODY_TOO_LARGE: {
     meaning: 'The body is larger than the limit.',
     remedy: 'Send less in one request, or raise the body limit in the configuration.',
@@ -170,7 +176,7 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   INSTANCE_NOT_IN_SCOPE: {
-    meaning: 'The administration key is limited to instances, and the request concerns others.',
+    meaning: 'The key is limited to instances, and the request concerns others.',
     remedy:
       'Name an instance of the key, in the path or with the parameter instanceId. Otherwise, use a key that is not limited to instances.',
     http: 403,

@@ -55,7 +55,7 @@ export function command(io: Io): Command {
     )
     .option(
       '--instance <uuid>',
-      'limits an administration key to this instance; can be repeated; not with the role keys',
+      'limits the key to this instance; can be repeated; not with the role keys',
       collect(uuidArgument),
     )
     .option('--client', OF_CLIENTS)
@@ -89,15 +89,12 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
 }
 
 function limitsText(type: PublicKeyWire['type'], { roles, instances }: Pick<PublicKeyWire, 'roles' | 'instances'>) {
-  return type === 'client-key' ? ['', ''] : [roles?.join(',') ?? 'all', instances?.join(',') ?? 'all']
+  return [type === 'client-key' ? '' : (roles?.join(',') ?? 'all'), instances?.join(',') ?? 'all']
 }
 
 async function add(file: string, flags: AddFlags, io: Io): Promise<void> {
-  if (flags.client === true && (flags.role !== undefined || flags.instance !== undefined)) {
-    throw new CodedError(
-      'USAGE',
-      'A client key has no roles, and its tokens name its instances: omit --role and --instance.',
-    )
+  if (flags.client === true && flags.role !== undefined) {
+    throw new CodedError('USAGE', 'A client key has no roles: omit --role.')
   }
   const { pem, id } = await publicHalf(readFileArgument(io, file, 'KEY_UNUSABLE'), file)
   using client = await administrator(flags, io)

@@ -18,6 +18,10 @@ const FRAMEWORK: Readonly<Record<string, [ErrorCode, string]>> = {
   FST_ERR_BAD_URL: ['BAD_REQUEST', REFUSALS.pathMalformed],
 }
 
+export function bodyIncomplete(): CodedError {
+  return new CodedError('BODY_INCOMPLETE', 'The connection ended, or sent bytes that are not HTTP, within the body.')
+}
+
 /** Messages of these codes contain addresses, users and paths: they are logged, and callers get only the meaning. */
 const INSIDE: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   'DATABASE_UNREACHABLE',
@@ -31,7 +35,7 @@ const INSIDE: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
 ])
 
 export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const known = coded(error)
+  const known = isIncomplete(error, request) ? bodyIncomplete() : coded(error)
   if (known === undefined || known.httpStatus >= 500) request.log.error({ err: error }, 'request failed')
   const shown =
     known ?? new CodedError('INTERNAL', `The service failed because of an unexpected error. Log id: ${request.id}.`)
@@ -69,6 +73,12 @@ export function rawRefusal(cause: string | undefined): string {
     '',
     body,
   ].join('\r\n')
+}
+
+/** Whether the error means that the client stopped sending the body. */
+export function isIncomplete(error: unknown, { raw }: Pick<FastifyRequest, 'raw'>): boolean {
+  if (raw.complete || !(error instanceof Error) || !('code' in error)) return false
+  return error.code === 'BODY_INCOMPLETE' || error.code === 'ECONNRESET'
 }
 
 function coded(error: unknown): CodedError | undefined {

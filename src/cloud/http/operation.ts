@@ -80,6 +80,12 @@ export interface Answer {
   readonly stream?: { readonly type: string; readonly pieces: AsyncIterable<string> }
 }
 
+/** Part of a call that is known before its body is read. */
+type CallHead<Params, Kind extends CallerKind> = Pick<
+  Call<Params, unknown, unknown, Kind>,
+  'params' | 'principal' | 'instanceHeader'
+>
+
 interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends string> {
   /** The `operationId`, unique in its API. */
   readonly id: string
@@ -115,6 +121,10 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
     principal: Kind extends TokenHolder['kind'] ? TokenHolder : Principal,
     response: ServerResponse,
   ) => void
+  /** The header x-instance-id limits the request to that instance. */
+  readonly limitedByHeader?: true
+  /** Access that depends on more than the path, checked before the body is read. @throws CodedError */
+  readonly requireAccess?: (head: CallHead<Params, Kind>) => Promise<void>
   readonly handle: (call: Call<Params, Query, Body, Kind, Version>) => Promise<Answer>
 }
 
@@ -213,7 +223,13 @@ const EVERYWHERE: readonly ErrorCode[] = [
 ]
 
 /** Errors of reading a body, which DELETE does too. */
-const OF_BODIES: readonly ErrorCode[] = ['BAD_JSON', 'BODY_TOO_LARGE', 'MEDIA_TYPE_NOT_SUPPORTED', 'REQUEST_TOO_SLOW']
+const OF_BODIES: readonly ErrorCode[] = [
+  'BAD_JSON',
+  'BODY_INCOMPLETE',
+  'BODY_TOO_LARGE',
+  'MEDIA_TYPE_NOT_SUPPORTED',
+  'REQUEST_TOO_SLOW',
+]
 
 export function errorCodes(method: Method, own: readonly ErrorCode[]): readonly ErrorCode[] {
   return [...new Set([...EVERYWHERE, ...(method === 'GET' ? [] : OF_BODIES), ...own])]

@@ -1,9 +1,10 @@
-/** Limits of administration keys: their roles, and the instances that they are limited to. */
+/** Limits of keys: the roles of administration keys, and the instances that a key is limited to. */
 import { z } from 'zod'
 import type { Role } from '../../protocol/service/keys.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Principal } from '../service-api/authenticate.ts'
 import type { Reader, Store } from '../storage/store.ts'
+import { uuid } from '../../protocol/wire.ts'
 import { type Operation, at } from './operation.ts'
 
 type Administrator = Extract<Principal, { readonly kind: 'ADMINISTRATOR' }>
@@ -21,48 +22,78 @@ function rolesText(roles: readonly Role[]): string {
   return `${roles.length === 1 ? 'the role' : 'the roles'} ${roles.join(', ')}`
 }
 
+/** @throws CodedError INSTANCE_NOT_IN_TOKEN, INSTANCE_NOT_IN_SCOPE */
+export function requireInstanceOf(principal: Principal, id: string): void {
+  const { instances } = principal
+  if (instances !== null && !instances.has(id)) {
+    throw new CodedError('INSTANCE_NOT_IN_TOKEN', `The token is not valid for instance ${id}.`)
+  }
+  requireInScope(principal, id)
+}
+
+/** @throws CodedError INSTANCE_NOT_IN_SCOPE */
+function requireInScope(principal: Principal, id: string): void {
+  if (principal.scope === null || principal.scope.has(id.toLowerCase())) return
+  throw outOfScope(principal, `the instance ${id}`)
+}
+
+function outOfScope({ scope, name, keyId }: Principal, concerned: string): CodedError {
+  const limit = scope?.size === 1 ? 'one instance' : `${scope?.size ?? 0} instances`
+  return new CodedError(
+    'INSTANCE_NOT_IN_SCOPE',
+    `The key ${name ?? keyId} is limited to ${limit}, and this request concerns ${concerned}.`,
+  )
+}
+
 const IDS = ['instanceId', 'instanceIds', 'deviceId', 'sessionId'] as const
 
-type Part = 'params' | 'query' | 'body'
+type Part = 'params' | 'query' | 'header' | 'body'
 
 export type Named = readonly (readonly [part: Part, field: (typeof IDS)[number]])[]
 
 /** Fields that say which instance a request concerns. Only declared fields count: others are ignored. */
-export function namesOf({ params, query, body }: Operation, version: string): Named {
+export function namesOf({ params, query, body, limitedByHeader }: Operation, version: string): Named {
   const parts = { params, query, body: body === undefined ? undefined : at(version, body) }
-  return (Object.keys(parts) as Part[]).flatMap((part) => {
+  const declared = (Object.keys(parts) as (keyof typeof parts)[]).flatMap((part) => {
     const schema = parts[part]
     return IDS.filter((id) => schema instanceof z.ZodObject && id in schema.shape).map((id) => [part, id] as const)
   })
+  return limitedByHeader === true ? [...declared, ['header', 'instanceId']] : declared
 }
 
 /**
- * A request that names no instance concerns all of them.
+ * Checks every instance that the given parts of a request concern.
+ * @param parts the body as it was sent: fields that are not ids are left to its schema
+ * @returns whether the parts name anything
  * @throws CodedError INSTANCE_NOT_IN_SCOPE
  */
 export async function requireScope(
   store: Pick<Store, 'read'>,
-  { instances, name, keyId }: Administrator,
+  administrator: Administrator,
   named: Named,
-  request: Readonly<Record<Part, unknown>>,
-): Promise<void> {
-  if (instances === null) return
-  const values = named.flatMap(([part, field]) => {
-    const value = (request[part] as Readonly<Record<string, unknown>>)[field]
-    return value === undefined ? [] : [[field, [value].flat().map(String)] as const]
+  parts: Readonly<Partial<Record<Part, unknown>>>,
+): Promise<boolean> {
+  if (administrator.scope === null) return true
+  const ids = named.flatMap(([part, field]) => {
+    const value = (parts[part] as Readonly<Record<string, unknown>> | null | undefined)?.[field]
+    return [value].flat().flatMap((each) => {
+      const id = uuid.toLowerCase().safeParse(each)
+      return id.success ? [[field, id.data] as const] : []
+    })
   })
-  const key = `The key ${name ?? keyId} is limited to ${instances.size === 1 ? 'one instance' : `${instances.size} instances`}`
-  if (values.length === 0) {
-    throw new CodedError('INSTANCE_NOT_IN_SCOPE', `${key}, and this request concerns all instances.`)
-  }
+  if (ids.length === 0) return false
   const concerned = await store.read(async (reader) => {
     const found: string[] = []
-    for (const [field, ids] of values) for (const id of ids) found.push(...(await instancesOf(reader, field, id)))
+    for (const [field, id] of ids) found.push(...(await instancesOf(reader, field, id)))
     return found
   })
-  const outside = concerned.find((id) => !instances.has(id.toLowerCase()))
-  if (outside === undefined) return
-  throw new CodedError('INSTANCE_NOT_IN_SCOPE', `${key}, and this request concerns the instance ${outside}.`)
+  for (const id of concerned) requireInScope(administrator, id)
+  return true
+}
+
+/** A request that names no instance concerns all of them. @throws CodedError INSTANCE_NOT_IN_SCOPE */
+export function requireUnlimited(administrator: Administrator): void {
+  if (administrator.scope !== null) throw outOfScope(administrator, 'all instances')
 }
 
 /** Unknown devices and sessions have none. */

@@ -1,8 +1,8 @@
 /**
  * Serves operations. Checks have the same order everywhere: token, permission, path, instance, query and body. The body
- * is not read before the permission is checked.
+ * is not read before the access is checked, except to find the instances that only the body names.
  */
-import { type Named, namesOf, requireRole, requireScope } from './scope.ts'
+import { type Named, namesOf, requireInstanceOf, requireRole, requireScope, requireUnlimited } from './scope.ts'
 import type { Role } from '../../protocol/service/keys.ts'
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
@@ -14,13 +14,12 @@ import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { requireNamed } from '../devices/authenticate-device.ts'
 import { requireEnrollmentToken } from '../devices/enroll.ts'
 import type { Keyring } from '../devices/keyring.ts'
-import { type Authenticator, type Principal, bearerToken } from '../service-api/authenticate.ts'
+import { type Authenticator, bearerToken } from '../service-api/authenticate.ts'
 import type { Store } from '../storage/store.ts'
 import { answerError, sendJson } from './answer-error.ts'
 import { watchArrival } from './arrival.ts'
 import { decompressUpTo, notGzip } from './gzip.ts'
 import {
-  type Answer,
   type Caller,
   type CallerKind,
   type Operation,
@@ -71,7 +70,7 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
   const { method, bodyMax, gzip = false, sendsTimeAndVersion } = operation
   const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
   const limits: Limits = { role: roleOf(operation), named: namesOf(operation, version) }
-  const callers = new WeakMap<FastifyRequest, Caller>()
+  const heads = new WeakMap<FastifyRequest, Head>()
   const arrivals = new WeakMap<FastifyRequest, () => void>()
   return {
     method,
@@ -83,14 +82,15 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
       : {}),
     // Before the body is read: unauthorized callers must not cause reads.
     onRequest: async (request, reply) => {
-      const caller = await deps.slots.authenticate(async () => authorize(operation, limits.role, request, deps))
+      const head = await deps.slots.authenticate(async () => readHead(operation, limits, request, deps))
+      const caller = head.principal
       if (!gzip) refuseCompressed(request)
       const arrives = hasBody(request)
       deps.slots.take(caller, reply, arrives)
       operation.admit?.(caller, reply.raw)
       if (arrives) arrivals.set(request, watchArrival(request, caller.kind, deps.requestTimeoutMs))
       reply.raw.once('close', () => arrivals.get(request)?.())
-      callers.set(request, caller)
+      heads.set(request, head)
       if (sendsTimeAndVersion && 'keyId' in caller) void reply.header(VERSION_HEADER, deps.version)
     },
     preValidation: async (request, reply) => {
@@ -99,15 +99,12 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
       if (request.body !== undefined) request.body = readJsonBody(request.body as Buffer).value
     },
     handler: async (request, reply) => {
-      const caller = callers.get(request)
-      if (caller === undefined) throw new Error('invariant: a request that is handled was authenticated')
-      const { status, headers, body, text, stream } = await answer(operation, request, {
-        version,
-        principal: caller,
-        now: deps.now(),
-        requireScope: async (parts) => {
-          if (caller.kind === 'ADMINISTRATOR') await requireScope(deps.store, caller, limits.named, parts)
-        },
+      const head = heads.get(request)
+      if (head === undefined) throw new Error('invariant: a request that is handled was authenticated')
+      const input = await readBody(operation, version, head, { limits, request, store: deps.store })
+      const { status, headers, body, text, stream } = await operation.handle({
+        ...{ version, ...head, ...input },
+        ...{ headers: request.headers, now: deps.now(), log: request.log },
       })
       if (headers !== undefined) void reply.headers(headers)
       if (stream !== undefined) {
@@ -121,6 +118,42 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
       return reply
     },
   }
+}
+
+/** What is known of a permitted request before its body is read. */
+interface Head {
+  readonly principal: Caller
+  readonly params: unknown
+  readonly query: unknown
+  readonly instanceHeader: string | null
+  /** Whether a limited administrator has named instances; true for other callers. */
+  readonly isNamed: boolean
+}
+
+async function readHead(
+  operation: Operation,
+  { role, named }: Limits,
+  request: FastifyRequest,
+  deps: ServeDeps,
+): Promise<Head> {
+  const principal = await authorize(operation, role, request, deps)
+  const params = operation.params === undefined ? {} : parse(operation.params, request.params, 'path')
+  const header = operation.readsInstanceHeader
+    ? read(request.headers[instanceHeader], instanceId, instanceHeader)
+    : null
+  const inPath = (params as { readonly instanceId?: string }).instanceId
+  if (inPath !== undefined) {
+    if (header !== null && header !== inPath) {
+      throw new CodedError('INSTANCE_NOT_IN_TOKEN', REFUSALS.instanceOfPath)
+    }
+    if ('instances' in principal) requireInstanceOf(principal, inPath)
+  }
+  const query = parse(operation.query, request.query, 'query')
+  const parts = { params, query, header: header === null ? {} : { instanceId: header } }
+  const isNamed = principal.kind !== 'ADMINISTRATOR' || (await requireScope(deps.store, principal, named, parts))
+  if (!isNamed && !named.some(([part]) => part === 'body')) requireUnlimited(principal)
+  await operation.requireAccess?.({ params, principal, instanceHeader: header })
+  return { principal, params, query, instanceHeader: header, isNamed }
 }
 
 /** @throws CodedError for a caller that is not one of the operation's principals */
@@ -163,46 +196,26 @@ function tokenFor(principals: readonly CallerKind[]): string {
     : 'an AdministrationAccess token'
 }
 
-interface Authorized {
-  readonly version: string
-  readonly principal: Caller
-  readonly now: number
-  /** @throws CodedError INSTANCE_NOT_IN_SCOPE */
-  readonly requireScope: (request: Parameters<typeof requireScope>[3]) => Promise<void>
+interface BodySource {
+  readonly limits: Limits
+  readonly request: FastifyRequest
+  readonly store: Pick<Store, 'read'>
 }
 
-async function answer(
+/** @throws CodedError BAD_REQUEST, INSTANCE_NOT_IN_SCOPE */
+async function readBody(
   operation: Operation,
-  request: FastifyRequest,
-  { version, principal, now, requireScope: requireNamedScope }: Authorized,
-): Promise<Answer> {
-  const { headers, log } = request
-  const params = operation.params === undefined ? {} : parse(operation.params, request.params, 'path')
-  const header = operation.readsInstanceHeader ? read(headers[instanceHeader], instanceId, instanceHeader) : null
-  const inPath = (params as { readonly instanceId?: string }).instanceId
-  if (inPath !== undefined) {
-    if (header !== null && header !== inPath) {
-      throw new CodedError('INSTANCE_NOT_IN_TOKEN', REFUSALS.instanceOfPath)
-    }
-    if ('instances' in principal && principal.kind !== 'ADMINISTRATOR') requireInstanceOf(principal, inPath)
-  }
-  const query = parse(operation.query, request.query, 'query')
+  version: string,
+  { principal, isNamed }: Head,
+  { limits, request, store }: BodySource,
+): Promise<{ readonly body: unknown; readonly idempotencyKey: string | null }> {
+  const limited = principal.kind === 'ADMINISTRATOR' ? principal : null
+  const isNamedHere = limited !== null && (await requireScope(store, limited, limits.named, { body: request.body }))
   const body = operation.body === undefined ? undefined : parse(at(version, operation.body), request.body, 'body')
-  await requireNamedScope({ params, query, body })
+  if (limited !== null && !isNamed && !isNamedHere) requireUnlimited(limited)
   const idempotencyKey =
-    operation.idempotent === undefined ? null : read(headers[openingHeader], openingKey, openingHeader)
-  return operation.handle({
-    version,
-    params,
-    query,
-    body,
-    principal,
-    instanceHeader: header,
-    idempotencyKey,
-    headers,
-    now,
-    log,
-  })
+    operation.idempotent === undefined ? null : read(request.headers[openingHeader], openingKey, openingHeader)
+  return { body, idempotencyKey }
 }
 
 /** @throws CodedError BAD_REQUEST */
@@ -215,13 +228,6 @@ function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T {
 /** Null for an absent header. @throws CodedError BAD_REQUEST */
 function read(value: string | string[] | undefined, schema: z.ZodType<string>, name: string): string | null {
   return value === undefined ? null : parse(schema, value, name)
-}
-
-/** @throws CodedError INSTANCE_NOT_IN_TOKEN */
-export function requireInstanceOf({ instances }: Principal, id: string): void {
-  if (instances !== null && !instances.has(id)) {
-    throw new CodedError('INSTANCE_NOT_IN_TOKEN', `The token is not valid for instance ${id}.`)
-  }
 }
 
 /** @throws CodedError MEDIA_TYPE_NOT_SUPPORTED for a compressed body */

@@ -8,8 +8,9 @@ import Fastify, {
   LogController,
 } from 'fastify'
 import { CodedError } from '../../protocol/errors.ts'
-import { answerError, rawRefusal } from './answer-error.ts'
+import { answerError } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
+import { Connections } from './connections.ts'
 import { PATH_SEGMENT_MAX, allowedMethods, noOperation, wrongMethod } from '../../protocol/service/refusals.ts'
 
 export interface ServerOptions {
@@ -25,6 +26,8 @@ export interface ServerOptions {
   readonly tls: { readonly certificate: string; readonly key: string } | null
   /** Called for each undeclared response, which is sent as an internal error. Null: no checks. */
   readonly onWrongAnswer: ((error: Error) => void) | null
+  /** Called for each request whose connection ends before its body is complete. */
+  readonly onBrokenBody: () => void
 }
 
 export interface Server {
@@ -38,9 +41,6 @@ export interface Server {
 /** Maximum time for request headers to arrive, ms. */
 const HEAD_TIMEOUT_MS_MAX = 10_000
 
-/** How long a connection without a valid HTTP request stays open, ms. */
-const LINGER_MS = 1_000
-
 /** Check interval for slow requests, ms. */
 const ARRIVALS_CHECKED_EVERY_MS_MAX = 5_000
 
@@ -50,6 +50,7 @@ export function createServer(options: ServerOptions): Server {
     headersTimeout: Math.min(requestTimeoutMs, HEAD_TIMEOUT_MS_MAX),
     connectionsCheckingInterval: Math.min(requestTimeoutMs, ARRIVALS_CHECKED_EVERY_MS_MAX),
   }
+  const connections = new Connections({ log: options.logger, onBrokenBody: options.onBrokenBody })
   const http = Fastify({
     bodyLimit: options.bodyMax,
     loggerInstance: options.logger,
@@ -62,19 +63,12 @@ export function createServer(options: ServerOptions): Server {
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: PATH_SEGMENT_MAX },
     frameworkErrors: (error, request, reply) => answerError(error, request, reply),
     requestTimeout: requestTimeoutMs,
-    clientErrorHandler: (error, socket) => {
-      if (!socket.writable) return void socket.destroy()
-      socket.end(rawRefusal(error.code))
-      // Lets a client that is still sending read the response.
-      socket.resume()
-      setTimeout(() => socket.destroy(), LINGER_MS).unref()
-    },
+    clientErrorHandler: connections.refuse,
     ...(options.tls === null
       ? { http: arrival }
       : { https: { ...arrival, cert: options.tls.certificate, key: options.tls.key } }),
   }) as unknown as FastifyInstance
-  // Half-closed clients still receive a response, which may be a charge.
-  Object.assign(http.server, { httpAllowHalfOpen: true })
+  connections.watch(http)
   http.removeAllContentTypeParsers()
   // Parsed by the operation: an error here would end the connection.
   http.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {

@@ -12,20 +12,25 @@ import { keyInForce } from './change-keys.ts'
 import { Batcher, type Defer } from '../runtime/batcher.ts'
 import { authenticateDevice } from '../devices/authenticate-device.ts'
 import type { KnownDeviceKey } from '../storage/device-records.ts'
-import type { KeyRecord } from '../storage/records.ts'
+import type { KeyRecord, KeyVersion } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { type VerificationKey, readVerificationKey } from './verification-key.ts'
 
 /** A caller with a registered key, or with the key of an enrolled device. */
-export type Principal = { readonly keyId: string; readonly name: string | null } & (
+export type Principal = {
+  readonly keyId: string
+  readonly name: string | null
+  /** That the registered key is limited to; null: all. */
+  readonly scope: InstanceIds | null
+} & (
   | {
       readonly kind: 'ADMINISTRATOR'
       /** Null: all. */
       readonly roles: readonly Role[] | null
-      /** Null: all. */
-      readonly instances: InstanceIds | null
+      readonly instances: null
       readonly deviceId: null
     }
+  /** `instances`: those that the token names. */
   | { readonly kind: 'CLIENT'; readonly instances: InstanceIds; readonly deviceId: null }
   | { readonly kind: 'DEVICE'; readonly instances: InstanceIds; readonly deviceId: string }
 )
@@ -90,17 +95,19 @@ export class Authenticator {
     if (found?.kind === 'DEVICE') {
       const { device, instanceIds } = await authenticateDevice(found.key, token, now)
       if (found.key.state === 'NEXT') await this.#takeNextKey(device.id, kid)
-      return { kind: 'DEVICE', keyId: kid, name: device.name, instances: lower(instanceIds), deviceId: device.id }
+      const instances = lower(instanceIds)
+      return { kind: 'DEVICE', keyId: kid, name: device.name, instances, scope: null, deviceId: device.id }
     }
-    const pem = found === undefined ? null : keyInForce(found.key, now)
-    if (found === undefined || pem === null)
+    const key = found === undefined ? null : keyInForce(found.key, now)
+    if (key === null)
       throw new CodedError('TOKEN_INVALID', 'The token names a key that is not registered for its kind.')
+    const { pem } = key
     if (known?.pem === pem && isInTime(known.claims, now)) {
       this.#keep(digest, known)
-      return principalOf(known.claims, found.key)
+      return principalOf(known.claims, key)
     }
     await verify(token, this.#key(pem), now)
-    const principal = principalOf(asserted, found.key)
+    const principal = principalOf(asserted, key)
     this.#keep(digest, { claims: asserted, pem })
     return principal
   }
@@ -167,14 +174,12 @@ async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promis
 }
 
 /** @throws CodedError TOKEN_INVALID for a client without instances */
-function principalOf({ cnf, aud }: Claims, { name, roles, instances }: KeyRecord): Principal {
+function principalOf({ cnf, aud }: Claims, { name, roles, instances }: KeyVersion): Principal {
   const { kid, kty } = cnf.jwk
-  if (kty === 'ADMIN') {
-    const scope = instances === null ? null : lower(instances)
-    return { kind: 'ADMINISTRATOR', keyId: kid, name, roles, instances: scope, deviceId: null }
-  }
+  const scope = instances === null ? null : lower(instances)
+  if (kty === 'ADMIN') return { kind: 'ADMINISTRATOR', keyId: kid, name, scope, roles, instances: null, deviceId: null }
   if (aud === undefined) throw new CodedError('TOKEN_INVALID', 'A client token needs the claim aud.')
-  return { kind: 'CLIENT', keyId: kid, name, instances: lower([aud].flat()), deviceId: null }
+  return { kind: 'CLIENT', keyId: kid, name, scope, instances: lower([aud].flat()), deviceId: null }
 }
 
 /** Without tolerance: a token slightly out of time is verified again. */

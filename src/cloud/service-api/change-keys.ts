@@ -5,7 +5,7 @@
 import { type KeyToSave, ROLES } from '../../protocol/service/keys.ts'
 import { idsOf, recordChange } from '../storage/audit.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import type { KeyRecord, KeyType } from '../storage/records.ts'
+import type { KeyRecord, KeyType, KeyVersion } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { readVerificationKey } from './verification-key.ts'
 
@@ -43,7 +43,7 @@ export async function saveKeys(
         ...limitsOf(given, isReplaced ? stored : undefined),
         pem: publicKey,
         activeFrom: now + delayMs,
-        previousPem: delayMs === 0 || stored === undefined ? null : keyInForce(stored, now),
+        previous: delayMs === 0 || stored === undefined ? null : keyInForce(stored, now),
         retiresAt: null,
         created: isReplaced ? stored.created : now,
         modified: now,
@@ -63,7 +63,7 @@ function limitsSaved([key, ...others]: readonly KeyRecord[]): Partial<Limits> {
   return key === undefined || others.length > 0 ? {} : { name: key.name, roles: key.roles, instances: key.instances }
 }
 
-type Limits = Pick<KeyRecord, 'name' | 'roles' | 'instances'>
+type Limits = Omit<KeyVersion, 'pem'>
 
 /** What is not given stays as it was: a replaced key keeps its limits. */
 function limitsOf({ name, roles, instances }: KeyToSave, stored: Limits | undefined): Limits {
@@ -76,9 +76,10 @@ function limitsOf({ name, roles, instances }: KeyToSave, stored: Limits | undefi
 }
 
 /** @throws CodedError BAD_REQUEST */
-async function refuseWrongLimits(tx: Transaction, { roles, instances }: KeyRecord, place: string): Promise<void> {
+async function refuseWrongLimits(tx: Transaction, key: KeyRecord, place: string): Promise<void> {
+  const { type, roles, instances } = key
   if (instances === null) return
-  if (roles === null || roles.includes('keys')) {
+  if (type === 'administration-key' && (roles === null || roles.includes('keys'))) {
     const fix = 'name other roles, or no instances'
     throw new CodedError('BAD_REQUEST', `${place}.instances: the role keys cannot be limited to instances; ${fix}`)
   }
@@ -109,10 +110,12 @@ export async function deleteKey({ store, delayMs }: KeyDeps, type: KeyType, id: 
   })
 }
 
-/** The PEM valid at this instant; null: none. */
-export function keyInForce(key: KeyRecord, now: number): string | null {
+/** The version valid at this instant: a key and its limits change together. Null: none. */
+export function keyInForce(key: KeyRecord, now: number): KeyVersion | null {
   if (key.retiresAt !== null && now >= key.retiresAt) return null
-  return now >= key.activeFrom ? key.pem : key.previousPem
+  if (now < key.activeFrom) return key.previous
+  const { name, roles, instances, pem } = key
+  return { name, roles, instances, pem }
 }
 
 /**
@@ -137,7 +140,7 @@ export async function registerFirstKey(
       instances: null,
       pem,
       activeFrom: now,
-      previousPem: null,
+      previous: null,
       retiresAt: null,
       created: now,
       modified: now,

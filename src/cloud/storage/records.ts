@@ -94,18 +94,23 @@ export interface ConsumptionLimitRecord {
 
 export type KeyType = 'administration-key' | 'client-key'
 
-/** A public key. Verifies from `activeFrom`; before that, `previousPem` does, if any. */
-export interface KeyRecord {
-  readonly type: KeyType
-  readonly id: string
+/** A public key. Verifies from `activeFrom`; before that, `previous` does, if any. */
+/** What verifies tokens, and what these may do. */
+export interface KeyVersion {
   readonly name: string | null
   /** Of an administration key; null: all. */
   readonly roles: readonly Role[] | null
-  /** That an administration key is limited to, lower case; null: all. */
+  /** That the key is limited to, lower case; null: all. */
   readonly instances: readonly string[] | null
   readonly pem: string
+}
+
+export interface KeyRecord extends KeyVersion {
+  readonly type: KeyType
+  readonly id: string
   readonly activeFrom: number
-  readonly previousPem: string | null
+  /** In force until `activeFrom`. */
+  readonly previous: KeyVersion | null
   /** Deleted: verifies until then, and is not listed. */
   readonly retiresAt: number | null
   readonly created: number

@@ -15,11 +15,9 @@ export type Role = (typeof ROLES)[number]
 const KEY_INSTANCES_MAX = 100
 
 /** Extensions of this project. Absent when a key is saved: as before, or no limit for a new key. */
-const limits = {
-  roles: z.array(z.enum(ROLES)).min(1).max(ROLES.length).optional(),
-  /** Null: all. */
-  instances: z.array(uuid.toLowerCase()).min(1).max(KEY_INSTANCES_MAX).nullable().optional(),
-}
+const roles = z.array(z.enum(ROLES)).min(1).max(ROLES.length).optional()
+/** Instances that tokens of the key can concern. Null: all. */
+const instances = z.array(uuid.toLowerCase()).min(1).max(KEY_INSTANCES_MAX).nullable().optional()
 
 const KEY_TYPES = ['administration-key', 'client-key'] as const
 
@@ -28,6 +26,7 @@ const fields = <Type extends (typeof KEY_TYPES)[number]>(type: Type) => ({
   publicKey: z.string().min(1).max(10_000),
   /** An extension of this project. Absent: as before. */
   name: plainText(100).min(1).optional(),
+  instances,
   type: z.literal(type).optional().meta({ readOnly: true }),
   created: readOnlyField,
   modified: readOnlyField,
@@ -51,7 +50,7 @@ export interface KeyToSave {
 /** Bodies of PUT `administration-keys` and `client-keys`. A key of the other type is refused, not converted. */
 export const keysBodies: Readonly<Record<(typeof KEY_TYPES)[number], z.ZodType<readonly KeyToSave[]>>> = {
   'administration-key': listOf(
-    z.strictObject({ ...fields('administration-key'), ...limits }).meta({ id: 'AdministrationKeyToSave' }),
+    z.strictObject({ ...fields('administration-key'), roles }).meta({ id: 'AdministrationKeyToSave' }),
   ),
   'client-key': listOf(z.strictObject(fields('client-key')).meta({ id: 'ClientKeyToSave' })),
 }
@@ -63,8 +62,10 @@ const publicKey = z
     id: z.string(),
     /** Absent: the key has none. */
     name: z.string().optional(),
-    /** Of an administration key with limits. */
-    ...limits,
+    /** Of an administration key with roles. */
+    roles,
+    /** Absent: all. */
+    instances,
     type: z.enum(KEY_TYPES),
     publicKey: z.string(),
     created: instant,

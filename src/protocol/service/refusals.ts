@@ -23,6 +23,13 @@ export function wrongMethod(method: string): CodedError {
   return new CodedError('METHOD_NOT_ALLOWED', `This path does not support ${method}.`)
 }
 
+const EXPECTATION_SHOWN_MAX = 100
+
+export function expectationUnknown(expect = ''): CodedError {
+  const shown = JSON.stringify(expect.slice(0, EXPECTATION_SHOWN_MAX))
+  return new CodedError('EXPECTATION_UNKNOWN', `Expect: ${shown} is not supported; only 100-continue is.`)
+}
+
 /** Value of the header `allow`. */
 export function allowedMethods(methods: readonly string[]): string {
   return [...methods.toSorted(), 'OPTIONS'].join(', ')

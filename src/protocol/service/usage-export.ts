@@ -28,9 +28,12 @@ const queryInstant = z
   .transform(Number)
   .pipe(instant)
 
-/** Query of `GET .../usage`. Times are usage times, POSIX ms: `from` inclusive, `to` exclusive. */
+/**
+ * Query of `GET .../usage`. Times are usage times, POSIX ms: `from` inclusive, `to` exclusive. Strict: without a
+ * misspelled filter, the export would contain other records.
+ */
 export const usageQuery = z
-  .object({
+  .strictObject({
     format: z.enum(USAGE_FORMATS).optional(),
     instanceId: uuid.toLowerCase().optional(),
     from: queryInstant.optional(),

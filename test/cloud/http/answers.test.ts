@@ -27,6 +27,7 @@ async function said(answers: DeclaredAnswers, status: number, type: string, payl
     newId: () => 'id',
     tls: null,
     onWrongAnswer: (error) => wrong.push(error.message),
+    onBrokenBody: () => undefined,
   })
   http.get('/', { config: { answers } }, (_request, reply) => {
     void reply.code(status)

@@ -64,3 +64,15 @@ it('ends with the body', () => {
   vi.advanceTimersByTime(1_000_000)
   expect(onError).not.toHaveBeenCalled()
 })
+
+it('does not count the time in which the server is paused', () => {
+  const { socket, request: slow, onError } = request()
+  watchArrival(slow, 'CLIENT', 120_000)
+  // After a pause, each timer fires once, however late it is.
+  vi.runOnlyPendingTimers()
+  vi.runOnlyPendingTimers()
+  expect(onError).not.toHaveBeenCalled()
+  socket.bytesRead += 20_000
+  vi.advanceTimersByTime(8_000)
+  expect(onError).not.toHaveBeenCalled()
+})

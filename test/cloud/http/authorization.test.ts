@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { CALLER_NAMES, type CallerName, type Verdict, verdictOf } from '../../../scripts/authorization-page.ts'
 import { servedOperations } from '../../../scripts/docs.ts'
+import { namesOf } from '../../../src/cloud/http/scope.ts'
 import { DOCUMENT_NAMES, apiDocuments } from '../../../src/cloud/http/openapi/documents.ts'
 import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { EDGE, EdgeClient, enrollmentToken } from '../devices/edge-client.ts'
@@ -30,18 +31,28 @@ const REFUSALS: ReadonlySet<unknown> = new Set<Verdict>([
   'DEVICE_KEY_REPLACED',
 ])
 
+const BAD_BODIES = [
+  { raw: '{' },
+  { raw: '"text"' },
+  { raw: '[{}]' },
+  { raw: '{}', headers: { 'content-type': 'text/plain' } },
+  { raw: '{}', headers: { 'content-encoding': 'br' } },
+] as const
+
 const verdictIn = (reply: Reply): unknown => (REFUSALS.has(codeOf(reply)) ? codeOf(reply) : 'PERMITTED')
 
-/** Registers an administration key with limits. Returns what makes its tokens. */
-async function administrator(twin: Twin, limits: object): Promise<() => Promise<string>> {
+/** Registers a key with limits. Returns what makes its tokens. @param instanceIds of the tokens of a client */
+async function holder(twin: Twin, limits: object, instanceIds?: readonly string[]): Promise<() => Promise<string>> {
   const { privatePem, publicPem } = newKeyPair()
   const keyId = randomUUID()
+  const [kind, path] =
+    instanceIds === undefined ? (['ADMIN', 'administration-keys'] as const) : (['CLIENT', 'client-keys'] as const)
   const body = [{ id: keyId, publicKey: publicPem, ...limits }]
-  const { status, text } = await twin.call('PUT', '/api/v1.1/administration-keys', { body })
+  const { status, text } = await twin.call('PUT', `/api/v1.1/${path}`, { body })
   if (status !== 200) throw new Error(text)
   return () =>
     makeAccessToken({
-      ...{ kind: 'ADMIN', privateKey: privatePem, keyId, instanceIds: [], issuer: 'tests' },
+      ...{ kind, privateKey: privatePem, keyId, instanceIds: instanceIds ?? [], issuer: 'tests' },
       ...{ now: twin.wall, lifetimeMs: HOUR },
     })
 }
@@ -72,16 +83,18 @@ describe('the matrix of authorization', () => {
       revoked: () => revoked.token(),
       client: () => twin.clientToken(instance),
       foreignClient: () => twin.clientToken(elsewhere),
+      limitedClient: await holder(twin, { instances: [instance] }, [instance, elsewhere]),
+      clientLimitedElsewhere: await holder(twin, { instances: [elsewhere] }, [instance, elsewhere]),
       device: () => device.token(),
       otherDevice: () => otherDevice.token(),
       foreignDevice: () => foreignDevice.token(),
       administrator: () => twin.administrationToken(),
-      reader: await administrator(twin, { roles: ['read'] }),
-      operator: await administrator(twin, { roles: ['operator'] }),
-      rulesEditor: await administrator(twin, { roles: ['rules'] }),
-      keyKeeper: await administrator(twin, { roles: ['keys'] }),
-      limited: await administrator(twin, { roles: ['read', 'operator', 'rules'], instances: [instance] }),
-      limitedElsewhere: await administrator(twin, { roles: ['operator', 'rules'], instances: [elsewhere] }),
+      reader: await holder(twin, { roles: ['read'] }),
+      operator: await holder(twin, { roles: ['operator'] }),
+      rulesEditor: await holder(twin, { roles: ['rules'] }),
+      keyKeeper: await holder(twin, { roles: ['keys'] }),
+      limited: await holder(twin, { roles: ['read', 'operator', 'rules'], instances: [instance] }),
+      limitedElsewhere: await holder(twin, { roles: ['operator', 'rules'], instances: [elsewhere] }),
     }
   })
   afterAll(() => world[Symbol.asyncDispose]())
@@ -107,6 +120,32 @@ describe('the matrix of authorization', () => {
     expect(succeeded).toContain(true)
   })
 
+  // The order of the checks: a caller learns nothing of an operation before it is permitted to call it.
+  it.each(requests.filter(([, , { method }]) => method !== 'GET'))(
+    'refuses the caller of %s (%s) before its body',
+    async (id, version, operation) => {
+      const prepared = await REQUESTS[id]?.(world, version)
+      const refusals: Readonly<Record<string, unknown>>[] = []
+      const wanted: Readonly<Record<string, unknown>>[] = []
+      const named = namesOf(operation, version)
+      const isNamedByBody = named.length > 0 && named.every(([part]) => part === 'body')
+      for (const name of CALLER_NAMES) {
+        const verdict = verdictOf(operation, name)
+        if (verdict === 'PERMITTED') continue
+        // Only a body that can be read names an instance.
+        const isLate = verdict === 'INSTANCE_NOT_IN_SCOPE' && isNamedByBody
+        for (const bad of isLate ? [{ body: { ...(prepared?.body as object), unknown: 1 } }] : BAD_BODIES) {
+          const headers = { ...prepared?.headers, ...('headers' in bad ? bad.headers : {}) }
+          const token = await tokens[name]()
+          const reply = await send(world, operation, version, { ...prepared, ...bad, headers, token })
+          refusals.push({ name, ...bad, code: codeOf(reply) })
+          wanted.push({ name, ...bad, code: verdict })
+        }
+      }
+      expect(refusals).toEqual(wanted)
+    },
+  )
+
   it('has a row for each operation of the API documents', () => {
     const documents = apiDocuments(operations, { prefix: '', errorsUrl: '' })
     const described = DOCUMENT_NAMES.flatMap((name) =>
@@ -116,6 +155,30 @@ describe('the matrix of authorization', () => {
     )
     expect(new Set(Object.keys(REQUESTS))).toEqual(new Set(described))
     expect(requests).toHaveLength(described.length)
+  })
+
+  it('has the roles that the API documents name', () => {
+    const documents = apiDocuments(operations, { prefix: '', errorsUrl: '' })
+    const named = DOCUMENT_NAMES.flatMap((name) =>
+      Object.values(documents.get(name)?.['paths'] as Record<string, Record<string, unknown>>)
+        .flatMap((path) => Object.values(path))
+        .map((described) => {
+          const security = pick(described, 'security') as Record<string, unknown>[]
+          const needs = Object.fromEntries(security.flatMap((scheme) => Object.entries(scheme)))
+          return [String(pick(described, 'operationId')), needs] as const
+        }),
+    )
+    const ROLE_OF = { reader: 'read', operator: 'operator', rulesEditor: 'rules', keyKeeper: 'keys' } as const
+    for (const [id, { AdministrationAccess }] of named) {
+      const operation = operations.find((each) => each.id === id)
+      if (operation === undefined) throw new Error(`${id} is not served`)
+      const holders = Object.keys(ROLE_OF) as (keyof typeof ROLE_OF)[]
+      const enough = holders.filter((name) => verdictOf(operation, name) === 'PERMITTED').map((name) => ROLE_OF[name])
+      const isOfAdministrators = operation.principals.includes('ADMINISTRATOR')
+      const wanted = enough.length === holders.length ? [] : enough
+      expect([id, AdministrationAccess]).toEqual([id, isOfAdministrators ? wanted : undefined])
+    }
+    expect(named.length).toBeGreaterThan(100)
   })
 
   it('permits a device key what the agent calls, and nothing else', () => {

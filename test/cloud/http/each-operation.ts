@@ -30,6 +30,8 @@ export interface Prepared {
   readonly query?: string
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
+  /** Sent as it is, in the place of the body. */
+  readonly raw?: string
   /** The only token with which it succeeds. */
   readonly token?: string
 }
@@ -246,8 +248,8 @@ export async function send(
   }
   const [template = ''] = addressesOf({ method, path, ...operation }, version)
   const address = template.replaceAll(/:(\w+)/g, (_, name: string) => String(values[name]))
-  const { query = '', headers = {}, body, token } = prepared
-  return twin.call(method, `${address}${query}`, { token, headers, body })
+  const { query = '', headers = {}, body, raw, token } = prepared
+  return twin.call(method, `${address}${query}`, { token, headers, ...(raw === undefined ? { body } : { raw }) })
 }
 
 export function codeOf({ body }: Reply): unknown {

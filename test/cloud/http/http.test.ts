@@ -348,7 +348,7 @@ describe('the server', () => {
           onTestFinished(() => void slow.destroy())
           slow.write(
             `POST /dynamicmonetization/api/v1.1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
-              'Connection: close\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
+              `x-instance-id: ${instance}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{`,
           )
           return readAll(slow).catch(() => '')
         }),
@@ -475,6 +475,7 @@ describe('the server', () => {
       newId: () => 'id',
       tls: null,
       onWrongAnswer: null,
+      onBrokenBody: () => undefined,
     })
     registerHealth(
       server.http,
@@ -498,6 +499,7 @@ describe('the server', () => {
       newId: () => 'id',
       tls: null,
       onWrongAnswer: null,
+      onBrokenBody: () => undefined,
     })
     let code: ErrorCode = 'DATABASE_UNREACHABLE'
     registerHealth(
@@ -522,6 +524,7 @@ describe('the server', () => {
       newId: () => 'id',
       tls: null,
       onWrongAnswer: null,
+      onBrokenBody: () => undefined,
     }
     const { http } = createServer(options)
     registerHealth(

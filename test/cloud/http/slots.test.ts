@@ -7,7 +7,15 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import type { Caller } from '../../../src/cloud/http/operation.ts'
 import { Slots } from '../../../src/cloud/http/slots.ts'
 
-const KEY = { kind: 'ADMINISTRATOR', keyId: 'key-1', name: null, roles: null, instances: null, deviceId: null } as const
+const KEY = {
+  kind: 'ADMINISTRATOR',
+  keyId: 'key-1',
+  name: null,
+  scope: null,
+  roles: null,
+  instances: null,
+  deviceId: null,
+} as const
 const BUSY = expect.objectContaining({ code: 'KEY_BUSY' }) as Error
 const OVERLOADED = expect.objectContaining({ code: 'OVERLOADED' }) as Error
 
@@ -50,9 +58,9 @@ it('who has gone before it was known whose the request is takes no place', async
 /** Requests that never end. */
 const reply = (): Pick<FastifyReply, 'raw'> => ({ raw: new EventEmitter() as ServerResponse })
 const client = (keyId: string) =>
-  ({ kind: 'CLIENT', keyId, name: null, instances: new Set<string>(), deviceId: null }) as const
+  ({ kind: 'CLIENT', keyId, name: null, scope: null, instances: new Set<string>(), deviceId: null }) as const
 const device = (deviceId: string) =>
-  ({ kind: 'DEVICE', keyId: deviceId, name: null, instances: new Set<string>(), deviceId }) as const
+  ({ kind: 'DEVICE', keyId: deviceId, name: null, scope: null, instances: new Set<string>(), deviceId }) as const
 
 /** Takes places until one is refused. */
 function takeAll(slots: Slots, caller: Caller, hasBody = false): number {

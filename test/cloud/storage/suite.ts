@@ -368,11 +368,13 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         instances: null,
         pem: `pem of ${id}`,
         activeFrom: 1,
-        previousPem: null,
+        previous: null,
         retiresAt,
         created: 1,
         modified: 1,
       })
+
+      const OLD = { name: 'before', roles: null, instances: [INSTANCE], pem: 'pem of k' }
 
       it('tell keys of the two types apart, and do not list those that retire', async () => {
         await store.transaction(async (tx) => {
@@ -380,11 +382,11 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
           await tx.keys.save(key('administration-key', 'k'))
           await tx.keys.save(key('client-key', 'k'))
           await tx.keys.save(key('administration-key', 'old', 9))
-          await tx.keys.save({ ...key('client-key', 'k'), pem: 'new', previousPem: 'pem of k', modified: 8 })
+          await tx.keys.save({ ...key('client-key', 'k'), pem: 'new', previous: OLD, modified: 8 })
         })
         await store.read(async (reader) => {
           expect(await reader.keys.get('administration-key', 'k')).toEqual(key('administration-key', 'k'))
-          expect(await reader.keys.get('client-key', 'k')).toMatchObject({ pem: 'new', previousPem: 'pem of k' })
+          expect(await reader.keys.get('client-key', 'k')).toMatchObject({ pem: 'new', previous: OLD })
           expect(await reader.keys.get('administration-key', 'old')).toMatchObject({ retiresAt: 9 })
           expect(await reader.keys.list(0, 10)).toHaveLength(2)
           expect(await reader.keys.list(1, 10)).toMatchObject([{ type: 'client-key' }])
@@ -739,7 +741,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         instances: ['instance'],
         pem: 'pem',
         activeFrom: 0,
-        previousPem: null,
+        previous: null,
         retiresAt: null,
         created: 1,
         modified: 1,

@@ -85,8 +85,8 @@ class Connection {
   /** No data received yet. */
   isNew = true
   #isBusy = false
-  /** Data that arrived before the reply: the client pipelines. */
-  #early: Buffer | null = null
+  /** Data arrived before the reply: the client pipelines. */
+  #isPipelined = false
   #hasEnded = false
 
   constructor(socket: Socket, path: FastPath) {
@@ -108,8 +108,10 @@ class Connection {
   readonly #onData = (bytes: Buffer): void => {
     this.isNew = false
     if (this.#isBusy) {
-      this.#early = this.#early === null ? bytes : Buffer.concat([this.#early, bytes])
+      this.#isPipelined = true
+      // Back in the stream, where it also delays the end of a client that sends no more.
       this.#socket.pause()
+      this.#socket.unshift(bytes)
       return
     }
     const { handler, options, bodies } = this.#path
@@ -137,17 +139,18 @@ class Connection {
     const { handler, options } = this.#path
     const isLast = this.#hasEnded || handler.phase !== 'SERVING'
     socket.write(replyText(reply, isLast ? null : options.keepAliveMs))
-    if (isLast) socket.end()
-    else if (this.#early !== null) this.#handOver(this.#early)
+    if (isLast) socket.off('data', this.#onData).resume().end()
+    else if (this.#isPipelined) this.#handOver()
   }
 
-  #handOver(bytes: Buffer): void {
+  /** @param bytes received, and not back in the stream */
+  #handOver(bytes?: Buffer): void {
     const socket = this.#socket
     this.#path.leave(this)
     socket.off('data', this.#onData).off('end', this.#onEnd).off('error', this.#onError).off('close', this.#onClose)
     socket.setTimeout(0).off('timeout', this.#onSilence)
     this.#path.handOver(socket)
-    socket.unshift(bytes)
+    if (bytes !== undefined) socket.unshift(bytes)
     socket.resume()
   }
 

@@ -69,11 +69,6 @@ export function hostRefusal({ httpVersionMajor, httpVersionMinor, headers }: Inc
   return needsHost && headers.host === undefined ? NO_HOST : null
 }
 
-export function expectationRefusal({ headers: { expect = '' } }: IncomingMessage): Reply {
-  const shown = JSON.stringify(expect.slice(0, SHOWN_CHARACTERS))
-  return refused(new CodedError('EXPECTATION_UNKNOWN', `Expect: ${shown} is not supported; only 100-continue is`))
-}
-
 /** @param cause error code of Node's HTTP parser or timeout */
 export function brokenRefusal(cause: string | undefined): Reply {
   switch (cause) {
@@ -92,8 +87,6 @@ export const NO_TUNNEL = refused(
     'CONNECT is not supported: the agent is not a proxy. Send the request to a path of the agent',
   ),
 )
-
-const SHOWN_CHARACTERS = 100
 
 const NO_HOST = refused(
   new CodedError(

@@ -6,9 +6,10 @@
 import { type IncomingMessage, type Server, type ServerResponse, createServer } from 'node:http'
 import { Server as NetServer, type Socket } from 'node:net'
 import type { CodedError } from '../../../protocol/errors.ts'
+import { expectationUnknown } from '../../../protocol/service/refusals.ts'
 import { claimPath } from './claim-path.ts'
 import { FastPath } from './fast-path.ts'
-import { NO_TUNNEL, type Reply, STOPPING, brokenRefusal, expectationRefusal, hostRefusal, replyText } from './reply.ts'
+import { NO_TUNNEL, type Reply, STOPPING, brokenRefusal, hostRefusal, refused, replyText } from './reply.ts'
 import { type JsonBody, readJson, route } from './parse-request.ts'
 import { type Answer, RequestHandler, type RequestHandlerDeps } from './request-handler.ts'
 import { takesBody } from './session-requests.ts'
@@ -170,7 +171,7 @@ class UnixSocketServer implements SocketServer {
   }
 
   readonly #refuseExpectation = (request: IncomingMessage, response: ServerResponse): void => {
-    this.#answerOf(request, response)(expectationRefusal(request))
+    this.#answerOf(request, response)(refused(expectationUnknown(request.headers.expect)))
   }
 
   /** The reply function for a request on Node's server. */
@@ -214,12 +215,15 @@ class UnixSocketServer implements SocketServer {
       socket.destroySoon()
     }
     const last = this.#responses.get(socket)
-    if (last === undefined || last.closed) end()
+    if (last === undefined || last.writableFinished) end()
     else if (!last.req.complete && this.#reading.delete(last)) {
       // The error is in this request's own body.
       last.shouldKeepAlive = false
       send(last, reply)
-    } else last.once('close', end)
+    } else {
+      // Before Node's own listener, which ends a half-closed connection.
+      last.prependOnceListener('finish', end)
+    }
   }
 }
 

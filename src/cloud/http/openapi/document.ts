@@ -4,7 +4,7 @@ import { z } from 'zod'
 import { type ErrorCode, ERRORS } from '../../../protocol/errors.ts'
 import { instanceHeader, openingHeader, openingKey } from '../../../protocol/service/sessions.ts'
 import { uuid } from '../../../protocol/wire.ts'
-import { type CallerKind, type Operation, addressesOf, at, codesByStatus, errorCodes } from '../operation.ts'
+import { type CallerKind, type Operation, addressesOf, at, codesByStatus, errorCodes, roleOf } from '../operation.ts'
 import { COMPONENTS, Components, type Json, type JsonSchema } from './render-schema.ts'
 
 export interface Title {
@@ -83,14 +83,18 @@ interface Made {
 function describe(operation: Operation, others: readonly string[], made: Made): Json {
   const { id, tag, summary, description, example } = operation
   const also = others.length === 0 ? [] : [`Also served at ${others.map((path) => `\`${path}\``).join(', ')}.`]
-  const words = [...(description === undefined ? [] : [description]), ...also].join('\n\n')
+  const role = roleOf(operation)
+  const needed = role === null || role === 'read' ? [] : [`Administrators need the role \`${role}\`.`]
+  const words = [...(description === undefined ? [] : [description]), ...needed, ...also].join('\n\n')
   const body = operation.body === undefined ? undefined : at(made.version, operation.bodyForm ?? operation.body)
   return {
     operationId: id,
     tags: [tag],
     summary,
     ...(words === '' ? {} : { description: words }),
-    security: schemesOf(operation).map((name) => ({ [name]: [] })),
+    security: schemesOf(operation).map((name) => ({
+      [name]: name === 'AdministrationAccess' && needed.length > 0 ? [role] : [],
+    })),
     parameters: parametersOf(operation, made),
     ...(body === undefined
       ? {}

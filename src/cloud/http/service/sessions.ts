@@ -33,7 +33,7 @@ import {
   requestInSession,
 } from '../../sessions/session-life.ts'
 import { type Call, type Operation, serviceOperation, CLIENTS, CLIENTS_AND_DEVICES } from '../operation.ts'
-import { requireInstanceOf } from '../serve.ts'
+import { requireInstanceOf } from '../scope.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataOf } from './access-request.ts'
 
@@ -43,6 +43,11 @@ const ofDevices = { ...place, principals: CLIENTS_AND_DEVICES } as const
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
 
 export function sessionOperations(deps: SessionDeps): readonly Operation[] {
+  const requireAccess = async (head: SessionCall & { readonly params: z.infer<typeof inSession> }): Promise<void> => {
+    const belongs = belongsTo(head)
+    const stored = await deps.store.read((reader) => reader.sessions.get(head.params.sessionId))
+    if (stored !== undefined) belongs(stored)
+  }
   return [
     serviceOperation({
       id: 'createsession',
@@ -57,6 +62,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       body: sessionBody,
       idempotent:
         'For the session of a device agent: the same value returns the same session; another value ends that session and opens a new one. Optional for other clients.',
+      requireAccess: async (head) => requireHeader(head),
       handle: async (call) => {
         const { body, principal, idempotencyKey: opening, now } = call
         const { instanceId } = body
@@ -79,6 +85,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       method: 'GET',
       path: '/sessions',
       query: sessionsQuery,
+      limitedByHeader: true,
       handle: async (call) => {
         const { query, instanceHeader } = call
         if (query.instanceId !== undefined) belongsTo(call)({ instanceId: query.instanceId, deviceId: null })
@@ -130,6 +137,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       method: 'PUT',
       path: '/sessions/:sessionId',
       params: inSession,
+      requireAccess,
       body: (version) => sessionAccessRequestBody[version],
       handle: async (call) => {
         const { params, body, version, now } = call
@@ -163,6 +171,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       method: 'DELETE',
       path: '/sessions/:sessionId',
       params: inSession,
+      requireAccess,
       handle: async (call) => {
         const { sessionId } = call.params
         const { operable, ordered, session } = await closeSession(

@@ -38,6 +38,7 @@ export class Metrics implements StoreWatcher {
   readonly #deps: MetricsDeps
   readonly #requests: Counter<'method' | 'route' | 'status'>
   readonly #requestSeconds: Histogram<'method' | 'route'>
+  readonly #brokenBodies: Counter
   readonly #decisions: Counter<'result' | 'code'>
   readonly #usage: Counter<'operation' | 'status' | 'source'>
   readonly #tokensCharged: Counter<'source'>
@@ -71,6 +72,10 @@ export class Metrics implements StoreWatcher {
       'Time from the request head to the end of the response.',
       'method',
       'route',
+    )
+    this.#brokenBodies = counter(
+      'http_bodies_incomplete_total',
+      'Requests whose connection ended before the body was complete.',
     )
     this.#decisions = counter(
       'decisions_total',
@@ -136,6 +141,10 @@ export class Metrics implements StoreWatcher {
       this.#requests.inc({ ...labels, status: String(status) })
       this.#requestSeconds.observe(labels, ms / 1_000)
     })
+  }
+
+  brokenBody(): void {
+    quietly(() => this.#brokenBodies.inc())
   }
 
   /** @param code status code in that version of the API */

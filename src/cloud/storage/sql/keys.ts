@@ -1,5 +1,5 @@
 import type { Role } from '../../../protocol/service/keys.ts'
-import type { KeyRecord, KeyType } from '../records.ts'
+import type { KeyRecord, KeyType, KeyVersion } from '../records.ts'
 import { type Sql, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -55,7 +55,7 @@ export function keyTransaction(sql: Sql) {
         instances: toJson(key.instances),
         pem: key.pem,
         active_from: BigInt(key.activeFrom),
-        previous_pem: key.previousPem,
+        previous: key.previous === null ? null : JSON.stringify(key.previous),
         retires_at: toBigint(key.retiresAt),
         created: BigInt(key.created),
         modified: BigInt(key.modified),
@@ -85,7 +85,7 @@ function keyOf(row: Row<'public_keys'>): KeyRecord {
     instances: row.instances === null ? null : (JSON.parse(row.instances) as string[]),
     pem: row.pem,
     activeFrom: Number(row.active_from),
-    previousPem: row.previous_pem,
+    previous: row.previous === null ? null : (JSON.parse(row.previous) as KeyVersion),
     retiresAt: toNumber(row.retires_at),
     created: Number(row.created),
     modified: Number(row.modified),

@@ -83,7 +83,7 @@ export interface Tables extends EdgeTables {
     instances: string | null
     pem: string
     active_from: bigint
-    previous_pem: string | null
+    previous: string | null
     retires_at: bigint | null
     created: bigint
     modified: bigint

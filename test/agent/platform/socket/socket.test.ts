@@ -33,6 +33,9 @@ const ANSWER: AccessAnswer = {
   durability: 'write-behind',
 }
 
+/** An access request as the fast path takes it. */
+const WHOLE = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}`
+
 class Behind {
   readonly calls: AccessCall[] = []
   readonly faults: unknown[] = []
@@ -392,27 +395,46 @@ describe('the socket', () => {
       expect(behind.calls).toEqual([])
     })
 
-    it.each(['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 'no HTTP\r\n\r\n'])(
-      '%j after an answer that is still to come, which goes first',
-      async (odd) => {
-        const behind = new Behind()
-        const gate = Promise.withResolvers<AccessAnswer>()
-        behind.answer = () => gate.promise
-        await behind.open()
-        const socket = connect(behind.path)
-        socket.write(`${post}Host: x\r\n\r\n{}${odd}`)
-        await expect.poll(() => behind.calls.length).toBe(1)
-        expect(await behind.get('/livez')).toMatchObject({ status: 200 })
-        gate.resolve(ANSWER)
-        const received = await read(socket)
-        expect(received.match(/HTTP\/1.1 \d+|granted|"code":"[A-Z_]+"/g)).toEqual([
-          'HTTP/1.1 200',
-          'granted',
-          odd.startsWith('CONNECT') ? 'HTTP/1.1 404' : 'HTTP/1.1 400',
-          odd.startsWith('CONNECT') ? '"code":"NOT_FOUND"' : '"code":"BAD_REQUEST"',
-        ])
-      },
-    )
+    it.each([
+      ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 'with one request', false],
+      ['no HTTP\r\n\r\n', 'with one request', false],
+      ['no HTTP\r\n\r\n', 'with one request, by a client that sends no more', true],
+    ])('%j after an answer that is still to come, which goes first, %s', async (odd, _, isLast) => {
+      const behind = new Behind()
+      const gate = Promise.withResolvers<AccessAnswer>()
+      behind.answer = () => gate.promise
+      await behind.open()
+      const socket = connect(behind.path)
+      socket[isLast ? 'end' : 'write'](`${post}Host: x\r\n\r\n{}${odd}`)
+      await expect.poll(() => behind.calls.length).toBe(1)
+      expect(await behind.get('/livez')).toMatchObject({ status: 200 })
+      gate.resolve(ANSWER)
+      const received = await read(socket)
+      expect(received.match(/HTTP\/1.1 \d+|granted|"code":"[A-Z_]+"/g)).toEqual([
+        'HTTP/1.1 200',
+        'granted',
+        odd.startsWith('CONNECT') ? 'HTTP/1.1 404' : 'HTTP/1.1 400',
+        odd.startsWith('CONNECT') ? '"code":"NOT_FOUND"' : '"code":"BAD_REQUEST"',
+      ])
+    })
+  })
+
+  it.each([
+    ['bytes that are not HTTP', 'no HTTP\r\n\r\n', ['HTTP/1.1 400', '"code":"BAD_REQUEST"']],
+    ['another request', WHOLE, ['HTTP/1.1 200', 'granted']],
+  ])('answers %s during an answer of the fast path, also if the client sends no more', async (_, more, answered) => {
+    const behind = new Behind()
+    const gate = Promise.withResolvers<AccessAnswer>()
+    behind.answer = () => gate.promise
+    await behind.open()
+    const socket = connect(behind.path)
+    socket.write(WHOLE)
+    await expect.poll(() => behind.calls.length).toBe(1)
+    socket.end(more)
+    expect(await behind.get('/livez')).toMatchObject({ status: 200 })
+    gate.resolve(ANSWER)
+    const received = await read(socket)
+    expect(received.match(/HTTP\/1.1 \d+|granted|"code":"[A-Z_]+"/g)).toEqual(['HTTP/1.1 200', 'granted', ...answered])
   })
 
   it.each(['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 'no HTTP\r\n\r\n'])(

@@ -213,6 +213,45 @@ describe('the limits of an administration key', () => {
     )
   })
 
+  it('change together with the key', async () => {
+    await using twin = await openTwin((settings) => ({ ...settings, keys: { ...settings.keys, delay: MINUTE } }))
+    const [first, second] = [newKeyPair(), newKeyPair()]
+    await save(twin, { id: 'k', publicKey: first.publicPem, roles: ['read'] })
+    await twin.advance(MINUTE)
+    await save(twin, { id: 'k', publicKey: second.publicPem, roles: ['rules'] })
+    const create = async ({ privatePem }: typeof first): Promise<unknown> => {
+      const token = await tokenOf(twin, privatePem, 'k')
+      const body = { shortName: 'x', accountId: 'y' }
+      const reply = await twin.call('POST', '/provisioning/api/v1.1/instances', { token, body })
+      return pick(reply.body, 'code') ?? reply.status
+    }
+    expect([await create(first), await create(second)]).toEqual(['ROLE_MISSING', 'TOKEN_INVALID'])
+    await twin.advance(MINUTE)
+    expect([await create(first), await create(second)]).toEqual(['TOKEN_INVALID', 201])
+  })
+
+  it('let a request name its instance by the header where this limits the response', async () => {
+    await using twin = await openTwin()
+    const [mine, other] = [await twin.instance('mine'), await twin.instance('other')]
+    const { privatePem, publicPem } = newKeyPair()
+    await save(twin, { id: 'k', publicKey: publicPem, roles: ['operator'], instances: [mine] })
+    const token = await tokenOf(twin, privatePem, 'k')
+    for (const instanceId of [mine, other]) {
+      expect((await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })).status).toBe(200)
+    }
+    const list = (path: string, instance: string) =>
+      twin.call('GET', path, { token, headers: { 'x-instance-id': instance } })
+    expect((await list('/api/v1.1/sessions', mine)).body).toEqual([expect.objectContaining({ instanceId: mine })])
+    for (const [path, instance] of [
+      ['/api/v1.1/sessions', other],
+      [`/api/v1.1/sessions?instanceId=${mine}`, other],
+      [`/api/v1.1/sessions?instanceId=${other}`, mine],
+      ['/provisioning/api/v1.1/instances', mine],
+    ] as const) {
+      expect(pick((await list(path, instance)).body, 'code')).toBe('INSTANCE_NOT_IN_SCOPE')
+    }
+  })
+
   it('cannot be widened by naming an instance where the operation has none', async () => {
     await using twin = await openTwin()
     const [mine, other] = [await twin.instance('mine'), await twin.instance('other')]
@@ -277,5 +316,31 @@ describe('the limits of an administration key', () => {
     const ofClient = { id: 'k', publicKey: publicPem, roles: ['read'] }
     expect((await twin.call('PUT', '/api/v1.1/client-keys', { body: [ofClient] })).status).toBe(400)
     expect(await shown(twin, 'k')).toBeUndefined()
+  })
+})
+
+describe('a client key that is limited to instances', () => {
+  it('signs no token for others, says so, and shows its limit', async () => {
+    await using twin = await openTwin()
+    const [mine, other] = [await twin.instance('mine'), await twin.instance('other')]
+    const { privatePem, publicPem } = newKeyPair()
+    const save = (key: object) => twin.call('PUT', '/api/v1.1/client-keys', { body: [{ id: 'c', ...key }] })
+    expect((await save({ publicKey: publicPem, name: 'Shop', instances: [mine] })).body).toMatchObject([
+      { instances: [mine] },
+    ])
+    const whose = { kind: 'CLIENT', privateKey: privatePem, keyId: 'c', issuer: 'i' } as const
+    const token = await makeAccessToken({ ...whose, instanceIds: [mine, other], now: twin.now, lifetimeMs: HOUR })
+    const list = (id: string) => twin.call('GET', `/api/v1.1/instances/${id}/conditions`, { token })
+    expect((await list(mine)).status).toBe(200)
+    expect((await list(other)).body).toEqual({
+      code: 'INSTANCE_NOT_IN_SCOPE',
+      message: `The key Shop is limited to one instance, and this request concerns the instance ${other}.`,
+    })
+    // It applies to tokens that were accepted before, and stays when the key is replaced.
+    await save({ publicKey: publicPem, instances: [other] })
+    await save({ publicKey: publicPem })
+    expect([(await list(mine)).status, (await list(other)).status]).toEqual([403, 200])
+    const unknown = await save({ publicKey: publicPem, instances: ['64d2028c-ae87-4069-a624-66089d957ef9'] })
+    expect(unknown.status).toBe(400)
   })
 })

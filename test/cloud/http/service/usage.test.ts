@@ -165,6 +165,7 @@ describe('the export of usage records', () => {
     ['?from=yesterday', 400, 'BAD_REQUEST'],
     ['?from=5&to=5', 400, 'BAD_REQUEST'],
     ['?instanceId=x', 400, 'BAD_REQUEST'],
+    ['?instanceID=64d2028c-ae87-4069-a624-66089d957ef9', 400, 'BAD_REQUEST'],
     ['?instanceId=64d2028c-ae87-4069-a624-66089d957ef9', 404, 'NOT_FOUND'],
   ])('refuses %s', async (query, status, code) => {
     const answer = await ask(query)

@@ -111,7 +111,8 @@ CREATE TABLE public_keys (
   instances TEXT,
   pem TEXT NOT NULL,
   active_from BIGINT NOT NULL,
-  previous_pem TEXT,
+  -- JSON: what verifies until active_from.
+  previous TEXT,
   retires_at BIGINT,
   created BIGINT NOT NULL,
   modified BIGINT NOT NULL,

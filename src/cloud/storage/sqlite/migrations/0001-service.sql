@@ -110,7 +110,8 @@ CREATE TABLE public_keys (
   instances TEXT,
   pem TEXT NOT NULL,
   active_from INTEGER NOT NULL,
-  previous_pem TEXT,
+  -- JSON: what verifies until active_from.
+  previous TEXT,
   retires_at INTEGER,
   created INTEGER NOT NULL,
   modified INTEGER NOT NULL,

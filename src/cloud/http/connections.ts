@@ -1,0 +1,132 @@
+/**
+ * Connections on which a request cannot be read to its end: bytes that are not HTTP, bodies that break off, and Expect
+ * headers. Responses to earlier requests of the connection go first. Otherwise the client would match this response to one
+ * of them, and repeat a request that was charged.
+ */
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import { CodedError, ERRORS } from '../../protocol/errors.ts'
+import { expectationUnknown } from '../../protocol/service/refusals.ts'
+import { bodyIncomplete, rawRefusal } from './answer-error.ts'
+
+/** How long a connection stays open after its last response, ms. */
+const LINGER_MS = 1_000
+
+/** Shortest interval between two log lines about bodies that broke off, ms. */
+const LOGGED_EVERY_MS = 60_000
+
+interface ConnectionsDeps {
+  readonly log: Pick<FastifyBaseLogger, 'info'>
+  /** Called for each body that breaks off. */
+  readonly onBrokenBody: () => void
+}
+
+export class Connections {
+  readonly #deps: ConnectionsDeps
+  /** Response to the last request read from each connection. */
+  readonly #last = new WeakMap<Socket, ServerResponse>()
+  /** Requests whose body broke before anything read it. */
+  readonly #broken = new WeakMap<IncomingMessage, CodedError>()
+  /** Sends `100 Continue` to clients that wait for it. */
+  readonly #continue = new WeakMap<IncomingMessage, () => void>()
+  readonly #ending = new WeakSet<Socket>()
+  #unlogged = 0
+  #loggedAt = -Infinity
+
+  constructor(deps: ConnectionsDeps) {
+    this.#deps = deps
+  }
+
+  /** Call before registering routes. */
+  watch(http: FastifyInstance): void {
+    const { server } = http
+    // Half-closed clients still receive a response, which may be a charge.
+    Object.assign(server, { httpAllowHalfOpen: true })
+    server.prependListener('request', (request, response) => this.#last.set(request.socket, response))
+    server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {
+      const keepAlive = response.shouldKeepAlive
+      // A client that is refused may omit its body, so what it sends next cannot be read.
+      response.shouldKeepAlive = false
+      this.#continue.set(request, () => {
+        response.writeContinue()
+        response.shouldKeepAlive = keepAlive
+      })
+      server.emit('request', request, response)
+    })
+    server.on('checkExpectation', this.#refuseExpectation)
+    // After the checks that need no body.
+    http.addHook('preParsing', async ({ raw }) => {
+      const broken = this.#broken.get(raw)
+      if (broken !== undefined) throw broken
+      this.#continue.get(raw)?.()
+    })
+  }
+
+  /** Handles errors of Node's parser and its time limits. */
+  readonly refuse = (error: NodeJS.ErrnoException, socket: Socket): void => {
+    const last = this.#last.get(socket)
+    const unread = last === undefined || last.req.complete ? undefined : last
+    // The reader of the body limits its time.
+    if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT' && unread?.headersSent === false) return
+    if (error.code === 'ECONNRESET' || !socket.writable) {
+      if (unread !== undefined) this.#breakOff(unread)
+      socket.destroy()
+      return
+    }
+    if (this.#ending.has(socket)) return
+    this.#ending.add(socket)
+    linger(socket)
+    if (unread !== undefined) {
+      // The broken bytes are the body of this request, which has one response only.
+      unread.shouldKeepAlive = false
+      if (unread.writableFinished) socket.destroySoon()
+      else unread.once('finish', () => socket.destroySoon())
+      this.#breakOff(unread)
+    } else if (last === undefined || last.writableFinished) end(socket, error.code)
+    // Before Node's own listener, which may end a half-closed connection.
+    else last.prependOnceListener('finish', () => end(socket, error.code))
+  }
+
+  /** Makes the reader of the body respond; later readers are refused. */
+  #breakOff({ req, headersSent }: ServerResponse): void {
+    if (headersSent || this.#broken.has(req)) return
+    const error = bodyIncomplete()
+    this.#broken.set(req, error)
+    this.#deps.onBrokenBody()
+    this.#log()
+    if (req.listenerCount('error') > 0) req.emit('error', error)
+  }
+
+  #log(): void {
+    this.#unlogged += 1
+    const now = performance.now()
+    if (now - this.#loggedAt < LOGGED_EVERY_MS) return
+    this.#deps.log.info({ requests: this.#unlogged }, 'connections ended before the body of their request was complete')
+    this.#loggedAt = now
+    this.#unlogged = 0
+  }
+
+  readonly #refuseExpectation = (request: IncomingMessage, response: ServerResponse): void => {
+    this.#last.set(request.socket, response)
+    const { code, message } = expectationUnknown(request.headers.expect)
+    // It is unknown whether the client sends a body.
+    response.shouldKeepAlive = false
+    response.writeHead(ERRORS[code].http, { 'content-type': 'application/json; charset=utf-8' })
+    response.end(JSON.stringify({ message, code }))
+  }
+}
+
+function end(socket: Socket, cause: string | undefined): void {
+  if (socket.writable) socket.write(rawRefusal(cause))
+  socket.destroySoon()
+}
+
+/** Closes the connection a little after its last response: a client that is still sending would lose the response. */
+function linger(socket: Socket): void {
+  socket.destroySoon = () => {
+    socket.end()
+    socket.resume()
+    setTimeout(() => socket.destroy(), LINGER_MS).unref()
+  }
+}

@@ -1,0 +1,141 @@
+// Requests that cannot be read to their end, on raw connections: what the client receives, in which order.
+import { type Socket, connect } from 'node:net'
+import { once } from 'node:events'
+import { text as readAll } from 'node:stream/consumers'
+import { Writable } from 'node:stream'
+import { pino } from 'pino'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { type Twin, openTwin } from '../harness.ts'
+
+const INSTANCES = '/provisioning/api/v1.1/instances'
+
+function open(twin: Twin): Socket {
+  const { hostname, port } = new URL(twin.cloud.address)
+  const socket = connect(Number(port), hostname)
+  onTestFinished(() => void socket.destroy())
+  return socket
+}
+
+/** Statuses and codes of all responses on a connection. */
+function responses(said: string): readonly string[] {
+  return [...said.matchAll(/HTTP\/1\.1 (\d{3})|"code":"(\w+)"/g)].map(([, status, code]) => status ?? code ?? '')
+}
+
+async function head(twin: Twin, more: string, path = INSTANCES): Promise<string> {
+  const token = await twin.administrationToken()
+  return (
+    `POST /dynamicmonetization${path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
+    `Content-Type: application/json\r\n${more}\r\n`
+  )
+}
+
+const BODY = '{"shortName":"s","accountId":"a"}'
+const WHOLE = `Content-Length: ${BODY.length}\r\n`
+const GARBAGE = '\0\0\0 this is not HTTP\r\n\r\n'
+
+describe('after a request that is still pending,', () => {
+  it.each([
+    ['sends bytes that are not HTTP, and no more', (socket: Socket, request: string) => socket.end(request + GARBAGE)],
+    ['sends bytes that are not HTTP', (socket: Socket, request: string) => socket.write(request + GARBAGE)],
+    [
+      'sends these bytes apart, and no more',
+      (socket: Socket, request: string) => socket.write(request, () => socket.end(GARBAGE)),
+    ],
+  ] as const)('a client that %s receives both responses in order', async (_, send) => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    send(socket, (await head(twin, WHOLE)) + BODY)
+    expect(responses(await readAll(socket))).toEqual(['201', '400', 'BAD_REQUEST'])
+  })
+
+  it('a client that begins another request and sends no more receives both responses in order', async () => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    const request = await head(twin, WHOLE)
+    socket.end(request + BODY + request + BODY.slice(1))
+    expect(responses(await readAll(socket))).toEqual(['201', '400', 'BODY_INCOMPLETE'])
+  })
+})
+
+describe('a body that breaks off', () => {
+  it.each([
+    ['because the client sends no more', WHOLE, BODY.slice(1)],
+    ['by a chunk that is none', 'Transfer-Encoding: chunked\r\n', '5\r\n{"sho\r\nx\r\n'],
+  ])('%s gets one response', async (_, framing, body) => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.end((await head(twin, framing)) + body)
+    expect(responses(await readAll(socket))).toEqual(['400', 'BODY_INCOMPLETE'])
+  })
+
+  it('of a caller that is refused gets the refusal only', async () => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.end((await head(twin, WHOLE, '/api/v1.1/nothing')) + BODY.slice(1))
+    expect(responses(await readAll(socket))).toEqual(['404', 'NOT_FOUND'])
+  })
+
+  it('is counted, and logged once in a while without a stack', async () => {
+    const lines: string[] = []
+    const sink = new Writable({
+      write: (line: Buffer, _encoding, done) => {
+        lines.push(String(line))
+        done()
+      },
+    })
+    await using twin = await openTwin(undefined, pino({ level: 'info' }, sink))
+    const metrics = async (): Promise<string> => (await fetch(twin.cloud.metricsAddress)).text()
+    for (const end of ['resetAndDestroy', 'destroy'] as const) {
+      const socket = open(twin)
+      socket.write(await head(twin, `${WHOLE}Expect: 100-continue\r\n`))
+      await once(socket, 'data')
+      socket[end]()
+    }
+    let text = await metrics()
+    while (!text.includes('tallygate_http_bodies_incomplete_total 2')) text = await metrics()
+    const about = lines.filter((line) => line.includes('before the body'))
+    expect(about.map((line) => JSON.parse(line) as unknown)).toEqual([
+      expect.objectContaining({ level: 30, requests: 1 }),
+    ])
+    expect(lines.filter((line) => line.includes('"stack"') || line.includes('request failed'))).toEqual([])
+  })
+})
+
+describe('the header Expect', () => {
+  it('of another kind gets a coded 417', async () => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.write(await head(twin, `${WHOLE}Expect: foo\r\n`))
+    const said = await readAll(socket)
+    expect(responses(said)).toEqual(['417', 'EXPECTATION_UNKNOWN'])
+    expect(said).toContain('content-type: application/json')
+  })
+
+  it('gets 100 Continue for a permitted caller, who can use the connection again', async () => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    const request = await head(twin, `${WHOLE}Expect: 100-continue\r\n`)
+    socket.write(request)
+    const [interim] = (await once(socket, 'data')) as [Buffer]
+    expect(String(interim)).toBe('HTTP/1.1 100 Continue\r\n\r\n')
+    socket.end(BODY + request + BODY)
+    expect(responses(await readAll(socket))).toEqual(['201', '100', '201'])
+  })
+
+  it.each([
+    ['without a token', '', '401'],
+    ['whose instance is another', 'x-instance-id: 64d2028c-ae87-4069-a624-66089d957ef9\r\n', '403'],
+    ['with a compressed body', 'Content-Encoding: br\r\n', '415'],
+  ])('gets no 100 Continue for a request %s, and the connection ends', async (what, more, status) => {
+    await using twin = await openTwin()
+    const instance = await twin.instance()
+    const socket = open(twin)
+    const request = await head(
+      twin,
+      `${WHOLE}Expect: 100-continue\r\n${more}`,
+      `/api/v1.1/instances/${instance}/conditions`,
+    )
+    socket.write(what === 'without a token' ? request.replace(/Authorization.*\r\n/, '') : request)
+    expect(responses(await readAll(socket))[0]).toBe(status)
+  })
+})
