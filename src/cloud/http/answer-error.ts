@@ -76,7 +76,7 @@ export function rawRefusal(cause: string | undefined): string {
 }
 
 /** Whether the error means that the client stopped sending the body. */
-export function isIncomplete(error: unknown, { raw }: Pick<FastifyRequest, 'raw'>): boolean {
+function isIncomplete(error: unknown, { raw }: Pick<FastifyRequest, 'raw'>): boolean {
   if (raw.complete || !(error instanceof Error) || !('code' in error)) return false
   return error.code === 'BODY_INCOMPLETE' || error.code === 'ECONNRESET'
 }
