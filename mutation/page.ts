@@ -1,6 +1,6 @@
 /** The page of mutation testing: scores, and each surviving mutant with its reason. */
 import type { Area } from './areas.ts'
-import { type Survivor, percent, scoreOf } from './report.ts'
+import { type Score, type Survivor, percent, scoreOf } from './report.ts'
 import { reasonFor } from './survivors.ts'
 
 const TEXT_MAX = 90
@@ -27,8 +27,8 @@ An area takes from seconds to an hour. CI does not run mutation tests.
 - All tests of an area run in one process, which imports the code once (\`mutation/test-runner.ts\`). Properties run at most 20 cases each.
   Caches stay from one mutant to the next, so a few mutants survive that a fresh process would kill.
 - Limits are in processor time, so that other work on the machine changes no result. A test that takes 5 s of it has timed out
-  (\`mutation/endless.ts\`). A mutant that survives its quickest tests for 1.5 s counts as a survivor, so scores are lower bounds. A test that
-  waits while nothing is under way in the process has failed.
+  (\`mutation/endless.ts\`). The tests of the mutated file run first, then those of its folder. A mutant that survives for 1.5 s counts as a
+  survivor, so scores are lower bounds. A test that waits while nothing is under way in the process has failed.
 - Error texts (\`mutation/ignore-error-text.ts\`) and module constants are not mutated. Every test of an area would have to run for each
   constant.
 - \`mutation/survivors.ts\` gives the reasons for survivors. Survivors without a reason are listed as such.
@@ -37,29 +37,43 @@ An area takes from seconds to an hour. CI does not run mutation tests.
 
 `
 
-export function page(areas: readonly Area[]): string {
-  const scores = areas.flatMap((area) => scoreOf(area) ?? [])
-  const rows = areas.map((area) => {
-    const score = scores.find((each) => each.area === area)
-    const cells =
-      score === undefined
-        ? ['', '', '', '', 'not measured']
-        : [score.mutants, score.killed, score.endless, score.survivors.length, percent(score)]
-    return `| ${area.title} | \`${area.name}\` | ${cells.join(' | ')} | ${area.target} % |`
-  })
-  const lists = scores.map(({ area, survivors }) => `### ${area.title}\n\n${survivorList(survivors)}`)
+/**
+ * An area without a report keeps what the page said of it: reports stay on the machine that made them.
+ *
+ * @param before the page so far
+ */
+export function page(areas: readonly Area[], before: string): string {
+  const scores = areas.map((area) => ({ area, score: scoreOf(area) }))
   return [
     `${INTRODUCTION}| Area | Name | Mutants | Killed | Timed out | Survived | Score | Target |`,
     '| --- | --- | --- | --- | --- | --- | --- | --- |',
-    ...rows,
+    ...scores.map(({ area, score }) => (score === null ? rowIn(before, area) : rowOf(score))),
     '',
     '## Survivors',
     '',
     'Grouped by reason. Line numbers are those at the time of the run.',
     '',
-    lists.join('\n\n'),
-    '',
+    ...scores.map(({ area, score }) => (score === null ? sectionIn(before, area) : sectionOf(score))),
   ].join('\n')
+}
+
+function rowOf({ area, mutants, killed, endless, survivors }: Score): string {
+  const cells = [mutants, killed, endless, survivors.length, percent({ killed, mutants })]
+  return `| ${area.title} | \`${area.name}\` | ${cells.join(' | ')} | ${area.target} % |`
+}
+
+function rowIn(before: string, { title, name, target }: Area): string {
+  const row = before.split('\n').find((each) => each.startsWith('|') && each.includes(` \`${name}\` `))
+  return row ?? `| ${title} | \`${name}\` | | | | | not measured | ${target} % |`
+}
+
+function sectionOf({ area, survivors }: Score): string {
+  return `### ${area.title}\n\n${survivorList(survivors)}\n`
+}
+
+function sectionIn(before: string, { title }: Area): string {
+  const section = before.split(/^(?=### )/m).find((each) => each.startsWith(`### ${title}\n`))
+  return section === undefined ? '' : `${section.trimEnd()}\n`
 }
 
 function survivorList(survivors: readonly Survivor[]): string {

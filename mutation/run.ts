@@ -1,6 +1,6 @@
 // `npm run mutation`: runs Stryker on each area, or on those that are named, and writes docs/explanation/mutation-testing.md.
 import { spawnSync } from 'node:child_process'
-import { writeFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
 import { format, resolveConfig } from 'prettier'
 import { AREAS, type Area, areaNamed } from './areas.ts'
@@ -42,7 +42,8 @@ function test(area: Area): void {
 const areas = positionals.length === 0 ? AREAS : positionals.map(areaNamed)
 if (!values['page-only']) for (const area of areas) test(area)
 if (values.file.length === 0) {
-  await writeFile(PAGE, await format(page(AREAS), { ...(await resolveConfig(PAGE)), filepath: PAGE }))
+  const text = page(AREAS, await readFile(PAGE, 'utf8'))
+  await writeFile(PAGE, await format(text, { ...(await resolveConfig(PAGE)), filepath: PAGE }))
   for (const { area, mutants, ...score } of AREAS.flatMap((each) => scoreOf(each) ?? [])) {
     console.log(`${area.name}: ${percent({ mutants, ...score })} of ${mutants} mutants`)
   }

@@ -10,7 +10,7 @@ import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { registerHooks } from 'node:module'
 import { tmpdir } from 'node:os'
-import { join, resolve } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { areaNamed } from './areas.ts'
@@ -30,7 +30,7 @@ const LOOK_EVERY_MS = 20
 /** Stryker gives up after 100 times as many visits as all tests make together; a fiftieth of that is as sure, and sooner. */
 const HIT_LIMIT_SHARE = 0.02
 
-/** A mutant that survives the quickest of its tests for so long, in time of the processor, counts as a survivor: scores are lower bounds. */
+/** A mutant that survives the likeliest of its tests for so long, in time of the processor, counts as a survivor: scores are lower bounds. */
 const SURVIVED_MS = 1_500
 /** How long each test takes, for the processes that take over. */
 const ELAPSED_FILE = join(tmpdir(), `tallygate-elapsed-${process.ppid}`)
@@ -45,7 +45,7 @@ interface Shared {
 }
 
 interface MutantRun {
-  readonly activeMutant: { readonly id: string }
+  readonly activeMutant: { readonly id: string; readonly fileName: string }
   readonly testFilter?: readonly string[]
   readonly hitLimit?: number
 }
@@ -122,7 +122,8 @@ class TestRunner {
     const wasUnused = !this.#hasRun
     this.#hasRun = true
     const wanted = testFilter === undefined ? null : new Set(testFilter)
-    const tests = this.#quickFirst(this.#tests.filter(({ id }) => wanted?.has(id) ?? true))
+    const reaching = this.#tests.filter(({ id }) => wanted?.has(id) ?? true)
+    const tests = this.#likelyFirst(reaching, activeMutant.fileName)
     Object.assign(this.#shared, {
       activeMutant: activeMutant.id,
       hitCount: hitLimit === undefined ? undefined : 0,
@@ -147,12 +148,17 @@ class TestRunner {
     if (this.#isSpoiled) process.exit(1)
   }
 
-  #quickFirst(tests: readonly Test[]): readonly Test[] {
-    const rank = ({ id }: Test): number => {
+  /** The last killers, then the tests of the mutated file, of its folder, and of other folders; of each, the quickest first. */
+  #likelyFirst(tests: readonly Test[], mutated: string): readonly Test[] {
+    const own = mutated.replace(/^.*\/src\//, 'test/').replace(/ts$/, 'test.ts')
+    const distance = ({ id }: Test): number => {
       const at = this.#killers.indexOf(id)
-      return at === -1 ? (this.#elapsedMs.get(id) ?? 0) : at - this.#killers.length
+      if (at !== -1) return at - this.#killers.length
+      if (id.startsWith(own)) return 0
+      return id.startsWith(`${dirname(own)}/`) ? 1 : 2
     }
-    return tests.toSorted((a, b) => rank(a) - rank(b))
+    const elapsed = ({ id }: Test): number => this.#elapsedMs.get(id) ?? 0
+    return tests.toSorted((a, b) => distance(a) - distance(b) || elapsed(a) - elapsed(b))
   }
 
   async #firstFailure(tests: readonly Test[], mutant?: string): Promise<Failure | null> {

@@ -167,6 +167,19 @@ describe('what a caller is held to', () => {
     expect(quota.tokens).toBe(50_000_000n)
   })
 
+  it('ends no session: an automatic charge is counted, and neither refused nor taken from what is left', async () => {
+    const device = await SessionDevice.make(100)
+    const quota = new NotedQuota(30_000_000n)
+    const id = await device.open()
+    await request(device, id, 30, quota)
+    expect(quota.tokens).toBe(0n)
+    await device.pass(61 * MINUTE)
+    expect(device.session(id).state).toBe('ACTIVE')
+    expect(device.billed()).toBe(60)
+    expect(device.charged).toEqual([[null, 30_000_000n]])
+    expect(quota.tokens).toBe(0n)
+  })
+
   it('hears of each automatic charge, by the owner of the session', async () => {
     const device = await SessionDevice.make(13)
     const [owned, nobodys] = [await device.open({ owner: 'ada' }), await device.open()]

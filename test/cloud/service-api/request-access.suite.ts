@@ -208,6 +208,40 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       ])
     })
 
+    it('lock once until a thousand other instances have had requests since: the memory of a node is bounded', async () => {
+      const id = await newInstance([1, 10])
+      const calls: string[] = []
+      const batcher = handlerOver(watched(store, (name) => calls.push(name)))
+      const toOthers = (count: number) =>
+        Promise.allSettled(
+          Array.from({ length: count }, () => batcher.request(orderOf(randomUUID(), { who: 1, count: '1' }), NOW)),
+        )
+      await batcher.request(orderOf(id, { who: 1, count: '2' }), NOW)
+      await toOthers(999)
+      expect((await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' })))[1]).toEqual(['accounts.lock'])
+      await toOthers(1)
+      const [, extra] = await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))
+      expect((extra as string[]).filter((name) => name === 'accounts.lock')).toHaveLength(2)
+    })
+
+    it('lock once until hundreds of other requesters have had requests since: the memory of an instance is bounded', async () => {
+      const id = await newInstance([1_000, 10])
+      await limit(id, 1)
+      const calls: string[] = []
+      const batcher = handlerOver(watched(store, (name) => calls.push(name)))
+      let last = 1
+      const ofOthers = (count: number) =>
+        Promise.all(
+          Array.from({ length: count }, () => batcher.request(orderOf(id, { who: (last += 1), count: '1' }), NOW)),
+        )
+      await batcher.request(orderOf(id, { who: 1, count: '2' }), NOW)
+      await ofOthers(150)
+      expect((await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' })))[1]).toEqual(['accounts.lock'])
+      await ofOthers(250)
+      const [, extra] = await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))
+      expect((extra as string[]).filter((name) => name === 'accounts.lock')).toHaveLength(2)
+    })
+
     it('read the pools first where the transaction starts over: the pools of earlier requests may be wrong', async () => {
       const id = await newInstance([10, 10])
       const calls: string[] = []
