@@ -22,6 +22,24 @@ export function urlArgument(text: string): string {
   return text
 }
 
+/** A smaller number is probably a year, a date or seconds. 0 is allowed. */
+const MILLISECONDS_MIN = 100_000_000_000
+
+/** Returns POSIX ms. */
+export function timeArgument(text: string): number {
+  const ms = /^\d{1,15}$/.test(text) ? Number(text) : instantOf(text)
+  if (ms === 0 || ms >= MILLISECONDS_MIN) return ms
+  throw new InvalidArgumentError('Use 2026-05-01, 2026-05-01T00:00Z, or POSIX milliseconds.')
+}
+
+/** NaN also for days that do not exist, such as 30 February. */
+function instantOf(text: string): number {
+  const [, day = ''] = /^(\d{4}-\d\d-\d\d)(?:T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d))?$/.exec(text) ?? []
+  const midnight = Date.parse(day)
+  if (Number.isNaN(midnight) || !new Date(midnight).toISOString().startsWith(day)) return Number.NaN
+  return Date.parse(text)
+}
+
 export function wholeNumberArgument(min: number, max: number): (text: string) => number {
   return (text) => {
     const number = /^\d{1,15}$/.test(text) ? Number(text) : Number.NaN

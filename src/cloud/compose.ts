@@ -54,6 +54,7 @@ import { endRecoveries } from './sync/recovery/recovery.ts'
 import { Sales, TURN_EVERY_MS } from './sync/recovery/sales.ts'
 import { giveWayTo } from './runtime/give-way.ts'
 import { type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
+import { forgetTraffic } from './storage/audit.ts'
 import { forgetAnswers } from './service-api/idempotency-key.ts'
 import { AccessBatcher } from './service-api/request-access.ts'
 import { heartbeatOfDevice, sweepNextSession } from './sessions/session-life.ts'
@@ -336,6 +337,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     await clock.look()
     return false
   }
+  const forgetSessions = async (): Promise<boolean> => {
+    const { sessionRetention: ms, sessionsMax: most } = settings.audit
+    return trustsClock() && forgetTraffic(store, { ms, most }, now())
+  }
   const jobs = { timers, log }
   for (const job of [
     runRepeatedly(jobs, CLOCK_LOOK_EVERY_MS, look, 'the clocks were not compared'),
@@ -349,6 +354,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     runRepeatedly(jobs, RECALL_EVERY_MIN_MS, recall, 'tokens were not recalled for the cloud'),
     runRepeatedly(jobs, settings.sessions.sweepEvery, sweep, 'a session was not moved on'),
     runRepeatedly(jobs, FORGET_EVERY_MS, () => forgetAnswers(store, now()), 'old answers were not deleted'),
+    runRepeatedly(jobs, FORGET_EVERY_MS, forgetSessions, 'old records of sessions were not deleted'),
     runRepeatedly(jobs, POLICIES_EVERY_MS, renew, 'a policy was not renewed'),
   ]) {
     started.defer(() => job.stop())

@@ -141,6 +141,22 @@ const options = {
       max: '24h',
     }),
   },
+  audit: {
+    sessionRetention: duration({
+      reloadable: true,
+      help: 'How long the audit keeps records of sessions that clients and devices opened and closed. All other records are kept.',
+      default: '30d',
+      min: '1h',
+      max: '3660d',
+    }),
+    sessionsMax: integer({
+      reloadable: true,
+      help: 'Such records are kept only among this number of the newest records of the audit.',
+      default: 1_000_000,
+      min: 1_000,
+      max: 1_000_000_000,
+    }),
+  },
   usage: {
     tenantId: text({
       help: 'Name of the producer in exported usage records.',

@@ -44,6 +44,17 @@ test('an administrator with a role changes what the role permits, and the audit 
     `instance ${instanceId} line item ACT-1`,
     '{"tokens":"2.5"}',
   ])
+  const paged = await run(all, 'audit', '--limit', '1')
+  const [, cursor = ''] = /repeat the command with --before (\d+)\n$/.exec(paged.err) ?? []
+  const following = await run(all, 'audit', '--limit', '1', '--before', cursor)
+  expect(following.out).not.toBe(paged.out)
+  const found = await run(all, 'audit', '--by', 'Ada', '--action', 'set-cloud-reserve', '--until', '2026-06-01', '--json')
+  expect(found).toMatchObject({ code: 0, err: '' })
+  expect(found.out.trim().split('\n').map((line) => JSON.parse(line) as unknown)).toMatchObject([
+    { action: 'SET_CLOUD_RESERVE' },
+  ])
+  expect((await run(all, 'audit', '--by', 'Ada', '--since', '2026-06-01', '--json')).out.trim()).toBe('')
+  expect(await run(all, 'audit', '--action', 'lock')).toMatchObject({ code: 64 })
   const saved = (await run(all, 'audit', '--json')).out.split('\n').find((line) => line.includes('"Ada\\"'))
   expect(JSON.parse(saved ?? '')).toMatchObject({ action: 'SAVE_KEYS', by: { kind: 'ADMINISTRATOR', name: null } })
 })
@@ -56,4 +67,20 @@ test('a role that does not exist, and the role of a client key, are refused', as
     })
   expect(await keys('--role', 'root')).toMatchObject({ code: 64 })
   expect((await keys('--client', '--role', 'read')).err).toMatch(/^tallygate: USAGE: A client key has no roles/)
+})
+
+test('the key of a client is limited to an instance, as the list shows', async () => {
+  await using twin = await openTwin()
+  const instanceId = await twin.instance()
+  const shop = join(twin.directory, 'shop.pem')
+  writeFileSync(shop, newKeyPair().privatePem)
+  const run = (...args: readonly string[]) =>
+    tallygate([...args, '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile], {
+      now: () => twin.now,
+      readText: (path: string) => readFileSync(path, 'utf8'),
+    })
+  const limits = ['--client', '--id', 'shop', '--name', 'Shop', '--instance', instanceId]
+  expect(await run('keys', 'add', shop, ...limits)).toMatchObject({ code: 0, out: 'shop\n' })
+  const { out } = await run('keys', 'list')
+  expect(out).toMatch(new RegExp(`^shop +Shop +client-key +${instanceId}`, 'm'))
 })

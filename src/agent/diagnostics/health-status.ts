@@ -68,9 +68,9 @@ export function healthStatusOf(status: AgentStatusWire): HealthStatus {
   return { level: 'ok', sentence: `This device is working: connected, with ${atHand} at hand.` }
 }
 
-export function suspensionSentence({ state, since, by }: DeviceSuspension): string {
+export function suspensionSentence({ state, since }: DeviceSuspension): string {
   const done = state === 'LOCKED' ? 'has locked this device' : 'has ended the service of this device'
-  return `An administrator (${by}) ${done}, at ${new Date(since).toISOString()}.`
+  return `An administrator ${done}, at ${new Date(since).toISOString()}.`
 }
 
 /** Above this uncertainty, ms, decisions may differ from those at the true time. */

@@ -127,7 +127,7 @@ async function applySuspension(
   memory.identity = updated
   showSuspension({ activePolicies, health }, suspension)
   log.warn(
-    { state: suspension?.state ?? null, since: suspension?.since, by: suspension?.by },
+    { state: suspension?.state ?? null, since: suspension?.since },
     'the suspension of the device has changed',
   )
 }
@@ -142,5 +142,5 @@ export function showSuspension(
 }
 
 function sameSuspension(a: DeviceSuspension | null, b: DeviceSuspension | null): boolean {
-  return a?.state === b?.state && a?.since === b?.since && a?.by === b?.by
+  return a?.state === b?.state && a?.since === b?.since
 }

@@ -1,8 +1,9 @@
 /** Lists the audit of the cloud. */
 import { Command, InvalidArgumentError } from 'commander'
-import { auditList } from '../../protocol/edge/administration.ts'
+import type { z } from 'zod'
+import { AUDITED_ACTIONS, auditList } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { uuidArgument } from '../arguments.ts'
+import { timeArgument, uuidArgument, wholeNumberArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
@@ -10,37 +11,60 @@ import { columns, jsonLine, writeLines } from '../lines.ts'
 interface AuditFlags extends AdministratorFlags {
   readonly device?: string
   readonly instance?: string
+  readonly by?: string
+  readonly action?: string
+  readonly since?: number
+  readonly until?: number
+  readonly sessions?: true
+  readonly before?: number
   readonly limit: number
   readonly json?: true
 }
 
 /** The cloud's maximum page size. */
-const AUDIT_MAX = 1_000
+const PAGE_MAX = 1_000
+const LIMIT_MAX = 1_000_000
 
 export function command(io: Io): Command {
   const audit = withAdministratorFlags(new Command('audit'))
     .description(
       'Lists who changed what in the cloud, newest first: rules, line items, rate tables, keys, configuration, devices and sessions.',
     )
-    .option('--instance <uuid>', 'only records about objects of this instance', uuidArgument)
+    .option('--instance <uuid>', 'only records about this instance, its devices and their enrollment', uuidArgument)
     .option('--device <uuid>', 'only records of this device', uuidArgument)
-    .option('--limit <n>', 'maximum number of records', limitArgument, 100)
+    .option('--by <name>', 'only changes by the key or device with this name, or by this key id')
+    .option('--action <action>', 'only this change, such as lock-device', actionArgument)
+    .option('--since <time>', 'only changes at or after this time: ISO 8601 with a zone, or POSIX ms', timeArgument)
+    .option('--until <time>', 'only changes before this time', timeArgument)
+    .option('--sessions', 'also sessions that clients and devices open and close')
+    .option('--limit <n>', 'maximum number of records', wholeNumberArgument(1, LIMIT_MAX), 100)
+    .option(
+      '--before <cursor>',
+      'only records before those of the list that printed this cursor',
+      wholeNumberArgument(1, Number.MAX_SAFE_INTEGER),
+    )
     .option('--json', 'print one JSON document per line')
     .action((flags: AuditFlags) => list(flags, io))
   return examples(audit, [
     'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
     'tallygate audit "${CLOUD[@]}" --limit 10',
     'tallygate audit "${CLOUD[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 --json',
+    'tallygate audit "${CLOUD[@]}" --by Ada --action lock-device --since 2026-05-01',
   ])
 }
 
 async function list(flags: AuditFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
-  const query = new URLSearchParams({ size: String(flags.limit) })
-  if (flags.device !== undefined) query.set('deviceId', flags.device)
-  if (flags.instance !== undefined) query.set('instanceId', flags.instance)
-  const path = `/edge/api/v1/audit?${query.toString()}`
-  const { records } = await client.json({ method: 'GET', path }, auditList)
+  const query = queryOf(flags)
+  const records: AuditRow[] = []
+  let next: string | null = null
+  do {
+    query.set('size', String(Math.min(PAGE_MAX, flags.limit - records.length)))
+    if (next !== null) query.set('before', next)
+    const page = await client.json({ method: 'GET', path: `/edge/api/v1/audit?${query.toString()}` }, auditList)
+    records.push(...page.records)
+    next = page.next
+  } while (next !== null && records.length < flags.limit)
   const rows = records.map(({ at, by, action, ...object }) => [
     new Date(at).toISOString(),
     by.kind.toLowerCase(),
@@ -51,6 +75,15 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
   ])
   const table = columns([['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'], ...rows])
   writeLines(io.stdout, flags.json === true ? records.map(jsonLine) : table)
+  if (next !== null) io.stderr.write(`There are more records: repeat the command with --before ${next}\n`)
+}
+
+type AuditRow = z.infer<typeof auditList>['records'][number]
+
+function queryOf({ device, instance, by, action, since, until, sessions, before }: AuditFlags): URLSearchParams {
+  const values = { deviceId: device, instanceId: instance, by, action, since, until, sessions, before }
+  const given = Object.entries(values).flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]]))
+  return new URLSearchParams(given)
 }
 
 /** `instance 64d2… line item ACT-1` */
@@ -70,8 +103,11 @@ function objectText(ids: {
     .join(' ')
 }
 
-function limitArgument(text: string): number {
-  const n = Number(text)
-  if (Number.isInteger(n) && n >= 1 && n <= AUDIT_MAX) return n
-  throw new InvalidArgumentError(`Use a whole number from 1 to ${AUDIT_MAX}.`)
+/** `lock-device`, as the table shows it or as the API names it. */
+function actionArgument(text: string): string {
+  const name = text.toUpperCase().replaceAll(/[ -]/g, '_')
+  const action = AUDITED_ACTIONS.find((each) => each === name)
+  if (action !== undefined) return action
+  const known = AUDITED_ACTIONS.map((each) => each.toLowerCase().replaceAll('_', '-'))
+  throw new InvalidArgumentError(`Use one of ${known.join(', ')}.`)
 }

@@ -164,7 +164,7 @@ function keyText({ key: { id, since, next } }: AgentStatus, now: number): string
 function spending({ fenced, suspension, epoch, grant }: AgentStatus): string {
   if (suspension !== null) {
     const done = suspension.state === 'LOCKED' ? 'locked' : 'terminated'
-    return `stopped: ${done} by ${suspension.by}, ${new Date(suspension.since).toISOString()}`
+    return `stopped: ${done} by an administrator, ${new Date(suspension.since).toISOString()}`
   }
   if (fenced) return 'stopped: the cloud fenced this device; it attaches again by itself'
   if (epoch === 0) return 'not yet: the device has never attached to the cloud'

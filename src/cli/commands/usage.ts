@@ -6,7 +6,7 @@ import { Command, InvalidArgumentError, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { uuidArgument } from '../arguments.ts'
+import { timeArgument, uuidArgument } from '../arguments.ts'
 import type { Io, Output } from '../io.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
 
@@ -68,23 +68,6 @@ interface DrainSource {
 
 function isStream(output: Output): output is Output & DrainSource {
   return 'once' in output
-}
-
-/** A smaller number is probably a year, a date or seconds. 0 is allowed. */
-const MILLISECONDS_MIN = 100_000_000_000
-
-function timeArgument(text: string): number {
-  const ms = /^\d{1,15}$/.test(text) ? Number(text) : instantOf(text)
-  if (ms === 0 || ms >= MILLISECONDS_MIN) return ms
-  throw new InvalidArgumentError('Use 2026-05-01, 2026-05-01T00:00Z, or POSIX milliseconds.')
-}
-
-/** NaN also for days that do not exist, such as 30 February. */
-function instantOf(text: string): number {
-  const [, day = ''] = /^(\d{4}-\d\d-\d\d)(?:T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d))?$/.exec(text) ?? []
-  const midnight = Date.parse(day)
-  if (Number.isNaN(midnight) || !new Date(midnight).toISOString().startsWith(day)) return Number.NaN
-  return Date.parse(text)
 }
 
 function cursorArgument(text: string): string {

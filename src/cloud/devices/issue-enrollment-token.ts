@@ -36,7 +36,7 @@ export async function issueEnrollmentToken(
       }
     }
     const detail = { enrollmentToken: jti, instances, name: name ?? null, expiresAt: expires * 1000 }
-    await recordChange(tx, issuedAt, { action: 'ISSUE_ENROLLMENT_TOKEN', detail })
+    await recordChange(tx, issuedAt, { action: 'ISSUE_ENROLLMENT_TOKEN', instanceIds: instances, detail })
   })
   const token = await new SignJWT({
     edge: addresses().edge,

@@ -3,13 +3,12 @@
  * limits it. Its usage is accepted in any state.
  */
 import { nameOf, recordChange } from '../storage/audit.ts'
-import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { commandSession } from '../sessions/command-session.ts'
 import type { SessionDeps } from '../sessions/session-life.ts'
 import type { Store } from '../storage/store.ts'
 import { fenceCurrent } from '../sync/attach.ts'
-import type { Device } from '../storage/device-records.ts'
+import type { Device, Suspension } from '../storage/device-records.ts'
 
 export interface SuspendDevice {
   readonly store: Pick<Store, 'read' | 'transaction'>
@@ -56,7 +55,7 @@ function nextSuspension(
   command: SuspensionCommand,
   by: string,
   at: number,
-): DeviceSuspension | null {
+): Suspension | null {
   if (revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${id} is revoked.`)
   const state = STATE[command]
   if (state === suspension?.state) return suspension

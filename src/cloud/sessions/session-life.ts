@@ -79,7 +79,9 @@ export async function openSession(deps: SessionDeps, order: OpenSession, now: nu
     const changes = new SessionChanges(deps, tx, now)
     for (const { session } of opened) {
       const settled = await changes.settled(session.id)
-      if (!hasEnded(settled)) await changes.apply(settled, { kind: 'CLOSED' })
+      if (hasEnded(settled)) continue
+      await recordChange(tx, now, { action: 'CLOSE_SESSION', instanceId, deviceId, sessionId: session.id })
+      await changes.apply(settled, { kind: 'CLOSED' })
     }
     await tx.sessions.insert(fresh, opening)
     await recordOpening(tx, fresh)

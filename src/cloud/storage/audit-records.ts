@@ -64,10 +64,24 @@ export interface AuditRecord {
   readonly detail: string | null
 }
 
-/** Which rows to show; null: all. */
+/** Whether the row records sessions that come and go with requests. Such rows are deleted after a while. */
+export function isTraffic({ by, action }: Pick<AuditRecord, 'by' | 'action'>): boolean {
+  return (by.kind === 'CLIENT' || by.kind === 'DEVICE') && (action === 'OPEN_SESSION' || action === 'CLOSE_SESSION')
+}
+
+/** Which rows to show; absent: all. */
 export interface AuditFilter {
-  readonly deviceId: string | null
-  readonly instanceId: string | null
+  readonly deviceId?: string | undefined
+  /** Also rows about devices and enrollment tokens of the instance. */
+  readonly instanceId?: string | undefined
+  /** Key id, or name of the key or device. */
+  readonly by?: string | undefined
+  readonly action?: AuditedAction | undefined
+  /** POSIX ms: `since` inclusive, `until` exclusive. */
+  readonly since?: number | undefined
+  readonly until?: number | undefined
+  /** Includes traffic; see {@link isTraffic}. */
+  readonly traffic?: boolean | undefined
   /** The previous response's `next`. */
-  readonly before: bigint | null
+  readonly before?: bigint | undefined
 }

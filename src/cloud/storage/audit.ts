@@ -7,6 +7,8 @@ interface Change extends Partial<Pick<AuditRecord, 'instanceId' | 'lineItemId' |
   readonly detail?: Readonly<Record<string, unknown>>
   /** Default: who the transaction is for. */
   readonly by?: Actor
+  /** Of a change that concerns several. Default: those of the device. */
+  readonly instanceIds?: readonly string[]
 }
 
 /** @param at POSIX ms */
@@ -21,7 +23,27 @@ export async function recordChange(tx: Pick<Transaction, 'actor' | 'edge'>, at: 
     sessionId = null,
   } = change
   const text = detail === undefined ? null : JSON.stringify(detail)
-  await tx.edge.audit.append({ at, by, action, instanceId, lineItemId, deviceId, sessionId, detail: text })
+  const device = instanceId === null && deviceId !== null ? await tx.edge.devices.get(deviceId) : undefined
+  const instanceIds = change.instanceIds ?? device?.instanceIds ?? []
+  await tx.edge.audit.append({ at, by, action, instanceId, lineItemId, deviceId, sessionId, detail: text }, instanceIds)
+}
+
+const TRAFFIC_FORGOTTEN_AT_A_TIME = 500
+
+/**
+ * Deletes records of sessions that clients and devices opened and closed: without a limit, they could fill the database.
+ * @param keep how long, ms, and within how many of the newest records of the audit
+ * @returns whether there may be more
+ */
+export async function forgetTraffic(
+  store: Pick<Store, 'transaction'>,
+  keep: { readonly ms: number; readonly most: number },
+  now: number,
+): Promise<boolean> {
+  const forgotten = await store.transaction((tx) =>
+    tx.edge.audit.forgetTraffic(now - keep.ms, keep.most, TRAFFIC_FORGOTTEN_AT_A_TIME),
+  )
+  return forgotten === TRAFFIC_FORGOTTEN_AT_A_TIME
 }
 
 const IDS_MAX = 20

@@ -16,6 +16,11 @@ export interface KnownDeviceKey extends DeviceKey {
   readonly state: 'CURRENT' | 'NEXT' | 'PAST'
 }
 
+export interface Suspension extends DeviceSuspension {
+  /** Name of the administration key, or its id. Not for devices. */
+  readonly by: string
+}
+
 export interface Device {
   readonly id: string
   readonly name: string | null
@@ -31,7 +36,7 @@ export interface Device {
   readonly enrolledAt: number
   readonly revokedAt: number | null
   readonly revokedBy: string | null
-  readonly suspension: DeviceSuspension | null
+  readonly suspension: Suspension | null
   readonly lastSyncAt: number | null
   readonly software: string | null
   /** 0 before the first attach. */

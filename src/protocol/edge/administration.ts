@@ -31,7 +31,12 @@ export const deviceState = z
       rotationRequested: z.boolean(),
     }),
     /** Suspension by an administrator. */
-    suspension: deviceSuspension.nullable(),
+    suspension: deviceSuspension
+      .extend({
+        /** Name of the administration key, or its id. */
+        by: z.string(),
+      })
+      .nullable(),
     /** Connection of the agent to the MQTT broker, as seen by this node; null: unknown. */
     presence: z.strictObject({ online: z.boolean(), since: instant }).nullable(),
     /** As of the last segment. */
@@ -115,7 +120,49 @@ export const sweepState = z
 export type SweepState = z.infer<typeof sweepState>
 export type SweepStateWire = z.input<typeof sweepState>
 
-/** `GET .../edge/api/v1/audit?deviceId=&instanceId=&before=&size=`: newest first; `next` is null on the last page. */
+export const AUDITED_ACTIONS = [
+  'CREATE_INSTANCE',
+  'MAP_LINE_ITEM',
+  'DELETE_LINE_ITEM',
+  'ADD_ACTIONS',
+  'REPLACE_ACTIONS',
+  'DELETE_ACTIONS',
+  'ADD_CONDITIONS',
+  'CHANGE_CONDITIONS',
+  'DELETE_CONDITIONS',
+  'SET_CONSUMPTION_LIMIT',
+  'DELETE_CONSUMPTION_LIMIT',
+  'CREATE_RATE_TABLE',
+  'DELETE_RATE_TABLE',
+  'CHANGE_CONFIGURATION',
+  'SAVE_KEYS',
+  'DELETE_KEY',
+  'OPEN_SESSION',
+  'CLOSE_SESSION',
+  'LOCK_SESSION',
+  'UNLOCK_SESSION',
+  'TERMINATE_SESSION',
+  'ISSUE_ENROLLMENT_TOKEN',
+  'ENROLL_DEVICE',
+  'LOCK_DEVICE',
+  'UNLOCK_DEVICE',
+  'TERMINATE_DEVICE',
+  'RELEASE_DEVICE',
+  'REVOKE_DEVICE',
+  'ROTATE_DEVICE_KEY',
+  'ANNOUNCE_DEVICE_KEY',
+  'REPLACE_DEVICE_KEY',
+  'SET_OFFLINE_POLICY',
+  'SET_CLOUD_RESERVE',
+  'NOTICE_RESTORE',
+  'END_RECOVERY',
+  'CONFIRM_CLOCK',
+  'CONFIRM_SETTLEMENT',
+] as const
+
+export const auditedAction = z.enum(AUDITED_ACTIONS)
+
+/** `GET .../edge/api/v1/audit?deviceId=&instanceId=&by=&action=&since=&until=&sessions=&before=&size=`: newest first; `next` is null on the last page. */
 export const auditList = z
   .strictObject({
     records: z.array(
@@ -127,45 +174,7 @@ export const auditList = z
           keyId: z.string().nullable(),
           name: z.string().nullable(),
         }),
-        action: z.enum([
-          'CREATE_INSTANCE',
-          'MAP_LINE_ITEM',
-          'DELETE_LINE_ITEM',
-          'ADD_ACTIONS',
-          'REPLACE_ACTIONS',
-          'DELETE_ACTIONS',
-          'ADD_CONDITIONS',
-          'CHANGE_CONDITIONS',
-          'DELETE_CONDITIONS',
-          'SET_CONSUMPTION_LIMIT',
-          'DELETE_CONSUMPTION_LIMIT',
-          'CREATE_RATE_TABLE',
-          'DELETE_RATE_TABLE',
-          'CHANGE_CONFIGURATION',
-          'SAVE_KEYS',
-          'DELETE_KEY',
-          'OPEN_SESSION',
-          'CLOSE_SESSION',
-          'LOCK_SESSION',
-          'UNLOCK_SESSION',
-          'TERMINATE_SESSION',
-          'ISSUE_ENROLLMENT_TOKEN',
-          'ENROLL_DEVICE',
-          'LOCK_DEVICE',
-          'UNLOCK_DEVICE',
-          'TERMINATE_DEVICE',
-          'RELEASE_DEVICE',
-          'REVOKE_DEVICE',
-          'ROTATE_DEVICE_KEY',
-          'ANNOUNCE_DEVICE_KEY',
-          'REPLACE_DEVICE_KEY',
-          'SET_OFFLINE_POLICY',
-          'SET_CLOUD_RESERVE',
-          'NOTICE_RESTORE',
-          'END_RECOVERY',
-          'CONFIRM_CLOCK',
-          'CONFIRM_SETTLEMENT',
-        ]),
+        action: auditedAction,
         instanceId: uuid.nullable(),
         lineItemId: z.string().nullable(),
         deviceId: uuid.nullable(),

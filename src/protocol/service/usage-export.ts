@@ -3,7 +3,7 @@
  * and the operation are this project's own (docs/decisions/usage-records.md).
  */
 import { z } from 'zod'
-import { instant, uuid } from '../wire.ts'
+import { queryInstant, uuid } from '../wire.ts'
 
 export const USAGE_FORMATS = ['csv', 'ndjson'] as const
 export type UsageFormat = (typeof USAGE_FORMATS)[number]
@@ -21,12 +21,6 @@ export const usageCursor = z
   .string()
   .regex(/^(0|[1-9]\d{0,17})$/, 'must be the cursor of a previous export')
   .transform(BigInt)
-
-const queryInstant = z
-  .string()
-  .regex(/^\d{1,15}$/, 'must be POSIX milliseconds')
-  .transform(Number)
-  .pipe(instant)
 
 /**
  * Query of `GET .../usage`. Times are usage times, POSIX ms: `from` inclusive, `to` exclusive. Strict: without a

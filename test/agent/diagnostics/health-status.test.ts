@@ -6,7 +6,7 @@ import { agentStatus } from '../../cli/agent-status.ts'
 const NO_GRANT_LEFT = { term: 4, expiresAt: 1, remainingMs: 0 }
 const [held] = agentStatus().accounts
 const dry = [{ ...held!, used: held!.granted, refunded: '0' }]
-const heldBack = (state: 'LOCKED' | 'TERMINATED') => ({ state, since: 1_800_000_000_000, by: 'key-1' })
+const heldBack = (state: 'LOCKED' | 'TERMINATED') => ({ state, since: 1_800_000_000_000 })
 const condition = (subject: string) => [{ subject, code: 'CLOUD_UNREACHABLE', message: 'it is away', since: 1 }]
 const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it was', since: 1 }]
 
@@ -19,7 +19,7 @@ describe('the health status', () => {
       'one that is locked as a whole',
       { suspension: heldBack('LOCKED') },
       'refusing',
-      /\(key-1\) has locked this device, at 2027-/,
+      /An administrator has locked this device, at 2027-/,
     ],
     [
       'one whose service was ended',

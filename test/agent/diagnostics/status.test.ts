@@ -28,8 +28,8 @@ function conditionsOf(
   return statusOf(deps).conditions.map(({ subject, code }) => `${subject}: ${code}`)
 }
 
-const locked = { state: 'LOCKED', since: 1, by: 'key-1' } as const
-const terminated = { state: 'TERMINATED', since: 1, by: 'key-1' } as const
+const locked = { state: 'LOCKED', since: 1 } as const
+const terminated = { state: 'TERMINATED', since: 1 } as const
 
 it('a device that is held back is told so once, without what follows from it', () => {
   expect(

@@ -65,7 +65,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
     const audit = async () =>
       (
         await twin.store.read((reader) =>
-          reader.edge.audit.list({ deviceId: device.id, instanceId: null, before: null }, 10),
+          reader.edge.audit.list({ deviceId: device.id }, 10),
         )
       ).records.filter(({ action }) => action === 'ROTATE_DEVICE_KEY' || action === 'REPLACE_DEVICE_KEY')
     const isRefused = { code: 'DEVICE_KEY_REFUSED' }

@@ -155,7 +155,7 @@ describe('the clock of a twin', () => {
     expect(await state(guard)).toBe('TRUSTED')
     expect(await state(machine.start())).toBe('TRUSTED')
     const { records } = await twin.store.read((reader) =>
-      reader.edge.audit.list({ deviceId: null, instanceId: null, before: null }, 9),
+      reader.edge.audit.list({}, 9),
     )
     expect(records).toMatchObject([{ action: 'CONFIRM_CLOCK', by: ADMINISTRATOR }])
   })

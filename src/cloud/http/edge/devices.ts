@@ -5,6 +5,7 @@ import type { Store } from '../../storage/store.ts'
 import { z } from 'zod'
 import {
   auditList,
+  auditedAction,
   deviceEvidence,
   deviceList,
   deviceState,
@@ -14,7 +15,7 @@ import {
   deviceSessionCommandResult,
 } from '../../../protocol/edge/administration.ts'
 import type { ErrorCode } from '../../../protocol/errors.ts'
-import { uuid } from '../../../protocol/wire.ts'
+import { plainText, queryBoolean, queryInstant, uuid } from '../../../protocol/wire.ts'
 import {
   type DeviceCommands,
   type ViewDevices,
@@ -65,6 +66,11 @@ const devicesQuery = z.strictObject({
 const auditQuery = z.strictObject({
   deviceId: uuid.toLowerCase().optional(),
   instanceId: instanceId.optional(),
+  by: plainText(256).min(1).optional(),
+  action: auditedAction.optional(),
+  since: queryInstant.optional(),
+  until: queryInstant.optional(),
+  sessions: queryBoolean.optional(),
   before: wholeNumber(Number.MAX_SAFE_INTEGER).optional(),
   size: wholeNumber(DEVICES_PAGE_MAX).optional(),
 })
@@ -132,12 +138,12 @@ function showOperations(deps: AdministerDevices): readonly Operation[] {
       id: 'listAudit',
       summary: 'List changes with their authors, newest first',
       description:
-        'Changes of rules, line items, rate tables, keys, configuration, devices and sessions. `instanceId` selects rows about objects of one instance, and `deviceId` rows about one device.',
+        'Changes of rules, line items, rate tables, keys, configuration, devices and sessions. `instanceId` selects rows about objects of one instance, its devices and their enrollment tokens; `deviceId` rows about one device; `by` those of a key id, or of the name of a key or device. `since` is inclusive, `until` exclusive. Sessions that clients and devices open and close are listed with `sessions=true` only.',
       answers: { 200: { description: 'One page.', body: auditList } },
       handle: async ({ query }) => {
-        const { deviceId = null, instanceId: instance = null, before } = query
-        const filter = { deviceId, instanceId: instance, before: before === undefined ? null : BigInt(before) }
-        return { status: 200, body: await showAudit(deps, filter, Math.max(1, query.size ?? DEVICES_PAGE)) }
+        const { before, sessions: traffic, size = DEVICES_PAGE, ...selected } = query
+        const filter = { ...selected, traffic, before: before === undefined ? undefined : BigInt(before) }
+        return { status: 200, body: await showAudit(deps, filter, Math.max(1, size)) }
       },
     }),
   ]

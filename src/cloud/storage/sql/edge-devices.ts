@@ -1,6 +1,5 @@
 import type { PublicJwk } from '../../../protocol/signing.ts'
-import type { DeviceSuspension } from '../../../protocol/edge/device-suspension.ts'
-import type { Device, DeviceClock, DeviceKey, KnownDeviceKey, EnrollmentRecord } from '../device-records.ts'
+import type { Device, DeviceClock, DeviceKey, KnownDeviceKey, EnrollmentRecord, Suspension } from '../device-records.ts'
 import { type Sql, chunks, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -231,7 +230,7 @@ function stateOf(device: Device, thumbprint: string): KnownDeviceKey['state'] {
   return device.nextKey?.thumbprint === thumbprint ? 'NEXT' : 'PAST'
 }
 
-function suspensionOf({ suspension_state, suspended_since, suspended_by }: Row<'devices'>): DeviceSuspension | null {
+function suspensionOf({ suspension_state, suspended_since, suspended_by }: Row<'devices'>): Suspension | null {
   if (suspension_state === null || suspended_since === null || suspended_by === null) return null
-  return { state: suspension_state as DeviceSuspension['state'], since: Number(suspended_since), by: suspended_by }
+  return { state: suspension_state as Suspension['state'], since: Number(suspended_since), by: suspended_by }
 }

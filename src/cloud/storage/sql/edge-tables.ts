@@ -39,6 +39,11 @@ export interface EdgeTables {
     device_id: string | null
     session_id: string | null
     detail: string | null
+    is_traffic: bigint
+  }
+  audit_instances: {
+    instance_id: string
+    seq: bigint
   }
   device_keys: {
     thumbprint: string

@@ -273,11 +273,21 @@ CREATE TABLE audit (
   device_id TEXT COLLATE "C",
   session_id TEXT COLLATE "C",
   -- JSON: other objects, and the values that were set.
-  detail TEXT
+  detail TEXT,
+  -- 1: a session that a client or device opened or closed. Such rows are deleted after a while.
+  is_traffic BIGINT NOT NULL CHECK (is_traffic IN (0, 1))
 );
 
-CREATE INDEX audit_by_instance ON audit (instance_id, seq);
-CREATE INDEX audit_by_device ON audit (device_id, seq);
+CREATE INDEX audit_by_traffic ON audit (is_traffic, seq);
+CREATE INDEX audit_by_instance ON audit (instance_id, is_traffic, seq);
+CREATE INDEX audit_by_device ON audit (device_id, is_traffic, seq);
+
+-- The instances of rows without instance_id: those of the device or of the enrollment token.
+CREATE TABLE audit_instances (
+  instance_id TEXT COLLATE "C" NOT NULL,
+  seq BIGINT NOT NULL REFERENCES audit (seq),
+  PRIMARY KEY (instance_id, seq)
+);
 
 -- When a node last trusted its wall clock; one row at most. A node whose clock does not fit it pauses its sweeps.
 CREATE TABLE clock_record (
