@@ -67,8 +67,11 @@ export class Connections {
   readonly refuse = (error: NodeJS.ErrnoException, socket: Socket): void => {
     const last = this.#last.get(socket)
     const unread = last === undefined || last.req.complete ? undefined : last
-    // The reader of the body limits its time.
-    if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT' && unread?.headersSent === false) return
+    if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT' && unread?.headersSent === false) {
+      // The reader of the body limits its time. Node does not look at this connection again.
+      unread.shouldKeepAlive = false
+      return
+    }
     if (error.code === 'ECONNRESET' || !socket.writable) {
       if (unread !== undefined) this.#breakOff(unread)
       socket.destroy()

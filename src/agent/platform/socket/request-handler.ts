@@ -131,10 +131,6 @@ export class RequestHandler {
       const { apiVersion, operation, sessionId } = target
       answer(this.#refusal(error, `${operation} ${apiVersion} session ${sessionId}`.trimEnd(), request.socket))
     }
-    if (body instanceof CodedError) {
-      refuse(body)
-      return
-    }
     const { sessions } = this.#deps
     if (sessions === undefined) {
       answer(NOWHERE)

@@ -37,8 +37,8 @@ export interface SessionRequest {
   /** Path with query. */
   readonly url: string
   readonly headers: IncomingHttpHeaders
-  /** Null for operations without a body. */
-  readonly body: JsonBody | null
+  /** Or why it cannot be read. Null for operations without a body. */
+  readonly body: JsonBody | CodedError | null
   /** The caller; null when callers are not identified. */
   readonly owner: string | null
   /** Whether the caller may access sessions of others. */
@@ -55,11 +55,11 @@ export const takesBody = ({ operation }: SessionTarget): boolean => operation ==
 
 /** @throws CodedError */
 export async function answerSession(service: SessionService, request: SessionRequest): Promise<Reply> {
-  const { target, body, headers } = request
+  const { target, headers } = request
   const belongs = belongsTo(request)
   switch (target.operation) {
     case 'open': {
-      const { instanceId } = parse(sessionBody, body?.value, 'body')
+      const { instanceId } = parse(sessionBody, bodyOf(request)?.value, 'body')
       requireInstance(request, instanceId)
       const bound = isBound(headers)
       const idempotencyKey = hashed(request)
@@ -84,8 +84,8 @@ export async function answerSession(service: SessionService, request: SessionReq
     case 'show':
       return plain(JSON.stringify(sessionToWire(service.get(target.sessionId, belongs))))
     case 'request': {
-      const requested = parse(sessionAccessRequestBody[target.apiVersion], body?.value, 'body')
       const { apiVersion, sessionId } = target
+      const requested = requestedOf(service, request, belongs)
       const order = {
         apiVersion,
         sessionId,
@@ -108,6 +108,27 @@ export async function answerSession(service: SessionService, request: SessionReq
         'v1.1',
       )
   }
+}
+
+/** As in the cloud, the instance of the session is checked before the body. @throws CodedError */
+function requestedOf(service: SessionService, request: SessionRequest, belongs: (kept: KeptSession) => void) {
+  const { apiVersion, sessionId } = request.target
+  try {
+    return parse(sessionAccessRequestBody[apiVersion], bodyOf(request)?.value, 'body')
+  } catch (problem) {
+    try {
+      service.get(sessionId, belongs)
+    } catch (refusal) {
+      if (!(refusal instanceof CodedError) || refusal.code !== 'NOT_FOUND') throw refusal
+    }
+    throw problem
+  }
+}
+
+/** @throws CodedError if it cannot be read */
+function bodyOf({ body }: SessionRequest): JsonBody | null {
+  if (body instanceof CodedError) throw body
+  return body
 }
 
 /** Repeated keys as arrays. */
@@ -171,11 +192,12 @@ function isBound(headers: IncomingHttpHeaders): boolean {
   throw new CodedError('BAD_REQUEST', `${BOUND_HEADER} must be "connection"`)
 }
 
-function hashed({ target, headers, body, owner }: SessionRequest) {
+function hashed(request: SessionRequest) {
+  const { target, headers, owner } = request
   const idempotencyKey = idempotencyKeyOf(headers, owner)
   if (idempotencyKey === null) return null
   const { apiVersion, operation, sessionId } = target
-  return { ...idempotencyKey, requestHash: sha256(`${apiVersion}\n${operation}\n${sessionId}\n${body?.text ?? ''}`) }
+  return { ...idempotencyKey, requestHash: sha256(`${apiVersion}\n${operation}\n${sessionId}\n${bodyOf(request)?.text ?? ''}`) }
 }
 
 function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T {

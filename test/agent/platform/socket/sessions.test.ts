@@ -127,6 +127,17 @@ describe('sessions at the socket', () => {
     ).toEqual([404, 400, 400, 404, 400, 400, 404, 400, 400, 403, 400, 405, 404])
   })
 
+  it('check the instance of a request before its body', async () => {
+    const { caller } = await agent()
+    const id = await caller.open()
+    const elsewhere = { 'x-instance-id': randomUUID() }
+    expect(await caller.call('PUT', `/api/v1.1/sessions/${id}`, {}, elsewhere)).toMatchObject({
+      status: 403,
+      body: { code: 'INSTANCE_NOT_IN_TOKEN' },
+    })
+    expect(await caller.call('PUT', `/api/v1.1/sessions/${id}`, {})).toMatchObject({ body: { code: 'BAD_REQUEST' } })
+  })
+
   it('are as they were after a restart of the agent, also with no way to the cloud', async () => {
     const { site, caller, started } = await agent()
     const [id, ended] = [await caller.open(), await caller.open()]
