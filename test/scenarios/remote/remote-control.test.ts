@@ -69,7 +69,7 @@ test(
     await expect(site.ask()).rejects.toThrow(/locked at \d{4}-.* by an administrator/)
     expect(locked.conditions).toContainEqual(expect.objectContaining({ code: 'DEVICE_LOCKED' }))
     const { stdout } = await run(process.execPath, [COMMAND, 'status', '--socket', site.socketPath])
-    expect(stdout).toContain(`stopped: locked by ${locked.suspension!.by}`)
+    expect(stdout).toContain('stopped: locked by an administrator')
     expect(await devices('list')).toContain('locked')
 
     // Over a restart, before the cloud has been heard.

@@ -3,11 +3,6 @@ import { type AuditFilter, type AuditRecord, isTraffic } from '../audit-records.
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
-interface AuditPage {
-  readonly records: readonly AuditRecord[]
-  readonly next: bigint | null
-}
-
 export function auditReader({ db }: Sql) {
   /** One kind of row: an index has them in order. */
   const rowsOf = async (filter: AuditFilter, traffic: bigint, limit: number, linked?: string) => {
@@ -27,7 +22,10 @@ export function auditReader({ db }: Sql) {
   }
   return {
     /** Newest first. */
-    async list(filter: AuditFilter, limit: number): Promise<AuditPage> {
+    async list(
+      filter: AuditFilter,
+      limit: number,
+    ): Promise<{ readonly records: readonly AuditRecord[]; readonly next: bigint | null }> {
       const rows = await rowsOf(filter, 0n, limit + 1)
       if (filter.instanceId !== undefined) rows.push(...(await rowsOf(filter, 0n, limit + 1, filter.instanceId)))
       if (filter.traffic === true) rows.push(...(await rowsOf(filter, 1n, limit + 1)))

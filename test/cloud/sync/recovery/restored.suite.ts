@@ -23,7 +23,6 @@ import { type Sealed, TestDevice, newDeviceKeys, topUpRequest } from '../test-de
 import { cloudShortages } from '../grants/shortages.ts'
 import { successorOf } from '../successor.ts'
 
-const ALL = { deviceId: null, instanceId: null, before: null }
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const HOUR = DAY / 24
@@ -364,7 +363,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
           accounts: [{ account: LINE, atRisk: '550', free: '450' }],
         })
         expect(await recovery()).toMatchObject({ since: null, accounts: [] })
-        const { records } = await showAudit({ store: twin.store }, ALL, 2)
+        const { records } = await showAudit({ store: twin.store }, {}, 2)
         expect(records).toMatchObject([
           { action: 'END_RECOVERY', instanceId: INSTANCE },
           { action: 'NOTICE_RESTORE', by: CLOUD },
@@ -607,7 +606,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       // More of the same past is no news.
       await send(two, second.sealed, [second.answer])
       expect(twin.restored).toHaveLength(1)
-      const { records } = await showAudit({ store: twin.store }, ALL, 100)
+      const { records } = await showAudit({ store: twin.store }, {}, 100)
       const notices = records.filter(({ action }) => action === 'NOTICE_RESTORE')
       expect(notices).toMatchObject([{ by: CLOUD, deviceId: one.id }])
     })
