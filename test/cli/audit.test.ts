@@ -48,11 +48,24 @@ test('an administrator with a role changes what the role permits, and the audit 
   const [, cursor = ''] = /repeat the command with --before (\d+)\n$/.exec(paged.err) ?? []
   const following = await run(all, 'audit', '--limit', '1', '--before', cursor)
   expect(following.out).not.toBe(paged.out)
-  const found = await run(all, 'audit', '--by', 'Ada', '--action', 'set-cloud-reserve', '--until', '2026-06-01', '--json')
+  const found = await run(
+    all,
+    'audit',
+    '--by',
+    'Ada',
+    '--action',
+    'set-cloud-reserve',
+    '--until',
+    '2026-06-01',
+    '--json',
+  )
   expect(found).toMatchObject({ code: 0, err: '' })
-  expect(found.out.trim().split('\n').map((line) => JSON.parse(line) as unknown)).toMatchObject([
-    { action: 'SET_CLOUD_RESERVE' },
-  ])
+  expect(
+    found.out
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as unknown),
+  ).toMatchObject([{ action: 'SET_CLOUD_RESERVE' }])
   expect((await run(all, 'audit', '--by', 'Ada', '--since', '2026-06-01', '--json')).out.trim()).toBe('')
   expect(await run(all, 'audit', '--action', 'lock')).toMatchObject({ code: 64 })
   const saved = (await run(all, 'audit', '--json')).out.split('\n').find((line) => line.includes('"Ada\\"'))

@@ -72,7 +72,10 @@ test('a device that was revoked is to be enrolled again', { timeout: 60_000 }, a
   const { twin, signIn, deviceId } = await enrolled()
   await twin.call('POST', `/edge/api/v1/devices/${deviceId}/revoke`, { body: {} })
   expect(await signIn()).toEqual(
-    fails(/403 DEVICE_REVOKED: .* was revoked at 2\d{3}-.*Z by an administrator\.$/, /empty directory and a new enrollment token/),
+    fails(
+      /403 DEVICE_REVOKED: .* was revoked at 2\d{3}-.*Z by an administrator\.$/,
+      /empty directory and a new enrollment token/,
+    ),
   )
 })
 

@@ -126,10 +126,7 @@ async function applySuspension(
   await journal.saveIdentity(updated)
   memory.identity = updated
   showSuspension({ activePolicies, health }, suspension)
-  log.warn(
-    { state: suspension?.state ?? null, since: suspension?.since },
-    'the suspension of the device has changed',
-  )
+  log.warn({ state: suspension?.state ?? null, since: suspension?.since }, 'the suspension of the device has changed')
 }
 
 export function showSuspension(

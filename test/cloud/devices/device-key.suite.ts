@@ -63,11 +63,9 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       showLinks(parts(), device.id, await token(by), { nonce: NONCE, links: [...links] })
     const signedWith = async (keys: DeviceKeys) => (await device.sealAs(device.payload(), keys.signer)).document
     const audit = async () =>
-      (
-        await twin.store.read((reader) =>
-          reader.edge.audit.list({ deviceId: device.id }, 10),
-        )
-      ).records.filter(({ action }) => action === 'ROTATE_DEVICE_KEY' || action === 'REPLACE_DEVICE_KEY')
+      (await twin.store.read((reader) => reader.edge.audit.list({ deviceId: device.id }, 10))).records.filter(
+        ({ action }) => action === 'ROTATE_DEVICE_KEY' || action === 'REPLACE_DEVICE_KEY',
+      )
     const isRefused = { code: 'DEVICE_KEY_REFUSED' }
 
     it('takes either key after the announcement, and the next one alone after its first use', async () => {

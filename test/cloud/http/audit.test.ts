@@ -35,9 +35,13 @@ describe('records of sessions that clients open and close', () => {
       await twin.call('POST', '/api/v1.1/sessions', { ...call, body: { instanceId: instance } })
     }
   }
+  const byClient = (count: number) => Array.from({ length: count }, () => ['OPEN_SESSION', 'CLIENT'])
   const actions = async (twin: Twin, query = ''): Promise<readonly unknown[]> => {
     const { body } = await twin.call('GET', `/edge/api/v1/audit${query}`)
-    return (pick(body, 'records') as { action: string; by: { kind: string } }[]).map(({ action, by }) => [action, by.kind])
+    return (pick(body, 'records') as { action: string; by: { kind: string } }[]).map(({ action, by }) => [
+      action,
+      by.kind,
+    ])
   }
 
   it('hide no other record, and are deleted after a while, unlike those of administrators', async () => {
@@ -51,7 +55,7 @@ describe('records of sessions that clients open and close', () => {
     const kept = await actions(twin)
     expect(kept).toContainEqual(['OPEN_SESSION', 'ADMINISTRATOR'])
     expect(kept).not.toContainEqual(['OPEN_SESSION', 'CLIENT'])
-    expect((await actions(twin, '?sessions=true')).slice(0, 3)).toEqual(Array(3).fill(['OPEN_SESSION', 'CLIENT']))
+    expect((await actions(twin, '?sessions=true')).slice(0, 3)).toEqual(byClient(3))
     await twin.advance(HOUR)
     expect(await actions(twin, '?sessions=true')).toHaveLength(kept.length + 3)
     await twin.advance(1)
@@ -66,7 +70,7 @@ describe('records of sessions that clients open and close', () => {
     const kept = await actions(twin)
     await open(twin, instance, 2 * most, token)
     await twin.tick()
-    expect(await actions(twin, '?sessions=true')).toEqual([...Array(most).fill(['OPEN_SESSION', 'CLIENT']), ...kept])
+    expect(await actions(twin, '?sessions=true')).toEqual([...byClient(most), ...kept])
   })
 })
 

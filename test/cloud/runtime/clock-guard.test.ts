@@ -154,9 +154,7 @@ describe('the clock of a twin', () => {
     await guard.confirm(ADMINISTRATOR)
     expect(await state(guard)).toBe('TRUSTED')
     expect(await state(machine.start())).toBe('TRUSTED')
-    const { records } = await twin.store.read((reader) =>
-      reader.edge.audit.list({}, 9),
-    )
+    const { records } = await twin.store.read((reader) => reader.edge.audit.list({}, 9))
     expect(records).toMatchObject([{ action: 'CONFIRM_CLOCK', by: ADMINISTRATOR }])
   })
 

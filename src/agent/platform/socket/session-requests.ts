@@ -197,7 +197,10 @@ function hashed(request: SessionRequest) {
   const idempotencyKey = idempotencyKeyOf(headers, owner)
   if (idempotencyKey === null) return null
   const { apiVersion, operation, sessionId } = target
-  return { ...idempotencyKey, requestHash: sha256(`${apiVersion}\n${operation}\n${sessionId}\n${bodyOf(request)?.text ?? ''}`) }
+  return {
+    ...idempotencyKey,
+    requestHash: sha256(`${apiVersion}\n${operation}\n${sessionId}\n${bodyOf(request)?.text ?? ''}`),
+  }
 }
 
 function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T {

@@ -71,9 +71,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         await settle()
         expect(await settledOf(devices)).toBe(8)
         expect(await show()).toEqual({ paused: false, due: 0, settled: 8, allowed: 2 })
-        const { records } = await twin.store.read((reader) =>
-          reader.edge.audit.list({}, 1),
-        )
+        const { records } = await twin.store.read((reader) => reader.edge.audit.list({}, 1))
         expect(records).toMatchObject([{ action: 'CONFIRM_SETTLEMENT', at: twin.time }])
       })
 

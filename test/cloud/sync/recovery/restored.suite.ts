@@ -23,7 +23,6 @@ import { type Sealed, TestDevice, newDeviceKeys, topUpRequest } from '../test-de
 import { cloudShortages } from '../grants/shortages.ts'
 import { successorOf } from '../successor.ts'
 
-
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const HOUR = DAY / 24
 
