@@ -338,8 +338,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     return false
   }
   const forgetSessions = async (): Promise<boolean> => {
-    const { sessionRetention: ms, sessionsMax: most } = settings.audit
-    return trustsClock() && forgetTraffic(store, { ms, most }, now())
+    const { sessionRetention, sessionsMax } = settings.audit
+    return forgetTraffic(store, trustsClock() ? now() - sessionRetention : 0, sessionsMax)
   }
   const jobs = { timers, log }
   for (const job of [

@@ -32,16 +32,13 @@ const TRAFFIC_FORGOTTEN_AT_A_TIME = 500
 
 /**
  * Deletes records of sessions that clients and devices opened and closed: without a limit, they could fill the database.
- * @param keep how long, ms, and within how many of the newest records of the audit
+ * @param before POSIX ms: older records are deleted
+ * @param most records are kept only among this number of the newest records of the audit
  * @returns whether there may be more
  */
-export async function forgetTraffic(
-  store: Pick<Store, 'transaction'>,
-  keep: { readonly ms: number; readonly most: number },
-  now: number,
-): Promise<boolean> {
+export async function forgetTraffic(store: Pick<Store, 'transaction'>, before: number, most: number): Promise<boolean> {
   const forgotten = await store.transaction((tx) =>
-    tx.edge.audit.forgetTraffic(now - keep.ms, keep.most, TRAFFIC_FORGOTTEN_AT_A_TIME),
+    tx.edge.audit.forgetTraffic(before, most, TRAFFIC_FORGOTTEN_AT_A_TIME),
   )
   return forgotten === TRAFFIC_FORGOTTEN_AT_A_TIME
 }

@@ -56,6 +56,7 @@ describe('records of sessions that clients open and close', () => {
     expect(kept).toContainEqual(['OPEN_SESSION', 'ADMINISTRATOR'])
     expect(kept).not.toContainEqual(['OPEN_SESSION', 'CLIENT'])
     expect((await actions(twin, '?sessions=true')).slice(0, 3)).toEqual(byClient(3))
+    expect(await actions(twin, '?action=OPEN_SESSION&by=client')).toEqual(byClient(3))
     await twin.advance(HOUR)
     expect(await actions(twin, '?sessions=true')).toHaveLength(kept.length + 3)
     await twin.advance(1)

@@ -138,10 +138,12 @@ function showOperations(deps: AdministerDevices): readonly Operation[] {
       id: 'listAudit',
       summary: 'List changes with their authors, newest first',
       description:
-        'Changes of rules, line items, rate tables, keys, configuration, devices and sessions. `instanceId` selects rows about objects of one instance, its devices and their enrollment tokens; `deviceId` rows about one device; `by` those of a key id, or of the name of a key or device. `since` is inclusive, `until` exclusive. Sessions that clients and devices open and close are listed with `sessions=true` only.',
+        'Changes of rules, line items, rate tables, keys, configuration, devices and sessions. `instanceId` selects rows about objects of one instance, its devices and their enrollment tokens; `deviceId` rows about one device; `by` those of a key id, or of the name of a key or device. `since` is inclusive, `until` exclusive. Sessions that clients and devices open and close are listed only with `sessions=true`, or with one of these actions.',
       answers: { 200: { description: 'One page.', body: auditList } },
       handle: async ({ query }) => {
-        const { before, sessions: traffic, size = DEVICES_PAGE, ...selected } = query
+        const { before, sessions, size = DEVICES_PAGE, ...selected } = query
+        const isOfSessions = query.action === 'OPEN_SESSION' || query.action === 'CLOSE_SESSION'
+        const traffic = sessions ?? isOfSessions
         const filter = { ...selected, traffic, before: before === undefined ? undefined : BigInt(before) }
         return { status: 200, body: await showAudit(deps, filter, Math.max(1, size)) }
       },
