@@ -174,15 +174,16 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^parsed\?|^outcome\?/, 'Each account of a decision can be parsed, and each item has an outcome.'],
   ],
   'src/agent/sessions/session-change.ts': [
-    [/^part\.rate === undefined$|^'0'$/, 'A charged share has a rate.'],
+    [/^(share\.)?rate === undefined$|^'0'$/, 'A charged share has a rate.'],
     ['parsed?.kind', 'Each charged account can be parsed.'],
+    [/^outcome\?\.outcome|^\[\]$/, 'In a granted decision each item is granted.'],
+    ["'used'", 'Without postings no counter changes.'],
   ],
   'src/agent/sessions/sessions.ts': [
     ['b.created - a.created', 'They were opened in this order and reversed before.'],
     ['(a, b) => b.created - a.created', 'They were opened in this order and reversed before.'],
     [/every\(\(\{ outcome \}\) => outcome === 'GRANTED'\)/, 'All items are granted, or no item is.'],
     ["'END'", 'The code compares only with KEEP.'],
-    ["'used'", 'Without postings no counter changes.'],
     [/^(slot\.)?durable !== null$|^durable \?\? latest$/, 'A session is not found before it is in the journal.'],
     [
       /^session\.state === 'ACTIVE'$|^this\.#look\(\)$|^left <= 0$/,
@@ -192,11 +193,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['{ operable: false, session: latest.session }', 'Operations on one session run one after the other.'],
     [/^false$/, 'A session cannot end during its request, and an interval that is over has no rest.'],
     ['!answer.operable', 'A claim cannot fail after its response.'],
-    ['latest.session.charge === null', 'Without a charge its epoch is 0, which is none.'],
     ['forgotten !== undefined', 'No value is stored under undefined.'],
-    [/^outcome\?\.outcome|^\[\]$/, 'In a granted decision each item is granted.'],
-    ['rate === undefined', 'Each share of a granted item has a rate.'],
-    ['made.session.charge === null', 'Without a charge its epoch is not used.'],
     [/^this\.#cancelLook|^!?this\.#isStopped$/, 'A check after the end does nothing.'],
   ],
   'src/agent/access/callers/callers.ts': [

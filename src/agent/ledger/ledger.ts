@@ -287,9 +287,7 @@ export class Ledger {
    * once it is durable. Resolves and rejects as {@link Ledger.record} does.
    */
   async recordTogether(entries: readonly PendingEntry[]): Promise<void> {
-    if (this.status() !== 'ATTACHED') {
-      throw new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment')
-    }
+    this.requireAttached()
     for (const [index, { n }] of entries.entries()) {
       if (n !== this.#lastEntry + 1 + index) throw new Error('invariant: entries are numbered without gaps')
     }

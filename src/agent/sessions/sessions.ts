@@ -287,8 +287,8 @@ export class Sessions {
     const reading = this.#deps.clock.reading()
     for (const slot of this.#slots.values()) {
       const { latest } = slot
-      if (latest.session.charge === null || hasEnded(latest.session) || latest.epoch !== this.#deps.ledger.epoch())
-        continue
+      // Without a charge, its epoch is 0.
+      if (latest.epoch !== this.#deps.ledger.epoch()) continue
       const change = this.#changeBy(latest, { kind: 'SUSPENDED' }, reading)
       this.#commit(slot, change, null).catch((error: unknown) => this.#complain(error, latest.session.id))
     }
@@ -454,7 +454,6 @@ export class Sessions {
   /** Records session and entries in one transaction. Rejects with NOT_RECORDED when nothing was recorded. */
   async #commit(slot: Slot, { next, entries }: Change, record: IdempotencyRecord | null): Promise<'durable'> {
     const { ledger } = this.#deps
-    ledger.requireAttached()
     const first = ledger.lastEntry() + 1
     const stored = storedSession(next)
     const last = entries.length - 1

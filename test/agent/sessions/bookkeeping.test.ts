@@ -422,6 +422,23 @@ it('a session whose rules may not be used any more ends at its next charge', asy
   await expect(device.open()).rejects.toMatchObject({ code: 'POLICY_STALE' })
 })
 
+it('only sessions with a charge give something back when the epoch ends', async () => {
+  const device = await SessionDevice.make()
+  const open = () => device.open()
+  const [charged, halted, closed, refused] = [await open(), await open(), await open(), await open()]
+  await open()
+  for (const id of [charged, halted, closed, refused]) await device.request(id, 3)
+  await device.request(halted, 0)
+  await device.close(closed)
+  await device.request(refused, 5_000, { rollbackOnDeny: false })
+  const before = device.log().length
+  await device.ledger.freeze()
+  await device.settle()
+  expect(device.log().slice(before)).toEqual(['refund SUSPENDED'])
+  expect(device.entries().at(-1)?.session?.id).toBe(charged)
+  expect(device.warned).toEqual([])
+})
+
 it('what was paid in an epoch that is over is not spent again in the next one', async () => {
   const device = await SessionDevice.make()
   const id = await device.open()

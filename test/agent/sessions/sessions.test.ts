@@ -137,6 +137,24 @@ describe('a session on the device', () => {
     expect(device.log().at(-1)).toBe('refund HEARTBEAT_MISSED')
   })
 
+  it('gives the rest of the interval back after a heartbeat as well', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 3)
+    await device.pass(60 * MINUTE + 15 * MINUTE)
+    expect(await device.heartbeat(id)).toBe(204)
+    await device.pass(15 * MINUTE)
+    expect(await device.close(id)).toBe(204)
+    expect(device.log()).toEqual([
+      'session OPENED',
+      'access GRANTED',
+      'access RENEWED',
+      'session HEARTBEAT',
+      'refund CLOSED',
+    ])
+    expect(device.billed()).toBeCloseTo(4.5, 2)
+  })
+
   it('counts a heartbeat that nobody needs without an entry', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
@@ -300,6 +318,15 @@ describe('a session that is bound to its connection', () => {
     device.sessions.connectionClosed(id)
     await device.settle()
     expect(device.log()).toEqual(log)
+  })
+
+  it('ends when its tokens do', async () => {
+    const device = await SessionDevice.make(10)
+    const id = await device.open({ bound: true })
+    await device.request(id, 8)
+    await device.pass(61 * MINUTE)
+    expect(device.session(id).state).toBe('TERMINATED')
+    expect(device.billed()).toBe(8)
   })
 
   it('ends at the next start when the agent died with its connection', async () => {

@@ -129,6 +129,14 @@ describe('the periods of a line item', () => {
     expect(lineItemPeriods({ ...calendar, firstAt: last - half + 1 }, last - half + 1, last - half + 1).due).toBeNull()
   })
 
+  it('list the one before, the current one and 62 more days, and are listed anew when half of these have begun', () => {
+    const start = utc('2026-05-01T00:00')
+    const calendar: Calendar = { frequency: 'DAILY', first: 0, firstAt: start, next: 1 }
+    const { periods, due } = lineItemPeriods(calendar, start, start + 10 * DAY)
+    expect(periods.map(({ index }) => index)).toEqual(Array.from({ length: 64 }, (_, n) => 9 + n))
+    expect(due).toBe(start + 41 * DAY)
+  })
+
   it('list the first one even if it begins after the last instant of the service', () => {
     const start = 253_402_300_799_999 + DAY
     const calendar: Calendar = { frequency: 'DAILY', first: 4, firstAt: start, next: 5 }
