@@ -89,7 +89,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['num >= 0n', 'For 0, both branches give 0.'],
   ],
   'src/core/rules/compile.ts': [
-    [/^spans\.(size|clear)/, 'Views are cached: which ones are cached changes no result.'],
+    [/^(spans|views)\.(size|clear)/, 'Views are cached: which ones are cached changes no result.'],
     ['a.id === b.id', 'Ids of line items are unique in a policy.'],
     ['a.id < b.id', 'Ids of line items are unique in a policy.'],
     [/^instants\.add\((from|until)\)$/, 'Each period begins where another one ends.'],

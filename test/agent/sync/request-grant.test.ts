@@ -54,6 +54,15 @@ test('a request that comes during a round is carried by it or by the one after',
   expect(device.left >= 60_000_000n).toBe(true)
 })
 
+test('requests of which the segment could not carry all needs hear nothing from its answer, and wait no longer', async () => {
+  const device = await TestDevice.running()
+  const { seal } = device.journal
+  device.journal.seal = (order) => seal.call(device.journal, { ...order, needs: order.needs.slice(1) })
+  const asked = [30_000_000n, 40_000_000n].map((amount) => device.link.requestGrant(need(amount), 600_000))
+  await device.pass(100)
+  expect(await Promise.all(asked)).toEqual([null, null])
+})
+
 test('a request does not wait beyond its patience', async () => {
   const device = await TestDevice.running()
   device.network.intercept = () => new Promise(() => undefined)

@@ -313,6 +313,80 @@ test.each([
   expect(device.link.status()).toMatchObject({ epoch: 2, backlog: 0, unacknowledgedSeq: null, conditions: [] })
 })
 
+test('an earlier epoch that is left keeps none of those after it from being sent', async () => {
+  const device = await TestDevice.running()
+  for (let epochs = 0; epochs < 2; epochs += 1) {
+    await device.charge(1_000_000n)
+    device.cloud.fence()
+    await calmDown(device)
+  }
+  await loseThreeSegments(device)
+  await device.charge(1_000_000n)
+  const before = device.cloud.received.length
+  changeAnswers(device, (answer) =>
+    answer['epoch'] === 1 ? { outcome: 'BEHIND', deviceId: DEVICE, epoch: 1, seq: 0 } : answer,
+  )
+  await calmDown(device)
+  expect(placesOf(device).slice(before, before + 3)).toEqual(['3/5', '1/1', '2/1'])
+  expect(device.link.status()).toMatchObject({ epoch: 3, backlog: 0, unacknowledgedSeq: null, conditions: [] })
+})
+
+test('an earlier epoch that the cloud cannot read is left after an hour, and the current one goes on', async () => {
+  const device = await withTwoEpochs()
+  device.network.intercept = async (request) => {
+    const { segment } = JSON.parse(request.body ?? '{}') as { segment?: string }
+    const isEarlier = segment !== undefined && (payloadOf(segment) as SegmentWire).epoch === 1
+    return isEarlier ? json(422, { code: 'SEGMENT_REJECTED', message: 'no' }) : device.cloud.exchange(request)
+  }
+  await device.pass(REFUSED_FOR_MIN_MS / 2)
+  expect(device.link.status().unacknowledgedSeq).not.toBeNull()
+  await device.pass(REFUSED_FOR_MIN_MS)
+  expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false, backlog: 0, unacknowledgedSeq: null })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
+})
+
+test('a segment that was acknowledged without an answer to keep goes up again by itself', async () => {
+  const device = await TestDevice.running()
+  const restore = backupOf(device)
+  await device.charge(1_000_000n)
+  changeAnswers(device, (answer) =>
+    answer['seq'] === 2 ? { outcome: 'KNOWN', deviceId: DEVICE, epoch: 1, seq: 2 } : answer,
+  )
+  await device.sync()
+  device.network.intercept = null
+  await device.charge(1_000_000n)
+  await device.sync()
+  restore()
+  await device.charge(1_000_000n)
+  const before = device.cloud.proofs.length
+  await device.sync()
+  expect(device.cloud.proofs.slice(before).map(({ seq, proofs }) => [seq, proofs.length])).toEqual([
+    [5, 0],
+    [2, 0],
+    [3, 1],
+    [4, 1],
+    [5, 0],
+  ])
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(3_000_000n)
+})
+
+test('a chain that has a gap for good is given up durably, before the device attaches anew', async () => {
+  const device = await TestDevice.running()
+  await loseThreeSegments(device)
+  device.disk.segments = device.disk.segments.filter(({ seq }) => seq !== 3)
+  device.network.intercept = async (request) =>
+    request.url.endsWith('/attach') ? json(503, { code: 'STOPPING', message: 'later' }) : device.cloud.exchange(request)
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ epoch: 1, fenced: true })
+  await device.restart()
+  expect(await device.charge(1n)).toBe('REFUSED')
+  device.network.intercept = null
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(device.durable.charged)
+})
+
 test('segments that the cloud turns out to know are not sent again', async () => {
   const device = await TestDevice.running()
   for (let i = 0; i < 3; i += 1) {

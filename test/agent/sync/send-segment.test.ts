@@ -1,7 +1,8 @@
 import { expect, test } from 'vitest'
 import { audit, calmDown } from './audit.ts'
 import { changeAnswers } from './changed-answers.ts'
-import { contentOf, DEVICE, json, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
+import { payloadOf } from '../harness.ts'
+import { contentOf, DEVICE, INSTANCE, json, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
 import { ACCOUNT, STARTING_GRANT, TestDevice } from './test-device.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
@@ -305,6 +306,37 @@ test('entries do not go up one by one, but when the time is up', async () => {
   await device.pass(40_000)
   expect(syncs(device)).toHaveLength(2)
   expect(device.link.status().backlog).toBe(0)
+})
+
+test('each segment names the rules in force', async () => {
+  const device = await TestDevice.running()
+  await device.cloud.publish(policyWith(2))
+  await device.sync()
+  await device.sync()
+  expect(payloadOf(syncs(device).at(-1) ?? '')).toMatchObject({ policies: [{ instanceId: INSTANCE, revision: 2 }] })
+})
+
+test('an answer that asks for another segment gets it within seconds', async () => {
+  const device = await TestDevice.running()
+  const before = device.cloud.received.length
+  await device.sync()
+  await device.pass(5_000)
+  expect(device.cloud.received.length).toBe(before + 1)
+  device.cloud.directives = ['sync']
+  await device.sync()
+  await device.pass(5_000)
+  expect(device.cloud.received.length).toBe(before + 3)
+})
+
+test('a device that has nothing to give back sends no segment to say so', async () => {
+  const device = await TestDevice.running()
+  device.cloud.caps.set(ACCOUNT, STARTING_GRANT)
+  await device.charge(STARTING_GRANT)
+  device.cloud.directives = ['release']
+  const before = device.cloud.received.length
+  await device.sync()
+  expect(device.cloud.received.length).toBe(before + 1)
+  expect(device.conditions).toEqual([])
 })
 
 test('room that the cloud wants back is given up with the next segment, and the books agree', async () => {
