@@ -53,6 +53,7 @@ export const AREAS: readonly Area[] = [
         'agent/ledger/spare-balance',
         'agent/ledger/write-behind',
         'agent/policy/active-policies',
+        'agent/sessions/bookkeeping',
         'agent/sessions/essential',
         'agent/sessions/sessions',
         'agent/sync/fenced',

@@ -209,6 +209,9 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^(''|\[\])$/, 'A text that does not match has no kind and is refused.'],
   ],
   'src/agent/ledger/commits.ts': [
+    ["() => ''", 'Without a log the head of the chain is not used.'],
+    [/^this\.#timerAt <=? at$/, 'A timer for the same moment may be set again.'],
+    [/^this\.#waiting\.length > 0$|^waiting\.length > 0$/, 'Without waiting entries there is nothing to do.'],
     [/^(this\.#deps\.)?reserve !== null$/, 'Without a log nothing is reserved, logged or closed.'],
     ["''", 'Only the log uses the head of the chain.'],
   ],
@@ -217,7 +220,10 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['policy?.revision', 'A charged account has stored rules.'],
     ['[]', 'No code reads the items of a burn.'],
   ],
-  'src/agent/ledger/balances.ts': [[/^left [<>]=? 0n$/, 'For 0, both branches give 0.']],
+  'src/agent/ledger/balances.ts': [
+    [/^left [<>]=? 0n$/, 'For 0, both branches give 0.'],
+    ["'POOL'", 'An unlimited balance is never less than the need.'],
+  ],
   'src/agent/ledger/ledger.ts': [
     [/^(parsed|own|parseAccount\(account\))\?\./, 'Each account of the ledger can be parsed.'],
     [/^this\.#grant === null$/, 'Without a grant its age is not used.'],
@@ -232,6 +238,10 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^(periodAt|periods)\b.*\?\.index$/, 'A calendar always lists a period.'],
   ],
   'src/cloud/accounts/decide-over-pools.ts': [
+    ['pool === undefined', 'Only the guess of the pools meets an unknown one, and charges nothing.'],
+    ['[]', 'A text that is not an account adds none.'],
+    ["'POOL'", 'Every shortage that is not of a grant or of a recovery is one of the pool.'],
+    ['lineItem === undefined', 'The accounts of a decision belong to line items of its rules.'],
     ['exists.add(account)', 'Opening a pool that is open changes nothing.'],
     ['generous.size === 0', 'A shortcut: without such line items no account is added.'],
     ['charged === 0n', 'A pool that is charged is opened in any case.'],
@@ -249,6 +259,33 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ],
   ],
   'src/agent/access/idempotency-cache.ts': [['open?.reject', 'A claim that fails is still open.']],
+  'src/cloud/usage/usage-of-request.ts': [
+    ['[]', 'The line item that granted is in the rules.'],
+    ['pool === undefined', 'No total is stored under undefined.'],
+    ['pool !== undefined', 'Each total is that of a pool.'],
+  ],
+  'src/agent/access/access.ts': [
+    ["'BEST_EFFORT'", 'The code compares only with ALL_OR_NOTHING.'],
+    ["''", 'An automatic charge answers no caller.'],
+    ['claim === null', 'Without a claim no answer is recorded in either case.'],
+    ['quota === undefined', 'Without a quota the sum is not used.'],
+    [/^typeof given === 'object'|^given !== null$|^isObject$/, 'Only objects are read, so no other value is known.'],
+  ],
+  'src/agent/access/local-decisions.ts': [
+    ['known !== undefined', 'The balances do not change during a decision.'],
+    ["'NOW'", 'The code compares only with RECALLED.'],
+    [/UNLIMITED'/, "A device's balance is always a number."],
+    ["'POOL'", 'Every shortage that is not of a grant or of a recovery is one of the pool.'],
+    ['refund.size === 0', 'A shortcut: without a refund, nothing is subtracted.'],
+  ],
+  'src/agent/sync/send-segment.ts': [
+    ['memory.unacknowledged?.seq', 'While a segment is sent, there is one that is not acknowledged.'],
+    ['shown.length === 0', 'An empty list of proofs is the same as none.'],
+    [/^resendFrom >= /, 'The journal reads the same segment.'],
+    ["case 'MERGED': return { epoch, seq }", 'A merged answer names the segment that was sent.'],
+    [/^answer\.sessions\.length/, 'No commands change nothing.'],
+    ["memory.fence === 'NONE'", 'Fencing again changes nothing.'],
+  ],
 }
 
 /** Undefined if there is no reason yet. */

@@ -1,10 +1,15 @@
 import fc from '../../support/fast-check.ts'
 import { expect, it } from 'vitest'
-import { type AccessEntry, accessEntryText } from '../../../src/agent/access/entry-text.ts'
+import {
+  type AccessEntry,
+  accessEntryText,
+  decisionInputsText,
+  parseDecisionInputs,
+} from '../../../src/agent/access/entry-text.ts'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { type Decimal, formatDecimal } from '../../../src/core/pricing/amount.ts'
 import type { Variables } from '../../../src/core/pricing/formula-rate.ts'
-import type { ItemOutcome, ChargeShare, RequestedItem } from '../../../src/core/rules/decision.ts'
+import type { AvailableBalance, ChargeShare, ItemOutcome, RequestedItem } from '../../../src/core/rules/decision.ts'
 import type { RefusalReason } from '../../../src/core/rules/refusal-reasons.ts'
 import { type EntryBodyWire, entryBody } from '../../../src/protocol/edge/sync.ts'
 import { INSTANCE } from '../sync/fake-cloud.ts'
@@ -138,3 +143,44 @@ it('an entry of an ordinary request is taken by the protocol', () => {
   })
   expect(entryBody.parse(JSON.parse(text))).toMatchObject({ n: 1, postings: [{ amount: charged }] })
 })
+
+const balance: fc.Arbitrary<AvailableBalance> = fc
+  .record({
+    left: fc.oneof(amount, fc.constant('UNLIMITED' as const)),
+    shortage: fc.constantFrom('POOL' as const, 'GRANT' as const, 'GRANT_EXPIRED' as const, 'RECOVERY' as const),
+    overspend: fc.option(amount),
+  })
+  .map(({ overspend, ...rest }) => (overspend === null ? rest : { ...rest, overspend }))
+
+it('the inputs of a decision are read as they were written', () => {
+  const versions = fc.constantFrom('v1.0' as const, 'v1.1' as const, null)
+  fc.assert(
+    fc.property(
+      versions,
+      fc.array(balance, { maxLength: 3 }),
+      fc.dictionary(text, text),
+      (apiVersion, balances, given) => {
+        const dictionary = { ...given }
+        const read = parseDecisionInputs(decisionInputsText(apiVersion, balances, dictionary))
+        expect(read).toEqual({ apiVersion, balances, dictionary })
+      },
+    ),
+  )
+})
+
+it('the inputs of a decision are short', () => {
+  const balances: AvailableBalance[] = [
+    { left: 5n, shortage: 'GRANT' },
+    { left: 'UNLIMITED', shortage: 'POOL' },
+    { left: 0n, shortage: 'RECOVERY', overspend: 7n },
+  ]
+  expect(decisionInputsText('v1.1', balances, { a: 'b' })).toBe('1;5G,*P,0R+7;{"a":"b"}')
+  expect(decisionInputsText(null, [], {})).toBe('-;;')
+})
+
+it.each(['', '2;;', '1;5Q;', '1;5P,;', '1;-5P;', '1;5P+;', '1;;{', '1;;[]', '1;;null', '1;;5'])(
+  'a text that is not of the inputs of a decision is not read: %s',
+  (other) => {
+    expect(parseDecisionInputs(other)).toBeUndefined()
+  },
+)

@@ -114,6 +114,20 @@ describe('a session on the device', () => {
     expect(device.billed()).toBe(16)
   })
 
+  it('requests only the tokens that the rest of its interval does not cover', async () => {
+    const device = await SessionDevice.make(10)
+    const id = await device.open()
+    await device.request(id, 8)
+    await device.pass(30 * MINUTE)
+    expect(await device.request(id, 6)).toBe(200)
+    expect(device.asked).toEqual([])
+    await device.pass(30 * MINUTE)
+    expect(await device.request(id, 12)).toBe(403)
+    const [need] = device.asked[0]?.needs ?? []
+    expect(need?.map(({ account }) => account)).toEqual([LINE])
+    expect(Number(need?.[0]?.amount) / 1e6).toBeCloseTo(9, 2)
+  })
+
   it('goes on although the cloud has said that the pool is used up, when it has tokens again by now', async () => {
     const device = await SessionDevice.make(1)
     await device.grant(9_000_000n, undefined, true)
