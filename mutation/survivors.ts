@@ -211,7 +211,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
   'src/agent/ledger/commits.ts': [
     ["() => ''", 'Without a log the head of the chain is not used.'],
     [/^this\.#timerAt <=? at$/, 'A timer for the same moment may be set again.'],
-    [/^this\.#waiting\.length > 0$|^waiting\.length > 0$/, 'Without waiting entries there is nothing to do.'],
+    ['this.#waiting.length > 0', 'Without waiting entries there is nothing to do.'],
     [/^(this\.#deps\.)?reserve !== null$/, 'Without a log nothing is reserved, logged or closed.'],
     ["''", 'Only the log uses the head of the chain.'],
   ],
