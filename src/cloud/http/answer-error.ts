@@ -5,7 +5,7 @@
 import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { CodedError, ERRORS, type ErrorCode } from '../../protocol/errors.ts'
-import { REFUSALS } from '../../protocol/service/refusals.ts'
+import { REFUSALS, bodyIncomplete } from '../../protocol/service/refusals.ts'
 
 const RETRY_AFTER_S = 1
 
@@ -16,10 +16,6 @@ const FRAMEWORK: Readonly<Record<string, [ErrorCode, string]>> = {
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: ['BAD_REQUEST', 'The body length differs from Content-Length.'],
   FST_ERR_MAX_PARAM_LENGTH: ['BAD_REQUEST', REFUSALS.segmentTooLong],
   FST_ERR_BAD_URL: ['BAD_REQUEST', REFUSALS.pathMalformed],
-}
-
-export function bodyIncomplete(): CodedError {
-  return new CodedError('BODY_INCOMPLETE', 'The connection ended, or sent bytes that are not HTTP, within the body.')
 }
 
 /** Messages of these codes contain addresses, users and paths: they are logged, and callers get only the meaning. */

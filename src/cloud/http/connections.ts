@@ -7,8 +7,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
-import { expectationUnknown } from '../../protocol/service/refusals.ts'
-import { bodyIncomplete, rawRefusal } from './answer-error.ts'
+import { bodyIncomplete, expectationUnknown } from '../../protocol/service/refusals.ts'
+import { rawRefusal } from './answer-error.ts'
 
 /** How long a connection stays open after its last response, ms. */
 const LINGER_MS = 1_000

@@ -23,6 +23,10 @@ export function wrongMethod(method: string): CodedError {
   return new CodedError('METHOD_NOT_ALLOWED', `This path does not support ${method}.`)
 }
 
+export function bodyIncomplete(): CodedError {
+  return new CodedError('BODY_INCOMPLETE', 'The connection ended, or sent bytes that are not HTTP, within the body.')
+}
+
 const EXPECTATION_SHOWN_MAX = 100
 
 export function expectationUnknown(expect = ''): CodedError {

@@ -2,6 +2,7 @@
 import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { CORRELATION_HEADER } from '../../../protocol/local/decision.ts'
+import { bodyIncomplete } from '../../../protocol/service/refusals.ts'
 import type { AccessAnswer } from '../../access/access.ts'
 
 export interface Reply {
@@ -100,4 +101,5 @@ const HEADERS_TOO_LARGE = refused(
 const TOO_SLOW = refused(
   new CodedError('REQUEST_TOO_SLOW', 'the request did not arrive in time. See socket.request_timeout'),
 )
-const NO_HTTP = refused(new CodedError('BAD_REQUEST', 'this is not a valid HTTP/1.1 request'))
+export const BODY_INCOMPLETE = refused(bodyIncomplete())
+export const NO_HTTP = refused(new CodedError('BAD_REQUEST', 'this is not a valid HTTP/1.1 request'))

@@ -9,7 +9,17 @@ import type { CodedError } from '../../../protocol/errors.ts'
 import { expectationUnknown } from '../../../protocol/service/refusals.ts'
 import { claimPath } from './claim-path.ts'
 import { FastPath } from './fast-path.ts'
-import { NO_TUNNEL, type Reply, STOPPING, brokenRefusal, hostRefusal, refused, replyText } from './reply.ts'
+import {
+  BODY_INCOMPLETE,
+  NO_HTTP,
+  NO_TUNNEL,
+  type Reply,
+  STOPPING,
+  brokenRefusal,
+  hostRefusal,
+  refused,
+  replyText,
+} from './reply.ts'
 import { type JsonBody, readJson, route } from './parse-request.ts'
 import { type Answer, RequestHandler, type RequestHandlerDeps } from './request-handler.ts'
 import { takesBody } from './session-requests.ts'
@@ -219,7 +229,7 @@ class UnixSocketServer implements SocketServer {
     else if (!last.req.complete && this.#reading.delete(last)) {
       // The error is in this request's own body.
       last.shouldKeepAlive = false
-      send(last, reply)
+      send(last, reply === NO_HTTP ? BODY_INCOMPLETE : reply)
     } else {
       // Before Node's own listener, which ends a half-closed connection.
       last.prependOnceListener('finish', end)

@@ -365,6 +365,18 @@ describe('the socket', () => {
     expect(await behind.get('/livez')).toMatchObject({ status: 200 })
   })
 
+  it('answers a body that breaks off as the cloud does', async () => {
+    const behind = new Behind()
+    await behind.open()
+    const head = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n`
+    for (const broken of ['Transfer-Encoding: chunked\r\n\r\nzz\r\n', 'Content-Length: 9\r\n\r\n{']) {
+      const socket = connect(behind.path)
+      socket.end(head + broken)
+      expect(await read(socket)).toMatch(/^HTTP\/1.1 400 [^]*"code":"BODY_INCOMPLETE"/)
+    }
+    expect(behind.calls).toEqual([])
+  })
+
   describe('answers with a code and a reason', () => {
     const post = `POST ${PATH} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n`
     const live = 'GET /livez HTTP/1.1\r\n'
