@@ -7,7 +7,7 @@ import type { Contender } from './contenders/contender.ts'
 import { withPlace } from './contenders/place.ts'
 import type { LoadReport } from './load/closed-loop.ts'
 import { LoadGenerator } from './load/generator.ts'
-import { machineSeconds, processorSeconds, proportionalSetSize } from './measure/process-use.ts'
+import { machineSeconds, memoryUse, processorSeconds } from './measure/process-use.ts'
 
 export interface Plan {
   readonly contenders: readonly Contender[]
@@ -83,7 +83,7 @@ async function runOne(plan: Plan, contender: Contender, round: number, generator
     try {
       const { target, pid } = running
       await delay(plan.restMs)
-      memory.atRest = proportionalSetSize(pid)
+      memory.atRest = memoryUse(pid).total
       const warmth = { target, connections: Math.max(...plan.connections), warmupMs: 0, durationMs: plan.warmupMs }
       acknowledged += (await generator.run(warmth)).acknowledged
       for (const connections of plan.connections) {
@@ -91,7 +91,7 @@ async function runOne(plan: Plan, contender: Contender, round: number, generator
         const loading = generator.run({ target, connections, warmupMs: RAMP_MS, durationMs: plan.durationMs })
         // A failed load is reported below.
         await Promise.race([delay(RAMP_MS + plan.durationMs / 2), loading.catch(() => undefined)])
-        memory.underLoad = Math.max(memory.underLoad, proportionalSetSize(pid))
+        memory.underLoad = Math.max(memory.underLoad, memoryUse(pid).total)
         const report = await loading
         const elapsed = (performance.now() - before.at) / 1000
         const serverBusy = (processorSeconds(pid) - before.server) / elapsed

@@ -11,6 +11,8 @@ if (Number(process.versions.node.split('.')[0]) < oldestMajor) {
   )
   process.exit(78)
 }
+// Stack traces name the sources of the bundles. Reading the maps takes time and memory, so only on request.
+if (process.argv.includes('--debug')) process.setSourceMapsEnabled(true)
 // A clone runs its sources, so that a forgotten build never stands in for them; an installed package has only dist.
 const source = new URL('../src/cli/main.ts', import.meta.url)
 await import(existsSync(source) ? source.href : new URL('../dist/cli/main.js', import.meta.url).href)

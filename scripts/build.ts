@@ -1,17 +1,31 @@
-// `npm run build`: dist/ as the package ships it, compiled JavaScript with declarations and, beside it, every file of src
-// that is not TypeScript (SQL, fixtures, JSON). Node runs no TypeScript below node_modules, so an installed package needs it.
-import { cp, rm, stat } from 'node:fs/promises'
+// `npm run build`: dist/ as the package ships it. Each entry point is one bundle with what it needs of src and of other packages; the
+// command's parts are chunks that are loaded when they are used. Native packages stay outside. Beside them: SQL and other files that
+// are read at run time, at the paths that they have in src, declarations of the client library, and licenses of what was bundled.
+import { cp, rm, stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { bundle } from './build/bundle.ts'
+import { noticesOf } from './build/notices.ts'
 import { compiler, run } from './run.ts'
 
 const root = process.cwd()
 
 await rm('dist', { recursive: true, force: true })
+const packages = await bundle(root, join(root, 'dist'))
+await writeFile(
+  'dist/third-party.json',
+  `${JSON.stringify(
+    packages.map(({ id }) => id),
+    null,
+    2,
+  )}\n`,
+)
+await writeFile('dist/THIRD-PARTY-LICENSES', noticesOf(packages))
+await cp('src', 'dist', {
+  recursive: true,
+  filter: async (path) => !path.endsWith('.ts') || (await stat(path)).isDirectory(),
+})
 const { ok, output } = await run(root, compiler, ['--pretty', 'false', '-p', 'tsconfig.build.json'])
 if (!ok) {
   console.error(output.trimEnd())
   process.exit(1)
 }
-await cp('src', 'dist', {
-  recursive: true,
-  filter: async (path) => !path.endsWith('.ts') || (await stat(path)).isDirectory(),
-})

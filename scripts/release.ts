@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { outputOf } from './package/output-of.ts'
 import { dated, newerVersion } from './release/changelog.ts'
+import { sbomOf } from './release/sbom.ts'
 
 const usage = `npm run release -- prepare VERSION        set version and changelog, commit and tag (on a clean main)
 npm run release -- build   npm package, Debian packages, SBOM and SHA256SUMS of the tagged commit
@@ -50,8 +51,11 @@ async function build(): Promise<void> {
   mkdirSync(values.out, { recursive: true })
   await outputOf('npm', ['pack', '--silent', '--pack-destination', values.out])
   if (!values['without-debian']) await outputOf(process.execPath, ['scripts/package.ts', '--out', values.out])
-  const sbom = await outputOf('npm', ['sbom', '--omit', 'dev', '--sbom-format', 'cyclonedx', '--package-lock-only'])
-  writeFileSync(join(values.out, `tallygate-${version}.cdx.json`), sbom)
+  const sbom = ['sbom', '--sbom-format', 'cyclonedx', '--package-lock-only']
+  const whole = await outputOf('npm', sbom)
+  const installed = await outputOf('npm', [...sbom, '--omit', 'dev'])
+  const bundled = JSON.parse(readFileSync('dist/third-party.json', 'utf8')) as string[]
+  writeFileSync(join(values.out, `tallygate-${version}.cdx.json`), sbomOf({ whole, installed, bundled }))
   const sums = readdirSync(values.out)
     .sort()
     .map(

@@ -14,14 +14,17 @@ import { countEntries, meanEntryBytes } from './ledger-file.ts'
 import type { Place } from './place.ts'
 
 const START_MS_MAX = 20_000
-const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
+/** Program and first arguments of the command `tallygate`. */
+export type Command = readonly [program: string, ...args: string[]]
+
+const COMMAND: Command = [process.execPath, fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))]
 
 export const agent = agentOf('agent', 'durable')
 
 /** Responses within a reservation follow a write to a log on tmpfs, which a power cut loses. */
 export const writeBehindAgent = agentOf('agent (write-behind)', 'write-behind')
 
-function agentOf(name: string, durability: 'durable' | 'write-behind'): Contender {
+export function agentOf(name: string, durability: 'durable' | 'write-behind', command: Command = COMMAND): Contender {
   return {
     name,
     async start({ directory, socketPath, volatileDirectory }) {
@@ -35,7 +38,7 @@ function agentOf(name: string, durability: 'durable' | 'write-behind'): Contende
         '--write-behind-directory',
         volatileDirectory,
       ]
-      const args = [COMMAND, 'agent', ...places, '--durability', durability, '--log-level', 'error']
+      const args: Command = [...command, 'agent', ...places, '--durability', durability, '--log-level', 'error']
       const { child, exit } = await startAgent(args, socketPath)
       return {
         target: {
@@ -58,8 +61,8 @@ function agentOf(name: string, durability: 'durable' | 'write-behind'): Contende
   }
 }
 
-async function startAgent(args: readonly string[], socketPath: string) {
-  const child = spawn(process.execPath, args, { stdio: ['ignore', 'ignore', 'inherit'] })
+async function startAgent([program, ...args]: Command, socketPath: string) {
+  const child = spawn(program, args, { stdio: ['ignore', 'ignore', 'inherit'] })
   const exit = once(child, 'exit')
   const giveUpAt = performance.now() + START_MS_MAX
   const isThere = (): boolean => existsSync(socketPath) && child.exitCode === null
@@ -71,7 +74,7 @@ async function startAgent(args: readonly string[], socketPath: string) {
 }
 
 /** Starts an agent on a killed one's state and stops it cleanly. */
-async function startAndStop(args: readonly string[], socketPath: string): Promise<void> {
+async function startAndStop(args: Command, socketPath: string): Promise<void> {
   rmSync(socketPath, { force: true })
   const { child, exit } = await startAgent(args, socketPath)
   child.kill('SIGTERM')

@@ -18,9 +18,25 @@ export function machineSeconds(): number {
   return [user, nice, system, irq, softIrq, steal].reduce<number>((sum, each) => sum + (each ?? 0), 0) / TICKS
 }
 
-/** Proportional set size, bytes: private memory plus a share of shared memory. */
-export function proportionalSetSize(pid: number): number {
-  const kib = /^Pss: +(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1]
-  if (kib === undefined) throw new Error(`the kernel does not tell the memory of process ${pid}`)
+export interface MemoryUse {
+  /** Proportional set size, bytes: private memory plus a share of shared memory. */
+  readonly total: number
+  /** The part of it that no file backs, bytes. */
+  readonly anonymous: number
+}
+
+export function memoryUse(pid: number): MemoryUse {
+  const text = readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8')
+  return { total: kibibytes(text, 'Pss', pid), anonymous: kibibytes(text, 'Pss_Anon', pid) }
+}
+
+/** Highest resident set size since the start, bytes. */
+export function peakResidentSize(pid: number): number {
+  return kibibytes(readFileSync(`/proc/${pid}/status`, 'utf8'), 'VmHWM', pid)
+}
+
+function kibibytes(text: string, name: string, pid: number): number {
+  const kib = new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(text)?.[1]
+  if (kib === undefined) throw new Error(`the kernel does not tell ${name} of process ${pid}`)
   return Number(kib) * 1024
 }

@@ -4,50 +4,63 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { makeAccessToken } from '../../src/client/access-token.ts'
 import { HttpClient } from '../../src/client/http.ts'
-import { type ServiceProcess, startService } from '../../src/demo/service-process.ts'
+import { type ServiceOptions, type ServiceProcess, startService } from '../../src/demo/service-process.ts'
 import { enrollmentTokenResponse } from '../../src/protocol/edge/enrollment.ts'
 import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../src/protocol/local/status.ts'
 
 const DAY_MS = 86_400_000
 const READY_MS = 60_000
 
+export function requestBody(count: number): unknown {
+  return { requester: { type: 'user', value: 'tests' }, requestedItems: [{ item: 'Print', version: '1.0', count }] }
+}
+
 export class Site implements AsyncDisposable {
   readonly directory: string
-  readonly #twin: ServiceProcess
   readonly #application: HttpClient
+  #twin: ServiceProcess | undefined
   #agent: ServiceProcess | undefined
+  #ports = { http: '0', push: '0' }
+  url = ''
+  adminKeyFile = ''
   instanceId = ''
 
-  private constructor(directory: string, twin: ServiceProcess) {
+  private constructor(directory: string) {
     this.directory = directory
-    this.#twin = twin
     this.#application = new HttpClient({ address: `unix:${this.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
   }
 
   /** @param directory empty; the caller removes it */
   static async open(directory: string): Promise<Site> {
-    const twin = await startService({
-      name: 'tallygate cloud',
-      args: ['cloud', '--http-port', '0', '--push-port', '0', '--http-host', '127.0.0.1', '--push-host', '127.0.0.1'],
-      env: { TALLYGATE_CLOUD_STORE_PATH: join(directory, 'cloud') },
-      logFile: join(directory, 'cloud.log'),
-      readyWithinMs: READY_MS,
-    })
-    const site = new Site(directory, twin)
+    const site = new Site(directory)
+    await site.startCloud()
     await site.#provision()
     return site
   }
 
+  /** On any free ports at first, then on the same ones. */
+  async startCloud(): Promise<void> {
+    const { http, push } = this.#ports
+    this.#twin = await startService({
+      name: 'tallygate cloud',
+      args: ['cloud', '--http-port', http, '--push-port', push, '--http-host', '127.0.0.1', '--push-host', '127.0.0.1'],
+      env: { TALLYGATE_CLOUD_STORE_PATH: join(this.directory, 'cloud') },
+      logFile: join(this.directory, 'cloud.log'),
+      readyWithinMs: READY_MS,
+    })
+    const { listening } = this.#twin
+    this.url = String(listening['http'])
+    this.adminKeyFile = String(listening['adminKeyFile'])
+    this.#ports = { http: new URL(this.url).port, push: new URL(String(listening['push'])).port }
+  }
+
+  async stopCloud(): Promise<void> {
+    await this.#twin?.stop(10_000)
+    this.#twin = undefined
+  }
+
   get socketPath(): string {
     return join(this.directory, 'agent.sock')
-  }
-
-  get url(): string {
-    return String(this.#twin.listening['http'])
-  }
-
-  get adminKeyFile(): string {
-    return String(this.#twin.listening['adminKeyFile'])
   }
 
   async administrator(): Promise<HttpClient> {
@@ -70,9 +83,14 @@ export class Site implements AsyncDisposable {
     return (await client.json(call, enrollmentTokenResponse)).token
   }
 
-  async startAgent(token: string | null): Promise<void> {
+  /** @returns the process id */
+  async startAgent(
+    token: string | null,
+    { command, env = {} }: Partial<Pick<ServiceOptions, 'command' | 'env'>> = {},
+  ): Promise<number> {
     this.#agent = await startService({
       name: 'tallygate agent',
+      ...(command === undefined ? {} : { command }),
       args: ['agent'],
       env: {
         TALLYGATE_AGENT_STATE_DIRECTORY: join(this.directory, 'agent'),
@@ -80,10 +98,12 @@ export class Site implements AsyncDisposable {
         ...(token === null ? {} : { TALLYGATE_AGENT_ENROLLMENT_TOKEN: token }),
         // Exclude effects of the sync timer.
         TALLYGATE_AGENT_SYNC_INTERVAL: '1h',
+        ...env,
       },
       logFile: join(this.directory, 'agent.log'),
       readyWithinMs: READY_MS,
     })
+    return this.#agent.pid
   }
 
   async stopAgent(): Promise<void> {
@@ -91,17 +111,16 @@ export class Site implements AsyncDisposable {
     this.#agent = undefined
   }
 
+  get requestPath(): string {
+    return `/v1.1/instances/${this.instanceId}/access-request`
+  }
+
   async status(): Promise<AgentStatus> {
     return this.#application.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
   }
 
   async ask(count = 1): Promise<string> {
-    const path = `/v1.1/instances/${this.instanceId}/access-request`
-    const body = {
-      requester: { type: 'user', value: 'tests' },
-      requestedItems: [{ item: 'Print', version: '1.0', count }],
-    }
-    return this.#application.text({ method: 'POST', path, body })
+    return this.#application.text({ method: 'POST', path: this.requestPath, body: requestBody(count) })
   }
 
   async change(quantity: number): Promise<void> {
@@ -112,7 +131,7 @@ export class Site implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#application[Symbol.dispose]()
     await this.stopAgent()
-    await this.#twin.stop(10_000)
+    await this.stopCloud()
   }
 
   async #provision(): Promise<void> {

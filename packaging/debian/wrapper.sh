@@ -1,3 +1,9 @@
 #!/bin/sh
 # Uses the runtime of this package, not another one on the system.
-exec /usr/lib/tallygate/runtime/node /usr/lib/tallygate/bin/tallygate.js "$@"
+home=/usr/lib/tallygate
+if [ "${1-}" = agent ]; then
+	# A device has little memory. docs/explanation/benchmarks.md shows the effect of each setting.
+	export MALLOC_ARENA_MAX="${MALLOC_ARENA_MAX-2}"
+	exec $home/runtime/node --max-semi-space-size=4 --max-old-space-size=256 --single-threaded-gc --expose-gc $home/bin/tallygate.js "$@"
+fi
+exec $home/runtime/node $home/bin/tallygate.js "$@"

@@ -1,9 +1,10 @@
-/** The program as it is installed: compiled, with production dependencies for one machine and the runtime beside it. */
+/** The program as it is installed: its bundles, native packages for one machine and the runtime beside it. */
 import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { outputOf } from './output-of.ts'
 import { prune } from './prune.ts'
 import { type Architecture, runtimeArchive } from './runtime.ts'
+import { strip } from './strip.ts'
 
 export interface ApplicationOptions {
   /** Folder of the repository; `npm run build` has made dist in it. */
@@ -47,4 +48,5 @@ export async function layApplication({
     '--transform=s,.*/,,',
     ...members,
   ])
+  strip(join(target, 'runtime/node'))
 }

@@ -19,8 +19,10 @@ import { systemNames } from './platform/system/names.ts'
 import { openPeerCredentials } from './platform/system/peer-credentials.ts'
 import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
 import { type StatusServer, openStatus } from './platform/status-http/server.ts'
+import { releaseIdleMemory } from './platform/system/idle-memory.ts'
 import { readLastBackup } from './platform/system/last-backup.ts'
 import { lookAtMachine, writtenBytes } from './platform/system/machine.ts'
+import { openMallocTrim } from './platform/system/malloc-trim.ts'
 import { systemRandomness } from './platform/system/randomness.ts'
 import { volatileLogOf } from './platform/tmpfs/volatile-log.ts'
 import { openTimeSource } from './platform/system/time-source.ts'
@@ -235,6 +237,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   })
   const stopClock = agent.keepClock()
   agent.wear.start()
+  const stopReleasing = releaseIdleMemory(timers, openMallocTrim())
   const stopWatchdog = watch(supervisor, { ...agent, socketPath }, timers, log)
   agent.sessions.start()
 
@@ -248,6 +251,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     abandon: () => socket.stop(0),
     release: async () => {
       stopWatchdog()
+      stopReleasing()
       stopClock()
       agent.stop()
       await parts.disposeAsync()

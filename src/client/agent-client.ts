@@ -9,7 +9,8 @@ import { z } from 'zod'
 import { CodedError, ERRORS } from '../protocol/errors.ts'
 import { accessResponseBody } from '../protocol/service/access-request.ts'
 import { session as sessionBody, sessionNotOperable } from '../protocol/service/sessions.ts'
-import { type Call, HttpClient, refusal } from './http.ts'
+import type { Call } from './call.ts'
+import { HttpClient, refusal } from './http.ts'
 
 /** Default socket of the agent. */
 const USUAL_SOCKET = '/run/tallygate/agent.sock'

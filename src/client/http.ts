@@ -10,6 +10,7 @@ import { Agent as TlsAgent, request as overHttps } from 'node:https'
 import type { z } from 'zod'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
+import type { Call } from './call.ts'
 
 export interface ClientOptions {
   /** `http://host:port/prefix`, `https://...`, or `unix:/path/to.sock`. */
@@ -21,15 +22,6 @@ export interface ClientOptions {
   readonly connections?: number
   /** Timeout for silence of the server, default 30 s. */
   readonly timeoutMs?: number
-}
-
-export interface Call {
-  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
-  /** Path below the address, such as `/api/v1.1/sessions`. */
-  readonly path: string
-  readonly headers?: Readonly<Record<string, string>>
-  /** Sent as JSON. */
-  readonly body?: unknown
 }
 
 export interface Answer {

@@ -4,7 +4,8 @@
  */
 import { z } from 'zod'
 import { exactTokens, parseExactJson } from '../client/exact-json.ts'
-import { type Call, HttpClient, refusal } from '../client/http.ts'
+import type { Call } from '../client/call.ts'
+import { HttpClient, refusal } from '../client/http.ts'
 import type { Micro } from '../core/pricing/amount.ts'
 import type { RefusalReason } from '../core/rules/refusal-reasons.ts'
 import { CodedError, ERRORS } from '../protocol/errors.ts'

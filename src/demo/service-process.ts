@@ -13,6 +13,8 @@ const LAST_WORDS = 20
 
 export interface ServiceOptions {
   readonly name: string
+  /** Program and first arguments; absent: this installation. */
+  readonly command?: readonly [program: string, ...args: string[]]
   readonly args: readonly string[]
   /** Module to preload. */
   readonly preload?: URL
@@ -39,7 +41,8 @@ export interface ServiceProcess {
 export async function startService(options: ServiceOptions): Promise<ServiceProcess> {
   const log = openSync(options.logFile, 'a')
   const imports = options.preload === undefined ? [] : ['--import', options.preload.href]
-  const child = spawn(process.execPath, [...imports, COMMAND, ...options.args], {
+  const [program, ...first] = options.command ?? [process.execPath, ...imports, COMMAND]
+  const child = spawn(program, [...first, ...options.args], {
     env: { ...inherited(), ...options.env },
     stdio: ['ignore', 'pipe', 'pipe'],
   })

@@ -124,7 +124,7 @@ function manifest(packages: string[]): string {
       type: 'module',
       bin: { tallygate: 'bin/tallygate.js' },
       scripts: { check: scripts['check'], format: scripts['format'] },
-      dependencies: Object.fromEntries(packages.map((name) => [name, dependencies[name]])),
+      dependencies: Object.fromEntries(packages.map((name) => [name, dependencies[name] ?? devDependencies[name]])),
       devDependencies: Object.fromEntries(tools.map((tool) => [tool, devDependencies[tool]])),
     },
     null,

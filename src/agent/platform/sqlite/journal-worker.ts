@@ -1,5 +1,6 @@
 /** The database thread: commits block only this thread. */
 import { parentPort, workerData } from 'node:worker_threads'
+import { releaseIdleMemory } from '../system/idle-memory.ts'
 import { Housekeeping } from './housekeeping.ts'
 import type { JournalCall, WorkerOptions } from './journal-calls.ts'
 import { JournalHandler } from './journal-handler.ts'
@@ -16,16 +17,18 @@ const handler = new JournalHandler({
   open: () => openOrSalvage({ ...options, later: [...later, diskReservePath] }, Date.now),
   diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages),
 })
+const timers = {
+  after: (ms: number, call: () => void) => {
+    const timer = setTimeout(call, ms).unref()
+    return () => clearTimeout(timer)
+  },
+}
 const housekeeping = new Housekeeping({
   step: () => handler.tidy(),
   now: () => performance.now(),
-  timers: {
-    after: (ms, call) => {
-      const timer = setTimeout(call, ms).unref()
-      return () => clearTimeout(timer)
-    },
-  },
+  timers,
 })
+releaseIdleMemory(timers)
 
 port.on('message', (call: JournalCall) => {
   port.postMessage(handler.answerTo(call))

@@ -1,0 +1,92 @@
+/**
+ * `npm run bench:memory`: memory, start time and size of the packaged agent, beside the runtime alone. See
+ * docs/explanation/benchmarks.md.
+ */
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { resolve } from 'node:path'
+import { parseArgs } from 'node:util'
+import { median } from './load/latency.ts'
+import type { MemoryUse } from './measure/process-use.ts'
+import { bareNode, connected, startTimes, underLoad } from './memory/figures.ts'
+import { installation } from './memory/installation.ts'
+
+const USAGE = `npm run bench:memory -- [OPTION...]
+
+Memory, start time and size of the agent as the Debian package installs it, beside the runtime alone.
+
+  --home DIR        an installation, such as usr/lib/tallygate of an unpacked package (builds one)
+  --only LIST       of: bare, start, durable, write-behind, connected (all)
+  --starts N        measured starts (9)
+  --state-dir DIR   where the agents keep their data while measured; not tmpfs (.tallygate)
+  --help            this text
+`
+
+const { values } = parseArgs({
+  options: {
+    home: { type: 'string' },
+    only: { type: 'string', default: 'bare,start,durable,write-behind,connected' },
+    starts: { type: 'string', default: '9' },
+    'state-dir': { type: 'string', default: '.tallygate' },
+    help: { type: 'boolean', default: false },
+  },
+})
+
+const MIB = 2 ** 20
+
+const LOADS = [
+  ['durable', '110 MiB'],
+  ['write-behind', '120 MiB'],
+] as const
+
+type Row = readonly [what: string, measured: string, wanted: string]
+
+function show(...rows: readonly Row[]): void {
+  for (const [what, measured, wanted] of rows)
+    console.log(`${what.padEnd(58)} ${measured.padEnd(34)} ${wanted}`.trimEnd())
+}
+
+function inMib({ total, anonymous }: MemoryUse): string {
+  return `${(total / MIB).toFixed(1)} MiB, ${(anonymous / MIB).toFixed(1)} anonymous`
+}
+
+async function main(work: string): Promise<void> {
+  const parts = new Set(values.only.split(','))
+  const { command, node, size } = await installation(values.home === undefined ? null : resolve(values.home), work)
+  show(['', 'measured', 'wanted'], ['installed size', `${(size / 1e6).toFixed(1)} MB`, ''])
+  if (parts.has('bare')) {
+    const { rest, startMs } = await bareNode(node)
+    show(['runtime alone, PSS', inMib(rest), ''], ['runtime alone, start', `${startMs.toFixed(0)} ms`, ''])
+  }
+  if (parts.has('start')) {
+    const times = await startTimes(command, work, Number(values.starts))
+    const range = `${Math.min(...times).toFixed(0)} to ${Math.max(...times).toFixed(0)}`
+    show(['start to the first granted request', `${median(times).toFixed(0)} ms (${range})`, '300 ms'])
+  }
+  for (const [durability, wanted] of LOADS) {
+    if (!parts.has(durability)) continue
+    const { peak, perSecond } = await underLoad(command, work, durability)
+    show([`under load (${Math.round(perSecond)}/s), ${durability}, PSS`, inMib(peak), wanted])
+  }
+  if (parts.has('connected')) {
+    const { rest, delivered } = await connected(command, work)
+    const { entries, peak, seconds } = delivered
+    show(
+      ['at rest, enrolled and connected, PSS', inMib(rest), '75 MiB, 30 anonymous'],
+      [`peak RSS, ${entries} entries delivered (${seconds.toFixed(0)} s)`, `${(peak / 1e6).toFixed(1)} MB`, '140 MB'],
+      ['at rest after the delivery, PSS', inMib(delivered.rest), ''],
+    )
+  }
+}
+
+if (values.help) {
+  process.stdout.write(USAGE)
+} else {
+  const parent = resolve(values['state-dir'])
+  mkdirSync(parent, { recursive: true })
+  const work = mkdtempSync(`${parent}/memory-`)
+  try {
+    await main(work)
+  } finally {
+    rmSync(work, { recursive: true, force: true })
+  }
+}

@@ -1,0 +1,62 @@
+/**
+ * Returns memory to the system while the process is idle. After the start and after a burst, V8 keeps the size of its heap
+ * until an allocation needs more, and the C library keeps what was freed.
+ */
+import { getHeapStatistics } from 'node:v8'
+import type { Timers } from '../../sync/ports.ts'
+
+const LOOK_EVERY_MS = 5_000
+
+/** Processor time of all threads between two looks, ms, below which the process is idle. */
+export const IDLE_MS_MAX = 100
+
+/** Growth of the heap, bytes, that justifies the pause of a collection. */
+export const GROWTH_MIN = 4 * 2 ** 20
+
+export interface IdleMemoryDeps {
+  readonly timers: Timers
+  /** Used by all threads since the start, ms. */
+  readonly processorMs: () => number
+  /** Size of the heap of this thread, bytes. */
+  readonly heapBytes: () => number
+  readonly release: () => void
+}
+
+/** Releases memory at the first idle look, and whenever the heap has grown since. Returns a function that stops it. */
+export function releaseWhenIdle({ timers, processorMs, heapBytes, release }: IdleMemoryDeps): () => void {
+  let seenMs = processorMs()
+  let releasedAt = 0
+  const look = (): void => {
+    const before = seenMs
+    seenMs = processorMs()
+    if (seenMs - before < IDLE_MS_MAX && heapBytes() - releasedAt >= GROWTH_MIN) {
+      release()
+      releasedAt = heapBytes()
+    }
+    cancel = timers.after(LOOK_EVERY_MS, look)
+  }
+  let cancel = timers.after(LOOK_EVERY_MS, look)
+  return () => cancel()
+}
+
+/**
+ * For this thread. Does nothing unless the process runs with `--expose-gc`, as the package starts it.
+ *
+ * @param trim returns what the C library holds
+ */
+export function releaseIdleMemory(timers: Timers, trim: () => void = () => undefined): () => void {
+  const collect = globalThis.gc
+  if (collect === undefined) return () => undefined
+  return releaseWhenIdle({
+    timers,
+    processorMs: () => {
+      const { user, system } = process.cpuUsage()
+      return (user + system) / 1_000
+    },
+    heapBytes: () => getHeapStatistics().total_physical_size,
+    release: () => {
+      collect({ type: 'major', flavor: 'last-resort', execution: 'sync' })
+      trim()
+    },
+  })
+}
