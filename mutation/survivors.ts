@@ -197,6 +197,13 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^this\.#cancelLook|^!?this\.#isStopped$/, 'A check after the end does nothing.'],
   ],
   'src/agent/access/callers/callers.ts': [
+    [/uid:|^\[\]$/, 'Owners are named by the number of a user, and no group has an id that is a text.'],
+    ['now < this.#fullFrom', 'A shortcut: no budget is full before.'],
+    [/\.requests\?\.take$|^budget\.tokens\?\.owe$|^bucket === null$/, 'With a limit there is a bucket.'],
+    [
+      /^(this\.#limit\.)?tokensPerHour === null|^tokens === 0n$/,
+      'A budget that is full is dropped when another one is needed.',
+    ],
     [/^level < full|^this\.#level > full/, 'At the limit both branches give the same.'],
     [/^lacking/, 'If no amount is lacking, the rounding also gives 0.'],
     ['passed <= 0', 'If no time has passed, nothing is added.'],

@@ -137,6 +137,30 @@ describe('what a caller is held to', () => {
     expect(rules.quotaOfOwner(null)).toBeNull()
   })
 
+  it('is one budget for what is asked for and for what is charged without', () => {
+    const quota = callers({ limits: '* = 10 tokens/h' }).quotaOf(anna)!
+    quota.unspend(0n)
+    quota.spend(9_000_000n)
+    quota.charged(2_000_000n)
+    expect(() => quota.spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+  })
+
+  it('is counted only for what its limit names, so that as many others as can be counted do not matter', () => {
+    const limits = 'uid:1 = 2 connections; uid:2 = 5 tokens/h; uid:3 = 3 requests/s; * = 1 tokens/h'
+    const rules = callers({ limits }, () => 0)
+    const by = (uid: number) => rules.quotaOf({ uid, gids: [], pid: 1 })!
+    const ask = { type: 'user', value: 'ada' }
+    by(3).request(ask)
+    for (let uid = 11; uid < 10_010; uid += 1) by(uid).spend(1n)
+    expect(() => by(10_010).spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    by(1).request(ask)
+    by(1).spend(10n ** 15n)
+    by(2).request(ask)
+    by(2).spend(0n)
+    by(3).spend(10n ** 15n)
+    expect(() => by(2).spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+  })
+
   it('is what new settings say as soon as they are in force, and what was left where they say the same', () => {
     const rules = callers({ limits: '* = 10 tokens/h, 8 connections' })
     const limitsOf = (limits: string) => ({ use: '*', observe: '*', administer: 'uid:0', limits })
