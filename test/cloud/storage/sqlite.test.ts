@@ -57,6 +57,16 @@ describe('a database file', () => {
     await store.close()
   })
 
+  it('is opened without a wait while another connection writes', async () => {
+    await open(path).close()
+    const other = new Sqlite(path)
+    other.exec('BEGIN IMMEDIATE')
+    const store = open(path)
+    expect(await store.read((reader) => reader.configuration.list())).toEqual([])
+    await store.close()
+    other.close()
+  })
+
   it('is for its owner only, with what belongs to it, whatever the process leaves to others', async () => {
     const before = process.umask(0)
     try {

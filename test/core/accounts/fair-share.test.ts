@@ -93,6 +93,11 @@ describe('what is granted in advance', () => {
     const { granted } = sizes({ [A]: supply({ free: 100n, share: 50n }) }, [need([A, 40n])], [[A, 50n]])
     expect([...granted]).toEqual([[A, 50n]])
   })
+
+  test('comes out of what waiting requests leave of the pool', () => {
+    const { granted } = sizes({ [A]: supply({ free: 10n, share: 50n }) }, [need([A, 5n])], [[A, 50n]])
+    expect([...granted]).toEqual([[A, 10n]])
+  })
 })
 
 test('nothing is granted beyond a pool, nothing in advance beyond a share, and every request that is served can be paid', () => {

@@ -1,7 +1,7 @@
 // Conditions one by one: what is compared with what, and what an error does to AND, OR and NOT.
 import { expect, test } from 'vitest'
 import { compileCondition } from '../../../src/core/rules/condition.ts'
-import type { Condition } from '../../../src/core/rules/policy.ts'
+import { CONDITION_DEPTH_MAX, type Condition } from '../../../src/core/rules/policy.ts'
 
 const is = (property: string, ...values: string[]): Condition => ({ operator: 'IN', property, values })
 const all = (...conditions: Condition[]): Condition => ({ operator: 'AND', conditions })
@@ -38,4 +38,15 @@ test.each<[string, Condition, 'TRUE' | 'FALSE' | 'ERROR']>([
   ['an operator that nobody knows', { operator: 'XOR', conditions: [] } as unknown as Condition, 'ERROR'],
 ])('%s', (_name, condition, result) => {
   expect(compileCondition(condition)(dictionary)).toBe(result)
+})
+
+test.each([
+  ['AND', all],
+  ['OR', any],
+  ['NOT', not],
+])('%s may be nested so deep, and no deeper', (_name, nest) => {
+  const nested = (levels: number): Condition =>
+    Array.from({ length: levels }).reduce<Condition>((inner) => nest(inner), TRUE)
+  const results = [0, 1].map((more) => compileCondition(nested(CONDITION_DEPTH_MAX - 1 + more))(dictionary))
+  expect(results.map((result) => result === 'ERROR')).toEqual([false, true])
 })

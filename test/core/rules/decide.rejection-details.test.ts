@@ -24,6 +24,7 @@ const usable: Omit<LineItem, 'id'> = {
 function refusal(
   change: Partial<LineItem>,
   availableOf: AvailableBalance | ((account: AccountId) => AvailableBalance),
+  formula?: string,
 ) {
   const balance = typeof availableOf === 'function' ? availableOf : () => availableOf
   const ids = Array.from({ length: 3 * REJECTION_DETAILS_MAX }, (_, index) => `line item ${index}`)
@@ -35,7 +36,7 @@ function refusal(
     lineItems: ids.map((id): LineItem => ({ id, ...usable, ...change })),
     conditions: [],
     rateTables: [
-      { ...table, series: '', items: [{ name: 'scan', version: '', rate }] },
+      { ...table, series: '', items: [{ name: 'scan', version: '', ...(formula === undefined ? { rate } : { formula }) }] },
       { ...table, series: 'other', items: [{ name: 'print', version: '', rate }] },
     ],
     timezoneTolerant: false,
@@ -65,6 +66,13 @@ test.each([
   expect(refused.rejectionDetails.map((rejectionDetail) => rejectionDetail.why)).toContain(why)
 })
 
+test('a formula that fails is named for each line item, up to a limit', () => {
+  const { reason, rejectionDetails } = refusal({}, full, 'pages * 2')
+  expect(reason).toBe('FORMULA_FAILED')
+  expect(rejectionDetails).toHaveLength(REJECTION_DETAILS_MAX)
+  expect(rejectionDetails[0]).toEqual({ lineItemId: 'line item 0', why: 'FORMULA_VARIABLE_MISSING' })
+})
+
 test('a shortage names every account that is too small by itself, with what it has and what was needed', () => {
   const only = refusal({}, empty).rejectionDetails.filter(({ lineItemId }) => lineItemId === 'line item 0')
   expect(only).toEqual(
@@ -92,4 +100,10 @@ test.each([
     return { left: 0n, shortage: parsed.lineItemId === 'line item 0' ? first : others }
   }
   expect(refusal({}, balance).reason).toBe(reason)
+})
+
+test('the reason comes from the first check that fails, whatever later ones lack', () => {
+  const balance = (account: AccountId): AvailableBalance =>
+    parseAccount(account)?.kind === 'line' ? empty : { left: 0n, shortage: 'GRANT' }
+  expect(refusal({}, balance).reason).toBe('INSUFFICIENT_TOKENS')
 })

@@ -108,7 +108,8 @@ function migrate(database: Database, path: string, all = migrations()): void {
       `${path} has schema ${versionOf()}; this version of tallygate supports up to ${newest}.`,
     )
   }
-  for (const { number, sql } of all) {
+  // A file that is up to date is opened without its lock, whoever holds it.
+  for (const { number, sql } of all.filter((each) => each.number > versionOf())) {
     database
       .transaction(() => {
         if (versionOf() >= number) return
