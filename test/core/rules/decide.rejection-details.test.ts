@@ -36,7 +36,11 @@ function refusal(
     lineItems: ids.map((id): LineItem => ({ id, ...usable, ...change })),
     conditions: [],
     rateTables: [
-      { ...table, series: '', items: [{ name: 'scan', version: '', ...(formula === undefined ? { rate } : { formula }) }] },
+      {
+        ...table,
+        series: '',
+        items: [{ name: 'scan', version: '', ...(formula === undefined ? { rate } : { formula }) }],
+      },
       { ...table, series: 'other', items: [{ name: 'print', version: '', rate }] },
     ],
     timezoneTolerant: false,
