@@ -108,7 +108,7 @@ function migrate(database: Database, path: string, all = migrations()): void {
       `${path} has schema ${versionOf()}; this version of tallygate supports up to ${newest}.`,
     )
   }
-  // A file that is up to date is opened without its lock, whoever holds it.
+  // A file that is up to date is opened without its lock: another connection may write.
   for (const { number, sql } of all.filter((each) => each.number > versionOf())) {
     database
       .transaction(() => {
