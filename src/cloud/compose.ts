@@ -239,6 +239,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     newId,
     keyDelayMs: settings.keys.delay,
     tenantId: settings.usage.tenantId,
+    giveWay: giveWayTo(() => performance.now(), setImmediate),
     sessionIntervalMs,
     trustsClock,
   }
@@ -290,7 +291,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     },
     sessions: service,
     trustsClock,
-    giveWay: giveWayTo(() => performance.now(), setImmediate),
+    giveWay: service.giveWay,
     sweeps: { clock, settlement },
   })
 

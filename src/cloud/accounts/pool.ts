@@ -68,6 +68,14 @@ export function overrun(pool: Pool, amount: Micro): Pool {
   return follow({ ...pool, grantedOut: pool.grantedOut + amount })
 }
 
+/** Use of another service that this one takes over: it is spent, so the cap in force rises with it. */
+export function takeOver(pool: Pool, amount: Micro): Pool {
+  if (amount < 0n || amount > MICRO_MAX - pool.charged - pool.grantedOut) {
+    throw new Error('invariant: use that is taken over fits a 64-bit counter')
+  }
+  return follow({ ...pool, charged: pool.charged + amount, sold: counted(pool.sold, amount) })
+}
+
 /**
  * A restored store does not know all sales: withholds the difference until a device accounts for it.
  * @param sold upper bound of the tokens sold so far

@@ -16,9 +16,10 @@ import type { Principal } from '../service-api/authenticate.ts'
 export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
 /** Areas below the prefix. The URL of an operation is `<prefix>/<area>/<version><path>`. */
-export type Area = 'api' | 'floating/api' | 'provisioning/api' | 'elastic/api' | 'edge/api'
+export type Area = 'api' | 'floating/api' | 'provisioning/api' | 'elastic/api' | 'edge/api' | 'data/api'
 
 export type EdgeVersion = 'v1'
+export type DataVersion = 'v1'
 
 /** A caller without an accepted key: it has an enrollment token, or a key that only the body introduces. */
 export interface TokenHolder {
@@ -101,6 +102,8 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   readonly role?: Role
   /** Effect of the header idempotency-key; absent: not supported. */
   readonly idempotent?: string
+  /** Also accepts the token as the password of HTTP Basic authentication, with any user name. */
+  readonly basic?: boolean
   /** Supports If-None-Match. */
   readonly conditional?: boolean
   /** The body can be compressed. */
@@ -138,6 +141,8 @@ export interface Operation extends Declared<unknown, unknown, unknown, CallerKin
   readonly readsInstanceHeader: boolean
   /** Responses have the headers date (of this cloud's clock) and, for accepted keys, the software version. */
   readonly sendsTimeAndVersion: boolean
+  /** Also served without the path prefix of the cloud. */
+  readonly atRoot: boolean
 }
 
 const ANY_QUERY = z.looseObject({})
@@ -159,6 +164,7 @@ export function serviceOperation<
     query: ANY_QUERY,
     readsInstanceHeader: true,
     sendsTimeAndVersion: false,
+    atRoot: false,
     ...declared,
     errors: ['INSTANCE_NOT_IN_TOKEN', ...(declared.errors ?? [])],
   } as unknown as Operation
@@ -177,6 +183,23 @@ export function edgeOperation<Params = unknown, Query = unknown, Body = unknown,
     readsInstanceHeader: false,
     // A device with a wrong clock reads the time from the refusal of its token.
     sendsTimeAndVersion: true,
+    atRoot: false,
+    ...declared,
+  } as unknown as Operation
+}
+
+/** An operation for programs that read usage. The original service serves it beside the service API, not below it. */
+export function dataOperation<Query = unknown>(
+  declared: Declared<unknown, Query, unknown, 'ADMINISTRATOR', DataVersion>,
+): Operation {
+  return {
+    versions: ['v1'] satisfies readonly DataVersion[],
+    areas: ['data/api'] satisfies readonly Area[],
+    query: ANY_QUERY,
+    errors: [],
+    readsInstanceHeader: false,
+    sendsTimeAndVersion: false,
+    atRoot: true,
     ...declared,
   } as unknown as Operation
 }

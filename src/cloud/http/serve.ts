@@ -14,7 +14,7 @@ import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { requireNamed } from '../devices/authenticate-device.ts'
 import { requireEnrollmentToken } from '../devices/enroll.ts'
 import type { Keyring } from '../devices/keyring.ts'
-import { type Authenticator, bearerToken } from '../service-api/authenticate.ts'
+import { type Authenticator, bearerOf, bearerToken } from '../service-api/authenticate.ts'
 import type { Store } from '../storage/store.ts'
 import { answerError, sendJson } from './answer-error.ts'
 import { watchArrival } from './arrival.ts'
@@ -52,9 +52,10 @@ export function serveOperations(
   operations: readonly Operation[],
 ): void {
   for (const operation of operations) {
+    const bases = operation.atRoot && prefix !== '' ? [prefix, ''] : [prefix]
     for (const version of operation.versions) {
       for (const address of addressesOf(operation, version)) {
-        http.route({ url: `${prefix}${address}`, ...routeOf(operation, version, deps) })
+        for (const base of bases) http.route({ url: `${base}${address}`, ...routeOf(operation, version, deps) })
       }
     }
   }
@@ -158,7 +159,7 @@ async function readHead(
 
 /** @throws CodedError for a caller that is not one of the operation's principals */
 async function authorize(
-  { principals }: Operation,
+  { principals, basic = false }: Operation,
   role: Role | null,
   request: FastifyRequest,
   deps: ServeDeps,
@@ -173,7 +174,8 @@ async function authorize(
     await requireNamed(deps.store, token, parse(inDevice, request.params, 'path').deviceId)
     return { kind: 'INTRODUCED_DEVICE', token }
   }
-  const principal = await deps.authenticator.authenticate(request.headers.authorization, deps.now())
+  const { authorization } = request.headers
+  const principal = await deps.authenticator.authenticate(basic ? bearerOf(authorization) : authorization, deps.now())
   if (!principals.includes(principal.kind)) {
     const limits =
       principal.kind === 'DEVICE'

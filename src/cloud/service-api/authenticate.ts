@@ -4,6 +4,7 @@
  * tokens; docs/decisions/access-tokens.md.
  */
 import type { Role } from '../../protocol/service/keys.ts'
+import { Buffer } from 'node:buffer'
 import { hash } from 'node:crypto'
 import { decodeJwt, errors, jwtVerify } from 'jose'
 import { z } from 'zod'
@@ -138,6 +139,14 @@ export function bearerToken(authorization: string | undefined): string {
   const token = /^Bearer +([\w.~+/=-]+) *$/i.exec(authorization)?.[1]
   if (token === undefined) throw new CodedError('TOKEN_MISSING', 'The Authorization header has no bearer token.')
   return token
+}
+
+/** Turns HTTP Basic credentials into the bearer token that their password is; leaves other values as they are. */
+export function bearerOf(authorization: string | undefined): string | undefined {
+  const encoded = /^Basic +([A-Za-z0-9+/=_-]+) *$/i.exec(authorization ?? '')?.[1]
+  if (encoded === undefined) return authorization
+  const credentials = Buffer.from(encoded, 'base64').toString('utf8')
+  return `Bearer ${credentials.slice(credentials.indexOf(':') + 1)}`
 }
 
 type Claims = z.infer<typeof claims>

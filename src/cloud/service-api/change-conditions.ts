@@ -95,7 +95,7 @@ async function remove(tx: Transaction, instanceId: string, ids: readonly string[
   await recordChange(tx, now, { action: 'DELETE_CONDITIONS', instanceId, detail: { conditions } })
 }
 
-async function refuseTooMuch(
+export async function refuseTooMuch(
   tx: Transaction,
   instanceId: string,
   saved: readonly ConditionNode[],
@@ -120,7 +120,7 @@ function charactersOf(nodes: readonly ConditionNode[]): number {
 /** The id of a node, by the id in the body. */
 type IdFor = (given: string | undefined) => string
 
-function nodesOf(inputs: readonly ConditionInput[], idFor: IdFor): readonly ConditionNode[] {
+export function nodesOf(inputs: readonly ConditionInput[], idFor: IdFor): readonly ConditionNode[] {
   return inputs.map((input, index) => {
     if (conditionDepth(input) > CONDITION_DEPTH_MAX) {
       throw new CodedError('BAD_REQUEST', `body[${index}]: nests deeper than ${CONDITION_DEPTH_MAX} levels`)

@@ -25,7 +25,7 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     const isNew = stored?.deleted !== null
     const problem = stateProblem(isNew ? undefined : stored, body)
     if (problem !== undefined) return { outcome: 'REFUSED', problems: [problem] }
-    const record = recordOf(revision, body, stored, now)
+    const record = lineItemRecord(revision, body, stored, now)
     if (stored === undefined) await tx.lineItems.insert(record)
     else await tx.lineItems.update(record)
     await retargetAccounts(tx, record, now)
@@ -48,8 +48,9 @@ function stateProblem(stored: LineItemRecord | undefined, { state }: LineItemBod
   return undefined
 }
 
-function recordOf(
-  { instanceId, listedAt }: PolicyRevision,
+/** @param stored also a deleted one: its period numbers are not used again */
+export function lineItemRecord(
+  { instanceId, listedAt }: Pick<PolicyRevision, 'instanceId' | 'listedAt'>,
   body: LineItemBody,
   stored: LineItemRecord | undefined,
   now: number,

@@ -15,6 +15,8 @@ export const CLOUD: Actor = { kind: 'CLOUD', keyId: null, name: null }
 
 export type AuditedAction =
   | 'CREATE_INSTANCE'
+  | 'IMPORT_INSTANCE'
+  | 'IMPORT_USE'
   | 'MAP_LINE_ITEM'
   | 'DELETE_LINE_ITEM'
   | 'ADD_ACTIONS'

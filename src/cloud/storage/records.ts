@@ -160,6 +160,8 @@ export interface UsageRecord {
   readonly item: string
   readonly version: string
   readonly count: Decimal
+  /** Tokens per unit of count; absent if nothing was charged, or it is not known. */
+  readonly rate?: Decimal
   readonly operation: UsageOperation
   /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, `BURNED`, or the refusal's reason. */
   readonly status: string

@@ -64,8 +64,9 @@ export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInp
         metaData: item.metaData === undefined ? null : JSON.stringify(item.metaData),
       }
       if (item.parts.length === 0) return [{ ...ofItem, activationId: null, quantity: null, used: null, tokens: 0n }]
-      return item.parts.map(({ lineItemId, charged }) => ({
+      return item.parts.map(({ lineItemId, charged, rate }) => ({
         ...ofItem,
+        ...rateOf(rate),
         activationId: lineItemId,
         quantity: inputs.quantityOf(instanceId, lineItemId),
         used: advance(accounts.get(lineItemId), sign * charged),
@@ -73,6 +74,12 @@ export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInp
       }))
     })
   })
+}
+
+/** Absent for text that is not a decimal: a device wrote it. */
+function rateOf(text: string): Pick<UsageRecord, 'rate'> {
+  const rate = parseDecimal(text)
+  return rate === undefined ? {} : { rate }
 }
 
 function sourceOf(entry: number, { session }: OpenedEntry['body'], { deviceId, epoch }: UsageInputs): UsageSource {

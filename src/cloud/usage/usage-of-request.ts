@@ -46,12 +46,13 @@ export function usageOfDecision(
       const status = outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome
       return [{ ...common(header, loaded, item), operation, ...NO_LINE_ITEM, status, tokens: 0n }]
     }
-    return outcome.shares.map(({ lineItemId, charged }): UsageRecord => ({
+    return outcome.shares.map(({ lineItemId, charged, rate }): UsageRecord => ({
       ...common(header, loaded, item),
       activationId: lineItemId,
       quantity: loaded.lineItems.get(lineItemId)?.quantity ?? null,
       used: count(lineItemId, charged),
       operation,
+      rate,
       status: 'GRANTED',
       tokens: charged,
     }))
@@ -82,7 +83,7 @@ export function usageOfRefund(
   for (const [account, pool] of after) totals.set(account, used(pool))
   const records: UsageRecord[] = []
   for (const { item, shares } of [...refunded].reverse()) {
-    for (const { lineItemId, accounts, charged } of [...shares].reverse()) {
+    for (const { lineItemId, accounts, charged, rate } of [...shares].reverse()) {
       if (charged === 0n) continue
       const pool = accounts.find((account) => account.startsWith('line/'))
       const total = pool === undefined ? null : (totals.get(pool) ?? null)
@@ -91,6 +92,7 @@ export function usageOfRefund(
         activationId: lineItemId,
         quantity: loaded.lineItems.get(lineItemId)?.quantity ?? null,
         used: total,
+        ...(rate === undefined ? {} : { rate }),
         operation: 'REFUND',
         status: 'REFUNDED',
         tokens: -charged,

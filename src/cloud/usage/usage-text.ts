@@ -3,7 +3,9 @@
  * leading apostrophe get an apostrophe in front.
  */
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
+import { ITEM_STATUS, type ItemStatus } from '../../protocol/service/status.ts'
 import { USAGE_COLUMNS, type UsageColumn, type UsageFormat } from '../../protocol/service/usage-export.ts'
+import type { ReportField } from '../../protocol/service/usage-report.ts'
 import type { NumberedUsage, UsageRecord } from '../storage/records.ts'
 
 /** User text, our number or word, a JSON document, or empty. */
@@ -18,6 +20,36 @@ export function usageLine(format: UsageFormat, tenantId: string, numbered: Numbe
   const cells = cellsOf(tenantId, numbered)
   if (format === 'csv') return `${USAGE_COLUMNS.map(([, key]) => csvCell(cells[key])).join(',')}\r\n`
   return `{${USAGE_COLUMNS.map(([, key]) => `${JSON.stringify(key)}:${jsonCell(cells[key])}`).join(',')}}\n`
+}
+
+/** A row of the usage report: one JSON object. @param states of the sessions that are stored, by id */
+export function reportRow(tenantId: string, numbered: NumberedUsage, states: ReadonlyMap<string, string>): string {
+  const cells = { ...cellsOf(tenantId, numbered), ...reportCells(numbered.record, states) }
+  return `{${Object.entries(cells)
+    .map(([key, cell]) => `${JSON.stringify(key)}:${jsonCell(cell)}`)
+    .join(',')}}`
+}
+
+function reportCells(record: UsageRecord, states: ReadonlyMap<string, string>): Readonly<Record<ReportField, Cell>> {
+  const { count, rate, tokens, quantity, used, source } = record
+  const sessionId = source.kind === 'one-off' ? undefined : source.sessionId
+  const state = sessionId === undefined ? undefined : states.get(sessionId)
+  const beyond = quantity === null || used === null ? null : used > quantity ? used - quantity : 0n
+  return {
+    itemQuantity: { number: formatDecimal(count) },
+    meterQuantity: { number: formatMicro(tokens) },
+    meterCost: rate === undefined ? null : { number: formatDecimal(rate) },
+    overdraftCount: beyond === null ? null : { number: formatMicro(beyond) },
+    requestResponse: responseOf(record),
+    sessionState: state === undefined ? null : { text: state },
+  }
+}
+
+/** The item's status code of API v1.1; null for tokens that no request asked for. */
+function responseOf({ operation, status }: UsageRecord): Cell {
+  if (operation === 'BURN' || operation === 'SETTLEMENT') return null
+  const known = status === 'REFUNDED' ? 'GRANTED' : status
+  return Object.hasOwn(ITEM_STATUS, known) ? { text: ITEM_STATUS[known as ItemStatus]['v1.1'] } : null
 }
 
 function cellsOf(tenantId: string, { position, record }: NumberedUsage): Readonly<Record<UsageColumn, Cell>> {

@@ -122,6 +122,8 @@ export type SweepStateWire = z.input<typeof sweepState>
 
 export const AUDITED_ACTIONS = [
   'CREATE_INSTANCE',
+  'IMPORT_INSTANCE',
+  'IMPORT_USE',
   'MAP_LINE_ITEM',
   'DELETE_LINE_ITEM',
   'ADD_ACTIONS',

@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { MICRO_MAX, toMicro } from '../../core/pricing/amount.ts'
 import { decimalNumber, plainText, readOnlyField, uuid } from '../wire.ts'
 
-const ACTIONS_MAX = 1_000
+export const ACTIONS_MAX = 1_000
 
 const allocation = decimalNumber('NON_NEGATIVE')
   .transform(toMicro)
@@ -19,7 +19,7 @@ const fields = {
 const createdAction = z.strictObject({ ...fields, id: readOnlyField, used: readOnlyField }).meta({ id: 'NewAction' })
 export type NewAction = z.infer<typeof createdAction>
 
-const replacedAction = z
+export const replacedAction = z
   .strictObject({
     ...fields,
     id: uuid.toLowerCase().optional(),

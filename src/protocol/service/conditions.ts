@@ -19,7 +19,7 @@ export type ConditionInput = { readonly id?: string | undefined; readonly name?:
 )
 
 /** The caller checks the depth: see `CONDITION_DEPTH_MAX`. */
-const conditionInput: z.ZodType<ConditionInput> = z
+export const conditionInput: z.ZodType<ConditionInput> = z
   .lazy(() =>
     z.discriminatedUnion('operator', [
       z.strictObject({

@@ -15,7 +15,7 @@ async function page(twin: Twin, path: string): Promise<Page> {
   return { status: response.status, text: await response.text(), headers: response.headers }
 }
 
-const NAMES = ['v1.0', 'v1.1', 'edge']
+const NAMES = ['v1.0', 'v1.1', 'edge', 'data']
 const PAGES = ['', '/errors', ...NAMES.map((name) => `/${name}`)]
 const pages = new Map<string, Page>()
 const documents = new Map<string, unknown>()

@@ -168,6 +168,7 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   closesession: session(),
   getheartbeat: session(),
   exportusage: async ({ instance }) => ({ query: `?instanceId=${instance}` }),
+  reportusage: async ({ instance }) => ({ query: `?pastDays=1&instanceId=${instance}` }),
   issueEnrollmentToken: async ({ instance }) => ({ body: { instanceIds: [instance] } }),
   enroll: async ({ twin, instance }) => ({
     body: { publicKey: (await newDeviceKeys()).jwk },
@@ -225,6 +226,13 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   showCloudReserve: nothing,
   setCloudReserve: async () => ({ body: { tokens: '1000000' } }),
   showAccounts: nothing,
+  importInstance: async () => ({
+    body: {
+      ...{ source: 'https://source.example', apply: true, addUsed: false, lowerUsed: false },
+      instance: { shortName: 'Test', accountId: 'customer', defaultInstance: true },
+      ...{ conditions: [], lineItems: [] },
+    },
+  }),
   showRecovery: nothing,
   endRecovery: async ({ twin }) => {
     await twin.stop()

@@ -4,6 +4,7 @@ import { type AdministerAccounts, accountOperations } from './accounts.ts'
 import { type OwnDevice, ownDeviceOperations } from './device.ts'
 import { type AdministerDevices, deviceOperations } from './devices.ts'
 import { enrollmentOperations } from './enrollment.ts'
+import { importOperations } from './imports.ts'
 import { type SweepDeps, sweepOperations } from './sweeps.ts'
 
 export type EdgeDeps = Parameters<typeof enrollmentOperations>[0] &
@@ -18,5 +19,6 @@ export function edgeOperations(deps: EdgeDeps): readonly Operation[] {
     ...deviceOperations(deps),
     ...sweepOperations(deps),
     ...accountOperations(deps),
+    ...importOperations(deps),
   ]
 }

@@ -19,6 +19,7 @@ export interface Title {
 
 const SCHEMES = {
   AdministrationAccess: 'A JWT signed with the private key of a registered administration key; `cnf.jwk.kty` is ADMIN.',
+  AdministrationAccessBasic: 'The same JWT as the password, with any user name.',
   ClientAccess:
     'A JWT signed with the private key of a registered client key; `cnf.jwk.kty` is CLIENT, and `aud` lists the instances.',
   DeviceToken: 'A JWT signed with the key of the device.',
@@ -63,7 +64,9 @@ export function openApiDocument(title: Title, operations: readonly Operation[]):
       securitySchemes: Object.fromEntries(
         schemes.map((name) => [
           name,
-          { type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: SCHEMES[name] },
+          name === 'AdministrationAccessBasic'
+            ? { type: 'http', scheme: 'basic', description: SCHEMES[name] }
+            : { type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: SCHEMES[name] },
         ]),
       ),
     },
@@ -122,8 +125,8 @@ const SCHEME_OF: Readonly<Record<CallerKind, keyof typeof SCHEMES>> = {
   INTRODUCED_DEVICE: 'DeviceToken',
 }
 
-function schemesOf({ principals }: Operation): readonly (keyof typeof SCHEMES)[] {
-  return principals.map((kind) => SCHEME_OF[kind])
+function schemesOf({ principals, basic = false }: Operation): readonly (keyof typeof SCHEMES)[] {
+  return [...principals.map((kind) => SCHEME_OF[kind]), ...(basic ? (['AdministrationAccessBasic'] as const) : [])]
 }
 
 interface HeaderForm {

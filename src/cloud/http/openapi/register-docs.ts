@@ -24,7 +24,7 @@ export function registerDocs(http: FastifyInstance, prefix: string, operations: 
   }
   const links: readonly Link[] = [
     ...DOCUMENT_NAMES.map((name) => ({
-      text: name === 'edge' ? 'Edge API' : `Service API ${name}`,
+      text: name === 'edge' ? 'Edge API' : name === 'data' ? 'Usage reports' : `Service API ${name}`,
       href: `${root}/${name}`,
     })),
     { text: 'Error codes', href: errorsUrl },

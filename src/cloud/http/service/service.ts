@@ -2,6 +2,7 @@
 import type { CloudShortages } from '../../sync/grants/cloud-shortages.ts'
 import type { Policies } from '../../policy/load-policy.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
+import type { GiveWay } from '../../runtime/give-way.ts'
 import type { Store } from '../../storage/store.ts'
 import type { Operation } from '../operation.ts'
 import { accessRequestOperations } from './access-request.ts'
@@ -14,7 +15,7 @@ import { keyOperations } from './keys.ts'
 import { lineItemOperations } from './line-items.ts'
 import { rateTableOperations } from './rate-tables.ts'
 import { sessionOperations } from './sessions.ts'
-import { usageOperations } from './usage.ts'
+import { usageOperations, usageReportOperations } from './usage.ts'
 
 export interface ServiceDeps {
   readonly store: Store
@@ -24,6 +25,7 @@ export interface ServiceDeps {
   readonly newId: () => string
   readonly keyDelayMs: number
   readonly tenantId: string
+  readonly giveWay: GiveWay
   readonly sessionIntervalMs: number | null
   readonly trustsClock: () => boolean
 }
@@ -36,6 +38,7 @@ export function serviceOperations({
   newId,
   keyDelayMs,
   tenantId,
+  giveWay,
   sessionIntervalMs,
   trustsClock,
 }: ServiceDeps): readonly Operation[] {
@@ -51,5 +54,6 @@ export function serviceOperations({
     ...accessRequestOperations(batcher, newId),
     ...sessionOperations({ store, policies, shortages, newId, sessionIntervalMs, trustsClock }),
     ...usageOperations(store, tenantId),
+    ...usageReportOperations({ store, giveWay, tenantId }),
   ]
 }

@@ -7,8 +7,10 @@ import {
   usageQuery,
 } from '../../../protocol/service/usage-export.ts'
 import { exportUsage } from '../../usage/export-usage.ts'
+import { usageReportQuery } from '../../../protocol/service/usage-report.ts'
+import { type UsageReportDeps, reportUsage } from '../../usage/report-usage.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
+import { type Operation, dataOperation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 
 export function usageOperations(store: Store, tenantId: string): readonly Operation[] {
   return [
@@ -39,6 +41,36 @@ export function usageOperations(store: Store, tenantId: string): readonly Operat
         })
         const headers = { [usageCursorHeader]: String(next), 'cache-control': 'no-store' }
         return { status: 200, headers, stream: { type: USAGE_MEDIA_TYPES[format], pieces } }
+      },
+    }),
+  ]
+}
+
+/** For existing reporters of the original service. */
+export function usageReportOperations(
+  deps: UsageReportDeps & { readonly tenantId: string },
+): readonly Operation[] {
+  return [
+    dataOperation({
+      id: 'reportusage',
+      tag: 'Usage',
+      summary: 'Report usage records, oldest first, in pages',
+      description:
+        'The range begins at 00:00 UTC, `pastDays` days before today. A page has at most 10,000 records; `data` is empty after the last page. To miss no record and to get none twice, use `exportusage` of the service API.',
+      answers: { 200: { description: 'The records: `{"data": [...]}`.', streams: ['application/json; charset=utf-8'] } },
+      errors: ['NOT_FOUND'],
+      method: 'GET',
+      path: '/report/usage',
+      principals: ADMINISTRATORS,
+      basic: true,
+      query: usageReportQuery,
+      handle: async ({ query: { pastDays, pageNumber = 1, instanceId = null }, now }) => {
+        const pieces = await reportUsage(deps, { tenantId: deps.tenantId, instanceId, pastDays, pageNumber, now })
+        return {
+          status: 200,
+          headers: { 'cache-control': 'no-store' },
+          stream: { type: 'application/json; charset=utf-8', pieces },
+        }
       },
     }),
   ]

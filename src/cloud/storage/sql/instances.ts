@@ -41,6 +41,13 @@ export function instanceTransaction(sql: Sql) {
         })
         .execute()
     },
+    async rename(id: string, shortName: string, modified: number): Promise<void> {
+      await sql.db
+        .updateTable('instances')
+        .set({ short_name: shortName, modified: BigInt(modified) })
+        .where('id', '=', id)
+        .execute()
+    },
   }
 }
 

@@ -16,6 +16,15 @@ export function sessionReader({ db }: Sql) {
       const row = await db.selectFrom('sessions').selectAll().where('id', '=', id).executeTakeFirst()
       return row === undefined ? undefined : sessionOf(row)
     },
+    /** Of those that are stored, by id. */
+    async states(ids: readonly string[]): Promise<ReadonlyMap<string, SessionState>> {
+      const states = new Map<string, SessionState>()
+      for (const some of chunks(ids)) {
+        const rows = await db.selectFrom('sessions').select(['id', 'state']).where('id', 'in', some).execute()
+        for (const { id, state } of rows) states.set(id, state as SessionState)
+      }
+      return states
+    },
     /** Live ones (IDLE, ACTIVE), newest first. */
     async live(instanceId: string | null, limit: number): Promise<readonly Session[]> {
       let query = db.selectFrom('sessions').selectAll().where(IS_LIVE)

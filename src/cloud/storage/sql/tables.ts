@@ -107,6 +107,10 @@ export interface Tables extends EdgeTables {
     cap_in_force: bigint | null
     cap_highest: bigint
   }
+  imported_use: {
+    account: string
+    amount: bigint
+  }
   forgotten_usage: {
     backup_end: bigint
     gone_on_after: bigint
@@ -126,6 +130,7 @@ export interface Tables extends EdgeTables {
     item: string
     version: string
     count: string
+    rate: string | null
     operation: string
     status: string
     tokens: bigint

@@ -34,6 +34,7 @@ import { sessionCommandTransaction, sessionReader, sessionTransaction } from './
 import { shortageReader, shortageTransaction } from './edge-shortages.ts'
 import { salesMarkReader, salesMarkTransaction } from './sales-marks.ts'
 import { idempotencyTransaction } from './idempotency.ts'
+import { importedUseReader, importedUseTransaction } from './imported-use.ts'
 import { instanceReader, instanceTransaction } from './instances.ts'
 import { lineItemReader, lineItemTransaction } from './line-items.ts'
 import { outboxTransaction } from './outbox.ts'
@@ -54,6 +55,7 @@ export function readerOf(sql: Sql) {
     keys: keyReader(sql),
     configuration: configurationReader(sql),
     accounts: accountReader(sql),
+    importedUse: importedUseReader(sql),
     usage: usageReader(sql),
     policyRevisions: policyRevisionReader(sql),
     sessions: sessionReader(sql),
@@ -96,6 +98,7 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
     keys: keyTransaction(sql),
     configuration: configurationTransaction(sql),
     accounts,
+    importedUse: importedUseTransaction(sql),
     usage,
     policyRevisions: policyRevisionTransaction(sql, lockAhead),
     sessions: sessionTransaction(sql),

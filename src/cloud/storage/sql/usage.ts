@@ -5,15 +5,24 @@ import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function usageReader({ db }: Sql) {
+  const within = ({ after, upTo, instanceId, from, to }: Omit<UsageRange, 'limit'>) => {
+    let query = db.selectFrom('usage').where('seq', '>', after).where('seq', '<=', upTo)
+    if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
+    if (from !== null) query = query.where('usage_time', '>=', BigInt(from))
+    if (to !== null) query = query.where('usage_time', '<', BigInt(to))
+    return query
+  }
   return {
     /** Oldest first. */
-    async range({ after, upTo, instanceId, from, to, limit }: UsageRange): Promise<readonly NumberedUsage[]> {
-      let query = db.selectFrom('usage').selectAll().where('seq', '>', after).where('seq', '<=', upTo)
-      if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
-      if (from !== null) query = query.where('usage_time', '>=', BigInt(from))
-      if (to !== null) query = query.where('usage_time', '<', BigInt(to))
-      const rows = await query.orderBy('seq').limit(limit).execute()
+    async range({ limit, ...range }: UsageRange): Promise<readonly NumberedUsage[]> {
+      const rows = await within(range).selectAll().orderBy('seq').limit(limit).execute()
       return rows.map((row) => ({ position: row.seq, record: usageOf(row) }))
+    },
+    async count(range: Omit<UsageRange, 'limit'>): Promise<number> {
+      const row = await within(range)
+        .select((of) => of.fn.countAll<bigint>().as('count'))
+        .executeTakeFirstOrThrow()
+      return Number(row.count)
     },
     /** End of the backup that lost the record at this position; null: not lost. */
     async backupEnd(position: bigint): Promise<bigint | null> {
@@ -175,6 +184,7 @@ function rowOf(record: UsageRecord): Omit<Row<'usage'>, 'seq'> {
     item: record.item,
     version: record.version,
     count: formatDecimal(record.count),
+    rate: record.rate === undefined ? null : formatDecimal(record.rate),
     operation: record.operation,
     status: record.status,
     tokens: record.tokens,
@@ -202,6 +212,7 @@ function usageOf(row: Row<'usage'>): UsageRecord {
     item: row.item,
     version: row.version,
     count: decimal(row.count),
+    ...(row.rate === null ? {} : { rate: decimal(row.rate) }),
     operation: row.operation as UsageOperation,
     status: row.status,
     tokens: row.tokens,

@@ -147,6 +147,12 @@ CREATE TABLE accounts (
 
 CREATE INDEX accounts_by_line_item ON accounts (instance_id, line_item_id);
 
+-- Use of another service that an import has added to `charged` of the account: a repeated import adds the difference.
+CREATE TABLE imported_use (
+  account TEXT COLLATE "C" NOT NULL PRIMARY KEY REFERENCES accounts (id),
+  amount BIGINT NOT NULL CHECK (amount >= 0)
+);
+
 CREATE TABLE usage (
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   correlation_id TEXT COLLATE "C" NOT NULL,
@@ -163,6 +169,8 @@ CREATE TABLE usage (
   version TEXT NOT NULL,
   -- Decimal text.
   count TEXT NOT NULL,
+  -- Decimal text: tokens per unit of count.
+  rate TEXT,
   operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND', 'BURN', 'SETTLEMENT')),
   status TEXT NOT NULL,
   tokens BIGINT NOT NULL,

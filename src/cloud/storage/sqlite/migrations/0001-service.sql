@@ -146,6 +146,12 @@ CREATE TABLE accounts (
 
 CREATE INDEX accounts_by_line_item ON accounts (instance_id, line_item_id);
 
+-- Use of another service that an import has added to `charged` of the account: a repeated import adds the difference.
+CREATE TABLE imported_use (
+  account TEXT NOT NULL PRIMARY KEY REFERENCES accounts (id),
+  amount INTEGER NOT NULL CHECK (amount >= 0)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE usage (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   correlation_id TEXT NOT NULL,
@@ -162,6 +168,8 @@ CREATE TABLE usage (
   version TEXT NOT NULL,
   -- Decimal text.
   count TEXT NOT NULL,
+  -- Decimal text: tokens per unit of count.
+  rate TEXT,
   operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND', 'BURN', 'SETTLEMENT')),
   status TEXT NOT NULL,
   tokens INTEGER NOT NULL,

@@ -1,0 +1,91 @@
+/**
+ * A page of the usage report, streamed with bounded memory. Records keep their places: pages follow the order of
+ * writing, and the time range begins with a day (UTC).
+ */
+import { CodedError } from '../../protocol/errors.ts'
+import { REPORT_PAGE_RECORDS } from '../../protocol/service/usage-report.ts'
+import type { GiveWay } from '../runtime/give-way.ts'
+import type { NumberedUsage, UsageRange } from '../storage/records.ts'
+import type { Store } from '../storage/store.ts'
+import { USAGE_PIECE_RECORDS } from './export-usage.ts'
+import { reportRow } from './usage-text.ts'
+
+/** Positions that one statement counts. */
+const COUNTED_AT_ONCE = 5_000n
+
+const DAY_MS = 86_400_000
+
+export interface UsageReportOptions {
+  readonly tenantId: string
+  readonly instanceId: string | null
+  /** Whole days before the current one. */
+  readonly pastDays: number
+  /** From 1. */
+  readonly pageNumber: number
+  /** POSIX ms. */
+  readonly now: number
+}
+
+export interface UsageReportDeps {
+  readonly store: Store
+  readonly giveWay: GiveWay
+}
+
+/** JSON text `{"data":[...]}` in pieces. @throws CodedError NOT_FOUND for an unknown instance */
+export async function reportUsage(
+  { store, giveWay }: UsageReportDeps,
+  { tenantId, instanceId, pastDays, pageNumber, now }: UsageReportOptions,
+): Promise<AsyncIterable<string>> {
+  if (instanceId !== null && (await store.read((reader) => reader.instances.get(instanceId))) === undefined) {
+    throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+  }
+  const from = Math.max(0, now - (now % DAY_MS) - pastDays * DAY_MS)
+  const range = { instanceId, from, to: null, upTo: await store.transaction((tx) => tx.usage.settled()) }
+  return (async function* () {
+    let before = '{"data":['
+    for await (const records of pageOf({ store, giveWay }, range, pageNumber)) {
+      const states = await sessionStates(store, records)
+      yield before + records.map((record) => reportRow(tenantId, record, states)).join(',')
+      before = ','
+    }
+    yield before === ',' ? ']}' : `${before}]}`
+  })()
+}
+
+type Range = Omit<UsageRange, 'after' | 'limit'>
+
+async function* pageOf(
+  { store, giveWay }: UsageReportDeps,
+  range: Range,
+  pageNumber: number,
+): AsyncGenerator<readonly NumberedUsage[]> {
+  let skip = (pageNumber - 1) * REPORT_PAGE_RECORDS
+  let after = 0n
+  while (skip > 0 && after < range.upTo) {
+    const upTo = after + COUNTED_AT_ONCE < range.upTo ? after + COUNTED_AT_ONCE : range.upTo
+    const passed = await store.read((reader) => reader.usage.count({ ...range, after, upTo }))
+    await giveWay()
+    if (passed > skip) break
+    skip -= passed
+    after = upTo
+  }
+  let left = skip + REPORT_PAGE_RECORDS
+  while (left > 0 && after < range.upTo) {
+    const limit = Math.min(left, USAGE_PIECE_RECORDS)
+    const records = await store.read((reader) => reader.usage.range({ ...range, after, limit }))
+    const last = records.at(-1)
+    if (last === undefined) return
+    if (records.length > skip) yield records.slice(skip)
+    skip = Math.max(0, skip - records.length)
+    left -= records.length
+    after = last.position
+  }
+}
+
+/** Current states by session id. Sessions that are no longer stored are absent. */
+async function sessionStates(store: Store, records: readonly NumberedUsage[]): Promise<ReadonlyMap<string, string>> {
+  const ids = records.flatMap(({ record: { source } }) =>
+    source.kind === 'one-off' || source.sessionId === undefined ? [] : [source.sessionId],
+  )
+  return ids.length === 0 ? new Map() : store.read((reader) => reader.sessions.states([...new Set(ids)]))
+}

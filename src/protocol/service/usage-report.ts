@@ -1,0 +1,47 @@
+/**
+ * Query and rows of the usage report, as existing reporters call it. docs/reference/usage-report.md says which names
+ * are known and which meanings are this project's reading.
+ */
+import { z } from 'zod'
+import { uuid } from '../wire.ts'
+import { USAGE_COLUMNS } from './usage-export.ts'
+
+/** Records of a page. */
+export const REPORT_PAGE_RECORDS = 10_000
+
+/** A hundred years. */
+const PAST_DAYS_MAX = 36_500
+
+const queryCount = (max: number) =>
+  z
+    .string()
+    .regex(/^\d{1,9}$/, 'must be a whole number')
+    .meta({ wire: { type: 'integer', minimum: 1, maximum: max } })
+    .transform(Number)
+    .refine((number) => number >= 1 && number <= max, `must be from 1 to ${max}`)
+
+/** Query of `GET .../report/usage`. A page after the last one is empty. */
+export const usageReportQuery = z.object({
+  mode: z.literal('batch', 'must be batch').optional(),
+  format: z.literal('json', 'must be json').optional(),
+  meterType: z.literal('elastic', 'must be elastic').optional(),
+  pastDays: queryCount(PAST_DAYS_MAX),
+  pageNumber: queryCount(999_999_999).optional(),
+  /** An extension of this project. */
+  instanceId: uuid.toLowerCase().optional(),
+})
+
+/** Fields of a row that the usage export does not have, in order. */
+export const REPORT_FIELDS = [
+  'itemQuantity',
+  'meterQuantity',
+  'meterCost',
+  'overdraftCount',
+  'requestResponse',
+  'sessionState',
+] as const
+
+export type ReportField = (typeof REPORT_FIELDS)[number]
+
+/** Field names of a row, in order. */
+export const REPORT_ROW: readonly string[] = [...USAGE_COLUMNS.map(([, key]) => key), ...REPORT_FIELDS]
