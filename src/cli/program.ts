@@ -22,6 +22,10 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   sweeps: ['show and resume paused work of the cloud', () => import('./commands/sweeps.ts')],
   recovery: ['show and end the recovery of a restored cloud', () => import('./commands/recovery.ts')],
   usage: ['export usage records, for billing', () => import('./commands/usage.ts')],
+  import: [
+    'import what another service holds: instances, line items with their use, rules',
+    () => import('./commands/import.ts'),
+  ],
   status: ["show the agent's status", () => import('./commands/status.ts')],
   'rotate-key': ['replace the key of this device', () => import('./commands/rotate-key.ts')],
   doctor: ['find and repair problems of the agent', () => import('./commands/doctor.ts')],

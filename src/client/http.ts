@@ -20,12 +20,15 @@ export interface ClientOptions {
   readonly unreachable: ErrorCode
   /** Maximum number of connections, default 1. */
   readonly connections?: number
+  /** Maximum answer that is read as a whole, bytes. Default: unlimited. */
+  readonly answerMax?: number
   /** Timeout for silence of the server, default 30 s. */
   readonly timeoutMs?: number
 }
 
 export interface Answer {
   readonly status: number
+  readonly headers: IncomingHttpHeaders
   readonly text: string
 }
 
@@ -56,7 +59,8 @@ export class HttpClient implements Disposable {
   /** The response with any status. @throws CodedError with the code `unreachable` if there is none. */
   async call(call: Call): Promise<Answer> {
     const response = await this.#open(call)
-    return { status: response.statusCode ?? 0, text: await this.#read(response) }
+    const { statusCode: status = 0, headers } = response
+    return { status, headers, text: await this.#read(response) }
   }
 
   /**
@@ -67,7 +71,7 @@ export class HttpClient implements Disposable {
     const response = await this.#open(call)
     const status = response.statusCode ?? 0
     if (status >= 200 && status < 300) return { headers: response.headers, pieces: this.#pieces(response) }
-    throw refusal(call, { status, text: await this.#read(response) })
+    throw refusal(call, { status, headers: response.headers, text: await this.#read(response) })
   }
 
   /** The text of a successful response. @throws CodedError with the service's code if it sent one. */
@@ -122,7 +126,14 @@ export class HttpClient implements Disposable {
 
   async #read(response: IncomingMessage): Promise<string> {
     const pieces: Buffer[] = []
-    for await (const piece of this.#pieces(response)) pieces.push(piece)
+    let length = 0
+    for await (const piece of this.#pieces(response)) {
+      length += piece.length
+      if (length > (this.#options.answerMax ?? Infinity)) {
+        throw this.#unreachable(new Error(`the response is larger than ${this.#options.answerMax} bytes`))
+      }
+      pieces.push(piece)
+    }
     return Buffer.concat(pieces).toString('utf8')
   }
 
@@ -149,7 +160,7 @@ function withoutCredentials(address: string): string {
 }
 
 /** Converts an error response. */
-export function refusal({ method, path }: Call, { status, text }: Answer): CodedError {
+export function refusal({ method, path }: Call, { status, text }: Pick<Answer, 'status' | 'text'>): CodedError {
   const parsed = errorBody.safeParse(parseJson(text))
   if (parsed.success && isErrorCode(parsed.data.code)) return new CodedError(parsed.data.code, parsed.data.message)
   const detail = text === '' ? '' : `: ${text.slice(0, 500)}`

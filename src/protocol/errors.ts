@@ -583,6 +583,35 @@ export const ERRORS = catalogue({
     exit: 69,
     retry: 'later',
   },
+  SOURCE_UNREACHABLE: {
+    meaning: 'The service from which data is imported does not respond, or not completely.',
+    remedy: 'Check its address and the network. Then run the command again: it continues where it stopped.',
+    http: 502,
+    exit: 69,
+    retry: 'later',
+  },
+  SOURCE_REFUSED: {
+    meaning: 'The service from which data is imported refuses the request.',
+    remedy: 'Check its address, the API version, and that it knows the key and permits it to read.',
+    http: 502,
+    exit: 77,
+    retry: 'no',
+  },
+  SOURCE_UNEXPECTED: {
+    meaning: 'The service from which data is imported sent an answer that this program does not understand.',
+    remedy:
+      'Check that the address is that of a monetization service, prefix included. Nothing of the instance that the answer belongs to was imported.',
+    http: 502,
+    exit: 76,
+    retry: 'no',
+  },
+  IMPORT_CONFLICT: {
+    meaning: 'Something cannot be imported without a decision: the output names it. The rest was compared or imported.',
+    remedy: 'Resolve each conflict that the output names, and run the command again.',
+    http: 409,
+    exit: 65,
+    retry: 'no',
+  },
   BROKER_UNREACHABLE: {
     meaning: 'The MQTT broker for change notifications does not respond, or closes every connection.',
     remedy:

@@ -125,12 +125,22 @@ function planConditions(plan: ImportPlan, { conditions, storedConditions }: Impo
   for (const id of repeated(conditions.map((node) => node.id))) plan.conflicts.push(`Condition ${id} is listed twice.`)
   for (const node of conditions) {
     const known = stored.get(node.id)
-    const [before, after] = [known === undefined ? null : JSON.stringify(known), JSON.stringify(node)]
-    if (before === after) continue
+    if (known !== undefined && JSON.stringify(known) === JSON.stringify(node)) continue
     plan.conditions.push(node)
-    const object = `condition ${node.name ?? node.id}`
-    plan.changes.push({ object, field: before === null ? 'new' : 'content', before: short(before), after: short(after) })
+    plan.changes.push({
+      object: `condition ${node.name ?? node.id}`,
+      field: known === undefined ? 'new' : 'content',
+      before: known === undefined ? null : short(conditionText(known)),
+      after: short(conditionText(node)),
+    })
   }
+}
+
+/** Without the ids: those of nested nodes can be new ones. */
+function conditionText(node: ConditionNode): string {
+  return JSON.stringify(node, (key, value: unknown) =>
+    key === 'id' || (key === 'name' && value === null) ? undefined : value,
+  )
 }
 
 function planTerms({ changes, conflicts }: ImportPlan, { record, stored }: ImportedLineItem): void {
@@ -227,7 +237,11 @@ function textOf(actions: readonly Action[]): string {
     .join('; ')
 }
 
-function planUses(plan: ImportPlan, inputs: ImportInputs, { record, actions, used: ofLineItem }: ImportedLineItem): void {
+function planUses(
+  plan: ImportPlan,
+  inputs: ImportInputs,
+  { record, actions, used: ofLineItem }: ImportedLineItem,
+): void {
   const { instanceId, now } = inputs
   if (ofLineItem === null) plan.notes.push(`Line item ${record.id}: the source does not show its use.`)
   else {
@@ -280,7 +294,8 @@ function planUse(plan: ImportPlan, inputs: ImportInputs, { source, ...of }: Sour
 function noteOutstanding(plan: ImportPlan, inputs: ImportInputs, record: LineItemRecord, account: AccountId): void {
   const pool = inputs.pools.get(account)
   const planned = plan.uses.find((use) => use.account === account)
-  if (pool === undefined || planned === undefined || pool.grantedOut === 0n || record.overdraftType === 'Unlimited') return
+  if (pool === undefined || planned === undefined || pool.grantedOut === 0n || record.overdraftType === 'Unlimited')
+    return
   const out = pool.charged + planned.after - planned.before + pool.grantedOut
   const beyond = out - (record.quantity + (record.overdraftType === 'Number' ? (record.overdraftLimit ?? 0n) : 0n))
   if (beyond <= 0n) return
@@ -295,7 +310,8 @@ function noteOthers({ notes }: ImportPlan, noun: string, names: readonly string[
   if (names.length === 0) return
   const shown = names.slice(0, NAMED_MAX).join(', ')
   const more = names.length > NAMED_MAX ? `, and ${names.length - NAMED_MAX} more` : ''
-  const only = names.length === 1 ? `A ${noun} exists only here and stays` : `${names.length} ${noun}s exist only here and stay`
+  const only =
+    names.length === 1 ? `A ${noun} exists only here and stays` : `${names.length} ${noun}s exist only here and stay`
   notes.push(`${only}: ${shown}${more}.`)
 }
 
@@ -313,8 +329,6 @@ function instantText(instant: number): string {
 
 const SHOWN_MAX = 300
 
-function short(text: string): string
-function short(text: string | null): string | null
-function short(text: string | null): string | null {
-  return text === null || text.length <= SHOWN_MAX ? text : `${text.slice(0, SHOWN_MAX)}…`
+function short(text: string): string {
+  return text.length <= SHOWN_MAX ? text : `${text.slice(0, SHOWN_MAX)}…`
 }

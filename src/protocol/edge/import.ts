@@ -21,7 +21,7 @@ export type ImportedAction = z.infer<typeof importedAction>
 const bodyOf = <T extends z.ZodType>(lineItem: T) =>
   z
     .strictObject({
-      /** Address of the service that has the data, for the audit. */
+      /** Which service has the data, for the audit: its address. */
       source: plainText(500).min(1),
       /** False: only compare. */
       apply: z.boolean(),

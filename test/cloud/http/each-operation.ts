@@ -229,7 +229,7 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   importInstance: async () => ({
     body: {
       ...{ source: 'https://source.example', apply: true, addUsed: false, lowerUsed: false },
-      instance: { shortName: 'Test', accountId: 'customer', defaultInstance: true },
+      instance: { shortName: randomUUID(), accountId: 'customer', defaultInstance: true },
       ...{ conditions: [], lineItems: [] },
     },
   }),

@@ -21,7 +21,7 @@ export function importOperations({ store, newId }: ImportDeps): readonly Operati
       description:
         'Takes over instance, conditions, line items, actions and use, in one transaction. Rules and terms follow the source. Imported use is counted beside the use of this service: a repeated import adds the difference. With `apply: false`, or with conflicts, nothing changes.',
       example: {
-        source: 'https://service.example/dynamicmonetization',
+        source: 'the service of plant 7',
         ...{ apply: false, addUsed: false, lowerUsed: false },
         instance: { shortName: 'Plant 7', accountId: 'customer-4711', defaultInstance: true },
         conditions: [],

@@ -47,9 +47,7 @@ export function usageOperations(store: Store, tenantId: string): readonly Operat
 }
 
 /** For existing reporters of the original service. */
-export function usageReportOperations(
-  deps: UsageReportDeps & { readonly tenantId: string },
-): readonly Operation[] {
+export function usageReportOperations(deps: UsageReportDeps & { readonly tenantId: string }): readonly Operation[] {
   return [
     dataOperation({
       id: 'reportusage',
@@ -57,7 +55,9 @@ export function usageReportOperations(
       summary: 'Report usage records, oldest first, in pages',
       description:
         'The range begins at 00:00 UTC, `pastDays` days before today. A page has at most 10,000 records; `data` is empty after the last page. To miss no record and to get none twice, use `exportusage` of the service API.',
-      answers: { 200: { description: 'The records: `{"data": [...]}`.', streams: ['application/json; charset=utf-8'] } },
+      answers: {
+        200: { description: 'The records: `{"data": [...]}`.', streams: ['application/json; charset=utf-8'] },
+      },
       errors: ['NOT_FOUND'],
       method: 'GET',
       path: '/report/usage',

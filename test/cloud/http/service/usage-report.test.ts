@@ -88,6 +88,10 @@ it('accepts as a Basic password only what it accepts as a bearer token', async (
 })
 
 it('accepts Basic nowhere else', async () => {
-  const reply = await twin.call('GET', '/provisioning/api/v1.1/instances', await basic(await twin.administrationToken()))
+  const reply = await twin.call(
+    'GET',
+    '/provisioning/api/v1.1/instances',
+    await basic(await twin.administrationToken()),
+  )
   expect(pick(reply.body, 'code')).toBe('TOKEN_MISSING')
 })

@@ -1,0 +1,242 @@
+/** Imports what another service holds, instance by instance, or shows what would change. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Command, InvalidArgumentError, Option } from 'commander'
+import type { z } from 'zod'
+import { makeAccessToken } from '../../client/access-token.ts'
+import { type Answer, type Call, HttpClient, refusal } from '../../client/http.ts'
+import { type ImportResult, importResult } from '../../protocol/edge/import.ts'
+import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import { API_VERSIONS, type ApiVersion } from '../../protocol/service/status.ts'
+import { type AdministratorFlags, withAdministratorFlags } from '../administrator.ts'
+import { collect, readFileArgument, urlArgument, uuidArgument } from '../arguments.ts'
+import { examples } from '../examples.ts'
+import { type RateTableTarget, importRateTables } from '../import/rate-tables.ts'
+import { withRetries } from '../import/retries.ts'
+import { Source, type SourceInstance } from '../import/source.ts'
+import type { Io } from '../io.ts'
+import { columns, harmless, jsonLine, writeLines } from '../lines.ts'
+
+interface ImportFlags extends AdministratorFlags {
+  readonly from: string
+  readonly fromKey?: string
+  readonly fromKid?: string
+  readonly fromToken?: string
+  readonly fromVersion: ApiVersion
+  readonly instance?: readonly string[]
+  readonly rateTables: boolean
+  readonly apply?: true
+  readonly addUsed?: true
+  readonly lowerUsed?: true
+  readonly json?: true
+}
+
+/** Of one answer of the source, bytes. */
+const ANSWER_MAX = 64 * 1024 * 1024
+
+const TOKEN_LIFETIME_MS = 300_000
+
+export function command(io: Io): Command {
+  const command = withAdministratorFlags(new Command('import'))
+    .description(
+      'Imports what another service holds: instances, line items with their use, conditions, actions and rate tables. Without --apply, shows what would change. Can be repeated: the next run imports only the difference.',
+    )
+    .requiredOption('--from <url>', 'address of the source, including its path prefix', sourceArgument)
+    .option('--from-key <file>', 'private administration key of the source (PEM)')
+    .option('--from-kid <id>', 'id of that key at the source (default: its RFC 7638 thumbprint)')
+    .addOption(new Option('--from-token <file>', 'file with an access token of the source').conflicts('fromKey'))
+    .addOption(
+      new Option('--from-version <version>', 'API version of the source').choices(API_VERSIONS).default('v1.1'),
+    )
+    .option('--instance <uuid>', 'import only this instance; can be repeated', collect(uuidArgument))
+    .option('--no-rate-tables', 'do not import rate tables')
+    .option('--apply', 'make the changes')
+    .option('--add-used', 'add use at the source to use that a line item or action already has here')
+    .option('--lower-used', 'permit lower use than imported before, and removing actions that have use')
+    .option('--json', 'print one JSON document per line: rate tables, each instance, ignored fields')
+    .action((flags: ImportFlags) => importAll(flags, io))
+  return examples(command, [
+    'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
+    'SOURCE=(--from https://site.example/dynamicmonetization --from-key source-key.pem --from-kid my-key)',
+    'tallygate import "${CLOUD[@]}" "${SOURCE[@]}"',
+    'tallygate import "${CLOUD[@]}" "${SOURCE[@]}" --apply',
+  ])
+}
+
+async function importAll(flags: ImportFlags, io: Io): Promise<void> {
+  if (flags.from === flags.url.replace(/\/+$/, '')) {
+    throw new CodedError('USAGE', '--from and --url are the same service.')
+  }
+  using from = connect(io, {
+    address: flags.from,
+    name: 'The source',
+    token: sourceToken(flags, io),
+    unreachable: 'SOURCE_UNREACHABLE',
+  })
+  const cloudToken = tokenOf(io, flags.adminKey, flags.kid)
+  using cloud = connect(io, {
+    address: flags.url,
+    name: 'The cloud',
+    token: cloudToken,
+    unreachable: 'CLOUD_UNREACHABLE',
+  })
+  const source = new Source(flags.fromVersion, async (path) => from.send({ method: 'GET', path }))
+  const report = new Report(flags, io)
+  if (flags.rateTables) report.rateTables(await importRateTables(source, cloud, flags.apply === true))
+  try {
+    for await (const instance of instancesOf(source, flags)) {
+      report.instance(instance, await importOne(source, cloud, instance, flags))
+    }
+  } catch (error) {
+    if (flags.apply === true)
+      io.stderr.write(`Stopped after ${report.done} instances. Run the command again to continue.\n`)
+    throw error
+  }
+  report.end([...source.ignored])
+}
+
+async function* instancesOf(source: Source, { instance: ids }: ImportFlags): AsyncGenerator<SourceInstance> {
+  if (ids === undefined) yield* source.instances()
+  else for (const id of new Set(ids.map((each) => each.toLowerCase()))) yield source.instance(id)
+}
+
+async function importOne(
+  source: Source,
+  cloud: RateTableTarget,
+  { id, ...instance }: SourceInstance,
+  flags: ImportFlags,
+): Promise<ImportResult> {
+  const { notes, ...rules } = await source.rules(id)
+  const permits = { apply: flags.apply === true, addUsed: flags.addUsed === true, lowerUsed: flags.lowerUsed === true }
+  const body = { source: flags.from, ...permits, instance, ...rules }
+  try {
+    const result = await cloud.json({ method: 'PUT', path: `/edge/api/v1/instances/${id}/import`, body }, importResult)
+    return { ...result, notes: [...notes, ...result.notes] }
+  } catch (error) {
+    // The cloud cannot store what this instance has; others are not affected.
+    const isOfInstance = error instanceof CodedError && ['BAD_REQUEST', 'BODY_TOO_LARGE'].includes(error.code)
+    if (!isOfInstance) throw error
+    return { applied: false, changes: [], notes, conflicts: [`${error.code}: ${error.message}`] }
+  }
+}
+
+/** A service whose requests are repeated while it is busy: all of them can be. */
+interface Connection extends RateTableTarget, Disposable {}
+
+interface Remote {
+  readonly address: string
+  readonly name: string
+  /** Made for each request: an import can outlive a token. */
+  readonly token: () => Promise<string>
+  readonly unreachable: 'SOURCE_UNREACHABLE' | 'CLOUD_UNREACHABLE'
+}
+
+function connect(io: Io, { address, name, token, unreachable }: Remote): Connection {
+  const client = new HttpClient({ address, unreachable, answerMax: ANSWER_MAX })
+  const onBusy = (status: number, ms: number): void => {
+    io.stderr.write(`${name} is busy (HTTP status ${status}). Trying again in ${Math.ceil(ms / 1_000)} s.\n`)
+  }
+  const patience = { now: io.now, wait: async (ms: number) => sleep(ms), onBusy }
+  const send = async (call: Call): Promise<Answer> =>
+    withRetries(async () => client.call({ ...call, headers: { authorization: `Bearer ${await token()}` } }), patience)
+  return {
+    send,
+    async json<T extends z.ZodType>(call: Call, schema: T): Promise<z.output<T>> {
+      const answer = await send(call)
+      if (answer.status < 200 || answer.status >= 300) throw refusal(call, answer)
+      const parsed = schema.safeParse(parseJson(answer.text))
+      if (parsed.success) return parsed.data
+      throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `${call.method} ${call.path}: answer`))
+    },
+    [Symbol.dispose]: () => client[Symbol.dispose](),
+  }
+}
+
+/** @throws CodedError USAGE, KEY_UNUSABLE */
+function sourceToken({ fromKey, fromKid, fromToken }: ImportFlags, io: Io): () => Promise<string> {
+  if (fromKey !== undefined) return tokenOf(io, fromKey, fromKid)
+  if (fromToken === undefined) throw new CodedError('USAGE', 'Give --from-key or --from-token.')
+  const token = readFileArgument(io, fromToken, 'KEY_UNUSABLE').trim()
+  if (!/^[\w.~+/=-]+$/.test(token)) throw new CodedError('KEY_UNUSABLE', `${fromToken} does not contain a token.`)
+  return async () => token
+}
+
+function tokenOf(io: Io, file: string, keyId: string | undefined): () => Promise<string> {
+  const privateKey = readFileArgument(io, file, 'KEY_UNUSABLE')
+  return async () =>
+    makeAccessToken({
+      kind: 'ADMIN',
+      privateKey,
+      ...(keyId === undefined ? {} : { keyId }),
+      instanceIds: [],
+      issuer: 'tallygate',
+      now: io.now(),
+      lifetimeMs: TOKEN_LIFETIME_MS,
+    })
+}
+
+/** Prints each result when it is there. */
+class Report {
+  readonly #flags: ImportFlags
+  readonly #io: Io
+  #changes = 0
+  #conflicts = 0
+  /** Instances. */
+  done = 0
+
+  constructor(flags: ImportFlags, io: Io) {
+    this.#flags = flags
+    this.#io = io
+  }
+
+  rateTables(result: ImportResult): void {
+    this.#print('Rate tables', { rateTables: result }, result)
+  }
+
+  instance({ id, shortName, accountId }: SourceInstance, result: ImportResult): void {
+    this.done += 1
+    this.#print(`Instance ${id} (${shortName}, account ${accountId})`, { instanceId: id, shortName, ...result }, result)
+  }
+
+  #print(title: string, json: object, { changes, notes, conflicts }: ImportResult): void {
+    this.#changes += changes.length
+    this.#conflicts += conflicts.length === 0 ? 0 : 1
+    if (this.#flags.json === true) {
+      writeLines(this.#io.stdout, [jsonLine(json)])
+      return
+    }
+    const rows = changes.map(({ object, field, before, after }) => [object, field, before ?? '-', after ?? '-'])
+    const lines = [
+      ...(rows.length === 0 ? ['no changes'] : columns([['OBJECT', 'FIELD', 'HERE', 'AFTER'], ...rows])),
+      ...notes.map((note) => `note: ${note}`),
+      ...conflicts.map((conflict) => `conflict: ${conflict}`),
+    ]
+    writeLines(this.#io.stdout, [title, ...lines.map((line) => `  ${line}`), ''])
+  }
+
+  /** @throws CodedError IMPORT_CONFLICT */
+  end(ignored: readonly string[]): void {
+    const isApplied = this.#flags.apply === true
+    if (this.#flags.json === true) writeLines(this.#io.stdout, [jsonLine({ ignored })])
+    else {
+      const missing = this.#flags.fromVersion === 'v1.0' ? ['API v1.0 shows no reset frequencies and no formulas.'] : []
+      const fields = ignored.length === 0 ? [] : [`Ignored unknown fields: ${ignored.map(harmless).join(', ')}.`]
+      const changes = this.#changes === 1 ? '1 change' : `${this.#changes} changes`
+      const sum = `${changes} in ${this.done === 1 ? '1 instance' : `${this.done} instances`} and the rate tables.`
+      const what = isApplied ? `Applied ${sum}` : `Dry run: nothing was changed. ${sum} Make the changes with --apply.`
+      writeLines(this.#io.stdout, [...missing, ...fields, this.#changes === 0 ? 'No changes.' : what])
+    }
+    if (this.#conflicts === 0) return
+    const many = this.#conflicts === 1 ? 'One part has conflicts' : `${this.#conflicts} parts have conflicts`
+    throw new CodedError('IMPORT_CONFLICT', `${many} and ${isApplied ? 'was not changed' : 'would not be changed'}.`)
+  }
+}
+
+/** Without credentials, which would be printed and recorded, and without a final slash. */
+function sourceArgument(text: string): string {
+  const url = new URL(urlArgument(text))
+  if (url.username !== '' || url.password !== '' || url.search !== '' || url.hash !== '') {
+    throw new InvalidArgumentError('Use an http or https URL without user name, password, query and fragment.')
+  }
+  return url.href.replace(/\/+$/, '')
+}
