@@ -10,6 +10,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 const root = fileURLToPath(new URL('../../', import.meta.url))
 const readme = readFileSync(join(root, 'README.md'), 'utf8')
 const tutorial = readFileSync(join(root, 'docs/tutorials/service-api.md'), 'utf8')
+const migration = readFileSync(join(root, 'docs/how-to/migrate.md'), 'utf8')
 
 let directory: string
 beforeEach(() => {
@@ -73,12 +74,28 @@ test.each([
   90_000,
 )
 
+test('the page about migration does what it says', async () => {
+  const stdout = await pasted(migration)
+  const used = [...stdout.matchAll(/line item ACT-1 +used +(\S+) +(\S+)/g)].map(([, ...amounts]) => amounts)
+  expect(used).toEqual([
+    ['-', '30'],
+    ['-', '30'],
+  ])
+  expect(stdout).toContain('Dry run: nothing was changed.')
+  expect(stdout).toMatch(/^Applied \d changes in 1 instance and the rate tables\.$/m)
+  expect(stdout).toMatch(/^No changes\.$/m)
+  expect(stdout).toMatch(/import use .*ACT-1.*"after":"30"/)
+}, 90_000)
+
 /** The output of the first block of shell lines in `page`, with one text replaced by another. */
 async function pasted(page: string, change: readonly [string, string] = ['', '']): Promise<string> {
   const block = /```sh\n([^]*?)```/.exec(page)?.[1]
-  // What differs from what a reader pastes besides: a port that is surely free.
-  const port = await freePort()
-  const lines = block!.replace('127.0.0.1:7080', `127.0.0.1:${port}`).replace(...change)
+  // What differs from what a reader pastes besides: ports that are surely free.
+  const [port, other] = [await freePort(), await freePort()]
+  const lines = block!
+    .replaceAll(/(127\.0\.0\.1:|--http-port )7080/g, `$1${port}`)
+    .replaceAll(/(127\.0\.0\.1:|--http-port )7081/g, `$1${other}`)
+    .replace(...change)
   const script = `trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n${lines}`
   writeFileSync(
     join(directory, 'curl'),

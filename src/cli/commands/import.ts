@@ -1,6 +1,6 @@
 /** Imports what another service holds, instance by instance, or shows what would change. */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Command, InvalidArgumentError, Option } from 'commander'
+import { Command, Option } from 'commander'
 import type { z } from 'zod'
 import { makeAccessToken } from '../../client/access-token.ts'
 import { type Answer, type Call, HttpClient, refusal } from '../../client/http.ts'
@@ -236,7 +236,8 @@ class Report {
 function sourceArgument(text: string): string {
   const url = new URL(urlArgument(text))
   if (url.username !== '' || url.password !== '' || url.search !== '' || url.hash !== '') {
-    throw new InvalidArgumentError('Use an http or https URL without user name, password, query and fragment.')
+    // Not the parser's error, which would repeat the text.
+    throw new CodedError('USAGE', '--from must be a URL without user name, password, query and fragment.')
   }
   return url.href.replace(/\/+$/, '')
 }

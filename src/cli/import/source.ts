@@ -44,8 +44,8 @@ const instanceForm = z.object({
   shortName: text,
   accountId: text,
   defaultInstance: z.boolean().nullish(),
-  created: z.unknown(),
-  modified: z.unknown(),
+  created: z.unknown().optional(),
+  modified: z.unknown().optional(),
 })
 const pageForm = z.object({ content: z.array(z.unknown()), next: number.nullish() })
 const attributesForm = z.object({
@@ -60,13 +60,13 @@ const attributesForm = z.object({
 })
 const lineItemForm = z.object({
   activationId: text,
-  instanceId: z.unknown(),
+  instanceId: z.unknown().optional(),
   state: text.default('DEPLOYED'),
   quantity: number,
   start: number,
   end: number,
   used: text.nullish(),
-  attributes: z.unknown(),
+  attributes: z.unknown().optional(),
 })
 const actionForm = z.object({
   id: text,
@@ -84,11 +84,11 @@ const conditionForm = z.object({
   operator: text,
   property: optionalText,
   values: z.array(text).optional(),
-  condition: z.unknown(),
+  condition: z.unknown().optional(),
   conditions: z.array(z.unknown()).optional(),
 })
 const rateTableForm = z.object({
-  created: z.unknown(),
+  created: z.unknown().optional(),
   effectiveFrom: number,
   series: optionalText,
   version: text,
