@@ -65,7 +65,7 @@ const lineItemForm = z.object({
   quantity: number,
   start: number,
   end: number,
-  used: text.nullish(),
+  used: optionalText,
   attributes: z.unknown().optional(),
 })
 const actionForm = z.object({
@@ -74,7 +74,7 @@ const actionForm = z.object({
   conditionId: optionalText,
   action: text,
   allocation: optionalNumber,
-  used: text.nullish(),
+  used: optionalText,
 })
 const actionPageForm = z.object({ lineItems: z.array(z.unknown()), next: number.nullish() })
 const lineItemActionsForm = z.object({ lineItemId: text, actions: z.array(z.unknown()) })
@@ -193,7 +193,7 @@ export class Source {
         ...{ activationId, state, quantity, start, end },
         attributes: this.#object(attributesForm, attributes ?? {}, 'line item.attributes'),
       },
-      used: used == null ? undefined : String(microOf(used, `line item ${activationId}`, notes)),
+      used: used === undefined ? undefined : String(microOf(used, `line item ${activationId}`, notes)),
     }
   }
 
@@ -203,7 +203,7 @@ export class Source {
       ...of,
       // Checked by the cloud.
       action: action as 'ALLOW' | 'DENY',
-      used: used == null ? undefined : String(microOf(used, `action ${of.id} of line item ${lineItemId}`, notes)),
+      used: used === undefined ? undefined : String(microOf(used, `action ${of.id} of line item ${lineItemId}`, notes)),
     }
   }
 
@@ -221,7 +221,7 @@ export class Source {
   async *#pages(
     path: string,
     pageOf: (answer: unknown) => { readonly content: readonly unknown[]; readonly next: number },
-  ): AsyncGenerator<unknown> {
+  ): AsyncGenerator {
     const asked = new Set<number>()
     for (let next = 0; ;) {
       if (asked.has(next)) throw unexpected(`${path}${next}: the pages do not end: the source names this page again`)

@@ -4,7 +4,7 @@
  */
 import { idsOf, recordChange } from '../storage/audit.ts'
 import { type AccountId, actionAccount, lineAccount } from '../../core/accounts/account.ts'
-import { type Micro, formatMicro } from '../../core/pricing/amount.ts'
+import { formatMicro } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { ImportBody, ImportResult } from '../../protocol/edge/import.ts'
 import type { ConditionInput } from '../../protocol/service/conditions.ts'
@@ -13,6 +13,7 @@ import { currentPeriod } from '../accounts/calendar.ts'
 import { capOf, refund, takeOver } from '../accounts/pool.ts'
 import { retargetAccounts } from '../accounts/retarget-accounts.ts'
 import { bumpPolicyRevision, lockRules } from '../policy/bump-policy-revision.ts'
+import type { GiveWay } from '../runtime/give-way.ts'
 import type { ConditionNode, Pool } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
 import { nodesOf, refuseTooMuch } from './change-conditions.ts'
@@ -24,6 +25,7 @@ import { type ImportInputs, type ImportPlan, type ImportedLineItem, planImport, 
 export interface ImportDeps {
   readonly store: Store
   readonly newId: () => string
+  readonly giveWay: GiveWay
 }
 
 interface Wanted {
@@ -31,6 +33,7 @@ interface Wanted {
   readonly body: ImportBody
   readonly lineItems: readonly WantedLineItem[]
   readonly newId: () => string
+  readonly giveWay: GiveWay
   /** POSIX ms. */
   readonly now: number
 }
@@ -42,13 +45,13 @@ type WantedLineItem = Omit<ImportBody['lineItems'][number], 'lineItem'> & { read
  * @throws CodedError BAD_REQUEST
  */
 export async function importInstance(
-  { store, newId }: ImportDeps,
+  { store, newId, giveWay }: ImportDeps,
   instanceId: string,
   body: ImportBody,
   now: number,
 ): Promise<ImportResult> {
   const { lineItems, problems } = termsOf(instanceId, body)
-  const wanted: Wanted = { instanceId, body, lineItems, newId, now }
+  const wanted: Wanted = { instanceId, body, lineItems, newId, giveWay, now }
   const planned = async (reader: Reader): Promise<ImportPlan> => {
     const plan = planImport(await inputsOf(reader, wanted))
     plan.conflicts.push(...problems)
@@ -104,8 +107,10 @@ async function inputsOf(reader: Reader, { instanceId, body, ...wanted }: Wanted)
     const before = stored ?? (instance === null ? undefined : await reader.lineItems.get(instanceId, id))
     const record = lineItemRecord({ instanceId, listedAt: revision?.listedAt ?? now }, terms, before, now)
     const storedActions = stored === null ? [] : (actions.get(id) ?? [])
-    lineItems.push({ record, stored, storedActions, actions: of.actions, used: of.used ?? null })
+    const isKnown = before !== undefined
+    lineItems.push({ record, stored, isKnown, storedActions, actions: of.actions, used: of.used ?? null })
     known.delete(id)
+    await wanted.giveWay()
   }
   const accounts = lineItems.flatMap((lineItem) => accountsOf(instanceId, lineItem, now))
   return {
@@ -163,7 +168,7 @@ function withIds(input: ConditionInput, stored: ConditionNode | undefined): Cond
   }
 }
 
-async function write(tx: Transaction, { instanceId, body, now }: Wanted, plan: ImportPlan): Promise<void> {
+async function write(tx: Transaction, { instanceId, body, giveWay, now }: Wanted, plan: ImportPlan): Promise<void> {
   const { shortName, accountId } = body.instance
   const before = await tx.instances.get(instanceId)
   if (before === undefined) {
@@ -172,16 +177,18 @@ async function write(tx: Transaction, { instanceId, body, now }: Wanted, plan: I
   } else if (before.shortName !== shortName) await tx.instances.rename(instanceId, shortName, now)
   const revision = await lockRules(tx, instanceId)
   await saveConditions(tx, instanceId, plan)
-  for (const { record, stored, actions } of plan.lineItems) {
-    const isKnown = stored !== null || (await tx.lineItems.get(instanceId, record.id)) !== undefined
+  for (const { record, isKnown, actions } of plan.lineItems) {
     if (isKnown) await tx.lineItems.update(record)
     else await tx.lineItems.insert(record)
-    await tx.actions.replace(instanceId, record.id, actions.map(storedAction))
-    await retargetAccounts(tx, record, now)
+    if (isKnown || actions.length > 0) {
+      await tx.actions.replace(instanceId, record.id, actions.map(storedAction))
+    }
+    if (isKnown) await retargetAccounts(tx, record, now)
+    await giveWay()
   }
   if (plan.conditions.length > 0 || plan.lineItems.length > 0) await bumpPolicyRevision(tx, revision, now)
-  await takeOverUse(tx, instanceId, plan, now)
-  await audit(tx, { instanceId, body, now }, plan)
+  await takeOverUse(tx, plan, now)
+  await audit(tx, { instanceId, body, giveWay, now }, plan)
 }
 
 async function saveConditions(tx: Transaction, instanceId: string, { conditions }: ImportPlan): Promise<void> {
@@ -192,16 +199,13 @@ async function saveConditions(tx: Transaction, instanceId: string, { conditions 
   await tx.conditions.save(instanceId, conditions)
 }
 
-async function takeOverUse(tx: Transaction, instanceId: string, { uses }: ImportPlan, now: number): Promise<void> {
-  const opened: { account: AccountId; cap: Micro | null }[] = []
-  for (const [lineItemId, accounts] of Map.groupBy(uses, (use) => use.lineItemId)) {
-    const record = await tx.lineItems.get(instanceId, lineItemId)
-    if (record === undefined) throw new Error('invariant: use is planned for line items that are stored')
-    const [actions, limit] = [await tx.actions.of(instanceId, lineItemId), undefined]
-    const lineItem = lineItemOf(record, { actions, limit }, now)
-    opened.push(...accounts.map(({ account }) => ({ account, cap: capOf(account, lineItem) })))
-  }
-  const pools = await tx.accounts.open(opened)
+async function takeOverUse(tx: Transaction, { uses }: ImportPlan, now: number): Promise<void> {
+  const pools = await tx.accounts.open(
+    uses.map(({ account, lineItem: { record, actions } }) => {
+      const lineItem = lineItemOf(record, { actions: actions.map(storedAction), limit: undefined }, now)
+      return { account, cap: capOf(account, lineItem) }
+    }),
+  )
   const changed = uses.flatMap(({ account, before, after }): Pool[] => {
     const pool = pools.get(account)
     if (pool === undefined) throw new Error('invariant: the pool was opened')
@@ -214,11 +218,11 @@ async function takeOverUse(tx: Transaction, instanceId: string, { uses }: Import
 
 async function audit(
   tx: Transaction,
-  { instanceId, body, now }: Pick<Wanted, 'instanceId' | 'body' | 'now'>,
+  { instanceId, body, giveWay, now }: Pick<Wanted, 'instanceId' | 'body' | 'giveWay' | 'now'>,
   { changes, conditions, lineItems, uses }: ImportPlan,
 ): Promise<void> {
   if (changes.length === 0) return
-  const { source, instance } = body
+  const { source, instance, addUsed, lowerUsed } = body
   await recordChange(tx, now, {
     action: 'IMPORT_INSTANCE',
     instanceId,
@@ -226,13 +230,15 @@ async function audit(
       source,
       shortName: instance.shortName,
       accountId: instance.accountId,
+      ...{ addUsed, lowerUsed },
       conditions: idsOf(conditions),
       lineItems: idsOf(lineItems.map(({ record }) => record)),
     },
   })
-  for (const { lineItemId, actionId, before, after } of uses) {
+  for (const { lineItem, actionId, before, after } of uses) {
     if (before === after) continue
     const detail = { source, actionId, before: formatMicro(before), after: formatMicro(after) }
-    await recordChange(tx, now, { action: 'IMPORT_USE', instanceId, lineItemId, detail })
+    await recordChange(tx, now, { action: 'IMPORT_USE', instanceId, lineItemId: lineItem.record.id, detail })
+    await giveWay()
   }
 }

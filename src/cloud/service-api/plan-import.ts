@@ -21,6 +21,8 @@ export interface ImportedLineItem {
   readonly record: LineItemRecord
   /** Null: not mapped here. */
   readonly stored: LineItemRecord | null
+  /** There is a row of it, which may be one of a deleted line item. */
+  readonly isKnown: boolean
   readonly storedActions: readonly Action[]
   readonly actions: readonly ImportedAction[]
   /** Null: the source does not say. */
@@ -47,7 +49,7 @@ export interface ImportInputs {
 /** Use that an account takes over from the source. */
 export interface PlannedUse {
   readonly account: AccountId
-  readonly lineItemId: string
+  readonly lineItem: ImportedLineItem
   /** Null: the use of the line item itself. */
   readonly actionId: string | null
   readonly before: Micro
@@ -237,39 +239,39 @@ function textOf(actions: readonly Action[]): string {
     .join('; ')
 }
 
-function planUses(
-  plan: ImportPlan,
-  inputs: ImportInputs,
-  { record, actions, used: ofLineItem }: ImportedLineItem,
-): void {
+function planUses(plan: ImportPlan, inputs: ImportInputs, lineItem: ImportedLineItem): void {
   const { instanceId, now } = inputs
+  const { record, actions, used: ofLineItem } = lineItem
   if (ofLineItem === null) plan.notes.push(`Line item ${record.id}: the source does not show its use.`)
   else {
     const account = lineAccount(instanceId, record.id, currentPeriod(record.calendar, record.start, now))
-    planUse(plan, inputs, { account, lineItemId: record.id, actionId: null, source: ofLineItem })
-    noteOutstanding(plan, inputs, record, account)
+    const difference = planUse(plan, inputs, { account, lineItem, actionId: null, source: ofLineItem })
+    const pool = inputs.pools.get(account)
+    if (difference !== 0n && pool !== undefined) noteOutstanding(plan, record, pool, difference)
   }
   for (const { id, used: ofAction, action, allocation } of actions) {
     if (ofAction === undefined || action === 'DENY' || allocation === undefined) continue
     const account = actionAccount(instanceId, record.id, id)
-    planUse(plan, inputs, { account, lineItemId: record.id, actionId: id, source: ofAction })
+    planUse(plan, inputs, { account, lineItem, actionId: id, source: ofAction })
   }
 }
 
-interface SourceUse extends Pick<PlannedUse, 'account' | 'lineItemId' | 'actionId'> {
+interface SourceUse extends Pick<PlannedUse, 'account' | 'lineItem' | 'actionId'> {
   readonly source: Micro
 }
 
-function planUse(plan: ImportPlan, inputs: ImportInputs, { source, ...of }: SourceUse): void {
+/** Returns by how much the imported use changes. */
+function planUse(plan: ImportPlan, inputs: ImportInputs, { source, ...of }: SourceUse): Micro {
   const { addUsed, lowerUsed } = inputs.wanted
-  const name = of.actionId === null ? `line item ${of.lineItemId}` : `action ${of.actionId} of ${of.lineItemId}`
+  const { id } = of.lineItem.record
+  const name = of.actionId === null ? `line item ${id}` : `action ${of.actionId} of ${id}`
   const pool = inputs.pools.get(of.account)
   const before = pool === undefined ? 0n : used(pool)
   const imported = inputs.imported.get(of.account)
   const difference = source - (imported ?? 0n)
   const isNew = imported === undefined
   // Without use here, zero is imported too: then later use of this service is known to be its own.
-  if (difference === 0n && !(isNew && before === 0n)) return
+  if (difference === 0n && !(isNew && before === 0n)) return 0n
   if (isNew && before > 0n && !addUsed) {
     plan.conflicts.push(
       `${capital(name)} has ${formatMicro(before)} tokens of use here, and ${formatMicro(source)} at the source. If these are different uses, add them with --add-used.`,
@@ -285,22 +287,21 @@ function planUse(plan: ImportPlan, inputs: ImportInputs, { source, ...of }: Sour
     plan.conflicts.push(`${capital(name)}: ${formatMicro(source)} tokens used are more than this service can count.`)
   }
   plan.uses.push({ ...of, before: imported ?? 0n, after: source })
-  if (difference === 0n) return
+  if (difference === 0n) return 0n
   const after = formatMicro(before + difference)
   plan.changes.push({ object: name, field: 'used', before: pool === undefined ? null : formatMicro(before), after })
+  return difference
 }
 
 /** Devices can spend what they have, whatever the source has used meanwhile. */
-function noteOutstanding(plan: ImportPlan, inputs: ImportInputs, record: LineItemRecord, account: AccountId): void {
-  const pool = inputs.pools.get(account)
-  const planned = plan.uses.find((use) => use.account === account)
-  if (pool === undefined || planned === undefined || pool.grantedOut === 0n || record.overdraftType === 'Unlimited')
-    return
-  const out = pool.charged + planned.after - planned.before + pool.grantedOut
-  const beyond = out - (record.quantity + (record.overdraftType === 'Number' ? (record.overdraftLimit ?? 0n) : 0n))
+function noteOutstanding({ notes }: ImportPlan, record: LineItemRecord, pool: Pool, difference: Micro): void {
+  const { id, quantity, overdraftType, overdraftLimit } = record
+  if (pool.grantedOut === 0n || overdraftType === 'Unlimited') return
+  const cap = quantity + (overdraftType === 'Number' ? (overdraftLimit ?? 0n) : 0n)
+  const beyond = pool.charged + difference + pool.grantedOut - cap
   if (beyond <= 0n) return
-  plan.notes.push(
-    `Line item ${record.id}: devices have tokens for ${formatMicro(beyond)} more than the quantity and overdraft leave. Nothing more is granted until they return them.`,
+  notes.push(
+    `Line item ${id}: devices have tokens for ${formatMicro(beyond)} more than the quantity and overdraft leave. Nothing more is granted until they return them.`,
   )
 }
 

