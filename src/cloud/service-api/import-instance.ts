@@ -13,7 +13,6 @@ import { currentPeriod } from '../accounts/calendar.ts'
 import { capOf, refund, takeOver } from '../accounts/pool.ts'
 import { retargetAccounts } from '../accounts/retarget-accounts.ts'
 import { bumpPolicyRevision, lockRules } from '../policy/bump-policy-revision.ts'
-import type { GiveWay } from '../runtime/give-way.ts'
 import type { ConditionNode, Pool } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
 import { nodesOf, refuseTooMuch } from './change-conditions.ts'
@@ -25,7 +24,6 @@ import { type ImportInputs, type ImportPlan, type ImportedLineItem, planImport, 
 export interface ImportDeps {
   readonly store: Store
   readonly newId: () => string
-  readonly giveWay: GiveWay
 }
 
 interface Wanted {
@@ -33,7 +31,6 @@ interface Wanted {
   readonly body: ImportBody
   readonly lineItems: readonly WantedLineItem[]
   readonly newId: () => string
-  readonly giveWay: GiveWay
   /** POSIX ms. */
   readonly now: number
 }
@@ -45,13 +42,13 @@ type WantedLineItem = Omit<ImportBody['lineItems'][number], 'lineItem'> & { read
  * @throws CodedError BAD_REQUEST
  */
 export async function importInstance(
-  { store, newId, giveWay }: ImportDeps,
+  { store, newId }: ImportDeps,
   instanceId: string,
   body: ImportBody,
   now: number,
 ): Promise<ImportResult> {
   const { lineItems, problems } = termsOf(instanceId, body)
-  const wanted: Wanted = { instanceId, body, lineItems, newId, giveWay, now }
+  const wanted: Wanted = { instanceId, body, lineItems, newId, now }
   const planned = async (reader: Reader): Promise<ImportPlan> => {
     const plan = planImport(await inputsOf(reader, wanted))
     plan.conflicts.push(...problems)
@@ -110,7 +107,6 @@ async function inputsOf(reader: Reader, { instanceId, body, ...wanted }: Wanted)
     const isKnown = before !== undefined
     lineItems.push({ record, stored, isKnown, storedActions, actions: of.actions, used: of.used ?? null })
     known.delete(id)
-    await wanted.giveWay()
   }
   const accounts = lineItems.flatMap((lineItem) => accountsOf(instanceId, lineItem, now))
   return {
@@ -168,7 +164,7 @@ function withIds(input: ConditionInput, stored: ConditionNode | undefined): Cond
   }
 }
 
-async function write(tx: Transaction, { instanceId, body, giveWay, now }: Wanted, plan: ImportPlan): Promise<void> {
+async function write(tx: Transaction, { instanceId, body, now }: Wanted, plan: ImportPlan): Promise<void> {
   const { shortName, accountId } = body.instance
   const before = await tx.instances.get(instanceId)
   if (before === undefined) {
@@ -184,11 +180,10 @@ async function write(tx: Transaction, { instanceId, body, giveWay, now }: Wanted
       await tx.actions.replace(instanceId, record.id, actions.map(storedAction))
     }
     if (isKnown) await retargetAccounts(tx, record, now)
-    await giveWay()
   }
   if (plan.conditions.length > 0 || plan.lineItems.length > 0) await bumpPolicyRevision(tx, revision, now)
   await takeOverUse(tx, plan, now)
-  await audit(tx, { instanceId, body, giveWay, now }, plan)
+  await audit(tx, { instanceId, body, now }, plan)
 }
 
 async function saveConditions(tx: Transaction, instanceId: string, { conditions }: ImportPlan): Promise<void> {
@@ -218,7 +213,7 @@ async function takeOverUse(tx: Transaction, { uses }: ImportPlan, now: number): 
 
 async function audit(
   tx: Transaction,
-  { instanceId, body, giveWay, now }: Pick<Wanted, 'instanceId' | 'body' | 'giveWay' | 'now'>,
+  { instanceId, body, now }: Pick<Wanted, 'instanceId' | 'body' | 'now'>,
   { changes, conditions, lineItems, uses }: ImportPlan,
 ): Promise<void> {
   if (changes.length === 0) return
@@ -239,6 +234,5 @@ async function audit(
     if (before === after) continue
     const detail = { source, actionId, before: formatMicro(before), after: formatMicro(after) }
     await recordChange(tx, now, { action: 'IMPORT_USE', instanceId, lineItemId: lineItem.record.id, detail })
-    await giveWay()
   }
 }

@@ -63,12 +63,7 @@ export function importInstanceSuite(
       ...change,
     })
     const send = (change: Change = {}, over = store): Promise<ImportResult> =>
-      importInstance(
-        { store: over, newId: randomUUID, giveWay: async () => undefined },
-        id,
-        importBody.parse(wire(change)),
-        NOW,
-      )
+      importInstance({ store: over, newId: randomUUID }, id, importBody.parse(wire(change)), NOW)
     const only = (over: object, change: Change = {}): Change => ({
       lineItems: [{ ...wire(change).lineItems[0]!, ...over }],
     })

@@ -4,7 +4,7 @@ import { IMPORT_BODY_BYTES_MAX, importBody, importForm, importResult } from '../
 import { type ImportDeps, importInstance } from '../../service-api/import-instance.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation, inInstance } from '../operation.ts'
 
-export function importOperations({ store, newId, giveWay }: ImportDeps): readonly Operation[] {
+export function importOperations({ store, newId }: ImportDeps): readonly Operation[] {
   return [
     edgeOperation({
       method: 'PUT',
@@ -38,7 +38,7 @@ export function importOperations({ store, newId, giveWay }: ImportDeps): readonl
       },
       answers: { 200: { description: 'The differences, and whether they were removed.', body: importResult } },
       handle: async ({ principal, params, body, now }) => {
-        const deps = { store: actingAs(store, principal), newId, giveWay }
+        const deps = { store: actingAs(store, principal), newId }
         return { status: 200, body: await importInstance(deps, params.instanceId, body, now) }
       },
     }),
