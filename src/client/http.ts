@@ -71,7 +71,7 @@ export class HttpClient implements Disposable {
     const response = await this.#open(call)
     const status = response.statusCode ?? 0
     if (status >= 200 && status < 300) return { headers: response.headers, pieces: this.#pieces(response) }
-    throw refusal(call, { status, headers: response.headers, text: await this.#read(response) })
+    throw refusal(call, { status, text: await this.#read(response) })
   }
 
   /** The text of a successful response. @throws CodedError with the service's code if it sent one. */

@@ -116,7 +116,7 @@ async function importOne(
     // The cloud cannot store what this instance has; others are not affected.
     const isOfInstance = error instanceof CodedError && ['BAD_REQUEST', 'BODY_TOO_LARGE'].includes(error.code)
     if (!isOfInstance) throw error
-    return { applied: false, changes: [], notes, conflicts: [`${error.code}: ${error.message}`] }
+    return { applied: false, changes: [], notes: [...notes], conflicts: [`${error.code}: ${error.message}`] }
   }
 }
 
