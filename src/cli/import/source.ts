@@ -222,10 +222,11 @@ export class Source {
     path: string,
     pageOf: (answer: unknown) => { readonly content: readonly unknown[]; readonly next: number },
   ): AsyncGenerator {
-    const asked = new Set<number>()
+    const requested = new Set<number>()
     for (let next = 0; ;) {
-      if (asked.has(next)) throw unexpected(`${path}${next}: the pages do not end: the source names this page again`)
-      asked.add(next)
+      if (requested.has(next))
+        throw unexpected(`${path}${next}: the pages do not end: the source names this page again`)
+      requested.add(next)
       const page = pageOf(await this.#read(`${path}${next}`))
       yield* page.content
       if (page.next === 0) return

@@ -45,7 +45,7 @@ function reportCells(record: UsageRecord, states: ReadonlyMap<string, string>): 
   }
 }
 
-/** The item's status code of API v1.1; null for tokens that no request asked for. */
+/** The item's status code of API v1.1; null for tokens without a request. */
 function responseOf({ operation, status }: UsageRecord): Cell {
   if (operation === 'BURN' || operation === 'SETTLEMENT') return null
   const known = status === 'REFUNDED' ? 'GRANTED' : status
