@@ -4,7 +4,8 @@ import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { ImportChange, ImportResult } from '../../protocol/edge/import.ts'
 import { rateTables } from '../../protocol/service/rate-tables.ts'
 import { exactNumber } from '../../protocol/wire.ts'
-import { refusal, type Answer, type Call } from '../../client/http.ts'
+import type { Call } from '../../client/call.ts'
+import { type Answer, refusal } from '../../client/http.ts'
 import type { Source, SourceRateTable } from './source.ts'
 
 export interface RateTableTarget {
