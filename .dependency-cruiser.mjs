@@ -13,6 +13,7 @@ const bundled = [
     'jose',
     'kysely',
     'mqtt',
+    'openid-client',
     'p-retry',
     'pg',
     'pino',
@@ -75,6 +76,20 @@ export default {
       severity: 'error',
       from: { path: `${side}/` },
       to: { path: `${side}/`, pathNot: '^src/$1/' },
+    },
+    {
+      name: 'only-the-sign-in-loads-openid-client',
+      comment: 'The agent, the cloud and the other commands start without it; provider.ts is imported when it is used.',
+      severity: 'error',
+      from: { path: '^src/', pathNot: '^src/cli/sign-in/provider[.]ts$' },
+      to: { path: packages('openid-client', 'oauth4webapi') },
+    },
+    {
+      name: 'sign-in-is-loaded-when-used',
+      comment: 'A static import of provider.ts would load openid-client with every command.',
+      severity: 'error',
+      from: { path: '^src/' },
+      to: { path: '^src/cli/sign-in/provider[.]ts$', dependencyTypesNot: ['dynamic-import', 'type-only'] },
     },
     {
       name: 'sides-know-no-command',

@@ -12,6 +12,8 @@ interface KindOfCaller {
   /** Fails at authentication with this code, except where an operation accepts such a token. */
   readonly refused?: ErrorCode
   readonly kind?: CallerKind
+  /** By OpenID Connect, instead of a registered key. Has no column: the verdicts are those of a key with the same limits. */
+  readonly isSignedIn?: true
   /** Its key is for the instance of the request. */
   readonly isOfInstance?: true
   /** Of the administration key. */
@@ -22,11 +24,20 @@ interface KindOfCaller {
   readonly isTheDevice?: true
 }
 
+const SIGNED_IN = { isSignedIn: true, kind: 'ADMINISTRATOR', isOfInstance: true } as const
+
 export const CALLERS = {
   none: { title: 'No token', refused: 'TOKEN_MISSING' },
   malformed: { title: 'A malformed token', refused: 'TOKEN_INVALID' },
   metrics: { title: 'The secret in `metrics.token_file`', refused: 'TOKEN_INVALID' },
   unregistered: { title: 'A token of a key that is not registered', refused: 'TOKEN_INVALID' },
+  foreignIssuer: { title: 'An ID token of another issuer', refused: 'TOKEN_INVALID' },
+  foreignIdToken: { title: 'An ID token for another client of the issuer', refused: 'TOKEN_INVALID' },
+  falseIssuer: {
+    title: 'A token of a registered key that names the issuer in `oidc.issuer`',
+    refused: 'TOKEN_INVALID',
+  },
+  unmapped: { title: 'An ID token of a user without a role in `oidc.access`', refused: 'SIGN_IN_NOT_MAPPED' },
   enrollment: { title: 'An enrollment token', refused: 'TOKEN_INVALID', kind: 'ENROLLMENT' },
   revoked: { title: 'A revoked device', refused: 'DEVICE_REVOKED' },
   client: { title: 'Client', kind: 'CLIENT', isOfInstance: true },
@@ -54,6 +65,16 @@ export const CALLERS = {
   limitedElsewhere: {
     title: 'Administrator limited to another instance',
     ...{ kind: 'ADMINISTRATOR', isOfInstance: true, scope: 'elsewhere', roles: ['read', 'operator', 'rules'] },
+  },
+  userWithAllRoles: { title: 'Signed-in user', ...SIGNED_IN },
+  userWhoReads: { title: 'Signed-in user', ...SIGNED_IN, roles: ['read'] },
+  userWhoOperates: { title: 'Signed-in user', ...SIGNED_IN, roles: ['operator'] },
+  userWhoEditsRules: { title: 'Signed-in user', ...SIGNED_IN, roles: ['rules'] },
+  userWhoKeepsKeys: { title: 'Signed-in user', ...SIGNED_IN, roles: ['keys'] },
+  limitedUser: { title: 'Signed-in user', ...SIGNED_IN, scope: 'instance', roles: ['read', 'operator', 'rules'] },
+  userLimitedElsewhere: {
+    title: 'Signed-in user',
+    ...{ ...SIGNED_IN, scope: 'elsewhere', roles: ['read', 'operator', 'rules'] },
   },
 } as const satisfies Readonly<Record<string, KindOfCaller>>
 
@@ -83,7 +104,7 @@ export function verdictOf(operation: Operation, name: CallerName): Verdict {
 function verdictOfAdministrator(operation: Operation, { roles, scope }: KindOfCaller): Verdict {
   const role = roleOf(operation)
   if (roles !== undefined && role !== null && role !== 'read' && !roles.includes(role)) return 'ROLE_MISSING'
-  if (scope === undefined) return 'PERMITTED'
+  if (scope === undefined || operation.concernsCaller === true) return 'PERMITTED'
   const isNamed = namesOf(operation, operation.versions.at(-1) ?? '').length > 0
   return isNamed && scope === 'instance' ? 'PERMITTED' : 'INSTANCE_NOT_IN_SCOPE'
 }
@@ -113,7 +134,9 @@ function roleText(operation: Operation): string {
 const isAlike = (name: CallerName): boolean => 'refused' in CALLERS[name]
 
 export function authorizationPage(operations: readonly Operation[]): string {
-  const shown = CALLER_NAMES.filter((name) => !isAlike(name) && !ROLES.includes(CALLERS[name].title as Role))
+  const shown = CALLER_NAMES.filter(
+    (name) => !isAlike(name) && !('isSignedIn' in CALLERS[name]) && !ROLES.includes(CALLERS[name].title as Role),
+  )
   const alike = CALLER_NAMES.filter(isAlike).map((name) => {
     const { title, refused } = CALLERS[name] as KindOfCaller & { readonly refused: ErrorCode }
     const others = operations
@@ -136,12 +159,29 @@ This page is generated from the operations of the cloud (\`npm run docs\`). A te
 
 The caller is identified by the key that signed its [token](../decisions/access-tokens.md):
 
-- **Administrator**: a registered administration key. It can have [roles](../how-to/operations.md#give-administrators-roles), and can be
-  limited to instances.
+- **Administrator**: a registered administration key, or a user who [signed in](../how-to/sign-in.md). Both can have
+  [roles](../how-to/operations.md#give-administrators-roles), and can be limited to instances. The test sends each request as both, and both get
+  the same responses.
 - **Client**: a registered client key. The claim \`aud\` of the token lists its instances. The key can be limited to instances too: then
   a request must concern one that is in both.
 - **Device**: the key of an enrolled device. It permits what the agent calls: the edge API for the device itself, and opening,
   keeping alive and closing the sessions that the device opened.
+
+## Who may send which token
+
+The claim \`iss\` alone decides how a JWT is checked. If it equals \`oidc.issuer\`, character by character, the token must be an ID token that this
+issuer signed. Otherwise, it must be signed with the registered key that its claim \`cnf\` names. No token is tried in both ways.
+
+| Token | Who has it | \`iss\` | Signed with | Accepted by |
+| --- | --- | --- | --- | --- |
+| Administration token | Administrators and scripts | Any, but not \`oidc.issuer\` | A registered administration key | Operations for administrators |
+| ID token | Administrators who signed in | \`oidc.issuer\` | A key that the issuer publishes | Operations for administrators |
+| Client token | Clients | Any, but not \`oidc.issuer\` | A registered client key | Operations for clients, in the instances in \`aud\` |
+| Device token | Devices | The id of the device | The key of the device | Operations for devices, and the broker |
+| Enrollment token | A device before its enrollment | none: not a JWT of this table | The cloud | \`enroll\`, once |
+| Secret in \`metrics.token_file\` | Prometheus | none: not a JWT | | \`/metrics\` |
+
+Access tokens and refresh tokens of the issuer are accepted nowhere.
 
 ## Tokens that are refused
 
@@ -165,7 +205,8 @@ ${Object.entries(WORDS)
 | --- | --- | ${shown.map(() => '---').join(' | ')} |
 ${rows.join('\n')}
 
-Outside of these operations, \`/healthz\`, \`/readyz\` and the API documents below \`/docs\` need no token. \`/metrics\` needs the secret in
+Outside of these operations, \`/healthz\`, \`/readyz\`, the API documents below \`/docs\` and \`GET /edge/api/v1/sign-in\` (issuer and client id for
+\`tallygate login\`) need no token. \`/metrics\` needs the secret in
 \`metrics.token_file\`; without that setting, only clients on the same machine can read it.
 `
 }

@@ -54,8 +54,9 @@ async function route(twin: TwinProcess, request: HttpRequest, hasPush: boolean):
   const links = /^\/edge\/api\/v1\/devices\/([^/]+)\/keys\/links$/.exec(path)?.[1]
   if (links !== undefined) return shownLinks(twin, links, headers['authorization'] ?? '', body)
 
-  const { deviceId, instances } = await twin.authenticator.authenticate(headers['authorization'], twin.now())
-  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires a device token.')
+  const principal = await twin.authenticator.authenticate(headers['authorization'], twin.now())
+  if (principal.kind !== 'DEVICE') throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires a device token.')
+  const { deviceId, instances } = principal
   const [, area, , , ...names] = path.split('/')
   if (area === 'edge' && names[0] === 'instances') return policy(twin, names[1] ?? '', request)
   if (area === 'edge') {

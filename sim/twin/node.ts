@@ -103,9 +103,12 @@ export class TwinNode {
       policies,
       batcher: new AccessBatcher(store, policies, shortages, atOnce),
       shortages,
-      authenticator: new Authenticator(store, atOnce, (deviceId, used) =>
-        takeNextKey({ store, now, onKeyReplaced: () => undefined }, deviceId, used),
-      ),
+      authenticator: new Authenticator({
+        store,
+        defer: atOnce,
+        takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced: () => undefined }, deviceId, used),
+        signIn: null,
+      }),
       keys: {
         signer: key.signer,
         trusted: [{ keyId: key.signer.keyId, jwk: key.publicJwk, publicKey: key.publicKey }],

@@ -10,11 +10,13 @@ import { createSecureContext } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
+import { isLoopback } from '../protocol/sign-in.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { thumbprint } from '../protocol/signing.ts'
 import { edgeOperations } from './http/edge/edge.ts'
 import { registerHealth } from './http/health.ts'
+import { registerSignIn } from './http/sign-in.ts'
 import { registerDocs } from './http/openapi/register-docs.ts'
 import { serveOperations } from './http/serve.ts'
 import { Slots } from './http/slots.ts'
@@ -31,6 +33,7 @@ import {
   registerMetrics,
 } from './platform/metrics/serve-metrics.ts'
 import { openPush } from './platform/mqtt/open-push.ts'
+import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
 import { openPostgresStore } from './storage/postgres/store.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
@@ -41,6 +44,7 @@ import { openMarkFile } from './platform/system/mark-file.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
 import { CloudShortages } from './sync/grants/cloud-shortages.ts'
 import { Authenticator } from './service-api/authenticate.ts'
+import { SignIn } from './service-api/sign-in.ts'
 import { CLOCK_LOOK_EVERY_MS, ClockGuard, type Clocks, type PausedBy } from './runtime/clock-guard.ts'
 import { takeNextKey } from './devices/change-device-key.ts'
 import { claimSigningKey } from './devices/claim-signing-key.ts'
@@ -99,6 +103,9 @@ const REAP_EVERY_MS = 50
 
 const TOTALS_TIMEOUT_MS = 2_000
 
+/** Part of the concurrent requests that may wait for the OpenID Connect provider. */
+const PART_OF_SIGN_INS = 1 / 4
+
 const FORGET_EVERY_MS = 60_000
 
 /** How often to look for policies to renew: calendars last for weeks. */
@@ -126,6 +133,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     prepare: (next) => {
       const isOtherLevel = next.log.level !== settings.log.level
       const certificate = readTls(next.tls)
+      requireSignInSettings(next.oidc)
       return () => {
         if (isOtherLevel) log.level = next.log.level
         if (certificate !== null) late.renewCertificate?.(certificate)
@@ -195,9 +203,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const present = (): number => clock.present()
   await clock.look()
   const onKeyReplaced = (deviceId: string): void => push.drop(deviceId)
-  const authenticator = new Authenticator(store, setImmediate, (deviceId, used) =>
-    takeNextKey({ store, now, onKeyReplaced }, deviceId, used),
-  )
+  const signIn = signInOf(settings, now, log)
+  const authenticator = new Authenticator({
+    store,
+    defer: setImmediate,
+    takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced }, deviceId, used),
+    signIn,
+  })
   const reloadKeys = async (): Promise<void> => {
     try {
       if (!keys.replace(await openKeys())) return
@@ -307,6 +319,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     version: softwareVersion(),
   }
   serveOperations(http, prefix, serving, operations)
+  registerSignIn(http, prefix, signIn)
   registerDocs(http, prefix, operations)
 
   const metricsOrigin = await openMetrics(settings.metrics, http, metrics, started)
@@ -495,6 +508,53 @@ function termsOf(edge: CloudSettings['edge'], sessionIntervalMs: number | null):
     policyUsableMs: edge.policyUsable,
     sessionIntervalMs,
   }
+}
+
+/** Null: administrators use keys only. @throws CodedError CONFIG_INVALID */
+function signInOf({ oidc, http }: CloudSettings, now: () => number, log: Logger): SignIn | null {
+  const terms = requireSignInSettings(oidc)
+  if (terms === null) return null
+  const waitingMax = Math.floor(http.requestsMax * PART_OF_SIGN_INS)
+  const keys = new IssuerKeys({ issuer: terms.issuer, timeoutMs: oidc.timeout, waitingMax, now, log })
+  return new SignIn(
+    {
+      ...terms,
+      scopes: oidc.scopes,
+      rolesClaim: oidc.rolesClaim,
+      algorithms: oidc.algorithms,
+      // A reload may change these.
+      get access() {
+        return oidc.access ?? []
+      },
+      get maxAgeMs() {
+        return oidc.maxAge
+      },
+    },
+    keys.find,
+  )
+}
+
+/** Null: all three are omitted. @throws CodedError CONFIG_INVALID */
+function requireSignInSettings({
+  issuer,
+  clientId,
+  access,
+}: Pick<CloudSettings['oidc'], 'issuer' | 'clientId' | 'access'>): { issuer: string; clientId: string } | null {
+  if (issuer === null && clientId === null && access === null) return null
+  if (issuer === null || clientId === null || access === null) {
+    throw new CodedError('CONFIG_INVALID', 'oidc.issuer, oidc.client_id and oidc.access go together: one is missing.')
+  }
+  const { protocol, hostname, username, search, hash } = new URL(issuer)
+  if (username !== '' || search !== '' || hash !== '') {
+    throw new CodedError('CONFIG_INVALID', 'oidc.issuer takes a URL without user name, query and fragment.')
+  }
+  if (protocol !== 'https:' && !isLoopback(hostname)) {
+    throw new CodedError(
+      'CONFIG_INVALID',
+      `oidc.issuer must begin with https://, because ${hostname} is another machine.`,
+    )
+  }
+  return { issuer, clientId }
 }
 
 interface Certificate {

@@ -8,10 +8,27 @@ import {
   integer,
   path,
   secret,
+  structure,
   text,
   toggle,
   url,
+  words,
 } from '../settings/option.ts'
+import { accessRules } from '../protocol/sign-in.ts'
+
+/** Asymmetric ones only: a party that can check a token must not be able to make one. */
+const SIGN_IN_ALGORITHMS = [
+  'RS256',
+  'RS384',
+  'RS512',
+  'PS256',
+  'PS384',
+  'PS512',
+  'ES256',
+  'ES384',
+  'ES512',
+  'EdDSA',
+] as const
 
 const options = {
   http: {
@@ -113,6 +130,48 @@ const options = {
       help: 'Thumbprint of the signing key that replaces a lost one. Every device must then be enrolled again.',
       default: null,
       max: 100,
+    }),
+  },
+  oidc: {
+    issuer: url({
+      help: 'Issuer of the OpenID Connect provider with which administrators sign in, exactly as its tokens name it. It must use https unless it is on this machine. Omitted: administrators use keys only.',
+      default: null,
+      schemes: ['https', 'http'],
+    }),
+    clientId: text({
+      help: 'Id of the client that is registered at the provider for this cloud: a public client (without a secret) that no other service uses.',
+      default: null,
+    }),
+    scopes: text({
+      help: 'Scopes that a sign-in requests. offline_access lets users stay signed in; omit it if the provider refuses it.',
+      default: 'openid profile email offline_access',
+      takes: 'scopes separated by spaces, among them openid',
+    }),
+    rolesClaim: text({
+      help: 'Claim of the ID token that oidc.access maps to roles. For a claim inside of another, separate the names with dots. The claim email counts only if the provider has verified the address.',
+      default: 'groups',
+    }),
+    access: structure(accessRules, {
+      reloadable: true,
+      help: 'Roles by value of the claim. Users get the roles of all rules that apply to them, each in its instances. A rule without instances applies to all of them; the role keys cannot be limited to instances.',
+      takes: 'a list such as [{ value = "plant-7", roles = ["operator"], instances = ["<uuid>"] }]',
+    }),
+    algorithms: words(SIGN_IN_ALGORITHMS, {
+      help: 'Algorithms with which the provider may sign ID tokens.',
+      default: ['RS256', 'PS256', 'ES256', 'EdDSA'],
+    }),
+    maxAge: duration({
+      reloadable: true,
+      help: 'Maximum age of an ID token, even if it expires later. A user whom the provider no longer knows keeps access until the ID token expires.',
+      default: '12h',
+      min: '1m',
+      max: '30d',
+    }),
+    timeout: duration({
+      help: 'Maximum time in which the provider must send its metadata and keys. Other requests do not wait for it.',
+      default: '5s',
+      min: '100ms',
+      max: '30s',
     }),
   },
   policy: {

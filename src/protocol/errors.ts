@@ -140,13 +140,14 @@ export const ERRORS = catalogue({
   },
   TOKEN_INVALID: {
     meaning: 'The bearer token is malformed, signed by an unknown key, or has a wrong signature.',
-    remedy: 'Make a token with a private key whose public key is registered (see `tallygate token`).',
+    remedy:
+      'Make a token with a private key whose public key is registered (see `tallygate token`), or sign in again: `tallygate login`.',
     http: 401,
     retry: 'no',
   },
   TOKEN_NOT_IN_TIME: {
     meaning: 'The bearer token has expired or is not valid yet.',
-    remedy: 'Make a new token, and check the clock of the machine that makes it.',
+    remedy: 'Make a new token, or sign in again with `tallygate login`. Check the clock of the machine that makes it.',
     http: 401,
     retry: 'no',
   },
@@ -169,17 +170,56 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   ROLE_MISSING: {
-    meaning: 'The administration key does not have the role that this operation requires.',
+    meaning: 'The administration key or the signed-in user does not have the role that this operation requires.',
     remedy:
-      'Use a key with the role that the message names. An administrator with the role keys can add it: `tallygate keys add --role`.',
+      'Use a key with the role that the message names. An administrator with the role keys can add it: `tallygate keys add --role`. Roles of signed-in users come from the setting oidc.access.',
     http: 403,
     retry: 'no',
   },
   INSTANCE_NOT_IN_SCOPE: {
-    meaning: 'The key is limited to instances, and the request concerns others.',
+    meaning: 'The key or the signed-in user is limited to instances, and the request concerns others.',
     remedy:
       'Name an instance of the key, in the path or with the parameter instanceId. Otherwise, use a key that is not limited to instances.',
     http: 403,
+    retry: 'no',
+  },
+  SIGN_IN_NOT_MAPPED: {
+    meaning: 'The provider has authenticated the user, but no rule of the cloud gives the user a role.',
+    remedy:
+      'Ask for membership in a group that oidc.access names, or ask the operator of the cloud for a rule there. Then run `tallygate login` again.',
+    http: 403,
+    exit: 77,
+    retry: 'no',
+  },
+  SIGN_IN_UNAVAILABLE: {
+    meaning:
+      'The OpenID Connect provider does not respond, or its response cannot be used, so sign-ins cannot be checked.',
+    remedy:
+      'Try again later, or use an administration key (--admin-key). The operator finds the reason in the log of the cloud.',
+    http: 503,
+    exit: 69,
+    retry: 'later',
+  },
+  SIGN_IN_NOT_OFFERED: {
+    meaning: 'This cloud, or its OpenID Connect provider, does not offer this way to sign in.',
+    remedy:
+      'Use an administration key (--admin-key), the other way to sign in (--device or --browser), or ask the operator to set oidc.issuer.',
+    http: 404,
+    exit: 69,
+    retry: 'no',
+  },
+  SIGN_IN_FAILED: {
+    meaning: 'The OpenID Connect provider or the user did not complete the sign-in.',
+    remedy: 'Run `tallygate login` again. If it fails again, give the message to the administrator of the provider.',
+    http: 401,
+    exit: 77,
+    retry: 'no',
+  },
+  SIGN_IN_REQUIRED: {
+    meaning: 'The command has no administration key, and no user is signed in to this cloud on this machine.',
+    remedy: 'Run `tallygate login --cloud` with the address of the cloud, or name a key with --admin-key.',
+    http: 401,
+    exit: 77,
     retry: 'no',
   },
   INSTANCE_HEADER_MISSING: {

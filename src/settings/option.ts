@@ -2,6 +2,7 @@
  * Option tables. Each setting's TOML key, environment variable, flag, help, documentation and type come from one entry.
  * Tables are nested objects with camelCase keys; other names are derived from these.
  */
+import type { z } from 'zod'
 import { formatBytes, formatDuration, parseBytes, parseDuration } from './quantity.ts'
 
 export interface Option<T> {
@@ -103,6 +104,48 @@ export function choice<const V extends string, const T extends V | null>(
   description: OptionDescription<T>,
 ): Option<V | Extract<T, null>> {
   return ofText(description, list(words), (given) => words.find((word) => word === given))
+}
+
+/** Several words: a list in TOML, separated by commas elsewhere. */
+export function words<const V extends string>(
+  known: readonly V[],
+  description: OptionDescription<readonly V[]>,
+): Option<readonly V[]> {
+  const parse = (given: readonly unknown[]) => {
+    const found = known.filter((word) => given.includes(word))
+    return found.length > 0 && found.length === given.length ? found : undefined
+  }
+  return option(description, {
+    takes: `a list of ${list(known, 'and')}, without repetitions: an array in the file, separated by commas elsewhere`,
+    show: (value) => value.join(','),
+    fromText: (given) => parse(given.split(',')),
+    fromToml: (given) => (Array.isArray(given) ? parse(given) : undefined),
+  })
+}
+
+/** Structure that fits a schema: TOML in the file, JSON elsewhere. Null if not set. */
+export function structure<T>(
+  schema: z.ZodType<T>,
+  description: Omit<OptionDescription<null>, 'default'> & { readonly takes: string },
+): Option<T | null> {
+  const parse = (given: unknown) => schema.safeParse(given).data
+  return option<T, null>(
+    { ...description, default: null },
+    {
+      takes: `${description.takes}: TOML in the file, JSON elsewhere`,
+      show: (value) => JSON.stringify(value),
+      fromText: (given) => parse(jsonOf(given)),
+      fromToml: parse,
+    },
+  )
+}
+
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
 }
 
 /** Whole number of `unit` (plural noun). */
@@ -277,7 +320,7 @@ function ofQuantity(
   )
 }
 
-function list(words: readonly string[]): string {
-  const quoted = words.map((word) => (word.includes('://') ? word : `"${word}"`))
-  return quoted.length < 2 ? quoted.join('') : `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1) ?? ''}`
+function list(known: readonly string[], conjunction = 'or'): string {
+  const quoted = known.map((word) => (word.includes('://') ? word : `"${word}"`))
+  return quoted.length < 2 ? quoted.join('') : `${quoted.slice(0, -1).join(', ')} ${conjunction} ${quoted.at(-1) ?? ''}`
 }

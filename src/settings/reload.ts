@@ -114,7 +114,7 @@ function isLive({ option: { reloadable }, path }: NamedOption, from: unknown, to
 
 function isSame(one: unknown, other: unknown): boolean {
   if (one instanceof Secret && other instanceof Secret) return one.reveal() === other.reveal()
-  return one === other
+  return one === other || (typeof one === 'object' && JSON.stringify(one) === JSON.stringify(other))
 }
 
 /** `base` with the given options from `fresh`. */
@@ -132,6 +132,6 @@ function merged<T extends OptionTree>(
 }
 
 function copyOf(node: unknown): unknown {
-  if (typeof node !== 'object' || node === null || node instanceof Secret) return node
+  if (typeof node !== 'object' || node === null || node instanceof Secret || Array.isArray(node)) return node
   return Object.fromEntries(Object.entries(node).map(([key, value]) => [key, copyOf(value)]))
 }

@@ -143,12 +143,12 @@ export class Twin implements AsyncDisposable {
     await this.#timers.fire()
   }
 
-  async administrationToken(): Promise<string> {
+  async administrationToken(issuer = 'tests'): Promise<string> {
     return makeAccessToken({
       kind: 'ADMIN',
       privateKey: this.#administrationKey,
       instanceIds: [],
-      issuer: 'tests',
+      issuer,
       now: this.wall,
       lifetimeMs: HOUR,
     })

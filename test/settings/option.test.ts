@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
+import { z } from 'zod'
 import { nearest } from '../../src/settings/nearest.ts'
-import { duration, integer, namedOptions, secret, text, toggle } from '../../src/settings/option.ts'
+import { duration, integer, namedOptions, secret, structure, text, toggle, words } from '../../src/settings/option.ts'
 import { formatBytes, formatDuration, parseBytes, parseDuration } from '../../src/settings/quantity.ts'
 
 test('the names of an option follow from its place in the table', () => {
@@ -29,6 +30,24 @@ test('a default that the option itself would refuse is a mistake in the table', 
   expect(() => duration({ default: '2d', min: '1s', max: '24h', help: '' })).toThrow(RangeError)
   expect(() => duration({ default: '30', min: '1s', max: '24h', help: '' })).toThrow(RangeError)
   expect(() => text({ default: 'a\nb', help: '' })).toThrow(RangeError)
+})
+
+test('a list of words is an array in the file, and separated by commas elsewhere', () => {
+  const option = words(['a', 'b', 'c'], { default: ['a', 'c'], help: '' })
+  expect(option.defaultText).toBe('a,c')
+  expect(option.fromText('c,a')).toEqual(['a', 'c'])
+  expect(option.fromToml(['b'])).toEqual(['b'])
+  for (const wrong of ['', 'a,', 'a,d', 'a,a', 'a b']) expect(option.fromText(wrong)).toBeUndefined()
+  for (const wrong of ['a', [], ['a', 'a'], [1], null]) expect(option.fromToml(wrong)).toBeUndefined()
+})
+
+test('a structure is TOML in the file and JSON elsewhere, and fits its schema in both', () => {
+  const option = structure(z.array(z.strictObject({ a: z.int() })), { help: '', takes: 'a list' })
+  expect(option.default).toBeNull()
+  expect(option.fromText('[{"a":1}]')).toEqual([{ a: 1 }])
+  expect(option.fromToml([{ a: 1 }])).toEqual([{ a: 1 }])
+  for (const wrong of ['', '{', '{}', '[{"a":"1"}]', '[{"a":1,"b":2}]']) expect(option.fromText(wrong)).toBeUndefined()
+  expect(option.fromToml({})).toBeUndefined()
 })
 
 test('defaults are shown as an operator writes them', () => {

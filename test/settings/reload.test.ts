@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { z } from 'zod'
 import { CodedError } from '../../src/protocol/errors.ts'
 import {
   type OptionTable,
@@ -8,6 +9,7 @@ import {
   duration,
   path,
   secret,
+  structure,
   text,
 } from '../../src/settings/option.ts'
 import { LiveSettings } from '../../src/settings/reload.ts'
@@ -110,4 +112,27 @@ describe('a reload', () => {
     const { live } = service()
     expect(() => live.reload(() => JSON.parse('{') as Some)).toThrow(SyntaxError)
   })
+})
+
+it('tells a changed structure from an equal one, and keeps its form', () => {
+  const rules = structure(z.array(z.object({ a: z.int() })), { reloadable: true, help: '', takes: 'a list' })
+  const options = { rules, other: text({ reloadable: true, default: 'x', help: '' }) }
+  const lines: string[] = []
+  const log = {
+    info: (fields: object) => void lines.push(JSON.stringify(fields)),
+    warn: () => undefined,
+    error: () => undefined,
+  }
+  const live = new LiveSettings({
+    table: { envPrefix: 'X', options },
+    settings: { rules: [{ a: 1 }], other: 'x' },
+    prepare: () => () => undefined,
+    log,
+    now: () => 0,
+  })
+  live.reload(() => ({ rules: [{ a: 1 }], other: 'y' }))
+  expect(lines).toEqual(['{"changed":["other"],"needRestart":[]}'])
+  expect(live.view.rules).toEqual([{ a: 1 }])
+  live.reload(() => ({ rules: [{ a: 2 }], other: 'y' }))
+  expect(live.view.rules).toEqual([{ a: 2 }])
 })

@@ -6,6 +6,7 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { timeArgument, uuidArgument, wholeNumberArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
+import { callerText } from '../sign-in/caller.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 
 interface AuditFlags extends AdministratorFlags {
@@ -68,7 +69,7 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
   const rows = records.map(({ at, by, action, ...object }) => [
     new Date(at).toISOString(),
     by.kind.toLowerCase(),
-    by.name ?? by.keyId ?? '',
+    actorText(by),
     action.toLowerCase().replaceAll('_', ' '),
     objectText(object),
     object.detail ?? '',
@@ -84,6 +85,11 @@ function queryOf({ device, instance, by, action, since, until, sessions, before 
   const values = { deviceId: device, instanceId: instance, by, action, since, until, sessions, before }
   const given = Object.entries(values).flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]]))
   return new URLSearchParams(given)
+}
+
+/** People can choose their names, so the subject goes with them. */
+function actorText({ name, keyId, issuer }: AuditRow['by']): string {
+  return issuer === null ? (name ?? keyId ?? '') : callerText({ name, keyId: keyId ?? '', issuer })
 }
 
 /** `instance 64d2… line item ACT-1` */

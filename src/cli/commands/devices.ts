@@ -165,10 +165,7 @@ const BATCH = 100
 async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promise<void> {
   const devices = parseDeviceList(readFileArgument(io, path, 'USAGE'))
   mkdirSync(flags.out, { recursive: true, mode: 0o700 })
-  const known = await allDevices(
-    { url: flags.url, adminKey: flags.adminKey, ...(flags.kid === undefined ? {} : { kid: flags.kid }) },
-    io,
-  )
+  const known = await allDevices(flags, io)
   const names = known.filter(({ revokedAt }) => revokedAt === null).map(({ name }) => name ?? '')
   const enrolled = new Set(names)
   const counts = { enrolled: 0, issued: 0, waiting: 0, failed: 0 }

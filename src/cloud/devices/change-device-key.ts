@@ -101,7 +101,7 @@ export async function takeNextKey(
 
 /** With the key that it had until now. */
 function itself({ thumbprint: keyId, name }: Device): Actor {
-  return { kind: 'DEVICE', keyId, name }
+  return { kind: 'DEVICE', keyId, name, issuer: null }
 }
 
 async function lockTrusted(tx: Transaction, deviceId: string): Promise<Device> {

@@ -48,7 +48,7 @@ export async function enroll(
     const device = await admit(tx, claims, { ...key, name, ...fresh })
     const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.now }
     if (await tx.edge.enrollments.claim(record)) {
-      const by = { kind: 'DEVICE', keyId: key.thumbprint, name: device.name } as const
+      const by = { kind: 'DEVICE', keyId: key.thumbprint, name: device.name, issuer: null } as const
       const detail = { enrollmentToken: claims.jti, instances: claims.instances }
       await recordChange(tx, fresh.now, { action: 'ENROLL_DEVICE', deviceId: device.id, by, detail })
       return device.id

@@ -30,9 +30,13 @@ const INSIDE: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   'DISK_FAILED',
 ])
 
+/** Logged where they arise, once for many requests: callers without an accepted token must not fill the log. */
+const LOGGED: ReadonlySet<ErrorCode> = new Set<ErrorCode>(['SIGN_IN_UNAVAILABLE'])
+
 export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const known = isIncomplete(error, request) ? bodyIncomplete() : coded(error)
-  if (known === undefined || known.httpStatus >= 500) request.log.error({ err: error }, 'request failed')
+  if (known === undefined || (known.httpStatus >= 500 && !LOGGED.has(known.code)))
+    request.log.error({ err: error }, 'request failed')
   const shown =
     known ?? new CodedError('INTERNAL', `The service failed because of an unexpected error. Log id: ${request.id}.`)
   if (shown.httpStatus === 401) void reply.header('www-authenticate', 'Bearer')

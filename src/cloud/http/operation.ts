@@ -11,7 +11,7 @@ import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
 import { API_VERSIONS, type ApiVersion } from '../../protocol/service/status.ts'
 import { uuid } from '../../protocol/wire.ts'
 import { EDGE_BODY_BYTES_MAX } from '../devices/limits.ts'
-import type { Principal } from '../service-api/authenticate.ts'
+import type { Principal } from '../service-api/principal.ts'
 
 export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
@@ -100,6 +100,8 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   readonly principals: readonly Kind[]
   /** Role that an administrator needs. Default of GET: any. */
   readonly role?: Role
+  /** Concerns only the caller itself, so limits to instances do not apply. */
+  readonly concernsCaller?: true
   /** Effect of the header idempotency-key; absent: not supported. */
   readonly idempotent?: string
   /** Also accepts the token as the password of HTTP Basic authentication, with any user name. */
@@ -231,6 +233,8 @@ const EVERYWHERE: readonly ErrorCode[] = [
   'ACCESS_KIND_WRONG',
   'ROLE_MISSING',
   'INSTANCE_NOT_IN_SCOPE',
+  'SIGN_IN_NOT_MAPPED',
+  'SIGN_IN_UNAVAILABLE',
   'DEVICE_REVOKED',
   'DEVICE_KEY_REPLACED',
   'INTERNAL',

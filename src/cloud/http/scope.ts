@@ -1,21 +1,25 @@
-/** Limits of keys: the roles of administration keys, and the instances that a key is limited to. */
+/** Limits of callers: the roles of administrators, and the instances that a caller is limited to. */
 import { z } from 'zod'
-import type { Role } from '../../protocol/service/keys.ts'
+import { ROLES, type Role } from '../../protocol/service/keys.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import type { Principal } from '../service-api/authenticate.ts'
+import { type Administrator, type Principal, permits, scopeWith } from '../service-api/principal.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { uuid } from '../../protocol/wire.ts'
 import { type Operation, at } from './operation.ts'
 
-type Administrator = Extract<Principal, { readonly kind: 'ADMINISTRATOR' }>
-
-/** Every role permits reading. @throws CodedError ROLE_MISSING */
-export function requireRole({ roles, name, keyId }: Administrator, required: Role): void {
-  if (roles === null || required === 'read' || roles.includes(required)) return
+/** The administrator, limited to the instances in which it has the role. @throws CodedError ROLE_MISSING */
+export function requireRole(administrator: Administrator, required: Role): Administrator {
+  const { rights } = administrator
+  if (rights.some((right) => permits(right, required))) return { ...administrator, scope: scopeWith(rights, required) }
+  const roles = ROLES.filter((role) => rights.some((right) => right.roles?.includes(role)))
   throw new CodedError(
     'ROLE_MISSING',
-    `This operation requires the role ${required}. The key ${name ?? keyId} has ${rolesText(roles)}.`,
+    `This operation requires the role ${required}. ${holderOf(administrator)} has ${rolesText(roles)}.`,
   )
+}
+
+function holderOf({ issuer, name, keyId }: Principal): string {
+  return issuer === null ? `The key ${name ?? keyId}` : `The signed-in user ${name ?? keyId}`
 }
 
 function rolesText(roles: readonly Role[]): string {
@@ -37,11 +41,12 @@ function requireInScope(principal: Principal, id: string): void {
   throw outOfScope(principal, `the instance ${id}`)
 }
 
-function outOfScope({ scope, name, keyId }: Principal, concerned: string): CodedError {
+function outOfScope(principal: Principal, concerned: string): CodedError {
+  const { scope } = principal
   const limit = scope?.size === 1 ? 'one instance' : `${scope?.size ?? 0} instances`
   return new CodedError(
     'INSTANCE_NOT_IN_SCOPE',
-    `The key ${name ?? keyId} is limited to ${limit}, and this request concerns ${concerned}.`,
+    `${holderOf(principal)} is limited to ${limit}, and this request concerns ${concerned}.`,
   )
 }
 

@@ -151,7 +151,10 @@ async function readHead(
   }
   const query = parse(operation.query, request.query, 'query')
   const parts = { params, query, header: header === null ? {} : { instanceId: header } }
-  const isNamed = principal.kind !== 'ADMINISTRATOR' || (await requireScope(deps.store, principal, named, parts))
+  const isNamed =
+    principal.kind !== 'ADMINISTRATOR' ||
+    operation.concernsCaller === true ||
+    (await requireScope(deps.store, principal, named, parts))
   if (!isNamed && !named.some(([part]) => part === 'body')) requireUnlimited(principal)
   await operation.requireAccess?.({ params, principal, instanceHeader: header })
   return { principal, params, query, instanceHeader: header, isNamed }
@@ -183,7 +186,7 @@ async function authorize(
         : ''
     throw new CodedError('ACCESS_KIND_WRONG', `This operation requires ${tokenFor(principals)}.${limits}`)
   }
-  if (principal.kind === 'ADMINISTRATOR' && role !== null) requireRole(principal, role)
+  if (principal.kind === 'ADMINISTRATOR') return role === null ? principal : requireRole(principal, role)
   const { deviceId } = inDevice.partial().safeParse(request.params).data ?? {}
   if (principal.deviceId !== null && deviceId !== undefined && deviceId !== principal.deviceId) {
     throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires the token of the device in the path.')

@@ -111,7 +111,12 @@ export class Slots {
       case 'CLIENT':
         return { holder: `key ${caller.keyId}`, most: ofKeyMax, ...this.#ofClients }
       default:
-        return { holder: `key ${caller.keyId}`, most: ofKeyMax, places: requestsMax, leavesOthers: false }
+        return {
+          holder: `administrator ${caller.issuer ?? ''} ${caller.keyId}`,
+          most: ofKeyMax,
+          places: requestsMax,
+          leavesOthers: false,
+        }
     }
   }
 

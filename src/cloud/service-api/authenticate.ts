@@ -1,12 +1,13 @@
 /**
- * Authenticates callers by JWTs signed with registered keys. The stored key decides the algorithm. Signatures are
- * cached; the key's registration is checked with every request. Source: interface, Authentication; documentation on
- * tokens; docs/decisions/access-tokens.md.
+ * Authenticates callers by JWTs. A token whose claim `iss` is the OpenID Connect issuer is checked as an ID token of that
+ * issuer, and every other token as signed with a registered key: no token is tried in both ways. The stored key decides the
+ * algorithm. Signatures are cached; the key's registration is checked with every request. Source: interface,
+ * Authentication; documentation on tokens; docs/decisions/access-tokens.md.
  */
 import type { Role } from '../../protocol/service/keys.ts'
 import { Buffer } from 'node:buffer'
 import { hash } from 'node:crypto'
-import { decodeJwt, errors, jwtVerify } from 'jose'
+import { type JWTPayload, decodeJwt, errors, jwtVerify } from 'jose'
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
 import { keyInForce } from './change-keys.ts'
@@ -15,29 +16,9 @@ import { authenticateDevice } from '../devices/authenticate-device.ts'
 import type { KnownDeviceKey } from '../storage/device-records.ts'
 import type { KeyRecord, KeyVersion } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
+import { type Principal, lowerCase } from './principal.ts'
+import type { SignIn } from './sign-in.ts'
 import { type VerificationKey, readVerificationKey } from './verification-key.ts'
-
-/** A caller with a registered key, or with the key of an enrolled device. */
-export type Principal = {
-  readonly keyId: string
-  readonly name: string | null
-  /** That the registered key is limited to; null: all. */
-  readonly scope: InstanceIds | null
-} & (
-  | {
-      readonly kind: 'ADMINISTRATOR'
-      /** Null: all. */
-      readonly roles: readonly Role[] | null
-      readonly instances: null
-      readonly deviceId: null
-    }
-  /** `instances`: those that the token names. */
-  | { readonly kind: 'CLIENT'; readonly instances: InstanceIds; readonly deviceId: null }
-  | { readonly kind: 'DEVICE'; readonly instances: InstanceIds; readonly deviceId: string }
-)
-
-/** Lower case. */
-type InstanceIds = ReadonlySet<string>
 
 const CLOCK_SKEW_S = 60
 
@@ -63,41 +44,49 @@ const claims = z.object({
   aud: z.union([z.string(), z.array(z.string())]).optional(),
 })
 
+export interface AuthenticatorDeps {
+  readonly store: Pick<Store, 'read'>
+  readonly defer: Defer
+  /** Called at the first use of an announced key: resolves when it has replaced the previous one. */
+  readonly takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>
+  /** Null: administrators use keys only. */
+  readonly signIn: SignIn | null
+}
+
 export class Authenticator {
   /** Calls during a read share the next one. It starts after they arrive, so a revoked key is noticed. */
   readonly #lookups: Batcher<KeyName, FoundKey | undefined>
   readonly #keys = new Map<string, VerificationKey>()
   /** By the token's hash, least recently used first. */
   readonly #verified = new Map<string, Verified>()
+  readonly #deps: AuthenticatorDeps
 
-  /** Called at the first use of an announced key: resolves when it has replaced the previous one. */
-  readonly #takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>
-
-  constructor(
-    store: Pick<Store, 'read'>,
-    defer: Defer,
-    takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>,
-  ) {
-    this.#takeNextKey = takeNextKey
+  constructor(deps: AuthenticatorDeps) {
+    const { store, defer } = deps
+    this.#deps = deps
     this.#lookups = new Batcher({ defer, serve: (names) => findKeys(store, names), weightMax: LOOKUPS_MAX })
   }
 
   /**
    * @param authorization value of the header
-   * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED
+   * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED,
+   * SIGN_IN_NOT_MAPPED, SIGN_IN_UNAVAILABLE
    */
   async authenticate(authorization: string | undefined, now: number): Promise<Principal> {
     const token = bearerToken(authorization)
     const digest = hash('sha256', token, 'base64')
     const known = this.#verified.get(digest)
-    const asserted = known?.claims ?? claimsOf(token)
+    const payload = known === undefined ? payloadOf(token) : null
+    const { signIn } = this.#deps
+    if (signIn !== null && payload?.iss === signIn.terms.issuer) return signIn.authenticate(token, now)
+    const asserted = known?.claims ?? claimsOf(payload)
     const { kid, kty } = asserted.cnf.jwk
     const found = await this.#lookups.ask({ kid, kty })
     if (found?.kind === 'DEVICE') {
       const { device, instanceIds } = await authenticateDevice(found.key, token, now)
-      if (found.key.state === 'NEXT') await this.#takeNextKey(device.id, kid)
-      const instances = lower(instanceIds)
-      return { kind: 'DEVICE', keyId: kid, name: device.name, instances, scope: null, deviceId: device.id }
+      if (found.key.state === 'NEXT') await this.#deps.takeNextKey(device.id, kid)
+      const identity = { keyId: kid, name: device.name, issuer: null, scope: null }
+      return { kind: 'DEVICE', ...identity, instances: lowerCase(instanceIds), deviceId: device.id }
     }
     const key = found === undefined ? null : keyInForce(found.key, now)
     if (key === null)
@@ -185,10 +174,13 @@ async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promis
 /** @throws CodedError TOKEN_INVALID for a client without instances */
 function principalOf({ cnf, aud }: Claims, { name, roles, instances }: KeyVersion): Principal {
   const { kid, kty } = cnf.jwk
-  const scope = instances === null ? null : lower(instances)
-  if (kty === 'ADMIN') return { kind: 'ADMINISTRATOR', keyId: kid, name, scope, roles, instances: null, deviceId: null }
+  const scope = instances === null ? null : lowerCase(instances)
+  const identity = { keyId: kid, name, issuer: null, scope, deviceId: null }
+  if (kty === 'ADMIN') {
+    return { kind: 'ADMINISTRATOR', ...identity, rights: [{ roles, instances: scope }], instances: null }
+  }
   if (aud === undefined) throw new CodedError('TOKEN_INVALID', 'A client token needs the claim aud.')
-  return { kind: 'CLIENT', keyId: kid, name, scope, instances: lower([aud].flat()), deviceId: null }
+  return { kind: 'CLIENT', ...identity, instances: lowerCase([aud].flat()) }
 }
 
 /** Without tolerance: a token slightly out of time is verified again. */
@@ -196,13 +188,15 @@ function isInTime({ nbf, exp }: Claims, now: number): boolean {
   return nbf * 1_000 <= now && now < exp * 1_000
 }
 
-function claimsOf(token: string): Claims {
-  let payload: unknown
+function payloadOf(token: string): JWTPayload {
   try {
-    payload = decodeJwt(token)
+    return decodeJwt(token)
   } catch (cause) {
     throw new CodedError('TOKEN_INVALID', 'The token is not a JWT.', { cause })
   }
+}
+
+function claimsOf(payload: JWTPayload | null): Claims {
   const parsed = claims.safeParse(payload)
   if (parsed.success) return parsed.data
   throw new CodedError(
@@ -225,8 +219,4 @@ async function verify(token: string, { key, algorithms }: VerificationKey, now: 
       ? new CodedError('TOKEN_NOT_IN_TIME', 'The token has expired or is not valid yet.', { cause })
       : new CodedError('TOKEN_INVALID', 'The signature of the token does not fit its key.', { cause })
   }
-}
-
-function lower(ids: readonly string[]): ReadonlySet<string> {
-  return new Set(ids.map((id) => id.toLowerCase()))
 }

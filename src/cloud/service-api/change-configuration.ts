@@ -33,7 +33,7 @@ export async function chargeIntervalMs(reader: Reader): Promise<number> {
 export async function changeConfiguration(
   store: Store,
   changes: readonly { readonly name: string; readonly value: string }[],
-  keyId: string,
+  updatedBy: string,
   now: number,
 ): Promise<readonly ConfigurationState[]> {
   return store.transaction(async (tx) => {
@@ -41,7 +41,7 @@ export async function changeConfiguration(
       (await showConfiguration(tx)).map(({ name, value }) => [name, value] as const),
     )
     const differing = changes.filter(({ name, value }) => before.get(name) !== value)
-    const save = (): Promise<void> => saveAll(tx, differing, keyId, now)
+    const save = (): Promise<void> => saveAll(tx, differing, updatedBy, now)
     if (differing.some(({ name }) => RULES.has(name))) await changeSharedRules(tx, now, save)
     else await save()
     return showConfiguration(tx)

@@ -5,7 +5,7 @@
 import { CodedError } from '../../protocol/errors.ts'
 import { sha256 } from '../../protocol/signing.ts'
 import type { Store } from '../storage/store.ts'
-import type { Principal } from './authenticate.ts'
+import type { Principal } from './principal.ts'
 
 /** How long an answer is stored, ms. */
 export const IDEMPOTENCY_LIFETIME_MS = 24 * 60 * 60 * 1000
@@ -28,7 +28,7 @@ export function claimOf(
 ): IdempotencyClaim {
   const caller = principal.kind === 'DEVICE' ? principal.deviceId : principal.keyId
   return {
-    scope: sha256(JSON.stringify([principal.kind, caller, instanceId, key])),
+    scope: sha256(JSON.stringify([principal.kind, principal.issuer, caller, instanceId, key])),
     requestHash: sha256(JSON.stringify(request, comparable)),
   }
 }

@@ -5,13 +5,15 @@
 /** Who makes a change. CLOUD: the service itself, without a request. */
 export interface Actor {
   readonly kind: 'ADMINISTRATOR' | 'CLIENT' | 'DEVICE' | 'CLOUD'
-  /** Of the key that signed the token; for devices a thumbprint. Null for CLOUD. */
+  /** Of the key that signed the token; for devices a thumbprint; with an issuer, its subject. Null for CLOUD. */
   readonly keyId: string | null
-  /** Of the key or the device; null: it has none. */
+  /** Of the key, the device or the person; null: it has none. */
   readonly name: string | null
+  /** The OpenID Connect provider of an administrator who signed in; null: others. */
+  readonly issuer: string | null
 }
 
-export const CLOUD: Actor = { kind: 'CLOUD', keyId: null, name: null }
+export const CLOUD: Actor = { kind: 'CLOUD', keyId: null, name: null, issuer: null }
 
 export type AuditedAction =
   | 'CREATE_INSTANCE'

@@ -63,7 +63,13 @@ export function actingAs(store: Store, actor: Actor): Store {
   }
 }
 
-/** The name of the key or device, or the key id. */
-export function nameOf({ name, keyId }: Actor): string {
+/** Identifies a caller among keys and signed-in administrators. */
+export function identityOf({ issuer, keyId }: Pick<Actor, 'issuer'> & { readonly keyId: string }): string {
+  return issuer === null ? keyId : `${issuer}#${keyId}`
+}
+
+/** The name of the key or device, or the key id. People can often choose their names, so the subject goes with them. */
+export function nameOf({ name, keyId, issuer }: Actor): string {
+  if (issuer !== null && name !== null) return `${name} (${keyId})`
   return name ?? keyId ?? 'twin'
 }

@@ -3,6 +3,7 @@
  * integer text.
  */
 import { z } from 'zod'
+import { ROLES } from '../service/keys.ts'
 import { SESSION_STATES } from '../service/sessions.ts'
 import { deviceSuspension } from './device-suspension.ts'
 import { hashText } from '../signing.ts'
@@ -170,10 +171,14 @@ export const auditList = z
     records: z.array(
       z.strictObject({
         at: instant,
-        /** `keyId`: of the key that signed the token, null for CLOUD. `name`: of the key or the device at that time. */
+        /**
+         * `keyId`: of the key that signed the token, null for CLOUD. `issuer`: the OpenID Connect provider of an administrator
+         * who signed in; then `keyId` is the subject there. `name`: of the key, the device or the person at that time.
+         */
         by: z.strictObject({
           kind: z.enum(['ADMINISTRATOR', 'CLIENT', 'DEVICE', 'CLOUD']),
           keyId: z.string().nullable(),
+          issuer: z.string().nullable(),
           name: z.string().nullable(),
         }),
         action: auditedAction,
@@ -189,6 +194,20 @@ export const auditList = z
   })
   .meta({ id: 'AuditList' })
 export type AuditListWire = z.input<typeof auditList>
+
+/** `GET .../edge/api/v1/caller`: the administrator that sends the request. */
+export const callerState = z
+  .strictObject({
+    /** Of the key; with an issuer, the subject there. */
+    keyId: z.string(),
+    /** The OpenID Connect provider; null: a registered key. */
+    issuer: z.string().nullable(),
+    name: z.string().nullable(),
+    /** Roles, and the instances in which they apply; null: all. */
+    rights: z.array(z.strictObject({ roles: z.array(z.enum(ROLES)), instances: z.array(uuid).nullable() })),
+  })
+  .meta({ id: 'Caller' })
+export type CallerState = z.infer<typeof callerState>
 
 /**
  * Response to `POST .../edge/api/v1/sessions/{sessionId}/lock`, `/unlock` and `/terminate`. `PENDING`, with status

@@ -31,11 +31,12 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       old = device.keys
       next = await newDeviceKeys()
       dropped = []
-      authenticator = new Authenticator(
-        twin.store,
-        (call) => call(),
-        (id, used) => takeNextKey(parts(), id, used),
-      )
+      authenticator = new Authenticator({
+        store: twin.store,
+        defer: (call) => call(),
+        takeNextKey: (id, used) => takeNextKey(parts(), id, used),
+        signIn: null,
+      })
     })
     afterEach(async () => twin[Symbol.asyncDispose]())
 

@@ -5,9 +5,12 @@ import { CALLER_NAMES, type CallerName, type Verdict, verdictOf } from '../../..
 import { servedOperations } from '../../../scripts/docs.ts'
 import { namesOf } from '../../../src/cloud/http/scope.ts'
 import { DOCUMENT_NAMES, apiDocuments } from '../../../src/cloud/http/openapi/documents.ts'
+import type { AccessRule } from '../../../src/protocol/sign-in.ts'
+import { ROLES, type Role } from '../../../src/protocol/service/keys.ts'
 import { makeAccessToken } from '../../../src/client/access-token.ts'
+import { CLIENT_ID, FakeIssuer } from '../../support/fake-issuer.ts'
 import { EDGE, EdgeClient, enrollmentToken } from '../devices/edge-client.ts'
-import { HOUR, type Twin, newKeyPair, pick } from '../harness.ts'
+import { HOUR, type SettingsChange, type Twin, newKeyPair, pick } from '../harness.ts'
 import type { Reply } from '../harness.ts'
 import { REQUESTS, type World, codeOf, openWorld, send } from './each-operation.ts'
 
@@ -27,6 +30,8 @@ const REFUSALS: ReadonlySet<unknown> = new Set<Verdict>([
   'SESSION_OF_ANOTHER',
   'ROLE_MISSING',
   'INSTANCE_NOT_IN_SCOPE',
+  'SIGN_IN_NOT_MAPPED',
+  'SIGN_IN_UNAVAILABLE',
   'DEVICE_REVOKED',
   'DEVICE_KEY_REPLACED',
 ])
@@ -40,6 +45,10 @@ const BAD_BODIES = [
 ] as const
 
 const verdictIn = (reply: Reply): unknown => (REFUSALS.has(codeOf(reply)) ? codeOf(reply) : 'PERMITTED')
+
+function signInAt({ issuer }: FakeIssuer, access: AccessRule[]): SettingsChange {
+  return (settings) => ({ ...settings, oidc: { ...settings.oidc, issuer, clientId: CLIENT_ID, access } })
+}
 
 /** Registers a key with limits. Returns what makes its tokens. @param instanceIds of the tokens of a client */
 async function holder(twin: Twin, limits: object, instanceIds?: readonly string[]): Promise<() => Promise<string>> {
@@ -59,16 +68,31 @@ async function holder(twin: Twin, limits: object, instanceIds?: readonly string[
 
 describe('the matrix of authorization', () => {
   let world: World
+  let issuer: FakeIssuer
+  let otherIssuer: FakeIssuer
   let tokens: Readonly<Record<CallerName, () => Promise<string | null>>>
   beforeAll(async () => {
-    world = await openWorld()
+    issuer = await FakeIssuer.start()
+    otherIssuer = await FakeIssuer.start()
+    // The cloud reads the rules at each use: those of instances follow when the instances exist.
+    const rules: AccessRule[] = [
+      ...ROLES.map((role) => ({ value: role, roles: [role] })),
+      { value: 'all', roles: [...ROLES] },
+    ]
+    world = await openWorld(signInAt(issuer, rules))
     const { twin, instance, elsewhere, device } = world
+    const user = (group: string) => () => issuer.token(twin.wall, { groups: ['staff', group] })
     const [otherDevice, foreignDevice, revoked] = [
       await EdgeClient.join(twin, instance),
       await EdgeClient.join(twin, elsewhere),
       await EdgeClient.join(twin, instance),
     ]
     await twin.call('POST', `${EDGE}/devices/${revoked.id}/revoke`)
+    const roles: Role[] = ['read', 'operator', 'rules']
+    rules.push(
+      { value: 'limited', roles, instances: [instance] },
+      { value: 'elsewhere', roles, instances: [elsewhere] },
+    )
     const stranger = newKeyPair()
     tokens = {
       none: async () => null,
@@ -79,6 +103,17 @@ describe('the matrix of authorization', () => {
           ...{ kind: 'ADMIN', privateKey: stranger.privatePem, instanceIds: [], issuer: 'tests' },
           ...{ now: twin.wall, lifetimeMs: HOUR },
         }),
+      foreignIssuer: () => otherIssuer.token(twin.wall, { groups: ['all'] }),
+      foreignIdToken: () => issuer.token(twin.wall, { groups: ['all'], aud: 'another' }),
+      falseIssuer: () => twin.administrationToken(issuer.issuer),
+      unmapped: () => issuer.token(twin.wall, { groups: ['staff'] }),
+      userWithAllRoles: user('all'),
+      userWhoReads: user('read'),
+      userWhoOperates: user('operator'),
+      userWhoEditsRules: user('rules'),
+      userWhoKeepsKeys: user('keys'),
+      limitedUser: user('limited'),
+      userLimitedElsewhere: user('elsewhere'),
       enrollment: () => enrollmentToken(twin, instance),
       revoked: () => revoked.token(),
       client: () => twin.clientToken(instance),
@@ -97,7 +132,11 @@ describe('the matrix of authorization', () => {
       limitedElsewhere: await holder(twin, { roles: ['operator', 'rules'], instances: [elsewhere] }),
     }
   })
-  afterAll(() => world[Symbol.asyncDispose]())
+  afterAll(async () => {
+    await world[Symbol.asyncDispose]()
+    await issuer[Symbol.asyncDispose]()
+    await otherIssuer[Symbol.asyncDispose]()
+  })
 
   it.each(requests)('%s (%s)', async (id, version, operation) => {
     const prepare = REQUESTS[id]

@@ -1,6 +1,16 @@
 // A request for each operation of the cloud that succeeds for a permitted caller.
 import { randomUUID } from 'node:crypto'
-import { DAY, type Twin, HOUR, lineItemBody, newKeyPair, openTwin, pick, text } from '../harness.ts'
+import {
+  DAY,
+  type SettingsChange,
+  type Twin,
+  HOUR,
+  lineItemBody,
+  newKeyPair,
+  openTwin,
+  pick,
+  text,
+} from '../harness.ts'
 import { EDGE, EdgeClient, enrollmentToken } from '../devices/edge-client.ts'
 import { NONCE, keyLink } from '../devices/key-link.ts'
 import { type DeviceKeys, newDeviceKeys } from '../sync/test-device.ts'
@@ -16,8 +26,8 @@ export interface World extends AsyncDisposable {
   readonly device: EdgeClient
 }
 
-export async function openWorld(): Promise<World> {
-  const twin = await openTwin()
+export async function openWorld(change?: SettingsChange): Promise<World> {
+  const twin = await openTwin(change)
   const instance = await twin.shop()
   const elsewhere = await twin.instance('another customer')
   const device = await EdgeClient.join(twin, instance)
@@ -209,6 +219,7 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   lockSessionOfDevice: aSession,
   unlockSessionOfDevice: lockedSession,
   terminateSessionOfDevice: async () => ({ params: { sessionId: randomUUID() } }),
+  showCaller: nothing,
   showSweeps: nothing,
   confirmClock: async ({ twin }) => {
     twin.clockAheadMs += HOUR

@@ -11,8 +11,9 @@ const KEY = {
   kind: 'ADMINISTRATOR',
   keyId: 'key-1',
   name: null,
+  issuer: null,
   scope: null,
-  roles: null,
+  rights: [],
   instances: null,
   deviceId: null,
 } as const
@@ -58,9 +59,25 @@ it('who has gone before it was known whose the request is takes no place', async
 /** Requests that never end. */
 const reply = (): Pick<FastifyReply, 'raw'> => ({ raw: new EventEmitter() as ServerResponse })
 const client = (keyId: string) =>
-  ({ kind: 'CLIENT', keyId, name: null, scope: null, instances: new Set<string>(), deviceId: null }) as const
+  ({
+    kind: 'CLIENT',
+    keyId,
+    name: null,
+    issuer: null,
+    scope: null,
+    instances: new Set<string>(),
+    deviceId: null,
+  }) as const
 const device = (deviceId: string) =>
-  ({ kind: 'DEVICE', keyId: deviceId, name: null, scope: null, instances: new Set<string>(), deviceId }) as const
+  ({
+    kind: 'DEVICE',
+    keyId: deviceId,
+    name: null,
+    issuer: null,
+    scope: null,
+    instances: new Set<string>(),
+    deviceId,
+  }) as const
 
 /** Takes places until one is refused. */
 function takeAll(slots: Slots, caller: Caller, hasBody = false): number {

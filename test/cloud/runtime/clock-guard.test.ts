@@ -6,7 +6,7 @@ import { DAY, START, Twin } from '../sync/twin.ts'
 
 const MINUTE = 60_000
 
-const ADMINISTRATOR = { kind: 'ADMINISTRATOR', keyId: 'key', name: 'Ada' } as const
+const ADMINISTRATOR = { kind: 'ADMINISTRATOR', keyId: 'key', name: 'Ada', issuer: null } as const
 
 /** A machine: time passes on it, its wall clock may be wrong, and it may be booted. */
 class Machine {

@@ -1,6 +1,6 @@
 /** Administration of devices and their sessions. The audit records every command with its key. */
 import { actingAs } from '../../storage/audit.ts'
-import type { Principal } from '../../service-api/authenticate.ts'
+import type { Principal } from '../../service-api/principal.ts'
 import type { Store } from '../../storage/store.ts'
 import { z } from 'zod'
 import {

@@ -1,6 +1,7 @@
 /** Every operation of the edge API: of devices with their own tokens, and of administrators. */
 import type { Operation } from '../operation.ts'
 import { type AdministerAccounts, accountOperations } from './accounts.ts'
+import { callerOperations } from './caller.ts'
 import { type OwnDevice, ownDeviceOperations } from './device.ts'
 import { type AdministerDevices, deviceOperations } from './devices.ts'
 import { enrollmentOperations } from './enrollment.ts'
@@ -17,6 +18,7 @@ export function edgeOperations(deps: EdgeDeps): readonly Operation[] {
     ...enrollmentOperations(deps),
     ...ownDeviceOperations(deps),
     ...deviceOperations(deps),
+    ...callerOperations(),
     ...sweepOperations(deps),
     ...accountOperations(deps),
     ...importOperations(deps),

@@ -1,5 +1,5 @@
 /** Configuration operations. Source: interface, Configuration. */
-import { actingAs } from '../../storage/audit.ts'
+import { actingAs, identityOf } from '../../storage/audit.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import {
   CONFIGURATION,
@@ -47,7 +47,10 @@ export function configurationOperations(store: Store): readonly Operation[] {
         }
         return {
           status: 200,
-          body: toWire(version, await changeConfiguration(actingAs(store, principal), body, principal.keyId, now)),
+          body: toWire(
+            version,
+            await changeConfiguration(actingAs(store, principal), body, identityOf(principal), now),
+          ),
         }
       },
     }),

@@ -24,7 +24,7 @@ import {
   sessionsQuery,
 } from '../../../protocol/service/sessions.ts'
 import { uuid } from '../../../protocol/wire.ts'
-import type { Principal } from '../../service-api/authenticate.ts'
+import type { Principal } from '../../service-api/principal.ts'
 import {
   type SessionDeps,
   closeSession,

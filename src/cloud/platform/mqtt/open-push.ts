@@ -156,9 +156,11 @@ function publish({ store, now, timers, log }: PushDeps, broker: Broker): Notific
 }
 
 async function signIn({ authenticator, now }: PushDeps, token: string): Promise<SignedIn> {
-  const { deviceId, instances } = await authenticator.authenticate(`Bearer ${token}`, now())
-  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'The broker accepts device tokens only.')
-  return { deviceId, instanceIds: [...instances] }
+  const principal = await authenticator.authenticate(`Bearer ${token}`, now())
+  if (principal.kind !== 'DEVICE') {
+    throw new CodedError('ACCESS_KIND_WRONG', 'The broker accepts device tokens only.')
+  }
+  return { deviceId: principal.deviceId, instanceIds: [...principal.instances] }
 }
 
 function readCa(path: string): string {

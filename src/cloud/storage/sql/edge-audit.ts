@@ -47,7 +47,7 @@ export function auditTransaction(sql: Sql) {
       const { seq } = await db
         .insertInto('audit')
         .values({
-          ...{ at: BigInt(at), by_kind: by.kind, key_id: by.keyId, key_name: by.name, action },
+          ...{ at: BigInt(at), by_kind: by.kind, key_id: by.keyId, key_name: by.name, issuer: by.issuer, action },
           ...{ instance_id: instanceId, line_item_id: lineItemId, device_id: deviceId, session_id: sessionId, detail },
           is_traffic: isTraffic(record) ? 1n : 0n,
         })
@@ -83,7 +83,7 @@ export function auditTransaction(sql: Sql) {
 function recordOf(row: Row<'audit'>): AuditRecord {
   return {
     at: Number(row.at),
-    by: { kind: row.by_kind as AuditRecord['by']['kind'], keyId: row.key_id, name: row.key_name },
+    by: { kind: row.by_kind as AuditRecord['by']['kind'], keyId: row.key_id, name: row.key_name, issuer: row.issuer },
     action: row.action as AuditRecord['action'],
     instanceId: row.instance_id,
     lineItemId: row.line_item_id,

@@ -33,6 +33,7 @@ export interface EdgeTables {
     by_kind: string
     key_id: string | null
     key_name: string | null
+    issuer: string | null
     action: string
     instance_id: string | null
     line_item_id: string | null

@@ -262,10 +262,12 @@ CREATE TABLE audit (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   at INTEGER NOT NULL,
   by_kind TEXT NOT NULL CHECK (by_kind IN ('ADMINISTRATOR', 'CLIENT', 'DEVICE', 'CLOUD')),
-  -- Of the key that signed the token; NULL for CLOUD.
+  -- Of the key that signed the token, or the subject at the issuer; NULL for CLOUD.
   key_id TEXT,
-  -- Of the key or the device at that time.
+  -- Of the key, the device or the person at that time.
   key_name TEXT,
+  -- The OpenID Connect provider of an administrator who signed in.
+  issuer TEXT,
   action TEXT NOT NULL,
   instance_id TEXT,
   line_item_id TEXT,

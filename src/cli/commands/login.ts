@@ -1,0 +1,87 @@
+/** Signs a user in to a cloud, for all commands of administrators. */
+import { Command, Option } from 'commander'
+import { HttpClient } from '../../client/http.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { SIGN_IN_PATH, isLoopback, signInOptions } from '../../protocol/sign-in.ts'
+import { clientWith } from '../administrator.ts'
+import { urlArgument } from '../arguments.ts'
+import { examples } from '../examples.ts'
+import type { Io } from '../io.ts'
+import { callerText, readCaller, rightsText } from '../sign-in/caller.ts'
+import { cloudAddress, saveSignIn } from '../sign-in/kept-sign-in.ts'
+import type { Provider, Tokens } from '../sign-in/provider.ts'
+
+interface LoginFlags {
+  readonly cloud: string
+  readonly device?: true
+  readonly browser?: true
+}
+
+export function command(io: Io): Command {
+  const login = new Command('login')
+    .description(
+      'Signs in to a cloud with OpenID Connect. Afterwards, commands for administrators need no --admin-key. The default is --browser on a machine with a desktop, and --device elsewhere.',
+    )
+    .requiredOption('--cloud <url>', 'address of the cloud, including its path prefix', urlArgument)
+    .addOption(
+      new Option('--device', 'show a code to enter in a browser on any machine, for machines without a browser'),
+    )
+    .addOption(new Option('--browser', 'open a browser on this machine').conflicts('device'))
+    .action((flags: LoginFlags) => signIn(flags, io))
+  return examples(login, [
+    'tallygate login --cloud https://cloud.example/dynamicmonetization',
+    'tallygate devices list --url https://cloud.example/dynamicmonetization',
+  ])
+}
+
+async function signIn(flags: LoginFlags, io: Io): Promise<void> {
+  const cloud = cloudAddress(flags.cloud)
+  const { protocol, hostname } = new URL(cloud)
+  if (protocol !== 'https:' && !isLoopback(hostname)) {
+    throw new CodedError('USAGE', `A sign-in requires https, or other machines could read the token: ${cloud}.`)
+  }
+  const options = await readOptions(cloud)
+  const { Provider } = await import('../sign-in/provider.ts')
+  const provider = await Provider.open(options)
+  // Before the user does anything: the sign-in must be possible here, and its file must be writable.
+  const byDevice = flags.device ?? (flags.browser === undefined && !hasBrowser(io))
+  if (byDevice && !provider.offersDevices) {
+    throw new CodedError('SIGN_IN_NOT_OFFERED', `${options.issuer} offers no sign-in by code. Use --browser.`)
+  }
+  let tokens: Tokens | undefined
+  let shown: readonly string[] = []
+  try {
+    await saveSignIn(cloud, io, async () => {
+      const { issuer, clientId, scopes, maxTokenAgeMs } = options
+      tokens = await (byDevice ? provider.signInByDevice(scopes, io) : provider.signInByBrowser(scopes, io))
+      const { idToken, refreshToken, lifetimeMs } = tokens
+      using client = clientWith(cloud, idToken)
+      const caller = await readCaller(client)
+      shown = [`Signed in to ${cloud} as ${callerText(caller)}.`, `Roles: ${rightsText(caller)}.`]
+      const usableMs = Math.min(lifetimeMs, maxTokenAgeMs)
+      return { cloud, issuer, clientId, idToken, refreshToken, savedAt: io.now(), usableMs }
+    })
+  } catch (error) {
+    await abandon(provider, tokens)
+    throw error
+  }
+  io.stdout.write(`${shown.join('\n')}\n`)
+}
+
+/** Revokes tokens that were not saved. The first error matters more than one of this. */
+async function abandon(provider: Provider, tokens: Tokens | undefined): Promise<void> {
+  if (tokens === undefined || tokens.refreshToken === null) return
+  await provider.revoke(tokens.refreshToken).catch(() => undefined)
+}
+
+async function readOptions(cloud: string) {
+  using client = new HttpClient({ address: cloud, unreachable: 'CLOUD_UNREACHABLE' })
+  return await client.json({ method: 'GET', path: SIGN_IN_PATH }, signInOptions)
+}
+
+/** A browser that a user of this terminal can see. */
+function hasBrowser({ env }: Io): boolean {
+  if (env['SSH_CONNECTION'] !== undefined || env['SSH_TTY'] !== undefined) return false
+  if (process.platform === 'darwin' || process.platform === 'win32') return true
+  return (env['DISPLAY'] ?? '') !== '' || (env['WAYLAND_DISPLAY'] ?? '') !== ''
+}

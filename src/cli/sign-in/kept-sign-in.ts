@@ -1,0 +1,133 @@
+/**
+ * The sign-ins of this user: one file per cloud in the XDG state folder, readable only by the user. A lock keeps parallel
+ * commands from using one refresh token twice, which providers take for theft.
+ */
+import { hash } from 'node:crypto'
+import { mkdirSync, readdirSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
+import { homedir } from 'node:os'
+import { isAbsolute, join } from 'node:path'
+import { setTimeout as pause } from 'node:timers/promises'
+import { z } from 'zod'
+import { CodedError } from '../../protocol/errors.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import { writeFileAtomically } from '../atomic-write.ts'
+import type { Io } from '../io.ts'
+
+const keptSignIn = z.object({
+  /** Address of the cloud, the only receiver of the ID token. */
+  cloud: z.string(),
+  /** The only receiver of the refresh token. */
+  issuer: z.string(),
+  clientId: z.string(),
+  idToken: z.string(),
+  refreshToken: z.string().nullable(),
+  /** POSIX ms, by the clock of this machine. */
+  savedAt: z.number(),
+  /** How long the ID token can be used, ms. */
+  usableMs: z.number(),
+})
+export type KeptSignIn = Readonly<z.infer<typeof keptSignIn>>
+
+const LOCK_EVERY_MS = 100
+const LOCK_WAIT_MS = 60_000
+
+/** One spelling for each address. */
+export function cloudAddress(url: string): string {
+  return new URL(url).href.replace(/\/+$/, '')
+}
+
+/** @param cloud from {@link cloudAddress} */
+export function readSignIn(cloud: string, io: Io): KeptSignIn | undefined {
+  const kept = read(fileOf(cloud, io), io)
+  return kept?.cloud === cloud ? kept : undefined
+}
+
+/** The named cloud, or the only one with a signed-in user. @throws CodedError SIGN_IN_REQUIRED, USAGE */
+export function chooseCloud(named: string | undefined, io: Io): string {
+  if (named !== undefined) return cloudAddress(named)
+  const [first, ...others] = listSignIns(io)
+  if (first === undefined) throw new CodedError('SIGN_IN_REQUIRED', 'No user is signed in.')
+  if (others.length === 0) return first.cloud
+  const all = [first, ...others].map(({ cloud }) => cloud).join(', ')
+  throw new CodedError('USAGE', `Users are signed in to several clouds (${all}). Name one with --cloud.`)
+}
+
+function listSignIns(io: Io): readonly KeptSignIn[] {
+  const directory = directoryOf(io)
+  try {
+    const names = readdirSync(directory).filter((name) => name.endsWith('.json'))
+    return names.flatMap((name) => read(join(directory, name), io) ?? [])
+  } catch {
+    return []
+  }
+}
+
+/**
+ * Calls `obtain` once the file can be written, so that no tokens are obtained in vain.
+ * @throws CodedError OUTPUT_UNWRITABLE, and errors of `obtain`
+ */
+export async function saveSignIn(cloud: string, io: Io, obtain: () => Promise<KeptSignIn>): Promise<void> {
+  makeDirectory(io)
+  const text = async function* () {
+    yield Buffer.from(JSON.stringify(await obtain()))
+  }
+  await writeFileAtomically(fileOf(cloud, io), text())
+}
+
+export async function removeSignIn(cloud: string, io: Io): Promise<void> {
+  await rm(fileOf(cloud, io), { force: true })
+}
+
+/** Runs `work` while no other command of this user does so for the same cloud. @throws CodedError OUTPUT_UNWRITABLE */
+export async function withSignInLock<T>(cloud: string, io: Io, work: () => Promise<T>): Promise<T> {
+  makeDirectory(io)
+  const { default: Sqlite } = await import('better-sqlite3')
+  const path = fileOf(cloud, io).replace(/json$/, 'lock')
+  for (const end = performance.now() + LOCK_WAIT_MS; ;) {
+    let lock
+    try {
+      lock = new Sqlite(path, { timeout: 0 })
+      // A kernel lock, which ends with the process.
+      lock.exec('BEGIN EXCLUSIVE')
+    } catch (cause) {
+      lock?.close()
+      const isBusy = cause instanceof Sqlite.SqliteError && cause.code.startsWith('SQLITE_BUSY')
+      if (!isBusy || performance.now() > end)
+        throw new CodedError('OUTPUT_UNWRITABLE', `Cannot lock ${path}.`, { cause })
+      await pause(LOCK_EVERY_MS)
+      continue
+    }
+    try {
+      return await work()
+    } finally {
+      lock.close()
+    }
+  }
+}
+
+function read(path: string, io: Io): KeptSignIn | undefined {
+  try {
+    return keptSignIn.safeParse(parseJson(io.readText(path))).data
+  } catch {
+    return undefined
+  }
+}
+
+function fileOf(cloud: string, io: Io): string {
+  return join(directoryOf(io), `${hash('sha256', cloud, 'hex').slice(0, 32)}.json`)
+}
+
+function directoryOf({ env }: Io): string {
+  const state = env['XDG_STATE_HOME'] ?? ''
+  return join(isAbsolute(state) ? state : join(env['HOME'] ?? homedir(), '.local', 'state'), 'tallygate', 'sign-in')
+}
+
+function makeDirectory(io: Io): void {
+  const path = directoryOf(io)
+  try {
+    mkdirSync(path, { recursive: true, mode: 0o700 })
+  } catch (cause) {
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${path}.`, { cause })
+  }
+}

@@ -1,0 +1,71 @@
+/** Receives the browser after a sign-in, on this machine only. Source: RFC 8252, section 7.3. */
+import { type IncomingMessage, type Server, type ServerResponse, createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { once } from 'node:events'
+
+const PATH = '/callback'
+
+const HEADERS = {
+  'content-type': 'text/plain; charset=utf-8',
+  'cache-control': 'no-store',
+  'content-security-policy': "default-src 'none'",
+  'x-content-type-options': 'nosniff',
+  'referrer-policy': 'no-referrer',
+  connection: 'close',
+}
+
+export class RedirectServer implements AsyncDisposable {
+  readonly #server: Server
+  readonly #received = Promise.withResolvers<URL>()
+
+  private constructor(state: string) {
+    this.#server = createServer((request, response) => this.#receive(state, request, response))
+  }
+
+  /** @param state only a redirect with this value counts: other programs and web pages can send requests here, too */
+  static async open(state: string): Promise<RedirectServer> {
+    const made = new RedirectServer(state)
+    made.#server.listen(0, '127.0.0.1')
+    await once(made.#server, 'listening')
+    return made
+  }
+
+  get redirectUri(): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}${PATH}`
+  }
+
+  /** The address that the browser was sent to. @throws the reason of the signal */
+  async received(signal: AbortSignal): Promise<URL> {
+    const abort = (): void => this.#received.reject(signal.reason)
+    signal.addEventListener('abort', abort, { once: true })
+    if (signal.aborted) abort()
+    try {
+      return await this.#received.promise
+    } finally {
+      signal.removeEventListener('abort', abort)
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const closed = once(this.#server, 'close')
+    this.#server.close()
+    this.#server.closeIdleConnections()
+    setTimeout(() => this.#server.closeAllConnections(), 1_000).unref()
+    await closed
+  }
+
+  #receive(state: string, { method, url = '' }: IncomingMessage, response: ServerResponse): void {
+    const target = URL.canParse(url, this.redirectUri) ? new URL(url, this.redirectUri) : null
+    if (method !== 'GET' || target?.pathname !== PATH) {
+      response.writeHead(404, HEADERS).end('There is nothing here.\n')
+      return
+    }
+    const states = target.searchParams.getAll('state')
+    if (states.length !== 1 || states[0] !== state) {
+      response.writeHead(400, HEADERS).end('This is not the sign-in that tallygate waits for.\n')
+      return
+    }
+    response.writeHead(200, HEADERS).end('Return to the terminal to see the result. You can close this page.\n')
+    this.#received.resolve(target)
+  }
+}
