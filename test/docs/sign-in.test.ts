@@ -40,7 +40,8 @@ it('the commands of the page run', async () => {
   writeFileSync(program, `#!/bin/sh\nexec "${process.execPath}" "${new URL('bin/tallygate.js', root).pathname}" "$@"\n`)
   chmodSync(program, 0o755)
   const env = { PATH: `${directory}:${process.env['PATH'] ?? ''}`, HOME: directory, CLOUD: twin.cloud.address }
-  const shell = spawn('bash', ['-euo', 'pipefail', '-c', example('sh')], { env })
+  // With a socket as standard input, bash would read the start file of the machine.
+  const shell = spawn('bash', ['-euo', 'pipefail', '-c', example('sh')], { env, stdio: ['ignore', 'pipe', 'pipe'] })
   let [out, err] = ['', '']
   shell.stdout.on('data', (chunk: Buffer) => (out += chunk.toString()))
   shell.stderr.on('data', (chunk: Buffer) => {
