@@ -27,9 +27,13 @@ export function withKeyFlags(command: Command): Command {
 
 /** @throws CodedError KEY_UNUSABLE, SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE */
 export async function administrator(flags: AdministratorFlags, io: Io): Promise<HttpClient> {
-  const { url, adminKey, kid } = flags
+  return clientWith(flags.url, await administratorToken(flags, io))
+}
+
+/** @throws CodedError KEY_UNUSABLE, SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE */
+export async function administratorToken({ url, adminKey, kid }: AdministratorFlags, io: Io): Promise<string> {
   if (adminKey === undefined && kid !== undefined) throw new CodedError('USAGE', '--kid requires --admin-key.')
-  return clientWith(url, adminKey === undefined ? await signInToken(url, io) : await keyToken(adminKey, kid, io))
+  return adminKey === undefined ? signInToken(url, io) : keyToken(adminKey, kid, io)
 }
 
 export function clientWith(url: string, token: string): HttpClient {
@@ -40,7 +44,8 @@ export function clientWith(url: string, token: string): HttpClient {
   })
 }
 
-async function keyToken(file: string, kid: string | undefined, io: Io): Promise<string> {
+/** @throws CodedError KEY_UNUSABLE */
+export async function keyToken(file: string, kid: string | undefined, io: Io): Promise<string> {
   return makeAccessToken({
     kind: 'ADMIN',
     privateKey: readFileArgument(io, file, 'KEY_UNUSABLE'),

@@ -2,14 +2,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import type { z } from 'zod'
-import { makeAccessToken } from '../../client/access-token.ts'
 import type { Call } from '../../client/call.ts'
 import { type Answer, HttpClient, refusal } from '../../client/http.ts'
 import { type ImportResult, importResult } from '../../protocol/edge/import.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { API_VERSIONS, type ApiVersion } from '../../protocol/service/status.ts'
-import { type AdministratorFlags, withAdministratorFlags } from '../administrator.ts'
+import { type AdministratorFlags, administratorToken, keyToken, withAdministratorFlags } from '../administrator.ts'
 import { collect, readFileArgument, urlArgument, uuidArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import { type RateTableTarget, importRateTables } from '../import/rate-tables.ts'
@@ -34,8 +33,6 @@ interface ImportFlags extends AdministratorFlags {
 
 /** Of one answer of the source, bytes. */
 const ANSWER_MAX = 64 * 1024 * 1024
-
-const TOKEN_LIFETIME_MS = 300_000
 
 export function command(io: Io): Command {
   const command = withAdministratorFlags(new Command('import'))
@@ -74,11 +71,10 @@ async function importAll(flags: ImportFlags, io: Io): Promise<void> {
     token: sourceToken(flags, io),
     unreachable: 'SOURCE_UNREACHABLE',
   })
-  const cloudToken = tokenOf(io, flags.adminKey, flags.kid)
   using cloud = connect(io, {
     address: flags.url,
     name: 'The cloud',
-    token: cloudToken,
+    token: async () => administratorToken(flags, io),
     unreachable: 'CLOUD_UNREACHABLE',
   })
   const source = new Source(flags.fromVersion, async (path) => from.send({ method: 'GET', path }))
@@ -155,25 +151,11 @@ function connect(io: Io, { address, name, token, unreachable }: Remote): Connect
 
 /** @throws CodedError USAGE, KEY_UNUSABLE */
 function sourceToken({ fromKey, fromKid, fromToken }: ImportFlags, io: Io): () => Promise<string> {
-  if (fromKey !== undefined) return tokenOf(io, fromKey, fromKid)
+  if (fromKey !== undefined) return async () => keyToken(fromKey, fromKid, io)
   if (fromToken === undefined) throw new CodedError('USAGE', 'Give --from-key or --from-token.')
   const token = readFileArgument(io, fromToken, 'KEY_UNUSABLE').trim()
   if (!/^[\w.~+/=-]+$/.test(token)) throw new CodedError('KEY_UNUSABLE', `${fromToken} does not contain a token.`)
   return async () => token
-}
-
-function tokenOf(io: Io, file: string, keyId: string | undefined): () => Promise<string> {
-  const privateKey = readFileArgument(io, file, 'KEY_UNUSABLE')
-  return async () =>
-    makeAccessToken({
-      kind: 'ADMIN',
-      privateKey,
-      ...(keyId === undefined ? {} : { keyId }),
-      instanceIds: [],
-      issuer: 'tallygate',
-      now: io.now(),
-      lifetimeMs: TOKEN_LIFETIME_MS,
-    })
 }
 
 /** Prints each result when it is there. */

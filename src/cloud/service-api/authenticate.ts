@@ -4,7 +4,6 @@
  * algorithm. Signatures are cached; the key's registration is checked with every request. Source: interface,
  * Authentication; documentation on tokens; docs/decisions/access-tokens.md.
  */
-import type { Role } from '../../protocol/service/keys.ts'
 import { Buffer } from 'node:buffer'
 import { hash } from 'node:crypto'
 import { type JWTPayload, decodeJwt, errors, jwtVerify } from 'jose'
