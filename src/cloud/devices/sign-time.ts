@@ -16,6 +16,8 @@ export interface SignedTime {
 }
 
 export async function signTime(keys: Keyring, { nonce, answer, time, suspension }: SignedTime): Promise<string> {
-  const payload: z.input<typeof signedTime> = { nonce, time, answer: sha256(answer), suspension }
+  // A stored suspension also has a name, which devices do not learn.
+  const shown = suspension === null ? null : { state: suspension.state, since: suspension.since }
+  const payload: z.input<typeof signedTime> = { nonce, time, answer: sha256(answer), suspension: shown }
   return signDocument('time', JSON.stringify(payload), keys.signer)
 }

@@ -183,8 +183,7 @@ async function deviceOf({ store }: OwnDevice, deviceId: string): Promise<Device>
 /** Reads the suspension last, so that a new command takes effect at once. */
 async function signedTimeOf(deps: OwnDevice, deviceId: string, nonce: string, answer: string): Promise<Answer> {
   const { suspension } = await deviceOf(deps, deviceId)
-  const shown = suspension === null ? null : { state: suspension.state, since: suspension.since }
-  const time = await signTime(deps.keys, { nonce, answer, time: deps.now(), suspension: shown })
+  const time = await signTime(deps.keys, { nonce, answer, time: deps.now(), suspension })
   return { status: 200, body: { answer, time } satisfies z.input<typeof signedAnswer> }
 }
 
