@@ -15,6 +15,7 @@ import { MQTT_DEFAULTS, createMqttPush } from './platform/mqtt/mqtt-push.ts'
 import { probeSocket } from './platform/socket/probe.ts'
 import { openSocket } from './platform/socket/server.ts'
 import { openJournal } from './platform/sqlite/journal.ts'
+import { PAGE_BYTES } from './platform/sqlite/open-database.ts'
 import { systemNames } from './platform/system/names.ts'
 import { openPeerCredentials } from './platform/system/peer-credentials.ts'
 import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
@@ -88,8 +89,6 @@ export interface Agent {
   /** Refuses new requests, records pending ones, signs off from the cloud, and ends. Idempotent. */
   stop(): Promise<void>
 }
-
-const PAGE_BYTES = 4096
 
 /** @throws CodedError when the state, key or socket cannot be used; an unreachable cloud is not an error */
 export async function composeAgent(first: AgentSettings, overrides: Overrides = {}): Promise<Agent> {

@@ -25,7 +25,8 @@ import { readLedger, readLedgerCopy } from './read-ledger.ts'
 import { fill, finishSalvage } from './salvage-journal.ts'
 import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
-import { copyConsistently } from './consistent-snapshot.ts'
+import { foldDatabase } from './pending-batches.ts'
+import { copyConsistently, withConsistentSnapshot } from './consistent-snapshot.ts'
 
 /**
  * Writes the ledger's content at one moment during the call to a single file, replacing it at the end. Needs space for two
@@ -94,7 +95,7 @@ export async function restoreLedger(
   const opened = lockFinished(path)
   try {
     const before = salvageOfOpened(opened, path, left)
-    const salvage = merged(salvageOfBackup(backup), before)
+    const salvage = merged(await withConsistentSnapshot(backup, async (copy) => salvageOfBackup(copy, backup)), before)
     const fresh = `${path}.restoring`
     for (const suffix of ['', '-wal', '-shm']) rmSync(`${fresh}${suffix}`, { force: true })
     const database = openDatabase(fresh)
@@ -131,10 +132,11 @@ function asideOf(path: string, wall: number): string {
 }
 
 /** Requires every entry to be readable. @throws CodedError DATABASE_CORRUPT */
-function salvageOfBackup(backup: string): Salvage {
-  const database = new Database(backup, { readonly: true })
+function salvageOfBackup(copy: string, backup: string): Salvage {
+  const database = new Database(copy)
   try {
     database.defaultSafeIntegers(true)
+    foldDatabase(database)
     const salvage = salvageOf(database)
     if (salvage.lost === 0) return salvage
     const missing = salvage.lost === null ? 'its content' : `${salvage.lost} entries`
@@ -151,12 +153,23 @@ function lock(path: string): OpenedLedger {
   if (!existsSync(path)) return 'NONE'
   try {
     const database = openDatabase(path)
+    foldLocked(database, path)
     database.pragma('journal_mode = DELETE')
     database.exec('BEGIN EXCLUSIVE')
     return database
   } catch (error) {
     if (error instanceof CodedError && error.code === 'DATABASE_CORRUPT') return 'DAMAGED'
     throw error
+  }
+}
+
+/** @throws CodedError DATABASE_CORRUPT */
+function foldLocked(database: Database.Database, path: string): void {
+  try {
+    foldDatabase(database)
+  } catch (cause) {
+    database.close()
+    throw new CodedError('DATABASE_CORRUPT', `${path}: ${messageOf(cause)}`, { cause, details: { path } })
   }
 }
 

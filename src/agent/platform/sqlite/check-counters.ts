@@ -2,11 +2,19 @@
  * Compares the counters of the accounts with the segments and entries that they were counted from. Each counter is
  * stored only for speed, so a difference means that the file was edited or damaged.
  */
+import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { EntryBodyWire, SegmentWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START, sha256, unverifiedText } from '../../../protocol/signing.ts'
-import type { AccountRow, JournalStatements, SegmentRow, StateRow } from './journal-statements.ts'
+import { entriesBetween } from './entry-blocks.ts'
+import {
+  type AccountRow,
+  type JournalStatements,
+  type SegmentRow,
+  type StateRow,
+  statementsOf,
+} from './journal-statements.ts'
 
 /** Newest segments of the epoch that are read, in bytes of their documents: bounds the time of a start. */
 const READ_BYTES_MAX = 16 * 1024 * 1024
@@ -17,7 +25,8 @@ const COUNTERS_MANY = 1_000
 type Read = Pick<SegmentWire, 'seq' | 'entries' | 'counters' | 'backlog'>
 
 /** @throws Error if a counter differs */
-export function checkCounters(statements: JournalStatements): void {
+export function checkCounters(database: Database.Database): void {
+  const statements = statementsOf(database)
   const state = statements.state.get() as StateRow
   const sealed = new Map<AccountId, SegmentWire['counters'][number]>()
   let last: Read | undefined
@@ -29,7 +38,7 @@ export function checkCounters(statements: JournalStatements): void {
   }
   checkEnds(statements, state, last)
   const returnsFollow = last !== undefined && (last.backlog > 0 || last.counters.length >= COUNTERS_MANY)
-  const late = lateMoves(statements, state)
+  const late = lateMoves(database, state)
   for (const row of statements.accounts.all() as AccountRow[]) {
     const signed = sealed.get(row.id)
     expect(row.id, 'sealed_used', row.sealed_used, signed?.used)
@@ -86,12 +95,11 @@ function checkEnds(statements: JournalStatements, state: StateRow, last: Read | 
 }
 
 function lateMoves(
-  statements: JournalStatements,
+  database: Database.Database,
   { entry_base, sealed_entry, last_entry }: StateRow,
 ): Map<AccountId, { used: Micro; refunded: Micro }> {
   const moves = new Map<AccountId, { used: Micro; refunded: Micro }>()
-  const rows = statements.entriesBetween.iterate(entry_base + sealed_entry, entry_base + last_entry)
-  for (const { body } of rows as Iterable<{ readonly body: string }>) {
+  for (const { body } of entriesBetween(database, entry_base + sealed_entry, entry_base + last_entry)) {
     const { kind, postings } = JSON.parse(body) as EntryBodyWire
     for (const { account, amount } of postings) {
       const move = moves.get(account) ?? { used: 0n, refunded: 0n }

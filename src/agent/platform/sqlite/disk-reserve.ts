@@ -4,8 +4,10 @@
  */
 import { closeSync, fsyncSync, openSync, rmSync, statSync, statfsSync, writeSync } from 'node:fs'
 import { dirname } from 'node:path'
+import { PAGE_BYTES } from './open-database.ts'
 
-const PAGE_BYTES = 4096
+/** Written at a time. */
+const CHUNK_BYTES = 256 * 1024
 
 export class DiskReserve {
   readonly #path: string
@@ -23,7 +25,7 @@ export class DiskReserve {
     try {
       const file = openSync(this.#path, 'w', 0o600)
       try {
-        const block = Buffer.alloc(64 * PAGE_BYTES)
+        const block = Buffer.alloc(CHUNK_BYTES)
         for (let left = this.#bytes; left > 0; left -= block.length)
           writeSync(file, block, 0, Math.min(left, block.length))
         fsyncSync(file)

@@ -10,6 +10,7 @@ import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unverifiedText } from '../../../protocol/signing.ts'
 import type { Identity, SalvageRecord } from '../../ledger/journal.ts'
 import { APPLICATION_ID } from './open-database.ts'
+import { foldDatabase } from './pending-batches.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
 
 export interface InspectedDatabase {
@@ -83,6 +84,8 @@ function inspect(copy: string, knownSchema: number): InspectedDatabase {
     const quickCheck = String(database.pragma('quick_check(1)', { simple: true }))
     const schema = database.pragma('user_version', { simple: true }) as number
     const isForeign = id !== APPLICATION_ID
+    // Entries that are pending belong to the state.
+    attempt(() => foldDatabase(database), undefined)
     const text = attempt(
       () => database.prepare('SELECT document FROM identity').pluck().get() as string | undefined,
       undefined,

@@ -14,7 +14,7 @@ import type {
 } from '../../ledger/journal.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 
-/** Limits in pages of 4 KiB and in bytes. */
+/** Limits in pages of the database and in bytes. */
 export interface JournalLimits {
   readonly pagesMax: number
   /** Extra pages for seals, acknowledgements and cleanup, which must succeed on a full disk. */

@@ -40,7 +40,7 @@ export class JournalHandler {
 
   /** Work after a call was answered. Never throws, as {@link JournalHandler.tidy}. */
   answered(): void {
-    this.#unasked((store) => store.checkpointLogWhenDue())
+    this.#unasked((store) => store.tidyWhenDue())
   }
 
   /**
@@ -69,7 +69,7 @@ export class JournalHandler {
     const { method, args, now } = call
     if (method === 'close') return this.#store?.close()
     if (this.#failed !== undefined) throw this.#failed.error
-    const store = (this.#store ??= this.#open())
+    const store = (this.#store ??= this.#opened())
     store.now = now
     const run = (): unknown => Reflect.apply(store[method], store, args)
     if (method === 'append' && !call.args[0].answered) return this.#appendUnanswered(store, run)
@@ -79,6 +79,18 @@ export class JournalHandler {
     const result = this.#withDiskReserve(store, run)
     if (method === 'acknowledge') store.hasDiskReserve = this.#diskReserve.fill()
     return result
+  }
+
+  /** Opening folds what an earlier process left pending, which may need the reserved disk space. */
+  #opened(): JournalStore {
+    try {
+      return this.#open()
+    } catch (error) {
+      if (!isFull(error) || !this.#diskReserve.release()) throw error
+      const store = this.#open()
+      store.hasDiskReserve = false
+      return store
+    }
   }
 
   /** Refuses entries while the reserved disk space is missing, after trying to reserve it again. */

@@ -22,6 +22,7 @@ export interface StateRow {
   last_seq: bigint
   segment_head: string
   resends_earlier: bigint
+  slot_generation: bigint
   grant_term: bigint | null
   grant_lifetime_ms: bigint | null
   grant_expires_at: bigint | null
@@ -79,11 +80,6 @@ export interface SalvageRow {
   why: string
   salvaged_entries: bigint
   lost_entries: bigint | null
-}
-
-export interface EntryRow {
-  body: string
-  inputs: string | null
 }
 
 export interface PolicyRow {
@@ -156,13 +152,11 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     answers: database.prepare(
       'SELECT session, n, request_hash, body, status, policy_revision FROM answer ORDER BY entry_id, slot',
     ),
-    slots: database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot'),
     nextUndeliveredRange: database.prepare(
       'SELECT * FROM undelivered_ranges WHERE end_sealed = 0 ORDER BY epoch LIMIT 1',
     ),
     firstUndeliveredRange: database.prepare('SELECT * FROM undelivered_ranges ORDER BY epoch LIMIT 1'),
     allUndeliveredRanges: database.prepare('SELECT * FROM undelivered_ranges'),
-    entriesBetween: database.prepare('SELECT n, body FROM entry WHERE id > ? AND id <= ? ORDER BY id'),
     undeliveredRangesLeft: database
       .prepare('SELECT coalesce(sum(last_entry - acked_entry), 0) FROM undelivered_ranges')
       .pluck(),
@@ -228,14 +222,6 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     segmentInFlight: database.prepare(
       "SELECT * FROM segment JOIN segment_document USING (id) WHERE state = 'UNACKNOWLEDGED'",
     ),
-    unsealed: database.prepare('SELECT body FROM entry WHERE id > ? ORDER BY id LIMIT ?').pluck(),
-    recent: database.prepare('SELECT body FROM entry ORDER BY id DESC LIMIT ?').pluck(),
-    searchedTo: database
-      .prepare('SELECT min(id) FROM (SELECT id FROM entry WHERE id < ? ORDER BY id DESC LIMIT ?)')
-      .pluck(),
-    search: database.prepare(
-      'SELECT body, inputs FROM entry WHERE id >= ? AND id < ? AND instr(body, ?) > 0 ORDER BY id DESC',
-    ),
     policyOf: database
       .prepare(
         `SELECT document FROM policy WHERE instance_id = :instanceId AND revision = :revision
@@ -249,35 +235,24 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     ),
     // Deletes policies that no kept entry was decided by; all of them if there are no entries.
     deletePolicies: database.prepare(
-      'DELETE FROM past_policy WHERE last_entry_id + ? < (SELECT coalesce(min(id), 9223372036854775807) FROM entry)',
+      'DELETE FROM past_policy WHERE last_entry_id + ? < (SELECT coalesce(min(first_id), 9223372036854775807) FROM block)',
     ),
     deleteLargePolicies: database.prepare(
       `DELETE FROM past_policy WHERE id IN (
          SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY id DESC) AS total FROM past_policy) WHERE total > ?)`,
     ),
-    insertEntry: database.prepare('INSERT INTO entry (id, n, body, inputs) VALUES (?, ?, ?, ?)'),
-    appended: database.prepare(
-      `UPDATE state SET last_entry = ?, entry_head = ?, clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?,
-         clock_latest = ?, grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
-    ),
     saveClock: database.prepare(
       `UPDATE state SET clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?, clock_latest = ?,
          grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
     ),
-    moveAccount: database.prepare(
-      `UPDATE account SET used = used + ?, refunded = refunded + ?, returned = returned + ?, burned = burned + ?
-         WHERE id = ?
+    returnTokens: database.prepare(
+      `UPDATE account SET returned = returned + ? WHERE id = ?
          RETURNING granted, used, refunded, returned, unlimited, allowance`,
-    ),
-    allow: database.prepare(
-      `INSERT INTO account (id, allowance) VALUES (?, ?)
-         ON CONFLICT (id) DO UPDATE SET allowance = max(allowance, excluded.allowance)`,
     ),
     // A reservation counts as usage, because it may have been answered.
     settleAboveGrant: database.prepare(
       'UPDATE account SET allowance = 0 WHERE allowance > 0 AND max(used, reserved) - refunded + returned <= granted',
     ),
-    reserve: database.prepare('UPDATE account SET reserved = ? WHERE id = ?'),
     // Removes returned tokens from the reservation; pending usage is below the remainder.
     shorten: database.prepare(
       'UPDATE account SET reserved = min(reserved, granted - returned + refunded - ?) WHERE id = ? AND unlimited = 0',
@@ -328,14 +303,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       `UPDATE policy SET confirmed_at = :time, confirmed_by = :segment
          WHERE instance_id = :instanceId AND revision = :revision AND confirmed_at < :time`,
     ),
-    storeAnswer: database.prepare(
-      `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-    ),
     sessions: database.prepare('SELECT id, ended, since, document, snapshot FROM session ORDER BY since, id'),
-    storeSession: database.prepare(
-      `INSERT OR REPLACE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)`,
-    ),
     unsealedSessions: database.prepare('SELECT id, snapshot FROM session WHERE unsealed = 1 ORDER BY id LIMIT ?'),
     sealSession: database.prepare('UPDATE session SET unsealed = 0 WHERE id = ?'),
     unsealSessions: database.prepare('UPDATE session SET unsealed = 1'),
@@ -347,8 +315,10 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       `DELETE FROM session WHERE id IN (
          SELECT id FROM session WHERE ended = 1 AND unsealed = 0 ORDER BY since DESC, id LIMIT -1 OFFSET ?)`,
     ),
+    // Whole blocks.
     deleteEntries: database.prepare(
-      'DELETE FROM entry WHERE id IN (SELECT id FROM entry WHERE id <= ? ORDER BY id LIMIT ?)',
+      `DELETE FROM block WHERE first_id IN (
+         SELECT first_id FROM block WHERE first_id <= :last AND first_id + entries - 1 <= :last ORDER BY first_id LIMIT :most)`,
     ),
     redateSegments: database.prepare("UPDATE segment SET since = :now WHERE since > :now AND state = 'ACKNOWLEDGED'"),
     deleteSegments: database.prepare(

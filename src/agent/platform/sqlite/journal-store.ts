@@ -18,7 +18,6 @@ import {
   type Confirmation,
   type GrantedAccount,
   type Identity,
-  type IdempotencyRecord,
   type Leaving,
   NOTHING_TO_SAY,
   type SealRequest,
@@ -29,20 +28,12 @@ import {
   type StoredGrant,
   type StoredPolicy,
 } from '../../ledger/journal.ts'
-import { RecentOfEach } from '../../access/idempotency-cache.ts'
-import type {
-  AccountMove,
-  Batch,
-  FoundEntry,
-  JournalLimits,
-  JournalThreadMethods,
-  PreparedSeal,
-} from './journal-calls.ts'
+import type { RecentOfEach } from '../../access/idempotency-cache.ts'
+import type { Batch, FoundEntry, JournalLimits, JournalThreadMethods, PreparedSeal } from './journal-calls.ts'
 import {
   type AccountRow,
   type AnswerRow,
   type UndeliveredRangeRow,
-  type EntryRow,
   type JournalStatements,
   type PolicyRow,
   type SalvageRow,
@@ -58,18 +49,28 @@ import {
   statementsOf,
 } from './journal-statements.ts'
 import { checkCounters } from './check-counters.ts'
+import { entriesBefore, entriesBetween } from './entry-blocks.ts'
+import { PAGE_BYTES } from './open-database.ts'
+import { fold, type PendingBatch, readAnswerSlots, readPending, recordOf } from './pending-batches.ts'
 import { type SealPlan, planSegment } from './plan-segment.ts'
-
-const PAGE_BYTES = 4096
+import { Slots } from './slots.ts'
 
 /**
- * Frames of the write-ahead log that trigger a checkpoint: 4 MiB. Checkpoints block calls: longer logs mean longer waits,
+ * Frames of the write-ahead log that trigger a checkpoint: 1 MiB. Checkpoints block calls: longer logs mean longer waits,
  * shorter logs more flushes. The reserved disk space must cover the log and the next segment.
  */
 const CHECKPOINT_FRAMES = 1_000
 
+/** Pending entries that trigger a fold after the response. */
+const PENDING_ENTRIES = 1_000
+
+/** A commit of this many entries goes into blocks at once: writing them to slots first would save nothing. */
+const LARGE_ENTRIES = 192
+
 /** Entries per search step: blocks commits for 1 to 2 ms. */
-const SEARCHED_ENTRIES = 2_000
+const SEARCHED_ENTRIES = 1_000
+
+const COUNTER_MAX = 2n ** 63n - 1n
 
 /** Entries after a rules change that may still have been decided by the old rules. */
 const LATE_ENTRIES = 10_000
@@ -78,16 +79,30 @@ const LATE_ENTRIES = 10_000
 const ENDED_SESSIONS_MAX = 1_000
 
 /** Free pages to keep so that the next writes need not grow the file: 1 MiB. */
-const FREE_PAGES_KEPT = 256n
+const FREE_PAGES_KEPT = 1024n
 
 /** Pages freed per step, 512 KiB; bounds how long a call can wait. */
-const SHRINK_PAGES = 128n
+const SHRINK_PAGES = 512n
 
-/** Truncate the write-ahead log above this size when idle: 1 MiB. */
-const LOG_BYTES_KEPT = 1024 * 1024
+/** Truncate the write-ahead log above this size when idle. A log of this size is reused, which writes less. */
+const LOG_BYTES_KEPT = 2 * 1024 * 1024
 
 /** Rows deleted per cleanup, which runs between commits. */
 const PRUNE_ROWS = 2_000
+
+/** Blocks of entries deleted per cleanup. */
+const PRUNE_BLOCKS = 32
+
+/** What a commit checks without reading rows: current while nothing but commits happens. */
+interface Current {
+  readonly epoch: bigint
+  readonly isOpen: boolean
+  readonly lastEntry: number
+  readonly head: string
+  readonly generation: number
+  /** Accounts as the pending commits leave them. */
+  readonly accounts: Map<AccountId, AccountRow>
+}
 
 export class JournalStore implements JournalThreadMethods {
   /**
@@ -104,8 +119,13 @@ export class JournalStore implements JournalThreadMethods {
   /** Sets the page limit for entries; the other statement sets the limit for final deliveries. */
   readonly #allowPages: Database.Statement
   readonly #allowPagesAndDiskReserve: Database.Statement
-  /** Slot of each application session; used slots are contiguous. */
-  #slots: RecentOfEach<number>
+  /** Slot of the answer of each application session; used ones are contiguous. */
+  #answerSlots: RecentOfEach<number>
+  readonly #slots: Slots
+  /** Commits that are only in slots. */
+  #pending: PendingBatch[] = []
+  #pendingEntries = 0
+  #current: Current | null = null
   #plan: SealPlan | null = null
   /** Confirmed revisions whose documents are not fetched yet. */
   readonly #confirmedAhead = new Map<
@@ -118,15 +138,26 @@ export class JournalStore implements JournalThreadMethods {
     this.#limits = limits
     this.#statements = statementsOf(database)
     this.#transaction = database.transaction((work: () => unknown) => work())
-    this.#slots = this.#readSlots()
+    this.#answerSlots = readAnswerSlots(database, limits.answersMax)
+    this.#slots = new Slots(database)
     this.#allowPages = database.prepare(`PRAGMA max_page_count = ${limits.pagesMax}`)
     this.#allowPagesAndDiskReserve = database.prepare(
       `PRAGMA max_page_count = ${limits.pagesMax + limits.diskReservePages}`,
     )
     this.#allowPages.get()
+    this.#recover()
+  }
+
+  /** Folds what an earlier process left in slots. */
+  #recover(): void {
+    const { batches, damage } = readPending(this.#database)
+    if (damage !== null) throw new Error(`the pending entries are damaged: ${damage}`)
+    this.#pending = [...batches]
+    this.#fold()
   }
 
   read(): Snapshot {
+    this.#fold()
     const state = this.#state()
     const accounts = new Map<AccountId, AccountState>()
     const openReservations = new Map<AccountId, Micro>()
@@ -194,54 +225,100 @@ export class JournalStore implements JournalThreadMethods {
       const last = this.#chainOver(row.entry_base, row.sealed_entry, row.last_entry, row.sealed_head)
       if (last !== row.last_head) throw new Error('invariant: the undelivered ranges on disk fit their chains')
     }
-    checkCounters(this.#statements)
+    checkCounters(this.#database)
   }
 
   /** Computes the hash chain over entries after `from` up to `to`. */
   #chainOver(base: bigint, from: bigint, to: bigint, start: string): string {
     let head = start
     let n = from
-    const rows = this.#statements.entriesBetween.iterate(base + from, base + to)
-    for (const row of rows as Iterable<{ readonly n: bigint; readonly body: string }>) {
+    for (const entry of entriesBetween(this.#database, base + from, base + to)) {
       n += 1n
-      if (row.n !== n) break
-      head = entryHash(head, row.body)
+      if (entry.n !== n) break
+      head = entryHash(head, entry.body)
     }
     if (n !== to) throw new Error(`invariant: entry ${n} of ${to} that are to be delivered is followed by the next one`)
     return head
   }
 
   /** Returns the hash chain head of the epoch. */
-  append({ firstN, bodies, inputs, moves, answers, sessions, reservations, answered, stamp }: Batch): string {
-    const run = <T>(work: () => T): T => (answered ? this.#runWithDiskReserve(work) : this.#run(work))
-    return run(() => {
-      const state = this.#state()
-      const nextN = bodies.length === 0 ? firstN : Number(state.last_entry) + 1
-      if (firstN > nextN) throw new CodedError('NOT_RECORDED', 'an entry before it was not recorded')
-      if (firstN < nextN) throw new Error('invariant: entries are numbered without gaps')
-      if (state.epoch === 0n || state.fenced === 1n) throw new Error('invariant: the epoch is open')
-      let head = state.entry_head
-      let n = state.last_entry
-      for (const [index, body] of bodies.entries()) {
-        n += 1n
-        head = entryHash(head, body)
-        this.#statements.insertEntry.run(state.entry_base + n, n, body, inputs[index] ?? null)
+  append({ answered, ...batch }: Batch): string {
+    const current = (this.#current ??= this.#readCurrent())
+    const { firstN, bodies } = batch
+    const nextN = bodies.length === 0 ? firstN : current.lastEntry + 1
+    if (firstN > nextN) throw new CodedError('NOT_RECORDED', 'an entry before it was not recorded')
+    if (firstN < nextN) throw new Error('invariant: entries are numbered without gaps')
+    if (!current.isOpen) throw new Error('invariant: the epoch is open')
+    const accounts = this.#moved(current, batch)
+    const head = bodies.reduce(entryHash, current.head)
+    const pending: PendingBatch = { ...batch, head }
+    const isLarge = bodies.length === 0 || bodies.length >= LARGE_ENTRIES
+    const placed = isLarge ? null : this.#slots.fit(recordOf(pending))
+    if (placed === null) {
+      const commit = (): void => {
+        fold(this.#database, [pending], this.#answerSlots)
+        if (!answered) this.#refuseDiskReserve()
       }
-      for (const move of moves) this.#move(move)
-      for (const { account, usedUpTo } of reservations) changedOne(this.#statements.reserve.run(usedUpTo, account))
-      for (const answer of answers) this.#storeAnswer(answer, state.entry_base + n)
-      for (const { id, ended, since, document, snapshot } of sessions) {
-        this.#statements.storeSession.run(id, ended ? 1 : 0, since, document, snapshot)
-      }
-      this.#statements.appended.run(n, head, ...stampValues(stamp))
-      if (!answered) this.#refuseDiskReserve()
+      if (answered) this.#runWithDiskReserve(commit)
+      else this.#run(commit)
       return head
-    })
+    }
+    const commit = (): void => {
+      this.#slots.write(placed, current.generation)
+      if (!answered) this.#refuseDiskReserve()
+    }
+    if (answered) this.#withDiskReserve(() => this.#transact(commit))
+    else this.#transact(commit)
+    this.#slots.written(placed)
+    this.#pending.push(pending)
+    this.#pendingEntries += bodies.length
+    for (const row of accounts) current.accounts.set(row.id, row)
+    this.#current = { ...current, lastEntry: current.lastEntry + bodies.length, head }
+    return head
+  }
+
+  #readCurrent(): Current {
+    const { epoch, fenced, last_entry, entry_head, slot_generation } = this.#state()
+    return {
+      ...{ epoch, isOpen: epoch !== 0n && fenced === 0n, lastEntry: Number(last_entry), head: entry_head },
+      ...{ generation: Number(slot_generation), accounts: new Map() },
+    }
+  }
+
+  /** The accounts after a commit. @throws Error if one would break a constraint of its table */
+  #moved({ accounts }: Current, { moves, reservations }: Omit<Batch, 'answered'>): readonly AccountRow[] {
+    const changed = new Map<AccountId, AccountRow>()
+    const rowOf = (account: AccountId): AccountRow | undefined =>
+      changed.get(account) ?? accounts.get(account) ?? (this.#statements.account.get(account) as AccountRow | undefined)
+    for (const { account, used, refunded, burned, allowance } of moves) {
+      const row = rowOf(account) ?? (allowance > 0n ? { ...NEW_ACCOUNT, id: account } : undefined)
+      if (row === undefined) throw new Error(`invariant: ${account} is known`)
+      changed.set(account, {
+        ...row,
+        used: row.used + used,
+        refunded: row.refunded + refunded,
+        burned: row.burned + burned,
+        allowance: allowance > row.allowance ? allowance : row.allowance,
+      })
+    }
+    for (const { account, usedUpTo } of reservations) {
+      const row = rowOf(account)
+      if (row === undefined) throw new Error(`invariant: ${account} is known`)
+      changed.set(account, { ...row, reserved: usedUpTo })
+    }
+    for (const row of changed.values()) requireSound(row)
+    return [...changed.values()]
+  }
+
+  /** Folds pending commits into the tables. Everything else reads and writes only tables. */
+  #fold(): void {
+    if (this.#pending.length > 0) this.#runWithDiskReserve(() => undefined)
   }
 
   /** Prepares the text of the next segment for signing. */
   prepareSeal(request: SealRequest): PreparedSeal {
     this.#plan = null
+    this.#fold()
     const identity = this.#identity()
     if (identity === null || this.#state().epoch === 0n) {
       throw new Error('invariant: only an attached device seals')
@@ -249,7 +326,7 @@ export class JournalStore implements JournalThreadMethods {
     if (this.#statements.segmentInFlight.get() !== undefined) {
       throw new Error('invariant: one unacknowledged segment at most')
     }
-    const { text, plan } = planSegment(this.#statements, identity, request)
+    const { text, plan } = planSegment(this.#database, identity, request)
     this.#plan = plan
     return { text }
   }
@@ -263,7 +340,7 @@ export class JournalStore implements JournalThreadMethods {
       const state = this.#state()
       for (const { account, amount } of plan.returns) {
         this.#statements.shorten.run(amount, account)
-        this.#move({ account, used: 0n, refunded: 0n, returned: amount, burned: 0n, allowance: 0n })
+        this.#return(account, amount)
       }
       for (const [account, { used, refunded, returned }] of plan.counters) {
         changedOne(this.#statements.sealAccount.run(used, refunded, returned, account))
@@ -399,22 +476,18 @@ export class JournalStore implements JournalThreadMethods {
   /** The cloud's chain end if all later entries are still stored; otherwise null. */
   #keptFrom({ entry, head }: ChainEnd, state: StateRow): { readonly entry: bigint; readonly head: string } | null {
     const from = BigInt(entry)
-    const rows = this.#statements.entriesBetween.all(
-      state.entry_base + from,
-      state.entry_base + state.acked_entry,
-    ) as readonly { readonly n: bigint; readonly body: string }[]
-    if (BigInt(rows.length) !== state.acked_entry - from) return null
-    const end = rows.reduce((before, { body }) => entryHash(before, body), head)
+    const base = state.entry_base
+    const bodies = [...entriesBetween(this.#database, base + from, base + state.acked_entry)].map(({ body }) => body)
+    if (BigInt(bodies.length) !== state.acked_entry - from) return null
+    const end = bodies.reduce(entryHash, head)
     return end === state.acked_head ? { entry: from, head } : null
   }
 
   /** Saves the counters as of before the first unacknowledged entry. */
   #countUpTo(state: StateRow): void {
     this.#statements.countUndeliveredRange.run()
-    const rows = this.#statements.entriesBetween.iterate(
-      state.entry_base + state.acked_entry,
-      state.entry_base + state.last_entry,
-    ) as Iterable<{ readonly body: string }>
+    const { entry_base, acked_entry, last_entry } = state
+    const rows = entriesBetween(this.#database, entry_base + acked_entry, entry_base + last_entry)
     const moved = new Map<AccountId, { used: Micro; refunded: Micro }>()
     for (const { body } of rows) {
       const { kind, postings } = JSON.parse(body) as EntryBodyWire
@@ -461,8 +534,14 @@ export class JournalStore implements JournalThreadMethods {
   }
 
   recent(limit: number): readonly EntryBodyWire[] {
-    const bodies = this.#statements.recent.all(limit) as string[]
-    return bodies.map((body) => JSON.parse(body) as EntryBodyWire)
+    this.#fold()
+    const found: EntryBodyWire[] = []
+    if (limit === 0) return found
+    for (const { body } of entriesBefore(this.#database, COUNTER_MAX)) {
+      found.push(JSON.parse(body) as EntryBodyWire)
+      if (found.length === limit) break
+    }
+    return found
   }
 
   /**
@@ -471,20 +550,21 @@ export class JournalStore implements JournalThreadMethods {
    * @param before entry id to search below; null for all
    */
   findStep(correlationId: string, before: number | null): FoundEntry {
-    const top = before ?? Number.MAX_SAFE_INTEGER
-    const least = this.#statements.searchedTo.get(top, SEARCHED_ENTRIES) as bigint | null
-    if (least === null) return { found: null, next: null }
-    const rows = this.#statements.search.all(least, top, `"correlationId":"${correlationId}"`) as EntryRow[]
-    for (const { body, inputs } of rows) {
+    this.#fold()
+    const text = `"correlationId":"${correlationId}"`
+    let searched = 0
+    for (const { id, body, inputs } of entriesBefore(this.#database, before === null ? COUNTER_MAX : BigInt(before))) {
       // The application's payload may contain the same text.
-      const { correlationId: id, instanceId, policyRevision } = JSON.parse(body) as EntryBodyWire
-      if (id !== correlationId) continue
-      const known = { instanceId, revision: policyRevision }
-      const rules = this.#statements.policyOf.get(known) as string | undefined
-      const trustedKeys = this.#identity()?.trustedKeys ?? []
-      return { found: { body, inputs, rules: rules ?? null, trustedKeys }, next: null }
+      if (body.includes(text) && (JSON.parse(body) as EntryBodyWire).correlationId === correlationId) {
+        const { instanceId, policyRevision } = JSON.parse(body) as EntryBodyWire
+        const rules = this.#statements.policyOf.get({ instanceId, revision: policyRevision }) as string | undefined
+        const trustedKeys = this.#identity()?.trustedKeys ?? []
+        return { found: { body, inputs, rules: rules ?? null, trustedKeys }, next: null }
+      }
+      searched += 1
+      if (searched === SEARCHED_ENTRIES) return { found: null, next: Number(id) }
     }
-    return { found: null, next: Number(least) }
+    return { found: null, next: null }
   }
 
   /**
@@ -501,7 +581,7 @@ export class JournalStore implements JournalThreadMethods {
       const inUse = this.#pagesInUse()
       const tight = this.hasDiskReserve ? inUse - BigInt(this.#limits.pagesMax) / 2n : inUse
       const old = tight > 0n ? delivered : entry_base + last_entry - BigInt(this.#limits.recentEntries)
-      this.#statements.deleteEntries.run(old < delivered ? old : delivered, PRUNE_ROWS)
+      this.#statements.deleteEntries.run({ last: old < delivered ? old : delivered, most: PRUNE_BLOCKS })
       this.#statements.deletePolicies.run(LATE_ENTRIES)
       // Times in the future come from a clock that was corrected since: restart their retention now.
       this.#statements.redateSegments.run({ now })
@@ -557,11 +637,14 @@ export class JournalStore implements JournalThreadMethods {
     return statSync(`${this.#database.name}-wal`, { throwIfNoEntry: false })?.size ?? 0
   }
 
-  /** Checkpoints the write-ahead log and closes the database. */
+  /** Folds pending commits, checkpoints the write-ahead log and closes the database. */
   close(): void {
+    // On a full disk, they stay in slots for the next process.
+    ifSpace(() => this.#fold())
     this.#database.close()
   }
 
+  /** As the last fold left it. */
   #state(): StateRow {
     return this.#statements.state.get() as StateRow
   }
@@ -576,16 +659,8 @@ export class JournalStore implements JournalThreadMethods {
     return identity
   }
 
-  #readSlots(): RecentOfEach<number> {
-    const slots = new RecentOfEach<number>(this.#limits.answersMax)
-    const rows = this.#statements.slots.all() as { session: string; slot: bigint }[]
-    for (const { session, slot } of rows) slots.set(session, Number(slot))
-    return slots
-  }
-
-  #move({ account, used, refunded, returned, burned, allowance }: AccountMove): void {
-    if (allowance > 0n) this.#statements.allow.run(account, allowance)
-    const row = this.#statements.moveAccount.get(used, refunded, returned, burned, account) as AccountRow | undefined
+  #return(account: AccountId, amount: Micro): void {
+    const row = this.#statements.returnTokens.get(amount, account) as AccountRow | undefined
     if (row === undefined) throw new Error(`invariant: ${account} is known`)
     if (row.unlimited === 0n && row.used - row.refunded + row.returned > row.granted + row.allowance) {
       throw new Error(`invariant: ${account} is never overspent`)
@@ -605,34 +680,49 @@ export class JournalStore implements JournalThreadMethods {
     this.#statements.grant.run(term, lifetimeMs, expiresAt, agedMs)
   }
 
-  #storeAnswer(answer: IdempotencyRecord, entryId: bigint): void {
-    const { session, n, requestHash, status = 200, policyRevision } = answer
-    const slot = this.#slots.get(session) ?? this.#slots.freeSpace(session) ?? this.#slots.size
-    // Claimed now so that the same batch does not reuse it; reloaded if the transaction fails.
-    this.#slots.set(session, slot)
-    this.#statements.storeAnswer.run(slot, session, n, requestHash, answer.answer, status, policyRevision, entryId)
+  /** Folds pending commits and runs work, in one transaction. */
+  #run<T>(work: () => T): T {
+    const batches = this.#pending
+    const result = this.#transact(() => {
+      if (batches.length > 0) fold(this.#database, batches, this.#answerSlots)
+      return work()
+    })
+    this.#pending = []
+    this.#pendingEntries = 0
+    this.#slots.clear()
+    this.#current = null
+    return result
   }
 
-  #run<T>(work: () => T): T {
+  #transact<T>(work: () => T): T {
     try {
       return this.#transaction.immediate(work) as T
     } catch (error) {
-      this.#slots = this.#readSlots()
+      this.#answerSlots = readAnswerSlots(this.#database, this.#limits.answersMax)
       throw error
     }
   }
 
   /** Runs work that must succeed on a full disk with the reserved pages. */
   #runWithDiskReserve<T>(work: () => T): T {
+    return this.#withDiskReserve(() => this.#run(work))
+  }
+
+  #withDiskReserve<T>(work: () => T): T {
     this.#allowPagesAndDiskReserve.get()
     try {
-      return this.#run(work)
+      return work()
     } finally {
       this.#allowPages.get()
     }
   }
 
-  /** Call after each transaction, once its outcome was returned: callers need not wait for it. */
+  /** Work that is due after a call. Call it once the call was answered: callers need not wait for it. */
+  tidyWhenDue(): void {
+    if (this.#pendingEntries >= PENDING_ENTRIES) ifSpace(() => this.#run(() => undefined))
+    this.checkpointLogWhenDue()
+  }
+
   checkpointLogWhenDue(): void {
     const [, frames] = this.#statements.checkpointSize.get() as readonly bigint[]
     if (frames !== undefined && frames >= CHECKPOINT_FRAMES) this.checkpointLog()
@@ -643,13 +733,39 @@ export class JournalStore implements JournalThreadMethods {
    * commit: a second one could succeed without the pages on disk.
    */
   checkpointLog(): boolean {
-    try {
+    let isWhole = false
+    ifSpace(() => {
       const { log, checkpointed } = this.#statements.checkpoint.get() as { log: bigint; checkpointed: bigint }
-      return log === checkpointed
-    } catch (error) {
-      if ((error as { code?: unknown }).code === 'SQLITE_FULL') return false
-      throw error
-    }
+      isWhole = log === checkpointed
+    })
+    return isWhole
+  }
+}
+
+/** Runs work that may wait while the disk is full. */
+function ifSpace(work: () => void): void {
+  try {
+    work()
+  } catch (error) {
+    if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
+  }
+}
+
+const NEW_ACCOUNT: Omit<AccountRow, 'id'> = {
+  ...{ granted: 0n, used: 0n, refunded: 0n, returned: 0n, exhausted: 0n, unlimited: 0n, overdraft: 0n },
+  ...{ reserved: 0n, allowance: 0n, burned: 0n, sealed_used: 0n, sealed_refunded: 0n, sealed_returned: 0n },
+}
+
+/** As the constraints of the account table, which check it again when it is folded. */
+function requireSound({ id, ...row }: AccountRow): void {
+  const { granted, used, refunded, returned, unlimited, allowance, burned } = row
+  const top = used > row.reserved ? used : row.reserved
+  if (unlimited === 0n && top - refunded + returned > granted + allowance) {
+    throw new Error(`invariant: ${id} is never overspent`)
+  }
+  if (refunded > used || burned > used) throw new Error(`invariant: ${id} has used what is refunded or burned`)
+  if (used < 0n || refunded < 0n || burned < 0n || top > COUNTER_MAX || allowance > COUNTER_MAX) {
+    throw new Error(`invariant: the counters of ${id} are within their range`)
   }
 }
 

@@ -11,7 +11,8 @@ import { CodedError, messageOf } from '../../../protocol/errors.ts'
 /** "TgJ1", in the file header. */
 export const APPLICATION_ID = 0x54674a31
 
-const PAGE_BYTES = 4096
+/** Small, because a commit of a few entries writes one page. */
+export const PAGE_BYTES = 1024
 
 /** How long to wait for another process to release the file, for example while it exits. */
 export const BUSY_MS = 200

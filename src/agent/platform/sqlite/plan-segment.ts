@@ -2,6 +2,7 @@
  * Plans the next segment from unsealed journal data: entries of earlier epochs first, then the current ones with the
  * counters as of the last entry, within the wire limits. Read-only.
  */
+import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import {
@@ -19,7 +20,14 @@ import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/ed
 import { entryHash, sha256 } from '../../../protocol/signing.ts'
 import { counterBytesMax } from '../../ledger/balances.ts'
 import type { Identity, SealRequest } from '../../ledger/journal.ts'
-import type { AccountRow, UndeliveredRangeRow, JournalStatements, StateRow } from './journal-statements.ts'
+import { entriesBetween } from './entry-blocks.ts'
+import {
+  type AccountRow,
+  type JournalStatements,
+  type StateRow,
+  statementsOf,
+  type UndeliveredRangeRow,
+} from './journal-statements.ts'
 import { segmentTopUps } from './segment-top-ups.ts'
 
 /** Changes to commit when the signed segment is stored. */
@@ -54,11 +62,14 @@ interface PlannedSegment {
   readonly plan: SealPlan
 }
 
-/** Read-only. Entries appended before the segment is stored do not change it. */
-export function planSegment(statements: JournalStatements, identity: Identity, request: SealRequest): PlannedSegment {
+/** Read-only; nothing is pending. */
+export function planSegment(database: Database.Database, identity: Identity, request: SealRequest): PlannedSegment {
+  const statements = statementsOf(database)
   const state = statements.state.get() as StateRow
-  const undeliveredRange = undeliveredRangeIn(statements)
-  const entries = sealable(statements, state, request, undeliveredRange === null)
+  const undeliveredRange = undeliveredRangeIn(database)
+  const unsealed =
+    undeliveredRange === null ? bodiesAfter(database, state.entry_base, state.sealed_entry, state.last_entry) : []
+  const entries = sealable(statements, state, request, unsealed)
   let head = state.sealed_head
   for (const body of entries.bodies) head = entryHash(head, body)
   const lastEntry = Number(state.sealed_entry) + entries.bodies.length
@@ -128,23 +139,34 @@ function unsealedSessions(
   })
 }
 
-/** Entries for one segment and the counters as of the last, within the wire limits. */
+/** Bodies after entry `after` up to `last`, as many as fit into one segment; at least one if there are any. */
+function bodiesAfter(database: Database.Database, base: bigint, after: bigint, last: bigint): readonly string[] {
+  const bodies: string[] = []
+  let length = 0
+  let bytes = 0
+  for (const { body } of entriesBetween(database, base + after, base + last)) {
+    length += body.length
+    bytes += Buffer.byteLength(JSON.stringify(body)) + 1
+    if (bodies.length > 0 && (length > SEGMENT_TEXT_MAX || bytes > SEGMENT_ENTRIES_BYTES_MAX)) break
+    bodies.push(body)
+    if (bodies.length === SEGMENT_ENTRIES_MAX) break
+  }
+  return bodies
+}
+
+/** Entries for one segment and the counters as of the last, within the wire limits. @param unsealed bodies that fit */
 function sealable(
   statements: JournalStatements,
   state: StateRow,
   { returns }: SealRequest,
-  own: boolean,
+  unsealed: readonly string[],
 ): {
   readonly bodies: readonly string[]
   readonly counters: ReadonlyMap<AccountId, SealedCounters>
   /** All counters are reported, unless entries remain. */
   readonly isFullyReported: boolean
 } {
-  const unsealed = statements.unsealed.all(
-    state.entry_base + state.sealed_entry,
-    own ? SEGMENT_ENTRIES_MAX : 0,
-  ) as string[]
-  let count = fitting(unsealed)
+  let count = unsealed.length
   const isComplete = BigInt(count) === state.last_entry - state.sealed_entry
   for (;;) {
     const bodies = unsealed.slice(0, count)
@@ -159,7 +181,7 @@ function sealable(
 }
 
 /** The next undelivered entries of the oldest epoch; a segment contains no others. */
-function undeliveredRangeIn(statements: JournalStatements): {
+function undeliveredRangeIn(database: Database.Database): {
   readonly wire: NonNullable<SegmentWire['undeliveredRange']>
   readonly plan: NonNullable<SealPlan['undeliveredRange']>
   /** Undelivered entries of all earlier epochs that remain after this segment. */
@@ -167,6 +189,7 @@ function undeliveredRangeIn(statements: JournalStatements): {
   /** Entries remain, or the end of an epoch is not reported yet. */
   readonly isMoreToFollow: boolean
 } | null {
+  const statements = statementsOf(database)
   const row = statements.nextUndeliveredRange.get() as UndeliveredRangeRow | undefined
   if (row === undefined) return null
   const { epoch, entry_base, sealed_entry, sealed_head, last_entry, whole } = row
@@ -190,14 +213,12 @@ function undeliveredRangeIn(statements: JournalStatements): {
       isMoreToFollow: true,
     }
   }
-  const most =
-    last_entry - sealed_entry < BigInt(SEGMENT_ENTRIES_MAX) ? Number(last_entry - sealed_entry) : SEGMENT_ENTRIES_MAX
-  const unsealed = statements.unsealed.all(entry_base + sealed_entry, most) as string[]
-  const bodies = unsealed.slice(0, fitting(unsealed))
+  const bodies = [...bodiesAfter(database, entry_base, sealed_entry, last_entry)]
   let head = sealed_head
   for (const body of bodies) head = entryHash(head, body)
   const sealedEntry = sealed_entry + BigInt(bodies.length)
-  if (bodies.length === 0 && most > 0) throw new Error('invariant: entries that are not delivered are kept')
+  if (bodies.length === 0 && last_entry > sealed_entry)
+    throw new Error('invariant: entries that are not delivered are kept')
   const isEnd = sealedEntry === last_entry
   return {
     wire: {
@@ -293,20 +314,6 @@ function sealedCounters(statements: JournalStatements, account: AccountId): Seal
   const row = statements.account.get(account) as AccountRow | undefined
   if (row === undefined) throw new Error(`invariant: ${account} is known`)
   return { used: row.sealed_used, refunded: row.sealed_refunded, returned: row.sealed_returned }
-}
-
-/** Number of bodies that fit into one segment, at least one. */
-function fitting(bodies: readonly string[]): number {
-  let count = 0
-  let length = 0
-  let bytes = 0
-  for (const body of bodies) {
-    length += body.length
-    bytes += Buffer.byteLength(JSON.stringify(body)) + 1
-    if (count > 0 && (length > SEGMENT_TEXT_MAX || bytes > SEGMENT_ENTRIES_BYTES_MAX)) break
-    count += 1
-  }
-  return count
 }
 
 function countersFit(counters: ReadonlyMap<AccountId, SealedCounters>): boolean {

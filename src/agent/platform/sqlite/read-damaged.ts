@@ -10,9 +10,13 @@ import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/jo
 import { keptSession } from '../../sessions/kept-session.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { type LoggedChain, loggedChain } from './logged-chain.ts'
+import { entriesBetween } from './entry-blocks.ts'
 import { openDatabase } from './open-database.ts'
+import { foldDamaged } from './pending-batches.ts'
 
 export const SUFFIXES = ['', '-wal', '-shm', '-journal']
+
+const ENTRY_ID_MAX = 2n ** 63n - 1n
 
 /** Length of an empty write-ahead log. */
 const LOG_HEADER_BYTES = 32
@@ -89,7 +93,10 @@ export function salvaged(path: string, left: BootLog | null = null): Salvage {
     database = new Database(copy)
     database.defaultSafeIntegers(true)
     database.pragma('locking_mode = EXCLUSIVE')
-    const salvage = salvageOf(database, logged)
+    // How many pending entries cannot be read is unknown.
+    const isWhole = foldDamaged(database)
+    const found = salvageOf(database, logged)
+    const salvage = isWhole ? found : { ...found, lost: null }
     return salvage.hasOpenReservations ? { ...salvage, lost: null } : salvage
   } catch {
     return logged === null ? NOTHING : fromLog(NOTHING, logged, [])
@@ -331,10 +338,7 @@ function chained(
 function readable(database: Database.Database, { entry_base, acked_entry }: ChainRow): readonly string[] {
   const bodies: string[] = []
   attempt(() => {
-    const rows = database
-      .prepare('SELECT n, body FROM entry WHERE id > ? ORDER BY id')
-      .iterate(entry_base + acked_entry)
-    for (const row of rows as Iterable<{ n: bigint; body: string }>) {
+    for (const row of entriesBetween(database, entry_base + acked_entry, ENTRY_ID_MAX)) {
       if (Number(row.n) !== Number(acked_entry) + bodies.length + 1) break
       bodies.push(row.body)
     }

@@ -4,16 +4,17 @@
  */
 import { readFile, readdir } from 'node:fs/promises'
 import Database from 'better-sqlite3'
-import { z } from 'zod'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CodedError, firstProblem, messageOf } from '../../../protocol/errors.ts'
 import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
+import { entriesBefore, entriesBetween } from './entry-blocks.ts'
 import { type PolicyRow, policyOf, signedAnswersSql } from './journal-statements.ts'
 import { APPLICATION_ID } from './open-database.ts'
+import { foldDatabase } from './pending-batches.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
 
-const TABLES = ['state', 'identity', 'policy', 'past_policy', 'account', 'entry', 'segment', 'segment_document']
+const ENTRY_ID_MAX = 2n ** 63n - 1n
 
 /** @throws CodedError LEDGER_UNREADABLE if the file is missing, DATABASE_CORRUPT, DATABASE_NEWER */
 export async function readLedger(path: string): Promise<LedgerBundle> {
@@ -46,13 +47,13 @@ async function readCopy<T>(copy: string, path: string, read: (database: Database
   let database: Database.Database | undefined
   try {
     database = new Database(copy)
-    database.defaultSafeIntegers(false)
     database.pragma('trusted_schema = OFF')
     database.pragma('cell_size_check = ON')
     if (database.pragma('application_id', { simple: true }) !== APPLICATION_ID) {
       throw corrupt('the file is not an agent database')
     }
-    await requireOwnTables(database, path)
+    await requireOwnSchema(database, path)
+    foldDatabase(database)
     return read(database)
   } catch (error) {
     if (error instanceof CodedError) throw error
@@ -68,14 +69,9 @@ function bundleFrom(database: Database.Database): LedgerBundle {
   return parsed.data
 }
 
-const recordedEntry = z.object({ body: z.string(), inputs: z.string().nullable() })
-
 function entryFrom(database: Database.Database, correlationId: string): RecordedEntry | null {
-  const rows = database
-    .prepare('SELECT body, inputs FROM entry WHERE instr(body, ?) > 0 ORDER BY id DESC')
-    .iterate(`"correlationId":"${correlationId}"`)
-  for (const row of rows) {
-    const { body, inputs } = recordedEntry.parse(row)
+  for (const { body, inputs } of entriesBefore(database, ENTRY_ID_MAX)) {
+    if (!body.includes(correlationId)) continue
     const { correlationId: id, instanceId, policyRevision } = JSON.parse(body) as Partial<EntryBodyWire>
     if (id !== correlationId) continue
     const rules = database
@@ -95,8 +91,8 @@ function identityOf(database: Database.Database): Partial<Identity> | null {
   return text === undefined ? null : (JSON.parse(text) as Partial<Identity>)
 }
 
-/** Rejects views and generated columns, which could keep a reader busy forever. */
-async function requireOwnTables(database: Database.Database, path: string): Promise<void> {
+/** Rejects triggers, views, and other tables, which could run code of the file or keep a reader busy forever. */
+async function requireOwnSchema(database: Database.Database, path: string): Promise<void> {
   const folder = new URL('./migrations/', import.meta.url)
   const names = (await readdir(folder)).filter((name) => name.endsWith('.sql')).sort()
   const version = database.pragma('user_version', { simple: true }) as number
@@ -112,17 +108,16 @@ async function requireOwnTables(database: Database.Database, path: string): Prom
   const own = new Database(':memory:')
   try {
     for (const name of names.slice(0, version)) own.exec(await readFile(new URL(name, folder), 'utf8'))
-    for (const table of TABLES) {
-      if (definitionOf(database, table) !== definitionOf(own, table))
-        throw new Error(`the table ${table} differs from this version's schema`)
-    }
+    if (schemaOf(database) !== schemaOf(own)) throw new Error("the tables differ from this version's schema")
   } finally {
     own.close()
   }
 }
 
-function definitionOf(database: Database.Database, table: string): unknown {
-  return database.prepare("SELECT sql FROM sqlite_schema WHERE name = ? AND type = 'table'").pluck().get(table)
+function schemaOf(database: Database.Database): string {
+  return JSON.stringify(
+    database.prepare('SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name').raw().all(),
+  )
 }
 
 /** Raw contents; the schema validates the form. */
@@ -168,7 +163,9 @@ function bundleOf(database: Database.Database): unknown {
         const { unlimited, exhausted, ...amounts } = row as { unlimited: unknown; exhausted: unknown }
         return { ...amounts, unlimited: unlimited === 1, exhausted: exhausted === 1 }
       }),
-    entries: database.prepare('SELECT id, n, body FROM entry ORDER BY id').all(),
+    entries: Array.from(entriesBetween(database, 0n, ENTRY_ID_MAX), ({ id, n, body }) => {
+      return { id: Number(id), n: Number(n), body }
+    }),
     segments: database
       .prepare(
         `SELECT epoch, seq, hash, state, document, answer FROM segment JOIN segment_document USING (id)

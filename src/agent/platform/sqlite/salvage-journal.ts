@@ -11,6 +11,7 @@ import type { BootLog } from '../../ledger/volatile-log.ts'
 import { JournalStore } from './journal-store.ts'
 import type { JournalLimits, WorkerOptions } from './journal-calls.ts'
 import { SUFFIXES, type Salvage, attempt, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
+import { insertEntries } from './entry-blocks.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
 
 /**
@@ -144,7 +145,6 @@ export function fill(
         'INSERT OR IGNORE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
       )
       for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
-      const entry = database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)')
       const undeliveredRange = database.prepare(
         `INSERT INTO undelivered_ranges (epoch, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry, last_head,
              whole, end_sealed)
@@ -155,13 +155,11 @@ export function fill(
       for (const { epoch, ackedEntry, ackedHead, bodies, isWhole } of undelivered) {
         if (bodies.length === 0 && !isWhole) continue
         const base = id - ackedEntry
+        const run = { firstId: BigInt(id + 1), firstN: BigInt(ackedEntry + 1), bodies, inputs: [] }
+        insertEntries(database, run)
         let n = ackedEntry
-        let lastHead = ackedHead
-        for (const body of bodies) {
-          entry.run((id += 1), (n += 1), body)
-          ids.set(`${epoch}/${n}`, id)
-          lastHead = entryHash(lastHead, body)
-        }
+        for (let index = 0; index < bodies.length; index += 1) ids.set(`${epoch}/${(n += 1)}`, (id += 1))
+        const lastHead = bodies.reduce(entryHash, ackedHead)
         undeliveredRange.run({
           epoch,
           base,

@@ -7,6 +7,7 @@ CREATE TABLE state (
   fenced INTEGER NOT NULL CHECK (fenced IN (0, 1)),
   -- Id of the entry before the first one of this epoch.
   entry_base INTEGER NOT NULL,
+  -- The newest entry in a block; later ones are in slots.
   last_entry INTEGER NOT NULL,
   entry_head TEXT NOT NULL,
   sealed_entry INTEGER NOT NULL CHECK (sealed_entry <= last_entry),
@@ -24,6 +25,8 @@ CREATE TABLE state (
   grant_aged_ms INTEGER,
   -- The segment whose answer is the newest grant.
   grant_proof INTEGER,
+  -- Slots of this generation are pending.
+  slot_generation INTEGER NOT NULL,
   clock_boot_id TEXT,
   clock_since_boot INTEGER,
   clock_earliest INTEGER,
@@ -113,13 +116,22 @@ CREATE TABLE salvage (
   lost_entries INTEGER
 ) STRICT;
 
--- Ledger entries of all epochs in the order in which they were made; never edited.
-CREATE TABLE entry (
-  id INTEGER NOT NULL PRIMARY KEY,
-  n INTEGER NOT NULL,
-  body TEXT NOT NULL,
-  -- What it was decided by besides rules and body; null where nothing was kept. No part of the chain, never sent.
-  inputs TEXT
+-- Ledger entries of all epochs in the order in which they were made, compressed in blocks; never edited.
+CREATE TABLE block (
+  -- Id of its first entry; the others follow without gaps.
+  first_id INTEGER NOT NULL PRIMARY KEY,
+  -- Number of its first entry in its epoch.
+  first_n INTEGER NOT NULL,
+  entries INTEGER NOT NULL CHECK (entries > 0),
+  -- Bodies, and the inputs that they were decided by besides rules and body. Inputs are no part of the chain, and never sent.
+  data BLOB NOT NULL
+) STRICT;
+
+-- Commits since the counters, answers, sessions and blocks were last brought up to date. Rows are overwritten in place and keep
+-- their size, so that a commit writes only pages that have content.
+CREATE TABLE slot (
+  n INTEGER NOT NULL PRIMARY KEY,
+  data BLOB NOT NULL
 ) STRICT;
 
 -- Rules that were replaced, for as long as an entry that was decided by them is kept.
@@ -193,12 +205,17 @@ CREATE TABLE session (
 CREATE INDEX session_unsealed ON session (id) WHERE unsealed = 1;
 
 INSERT INTO state (
-  only, epoch, fenced, entry_base, last_entry, entry_head, sealed_entry, sealed_head, acked_entry, acked_head, last_seq, segment_head
+  only, epoch, fenced, entry_base, last_entry, entry_head, sealed_entry, sealed_head, acked_entry, acked_head, last_seq, segment_head,
+  slot_generation
 )
 VALUES (
   1, 0, 0, 0,
   0, '0000000000000000000000000000000000000000000000000000000000000000',
   0, '0000000000000000000000000000000000000000000000000000000000000000',
   0, '0000000000000000000000000000000000000000000000000000000000000000',
-  0, '0000000000000000000000000000000000000000000000000000000000000000'
+  0, '0000000000000000000000000000000000000000000000000000000000000000',
+  1
 );
+
+WITH RECURSIVE number (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM number WHERE n < 127)
+INSERT INTO slot (n, data) SELECT n, zeroblob(984) FROM number;

@@ -1,0 +1,263 @@
+/**
+ * Commits that are only in slots, and how they are folded into the tables: entries into blocks, the rest into the rows of
+ * accounts, answers, sessions and state.
+ */
+import type Database from 'better-sqlite3'
+import type { AccountId } from '../../../core/accounts/account.ts'
+import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
+import { entryHash } from '../../../protocol/signing.ts'
+import { RecentOfEach } from '../../access/idempotency-cache.ts'
+import type { IdempotencyRecord, Reservation, StoredSession } from '../../ledger/journal.ts'
+import { insertEntries, textOf, textsIn } from './entry-blocks.ts'
+import type { AccountMove, Batch } from './journal-calls.ts'
+import { stampValues } from './journal-statements.ts'
+import { readSlots } from './slots.ts'
+
+/** A commit, with the chain head after its last entry. */
+export interface PendingBatch extends Omit<Batch, 'answered'> {
+  readonly head: string
+}
+
+/** First line of a record; the entries follow. Their moves are those of their postings. */
+interface RecordHeader {
+  readonly n: number
+  readonly count: number
+  readonly head: string
+  readonly stamp: Batch['stamp']
+  readonly allowances?: readonly (readonly [AccountId, string])[]
+  readonly reservations?: readonly (readonly [AccountId, string])[]
+  readonly answers?: readonly IdempotencyRecord[]
+  readonly sessions?: readonly StoredSession[]
+}
+
+export function recordOf(batch: PendingBatch): string {
+  const { firstN, bodies, inputs, head, stamp, moves, reservations, answers, sessions } = batch
+  const allowed = moves.filter(({ allowance }) => allowance > 0n)
+  const header: RecordHeader = {
+    ...{ n: firstN, count: bodies.length, head, stamp },
+    ...(allowed.length > 0 && { allowances: allowed.map(({ account, allowance }) => [account, String(allowance)]) }),
+    ...(reservations.length > 0 && {
+      reservations: reservations.map(({ account, usedUpTo }) => [account, String(usedUpTo)]),
+    }),
+    ...(answers.length > 0 && { answers }),
+    ...(sessions.length > 0 && { sessions }),
+  }
+  return `${JSON.stringify(header)}\n${textOf({ bodies, inputs })}`
+}
+
+function batchIn(record: string): PendingBatch {
+  const end = record.indexOf('\n')
+  const header = JSON.parse(record.slice(0, end)) as RecordHeader
+  const { n, count, head, stamp, allowances = [], reservations = [], answers = [], sessions = [] } = header
+  const { bodies, inputs } = textsIn(record.slice(end + 1), count)
+  const moves = movesOf(bodies)
+  for (const [account, allowance] of allowances) moveOf(moves, account).allowance = BigInt(allowance)
+  return {
+    ...{ firstN: n, bodies, inputs, head, stamp, answers, sessions },
+    moves: [...moves.values()],
+    reservations: reservations.map(([account, usedUpTo]): Reservation => ({ account, usedUpTo: BigInt(usedUpTo) })),
+  }
+}
+
+type Sum = { -readonly [K in keyof AccountMove]: AccountMove[K] }
+
+function moveOf(moves: Map<AccountId, Sum>, account: AccountId): Sum {
+  let sum = moves.get(account)
+  if (sum === undefined) {
+    sum = { account, used: 0n, refunded: 0n, returned: 0n, burned: 0n, allowance: 0n }
+    moves.set(account, sum)
+  }
+  return sum
+}
+
+function movesOf(bodies: readonly string[]): Map<AccountId, Sum> {
+  const moves = new Map<AccountId, Sum>()
+  for (const body of bodies) {
+    const { kind, postings } = JSON.parse(body) as EntryBodyWire
+    for (const { account, amount } of postings) {
+      const sum = moveOf(moves, account)
+      if (kind === 'refund') sum.refunded += BigInt(amount)
+      else sum.used += BigInt(amount)
+      if (kind === 'burn') sum.burned += BigInt(amount)
+    }
+  }
+  return moves
+}
+
+export interface Pending {
+  readonly batches: readonly PendingBatch[]
+  /** Why later batches could not be read; null: all were read. */
+  readonly damage: string | null
+}
+
+interface FoldedState {
+  readonly entry_base: bigint
+  readonly last_entry: bigint
+  readonly entry_head: string
+  readonly slot_generation: bigint
+}
+
+/** The batches in slots, as far as the hash chain proves them. */
+export function readPending(database: Database.Database): Pending {
+  const { last_entry, entry_head, slot_generation } = stateOf(database)
+  const { texts, damage } = readSlots(database, Number(slot_generation))
+  const batches: PendingBatch[] = []
+  let n = Number(last_entry)
+  let head = entry_head
+  for (const text of texts) {
+    try {
+      const batch = batchIn(text)
+      head = batch.bodies.reduce(entryHash, head)
+      if (batch.firstN !== n + 1 || batch.head !== head) return { batches, damage: `entry ${n + 1} does not fit` }
+      n += batch.bodies.length
+      batches.push(batch)
+    } catch {
+      return { batches, damage: `the record of entry ${n + 1} is damaged` }
+    }
+  }
+  return { batches, damage }
+}
+
+function stateOf(database: Database.Database): FoldedState {
+  const sql = 'SELECT entry_base, last_entry, entry_head, slot_generation FROM state'
+  return database.prepare(sql).safeIntegers(true).get() as FoldedState
+}
+
+/** Folds batches in the caller's transaction. @param answerSlots of each application session */
+export function fold(
+  database: Database.Database,
+  batches: readonly PendingBatch[],
+  answerSlots: RecentOfEach<number>,
+): void {
+  foldAccounts(database, batches)
+  foldAnswers(database, batches, answerSlots)
+  foldSessions(database, batches)
+  foldEntries(database, batches)
+}
+
+/** Last: it frees the slots. */
+function foldEntries(database: Database.Database, batches: readonly PendingBatch[]): void {
+  const last = batches.at(-1)
+  if (last === undefined) return
+  const { entry_base, last_entry } = stateOf(database)
+  const bodies = batches.flatMap((batch) => batch.bodies)
+  const inputs = batches.flatMap((batch) => batch.inputs)
+  insertEntries(database, { firstId: entry_base + last_entry + 1n, firstN: last_entry + 1n, bodies, inputs })
+  database
+    .prepare(
+      `UPDATE state SET last_entry = last_entry + ?, entry_head = ?, slot_generation = slot_generation + 1,
+         clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?, clock_latest = ?,
+         grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
+    )
+    .run(bodies.length, last.head, ...stampValues(last.stamp))
+}
+
+/** The constraints of the table check every account again. */
+function foldAccounts(database: Database.Database, batches: readonly PendingBatch[]): void {
+  const moves = new Map<AccountId, Sum>()
+  const reserved = new Map<AccountId, bigint>()
+  for (const batch of batches) {
+    for (const { account, used, refunded, burned, allowance } of batch.moves) {
+      const sum = moveOf(moves, account)
+      sum.used += used
+      sum.refunded += refunded
+      sum.burned += burned
+      if (allowance > sum.allowance) sum.allowance = allowance
+    }
+    for (const { account, usedUpTo } of batch.reservations) {
+      moveOf(moves, account)
+      reserved.set(account, usedUpTo)
+    }
+  }
+  const allow = database.prepare(
+    `INSERT INTO account (id, allowance) VALUES (?, ?)
+       ON CONFLICT (id) DO UPDATE SET allowance = max(allowance, excluded.allowance)`,
+  )
+  const move = database.prepare(
+    `UPDATE account SET used = used + ?, refunded = refunded + ?, burned = burned + ?, reserved = coalesce(?, reserved)
+       WHERE id = ?`,
+  )
+  for (const { account, used, refunded, burned, allowance } of moves.values()) {
+    if (allowance > 0n) allow.run(account, allowance)
+    const { changes } = move.run(used, refunded, burned, reserved.get(account) ?? null, account)
+    if (changes !== 1) throw new Error(`invariant: ${account} is known`)
+  }
+}
+
+/** Only the newest answer of each session, in the sequence of their entries. */
+function foldAnswers(database: Database.Database, batches: readonly PendingBatch[], slots: RecentOfEach<number>): void {
+  const newest = new Map<string, { readonly answer: IdempotencyRecord; readonly n: bigint }>()
+  for (const { firstN, bodies, answers } of batches) {
+    for (const answer of answers) {
+      newest.delete(answer.session)
+      newest.set(answer.session, { answer, n: BigInt(firstN + bodies.length - 1) })
+    }
+  }
+  if (newest.size === 0) return
+  const { entry_base } = stateOf(database)
+  const store = database.prepare(
+    `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+  )
+  for (const [session, { answer, n }] of newest) {
+    const slot = slots.get(session) ?? slots.freeSpace(session) ?? slots.size
+    slots.set(session, slot)
+    const { requestHash, answer: body, status = 200, policyRevision } = answer
+    store.run(slot, session, answer.n, requestHash, body, status, policyRevision, entry_base + n)
+  }
+}
+
+function foldSessions(database: Database.Database, batches: readonly PendingBatch[]): void {
+  const newest = new Map(batches.flatMap(({ sessions }) => sessions.map((session) => [session.id, session] as const)))
+  if (newest.size === 0) return
+  const store = database.prepare(
+    'INSERT OR REPLACE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
+  )
+  for (const { id, ended, since, document, snapshot } of newest.values()) {
+    store.run(id, ended ? 1 : 0, since, document, snapshot)
+  }
+}
+
+/** @param perCallerMax stored responses of each caller */
+export function readAnswerSlots(database: Database.Database, perCallerMax: number): RecentOfEach<number> {
+  const slots = new RecentOfEach<number>(perCallerMax)
+  const rows = database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot').all()
+  for (const { session, slot } of rows as { session: string; slot: bigint | number }[]) slots.set(session, Number(slot))
+  return slots
+}
+
+/**
+ * Folds what is pending in a database that no agent has open, such as a copy.
+ *
+ * @throws Error if it is damaged
+ */
+export function foldDatabase(database: Database.Database): void {
+  const { batches, damage } = readPending(database)
+  if (damage !== null) throw new Error(`damaged: ${damage}`)
+  database.transaction(() => fold(database, batches, readAnswerSlots(database, Infinity)))()
+}
+
+/** Folds as much as can be read of a damaged database. True if that is everything. */
+export function foldDamaged(database: Database.Database): boolean {
+  try {
+    const { batches, damage } = readPending(database)
+    if (batches.length === 0) return damage === null
+    const parts = [
+      () => foldAccounts(database, batches),
+      () => foldAnswers(database, batches, readAnswerSlots(database, Infinity)),
+      () => foldSessions(database, batches),
+      () => foldEntries(database, batches),
+    ]
+    const isFolded = parts.map((part) => {
+      try {
+        database.transaction(part)()
+        return true
+      } catch {
+        return false
+      }
+    })
+    return damage === null && isFolded.at(-1) === true
+  } catch {
+    return false
+  }
+}

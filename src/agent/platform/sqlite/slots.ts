@@ -1,0 +1,120 @@
+/**
+ * Pending commits in slots: rows of a fixed size that are overwritten in place, so that a commit of a few entries writes one
+ * page. A record fills one slot or several in sequence. Slots of another generation are free.
+ */
+import { crc32 } from 'node:zlib'
+import type Database from 'better-sqlite3'
+import { compress, decompress } from './entry-blocks.ts'
+
+/** Exactly fits a page of 1 KiB. */
+const SLOT_BYTES = 984
+
+/** Checksum of the rest, generation, and the bytes of the record from here on with a mark for compressed ones. */
+const HEADER_BYTES = 12
+const CONTENT_BYTES = SLOT_BYTES - HEADER_BYTES
+const COMPRESSED = 0x8000_0000
+
+export class Slots {
+  readonly #update: Database.Statement
+  readonly #count: number
+  #used = 0
+
+  constructor(database: Database.Database) {
+    this.#update = database.prepare('UPDATE slot SET data = ? WHERE n = ?')
+    this.#count = Number(database.prepare('SELECT count(*) FROM slot').pluck().get())
+  }
+
+  /** The slots for a record; null if they are not free. */
+  fit(text: string): PlacedRecord | null {
+    const plain = Buffer.from(text)
+    const isLong = plain.length > CONTENT_BYTES
+    const data = isLong ? compress(text) : plain
+    const slots = Math.ceil(data.length / CONTENT_BYTES)
+    return this.#used + slots > this.#count ? null : { data, mark: isLong ? COMPRESSED : 0, slots }
+  }
+
+  /** Call {@link Slots.written} once it is committed. */
+  write({ data, mark }: PlacedRecord, generation: number): void {
+    let n = this.#used
+    for (let at = 0; at < data.length; at += CONTENT_BYTES) {
+      const slot = Buffer.alloc(SLOT_BYTES)
+      slot.writeUInt32BE(generation, 4)
+      slot.writeUInt32BE(((data.length - at) | mark) >>> 0, 8)
+      data.copy(slot, HEADER_BYTES, at, at + CONTENT_BYTES)
+      slot.writeUInt32BE(crc32(slot.subarray(4)), 0)
+      if (this.#update.run(slot, n).changes !== 1) throw new Error(`invariant: slot ${n} exists`)
+      n += 1
+    }
+  }
+
+  written({ slots }: PlacedRecord): void {
+    this.#used += slots
+  }
+
+  clear(): void {
+    this.#used = 0
+  }
+}
+
+export interface PlacedRecord {
+  readonly data: Buffer
+  readonly mark: number
+  readonly slots: number
+}
+
+/** Pending records, as far as they can be read. */
+export interface PendingTexts {
+  readonly texts: readonly string[]
+  /** Null: all were read. */
+  readonly damage: string | null
+}
+
+export function readSlots(database: Database.Database, generation: number): PendingTexts {
+  const rows = database.prepare('SELECT data FROM slot ORDER BY n').pluck().all() as Buffer[]
+  const texts: string[] = []
+  let parts: Buffer[] = []
+  let missing = 0
+  let isOver = false
+  for (const [n, slot] of rows.entries()) {
+    const found = contentOf(slot)
+    if (found === 'DAMAGED') return { texts, damage: `slot ${n} is damaged` }
+    if (found === null || found.generation !== generation) {
+      if (missing > 0) return { texts, damage: `slot ${n} does not continue its record` }
+      isOver = true
+      continue
+    }
+    if (isOver || (missing > 0 && found.length !== missing)) return { texts, damage: `slot ${n} follows no other` }
+    parts.push(found.content)
+    missing = found.length - found.content.length
+    if (missing > 0) continue
+    const data = Buffer.concat(parts)
+    parts = []
+    try {
+      texts.push(found.isCompressed ? decompress(data) : data.toString('utf8'))
+    } catch {
+      return { texts, damage: `the record up to slot ${n} is damaged` }
+    }
+  }
+  return { texts, damage: missing > 0 ? 'the last record is incomplete' : null }
+}
+
+interface SlotContent {
+  readonly generation: number
+  /** From here to the end of the record. */
+  readonly length: number
+  readonly isCompressed: boolean
+  readonly content: Buffer
+}
+
+/** Null: never written. */
+function contentOf(slot: unknown): SlotContent | 'DAMAGED' | null {
+  if (!Buffer.isBuffer(slot) || slot.length !== SLOT_BYTES) return 'DAMAGED'
+  const generation = slot.readUInt32BE(4)
+  if (generation === 0 && slot.every((byte) => byte === 0)) return null
+  if (crc32(slot.subarray(4)) !== slot.readUInt32BE(0)) return 'DAMAGED'
+  const field = slot.readUInt32BE(8)
+  const isCompressed = field >= COMPRESSED
+  const length = isCompressed ? field - COMPRESSED : field
+  const content = slot.subarray(HEADER_BYTES, HEADER_BYTES + Math.min(length, CONTENT_BYTES))
+  return { generation, length, isCompressed, content }
+}
