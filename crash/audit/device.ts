@@ -4,6 +4,8 @@
  */
 import Database from 'better-sqlite3'
 import { z } from 'zod'
+import { entriesBetween } from '../../src/agent/platform/sqlite/entry-blocks.ts'
+import { foldDatabase } from '../../src/agent/platform/sqlite/pending-batches.ts'
 import { CHAIN_START, sha256 } from '../../src/protocol/signing.ts'
 import { AuditError, hold, Ledger, Sums } from './ledger.ts'
 
@@ -71,6 +73,7 @@ export class DeviceAudit {
   #read(database: Database.Database): void {
     const result = database.pragma('integrity_check(1)', { simple: true })
     hold(result === 'ok', `the journal's pages: ${String(result)}`)
+    foldDatabase(database)
     const state = database.prepare('SELECT * FROM state').get() as StateRow
     const isExpected = state.epoch === 0n || Number(state.epoch) === this.#epoch
     hold(state.fenced === 0n && isExpected, `epoch ${state.epoch} is fenced, or not ${this.#epoch}`)
@@ -107,8 +110,7 @@ export class DeviceAudit {
 
   #readEntries(database: Database.Database, state: StateRow): void {
     const counted = this.ledger.size
-    const rows = database.prepare('SELECT n, body FROM entry WHERE n > ? ORDER BY n').iterate(counted)
-    for (const { body } of rows as Iterable<{ body: string }>) this.ledger.take(body)
+    for (const { body } of entriesBetween(database, BigInt(counted), 2n ** 63n - 1n)) this.ledger.take(body)
     hold(this.ledger.size === Number(state.last_entry), `${this.ledger.size} entries, not ${state.last_entry}`)
     hold(this.ledger.head === state.entry_head, 'the chain of entries has another head')
     hold(state.sealed_entry <= state.last_entry, 'more is sealed than recorded')

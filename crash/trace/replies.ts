@@ -2,6 +2,7 @@
  * Proves from a trace that each answer left after the flush of its entry: after an fsync of the log that began after
  * the last frame of the entry's transaction.
  */
+import { SLOT_BYTES, textsIn } from '../../src/agent/platform/sqlite/slots.ts'
 import { type Moment, quotedBytes, type SystemCall, targetOf } from './calls.ts'
 
 export interface ReplyReport {
@@ -14,18 +15,21 @@ export interface ReplyReport {
   flushes: number
 }
 
-/** A ledger entry in a page. Answers in the idempotency cache have no `kind` before the id. */
-const ENTRY = /\{\\"n\\":\d+,\\"kind\\":\\"[a-z-]+\\".{0,2000}?\\"correlationId\\":\\"([0-9a-f-]{36})\\"/g
+/** A ledger entry. Answers in the idempotency cache have no `kind` before the id. */
+const ENTRY = /\{"n":\d+,"kind":"[a-z-]+".{0,2000}?"correlationId":"([0-9a-f-]{36})"/gs
 const ANSWER = /\\r\\n\\r\\n\{\\"correlationId\\":\\"([0-9a-f-]{36})\\"/
 
 const FRAME_HEADER_BYTES = 24
+
+/** A leaf page of a table in SQLite's format. */
+const LEAF = 0x0d
 
 export class ReplyProof {
   readonly report: ReplyReport = { answers: 0, proven: new Set(), early: [], commits: 0, flushes: 0 }
   readonly #wal: string
   readonly #socket: string
-  /** Entries of the transaction being written. */
-  #open = new Set<string>()
+  /** Pages of the transaction being written. */
+  #pages: Buffer[] = []
   #isLast = false
   /** Entries of completely written transactions. */
   readonly #written = new Set<string>()
@@ -68,7 +72,7 @@ export class ReplyProof {
   }
 
   #frame(call: SystemCall, result: number | null): void {
-    const { bytes, end } = quotedBytes(call.args)
+    const { bytes } = quotedBytes(call.args)
     if (result !== bytes.length) throw new Error(`line ${call.line}: a short write to the log`)
     if (bytes.length < FRAME_HEADER_BYTES || call.args.endsWith(', 0')) return
     if (bytes.length === FRAME_HEADER_BYTES) {
@@ -76,14 +80,13 @@ export class ReplyProof {
       this.#isLast = bytes.readUInt32BE(4) !== 0
       return
     }
-    for (const [, id] of call.args.slice(0, end).matchAll(ENTRY)) {
-      if (id !== undefined && !this.#durable.has(id) && !this.#written.has(id)) this.#open.add(id)
-    }
+    this.#pages.push(Buffer.from(bytes))
     if (!this.#isLast) return
     this.#isLast = false
-    if (this.#open.size > 0) this.report.commits += 1
-    for (const id of this.#open) this.#written.add(id)
-    this.#open = new Set()
+    const ids = entriesIn(this.#pages).filter((id) => !this.#durable.has(id) && !this.#written.has(id))
+    this.#pages = []
+    if (ids.length > 0) this.report.commits += 1
+    for (const id of ids) this.#written.add(id)
   }
 
   #flush(moment: Moment): void {
@@ -110,4 +113,29 @@ export class ReplyProof {
     if (this.#durable.has(id)) this.report.proven.add(id)
     else this.report.early.push(`line ${call.line}: the answer ${id} leaves before its entry is flushed`)
   }
+}
+
+/** Correlation ids of the entries that a transaction writes, as text or compressed in slots. */
+function entriesIn(pages: readonly Buffer[]): readonly string[] {
+  const slots = pages.flatMap((page) => slotIn(page) ?? []).toSorted((a, b) => a.n - b.n)
+  const [first] = slots
+  const records =
+    first === undefined
+      ? []
+      : textsIn(
+          slots.map(({ data }) => data),
+          first.data.readUInt32BE(4),
+        ).texts
+  const texts = [...pages.map((page) => page.toString('latin1')), ...records]
+  return texts.flatMap((text) => Array.from(text.matchAll(ENTRY), ([, id = '']) => id))
+}
+
+/** A slot fills its page: one cell, whose payload ends with the slot. */
+function slotIn(page: Buffer): { readonly n: number; readonly data: Buffer } | null {
+  if (page.length < SLOT_BYTES || page[0] !== LEAF || page.readUInt16BE(3) !== 1) return null
+  const cell = page.readUInt16BE(8)
+  const payloadBytes = ((page.readUInt8(cell) & 0x7f) << 7) | page.readUInt8(cell + 1)
+  const end = cell + 3 + payloadBytes
+  if (payloadBytes < SLOT_BYTES || end > page.length) return null
+  return { n: page.readUInt8(cell + 2), data: page.subarray(end - SLOT_BYTES, end) }
 }

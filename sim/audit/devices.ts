@@ -2,6 +2,7 @@
 import type Sqlite from 'better-sqlite3'
 import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type { Damage } from '../device/disk.ts'
+import { entriesIn, folded } from '../device/entry-table.ts'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
 import type { EntryAudit } from './entries.ts'
@@ -67,11 +68,15 @@ export class DeviceAudit {
   /** Checks overspend: essential items only, within their cap, and never by a reservation. */
   #checkOver(machine: Machine, isNew: boolean): void {
     const { database } = machine.deps.disk
-    const rows = query(
-      database,
-      `SELECT id, unlimited, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead FROM account
-           WHERE max(used, reserved) - refunded + returned > granted`,
-    ).all() as { id: string; unlimited: bigint; granted: bigint; spent: bigint; ahead: bigint }[]
+    const sql = `SELECT id, unlimited, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead
+      FROM account WHERE max(used, reserved) - refunded + returned > granted`
+    const rows = folded(database, () => query(database, sql).all()) as {
+      id: string
+      unlimited: bigint
+      granted: bigint
+      spent: bigint
+      ahead: bigint
+    }[]
     const owner = ownerOf(database)
     const overBefore = this.#over.get(machine.name)
     const over = new Map<string, bigint>()
@@ -128,7 +133,7 @@ export class DeviceAudit {
       return
     }
     this.#shared.suspects.add(deviceId)
-    const rows = query(database, 'SELECT * FROM account').all() as DeviceAccountRow[]
+    const rows = folded(database, () => query(database, 'SELECT * FROM account').all()) as DeviceAccountRow[]
     for (const row of rows as (DeviceAccountRow & { id: string })[]) {
       const available = row.granted - row.returned - row.used + row.refunded
       if (available > 0n) this.#shared.expose(deviceId, epoch, row.id, available)
@@ -139,8 +144,7 @@ export class DeviceAudit {
     this.#shared.forgetful.add(machine.name)
     if (machine !== from) return
     this.#entries.forgetCuts(machine)
-    const kept = new Set(query(database, 'SELECT body FROM entry').pluck().all() as string[])
-    const ids = new Set([...kept].map((body) => (JSON.parse(body) as EntryText).correlationId))
+    const ids = new Set(entriesIn(database).map(({ body }) => (JSON.parse(body) as EntryText).correlationId))
     this.#shared.lost(machine, (entry) => !ids.has(entry.correlationId))
   }
 
@@ -160,11 +164,7 @@ export class DeviceAudit {
     for (const { deviceId, machine: name } of this.#shared.entries.values()) {
       if (name === machine.name) this.#shared.damaged.add(deviceId)
     }
-    const kept = new Set(
-      (query(database, 'SELECT body FROM entry').pluck().all() as string[]).map(
-        (body) => (JSON.parse(body) as EntryText).correlationId,
-      ),
-    )
+    const kept = new Set(entriesIn(database).map(({ body }) => (JSON.parse(body) as EntryText).correlationId))
     for (const entry of this.#shared.entries.values()) {
       if (entry.machine !== machine.name || !entry.volatile) continue
       this.#shared.look('I3')

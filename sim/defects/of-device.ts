@@ -1,7 +1,9 @@
 import type { HttpExchange, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import { sha256, signDocument } from '../../src/protocol/signing.ts'
+import { foldDatabase } from '../../src/agent/platform/sqlite/pending-batches.ts'
 import type { Disk } from '../device/disk.ts'
+import { withEntryTable } from '../device/entry-table.ts'
 import { type KeyPair, keyPair } from '../world/signatures.ts'
 import type { Defect } from './defects.ts'
 import { payloadOf } from './payload.ts'
@@ -155,11 +157,13 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
     always: ['kill'],
     device: () => ({
       onProcessEnd: ({ database }) => {
-        database.exec(`
+        withEntryTable(database, () =>
+          database.exec(`
           DELETE FROM entry WHERE id > (SELECT entry_base + sealed_entry FROM state);
           UPDATE state SET last_entry = sealed_entry, entry_head = sealed_head;
           UPDATE account SET reserved = 0, burned = 0;
-          UPDATE account SET used = sealed_used, refunded = sealed_refunded`)
+          UPDATE account SET used = sealed_used, refunded = sealed_refunded`),
+        )
       },
     }),
   },
@@ -252,7 +256,10 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
     always: ['death-after-answer'],
     load: { devices: 2, hours: 1, requests: 200 },
     device: () => ({
-      onPowerCut: (disk) => change(disk, 'UPDATE account SET reserved = 0'),
+      onPowerCut: (disk) => {
+        foldDatabase(disk.database)
+        change(disk, 'UPDATE account SET reserved = 0')
+      },
     }),
   },
   {

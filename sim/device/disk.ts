@@ -10,6 +10,7 @@ import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-call
 import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
 import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
 import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
+import { withEntryTable } from './entry-table.ts'
 
 export type Damage = 'FILE' | 'ENTRY' | 'COUNTERS'
 
@@ -23,6 +24,8 @@ function emptyJournal(): Buffer {
     const database = openDatabase(join(folder, 'journal.db'))
     database.pragma('locking_mode = NORMAL')
     database.pragma('journal_mode = DELETE')
+    // Few, so that folds are frequent.
+    database.exec('DELETE FROM slot WHERE n >= 8')
     empty = database.serialize()
     database.close()
     return empty
@@ -103,7 +106,7 @@ function spoil(path: string, damage: Damage): boolean {
     // In the middle of the undelivered ones.
     const sql = `DELETE FROM entry WHERE id = (
       SELECT entry_base + acked_entry + (last_entry - acked_entry + 1) / 2 FROM state WHERE last_entry > acked_entry)`
-    return database.prepare(sql).run().changes > 0
+    return withEntryTable(database, () => database.prepare(sql).run().changes > 0)
   } finally {
     database.close()
   }

@@ -65,7 +65,7 @@ test(
     expect(JSON.parse(running.files['report.json']!)).toMatchObject({ status: { lastEntry: 1 } })
     expect(JSON.parse(running.files['ledger.json']!)).toMatchObject({ quickCheck: 'ok', state: { last_entry: 1 } })
     expect(JSON.parse(running.files['settings.json']!)).toMatchObject({ 'enrollment.token_file': '[secret]' })
-    expect(running.files['schema.sql']).toContain('CREATE TABLE entry')
+    expect(running.files['schema.sql']).toContain('CREATE TABLE block')
     expect(running.files['environment.json']).toContain('TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE')
 
     await agent.stop()

@@ -1,11 +1,14 @@
 // The proof that no answer leaves before its flush: on traces written by hand, in which it can fail in every way, and on
 // the agent itself, sound and with defects.
-import { writeFileSync } from 'node:fs'
+import { randomBytes } from 'node:crypto'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { traceReplies } from '../../crash/trace.ts'
 import { type Moment, moments, quotedBytes, targetOf } from '../../crash/trace/calls.ts'
 import { ReplyProof } from '../../crash/trace/replies.ts'
+import { openDatabase, PAGE_BYTES } from '../../src/agent/platform/sqlite/open-database.ts'
+import { Slots } from '../../src/agent/platform/sqlite/slots.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { needsStrace } from '../support/strace.ts'
 
@@ -77,6 +80,24 @@ describe('the proof', () => {
   it('holds for an answer after a flush after the last frame of the transaction', async () => {
     const report = await reportOf(frame(false, entry()), frame(true, PAGE), flush, answer())
     expect(report).toMatchObject({ answers: 1, early: [], commits: 1, flushes: 1 })
+    expect([...report.proven]).toEqual([ID])
+  })
+
+  it('reads entries that are compressed in several slots', async () => {
+    const path = join(temporaryDirectory(), 'journal.db')
+    const database = openDatabase(path)
+    const record = `{}\n${randomBytes(2_000).toString('base64')}{"n":1,"kind":"access","correlationId":"${ID}"}\n`
+    const slots = new Slots(database)
+    const placed = slots.fit(record)!
+    expect(placed.slots).toBeGreaterThan(1)
+    slots.write(placed, 1)
+    database.close()
+    const file = readFileSync(path)
+    const frames = Array.from({ length: file.length / PAGE_BYTES }, (_, page) => {
+      const bytes = [...file.subarray(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)]
+      return bytes.map((byte) => `\\${byte.toString(8).padStart(3, '0')}`).join('')
+    }).flatMap((page) => frame(false, page))
+    const report = await reportOf(frames, frame(true, PAGE), flush, answer())
     expect([...report.proven]).toEqual([ID])
   })
 

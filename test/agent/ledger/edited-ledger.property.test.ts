@@ -141,7 +141,7 @@ interface Column {
 
 function columnsOf(path: string): readonly Column[] {
   const database = new Database(path)
-  const tables = ['state', 'identity', 'policy', 'account', 'entry', 'segment', 'segment_document']
+  const tables = ['state', 'identity', 'policy', 'account', 'block', 'slot', 'segment', 'segment_document']
   const columns = tables.flatMap((table) => {
     const rows = database.prepare(`SELECT count(*) FROM ${table}`).pluck().get() as number
     return (database.pragma(`table_info(${table})`) as { name: string }[]).map(({ name: column }) => {

@@ -345,7 +345,15 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
   }
 }
 
-export function stampValues({ clock, grantAgedMs }: ClockStamp): [string, number, number, number | null, number] {
+export type StampValues = [
+  bootId: string,
+  sinceBoot: number,
+  earliest: number,
+  latest: number | null,
+  grantAgedMs: number,
+]
+
+export function stampValues({ clock, grantAgedMs }: ClockStamp): StampValues {
   return [clock.bootId, Math.floor(clock.sinceBoot), clock.earliest, clock.latest, grantAgedMs]
 }
 

@@ -53,13 +53,16 @@ import { entriesBefore, entriesBetween } from './entry-blocks.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import { fold, type PendingBatch, readAnswerSlots, readPending, recordOf } from './pending-batches.ts'
 import { type SealPlan, planSegment } from './plan-segment.ts'
-import { Slots } from './slots.ts'
+import { type PlacedRecord, Slots } from './slots.ts'
 
 /**
  * Frames of the write-ahead log that trigger a checkpoint: 1 MiB. Checkpoints block calls: longer logs mean longer waits,
  * shorter logs more flushes. The reserved disk space must cover the log and the next segment.
  */
 const CHECKPOINT_FRAMES = 1_000
+
+/** In an idle moment, a checkpoint runs from this many frames on, so that callers rarely meet one. */
+const IDLE_CHECKPOINT_FRAMES = 500
 
 /** Pending entries that trigger a fold after the response. */
 const PENDING_ENTRIES = 1_000
@@ -93,13 +96,14 @@ const PRUNE_ROWS = 2_000
 /** Blocks of entries deleted per cleanup. */
 const PRUNE_BLOCKS = 32
 
+type Transact = <T>(work: () => T) => T
+
 /** What a commit checks without reading rows: current while nothing but commits happens. */
 interface Current {
   readonly epoch: bigint
   readonly isOpen: boolean
   readonly lastEntry: number
   readonly head: string
-  readonly generation: number
   /** Accounts as the pending commits leave them. */
   readonly accounts: Map<AccountId, AccountRow>
 }
@@ -125,6 +129,8 @@ export class JournalStore implements JournalThreadMethods {
   /** Commits that are only in slots. */
   #pending: PendingBatch[] = []
   #pendingEntries = 0
+  /** Of the slots that the next commits fill. */
+  #generation: number
   #current: Current | null = null
   #plan: SealPlan | null = null
   /** Confirmed revisions whose documents are not fetched yet. */
@@ -140,6 +146,7 @@ export class JournalStore implements JournalThreadMethods {
     this.#transaction = database.transaction((work: () => unknown) => work())
     this.#answerSlots = readAnswerSlots(database, limits.answersMax)
     this.#slots = new Slots(database)
+    this.#generation = Number(this.#state().slot_generation)
     this.#allowPages = database.prepare(`PRAGMA max_page_count = ${limits.pagesMax}`)
     this.#allowPagesAndDiskReserve = database.prepare(
       `PRAGMA max_page_count = ${limits.pagesMax + limits.diskReservePages}`,
@@ -250,38 +257,58 @@ export class JournalStore implements JournalThreadMethods {
     if (firstN < nextN) throw new Error('invariant: entries are numbered without gaps')
     if (!current.isOpen) throw new Error('invariant: the epoch is open')
     const accounts = this.#moved(current, batch)
-    const head = bodies.reduce(entryHash, current.head)
-    const pending: PendingBatch = { ...batch, head }
-    const isLarge = bodies.length === 0 || bodies.length >= LARGE_ENTRIES
-    const placed = isLarge ? null : this.#slots.fit(recordOf(pending))
-    if (placed === null) {
-      const commit = (): void => {
-        fold(this.#database, [pending], this.#answerSlots)
+    const pending: PendingBatch = { ...batch, head: bodies.reduce(entryHash, current.head) }
+    const transact = <T>(work: () => T): T => {
+      const commit = (): T => {
+        const result = work()
         if (!answered) this.#refuseDiskReserve()
+        return result
       }
-      if (answered) this.#runWithDiskReserve(commit)
-      else this.#run(commit)
-      return head
+      return answered ? this.#withDiskReserve(() => this.#transact(commit)) : this.#transact(commit)
     }
-    const commit = (): void => {
-      this.#slots.write(placed, current.generation)
-      if (!answered) this.#refuseDiskReserve()
+    const isSmall = bodies.length > 0 && bodies.length < LARGE_ENTRIES
+    const placed = isSmall ? this.#placed(pending, transact) : null
+    if (placed === null) {
+      this.#foldNow([...this.#pending, pending], transact)
+      return pending.head
     }
-    if (answered) this.#withDiskReserve(() => this.#transact(commit))
-    else this.#transact(commit)
+    transact(() => this.#slots.write(placed, this.#generation))
     this.#slots.written(placed)
     this.#pending.push(pending)
     this.#pendingEntries += bodies.length
-    for (const row of accounts) current.accounts.set(row.id, row)
-    this.#current = { ...current, lastEntry: current.lastEntry + bodies.length, head }
-    return head
+    const known = (this.#current ??= this.#readCurrent())
+    for (const row of accounts) known.accounts.set(row.id, row)
+    this.#current = { ...known, lastEntry: current.lastEntry + bodies.length, head: pending.head }
+    return pending.head
+  }
+
+  /** Frees the slots if they are not enough. Null: it does not even fit into all of them. */
+  #placed(batch: PendingBatch, transact: Transact): PlacedRecord | null {
+    const record = recordOf(batch)
+    const placed = this.#slots.fit(record)
+    if (placed !== null || this.#pending.length === 0) return placed
+    this.#foldNow(this.#pending, transact)
+    return this.#slots.fit(record)
+  }
+
+  #foldNow(batches: readonly PendingBatch[], transact: Transact): void {
+    transact(() => fold(this.#database, batches, this.#answerSlots))
+    this.#folded()
+  }
+
+  #folded(): void {
+    this.#generation = Number(this.#state().slot_generation)
+    this.#pending = []
+    this.#pendingEntries = 0
+    this.#slots.clear()
+    this.#current = null
   }
 
   #readCurrent(): Current {
-    const { epoch, fenced, last_entry, entry_head, slot_generation } = this.#state()
+    const { epoch, fenced, last_entry, entry_head } = this.#state()
     return {
       ...{ epoch, isOpen: epoch !== 0n && fenced === 0n, lastEntry: Number(last_entry), head: entry_head },
-      ...{ generation: Number(slot_generation), accounts: new Map() },
+      accounts: new Map(),
     }
   }
 
@@ -621,16 +648,23 @@ export class JournalStore implements JournalThreadMethods {
       const over = free - kept
       if (over > 0n) {
         this.#database.pragma(`incremental_vacuum(${over < SHRINK_PAGES ? over : SHRINK_PAGES})`)
-        this.checkpointLogWhenDue()
+        this.checkpointLog()
         // A file created without auto_vacuum cannot shrink; its free pages are reused.
         if ((this.#statements.freePages.get() as bigint) < free) return true
       }
+      if (this.#logFrames() >= IDLE_CHECKPOINT_FRAMES) this.checkpointLog()
       if (this.hasDiskReserve && this.#logBytes() > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
     } catch (error) {
       // A full disk may lack the space for shrinking; a later step retries.
       if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
     }
     return false
+  }
+
+  /** Frames of the log that no checkpoint has copied. */
+  #logFrames(): bigint {
+    const [, frames = 0n, copied = 0n] = this.#statements.checkpointSize.get() as readonly bigint[]
+    return frames - copied
   }
 
   #logBytes(): number {
@@ -682,15 +716,11 @@ export class JournalStore implements JournalThreadMethods {
 
   /** Folds pending commits and runs work, in one transaction. */
   #run<T>(work: () => T): T {
-    const batches = this.#pending
     const result = this.#transact(() => {
-      if (batches.length > 0) fold(this.#database, batches, this.#answerSlots)
+      if (this.#pending.length > 0) fold(this.#database, this.#pending, this.#answerSlots)
       return work()
     })
-    this.#pending = []
-    this.#pendingEntries = 0
-    this.#slots.clear()
-    this.#current = null
+    this.#folded()
     return result
   }
 
@@ -719,13 +749,8 @@ export class JournalStore implements JournalThreadMethods {
 
   /** Work that is due after a call. Call it once the call was answered: callers need not wait for it. */
   tidyWhenDue(): void {
-    if (this.#pendingEntries >= PENDING_ENTRIES) ifSpace(() => this.#run(() => undefined))
-    this.checkpointLogWhenDue()
-  }
-
-  checkpointLogWhenDue(): void {
-    const [, frames] = this.#statements.checkpointSize.get() as readonly bigint[]
-    if (frames !== undefined && frames >= CHECKPOINT_FRAMES) this.checkpointLog()
+    if (this.#pendingEntries >= PENDING_ENTRIES || this.#slots.isLow) ifSpace(() => this.#run(() => undefined))
+    if (this.#logFrames() >= CHECKPOINT_FRAMES) this.checkpointLog()
   }
 
   /**

@@ -10,7 +10,7 @@ import { RecentOfEach } from '../../access/idempotency-cache.ts'
 import type { IdempotencyRecord, Reservation, StoredSession } from '../../ledger/journal.ts'
 import { insertEntries, textOf, textsIn } from './entry-blocks.ts'
 import type { AccountMove, Batch } from './journal-calls.ts'
-import { stampValues } from './journal-statements.ts'
+import { stampValues, type StampValues } from './journal-statements.ts'
 import { readSlots } from './slots.ts'
 
 /** A commit, with the chain head after its last entry. */
@@ -18,12 +18,13 @@ export interface PendingBatch extends Omit<Batch, 'answered'> {
   readonly head: string
 }
 
-/** First line of a record; the entries follow. Their moves are those of their postings. */
-interface RecordHeader {
-  readonly n: number
-  readonly count: number
-  readonly head: string
-  readonly stamp: Batch['stamp']
+/**
+ * First line of a record, short so that a commit of one entry fits one slot; the entries follow. Their moves are those of their
+ * postings. The head is base64url, the stamp as in the table of the state.
+ */
+type RecordHeader = readonly [n: number, count: number, head: string, stamp: StampValues, more: MoreOfRecord]
+
+interface MoreOfRecord {
   readonly allowances?: readonly (readonly [AccountId, string])[]
   readonly reservations?: readonly (readonly [AccountId, string])[]
   readonly answers?: readonly IdempotencyRecord[]
@@ -33,8 +34,7 @@ interface RecordHeader {
 export function recordOf(batch: PendingBatch): string {
   const { firstN, bodies, inputs, head, stamp, moves, reservations, answers, sessions } = batch
   const allowed = moves.filter(({ allowance }) => allowance > 0n)
-  const header: RecordHeader = {
-    ...{ n: firstN, count: bodies.length, head, stamp },
+  const more: MoreOfRecord = {
     ...(allowed.length > 0 && { allowances: allowed.map(({ account, allowance }) => [account, String(allowance)]) }),
     ...(reservations.length > 0 && {
       reservations: reservations.map(({ account, usedUpTo }) => [account, String(usedUpTo)]),
@@ -42,18 +42,22 @@ export function recordOf(batch: PendingBatch): string {
     ...(answers.length > 0 && { answers }),
     ...(sessions.length > 0 && { sessions }),
   }
+  const shortHead = Buffer.from(head, 'hex').toString('base64url')
+  const header: RecordHeader = [firstN, bodies.length, shortHead, stampValues(stamp), more]
   return `${JSON.stringify(header)}\n${textOf({ bodies, inputs })}`
 }
 
 function batchIn(record: string): PendingBatch {
   const end = record.indexOf('\n')
-  const header = JSON.parse(record.slice(0, end)) as RecordHeader
-  const { n, count, head, stamp, allowances = [], reservations = [], answers = [], sessions = [] } = header
+  const [n, count, shortHead, stamp, more] = JSON.parse(record.slice(0, end)) as RecordHeader
+  const { allowances = [], reservations = [], answers = [], sessions = [] } = more
   const { bodies, inputs } = textsIn(record.slice(end + 1), count)
   const moves = movesOf(bodies)
   for (const [account, allowance] of allowances) moveOf(moves, account).allowance = BigInt(allowance)
+  const [bootId, sinceBoot, earliest, latest, grantAgedMs] = stamp
   return {
-    ...{ firstN: n, bodies, inputs, head, stamp, answers, sessions },
+    ...{ firstN: n, bodies, inputs, answers, sessions, head: Buffer.from(shortHead, 'base64url').toString('hex') },
+    stamp: { clock: { bootId, sinceBoot, earliest, latest }, grantAgedMs },
     moves: [...moves.values()],
     reservations: reservations.map(([account, usedUpTo]): Reservation => ({ account, usedUpTo: BigInt(usedUpTo) })),
   }

@@ -7,16 +7,20 @@ import type Database from 'better-sqlite3'
 import { compress, decompress } from './entry-blocks.ts'
 
 /** Exactly fits a page of 1 KiB. */
-const SLOT_BYTES = 984
+export const SLOT_BYTES = 984
 
 /** Checksum of the rest, generation, and the bytes of the record from here on with a mark for compressed ones. */
 const HEADER_BYTES = 12
 const CONTENT_BYTES = SLOT_BYTES - HEADER_BYTES
 const COMPRESSED = 0x8000_0000
 
+/** Above this fraction in use, the pending commits are folded in a moment without a caller. */
+const LOW_FRACTION = 0.75
+
 export class Slots {
   readonly #update: Database.Statement
   readonly #count: number
+  readonly #slot = Buffer.alloc(SLOT_BYTES)
   #used = 0
 
   constructor(database: Database.Database) {
@@ -37,10 +41,11 @@ export class Slots {
   write({ data, mark }: PlacedRecord, generation: number): void {
     let n = this.#used
     for (let at = 0; at < data.length; at += CONTENT_BYTES) {
-      const slot = Buffer.alloc(SLOT_BYTES)
+      const slot = this.#slot
       slot.writeUInt32BE(generation, 4)
       slot.writeUInt32BE(((data.length - at) | mark) >>> 0, 8)
-      data.copy(slot, HEADER_BYTES, at, at + CONTENT_BYTES)
+      const copied = data.copy(slot, HEADER_BYTES, at, at + CONTENT_BYTES)
+      slot.fill(0, HEADER_BYTES + copied)
       slot.writeUInt32BE(crc32(slot.subarray(4)), 0)
       if (this.#update.run(slot, n).changes !== 1) throw new Error(`invariant: slot ${n} exists`)
       n += 1
@@ -49,6 +54,10 @@ export class Slots {
 
   written({ slots }: PlacedRecord): void {
     this.#used += slots
+  }
+
+  get isLow(): boolean {
+    return this.#used > this.#count * LOW_FRACTION
   }
 
   clear(): void {
@@ -70,15 +79,20 @@ export interface PendingTexts {
 }
 
 export function readSlots(database: Database.Database, generation: number): PendingTexts {
-  const rows = database.prepare('SELECT data FROM slot ORDER BY n').pluck().all() as Buffer[]
+  return textsIn(database.prepare('SELECT data FROM slot ORDER BY n').pluck().all() as Buffer[], generation)
+}
+
+/** The records in slots, in the sequence of the slots. */
+export function textsIn(slots: readonly Buffer[], generation: number): PendingTexts {
   const texts: string[] = []
   let parts: Buffer[] = []
   let missing = 0
   let isOver = false
-  for (const [n, slot] of rows.entries()) {
+  for (const [n, slot] of slots.entries()) {
     const found = contentOf(slot)
     if (found === 'DAMAGED') return { texts, damage: `slot ${n} is damaged` }
-    if (found === null || found.generation !== generation) {
+    if (found !== null && found.generation > generation) return { texts, damage: `slot ${n} is newer than the state` }
+    if (found?.generation !== generation) {
       if (missing > 0) return { texts, damage: `slot ${n} does not continue its record` }
       isOver = true
       continue

@@ -3,6 +3,7 @@ import { closeSync, openSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import type { Journal, PendingEntry } from '../../../../src/agent/ledger/journal.ts'
+import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import { SEAL, STAMP, attach, entry, journalIn, temporaryDirectory } from '../../harness.ts'
 
 export const A = 'line/i/a/0'
@@ -28,6 +29,6 @@ export function damage(path: string, table = 'answer'): void {
   const page = database.prepare('SELECT rootpage FROM sqlite_schema WHERE name = ?').pluck().get(table) as number
   database.close()
   const file = openSync(path, 'r+')
-  writeSync(file, Buffer.alloc(4096, 7), 0, 4096, (page - 1) * 4096)
+  writeSync(file, Buffer.alloc(PAGE_BYTES, 7), 0, PAGE_BYTES, (page - 1) * PAGE_BYTES)
   closeSync(file)
 }

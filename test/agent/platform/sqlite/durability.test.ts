@@ -1,13 +1,14 @@
 // What the SQLite journal promises beyond the contract: what it does when processes are killed, disks are full, files are
 // strange, and states are shared.
 import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
-import { openDatabase } from '../../../../src/agent/platform/sqlite/open-database.ts'
+import { openDatabase, PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
 import type { Segment } from '../../../../src/protocol/edge/sync.ts'
@@ -74,7 +75,7 @@ describe('the database file', () => {
       const database = openDatabase(path)
       expect(database.pragma('synchronous', { simple: true })).toBe(2n)
       expect(database.pragma('journal_mode', { simple: true })).toBe('wal')
-      expect(database.pragma('page_size', { simple: true })).toBe(4096n)
+      expect(database.pragma('page_size', { simple: true })).toBe(BigInt(PAGE_BYTES))
       database.exec('UPDATE state SET grant_aged_ms = 1')
       expect(existsSync(`${path}-shm`)).toBe(false)
       database.close()
@@ -152,11 +153,16 @@ describe('a state directory', () => {
 describe('a full ledger', () => {
   const big = (n: number) => ({ ...entry(n, [{ account: A, amount: 1n }]), body: bodyOf(n) })
   const bodyOf = (n: number): string =>
-    JSON.stringify({ n, kind: 'access', postings: [{ account: A, amount: '1' }], filler: 'x'.repeat(3_000) })
+    JSON.stringify({
+      n,
+      kind: 'access',
+      postings: [{ account: A, amount: '1' }],
+      filler: randomBytes(1_500).toString('hex'),
+    })
 
   it('refuses entries as surely not recorded, still delivers, and records again when that has made room', async () => {
     const journal = await journalIn(temporaryDirectory(), {
-      limits: { pagesMax: 300, diskReservePages: 600, retainedBytesMax: 100_000 },
+      limits: { pagesMax: 700, diskReservePages: 2_400, retainedBytesMax: 100_000 },
     })
     await attach(journal, { [A]: 1_000_000n })
     let recorded = 0
@@ -193,8 +199,8 @@ describe('a full ledger', () => {
     const directory = temporaryDirectory()
     const journal = await journalIn(directory, { limits: { diskReservePages: 32 } })
     await journal.read()
-    expect(statSync(join(directory, 'journal.db-disk-reserve'))).toMatchObject({ size: 32 * 4096 })
-    expect(statSync(join(directory, 'journal.db-disk-reserve')).blocks * 512).toBeGreaterThanOrEqual(32 * 4096)
+    expect(statSync(join(directory, 'journal.db-disk-reserve'))).toMatchObject({ size: 32 * PAGE_BYTES })
+    expect(statSync(join(directory, 'journal.db-disk-reserve')).blocks * 512).toBeGreaterThanOrEqual(32 * PAGE_BYTES)
   })
 })
 
@@ -214,7 +220,7 @@ describe('a disk that is full', () => {
     await expect(append()).rejects.toMatchObject(FULL)
     rmSync(diskReserve, { recursive: true })
     await append()
-    expect(statSync(diskReserve).size).toBe(32 * 4096)
+    expect(statSync(diskReserve).size).toBe(32 * PAGE_BYTES)
     expect((await journal.read()).accounts.get(A)?.used).toBe(1n)
   })
 
@@ -231,9 +237,9 @@ describe('a disk that is full', () => {
 
 describe('a batch that fails', () => {
   it('leaves nothing of itself, and nothing of what was put behind it', async () => {
-    const journal = await journalIn(temporaryDirectory(), { limits: { pagesMax: 60 } })
+    const journal = await journalIn(temporaryDirectory(), { limits: { pagesMax: 240 } })
     await attach(journal, { [A]: 1_000n })
-    const long = { ...entry(1, [{ account: A, amount: 5n }]), body: 'x'.repeat(4096 * 80) }
+    const long = { ...entry(1, [{ account: A, amount: 5n }]), body: randomBytes(320 * 1024).toString('hex') }
     const failing = journal.append([long], STAMP)
     const behind = journal.append([entry(2, [{ account: A, amount: 7n }])], STAMP)
     await expect(failing).rejects.toMatchObject(FULL)
@@ -260,7 +266,7 @@ describe('a batch that fails', () => {
     ['a gap in the numbers', (journal: Journal) => journal.append([entry(0, [])], STAMP), 'without gaps'],
     ['a second segment in flight', (journal: Journal) => journal.seal(SEAL).then(() => journal.seal(SEAL)), 'at most'],
     ['an epoch that does not rise', (journal: Journal) => journal.attach(1), 'rise'],
-    ['a refund of what was not used', (journal: Journal) => journal.append([refund], STAMP), 'CHECK'],
+    ['a refund of what was not used', (journal: Journal) => journal.append([refund], STAMP), 'has used'],
   ])('never takes %s', async (_what, attempt, why) => {
     const journal = await journalIn(temporaryDirectory())
     await attach(journal, { [A]: 10n })
@@ -451,7 +457,7 @@ describe('what is kept', () => {
     ])
   })
 
-  it('of acknowledged entries is the most recent thousand', async () => {
+  it('of acknowledged entries is the most recent thousand, and what shares a block with them', async () => {
     const journal = await journalIn(temporaryDirectory())
     await attach(journal, {})
     for (let round = 0; round < 3; round += 1) {
@@ -461,7 +467,8 @@ describe('what is kept', () => {
       await journal.acknowledge(seq, null, null)
     }
     const recent = await journal.recent(5_000)
-    expect(recent).toHaveLength(1_000)
+    expect(recent.length).toBeGreaterThanOrEqual(1_000)
+    expect(recent.length).toBeLessThan(1_256)
     expect(recent[0]).toMatchObject({ n: 1_800 })
   })
 })

@@ -4,6 +4,7 @@ import Database from 'better-sqlite3'
 import { expect, test } from 'vitest'
 import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import type { JournalLimits } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
+import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 import { IDENTITY, SEAL, STAMP, attach, journalIn, temporaryDirectory } from '../../harness.ts'
 
@@ -53,7 +54,10 @@ test('an entry is found with its inputs, and the rules of its revision, by its o
 
 test('entries and their inputs go with what is delivered, but for the newest; rules go once no entry refers to them', async () => {
   const { journal, path } = await journalWith({ recentEntries: 10 })
-  await record(journal, 1, 20, 1)
+  await record(journal, 1, 10, 1)
+  // Entries of two blocks.
+  await journal.recent(1)
+  await record(journal, 11, 20, 1)
   await journal.savePolicy({ instanceId: INSTANCE, revision: 2, document: 'the second rules' }, null)
   await deliver(journal)
   expect(await journal.find(idOf(10))).toBeNull()
@@ -61,7 +65,7 @@ test('entries and their inputs go with what is delivered, but for the newest; ru
   await record(journal, 21, 10_060, 2)
   await deliver(journal)
   expect(await journal.find(idOf(10_055))).toMatchObject({ rules: 'the second rules' })
-  for (let n = 10_061; n < 10_070; n += 1) {
+  for (let n = 10_061; n < 10_075; n += 1) {
     await record(journal, n, n, 2)
     await deliver(journal)
   }
@@ -97,11 +101,11 @@ test('inputs cost the bytes of their text and no more', async () => {
     await journal.close()
     const database = new Database(path)
     const pages =
-      database.prepare('SELECT count(*) FROM entry').pluck().get() === 4_000
+      database.prepare('SELECT sum(entries) FROM block').pluck().get() === 4_000
         ? database.pragma('page_count', { simple: true })
         : 0
     database.close()
-    return (pages as number) * 4_096
+    return (pages as number) * PAGE_BYTES
   }
   const without = await sizeOf(undefined)
   const grown = (await sizeOf('1;98500000G;')) - without

@@ -53,7 +53,7 @@ describe('a backup that takes the place of a ledger', () => {
 
   it('says what neither a damaged ledger nor the backup gives', async () => {
     const { directory, file, path } = await backedUp()
-    damage(path, 'entry')
+    damage(path, 'block')
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: 60 })
     expect(await undeliveredRangesIn(directory)).toBe(40)
     writeFileSync(path, 'no database '.repeat(2_000))

@@ -98,7 +98,7 @@ describe('a damaged journal whose volatile log fits', () => {
   it('gives no answer again whose entry cannot be read, because a retry would not be charged', async () => {
     const written = await device()
     written.log.remove()
-    damage(join(written.directory, 'journal.db'), 'entry')
+    damage(join(written.directory, 'journal.db'), 'block')
     const journal = await reopened(written)
     const { salvagedEntries } = (await salvageOf(journal)) ?? { salvagedEntries: -1 }
     expect(await answersOf(journal)).toEqual([30, 31, 32, 33].filter((n) => n <= DELIVERED + salvagedEntries))
@@ -108,7 +108,7 @@ describe('a damaged journal whose volatile log fits', () => {
     for (const [table, lost] of [
       ['policy', 0],
       // The reservations were open, and the ledger cannot prove that the log continues it.
-      ['entry', null],
+      ['block', null],
     ] as const) {
       const { directory, log } = await device()
       const path = join(directory, 'journal.db')
@@ -145,7 +145,7 @@ describe('a damaged journal whose volatile log fits', () => {
 
   it('brings what the log holds although the entries before it cannot be read', async () => {
     const written = await device()
-    damage(join(written.directory, 'journal.db'), 'entry')
+    damage(join(written.directory, 'journal.db'), 'block')
     const journal = await reopened(written)
     const { salvagedEntries } = (await salvageOf(journal)) ?? {}
     expect(salvagedEntries).toBeGreaterThanOrEqual(ANSWERED - RECORDED)
@@ -160,7 +160,7 @@ describe('a damaged journal whose volatile log fits', () => {
     const { log } = written
     log.begin(1, { n: DELIVERED - 5, head: headAt(DELIVERED - 5) })
     log.write(charges(DELIVERED - 4, RECORDED))
-    damage(join(written.directory, 'journal.db'), 'entry')
+    damage(join(written.directory, 'journal.db'), 'block')
     const journal = await reopened(written)
     expect(await salvageOf(journal)).toMatchObject({ salvagedEntries: RECORDED - DELIVERED, lostEntries: 0 })
     expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, RECORDED)))
