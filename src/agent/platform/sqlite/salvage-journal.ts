@@ -157,8 +157,9 @@ export function fill(
         const base = id - ackedEntry
         const run = { firstId: BigInt(id + 1), firstN: BigInt(ackedEntry + 1), bodies, inputs: [] }
         insertEntries(database, run)
-        let n = ackedEntry
-        for (let index = 0; index < bodies.length; index += 1) ids.set(`${epoch}/${(n += 1)}`, (id += 1))
+        for (const index of bodies.keys()) ids.set(`${epoch}/${ackedEntry + 1 + index}`, id + 1 + index)
+        id += bodies.length
+        const n = ackedEntry + bodies.length
         const lastHead = bodies.reduce(entryHash, ackedHead)
         undeliveredRange.run({
           epoch,
