@@ -293,10 +293,10 @@ export class JournalStore implements JournalThreadMethods {
 
   #foldNow(batches: readonly PendingBatch[], transact: Transact): void {
     transact(() => fold(this.#database, batches, this.#answerSlots))
-    this.#folded()
+    this.#afterFold()
   }
 
-  #folded(): void {
+  #afterFold(): void {
     this.#generation = Number(this.#state().slot_generation)
     this.#pending = []
     this.#pendingEntries = 0
@@ -720,7 +720,7 @@ export class JournalStore implements JournalThreadMethods {
       if (this.#pending.length > 0) fold(this.#database, this.#pending, this.#answerSlots)
       return work()
     })
-    this.#folded()
+    this.#afterFold()
     return result
   }
 
@@ -781,7 +781,7 @@ const NEW_ACCOUNT: Omit<AccountRow, 'id'> = {
   ...{ reserved: 0n, allowance: 0n, burned: 0n, sealed_used: 0n, sealed_refunded: 0n, sealed_returned: 0n },
 }
 
-/** As the constraints of the account table, which check it again when it is folded. */
+/** As the constraints of the account table, which check it again at the fold. */
 function requireSound({ id, ...row }: AccountRow): void {
   const { granted, used, refunded, returned, unlimited, allowance, burned } = row
   const top = used > row.reserved ? used : row.reserved

@@ -14,7 +14,7 @@ const HEADER_BYTES = 12
 const CONTENT_BYTES = SLOT_BYTES - HEADER_BYTES
 const COMPRESSED = 0x8000_0000
 
-/** Above this fraction in use, the pending commits are folded in a moment without a caller. */
+/** Above this fraction in use, the pending commits are written to the tables in a moment without a caller. */
 const LOW_FRACTION = 0.75
 
 export class Slots {
