@@ -87,8 +87,8 @@ const FREE_PAGES_KEPT = 1024n
 /** Pages freed per step, 512 KiB; bounds how long a call can wait. */
 const SHRINK_PAGES = 512n
 
-/** Truncate the write-ahead log above this size when idle. A log of this size is reused, which writes less. */
-const LOG_BYTES_KEPT = 2 * 1024 * 1024
+/** Truncate the write-ahead log above this size when idle: a little more than a checkpoint leaves, which is reused. */
+const LOG_BYTES_KEPT = 1.25 * 1024 * 1024
 
 /** Rows deleted per cleanup, which runs between commits. */
 const PRUNE_ROWS = 2_000
