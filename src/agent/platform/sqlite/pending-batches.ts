@@ -1,5 +1,5 @@
 /**
- * Commits that are only in slots, and how they are written to the tables into the tables: entries into blocks, the rest into the rows of
+ * Commits that are only in slots, and how they are written to the tables: entries into blocks, the rest into the rows of
  * accounts, answers, sessions and state.
  */
 import type Database from 'better-sqlite3'
