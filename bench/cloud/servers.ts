@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import Database from 'better-sqlite3'
 import { makeAccessToken } from '../../src/client/access-token.ts'
-import { countEntries } from '../contenders/ledger-file.ts'
+import { countRows } from '../contenders/ledger-file.ts'
 import { FLOOR_MARK } from '../floor/options.ts'
 import type { Target } from '../load/dialect.ts'
 import type { CloudFloorOptions } from './floor-process.ts'
@@ -188,7 +188,7 @@ export async function startFloor(directory: string, db: string | null): Promise<
     async killAndAudit() {
       child.kill('SIGKILL')
       await exit
-      if (db === null) return { recorded: countEntries(options.databasePath), pool: null }
+      if (db === null) return { recorded: countRows(options.databasePath), pool: null }
       const [row] = await ask<{ count: string }>(db, 'SELECT count(*) FROM floor_entry')
       return { recorded: Number(row?.count), pool: null }
     },

@@ -6,7 +6,7 @@ import { FLOOR_MARK, type FloorOptions, type FloorStack } from '../floor/options
 import { REQUEST_BODIES, REQUEST_PATH } from '../workload.ts'
 import type { Sizes } from './agent.ts'
 import type { Contender } from './contender.ts'
-import { countEntries } from './ledger-file.ts'
+import { countRows } from './ledger-file.ts'
 
 /** @param sizes of one row and one response, equal to the agent's */
 export function floor(stack: FloorStack, sizes: Sizes): Contender {
@@ -36,7 +36,7 @@ export function floor(stack: FloorStack, sizes: Sizes): Contender {
         async killAndCount() {
           child.kill('SIGKILL')
           await exit
-          return countEntries(options.databasePath)
+          return countRows(options.databasePath)
         },
       }
     },

@@ -2,6 +2,7 @@
 import { chmodSync, chownSync, unlinkSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { DiskReserve } from '../../agent/platform/sqlite/disk-reserve.ts'
+import { PAGE_BYTES } from '../../agent/platform/sqlite/open-database.ts'
 import { type Observations, type FileObservation, isProblem } from './observations.ts'
 
 export interface Repair {
@@ -10,8 +11,6 @@ export interface Repair {
   /** Reason for the failure; empty if done. */
   readonly problem: string
 }
-
-const PAGE_BYTES = 4096
 
 const LOCK_PATIENCE_MS = 200
 
