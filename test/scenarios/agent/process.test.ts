@@ -135,7 +135,7 @@ describe('the process of the agent', () => {
   it('ends with a code of its own when a write fails in doubt, and goes on from what is durable', async () => {
     const site = await offlineDevice()
     // The kernel refuses to let any file grow beyond this: SQLite meets an error that is no full disk.
-    const child = await startProcess(site, { limit: 'ulimit -f 10000' })
+    const child = await startProcess(site, { limit: 'ulimit -f 1000' })
     const workers = Array.from({ length: 8 }, (_, index) => new Worker(site, `app-${index}`))
     const running = workers.map((worker) => worker.run())
     expect(await ended(child)).toBe(74)
