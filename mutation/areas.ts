@@ -233,7 +233,12 @@ export const AREAS: readonly Area[] = [
       'sessions/device-sessions',
       'devices/suspend-device',
     ),
-    tests: tests('cloud/http/service/sessions', 'cloud/sessions/device-sessions', 'cloud/devices/suspend-device'),
+    tests: tests(
+      'cloud/http/service/sessions',
+      'cloud/sessions/device-sessions',
+      'cloud/devices/suspend-device',
+      'cloud/sync/sync',
+    ),
   },
 ]
 
