@@ -76,21 +76,12 @@ export class HttpClient implements Disposable {
 
   /** The text of a successful response. @throws CodedError with the service's code if it sent one. */
   async text(call: Call): Promise<string> {
-    const answer = await this.call(call)
-    if (answer.status >= 200 && answer.status < 300) return answer.text
-    throw refusal(call, answer)
+    return successText(call, await this.call(call))
   }
 
   /** The parsed body of a successful response. @throws CodedError, as {@link HttpClient.text}, or ANSWER_UNEXPECTED */
   async json<T extends z.ZodType>(call: Call, schema: T): Promise<z.output<T>> {
-    const text = await this.text(call)
-    const body = parseJson(text)
-    if (body === undefined) {
-      throw new CodedError('ANSWER_UNEXPECTED', `The response to ${call.method} ${call.path} is not JSON.`)
-    }
-    const parsed = schema.safeParse(body)
-    if (parsed.success) return parsed.data
-    throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `${call.method} ${call.path}: answer`))
+    return parsedBody(call, await this.call(call), schema)
   }
 
   [Symbol.dispose](): void {
@@ -157,6 +148,22 @@ const REASONS: Readonly<Record<string, string>> = {
 /** Removes the password from an address that goes into messages. */
 function withoutCredentials(address: string): string {
   return address.replace(/\/\/[^/?#]*@/, '//')
+}
+
+function successText(call: Call, answer: Answer): string {
+  if (answer.status >= 200 && answer.status < 300) return answer.text
+  throw refusal(call, answer)
+}
+
+/** @throws CodedError with the service's code if it sent one, or ANSWER_UNEXPECTED */
+export function parsedBody<T extends z.ZodType>(call: Call, answer: Answer, schema: T): z.output<T> {
+  const body = parseJson(successText(call, answer))
+  if (body === undefined) {
+    throw new CodedError('ANSWER_UNEXPECTED', `The response to ${call.method} ${call.path} is not JSON.`)
+  }
+  const parsed = schema.safeParse(body)
+  if (parsed.success) return parsed.data
+  throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `${call.method} ${call.path}: answer`))
 }
 
 /** Converts an error response. */

@@ -3,10 +3,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import type { z } from 'zod'
 import type { Call } from '../../client/call.ts'
-import { type Answer, HttpClient, refusal } from '../../client/http.ts'
+import { type Answer, HttpClient, parsedBody } from '../../client/http.ts'
 import { type ImportResult, importResult } from '../../protocol/edge/import.ts'
-import { CodedError, firstProblem } from '../../protocol/errors.ts'
-import { parseJson } from '../../protocol/parse-json.ts'
+import { CodedError } from '../../protocol/errors.ts'
 import { API_VERSIONS, type ApiVersion } from '../../protocol/service/status.ts'
 import { type AdministratorFlags, administratorToken, keyToken, withAdministratorFlags } from '../administrator.ts'
 import { collect, readFileArgument, urlArgument, uuidArgument } from '../arguments.ts'
@@ -139,11 +138,7 @@ function connect(io: Io, { address, name, token, unreachable }: Remote): Connect
   return {
     send,
     async json<T extends z.ZodType>(call: Call, schema: T): Promise<z.output<T>> {
-      const answer = await send(call)
-      if (answer.status < 200 || answer.status >= 300) throw refusal(call, answer)
-      const parsed = schema.safeParse(parseJson(answer.text))
-      if (parsed.success) return parsed.data
-      throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `${call.method} ${call.path}: answer`))
+      return parsedBody(call, await send(call), schema)
     },
     [Symbol.dispose]: () => client[Symbol.dispose](),
   }
