@@ -4,6 +4,7 @@ import { JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.
 import type { StartThread } from '../../src/agent/platform/sqlite/journal.ts'
 import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
 import { DiskReserve } from '../../src/agent/platform/sqlite/disk-reserve.ts'
+import { PAGE_BYTES } from '../../src/agent/platform/sqlite/open-database.ts'
 import { BEGIN } from './sync/fake-time.ts'
 
 export const sameThread: StartThread = (options, events) => {
@@ -12,7 +13,7 @@ export const sameThread: StartThread = (options, events) => {
   const handler = new JournalHandler({
     path,
     open: () => openOrSalvage({ ...options, later: [...later, diskReservePath] }, () => BEGIN),
-    diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages),
+    diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages * PAGE_BYTES),
   })
   return {
     post: (call) => {

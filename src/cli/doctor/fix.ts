@@ -2,7 +2,6 @@
 import { chmodSync, chownSync, unlinkSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { DiskReserve } from '../../agent/platform/sqlite/disk-reserve.ts'
-import { PAGE_BYTES } from '../../agent/platform/sqlite/open-database.ts'
 import { type Observations, type FileObservation, isProblem } from './observations.ts'
 
 export interface Repair {
@@ -51,7 +50,7 @@ export function repair(observations: Observations): readonly Repair[] {
   if (diskReserve.kind !== 'file' || diskReserve.size < settings.state.diskReserve) {
     attempt(`reserve ${settings.state.diskReserve} bytes in ${diskReserve.path}`, () =>
       underLock(database.path, () => {
-        if (!new DiskReserve(diskReserve.path, settings.state.diskReserve / PAGE_BYTES).fill())
+        if (!new DiskReserve(diskReserve.path, settings.state.diskReserve).fill())
           throw new Error('there is not enough disk space')
         if (observations.uid === 0) chownSync(diskReserve.path, database.uid, -1)
       }),

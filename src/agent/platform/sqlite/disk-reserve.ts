@@ -4,7 +4,6 @@
  */
 import { closeSync, fsyncSync, openSync, rmSync, statSync, statfsSync, writeSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { PAGE_BYTES } from './open-database.ts'
 
 /** Written at a time. */
 const CHUNK_BYTES = 256 * 1024
@@ -13,9 +12,9 @@ export class DiskReserve {
   readonly #path: string
   readonly #bytes: number
 
-  constructor(path: string, pages: number) {
+  constructor(path: string, bytes: number) {
     this.#path = path
-    this.#bytes = pages * PAGE_BYTES
+    this.#bytes = bytes
   }
 
   /** Allocates real blocks unless already done. False if the disk lacks the space. */

@@ -6,6 +6,7 @@ import type { JournalCall, WorkerOptions } from './journal-calls.ts'
 import { JournalHandler } from './journal-handler.ts'
 import { openOrSalvage } from './salvage-journal.ts'
 import { DiskReserve } from './disk-reserve.ts'
+import { PAGE_BYTES } from './open-database.ts'
 
 if (parentPort === null) throw new Error('invariant: this module runs as a worker')
 const port = parentPort
@@ -15,7 +16,7 @@ const diskReservePath = `${path}-disk-reserve`
 const handler = new JournalHandler({
   path,
   open: () => openOrSalvage({ ...options, later: [...later, diskReservePath] }, Date.now),
-  diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages),
+  diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages * PAGE_BYTES),
 })
 const timers = {
   after: (ms: number, call: () => void) => {
