@@ -5,9 +5,9 @@
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
-import type { EntryBodyWire, SegmentWire } from '../../../protocol/edge/sync.ts'
+import type { SegmentWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START, sha256, unverifiedText } from '../../../protocol/signing.ts'
-import { entriesBetween } from './entry-blocks.ts'
+import { entriesBetween, sumsOf } from './entry-blocks.ts'
 import {
   type AccountRow,
   type JournalStatements,
@@ -38,7 +38,8 @@ export function checkCounters(database: Database.Database): void {
   }
   checkEnds(statements, state, last)
   const returnsFollow = last !== undefined && (last.backlog > 0 || last.counters.length >= COUNTERS_MANY)
-  const late = lateMoves(database, state)
+  const { entry_base, sealed_entry, last_entry } = state
+  const late = sumsOf(entriesBetween(database, entry_base + sealed_entry, entry_base + last_entry))
   for (const row of statements.accounts.all() as AccountRow[]) {
     const signed = sealed.get(row.id)
     expect(row.id, 'sealed_used', row.sealed_used, signed?.used)
@@ -92,20 +93,4 @@ function checkEnds(statements: JournalStatements, state: StateRow, last: Read | 
     state.acked_head === acked.head
   if (!fits)
     throw new Error(`invariant: segment ${last?.seq ?? 0} is the last of the ledger, and its end that of the chain`)
-}
-
-function lateMoves(
-  database: Database.Database,
-  { entry_base, sealed_entry, last_entry }: StateRow,
-): Map<AccountId, { used: Micro; refunded: Micro }> {
-  const moves = new Map<AccountId, { used: Micro; refunded: Micro }>()
-  for (const { body } of entriesBetween(database, entry_base + sealed_entry, entry_base + last_entry)) {
-    const { kind, postings } = JSON.parse(body) as EntryBodyWire
-    for (const { account, amount } of postings) {
-      const move = moves.get(account) ?? { used: 0n, refunded: 0n }
-      move[kind === 'refund' ? 'refunded' : 'used'] += BigInt(amount)
-      moves.set(account, move)
-    }
-  }
-  return moves
 }

@@ -4,6 +4,9 @@
  */
 import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import type Database from 'better-sqlite3'
+import type { AccountId } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 
 export interface Entry {
   readonly id: bigint
@@ -161,4 +164,18 @@ function* entriesOf(row: BlockRow, from: bigint, upTo: bigint): Generator<Entry>
     const id = row.first_id + BigInt(index)
     if (id >= from && id <= upTo) yield { id, n: row.first_n + BigInt(index), body, inputs: inputs[index] ?? null }
   }
+}
+
+/** What entries used and refunded, by account. */
+export function sumsOf(entries: Iterable<Pick<Entry, 'body'>>): Map<AccountId, { used: Micro; refunded: Micro }> {
+  const sums = new Map<AccountId, { used: Micro; refunded: Micro }>()
+  for (const { body } of entries) {
+    const { kind, postings } = JSON.parse(body) as EntryBodyWire
+    for (const { account, amount } of postings) {
+      const sum = sums.get(account) ?? { used: 0n, refunded: 0n }
+      sum[kind === 'refund' ? 'refunded' : 'used'] += BigInt(amount)
+      sums.set(account, sum)
+    }
+  }
+  return sums
 }

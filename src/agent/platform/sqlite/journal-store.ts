@@ -49,7 +49,7 @@ import {
   statementsOf,
 } from './journal-statements.ts'
 import { checkCounters } from './check-counters.ts'
-import { entriesBefore, entriesBetween } from './entry-blocks.ts'
+import { entriesBefore, entriesBetween, sumsOf } from './entry-blocks.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import { fold, type PendingBatch, readAnswerSlots, readPending, recordOf } from './pending-batches.ts'
 import { type SealPlan, planSegment } from './plan-segment.ts'
@@ -514,16 +514,7 @@ export class JournalStore implements JournalThreadMethods {
   #countUpTo(state: StateRow): void {
     this.#statements.countUndeliveredRange.run()
     const { entry_base, acked_entry, last_entry } = state
-    const rows = entriesBetween(this.#database, entry_base + acked_entry, entry_base + last_entry)
-    const moved = new Map<AccountId, { used: Micro; refunded: Micro }>()
-    for (const { body } of rows) {
-      const { kind, postings } = JSON.parse(body) as EntryBodyWire
-      for (const { account, amount } of postings) {
-        const sums = moved.get(account) ?? { used: 0n, refunded: 0n }
-        sums[kind === 'refund' ? 'refunded' : 'used'] += BigInt(amount)
-        moved.set(account, sums)
-      }
-    }
+    const moved = sumsOf(entriesBetween(this.#database, entry_base + acked_entry, entry_base + last_entry))
     for (const [account, { used, refunded }] of moved) {
       changedOne(this.#statements.uncountUndeliveredRange.run(used, refunded, account))
     }
@@ -582,8 +573,9 @@ export class JournalStore implements JournalThreadMethods {
     let searched = 0
     for (const { id, body, inputs } of entriesBefore(this.#database, before === null ? COUNTER_MAX : BigInt(before))) {
       // The application's payload may contain the same text.
-      if (body.includes(text) && (JSON.parse(body) as EntryBodyWire).correlationId === correlationId) {
-        const { instanceId, policyRevision } = JSON.parse(body) as EntryBodyWire
+      const entry = body.includes(text) ? (JSON.parse(body) as EntryBodyWire) : undefined
+      if (entry?.correlationId === correlationId) {
+        const { instanceId, policyRevision } = entry
         const rules = this.#statements.policyOf.get({ instanceId, revision: policyRevision }) as string | undefined
         const trustedKeys = this.#identity()?.trustedKeys ?? []
         return { found: { body, inputs, rules: rules ?? null, trustedKeys }, next: null }
