@@ -233,12 +233,7 @@ export const AREAS: readonly Area[] = [
       'sessions/device-sessions',
       'devices/suspend-device',
     ),
-    tests: tests(
-      'cloud/http/service/sessions',
-      'cloud/sessions/device-sessions',
-      'cloud/devices/suspend-device',
-      'cloud/sync/sync',
-    ),
+    tests: tests('cloud/http/service/sessions', 'cloud/sessions/*', 'cloud/devices/suspend-device', 'cloud/sync/sync'),
   },
 ]
 

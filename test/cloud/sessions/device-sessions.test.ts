@@ -123,6 +123,22 @@ describe('a session that a device keeps', () => {
     expect(await show(kept)).toMatchObject({ state: 'ACTIVE' })
   })
 
+  it('is the same whatever the case of its id, also in the first report of a new epoch', async () => {
+    const id = randomUUID()
+    await report(snapshot(id.toUpperCase(), { instanceId: instanceId.toUpperCase() }))
+    await client.device.attach()
+    await report(snapshot(id.toUpperCase()))
+    expect(await show(id)).toMatchObject({ state: 'ACTIVE' })
+  })
+
+  it('has no requester before its first request, and the one of its last', async () => {
+    const [fresh, asked] = [randomUUID(), randomUUID()]
+    await report(snapshot(fresh, { requester: null, state: 'IDLE', charge: null }), snapshot(asked))
+    const requesterOf = async (id: string) => (await twin.read((reader) => reader.sessions.get(id)))?.requester
+    expect(await requesterOf(fresh)).toBeNull()
+    expect(await requesterOf(asked)).toEqual({ type: 'user', value: 'ada', dictionary: {} })
+  })
+
   it('of another device is none of its business', async () => {
     const id = randomUUID()
     await report(snapshot(id))

@@ -1,0 +1,269 @@
+// The sweep of overdue sessions, and commands: what an error leaves behind, and what the device hears.
+import { randomUUID } from 'node:crypto'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { suspendDevice } from '../../../src/cloud/devices/suspend-device.ts'
+import { Policies } from '../../../src/cloud/policy/load-policy.ts'
+import { commandSession } from '../../../src/cloud/sessions/command-session.ts'
+import {
+  type SessionDeps,
+  closeSession,
+  heartbeat,
+  openSession,
+  requestInSession,
+  sweepNextSession,
+} from '../../../src/cloud/sessions/session-life.ts'
+import type { Store } from '../../../src/cloud/storage/store.ts'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { decimal, wholeTokens } from '../../../src/core/pricing/amount.ts'
+import type { Session } from '../../../src/core/sessions/session.ts'
+import type { SessionCommand, SessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { cloudShortages } from '../sync/grants/shortages.ts'
+import { TestDevice } from '../sync/test-device.ts'
+import { INSTANCE, START, Twin } from '../sync/twin.ts'
+
+const HOUR = 3_600_000
+const DAY = 24 * HOUR
+
+let twin: Twin
+let deps: SessionDeps
+beforeEach(async () => {
+  twin = await Twin.open()
+  await twin.setRates({ Print: 1 })
+  await twin.setLineItem('ACT-1', { quantity: wholeTokens(100) })
+  deps = {
+    store: twin.store,
+    policies: twin.policies,
+    shortages: cloudShortages(),
+    newId: randomUUID,
+    sessionIntervalMs: HOUR,
+    trustsClock: () => true,
+  }
+})
+afterEach(async () => twin[Symbol.asyncDispose]())
+
+const anybody = () => undefined
+const open = async (deviceId: string | null = null) =>
+  (await openSession(deps, { instanceId: INSTANCE, deviceId, opening: null }, START)).id
+/** Tokens of the line item that are charged. */
+const charged = async () => (await twin.pool(lineAccount(INSTANCE, 'ACT-1', 0))).charged
+const stateOf = async (id: string) => (await twin.store.read((reader) => reader.sessions.get(id)))?.state
+
+async function active(count = 10): Promise<string> {
+  const sessionId = await open()
+  const items = [{ name: 'Print', version: '', count: decimal(String(count)) }]
+  const request = { requester: { type: 'user', value: 'ada', dictionary: {} }, items }
+  const order = { sessionId, correlationId: randomUUID(), request, metaData: [null], rollbackOnDeny: true }
+  expect(await requestInSession(deps, order, anybody, START)).toMatchObject({ granted: true })
+  return sessionId
+}
+
+/** Rules that cannot be read. */
+class Unreadable extends Policies {
+  readonly #error: Error
+  constructor(error: Error) {
+    super({ max: 1, undecidedClock: 'allow' })
+    this.#error = error
+  }
+  override hold(): never {
+    throw this.#error
+  }
+}
+const failing = (error: Error): SessionDeps => ({ ...deps, policies: new Unreadable(error) })
+
+describe('the sweep', () => {
+  it('renews the session that has waited longest, one at a time, and says when none is left', async () => {
+    const ids = [await active(), await active()]
+    expect(await sweepNextSession(deps, START + HOUR - 1)).toBe(false)
+    expect(await sweepNextSession(deps, START + HOUR)).toBe(true)
+    expect(await charged()).toBe(wholeTokens(30))
+    expect(await sweepNextSession(deps, START + HOUR)).toBe(true)
+    expect(await sweepNextSession(deps, START + HOUR)).toBe(false)
+    expect([await charged(), await stateOf(ids[0]!), await stateOf(ids[1]!)]).toEqual([
+      wholeTokens(40),
+      'ACTIVE',
+      'ACTIVE',
+    ])
+  })
+
+  it('waits while the clock is in doubt, and so do the timers of every operation', async () => {
+    const [id, idle] = [await active(), await open()]
+    const doubting = { ...deps, trustsClock: () => false }
+    expect(await sweepNextSession(doubting, START + 90 * DAY)).toBe(false)
+    expect(await heartbeat(doubting, id, anybody, START + 90 * DAY)).toMatchObject({ operable: true })
+    expect(await heartbeat(doubting, idle, anybody, START + 90 * DAY)).toMatchObject({ operable: true })
+    expect([await charged(), await stateOf(id), await stateOf(idle)]).toEqual([wholeTokens(10), 'ACTIVE', 'IDLE'])
+  })
+
+  it('ends a session that meets an error as FAILED, refunds nothing, and passes the error on', async () => {
+    const [id, other] = [await active(), await active()]
+    await expect(sweepNextSession(failing(new Error('broken')), START + HOUR)).rejects.toThrow('broken')
+    const states = [await stateOf(id), await stateOf(other)]
+    expect(states.toSorted()).toEqual(['ACTIVE', 'FAILED'])
+    expect(await sweepNextSession(deps, START + HOUR)).toBe(true)
+    expect(await sweepNextSession(deps, START + HOUR)).toBe(false)
+    expect(await charged()).toBe(wholeTokens(30))
+  })
+
+  it('leaves a session due when the store fails', async () => {
+    const id = await active()
+    const away = new CodedError('DATABASE_UNREACHABLE', 'away')
+    await expect(sweepNextSession(failing(away), START + HOUR)).rejects.toBe(away)
+    expect(await stateOf(id)).toBe('ACTIVE')
+    expect(await sweepNextSession(deps, START + HOUR)).toBe(true)
+  })
+
+  it('passes an error on that comes before any session is found', async () => {
+    const broken = { ...deps, store: { ...twin.store, transaction: () => Promise.reject(new Error('no database')) } }
+    await expect(sweepNextSession(broken as SessionDeps, START + HOUR)).rejects.toThrow('no database')
+  })
+
+  it.each([
+    ['ended', (id: string) => closeSession(deps, id, anybody, START + HOUR - 1), 'TERMINATED'],
+    ['deleted', (id: string) => twin.store.transaction((tx) => tx.sessions.remove(id)), undefined],
+  ])('that fails for a session that was %s meanwhile leaves it so', async (_how, change, state) => {
+    const id = await active()
+    let isSecond = false
+    const meanwhile: Store = {
+      ...twin.store,
+      transaction: async (work, ...rest) => {
+        if (isSecond) await change(id)
+        isSecond = true
+        return twin.store.transaction(work, ...rest)
+      },
+    }
+    const broken = { ...failing(new Error('broken')), store: meanwhile }
+    await expect(sweepNextSession(broken, START + HOUR)).rejects.toThrow('broken')
+    expect(await stateOf(id)).toBe(state)
+  })
+})
+
+describe('commands', () => {
+  it('for a session that is in the wanted state change nothing', async () => {
+    const id = await active()
+    expect(await commandSession(deps, { id, command: 'UNLOCK' }, START + 1)).toMatchObject({
+      outcome: 'DONE',
+      session: { state: 'ACTIVE', since: START },
+    })
+    await commandSession(deps, { id, command: 'LOCK' }, START + 1)
+    expect(await commandSession(deps, { id, command: 'LOCK' }, START + 2)).toMatchObject({
+      outcome: 'DONE',
+      session: { state: 'LOCKED', since: START + 1 },
+    })
+    const idle = await open()
+    expect(await commandSession(deps, { id: idle, command: 'UNLOCK' }, START + 1)).toMatchObject({
+      session: { state: 'IDLE', since: START },
+    })
+  })
+
+  it('for an unknown session say how to order it before it is known; other errors pass', async () => {
+    await expect(commandSession(deps, { id: randomUUID(), command: 'LOCK' }, START)).rejects.toMatchObject({
+      code: 'NOT_FOUND',
+      message: expect.stringContaining('name the device') as string,
+    })
+    const id = await active()
+    const away = new CodedError('DATABASE_UNREACHABLE', 'away')
+    await expect(commandSession(failing(away), { id, command: 'LOCK' }, START + HOUR)).rejects.toBe(away)
+    const broken = commandSession(failing(new Error('broken')), { id, command: 'LOCK' }, START + HOUR)
+    await expect(broken).rejects.toThrow('broken')
+  })
+})
+
+describe('a command for a device', () => {
+  const suspend = (sessions: SessionDeps, deviceId: string, store: Pick<Store, 'read' | 'transaction'> = twin.store) =>
+    suspendDevice({ store, sessions, now: () => START + HOUR, present: () => START + HOUR }, deviceId, 'LOCK')
+  /** A store that names these sessions as not ended, whatever they are. */
+  const naming = (...ids: string[]) => ({
+    transaction: twin.store.transaction.bind(twin.store),
+    read: async <T>() => ids as T,
+  })
+
+  it('passes over sessions that were closed or deleted meanwhile, and reaches the others', async () => {
+    const { id: deviceId } = await TestDevice.join(twin)
+    const [closed, own] = [await open(deviceId), await open(deviceId)]
+    await closeSession(deps, closed, anybody, START)
+    await suspend(deps, deviceId, naming(closed, randomUUID(), own))
+    expect([await stateOf(closed), await stateOf(own)]).toEqual(['TERMINATED', 'LOCKED'])
+  })
+
+  it.each([new CodedError('DATABASE_UNREACHABLE', 'away'), new Error('broken')])(
+    'that meets another error says so, and is completed when it is repeated: %s',
+    async (error) => {
+      const { id: deviceId } = await TestDevice.join(twin)
+      const id = await active()
+      await expect(suspend(failing(error), deviceId, naming(id))).rejects.toBe(error)
+      expect(await twin.device(deviceId)).toMatchObject({ suspension: { state: 'LOCKED', since: START + HOUR } })
+      await suspend(deps, deviceId, naming(id))
+      expect(await stateOf(id)).toBe<Session['state']>('LOCKED')
+    },
+  )
+})
+
+describe('a session that a device keeps', () => {
+  const OTHER = randomUUID()
+  const reported = (id: string, instanceId = INSTANCE): SessionSnapshot => ({
+    ...{ id, instanceId, state: 'IDLE', created: START, since: START },
+    ...{ lastHeartbeat: 0, lastAccessRequest: START, requester: null, charge: null },
+  })
+
+  async function keeping(): Promise<{ device: TestDevice; id: string }> {
+    await twin.addInstance(OTHER)
+    const device = await TestDevice.join(twin, [INSTANCE, OTHER])
+    const id = randomUUID()
+    await report(device, reported(id))
+    await notified()
+    return { device, id }
+  }
+
+  async function report(device: TestDevice, ...sessions: SessionSnapshot[]): Promise<readonly SessionCommand[]> {
+    const sealed = await device.sealAs({ ...device.payload(), sessions })
+    Object.assign(device.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
+    const taken = await twin.sync(device.id, sealed.document)
+    if (!taken.taken) throw new Error(taken.problem)
+    const answer = await device.accept(taken.answer)
+    return answer.outcome === 'MERGED' ? answer.sessions : []
+  }
+
+  /** Takes the change notifications for devices. */
+  const notified = () =>
+    twin.store.transaction(async (tx) => {
+      const messages = await tx.outbox.claim(1_000, START + DAY, START + DAY)
+      await tx.outbox.remove(messages.map(({ id }) => id))
+      return messages.map(({ notification }) => notification).filter(({ kind }) => kind === 'device')
+    })
+
+  it('is commanded and closed by its device, which is notified at once', async () => {
+    const { device, id } = await keeping()
+    const toDevice = [{ kind: 'device', deviceId: device.id, reason: 'session' }]
+    expect(await commandSession(deps, { id, command: 'LOCK' }, START)).toMatchObject({ outcome: 'PENDING' })
+    expect(await notified()).toEqual(toDevice)
+    expect(await closeSession(deps, id, anybody, START)).toMatchObject({ operable: true, ordered: true })
+    expect(await notified()).toEqual(toDevice)
+    expect(await stateOf(id)).toBe('IDLE')
+  })
+
+  it('is commanded with the answers to its device, a thousand sessions at a time', async () => {
+    const { device } = await keeping()
+    const ids = Array.from({ length: 1_001 }, () => randomUUID())
+    await report(device, ...ids.slice(0, 1_000).map((id) => reported(id)))
+    await report(device, ...ids.slice(1_000).map((id) => reported(id)))
+    await twin.store.transaction(async (tx) => {
+      for (const id of ids) await tx.sessions.setWanted(id, 'TERMINATE')
+    })
+    const first = await report(device)
+    expect(first).toHaveLength(1_000)
+    const rest = await report(
+      device,
+      ...first.map(({ id }): SessionSnapshot => ({ ...reported(id), state: 'TERMINATED' })),
+    )
+    const left = ids.filter((id) => !first.some((each) => each.id === id))
+    expect(rest).toEqual(left.map((id) => ({ id, command: 'TERMINATE' })))
+  })
+
+  it('stays with its instance, though its device serves the other too', async () => {
+    const { device, id } = await keeping()
+    await report(device, { ...reported(id, OTHER), lastAccessRequest: START + 1 })
+    const session = await twin.store.read((reader) => reader.sessions.get(id))
+    expect(session).toMatchObject({ instanceId: INSTANCE, lastAccessRequest: START })
+  })
+})
