@@ -50,7 +50,7 @@ export async function attach(
     await refuseTooMany(tx, deviceId, terms.attachesMax, at)
     const restored = await restoredFrom(tx, left, request)
     await fenceCurrent(tx, device, 'SUPERSEDED', moment)
-    const number = nextNumber(device, request.above)
+    const number = nextNumber(device, request.above) + (await forgottenAtMost(tx, device, request.above, terms))
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, restored }
     // Signing has no side effects, so a rerun of the transaction is harmless.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
@@ -125,6 +125,24 @@ async function isRecovering(tx: Transaction, { instanceIds }: Device): Promise<b
 function nextNumber(device: Device, above: number): number {
   const believed = above <= device.epoch + EPOCHS_FORGOTTEN_MAX
   return Math.max(device.epoch, believed ? above : 0) + 1
+}
+
+/**
+ * How many epochs after the newest known one the device may have had, if neither a restored cloud nor a device without
+ * its ledger knows of them. Their numbers must not return: entries are known by device, epoch and number.
+ */
+async function forgottenAtMost(
+  tx: Transaction,
+  device: Device,
+  above: number,
+  { attachesMax }: Pick<EdgeTerms, 'attachesMax'>,
+): Promise<number> {
+  const restoredAt = above === 0 ? await tx.edge.recoveries.lastRestore() : null
+  if (restoredAt === null) return 0
+  const newest = await tx.edge.epochs.get(device.id, device.epoch)
+  const lostMs = restoredAt - (newest?.createdAt ?? device.enrolledAt)
+  if (lostMs <= 0) return 0
+  return Math.min((Math.floor(lostMs / ATTACH_WINDOW_MS) + 1) * attachesMax, EPOCHS_FORGOTTEN_MAX / 2)
 }
 
 export function newEpoch(deviceId: string, number: number, { now, present }: Moment): Epoch {

@@ -18,6 +18,11 @@ export function recoveryReader({ db }: Sql) {
         .execute()
       return rows.map(recoveryOf)
     },
+    /** POSIX ms; null: none is known. */
+    async lastRestore(): Promise<number | null> {
+      const row = await db.selectFrom('last_restore').select('at').executeTakeFirst()
+      return row === undefined ? null : Number(row.at)
+    },
     /**
      * Devices, neither revoked nor terminated, that have not reported since then: one row per epoch neither closed nor
      * settled, or for a device that has never attached.

@@ -576,6 +576,23 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await revision()).toBeGreaterThan(Math.max(newest, twin.time))
     })
 
+    it('gives a device that has lost its ledger an epoch above every one that both have forgotten', async () => {
+      twin.terms = { ...twin.terms, attachesMax: 12 }
+      const [device, other] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await device.attach()
+      twin.time += 10 * HOUR
+      await restore(0n)
+      twin.time += HOUR
+      // Twelve an hour: the backup is of the first of eleven hours at most.
+      device.state.epoch = 0
+      await device.attach()
+      expect(device.state.epoch).toBe(2 + 11 * 12 + 1)
+      await device.attach()
+      expect(device.state.epoch).toBe(2 + 11 * 12 + 2)
+      await other.attach()
+      expect(other.state.epoch).toBe(2)
+    })
+
     it('notices by itself that it was restored, once, and says who has shown it', async () => {
       const [one, two, three] = [await TestDevice.join(twin), await TestDevice.join(twin), await TestDevice.join(twin)]
       await two.sync([topUpRequest(LINE, 10n)])
