@@ -153,7 +153,7 @@ export function fingerprintOf(database: Sqlite.Database): string {
          total(cap_target) FROM accounts) || ' ' ||
        (SELECT count(*) || ' ' || total(granted) || ' ' || total(used) || ' ' || total(refunded) || ' ' || total(returned) || ' ' ||
          total(branch_used) || ' ' || total(presumed) || ' ' || total(released) FROM device_accounts) || ' ' ||
-       (SELECT count(*) FROM evidence) || ' ' || (SELECT count(*) || ' ' || count(fenced_at) FROM epochs)`,
+       (SELECT count(*) FROM evidence) || ' ' || (SELECT count(*) || ' ' || count(fenced_at) || ' ' || count(settled_at) FROM epochs)`,
   )
     .pluck()
     .get() as string
