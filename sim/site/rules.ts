@@ -38,6 +38,16 @@ export interface RulesMade {
   readonly actionIds: readonly (string | null)[]
 }
 
+interface RuleChange {
+  readonly index: number
+  /** Of the counter; null: part of a counted change. */
+  readonly name: string | null
+  readonly part: RulePart
+  readonly changes: Partial<LineItemPlan>
+  /** Required state of the line item; undefined: still served. */
+  readonly from: LineItemPlan['state'] | undefined
+}
+
 export class Rules {
   readonly #stage: Stage
   #lineItems: LineItemPlan[]
@@ -185,36 +195,40 @@ export class Rules {
 
   #obsolete({ lineItem, deleteInMs, mapInMs }: Extract<Happening, { kind: 'obsolete' }>): void {
     const { time } = this.#stage
+    const { limit } = this.#item(lineItem)
     this.#change(lineItem, 'OBSOLETE', 'line', { state: 'OBSOLETE' })
     time.at(time.now + deleteInMs, () => {
-      this.#change(lineItem, 'deleted', 'line', { state: 'DELETED' }, 'OBSOLETE')
+      this.#change(lineItem, 'deleted', 'line', { state: 'DELETED', limit: null }, 'OBSOLETE')
     })
     time.at(time.now + deleteInMs + mapInMs, () => {
-      for (const part of PARTS) {
-        const from = part === 'line' ? 'DELETED' : 'DEPLOYED'
-        this.#change(lineItem, part === 'line' ? 'mapped again' : null, part, { state: 'DEPLOYED' }, from)
-      }
+      this.#stage.byTwin(async (twin) => {
+        for (const part of PARTS) {
+          const from = part === 'line' ? ('DELETED' as const) : ('DEPLOYED' as const)
+          // A deleted line item has lost its limit: the cloud may die before it has the limit again.
+          const changes = { state: 'DEPLOYED', ...(part === 'limit' ? { limit } : {}) } as const
+          const change = { index: lineItem, name: part === 'line' ? 'mapped again' : null, part, changes, from }
+          await this.#changeBy(twin, change)
+        }
+      })
     })
   }
 
-  /**
-   * @param name counter; null: part of a counted change
-   * @param from required state of the line item; default: still served
-   */
   #change(
     index: number,
-    name: string | null,
+    name: string,
     part: RulePart,
     changes: Partial<LineItemPlan>,
     from?: LineItemPlan['state'],
   ): void {
-    this.#stage.byTwin(async (twin) => {
-      const item = this.#item(index)
-      const isServed = item.state === 'DEPLOYED' || item.state === 'INACTIVE'
-      if (from === undefined ? !isServed : item.state !== from) return
-      if (name !== null) this.#stage.fault(`changed: ${name}`)
-      await this.#enter(twin, index, { ...item, ...changes }, part)
-    })
+    this.#stage.byTwin((twin) => this.#changeBy(twin, { index, name, part, changes, from }))
+  }
+
+  async #changeBy(twin: TwinProcess, { index, name, part, changes, from }: RuleChange): Promise<void> {
+    const item = this.#item(index)
+    const isServed = item.state === 'DEPLOYED' || item.state === 'INACTIVE'
+    if (from === undefined ? !isServed : item.state !== from) return
+    if (name !== null) this.#stage.fault(`changed: ${name}`)
+    await this.#enter(twin, index, { ...item, ...changes }, part)
   }
 
   /**
@@ -278,7 +292,9 @@ export class Rules {
     for (const [index, item] of this.#lineItems.entries()) {
       if (item.state === 'DELETED') continue
       const highest = [item, ...(this.#versions[index] ?? [])].reduce(mostOf)
-      for (const part of PARTS) this.#stage.byTwin((twin) => this.#enter(twin, index, highest, part))
+      this.#stage.byTwin(async (twin) => {
+        for (const part of PARTS) await this.#enter(twin, index, highest, part)
+      })
     }
   }
 
