@@ -78,7 +78,7 @@ export async function auditKills(options: KillOptions): Promise<KillReport> {
 
   const { applications: number, inFlight } = options
   const { socketPath, instanceId } = site
-  const load = { socketPath, instanceId, run: 'kills', pauseMs: 30, random, applications: number, inFlight }
+  const load = { socketPath, instanceId, pauseMs: 30, random, applications: number, inFlight }
   using applications = new Applications(load)
   const books = new Books(site, applications)
   const update = (): void => {

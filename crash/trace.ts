@@ -43,7 +43,7 @@ export async function traceReplies({
     site.startAgent({ ...traced(log), preload })
     await site.agentServes()
     using applications = new Applications({
-      ...{ socketPath: site.socketPath, instanceId: site.instanceId, run: `trace-${count}`, pauseMs: 0 },
+      ...{ socketPath: site.socketPath, instanceId: site.instanceId, pauseMs: 0 },
       ...{ applications: count, inFlight: 1, random: seeded(count) },
     })
     applications.begin()

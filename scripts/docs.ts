@@ -24,6 +24,7 @@ import { wholeProgram } from '../src/cli/program.ts'
 import { shapeOf } from '../src/cli/shape.ts'
 import { softwareVersion } from '../src/cli/software-version.ts'
 import { authorizationPage } from './authorization-page.ts'
+import { localDocument } from './local-api.ts'
 import { manPages } from './man-pages.ts'
 import { configurationPage } from '../src/settings/pages.ts'
 
@@ -45,6 +46,7 @@ export async function generatedPages(): Promise<ReadonlyMap<string, string>> {
   for (const [name, document] of apiDocuments(servedOperations(), { prefix, errorsUrl: '../errors.md' })) {
     pages.set(`docs/reference/openapi/${name}.json`, JSON.stringify(document))
   }
+  pages.set('docs/reference/openapi/local.json', JSON.stringify(localDocument('../errors.md')))
   const program = await wholeProgram(NO_WORLD)
   for (const [name, text] of manPages(program, softwareVersion(), { agent: agentOptions, cloud: cloudOptions })) {
     pages.set(`docs/reference/man/${name}`, text)

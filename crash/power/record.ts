@@ -49,7 +49,7 @@ export async function record({ directory, decisions, preload = [] }: RecordOptio
     await site.agentServes()
     const { socketPath, instanceId } = site
     using applications = new Applications({
-      ...{ socketPath, instanceId, run: `life-${number}`, pauseMs: 10, random: seeded(number) },
+      ...{ socketPath, instanceId, pauseMs: 10, random: seeded(number) },
       ...{ applications: 3, inFlight: 2 },
     })
     applications.begin()

@@ -2,6 +2,7 @@
  * Local applications with concurrent requests, and their answers. Half of the requests are numbered and resent until
  * answered; the others are sent once, so without an answer their outcome is unknown.
  */
+import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { exactTokens, parseExactJson } from '../../src/client/exact-json.ts'
@@ -30,7 +31,6 @@ export interface ApplicationsOptions {
   readonly applications: number
   readonly inFlight: number
   readonly pauseMs: number
-  readonly run: string
   readonly random: Random
 }
 
@@ -92,7 +92,7 @@ export class Applications implements Disposable {
   }
 
   async #numbered(lane: Lane, number: number): Promise<void> {
-    const session = `${this.#options.run}-${number}`
+    const session = randomUUID()
     using client = this.#client()
     for (let n = 1; !this.#isStopping; n += 1) {
       const body = this.#body(number)

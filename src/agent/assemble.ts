@@ -19,6 +19,8 @@ import { type Link, createLink } from './sync/link.ts'
 import type { LinkLog, Randomness, Timers } from './sync/ports.ts'
 import type { Push } from './sync/push.ts'
 import { LocalDecisions } from './access/local-decisions.ts'
+import { currentOffers } from './access/offers.ts'
+import type { OffersWire } from '../protocol/local/offers.ts'
 import { ActivePolicies } from './policy/active-policies.ts'
 import { ReadinessProbe } from './diagnostics/readiness.ts'
 import { Refusals } from './diagnostics/refusals.ts'
@@ -73,6 +75,7 @@ export interface AssembledAgent {
   readonly ledger: Ledger
   readonly link: Link
   readonly access: Access
+  readonly offers: () => OffersWire
   readonly sessions: Sessions
   readonly callers: Callers
   readonly status: () => ReturnType<typeof statusOf>
@@ -140,15 +143,14 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     onFatal,
   })
   const running = { clock, policies, ledger, link, use }
-  const { access, callers, sessions } = requestsOf(deps, running, snapshot)
+  const requests = requestsOf(deps, running, snapshot)
+  const { sessions } = requests
   const diagnostics = diagnosticsOf(deps, running, { ...snapshot, edits })
   return {
     clock,
     ledger,
     link,
-    access,
-    sessions,
-    callers,
+    ...requests,
     ...diagnostics,
     keepClock: () => keepClock(journal, ledger, timers),
     drain: async () => {
@@ -178,7 +180,7 @@ function requestsOf(
   { settings, names, ownUid, newId, timers, log, onFatal, engine = ENGINE }: AgentDeps,
   { clock, policies, ledger, link }: Running,
   snapshot: Snapshot,
-): Pick<AssembledAgent, 'access' | 'callers' | 'sessions'> {
+): Pick<AssembledAgent, 'access' | 'offers' | 'callers' | 'sessions'> {
   const idempotencyCache = new IdempotencyCache(snapshot.idempotencyCache, settings.state.answersMax)
   const callers = new Callers(settings.callers, names, ownUid, () => clock.sinceBoot())
   const decisions = new LocalDecisions({
@@ -217,7 +219,8 @@ function requestsOf(
     },
     snapshot.sessions,
   )
-  return { access, callers, sessions }
+  const offers = (): OffersWire => currentOffers({ policies, topUps: link }, clock.reading())
+  return { access, offers, callers, sessions }
 }
 
 /** The use cases of technicians. */

@@ -222,6 +222,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     connectionsMax: settings.socket.connectionsMax,
     requestTimeoutMs: settings.socket.requestTimeout,
     access: agent.access,
+    offers: agent.offers,
     sessions: agent.sessions,
     callers: { identify: openPeerCredentials(), rules: agent.callers },
     status: agent.status,

@@ -38,6 +38,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   verify: ['check the ledger of a device', () => import('./commands/verify.ts')],
   backup: ['copy the ledger of a device while its agent runs', () => import('./commands/backup.ts')],
   restore: ['replace a ledger with a backup', () => import('./commands/restore.ts')],
+  offers: ['list what can be requested from the agent', () => import('./commands/offers.ts')],
   access: ['send an access request to the agent', () => import('./commands/access.ts')],
   session: ['manage sessions of the agent', () => import('./commands/session.ts')],
   completion: [

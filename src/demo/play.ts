@@ -2,6 +2,7 @@
  * The demo's applications: several connections send the recorded requests over the agent's socket and record the
  * responses. A request without a response is retried with the same idempotency key, so nothing is charged twice.
  */
+import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { exactTokens, parseExactJson } from '../client/exact-json.ts'
 import type { Call } from '../client/call.ts'
@@ -17,8 +18,6 @@ export interface PlayOptions {
   readonly socketPath: string
   readonly instanceId: string
   readonly connections: number
-  /** Unique per run; each connection appends its number. */
-  readonly session: string
   readonly signal: AbortSignal
   /** Longest time for one request with all its retries, ms. */
   readonly patienceMs: number
@@ -49,7 +48,7 @@ export class Applications implements Disposable {
 
   constructor(options: PlayOptions) {
     this.#options = options
-    this.#connections = Array.from({ length: options.connections }, (_, index) => new Connection(options, index))
+    this.#connections = Array.from({ length: options.connections }, () => new Connection(options))
   }
 
   /** Sends the requests in parallel, one per connection; returns the responses in request order. */
@@ -74,13 +73,12 @@ export class Applications implements Disposable {
 
 class Connection implements Disposable {
   readonly #options: PlayOptions
-  readonly #session: string
+  readonly #session = randomUUID()
   readonly #client: HttpClient
   #made = 0
 
-  constructor(options: PlayOptions, index: number) {
+  constructor(options: PlayOptions) {
     this.#options = options
-    this.#session = `${options.session}-${index}`
     this.#client = new HttpClient({ address: `unix:${options.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
   }
 

@@ -2,7 +2,6 @@
  * Runs the demo: starts cloud and agent as processes, replays a recorded day with the network cut in its middle third, and
  * compares the ledgers, all through public interfaces.
  */
-import { randomUUID } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -182,7 +181,6 @@ async function playDay(options: DemoOptions, site: Site): Promise<Pick<DemoResul
     socketPath: agent.socketPath,
     instanceId,
     connections: options.connections,
-    session: randomUUID(),
     signal,
     patienceMs: REQUEST_WITHIN_MS,
     onAnswer: (answered, request) => {

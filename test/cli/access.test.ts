@@ -32,6 +32,13 @@ test('a refused request says why and ends with 1', async () => {
   expect(agent.asked.map(({ method }) => method)).toEqual(['POST'])
 })
 
+test('an unknown item brings the advice of the agent', async () => {
+  const headers = { 'x-tallygate-advice': 'LaserCut exists as version 1.0' }
+  await using agent = await fakeService('socket', { [path]: { body: answer('2001', '0', ''), headers } })
+  const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
+  expect(await tallygate(args)).toMatchObject({ code: 1, err: 'LaserCut exists as version 1.0\n' })
+})
+
 test('--json is the answer as it came', async () => {
   const body = answer('1001', '1.500', '')
   await using agent = await fakeService('socket', { ...status, [path]: { body } })

@@ -17,10 +17,16 @@ export interface FakeService extends AsyncDisposable {
   readonly asked: readonly Asked[]
 }
 
+interface FakeAnswer {
+  readonly status?: number
+  readonly headers?: Readonly<Record<string, string>>
+  readonly body: unknown
+}
+
 /** A service that gives the same answers as long as it lives, by `METHOD path`, and remembers what it was asked. */
 export async function fakeService(
   where: 'socket' | 'tcp',
-  answers: Readonly<Record<string, { readonly status?: number; readonly body: unknown }>>,
+  answers: Readonly<Record<string, FakeAnswer>>,
 ): Promise<FakeService> {
   const directory = mkdtempSync(join(tmpdir(), 'tallygate-cli-'))
   const asked: Asked[] = []
@@ -37,6 +43,7 @@ export async function fakeService(
       })
       const answer = answers[`${method} ${url}`]
       response.statusCode = answer === undefined ? 404 : (answer.status ?? 200)
+      for (const [name, value] of Object.entries(answer?.headers ?? {})) response.setHeader(name, value)
       const body = answer === undefined ? { code: 'NOT_FOUND', message: 'No such route' } : answer.body
       response.end(typeof body === 'string' ? body : JSON.stringify(body))
     })

@@ -32,7 +32,7 @@ async function underLoad(): Promise<Applications> {
   await site.agentServes()
   const { socketPath, instanceId } = site
   const made = new Applications({
-    ...{ socketPath, instanceId, run: 'disk', applications: 3, inFlight: 4, pauseMs: 0, random: seeded(1) },
+    ...{ socketPath, instanceId, applications: 3, inFlight: 4, pauseMs: 0, random: seeded(1) },
   })
   onTestFinished(() => made[Symbol.dispose]())
   made.begin()

@@ -29,10 +29,10 @@ afterEach(async () => {
   await site.agent?.end('SIGKILL')
 })
 
-function applications(run: string): Applications {
+function applications(): Applications {
   const { socketPath, instanceId } = site
   const made = new Applications({
-    ...{ socketPath, instanceId, run, applications: 4, inFlight: 8, pauseMs: 0, random: seeded(1) },
+    ...{ socketPath, instanceId, applications: 4, inFlight: 8, pauseMs: 0, random: seeded(1) },
   })
   onTestFinished(() => made[Symbol.dispose]())
   return made
@@ -72,7 +72,7 @@ describe('a second agent on the same state', () => {
     async () => {
       site.startAgent()
       await site.agentServes()
-      const apps = applications('first')
+      const apps = applications()
       apps.begin()
       await answered(apps, 50)
       for (const socket of [site.socketPath, join(site.directory, 'other.sock')]) {
@@ -107,7 +107,7 @@ describe('a first start that is killed', () => {
     expect(await site.agent?.ended).toBe('SIGKILL')
     site.startAgent()
     const { epoch } = await site.agentServes()
-    const apps = applications('after')
+    const apps = applications()
     apps.begin()
     await answered(apps, 20)
     await apps.end()
@@ -200,7 +200,7 @@ describe('an agent that is asked to stop under load', () => {
     async () => {
       site.startAgent()
       await site.agentServes()
-      const apps = applications('stop')
+      const apps = applications()
       apps.begin()
       await answered(apps, 200)
       expect(await site.agent?.end('SIGTERM')).toBe(0)
@@ -227,7 +227,7 @@ describe('an application that uses the number of a request for another one', () 
         application.call({
           method: 'POST',
           path: `/elastic/api/v1.1/instances/${site.instanceId}/access-request`,
-          headers: { 'x-tallygate-session': 'app', 'x-tallygate-request': '1' },
+          headers: { 'x-tallygate-session': '64d2028c-ae87-4069-a624-66089d957ef9', 'x-tallygate-request': '1' },
           body: { requester: { type: 'user', value: 'ada' }, requestedItems: [{ item: 'press', count }] },
         })
       const first = await ask(3)

@@ -33,7 +33,7 @@ beforeEach(async () => {
       issuedAt: Date.now(),
       lineItems: [{ ...item!, ...around }],
       rateTables: [
-        { series: '', version: '1', effectiveFrom: 1, items: [{ name: 'PhotoPrint', version: '1.0', rate: '1.5' }] },
+        { series: '', version: '1', effectiveFrom: 1, items: [{ name: 'LaserCut', version: '1.0', rate: '1.5' }] },
       ],
     }),
   )

@@ -32,6 +32,7 @@ import type { Ledger } from '../ledger/ledger.ts'
 import type { CallerQuota } from './callers/callers.ts'
 import { type AccessEntry, accessEntryText, decisionInputsText } from './entry-text.ts'
 import { type Claim, type IdempotencyCache, type Place, recordOf } from './idempotency-cache.ts'
+import { adviceAfter } from './offers.ts'
 import { type Attempt, type LocalDecisions, type Question, allGranted, tokensOf } from './local-decisions.ts'
 
 /** A request outside a session. */
@@ -78,6 +79,8 @@ export interface AccessAnswer {
   readonly body: string
   readonly policyRevision: number
   readonly warnings: readonly Warning[]
+  /** What to request instead of unknown items, in ASCII; absent: nothing. */
+  readonly advice?: string
   /** Whether the answer waited for a commit or used a reservation. */
   readonly durability: Durability
 }
@@ -183,6 +186,9 @@ export class Access {
     const body = apiVersion === null ? '' : accessResponseText(apiVersion, correlationId, request.request, decision)
     const policyRevision = policy.document.revision
     const { warnings } = decision
+    const advice = allGranted(decision)
+      ? undefined
+      : adviceAfter(policy.compiled.at(attempt.reading), request.request, decision)
     const answer = claim === null ? null : recordOf(claim, { status, body, policyRevision })
     const tokens = quota === undefined ? 0n : tokensOf(decision)
     quota?.spend(tokens)
@@ -200,6 +206,7 @@ export class Access {
       body,
       policyRevision,
       warnings,
+      ...(advice === undefined ? {} : { advice }),
       durability,
     }))
     if (quota === undefined) return answered

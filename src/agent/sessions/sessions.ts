@@ -224,6 +224,15 @@ export class Sessions {
     })
   }
 
+  /** Longest time between two heartbeats of a live session, ms; null: it needs none. */
+  heartbeatMs(id: string): number | null {
+    const latest = this.#slots.get(id)?.latest
+    if (latest === undefined || latest.bound || !isLive(latest.session)) return null
+    const { intervalMs, instanceId } = latest.session
+    const nextMs = intervalMs > 0 ? intervalMs : this.#deps.policies.get(instanceId)?.document.sessionIntervalMs
+    return nextMs === undefined ? null : Math.floor(nextMs / 2)
+  }
+
   /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED */
   heartbeat(id: string, belongs: Belongs): Promise<SessionAnswer> {
     return this.#alone(id, belongs, async (slot) => {

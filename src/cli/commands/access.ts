@@ -1,8 +1,11 @@
 /** Exit code 0 if the request is allowed, 1 if it is refused. */
 import { Command } from 'commander'
 import { z } from 'zod'
+import type { Call } from '../../client/call.ts'
 import { parseExactJson } from '../../client/exact-json.ts'
+import { refusal } from '../../client/http.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { LOCAL_HEADERS } from '../../protocol/local/headers.ts'
 import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
@@ -35,13 +38,14 @@ export function command(io: Io): Command {
     .option('--json', 'print the response as JSON')
     .action(async (flags: AccessFlags) => {
       using client = agentClient(flags, io)
-      const text = await client.text({
-        method: 'POST',
-        path: `/elastic/api/v1.1/instances/${flags.instance ?? (await onlyInstance(client))}/access-request`,
-        body: bodyOf(flags),
-      })
-      const [allowed, description] = judge(text)
-      writeLines(io.stdout, [flags.json === true ? text : description])
+      const path = `/elastic/api/v1.1/instances/${flags.instance ?? (await onlyInstance(client))}/access-request`
+      const call: Call = { method: 'POST', path, body: bodyOf(flags) }
+      const response = await client.call(call)
+      if (response.status !== 200) throw refusal(call, response)
+      const [allowed, description] = judge(response.text)
+      const advice = response.headers[LOCAL_HEADERS.advice]
+      writeLines(io.stdout, [flags.json === true ? response.text : description])
+      if (typeof advice === 'string') writeLines(io.stderr, [advice])
       if (!allowed) io.exitWith(REFUSED)
     })
   return examples(access, [

@@ -31,7 +31,8 @@ export interface FixedRate {
   readonly microRate: Ratio
 }
 
-export type CompiledRate = FixedRate | { readonly kind: 'FORMULA'; readonly expression: Expression }
+export type CompiledRate =
+  FixedRate | { readonly kind: 'FORMULA'; readonly formula: string; readonly expression: Expression }
 
 export function fixedRate(rate: Decimal): FixedRate {
   return { kind: 'FIXED', rate, microRate: ratio(rate.digits * MICRO_PER_TOKEN, 10n ** BigInt(rate.scale)) }
@@ -46,6 +47,15 @@ export type ItemView =
       readonly rejectionDetails: readonly RejectionDetail[]
       readonly refusedByClock: boolean
     }
+
+/** An item that a usable line item pays for. */
+export interface Offer {
+  readonly name: string
+  /** Empty: no version. */
+  readonly version: string
+  /** In charging sequence, at least one. */
+  readonly candidates: readonly Candidate[]
+}
 
 export interface CompiledPolicy {
   readonly policy: Policy
@@ -140,6 +150,7 @@ function lineItemsBySeries(
 interface CompiledTable {
   readonly series: string
   readonly effectiveFrom: number
+  readonly items: readonly RatedItem[]
   readonly rates: ReadonlyMap<string, CompiledRate>
   /** Start of the next table of the series; Infinity: none. */
   readonly effectiveUntil: number
@@ -152,8 +163,8 @@ function compileTables(tables: readonly RateTable[]): readonly CompiledTable[] {
     const ordered = series.toSorted((a, b) => a.effectiveFrom - b.effectiveFrom)
     for (const [index, table] of ordered.entries()) {
       const effectiveUntil = ordered[index + 1]?.effectiveFrom ?? Number.POSITIVE_INFINITY
-      const { effectiveFrom } = table
-      compiled.push({ series: table.series, effectiveFrom, effectiveUntil, rates: ratesByItem(table) })
+      const { series, effectiveFrom, items } = table
+      compiled.push({ series, effectiveFrom, effectiveUntil, items, rates: ratesByItem(table) })
     }
   }
   return compiled
@@ -178,7 +189,7 @@ function zero(): Expression {
 function compileRate({ rate, formula }: RatedItem): CompiledRate {
   if (rate !== undefined) return fixedRate(rate)
   const parsed = parseFormula(formula)
-  return { kind: 'FORMULA', expression: 'problem' in parsed ? NO_RATE : parsed.expression }
+  return { kind: 'FORMULA', formula, expression: 'problem' in parsed ? NO_RATE : parsed.expression }
 }
 
 function indexTables(tables: readonly CompiledTable[]): ReadonlyMap<string, readonly CompiledTable[]> {
@@ -242,6 +253,7 @@ export class PolicyView {
   readonly #terms: CompiledTerms
   readonly #clock: ClockReading
   readonly #items = new Map<string, ItemView>()
+  #offers: readonly Offer[] | undefined
 
   constructor(terms: CompiledTerms, clock: ClockReading) {
     this.policy = terms.policy
@@ -264,6 +276,26 @@ export class PolicyView {
     const view = rates.size === 0 ? NOT_RATED : this.#ratedItem(rates)
     this.#items.set(key, view)
     return view
+  }
+
+  /** What can be requested, before the requester and balances are checked; by name and version. */
+  offers(): readonly Offer[] {
+    this.#offers ??= this.#findOffers()
+    return this.#offers
+  }
+
+  #findOffers(): readonly Offer[] {
+    const offers = new Map<string, Offer>()
+    for (const table of this.#terms.tables) {
+      if (!this.#isInEffect(table)) continue
+      for (const { name, version } of table.items) {
+        const key = itemKey(name, version)
+        if (offers.has(key)) continue
+        const view = this.item(name, version)
+        if (view.rated && view.candidates.length > 0) offers.set(key, { name, version, candidates: view.candidates })
+      }
+    }
+    return [...offers.values()].toSorted((a, b) => compare(a.name, b.name) || compare(a.version, b.version))
   }
 
   /** @param rates of the item, by series */
@@ -323,6 +355,10 @@ function unusable(
 
 function surelyOpen(opensAt: number, closesAt: number, earliest: number, latest: number | null): boolean {
   return opensAt <= earliest && latest !== null && latest <= closesAt
+}
+
+function compare(a: string, b: string): number {
+  return a === b ? 0 : a < b ? -1 : 1
 }
 
 function candidate(compiled: CompiledLineItem, rate: CompiledRate, clock: ClockReading): Candidate {

@@ -163,7 +163,12 @@ const responseBody = <Code extends z.ZodType<string>>(code: Code) =>
 export const accessResponseBody = responseBody(z.string())
 export type AccessResponse = z.infer<typeof accessResponseBody>
 
-const codesIn = (version: ApiVersion) => z.enum(Object.values(ITEM_STATUS).map((status) => status[version]))
+const codesIn = (version: ApiVersion) =>
+  z.enum(Object.values(ITEM_STATUS).map((status) => status[version])).meta({
+    description: Object.values(ITEM_STATUS)
+      .map(({ [version]: code, description }) => `- \`${code}\`: ${description}`)
+      .join('\n'),
+  })
 
 /** Responses of the service, by version. */
 export const accessResponses: Readonly<Record<ApiVersion, z.ZodType>> = {

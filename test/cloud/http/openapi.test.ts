@@ -3,6 +3,7 @@ import { Validator } from '@seriousme/openapi-schema-validator'
 import { describe, expect, it } from 'vitest'
 import { z } from 'zod'
 import { generatedPages, servedOperations } from '../../../scripts/docs.ts'
+import { describedAs } from '../../../src/cloud/http/openapi/documents.ts'
 import { openApiDocument } from '../../../src/cloud/http/openapi/document.ts'
 import { ADMINISTRATORS, edgeOperation } from '../../../src/cloud/http/operation.ts'
 import { Components } from '../../../src/cloud/http/openapi/render-schema.ts'
@@ -64,16 +65,19 @@ describe('the callers of an operation', () => {
 describe('a document', () => {
   it('is refused when two operations are called the same', () => {
     const operation = (id: string, path: string) =>
-      edgeOperation({
-        id,
-        path,
-        method: 'GET',
-        tag: 'A',
-        summary: 'A',
-        principals: ADMINISTRATORS,
-        answers: { 204: { description: 'Nothing.' } },
-        handle: async () => ({ status: 204 }),
-      })
+      describedAs(
+        edgeOperation({
+          id,
+          path,
+          method: 'GET',
+          tag: 'A',
+          summary: 'A',
+          principals: ADMINISTRATORS,
+          answers: { 204: { description: 'Nothing.' } },
+          handle: async () => ({ status: 204 }),
+        }),
+        'v1',
+      )
     const title = { title: 'A', version: 'v1', description: 'A', server: '/', errorsUrl: 'errors' }
     expect(() => openApiDocument(title, [operation('a', '/a'), operation('a', '/b')])).toThrow(
       'two operations are called a',

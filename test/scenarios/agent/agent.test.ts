@@ -76,7 +76,7 @@ describe('the agent', () => {
     const site = await Site.make()
     const first = await site.start()
     await new Application(first).until(({ accounts }) => accounts.length > 0)
-    const session = { 'x-tallygate-session': 'app', 'x-tallygate-request': '1' }
+    const session = { 'x-tallygate-session': '64d2028c-ae87-4069-a624-66089d957ef9', 'x-tallygate-request': '1' }
     const answer = await new Application(first).ask(10, session)
     await first.stop()
     site.isOnline = false

@@ -1,6 +1,7 @@
 // The agent as a process: killed in the middle of its work, asked to stop, and with a disk that fails under it. Its
 // applications send again what had no answer, and in the end every request is charged once.
 import { type ChildProcess, spawn } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
@@ -53,13 +54,12 @@ async function ended(child: ChildProcess): Promise<unknown> {
 /** Counts up in sessions of its own until it is told to stop, and repeats what had no answer; sums up what was charged. */
 class Worker {
   readonly #application: Application
-  readonly #session: string
+  readonly #session = randomUUID()
   answered = 0
   #isStopped = false
 
-  constructor(site: Site, session: string) {
+  constructor(site: Site) {
     this.#application = new Application(site)
-    this.#session = session
   }
 
   stop(): void {
@@ -92,7 +92,7 @@ describe('the process of the agent', () => {
     async (durability) => {
       const site = await offlineDevice()
       let child = await startProcess(site, { durability })
-      const workers = Array.from({ length: 8 }, (_, index) => new Worker(site, `app-${index}`))
+      const workers = Array.from({ length: 8 }, () => new Worker(site))
       const running = workers.map((worker) => worker.run())
       const sum = (): number => workers.reduce((total, { answered }) => total + answered, 0)
       for (let kill = 1; kill <= 3; kill += 1) {
@@ -116,7 +116,7 @@ describe('the process of the agent', () => {
   it('that is asked to stop finishes what is under way, and leaves nothing behind but its state', async () => {
     const site = await offlineDevice()
     const child = await startProcess(site)
-    const worker = new Worker(site, 'app')
+    const worker = new Worker(site)
     const running = worker.run()
     await expect.poll(() => worker.answered).toBeGreaterThan(20)
     child.kill('SIGTERM')
@@ -136,7 +136,7 @@ describe('the process of the agent', () => {
     const site = await offlineDevice()
     // The kernel refuses to let any file grow beyond this: SQLite meets an error that is no full disk.
     const child = await startProcess(site, { limit: 'ulimit -f 1000' })
-    const workers = Array.from({ length: 8 }, (_, index) => new Worker(site, `app-${index}`))
+    const workers = Array.from({ length: 8 }, () => new Worker(site))
     const running = workers.map((worker) => worker.run())
     expect(await ended(child)).toBe(74)
     const next = await startProcess(site)

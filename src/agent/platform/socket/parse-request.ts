@@ -7,6 +7,8 @@ import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { CodedError, firstProblem } from '../../../protocol/errors.ts'
 import { AGENT_DECISIONS_PATH } from '../../../protocol/local/decision.ts'
 import { AGENT_LOG_PATH } from '../../../protocol/local/log.ts'
+import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
+import { AGENT_OFFERS_PATH } from '../../../protocol/local/offers.ts'
 import { AGENT_ROTATE_KEY_PATH } from '../../../protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH } from '../../../protocol/local/status.ts'
 import {
@@ -32,6 +34,7 @@ export type Route =
       readonly sessionId: string
     }
   | { readonly to: 'status' }
+  | { readonly to: 'offers' }
   | { readonly to: 'log' }
   | { readonly to: 'rotate-key' }
   /** The id is in lower case. */
@@ -56,6 +59,7 @@ const OF_CLOUD =
 const ORIGIN = /^https?:\/\/[^/?#]*(?=\/)/i
 
 const STATUS: Route = { to: 'status' }
+const OFFERS: Route = { to: 'offers' }
 const LOG: Route = { to: 'log' }
 const ROTATE_KEY: Route = { to: 'rotate-key' }
 const LIVE: Route = { to: 'live' }
@@ -118,6 +122,7 @@ function ownRoute(method: string, path: string): Route | undefined {
   if (method === 'POST') return path === AGENT_ROTATE_KEY_PATH ? ROTATE_KEY : undefined
   if (method !== 'GET' && method !== 'HEAD') return undefined
   if (path === AGENT_STATUS_PATH) return STATUS
+  if (path === AGENT_OFFERS_PATH) return OFFERS
   if (path === AGENT_LOG_PATH) return LOG
   if (path.startsWith(AGENT_DECISIONS_PATH)) {
     const correlationId = path.slice(AGENT_DECISIONS_PATH.length).toLowerCase()
@@ -247,13 +252,11 @@ export class KnownBodies {
 }
 
 export interface IdempotencyKey {
-  /** The caller and its session name. */
+  /** The caller and the name of its application session. */
   readonly session: string
   readonly n: number
 }
 
-/** Session name: visible ASCII. */
-const SESSION_NAME = /^[\x21-\x7e]{1,128}$/
 const REQUEST_NUMBER = /^[1-9]\d{0,14}$/
 
 /** The service's own header: each key is an application session with one request. */
@@ -267,8 +270,8 @@ function ofKey(key: string | readonly string[], isNumbered: boolean, owner: stri
 }
 
 /**
- * Reads the idempotency key from the headers. Keys are scoped to the caller: a caller that uses another caller's
- * session name gets no responses of that caller and uses no numbers of it.
+ * Reads the idempotency key from the headers. Keys are scoped to the caller, which is a user. A session name is a UUID,
+ * so that programs of one user cannot choose the same name by accident.
  *
  * @param owner the caller, without spaces; null when callers are not identified
  * @throws CodedError BAD_REQUEST
@@ -277,13 +280,13 @@ export function idempotencyKeyOf(
   headers: Readonly<Record<string, string | readonly string[] | undefined>>,
   owner: string | null,
 ): IdempotencyKey | null {
-  const { 'x-tallygate-session': session, 'x-tallygate-request': number, [openingHeader]: key } = headers
+  const { [LOCAL_HEADERS.session]: session, [LOCAL_HEADERS.request]: number, [openingHeader]: key } = headers
   if (key !== undefined) return ofKey(key, session !== undefined || number !== undefined, owner)
   if (session === undefined && number === undefined) return null
-  if (typeof session !== 'string' || !SESSION_NAME.test(session)) {
+  if (typeof session !== 'string' || !UUID.test(session)) {
     throw new CodedError(
       'BAD_REQUEST',
-      'x-tallygate-session must have 1 to 128 visible ASCII characters, and x-tallygate-request must be sent with it',
+      'x-tallygate-session must be a UUID that the program made at its start, and x-tallygate-request must be sent with it',
     )
   }
   if (typeof number !== 'string' || !REQUEST_NUMBER.test(number)) {
@@ -292,5 +295,5 @@ export function idempotencyKeyOf(
       'x-tallygate-request must be a whole number from 1, and x-tallygate-session must be sent with it',
     )
   }
-  return { session: applicationSession(owner, session), n: Number(number) }
+  return { session: applicationSession(owner, session.toLowerCase()), n: Number(number) }
 }

@@ -2,6 +2,7 @@
 import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { CORRELATION_HEADER } from '../../../protocol/local/decision.ts'
+import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
 import { bodyIncomplete } from '../../../protocol/service/refusals.ts'
 import type { AccessAnswer } from '../../access/access.ts'
 
@@ -21,10 +22,11 @@ export function plain(body: string, type = 'application/json'): Reply {
   return { status: 200, headers: NONE, body, type }
 }
 
-export function granted({ status, body, policyRevision, warnings, durability }: AccessAnswer): Reply {
+export function answered({ status, body, policyRevision, warnings, advice, durability }: AccessAnswer): Reply {
   const revision = String(policyRevision)
-  const headers = ['x-tallygate-durability', durability, 'x-tallygate-policy-revision', revision]
-  if (warnings.length > 0) headers.push('x-tallygate-warnings', warnings.join(', '))
+  const headers: string[] = [LOCAL_HEADERS.durability, durability, LOCAL_HEADERS.policyRevision, revision]
+  if (warnings.length > 0) headers.push(LOCAL_HEADERS.warnings, warnings.join(', '))
+  if (advice !== undefined) headers.push(LOCAL_HEADERS.advice, advice)
   return { status, headers, body }
 }
 

@@ -8,6 +8,7 @@ import type { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { KeptDecision } from '../../../protocol/local/decision.ts'
 import { REFUSALS, allowedMethods } from '../../../protocol/service/refusals.ts'
+import type { OffersWire } from '../../../protocol/local/offers.ts'
 import type { keyRotation } from '../../../protocol/local/rotate-key.ts'
 import type { AgentStatusWire } from '../../../protocol/local/status.ts'
 import type { Access, AccessCall } from '../../access/access.ts'
@@ -19,7 +20,7 @@ import {
   callerName,
 } from '../../access/callers/callers.ts'
 import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
-import { NOWHERE, type Reply, granted, plain, refused, traced } from './reply.ts'
+import { NOWHERE, type Reply, answered, plain, refused, traced } from './reply.ts'
 import { type SessionService, type SessionTarget, answerSession, instanceHeaderOf } from './session-requests.ts'
 
 export interface RequestHandlerDeps {
@@ -29,6 +30,8 @@ export interface RequestHandlerDeps {
   /** Omitted: session paths return NOT_FOUND. */
   readonly sessions?: SessionService
   readonly status: () => AgentStatusWire
+  /** Omitted: the path returns NOT_FOUND. */
+  readonly offers?: () => OffersWire
   /** For technicians. Omitted: these paths return NOT_FOUND. */
   readonly inspection?: {
     /** Null: not recorded. */
@@ -123,7 +126,7 @@ export class RequestHandler {
       refuse(call)
       return
     }
-    this.#wait(answer, () => this.#deps.access.request(call), granted, refuse)
+    this.#wait(answer, () => this.#deps.access.request(call), answered, refuse)
   }
 
   session(target: SessionTarget, request: IncomingMessage, body: JsonBody | CodedError | null, answer: Answer): void {
@@ -171,13 +174,18 @@ export class RequestHandler {
   other(target: Exclude<Route, { to: 'access' | 'session' }>, connection: Socket, answer: Answer): void {
     switch (target.to) {
       case 'status':
-        answer(this.#observed(connection, () => JSON.stringify(this.#deps.status())))
+        answer(this.#read(connection, 'observe', () => JSON.stringify(this.#deps.status())))
         break
+      case 'offers': {
+        const { offers } = this.#deps
+        answer(offers === undefined ? NOWHERE : this.#read(connection, 'use', () => JSON.stringify(offers())))
+        break
+      }
       case 'decision':
         this.#decision(target.correlationId, connection, answer)
         break
       case 'log':
-        answer(this.#observed(connection, () => this.#deps.inspection?.log() ?? '', 'application/x-ndjson'))
+        answer(this.#read(connection, 'observe', () => this.#deps.inspection?.log() ?? '', 'application/x-ndjson'))
         break
       case 'rotate-key':
         this.#rotateKey(connection, answer)
@@ -259,9 +267,9 @@ export class RequestHandler {
     return caller === undefined || this.#deps.callers?.rules.isIn(caller, 'administer') === true
   }
 
-  /** Reply for callers with the observer role. */
-  #observed(connection: Socket, read: () => string, type?: string): Reply {
-    const admitted = this.#admit(connection, 'observe')
+  /** Reply for callers with this role. */
+  #read(connection: Socket, role: CallerRole, read: () => string, type?: string): Reply {
+    const admitted = this.#admit(connection, role)
     if (admitted instanceof CodedError) return refused(admitted)
     try {
       return plain(read(), type)

@@ -17,17 +17,18 @@ import {
   sessionToWire,
   sessionsQuery,
 } from '../../../protocol/service/sessions.ts'
+import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import { sha256 } from '../../../protocol/signing.ts'
 import type { CallerQuota } from '../../access/callers/callers.ts'
 import type { KeptSession } from '../../sessions/kept-session.ts'
 import type { SessionAnswer, Sessions } from '../../sessions/sessions.ts'
 import { idempotencyKeyOf, type JsonBody, type Route } from './parse-request.ts'
-import { type Reply, granted, plain } from './reply.ts'
+import { type Reply, answered, plain } from './reply.ts'
 
 export type SessionService = Pick<
   Sessions,
-  'open' | 'list' | 'get' | 'request' | 'heartbeat' | 'close' | 'connectionClosed'
+  'open' | 'list' | 'get' | 'request' | 'heartbeat' | 'heartbeatMs' | 'close' | 'connectionClosed'
 >
 
 export type SessionTarget = Extract<Route, { to: 'session' }>
@@ -49,8 +50,6 @@ export interface SessionRequest {
   readonly onDisconnect: (call: () => void) => void
 }
 
-const BOUND_HEADER = 'x-tallygate-bound'
-
 export const takesBody = ({ operation }: SessionTarget): boolean => operation === 'open' || operation === 'request'
 
 /** @throws CodedError */
@@ -70,8 +69,10 @@ export async function answerSession(service: SessionService, request: SessionReq
         idempotencyKey,
         ...quotaOf(request),
       })
-      if (bound && answer.operable) bindTo(service, request, answer.body)
-      return replyTo(target, answer)
+      if (!answer.operable) return replyTo(target, answer)
+      const { sessionId } = JSON.parse(answer.body) as { readonly sessionId: string }
+      if (bound) request.onDisconnect(() => service.connectionClosed(sessionId))
+      return beating(replyTo(target, answer), service.heartbeatMs(sessionId))
     }
     case 'list': {
       const query = parse(sessionsQuery, queryOf(request.url), 'query')
@@ -96,10 +97,13 @@ export async function answerSession(service: SessionService, request: SessionReq
         idempotencyKey: hashed(request),
         ...quotaOf(request),
       }
-      return replyTo(target, await service.request(order))
+      return beating(replyTo(target, await service.request(order)), service.heartbeatMs(sessionId))
     }
     case 'heartbeat':
-      return replyTo(target, await service.heartbeat(target.sessionId, belongs))
+      return beating(
+        replyTo(target, await service.heartbeat(target.sessionId, belongs)),
+        service.heartbeatMs(target.sessionId),
+      )
     case 'close':
       return replyTo(
         target,
@@ -147,15 +151,14 @@ function quotaOf({ quota }: SessionRequest): { readonly quota?: CallerQuota } {
 }
 
 function replyTo({ apiVersion }: SessionTarget, answer: SessionAnswer, version = apiVersion): Reply {
-  if (answer.operable) return granted({ ...answer, durability: 'durable' })
+  if (answer.operable) return answered({ ...answer, durability: 'durable' })
   const { status, body } = notOperable(version, answer.session)
   return { status, headers: [], body: JSON.stringify(body) }
 }
 
-/** Ends the session when the connection closes. */
-function bindTo(service: SessionService, { onDisconnect }: SessionRequest, body: string): void {
-  const { sessionId } = JSON.parse(body) as { readonly sessionId: string }
-  onDisconnect(() => service.connectionClosed(sessionId))
+/** @param everyMs longest time between two heartbeats; null: none are needed */
+function beating(reply: Reply, everyMs: number | null): Reply {
+  return everyMs === null ? reply : { ...reply, headers: [...reply.headers, LOCAL_HEADERS.heartbeat, String(everyMs)] }
 }
 
 /** Sessions of other callers appear not to exist. */
@@ -186,10 +189,10 @@ export function instanceHeaderOf(
 }
 
 function isBound(headers: IncomingHttpHeaders): boolean {
-  const value = headers[BOUND_HEADER]
+  const value = headers[LOCAL_HEADERS.bound]
   if (value === undefined) return false
   if (value === 'connection') return true
-  throw new CodedError('BAD_REQUEST', `${BOUND_HEADER} must be "connection"`)
+  throw new CodedError('BAD_REQUEST', `${LOCAL_HEADERS.bound} must be "connection"`)
 }
 
 function hashed(request: SessionRequest) {

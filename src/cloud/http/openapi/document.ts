@@ -2,9 +2,7 @@
 import { STATUS_CODES } from 'node:http'
 import { z } from 'zod'
 import { type ErrorCode, ERRORS } from '../../../protocol/errors.ts'
-import { instanceHeader, openingHeader, openingKey } from '../../../protocol/service/sessions.ts'
-import { uuid } from '../../../protocol/wire.ts'
-import { type CallerKind, type Operation, addressesOf, at, codesByStatus, errorCodes, roleOf } from '../operation.ts'
+import { type AnswerForm, type Method, codesByStatus } from '../operation.ts'
 import { COMPONENTS, Components, type Json, type JsonSchema } from './render-schema.ts'
 
 export interface Title {
@@ -17,7 +15,7 @@ export interface Title {
   readonly errorsUrl: string
 }
 
-const SCHEMES = {
+export const SCHEMES = {
   AdministrationAccess: 'A JWT signed with the private key of a registered administration key; `cnf.jwk.kty` is ADMIN.',
   AdministrationAccessBasic: 'The same JWT as the password, with any user name.',
   ClientAccess:
@@ -26,26 +24,53 @@ const SCHEMES = {
   EnrollmentToken: 'The one-time token that an administrator created.',
 } as const
 
+/** An optional header. */
+export interface HeaderForm {
+  readonly description: string
+  readonly schema: z.ZodType
+}
+
+/** An operation as the document shows it. */
+export interface DescribedOperation {
+  readonly id: string
+  readonly tag: string
+  readonly summary: string
+  readonly description: string
+  readonly method: Method
+  /** Templates such as `/sessions/{sessionId}`; the others are equivalent to the first. */
+  readonly paths: readonly string[]
+  /** Each is sufficient, with the scopes that it needs. Empty: no token is needed. */
+  readonly security: readonly (readonly [scheme: keyof typeof SCHEMES, scopes: readonly string[]])[]
+  readonly params?: z.ZodType | undefined
+  readonly query?: z.ZodType | undefined
+  readonly headers: Readonly<Record<string, HeaderForm>>
+  readonly body?: z.ZodType | undefined
+  readonly example?: unknown
+  readonly answers: Readonly<Record<number, AnswerForm & { readonly headers?: Readonly<Record<string, HeaderForm>> }>>
+  readonly codes: readonly ErrorCode[]
+}
+
 /** @throws Error if two operations share an id, or path and method */
-export function openApiDocument(title: Title, operations: readonly Operation[]): JsonSchema {
-  const { version } = title
-  const made: Made = { version, components: new Components(), responses: new Responses() }
+export function openApiDocument(title: Title, operations: readonly DescribedOperation[]): JsonSchema {
+  const made: Made = { components: new Components(), responses: new Responses() }
   const paths: Record<string, Record<string, Json>> = {}
   const ids = new Set<string>()
   for (const operation of operations) {
-    if (ids.has(operation.id)) throw new Error(`invariant: two operations are called ${operation.id}`)
-    ids.add(operation.id)
-    const [address, ...others] = addressesOf(operation, version).map(templateOf)
-    if (address === undefined) throw new Error(`invariant: ${operation.id} is served somewhere`)
+    const { id, method } = operation
+    if (ids.has(id)) throw new Error(`invariant: two operations are called ${id}`)
+    ids.add(id)
+    const [address] = operation.paths
+    if (address === undefined) throw new Error(`invariant: ${id} is served somewhere`)
     const path = (paths[address] ??= {})
-    const method = operation.method.toLowerCase()
-    if (method in path) throw new Error(`invariant: two operations answer ${method} ${address}`)
-    path[method] = describe(operation, others, made)
+    if (method.toLowerCase() in path) {
+      throw new Error(`invariant: two operations answer ${method.toLowerCase()} ${address}`)
+    }
+    path[method.toLowerCase()] = describe(operation, made)
   }
   made.components.render(
     z.strictObject({ message: z.string(), code: z.string() }).meta({ id: 'Error', description: ERROR }),
   )
-  const schemes = [...new Set(operations.flatMap(schemesOf))]
+  const schemes = new Set(operations.flatMap(({ security }) => security.map(([scheme]) => scheme)))
   return {
     openapi: '3.1.1',
     info: {
@@ -61,43 +86,36 @@ export function openApiDocument(title: Title, operations: readonly Operation[]):
     components: {
       schemas: sorted(made.components.schemas),
       responses: sorted(made.responses.shared),
-      securitySchemes: Object.fromEntries(
-        schemes.map((name) => [
-          name,
-          name === 'AdministrationAccessBasic'
-            ? { type: 'http', scheme: 'basic', description: SCHEMES[name] }
-            : { type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: SCHEMES[name] },
-        ]),
-      ),
+      ...(schemes.size === 0 ? {} : { securitySchemes: Object.fromEntries([...schemes].map(schemeForm)) }),
     },
   }
+}
+
+function schemeForm(name: keyof typeof SCHEMES): readonly [string, JsonSchema] {
+  const description = SCHEMES[name]
+  if (name === 'AdministrationAccessBasic') return [name, { type: 'http', scheme: 'basic', description }]
+  return [name, { type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description }]
 }
 
 const ERROR = 'A message for this occurrence, and the error code.'
 
 /** The document being made. */
 interface Made {
-  readonly version: string
   readonly components: Components
   readonly responses: Responses
 }
 
-/** @param others equivalent paths */
-function describe(operation: Operation, others: readonly string[], made: Made): Json {
-  const { id, tag, summary, description, example } = operation
+function describe(operation: DescribedOperation, made: Made): Json {
+  const { id, tag, summary, description, paths, security, body, example } = operation
+  const others = paths.slice(1)
   const also = others.length === 0 ? [] : [`Also served at ${others.map((path) => `\`${path}\``).join(', ')}.`]
-  const role = roleOf(operation)
-  const needed = role === null || role === 'read' ? [] : [`Administrators need the role \`${role}\`.`]
-  const words = [...(description === undefined ? [] : [description]), ...needed, ...also].join('\n\n')
-  const body = operation.body === undefined ? undefined : at(made.version, operation.bodyForm ?? operation.body)
+  const words = [...(description === '' ? [] : [description]), ...also].join('\n\n')
   return {
     operationId: id,
     tags: [tag],
     summary,
     ...(words === '' ? {} : { description: words }),
-    security: schemesOf(operation).map((name) => ({
-      [name]: name === 'AdministrationAccess' && needed.length > 0 ? [role] : [],
-    })),
+    security: security.map(([scheme, scopes]) => ({ [scheme]: scopes })),
     parameters: parametersOf(operation, made),
     ...(body === undefined
       ? {}
@@ -117,42 +135,7 @@ function describe(operation: Operation, others: readonly string[], made: Made): 
   }
 }
 
-const SCHEME_OF: Readonly<Record<CallerKind, keyof typeof SCHEMES>> = {
-  ADMINISTRATOR: 'AdministrationAccess',
-  CLIENT: 'ClientAccess',
-  DEVICE: 'DeviceToken',
-  ENROLLMENT: 'EnrollmentToken',
-  INTRODUCED_DEVICE: 'DeviceToken',
-}
-
-function schemesOf({ principals, basic = false }: Operation): readonly (keyof typeof SCHEMES)[] {
-  return [...principals.map((kind) => SCHEME_OF[kind]), ...(basic ? (['AdministrationAccessBasic'] as const) : [])]
-}
-
-interface HeaderForm {
-  readonly description: string
-  readonly schema: z.ZodType
-}
-
-/** All headers are optional. */
-function headersOf(operation: Operation): Readonly<Record<string, HeaderForm>> {
-  const { principals, idempotent, conditional = false, gzip = false } = operation
-  return {
-    ...(principals.includes('CLIENT') ? { [instanceHeader]: INSTANCE_HEADER } : {}),
-    ...(idempotent === undefined ? {} : { [openingHeader]: { description: idempotent, schema: openingKey } }),
-    ...(conditional ? { 'if-none-match': REVISION_HEADER } : {}),
-    ...(gzip ? { 'content-encoding': GZIP_HEADER } : {}),
-  }
-}
-
-const INSTANCE_HEADER = {
-  description: 'The instance of the call. Client tokens require it on session operations, and must list it in `aud`.',
-  schema: uuid,
-}
-const REVISION_HEADER = { description: "The ETag of the device's revision.", schema: z.string() }
-const GZIP_HEADER = { description: 'Compression of the body.', schema: z.enum(['gzip', 'identity']) }
-
-function parametersOf(operation: Operation, { components }: Made): Json {
+function parametersOf({ params, query, headers }: DescribedOperation, { components }: Made): Json {
   const list = (place: string, schema: z.ZodType | undefined): Json[] => {
     if (schema === undefined) return []
     const { properties = {}, required = [] } = components.render(schema) as {
@@ -166,20 +149,18 @@ function parametersOf(operation: Operation, { components }: Made): Json {
       schema: form,
     }))
   }
-  const inHeader = Object.entries(headersOf(operation)).map(([name, { description, schema }]) => ({
+  const inHeader = Object.entries(headers).map(([name, { description, schema }]) => ({
     name,
     in: 'header',
     required: false,
     description,
     schema: components.render(schema),
   }))
-  return [...list('path', operation.params), ...list('query', operation.query), ...inHeader]
+  return [...list('path', params), ...list('query', query), ...inHeader]
 }
 
-function responsesOf(operation: Operation, { version, components, responses: shared }: Made): Json {
-  const { method, errors } = operation
-  const answers = at(version, operation.answers)
-  const byStatus = codesByStatus(errorCodes(method, errors))
+function responsesOf({ answers, codes: all }: DescribedOperation, { components, responses: shared }: Made): Json {
+  const byStatus = codesByStatus(all)
   const statuses = [...new Set([...Object.keys(answers).map(Number), ...byStatus.keys()])].sort((a, b) => a - b)
   return Object.fromEntries(
     statuses.map((status): [string, Json] => {
@@ -199,9 +180,22 @@ function responsesOf(operation: Operation, { version, components, responses: sha
       const description = [form.description, ...(codes.length === 0 ? [] : [listOf(codes)])].join('\n\n')
       return [
         String(status),
-        { description, ...(schemas.length + (form.streams?.length ?? 0) === 0 ? {} : { content }) },
+        {
+          description,
+          ...(form.headers === undefined ? {} : { headers: headerForms(form.headers, components) }),
+          ...(schemas.length + (form.streams?.length ?? 0) === 0 ? {} : { content }),
+        },
       ]
     }),
+  )
+}
+
+function headerForms(headers: Readonly<Record<string, HeaderForm>>, components: Components): Json {
+  return Object.fromEntries(
+    Object.entries(headers).map(([name, { description, schema }]) => [
+      name,
+      { description, schema: components.render(schema) },
+    ]),
   )
 }
 
@@ -261,10 +255,6 @@ function errorSchema(codes: readonly ErrorCode[]): JsonSchema {
 
 function listOf(codes: readonly ErrorCode[]): string {
   return codes.map((code) => `- \`${code}\`: ${ERRORS[code].meaning}`).join('\n')
-}
-
-function templateOf(path: string): string {
-  return path.replaceAll(/:(\w+)/g, '{$1}')
 }
 
 function sorted(entries: ReadonlyMap<string, JsonSchema>): JsonSchema {

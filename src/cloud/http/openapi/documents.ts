@@ -1,7 +1,10 @@
 /** Generates the API documents from the served operations. */
 import { API_VERSIONS, type ApiVersion } from '../../../protocol/service/status.ts'
-import { type Operation, at } from '../operation.ts'
-import { type Title, openApiDocument } from './document.ts'
+import { instanceHeader, openingHeader, openingKey } from '../../../protocol/service/sessions.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import { z } from 'zod'
+import { type CallerKind, type Operation, addressesOf, at, errorCodes, roleOf } from '../operation.ts'
+import { type DescribedOperation, type HeaderForm, type SCHEMES, type Title, openApiDocument } from './document.ts'
 import type { JsonSchema } from './render-schema.ts'
 
 export type DocumentName = ApiVersion | 'edge' | 'data'
@@ -20,7 +23,9 @@ export function apiDocuments(
   return new Map(
     DOCUMENT_NAMES.map((name) => {
       const title = titleOf(name)
-      const described = operations.filter((operation) => documentOf(operation, title.version) === name)
+      const described = operations
+        .filter((operation) => documentOf(operation, title.version) === name)
+        .map((operation) => describedAs(operation, title.version))
       return [name, openApiDocument({ ...title, server: prefix === '' ? '/' : prefix, errorsUrl }, described)]
     }),
   )
@@ -38,6 +43,68 @@ function documentOf({ versions, areas }: Operation, version: string): DocumentNa
   if (area === 'edge/api') return 'edge'
   return area === 'data/api' ? 'data' : (version as ApiVersion)
 }
+
+export function describedAs(operation: Operation, version: string): DescribedOperation {
+  const { id, tag, summary, description, method, params, query, example, errors } = operation
+  const role = roleOf(operation)
+  const needed = role === null || role === 'read' ? null : role
+  const words = [
+    ...(description === undefined ? [] : [description]),
+    ...(needed === null ? [] : [`Administrators need the role \`${needed}\`.`]),
+  ]
+  return {
+    id,
+    tag,
+    summary,
+    description: words.join('\n\n'),
+    method,
+    paths: addressesOf(operation, version).map(templateOf),
+    security: schemesOf(operation).map((scheme) => [
+      scheme,
+      scheme === 'AdministrationAccess' && needed !== null ? [needed] : [],
+    ]),
+    params,
+    query,
+    headers: headersOf(operation),
+    body: operation.body === undefined ? undefined : at(version, operation.bodyForm ?? operation.body),
+    example,
+    answers: at(version, operation.answers),
+    codes: errorCodes(method, errors),
+  }
+}
+
+function templateOf(path: string): string {
+  return path.replaceAll(/:(\w+)/g, '{$1}')
+}
+
+const SCHEME_OF: Readonly<Record<CallerKind, keyof typeof SCHEMES>> = {
+  ADMINISTRATOR: 'AdministrationAccess',
+  CLIENT: 'ClientAccess',
+  DEVICE: 'DeviceToken',
+  ENROLLMENT: 'EnrollmentToken',
+  INTRODUCED_DEVICE: 'DeviceToken',
+}
+
+function schemesOf({ principals, basic = false }: Operation): readonly (keyof typeof SCHEMES)[] {
+  return [...principals.map((kind) => SCHEME_OF[kind]), ...(basic ? (['AdministrationAccessBasic'] as const) : [])]
+}
+
+function headersOf(operation: Operation): Readonly<Record<string, HeaderForm>> {
+  const { principals, idempotent, conditional = false, gzip = false } = operation
+  return {
+    ...(principals.includes('CLIENT') ? { [instanceHeader]: INSTANCE_HEADER } : {}),
+    ...(idempotent === undefined ? {} : { [openingHeader]: { description: idempotent, schema: openingKey } }),
+    ...(conditional ? { 'if-none-match': REVISION_HEADER } : {}),
+    ...(gzip ? { 'content-encoding': GZIP_HEADER } : {}),
+  }
+}
+
+const INSTANCE_HEADER = {
+  description: 'The instance of the call. Client tokens require it on session operations, and must list it in `aud`.',
+  schema: uuid,
+}
+const REVISION_HEADER = { description: "The ETag of the device's revision.", schema: z.string() }
+const GZIP_HEADER = { description: 'Compression of the body.', schema: z.enum(['gzip', 'identity']) }
 
 const SERVICE_TITLE = {
   title: 'Tallygate: monetization service API',

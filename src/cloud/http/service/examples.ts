@@ -1,47 +1,45 @@
-/** Examples for the API documents. Source: documentation, samples. */
+/** Examples for the API documents: the site of the README. */
 import { type ApiVersion, ITEM_STATUS } from '../../../protocol/service/status.ts'
 
 export const REQUEST_EXAMPLE = {
-  requester: { type: 'user', value: 'LisaBarry', dictionary: { department: 'engineering' } },
-  requestedItems: [{ item: 'PhotoPrint', version: '1.0', count: 10 }],
+  requester: { type: 'user', value: 'anna', dictionary: { department: 'engineering' } },
+  requestedItems: [{ item: 'LaserCut', version: '1.0', count: 2.5 }],
 }
 
 export function responseExample(version: ApiVersion): unknown {
   const { [version]: code, description } = ITEM_STATUS.GRANTED
   return {
     correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b',
-    requester: { type: 'user', value: 'LisaBarry' },
+    requester: { type: 'user', value: 'anna' },
     requestedItems: [
       {
-        item: 'PhotoPrint',
+        item: 'LaserCut',
         version: '1.0',
-        count: 10,
+        count: 2.5,
         status: { code, description },
-        totalTokensCharged: 30,
-        lineItems: [{ activationId: 'ACT01-Elastic', rate: 3, tokensCharged: 30 }],
+        totalTokensCharged: 2.125,
+        lineItems: [{ activationId: 'FIRST-1000', rate: 0.85, tokensCharged: 2.125 }],
       },
     ],
   }
 }
 
 export const LINE_ITEM_EXAMPLE = {
-  activationId: 'abc123',
+  activationId: 'FIRST-1000',
   state: 'DEPLOYED',
   start: 1_695_772_800_000,
   end: 1_790_467_199_999,
-  quantity: 200,
+  quantity: 1000,
   used: 0,
-  attributes: { elastic: true, rateTableSeries: '1' },
+  attributes: { elastic: true, rateTableSeries: '' },
 }
 
 export const RATE_TABLE_EXAMPLE = {
   effectiveFrom: 1_693_145_037_000,
   version: '1',
-  series: 'PublicationApps',
   items: [
-    { name: 'PhotoPrint', version: '1.0', rate: 3 },
-    { name: 'SignPrint', version: '1.0', rate: 4 },
-    { name: 'CADPrint', version: '2.0', rate: 7 },
+    { name: 'LaserCut', version: '1.0', rate: 0.85 },
+    { name: 'LaserEngrave', version: '1.0', rate: 0.4 },
   ],
 }
 

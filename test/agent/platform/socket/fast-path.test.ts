@@ -187,7 +187,7 @@ describe('a request in one piece', () => {
     await echo.open()
     for (const n of [1, 2, 3]) {
       const socket = echo.connect()
-      socket.write(post('{}', 'X-Tallygate-Session: app', `X-Tallygate-Request: ${n}`))
+      socket.write(post('{}', 'X-Tallygate-Session: 5b0b7f1c-3c1e-4d0a-9d6f-0d4b8a0c7e11', `X-Tallygate-Request: ${n}`))
       await answers(socket, 1)
     }
     expect(echo.calls.map(({ idempotencyKey }) => idempotencyKey?.n)).toEqual([1, 2, 3])

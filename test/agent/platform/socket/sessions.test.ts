@@ -157,7 +157,8 @@ describe('sessions at the socket', () => {
 
   it('repeat an answer for a request that is sent again under its number', async () => {
     const { caller, application } = await agent()
-    const headers = (n: number) => ({ 'x-tallygate-session': 'app', 'x-tallygate-request': String(n) })
+    const program = randomUUID()
+    const headers = (n: number) => ({ 'x-tallygate-session': program, 'x-tallygate-request': String(n) })
     const id = await caller.open(headers(1))
     expect(await caller.open(headers(1))).toBe(id)
     const first = await caller.ask(id, 4, { headers: headers(2) })
@@ -299,7 +300,7 @@ describe('callers at the socket', () => {
     async () => {
       const { site, caller } = await agent({ 'socket-mode': '0666' })
       chmodSync(site.directory, 0o755)
-      const first = { 'x-tallygate-session': 'till', 'x-tallygate-request': '1' }
+      const first = { 'x-tallygate-session': randomUUID(), 'x-tallygate-request': '1' }
       const id = await caller.open(first)
       const open = JSON.stringify({ instanceId: INSTANCE })
       const bound = { ...first, 'x-tallygate-bound': 'connection' }

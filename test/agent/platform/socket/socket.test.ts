@@ -24,6 +24,8 @@ import { accessBody, temporaryDirectory } from '../../harness.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 
 const PATH = `/v1.0/instances/${INSTANCE}/access-request`
+/** A UUID that a program chose. */
+const PROGRAM = '5b0b7f1c-3c1e-4d0a-9d6f-0d4b8a0c7e11'
 const ANSWER: AccessAnswer = {
   operable: true,
   status: 200,
@@ -165,26 +167,33 @@ describe('the socket', () => {
   it('passes on which request of which application session it is', async () => {
     const behind = new Behind()
     await behind.open()
-    await behind.post(accessBody(1), { headers: { 'x-tallygate-session': 'app-1', 'x-tallygate-request': '42' } })
-    expect(behind.calls[0]?.idempotencyKey).toEqual({ session: 'app-1', n: 42 })
+    const headers = { 'x-tallygate-session': PROGRAM.toUpperCase(), 'x-tallygate-request': '42' }
+    await behind.post(accessBody(1), { headers })
+    expect(behind.calls[0]?.idempotencyKey).toEqual({ session: PROGRAM, n: 42 })
   })
 
   it.each([
-    [{ 'x-tallygate-session': 'app' }],
+    [{ 'x-tallygate-session': PROGRAM }],
     [{ 'idempotency-key': '' }],
     [{ 'idempotency-key': 'x'.repeat(256) }],
-    [{ 'idempotency-key': 'a', 'x-tallygate-session': 'app', 'x-tallygate-request': '1' }],
+    [{ 'idempotency-key': 'a', 'x-tallygate-session': PROGRAM, 'x-tallygate-request': '1' }],
     [{ 'x-tallygate-request': '1' }],
-    [{ 'x-tallygate-session': 'app', 'x-tallygate-request': '0' }],
-    [{ 'x-tallygate-session': 'app', 'x-tallygate-request': '1.5' }],
-    [{ 'x-tallygate-session': 'app', 'x-tallygate-request': '9'.repeat(16) }],
-    [{ 'x-tallygate-session': 'a'.repeat(129), 'x-tallygate-request': '1' }],
-    [{ 'x-tallygate-session': 'a b', 'x-tallygate-request': '1' }],
+    [{ 'x-tallygate-session': PROGRAM, 'x-tallygate-request': '0' }],
+    [{ 'x-tallygate-session': PROGRAM, 'x-tallygate-request': '1.5' }],
+    [{ 'x-tallygate-session': PROGRAM, 'x-tallygate-request': '9'.repeat(16) }],
+    [{ 'x-tallygate-session': 'app', 'x-tallygate-request': '1' }],
   ])('refuses the session headers %j', async (headers) => {
     const behind = new Behind()
     await behind.open()
     expect(await behind.post(accessBody(1), { headers })).toMatchObject({ status: 400, body: { code: 'BAD_REQUEST' } })
     expect(behind.calls).toEqual([])
+  })
+
+  it('passes on advice, in a header', async () => {
+    const behind = new Behind()
+    behind.answer = async () => ({ ...ANSWER, advice: 'LaserCut exists as version 1.0' })
+    await behind.open()
+    expect((await behind.post(accessBody(1))).headers['x-tallygate-advice']).toBe('LaserCut exists as version 1.0')
   })
 
   it('says that it lives, and how the agent is', async () => {
