@@ -44,15 +44,23 @@ const LIMITS: JournalLimits = {
   pastRulesBytesMax: 1_000_000,
 }
 
-/** Mutation testing sees only what runs in the thread of the test. */
-const THREAD = process.env['TALLYGATE_TEST_SAME_THREAD'] === '1' ? sameThread : undefined
+type JournalChanges = Partial<Omit<JournalOptions, 'limits'>> & { readonly limits?: Partial<JournalLimits> }
 
-/** The journal of a directory, closed when the test is over. What is sealed carries no real signature. */
-export async function journalIn(
+/** The journal of a directory, closed when the test is over. Sealed segments carry no real signature. */
+export function journalIn(
   directory: string,
-  changes: Partial<Omit<JournalOptions, 'limits'>> & { readonly limits?: Partial<JournalLimits> } = {},
-  thread: StartThread | undefined = THREAD,
+  changes: JournalChanges = {},
+  thread: StartThread = sameThread,
 ): Promise<Journal> {
+  return open(directory, changes, thread)
+}
+
+/** The same with a worker thread, as in the product. Mutation testing sees only the thread of the test. */
+export function journalOnThread(directory: string, changes: JournalChanges = {}): Promise<Journal> {
+  return open(directory, changes, process.env['TALLYGATE_TEST_SAME_THREAD'] === '1' ? sameThread : undefined)
+}
+
+async function open(directory: string, changes: JournalChanges, thread: StartThread | undefined): Promise<Journal> {
   const options: JournalOptions = {
     path: join(directory, 'journal.db'),
     sign: async (payload) => signedByNobody(payload),

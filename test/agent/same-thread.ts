@@ -1,5 +1,5 @@
-// A journal's desk without its thread: calls are answered in later turns of whoever opened the journal. For tests that
-// open so many journals that most of their time would go into starting threads.
+// A journal without its worker thread: calls are answered in later turns of the event loop. Starting a thread takes longer
+// than most tests of the ledger.
 import { JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.ts'
 import type { StartThread } from '../../src/agent/platform/sqlite/journal.ts'
 import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'

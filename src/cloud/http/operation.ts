@@ -262,8 +262,14 @@ export function errorCodes(method: Method, own: readonly ErrorCode[]): readonly 
   return [...new Set([...EVERYWHERE, ...(method === 'GET' ? [] : OF_BODIES), ...own])]
 }
 
+/** Operations share them: making a schema takes long. */
+const errorForms = new Map<string, z.ZodType>()
+
 function errorForm(codes: readonly ErrorCode[]): z.ZodType {
-  return z.strictObject({ message: z.string(), code: z.enum(codes) })
+  const name = codes.join(' ')
+  const form = errorForms.get(name) ?? z.strictObject({ message: z.string(), code: z.enum(codes) })
+  errorForms.set(name, form)
+  return form
 }
 
 export function codesByStatus(codes: readonly ErrorCode[]): ReadonlyMap<number, readonly ErrorCode[]> {

@@ -1,15 +1,15 @@
 import { Disk, MemoryJournal } from '../../sync/memory-journal.ts'
 import { makeCloudKey } from '../../sync/fake-cloud.ts'
-import { journalIn, temporaryDirectory } from '../../harness.ts'
+import { journalOnThread, temporaryDirectory } from '../../harness.ts'
 import { journalContract } from './journal-contract.ts'
 
 journalContract('SQLite', () => {
   const directory = temporaryDirectory()
   return {
-    open: () => journalIn(directory),
+    open: () => journalOnThread(directory),
     reopen: async (journal) => {
       await journal.close()
-      return journalIn(directory)
+      return journalOnThread(directory)
     },
   }
 })
