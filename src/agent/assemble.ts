@@ -27,6 +27,7 @@ import { Refusals } from './diagnostics/refusals.ts'
 import { recoverReservations } from './ledger/recover-reservations.ts'
 import { Sessions } from './sessions/sessions.ts'
 import type { LeftLog, VolatileLog } from './ledger/volatile-log.ts'
+import { TokenSupply } from './diagnostics/token-supply.ts'
 import { UseOverTime } from './diagnostics/use-over-time.ts'
 import { Wear } from './diagnostics/wear.ts'
 import type { KeptDecision } from '../protocol/local/decision.ts'
@@ -254,6 +255,7 @@ function diagnosticsOf(
     salvages,
     edits,
     wear,
+    supply: new TokenSupply(ledger, () => clock.reading().now),
     reloadNotice: deps.reloadNotice ?? (() => null),
     lastBackup: deps.lastBackup ?? (() => null),
     backupMaxAgeMs: () => settings.backup.maxAge,

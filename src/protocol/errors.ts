@@ -117,6 +117,21 @@ export const ERRORS = catalogue({
     http: 500,
     retry: 'no',
   },
+  TOKENS_LOW: {
+    meaning: 'A line item has few tokens left on this device, and the cloud cannot refill them now.',
+    remedy:
+      'If the pool is used up: raise the quantity of the line item, allow an overdraft, or take tokens back from other devices (tallygate devices drain). If the device is offline: connect it to the cloud.',
+    http: 500,
+    retry: 'no',
+  },
+  TOKENS_USED_UP: {
+    meaning:
+      'A line item has no tokens left on this device, and the cloud cannot refill them now. Requests that it would pay are refused.',
+    remedy:
+      'If the pool is used up: raise the quantity of the line item, allow an overdraft, or take tokens back from other devices (tallygate devices drain). If the device is offline: connect it to the cloud.',
+    http: 500,
+    retry: 'no',
+  },
   CURSOR_UNKNOWN: {
     meaning: 'This service did not issue the cursor, or its database has been replaced since.',
     remedy:

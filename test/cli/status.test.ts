@@ -25,7 +25,7 @@ test('it says in words how the agent is', async () => {
     `rules         revision 7 of instance ${instanceId}, revision 8 is available`,
     '',
     'TOKENS OF  BALANCE  CHARGED  NOTE',
-    'LW-ANNUAL  120      30       the pool is used up, up to 20 of the balance is overdraft',
+    'LW-ANNUAL  120      30       the cloud has no more, up to 20 of the balance is overdraft',
     '',
   ])
 })

@@ -2,9 +2,8 @@
  * The device's status in one sentence, for readers who do not know the documentation. The most severe problem is shown;
  * being offline is no problem while decisions are possible.
  */
-import { formatMicro } from '../../core/pricing/amount.ts'
 import { available } from '../../core/accounts/grant.ts'
-import { roughly } from '../../core/accounts/in-words.ts'
+import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
@@ -31,7 +30,7 @@ export function healthStatusOf(status: AgentStatusWire): HealthStatus {
   const hasUnlimited = lines.some(({ unlimited }) => unlimited)
   const left = lines.reduce((sum, account) => sum + available(countersOf(account)), 0n)
   const isDry = !hasUnlimited && left === 0n
-  const atHand = hasUnlimited ? 'tokens without limit' : `${formatMicro(left)} tokens`
+  const atHand = hasUnlimited ? 'tokens without limit' : `${tokensInWords(left)} tokens`
   if (conditions.some(({ code }) => code === 'DEVICE_REVOKED')) {
     const remaining = grant?.remainingMs ?? 0
     return isDry || remaining === 0
@@ -58,8 +57,15 @@ export function healthStatusOf(status: AgentStatusWire): HealthStatus {
   if (sessions.some(({ state }) => state === 'LOCKED')) {
     return attention('An administrator has locked the session of this device in the cloud.')
   }
+  const usedUp = conditions.filter(({ code }) => code === 'TOKENS_USED_UP')
+  if (isDry && usedUp.length > 0)
+    return refusing(
+      'The tokens of this device are used up, in the cloud too: it refuses every charge until there are more.',
+    )
   if (isDry)
     return attention('This device is connected, and has no tokens at hand: it asks the cloud with each request.')
+  const [low] = [...usedUp, ...conditions.filter(({ code }) => code === 'TOKENS_LOW')]
+  if (low !== undefined) return attention(low.message)
   if (conditions.length > 0) {
     return attention(
       `This device is working, with ${conditions.length === 1 ? 'one problem' : `${conditions.length} problems`} to look at.`,

@@ -7,6 +7,7 @@ import type { Ledger } from '../ledger/ledger.ts'
 import { type Edit, describeEdit } from '../ledger/signed-state.ts'
 import { SUSPENSION } from '../sync/step.ts'
 import type { Link, LinkStatus } from '../sync/link.ts'
+import type { TokenSupply } from './token-supply.ts'
 import type { Wear } from './wear.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { LinkLog } from '../sync/ports.ts'
@@ -24,6 +25,7 @@ export interface StatusDeps {
   /** Found at the start. */
   readonly edits: readonly Edit[]
   readonly wear: Pick<Wear, 'reading' | 'condition'>
+  readonly supply: Pick<TokenSupply, 'conditions'>
   readonly reloadNotice: () => ReloadNotice | null
   readonly lastBackup: () => LastBackup | null
   /** Longest age, ms; 0: no backup expected. */
@@ -59,14 +61,15 @@ function overdueOf(
   }
 }
 
-function conditionsOf(deps: StatusDeps, { conditions, suspension }: LinkStatus, backup: LastBackup | null) {
-  const { journal, wear, clock, startedAt, salvages } = deps
+function conditionsOf(deps: StatusDeps, { conditions, suspension, connected }: LinkStatus, backup: LastBackup | null) {
+  const { journal, wear, supply, clock, startedAt, salvages } = deps
   const notice = deps.reloadNotice()
   const reload = notice === null ? null : { subject: 'settings', ...notice }
   const overdue = overdueOf(backup, deps.backupMaxAgeMs(), clock.reading().now, startedAt)
   return [
     ...conditions.filter((condition) => !isExplainedBySuspension(condition, suspension)),
     ...[journal.condition(), wear.condition(), reload, overdue].filter((condition) => condition !== null),
+    ...supply.conditions(connected),
     ...salvages.map(conditionOf),
     ...(deps.edits.length === 0 ? [] : [editedOf(deps.edits, startedAt)]),
   ]

@@ -1,5 +1,5 @@
 /**
- * Estimates how fast an account is spent, from hourly slots of the last day. Used only to size grants; not persisted.
+ * Estimates how fast an account is spent, from hourly slots of the last day. Not persisted.
  */
 import type { Micro } from '../../core/pricing/amount.ts'
 import { TimeSlots } from '../diagnostics/time-slots.ts'
@@ -26,6 +26,12 @@ export class BurnRate {
     const sum = this.#charged.sum(sinceBoot)
     const observed = Math.min(Math.max(sinceBoot - this.#begunAt, SLOT_MS), SLOTS * SLOT_MS)
     return (sum * BigInt(Math.ceil(horizonMs))) / BigInt(Math.ceil(observed))
+  }
+
+  /** How long the amount lasts at the average rate, ms; null: nothing was used. */
+  lasts(amount: Micro, sinceBoot: number): number | null {
+    const perDay = this.over(SLOTS * SLOT_MS, sinceBoot)
+    return perDay === 0n ? null : Number((amount * BigInt(SLOTS * SLOT_MS)) / perDay)
   }
 
   isIdle(sinceBoot: number): boolean {

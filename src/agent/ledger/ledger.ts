@@ -73,6 +73,17 @@ export interface ChargeableAboveGrant {
   readonly overspendOf: (postings: readonly Posting[]) => Overspend
 }
 
+export interface Supply {
+  readonly account: AccountId
+  readonly left: Micro
+  /** Of the line item. */
+  readonly quantity: Micro
+  /** Estimate from the use within the last day, ms; null: not used. */
+  readonly lastsMs: number | null
+  /** The pool has no more, according to the cloud. */
+  readonly exhausted: boolean
+}
+
 export class Ledger {
   readonly #deps: LedgerDeps
   readonly #balances: Balances
@@ -331,6 +342,23 @@ export class Ledger {
       if (2n * left < wanted || this.#isUnlimitedByRules(account)) topUpRequests.push({ account, wanted })
     }
     return topUpRequests
+  }
+
+  /** What is left of the line items that may be charged now, those without limit excepted. */
+  supplies(): readonly Supply[] {
+    const { clock, policies } = this.#deps
+    const reading = clock.reading()
+    return [...policies.all()].flatMap(({ compiled: { policy } }) =>
+      accountsInSight(policy, reading, 0).flatMap((account): Supply[] => {
+        const parsed = parseAccount(account)
+        const state = this.#balances.get(account)
+        if (parsed?.kind !== 'line' || state?.unlimited === true || this.#isUnlimitedByRules(account)) return []
+        const left = state === undefined ? 0n : available(state)
+        const quantity = policy.lineItems.find(({ id }) => id === parsed.lineItemId)?.quantity ?? 0n
+        const lastsMs = this.#burnRates.get(account)?.lasts(left, clock.sinceBoot()) ?? null
+        return [{ account, left, quantity, lastsMs, exhausted: state?.exhausted === true }]
+      }),
+    )
   }
 
   /** Chargeable accounts whose pool is empty according to the cloud. */

@@ -3,8 +3,7 @@ import { Command, Option } from 'commander'
 import { z } from 'zod'
 import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
 import type { HttpClient } from '../../client/http.ts'
-import { accountInWords, roughly } from '../../core/accounts/in-words.ts'
-import { formatMicro } from '../../core/pricing/amount.ts'
+import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { billed, available } from '../../core/accounts/grant.ts'
 import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
@@ -133,12 +132,12 @@ function describe(status: AgentStatus, { sentence }: AgentReport['health'], now:
   ])
   const rows = status.accounts.map((account) => [
     accountInWords(account.account),
-    account.unlimited ? 'unlimited' : formatMicro(available(account)),
-    formatMicro(billed(account)),
+    account.unlimited ? 'unlimited' : tokensInWords(available(account)),
+    tokensInWords(billed(account)),
     [
-      ...(account.exhausted ? ['the pool is used up'] : []),
-      ...(account.overdraft > 0n ? [`up to ${formatMicro(account.overdraft)} of the balance is overdraft`] : []),
-      ...(account.burned > 0n ? [`${formatMicro(account.burned)} charged because of power cuts`] : []),
+      ...(account.exhausted ? ['the cloud has no more'] : []),
+      ...(account.overdraft > 0n ? [`up to ${tokensInWords(account.overdraft)} of the balance is overdraft`] : []),
+      ...(account.burned > 0n ? [`${tokensInWords(account.burned)} charged because of power cuts`] : []),
     ].join(', '),
   ])
   const isNoted = rows.some(([, , , note]) => note !== '')

@@ -1,4 +1,5 @@
 /** Formats durations, sizes and accounts for people; programs use JSON. */
+import { type Micro, formatMicro, wholeTokens } from '../pricing/amount.ts'
 import { type AccountId, parseAccount } from './account.ts'
 
 const TIME_UNITS = [
@@ -7,6 +8,8 @@ const TIME_UNITS = [
   ['minutes', 60_000],
   ['seconds', 1_000],
 ] as const
+
+const TENTH = wholeTokens(1) / 10n
 
 const SIZE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
 
@@ -21,6 +24,15 @@ export function sizeInWords(bytes: number): string {
   const power = bytes < 1 ? 0 : Math.min(SIZE_UNITS.length - 1, Math.floor(Math.log2(bytes) / 10))
   const value = bytes / 1024 ** power
   return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${SIZE_UNITS[power] ?? ''}`
+}
+
+/** With grouped digits, rounded down to one fractional digit; below 10, to what is exact. */
+export function tokensInWords(amount: Micro): string {
+  const isNegative = amount < 0n
+  const magnitude = isNegative ? -amount : amount
+  const shown = magnitude < wholeTokens(10) ? magnitude : magnitude - (magnitude % TENTH)
+  const [whole = '', ...fraction] = formatMicro(shown).split('.')
+  return [`${isNegative ? '-' : ''}${whole.replace(/\B(?=(\d{3})+$)/g, ',')}`, ...fraction].join('.')
 }
 
 /** Line item and kind; an unknown id is returned unchanged. */

@@ -7,7 +7,9 @@ const NO_GRANT_LEFT = { term: 4, expiresAt: 1, remainingMs: 0 }
 const [held] = agentStatus().accounts
 const dry = [{ ...held!, used: held!.granted, refunded: '0' }]
 const heldBack = (state: 'LOCKED' | 'TERMINATED') => ({ state, since: 1_800_000_000_000 })
-const condition = (subject: string) => [{ subject, code: 'CLOUD_UNREACHABLE', message: 'it is away', since: 1 }]
+const condition = (subject: string, code = 'CLOUD_UNREACHABLE', message = 'it is away') => [
+  { subject, code, message, since: 1 },
+]
 const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it was', since: 1 }]
 
 describe('the health status', () => {
@@ -42,6 +44,18 @@ describe('the health status', () => {
     ['one that is online with an expired grant', { grant: NO_GRANT_LEFT }, 'attention', /asks the cloud for another/],
     ['one that never had a grant, offline', { connected: false, grant: null }, 'refusing', /no grant/],
     ['one that is dry, online', { accounts: dry }, 'attention', /no tokens at hand/],
+    [
+      'one that is dry in the cloud too',
+      { accounts: dry, conditions: condition('tokens of A', 'TOKENS_USED_UP') },
+      'refusing',
+      /used up, in the cloud too/,
+    ],
+    [
+      'one that runs low',
+      { conditions: condition('tokens of A', 'TOKENS_LOW', 'A runs low.') },
+      'attention',
+      /^A runs low.$/,
+    ],
     ['one whose key was revoked', { conditions: revoked }, 'attention', /key .* was revoked: .*120 tokens.* 24 hours/],
     ['one whose key was revoked, dry', { conditions: revoked, accounts: dry }, 'refusing', /revoked.* refuses every/],
     ['one whose key was revoked, at its end', { conditions: revoked, grant: NO_GRANT_LEFT }, 'refusing', /revoked/],

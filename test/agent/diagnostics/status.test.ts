@@ -20,6 +20,7 @@ function conditionsOf(
     salvages: [],
     edits: [],
     wear: { reading: () => null, condition: () => null },
+    supply: { conditions: () => [] },
     reloadNotice: () => null,
     lastBackup: () => null,
     backupMaxAgeMs: () => 0,

@@ -36,6 +36,15 @@ describe('the burn rate', () => {
     expect(rate.over(HOUR, at)).toBe(expected)
   })
 
+  it('says how long an amount lasts, and nothing without use', () => {
+    const rate = new BurnRate(0)
+    expect(rate.lasts(1_000n, 0)).toBeNull()
+    rate.add(100n, 0)
+    expect(rate.lasts(250n, 2 * HOUR)).toBe(5 * HOUR)
+    expect(rate.lasts(0n, 2 * HOUR)).toBe(0)
+    expect(rate.lasts(250n, 60 * HOUR)).toBeNull()
+  })
+
   it('is idle when nothing was charged for a day', () => {
     const rate = new BurnRate(0)
     expect(rate.isIdle(0)).toBe(true)

@@ -91,6 +91,25 @@ describe('surplus', () => {
   })
 })
 
+describe('the supply', () => {
+  it('is what is left of each line item that may be charged now, and for how long', async () => {
+    const test = await withRules()
+    const [initial] = test.ledger.supplies()
+    expect(initial).toMatchObject({ account: A, left: 0n, lastsMs: null, exhausted: false })
+    test.grant({ [A]: 10_000n, [ELSEWHERE]: 500n }, 1, { exhausted: true })
+    void test.charge({ account: A, amount: 1_000n })
+    test.time.advance(2 * HOUR)
+    expect(test.ledger.supplies()).toMatchObject([{ account: A, left: 9_000n, lastsMs: 18 * HOUR, exhausted: true }])
+    expect(initial?.quantity).toBeGreaterThan(0n)
+  })
+
+  it('without limit is none', async () => {
+    const test = await withRules()
+    test.grant({ [A]: 10n }, 1, { unlimited: true })
+    expect(test.ledger.supplies()).toEqual([])
+  })
+})
+
 describe('a top-up', () => {
   it('is requested below half of the target, not at half', async () => {
     const test = await withRules()

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
-import { accountInWords, roughly, sizeInWords } from '../../../src/core/accounts/in-words.ts'
+import { accountInWords, roughly, sizeInWords, tokensInWords } from '../../../src/core/accounts/in-words.ts'
 
 const [SECOND, MINUTE, HOUR, DAY] = [1_000, 60_000, 3_600_000, 86_400_000]
 
@@ -34,6 +34,20 @@ describe('in words', () => {
     [5_000 * 1_024 ** 4, '5000 TiB'],
   ])('%d bytes are %s', (bytes, expected) => {
     expect(sizeInWords(bytes)).toBe(expected)
+  })
+
+  it.each([
+    [0n, '0'],
+    [1n, '0.000001'],
+    [1_950_000n, '1.95'],
+    [9_999_999n, '9.999999'],
+    [10_000_000n, '10'],
+    [10_049_999n, '10'],
+    [99_436_949_999n, '99,436.9'],
+    [1_234_567_000_000n, '1,234,567'],
+    [-1_234_560_000n, '-1,234.5'],
+  ])('%d micro-tokens are %s', (amount, expected) => {
+    expect(tokensInWords(amount)).toBe(expected)
   })
 
   it.each([

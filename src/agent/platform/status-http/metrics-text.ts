@@ -79,6 +79,15 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
   gauge('tokens_used', 'Tokens of line items used in the current epoch.', tokens(totals.used))
   gauge('tokens_refunded', 'Tokens of line items refunded in the current epoch.', tokens(totals.refunded))
   gauge('tokens_burned', 'Upper bound of the tokens lost to power cuts.', tokens(totals.burned))
+  family(
+    'tokens_short',
+    'gauge',
+    'Line items that run low or are used up and cannot be refilled now.',
+    ...(['TOKENS_LOW', 'TOKENS_USED_UP'] as const).map((short): [string, number] => [
+      `{state="${short === 'TOKENS_LOW' ? 'low' : 'used_up'}"}`,
+      status.conditions.filter(({ code }) => code === short).length,
+    ]),
+  )
   gauge('problems', 'Active conditions that need a technician.', status.conditions.length)
   gauge(
     'clock_uncertainty_seconds',

@@ -3,8 +3,7 @@
  * keeps it up to date. Names chosen by callers are always escaped.
  */
 import { hash } from 'node:crypto'
-import { accountInWords, sizeInWords } from '../../../core/accounts/in-words.ts'
-import { formatMicro } from '../../../core/pricing/amount.ts'
+import { accountInWords, sizeInWords, tokensInWords } from '../../../core/accounts/in-words.ts'
 import { available } from '../../../core/accounts/grant.ts'
 import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
@@ -163,8 +162,8 @@ function writtenOf(storage: DeviceReportWire['status']['storage']): string {
 }
 
 function noteOf({ exhausted, overdraft }: DeviceReportWire['status']['accounts'][number]): string {
-  const notes = exhausted ? ['the pool is exhausted'] : []
-  if (overdraft !== '0') notes.push(`up to ${formatMicro(BigInt(overdraft))} of the balance is overdraft`)
+  const notes = exhausted ? ['the cloud has no more'] : []
+  if (overdraft !== '0') notes.push(`up to ${tokensInWords(BigInt(overdraft))} of the balance is overdraft`)
   return notes.join(', ')
 }
 
@@ -175,8 +174,8 @@ function tokensOf({ status, use }: DeviceReportWire): Html {
     const name = accountInWords(account.account)
     return html`<tr>
       <th scope="row">${name}</th>
-      <td class="n">${account.unlimited ? 'unlimited' : formatMicro(available(counters))}</td>
-      <td class="n">${formatMicro(counters.used - counters.refunded)}</td>
+      <td class="n">${account.unlimited ? 'unlimited' : tokensInWords(available(counters))}</td>
+      <td class="n">${tokensInWords(counters.used - counters.refunded)}</td>
       <td>${useOf(name, charged.get(account.account) ?? [], use)}</td>
       <td>${noteOf(account)}</td>
     </tr>`
@@ -218,7 +217,7 @@ function useOf(name: string, charged: readonly bigint[], use: DeviceReportWire['
   const sum = charged.reduce((total, amount) => total + amount, 0n)
   if (sum === 0n) return html`<span class="soft">nothing</span>`
   const { at, most } = peakOf(charged)
-  const words = `${formatMicro(sum)}, at most ${formatMicro(most)} in ${inWords(use.binMs)}`
+  const words = `${tokensInWords(sum)}, at most ${tokensInWords(most)} in ${inWords(use.binMs)}`
   const before = (charged.length - at) * use.binMs
   const unknown = Math.max(0, Math.floor((use.since - use.until) / use.binMs) + charged.length)
   return html`${curve(`${name}: ${words}, up to ${inWords(before)} ago`, charged, most, unknown)}
@@ -259,7 +258,7 @@ function decisionsOf({ decisions, status }: DeviceReportWire): Html {
         <td>${requester.type} ${requester.value}</td>
         <td>${count} of ${item}${version === '' ? '' : ` ${version}`}</td>
         <td>${reasonOf(outcome)}</td>
-        <td class="n">${formatMicro(BigInt(tokens))}</td>
+        <td class="n">${tokensInWords(BigInt(tokens))}</td>
         <td><code>${correlationId}</code></td>
       </tr>`,
   )

@@ -46,7 +46,7 @@ describe('the status page', () => {
       '3 of 12 entries',
       'LW-ANNUAL',
       '19.9 GiB free of 57.7 GiB',
-      'the pool is exhausted, up to 20 of the balance is overdraft',
+      'the cloud has no more, up to 20 of the balance is overdraft',
     ]) {
       expect(page).toContain(words)
     }
