@@ -79,6 +79,14 @@ export function suspensionSentence({ state, since }: DeviceSuspension): string {
   return `An administrator ${done}, at ${new Date(since).toISOString()}.`
 }
 
+/** Whether the cloud responds, and whether it accepts this device. */
+export function cloudInWords({ connected, conditions }: Pick<AgentStatusWire, 'connected' | 'conditions'>): string {
+  if (!connected) return 'not connected'
+  return conditions.some(({ code }) => code === 'DEVICE_REVOKED')
+    ? 'responds, but refuses this device: its key was revoked'
+    : 'connected'
+}
+
 /** Above this uncertainty, ms, decisions may differ from those at the true time. */
 const EXACT_MS = 60_000
 

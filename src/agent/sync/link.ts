@@ -55,7 +55,7 @@ export interface LinkStatus {
   readonly key: KeyStatus
   readonly suspension: DeviceSuspension | null
   readonly connected: boolean
-  /** Best estimate, POSIX ms; null: no contact since the start. */
+  /** Best estimate, POSIX ms; of earlier runs: when the cloud last confirmed the rules. Null: never. */
   readonly lastContactAt: number | null
   readonly lastSyncAt: number | null
   readonly backlog: number

@@ -106,6 +106,11 @@ export interface LinkMemory {
   nextSyncMs: number | null
 }
 
+/** The signed answers of earlier runs show a contact; 0: not confirmed yet. */
+function newest(known: number | null, { confirmedAt }: Snapshot['policies'][number]): number | null {
+  return confirmedAt > (known ?? 0) ? confirmedAt : known
+}
+
 /** @param closed the last segment of a fenced epoch was final and is acknowledged */
 export async function remember(snapshot: Snapshot, closed: boolean): Promise<LinkMemory> {
   const memory: LinkMemory = {
@@ -138,7 +143,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     policies: new Map(),
     sessions: new Map(),
     contact: 'UNKNOWN',
-    lastContactAt: null,
+    lastContactAt: snapshot.policies.reduce<number | null>(newest, null),
     lastSyncAt: null,
     syncedAt: null,
     nextSyncMs: null,

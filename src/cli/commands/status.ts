@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import { z } from 'zod'
-import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
+import { cloudInWords, healthStatusOf } from '../../agent/diagnostics/health-status.ts'
 import type { HttpClient } from '../../client/http.ts'
 import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { billed, available } from '../../core/accounts/grant.ts'
@@ -116,7 +116,7 @@ function describe(status: AgentStatus, { sentence }: AgentReport['health'], now:
   const properties = columns([
     ['device', status.deviceId ?? 'not enrolled'],
     ['key', keyText(status, now)],
-    ['cloud', `${status.connected ? 'connected' : 'not connected'}, last contact ${ago(status.lastContactAt)}`],
+    ['cloud', `${cloudInWords(status)}, last contact ${ago(status.lastContactAt)}`],
     ['live updates', status.push.toLowerCase()],
     ['ledger', `${status.lastEntry} entries, ${status.backlog} not yet in the cloud`],
     ['spending', spending(status)],

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { clockHealth, healthStatusOf } from '../../../src/agent/diagnostics/health-status.ts'
+import { clockHealth, cloudInWords, healthStatusOf } from '../../../src/agent/diagnostics/health-status.ts'
 import type { AgentStatusWire } from '../../../src/protocol/local/status.ts'
 import { agentStatus } from '../../cli/agent-status.ts'
 
@@ -72,6 +72,12 @@ describe('the health status', () => {
     expect(health.level).toBe(level)
     expect(health.sentence).toMatch(sentence)
   })
+})
+
+it('says whether the cloud responds, and whether it refuses the device', () => {
+  expect(cloudInWords(agentStatus({ connected: false, conditions: revoked }))).toBe('not connected')
+  expect(cloudInWords(agentStatus({ conditions: revoked }))).toMatch(/refuses this device/)
+  expect(cloudInWords(agentStatus({ conditions: condition('sync') }))).toBe('connected')
 })
 
 it('says how exactly the time is known', () => {

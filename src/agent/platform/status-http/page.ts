@@ -7,7 +7,7 @@ import { accountInWords, sizeInWords, tokensInWords } from '../../../core/accoun
 import { available } from '../../../core/accounts/grant.ts'
 import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
-import { countersOf, suspensionSentence, inWords } from '../../diagnostics/health-status.ts'
+import { cloudInWords, countersOf, suspensionSentence, inWords } from '../../diagnostics/health-status.ts'
 import { Html, html } from './html.ts'
 import { SCRIPT, STYLE } from './page-style.ts'
 
@@ -97,9 +97,9 @@ const SESSION = {
 }
 
 function connectionOf({ status }: DeviceReportWire): Html {
-  const { connected, lastContactAt, lastSyncAt, push, clock, policies, sessions, grant } = status
+  const { lastContactAt, lastSyncAt, push, clock, policies, sessions, grant } = status
   const rows: Row[] = [
-    ['Cloud', connected ? 'connected' : 'offline'],
+    ['Cloud', cloudInWords(status)],
     ...(status.suspension === null ? [] : [['Suspension', suspensionSentence(status.suspension)] as const]),
     ['Last contact', ago(lastContactAt, clock.now)],
     ['Last sync', ago(lastSyncAt, clock.now)],
