@@ -18,7 +18,8 @@ const options = {
   enrollment: {
     token: secret({
       reloadable: true,
-      help: 'One-time token from an administrator that enrolls this device with a cloud.',
+      help: 'One-time token from an administrator that enrolls this device with a cloud. The default file is used if it exists.',
+      file: '/etc/tallygate/enrollment-token',
     }),
   },
   state: {

@@ -480,7 +480,8 @@ export const ERRORS = catalogue({
   },
   NOT_ENROLLED: {
     meaning: 'This device is not enrolled in a cloud yet.',
-    remedy: 'Give the agent an enrollment token (see `tallygate devices enrollment-token`).',
+    remedy:
+      'On a machine with an administration key, run tallygate devices enrollment-token --instance <instance> >token. On this device, run sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token, then sudo systemctl reload tallygate-agent. A file elsewhere is set with enrollment.token_file.',
     http: 503,
     exit: 78,
     retry: 'no',

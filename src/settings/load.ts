@@ -25,7 +25,11 @@ export function loadSettings<T extends OptionTree>(table: OptionTable<T>, source
 
   const settings: Record<string, unknown> = {}
   for (const one of named) {
-    const found = fromFlag(one, sources.flags) ?? fromEnvironment(one, sources.env) ?? file?.get(one.key) ?? undefined
+    const found =
+      fromFlag(one, sources.flags) ??
+      fromEnvironment(one, sources.env) ??
+      file?.get(one.key) ??
+      presentFile(one, sources)
     place(settings, one.path, found === undefined ? one.option.default : valueOf(one, found, sources.readText))
   }
   return settings as Settings<T>
@@ -50,6 +54,17 @@ function fromEnvironment({ env, option }: NamedOption, variables: Sources['env']
   if (value !== undefined) return { where: direct, value, as: option.secret ? 'secret' : 'text' }
   const path = variables[env]
   return path === undefined ? undefined : { where: env, value: path, as: 'text' }
+}
+
+/** The default file of a secret, if it exists. */
+function presentFile({ option, key }: NamedOption, { readText }: Sources): Found | undefined {
+  if (!option.secret || option.defaultText === null) return undefined
+  try {
+    readText(option.defaultText)
+  } catch (error) {
+    if ((error as { code?: unknown }).code === 'ENOENT') return undefined
+  }
+  return { where: `${key} (default)`, value: option.defaultText, as: 'text' }
 }
 
 function withoutFileSuffix(env: string): string {

@@ -194,8 +194,14 @@ export function toggle(description: OptionDescription<boolean>): Option<boolean>
 /**
  * Secret. File and flag name a file with the secret (`token_file`, `--token-file`). The environment names a file
  * (`..._TOKEN_FILE`) or contains the secret (`..._TOKEN`). White space around it is trimmed. Null if not set.
+ *
+ * @param spec `file`: is used if it exists and nothing else is set
  */
-export function secret(spec: { readonly help: string; readonly reloadable?: true }): Option<Secret | null> {
+export function secret(spec: {
+  readonly help: string
+  readonly file?: string
+  readonly reloadable?: true
+}): Option<Secret | null> {
   const parse = (given: unknown) =>
     typeof given === 'string' && given.trim() !== '' ? new Secret(given.trim()) : undefined
   return {
@@ -203,7 +209,7 @@ export function secret(spec: { readonly help: string; readonly reloadable?: true
     help: spec.help,
     takes: 'the path of a file that contains the secret',
     default: null,
-    defaultText: null,
+    defaultText: spec.file ?? null,
     secret: true,
     reloadable: spec.reloadable === true,
     fromText: parse,

@@ -31,7 +31,7 @@ const table = {
       enabled: toggle({ default: true, help: 'Whether change notifications are taken.' }),
       url: url({ default: null, schemes: ['mqtt', 'mqtts'], help: 'Broker.' }),
     },
-    enrollment: { token: secret({ help: 'Token of an administrator.' }) },
+    enrollment: { token: secret({ help: 'Token of an administrator.', file: '/etc/token' }) },
   },
 } satisfies OptionTable<OptionTree>
 
@@ -168,6 +168,15 @@ describe('a secret', () => {
       load({ env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: 's3cret' } }),
     ]
     expect(all.map(({ enrollment }) => enrollment.token?.reveal())).toEqual(Array(4).fill('s3cret'))
+  })
+
+  test('comes from its default file, if that exists and nothing else is set', () => {
+    const files = { '/etc/token': 'default\n', '/run/token': 's3cret' }
+    expect(load({ files }).enrollment.token?.reveal()).toBe('default')
+    const env = { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: '/run/token' }
+    expect(load({ files, env }).enrollment.token?.reveal()).toBe('s3cret')
+    expect(load({ files: {} }).enrollment.token).toBeNull()
+    expect(refusal({ files: { '/etc/token': ' ' } }).message).toContain('the file /etc/token is empty')
   })
 
   test('is not taken from the settings file itself', () => {
