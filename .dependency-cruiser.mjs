@@ -63,6 +63,12 @@ export default {
       ['^src/settings/', '^src/protocol/errors', ...packages('zod', 'smol-toml')],
       'settings import the error codes, zod and smol-toml.',
     ),
+    mayImportOnly(
+      'platform-is-small',
+      '^src/platform/',
+      ['^src/(platform|protocol)/', ...builtins('fs', 'path')],
+      'platform has adapters that both sides use: it imports protocol and the file system.',
+    ),
     {
       name: 'client-sees-the-wire',
       comment: 'The client knows the services by their messages only.',
@@ -93,10 +99,10 @@ export default {
     },
     {
       name: 'sides-know-no-command',
-      comment: 'agent and cloud import core, protocol and settings; the commands stand above them.',
+      comment: 'agent and cloud import core, protocol, settings and platform; the commands stand above them.',
       severity: 'error',
       from: { path: `${side}/` },
-      to: { path: '^src/', pathNot: ['^src/(core|protocol|settings)/', `${side}/`] },
+      to: { path: '^src/', pathNot: ['^src/(core|protocol|settings|platform)/', `${side}/`] },
     },
     {
       name: 'demo-talks-to-processes',
@@ -111,7 +117,7 @@ export default {
       severity: 'error',
       // The types of the cloud's store are those of its SQL, which both databases share.
       from: { path: `${side}/[^/]+/`, pathNot: [`${side}/${adapters}`, '^src/cloud/storage/store[.]ts$'] },
-      to: { path: `^src/$1/${adapters}` },
+      to: { path: [`^src/$1/${adapters}`, '^src/platform/'] },
     },
     {
       name: 'store-types-only',

@@ -21,6 +21,6 @@ export const CHECKS: readonly Check[] = [
   ...sessionChecks,
   ...consumptionLimitChecks,
   ...usageChecks,
-  // The last one: where it fails, nobody can ask any more.
+  // The last one: after its failure no request is possible.
   ...lastKeyChecks,
 ]

@@ -200,7 +200,7 @@ export class World {
     return this.server.advance(ms)
   }
 
-  /** A text that nobody else uses. */
+  /** A unique text. */
   unique(word: string): string {
     return `${word}-${randomUUID().slice(0, 13)}`
   }

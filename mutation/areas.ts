@@ -87,7 +87,7 @@ export const AREAS: readonly Area[] = [
       'agent/sessions/same-moment',
       'agent/sessions/sessions.property',
     ),
-    without: ['nobody hears of it again for 30 days'],
+    without: ['ends after 30 days of silence'],
   },
   {
     name: 'agent-link',
@@ -130,8 +130,8 @@ export const AREAS: readonly Area[] = [
     without: [
       'stays with it for a day, because it is not known how fast it was used',
       'come back within five minutes, never more than 40 in a second',
-      'rules stay usable for as long as the cloud goes on signing that they are its newest',
-      'what was used and given back in it is known again, and nobody is waited for',
+      'rules stay usable for as long as the cloud keeps signing that they are its newest',
+      'its charges and refunds are known again, and no request waits for it',
       'ten thousand change notifications at once',
     ],
   },

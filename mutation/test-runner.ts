@@ -204,7 +204,7 @@ class TestRunner {
 
   async #requireNoneUnhandled(): Promise<void> {
     await nextTurn()
-    if (this.#unhandled.splice(0).length > 0) throw new Error('a promise was rejected, and nobody heard of it')
+    if (this.#unhandled.splice(0).length > 0) throw new Error('a promise was rejected without a handler')
   }
 
   async #inTime(run: () => Promise<void>): Promise<void> {

@@ -88,7 +88,7 @@ export const instanceChecks: readonly Check[] = [
         found.push(...page.content.map(({ id }: Json) => text(id)))
         const before = next
         next = number(page.next)
-        assert.ok(next === 0 || next !== before, 'the page value goes on')
+        assert.ok(next === 0 || next !== before, 'the page value advances')
       } while (next !== 0)
       assert.equal(new Set(found).size, found.length)
       for (const id of made) assert.ok(found.includes(id))

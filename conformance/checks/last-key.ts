@@ -1,4 +1,4 @@
-/** The last administration key: without it nobody could administer the service any more. */
+/** The last administration key: without it the service could not be administered any more. */
 import assert from 'node:assert/strict'
 import { type Check, check } from '../check.ts'
 import { type Json, number, refused, success, text } from '../world.ts'

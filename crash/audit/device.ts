@@ -123,7 +123,7 @@ export class DeviceAudit {
     const known = new Set(rows.map(({ id }) => id))
     for (const account of this.#used.accounts()) hold(known.has(account), `there is no account ${account}`)
     for (const { id, granted, used, refunded, returned } of rows) {
-      hold(refunded === 0n, `${id} has a refund that nobody made`)
+      hold(refunded === 0n, `${id} has a refund that no application requested`)
       hold(used === this.#used.of(id), `${id}: used is ${used}, the entries say ${this.#used.of(id)}`)
       hold(used - refunded + returned <= granted, `${id} is overspent`)
     }

@@ -15,7 +15,7 @@ const ENTRY_POINTS = [
 /** They load a binary for the machine, from a path beside their code. */
 const NATIVE = ['better-sqlite3', 'koffi']
 
-/** A package of which code is in a bundle. */
+/** A package whose code is in a bundle. */
 export interface BundledPackage {
   /** `name@version` */
   readonly id: string

@@ -1,4 +1,4 @@
-/** The bill of materials of what ships: what npm installs of the package, and the packages of which code is in its bundles. */
+/** The bill of materials of what ships: what npm installs of the package, and the packages whose code is in its bundles. */
 
 /** The parts of a CycloneDX document that this needs. */
 interface Bom {
@@ -11,7 +11,7 @@ export interface SbomInputs {
   readonly whole: string
   /** Of what npm installs of the package, as text. */
   readonly installed: string
-  /** `name@version` of packages of which code is in the bundles. */
+  /** `name@version` of packages whose code is in the bundles. */
   readonly bundled: readonly string[]
 }
 

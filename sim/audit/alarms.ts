@@ -22,7 +22,7 @@ export class AlarmAudit {
       if (this.#shared.suspects.has(device_id)) continue
       if (what === 'UNDELIVERED_RANGE' && problem === null && this.#hasLostSegments(device_id, epoch)) continue
       const why = problem === null ? '' : ` (${problem})`
-      throw new Violation('I6', `alarm ${what}${why} on epoch ${epoch} of ${device_id}, which nobody touched`)
+      throw new Violation('I6', `alarm ${what}${why} on the untouched epoch ${epoch} of ${device_id}`)
     }
     const twice = query(
       database,

@@ -122,7 +122,7 @@ export class EntryAudit {
         this.#shared.exposure.get(`${deviceId} ${epoch} ${account}`) === 0n &&
         !this.#shared.heldBefore.has(`${deviceId} ${epoch} ${account}`)
       )
-        throw new Violation('I2', `${amount} of ${account} were spent, which nobody has granted`)
+        throw new Violation('I2', `${amount} of ${account} were spent without a grant`)
     }
     const key = items[0]?.metaData?.key
     if (key !== undefined && tokens > 0n) this.#chargeOnce(machine, key, correlationId)

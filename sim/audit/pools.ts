@@ -103,7 +103,7 @@ export class PoolAudit {
   #target({ id, cap_target }: AccountRow): bigint | null {
     const [kind, , line = '', third = ''] = id.split('/').map(decodeURIComponent)
     const caps = this.#shared.caps.get(line)
-    if (caps === undefined) throw new Violation('I1', `nobody has set up the line item of ${id}`)
+    if (caps === undefined) throw new Violation('I1', `the line item of ${id} was never set up`)
     const { lineHistory } = caps
     let target: bigint | null = caps.line
     if (kind === 'action') target = caps.allocations.get(third) ?? 0n

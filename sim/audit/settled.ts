@@ -74,7 +74,7 @@ export class SettledAudit {
       const billed = row.used - row.refunded + row.branch_used + row.presumed
       const stuck = row.granted - row.returned - row.released - billed
       if (stuck <= 0n) continue
-      throw new Violation('I3', `${stuck} of ${nameOf(row)} are neither billed nor free, and nobody can use them`)
+      throw new Violation('I3', `${stuck} of ${nameOf(row)} are neither billed nor free, and cannot be used`)
     }
     this.#checkSucceeded(epochs)
   }

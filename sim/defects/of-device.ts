@@ -252,7 +252,7 @@ export const DEVICE_DEFECTS: readonly Defect[] = [
   },
   {
     name: 'burn-nothing',
-    is: 'after a power cut a device goes on from what its disk says was used, as if no block had been open',
+    is: 'after a power cut a device continues from what its disk says was used, as if no block had been open',
     always: ['death-after-answer'],
     load: { devices: 2, hours: 1, requests: 200 },
     device: () => ({

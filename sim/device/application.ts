@@ -71,7 +71,7 @@ export class Application {
     }
     const answering = machine.request(call)
     if (answering === undefined) {
-      onOutcome('nobody listens')
+      onOutcome('no listener')
       watched('')
       again()
       return

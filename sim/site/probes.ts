@@ -122,7 +122,7 @@ export class Probes {
   #begin(asker: Asker, request: PlannedRequest): () => string {
     let outcome = 'no answer'
     asker.ask(request).then(
-      (said) => (outcome = said ?? 'nobody listens'),
+      (said) => (outcome = said ?? 'no listener'),
       (error: unknown) => (outcome = String(error)),
     )
     return () => outcome

@@ -21,7 +21,8 @@ import { openPeerCredentials } from './platform/system/peer-credentials.ts'
 import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
 import { type StatusServer, openStatus } from './platform/status-http/server.ts'
 import { releaseIdleMemory } from './platform/system/idle-memory.ts'
-import { readLastBackup } from './platform/system/last-backup.ts'
+import { readLastBackup } from '../platform/last-backup.ts'
+import { softwareVersion } from '../platform/software-version.ts'
 import { lookAtMachine, writtenBytes } from './platform/system/machine.ts'
 import { openMallocTrim } from './platform/system/malloc-trim.ts'
 import { systemRandomness } from './platform/system/randomness.ts'
@@ -334,9 +335,4 @@ function readPem(setting: string, path: string): string {
   } catch (cause) {
     throw new CodedError('CONFIG_UNREADABLE', `${setting}: ${path} cannot be read`, { cause })
   }
-}
-
-function softwareVersion(): string {
-  const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
-  return (JSON.parse(text) as { version: string }).version
 }

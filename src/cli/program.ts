@@ -5,7 +5,7 @@
 import { Command, CommanderError } from 'commander'
 import { CodedError, ERRORS, messageOf } from '../protocol/errors.ts'
 import type { Io, World } from './io.ts'
-import { softwareVersion } from './software-version.ts'
+import { softwareVersion } from '../platform/software-version.ts'
 import { writeLines } from './lines.ts'
 
 interface CommandModule {

@@ -39,7 +39,8 @@ import { openPostgresStore } from './storage/postgres/store.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
 import { openSqliteStore } from './storage/sqlite/store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
-import { readLastBackup } from './platform/system/last-backup.ts'
+import { readLastBackup } from '../platform/last-backup.ts'
+import { softwareVersion } from '../platform/software-version.ts'
 import { openMarkFile } from './platform/system/mark-file.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
 import { CloudShortages } from './sync/grants/cloud-shortages.ts'
@@ -594,9 +595,4 @@ async function listen<T>(start: () => Promise<T>, host: string, port: number): P
   } catch (cause) {
     throw listenFailure(cause, `${host}:${port}`)
   }
-}
-
-function softwareVersion(): string {
-  const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
-  return (JSON.parse(text) as { version: string }).version
 }

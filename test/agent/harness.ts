@@ -63,7 +63,7 @@ export function journalOnThread(directory: string, changes: JournalChanges = {})
 async function open(directory: string, changes: JournalChanges, thread: StartThread | undefined): Promise<Journal> {
   const options: JournalOptions = {
     path: join(directory, 'journal.db'),
-    sign: async (payload) => signedByNobody(payload),
+    sign: async (payload) => unsigned(payload),
     now: () => BEGIN,
     log: { info: () => undefined, warn: () => undefined },
     onBroken: () => undefined,
@@ -76,7 +76,7 @@ async function open(directory: string, changes: JournalChanges, thread: StartThr
 }
 
 /** A compact JWS in form: the payload stands where it always stands. */
-function signedByNobody(payload: string): string {
+function unsigned(payload: string): string {
   return `e30.${Buffer.from(payload).toString('base64url')}.AA`
 }
 

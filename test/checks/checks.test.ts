@@ -82,7 +82,7 @@ const defects: {
   },
   {
     check: 'unused',
-    defect: 'a file, an export and a package that nobody uses',
+    defect: 'an unused file, export and package',
     packages: ['pino'],
     files: {
       'src/core/lonely.ts': `export const lonely = 1n\n`,
@@ -165,6 +165,8 @@ describe('the check "arrows"', () => {
       'src/protocol/word.ts': `import 'node:crypto'\nimport 'zod'\nimport 'jose'\n\nexport type Word = string\n`,
       'src/protocol/logs.ts': `import 'pino'\n`,
       'src/settings/reads.ts': `import 'node:fs'\nimport 'smol-toml'\n`,
+      'src/platform/listens.ts': `import 'node:http'\n`,
+      'src/agent/access/grab-shared.ts': `import '../../platform/listens.ts'\n`,
       'src/agent/platform/shortcut.ts': `import '../../cloud/accounts/charge.ts'\n`,
       'src/cloud/platform/shortcut.ts': `import type { place } from '../../agent/platform/store.ts'\n\nexport type Place = typeof place\n`,
       'src/cloud/accounts/charge.ts': `import 'fastify'\n`,
@@ -192,6 +194,7 @@ describe('the check "arrows"', () => {
       'agent-and-cloud-meet-on-the-wire: src/cloud/platform/shortcut.ts → src/agent/platform/store.ts',
       'capabilities-do-no-io: src/agent/access/listen.ts → http',
       'capabilities-do-no-io: src/cloud/accounts/charge.ts → package fastify',
+      'capabilities-know-no-adapters: src/agent/access/grab-shared.ts → src/platform/listens.ts',
       'capabilities-know-no-adapters: src/agent/access/grab.ts → src/agent/platform/store.ts',
       'client-sees-the-wire: src/client/shortcut.ts → src/agent/compose.ts',
       'composed-know-no-composition: src/agent/access/compose-self.ts → src/agent/compose.ts',
@@ -201,6 +204,7 @@ describe('the check "arrows"', () => {
       'no-cycles: src/cloud/platform/left.ts → src/cloud/platform/right.ts → src/cloud/platform/left.ts',
       'no-unresolved: src/cli/nowhere.ts → ./missing.ts',
       'only-compose-names-adapters: src/agent/main.ts → src/agent/platform/store.ts',
+      'platform-is-small: src/platform/listens.ts → http',
       'product-knows-no-scaffold: src/cli/tests.ts → test/fake.ts',
       'product-needs-no-dev-packages: src/cli/borrowed.ts → package prettier',
       'protocol-knows-core: src/protocol/logs.ts → package pino',

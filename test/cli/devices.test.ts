@@ -106,7 +106,7 @@ test('a twin that does not answer is CLOUD_UNREACHABLE, exit code 69', async () 
   expect(await devices('http://127.0.0.1:1/dm', 'list')).toMatchObject({ code: 69, out: '' })
 })
 
-test('an address that is none is USAGE', async () => {
+test('an invalid address is USAGE', async () => {
   expect(await devices('localhost:8080', 'list')).toMatchObject({ code: 64 })
 })
 

@@ -211,7 +211,7 @@ describe('the checks', () => {
     const found = examine(healthy(changes)).checks.find((each) => each.name === name)!
     expect(found.level).toBe(level)
     expect(found.evidence).not.toBe('')
-    // Whoever reads it knows what to do next.
+    // The text names the next step.
     expect(found.remedy).toMatch(/\w.*\.$/)
   })
 

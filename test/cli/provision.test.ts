@@ -111,7 +111,7 @@ describe('a production line', () => {
     expect((await line.run(rows[2]!)).states).not.toEqual(['c waiting'])
   })
 
-  it('tells which device failed and why, and goes on with the others', async () => {
+  it('tells which device failed and why, and continues with the others', async () => {
     const line = await Line.start()
     const { code, told } = await line.run(`a,${NOWHERE}`, `b,${line.instance}`)
     expect(code).toBe(1)

@@ -140,7 +140,7 @@ status.certificate_file = "${inside('certificate.pem')}"\nstatus.key_file = "${i
     return { inside, agent, write, page: String((await agent.line('listening'))['status']) }
   }
 
-  it('shows the certificate that stands in its files, and goes on talking to who is connected', async () => {
+  it('shows the certificate that stands in its files, and keeps talking to who is connected', async () => {
     const { inside, agent, page } = await pageOf(() => '')
     const { hostname, port } = new URL(page)
     const standing: TLSSocket = connect({ host: hostname, port: Number(port), rejectUnauthorized: false })
@@ -182,7 +182,7 @@ status.certificate_file = "${inside('certificate.pem')}"\nstatus.key_file = "${i
     expect(await agent.end()).toBe(0)
   })
 
-  it('asks for the token that stands in its file, and keeps the one from before where nobody could be kept out', async () => {
+  it('asks for the token that stands in its file, and keeps the previous one if the new one would admit everyone', async () => {
     const { inside, agent, page, write } = await pageOf((inside) => {
       writeFileSync(inside('token'), 'first')
       return `status.host = "0.0.0.0"\nstatus.token_file = "${inside('token')}"`

@@ -135,7 +135,7 @@ describe('a change of the signing key that is cut off', () => {
     return path
   }
 
-  it('after the next key was made goes on with that one', async () => {
+  it('after the next key was made continues with that one', async () => {
     const path = await place()
     const first = await openKeyring(path)
     const { to } = await rotateSigningKey(path, 1)
@@ -167,7 +167,7 @@ describe('a change of the signing key that is cut off', () => {
     expect(after.trusted.map(({ keyId }) => keyId)).toEqual([to, first.signer.keyId])
   })
 
-  it('and a key that is in force, or that nobody knows, cannot be forgotten', async () => {
+  it('and a key that is in force, or unknown, cannot be forgotten', async () => {
     const path = await place()
     const { signer } = await openKeyring(path)
     for (const keyId of [signer.keyId, 'nobody']) {

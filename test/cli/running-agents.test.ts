@@ -34,7 +34,7 @@ test('an agent is found by its command line, with what it was started with', asy
   })
 })
 
-test('another command of the program is none, nor is a word of that name', async () => {
+test('another command of the program is not an agent, nor is a word of that name', async () => {
   const others = [await process('tallygate', 'status'), await process('grep', 'agent', 'tallygate')]
   const pids = new Set(runningAgents().map(({ pid }) => pid))
   expect(others.filter(({ pid }) => pids.has(pid))).toEqual([])

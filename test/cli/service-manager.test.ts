@@ -37,7 +37,7 @@ describe('what the service manager is told', () => {
     expect(received()).toEqual(['WATCHDOG=1\nSTATUS=well MAINPID=1'])
   })
 
-  it('is lost without harm when nobody listens', () => {
+  it('is lost without harm if no service manager listens', () => {
     const path = join(directory(), 'gone')
     expect(sendDatagram(path, 'READY=1')).toBe(false)
     expect(sendDatagram(`/${'x'.repeat(200)}`, 'READY=1')).toBe(false)

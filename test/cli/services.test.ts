@@ -100,7 +100,7 @@ describe('a service that cannot start says why in one line, with the exit code o
     ])
   })
 
-  test('the twin on the store of another twin, which goes on', async () => {
+  test('the twin on the store of another twin, which continues', async () => {
     const { child } = await start(cloudArgs())
     const { code, lines } = await failure(cloudArgs())
     expect(code).toBe(75)
@@ -108,7 +108,7 @@ describe('a service that cannot start says why in one line, with the exit code o
     expect(child.exitCode).toBeNull()
   })
 
-  test('the twin on a database that is none', async () => {
+  test('the twin on an invalid database', async () => {
     mkdirSync(inside('cloud'))
     writeFileSync(inside('cloud', 'twin.db'), 'this is not a database, and longer than its header would be'.repeat(50))
     const { code, lines } = await failure(cloudArgs())
@@ -124,7 +124,7 @@ describe('a service that cannot start says why in one line, with the exit code o
     expect(readFileSync(inside('agent.sock'), 'utf8')).toBe('mine')
   })
 
-  test('the agent on the socket of another agent, which goes on', async () => {
+  test('the agent on the socket of another agent, which continues', async () => {
     const { child } = await start(agentArgs())
     const { code, lines } = await failure([...agentArgs(), '--state-directory', inside('other')])
     expect(code).toBe(75)

@@ -63,7 +63,7 @@ test.each([
   expect(await signalled(['status', '--socket', socket], signal, () => connections.length > 0)).toBe(code)
 })
 
-test('a look that is repeated until then ends well, also when nobody answers it', async () => {
+test('a repeated look ends well, also without a response', async () => {
   const socket = join(directory, 'agent.sock')
   const { connections } = await hanging(socket, '')
   expect(await signalled(['status', '--watch', '--socket', socket], 'SIGINT', () => connections.length > 0)).toBe(0)

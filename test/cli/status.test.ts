@@ -128,7 +128,7 @@ describe('--watch', () => {
     expect(pages[0]).toContain('\nTOKENS OF ')
   })
 
-  test('says that nobody answers, and goes on', async () => {
+  test('reports a missing response, and continues', async () => {
     const stop = new AbortController()
     const written: string[] = []
     const stdout = {

@@ -199,7 +199,7 @@ describe('a ledger that was altered', () => {
     ['an entry that is gone', ['DELETE FROM entry WHERE n = 5'], ['entry 5: ENTRY_MISSING', `${LINE}: COUNTERS`]],
     ['an entry that is no entry', [`UPDATE entry SET body = '[' WHERE n = 5`], ['entry 5: ENTRY_MALFORMED']],
     ['use that is written down', ['UPDATE account SET used = 36'], [`${LINE}: COUNTERS`]],
-    ['a grant that nobody gave', ['UPDATE account SET granted = 900'], [`${LINE}: GRANT`]],
+    ['a grant that the cloud did not give', ['UPDATE account SET granted = 900'], [`${LINE}: GRANT`]],
     ['no limit', ['UPDATE account SET unlimited = 1'], [`${LINE}: GRANT`]],
     ['more overdraft', ['UPDATE account SET overdraft = 7'], [`${LINE}: GRANT`]],
     ['another shortage', ['UPDATE account SET exhausted = 1'], [`${LINE}: GRANT`]],

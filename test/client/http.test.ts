@@ -60,7 +60,7 @@ test.each([
   })
 })
 
-describe('nobody answering is the caller’s code:', () => {
+describe('a missing response has the caller’s code:', () => {
   test('without the password that its address may hold', async () => {
     using client = new HttpClient({ address: 'http://ann:secret@127.0.0.1:1/x', unreachable: 'CLOUD_UNREACHABLE' })
     await expect(client.text({ method: 'GET', path: '/' })).rejects.toMatchObject({

@@ -110,7 +110,7 @@ const FAULTS: readonly Fault[] = [
     seenBy: 'responds 409 until it is unlocked',
   },
   {
-    what: 'a consumption limit that nobody is held to',
+    what: 'a consumption limit without effect',
     only: 'reached its limit',
     alter: replaced('"code":"2005"', '"code":"1001"', /access-request$/),
     seenBy: 'refused on that line item',

@@ -38,7 +38,7 @@ test('cases come in the order of their file names, with the defaults filled in',
 })
 
 test.each([
-  ['a field that nobody knows', { ...plain, clcok: {} }],
+  ['an unknown field', { ...plain, clcok: {} }],
   ['an amount that is a number', { ...plain, want: { items: [], postings: [{ line: 'A', amount: 3 }] } }],
   ['an instant without its milliseconds', { ...plain, clock: { now: '2026-06-01T12:00:00Z' } }],
   ['a status that does not exist', { ...plain, want: { items: [{ status: 'DENIED' }], postings: [] } }],

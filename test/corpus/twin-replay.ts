@@ -1,6 +1,6 @@
 /**
  * Sets a case of the corpus up in a twin over the service's API, asks for what the case asks for, and gives back the answer
- * in the words of the case. Only the use so far is written into the store: nobody could have made it by requests alone.
+ * in the words of the case. Only the use so far is written into the store: requests alone cannot make it.
  */
 import { join } from 'node:path'
 import { type AccountId, actionAccount, limitAccount, lineAccount } from '../../src/core/accounts/account.ts'

@@ -127,7 +127,7 @@ describe('a file system', { timeout }, () => {
     }
   }
 
-  /** Waits for whoever has just let go of it. */
+  /** Waits for the process that has just let go of it. */
   async function unmount(): Promise<void> {
     await expect.poll(() => spawnSync('umount', [mounted()], { stdio: 'pipe' }).status, { timeout: 20_000 }).toBe(0)
   }

@@ -115,7 +115,7 @@ test('what the applications of one requester received is compared with the accou
   expect(lost).toMatchObject({ difference: 3_000_000n })
 })
 
-test('an account that nobody could have made is not passed over', () => {
+test('reports an account of an impossible form', () => {
   expect(() => compare(answered, ledgers({ device: new Map([['line/x', 1n]]) }))).toThrow(
     'no account has the id line/x',
   )

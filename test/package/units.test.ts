@@ -43,7 +43,7 @@ describe('the units', () => {
     if (unit === 'tallygate-agent.service') expect(ours).toHaveLength(3)
   })
 
-  it.each(SERVICES)('%s goes on trying after every failure but those that no restart cures', (unit) => {
+  it.each(SERVICES)('%s keeps trying after every failure but those that no restart cures', (unit) => {
     const final = values(unit, 'RestartPreventExitStatus')[0]!.split(' ').map(Number)
     const exitOf = (code: keyof typeof ERRORS): number => (ERRORS[code] as { readonly exit?: number }).exit ?? 1
     for (const code of ['USAGE', 'CONFIG_INVALID', 'DATABASE_NEWER', 'DATABASE_CORRUPT'] as const) {

@@ -23,7 +23,7 @@ describe('JSON from outside', () => {
     expect(parseJson('null')).toBeNull()
   })
 
-  it('is undefined where it is none', () => {
+  it('is undefined for text that is not JSON', () => {
     expect(parseJson('')).toBeUndefined()
     expect(parseJson('{"a":')).toBeUndefined()
   })

@@ -62,7 +62,7 @@ describe('the policy document', () => {
     expect(parsed.error?.issues[0]?.message).toBe('two line items have the same id')
   })
 
-  it('is refused when a formula in it is none', () => {
+  it('is refused when a formula in it is invalid', () => {
     const wire = policyToWire(policy([]), terms)
     const [table] = wire.rateTables
     const bad = { ...wire, rateTables: [{ ...table, items: [{ name: 'J', version: '', formula: 'price *' }] }] }

@@ -41,7 +41,7 @@ function service(prepare: (fresh: Some) => () => void = () => () => undefined) {
 }
 
 describe('a reload', () => {
-  it('changes what may change, for whoever reads it from then on', () => {
+  it('changes what may change, for later readers', () => {
     const { live, lines } = service()
     const { sync } = live.view
     live.reload(() => ({ ...FIRST, sync: { interval: 60_000, fixed: 300_000 }, token: new Secret('two') }))

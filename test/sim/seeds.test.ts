@@ -7,7 +7,7 @@ import type { PlanOptions } from '../../sim/draw/plan.ts'
 /** More for a longer look, as in CI. */
 const SEEDS = Number(process.env['TALLYGATE_TEST_SEEDS'] ?? 40)
 
-/** Small: what takes minutes nobody runs. `npm run sim` draws larger ones. */
+/** Small, so that they take less than minutes. `npm run sim` draws larger ones. */
 const SMALL: PlanOptions = { devices: 2, hours: 1, requests: 10 }
 
 interface FailedSeed {

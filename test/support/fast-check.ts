@@ -1,6 +1,6 @@
 /**
  * fast-check for the tests of properties. They draw the same cases in every run, so that a change is judged and not the luck
- * of the draw; TALLYGATE_TEST_SEED draws others: a whole number, or `random` for ones that nobody has looked at yet.
+ * of the draw; TALLYGATE_TEST_SEED draws others: a whole number, or `random` for new ones.
  */
 import fc from 'fast-check'
 

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import pg from 'pg'
 
 export class PostgresSchema implements AsyncDisposable {
-  /** Whoever connects by it finds and makes tables in this schema only. */
+  /** Its connections find and make tables in this schema only. */
   readonly url: string
   readonly #server: string
   readonly #name: string

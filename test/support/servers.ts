@@ -317,7 +317,7 @@ export function fromBinary(binary: BinaryServer): Way {
     const path = onPath(binary.names, binary.folders)
     if (path === undefined) return `no ${binary.names.join(' or ')} on PATH`
     let reason = ''
-    // Between choosing a free port and binding it, somebody else may take it: that is worth another try, with another port.
+    // Between choosing a free port and binding it, another process may take it: that is worth another try, with another port.
     for (let attempt = 0; attempt < 3; attempt++) {
       const started = await launch(binary, path, await freePort())
       if (typeof started !== 'string') return started
@@ -368,7 +368,7 @@ async function launch(binary: BinaryServer, path: string, port: number): Promise
   return `${path} did not start (${output.trim().split('\n').at(-1) ?? 'no output'})`
 }
 
-/** The user of an installed PostgreSQL, which may read what that needs; else nobody. */
+/** The user of an installed PostgreSQL, which may read what that needs; else the user nobody. */
 function anotherUser(): { uid: number; gid: number } {
   const users = readFileSync('/etc/passwd', 'utf8')
     .split('\n')
@@ -377,7 +377,7 @@ function anotherUser(): { uid: number; gid: number } {
   return { uid: Number(found?.[2] ?? 65_534), gid: Number(found?.[3] ?? 65_534) }
 }
 
-/** Asks until the answer is yes: false when nobody is alive to give it, or the time is over. */
+/** Asks until the answer is yes: false when the process has ended, or the time is over. */
 async function until(
   check: () => Promise<boolean>,
   timeoutMs: number,

@@ -19,7 +19,7 @@ export class SkippedTests implements Reporter {
       [...module.children.allTests('skipped')].flatMap((test) => {
         const result = test.result()
         const note = result.state === 'skipped' ? result.note : undefined
-        // Where the caller chose tests by name, those left out are skipped too, and nobody needs to hear of them.
+        // Where the caller chose tests by name, those left out are skipped too, without a report.
         if (note === undefined && this.#byName) return []
         return [`  ${module.relativeModuleId} > ${test.fullName}: ${note ?? 'no reason given'}`]
       }),

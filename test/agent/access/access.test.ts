@@ -210,7 +210,7 @@ describe('an access request', () => {
 
   it.each([
     ['nothing', null],
-    ['a field that nobody knows', { ...accessBody(1), rollbackOnDeny: true }],
+    ['an unknown field', { ...accessBody(1), rollbackOnDeny: true }],
     ['no item', { requester: { type: 'user', value: 'ada' }, requestedItems: [] }],
     ['a count of zero', accessBody(0)],
     ['a negative count', accessBody(-1)],
@@ -254,7 +254,7 @@ describe('the check order', () => {
     expect(device.recorded).toHaveLength(1)
   })
 
-  it('grants nothing that cannot be recorded, and goes on when it can be again', async () => {
+  it('grants nothing that cannot be recorded, and continues when it can be again', async () => {
     const device = await ready(10_000_000n)
     device.diskIsFull = true
     await expect(device.ask(accessBody(10))).rejects.toMatchObject({ code: 'NOT_RECORDED' })

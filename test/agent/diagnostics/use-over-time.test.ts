@@ -66,7 +66,7 @@ it('limits of single requesters are not kept: there may be any number', () => {
   expect(use.reading().accounts).toEqual([])
 })
 
-it('accounts that are not used any more make room, also when nobody looks', () => {
+it('accounts that are not used any more are removed, also without a reader', () => {
   const { time, use } = device()
   for (let period = 0; period < 100; period += 1) {
     use.add([{ account: lineAccount(INSTANCE, 'LW-DAILY', period), amount: 1n }])

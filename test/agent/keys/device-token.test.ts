@@ -82,7 +82,7 @@ test('the clock of an unsigned answer has no say in decisions', async () => {
   expect(earliest).toBeLessThan(60_000)
 })
 
-test('a cloud that goes on refusing is asked twice and not for ever', async () => {
+test('a cloud that keeps refusing is asked twice and not for ever', async () => {
   const device = await TestDevice.running()
   device.network.tamper = () => ({
     status: 401,

@@ -1,4 +1,4 @@
-// A device replaces its key while it goes on deciding: the link of the device against the real twin, over real HTTP.
+// A device replaces its key while it keeps deciding: the link of the device against the real twin, over real HTTP.
 import { cp, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { beforeEach, describe, expect, onTestFinished, test } from 'vitest'
@@ -48,7 +48,7 @@ const actions = async (device: TestDevice): Promise<readonly string[]> => {
   return auditList.parse(body).records.flatMap(({ action }) => (replacing.includes(action) ? [action] : []))
 }
 
-/** All that was granted to applications is billed, once, and nobody has seen two writers. */
+/** All that was granted to applications is billed once, without a sign of two writers. */
 async function expectEqualLedgers(device: TestDevice): Promise<void> {
   await device.sync()
   await device.sync()
@@ -102,7 +102,7 @@ test('by order of an administrator: with the next sync, once', async () => {
 test('an order that comes again before the change is done is the same order', async () => {
   const device = await joined()
   await twin.call('POST', `${path(device)}/rotate-key`)
-  // The answer to the announcement is spoilt: the round goes on, and its sync brings the order once more.
+  // The response to the announcement is spoilt: the round continues, and its sync brings the command once more.
   device.network.tamper = (request, answer) => (request.url.endsWith('/keys') ? { ...answer, body: '{' } : answer)
   await device.sync()
   await device.sync()
@@ -184,7 +184,7 @@ test('a key that the twin does not take is not used; ordered again, another one 
   const other = await joined()
   const device = await joined()
   const before = keyOf(device)
-  // Somebody has given the device a key that is another one's.
+  // The device was given the key of another device.
   device.keyPlace.next = other.keyPlace.current
   await device.restart()
   await rotate(device)

@@ -97,7 +97,7 @@ describe('what is left', () => {
     expect([held.availableOf(A, refund).left, held.overspendOf(A, refund)]).toEqual([left, overspend])
   })
 
-  it('of an account that nobody knows is nothing', () => {
+  it('of an unknown account is zero', () => {
     expect(balances().availableOf(A, 5n)).toEqual({ left: 0n, shortage: 'GRANT' })
     expect(balances().overspendOf(A)).toBe(0n)
     expect(() => balances().spendableOf(A)).toThrow('invariant')

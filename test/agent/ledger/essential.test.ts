@@ -121,7 +121,7 @@ class Application {
   }
 }
 
-it('goes on above its grant up to the cap while the cloud is out of reach, and settles at the next contact', async () => {
+it('continues above its grant up to the cap while the cloud is out of reach, and settles at the next contact', async () => {
   const line = await Line.open()
   const { status, body } = await line.setPolicy({ policy: 'essential', overspendCap: '50000000' })
   expect([status, body]).toMatchObject([

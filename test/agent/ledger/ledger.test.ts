@@ -13,7 +13,7 @@ const B = 'action/i/l/b'
 const state = (test: TestLedger) => new Map(test.ledger.accounts()).get(A)
 
 describe('the ledger', () => {
-  it('counts a charge at once, and lets nobody hear of it before it is durable', async () => {
+  it('counts a charge at once, and responds after it is durable', async () => {
     const test = new TestLedger()
     test.grant({ [A]: 100n })
     let heard = false
@@ -72,7 +72,7 @@ describe('the ledger', () => {
     expect(underWay()).toEqual([1])
   })
 
-  it('waits for nobody where a commit is quick, or where one caller asks in turn', async () => {
+  it('does not wait for more entries if commits are quick, or for a single caller', async () => {
     const quick = new TestLedger()
     quick.grant({ [A]: 100n })
     for (let n = 0; n < 3; n += 1) void quick.charge({ account: A, amount: 1n })
@@ -93,7 +93,7 @@ describe('the ledger', () => {
     }
   })
 
-  it('takes back exactly what was not recorded, with all that was decided on top of it, and goes on', async () => {
+  it('takes back exactly what was not recorded, with all that was decided on top of it, and continues', async () => {
     const test = new TestLedger()
     test.grant({ [A]: 100n, [B]: 50n })
     const durable = test.charge({ account: A, amount: 10n })
@@ -221,7 +221,7 @@ describe('the ledger', () => {
     expect(test.ledger.topUpRequests()).toMatchObject([{ account: A }])
   })
 
-  it('goes on limited when the disk is full on the way to the limit, and takes the limit up with the next grant', async () => {
+  it('continues limited when the disk is full on the way to the limit, and takes the limit up with the next grant', async () => {
     const test = new TestLedger()
     test.activePolicies.put(await unlimitedRules(1))
     test.grant({ [A]: 100n }, 1, { unlimited: true })

@@ -178,7 +178,7 @@ describe('what a block covers', () => {
     other.accountReservations.lower('line/i/other/0', other.spendable)
   })
 
-  it('can be lowered, and closed, where there is none', () => {
+  it('can be lowered and closed without a reservation', () => {
     const account = new Account()
     account.accountReservations.lower(A, account.spendable)
     account.accountReservations.close(A)

@@ -522,7 +522,7 @@ describe('a device that spends ahead of its disk', () => {
     expect(device.logErrors.at(-1)).toBeNull()
   })
 
-  it('refuses what goes beyond a block on a full disk, keeps what was answered, and goes on when there is space', async () => {
+  it('refuses what goes beyond a block on a full disk, keeps what was answered, and continues when there is space', async () => {
     const device = await prepared()
     await warm(device)
     device.journalFails = 'ALL'
@@ -589,7 +589,7 @@ describe('a device that spends ahead of its disk', () => {
               const lost = used - (answered.get(account) ?? 0n)
               expect(lost >= 0n).toBe(true)
               expect(used <= (decided.get(account) ?? 0n) + (burned.get(account) ?? 0n)).toBe(true)
-              // What nobody heard of, and what was burned, is known from here on.
+              // Charges without a response, and what was burned, are known from here on.
               answered.set(account, used)
               decided.set(account, used - (burned.get(account) ?? 0n))
             }

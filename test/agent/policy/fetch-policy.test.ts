@@ -29,7 +29,7 @@ test('a newer policy that a sync names comes into force in the same round', asyn
   expect(device.disk.policies.get(INSTANCE)?.revision).toBe(2)
 })
 
-test('rules stay usable for as long as the cloud goes on signing that they are its newest', async () => {
+test('rules stay usable for as long as the cloud keeps signing that they are its newest', async () => {
   const device = await TestDevice.running()
   const usableUntil = (): number => {
     const policy = device.activePolicies.get(INSTANCE)
@@ -138,7 +138,7 @@ test('a policy with a field that the device does not know, or of another instanc
   }
 })
 
-test('a policy that does not name the key that signed it is refused: the device would trust nobody afterwards', async () => {
+test('a policy that does not name the key that signed it is refused: the device would trust no key afterwards', async () => {
   const device = await TestDevice.running()
   await device.cloud.publish({ ...policyWith(2), trustedKeys: [(await makeCloudKey()).jwk] })
   await device.sync()

@@ -108,7 +108,7 @@ describe('the clock', () => {
     expect(new Clock(machine, { ...stored, sinceBoot: machine.sinceBoot() }).reading().latest).toBe(BEGIN + 5)
   })
 
-  it('goes on exactly after a restart in the same boot', () => {
+  it('continues exactly after a restart in the same boot', () => {
     const machine = new Machine()
     const clock = new Clock(machine, null)
     hearTime(machine, clock, 100)

@@ -60,7 +60,7 @@ function request(device: SessionDevice, sessionId: string, count: number, quota:
 }
 
 describe('sessions that are listed', () => {
-  it('are live, of whoever asks, and the newest comes first', async () => {
+  it('lists the live sessions of the caller, newest first', async () => {
     const device = await SessionDevice.make()
     const [first, closed] = [await device.open({ owner: 'ada' }), await device.open({ owner: 'ada' })]
     const [same, bobs] = [await device.open({ owner: 'ada' }), await device.open({ owner: 'bob' })]
@@ -113,7 +113,7 @@ describe('sessions that are listed', () => {
   })
 })
 
-it('a session that nobody ever asked anything of is recorded without a requester', async () => {
+it('records a session without requests without a requester', async () => {
   const device = await SessionDevice.make()
   await device.close(await device.open())
   const requesters = device.entries().map(({ requester }) => requester)
@@ -182,9 +182,9 @@ describe('what a caller is held to', () => {
 
   it('hears of each automatic charge, by the owner of the session', async () => {
     const device = await SessionDevice.make(13)
-    const [owned, nobodys] = [await device.open({ owner: 'ada' }), await device.open()]
+    const [owned, unowned] = [await device.open({ owner: 'ada' }), await device.open()]
     await device.request(owned, 4)
-    await device.request(nobodys, 2)
+    await device.request(unowned, 2)
     expect(device.charged).toEqual([])
     await device.pass(61 * MINUTE)
     expect(device.charged).toEqual([

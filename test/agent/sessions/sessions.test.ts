@@ -8,7 +8,7 @@ import { BEGIN } from '../sync/fake-time.ts'
 import { HOUR, LINE, MINUTE, SessionDevice } from './device.ts'
 
 describe('a session on the device', () => {
-  it('begins IDLE and free of charge, is listed, and ends where nobody hears of it again for 30 days', async () => {
+  it('begins IDLE and free of charge, is listed, and ends after 30 days of silence', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     expect(device.session(id)).toMatchObject({ state: 'IDLE', charge: null, instanceId: INSTANCE })
@@ -128,7 +128,7 @@ describe('a session on the device', () => {
     expect(Number(need?.[0]?.amount) / 1e6).toBeCloseTo(9, 2)
   })
 
-  it('goes on although the cloud has said that the pool is used up, when it has tokens again by now', async () => {
+  it('continues although the cloud has said that the pool is used up, when it has tokens again by now', async () => {
     const device = await SessionDevice.make(1)
     await device.grant(9_000_000n, undefined, true)
     const id = await device.open()
@@ -169,7 +169,7 @@ describe('a session on the device', () => {
     expect(device.billed()).toBeCloseTo(4.5, 2)
   })
 
-  it('counts a heartbeat that nobody needs without an entry', async () => {
+  it('counts an unnecessary heartbeat without an entry', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.pass(MINUTE)
@@ -225,7 +225,7 @@ describe('the clock of a session', () => {
     expect(device.billed()).toBe(12)
   })
 
-  it('goes on over a reboot without a network from where it was surely', async () => {
+  it('continues over a reboot without a network from where it was surely', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 6)
@@ -242,7 +242,7 @@ describe('the clock of a session', () => {
 })
 
 describe('a restart of the agent', () => {
-  it('goes on with every session as it was', async () => {
+  it('continues with every session as it was', async () => {
     const device = await SessionDevice.make()
     const [active, idle, ended] = [await device.open(), await device.open(), await device.open()]
     await device.request(active, 3)
@@ -294,7 +294,7 @@ describe('a restart of the agent', () => {
         await device.pass(30 * MINUTE)
         await device.close(id)
       }
-      // A process that died answers nobody.
+      // A process that died does not respond.
       const running = { isOver: false }
       const over = (): void => void (running.isOver = true)
       void script().then(over, over)
@@ -383,7 +383,7 @@ describe('a disk that takes nothing', () => {
     expect(await device.close(id)).toBe(204)
   })
 
-  it('keeps a session from going on unpaid: whoever asks hears why, and it is charged once there is space', async () => {
+  it('refuses requests of a session that it cannot charge, with the reason, and charges it once there is space', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 3)

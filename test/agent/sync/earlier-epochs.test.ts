@@ -1,5 +1,5 @@
 // A twin put back to a backup from before an epoch was over: what the device still keeps of it is delivered again, so that
-// nothing of it is presumed, nobody is waited for, and nothing is billed twice.
+// nothing of it is presumed, no request waits for it, and nothing is billed twice.
 import { cp, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -105,7 +105,7 @@ async function waitingFor(): Promise<readonly unknown[]> {
   return (body as { readonly waitingFor: readonly unknown[] }).waitingFor
 }
 
-test('what was used and given back in it is known again, and nobody is waited for', async () => {
+test('its charges and refunds are known again, and no request waits for it', async () => {
   await spend(1n * TOKEN)
   await save()
   await spend(2n * TOKEN)
@@ -153,7 +153,7 @@ test('any number of them come in their order, over restarts of the device', asyn
   expect(await waitingFor()).toEqual([])
 })
 
-test('where one segment is kept no more, the rest of its epoch is left, and the current one goes on', async () => {
+test('where one segment is kept no more, the rest of its epoch is left, and the current one continues', async () => {
   await save()
   await spend(2n * TOKEN)
   await spend(2n * TOKEN)

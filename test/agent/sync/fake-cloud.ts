@@ -382,7 +382,7 @@ export class FakeCloud {
     return answer
   }
 
-  /** The bodies of the entries that nobody has reported before. */
+  /** The bodies of the entries that no device has reported before. */
   #bill({ number }: Epoch, segment: Segment): z.output<typeof entryBody>[] {
     if (segment.undeliveredRange !== null)
       this.#billRange(segment.undeliveredRange.epoch, segment.undeliveredRange.entries)
@@ -485,7 +485,7 @@ export class FakeCloud {
   }
 }
 
-/** Content of a signed document, whoever signed it. */
+/** Content of a signed document, whatever its signature. */
 export async function contentOf(document: string, key: PublicJwk): Promise<unknown> {
   const imported = await importJWK(key, 'EdDSA')
   const { payload } = await compactVerify(document, imported)

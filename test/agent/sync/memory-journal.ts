@@ -129,7 +129,7 @@ export class MemoryJournal implements DeviceJournal {
     this.#signer = signer
   }
 
-  /** The process is gone: whatever it still does is seen by nobody. */
+  /** The process is gone: nothing that it still does has an effect. */
   kill(): void {
     this.#dead = true
     this.#end.resolve(undefined)

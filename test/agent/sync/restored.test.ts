@@ -187,7 +187,7 @@ test('what the cloud has lost goes up with its own answers, and it enters its gr
   expect(device.conditions).toEqual([])
 })
 
-test('segments that neither side has any more are named; the device shows its grants, begins anew and goes on', async () => {
+test('segments that neither side has any more are named; the device shows its grants, begins anew and continues', async () => {
   const device = await TestDevice.running()
   await loseThreeSegments(device)
   device.disk.segments = device.disk.segments.filter(({ seq }) => seq !== 3)
@@ -304,7 +304,7 @@ test('an answer about another epoch than that of the earlier segment changes not
 test.each([
   ['a segment of which the cloud refuses', { outcome: 'REJECTED', hash: 'a'.repeat(64), problem: 'no' }],
   ['of which the cloud lacks earlier segments', { outcome: 'BEHIND', seq: 0 }],
-])('an earlier epoch, %s, is left, and the current one goes on', async (_what, change) => {
+])('an earlier epoch, %s, is left, and the current one continues', async (_what, change) => {
   const device = await withTwoEpochs()
   const before = device.cloud.received.length
   changeAnswers(device, (answer) => (answer['epoch'] === 1 ? { deviceId: DEVICE, epoch: 1, ...change } : answer))
@@ -331,7 +331,7 @@ test('an earlier epoch that is left keeps none of those after it from being sent
   expect(device.link.status()).toMatchObject({ epoch: 3, backlog: 0, unacknowledgedSeq: null, conditions: [] })
 })
 
-test('an earlier epoch that the cloud cannot read is left after an hour, and the current one goes on', async () => {
+test('an earlier epoch that the cloud cannot read is left after an hour, and the current one continues', async () => {
   const device = await withTwoEpochs()
   device.network.intercept = async (request) => {
     const { segment } = JSON.parse(request.body ?? '{}') as { segment?: string }

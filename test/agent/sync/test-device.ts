@@ -212,7 +212,7 @@ export class TestDevice {
     return this.ledger.availableAt(this.clock.reading())(this.charged.account).left
   }
 
-  /** Charges as an access request would: when the room holds it, and it is told to nobody before it is durable. */
+  /** Charges as an access request would: if the balance suffices, with the response after it is durable. */
   async charge(amount: bigint): Promise<'GRANTED' | 'REFUSED' | 'UNKNOWN'> {
     if (this.ledger.status() !== 'ATTACHED' || this.left < amount) return 'REFUSED'
     const recorded = this.#record('access', amount)

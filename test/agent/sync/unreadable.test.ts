@@ -1,4 +1,4 @@
-// A segment that the cloud cannot read: the device goes on, and does not try it for ever.
+// A segment that the cloud cannot read: the device continues, and does not try it for ever.
 import { expect, test } from 'vitest'
 import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from '../../../src/agent/sync/limits.ts'
 import { audit, calmDown } from './audit.ts'
@@ -73,7 +73,7 @@ test('many refusals in a short time, or few in a long one, are no reason', async
   audit(device)
 })
 
-test('the first segment of an epoch is given up as well: what nobody could read may be in it alone', async () => {
+test('the first segment of an epoch is given up as well: the unreadable part may be in it alone', async () => {
   const device = await TestDevice.make()
   cannotRead(device)
   await device.start()

@@ -280,7 +280,7 @@ class Books {
 }
 
 function anybody(): void {
-  // Every session belongs to whoever asks.
+  // Every session belongs to the caller.
 }
 
 const requestOf = (who: number, counts: readonly string[]) => ({

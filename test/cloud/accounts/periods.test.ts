@@ -13,7 +13,7 @@ const NOVEMBER_10 = Date.UTC(2026, 10, 10, 20)
 const NOVEMBER_11 = Date.UTC(2026, 10, 11, 9)
 const DECEMBER_2 = Date.UTC(2026, 11, 2)
 
-describe('a device that goes on by the daily periods of a line item that is monthly now', () => {
+describe('a device that continues by the daily periods of a line item that is monthly now', () => {
   let twin: Twin
   let device: TestDevice
   beforeEach(async () => {

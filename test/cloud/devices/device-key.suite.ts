@@ -103,7 +103,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.device(device.id)).toMatchObject({ nextKey: { thumbprint: next.signer.keyId } })
     })
 
-    it('goes on with the key in use when the device has lost the announced one, and takes another in its place', async () => {
+    it('continues with the key in use when the device has lost the announced one, and takes another in its place', async () => {
       await announce(link())
       const third = await newDeviceKeys()
       await announce(link({ to: third }))
@@ -234,7 +234,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
         expect(await callWith(third)).toBe(device.id)
       })
 
-      it('refuses links to whoever does not have the newest key', async () => {
+      it('refuses links to a caller without the newest key', async () => {
         await expect(show(links, next)).rejects.toMatchObject({ code: 'TOKEN_INVALID' })
         await expect(show(links, old)).rejects.toMatchObject({ code: 'TOKEN_INVALID' })
         const stranger = await newDeviceKeys()

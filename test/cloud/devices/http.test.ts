@@ -50,7 +50,7 @@ describe('an enrollment token', () => {
     expect(codeOf(await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: none }))).toEqual([400, 'BAD_REQUEST'])
   })
 
-  it('is signed by the same key after a restart, which nobody else can read', async () => {
+  it('is signed by the same key after a restart, whose file only its owner can read', async () => {
     const before = decodeJwt(await enrollmentToken(twin, instanceId))['pins']
     await twin.restart()
     expect(decodeJwt(await enrollmentToken(twin, instanceId))['pins']).toEqual(before)
@@ -93,7 +93,7 @@ describe('enrolling', () => {
     expect(replies.map(({ status }) => status).sort()).toEqual([200, 403, 403])
   })
 
-  it('goes on as the same device with a key that is known, and serves the instances of both tokens', async () => {
+  it('continues as the same device with a key that is known, and serves the instances of both tokens', async () => {
     const keys = await newDeviceKeys()
     const first = await enroll(await enrollmentToken(twin, instanceId), { publicKey: keys.jwk })
     const second = await twin.instance('other customer')
@@ -113,7 +113,7 @@ describe('enrolling', () => {
     expect(codeOf(await enroll(token, { publicKey: client.keys.jwk }))).toEqual([403, 'DEVICE_REVOKED'])
   })
 
-  it('takes no other token, and no key that is none', async () => {
+  it('takes no other token, and no invalid key', async () => {
     const keys = await newDeviceKeys()
     const body = { publicKey: keys.jwk }
     expect(codeOf(await enroll(await twin.administrationToken(), body))).toEqual([401, 'TOKEN_INVALID'])
@@ -516,7 +516,7 @@ describe('administration', () => {
   })
 })
 
-/** Values that somebody may have thought of as numbers, texts or keys. */
+/** Values that could pass for numbers, texts or keys. */
 const hostile = fc.constantFrom<unknown>(
   -1,
   0,

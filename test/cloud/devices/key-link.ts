@@ -1,4 +1,4 @@
-// Links between keys of a device, as the device makes them, and as somebody would who should not.
+// Links between keys of a device, as the device makes them, and as an attacker would.
 import type { KeyChange, KeyLink } from '../../../src/protocol/edge/device-key.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 import type { DeviceKeys } from '../sync/test-device.ts'

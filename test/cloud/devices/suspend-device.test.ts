@@ -186,7 +186,7 @@ describe('a device whose service is ended', () => {
     await expect(next.attach()).rejects.toThrow('DEVICE_TERMINATED')
   })
 
-  it('goes on as the same device with a token that was made since, and with no other', async () => {
+  it('continues as the same device with a token that was made since, and with no other', async () => {
     const before = await enrollmentToken(twin, instanceId)
     twin.now += 2_000
     await order('terminate')

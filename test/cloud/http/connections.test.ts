@@ -60,7 +60,7 @@ describe('after a request that is still pending,', () => {
 describe('a body that breaks off', () => {
   it.each([
     ['because the client sends no more', WHOLE, BODY.slice(1)],
-    ['by a chunk that is none', 'Transfer-Encoding: chunked\r\n', '5\r\n{"sho\r\nx\r\n'],
+    ['by an invalid chunk', 'Transfer-Encoding: chunked\r\n', '5\r\n{"sho\r\nx\r\n'],
   ])('%s gets one response', async (_, framing, body) => {
     await using twin = await openTwin()
     const socket = open(twin)

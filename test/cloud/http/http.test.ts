@@ -123,7 +123,7 @@ describe('the server', () => {
     expect((await twin.call('GET', INSTANCES)).status).toBe(200)
   })
 
-  it('answers whoever sends no more after a request', async () => {
+  it('answers a half-closed client', async () => {
     await using twin = await openTwin()
     const { pathname } = new URL(twin.cloud.address)
     const body = '{"shortName":"s","accountId":"a"}'
@@ -490,7 +490,7 @@ describe('the server', () => {
     await server.http.close()
   })
 
-  it('tells nobody where its database is, nor what its files are called', async () => {
+  it('reveals neither the address of its database nor the names of its files', async () => {
     const { http } = createServer({
       prefix: '',
       bodyMax: 1024,

@@ -20,7 +20,7 @@ const KEY = {
 const BUSY = expect.objectContaining({ code: 'KEY_BUSY' }) as Error
 const OVERLOADED = expect.objectContaining({ code: 'OVERLOADED' }) as Error
 
-/** The answer to a request that somebody has just made, and the way to leave it. */
+/** The response to a request that was just made, and the way to leave it. */
 async function request() {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')

@@ -221,7 +221,7 @@ describe('the policy of an instance', () => {
     expect(await load(ONE)).not.toBe(one)
   })
 
-  it('has its calendars carried on before they end, whoever comes first', async () => {
+  it('has its calendars extended before they end, by any request', async () => {
     await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
     await mapLineItem(store, TWO, lineItem({}, { resetFrequency: 'YEARLY' }), NOW)
     const later = NOW + 32 * DAY

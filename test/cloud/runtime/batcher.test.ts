@@ -71,7 +71,7 @@ describe('a desk', () => {
     ])
   })
 
-  it('fails each order of a batch that fails, and goes on with the next batch', async () => {
+  it('fails each order of a batch that fails, and continues with the next batch', async () => {
     const { batcher, batch } = openBatcher(2)
     const asked = ['a', 'b', 'c'].map((order) => batcher.ask(order))
     const heard = Promise.allSettled(asked)

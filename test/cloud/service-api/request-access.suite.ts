@@ -29,7 +29,7 @@ interface Ask {
   readonly more?: readonly string[]
 }
 
-/** @param open a node over the same store as the others that are open; over an empty one where there is none */
+/** @param open a node over the same store as the others that are open; over an empty one if no other is open */
 export function requestAccessSuite(name: string, open: () => Promise<Store>): void {
   describe(name, () => {
     let store: Store
@@ -108,7 +108,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       return records.toReversed()
     }
 
-    /** Charged is what the usage records say, in each of which the total goes on from the one before; never over the cap. */
+    /** Charged is what the usage records say, in each of which the total continues from the one before; never over the cap. */
     const requireExactBooks = async (instanceId: string): Promise<bigint> => {
       const totals = new Map<string, bigint>()
       let all = 0n
@@ -166,7 +166,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const decisions = await Promise.all(
         Array.from({ length: 100 }, (_, who) => batcher.request(orderOf(id, { who, count: '1' }), NOW)),
       )
-      // Whoever gets the last tokens of A has the rest from B: 13 tokens are 18 times 0.7 and no more.
+      // The request that gets the last tokens of A has the rest from B: 13 tokens are 18 times 0.7 and no more.
       expect(decisions.filter(({ items }) => items[0]?.outcome === 'GRANTED')).toHaveLength(18)
       expect(await requireExactBooks(id)).toBe(12_600_000n)
       expect(await usageOf(id)).toHaveLength(101)

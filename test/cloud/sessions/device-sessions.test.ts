@@ -139,7 +139,7 @@ describe('a session that a device keeps', () => {
     expect(await requesterOf(asked)).toEqual({ type: 'user', value: 'ada', dictionary: {} })
   })
 
-  it('of another device is none of its business', async () => {
+  it('ignores commands for the session of another device', async () => {
     const id = randomUUID()
     await report(snapshot(id))
     client = await EdgeClient.join(twin, instanceId)
@@ -252,7 +252,7 @@ describe('what an administrator wants of it', () => {
 })
 
 describe('a session that the twin keeps itself', () => {
-  it('is locked at once, refuses what comes, and goes on when it is unlocked', async () => {
+  it('is locked at once, refuses what comes, and continues when it is unlocked', async () => {
     const opened = await twin.call('POST', SESSIONS, { body: { instanceId } })
     const id = String(pick(opened.body, 'sessionId'))
     const ask = () =>

@@ -55,7 +55,7 @@ export class PostgresProxy implements AsyncDisposable {
     }
   }
 
-  /** From now on nothing comes through, and nobody is told. */
+  /** From now on nothing comes through, and connections stay open. */
   fallInactive(): void {
     this.#silent = true
   }

@@ -201,7 +201,7 @@ describe('on PostgreSQL', () => {
       expect(await nodes[0]!.read((reader) => reader.policyRevisions.get(INSTANCE))).toMatchObject({ revision: 41 })
     })
 
-    it('decide by rules that nobody changes meanwhile', async () => {
+    it('decide by rules that do not change meanwhile', async () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
       const [holds, gate] = [newGate(), newGate()]
       const deciding = nodes[0].transaction(async (tx) => {
@@ -495,7 +495,7 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
-    it('that nobody uses is told to the log, and to nobody else', async () => {
+    it('that is unused is reported in the log only', async () => {
       const lost: CodedError[] = []
       const store = await open(proxy.url, {}, (error) => lost.push(error))
       stores.push(store)
@@ -507,7 +507,7 @@ describe('on PostgreSQL', () => {
   })
 
   describe('waiting ends by itself', () => {
-    it('for a row that somebody holds', async () => {
+    it('for a locked row', async () => {
       const store = await withAccount(await node({ lockTimeoutMs: 50 }), 10n)
       await store.transaction(async (tx) => {
         await chargeOne(tx)
@@ -617,7 +617,7 @@ describe('on PostgreSQL', () => {
       expect(await codeOf(url.href)).toBe('DATABASE_REFUSED')
     })
 
-    it('is refused at an address that is none', async () => {
+    it('is refused at an invalid address', async () => {
       expect(await codeOf('mysql://localhost/x')).toBe('CONFIG_INVALID')
       expect(await codeOf(`postgres://user:${PASSWORD}@[/x`)).toBe('CONFIG_INVALID')
       expect(await codeOf('postgres://localhost/x?sslmode=verify-full&sslrootcert=/nowhere/ca.pem')).toBe(

@@ -407,7 +407,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
     describe('accounts', () => {
       const account = lineAccount(INSTANCE, 'A', 0)
 
-      it('are opened once, with the cap of whoever came first', async () => {
+      it('are opened once, with the cap of the first request', async () => {
         const opened = await store.transaction((tx) => tx.accounts.open([{ account, cap: 5n }]))
         expect(opened.get(account)).toEqual(newPool(account, 5n))
         const again = await store.transaction((tx) => tx.accounts.open([{ account, cap: 9n }]))
@@ -504,7 +504,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await range({ after: upTo, upTo: upTo + 9n })).toEqual([records[3]])
       })
 
-      it('goes on above positions that a restored twin has forgotten, and knows them', async () => {
+      it('continues above positions that a restored twin has forgotten, and knows them', async () => {
         const append = (n: number) => store.transaction((tx) => tx.usage.append([usage(n)]))
         const settled = () => store.transaction((tx) => tx.usage.settled())
         const pass = (position: bigint) => store.transaction((tx) => tx.usage.passForgotten(position))
@@ -525,7 +525,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await forgotten(end + 1n, newest, newest + 1n, newest + 50n)).toEqual([end, null, newest, null])
       })
 
-      it('goes on above forgotten positions also when the backup has no usage at all', async () => {
+      it('continues above forgotten positions also when the backup has no usage at all', async () => {
         await store.transaction((tx) => tx.usage.passForgotten(1_000n))
         expect(await store.transaction((tx) => tx.usage.settled())).toBe(1_000n)
         await store.transaction((tx) => tx.usage.append([usage(1)]))
@@ -772,7 +772,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         await expect(claimSigningKey(store, node('/second', 'B', true), null, 3)).rejects.toEqual(differs)
         const empty = node('/third', 'C')
         await expect(claimSigningKey(store, empty, null, 4)).rejects.toEqual(differs)
-        // A key that nobody may use is not left lying where the right one belongs.
+        // An unusable key is not left in the place of the right one.
         expect(empty.holds).toBeNull()
       })
 
@@ -858,7 +858,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await claim(110)).toEqual(first)
       })
 
-      it('keeps the last message of a subject, however often there is one while nobody takes them', async () => {
+      it('keeps the last message of a subject, however many arrive before they are taken', async () => {
         const notification = (reason: 'session' | 'sync') => ({ kind: 'device', deviceId: 'd', reason }) as const
         const other = { kind: 'policy', instanceId: 'other', revision: 1 } as const
         await store.transaction((tx) => tx.outbox.append([policy(2), other], 5))
@@ -875,7 +875,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
           notification('sync'),
           notification('session'),
         ])
-        // What somebody publishes at the moment is left to him.
+        // Another node publishes these at the moment.
         expect(taken?.notification).toEqual(policy(2))
         await store.transaction((tx) => tx.outbox.append([policy(50)], 10))
         expect((await store.transaction((tx) => tx.outbox.claim(100, 1_000, 2_000))).length).toBe(6)

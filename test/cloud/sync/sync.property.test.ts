@@ -290,7 +290,7 @@ class Simulation {
       expect(sum(usage.map(({ tokens }) => tokens))).toBe(line.billedByDevices)
       expect(line.charged).toBe(this.directly)
     }
-    // Nobody is accused without a copy.
+    // No device is accused without a copy.
     if (!this.copied) expect(broken.flat()).toEqual([])
     expect(broken.flat().filter(({ kind }) => kind === 'REJECTED')).toEqual([])
   }

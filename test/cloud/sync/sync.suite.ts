@@ -224,7 +224,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(devices[1].available(LINE)).toBe(500n)
       })
 
-      it('gives all that is left to a device that nobody has heard of for longer than the horizon to share with', async () => {
+      it('gives all that is left to a device if no other was heard of within the horizon', async () => {
         const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
         for (const device of devices) await device.sync()
         twin.time += DAY + 1
@@ -288,7 +288,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await device.sync()).toMatchObject({ grant: { lifetimeMs: 1_000, expiresAt: START + 1_000 } })
       })
 
-      it('goes on for 12 hours after the end where the tenant tolerates time zones, and no longer', async () => {
+      it('continues for 12 hours after the end where the tenant tolerates time zones, and no longer', async () => {
         await twin.setLineItem('ACT-1', { quantity: 1_000n, end: START + 1_000 })
         await changeConfiguration(twin.store, [{ name: 'timezone.tolerant', value: 'true' }], 'admin', START)
         const device = await TestDevice.join(twin)
@@ -616,7 +616,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a fenced epoch', () => {
-      it('is billed for what comes late, earns no grant, and goes on holding what it returns', async () => {
+      it('is billed for what comes late, earns no grant, and keeps holding what it returns', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         const old = device.copy()
@@ -656,7 +656,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         device.charge(charge(10n))
-        await twin.attach(device.id, 'a nonce of somebody else')
+        await twin.attach(device.id, 'a nonce of another device')
         await device.beginAgain()
         expect(device.state.epoch).toBe(3)
         await device.sync([topUpRequest(LINE, 50n)])
@@ -718,7 +718,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await usage()).toHaveLength(2)
       })
 
-      it('bill once what both had in their backlog, whoever reports it first', async () => {
+      it('bill once what both had in their backlog, in any order of reports', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         for (const amount of [1n, 2n, 4n, 8n]) device.charge(charge(amount))
@@ -743,7 +743,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(records).toMatchObject([{ used: 15n, branchUsed: 0n }])
       })
 
-      it('are not billed numbers that nobody can have spent, which would use up what others need', async () => {
+      it('are not billed implausible numbers, which would use up what others need', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         const clone = device.copy()
@@ -776,7 +776,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await backup.sync()).toMatchObject({ outcome: 'FENCED', forked: true, seq: 4 })
       })
 
-      it('are seen when somebody writes on after the final segment', async () => {
+      it('are detected by a segment after the final one', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(LINE, 100n)])
         const clone = device.copy()
@@ -876,7 +876,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('a segment that is not what it should be', () => {
-      it('is refused when somebody else signed it', async () => {
+      it('is refused with another signature', async () => {
         const device = await TestDevice.join(twin)
         const stranger = await newDeviceKeys()
         const sealed = await device.sealAs(device.payload(), stranger.signer)
@@ -913,7 +913,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         ['names no counter for its entries', (payload) => ({ ...payload, counters: [] })],
         ['names a counter twice', (payload) => ({ ...payload, counters: [...payload.counters, ...payload.counters] })],
         ['names an account of another instance', counted({ account: lineAccount(OTHER_INSTANCE, 'ACT-1', 0) })],
-        ['names an account that is none', counted({ account: 'line/x' })],
+        ['names an invalid account', counted({ account: 'line/x' })],
         ['leaves out an entry', (payload) => ({ ...payload, entries: { ...payload.entries, bodies: [] } })],
         ['numbers its entries anew', (payload) => ({ ...payload, entries: { ...payload.entries, first: 7 } })],
         [

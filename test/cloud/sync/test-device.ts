@@ -360,7 +360,7 @@ export class TestDevice {
     }
     if (answer.outcome === 'KNOWN' && sent !== null && answer.seq >= sent.seq) {
       state.unacknowledged = null
-      // Somebody has gone on from here: this one was restored, or is a copy.
+      // Another device has continued from here: this one was restored, or is a copy.
       state.fenced ||= answer.seq > state.seq
     }
     if (answer.outcome === 'FENCED') {

@@ -30,7 +30,7 @@ function entry(n: number, kind: 'access' | 'refund', event: Event | null, outcom
   return { n, hash: '', text: JSON.stringify(body), body: entryBody.parse(body) }
 }
 
-test('what a session was charged by itself is told from what somebody asked for', () => {
+test('distinguishes automatic charges of a session from requested ones', () => {
   const records = usageOfEntries(
     [
       entry(1, 'access', null, 'GRANTED', 1n),

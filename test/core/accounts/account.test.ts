@@ -108,7 +108,7 @@ test('texts fit by their length in percent-encoding, whatever characters they ar
   fc.assert(
     fc.property(text, text, fc.nat(600), (one, two, max) => {
       const wellFormed = one.isWellFormed() && two.isWellFormed()
-      // Where even the longest encoding fits, nobody looks: what is not well-formed is refused elsewhere.
+      // Where even the longest encoding fits, this check does not look: what is not well-formed is refused elsewhere.
       if (!wellFormed) return
       const length = encodeURIComponent(one).length + encodeURIComponent(two).length
       expect(fitsEncoded(max, one, two)).toBe(length <= max)

@@ -148,7 +148,7 @@ describe('the level down to which others return tokens', () => {
     ['takes from those who hold most', [80n, 20n], 50n, 30n, 50n],
     ['goes below the share when that is not enough', [25n, 25n, 25n], 25n, 15n, 20n],
     ['takes all where all of it is not enough', [10n, 5n], 50n, 100n, 0n],
-    ['takes all where nobody can be asked', [], 50n, 10n, 0n],
+    ['takes all if no device has tokens to recall', [], 50n, 10n, 0n],
     ['leaves a share to everyone where that is enough', [100n, 10n], 30n, 10n, 30n],
   ])('%s', (_what, rooms, share, lacking, level) => {
     expect(recallLevel(rooms, share, lacking)).toBe(level)

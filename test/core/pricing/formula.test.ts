@@ -113,7 +113,7 @@ describe('what cannot be a rate is a failure with a name', () => {
   })
 })
 
-describe('a formula that is none is refused with the place of the mistake', () => {
+describe('refuses an invalid formula with the place of the mistake', () => {
   test.each([
     ['', 1],
     ['  ', 3],

@@ -35,7 +35,7 @@ test.each<[string, Condition, 'TRUE' | 'FALSE' | 'ERROR']>([
   ['NOT of true', not(TRUE), 'FALSE'],
   ['NOT of false', not(FALSE), 'TRUE'],
   ['NOT of an error', not(ERROR), 'ERROR'],
-  ['an operator that nobody knows', { operator: 'XOR', conditions: [] } as unknown as Condition, 'ERROR'],
+  ['an unknown operator', { operator: 'XOR', conditions: [] } as unknown as Condition, 'ERROR'],
 ])('%s', (_name, condition, result) => {
   expect(compileCondition(condition)(dictionary)).toBe(result)
 })

@@ -44,7 +44,7 @@ describe('a decision', () => {
     expect(readsOfOneDecision(10_000, 1)).toBe(readsOfOneDecision(0, 1))
   })
 
-  test('reads no more facts beside ten thousand items that nobody asks for than beside none', () => {
+  test('reads no more inputs beside ten thousand items that are not requested than beside none', () => {
     expect(readsOfOneDecision(1, 10_000)).toBe(readsOfOneDecision(1, 0))
   })
 

@@ -91,7 +91,7 @@ describe('a session, step by step', () => {
     expect(nextDue(beaten.session)).toBe(START + 2 * HOUR)
   })
 
-  it('is renewed late without charging for what nobody was there for, and with a heartbeat from then on', () => {
+  it('is renewed late without charging for the time before, and with a heartbeat from then on', () => {
     const late = START + 4.2 * HOUR
     const { session } = step(active, { kind: 'RENEWED', items: held(600n) }, late)
     expect(session.charge).toMatchObject({ from: START + 4 * HOUR, until: START + 5 * HOUR })
@@ -149,7 +149,7 @@ describe('a session that an administrator locks', () => {
     expect(() => step(active, { kind: 'UNLOCKED' }, HALF)).toThrow('invariant')
   })
 
-  it('goes on while what is paid lasts, and rests afterwards', () => {
+  it('continues while what is paid lasts, and rests afterwards', () => {
     const again = step(locked, { kind: 'UNLOCKED' }, START + HOUR + 2).session
     expect(again).toMatchObject({ state: 'ACTIVE', charge: renewed.charge, heartbeatDue: null })
     const late = step(locked, { kind: 'UNLOCKED' }, START + 2 * HOUR)

@@ -48,7 +48,7 @@ test('a device that has nothing to do does nothing', () => {
   expect(words({})).toEqual([])
 })
 
-test('a device that is nobody yet enrolls, or waits for a token, and does nothing else', () => {
+test('a device without an identity enrolls, or waits for a token, and does nothing else', () => {
   const rest = { epoch: 0, unsealed: 7, looking: true }
   expect(words({ ...rest, enrollment: 'POSSIBLE' })).toEqual(['enroll'])
   expect(words({ ...rest, enrollment: 'IMPOSSIBLE' })).toEqual([])
@@ -104,7 +104,7 @@ test('a sealed segment goes before a new one', () => {
 
 test.each<[string, Partial<LinkState>]>([
   ['an account wants tokens', { wanting: true }],
-  ['somebody looks', { looking: true }],
+  ['an administrator looks', { looking: true }],
   ['the segment before was full', { moreToSend: true }],
   ['there are entries enough', { unsealed: 100 }],
   ['contact was lost', { connected: false }],
@@ -147,7 +147,7 @@ test('what was tried in this round is not tried again in it', () => {
   expect(words({ sessions: [{ ...session, sessionId: null, tried: true }] })).toEqual([])
 })
 
-test('a session is opened, kept alive, asked for when somebody looks, and checked now and then', () => {
+test('a session is opened, kept alive, fetched when an administrator looks, and checked now and then', () => {
   expect(words({ sessions: [{ ...session, sessionId: null }] })).toEqual(['open-session'])
   expect(words({ sessions: [{ ...session, looking: true }] })).toEqual(['heartbeat'])
   expect(words({ now: 601_000, syncedAt: 600_000 })).toEqual(['heartbeat'])

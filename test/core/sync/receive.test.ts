@@ -82,7 +82,7 @@ describe('what a segment is', () => {
     ['is a fork when it has entries behind the end', closedLater, next, news, { kind: 'FORK' }],
     ['is a fork when its entries are others', closedLater, next, contradiction, { kind: 'FORK' }],
     ['is a fork when its entries are others, while more may come', carriedOn, next, contradiction, { kind: 'FORK' }],
-    ['is a fork when nobody has carried the epoch on', closed, next, nothingNew, { kind: 'FORK' }],
+    ['is a fork if no other writer has continued the epoch', closed, next, nothingNew, { kind: 'FORK' }],
     ['is no fork when others before it were lost', closedLater, { ...next, seq: 9 }, nothingNew, { kind: 'BEHIND' }],
     ['is no fork when it is one of those that were lost', closedLater, { ...next, seq: 9 }, lost, { kind: 'BEHIND' }],
     ['is a fork when it has entries behind the end, and others before it were lost', closedLater, { ...next, seq: 9 }, news, { kind: 'FORK' }], // prettier-ignore
@@ -209,7 +209,7 @@ describe('merging a segment', () => {
     expect(merge.merged && merge.changes[0]?.after).toEqual(account(100n, 10n, 0n, 40n))
   })
 
-  it('ignores returns of a fenced epoch, which goes on holding them', () => {
+  it('ignores returns of a fenced epoch, which keeps holding them', () => {
     const merge = mergeSegment(fenced, known(account(100n, 10n)), withEntry(onLine(5n), counters(15n, 0n, 40n)), {
       ...open,
       returns: false,
@@ -362,7 +362,7 @@ describe('merging a segment', () => {
     ['ACCOUNT_NAMED_TWICE', 'an account named twice', { ...one, counters: [...counters(15n), ...counters(15n)] }],
     [
       'ACCOUNT_UNKNOWN',
-      'an account that nobody could have made',
+      'an account of an impossible form',
       { ...empty, counters: [{ account: 'line/x', used: 0n, refunded: 0n, returned: 0n }] },
     ],
     [

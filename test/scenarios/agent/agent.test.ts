@@ -47,7 +47,7 @@ describe('the agent', () => {
     expect(await again.status()).toMatchObject({ lastEntry: 2 })
   })
 
-  it('goes on offline within its grant, over restarts, and delivers everything when the line is back', async () => {
+  it('continues offline within its grant, over restarts, and delivers everything when the line is back', async () => {
     const site = await Site.make()
     const first = await site.start()
     await new Application(first).until(({ accounts }) => accounts.length > 0)

@@ -10,7 +10,7 @@ const DAY = 86_400_000
 const GRANTED = DAY - 900_000
 
 it(
-  'a day offline, with every way to be offline in turn, writes less than a megabyte of log and goes on deciding',
+  'a day offline, with every way to be offline in turn, writes less than a megabyte of log and keeps deciding',
   { timeout: 120_000 },
   async () => {
     const site = await Site.make(10n ** 15n)

@@ -105,7 +105,7 @@ describe('an agent that is passed its socket', () => {
     expect(await ended).toEqual([0, null])
   }, 60_000)
 
-  it('does not start with one that is none', async () => {
+  it('does not start with an invalid one', async () => {
     const site = await Site.make()
     const child = startWith(site, openSync('/dev/null', 'r'), {})
     expect(await once(child, 'exit')).toEqual([78, null])

@@ -181,12 +181,12 @@ describe('two nodes over one PostgreSQL', () => {
     // What was answered is in the books; beyond that there may be what the dead node had no time to answer.
     for (const { correlationId, micro } of result.granted) expect(granted.get(correlationId)).toBe(micro)
     expect(granted.size - result.granted.length).toBeLessThanOrEqual(4)
-    // The other one goes on: what the dead one had locked is free.
+    // The other one continues: what the dead one had locked is free.
     expect(result.granted.length).toBeGreaterThanOrEqual(240)
     expect(nodes[1].complaints).toEqual([])
   })
 
-  it('refuse a token whose key no store could hold, and nobody else who comes at that moment', async () => {
+  it('refuse a token whose key no store could hold, and no other request at that moment', async () => {
     const odd = await makeAccessToken({
       kind: 'ADMIN',
       privateKey: newKeyPair().privatePem,

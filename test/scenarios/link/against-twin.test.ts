@@ -84,7 +84,7 @@ test('a request that needs more than the device holds gets it from the pool, unt
   })
 })
 
-test('a device that was restored from a backup is fenced, billed for both histories, and goes on', async () => {
+test('a device that was restored from a backup is fenced, billed for both histories, and continues', async () => {
   const { device, used } = await openSite()
   await device.start()
   await device.settle()

@@ -7,7 +7,7 @@ export class BrokerLink {
   readonly url: string
   /** Connections that were asked for, let through or not. */
   attempts = 0
-  /** Nobody gets through. */
+  /** No connection succeeds. */
   forbidden = false
 
   private constructor(server: Server) {

@@ -14,7 +14,7 @@ export type Fault =
   | 'DELAY_REQUEST'
   /** The device sees what the cloud answered to the request before. */
   | 'OLD_ANSWER'
-  /** Somebody has cut the answer short. */
+  /** The response is cut short. */
   | 'CUT_ANSWER'
   /** A balancer answers in place of the cloud. */
   | 'UNAVAILABLE'
@@ -44,7 +44,7 @@ export class FaultyNetwork {
   readonly #answers = new Map<string, HttpAnswer>()
   /** Changes an answer on its way. */
   tamper: (request: HttpRequest, answer: HttpAnswer) => HttpAnswer = (_request, answer) => answer
-  /** Somebody who stands between the two. */
+  /** A proxy between the two. */
   intercept: HttpExchange | null = null
 
   constructor(cloud: HttpExchange) {

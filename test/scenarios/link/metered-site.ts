@@ -45,7 +45,7 @@ export class MeteredSite {
   async pool() {
     const pools = await this.twin.read((reader) => reader.accounts.get([this.account]))
     const pool = pools.get(this.account)
-    if (pool === undefined) throw new Error('nobody has drawn on the pool')
+    if (pool === undefined) throw new Error('no device has drawn on the pool')
     return pool
   }
 

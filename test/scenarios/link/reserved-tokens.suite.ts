@@ -53,7 +53,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       return sums
     }
 
-    it('goes on where it was when its service was ended offline: what it owed is billed once, before it enrolls again', async () => {
+    it('continues where it was when its service was ended offline: what it owed is billed once, before it enrolls again', async () => {
       const site = await openSite()
       const { device, order, shown, pass } = await join(site)
       expect(await device.charge(1n * TOKEN)).toBe('GRANTED')
@@ -61,10 +61,10 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       device.network.down = true
       expect(await device.charge(2n * TOKEN)).toBe('GRANTED')
       await order('terminate')
-      // Nobody has told it: it is bounded by its grant.
+      // It does not know yet: it is bounded by its grant.
       expect(await device.charge(3n * TOKEN)).toBe('GRANTED')
       await pass(60_000)
-      // Whoever restarts it with a token of before has not been allowed to.
+      // A token from before does not permit a restart.
       await device.restart()
       device.network.down = false
       await device.sync()
@@ -163,7 +163,7 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       expect(await billed(site)).toEqual(expected)
     })
 
-    it('hears of a lock when it comes back, keeps it over a restart without network, and goes on when it is unlocked', async () => {
+    it('hears of a lock when it comes back, keeps it over a restart without network, and continues when it is unlocked', async () => {
       const site = await openSite()
       const { device, order, pass } = await join(site)
       device.network.down = true

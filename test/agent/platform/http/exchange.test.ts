@@ -192,7 +192,7 @@ describe('over a slow line', () => {
   })
 })
 
-test('nobody there, a broken connection and a cut answer are told apart by their errno', async () => {
+test('distinguishes a missing server, a broken connection and a cut response by their errno', async () => {
   const gone = createTcpServer()
   const port = await new Promise<number>((resolve) => {
     gone.listen(0, '127.0.0.1', () => resolve((gone.address() as AddressInfo).port))

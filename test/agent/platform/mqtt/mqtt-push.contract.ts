@@ -147,7 +147,7 @@ export function pushContract(brokerUrl: () => string): void {
     expect(passwords.length).toBeGreaterThan(6)
   })
 
-  test('after a connection that lasted the wait begins anew; after one that did not it goes on', async () => {
+  test('after a connection that lasted the wait begins anew; after one that did not it continues', async () => {
     for (const [stableMs, expected] of [
       [0, [500, 500, 500]],
       [60_000, [500, 1_000, 2_000]],
@@ -180,7 +180,7 @@ export function pushContract(brokerUrl: () => string): void {
     expect(wire.attempts).toBe(attempts)
   })
 
-  test('an address that is none is no reason to end the agent', async () => {
+  test('the agent continues with an invalid address', async () => {
     const { waits, troubles } = start({}, 'gopher://broker.test')
     await until(() => expect(waits.length).toBeGreaterThan(2))
     expect(troubles[0]).toBe('BROKER_UNREACHABLE')

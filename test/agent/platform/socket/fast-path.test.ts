@@ -1,5 +1,5 @@
 // Both ways through the socket: a request that comes in one piece takes the fast path, the same bytes in two pieces take
-// Node's server. Nobody may be able to tell the difference.
+// Node's server. Both give the same responses.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import { type Socket, connect } from 'node:net'
@@ -163,7 +163,7 @@ describe('a request in one piece', () => {
     await expect.poll(() => echo.calls.length).toBe(1)
     socket.write(Buffer.concat([post('{"n":2}'), post('{"n":3}').subarray(0, 50)]))
     socket.write(post('{"n":3}').subarray(50))
-    // Somebody who comes later is served while they wait.
+    // A later client is served while they wait.
     const other = echo.connect()
     other.write('GET /livez HTTP/1.1\r\nHost: x\r\n\r\n')
     expect((await answers(other, 1))[0]).toContain('{"live":true}')

@@ -23,7 +23,7 @@ describe('knocking', () => {
     expect(await probeSocket(await doorThat('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'), 5_000)).toBe(true)
   })
 
-  it('is in vain where there is a refusal, nobody, or nobody who comes to the door', async () => {
+  it('fails if the server refuses, is missing or does not respond', async () => {
     expect(await probeSocket(await doorThat('HTTP/1.1 500 Oops\r\n\r\n'), 5_000)).toBe(false)
     expect(await probeSocket(join(temporaryDirectory(), 'agent.sock'), 5_000)).toBe(false)
     const path = join(temporaryDirectory(), 'agent.sock')

@@ -204,7 +204,7 @@ describe('the socket', () => {
     expect(await behind.get(`${AGENT_STATUS_PATH}?verbose`)).toMatchObject({ status: 200 })
   })
 
-  it('answers whoever sends no more, with each of its requests, however they came', async () => {
+  it('answers every request of a half-closed client', async () => {
     const behind = new Behind()
     await behind.open()
     const body = JSON.stringify(accessBody(1))
@@ -354,7 +354,7 @@ describe('the socket', () => {
     ['no HTTP', 'good morning\r\n\r\n', 400],
     ['TLS', Buffer.from('16030100f4010000f00303', 'hex'), 400],
     ['a header without end', `GET / HTTP/1.1\r\nX: ${'x'.repeat(20_000)}`, 431],
-    ['a length that is none', `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n`, 400],
+    ['an invalid length', `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n`, 400],
     ['two lengths', `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}`, 400],
     [
       'a length and chunks',
@@ -601,7 +601,7 @@ describe('the socket', () => {
 })
 
 describe('a stop of the socket', () => {
-  it('finishes what is under way, lets nobody in any more, and takes its file away', async () => {
+  it('finishes requests in progress, accepts no new connections, and removes its file', async () => {
     const behind = new Behind()
     const gate = Promise.withResolvers<AccessAnswer>()
     behind.answer = () => gate.promise
@@ -663,7 +663,7 @@ describe('the path of the socket', () => {
 
   it('is taken over from an agent that is dead', async () => {
     const behind = new Behind()
-    // What a killed process leaves: the name of a socket behind which nobody listens.
+    // What a killed process leaves: the name of a socket without a listener.
     const dead = createServer()
     dead.listen(`${behind.path}.first`)
     await once(dead, 'listening')

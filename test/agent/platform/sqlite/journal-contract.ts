@@ -1,5 +1,5 @@
 // What every journal promises, run by each implementation: order, exact counters, segments that never change, and a
-// restart that goes on exactly.
+// restart that continues exactly.
 import { describe, expect, it } from 'vitest'
 import type { SealRequest } from '../../../../src/agent/ledger/journal.ts'
 import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
@@ -27,7 +27,7 @@ export function journalContract(name: string, make: () => TestJournals): void {
       expect(await journal.read()).toMatchObject({ identity: null, epoch: 0, fenced: false, lastEntry: 0 })
     })
 
-    it('goes on exactly where the process before it ended', async () => {
+    it('continues exactly where the process before it ended', async () => {
       const journals = make()
       let journal = await journals.open()
       await attach(journal, { [A]: 100n, [B]: 50n })

@@ -174,7 +174,7 @@ describe('a damaged journal', () => {
     const aside = join(directory, readdirSync(directory).find(isAside)!)
     renameSync(file, `${file}.${prepared}`)
     if (prepared === 'draft') truncateSync(`${file}.${prepared}`, 10_000)
-    // SQLite has removed a log that is none.
+    // SQLite has removed an invalid log.
     for (const suffix of stillThere) {
       if (!existsSync(`${aside}${suffix}`)) continue
       renameSync(`${aside}${suffix}`, `${file}${suffix}`)
@@ -261,7 +261,7 @@ describe('a log', () => {
     await expectEarlierState(directory, ENTRIES, ENTRIES)
   })
 
-  it('of another program is none', async () => {
+  it('ignores the file of another program', async () => {
     const directory = await cutOff()
     writeFileSync(log(directory), 'this is a text, and not a short one. '.repeat(3_000))
     await expectEarlierState(directory, ENTRIES, ENTRIES)
@@ -310,7 +310,7 @@ describe('a log', () => {
 })
 
 describe('an empty database', () => {
-  it('beside what is only there once it held something is damage; what it lost nobody can tell', async () => {
+  it('beside what is only there once it held something is damage of unknown extent', async () => {
     const directory = await device()
     expect(existsSync(`${path(directory)}-disk-reserve`)).toBe(true)
     writeFileSync(path(directory), '')

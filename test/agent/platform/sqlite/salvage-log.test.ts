@@ -89,7 +89,7 @@ describe('a damaged journal whose volatile log fits', () => {
     damage(join(written.directory, 'journal.db'), 'policy')
     const journal = await reopened(written)
     expect((await journal.read()).idempotencyCache).toEqual([57, 58, 59, 60].map(answerTo))
-    // Also when the ledger that has taken its place goes on.
+    // Also when the ledger that has taken its place continues.
     await journal.attach(9)
     await journal.append([{ ...entry(1, []), idempotencyRecord: answerTo(61) }], STAMP)
     expect(await answersOf(journal)).toEqual([58, 59, 60, 61])

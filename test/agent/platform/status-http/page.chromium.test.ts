@@ -96,7 +96,7 @@ class Shown {
 
 describe('the status page in a browser', { timeout: 60_000 }, () => {
   for (const scene of Object.keys(SCENES) as (keyof typeof SCENES)[]) {
-    it(`fits a phone and a desk, and shuts nobody out: ${scene}`, async () => {
+    it(`fits a phone and a desktop, and is accessible: ${scene}`, async () => {
       for (const [viewport, scheme] of [
         [PHONE, 'dark'],
         [DESKTOP, 'light'],

@@ -1,4 +1,4 @@
-// States of a device that the status page is looked at in: by tests in a browser, and by whoever makes the screenshots.
+// States of a device that the status page is looked at in: by tests in a browser and for the screenshots.
 import { type DeviceReportWire, USE_BINS, USE_BIN_MS } from '../../../../src/protocol/local/report.ts'
 import { agentStatus, instanceId } from '../../../cli/agent-status.ts'
 import { HOSTILE, decision, reportWith } from './report-with.ts'
@@ -59,7 +59,7 @@ const away = problem(
   'sync',
   'CLOUD_UNREACHABLE',
   'connect ECONNREFUSED 192.0.2.10:443',
-  'Check network, address and TLS; the device goes on deciding within its grants.',
+  'Check network, address and TLS; the device keeps deciding within its grants.',
   95,
 )
 const full = problem(

@@ -363,7 +363,7 @@ describe('resetFrequency', () => {
     expect(await at(Date.UTC(2026, 5, 30, 10))).toEqual([{ 'ACT-1': 10 }, 10])
   })
 
-  it('goes on for years without anybody touching the line item', async () => {
+  it('continues for years without a change of the line item', async () => {
     await using twin = await openTwin()
     const instance = await site(twin, { Print: 1 })
     await twin.lineItem(instance, { end: START + 9_000 * DAY, quantity: 1, attributes: { resetFrequency: 'DAILY' } })

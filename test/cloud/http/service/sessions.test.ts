@@ -69,7 +69,7 @@ describe('a session', () => {
     expect((await twin.call('GET', SESSIONS)).body).toEqual([])
   })
 
-  it('is unknown when nobody created it', async () => {
+  it('is unknown if it was never created', async () => {
     await using twin = await openTwin()
     const nowhere = '64d2028c-ae87-4069-a624-66089d957ef9'
     expect((await twin.call('POST', SESSIONS, { body: { instanceId: nowhere } })).status).toBe(404)

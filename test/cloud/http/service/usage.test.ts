@@ -145,7 +145,7 @@ describe('the export of usage records', () => {
     expect(await rows(`?instanceId=${instance}&from=${START}&to=${START + HOUR}`)).toHaveLength(1)
   })
 
-  it('goes on where the one before ended, with each record once', async () => {
+  it('continues where the one before ended, with each record once', async () => {
     expect(await cursorOf()).toBe('0')
     await twin.access(instance, { Print: 1 })
     const first = await cursorOf()

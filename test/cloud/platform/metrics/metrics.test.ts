@@ -133,7 +133,7 @@ describe('the metrics of the twin', () => {
     expect([other.status, await other.json()]).toMatchObject([404, { code: 'NOT_FOUND' }])
   })
 
-  it('refuse an address that is none', async () => {
+  it('refuse an invalid address', async () => {
     for (const listen of ['9464', 'localhost', '127.0.0.1:99999', '::1:9464']) {
       const opened = openTwin((settings) => ({ ...settings, metrics: { listen, token: null } }))
       await expect(opened, listen).rejects.toMatchObject({ code: 'CONFIG_INVALID' })

@@ -99,7 +99,7 @@ describe('a device at the embedded broker', () => {
 
   it.each([
     ['a policy that there is not', () => policyTopic(instanceId), `{"instanceId":"x","revision":9}`],
-    ['the presence of somebody else', () => presenceTopic(randomUUID()), '{"online":true}'],
+    ['the presence of another device', () => presenceTopic(randomUUID()), '{"online":true}'],
     ['more than whether it is there', () => presenceTopic(client.id), '{"online":true,"more":1}'],
     ['a long story', () => presenceTopic(client.id), JSON.stringify({ online: true, story: 'x'.repeat(1_000) })],
   ])('is thrown out when it announces %s', async (_name, topic, payload) => {
@@ -127,7 +127,7 @@ describe('a device at the embedded broker', () => {
     for (const attempt of attempts) await expect(signIn(client, attempt)).rejects.toThrow(/Connection refused/)
   })
 
-  it('takes over from its own older connection, and from nobody else', async () => {
+  it('takes over from its own older connection, and from no other device', async () => {
     await using first = await signIn()
     await using second = await signIn()
     await first.closed

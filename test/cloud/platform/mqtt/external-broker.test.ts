@@ -1,4 +1,4 @@
-// A real Mosquitto that lets nobody in without a password, and lets devices read only.
+// A real Mosquitto that requires a password, and lets devices read only.
 import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
@@ -50,7 +50,7 @@ const waiting = async (opened: Twin): Promise<number> => {
   }
 }
 
-describe('a twin with a broker of somebody else', () => {
+describe('a twin with an external broker', () => {
   it('signs in, publishes each new revision, and leaves the newest for who comes later', async () => {
     const opened = await openWith(guarded.url, 'twin', passwords.twin)
     const device = { username: 'device', password: passwords.device }
@@ -69,7 +69,7 @@ describe('a twin with a broker of somebody else', () => {
     })
   })
 
-  it('goes on without change notifications when the broker does not let it in', async () => {
+  it('continues without change notifications when the broker does not let it in', async () => {
     const opened = await openWith(guarded.url, 'twin', 'not the password')
     const instanceId = await opened.instance()
     expect((await opened.lineItem(instanceId)).status).toBeLessThan(300)

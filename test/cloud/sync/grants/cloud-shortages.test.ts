@@ -97,7 +97,7 @@ describe('a request at the cloud that the pool cannot pay', () => {
 })
 
 describe('a session of the cloud', () => {
-  it('goes on where devices sync more often than every 30 seconds', async () => {
+  it('continues where devices sync more often than every 30 seconds', async () => {
     await twin[Symbol.asyncDispose]()
     await open((settings) => ({
       ...settings,
@@ -121,7 +121,7 @@ describe('a session of the cloud', () => {
     expect(await twin.used(instanceId, 'ACT-1')).toBe(80)
   })
 
-  it('goes on although an idle device holds the tokens of its next interval: they are recalled ahead of time', async () => {
+  it('continues although an idle device holds the tokens of its next interval: they are recalled ahead of time', async () => {
     const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
     const sessionId = text(body, 'sessionId')
     await twin.call('PUT', `/api/v1.1/sessions/${sessionId}`, {

@@ -46,7 +46,7 @@ describe('two nodes on one PostgreSQL whose pools are empty', () => {
     const devices: TestDevice[] = []
     for (let n = 0; n < DEVICES; n += 1) {
       const device = await TestDevice.join(nodes[n % nodes.length] ?? first)
-      // All tokens are with half of the devices, so that the others have somebody to ask.
+      // All tokens are with half of the devices, so that the others have a device to recall from.
       await device.sync(n % 2 === 0 ? ACCOUNTS.map((account) => topUpRequest(account, 0n, 25n)) : [])
       devices.push(device)
     }

@@ -108,7 +108,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await busy.sync()).toMatchObject({ releases: [{ account: LINE, keep: 0n }] })
     })
 
-    it('goes on recalling while the device syncs without its request, and recalls everything after a sync interval', async () => {
+    it('keeps recalling while the device syncs without its request, and recalls everything after a sync interval', async () => {
       const [needy, rich] = await devicesWith(20n, 80n)
       await needy.sync([topUpRequest(LINE, 0n, 40n)])
       await needy.sync([topUpRequest(LINE, 10n)])
@@ -259,7 +259,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await notifications()).toHaveLength(1)
     })
 
-    it('notifies nobody twice at a time, and nobody for what an idle device would like to hold', async () => {
+    it('notifies no device twice at a time, and none for what an idle device would like to have', async () => {
       const [needy, rich] = await devicesWith(0n, 100n)
       await needy.sync([topUpRequest(LINE, 50n)])
       expect(await recallsFrom(rich)).toEqual([])

@@ -262,7 +262,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         return device
       }
 
-      it('are billed by the counters of the device, and the chain goes on behind them until it is closed', async () => {
+      it('are billed by the counters of the device, and the chain continues behind them until it is closed', async () => {
         const device = await forgetful()
         const { deliver } = await successorOf(device)
         const gone = { ...device.undeliveredRange(3, 2), counted: counted(false, LINE) }
@@ -492,7 +492,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
       })
     })
 
-    describe('numbers that nobody can have used', () => {
+    describe('implausible numbers', () => {
       /** A copy that has charged 30 of another line item, and of ACT-1 first 50, then 5000, then 60. */
       async function liar(): Promise<TestDevice> {
         const device = await TestDevice.join(twin)
@@ -675,7 +675,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await exists(requester)).toBe(false)
       })
 
-      it('are told from those that nobody has drawn on yet: these are opened and billed', async () => {
+      it('are distinguished from those of unused accounts: these are opened and billed', async () => {
         await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
         const device = await TestDevice.join(twin)
         const clone = device.copy()

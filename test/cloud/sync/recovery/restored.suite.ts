@@ -443,7 +443,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
     it.each([
       ['a backup that is older than the time after which silence is settled', 12 * HOUR, 0, 15 * HOUR],
       ['a device that had been away for nearly that time at the backup', 30 * DAY, 29.5 * DAY, 15 * HOUR],
-    ])('sells nothing twice and fences nobody with %s', async (_, afterMs, away, age) => {
+    ])('sells nothing twice and fences no device with %s', async (_, afterMs, away, age) => {
       const [device, other] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await device.sync([topUpRequest(LINE, 100n)])
       twin.time += away + HOUR
@@ -467,7 +467,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect((await device.sync()).outcome).toBe('MERGED')
     })
 
-    it('settles whoever is silent for so long from the restore on', async () => {
+    it('settles devices that are silent for so long after the restore', async () => {
       const device = await TestDevice.join(twin)
       await device.sync([topUpRequest(LINE, 100n)])
       twin.time += 100 * DAY
@@ -480,7 +480,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
-    it('counts silence from the first proof of what it has forgotten, when nobody told it', async () => {
+    it('counts silence from the first proof of what it has forgotten, without a declared restore', async () => {
       const [device, silent] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await silent.sync([topUpRequest(LINE, 100n)])
       const sealed = await device.seal([topUpRequest(LINE, 100n)])
@@ -647,7 +647,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect((await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision).toBe(ahead + 1)
     })
 
-    it('counts nobody as heard of by what the backup knows, also where its clock is behind that', async () => {
+    it('does not count contacts in the backup as contacts, also if its clock is behind them', async () => {
       const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await one.sync([topUpRequest(LINE, 10n)])
       await two.sync([topUpRequest(LINE, 10n)])

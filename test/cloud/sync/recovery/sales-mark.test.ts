@@ -171,7 +171,7 @@ describe('a sales mark', () => {
     expect(file.flushes).toBeLessThan(20)
   })
 
-  it('lets nothing be sold that it cannot show, and goes on when the disk takes it again', () => {
+  it('lets nothing be sold that it cannot show, and continues when the disk takes it again', () => {
     const file = new Memory()
     const mark = SalesMark.begin(file, 'one', 0)
     file.fails = true
@@ -281,7 +281,7 @@ describe('the file of a sales mark', () => {
 
 /** Tests of a node over a store that others use too. */
 function sharedStoreSuite(open: () => Promise<Store>): void {
-  it('goes on after a power cut during which its disk was slow, without a recovery', async () => {
+  it('continues after a power cut during which its disk was slow, without a recovery', async () => {
     const store = await open()
     onTestFinished(() => store.close())
     const file = new SlowToFlush()

@@ -1,4 +1,4 @@
-/** The last backup of the cloud's store, as noted beside the database by the backup command. */
+/** The last backup of a database, as noted beside it by `tallygate backup`. */
 import { lstatSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import {
@@ -6,7 +6,7 @@ import {
   LAST_BACKUP_FILE,
   type LastBackup,
   parseLastBackup,
-} from '../../../protocol/local/last-backup.ts'
+} from '../protocol/local/last-backup.ts'
 
 /** Null: unknown. */
 export function readLastBackup(directory: string): LastBackup | null {
