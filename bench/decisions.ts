@@ -1,19 +1,24 @@
 /**
- * `npm run bench`: durable decisions per second and latency over the Unix socket. See docs/explanation/benchmarks.md.
+ * `npm run bench`: decisions per second and latency over the Unix socket. See docs/explanation/benchmarks.md.
  */
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { cpus } from 'node:os'
 import { join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
-import { agent, measureSizes, writeBehindAgent } from './contenders/agent.ts'
+import { installedPostgres } from './cloud/postgres-server.ts'
+import { agent, denyingAgent, measureSizes, writeBehindAgent } from './contenders/agent.ts'
+import { cerbos, cerbosVersion } from './contenders/cerbos.ts'
+import type { Contender } from './contenders/contender.ts'
 import { floor } from './contenders/floor.ts'
 import { withPlace } from './contenders/place.ts'
-import { redis, redisVersion } from './contenders/redis.ts'
+import { postgres } from './contenders/postgres.ts'
+import { type RedisProgram, redis, redisVersion } from './contenders/redis.ts'
 import { median } from './load/latency.ts'
 import { measureStorage } from './measure/storage.ts'
 import { type Options, USAGE, parseOptions } from './options.ts'
 import { type Conditions, linesOf, reportText } from './report.ts'
 import { runRounds } from './rounds.ts'
+import { markdown, table } from './table.ts'
 
 /** Load before the measurement, to compile the code, ms. */
 const WARMUP_MS = 2_000
@@ -25,32 +30,65 @@ async function main(options: Options, directory: string): Promise<void> {
   const storage = measureStorage(directory)
   if (storage.fileSystem === 'tmpfs') throw new Error(`${directory} is on tmpfs, where nothing lasts: give --state-dir`)
   const sizes = await withPlace(directory, measureSizes)
-  const version = redisVersion()
+  const peers = peersOf(sizes.entryBytes)
   const floors = options.stacks.map((stack) => floor(stack, sizes))
   const plan = {
-    contenders: [agent, writeBehindAgent, ...floors, ...(version === undefined ? [] : [redis(sizes.entryBytes)])],
+    contenders: [agent, writeBehindAgent, denyingAgent, ...floors, ...peers.flatMap(({ contenders }) => contenders)],
     connections: options.connections,
     rounds: options.rounds,
     durationMs: options.seconds * 1000,
     warmupMs: WARMUP_MS,
     restMs: REST_MS,
     directory,
+    repeatsBodies: options.bodies === 'repeated',
   }
   const results = await runRounds(plan, showProgress)
   showProgress('')
-  const lines = linesOf(results, { floor: floors[0]?.name ?? '', redis: 'redis', agent: agent.name })
+  const lines = linesOf(results)
   const conditions: Conditions = {
     processors: `${cpus().length} x ${cpus()[0]?.model.trim() ?? 'unknown'}`,
     node: process.versions.node,
     sqlite: sqliteVersion(),
-    redis: version ?? null,
+    peers: peers.map(({ name, version }) => `${name} ${version ?? 'is not installed'}`),
     storage,
     rounds: options.rounds,
     seconds: options.seconds,
+    bodies: options.bodies,
+    entryBytes: sizes.entryBytes,
     othersBusy: median(results.measurements.map(({ othersBusy }) => othersBusy)),
   }
-  if (options.json) console.log(JSON.stringify({ conditions, sizes, lines, ...results }, null, 2))
-  else console.log(reportText(conditions, lines, results.accounts, { agent: agent.name, floor: floors[0]?.name ?? '' }))
+  if (options.format === 'json') console.log(JSON.stringify({ conditions, sizes, lines, ...results }, null, 2))
+  else console.log(reportText(conditions, lines, results.accounts, options.format === 'markdown' ? markdown : table))
+}
+
+interface Peer {
+  readonly name: string
+  /** Undefined: not installed. */
+  readonly version: string | undefined
+  readonly contenders: readonly Contender[]
+}
+
+function peersOf(entryBytes: number): readonly Peer[] {
+  const ofRedis = (name: string, program: RedisProgram): Peer => {
+    const version = redisVersion(program)
+    const contenders = [
+      redis({ name, program, flush: 'always', entryBytes }),
+      redis({ name: `${name} (everysec)`, program, flush: 'everysec', entryBytes }),
+    ]
+    return { name, version, contenders: version === undefined ? [] : contenders }
+  }
+  const binary = installedPostgres()
+  const cerbosIs = cerbosVersion()
+  return [
+    ofRedis('redis', 'redis-server'),
+    ofRedis('valkey', 'valkey-server'),
+    {
+      name: 'postgresql',
+      version: binary === undefined ? undefined : /\/(\d+)\//.exec(binary)?.[1],
+      contenders: binary === undefined ? [] : [postgres(binary, entryBytes)],
+    },
+    { name: 'cerbos', version: cerbosIs, contenders: cerbosIs === undefined ? [] : [cerbos] },
+  ]
 }
 
 function showProgress(progress: string): void {
@@ -75,6 +113,8 @@ async function run(args: readonly string[]): Promise<void> {
   const parent = resolve(options.stateDir)
   mkdirSync(parent, { recursive: true })
   const directory = mkdtempSync(join(parent, 'bench-'))
+  // PostgreSQL runs as another user.
+  chmodSync(directory, 0o711)
   try {
     await main(options, directory)
   } finally {

@@ -7,19 +7,22 @@ export interface Options {
   readonly rounds: number
   readonly stateDir: string
   readonly stacks: readonly FloorStack[]
-  readonly json: boolean
+  readonly bodies: 'unique' | 'repeated'
+  readonly format: 'text' | 'markdown' | 'json'
 }
 
 export const USAGE = `npm run bench -- [OPTION...]
 
-Durable access decisions per second over the agent's Unix socket, beside the same transport and commit without an engine
-(the floor), and beside Redis with an equivalent debit where redis-server is installed.
+Access decisions per second over the agent's Unix socket, beside the same transport and commit without an engine (the floor),
+and beside Redis, Valkey and PostgreSQL with an equivalent debit and Cerbos without one, as far as they are installed.
 
   --connections LIST   connections that ask in turn, each waiting for its answer (1,16,64)
   --seconds N          length of one measurement (1.5)
   --rounds N           alternating rounds; the table shows medians over them (5)
   --state-dir DIR      where the servers keep their data while measured; not tmpfs (.tallygate in the working folder)
-  --floor LIST         transports of the floor: ${FLOOR_STACKS.join(', ')} (agent-socket)
+  --floor LIST         transports of the floor: ${FLOOR_STACKS.join(', ')} (net,agent-socket)
+  --bodies KIND        unique: no body is sent twice; repeated: each connection repeats one (unique)
+  --markdown           the tables as Markdown
   --json               the figures of every round as JSON instead of the table
   --help               this text
 `
@@ -33,7 +36,9 @@ export function parseOptions(args: readonly string[]): Options | undefined {
       seconds: { type: 'string', default: '1.5' },
       rounds: { type: 'string', default: '5' },
       'state-dir': { type: 'string', default: '.tallygate' },
-      floor: { type: 'string', default: FLOOR_STACKS[0] },
+      floor: { type: 'string', default: 'net,agent-socket' },
+      bodies: { type: 'string', default: 'unique' },
+      markdown: { type: 'boolean', default: false },
       json: { type: 'boolean', default: false },
       help: { type: 'boolean', default: false },
     },
@@ -45,7 +50,8 @@ export function parseOptions(args: readonly string[]): Options | undefined {
     rounds: count('--rounds', values.rounds),
     stateDir: values['state-dir'],
     stacks: list(values.floor).map(stack),
-    json: values.json,
+    bodies: bodies(values.bodies),
+    format: values.json ? 'json' : values.markdown ? 'markdown' : 'text',
   }
 }
 
@@ -69,4 +75,9 @@ function stack(text: string): FloorStack {
   const known = FLOOR_STACKS.find((name) => name === text)
   if (known === undefined) throw new Error(`--floor takes ${FLOOR_STACKS.join(', ')}, not '${text}'`)
   return known
+}
+
+function bodies(text: string): Options['bodies'] {
+  if (text === 'unique' || text === 'repeated') return text
+  throw new Error(`--bodies takes unique or repeated, not '${text}'`)
 }

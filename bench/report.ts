@@ -2,16 +2,19 @@
 import type { Account, Measurement, Results } from './rounds.ts'
 import { median } from './load/latency.ts'
 import type { Storage } from './measure/storage.ts'
-import { table } from './table.ts'
+import type { table } from './table.ts'
 
 export interface Conditions {
   readonly processors: string
   readonly node: string
   readonly sqlite: string
-  readonly redis: string | null
+  /** Name and version of each peer, or that it is not installed. */
+  readonly peers: readonly string[]
   readonly storage: Storage
   readonly rounds: number
   readonly seconds: number
+  readonly bodies: string
+  readonly entryBytes: number
   readonly othersBusy: number
 }
 
@@ -23,36 +26,43 @@ export interface Line {
   readonly p99Ms: number
   readonly serverMicros: number
   readonly generatorMicros: number
-  /** Ratio to the first baseline and to Redis; null: not available. */
-  readonly toFloor: number | null
-  readonly toRedis: number | null
-  /** Ratio to the default agent; null for itself. */
-  readonly toAgent: number | null
+  /** Decisions per second and the 99th percentile, relative to each other contender. */
+  readonly relative: Readonly<Record<string, { readonly perSecond: number; readonly p99: number }>>
 }
 
-/** Targets of the agent at this number of connections. */
-export const WANTED = { connections: 64, toRedis: 1.5, toFloor: 0.6 } as const
+/** Columns of the table. */
+const BASES = ['agent', 'floor (net)', 'redis', 'redis (everysec)'] as const
 
-export function linesOf(
-  results: Results,
-  names: { readonly floor: string; readonly redis: string; readonly agent: string },
-): readonly Line[] {
-  const { measurements } = results
+interface Wanted {
+  readonly contender: string
+  readonly connections: number
+  readonly of: string
+  readonly figure: 'perSecond' | 'p99'
+  /** At least for decisions per second, at most for the percentile. */
+  readonly bound: number
+}
+
+export const WANTED: readonly Wanted[] = [
+  { contender: 'agent', connections: 1, of: 'redis', figure: 'perSecond', bound: 0.8 },
+  { contender: 'agent', connections: 16, of: 'redis', figure: 'perSecond', bound: 1 },
+  { contender: 'agent', connections: 64, of: 'redis', figure: 'perSecond', bound: 1.2 },
+  { contender: 'agent', connections: 64, of: 'floor (net)', figure: 'perSecond', bound: 0.8 },
+  { contender: 'agent', connections: 64, of: 'redis', figure: 'p99', bound: 1.2 },
+  { contender: 'agent (write-behind)', connections: 64, of: 'redis (everysec)', figure: 'perSecond', bound: 1.5 },
+  { contender: 'agent (write-behind)', connections: 64, of: 'redis (everysec)', figure: 'p99', bound: 1.2 },
+  { contender: 'agent (write-behind)', connections: 64, of: 'agent', figure: 'perSecond', bound: 1 },
+  { contender: 'agent (denials)', connections: 64, of: 'agent', figure: 'perSecond', bound: 1.3 },
+]
+
+export function linesOf({ measurements }: Pick<Results, 'measurements'>): readonly Line[] {
   const contenders = [...new Set(measurements.map(({ contender }) => contender))]
   return [...new Set(measurements.map(({ connections }) => connections))].flatMap((connections) =>
     contenders.map((contender): Line => {
-      const own = measurements.filter((each) => each.contender === contender && each.connections === connections)
+      const at = (name: string) =>
+        measurements.filter((each) => each.contender === name && each.connections === connections)
+      const own = at(contender)
       const medianOf = (figure: (each: Measurement) => number): number => median(own.map(figure))
-      const ratioTo = (other: string): number | null => {
-        const base = measurements.filter((each) => each.contender === other && each.connections === connections)
-        if (other === contender || base.length === 0) return null
-        return median(
-          own.flatMap(({ round, perSecond }) => {
-            const same = base.find((each) => each.round === round)
-            return same === undefined ? [] : [perSecond / same.perSecond]
-          }),
-        )
-      }
+      const others = contenders.filter((each) => each !== contender)
       return {
         connections,
         contender,
@@ -61,109 +71,119 @@ export function linesOf(
         p99Ms: medianOf(({ latency }) => latency.p99),
         serverMicros: medianOf(({ serverBusy, perSecond }) => (serverBusy / perSecond) * 1e6),
         generatorMicros: medianOf(({ busy, perSecond }) => (busy / perSecond) * 1e6),
-        toFloor: ratioTo(names.floor),
-        toRedis: ratioTo(names.redis),
-        toAgent: ratioTo(names.agent),
+        relative: Object.fromEntries(
+          others.map((other) => [
+            other,
+            {
+              perSecond: ratio(own, at(other), ({ perSecond }) => perSecond),
+              p99: ratio(own, at(other), ({ latency }) => latency.p99),
+            },
+          ]),
+        ),
       }
     }),
   )
 }
 
+/** Median over the rounds that both have. */
+function ratio(
+  own: readonly Measurement[],
+  base: readonly Measurement[],
+  figure: (each: Measurement) => number,
+): number {
+  return median(
+    own.flatMap((each) => {
+      const same = base.find(({ round }) => round === each.round)
+      return same === undefined ? [] : [figure(each) / figure(same)]
+    }),
+  )
+}
+
+/** @param format of each table */
 export function reportText(
   conditions: Conditions,
   lines: readonly Line[],
   accounts: readonly Account[],
-  names: { readonly agent: string; readonly floor: string },
+  format: typeof table,
 ): string {
-  const { storage } = conditions
-  const head = table(
-    [
-      ['machine', `${conditions.processors}, Node ${conditions.node}, SQLite ${conditions.sqlite}`],
-      [
-        'storage',
-        `${storage.fileSystem} on ${storage.device}; 4 KiB and fdatasync, median: appended ` +
-          `${storage.appendMs.toFixed(3)} ms, overwritten ${storage.overwriteMs.toFixed(3)} ms`,
-      ],
-      ['redis', conditions.redis ?? 'not measured: redis-server is not on PATH'],
-      [
-        'load',
-        `closed loop, ${conditions.rounds} alternating rounds of ${conditions.seconds} s, medians; ` +
-          'every answer follows a durable commit, but for those of the agent that reserves ahead',
-      ],
-      ['disturbance', `other programs kept ${conditions.othersBusy.toFixed(2)} processors busy (median)`],
-    ],
-    2,
-  )
-  const body = table(
-    [
-      [
-        'connections',
-        'server',
-        'decisions/s',
-        'p50 ms',
-        'p99 ms',
-        'of agent',
-        'of floor',
-        'of redis',
-        'server µs',
-        'client µs',
-      ],
-      ...lines.map((line) => [
-        String(line.connections),
-        line.contender,
-        Math.round(line.perSecond).toLocaleString('en'),
-        line.p50Ms.toFixed(2),
-        line.p99Ms.toFixed(2),
-        ratioText(line.toAgent),
-        ratioText(line.toFloor),
-        ratioText(line.toRedis),
-        line.serverMicros.toFixed(1),
-        line.generatorMicros.toFixed(1),
-      ]),
-    ],
-    2,
-  )
-  return [head, body, ...judgments(lines, names.agent), memoryText(accounts, names.floor), proof(accounts)].join('\n\n')
+  return [
+    format(conditionRows(conditions), 2),
+    format(lineRows(lines), 2),
+    format(wantedRows(lines), 3),
+    format(memoryRows(accounts), 1),
+    proof(accounts),
+  ].join('\n\n')
 }
 
-function judgments(lines: readonly Line[], agent: string): string[] {
-  const line = lines.find((each) => each.contender === agent && each.connections === WANTED.connections)
-  if (line === undefined) return []
-  const judgment = (what: string, ratio: number | null, wanted: number): string => {
-    if (ratio === null) return `  ${what}: wanted ${wanted.toFixed(1)}, not measured`
-    return `  ${what}: wanted ${wanted.toFixed(1)}, measured ${ratio.toFixed(2)}: ${ratio >= wanted ? 'reached' : 'missed'}`
-  }
+function conditionRows(conditions: Conditions): readonly (readonly string[])[] {
+  const { storage, rounds, seconds, bodies, entryBytes } = conditions
   return [
+    ['condition', 'value'],
+    ['machine', `${conditions.processors}, Node ${conditions.node}, SQLite ${conditions.sqlite}`],
     [
-      `the agent with ${WANTED.connections} connections`,
-      judgment('of redis', line.toRedis, WANTED.toRedis),
-      judgment('of the floor', line.toFloor, WANTED.toFloor),
-    ].join('\n'),
+      'storage',
+      `${storage.fileSystem} on ${storage.device}; 4 KiB and fdatasync, median: appended ` +
+        `${storage.appendMs.toFixed(3)} ms, overwritten ${storage.overwriteMs.toFixed(3)} ms`,
+    ],
+    ['peers', conditions.peers.join(', ')],
+    ['load', `closed loop, ${rounds} alternating rounds of ${seconds} s, medians; ${bodies} bodies`],
+    ['record', `${entryBytes} bytes for each decision`],
+    ['disturbance', `other programs kept ${conditions.othersBusy.toFixed(2)} processors busy (median)`],
   ]
 }
 
-function memoryText(accounts: readonly Account[], floor: string): string {
-  const contenders = [...new Set(accounts.map(({ contender }) => contender))]
-  const mebibytes = (name: string, figure: (memory: Account['memory']) => number): number =>
-    median(accounts.filter(({ contender }) => contender === name).map(({ memory }) => figure(memory))) / 2 ** 20
-  const rows = contenders.map((name) => {
-    const columns = [({ atRest }: Account['memory']) => atRest, ({ underLoad }: Account['memory']) => underLoad]
-    return [
+function lineRows(lines: readonly Line[]): readonly (readonly string[])[] {
+  const present = new Set(lines.map(({ contender }) => contender))
+  const bases = BASES.filter((base) => present.has(base))
+  return [
+    [
+      ...['connections', 'server', 'decisions/s', 'p50 ms', 'p99 ms', ...bases.map((base) => `of ${base}`)],
+      ...['server µs', 'client µs'],
+    ],
+    ...lines.map((line) => [
+      String(line.connections),
+      line.contender,
+      Math.round(line.perSecond).toLocaleString('en'),
+      line.p50Ms.toFixed(2),
+      line.p99Ms.toFixed(2),
+      ...bases.map((base) => line.relative[base]?.perSecond.toFixed(2) ?? ''),
+      line.serverMicros.toFixed(1),
+      line.generatorMicros.toFixed(1),
+    ]),
+  ]
+}
+
+function wantedRows(lines: readonly Line[]): readonly (readonly string[])[] {
+  return [
+    ['connections', 'server', 'figure', 'wanted', 'measured', 'result'],
+    ...WANTED.map(({ contender, connections, of, figure, bound }) => {
+      const line = lines.find((each) => each.contender === contender && each.connections === connections)
+      const measured = line?.relative[of]?.[figure]
+      const name = figure === 'p99' ? `p99, of ${of}` : `decisions/s, of ${of}`
+      const wanted = `${figure === 'p99' ? 'at most' : 'at least'} ${bound.toFixed(1)}`
+      if (measured === undefined) return [String(connections), contender, name, wanted, '', 'not measured']
+      const isReached = figure === 'p99' ? measured <= bound : measured >= bound
+      return [String(connections), contender, name, wanted, measured.toFixed(2), isReached ? 'reached' : 'missed']
+    }),
+  ]
+}
+
+function memoryRows(accounts: readonly Account[]): readonly (readonly string[])[] {
+  const mebibytes = (name: string, figure: (memory: Account['memory']) => number): string => {
+    const own = accounts.filter(({ contender }) => contender === name)
+    return (median(own.map(({ memory }) => figure(memory))) / 2 ** 20).toFixed(0)
+  }
+  return [
+    ['memory (PSS)', 'at rest, MiB', 'under load, MiB'],
+    ...[...new Set(accounts.map(({ contender }) => contender))].map((name) => [
       name,
-      ...columns.flatMap((figure) => {
-        const [own, base] = [mebibytes(name, figure), mebibytes(floor, figure)]
-        return [own.toFixed(0), name === floor || Number.isNaN(base) ? '' : (own / base).toFixed(2)]
-      }),
-    ]
-  })
-  return table([['memory (PSS)', 'at rest, MiB', 'of floor', 'under load, MiB', 'of floor'], ...rows], 1)
+      mebibytes(name, ({ atRest }) => atRest),
+      mebibytes(name, ({ underLoad }) => underLoad),
+    ]),
+  ]
 }
 
 function proof(accounts: readonly Account[]): string {
-  const total = accounts.reduce((sum, { recorded }) => sum + recorded, 0)
-  return `${total.toLocaleString('en')} debits acknowledged, as many found in the databases after kill -9`
-}
-
-function ratioText(ratio: number | null): string {
-  return ratio === null ? '' : ratio.toFixed(2)
+  const total = accounts.reduce((sum, { recorded }) => sum + (recorded ?? 0), 0)
+  return `${total.toLocaleString('en')} decisions acknowledged, as many found in the records of the servers`
 }

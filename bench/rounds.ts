@@ -6,6 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Contender } from './contenders/contender.ts'
 import { withPlace } from './contenders/place.ts'
 import type { LoadReport } from './load/closed-loop.ts'
+import type { Target } from './load/dialect.ts'
 import { LoadGenerator } from './load/generator.ts'
 import { machineSeconds, memoryUse, processorSeconds } from './measure/process-use.ts'
 
@@ -18,6 +19,8 @@ export interface Plan {
   /** Pause before the memory of a started server is measured. */
   readonly restMs: number
   readonly directory: string
+  /** Each connection sends the same body again and again. */
+  readonly repeatsBodies: boolean
 }
 
 export interface Measurement extends LoadReport {
@@ -33,7 +36,8 @@ export interface Account {
   readonly contender: string
   readonly round: number
   readonly acknowledged: number
-  readonly recorded: number
+  /** Null: the server records nothing. */
+  readonly recorded: number | null
   readonly memory: Memory
 }
 
@@ -79,9 +83,10 @@ async function runOne(plan: Plan, contender: Contender, round: number, generator
     const measurements: Measurement[] = []
     let acknowledged = 0
     const memory = { atRest: 0, underLoad: 0 }
-    let recorded = 0
+    let recorded: number | null = null
     try {
-      const { target, pid } = running
+      const { pid } = running
+      const target = plan.repeatsBodies ? repeating(running.target) : running.target
       await delay(plan.restMs)
       memory.atRest = memoryUse(pid).total
       const warmth = { target, connections: Math.max(...plan.connections), warmupMs: 0, durationMs: plan.warmupMs }
@@ -102,9 +107,13 @@ async function runOne(plan: Plan, contender: Contender, round: number, generator
     } finally {
       recorded = await running.killAndCount()
     }
-    if (recorded !== acknowledged) {
+    if (recorded !== null && recorded !== acknowledged) {
       throw new Error(`${contender.name} acknowledged ${acknowledged} debits and has recorded ${recorded}`)
     }
     return { measurements, account: { contender: contender.name, round, acknowledged, recorded, memory } }
   })
+}
+
+function repeating(target: Target): Target {
+  return target.protocol === 'http' ? { ...target, serial: '' } : target
 }

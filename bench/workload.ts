@@ -21,18 +21,28 @@ export const REQUEST_PATH = `/dynamicmonetization/elastic/api/v1.1/instances/${I
 /** In the sequence of the checks. */
 export const ACCOUNTS = [lineAccount(INSTANCE, LINE_ITEM, 0), actionAccount(INSTANCE, LINE_ITEM, ACTION)]
 
-export const REQUEST_BODIES: readonly string[] = Array.from({ length: REQUESTERS }, (_, index) =>
-  JSON.stringify({
-    requester: {
-      type: 'application',
-      value: `press-${String(index).padStart(2, '0')}`,
-      dictionary: { site: 'plant-3', role: 'operator' },
-    },
-    requestedItems: [{ item: 'vision-inspection', version: '2.1', count: 1 }],
-  }),
-)
+/** In each body, for the load generator to replace. */
+export const SERIAL = '0000000000'
 
+export const REQUEST_BODIES = bodiesOf('operator')
 export const GRANT_MARK = '"totalTokensCharged":1.5'
+
+/** An action denies them, so nothing is charged. */
+export const DENIED_BODIES = bodiesOf('visitor')
+export const DENIAL_MARK = '"totalTokensCharged":0,'
+
+function bodiesOf(role: string): readonly string[] {
+  return Array.from({ length: REQUESTERS }, (_, index) =>
+    JSON.stringify({
+      requester: {
+        type: 'application',
+        value: `press-${String(index).padStart(2, '0')}`,
+        dictionary: { site: 'plant-3', role },
+      },
+      requestedItems: [{ item: 'vision-inspection', version: '2.1', count: 1, metaData: { job: SERIAL } }],
+    }),
+  )
+}
 
 /** @param now POSIX ms */
 export function workloadPolicy(now: number): Policy {

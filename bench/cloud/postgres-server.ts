@@ -20,24 +20,49 @@ export async function startPostgres(directory: string): Promise<PostgresServer |
   const given = process.env['TALLYGATE_TEST_POSTGRES_URL']
   if (given !== undefined && given !== '')
     return { url: given, version: await versionOf(given), stop: async () => undefined }
-  const [binary] = globSync('/usr/lib/postgresql/*/bin/postgres').sort().reverse()
+  const binary = installedPostgres()
   if (binary === undefined) return 'TALLYGATE_TEST_POSTGRES_URL is not set, and no PostgreSQL is installed'
+  return startInstalled(binary, directory)
+}
+
+export function installedPostgres(): string | undefined {
+  const [binary] = globSync('/usr/lib/postgresql/*/bin/postgres').sort().reverse()
+  return binary
+}
+
+export interface InstalledPostgres extends PostgresServer {
+  readonly pid: number
+  readonly port: number
+}
+
+/**
+ * On a new cluster below `directory`.
+ *
+ * @param sockets folder of its socket, which is called `.s.PGSQL.<port>`; null: only a port of this machine
+ * @returns a text: why it does not start
+ */
+export async function startInstalled(
+  binary: string,
+  directory: string,
+  sockets: string | null = null,
+): Promise<InstalledPostgres | string> {
   const data = join(directory, 'postgres')
   mkdirSync(data)
   // The server refuses to run as root.
   const user = process.getuid?.() === 0 ? installedUser() : {}
-  if (user.uid !== undefined) chownSync(data, user.uid, user.gid ?? user.uid)
+  for (const folder of [data, ...(sockets === null ? [] : [sockets])]) {
+    if (user.uid !== undefined) chownSync(folder, user.uid, user.gid ?? user.uid)
+  }
   const cluster = ['-D', data, '-U', 'bench', '-A', 'trust', '-E', 'UTF8', '--locale=C']
   execFileSync(join(dirname(binary), 'initdb'), cluster, { ...user, cwd: data, stdio: 'ignore' })
   const port = await freePort()
   const child = spawn(
     binary,
-    ['-D', data, '-p', String(port), '-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='],
-    {
-      ...user,
-      cwd: data,
-      stdio: 'ignore',
-    },
+    [
+      ...['-D', data, '-p', String(port), '-c', 'listen_addresses=127.0.0.1'],
+      ...['-c', `unix_socket_directories=${sockets ?? ''}`],
+    ],
+    { ...user, cwd: data, stdio: 'ignore' },
   )
   const exit = once(child, 'exit')
   const stop = async (): Promise<void> => {
@@ -48,7 +73,7 @@ export async function startPostgres(directory: string): Promise<PostgresServer |
   const giveUpAt = performance.now() + START_MS_MAX
   while (performance.now() < giveUpAt && child.exitCode === null) {
     try {
-      return { url, version: await versionOf(url), stop }
+      return { url, version: await versionOf(url), stop, pid: child.pid ?? 0, port }
     } catch {
       await delay(50)
     }

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import { GRANT_MARK, REQUEST_BODIES, REQUEST_PATH } from '../workload.ts'
+import { DENIAL_MARK, DENIED_BODIES, GRANT_MARK, REQUEST_BODIES, REQUEST_PATH, SERIAL } from '../workload.ts'
 import { JOURNAL_FILE, prepareAgentState } from './agent-state.ts'
 import type { Contender } from './contender.ts'
 import { countEntries, meanEntryBytes } from './ledger-file.ts'
@@ -19,12 +19,29 @@ export type Command = readonly [program: string, ...args: string[]]
 
 const COMMAND: Command = [process.execPath, fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))]
 
-export const agent = agentOf('agent', 'durable')
+export const agent = agentOf({ name: 'agent' })
 
 /** Responses within a reservation follow a write to a log on tmpfs, which a power cut loses. */
-export const writeBehindAgent = agentOf('agent (write-behind)', 'write-behind')
+export const writeBehindAgent = agentOf({ name: 'agent (write-behind)', durability: 'write-behind' })
 
-export function agentOf(name: string, durability: 'durable' | 'write-behind', command: Command = COMMAND): Contender {
+/** Refuses every request by a rule: a full decision that charges nothing. */
+export const denyingAgent = agentOf({ name: 'agent (denials)', bodies: DENIED_BODIES, grantMark: DENIAL_MARK })
+
+export interface AgentPlan {
+  readonly name: string
+  readonly durability?: 'durable' | 'write-behind'
+  readonly bodies?: readonly string[]
+  readonly grantMark?: string
+  readonly command?: Command
+}
+
+export function agentOf({
+  name,
+  durability = 'durable',
+  bodies = REQUEST_BODIES,
+  grantMark = GRANT_MARK,
+  command = COMMAND,
+}: AgentPlan): Contender {
   return {
     name,
     async start({ directory, socketPath, volatileDirectory }) {
@@ -41,13 +58,7 @@ export function agentOf(name: string, durability: 'durable' | 'write-behind', co
       const args: Command = [...command, 'agent', ...places, '--durability', durability, '--log-level', 'error']
       const { child, exit } = await startAgent(args, socketPath)
       return {
-        target: {
-          protocol: 'http',
-          socketPath,
-          path: REQUEST_PATH,
-          bodies: REQUEST_BODIES,
-          grantMark: GRANT_MARK,
-        },
+        target: { protocol: 'http', socketPath, path: REQUEST_PATH, bodies, serial: SERIAL, grantMark },
         pid: child.pid ?? 0,
         async killAndCount() {
           child.kill('SIGKILL')

@@ -13,5 +13,6 @@ export interface Contender {
 export interface Running {
   readonly target: Target
   readonly pid: number
-  killAndCount(): Promise<number>
+  /** Null: it records nothing. */
+  killAndCount(): Promise<number | null>
 }

@@ -3,7 +3,7 @@ import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { FLOOR_MARK, type FloorOptions, type FloorStack } from '../floor/options.ts'
-import { REQUEST_BODIES, REQUEST_PATH } from '../workload.ts'
+import { REQUEST_BODIES, REQUEST_PATH, SERIAL } from '../workload.ts'
 import type { Sizes } from './agent.ts'
 import type { Contender } from './contender.ts'
 import { countRows } from './ledger-file.ts'
@@ -30,6 +30,7 @@ export function floor(stack: FloorStack, sizes: Sizes): Contender {
           socketPath: options.socketPath,
           path: REQUEST_PATH,
           bodies: REQUEST_BODIES,
+          serial: SERIAL,
           grantMark: FLOOR_MARK,
         },
         pid: child.pid ?? 0,

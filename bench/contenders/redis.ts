@@ -1,6 +1,6 @@
 /**
- * Redis at its most durable (`appendfsync always`: one flush per event loop turn before the responses), with the debit
- * as a script. Needs `redis-server` on PATH.
+ * Redis or Valkey with the debit as a script. `always`: one flush per event loop turn before the responses. `everysec`: one a
+ * second, so a power cut loses answered debits.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -12,29 +12,38 @@ import { askRedis } from './redis-client.ts'
 const START_MS_MAX = 10_000
 const FUNDS = 9_000_000_000_000_000
 
-/** Undefined: Redis is not installed. */
-export function redisVersion(): string | undefined {
-  const { stdout, status } = spawnSync('redis-server', ['--version'], { encoding: 'utf8' })
+export type RedisProgram = 'redis-server' | 'valkey-server'
+
+/** Undefined: not installed. */
+export function redisVersion(program: RedisProgram): string | undefined {
+  const { stdout, status } = spawnSync(program, ['--version'], { encoding: 'utf8' })
   return status === 0 ? (/v=(\S+)/.exec(stdout)?.[1] ?? 'unknown') : undefined
 }
 
-/** @param entryBytes text of one ledger record */
-export function redis(entryBytes: number): Contender {
+export interface RedisPlan {
+  readonly name: string
+  readonly program: RedisProgram
+  readonly flush: 'always' | 'everysec'
+  /** Text of one ledger record. */
+  readonly entryBytes: number
+}
+
+export function redis({ name, program, flush, entryBytes }: RedisPlan): Contender {
   return {
-    name: 'redis',
+    name,
     async start({ directory, socketPath }) {
       const child = spawn(
-        'redis-server',
+        program,
         [
           ...['--port', '0', '--unixsocket', socketPath, '--dir', directory, '--save', '', '--loglevel', 'warning'],
-          ...['--appendonly', 'yes', '--appendfsync', 'always', '--auto-aof-rewrite-percentage', '0'],
+          ...['--appendonly', 'yes', '--appendfsync', flush, '--auto-aof-rewrite-percentage', '0'],
         ],
         { stdio: 'ignore' },
       )
       const exit = once(child, 'exit')
       const giveUpAt = performance.now() + START_MS_MAX
       while (!existsSync(socketPath)) {
-        if (child.exitCode !== null || performance.now() > giveUpAt) throw new Error('redis-server does not start')
+        if (child.exitCode !== null || performance.now() > giveUpAt) throw new Error(`${program} does not start`)
         await delay(20)
       }
       await askRedis(socketPath, 'SET', 'line', String(FUNDS))

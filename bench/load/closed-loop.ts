@@ -6,6 +6,7 @@ import { type Socket, connect } from 'node:net'
 import type { Dialect, Target } from './dialect.ts'
 import { httpDialect } from './http-dialect.ts'
 import { type Latency, summarize } from './latency.ts'
+import { postgresDialect } from './postgres-dialect.ts'
 import { redisDialect } from './redis-dialect.ts'
 
 export interface LoadOptions {
@@ -29,10 +30,7 @@ const READ_BYTES = 64 * 1024
 /** Runs one measurement. Rejects if a connection fails or a response is not a grant. */
 export async function closedLoop(options: LoadOptions): Promise<LoadReport> {
   const { target, connections, warmupMs, durationMs } = options
-  const dialect =
-    target.protocol === 'http'
-      ? httpDialect(target.path, target.bodies, target.grantMark, target.authorization)
-      : redisDialect(target.command, target.grantAnswer)
+  const dialect = dialectOf(target)
   const begin = performance.now()
   const from = begin + warmupMs
   const until = from + durationMs
@@ -64,6 +62,17 @@ export async function closedLoop(options: LoadOptions): Promise<LoadReport> {
   }
 }
 
+function dialectOf(target: Target): Dialect {
+  switch (target.protocol) {
+    case 'http':
+      return httpDialect(target)
+    case 'redis':
+      return redisDialect(target.command, target.grantAnswer)
+    case 'postgres':
+      return postgresDialect(target)
+  }
+}
+
 type Address = { readonly path: string } | { readonly host: string; readonly port: number }
 
 function addressOf(target: Target): Address {
@@ -78,24 +87,31 @@ function converse(
   acknowledge: (sentAt: number, now: number) => boolean,
 ): Promise<void> {
   return new Promise((resolve, reject) => {
-    const request = dialect.request(index)
+    const { opening } = dialect
+    let isOpen = opening === undefined
     let sentAt = 0
     let held: Buffer | undefined
     let done = false
 
     const send = (): void => {
+      const request = dialect.request(index)
       sentAt = performance.now()
       socket.write(request)
     }
     const receive = (bytes: Buffer): void => {
       const all = held === undefined ? bytes : Buffer.concat([held, bytes])
-      const length = dialect.answerLength(all)
+      const length = isOpen || opening === undefined ? dialect.answerLength(all) : opening.answerLength(all)
       if (length === 0) {
         held = Buffer.from(all)
         return
       }
       if (length !== all.length) throw new Error('more came than the one answer that was asked for')
       held = undefined
+      if (!isOpen) {
+        isOpen = true
+        send()
+        return
+      }
       if (acknowledge(sentAt, performance.now())) {
         send()
         return
@@ -117,7 +133,10 @@ function converse(
         },
       },
     })
-    socket.on('connect', send)
+    socket.on('connect', () => {
+      if (opening === undefined) send()
+      else socket.write(opening.bytes)
+    })
     socket.on('error', reject)
     socket.on('close', () => {
       if (done) resolve()

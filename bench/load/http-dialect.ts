@@ -1,30 +1,41 @@
-/**
- * Minimal HTTP/1.1 with keep-alive, prepared requests and Content-Length responses. Parses little, so that the client
- * is not the bottleneck.
- */
-import type { Dialect } from './dialect.ts'
+/** Requests with the bodies of the target, each connection with its own. */
+import type { Dialect, HttpTarget } from './dialect.ts'
 
 const HEAD_END = Buffer.from('\r\n\r\n')
 
-export function httpDialect(
-  path: string,
-  bodies: readonly string[],
-  grantMark: string,
-  authorization?: string,
-): Dialect {
-  const requests = bodies.map((body) =>
-    Buffer.from(
+export function httpDialect({
+  path,
+  bodies,
+  serial = '',
+  grantMark,
+  authorization,
+}: Pick<HttpTarget, 'path' | 'bodies' | 'serial' | 'grantMark' | 'authorization'>): Dialect {
+  const mark = Buffer.from(grantMark)
+  const requests = new Map<number, SerialRequest>()
+  let sent = 0
+  const prepared = (connection: number): SerialRequest => {
+    const body = bodies[connection % bodies.length]
+    if (body === undefined) throw new Error('at least one body is needed')
+    const request = Buffer.from(
       `POST ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n` +
         (authorization === undefined ? '' : `Authorization: ${authorization}\r\n`) +
         `Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
-    ),
-  )
-  const mark = Buffer.from(grantMark)
+    )
+    const serialAt = serial === '' ? -1 : request.indexOf(serial)
+    if (serial !== '' && serialAt < 0) throw new Error(`the body has no ${serial}: ${body}`)
+    return { bytes: request, serialAt }
+  }
   return {
     request(connection) {
-      const request = requests[connection % requests.length]
-      if (request === undefined) throw new Error('at least one body is needed')
-      return request
+      let request = requests.get(connection)
+      if (request === undefined) {
+        request = prepared(connection)
+        requests.set(connection, request)
+      }
+      sent += 1
+      const { bytes, serialAt } = request
+      if (serialAt >= 0) bytes.write(String(sent).padStart(serial.length, '0'), serialAt, 'latin1')
+      return bytes
     },
     answerLength(bytes) {
       const headEnd = bytes.indexOf(HEAD_END)
@@ -40,4 +51,10 @@ export function httpDialect(
       return end
     },
   }
+}
+
+interface SerialRequest {
+  readonly bytes: Buffer
+  /** Below 0: the bytes never change. */
+  readonly serialAt: number
 }

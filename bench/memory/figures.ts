@@ -74,7 +74,7 @@ export async function underLoad(
   const generator = new LoadGenerator()
   try {
     return await withPlace(directory, async (place) => {
-      const running = await agentOf('agent', durability, command).start(place)
+      const running = await agentOf({ name: 'agent', durability, command }).start(place)
       const { target, pid } = running
       try {
         const loading = generator.run({ target, connections: CONNECTIONS, warmupMs: 500, durationMs: LOAD_MS })

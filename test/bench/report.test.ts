@@ -3,8 +3,7 @@ import { median, quantile } from '../../bench/load/latency.ts'
 import { parseOptions } from '../../bench/options.ts'
 import { linesOf, reportText } from '../../bench/report.ts'
 import type { Measurement, Results } from '../../bench/rounds.ts'
-
-const names = { floor: 'floor', redis: 'redis', agent: 'agent' }
+import { markdown, table } from '../../bench/table.ts'
 
 function measured(contender: string, perSecond: readonly number[]): Measurement[] {
   return perSecond.map((figure, index) => ({
@@ -28,44 +27,61 @@ const account = (contender: string, atRest: number, underLoad: number) => ({
 const results = (agent: readonly number[]): Results => ({
   measurements: [
     ...measured('agent', agent),
-    ...measured('floor', [100, 1000, 100]),
+    ...measured('floor (net)', [100, 1000, 100]),
     ...measured('redis', [50, 500, 50]),
   ],
-  accounts: [account('agent', 90, 120), account('floor', 45, 48)],
+  accounts: [account('agent', 90, 120), account('floor (net)', 45, 48)],
 })
 
 const conditions = {
   processors: '2 x test',
   node: '26',
   sqlite: '3',
-  redis: '7',
+  peers: ['redis 7', 'cerbos is not installed'],
   storage: { fileSystem: 'ext4', device: '/dev/test', appendMs: 0.2, overwriteMs: 0.1 },
   rounds: 3,
   seconds: 2,
+  bodies: 'unique',
+  entryBytes: 500,
   othersBusy: 0.1,
 }
 
 describe('lines', () => {
   test('ratios are taken within a round, so that a slow round slows both', () => {
-    const [agent] = linesOf(results([70, 700, 70]), names)
-    expect(agent).toMatchObject({ contender: 'agent', perSecond: 70, toFloor: 0.7, toRedis: 1.4 })
+    const [agent] = linesOf(results([70, 700, 70]))
+    expect(agent).toMatchObject({
+      contender: 'agent',
+      perSecond: 70,
+      relative: { 'floor (net)': { perSecond: 0.7, p99: 1 }, redis: { perSecond: 1.4 } },
+    })
   })
 
   test('nothing is compared with itself, or with what was not measured', () => {
-    const lines = linesOf({ measurements: measured('floor', [1]), accounts: [] }, names)
-    expect(lines).toMatchObject([{ toFloor: null, toRedis: null }])
+    expect(linesOf({ measurements: measured('floor (net)', [1]) })).toMatchObject([{ relative: {} }])
   })
 })
 
 describe('text', () => {
-  test('says which wanted ratio is reached and which is missed', () => {
+  const report = (format: typeof table) => {
     const { accounts } = results([])
-    const text = reportText(conditions, linesOf(results([70, 700, 70]), names), accounts, names)
-    expect(text).toContain('of redis: wanted 1.5, measured 1.40: missed')
-    expect(text).toContain('of the floor: wanted 0.6, measured 0.70: reached')
-    expect(text).toContain('1,234 debits acknowledged')
-    expect(text).toMatch(/^agent +90 +2.00 +120 +2.50$/m)
-    expect(text).toMatch(/^floor +45 +48 *$/m)
+    return reportText(conditions, linesOf(results([70, 700, 70])), accounts, format)
+  }
+
+  test('says which wanted ratio is reached, missed, or not measured', () => {
+    const text = report(table)
+    expect(text).toMatch(/^64 +agent +decisions\/s, of redis +at least 1.2 +1.40 +reached$/m)
+    expect(text).toMatch(/^64 +agent +decisions\/s, of floor \(net\) +at least 0.8 +0.70 +missed$/m)
+    expect(text).toMatch(/^64 +agent +p99, of redis +at most 1.2 +1.00 +reached$/m)
+    expect(text).toMatch(/^64 +agent \(denials\) +decisions\/s, of agent +at least 1.3 +not measured$/m)
+    expect(text).toContain('1,234 decisions acknowledged')
+    expect(text).toMatch(/^agent +90 +120$/m)
+    expect(text).toContain('redis 7, cerbos is not installed')
+  })
+
+  test('prints the same tables as Markdown', () => {
+    const text = report(markdown)
+    expect(text).toMatch(/^\| agent +\| +90 \| +120 \|$/m)
+    expect(text).toMatch(/^\| -+ \| -+: \| -+: \|$/m)
   })
 })
 
@@ -82,7 +98,9 @@ describe('options', () => {
       connections: [1, 16, 64],
       seconds: 1.5,
       rounds: 5,
-      stacks: ['agent-socket'],
+      stacks: ['net', 'agent-socket'],
+      bodies: 'unique',
+      format: 'text',
     })
   })
 
@@ -91,6 +109,7 @@ describe('options', () => {
     [['--rounds', '0'], /--rounds takes whole numbers/],
     [['--seconds', '0'], /--seconds takes a number/],
     [['--floor', 'apache'], /--floor takes agent-socket/],
+    [['--bodies', 'some'], /--bodies takes unique or repeated/],
     [['--fast'], /--fast/],
   ])('%j is refused in one line', (args, message) => {
     expect(() => parseOptions(args)).toThrow(message)

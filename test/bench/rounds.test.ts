@@ -2,7 +2,7 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { agent, measureSizes } from '../../bench/contenders/agent.ts'
+import { agent, denyingAgent, measureSizes } from '../../bench/contenders/agent.ts'
 import type { Contender } from '../../bench/contenders/contender.ts'
 import { floor } from '../../bench/contenders/floor.ts'
 import { withPlace } from '../../bench/contenders/place.ts'
@@ -25,6 +25,7 @@ const plan = (contenders: readonly Contender[]): Plan => ({
   warmupMs: 1,
   restMs: 1,
   directory,
+  repeatsBodies: false,
 })
 
 test.each(FLOOR_STACKS)('everything that the floor on %s has acknowledged is in its database', async (stack) => {
@@ -47,13 +48,38 @@ test('everything that the agent has acknowledged is in its ledger, and the sizes
   expect(answerBytes).toBeGreaterThan(200)
 })
 
+test('the row of denials contains only denials, and all of them are in the ledger', async () => {
+  const { accounts } = await runRounds(plan([denyingAgent]), () => undefined)
+  expect(accounts[0]?.acknowledged).toBeGreaterThan(0)
+  expect(accounts[0]?.recorded).toBe(accounts[0]?.acknowledged)
+})
+
+test('a server that records nothing is not audited', async () => {
+  const honest = floor('net', sizes)
+  const silent: Contender = {
+    name: 'silent',
+    async start(place) {
+      const running = await honest.start(place)
+      return {
+        ...running,
+        async killAndCount() {
+          await running.killAndCount()
+          return null
+        },
+      }
+    },
+  }
+  const { accounts } = await runRounds({ ...plan([silent]), repeatsBodies: true }, () => undefined)
+  expect(accounts).toMatchObject([{ recorded: null }])
+})
+
 test('a server that has recorded less than it acknowledged fails the run', async () => {
   const honest = floor('net', sizes)
   const forgetful: Contender = {
     name: 'forgetful',
     async start(place) {
       const running = await honest.start(place)
-      return { ...running, killAndCount: async () => (await running.killAndCount()) - 1 }
+      return { ...running, killAndCount: async () => Number(await running.killAndCount()) - 1 }
     },
   }
   await expect(runRounds(plan([forgetful]), () => undefined)).rejects.toThrow(/forgetful acknowledged \d+ debits/)
