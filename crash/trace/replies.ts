@@ -2,7 +2,7 @@
  * Proves from a trace that each answer left after the flush of its entry: after an fsync of the log that began after
  * the last frame of the entry's transaction.
  */
-import { SLOT_BYTES, textsIn } from '../../src/agent/platform/sqlite/slots.ts'
+import { recordsIn, SLOT_BYTES } from '../../src/agent/platform/sqlite/slots.ts'
 import { type Moment, quotedBytes, type SystemCall, targetOf } from './calls.ts'
 
 export interface ReplyReport {
@@ -122,11 +122,11 @@ function entriesIn(pages: readonly Buffer[]): readonly string[] {
   const records =
     first === undefined
       ? []
-      : textsIn(
+      : recordsIn(
           slots.map(({ data }) => data),
           first.data.readUInt32BE(4),
-        ).texts
-  const texts = [...pages.map((page) => page.toString('latin1')), ...records]
+        ).records
+  const texts = [...pages, ...records].map((bytes) => bytes.toString('latin1'))
   return texts.flatMap((text) => Array.from(text.matchAll(ENTRY), ([, id = '']) => id))
 }
 

@@ -32,8 +32,7 @@ export function withEntryTable<T>(database: Database.Database, change: () => T):
   for (const run of runsOf(rows)) {
     const [first] = run
     if (first === undefined) continue
-    const bodies = run.map(({ body }) => body)
-    insertEntries(database, { firstId: first.id, firstN: first.n, bodies, inputs: run.map(({ inputs }) => inputs) })
+    insertEntries(database, first, run)
   }
   database.exec('DROP TABLE entry')
   return result

@@ -88,7 +88,7 @@ describe('the proof', () => {
     const database = openDatabase(path)
     const record = `{}\n${randomBytes(2_000).toString('base64')}{"n":1,"kind":"access","correlationId":"${ID}"}\n`
     const slots = new Slots(database)
-    const placed = slots.fit(record)!
+    const placed = slots.fit(Buffer.from(record))!
     expect(placed.slots).toBeGreaterThan(1)
     slots.write(placed, 1)
     database.close()

@@ -21,6 +21,7 @@
 import type { AccessRequest, Warning } from '../../core/rules/decision.ts'
 import type { Session } from '../../core/sessions/session.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { flat } from '../../protocol/json-text.ts'
 import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
 import { accessResponseText } from '../../protocol/service/access-response-text.ts'
 import { DENIED_STATUS } from '../../protocol/service/sessions.ts'
@@ -42,6 +43,8 @@ export interface AccessCall {
   readonly instanceId: string
   readonly text: string
   readonly body: unknown
+  /** The same object comes again with the next equal body. */
+  readonly isKept?: boolean
   /** Null: the application sends no idempotency key. */
   readonly idempotencyKey: { readonly session: string; readonly n: number } | null
   readonly quota?: CallerQuota
@@ -117,7 +120,7 @@ export class Access {
    */
   request(call: AccessCall): Promise<AccessAnswer> {
     try {
-      const read = this.#bodies.read(call.apiVersion, call.body)
+      const read = this.#bodies.read(call.apiVersion, call.body, call.isKept)
       call.quota?.request(read.request.requester)
       if (call.idempotencyKey === null) return this.#alone(call, read, null)
       const requestHash = sha256(`${call.apiVersion}\n${call.instanceId}\n${call.text}`)
@@ -228,7 +231,7 @@ export class Access {
     const entry = { ...about, reading, request, metaData, decision }
     const inputs = keepsInputs ? decisionInputsText(apiVersion, seen.balances(), request.requester.dictionary) : null
     const { postings } = decision
-    const body = accessEntryText(entry, above)
+    const body = flat(accessEntryText(entry, above))
     return { n: place.n, body, moves: 'used', postings, allowances, idempotencyRecord, inputs }
   }
 }
@@ -240,16 +243,16 @@ export interface ReadBody {
   readonly metaData: MetaData
 }
 
-/** The socket passes the same object for the same bytes, so each body is parsed once while the socket caches it. */
+/** The socket passes the same object for bytes that repeat, so such a body is validated once. */
 export class RequestBodies {
   readonly #read: Readonly<Record<ApiVersion, WeakMap<object, ReadBody>>> = {
     'v1.0': new WeakMap(),
     'v1.1': new WeakMap(),
   }
 
-  /** @throws CodedError BAD_REQUEST */
-  read(version: ApiVersion, given: unknown): ReadBody {
-    const isObject = typeof given === 'object' && given !== null
+  /** @param isKept the same object may come again. @throws CodedError BAD_REQUEST */
+  read(version: ApiVersion, given: unknown, isKept = false): ReadBody {
+    const isObject = isKept && typeof given === 'object' && given !== null
     const known = isObject ? this.#read[version].get(given) : undefined
     if (known !== undefined) return known
     const parsed = accessRequestBody[version].safeParse(given)

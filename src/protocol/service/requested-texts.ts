@@ -1,7 +1,4 @@
-/**
- * JSON of requester and items, as repeated in every decision. Applications repeat requests, so it is built once per
- * request object.
- */
+/** JSON of requester and items, as in the answer and in the ledger entry of a decision. */
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { AccessRequest, RequestedItem } from '../../core/rules/decision.ts'
 import type { Variables } from '../../core/pricing/formula-rate.ts'
@@ -21,17 +18,17 @@ export interface RequestedItemTexts {
   readonly answer: string
 }
 
-const known = new WeakMap<AccessRequest, RequestedTexts>()
+/** Answer and entry of a decision follow each other. A map of all requests would cost more garbage collection than it saves. */
+let last: { readonly request: AccessRequest; readonly texts: RequestedTexts } | undefined
 
-/** Cached per request object. */
+/** Cached for the last request object. */
 export function requestedTexts(request: AccessRequest): RequestedTexts {
-  let texts = known.get(request)
-  if (texts === undefined) {
+  if (last?.request !== request) {
     const { type, value } = request.requester
-    texts = { requester: JSON.stringify({ type, value }), items: request.items.map(itemTexts) }
-    known.set(request, texts)
+    const texts = { requester: JSON.stringify({ type, value }), items: request.items.map(itemTexts) }
+    last = { request, texts }
   }
-  return texts
+  return last.texts
 }
 
 function itemTexts({ name, version, count, variables }: RequestedItem): RequestedItemTexts {

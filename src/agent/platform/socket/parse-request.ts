@@ -4,6 +4,7 @@
  */
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
+import { crc32 } from 'node:zlib'
 import { CodedError, firstProblem } from '../../../protocol/errors.ts'
 import { AGENT_DECISIONS_PATH } from '../../../protocol/local/decision.ts'
 import { AGENT_LOG_PATH } from '../../../protocol/local/log.ts'
@@ -156,6 +157,8 @@ function sessionRoute(method: string, [, apiVersion, sessionId, heartbeat]: RegE
 export interface JsonBody {
   readonly text: string
   readonly value: unknown
+  /** The same value comes again with the next equal body. Absent: it does not. */
+  readonly isKept?: boolean
 }
 
 /**
@@ -233,21 +236,34 @@ function tooLarge(): CodedError {
 const BODIES_MAX = 256
 const BODY_BYTES_MAX = 2_048
 
-/** Cache of parsed bodies, keyed by their bytes. Callers share the cached objects, so they must not change them. */
+/** Checksums of bodies that came once. */
+const SEEN_MAX = 1_024
+
+/**
+ * Cache of parsed bodies that came before, keyed by their bytes. Keeping bodies that never come again would cost more garbage
+ * collection than parsing them. Callers share the cached objects, so they must not change them.
+ */
 export class KnownBodies {
   readonly #known = new Map<string, JsonBody>()
+  readonly #seen = new Uint32Array(SEEN_MAX)
 
-  /** Cached {@link parseBody}. */
+  /** {@link parseBody}, cached from the second time on. */
   parse(bytes: Buffer): JsonBody | CodedError {
     if (bytes.length > BODY_BYTES_MAX || !isUtf8(bytes)) return parseBody(bytes)
+    const sum = crc32(bytes)
+    if (this.#seen[sum % SEEN_MAX] !== sum) {
+      this.#seen[sum % SEEN_MAX] = sum
+      return parseBody(bytes)
+    }
     const text = bytes.toString('utf8')
     const known = this.#known.get(text)
     if (known !== undefined) return known
     const body = parseBody(bytes)
     if (!('text' in body)) return body
     if (this.#known.size >= BODIES_MAX) this.#known.clear()
-    this.#known.set(text, body)
-    return body
+    const kept = { ...body, isKept: true }
+    this.#known.set(text, kept)
+    return kept
   }
 }
 

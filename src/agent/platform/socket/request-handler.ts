@@ -339,14 +339,15 @@ function allowing(reply: Reply, allowed: readonly string[] | undefined): Reply {
 
 function callOf(
   { target, headers }: AccessHead,
-  { text, value }: JsonBody,
+  { text, value, isKept = false }: JsonBody,
   { owner, quota }: Admission,
 ): AccessCall | CodedError {
   try {
     const { apiVersion, instanceId } = target
     const named = instanceHeaderOf(headers)
     if (named !== null && named !== instanceId) throw new CodedError('INSTANCE_NOT_IN_TOKEN', REFUSALS.instanceOfPath)
-    const call = { apiVersion, instanceId, text, body: value, idempotencyKey: idempotencyKeyOf(headers, owner) }
+    const idempotencyKey = idempotencyKeyOf(headers, owner)
+    const call = { apiVersion, instanceId, text, body: value, isKept, idempotencyKey }
     return quota === null ? call : { ...call, quota }
   } catch (error) {
     if (error instanceof CodedError) return error

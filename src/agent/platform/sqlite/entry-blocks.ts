@@ -7,6 +7,7 @@ import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
+import { decodeTexts, encodeTexts, type EntryTexts, firstLines } from './entry-texts.ts'
 
 export interface Entry {
   readonly id: bigint
@@ -14,14 +15,6 @@ export interface Entry {
   readonly body: string
   /** Null: none kept. */
   readonly inputs: string | null
-}
-
-/** Entries without gaps. */
-export interface EntryRun {
-  readonly firstId: bigint
-  readonly firstN: bigint
-  readonly bodies: readonly string[]
-  readonly inputs: readonly (string | null)[]
 }
 
 interface BlockRow {
@@ -34,8 +27,8 @@ interface BlockRow {
 /** Entries of a block: more compress hardly better, and a damaged block loses all of its entries. */
 export const BLOCK_ENTRIES = 256
 
-/** Limit for the text of a block, unless one entry is longer. */
-const BLOCK_CHARACTERS_MAX = 512 * 1024
+/** Limit for the texts of a block, unless one entry is longer. */
+const BLOCK_BYTES_MAX = 512 * 1024
 
 /** Bounds the memory that a malicious file can take. */
 const DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
@@ -44,39 +37,12 @@ const COMPRESSION = {
   params: { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 },
 }
 
-export function compress(text: string): Buffer {
-  return zstdCompressSync(text, COMPRESSION)
+export function compress(bytes: Uint8Array): Buffer {
+  return zstdCompressSync(bytes, COMPRESSION)
 }
 
-export function decompress(data: Buffer): string {
-  return zstdDecompressSync(data, { maxOutputLength: DECOMPRESSED_BYTES_MAX }).toString('utf8')
-}
-
-/** JSON texts contain neither separator. */
-export function textOf({ bodies, inputs }: Pick<EntryRun, 'bodies' | 'inputs'>): string {
-  let text = ''
-  for (const [index, body] of bodies.entries()) {
-    const about = inputs[index] ?? null
-    if (/[\t\n]/.test(body) || (about !== null && /[\t\n]/.test(about))) {
-      throw new Error('invariant: the texts of an entry have no tab or line break')
-    }
-    text += about === null ? `${body}\n` : `${body}\t${about}\n`
-  }
-  return text
-}
-
-/** @throws Error if the text has another number of entries */
-export function textsIn(text: string, count: number): Pick<EntryRun, 'bodies' | 'inputs'> {
-  const lines = text.split('\n')
-  if (lines.pop() !== '' || lines.length !== count) throw new Error(`damaged: a block has not ${count} entries`)
-  const bodies: string[] = []
-  const inputs: (string | null)[] = []
-  for (const line of lines) {
-    const tab = line.indexOf('\t')
-    bodies.push(tab < 0 ? line : line.slice(0, tab))
-    inputs.push(tab < 0 ? null : line.slice(tab + 1))
-  }
-  return { bodies, inputs }
+export function decompress(data: Buffer): Buffer {
+  return zstdDecompressSync(data, { maxOutputLength: DECOMPRESSED_BYTES_MAX })
 }
 
 interface Statements {
@@ -108,21 +74,81 @@ function statementsOf(database: Database.Database): Statements {
   return statements
 }
 
-/** Stores entries in as many blocks as needed. */
-export function insertEntries(database: Database.Database, { firstId, firstN, bodies, inputs }: EntryRun): void {
-  const { insert } = statementsOf(database)
-  for (let start = 0; start < bodies.length;) {
-    let end = start
-    let length = 0
-    while (end < bodies.length && end - start < BLOCK_ENTRIES) {
-      length += (bodies[end]?.length ?? 0) + (inputs[end]?.length ?? 0)
-      if (end > start && length > BLOCK_CHARACTERS_MAX) break
-      end += 1
-    }
-    const data = compress(textOf({ bodies: bodies.slice(start, end), inputs: inputs.slice(start, end) }))
-    insert.run(firstId + BigInt(start), firstN + BigInt(start), end - start, data)
-    start = end
+interface Block {
+  readonly entries: number
+  readonly data: Buffer
+}
+
+/**
+ * Entries that are not in blocks yet. Those that fill a block can be compressed beforehand, so that storing them takes little
+ * time.
+ */
+export class UnstoredEntries {
+  readonly #blocks: Block[]
+  /** The entries behind the blocks. */
+  #texts: Uint8Array[]
+  #entries: number
+  #bytes: number
+
+  constructor(blocks: readonly Block[] = [], texts: readonly Uint8Array[] = [], entries = 0, bytes = 0) {
+    this.#blocks = [...blocks]
+    this.#texts = [...texts]
+    this.#entries = entries
+    this.#bytes = bytes
   }
+
+  add({ count, bytes }: EntryTexts): void {
+    this.#texts.push(bytes)
+    this.#entries += count
+    this.#bytes += bytes.length
+  }
+
+  /** A copy with more entries. */
+  with(texts: EntryTexts): UnstoredEntries {
+    const copy = new UnstoredEntries(this.#blocks, this.#texts, this.#entries, this.#bytes)
+    copy.add(texts)
+    return copy
+  }
+
+  get count(): number {
+    return this.#blocks.reduce((sum, { entries }) => sum + entries, this.#entries)
+  }
+
+  /** Compresses one block if there are enough entries for it. */
+  compressOne(): boolean {
+    const isEnough = this.#entries >= BLOCK_ENTRIES || this.#bytes >= BLOCK_BYTES_MAX
+    if (isEnough) this.#compressFirst()
+    return isEnough
+  }
+
+  #compressFirst(): void {
+    const all = Buffer.concat(this.#texts, this.#bytes)
+    const { lines, length } = firstLines(all, BLOCK_ENTRIES, BLOCK_BYTES_MAX)
+    this.#blocks.push({ entries: lines, data: compress(all.subarray(0, length)) })
+    this.#texts = [all.subarray(length)]
+    this.#entries -= lines
+    this.#bytes -= length
+  }
+
+  /** Stores all of them in the caller's transaction, numbered from the given ones. */
+  storeIn(database: Database.Database, firstId: bigint, firstN: bigint): void {
+    const { insert } = statementsOf(database)
+    while (this.#entries > 0) this.#compressFirst()
+    let stored = 0n
+    for (const { entries, data } of this.#blocks) {
+      insert.run(firstId + stored, firstN + stored, entries, data)
+      stored += BigInt(entries)
+    }
+  }
+}
+
+/** Stores entries without gaps, the first of which has this id and number. */
+export function insertEntries(
+  database: Database.Database,
+  { id, n }: Pick<Entry, 'id' | 'n'>,
+  entries: Parameters<typeof encodeTexts>[0],
+): void {
+  new UnstoredEntries().with(encodeTexts(entries)).storeIn(database, id, n)
 }
 
 /**
@@ -159,7 +185,7 @@ export function* entriesBefore(database: Database.Database, before: bigint): Gen
 }
 
 function* entriesOf(row: BlockRow, from: bigint, upTo: bigint): Generator<Entry> {
-  const { bodies, inputs } = textsIn(decompress(row.data), Number(row.entries))
+  const { bodies, inputs } = decodeTexts(decompress(row.data), Number(row.entries))
   for (const [index, body] of bodies.entries()) {
     const id = row.first_id + BigInt(index)
     if (id >= from && id <= upTo) yield { id, n: row.first_n + BigInt(index), body, inputs: inputs[index] ?? null }

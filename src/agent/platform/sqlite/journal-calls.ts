@@ -13,6 +13,7 @@ import type {
   StoredSession,
 } from '../../ledger/journal.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
+import type { EntryTexts } from './entry-texts.ts'
 
 /** Limits in pages of the database and in bytes. */
 export interface JournalLimits {
@@ -42,11 +43,9 @@ export interface AccountMove {
 }
 
 export interface Batch {
-  /** Number of the first body; the others follow without gaps. */
+  /** Number of the first entry; the others follow without gaps. */
   readonly firstN: number
-  readonly bodies: readonly string[]
-  /** Decision inputs per body; null where none are kept. */
-  readonly inputs: readonly (string | null)[]
+  readonly texts: EntryTexts
   readonly moves: readonly AccountMove[]
   readonly answers: readonly IdempotencyRecord[]
   /** The latest state of each session. */
@@ -81,7 +80,8 @@ export interface WorkerOptions {
 export interface JournalThreadMethods extends JournalOperations {
   append(batch: Batch): string
   prepareSeal(request: SealRequest): PreparedSeal
-  storeSeal(document: string): SealedSegment
+  /** The caller has the document already. */
+  storeSeal(document: string): Omit<SealedSegment, 'document'>
   findStep(correlationId: string, before: number | null): FoundEntry
   close(): void
 }

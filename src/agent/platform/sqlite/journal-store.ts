@@ -49,9 +49,10 @@ import {
   statementsOf,
 } from './journal-statements.ts'
 import { checkCounters } from './check-counters.ts'
-import { entriesBefore, entriesBetween, sumsOf } from './entry-blocks.ts'
+import { BLOCK_ENTRIES, entriesBefore, entriesBetween, sumsOf, UnstoredEntries } from './entry-blocks.ts'
+import { headAfter } from './entry-texts.ts'
 import { PAGE_BYTES } from './open-database.ts'
-import { fold, type PendingBatch, readAnswerSlots, readPending, recordOf } from './pending-batches.ts'
+import { fold, type Pending, type PendingBatch, readAnswerSlots, readPending, recordOf } from './pending-batches.ts'
 import { type SealPlan, planSegment } from './plan-segment.ts'
 import { type PlacedRecord, Slots } from './slots.ts'
 
@@ -64,8 +65,8 @@ const CHECKPOINT_FRAMES = 1_000
 /** In an idle moment, a checkpoint runs from this many frames on, so that callers rarely meet one. */
 const IDLE_CHECKPOINT_FRAMES = 500
 
-/** Pending entries that trigger a fold after the response. */
-const PENDING_ENTRIES = 1_000
+/** Pending entries that trigger a fold after the response: whole blocks. */
+const PENDING_ENTRIES = 4 * BLOCK_ENTRIES
 
 /** A commit of this many entries goes into blocks at once: writing them to slots first would save nothing. */
 const LARGE_ENTRIES = 192
@@ -126,9 +127,9 @@ export class JournalStore implements JournalThreadMethods {
   /** Slot of the answer of each application session; used ones are contiguous. */
   #answerSlots: RecentOfEach<number>
   readonly #slots: Slots
-  /** Commits that are only in slots. */
+  /** Commits that are only in slots, and their entries. */
   #pending: PendingBatch[] = []
-  #pendingEntries = 0
+  #unstored = new UnstoredEntries()
   /** Of the slots that the next commits fill. */
   #generation: number
   #current: Current | null = null
@@ -157,9 +158,10 @@ export class JournalStore implements JournalThreadMethods {
 
   /** Folds what an earlier process left in slots. */
   #recover(): void {
-    const { batches, damage } = readPending(this.#database)
+    const { batches, entries, damage } = readPending(this.#database)
     if (damage !== null) throw new Error(`the pending entries are damaged: ${damage}`)
     this.#pending = [...batches]
+    this.#unstored = entries
     this.#fold()
   }
 
@@ -249,15 +251,16 @@ export class JournalStore implements JournalThreadMethods {
   }
 
   /** Returns the hash chain head of the epoch. */
-  append({ answered, ...batch }: Batch): string {
+  append({ answered, texts, ...batch }: Batch): string {
     const current = (this.#current ??= this.#readCurrent())
-    const { firstN, bodies } = batch
-    const nextN = bodies.length === 0 ? firstN : current.lastEntry + 1
+    const { firstN } = batch
+    const { count } = texts
+    const nextN = count === 0 ? firstN : current.lastEntry + 1
     if (firstN > nextN) throw new CodedError('NOT_RECORDED', 'an entry before it was not recorded')
     if (firstN < nextN) throw new Error('invariant: entries are numbered without gaps')
     if (!current.isOpen) throw new Error('invariant: the epoch is open')
     const accounts = this.#moved(current, batch)
-    const pending: PendingBatch = { ...batch, head: bodies.reduce(entryHash, current.head) }
+    const pending: PendingBatch = { ...batch, count, head: headAfter(current.head, texts) }
     const transact = <T>(work: () => T): T => {
       const commit = (): T => {
         const result = work()
@@ -266,40 +269,39 @@ export class JournalStore implements JournalThreadMethods {
       }
       return answered ? this.#withDiskReserve(() => this.#transact(commit)) : this.#transact(commit)
     }
-    const isSmall = bodies.length > 0 && bodies.length < LARGE_ENTRIES
-    const placed = isSmall ? this.#placed(pending, transact) : null
+    const isSmall = count > 0 && count < LARGE_ENTRIES
+    const placed = isSmall ? this.#placed(recordOf(pending, texts), transact) : null
     if (placed === null) {
-      this.#foldNow([...this.#pending, pending], transact)
+      this.#foldNow({ batches: [...this.#pending, pending], entries: this.#unstored.with(texts) }, transact)
       return pending.head
     }
     transact(() => this.#slots.write(placed, this.#generation))
     this.#slots.written(placed)
     this.#pending.push(pending)
-    this.#pendingEntries += bodies.length
+    this.#unstored.add(texts)
     const known = (this.#current ??= this.#readCurrent())
     for (const row of accounts) known.accounts.set(row.id, row)
-    this.#current = { ...known, lastEntry: current.lastEntry + bodies.length, head: pending.head }
+    this.#current = { ...known, lastEntry: current.lastEntry + count, head: pending.head }
     return pending.head
   }
 
   /** Frees the slots if they are not enough. Null: it does not even fit into all of them. */
-  #placed(batch: PendingBatch, transact: Transact): PlacedRecord | null {
-    const record = recordOf(batch)
+  #placed(record: Buffer, transact: Transact): PlacedRecord | null {
     const placed = this.#slots.fit(record)
     if (placed !== null || this.#pending.length === 0) return placed
-    this.#foldNow(this.#pending, transact)
+    this.#foldNow({ batches: this.#pending, entries: this.#unstored }, transact)
     return this.#slots.fit(record)
   }
 
-  #foldNow(batches: readonly PendingBatch[], transact: Transact): void {
-    transact(() => fold(this.#database, batches, this.#answerSlots))
+  #foldNow(pending: Pick<Pending, 'batches' | 'entries'>, transact: Transact): void {
+    transact(() => fold(this.#database, pending, this.#answerSlots))
     this.#afterFold()
   }
 
   #afterFold(): void {
     this.#generation = Number(this.#state().slot_generation)
     this.#pending = []
-    this.#pendingEntries = 0
+    this.#unstored = new UnstoredEntries()
     this.#slots.clear()
     this.#current = null
   }
@@ -313,7 +315,7 @@ export class JournalStore implements JournalThreadMethods {
   }
 
   /** The accounts after a commit. @throws Error if one would break a constraint of its table */
-  #moved({ accounts }: Current, { moves, reservations }: Omit<Batch, 'answered'>): readonly AccountRow[] {
+  #moved({ accounts }: Current, { moves, reservations }: Pick<Batch, 'moves' | 'reservations'>): readonly AccountRow[] {
     const changed = new Map<AccountId, AccountRow>()
     const rowOf = (account: AccountId): AccountRow | undefined =>
       changed.get(account) ?? accounts.get(account) ?? (this.#statements.account.get(account) as AccountRow | undefined)
@@ -359,7 +361,7 @@ export class JournalStore implements JournalThreadMethods {
   }
 
   /** Stores the signed segment and the returns that it reports. */
-  storeSeal(document: string): SealedSegment {
+  storeSeal(document: string): Omit<SealedSegment, 'document'> {
     const plan = this.#plan
     if (plan === null) throw new Error('invariant: a segment is prepared before it is stored')
     const { epoch, seq, hash, final, lastEntry, head } = plan
@@ -396,7 +398,7 @@ export class JournalStore implements JournalThreadMethods {
       }
     })
     this.#plan = null
-    return { epoch, seq, hash, document, final, answer: null }
+    return { epoch, seq, hash, final, answer: null }
   }
 
   acknowledge(
@@ -709,7 +711,8 @@ export class JournalStore implements JournalThreadMethods {
   /** Folds pending commits and runs work, in one transaction. */
   #run<T>(work: () => T): T {
     const result = this.#transact(() => {
-      if (this.#pending.length > 0) fold(this.#database, this.#pending, this.#answerSlots)
+      const pending = { batches: this.#pending, entries: this.#unstored }
+      if (this.#pending.length > 0) fold(this.#database, pending, this.#answerSlots)
       return work()
     })
     this.#afterFold()
@@ -739,10 +742,14 @@ export class JournalStore implements JournalThreadMethods {
     }
   }
 
-  /** Work that is due after a call. Call it once the call was answered: callers need not wait for it. */
+  /**
+   * One piece of work that is due after a call. Call it once the call was answered: then only the next caller waits, and never
+   * for two of them.
+   */
   tidyWhenDue(): void {
-    if (this.#pendingEntries >= PENDING_ENTRIES || this.#slots.isLow) ifSpace(() => this.#run(() => undefined))
-    if (this.#logFrames() >= CHECKPOINT_FRAMES) this.checkpointLog()
+    if (this.#unstored.compressOne()) return
+    if (this.#unstored.count >= PENDING_ENTRIES || this.#slots.isLow) ifSpace(() => this.#run(() => undefined))
+    else if (this.#logFrames() >= CHECKPOINT_FRAMES) this.checkpointLog()
   }
 
   /**

@@ -34,6 +34,7 @@ import type {
   JournalThreadMethods,
   WorkerOptions,
 } from './journal-calls.ts'
+import { encodeTexts } from './entry-texts.ts'
 
 export interface JournalOptions {
   /** Path of the database file; its directory is created if missing. */
@@ -86,7 +87,10 @@ const startWorker: StartThread = (options, events) => {
   worker.on('message', (answer: JournalAnswer) => events.onAnswer(answer))
   worker.on('error', (cause) => events.onError(cause))
   worker.on('exit', () => events.onEnd())
-  return { post: (call) => worker.postMessage(call), terminate: () => void worker.terminate() }
+  return {
+    post: (call) => worker.postMessage(call, call.method === 'append' ? [call.args[0].texts.bytes.buffer] : []),
+    terminate: () => void worker.terminate(),
+  }
 }
 
 /** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT */
@@ -186,7 +190,7 @@ class JournalClient {
     try {
       const { text } = await prepared
       const document = await this.#options.sign(text)
-      return await this.#send('storeSeal', [document], null)
+      return { ...(await this.#send('storeSeal', [document], null)), document }
     } finally {
       this.#afterSeal = null
       for (const post of queue) post()
@@ -277,13 +281,9 @@ function batchOf(
   answered: boolean,
 ): Batch {
   const moves = new Map<AccountId, { used: bigint; refunded: bigint; burned: bigint; allowance: bigint }>()
-  const bodies: string[] = []
-  const kept: (string | null)[] = []
   const answers: IdempotencyRecord[] = []
   const sessions = new Map<string, StoredSession>()
-  for (const { body, moves: counter, postings, allowances, idempotencyRecord, session, inputs = null } of entries) {
-    bodies.push(body)
-    kept.push(inputs)
+  for (const { moves: counter, postings, allowances, idempotencyRecord, session } of entries) {
     if (session !== undefined) sessions.set(session.id, session)
     if (idempotencyRecord !== null) answers.push(idempotencyRecord)
     for (const { account, amount } of postings) {
@@ -300,8 +300,7 @@ function batchOf(
   }
   return {
     firstN: entries[0]?.n ?? 0,
-    bodies,
-    inputs: kept,
+    texts: encodeTexts(entries),
     moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum, returned: 0n })),
     answers,
     sessions: [...sessions.values()],

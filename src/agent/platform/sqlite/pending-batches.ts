@@ -8,13 +8,15 @@ import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import { RecentOfEach } from '../../access/idempotency-cache.ts'
 import type { IdempotencyRecord, Reservation, StoredSession } from '../../ledger/journal.ts'
-import { insertEntries, textOf, textsIn } from './entry-blocks.ts'
+import { UnstoredEntries } from './entry-blocks.ts'
+import { decodeTexts, encodeTexts, type EntryTexts } from './entry-texts.ts'
 import type { AccountMove, Batch } from './journal-calls.ts'
 import { stampValues, type StampValues } from './journal-statements.ts'
 import { readSlots } from './slots.ts'
 
-/** A commit, with the chain head after its last entry. */
-export interface PendingBatch extends Omit<Batch, 'answered'> {
+/** A commit without the texts of its entries, and with the chain head after its last entry. */
+export interface PendingBatch extends Omit<Batch, 'answered' | 'texts'> {
+  readonly count: number
   readonly head: string
 }
 
@@ -31,8 +33,8 @@ interface MoreOfRecord {
   readonly sessions?: readonly StoredSession[]
 }
 
-export function recordOf(batch: PendingBatch): string {
-  const { firstN, bodies, inputs, head, stamp, moves, reservations, answers, sessions } = batch
+export function recordOf(batch: PendingBatch, { bytes }: EntryTexts): Buffer {
+  const { firstN, count, head, stamp, moves, reservations, answers, sessions } = batch
   const allowed = moves.filter(({ allowance }) => allowance > 0n)
   const more: MoreOfRecord = {
     ...(allowed.length > 0 && { allowances: allowed.map(({ account, allowance }) => [account, String(allowance)]) }),
@@ -43,20 +45,26 @@ export function recordOf(batch: PendingBatch): string {
     ...(sessions.length > 0 && { sessions }),
   }
   const shortHead = Buffer.from(head, 'hex').toString('base64url')
-  const header: RecordHeader = [firstN, bodies.length, shortHead, stampValues(stamp), more]
-  return `${JSON.stringify(header)}\n${textOf({ bodies, inputs })}`
+  const header: RecordHeader = [firstN, count, shortHead, stampValues(stamp), more]
+  return Buffer.concat([Buffer.from(`${JSON.stringify(header)}\n`), bytes])
 }
 
-function batchIn(record: string): PendingBatch {
+interface ReadBatch extends PendingBatch {
+  readonly bodies: readonly string[]
+  readonly texts: EntryTexts
+}
+
+function batchIn(record: Buffer): ReadBatch {
   const end = record.indexOf('\n')
-  const [n, count, shortHead, stamp, more] = JSON.parse(record.slice(0, end)) as RecordHeader
+  const [n, count, shortHead, stamp, more] = JSON.parse(record.toString('utf8', 0, end)) as RecordHeader
   const { allowances = [], reservations = [], answers = [], sessions = [] } = more
-  const { bodies, inputs } = textsIn(record.slice(end + 1), count)
+  const { bodies, inputs } = decodeTexts(record.subarray(end + 1), count)
   const moves = movesOf(bodies)
   for (const [account, allowance] of allowances) moveOf(moves, account).allowance = BigInt(allowance)
   const [bootId, sinceBoot, earliest, latest, grantAgedMs] = stamp
   return {
-    ...{ firstN: n, bodies, inputs, answers, sessions, head: Buffer.from(shortHead, 'base64url').toString('hex') },
+    ...{ firstN: n, count, bodies, answers, sessions, head: Buffer.from(shortHead, 'base64url').toString('hex') },
+    texts: encodeTexts(bodies.map((body, index) => ({ body, inputs: inputs[index] ?? null }))),
     stamp: { clock: { bootId, sinceBoot, earliest, latest }, grantAgedMs },
     moves: [...moves.values()],
     reservations: reservations.map(([account, usedUpTo]): Reservation => ({ account, usedUpTo: BigInt(usedUpTo) })),
@@ -90,6 +98,7 @@ function movesOf(bodies: readonly string[]): Map<AccountId, Sum> {
 
 export interface Pending {
   readonly batches: readonly PendingBatch[]
+  readonly entries: UnstoredEntries
   /** Why later batches could not be read; null: all were read. */
   readonly damage: string | null
 }
@@ -104,22 +113,25 @@ interface FoldedState {
 /** The batches in slots, as far as the hash chain proves them. */
 export function readPending(database: Database.Database): Pending {
   const { last_entry, entry_head, slot_generation } = stateOf(database)
-  const { texts, damage } = readSlots(database, Number(slot_generation))
+  const { records, damage } = readSlots(database, Number(slot_generation))
   const batches: PendingBatch[] = []
+  const entries = new UnstoredEntries()
   let n = Number(last_entry)
   let head = entry_head
-  for (const text of texts) {
+  for (const record of records) {
     try {
-      const batch = batchIn(text)
-      head = batch.bodies.reduce(entryHash, head)
-      if (batch.firstN !== n + 1 || batch.head !== head) return { batches, damage: `entry ${n + 1} does not fit` }
-      n += batch.bodies.length
+      const { bodies, texts, ...batch } = batchIn(record)
+      head = bodies.reduce(entryHash, head)
+      if (batch.firstN !== n + 1 || batch.head !== head)
+        return { batches, entries, damage: `entry ${n + 1} does not fit` }
+      n += batch.count
       batches.push(batch)
+      entries.add(texts)
     } catch {
-      return { batches, damage: `the record of entry ${n + 1} is damaged` }
+      return { batches, entries, damage: `the record of entry ${n + 1} is damaged` }
     }
   }
-  return { batches, damage }
+  return { batches, entries, damage }
 }
 
 function stateOf(database: Database.Database): FoldedState {
@@ -130,30 +142,28 @@ function stateOf(database: Database.Database): FoldedState {
 /** Folds batches in the caller's transaction. @param answerSlots of each application session */
 export function fold(
   database: Database.Database,
-  batches: readonly PendingBatch[],
+  { batches, entries }: Pick<Pending, 'batches' | 'entries'>,
   answerSlots: RecentOfEach<number>,
 ): void {
   foldAccounts(database, batches)
   foldAnswers(database, batches, answerSlots)
   foldSessions(database, batches)
-  foldEntries(database, batches)
+  foldEntries(database, batches, entries)
 }
 
 /** Last: it frees the slots. */
-function foldEntries(database: Database.Database, batches: readonly PendingBatch[]): void {
+function foldEntries(database: Database.Database, batches: readonly PendingBatch[], entries: UnstoredEntries): void {
   const last = batches.at(-1)
   if (last === undefined) return
   const { entry_base, last_entry } = stateOf(database)
-  const bodies = batches.flatMap((batch) => batch.bodies)
-  const inputs = batches.flatMap((batch) => batch.inputs)
-  insertEntries(database, { firstId: entry_base + last_entry + 1n, firstN: last_entry + 1n, bodies, inputs })
+  entries.storeIn(database, entry_base + last_entry + 1n, last_entry + 1n)
   database
     .prepare(
       `UPDATE state SET last_entry = last_entry + ?, entry_head = ?, slot_generation = slot_generation + 1,
          clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?, clock_latest = ?,
          grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
     )
-    .run(bodies.length, last.head, ...stampValues(last.stamp))
+    .run(entries.count, last.head, ...stampValues(last.stamp))
 }
 
 /** The constraints of the table check every account again. */
@@ -191,10 +201,10 @@ function foldAccounts(database: Database.Database, batches: readonly PendingBatc
 /** Only the newest answer of each session, in the sequence of their entries. */
 function foldAnswers(database: Database.Database, batches: readonly PendingBatch[], slots: RecentOfEach<number>): void {
   const newest = new Map<string, { readonly answer: IdempotencyRecord; readonly n: bigint }>()
-  for (const { firstN, bodies, answers } of batches) {
+  for (const { firstN, count, answers } of batches) {
     for (const answer of answers) {
       newest.delete(answer.session)
-      newest.set(answer.session, { answer, n: BigInt(firstN + bodies.length - 1) })
+      newest.set(answer.session, { answer, n: BigInt(firstN + count - 1) })
     }
   }
   if (newest.size === 0) return
@@ -236,21 +246,21 @@ export function readAnswerSlots(database: Database.Database, perCallerMax: numbe
  * @throws Error if it is damaged
  */
 export function foldDatabase(database: Database.Database): void {
-  const { batches, damage } = readPending(database)
+  const { damage, ...pending } = readPending(database)
   if (damage !== null) throw new Error(`damaged: ${damage}`)
-  database.transaction(() => fold(database, batches, readAnswerSlots(database, Infinity)))()
+  database.transaction(() => fold(database, pending, readAnswerSlots(database, Infinity)))()
 }
 
 /** Folds as much as can be read of a damaged database. True if that is everything. */
 export function foldDamaged(database: Database.Database): boolean {
   try {
-    const { batches, damage } = readPending(database)
+    const { batches, entries, damage } = readPending(database)
     if (batches.length === 0) return damage === null
     const parts = [
       () => foldAccounts(database, batches),
       () => foldAnswers(database, batches, readAnswerSlots(database, Infinity)),
       () => foldSessions(database, batches),
-      () => foldEntries(database, batches),
+      () => foldEntries(database, batches, entries),
     ]
     const isFolded = parts.map((part) => {
       try {

@@ -109,8 +109,11 @@ export function planSegment(database: Database.Database, identity: Identity, req
     sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
     final,
   }
-  const bytesLeft = SEGMENT_BYTES_MAX - Buffer.byteLength(JSON.stringify(withoutTopUps))
-  const text = JSON.stringify({ ...withoutTopUps, ...segmentTopUps(request, bytesLeft) } satisfies SegmentWire)
+  const textWithout = JSON.stringify(withoutTopUps)
+  const topUps = segmentTopUps(request, SEGMENT_BYTES_MAX - Buffer.byteLength(textWithout))
+  const isEmpty = topUps.needs.length + topUps.topUpRequests.length === 0
+  // A megabyte during a delivery: made only once.
+  const text = isEmpty ? textWithout : JSON.stringify({ ...withoutTopUps, ...topUps } satisfies SegmentWire)
   const hash = sha256(text)
   const plan = {
     epoch,

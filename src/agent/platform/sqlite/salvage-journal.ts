@@ -155,8 +155,8 @@ export function fill(
       for (const { epoch, ackedEntry, ackedHead, bodies, isWhole } of undelivered) {
         if (bodies.length === 0 && !isWhole) continue
         const base = id - ackedEntry
-        const run = { firstId: BigInt(id + 1), firstN: BigInt(ackedEntry + 1), bodies, inputs: [] }
-        insertEntries(database, run)
+        const entries = bodies.map((body) => ({ body }))
+        insertEntries(database, { id: BigInt(id + 1), n: BigInt(ackedEntry + 1) }, entries)
         for (const index of bodies.keys()) ids.set(`${epoch}/${ackedEntry + 1 + index}`, id + 1 + index)
         id += bodies.length
         const n = ackedEntry + bodies.length

@@ -29,10 +29,9 @@ export class Slots {
   }
 
   /** The slots for a record; null if they are not free. */
-  fit(text: string): PlacedRecord | null {
-    const plain = Buffer.from(text)
-    const isLong = plain.length > CONTENT_BYTES
-    const data = isLong ? compress(text) : plain
+  fit(record: Buffer): PlacedRecord | null {
+    const isLong = record.length > CONTENT_BYTES
+    const data = isLong ? compress(record) : record
     const slots = Math.ceil(data.length / CONTENT_BYTES)
     return this.#used + slots > this.#count ? null : { data, mark: isLong ? COMPRESSED : 0, slots }
   }
@@ -72,44 +71,44 @@ export interface PlacedRecord {
 }
 
 /** Pending records, as far as they can be read. */
-export interface PendingTexts {
-  readonly texts: readonly string[]
+export interface PendingRecords {
+  readonly records: readonly Buffer[]
   /** Null: all were read. */
   readonly damage: string | null
 }
 
-export function readSlots(database: Database.Database, generation: number): PendingTexts {
-  return textsIn(database.prepare('SELECT data FROM slot ORDER BY n').pluck().all() as Buffer[], generation)
+export function readSlots(database: Database.Database, generation: number): PendingRecords {
+  return recordsIn(database.prepare('SELECT data FROM slot ORDER BY n').pluck().all() as Buffer[], generation)
 }
 
 /** The records in slots, in the sequence of the slots. */
-export function textsIn(slots: readonly Buffer[], generation: number): PendingTexts {
-  const texts: string[] = []
+export function recordsIn(slots: readonly Buffer[], generation: number): PendingRecords {
+  const records: Buffer[] = []
   let parts: Buffer[] = []
   let missing = 0
   let isOver = false
   for (const [n, slot] of slots.entries()) {
     const found = contentOf(slot)
-    if (found === 'DAMAGED') return { texts, damage: `slot ${n} is damaged` }
-    if (found !== null && found.generation > generation) return { texts, damage: `slot ${n} is newer than the state` }
+    if (found === 'DAMAGED') return { records, damage: `slot ${n} is damaged` }
+    if (found !== null && found.generation > generation) return { records, damage: `slot ${n} is newer than the state` }
     if (found?.generation !== generation) {
-      if (missing > 0) return { texts, damage: `slot ${n} does not continue its record` }
+      if (missing > 0) return { records, damage: `slot ${n} does not continue its record` }
       isOver = true
       continue
     }
-    if (isOver || (missing > 0 && found.length !== missing)) return { texts, damage: `slot ${n} follows no other` }
+    if (isOver || (missing > 0 && found.length !== missing)) return { records, damage: `slot ${n} follows no other` }
     parts.push(found.content)
     missing = found.length - found.content.length
     if (missing > 0) continue
     const data = Buffer.concat(parts)
     parts = []
     try {
-      texts.push(found.isCompressed ? decompress(data) : data.toString('utf8'))
+      records.push(found.isCompressed ? decompress(data) : data)
     } catch {
-      return { texts, damage: `the record up to slot ${n} is damaged` }
+      return { records, damage: `the record up to slot ${n} is damaged` }
     }
   }
-  return { texts, damage: missing > 0 ? 'the last record is incomplete' : null }
+  return { records, damage: missing > 0 ? 'the last record is incomplete' : null }
 }
 
 interface SlotContent {

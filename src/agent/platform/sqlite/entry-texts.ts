@@ -1,0 +1,107 @@
+/**
+ * Texts of consecutive entries as bytes: in this form they go to the journal's thread, into slots and into blocks. Bytes cost no
+ * garbage collection, and each text is encoded once.
+ */
+import { hash } from 'node:crypto'
+import type { PendingEntry } from '../../ledger/journal.ts'
+
+export interface EntryTexts {
+  readonly count: number
+  /** How many of them have decision inputs. */
+  readonly withInputs: number
+  /** UTF-8: a line for each entry with its body and, after a tab, its decision inputs. JSON texts contain neither separator. */
+  readonly bytes: Uint8Array<ArrayBuffer>
+}
+
+const LINE_END = 10
+const TAB = 9
+
+const encoder = new TextEncoder()
+
+export function encodeTexts(entries: readonly Pick<PendingEntry, 'body' | 'inputs'>[]): EntryTexts {
+  let text = ''
+  let withInputs = 0
+  for (const { body, inputs = null } of entries) {
+    if (inputs === null) text += `${body}\n`
+    else {
+      text += `${body}\t${inputs}\n`
+      withInputs += 1
+    }
+  }
+  return { count: entries.length, withInputs, bytes: encoder.encode(text) }
+}
+
+export interface DecodedTexts {
+  readonly bodies: readonly string[]
+  /** Null where none are kept. */
+  readonly inputs: readonly (string | null)[]
+}
+
+/** @throws Error if there are not `count` entries */
+export function decodeTexts(bytes: Buffer, count: number): DecodedTexts {
+  const lines = bytes.toString('utf8').split('\n')
+  if (lines.pop() !== '' || lines.length !== count) throw new Error(`damaged: a block has not ${count} entries`)
+  const bodies: string[] = []
+  const inputs: (string | null)[] = []
+  for (const line of lines) {
+    const tab = line.indexOf('\t')
+    bodies.push(tab < 0 ? line : line.slice(0, tab))
+    inputs.push(tab < 0 ? null : line.slice(tab + 1))
+  }
+  return { bodies, inputs }
+}
+
+/** Bytes of the first lines, at most `linesMax`, and at most `bytesMax` unless the first is longer. */
+export function firstLines(
+  bytes: Buffer,
+  linesMax: number,
+  bytesMax: number,
+): { readonly lines: number; readonly length: number } {
+  let lines = 0
+  let length = 0
+  while (lines < linesMax && length < bytes.length) {
+    const end = bytes.indexOf(LINE_END, length) + 1
+    if (lines > 0 && end > bytesMax) break
+    length = end
+    lines += 1
+  }
+  return { lines, length }
+}
+
+/** The hash chain over the bodies, as `entryHash` makes it. @throws Error if a text contains a separator */
+export function headAfter(head: string, { count, withInputs, bytes }: EntryTexts): string {
+  const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
+  let last = head
+  let lines = 0
+  let tabs = 0
+  let tab = buffer.indexOf(TAB)
+  for (let start = 0; start < buffer.length;) {
+    const end = buffer.indexOf(LINE_END, start)
+    const hasInputs = tab >= 0 && tab < end
+    last = bytesHash(last, buffer.subarray(start, hasInputs ? tab : end))
+    while (tab >= 0 && tab < end) {
+      tabs += 1
+      tab = buffer.indexOf(TAB, tab + 1)
+    }
+    lines += 1
+    start = end + 1
+  }
+  if (lines !== count || tabs !== withInputs) {
+    throw new Error('invariant: the texts of an entry have no tab or line break')
+  }
+  return last
+}
+
+/** Bytes of a hash in hexadecimal and a line break. */
+const HEAD_BYTES = 65
+
+let scratch = Buffer.alloc(4_096)
+
+function bytesHash(previousHash: string, body: Buffer): string {
+  const length = HEAD_BYTES + body.length
+  if (length > scratch.length) scratch = Buffer.alloc(2 * length)
+  scratch.write(previousHash, 0, 'latin1')
+  scratch[HEAD_BYTES - 1] = LINE_END
+  body.copy(scratch, HEAD_BYTES)
+  return hash('sha256', scratch.subarray(0, length), 'hex')
+}

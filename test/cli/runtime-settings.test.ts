@@ -1,0 +1,50 @@
+// The runtime settings of an installed agent, whichever way it was installed.
+import { spawnSync } from 'node:child_process'
+import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { temporaryDirectory } from '../agent/harness.ts'
+
+const SETTINGS = ['--max-semi-space-size=4', '--max-old-space-size=256', '--single-threaded-gc', '--expose-gc']
+
+/** An installation without the program, which shows how it was started. */
+function started(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
+  const home = temporaryDirectory()
+  for (const folder of ['bin', 'dist', 'dist/cli']) mkdirSync(join(home, folder))
+  writeFileSync(join(home, 'package.json'), '{"type":"module"}')
+  copyFileSync('bin/tallygate.js', join(home, 'bin/tallygate.js'))
+  writeFileSync(
+    join(home, 'dist/cli/main.js'),
+    'console.log(JSON.stringify([process.execArgv, process.argv.slice(2), process.env.MALLOC_ARENA_MAX ?? null]))',
+  )
+  const { MALLOC_ARENA_MAX: _own, LISTEN_FDS: _passed, NODE_OPTIONS: _options, ...outer } = process.env
+  const { stdout, stderr } = spawnSync(
+    process.execPath,
+    [...args.slice(0, -2), join(home, 'bin/tallygate.js'), ...args.slice(-2)],
+    {
+      encoding: 'utf8',
+      env: { ...outer, ...env },
+    },
+  )
+  expect(stderr).toBe('')
+  return JSON.parse(stdout) as unknown
+}
+
+test('an agent gets the settings for little memory, and keeps its own', () => {
+  expect(started(['agent', '--help'])).toEqual([SETTINGS, ['agent', '--help'], '2'])
+  expect(started(['--no-warnings', 'agent', '-x'], { MALLOC_ARENA_MAX: '3' })).toEqual([
+    ['--no-warnings', ...SETTINGS],
+    ['agent', '-x'],
+    '3',
+  ])
+})
+
+test('an agent with sockets of the service manager, one with the settings, and other commands start as they are', () => {
+  expect(started(['agent', '-x'], { LISTEN_FDS: '1' })).toEqual([[], ['agent', '-x'], null])
+  expect(started([...SETTINGS, 'agent', '-x'])).toEqual([SETTINGS, ['agent', '-x'], null])
+  expect(started(['cloud', '-x'])).toEqual([[], ['cloud', '-x'], null])
+})
+
+test('the Debian package starts the agent with the same settings', () => {
+  expect(readFileSync('packaging/debian/wrapper.sh', 'utf8')).toContain(`node ${SETTINGS.join(' ')} `)
+})
