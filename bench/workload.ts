@@ -44,8 +44,11 @@ function bodiesOf(role: string): readonly string[] {
   )
 }
 
-/** @param now POSIX ms */
-export function workloadPolicy(now: number): Policy {
+/**
+ * @param now POSIX ms
+ * @param others number of line items that do not apply
+ */
+export function workloadPolicy(now: number, others: number): Policy {
   const shared: Omit<LineItem, 'id' | 'endsAt' | 'actions'> = {
     state: 'DEPLOYED',
     elastic: true,
@@ -58,12 +61,20 @@ export function workloadPolicy(now: number): Policy {
   }
   const rate = parseDecimal('1.5')
   if (rate === undefined) throw new Error('invariant: a decimal')
+  const ended = (index: number): LineItem => ({
+    ...shared,
+    id: `00000000-0000-4000-8000-${String(index).padStart(12, '0')}`,
+    startsAt: now - 48 * HOUR_MS,
+    endsAt: now - 1 - index,
+    actions: [],
+  })
   return {
     instanceId: INSTANCE,
     revision: 1,
     timezoneTolerant: false,
     undecidedClock: 'allow',
     lineItems: [
+      ...Array.from({ length: others }, (_, index) => ended(index)),
       {
         ...shared,
         id: LINE_ITEM,

@@ -6,7 +6,9 @@ import { generateKeyPairSync, randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { importPKCS8 } from 'jose'
 import { openKeyFile } from '../../src/agent/platform/key-file/key-file.ts'
+import { BLOCK_ENTRIES, insertEntries } from '../../src/agent/platform/sqlite/entry-blocks.ts'
 import { openJournal } from '../../src/agent/platform/sqlite/journal.ts'
+import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
 import { openTimeSource } from '../../src/agent/platform/system/time-source.ts'
 import { policyToWire } from '../../src/protocol/edge/policy-document.ts'
 import type { SyncAnswerWire } from '../../src/protocol/edge/sync.ts'
@@ -20,12 +22,22 @@ const NO_CLOUD = 'http://127.0.0.1:9/dynamicmonetization'
 
 export const JOURNAL_FILE = 'journal.db'
 
+export interface StateContents {
+  /** Of an earlier epoch, delivered. */
+  readonly entries: number
+  /** That do not apply. */
+  readonly lineItems: number
+}
+
 /** @param directory the agent's state directory, which must not exist */
-export async function prepareAgentState(directory: string): Promise<void> {
+export async function prepareAgentState(
+  directory: string,
+  { entries, lineItems }: StateContents = { entries: 0, lineItems: 0 },
+): Promise<void> {
   const time = openTimeSource()
   const now = time.wall()
   const cloud = await cloudKey()
-  const policy = workloadPolicy(now)
+  const policy = workloadPolicy(now, lineItems)
   const journal = await openJournal({
     path: join(directory, JOURNAL_FILE),
     limits: {
@@ -88,6 +100,31 @@ export async function prepareAgentState(directory: string): Promise<void> {
   await journal.saveClock({ clock, grantAgedMs: 0 })
   await journal.close()
   time.close()
+  addHistory(join(directory, JOURNAL_FILE), entries)
+}
+
+/** Entries for each transaction. */
+const ADDED_ENTRIES = 64 * BLOCK_ENTRIES
+
+function addHistory(path: string, entries: number): void {
+  const database = openDatabase(path)
+  try {
+    for (let first = 1; first <= entries; first += ADDED_ENTRIES) {
+      const count = Math.min(ADDED_ENTRIES, entries - first + 1)
+      const added = Array.from({ length: count }, (_, index) => oldEntry(first + index))
+      database.transaction(() => insertEntries(database, { id: BigInt(first), n: BigInt(first) }, added))()
+    }
+    database.prepare('UPDATE state SET entry_base = ?').run(entries)
+  } finally {
+    database.close()
+  }
+}
+
+function oldEntry(n: number): { readonly body: string; readonly inputs: string } {
+  const correlationId = randomUUID()
+  const postings = ACCOUNTS.map((account) => ({ account, amount: '1500000' }))
+  const body = JSON.stringify({ n, kind: 'access', at: 1_700_000_000_000 + n, correlationId, items: [], postings })
+  return { body, inputs: `1;${n}P;` }
 }
 
 async function cloudKey() {

@@ -8,7 +8,7 @@ import { text } from 'node:stream/consumers'
 import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { DENIAL_MARK, DENIED_BODIES, GRANT_MARK, REQUEST_BODIES, REQUEST_PATH, SERIAL } from '../workload.ts'
-import { JOURNAL_FILE, prepareAgentState } from './agent-state.ts'
+import { JOURNAL_FILE, prepareAgentState, type StateContents } from './agent-state.ts'
 import type { Contender } from './contender.ts'
 import { countEntries, meanEntryBytes } from './ledger-file.ts'
 import type { Place } from './place.ts'
@@ -32,6 +32,7 @@ export interface AgentPlan {
   readonly durability?: 'durable' | 'write-behind'
   readonly bodies?: readonly string[]
   readonly grantMark?: string
+  readonly contents?: StateContents
   readonly command?: Command
 }
 
@@ -40,13 +41,14 @@ export function agentOf({
   durability = 'durable',
   bodies = REQUEST_BODIES,
   grantMark = GRANT_MARK,
+  contents,
   command = COMMAND,
 }: AgentPlan): Contender {
   return {
     name,
     async start({ directory, socketPath, volatileDirectory }) {
       const state = join(directory, 'agent')
-      await prepareAgentState(state)
+      await prepareAgentState(state, contents)
       const places = [
         '--state-directory',
         state,

@@ -1,6 +1,6 @@
 /** Copies messages between threads like a structured clone, but only plain data. */
 
-/** @throws Error for a function, a symbol, or an object of a class other than Map and Set */
+/** @throws Error for a function, a symbol, or an object of a class other than Map, Set and Uint8Array */
 export function copyOf<T>(value: T): T {
   return copied(value) as T
 }
@@ -11,6 +11,7 @@ function copied(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(copied)
   if (value instanceof Map) return new Map([...value].map(([key, each]) => [copied(key), copied(each)]))
   if (value instanceof Set) return new Set([...value].map(copied))
+  if (value instanceof Uint8Array && !Buffer.isBuffer(value)) return value.slice()
   const prototype: unknown = Object.getPrototypeOf(value)
   if (prototype !== Object.prototype && prototype !== null) throw new Error('an object of a class is no plain data')
   const copy: Record<string, unknown> = {}

@@ -6,6 +6,7 @@ test('a copy has all that was there, and nothing that comes to the original late
     list: [1n, null, 'text', undefined],
     map: new Map([['a', { n: 1 }]]),
     set: new Set(['x']),
+    bytes: new Uint8Array([1, 2]),
     absent: undefined,
   }
   const copy = copyOf(original)
@@ -13,10 +14,12 @@ test('a copy has all that was there, and nothing that comes to the original late
   original.list.push(2n)
   original.map.set('b', { n: 2 })
   original.set.add('y')
+  original.bytes[0] = 3
   expect(copy).toStrictEqual({
     list: [1n, null, 'text', undefined],
     map: new Map([['a', { n: 1 }]]),
     set: new Set(['x']),
+    bytes: new Uint8Array([1, 2]),
     absent: undefined,
   })
 })
