@@ -7,7 +7,8 @@ import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
-import { decodeTexts, encodeTexts, type EntryTexts, firstLines } from './entry-texts.ts'
+import { CHAIN_START } from '../../../protocol/signing.ts'
+import { decodeTexts, encodeTexts, type EntryTexts, firstLines, headAfter } from './entry-texts.ts'
 
 export interface Entry {
   readonly id: bigint
@@ -148,7 +149,10 @@ export function insertEntries(
   { id, n }: Pick<Entry, 'id' | 'n'>,
   entries: Parameters<typeof encodeTexts>[0],
 ): void {
-  new UnstoredEntries().with(encodeTexts(entries)).storeIn(database, id, n)
+  const texts = encodeTexts(entries)
+  // Finds a text with a separator, which a commit finds as well.
+  headAfter(CHAIN_START, texts)
+  new UnstoredEntries().with(texts).storeIn(database, id, n)
 }
 
 /**
