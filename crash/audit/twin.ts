@@ -3,6 +3,8 @@
  * billed once, no false evidence. The cloud may be running.
  */
 import Database from 'better-sqlite3'
+import { entriesOf, usageOf } from '../../src/cloud/storage/sql/packed-delivery.ts'
+import type { Row } from '../../src/cloud/storage/sql/tables.ts'
 import type { Micro } from '../../src/core/pricing/amount.ts'
 import { hold, type Ledger, Sums } from './ledger.ts'
 
@@ -33,7 +35,6 @@ interface UsageRow {
   readonly id: string
   readonly lineItem: string | null
   readonly tokens: bigint
-  readonly entry: bigint | null
   readonly source: string
 }
 
@@ -86,27 +87,30 @@ export class TwinAudit {
   }
 
   #compareRecords(database: Database.Database, entries: number): void {
-    const stored = database
-      .prepare('SELECT n, hash, branch FROM entries WHERE n > ? ORDER BY n')
-      .all(this.#compared) as { n: bigint; hash: string; branch: bigint }[]
+    const deliveries = database
+      .prepare('SELECT * FROM deliveries WHERE last_entry > ? ORDER BY seq')
+      .all(this.#compared) as Row<'deliveries'>[]
+    const stored = deliveries.flatMap((delivery) => {
+      hold(delivery.branch === 0n, `the twin holds entries ${delivery.first_entry} and later of another writer`)
+      return entriesOf(delivery)
+    })
     hold(stored.length === entries - this.#compared, `${stored.length} new entries, not ${entries - this.#compared}`)
-    for (const { n, hash, branch } of stored) {
-      hold(branch === 0n && hash === this.#ledger.at(Number(n)).hash, `the twin holds another entry ${n}`)
-    }
-    const usage = database
+    for (const { n, hash } of stored) hold(hash === this.#ledger.at(n).hash, `the twin holds another entry ${n}`)
+    const own = database
       .prepare(
-        'SELECT seq, correlation_id AS id, activation_id AS lineItem, tokens, entry, source FROM usage WHERE seq > ? ORDER BY seq',
+        'SELECT seq, correlation_id AS id, activation_id AS lineItem, tokens, source FROM usage WHERE seq > ? ORDER BY seq',
       )
       .all(this.#lastUsage) as UsageRow[]
-    for (const { seq, id, lineItem, tokens, entry, source } of usage) {
+    for (const { seq, id, lineItem, tokens, source } of own) {
       this.#lastUsage = seq
-      if (source === 'one-off') {
-        this.#charged.set(lineItem ?? '', (this.#charged.get(lineItem ?? '') ?? 0n) + tokens)
-        this.direct.add(id)
-        continue
-      }
-      hold(source === 'device' && this.#ledger.find(id)?.n === Number(entry), `usage ${seq} is of no entry`)
-      hold(Number(entry) > this.#compared, `entry ${Number(entry)} is billed again`)
+      hold(source === 'one-off', `usage ${seq} is of no delivery`)
+      this.#charged.set(lineItem ?? '', (this.#charged.get(lineItem ?? '') ?? 0n) + tokens)
+      this.direct.add(id)
+    }
+    for (const { correlationId: id, tokens, source } of deliveries.flatMap(usageOf)) {
+      hold(source.kind === 'device', `the usage ${id} is of no device`)
+      hold(this.#ledger.find(id)?.n === source.entry, `the usage ${id} is of no entry`)
+      hold(source.entry > this.#compared, `entry ${source.entry} is billed again`)
       this.#billed.set(id, (this.#billed.get(id) ?? 0n) + tokens)
     }
     for (let n = this.#compared + 1; n <= entries; n += 1) {

@@ -3,7 +3,8 @@ import type Sqlite from 'better-sqlite3'
 import { Books } from './books.ts'
 import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
-import { type AccountRow, type DeviceAccountRow, type UsageRow, lineOf, nameOf, outOf } from './records.ts'
+import { type AccountRow, type DeviceAccountRow, lineOf, nameOf, outOf } from './records.ts'
+import { usageAfter } from './usage.ts'
 import { Violation } from './violation.ts'
 
 export class BillAudit {
@@ -45,10 +46,9 @@ export class BillAudit {
   }
 
   readUsage(database: Sqlite.Database): void {
-    const rows = query(database, 'SELECT * FROM usage WHERE seq > ? ORDER BY seq').all(this.#usageSeen) as UsageRow[]
-    for (const row of rows) {
+    for (const row of usageAfter(database, this.#usageSeen)) {
       const { seq, correlation_id: id, activation_id: line, tokens, source } = row
-      this.#usageSeen = seq
+      if (seq > this.#usageSeen) this.#usageSeen = seq
       if (line !== null) this.#billedByLine.add(`${source === 'device' ? 'device' : 'twin'} ${line}`, tokens)
       if (source !== 'device') {
         const direct = this.#direct.get(id)

@@ -3,7 +3,7 @@ import type { AccountId } from '../../src/core/accounts/account.ts'
 import type { PoolBalances } from '../../src/agent/access/local-decisions.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Ledger } from '../../src/agent/ledger/ledger.ts'
-import type { DeviceAccountRecord } from '../../src/cloud/storage/device-records.ts'
+import type { Delivery, DeviceAccountRecord } from '../../src/cloud/storage/device-records.ts'
 import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
@@ -12,19 +12,32 @@ import { payloadOf } from './payload.ts'
 
 const BALANCES_KEPT_MS = 20_000
 
-/** Skips the bill for reports of ended epochs. */
-function billingLess(tx: Transaction): Transaction {
+/** Skips the bill of some epochs. */
+function unbilled(
+  tx: Transaction,
+  isSkipped: (source: { readonly deviceId: string; readonly epoch: number }) => Promise<boolean>,
+): Transaction {
   const append = async (records: readonly UsageRecord[]): Promise<void> => {
     const kept: UsageRecord[] = []
     for (const record of records) {
       const { source } = record
-      const device = source.kind === 'device' ? await tx.edge.devices.get(source.deviceId) : undefined
-      const isLate = source.kind === 'device' && device !== undefined && source.epoch < device.epoch
-      if (!isLate) kept.push(record)
+      if (source.kind !== 'device' || !(await isSkipped(source))) kept.push(record)
     }
     await tx.usage.append(kept)
   }
-  return { ...tx, usage: { ...tx.usage, append } }
+  const deliver = async (delivery: Delivery): Promise<void> => {
+    const billedBefore = (await isSkipped(delivery)) ? delivery.entries.map(({ n }) => n) : delivery.billedBefore
+    await tx.usage.deliver({ ...delivery, billedBefore })
+  }
+  return { ...tx, usage: { ...tx.usage, append, deliver } }
+}
+
+/** Skips the bill for reports of ended epochs. */
+function billingLess(tx: Transaction): Transaction {
+  return unbilled(tx, async ({ deviceId, epoch }) => {
+    const device = await tx.edge.devices.get(deviceId)
+    return device !== undefined && epoch < device.epoch
+  })
 }
 
 /** A ledger that never limits an account once granted without limit. */
@@ -65,16 +78,7 @@ function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
 
 /** Bills nothing of an epoch that two machines have written. */
 function forksUnbilled(tx: Transaction): Transaction {
-  const append = async (records: readonly UsageRecord[]): Promise<void> => {
-    const kept: UsageRecord[] = []
-    for (const record of records) {
-      const { source } = record
-      const epoch = source.kind === 'device' ? await tx.edge.epochs.get(source.deviceId, source.epoch) : undefined
-      if (epoch?.forked !== true) kept.push(record)
-    }
-    await tx.usage.append(kept)
-  }
-  return { ...tx, usage: { ...tx.usage, append } }
+  return unbilled(tx, async ({ deviceId, epoch }) => (await tx.edge.epochs.get(deviceId, epoch))?.forked === true)
 }
 
 function forkedFor(tx: Transaction, delivered: ReadonlySet<string>): Transaction {

@@ -232,26 +232,10 @@ export const TWIN_DEFECTS: readonly Defect[] = [
     is: 'entries that two copies have in common are billed for both',
     always: ['clone', 'restore'],
     twin: () => ({
-      transaction: (tx, database) => {
-        database.exec('DROP INDEX IF EXISTS entries_one_chain')
-        return {
-          ...tx,
-          edge: {
-            ...tx.edge,
-            entries: {
-              ...tx.edge.entries,
-              hashes: async () => new Set<string>(),
-              append: (entries) =>
-                tx.edge.entries.append(
-                  entries.map((entry) => ({
-                    ...entry,
-                    hash: `${entry.hash.slice(0, 56)}${entry.seq.toString(16).padStart(8, '0')}`,
-                  })),
-                ),
-            },
-          },
-        }
-      },
+      transaction: (tx) => ({
+        ...tx,
+        edge: { ...tx.edge, entries: { ...tx.edge.entries, hashes: async () => new Set<string>() } },
+      }),
     }),
   },
 ]

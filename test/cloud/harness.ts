@@ -13,6 +13,7 @@ import type { Reader } from '../../src/cloud/storage/store.ts'
 import { type Cloud, startCloud } from '../../src/cloud/compose.ts'
 import { type CloudSettings, cloudOptions } from '../../src/cloud/settings.ts'
 import { loadSettings } from '../../src/settings/load.ts'
+import { listUsage } from './usage/list-usage.ts'
 
 /** Where the clock of a twin starts. */
 export const START = Date.UTC(2026, 4, 6, 7, 8, 9)
@@ -269,7 +270,7 @@ export class Twin implements AsyncDisposable {
 
   /** The usage records of an instance, oldest first. */
   async usage(instanceId: string): Promise<readonly UsageRecord[]> {
-    const { records } = await this.read((reader) => reader.usage.list({ instanceId, limit: 10_000 }))
+    const { records } = await this.read((reader) => listUsage(reader, { instanceId, limit: 10_000 }))
     return records.toReversed()
   }
 

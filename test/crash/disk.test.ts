@@ -8,6 +8,8 @@ import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished 
 import { Applications } from '../../crash/site/applications.ts'
 import { copyDatabase, type Site } from '../../crash/site/site.ts'
 import { failingCalls } from '../../crash/trace/strace.ts'
+import { entriesOf } from '../../src/cloud/storage/sql/packed-delivery.ts'
+import type { Row } from '../../src/cloud/storage/sql/tables.ts'
 import { seeded } from '../../src/demo/random.ts'
 import { accountLedger } from '../../src/protocol/edge/administration.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
@@ -72,8 +74,9 @@ async function expectNothingLost(apps: Applications): Promise<void> {
   copyDatabase(join(site.twinState, 'twin.db'), copy)
   const database = new Database(copy, { readonly: true })
   onTestFinished(() => void database.close())
-  const bodies = database.prepare('SELECT body FROM entries WHERE device_id = ?').pluck().all(deviceId) as string[]
-  const recorded = bodies.map((body) => (JSON.parse(body) as { correlationId: string }).correlationId)
+  const deliveries = database.prepare('SELECT * FROM deliveries WHERE device_id = ?').safeIntegers().all(deviceId)
+  const entries = (deliveries as Row<'deliveries'>[]).flatMap(entriesOf)
+  const recorded = entries.map(({ text }) => (JSON.parse(text) as { correlationId: string }).correlationId)
   expect(recorded).toHaveLength(new Set(recorded).size)
   expect(apps.told.filter(({ correlationId }) => !recorded.includes(correlationId))).toEqual([])
   // What has no answer may stand there; what is numbered stands there once, however often it was repeated.

@@ -47,8 +47,14 @@ export const INSTANCES_PER_ROUND = 500
 /** How long a node has the exclusive right to publish the notifications it took, ms. */
 export const NOTIFICATION_CLAIM_MS = 30_000
 
-/** Upper bound of usage records written after the backup from which a cloud was restored. */
-export const USAGE_FORGOTTEN_MAX = 1_000_000_000n
+/** Upper bound of rows of usage (records, or segments of a device) written after the backup from which a cloud was restored. */
+export const USAGE_FORGOTTEN_ROWS_MAX = 1_000_000_000n
+
+/**
+ * A restored cloud continues at the row that it would have if it had written so many in each millisecond since 1970. So two
+ * restores of one backup never use the same positions.
+ */
+export const USAGE_ROWS_PER_MS = 16n
 
 /** Commands that wait for unreported sessions of one device. */
 export const SESSION_COMMANDS_MAX = 1_000

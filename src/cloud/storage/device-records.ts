@@ -4,6 +4,7 @@ import type { Micro } from '../../core/pricing/amount.ts'
 import { type DeviceAccount, type EpochState, NO_DEVICE_ACCOUNT } from '../../core/sync/receive.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
+import type { UsageOperation } from './records.ts'
 
 export interface DeviceKey {
   readonly publicKey: PublicJwk
@@ -151,14 +152,60 @@ export interface Evidence {
 
 /** A billed ledger entry. It is billed once: its hash covers it and all earlier entries. */
 export interface LedgerEntry {
-  readonly deviceId: string
-  readonly epoch: number
   readonly n: number
   readonly hash: string
-  readonly seq: number
-  /** Written by another writer than the merged chain's. */
+  /** The JSON text of an `entryBody` of the edge protocol, as signed. */
+  readonly text: string
+}
+
+/** Entries that one segment brought and that were billed together. Stored compressed, among the usage records. */
+export interface Delivery {
+  readonly deviceId: string
+  readonly epoch: number
+  /** Number of the segment. */
+  readonly segment: number
+  /** Written by another writer than the merged chain's; else the entries have no gaps, and their hashes chain. */
   readonly branch: boolean
-  readonly body: string
+  /** Hash before the first entry; not used for a branch. */
+  readonly previousHash: string
+  readonly entries: readonly LedgerEntry[]
+  /** Numbers of the entries whose usage records an earlier delivery has: a branch's, which now join the chain. */
+  readonly billedBefore: readonly number[]
+  readonly inputs: DeliveryInputs
+  readonly sums: DeliverySums
+}
+
+/** The cloud's part of the usage records of a delivery, as of its merge. */
+export interface DeliveryInputs {
+  readonly writeTime: number
+  /** By instance. */
+  readonly accountIds: ReadonlyMap<string, string>
+  /** Quantities of known line items, by `<instance>/<line item>`. */
+  readonly quantities: ReadonlyMap<string, Micro>
+  /** Tokens used before the first entry, by account. */
+  readonly used: ReadonlyMap<AccountId, Micro>
+}
+
+/** Of the usage records of a delivery. */
+export interface DeliverySums {
+  readonly records: number
+  /** Of all entries; null: several. */
+  readonly instanceId: string | null
+  /** Earliest and latest usage, POSIX ms. */
+  readonly from: number
+  readonly to: number
+  readonly lines: readonly UsageSum[]
+  /** Entries that refund. */
+  readonly refunds: number
+  /** Entries that charge the next interval of a session, by result. */
+  readonly automaticCharges: { readonly charged: number; readonly refused: number }
+}
+
+export interface UsageSum {
+  readonly operation: UsageOperation
+  readonly status: string
+  readonly records: number
+  readonly tokens: Micro
 }
 
 export interface DeviceAccountRecord extends DeviceAccount {

@@ -221,6 +221,12 @@ export interface ClockRecord {
   readonly bootId: string
 }
 
+/**
+ * Positions of one row of the store, which is a record or all those of a device's segment: more than a segment can hold,
+ * where each needs at least 68 bytes.
+ */
+export const USAGE_ROW_POSITIONS = 1n << 17n
+
 export interface UsageRange {
   /** Position of a record, ascending in write sequence. Exclusive. */
   readonly after: bigint
@@ -229,6 +235,7 @@ export interface UsageRange {
   /** Usage time, POSIX ms: from inclusive, to exclusive. */
   readonly from: number | null
   readonly to: number | null
+  /** At least so many records, if there are as many: those of a segment come together. */
   readonly limit: number
 }
 

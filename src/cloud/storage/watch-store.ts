@@ -2,6 +2,7 @@
  * Reports each transaction's duration, outcome and committed usage to a watcher. Rolled back work is not reported, and
  * a watcher's failure affects no transaction.
  */
+import type { DeliverySums } from './device-records.ts'
 import type { UsageRecord } from './records.ts'
 import type { Store, Transaction } from './store.ts'
 
@@ -9,6 +10,8 @@ export interface StoreWatcher {
   /** @param ms total duration, including waiting for locks */
   transaction(committed: boolean, ms: number): void
   usage(records: readonly UsageRecord[]): void
+  /** Entries of a device. */
+  delivery(sums: DeliverySums): void
 }
 
 /** @param stopwatch monotonic clock, ms */
@@ -26,14 +29,15 @@ export function watchStore(store: Store, watcher: StoreWatcher, stopwatch: () =>
     close: () => store.close(),
     async transaction(work) {
       const begun = stopwatch()
-      let written: UsageRecord[] = []
+      let written: Written = { records: [], deliveries: [] }
       try {
         const result = await store.transaction((tx) => {
-          written = []
+          written = { records: [], deliveries: [] }
           return work(noting(tx, written))
         })
         tell(() => watcher.transaction(true, stopwatch() - begun))
-        if (written.length > 0) tell(() => watcher.usage(written))
+        if (written.records.length > 0) tell(() => watcher.usage(written.records))
+        for (const sums of written.deliveries) tell(() => watcher.delivery(sums))
         return result
       } catch (error) {
         tell(() => watcher.transaction(false, stopwatch() - begun))
@@ -43,10 +47,22 @@ export function watchStore(store: Store, watcher: StoreWatcher, stopwatch: () =>
   }
 }
 
-function noting(tx: Transaction, written: UsageRecord[]): Transaction {
-  const append = async (records: readonly UsageRecord[]): Promise<void> => {
-    await tx.usage.append(records)
-    written.push(...records)
+interface Written {
+  readonly records: UsageRecord[]
+  readonly deliveries: DeliverySums[]
+}
+
+function noting(tx: Transaction, written: Written): Transaction {
+  const usage: Transaction['usage'] = {
+    ...tx.usage,
+    async append(records) {
+      await tx.usage.append(records)
+      written.records.push(...records)
+    },
+    async deliver(delivery) {
+      await tx.usage.deliver(delivery)
+      written.deliveries.push(delivery.sums)
+    },
   }
-  return { ...tx, usage: { ...tx.usage, append } }
+  return { ...tx, usage }
 }

@@ -12,6 +12,7 @@ import {
   entryBody,
   segment,
 } from '../../protocol/edge/sync.ts'
+import { readEntry } from '../../protocol/edge/read-entry.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { type PublicJwk, entryHash, openDocument, sha256 } from '../../protocol/signing.ts'
 import { importPublicKey } from '../devices/device-key.ts'
@@ -96,7 +97,7 @@ export async function openSegment(
   const entries: OpenedEntry[] = []
   let hash = data.entries.previousHash
   for (const [index, body] of data.entries.bodies.entries()) {
-    const entry = await readEntry(body, `segment.entries.bodies[${index}]`, giveWay)
+    const entry = await openEntry(body, `segment.entries.bodies[${index}]`, giveWay)
     if (typeof entry === 'string') return not(entry)
     hash = entryHash(hash, body)
     entries.push({ n: data.entries.first + index, hash, text: body, body: entry })
@@ -137,7 +138,7 @@ async function openUndeliveredRange(
   let hash = range.previousHash
   for (const [index, text] of range.bodies.entries()) {
     hash = entryHash(hash, text)
-    const body = await readEntry(text, 'entry', giveWay)
+    const body = await openEntry(text, 'entry', giveWay)
     if (typeof body !== 'string') entries.push({ n: range.first + index, hash, text, body })
   }
   const { first, previousHash, head, bodies } = range
@@ -153,13 +154,19 @@ async function openUndeliveredRange(
   }
 }
 
-async function readEntry(text: string, at: string, giveWay: GiveWay): Promise<EntryBody | string> {
-  await giveWay()
-  const entry = await parseLists(entryBody, parseJson(text), { lists: ENTRY_LISTS, root: at, giveWay })
-  if (!entry.parsed) return entry.problem
-  for (const item of entry.data.items) {
+async function openEntry(text: string, at: string, giveWay: GiveWay): Promise<EntryBody | string> {
+  const pause = giveWay()
+  if (pause !== undefined) await pause
+  const body = readEntry(parseJson(text)) ?? (await parseEntry(text, at, giveWay))
+  if (typeof body === 'string') return body
+  for (const item of body.items) {
     const count = parseDecimal(item.count)
     if (count === undefined || count.digits < 0n) return `${at}: a count is not a decimal`
   }
-  return entry.data
+  return body
+}
+
+async function parseEntry(text: string, at: string, giveWay: GiveWay): Promise<EntryBody | string> {
+  const entry = await parseLists(entryBody, parseJson(text), { lists: ENTRY_LISTS, root: at, giveWay })
+  return entry.parsed ? entry.data : entry.problem
 }

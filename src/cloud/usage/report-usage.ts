@@ -5,13 +5,13 @@
 import { CodedError } from '../../protocol/errors.ts'
 import { REPORT_PAGE_RECORDS } from '../../protocol/service/usage-report.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
-import type { NumberedUsage, UsageRange } from '../storage/records.ts'
+import { type NumberedUsage, USAGE_ROW_POSITIONS, type UsageRange } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import { USAGE_PIECE_RECORDS } from './export-usage.ts'
 import { reportRow } from './usage-text.ts'
 
-/** Positions that one statement counts. */
-const COUNTED_AT_ONCE = 5_000n
+/** Rows of the store that one statement counts: a record, or a delivery of up to thousands. */
+const COUNTED_AT_ONCE = 256n * USAGE_ROW_POSITIONS
 
 const DAY_MS = 86_400_000
 
@@ -75,7 +75,7 @@ async function* pageOf(
     const records = await store.read((reader) => reader.usage.range({ ...range, after, limit }))
     const last = records.at(-1)
     if (last === undefined) return
-    if (records.length > skip) yield records.slice(skip)
+    if (records.length > skip) yield records.slice(skip, left)
     skip = Math.max(0, skip - records.length)
     left -= records.length
     after = last.position

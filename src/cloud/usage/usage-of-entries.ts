@@ -4,29 +4,31 @@
  */
 import { parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, parseDecimal } from '../../core/pricing/amount.ts'
+import type { EntryBody } from '../../protocol/edge/sync.ts'
+import type { DeliveryInputs, DeliverySums, UsageSum } from '../storage/device-records.ts'
 import type { UsageRecord, UsageSource } from '../storage/records.ts'
-import type { OpenedEntry } from '../sync/open-segment.ts'
 
-export interface UsageInputs {
-  readonly deviceId: string
-  readonly epoch: number
-  readonly writeTime: number
-  readonly accountIdOf: (instanceId: string) => string
-  /** Null for an unknown line item. */
-  readonly quantityOf: (instanceId: string, lineItemId: string) => Micro | null
-  /** An account's usage before the first entry. */
-  readonly usedBefore: (account: string) => Micro
+export interface BilledEntry {
+  readonly n: number
+  readonly body: EntryBody
 }
 
-/** In the sequence of the entries; running totals continue from `usedBefore`. */
-export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInputs): readonly UsageRecord[] {
+export interface UsageInputs extends DeliveryInputs {
+  readonly deviceId: string
+  readonly epoch: number
+}
+
+/** In the sequence of the entries; running totals continue from `used`. */
+export function usageOfEntries(entries: readonly BilledEntry[], inputs: UsageInputs): readonly UsageRecord[] {
   const totals = new Map<string, Micro>()
   const advance = (account: string | undefined, tokens: Micro): Micro | null => {
     if (account === undefined) return null
-    const total = (totals.get(account) ?? inputs.usedBefore(account)) + tokens
+    const total = (totals.get(account) ?? inputs.used.get(account) ?? 0n) + tokens
     totals.set(account, total)
     return total
   }
+  const quantityOf = (instanceId: string, lineItemId: string): Micro | null =>
+    inputs.quantities.get(`${instanceId}/${lineItemId}`) ?? null
   return entries.flatMap(({ n, body }) => {
     const { correlationId, at, requester, instanceId } = body
     const common = {
@@ -35,7 +37,7 @@ export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInp
       writeTime: inputs.writeTime,
       requesterType: requester.type,
       requesterValue: requester.value,
-      accountId: inputs.accountIdOf(instanceId),
+      accountId: inputs.accountIds.get(instanceId) ?? '',
       instanceId,
       source: sourceOf(n, body, inputs),
     }
@@ -45,7 +47,7 @@ export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInp
         const parsed = parseAccount(account)
         if (parsed?.kind !== 'line') return []
         const { lineItemId } = parsed
-        const quantity = inputs.quantityOf(instanceId, lineItemId)
+        const quantity = quantityOf(instanceId, lineItemId)
         const used = advance(account, amount)
         const burnt = { activationId: lineItemId, quantity, used, tokens: amount }
         return [{ ...common, ...nothing, ...burnt, operation: 'BURN', status: 'BURNED' }]
@@ -68,12 +70,66 @@ export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInp
         ...ofItem,
         ...rateOf(rate),
         activationId: lineItemId,
-        quantity: inputs.quantityOf(instanceId, lineItemId),
+        quantity: quantityOf(instanceId, lineItemId),
         used: advance(accounts.get(lineItemId), sign * charged),
         tokens: sign * charged,
       }))
     })
   })
+}
+
+/**
+ * The sums of the same records, without making them.
+ *
+ * @param entries at least one
+ */
+export function sumUsage(entries: readonly BilledEntry[]): DeliverySums {
+  const lines = new Map<string, UsageSum>()
+  const add = (operation: UsageRecord['operation'], status: string, records: number, tokens: Micro): void => {
+    const key = `${operation} ${status}`
+    const sum = lines.get(key)
+    lines.set(key, {
+      operation,
+      status,
+      records: (sum?.records ?? 0) + records,
+      tokens: (sum?.tokens ?? 0n) + tokens,
+    })
+  }
+  const automaticCharges = { charged: 0, refused: 0 }
+  let refunds = 0
+  let [from, to] = [Infinity, 0]
+  for (const { body } of entries) {
+    const { kind, at, items, postings } = body
+    from = Math.min(from, at)
+    to = Math.max(to, at)
+    if (kind === 'burn') {
+      for (const { account, amount } of postings) {
+        if (parseAccount(account)?.kind === 'line') add('BURN', 'BURNED', 1, amount)
+      }
+      continue
+    }
+    const operation = operationOf(body)
+    for (const { outcome, parts } of items) {
+      const tokens = parts.reduce((sum, { charged }) => sum + charged, 0n)
+      const records = Math.max(1, parts.length)
+      if (kind === 'refund') add(operation, 'REFUNDED', records, -tokens)
+      else add(operation, outcome, records, tokens)
+    }
+    if (operation === 'REFUND' && items.length > 0) refunds += 1
+    if (operation === 'AUTOMATIC_CHARGE' && items.length > 0) {
+      automaticCharges[items.every(({ outcome }) => outcome === 'GRANTED') ? 'charged' : 'refused'] += 1
+    }
+  }
+  const instances = new Set(entries.map(({ body }) => body.instanceId))
+  return {
+    records: [...lines.values()].reduce((sum, { records }) => sum + records, 0),
+    instanceId: instances.size === 1 ? (entries[0]?.body.instanceId ?? null) : null,
+    from,
+    to,
+    lines: [...lines.values()],
+    refunds,
+    automaticCharges,
+  }
 }
 
 /** Absent for text that is not a decimal: a device wrote it. */
@@ -82,13 +138,13 @@ function rateOf(text: string): Pick<UsageRecord, 'rate'> {
   return rate === undefined ? {} : { rate }
 }
 
-function sourceOf(entry: number, { session }: OpenedEntry['body'], { deviceId, epoch }: UsageInputs): UsageSource {
+function sourceOf(entry: number, { session }: EntryBody, { deviceId, epoch }: UsageInputs): UsageSource {
   const source = { kind: 'device', deviceId, epoch, entry } as const
   return session === undefined ? source : { ...source, sessionId: session.id }
 }
 
 /** The device renews sessions itself: there is no client request. */
-function operationOf({ kind, session }: OpenedEntry['body']): UsageRecord['operation'] {
+function operationOf({ kind, session }: EntryBody): UsageRecord['operation'] {
   if (kind === 'refund') return 'REFUND'
   return session?.event === 'RENEWED' || session?.event === 'NOT_RENEWED' ? 'AUTOMATIC_CHARGE' : 'REQUEST'
 }

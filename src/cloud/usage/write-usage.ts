@@ -1,49 +1,71 @@
-/** Writes usage records of accepted entries. */
+/** Writes accepted entries, whose usage records are made when they are read. */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { used } from '../accounts/pool.ts'
+import type { Delivery } from '../storage/device-records.ts'
 import type { Pool } from '../storage/records.ts'
 import type { OpenedEntry } from '../sync/open-segment.ts'
-import type { MergeContext } from '../sync/merge-context.ts'
-import { usageOfEntries } from './usage-of-entries.ts'
+import { type MergeContext, ownerOf } from '../sync/merge-context.ts'
+import { sumUsage } from './usage-of-entries.ts'
 
-function lineItemsOf({ items, postings }: OpenedEntry['body']): readonly string[] {
-  const charged = items.flatMap(({ parts }) => parts.map(({ lineItemId }) => lineItemId))
-  const posted = postings.map(({ account }) => parseAccount(account)?.lineItemId)
-  return [...charged, ...posted.filter((id): id is string => id !== undefined)]
+export interface BilledEntries extends Pick<Delivery, 'branch' | 'previousHash' | 'billedBefore'> {
+  readonly entries: readonly OpenedEntry[]
 }
 
 /** @param pools before the entries */
 export async function writeUsage(
-  { tx, epoch, now }: Pick<MergeContext, 'tx' | 'epoch' | 'now'>,
-  entries: readonly OpenedEntry[],
+  { tx, epoch, segment, now }: Pick<MergeContext, 'tx' | 'epoch' | 'segment' | 'now'>,
+  { entries, ...chain }: BilledEntries,
   pools: ReadonlyMap<AccountId, Pool>,
 ): Promise<void> {
+  if (entries.length === 0) return
   const accountIds = new Map<string, string>()
   const quantities = new Map<string, Micro>()
-  const key = (instanceId: string, lineItemId: string): string => `${instanceId}/${lineItemId}`
-  for (const { body } of entries) {
-    const { instanceId } = body
-    if (!accountIds.has(instanceId)) {
-      accountIds.set(instanceId, (await tx.instances.get(instanceId))?.accountId ?? '')
-    }
-    for (const lineItemId of lineItemsOf(body)) {
-      if (quantities.has(key(instanceId, lineItemId))) continue
-      const lineItem = await tx.lineItems.get(instanceId, lineItemId)
-      if (lineItem !== undefined) quantities.set(key(instanceId, lineItemId), lineItem.quantity)
+  const totals = new Map<AccountId, Micro>()
+  const nameLineItem = async (instanceId: string, lineItemId: string): Promise<void> => {
+    const key = `${instanceId}/${lineItemId}`
+    if (quantities.has(key)) return
+    const lineItem = await tx.lineItems.get(instanceId, lineItemId)
+    if (lineItem !== undefined) quantities.set(key, lineItem.quantity)
+  }
+  for (const { instanceId, lineItemIds, accounts } of namesIn(entries)) {
+    accountIds.set(instanceId, (await tx.instances.get(instanceId))?.accountId ?? '')
+    for (const lineItemId of lineItemIds) await nameLineItem(instanceId, lineItemId)
+    for (const account of accounts) {
+      const pool = pools.get(account)
+      if (pool !== undefined) totals.set(account, used(pool))
     }
   }
-  await tx.usage.append(
-    usageOfEntries(entries, {
-      deviceId: epoch.deviceId,
-      epoch: epoch.number,
-      writeTime: now,
-      accountIdOf: (instanceId) => accountIds.get(instanceId) ?? '',
-      quantityOf: (instanceId, lineItemId) => quantities.get(key(instanceId, lineItemId)) ?? null,
-      usedBefore: (account) => {
-        const pool = pools.get(account)
-        return pool === undefined ? 0n : used(pool)
-      },
-    }),
-  )
+  const before = new Set(chain.billedBefore)
+  await tx.usage.deliver({
+    ...ownerOf(epoch),
+    segment: segment.header.seq,
+    ...chain,
+    entries,
+    inputs: { writeTime: now, accountIds, quantities, used: totals },
+    sums: sumUsage(before.size === 0 ? entries : entries.filter(({ n }) => !before.has(n))),
+  })
+}
+
+interface Names {
+  readonly instanceId: string
+  readonly lineItemIds: ReadonlySet<string>
+  /** Of line items. */
+  readonly accounts: ReadonlySet<AccountId>
+}
+
+function namesIn(entries: readonly OpenedEntry[]): readonly Names[] {
+  const found = new Map<string, { lineItemIds: Set<string>; accounts: Set<AccountId> }>()
+  for (const { body } of entries) {
+    const names = found.get(body.instanceId) ?? { lineItemIds: new Set(), accounts: new Set() }
+    found.set(body.instanceId, names)
+    for (const { parts } of body.items) for (const { lineItemId } of parts) names.lineItemIds.add(lineItemId)
+    for (const { account } of body.postings) {
+      const parsed = parseAccount(account)
+      if (parsed === undefined) continue
+      names.lineItemIds.add(parsed.lineItemId)
+      if (parsed.kind === 'line') names.accounts.add(account)
+    }
+  }
+  return [...found].map(([instanceId, names]) => ({ instanceId, ...names }))
 }

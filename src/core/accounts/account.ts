@@ -62,8 +62,20 @@ export type ParsedAccount =
       readonly period: number
     }
 
-/** Undefined for a text that is not an account id. */
+const parsedAccounts = new Map<AccountId, ParsedAccount | undefined>()
+const PARSED_ACCOUNTS_MAX = 1_000
+
+/** Undefined for a text that is not an account id. Remembers the last results: entries name few accounts, many times. */
 export function parseAccount(id: AccountId): ParsedAccount | undefined {
+  const known = parsedAccounts.get(id)
+  if (known !== undefined || parsedAccounts.has(id)) return known
+  const parsed = parseParts(id)
+  if (parsedAccounts.size >= PARSED_ACCOUNTS_MAX) parsedAccounts.clear()
+  parsedAccounts.set(id, parsed)
+  return parsed
+}
+
+function parseParts(id: AccountId): ParsedAccount | undefined {
   const [kind, ...encoded] = id.split('/')
   const parts: string[] = []
   for (const part of encoded) {

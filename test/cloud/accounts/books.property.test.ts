@@ -32,6 +32,7 @@ import { decimal, wholeTokens } from '../../../src/core/pricing/amount.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import fc from '../../support/fast-check.ts'
 import { cloudShortages } from '../sync/grants/shortages.ts'
+import { listUsage } from '../usage/list-usage.ts'
 
 const NOON = Date.UTC(2026, 0, 31, 12)
 const HOUR = 3_600_000
@@ -337,7 +338,7 @@ it('the books of a twin agree, whatever is asked of it', { timeout: 120_000 }, a
         await books.done()
         expect(books.wrong).toEqual([])
         const { instanceId } = books
-        const { records } = await store.read((reader) => reader.usage.list({ instanceId, limit: 100_000 }))
+        const { records } = await store.read((reader) => listUsage(reader, { instanceId, limit: 100_000 }))
         await expectBooksToAgree(store, instanceId, records)
         expectRefundsWithinCharges(records.toReversed())
       } finally {

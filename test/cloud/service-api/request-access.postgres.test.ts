@@ -11,6 +11,7 @@ import { postgres } from '../../support/servers.ts'
 import { PostgresProxy } from '../storage/postgres-proxy.ts'
 import { requestAccessSuite } from './request-access.suite.ts'
 import { cloudShortages } from '../sync/grants/shortages.ts'
+import { listUsage } from '../usage/list-usage.ts'
 
 const server = postgres()
 let schema: PostgresSchema | undefined
@@ -79,7 +80,7 @@ describe('a batch whose connection to PostgreSQL is lost', () => {
       for (const { items: decided } of decisions) expect(decided).toMatchObject([{ outcome: 'GRANTED' }])
       const { pools, usage } = await store.read(async (reader) => ({
         pools: await reader.accounts.ofLineItem(INSTANCE, 'A'),
-        usage: await reader.usage.list({ limit: 1_000 }),
+        usage: await listUsage(reader, { limit: 1_000 }),
       }))
       expect(pools.map(({ charged }) => charged)).toEqual([BigInt(ORDERS) * 1_000_000n])
       expect(usage.records.map(({ correlationId }) => correlationId).sort()).toEqual(

@@ -18,6 +18,7 @@ import type { LineItemBody } from '../../../src/protocol/service/line-items.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import type { CloudShortages, Decided } from '../../../src/cloud/sync/grants/cloud-shortages.ts'
 import { cloudShortages } from '../sync/grants/shortages.ts'
+import { listUsage } from '../usage/list-usage.ts'
 
 const NOW = Date.UTC(2026, 4, 6)
 const DAY = 86_400_000
@@ -104,7 +105,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
 
     /** Oldest first. */
     const usageOf = async (instanceId: string): Promise<readonly UsageRecord[]> => {
-      const { records } = await store.read((reader) => reader.usage.list({ instanceId, limit: 10_000 }))
+      const { records } = await store.read((reader) => listUsage(reader, { instanceId, limit: 10_000 }))
       return records.toReversed()
     }
 

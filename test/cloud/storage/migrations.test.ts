@@ -94,6 +94,8 @@ function sqliteTables(): readonly Table[] {
 const KINDS: Readonly<Record<string, string>> = {
   INTEGER: 'whole number of 64 bits',
   TEXT: 'text',
+  BLOB: 'bytes',
+  bytea: 'bytes',
   bigint: 'whole number of 64 bits',
   text: 'text',
 }

@@ -18,6 +18,7 @@ import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { newKeyPair } from '../harness.ts'
 import { PostgresProxy } from './postgres-proxy.ts'
+import { deliveriesSuite } from './deliveries.suite.ts'
 import { storeSuite, usage } from './suite.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
@@ -51,6 +52,7 @@ const open = (url: string, limits: Partial<Limits> = {}, onConnectionLost = (_er
   openPostgresStore({ url, limits, onConnectionLost })
 
 storeSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
+deliveriesSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
 
 describe('on PostgreSQL', () => {
   let schema: PostgresSchema

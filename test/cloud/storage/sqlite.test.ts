@@ -7,6 +7,7 @@ import { claimStore } from '../../../src/cloud/storage/sqlite/claim-store.ts'
 import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
 import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
+import { deliveriesSuite } from './deliveries.suite.ts'
 import { storeSuite } from './suite.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'tallygate-store-'))
@@ -18,6 +19,7 @@ const open = (path: string, onBroken: (error: unknown) => void = () => undefined
   openSqliteStore({ path, check: true, onBroken })
 
 storeSuite('the store on SQLite', async () => open(newPath()))
+deliveriesSuite('the store on SQLite', async () => open(newPath()))
 
 describe('a database file', () => {
   let path: string

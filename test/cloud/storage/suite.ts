@@ -14,15 +14,17 @@ import { type Session, newSession, step } from '../../../src/core/sessions/sessi
 import { type SigningKeyFile, claimSigningKey } from '../../../src/cloud/devices/claim-signing-key.ts'
 import type { Device } from '../../../src/cloud/storage/device-records.ts'
 import { charge, grantOut, newPool, retarget } from '../../../src/cloud/accounts/pool.ts'
-import type {
-  ConditionNode,
-  Instance,
-  KeyRecord,
-  LineItemRecord,
-  UsageRecord,
-  UsageRange,
+import {
+  type ConditionNode,
+  type Instance,
+  type KeyRecord,
+  type LineItemRecord,
+  type UsageRecord,
+  type UsageRange,
+  USAGE_ROW_POSITIONS,
 } from '../../../src/cloud/storage/records.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
+import { listUsage } from '../usage/list-usage.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 
@@ -36,7 +38,7 @@ const instance = (id: string, change: Partial<Instance> = {}): Instance => ({
   ...change,
 })
 
-const device = (id: string): Device => ({
+export const device = (id: string): Device => ({
   id,
   name: null,
   publicKey: { kty: 'OKP', crv: 'Ed25519', x: id },
@@ -151,7 +153,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
           { numRuns: 20 },
         )
         expect(await store.read((reader) => reader.accounts.get([account]))).toEqual(before)
-        expect((await store.read((reader) => reader.usage.list({ limit: 9 }))).records).toEqual([])
+        expect((await store.read((reader) => listUsage(reader, { limit: 9 }))).records).toEqual([])
       })
 
       it('are held up to the largest that there is', async () => {
@@ -162,7 +164,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
           await tx.usage.append([usage(1, { tokens: -MICRO_MAX, used: MICRO_MAX })])
         })
         expect((await store.read((reader) => reader.accounts.get([account]))).get(account)).toEqual(most)
-        const { records } = await store.read((reader) => reader.usage.list({ limit: 9 }))
+        const { records } = await store.read((reader) => listUsage(reader, { limit: 9 }))
         expect(records).toMatchObject([{ tokens: -MICRO_MAX, used: MICRO_MAX }])
       })
     })
@@ -456,7 +458,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
     })
 
     describe('usage', () => {
-      it('comes back newest first, page by page', async () => {
+      it('comes back with every field', async () => {
         const sources: UsageRecord['source'][] = [
           { kind: 'one-off' },
           { kind: 'session', sessionId: 's' },
@@ -465,23 +467,13 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         const records = sources.map((source, n) => usage(n, { source }))
         const refused = usage(3, { activationId: null, quantity: null, used: null, tokens: -1n, metaData: null })
         await store.transaction((tx) => tx.usage.append([...records, refused]))
-        const newest = await store.read((reader) => reader.usage.list({ limit: 3 }))
-        expect(newest.records).toEqual([refused, records[2], records[1]])
-        const rest = await store.read((reader) => reader.usage.list({ limit: 3, before: newest.next! }))
-        expect(rest).toEqual({ records: [records[0]], next: null })
-      })
-
-      it('is found by instance and by correlation', async () => {
-        await store.transaction((tx) => tx.usage.append([usage(1), usage(2, { instanceId: 'other' })]))
-        const ofInstance = await store.read((reader) => reader.usage.list({ instanceId: 'other', limit: 9 }))
-        expect(ofInstance.records).toHaveLength(1)
-        const byId = await store.read((reader) => reader.usage.list({ correlationId: 'correlation-1', limit: 9 }))
-        expect(byId.records).toEqual([usage(1)])
+        const { records: newest } = await store.read((reader) => listUsage(reader, { limit: 9 }))
+        expect(newest).toEqual([refused, records[2], records[1], records[0]])
       })
 
       it('takes many records at once', async () => {
         await store.transaction((tx) => tx.usage.append(Array.from({ length: 1_500 }, (_, n) => usage(n))))
-        expect((await store.read((reader) => reader.usage.list({ limit: 2_000 }))).records).toHaveLength(1_500)
+        expect((await store.read((reader) => listUsage(reader, { limit: 2_000 }))).records).toHaveLength(1_500)
       })
 
       it('is read by position, instance and time', async () => {
@@ -501,7 +493,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await range({ from: 2, to: 3 })).toEqual([records[1]])
         const [first] = await store.read((reader) => reader.usage.range(everything))
         expect(await range({ after: first!.position })).toEqual(records.slice(1, 3))
-        expect(await range({ after: upTo, upTo: upTo + 9n })).toEqual([records[3]])
+        expect(await range({ after: upTo, upTo: upTo + USAGE_ROW_POSITIONS })).toEqual([records[3]])
       })
 
       it('continues above positions that a restored twin has forgotten, and knows them', async () => {
@@ -510,26 +502,28 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         const pass = (position: bigint) => store.transaction((tx) => tx.usage.passForgotten(position))
         const forgotten = (...positions: bigint[]) =>
           store.read((reader) => Promise.all(positions.map((position) => reader.usage.backupEnd(position))))
+        const rows = (count: bigint) => count * USAGE_ROW_POSITIONS
         await append(1)
         const end = await settled()
-        await pass(end + 1_000n)
-        await pass(end + 900n)
-        expect(await settled()).toBe(end + 1_000n)
+        await pass(end + rows(1_000n))
+        await pass(end + rows(900n))
+        expect(await settled()).toBe(end + rows(1_000n))
         await append(2)
         const newest = await settled()
-        expect(newest).toBeGreaterThan(end + 1_000n)
-        expect(await forgotten(end, end + 1n, end + 999n, end + 1_000n)).toEqual([null, end, end, null])
-        await pass(newest + 50n)
+        expect(newest).toBeGreaterThan(end + rows(1_000n))
+        expect(await forgotten(end, end + 1n, end + rows(999n), end + rows(1_000n))).toEqual([null, end, end, null])
+        await pass(newest + rows(50n))
         await append(3)
-        expect(await settled()).toBeGreaterThan(newest + 50n)
-        expect(await forgotten(end + 1n, newest, newest + 1n, newest + 50n)).toEqual([end, null, newest, null])
+        expect(await settled()).toBeGreaterThan(newest + rows(50n))
+        expect(await forgotten(end + 1n, newest, newest + 1n, newest + rows(50n))).toEqual([end, null, newest, null])
       })
 
       it('continues above forgotten positions also when the backup has no usage at all', async () => {
         await store.transaction((tx) => tx.usage.passForgotten(1_000n))
-        expect(await store.transaction((tx) => tx.usage.settled())).toBe(1_000n)
+        const passed = await store.transaction((tx) => tx.usage.settled())
+        expect(passed).toBeGreaterThanOrEqual(1_000n)
         await store.transaction((tx) => tx.usage.append([usage(1)]))
-        expect(await store.transaction((tx) => tx.usage.settled())).toBeGreaterThan(1_000n)
+        expect(await store.transaction((tx) => tx.usage.settled())).toBeGreaterThan(passed)
         expect(await store.read((reader) => reader.usage.backupEnd(7n))).toBe(0n)
       })
     })

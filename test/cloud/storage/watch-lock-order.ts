@@ -94,6 +94,13 @@ function watched(tx: Transaction): Transaction {
         await tx.accounts.save(pools)
       },
     },
+    usage: {
+      ...tx.usage,
+      async deliver(delivery) {
+        locks.require('devices', [delivery.deviceId])
+        await tx.usage.deliver(delivery)
+      },
+    },
     edge: watchedEdge(tx.edge, locks),
   }
 }
@@ -129,16 +136,6 @@ function watchedEdge(edge: Transaction['edge'], locks: Locks): Transaction['edge
       async save(epoch) {
         locks.require('devices', [epoch.deviceId])
         await edge.epochs.save(epoch)
-      },
-    },
-    entries: {
-      ...edge.entries,
-      async append(entries) {
-        locks.require(
-          'devices',
-          entries.map(({ deviceId }) => deviceId),
-        )
-        await edge.entries.append(entries)
       },
     },
     deviceAccounts: {

@@ -11,6 +11,7 @@ import { syncSuite } from './sync.suite.ts'
 import { undeliveredSuite } from './merge/undelivered.suite.ts'
 import { TestDevice, newDeviceKeys, topUpRequest } from './test-device.ts'
 import { DAY, INSTANCE, Twin } from './twin.ts'
+import { listUsage } from '../usage/list-usage.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 
@@ -54,7 +55,7 @@ describe('two nodes over one PostgreSQL', () => {
     for (const each of nodes) each.time += 31 * DAY
     await eachNode((each) => each.settle())
     expect((await node.pool(LINE)).billedByDevices).toBe(100n)
-    const { records } = await node.store.read((reader) => reader.usage.list({ limit: 10 }))
+    const { records } = await node.store.read((reader) => listUsage(reader, { limit: 10 }))
     expect(records.map(({ status, tokens }) => [status, tokens])).toEqual([['PRESUMED', 100n]])
   })
 

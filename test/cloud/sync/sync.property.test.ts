@@ -12,6 +12,7 @@ import { sync } from '../../../src/cloud/sync/sync.ts'
 import type { MergeResult } from '../../../src/cloud/sync/merge-context.ts'
 import { DAY, INSTANCE, Twin } from './twin.ts'
 import { TestDevice, topUpRequest } from './test-device.ts'
+import { listUsage } from '../usage/list-usage.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const action: Action = {
@@ -254,7 +255,7 @@ class Simulation {
           }),
         )
       ).flat(),
-      usage: (await reader.usage.list({ limit: 100_000 })).records,
+      usage: (await listUsage(reader, { limit: 100_000 })).records,
       broken: await Promise.all(
         [...new Set(this.devices.map(({ id }) => id))].map((id) => reader.edge.evidence.of(id, 100)),
       ),
@@ -280,7 +281,7 @@ class Simulation {
         expect(pool.capInForce).toBe(target > out ? target : out)
       }
       // The bill is the sum of the entries, each once.
-      expect(billed).toBe(sum(entries.flatMap(({ body }) => netOf(body, pool.account))))
+      expect(billed).toBe(sum(entries.flatMap(({ text }) => netOf(text, pool.account))))
       // What was really spent is covered by what is out.
       if (!this.copied) expect(this.#spent(pool.account) <= pool.grantedOut).toBe(true)
       for (const record of mine) expect(available(record) >= 0n).toBe(true)
@@ -343,7 +344,7 @@ class Simulation {
       pools: await reader.edge.pools(INSTANCE),
       records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
       devices: await reader.edge.devices.list(INSTANCE, 0, 10),
-      usage: await reader.usage.list({ limit: 100_000 }),
+      usage: await listUsage(reader, { limit: 100_000 }),
       evidence: await Promise.all(this.devices.map(({ id }) => reader.edge.evidence.of(id, 100))),
     }))
   }

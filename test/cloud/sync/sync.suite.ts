@@ -22,6 +22,7 @@ import { releaseDevice, revokeDevice } from '../../../src/cloud/devices/devices.
 import { DAY, INSTANCE, START, type Twin } from './twin.ts'
 import { successorOf } from './successor.ts'
 import { TestDevice, assertSegment, newDeviceKeys, topUpRequest } from './test-device.ts'
+import { listUsage } from '../usage/list-usage.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const OTHER_INSTANCE = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
@@ -38,7 +39,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
 
     const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE], amount })
 
-    const usage = async () => (await twin.store.read((reader) => reader.usage.list({ limit: 100 }))).records
+    const usage = async () => (await twin.store.read((reader) => listUsage(reader, { limit: 100 }))).records
 
     const epoch = (device: TestDevice, number = device.state.epoch) =>
       twin.store.read((reader) => reader.edge.epochs.get(device.id, number))

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import { usageOfEntries } from '../../../src/cloud/usage/usage-of-entries.ts'
-import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { sumUsage, usageOfEntries } from '../../../src/cloud/usage/usage-of-entries.ts'
+import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
 import { type EntryBodyWire, entryBody } from '../../../src/protocol/edge/sync.ts'
 import type { SESSION_EVENTS } from '../../../src/protocol/edge/sessions.ts'
 
@@ -31,22 +31,23 @@ function entry(n: number, kind: 'access' | 'refund', event: Event | null, outcom
 }
 
 test('distinguishes automatic charges of a session from requested ones', () => {
-  const records = usageOfEntries(
-    [
+  const entries = [
       entry(1, 'access', null, 'GRANTED', 1n),
       entry(2, 'access', 'GRANTED', 'GRANTED', 5n),
       entry(3, 'access', 'RENEWED', 'GRANTED', 5n),
       entry(4, 'access', 'HALTED', 'GRANT_EXHAUSTED', 0n),
       entry(5, 'access', 'NOT_RENEWED', 'GRANT_EXHAUSTED', 0n),
       entry(6, 'refund', 'CLOSED', 'REFUNDED', 2n),
-    ],
+    ]
+  const records = usageOfEntries(
+    entries,
     {
       deviceId: 'device',
       epoch: 1,
       writeTime: 9_000,
-      accountIdOf: () => 'customer',
-      quantityOf: () => null,
-      usedBefore: () => 100n,
+      accountIds: new Map([[INSTANCE, 'customer']]),
+      quantities: new Map(),
+      used: new Map([[account, 100n]]),
     },
   )
   expect(records.map(({ operation, status, tokens, used }) => [operation, status, tokens, used])).toEqual([
@@ -57,4 +58,42 @@ test('distinguishes automatic charges of a session from requested ones', () => {
     ['AUTOMATIC_CHARGE', 'GRANT_EXHAUSTED', 0n, null],
     ['REFUND', 'REFUNDED', -2n, 109n],
   ])
+  expect(sumUsage(entries)).toEqual({
+    records: 6,
+    instanceId: INSTANCE,
+    from: 1_001,
+    to: 1_006,
+    lines: [
+      { operation: 'REQUEST', status: 'GRANTED', records: 2, tokens: 6n },
+      { operation: 'AUTOMATIC_CHARGE', status: 'GRANTED', records: 1, tokens: 5n },
+      { operation: 'REQUEST', status: 'GRANT_EXHAUSTED', records: 1, tokens: 0n },
+      { operation: 'AUTOMATIC_CHARGE', status: 'GRANT_EXHAUSTED', records: 1, tokens: 0n },
+      { operation: 'REFUND', status: 'REFUNDED', records: 1, tokens: -2n },
+    ],
+    refunds: 1,
+    automaticCharges: { charged: 1, refused: 1 },
+  })
+})
+
+test('the sums of burned tokens and of items with several shares count their records', () => {
+  const burned = { ...entry(1, 'access', null, 'GRANTED', 0n).body, kind: 'burn' as const, items: [] }
+  const limit = limitAccount(INSTANCE, 'ACT-1', { type: 'user', value: 'lisa' }, 0)
+  const postings = [account, limit].map((each) => ({ account: each, amount: 7n }))
+  const shared = entry(2, 'access', null, 'GRANTED', 4n)
+  const parts = shared.body.items.flatMap((item) => [...item.parts, ...item.parts])
+  const items = shared.body.items.map((item) => ({ ...item, parts, total: 8n }))
+  const entries = [
+    { n: 1, body: { ...burned, postings } },
+    { n: 2, body: { ...shared.body, items, instanceId: SESSION } },
+  ]
+  const inputs = { deviceId: 'device', epoch: 1, writeTime: 1, accountIds: new Map(), quantities: new Map(), used: new Map() }
+  const records = usageOfEntries(entries, inputs)
+  expect(sumUsage(entries)).toMatchObject({
+    records: records.length,
+    instanceId: null,
+    lines: [
+      { operation: 'BURN', status: 'BURNED', records: 1, tokens: 7n },
+      { operation: 'REQUEST', status: 'GRANTED', records: 2, tokens: 8n },
+    ],
+  })
 })

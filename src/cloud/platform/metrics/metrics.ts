@@ -8,6 +8,7 @@ import type { SessionState } from '../../../core/sessions/session.ts'
 import { type ApiVersion, ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
 import { PAUSED_BY, type PausedBy } from '../../runtime/clock-guard.ts'
 import type { SyncOutcome } from '../../sync/sync.ts'
+import type { DeliverySums } from '../../storage/device-records.ts'
 import type { UsageRecord } from '../../storage/records.ts'
 import type { Totals } from '../../storage/records.ts'
 import type { StoreWatcher } from '../../storage/watch-store.ts'
@@ -179,6 +180,19 @@ export class Metrics implements StoreWatcher {
         const granted = records.every((one) => one.correlationId !== correlationId || one.status === 'GRANTED')
         this.#automaticCharges.inc({ result: granted ? 'charged' : 'refused', ...from })
       }
+    }
+  }
+
+  delivery({ lines, refunds, automaticCharges }: DeliverySums): void {
+    const source = 'device'
+    for (const { operation, status, records, tokens } of lines) {
+      this.#usage.inc({ operation: operation.toLowerCase(), status: status.toLowerCase(), source }, records)
+      if (tokens > 0n && status === 'GRANTED') this.#tokensCharged.inc({ source }, inTokens(tokens))
+      if (tokens < 0n) this.#tokensRefunded.inc({ source }, inTokens(-tokens))
+    }
+    if (refunds > 0) this.#refunds.inc({ source }, refunds)
+    for (const result of ['charged', 'refused'] as const) {
+      if (automaticCharges[result] > 0) this.#automaticCharges.inc({ result, source }, automaticCharges[result])
     }
   }
 

@@ -1,6 +1,7 @@
 import { sql as expression } from 'kysely'
 import type { Evidence, LedgerEntry, MergedSegment } from '../device-records.ts'
-import { type Sql, chunks, toFlag } from './sql.ts'
+import { entriesOf } from './packed-delivery.ts'
+import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function segmentReader({ db }: Sql) {
@@ -107,73 +108,47 @@ export function evidenceTransaction(sql: Sql) {
   }
 }
 
+/** Entries are stored with the usage records that they make: see usage.ts. */
 export function entryReader({ db }: Sql) {
+  const deliveries = (deviceId: string, epoch: number) =>
+    db
+      .selectFrom('deliveries')
+      .select(['device_id', 'epoch', 'branch', 'first_entry', 'body'])
+      .where('device_id', '=', deviceId)
+      .where('epoch', '=', BigInt(epoch))
+      .orderBy('last_entry')
   return {
     /** Hashes of the entries with these numbers, of all writers. */
     async hashes(deviceId: string, epoch: number, first: number, last: number): Promise<ReadonlySet<string>> {
-      const rows = await db
-        .selectFrom('entries')
-        .select('hash')
-        .where('device_id', '=', deviceId)
-        .where('epoch', '=', BigInt(epoch))
-        .where('n', '>=', BigInt(first))
-        .where('n', '<=', BigInt(last))
+      const rows = await deliveries(deviceId, epoch)
+        .where('last_entry', '>=', BigInt(first))
+        .where('first_entry', '<=', BigInt(last))
         .execute()
-      return new Set(rows.map(({ hash }) => hash))
+      const entries = rows.flatMap((row) => entriesOf(row))
+      return new Set(entries.filter(({ n }) => n >= first && n <= last).map(({ hash }) => hash))
     },
     /** Undefined: the merged chain has no such entry. */
     async hashInChain(deviceId: string, epoch: number, n: number): Promise<string | undefined> {
-      const row = await db
-        .selectFrom('entries')
-        .select('hash')
-        .where('device_id', '=', deviceId)
-        .where('epoch', '=', BigInt(epoch))
-        .where('n', '=', BigInt(n))
+      const row = await deliveries(deviceId, epoch)
+        .where('last_entry', '>=', BigInt(n))
+        .where('first_entry', '<=', BigInt(n))
         .where('branch', '=', 0n)
         .executeTakeFirst()
-      return row?.hash
+      return row === undefined ? undefined : entriesOf(row).find((entry) => entry.n === n)?.hash
     },
-    async of(deviceId: string, epoch: number): Promise<readonly LedgerEntry[]> {
-      const rows = await db
-        .selectFrom('entries')
-        .selectAll()
-        .where('device_id', '=', deviceId)
-        .where('epoch', '=', BigInt(epoch))
-        .orderBy('n')
-        .orderBy('branch')
-        .orderBy('hash')
-        .execute()
-      return rows.map(entryOf)
-    },
-  }
-}
-
-export function entryTransaction(sql: Sql) {
-  return {
-    ...entryReader(sql),
-    async append(entries: readonly LedgerEntry[]): Promise<void> {
-      const rows = entries.map((entry) => ({
-        device_id: entry.deviceId,
-        epoch: BigInt(entry.epoch),
-        n: BigInt(entry.n),
-        hash: entry.hash,
-        seq: BigInt(entry.seq),
-        branch: toFlag(entry.branch),
-        body: entry.body,
-      }))
-      for (const some of chunks(rows, 50)) await sql.db.insertInto('entries').values(some).execute()
-    },
-    /** Entries first reported by a second writer now also belong to the merged chain, by segment `seq`. */
-    async adopt(deviceId: string, epoch: number, hashes: readonly string[], seq: number): Promise<void> {
-      for (const some of chunks(hashes)) {
-        await sql.db
-          .updateTable('entries')
-          .set({ branch: 0n, seq: BigInt(seq) })
-          .where('device_id', '=', deviceId)
-          .where('epoch', '=', BigInt(epoch))
-          .where('hash', 'in', some)
-          .execute()
+    /** By number; entries of the chain first. An entry of a branch that joined the chain comes once. */
+    async of(
+      deviceId: string,
+      epoch: number,
+    ): Promise<readonly (LedgerEntry & { readonly branch: boolean })[]> {
+      const rows = await deliveries(deviceId, epoch).execute()
+      const found = new Map<string, LedgerEntry & { readonly branch: boolean }>()
+      for (const row of rows.toSorted((a, b) => Number(a.branch - b.branch))) {
+        for (const entry of entriesOf(row)) {
+          if (!found.has(entry.hash)) found.set(entry.hash, { ...entry, branch: row.branch === 1n })
+        }
       }
+      return [...found.values()].sort((a, b) => a.n - b.n)
     },
   }
 }
@@ -202,17 +177,5 @@ function evidenceOf(row: Row<'evidence'>): Evidence {
     problem: row.problem,
     document: row.document,
     receivedAt: Number(row.received_at),
-  }
-}
-
-function entryOf(row: Row<'entries'>): LedgerEntry {
-  return {
-    deviceId: row.device_id,
-    epoch: Number(row.epoch),
-    n: Number(row.n),
-    hash: row.hash,
-    seq: Number(row.seq),
-    branch: row.branch === 1n,
-    body: row.body,
   }
 }

@@ -110,14 +110,19 @@ export interface EdgeTables {
     document: string
     received_at: bigint
   }
-  entries: {
+  deliveries: {
+    seq: bigint
     device_id: string
     epoch: bigint
-    n: bigint
-    hash: string
-    seq: bigint
+    segment: bigint
     branch: bigint
-    body: string
+    first_entry: bigint
+    last_entry: bigint
+    instance_id: string | null
+    records: bigint
+    from_time: bigint
+    to_time: bigint
+    body: Buffer
   }
   device_accounts: {
     device_id: string

@@ -22,7 +22,6 @@ import {
 } from './policy-revisions.ts'
 import {
   entryReader,
-  entryTransaction,
   evidenceReader,
   evidenceTransaction,
   segmentReader,
@@ -110,7 +109,7 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
       epochs: epochTransaction(sql),
       segments: segmentTransaction(sql),
       evidence: evidenceTransaction(sql),
-      entries: entryTransaction(sql),
+      entries: entryReader(sql),
       deviceAccounts: deviceAccountTransaction(sql),
       shortages: shortageTransaction(sql),
       sessionCommands: sessionCommandTransaction(sql),

@@ -1,28 +1,97 @@
+/**
+ * Usage records: of the cloud's own decisions, one row each, and of devices' entries, one delivery for each segment, whose
+ * records are made when they are read. Both share one sequence of row numbers. The records of row `s` have the positions up
+ * to `s * USAGE_ROW_POSITIONS`, in order.
+ */
 import { type CompiledQuery, sql as statement } from 'kysely'
 import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
-import type { UsageOperation, UsageRecord, UsageSource, UsageRange, NumberedUsage } from '../records.ts'
-import type { Sql } from './sql.ts'
+import type { Delivery } from '../device-records.ts'
+import {
+  type NumberedUsage,
+  USAGE_ROW_POSITIONS,
+  type UsageOperation,
+  type UsageRange,
+  type UsageRecord,
+  type UsageSource,
+} from '../records.ts'
+import { packDelivery, usageOf } from './packed-delivery.ts'
+import { type Sql, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
+/** The first row with a later position. */
+function rowAfter(position: bigint): bigint {
+  return position / USAGE_ROW_POSITIONS + 1n
+}
+
+/** The row that has the position. */
+function rowOfPosition(position: bigint): bigint {
+  return (position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS
+}
+
+type Within = Omit<UsageRange, 'limit'>
+
 export function usageReader({ db }: Sql) {
-  const within = ({ after, upTo, instanceId, from, to }: Omit<UsageRange, 'limit'>) => {
-    let query = db.selectFrom('usage').where('seq', '>', after).where('seq', '<=', upTo)
+  const usageWithin = ({ after, upTo, instanceId, from, to }: Within) => {
+    let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
     if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
     if (from !== null) query = query.where('usage_time', '>=', BigInt(from))
     if (to !== null) query = query.where('usage_time', '<', BigInt(to))
     return query
   }
+  /** Those that can have such records. */
+  const deliveriesWithin = ({ after, upTo, instanceId, from, to }: Within) => {
+    let query = db.selectFrom('deliveries').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
+    if (instanceId !== null) query = query.where((or) => or.or([or('instance_id', '=', instanceId), or('instance_id', 'is', null)]))
+    if (from !== null) query = query.where('to_time', '>=', BigInt(from))
+    if (to !== null) query = query.where('from_time', '<', BigInt(to))
+    return query
+  }
+  const recordsOf = async (seq: bigint, range: Within): Promise<readonly NumberedUsage[]> => {
+    const row = await db.selectFrom('deliveries').selectAll().where('seq', '=', seq).executeTakeFirstOrThrow()
+    const records = usageOf(row)
+    const last = seq * USAGE_ROW_POSITIONS
+    const numbered = records.map((record, index) => ({ position: last - BigInt(records.length - 1 - index), record }))
+    return numbered.filter((each) => isWithin(each, range))
+  }
   return {
-    /** Oldest first. */
+    /** Oldest first. A delivery comes whole, so there can be more than `limit`; fewer are all. */
     async range({ limit, ...range }: UsageRange): Promise<readonly NumberedUsage[]> {
-      const rows = await within(range).selectAll().orderBy('seq').limit(limit).execute()
-      return rows.map((row) => ({ position: row.seq, record: usageOf(row) }))
+      const found: NumberedUsage[] = []
+      for (let { after } = range; ;) {
+        const rest = { ...range, after }
+        const rows = await usageWithin(rest).selectAll().orderBy('seq').limit(limit).execute()
+        const deliveries = await deliveriesWithin(rest).select('seq').orderBy('seq').limit(limit).execute()
+        const isAll = rows.length < limit && deliveries.length < limit
+        const ends = [rows, deliveries].filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
+        const end = isAll ? null : ends.reduce((least, seq) => (seq < least ? seq : least))
+        const all = [
+          ...rows.map((row) => ({ seq: row.seq, row })),
+          ...deliveries.map(({ seq }) => ({ seq, row: null })),
+        ].sort((a, b) => (a.seq < b.seq ? -1 : 1))
+        for (const { seq, row } of all) {
+          if (end !== null && seq > end) break
+          if (row === null) found.push(...(await recordsOf(seq, range)))
+          else found.push({ position: seq * USAGE_ROW_POSITIONS, record: recordOf(row) })
+          if (found.length >= limit) return found
+        }
+        if (end === null) return found
+        after = end * USAGE_ROW_POSITIONS
+      }
     },
-    async count(range: Omit<UsageRange, 'limit'>): Promise<number> {
-      const row = await within(range)
+    async count(range: Within): Promise<number> {
+      const own = await usageWithin(range)
         .select((of) => of.fn.countAll<bigint>().as('count'))
         .executeTakeFirstOrThrow()
-      return Number(row.count)
+      const deliveries = await deliveriesWithin(range)
+        .select(['seq', 'instance_id', 'records', 'from_time', 'to_time'])
+        .execute()
+      let count = Number(own.count)
+      for (const delivery of deliveries) {
+        count += isWhollyWithin(delivery, range)
+          ? Number(delivery.records)
+          : (await recordsOf(delivery.seq, range)).length
+      }
+      return count
     },
     /** End of the backup that lost the record at this position; null: not lost. */
     async backupEnd(position: bigint): Promise<bigint | null> {
@@ -34,30 +103,25 @@ export function usageReader({ db }: Sql) {
         .executeTakeFirst()
       return row?.backup_end ?? null
     },
-    /** Newest first; `before` is the previous response's `next`. */
-    async list({
-      instanceId,
-      correlationId,
-      before,
-      limit,
-    }: {
-      readonly instanceId?: string
-      readonly correlationId?: string
-      readonly before?: bigint
-      readonly limit: number
-    }): Promise<{ readonly records: readonly UsageRecord[]; readonly next: bigint | null }> {
-      let query = db.selectFrom('usage').selectAll()
-      if (instanceId !== undefined) query = query.where('instance_id', '=', instanceId)
-      if (correlationId !== undefined) query = query.where('correlation_id', '=', correlationId)
-      if (before !== undefined) query = query.where('seq', '<', before)
-      const rows = await query
-        .orderBy('seq', 'desc')
-        .limit(limit + 1)
-        .execute()
-      const shown = rows.slice(0, limit)
-      return { records: shown.map(usageOf), next: rows.length > limit ? (shown.at(-1)?.seq ?? null) : null }
-    },
   }
+}
+
+function isWithin({ position, record }: NumberedUsage, { after, upTo, instanceId, from, to }: Within): boolean {
+  const { usageTime } = record
+  if (position <= after || position > upTo) return false
+  if (instanceId !== null && record.instanceId !== instanceId) return false
+  return (from === null || usageTime >= from) && (to === null || usageTime < to)
+}
+
+/** Without a look at its records. */
+function isWhollyWithin(
+  { seq, instance_id, records, from_time, to_time }: Pick<Row<'deliveries'>, 'seq' | 'instance_id' | 'records' | 'from_time' | 'to_time'>,
+  { after, upTo, instanceId, from, to }: Within,
+): boolean {
+  const last = seq * USAGE_ROW_POSITIONS
+  if (last - records < after || last > upTo) return false
+  if (instanceId !== null && instance_id !== instanceId) return false
+  return (from === null || from_time >= BigInt(from)) && (to === null || to_time < BigInt(to))
 }
 
 /**
@@ -66,18 +130,19 @@ export function usageReader({ db }: Sql) {
  */
 export function usageTransaction(sql: Sql) {
   const { db } = sql
-  const appended: UsageRecord[] = []
+  const appended: (UsageRecord | Delivery)[] = []
   const settled = async (): Promise<bigint> => {
-    // Writers lock the table against this from before a record gets its position until their commit, and take no other
-    // lock in between: no deadlock.
-    if (sql.lockRows) await statement`LOCK TABLE usage IN SHARE MODE`.execute(db)
-    const newest = await db.selectFrom('usage').select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst()
+    // Writers lock the tables against this from before a row gets its number until their commit, deliveries first, and
+    // take no other lock in between: no deadlock.
+    if (sql.lockRows) await statement`LOCK TABLE deliveries, usage IN SHARE MODE`.execute(db)
+    const newest = async (table: 'usage' | 'deliveries'): Promise<bigint> =>
+      (await db.selectFrom(table).select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst())?.seq ?? 0n
     const passed = await db
       .selectFrom('forgotten_usage')
       .select((of) => of.fn.max<bigint | null>('gone_on_after').as('position'))
       .executeTakeFirstOrThrow()
-    const [record, gap] = [newest?.seq ?? 0n, passed.position ?? 0n]
-    return record > gap ? record : gap
+    const ends = [(await newest('usage')) * USAGE_ROW_POSITIONS, (await newest('deliveries')) * USAGE_ROW_POSITIONS, passed.position ?? 0n]
+    return ends.reduce((most, end) => (end > most ? end : most))
   }
   const usage = {
     ...usageReader(sql),
@@ -90,33 +155,87 @@ export function usageTransaction(sql: Sql) {
     async passForgotten(position: bigint): Promise<void> {
       const end = await settled()
       if (position <= end) return
-      await db.insertInto('forgotten_usage').values({ backup_end: end, gone_on_after: position }).execute()
+      const row = rowOfPosition(position)
+      await db.insertInto('forgotten_usage').values({ backup_end: end, gone_on_after: row * USAGE_ROW_POSITIONS }).execute()
       if (sql.lockRows) {
-        // Rolled back transactions may have used positions above the newest record.
-        const sequence = statement`pg_get_serial_sequence('usage', 'seq')::regclass`
-        const highest = statement`GREATEST(${position}::BIGINT, pg_sequence_last_value(${sequence}))`
-        await statement`SELECT setval(${sequence}, ${highest})`.execute(db)
+        // Rolled back transactions may have used numbers above the newest record.
+        const highest = statement`GREATEST(${row}::BIGINT, pg_sequence_last_value(${ROW_NUMBERS}))`
+        await statement`SELECT setval(${ROW_NUMBERS}, ${highest})`.execute(db)
       } else {
-        await statement`DELETE FROM sqlite_sequence WHERE name = 'usage'`.execute(db)
-        await statement`INSERT INTO sqlite_sequence (name, seq) VALUES ('usage', ${position})`.execute(db)
+        await setLastRow(sql, row)
       }
     },
     /** Written at the end of the transaction, which cannot read them. */
     async append(records: readonly UsageRecord[]): Promise<void> {
       appended.push(...records)
     },
+    /** Among the appended records, in the same sequence. */
+    async deliver(delivery: Delivery): Promise<void> {
+      appended.push(delivery)
+    },
   }
   return {
     usage,
     write: async (): Promise<void> => {
+      const isMixed = appended.some(isDelivery) && !appended.every(isDelivery)
+      if (isMixed && sql.lockRows) await statement`LOCK TABLE deliveries IN ROW EXCLUSIVE MODE`.execute(db)
       for (let at = 0; at < appended.length;) {
-        const count = largestPart(appended.length - at)
-        const parameters = appended.slice(at, at + count).flatMap((record) => Object.values(rowOf(record)))
+        const next = appended[at]
+        if (next !== undefined && isDelivery(next)) {
+          await insertDelivery(sql, next)
+          at += 1
+          continue
+        }
+        const end = appended.findIndex((each, index) => index > at && isDelivery(each))
+        const count = largestPart((end === -1 ? appended.length : end) - at)
+        const parameters = (appended.slice(at, at + count) as UsageRecord[]).flatMap((record) =>
+          Object.values(rowOf(record)),
+        )
         await db.executeQuery({ ...insertOf(sql, count), parameters })
         at += count
       }
     },
   }
+}
+
+function isDelivery(one: UsageRecord | Delivery): one is Delivery {
+  return 'entries' in one
+}
+
+const ROW_NUMBERS = statement`pg_get_serial_sequence('usage', 'seq')::regclass`
+
+async function insertDelivery(sql: Sql, delivery: Delivery): Promise<void> {
+  const { sums, entries } = delivery
+  if (BigInt(sums.records) > USAGE_ROW_POSITIONS) throw new Error('invariant: a segment is bounded')
+  const numbers = entries.map(({ n }) => n)
+  const values = {
+    device_id: delivery.deviceId,
+    epoch: BigInt(delivery.epoch),
+    segment: BigInt(delivery.segment),
+    branch: toFlag(delivery.branch),
+    first_entry: BigInt(numbers[0] ?? 0),
+    last_entry: BigInt(numbers.at(-1) ?? 0),
+    instance_id: sums.instanceId,
+    records: BigInt(sums.records),
+    from_time: BigInt(sums.from),
+    to_time: BigInt(sums.to),
+    body: packDelivery(delivery),
+  }
+  const seq = sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : await nextRow(sql)
+  await sql.db.insertInto('deliveries').values({ seq, ...values }).execute()
+}
+
+/** SQLite: the number that AUTOINCREMENT would take. */
+async function nextRow(sql: Sql): Promise<bigint> {
+  const { rows } = await statement<{ seq: bigint }>`SELECT seq FROM sqlite_sequence WHERE name = 'usage'`.execute(sql.db)
+  const next = (rows[0]?.seq ?? 0n) + 1n
+  await setLastRow(sql, next)
+  return next
+}
+
+async function setLastRow({ db }: Sql, row: bigint): Promise<void> {
+  await statement`DELETE FROM sqlite_sequence WHERE name = 'usage'`.execute(db)
+  await statement`INSERT INTO sqlite_sequence (name, seq) VALUES ('usage', ${row})`.execute(db)
 }
 
 const ROWS_MAX = 32
@@ -197,7 +316,7 @@ function rowOf(record: UsageRecord): Omit<Row<'usage'>, 'seq'> {
   }
 }
 
-function usageOf(row: Row<'usage'>): UsageRecord {
+function recordOf(row: Row<'usage'>): UsageRecord {
   return {
     correlationId: row.correlation_id,
     usageTime: Number(row.usage_time),

@@ -5,6 +5,7 @@
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
 import { entryProblem } from '../../../core/sync/receive.ts'
+import { CHAIN_START } from '../../../protocol/signing.ts'
 import type { Pool } from '../../storage/records.ts'
 import { BranchOverspend } from '../../devices/branch-overspend.ts'
 import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
@@ -20,7 +21,7 @@ import {
   settled,
 } from '../../storage/device-records.ts'
 import { type RulesInForce, openPools, viewPools } from '../../policy/rules-in-force.ts'
-import { type MergeContext, ownerOf } from '../merge-context.ts'
+import type { MergeContext } from '../merge-context.ts'
 import type { BranchUnbilled } from './unbilled.ts'
 import { saveMoves } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
@@ -60,12 +61,8 @@ export async function billBranch(
   const { billed, tally } = judge(likely.billed, before)
   const moved = movePools(before, tally.moves())
   if (moved === undefined) throw new Error('invariant: what is plausible fits a counter')
-  await tx.edge.entries.append(
-    billed.map(({ n, hash, text }) => {
-      return { ...ownerOf(epoch), n, hash, seq: segment.header.seq, branch: true, body: text }
-    }),
-  )
-  await writeUsage({ tx, epoch, now }, billed, before)
+  const written = { branch: true, previousHash: CHAIN_START, entries: billed, billedBefore: [] }
+  await writeUsage({ tx, epoch, segment, now }, written, before)
   await saveMoves({ tx, epoch, now }, moved)
   return {
     unsound,

@@ -122,7 +122,7 @@ async function passLost(
   }))
   const changes = mergeReported(records, counters, await termsOf(context, old, false))
   if ('problem' in changes) return null
-  const moves = movesOf(old, records, changes, { fresh: [], ofBranch: [] })
+  const moves = movesOf(old, records, changes, { all: [], ofBranch: [] })
   const before = await openListedPools(tx, rules, accounts, old)
   if (unknownAccount(old, moves, before) !== undefined) return null
   const moved = movePools(before, moves)

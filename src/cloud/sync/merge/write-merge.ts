@@ -8,12 +8,13 @@ import type { AccountMove, MovedPools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
-import { type MergeContext, ownerOf } from '../merge-context.ts'
+import type { MergeContext } from '../merge-context.ts'
 import { saveMoves } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
 
 export interface SplitEntries {
-  readonly fresh: readonly OpenedEntry[]
+  readonly all: readonly OpenedEntry[]
+  /** Those that a branch has billed. */
   readonly ofBranch: readonly OpenedEntry[]
 }
 
@@ -25,13 +26,10 @@ export async function splitEntries(
   const [first, last] = [entries[0]?.n, entries.at(-1)?.n]
   // Only a second writer or a later epoch can have delivered them; neither exists while it is active.
   if (epoch.status === 'ACTIVE' || first === undefined || last === undefined) {
-    return { fresh: entries, ofBranch: [] }
+    return { all: entries, ofBranch: [] }
   }
   const reported = await tx.edge.entries.hashes(epoch.deviceId, epoch.number, first, last)
-  return {
-    fresh: entries.filter(({ hash }) => !reported.has(hash)),
-    ofBranch: entries.filter(({ hash }) => reported.has(hash)),
-  }
+  return { all: entries, ofBranch: entries.filter(({ hash }) => reported.has(hash)) }
 }
 
 /** @param records known accounts of the epoch */
@@ -102,16 +100,12 @@ export async function requirePlausible(
 export async function writeMerge(
   { tx, segment, now }: Pick<MergeContext, 'tx' | 'segment' | 'now'>,
   epoch: Epoch,
-  { fresh, ofBranch }: SplitEntries,
+  { all, ofBranch }: SplitEntries,
   moved: MovedPools,
 ): Promise<void> {
-  const { seq } = segment.header
-  await tx.edge.entries.append(
-    fresh.map(({ n, hash, text }) => ({ ...ownerOf(epoch), n, hash, seq, branch: false, body: text })),
-  )
   // Entries billed as a branch join the chain: the counters include them, and their usage is written.
-  const adopted = ofBranch.map(({ hash }) => hash)
-  await tx.edge.entries.adopt(epoch.deviceId, epoch.number, adopted, seq)
-  await writeUsage({ tx, epoch, now }, fresh, moved.before)
+  const billedBefore = ofBranch.map(({ n }) => n)
+  const chain = { branch: false, previousHash: epoch.entryHead, entries: all, billedBefore }
+  await writeUsage({ tx, epoch, segment, now }, chain, moved.before)
   await saveMoves({ tx, epoch, now }, moved)
 }

@@ -9,12 +9,12 @@ import type { Micro } from '../../../core/pricing/amount.ts'
 import type { RecoveryStateWire } from '../../../protocol/edge/administration.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { capIn } from '../../accounts/decide-over-pools.ts'
-import { RECOVERY_SHOWN_MAX, USAGE_FORGOTTEN_MAX } from '../../devices/limits.ts'
+import { RECOVERY_SHOWN_MAX, USAGE_FORGOTTEN_ROWS_MAX, USAGE_ROWS_PER_MS } from '../../devices/limits.ts'
 import type { Recovery } from '../../storage/device-records.ts'
 import type { LoadedPolicy, Policies } from '../../policy/load-policy.ts'
 import { free, release, withhold } from '../../accounts/pool.ts'
 import { lockRules, bumpPolicyRevision } from '../../policy/bump-policy-revision.ts'
-import type { Pool } from '../../storage/records.ts'
+import { type Pool, USAGE_ROW_POSITIONS } from '../../storage/records.ts'
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
 
 export interface Forgotten {
@@ -43,9 +43,16 @@ export async function beginRecovery(
   await tx.edge.recoveries.restored(now)
   await tx.edge.recoveries.beginAll(Math.max(await recoversSince(tx, now), until + 1), unproven)
   await recordChange(tx, now, { action: 'NOTICE_RESTORE', detail: { reason } })
-  await tx.usage.passForgotten(
-    greatest(BigInt(now) * 1_000n, (await tx.usage.settled()) + USAGE_FORGOTTEN_MAX, position),
-  )
+  const byTime = least(BigInt(now) * USAGE_ROWS_PER_MS * USAGE_ROW_POSITIONS, POSITION_BY_TIME_MAX)
+  const byCount = (await tx.usage.settled()) + USAGE_FORGOTTEN_ROWS_MAX * USAGE_ROW_POSITIONS
+  await tx.usage.passForgotten(greatest(byTime, byCount, position))
+}
+
+/** Leaves room in 64 bits, whatever the clock says. */
+const POSITION_BY_TIME_MAX = 1n << 62n
+
+function least(a: bigint, b: bigint): bigint {
+  return a < b ? a : b
 }
 
 function greatest(first: bigint, ...others: readonly bigint[]): bigint {

@@ -172,7 +172,8 @@ describe('a watched store', () => {
 
   it('tells nothing of usage that was rolled back or written by a run that was repeated', async () => {
     const appended: unknown[] = []
-    const tx = { usage: { append: async (records: unknown[]) => void appended.push(...records) } }
+    const append = async (records: unknown[]) => void appended.push(...records)
+    const tx = { usage: { append, deliver: async () => undefined } }
     const store = {
       ...noStore,
       transaction: async (work: (tx: unknown) => Promise<unknown>) => {
@@ -186,19 +187,22 @@ describe('a watched store', () => {
       {
         transaction: (committed, ms) => told.push([committed, ms]),
         usage: (records) => told.push(records.length),
+        delivery: ({ records }) => told.push({ delivered: records }),
       },
       () => 0,
     )
     await watched.transaction(async (given) => {
       await given.usage.append([{} as never])
+      await given.usage.deliver({ sums: { records: 5 } } as never)
     })
     expect(appended).toHaveLength(2)
-    expect(told).toEqual([[true, 0], 1])
+    const committed = [[true, 0], 1, { delivered: 5 }]
+    expect(told).toEqual(committed)
     const failing = watched.transaction(async () => {
       throw new Error('no')
     })
     await expect(failing).rejects.toThrow('no')
-    expect(told).toEqual([[true, 0], 1, [false, 0]])
+    expect(told).toEqual([...committed, [false, 0]])
   })
 
   it('is not harmed by a watcher that fails', async () => {
@@ -206,7 +210,7 @@ describe('a watched store', () => {
     const fail = (): never => {
       throw new Error('the watcher')
     }
-    const watched = watchStore(store, { transaction: fail, usage: fail }, () => 0)
+    const watched = watchStore(store, { transaction: fail, usage: fail, delivery: fail }, () => 0)
     expect(await watched.transaction(async () => 'mine')).toBe('done')
   })
 })

@@ -5,6 +5,7 @@ import { accountLedger } from '../../../../src/cloud/accounts/account-ledger.ts'
 import { confirmSettlement, showSettlement } from '../../../../src/cloud/sync/grants/expire-inactive.ts'
 import { DAY, INSTANCE, type Twin } from '../twin.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
+import { listUsage } from '../../usage/list-usage.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const ACTION = actionAccount(INSTANCE, 'ACT-1', 'a')
@@ -23,7 +24,7 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
     afterEach(async () => twin[Symbol.asyncDispose]())
 
     const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE, ACTION], amount })
-    const usage = async () => (await twin.store.read((reader) => reader.usage.list({ limit: 100 }))).records
+    const usage = async () => (await twin.store.read((reader) => listUsage(reader, { limit: 100 }))).records
     const epoch = (device: TestDevice, number = 1) =>
       twin.store.read((reader) => reader.edge.epochs.get(device.id, number))
     const ledger = async () => {

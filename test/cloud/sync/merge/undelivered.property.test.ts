@@ -7,6 +7,7 @@ import fc from '../../../support/fast-check.ts'
 import { type Successor, successorOf } from '../successor.ts'
 import { DAY, INSTANCE, Twin } from '../twin.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
+import { listUsage } from '../../usage/list-usage.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const ACTION = actionAccount(INSTANCE, 'ACT-1', 'a')
@@ -154,7 +155,7 @@ class Life {
     const { pools, records, lines } = await this.twin.store.read(async (reader) => ({
       pools: await reader.edge.pools(INSTANCE),
       records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
-      lines: (await reader.usage.list({ limit: 10_000 })).records,
+      lines: (await listUsage(reader, { limit: 10_000 })).records,
     }))
     for (const { account, charged, grantedOut, billedByDevices, capInForce } of pools) {
       let [out, billed] = [0n, 0n]

@@ -8,6 +8,7 @@ import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import { successorOf } from '../successor.ts'
 import { DAY, INSTANCE, type Twin } from '../twin.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
+import { listUsage } from '../../usage/list-usage.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const ACTION = actionAccount(INSTANCE, 'ACT-1', 'a')
@@ -36,7 +37,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
     }
     /** What the lines of the bill come to. */
     const linesOf = async (lineItemId = 'ACT-1') => {
-      const { records } = await twin.store.read((reader) => reader.usage.list({ limit: 1_000 }))
+      const { records } = await twin.store.read((reader) => listUsage(reader, { limit: 1_000 }))
       return records
         .filter(({ activationId }) => activationId === lineItemId)
         .reduce((sum, { tokens }) => sum + tokens, 0n)
@@ -271,7 +272,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 70n })
         await deliver(device.undeliveredRange(3, 4, true))
         await expectSettledExactly(device, 127n, 53n)
-        const { records } = await twin.store.read((reader) => reader.usage.list({ limit: 100 }))
+        const { records } = await twin.store.read((reader) => listUsage(reader, { limit: 100 }))
         expect(records.find(({ operation }) => operation === 'SETTLEMENT')).toMatchObject({
           status: 'COUNTED',
           tokens: 70n,

@@ -183,7 +183,6 @@ CREATE TABLE usage (
 );
 
 CREATE INDEX usage_by_instance ON usage (instance_id, seq);
-CREATE INDEX usage_by_correlation ON usage (correlation_id);
 
 -- Positions that a twin gave out and has forgotten, because it was restored from a backup: later than where the backup ends,
 -- and not later than where it goes on. They are never given out again.

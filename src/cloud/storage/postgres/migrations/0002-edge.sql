@@ -118,20 +118,35 @@ CREATE TABLE evidence (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
 
--- Ledger entries of devices, each billed once. The hash covers the entry and the whole chain before it.
-CREATE TABLE entries (
+-- Ledger entries of devices, each billed once: those that a segment brought, with what makes their usage records.
+CREATE TABLE deliveries (
+  -- Where its records stand among those of the table usage, whose numbers it shares.
+  seq BIGINT NOT NULL PRIMARY KEY,
   device_id TEXT COLLATE "C" NOT NULL,
   epoch BIGINT NOT NULL,
-  n BIGINT NOT NULL,
-  hash TEXT COLLATE "C" NOT NULL,
-  seq BIGINT NOT NULL,
-  branch BIGINT NOT NULL,
-  body TEXT NOT NULL,
-  PRIMARY KEY (device_id, epoch, n, hash),
+  -- Number of the segment.
+  segment BIGINT NOT NULL,
+  -- 1: of another writer than the merged chain's.
+  branch BIGINT NOT NULL CHECK (branch IN (0, 1)),
+  first_entry BIGINT NOT NULL,
+  last_entry BIGINT NOT NULL,
+  -- NULL: several.
+  instance_id TEXT COLLATE "C",
+  -- Number of usage records, and the time of the earliest and latest use.
+  records BIGINT NOT NULL,
+  from_time BIGINT NOT NULL,
+  to_time BIGINT NOT NULL,
+  -- Compressed with zstd: packed-delivery.ts.
+  body BYTEA NOT NULL,
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
 
-CREATE UNIQUE INDEX entries_one_chain ON entries (device_id, epoch, n) WHERE branch = 0;
+-- It is compressed already.
+ALTER TABLE deliveries ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE UNIQUE INDEX deliveries_one_chain ON deliveries (device_id, epoch, first_entry) WHERE branch = 0;
+CREATE INDEX deliveries_by_entry ON deliveries (device_id, epoch, last_entry);
+CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
 
 CREATE TABLE device_accounts (
   device_id TEXT COLLATE "C" NOT NULL,

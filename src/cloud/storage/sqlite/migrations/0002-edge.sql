@@ -117,20 +117,32 @@ CREATE TABLE evidence (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 ) STRICT;
 
--- Ledger entries of devices, each billed once. The hash covers the entry and the whole chain before it.
-CREATE TABLE entries (
+-- Ledger entries of devices, each billed once: those that a segment brought, with what makes their usage records.
+CREATE TABLE deliveries (
+  -- Where its records stand among those of the table usage, whose numbers it shares.
+  seq INTEGER PRIMARY KEY,
   device_id TEXT NOT NULL,
   epoch INTEGER NOT NULL,
-  n INTEGER NOT NULL,
-  hash TEXT NOT NULL,
-  seq INTEGER NOT NULL,
-  branch INTEGER NOT NULL,
-  body TEXT NOT NULL,
-  PRIMARY KEY (device_id, epoch, n, hash),
+  -- Number of the segment.
+  segment INTEGER NOT NULL,
+  -- 1: of another writer than the merged chain's.
+  branch INTEGER NOT NULL CHECK (branch IN (0, 1)),
+  first_entry INTEGER NOT NULL,
+  last_entry INTEGER NOT NULL,
+  -- NULL: several.
+  instance_id TEXT,
+  -- Number of usage records, and the time of the earliest and latest use.
+  records INTEGER NOT NULL,
+  from_time INTEGER NOT NULL,
+  to_time INTEGER NOT NULL,
+  -- Compressed with zstd: packed-delivery.ts.
+  body BLOB NOT NULL,
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 ) STRICT;
 
-CREATE UNIQUE INDEX entries_one_chain ON entries (device_id, epoch, n) WHERE branch = 0;
+CREATE UNIQUE INDEX deliveries_one_chain ON deliveries (device_id, epoch, first_entry) WHERE branch = 0;
+CREATE INDEX deliveries_by_entry ON deliveries (device_id, epoch, last_entry);
+CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
 
 CREATE TABLE device_accounts (
   device_id TEXT NOT NULL,

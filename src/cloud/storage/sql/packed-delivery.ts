@@ -1,0 +1,83 @@
+/**
+ * The body of a delivery: a header line, and the exact texts of its entries, compressed together. Hashes of a chain are
+ * computed again.
+ */
+import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
+import { entryHash } from '../../../protocol/signing.ts'
+import { entryBody } from '../../../protocol/edge/sync.ts'
+import { readEntry } from '../../../protocol/edge/read-entry.ts'
+import { type BilledEntry, usageOfEntries } from '../../usage/usage-of-entries.ts'
+import type { Delivery, LedgerEntry } from '../device-records.ts'
+import type { UsageRecord } from '../records.ts'
+import type { Row } from './tables.ts'
+
+/** JSON texts cannot contain it. */
+const SEPARATOR = '\u001E'
+
+const COMPRESSION = {
+  params: { [constants.ZSTD_c_compressionLevel]: 3, [constants.ZSTD_c_checksumFlag]: 1 },
+}
+
+interface Header {
+  /** Of a chain. */
+  readonly previousHash?: string
+  /** Of a branch: number and hash of each entry. */
+  readonly branch?: readonly (readonly [n: number, hash: string])[]
+  readonly billedBefore: readonly number[]
+  readonly writeTime: number
+  readonly accountIds: readonly (readonly [instanceId: string, accountId: string])[]
+  readonly quantities: readonly (readonly [lineItem: string, quantity: string])[]
+  readonly used: readonly (readonly [account: string, tokens: string])[]
+}
+
+type PackedDelivery = Pick<Row<'deliveries'>, 'device_id' | 'epoch' | 'first_entry' | 'body'>
+
+export function packDelivery({ branch, previousHash, entries, billedBefore, inputs }: Delivery): Buffer {
+  const header: Header = {
+    ...(branch ? { branch: entries.map(({ n, hash }) => [n, hash]) } : { previousHash }),
+    billedBefore,
+    writeTime: inputs.writeTime,
+    accountIds: [...inputs.accountIds],
+    quantities: [...inputs.quantities].map(([lineItem, quantity]) => [lineItem, String(quantity)]),
+    used: [...inputs.used].map(([account, tokens]) => [account, String(tokens)]),
+  }
+  const text = [JSON.stringify(header), ...entries.map((entry) => entry.text)].join(SEPARATOR)
+  return zstdCompressSync(text, COMPRESSION)
+}
+
+function unpack({ body }: PackedDelivery): { readonly header: Header; readonly texts: readonly string[] } {
+  const [header = '', ...texts] = zstdDecompressSync(body).toString('utf8').split(SEPARATOR)
+  return { header: JSON.parse(header) as Header, texts }
+}
+
+export function entriesOf(delivery: PackedDelivery): readonly LedgerEntry[] {
+  const { header, texts } = unpack(delivery)
+  const { branch } = header
+  if (branch !== undefined) return branch.map(([n, hash], index) => ({ n, hash, text: texts[index] ?? '' }))
+  let hash = header.previousHash ?? ''
+  return texts.map((text, index) => {
+    hash = entryHash(hash, text)
+    return { n: Number(delivery.first_entry) + index, hash, text }
+  })
+}
+
+/** In the order of their positions. */
+export function usageOf(delivery: PackedDelivery): readonly UsageRecord[] {
+  const { header, texts } = unpack(delivery)
+  const { branch, billedBefore, writeTime, accountIds, quantities, used } = header
+  const before = new Set(billedBefore)
+  const entries = texts
+    .map((text, index): BilledEntry => ({
+      n: branch?.[index]?.[0] ?? Number(delivery.first_entry) + index,
+      body: readEntry(JSON.parse(text)) ?? entryBody.parse(JSON.parse(text)),
+    }))
+    .filter(({ n }) => !before.has(n))
+  return usageOfEntries(entries, {
+    deviceId: delivery.device_id,
+    epoch: Number(delivery.epoch),
+    writeTime,
+    accountIds: new Map(accountIds),
+    quantities: new Map(quantities.map(([lineItem, quantity]) => [lineItem, BigInt(quantity)])),
+    used: new Map(used.map(([account, tokens]) => [account, BigInt(tokens)])),
+  })
+}

@@ -1,0 +1,93 @@
+// The fast reader reads everything that agents write, and nothing that the schema refuses or reads otherwise.
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import { readEntry } from '../../../src/protocol/edge/read-entry.ts'
+import { entryBody } from '../../../src/protocol/edge/sync.ts'
+import { SESSION_EVENTS } from '../../../src/protocol/edge/sessions.ts'
+
+const micro = fc.bigInt({ min: 0n, max: 10n ** 18n - 1n }).map(String)
+const instant = fc.integer({ min: 0, max: 253_402_300_799_999 })
+const plain = fc.string({ unit: 'grapheme', maxLength: 15 }).filter((text) => !text.includes('\u0000'))
+const text = fc.string({ maxLength: 64 }).filter((name) => name !== '__proto__')
+const part = fc.record({ lineItemId: plain, rate: text, actionId: fc.option(plain), charged: micro })
+
+const item = fc.record(
+  {
+    item: plain,
+    version: plain,
+    count: text,
+    outcome: plain,
+    total: micro,
+    parts: fc.array(part, { maxLength: 3 }),
+    variables: fc.dictionary(text, text, { noNullPrototype: true }),
+    metaData: fc.dictionary(text, fc.string(), { noNullPrototype: true }),
+  },
+  { requiredKeys: ['item', 'version', 'count', 'outcome', 'total', 'parts'] },
+)
+
+const posting = fc.record(
+  { account: fc.string({ minLength: 1, maxLength: 100 }), amount: micro, aboveGrant: micro },
+  { requiredKeys: ['account', 'amount'] },
+)
+
+const required = {
+  n: fc.integer({ min: 1, max: 2 ** 40 }),
+  kind: fc.constantFrom('access', 'refund', 'session', 'burn'),
+  at: instant,
+  earliest: instant,
+  latest: fc.option(instant),
+  instanceId: fc.uuid(),
+  policyRevision: fc.integer({ min: 1 }),
+  engine: fc.integer({ min: 1, max: 1_000_000 }),
+  correlationId: fc.uuid(),
+  requester: fc.record({ type: plain, value: plain }),
+  items: fc.array(item, { maxLength: 3 }),
+  postings: fc.array(posting, { maxLength: 3 }),
+}
+
+const entry = fc.record(
+  { ...required, session: fc.record({ id: fc.uuid(), event: fc.constantFrom(...SESSION_EVENTS) }) },
+  { requiredKeys: Object.keys(required) as (keyof typeof required)[] },
+)
+
+const copy = (value: unknown): unknown => JSON.parse(JSON.stringify(value))
+
+it('reads every entry as the schema does', () => {
+  fc.assert(
+    fc.property(entry, (value) => {
+      expect(readEntry(copy(value))).toEqual(entryBody.parse(copy(value)))
+    }),
+  )
+})
+
+/** All places in a value but the whole. */
+function placesIn(value: unknown, path: readonly string[] = []): readonly (readonly string[])[] {
+  const below = typeof value === 'object' && value !== null ? Object.entries(value) : []
+  return below.flatMap(([key, each]) => [[...path, key], ...placesIn(each, [...path, key])])
+}
+
+const WRONG = [
+  ...[undefined, null, true, 0, -1, 1.5, 2 ** 53, 253_402_300_800_000, 1_000_001, '', '01', '-1', '1e3', [], {}, [1]],
+  ...['9223372036854775807', '9223372036854775808', 'a\u0000', '\uD800', 'ABCDEF01-2345-6789-ABCD-EF0123456789'],
+  ...[65, 101, 257, 1_025, 2_049].map((length) => 'x'.repeat(length)),
+  JSON.parse('{"__proto__":"1","a":"b"}'),
+]
+
+it('reads nothing that the schema refuses, whatever is changed, removed or added at any place', () => {
+  fc.assert(
+    fc.property(entry, fc.nat(), fc.constantFrom(...WRONG), fc.boolean(), (value, at, other, isAdded) => {
+      const changed = copy(value) as Record<string, unknown>
+      const places = placesIn(changed)
+      const path = places[at % places.length] ?? ['n']
+      let owner = changed
+      for (const key of path.slice(0, -1)) owner = owner[key] as Record<string, unknown>
+      const key = path.at(-1) ?? ''
+      owner[isAdded && !Array.isArray(owner) ? `${key}2` : key] = other
+      const written = JSON.stringify(changed)
+      const read = readEntry(JSON.parse(written))
+      const schema = entryBody.safeParse(JSON.parse(written))
+      if (read !== undefined) expect(schema).toEqual({ success: true, data: read })
+    }),
+    { numRuns: 2_000 },
+  )
+})
