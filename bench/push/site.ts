@@ -54,6 +54,11 @@ export class Site implements AsyncDisposable {
     this.#ports = { http: new URL(this.url).port, push: new URL(String(listening['push'])).port }
   }
 
+  get cloudPid(): number {
+    if (this.#twin === undefined) throw new Error('the cloud is not running')
+    return this.#twin.pid
+  }
+
   async stopCloud(): Promise<void> {
     await this.#twin?.stop(10_000)
     this.#twin = undefined

@@ -13,17 +13,15 @@ export function usageAfter(database: Sqlite.Database, seq: bigint): readonly Usa
 }
 
 function recordsOf(delivery: Row<'deliveries'>): readonly UsageRow[] {
-  return usageOf(delivery).map(
-    ({ correlationId, activationId, tokens, source, operation, status }): UsageRow => ({
-      seq: delivery.seq,
-      correlation_id: correlationId,
-      activation_id: activationId,
-      tokens,
-      source: source.kind,
-      operation,
-      status,
-      device_id: delivery.device_id,
-      epoch: delivery.epoch,
-    }),
-  )
+  return usageOf(delivery).map(({ correlationId, activationId, tokens, source, operation, status }): UsageRow => ({
+    seq: delivery.seq,
+    correlation_id: correlationId,
+    activation_id: activationId,
+    tokens,
+    source: source.kind,
+    operation,
+    status,
+    device_id: delivery.device_id,
+    epoch: delivery.epoch,
+  }))
 }

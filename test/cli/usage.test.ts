@@ -4,6 +4,7 @@ import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { USAGE_ROW_POSITIONS } from '../../src/cloud/storage/records.ts'
 import { openTwin } from '../cloud/harness.ts'
 import { tallygate } from './outside.ts'
 
@@ -31,12 +32,17 @@ test('each night’s export holds what is new since the last one, and prints the
   const key = () => readFileSync(twin.cloud.administrationKeyFile, 'utf8')
   const file = join(directory, 'usage.csv')
   const first = await exported(twin.cloud.address, ['--out', file, '--instance', instance], key, twin.now)
-  expect(first).toEqual({ code: 0, out: '', err: 'next cursor: 1\n' })
+  expect(first).toEqual({ code: 0, out: '', err: `next cursor: ${USAGE_ROW_POSITIONS}\n` })
   expect(readFileSync(file, 'utf8').split('\r\n')).toHaveLength(3)
   await twin.access(instance, { Print: 2 })
-  const second = await exported(twin.cloud.address, ['--after', '1', '--format', 'ndjson'], key, twin.now)
-  expect(second).toMatchObject({ code: 0, err: 'next cursor: 2\n' })
-  expect(JSON.parse(second.out)).toMatchObject({ count: 2, tokens: 6, cursor: '2' })
+  const second = await exported(
+    twin.cloud.address,
+    ['--after', String(USAGE_ROW_POSITIONS), '--format', 'ndjson'],
+    key,
+    twin.now,
+  )
+  expect(second).toMatchObject({ code: 0, err: `next cursor: ${2n * USAGE_ROW_POSITIONS}\n` })
+  expect(JSON.parse(second.out)).toMatchObject({ count: 2, tokens: 6, cursor: String(2n * USAGE_ROW_POSITIONS) })
   const day = new Date(twin.now).toISOString().slice(0, 10)
   expect((await exported(twin.cloud.address, ['--from', day, '--format', 'ndjson'], key, twin.now)).out).not.toBe('')
   expect((await exported(twin.cloud.address, ['--to', day, '--format', 'ndjson'], key, twin.now)).out).toBe('')

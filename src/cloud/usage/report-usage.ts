@@ -10,8 +10,8 @@ import type { Store } from '../storage/store.ts'
 import { USAGE_PIECE_RECORDS } from './export-usage.ts'
 import { reportRow } from './usage-text.ts'
 
-/** Rows of the store that one statement counts: a record, or a delivery of up to thousands. */
-const COUNTED_AT_ONCE = 256n * USAGE_ROW_POSITIONS
+/** Rows of the store that one statement counts at most. */
+const ROWS_COUNTED_MAX = 4_096n
 
 const DAY_MS = 86_400_000
 
@@ -61,11 +61,16 @@ async function* pageOf(
 ): AsyncGenerator<readonly NumberedUsage[]> {
   let skip = (pageNumber - 1) * REPORT_PAGE_RECORDS
   let after = 0n
-  while (skip > 0 && after < range.upTo) {
-    const upTo = after + COUNTED_AT_ONCE < range.upTo ? after + COUNTED_AT_ONCE : range.upTo
+  // Fewer rows at a time near the first record of the page, down to the row that has it.
+  for (let rows = ROWS_COUNTED_MAX; skip > 0 && rows > 0n && after < range.upTo;) {
+    const end = after + rows * USAGE_ROW_POSITIONS
+    const upTo = end < range.upTo ? end : range.upTo
     const passed = await store.read((reader) => reader.usage.count({ ...range, after, upTo }))
     await giveWay()
-    if (passed > skip) break
+    if (passed > skip) {
+      rows /= 8n
+      continue
+    }
     skip -= passed
     after = upTo
   }

@@ -115,7 +115,9 @@ function isObject(value: unknown): value is Json {
 
 /** With the required fields read, this many keys are exactly those. */
 function hasKeys(value: Json, count: number): boolean {
-  return Object.keys(value).length === count
+  let found = 0
+  for (const key in value) if (Object.hasOwn(value, key)) found += 1
+  return found === count
 }
 
 function isWhole(value: unknown, min: number, max: number): boolean {

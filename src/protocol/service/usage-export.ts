@@ -3,6 +3,7 @@
  * and the operation are this project's own (docs/decisions/usage-records.md).
  */
 import { z } from 'zod'
+import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import { queryInstant, uuid } from '../wire.ts'
 
 export const USAGE_FORMATS = ['csv', 'ndjson'] as const
@@ -19,8 +20,9 @@ export const usageCursorHeader = 'x-next-cursor'
 /** Position of a record in order of writing; 0 is before all. */
 export const usageCursor = z
   .string()
-  .regex(/^(0|[1-9]\d{0,17})$/, 'must be the cursor of a previous export')
+  .regex(/^(0|[1-9]\d{0,18})$/, 'must be the cursor of a previous export')
   .transform(BigInt)
+  .refine((cursor) => cursor <= MICRO_MAX, 'must be the cursor of a previous export')
 
 /**
  * Query of `GET .../usage`. Times are usage times, POSIX ms: `from` inclusive, `to` exclusive. Strict: without a

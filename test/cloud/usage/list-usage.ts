@@ -8,5 +8,10 @@ export async function listUsage(
 ): Promise<{ readonly records: readonly UsageRecord[] }> {
   const everything = { after: 0n, upTo: 2n ** 62n, from: null, to: null, limit: 1_000_000 }
   const found = await reader.usage.range({ ...everything, instanceId })
-  return { records: found.map(({ record }) => record).toReversed().slice(0, limit) }
+  return {
+    records: found
+      .map(({ record }) => record)
+      .toReversed()
+      .slice(0, limit),
+  }
 }

@@ -32,24 +32,21 @@ function entry(n: number, kind: 'access' | 'refund', event: Event | null, outcom
 
 test('distinguishes automatic charges of a session from requested ones', () => {
   const entries = [
-      entry(1, 'access', null, 'GRANTED', 1n),
-      entry(2, 'access', 'GRANTED', 'GRANTED', 5n),
-      entry(3, 'access', 'RENEWED', 'GRANTED', 5n),
-      entry(4, 'access', 'HALTED', 'GRANT_EXHAUSTED', 0n),
-      entry(5, 'access', 'NOT_RENEWED', 'GRANT_EXHAUSTED', 0n),
-      entry(6, 'refund', 'CLOSED', 'REFUNDED', 2n),
-    ]
-  const records = usageOfEntries(
-    entries,
-    {
-      deviceId: 'device',
-      epoch: 1,
-      writeTime: 9_000,
-      accountIds: new Map([[INSTANCE, 'customer']]),
-      quantities: new Map(),
-      used: new Map([[account, 100n]]),
-    },
-  )
+    entry(1, 'access', null, 'GRANTED', 1n),
+    entry(2, 'access', 'GRANTED', 'GRANTED', 5n),
+    entry(3, 'access', 'RENEWED', 'GRANTED', 5n),
+    entry(4, 'access', 'HALTED', 'GRANT_EXHAUSTED', 0n),
+    entry(5, 'access', 'NOT_RENEWED', 'GRANT_EXHAUSTED', 0n),
+    entry(6, 'refund', 'CLOSED', 'REFUNDED', 2n),
+  ]
+  const records = usageOfEntries(entries, {
+    deviceId: 'device',
+    epoch: 1,
+    writeTime: 9_000,
+    accountIds: new Map([[INSTANCE, 'customer']]),
+    quantities: new Map(),
+    used: new Map([[account, 100n]]),
+  })
   expect(records.map(({ operation, status, tokens, used }) => [operation, status, tokens, used])).toEqual([
     ['REQUEST', 'GRANTED', 1n, 101n],
     ['REQUEST', 'GRANTED', 5n, 106n],
@@ -86,7 +83,14 @@ test('the sums of burned tokens and of items with several shares count their rec
     { n: 1, body: { ...burned, postings } },
     { n: 2, body: { ...shared.body, items, instanceId: SESSION } },
   ]
-  const inputs = { deviceId: 'device', epoch: 1, writeTime: 1, accountIds: new Map(), quantities: new Map(), used: new Map() }
+  const inputs = {
+    deviceId: 'device',
+    epoch: 1,
+    writeTime: 1,
+    accountIds: new Map(),
+    quantities: new Map(),
+    used: new Map(),
+  }
   const records = usageOfEntries(entries, inputs)
   expect(sumUsage(entries)).toMatchObject({
     records: records.length,

@@ -1,6 +1,7 @@
 import { sql as expression } from 'kysely'
 import type { Evidence, LedgerEntry, MergedSegment } from '../device-records.ts'
 import { entriesOf } from './packed-delivery.ts'
+import { packDocument, unpackDocument } from './packed-document.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -38,7 +39,7 @@ export function segmentTransaction(sql: Sql) {
           epoch: BigInt(segment.epoch),
           seq: BigInt(segment.seq),
           hash: segment.hash,
-          document: segment.document,
+          document: segment.document === null ? null : packDocument(segment.document),
           answer: segment.answer,
           received_at: BigInt(segment.receivedAt),
         })
@@ -137,10 +138,7 @@ export function entryReader({ db }: Sql) {
       return row === undefined ? undefined : entriesOf(row).find((entry) => entry.n === n)?.hash
     },
     /** By number; entries of the chain first. An entry of a branch that joined the chain comes once. */
-    async of(
-      deviceId: string,
-      epoch: number,
-    ): Promise<readonly (LedgerEntry & { readonly branch: boolean })[]> {
+    async of(deviceId: string, epoch: number): Promise<readonly (LedgerEntry & { readonly branch: boolean })[]> {
       const rows = await deliveries(deviceId, epoch).execute()
       const found = new Map<string, LedgerEntry & { readonly branch: boolean }>()
       for (const row of rows.toSorted((a, b) => Number(a.branch - b.branch))) {
@@ -159,7 +157,7 @@ function segmentOf(row: Row<'segments'>): MergedSegment {
     epoch: Number(row.epoch),
     seq: Number(row.seq),
     hash: row.hash,
-    document: row.document,
+    document: row.document === null ? null : unpackDocument(row.document),
     answer: row.answer,
     receivedAt: Number(row.received_at),
   }

@@ -94,7 +94,7 @@ export interface EdgeTables {
     epoch: bigint
     seq: bigint
     hash: string
-    document: string | null
+    document: Buffer | null
     answer: string | null
     received_at: bigint
   }

@@ -20,13 +20,7 @@ import {
   policyRevisionReader,
   policyRevisionTransaction,
 } from './policy-revisions.ts'
-import {
-  entryReader,
-  evidenceReader,
-  evidenceTransaction,
-  segmentReader,
-  segmentTransaction,
-} from './edge-segments.ts'
+import { entryReader, evidenceReader, evidenceTransaction, segmentReader, segmentTransaction } from './edge-segments.ts'
 import { signingKeyReader, signingKeyTransaction, keyReader, keyTransaction } from './keys.ts'
 import { recoveryReader, recoveryTransaction } from './edge-recoveries.ts'
 import { sessionCommandTransaction, sessionReader, sessionTransaction } from './sessions.ts'

@@ -41,7 +41,8 @@ export function usageReader({ db }: Sql) {
   /** Those that can have such records. */
   const deliveriesWithin = ({ after, upTo, instanceId, from, to }: Within) => {
     let query = db.selectFrom('deliveries').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
-    if (instanceId !== null) query = query.where((or) => or.or([or('instance_id', '=', instanceId), or('instance_id', 'is', null)]))
+    if (instanceId !== null)
+      query = query.where((or) => or.or([or('instance_id', '=', instanceId), or('instance_id', 'is', null)]))
     if (from !== null) query = query.where('to_time', '>=', BigInt(from))
     if (to !== null) query = query.where('from_time', '<', BigInt(to))
     return query
@@ -115,7 +116,13 @@ function isWithin({ position, record }: NumberedUsage, { after, upTo, instanceId
 
 /** Without a look at its records. */
 function isWhollyWithin(
-  { seq, instance_id, records, from_time, to_time }: Pick<Row<'deliveries'>, 'seq' | 'instance_id' | 'records' | 'from_time' | 'to_time'>,
+  {
+    seq,
+    instance_id,
+    records,
+    from_time,
+    to_time,
+  }: Pick<Row<'deliveries'>, 'seq' | 'instance_id' | 'records' | 'from_time' | 'to_time'>,
   { after, upTo, instanceId, from, to }: Within,
 ): boolean {
   const last = seq * USAGE_ROW_POSITIONS
@@ -141,7 +148,11 @@ export function usageTransaction(sql: Sql) {
       .selectFrom('forgotten_usage')
       .select((of) => of.fn.max<bigint | null>('gone_on_after').as('position'))
       .executeTakeFirstOrThrow()
-    const ends = [(await newest('usage')) * USAGE_ROW_POSITIONS, (await newest('deliveries')) * USAGE_ROW_POSITIONS, passed.position ?? 0n]
+    const ends = [
+      (await newest('usage')) * USAGE_ROW_POSITIONS,
+      (await newest('deliveries')) * USAGE_ROW_POSITIONS,
+      passed.position ?? 0n,
+    ]
     return ends.reduce((most, end) => (end > most ? end : most))
   }
   const usage = {
@@ -156,7 +167,10 @@ export function usageTransaction(sql: Sql) {
       const end = await settled()
       if (position <= end) return
       const row = rowOfPosition(position)
-      await db.insertInto('forgotten_usage').values({ backup_end: end, gone_on_after: row * USAGE_ROW_POSITIONS }).execute()
+      await db
+        .insertInto('forgotten_usage')
+        .values({ backup_end: end, gone_on_after: row * USAGE_ROW_POSITIONS })
+        .execute()
       if (sql.lockRows) {
         // Rolled back transactions may have used numbers above the newest record.
         const highest = statement`GREATEST(${row}::BIGINT, pg_sequence_last_value(${ROW_NUMBERS}))`
@@ -222,12 +236,17 @@ async function insertDelivery(sql: Sql, delivery: Delivery): Promise<void> {
     body: packDelivery(delivery),
   }
   const seq = sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : await nextRow(sql)
-  await sql.db.insertInto('deliveries').values({ seq, ...values }).execute()
+  await sql.db
+    .insertInto('deliveries')
+    .values({ seq, ...values })
+    .execute()
 }
 
 /** SQLite: the number that AUTOINCREMENT would take. */
 async function nextRow(sql: Sql): Promise<bigint> {
-  const { rows } = await statement<{ seq: bigint }>`SELECT seq FROM sqlite_sequence WHERE name = 'usage'`.execute(sql.db)
+  const { rows } = await statement<{ seq: bigint }>`SELECT seq FROM sqlite_sequence WHERE name = 'usage'`.execute(
+    sql.db,
+  )
   const next = (rows[0]?.seq ?? 0n) + 1n
   await setLastRow(sql, next)
   return next

@@ -48,7 +48,7 @@ export async function beginRecovery(
   await tx.usage.passForgotten(greatest(byTime, byCount, position))
 }
 
-/** Leaves room in 64 bits, whatever the clock says. */
+/** Far below the end of 64 bits, whatever the clock says. */
 const POSITION_BY_TIME_MAX = 1n << 62n
 
 function least(a: bigint, b: bigint): bigint {

@@ -94,8 +94,8 @@ CREATE TABLE segments (
   epoch BIGINT NOT NULL,
   seq BIGINT NOT NULL,
   hash TEXT NOT NULL,
-  -- The signed segment and the signed answer, for the last one of an epoch only.
-  document TEXT,
+  -- The signed segment, compressed with zstd (packed-document.ts), and the signed answer: for the last one of an epoch only.
+  document BYTEA,
   answer TEXT,
   received_at BIGINT NOT NULL,
   PRIMARY KEY (device_id, epoch, seq),
@@ -141,7 +141,8 @@ CREATE TABLE deliveries (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
 
--- It is compressed already.
+-- Compressed already.
+ALTER TABLE segments ALTER COLUMN document SET STORAGE EXTERNAL;
 ALTER TABLE deliveries ALTER COLUMN body SET STORAGE EXTERNAL;
 
 CREATE UNIQUE INDEX deliveries_one_chain ON deliveries (device_id, epoch, first_entry) WHERE branch = 0;

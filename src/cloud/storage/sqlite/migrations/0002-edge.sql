@@ -93,8 +93,8 @@ CREATE TABLE segments (
   epoch INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   hash TEXT NOT NULL,
-  -- The signed segment and the signed answer, for the last one of an epoch only.
-  document TEXT,
+  -- The signed segment, compressed with zstd (packed-document.ts), and the signed answer: for the last one of an epoch only.
+  document BLOB,
   answer TEXT,
   received_at INTEGER NOT NULL,
   PRIMARY KEY (device_id, epoch, seq),

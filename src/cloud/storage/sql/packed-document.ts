@@ -1,0 +1,30 @@
+/** A compact JWS, compressed: its parts decoded, as base64url hides every repetition. */
+import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
+
+const COMPRESSION = {
+  params: { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 },
+}
+
+/** First byte of the packed text: the payload is decoded, or the document is as it was. */
+const [DECODED, PLAIN] = ['D', 'P']
+
+export function packDocument(document: string): Buffer {
+  const [header = '', payload = '', signature = ''] = document.split('.')
+  const decoded = Buffer.from(payload, 'base64url')
+  // Other documents are no JWS in the one form that can be made again.
+  if (`${header}.${decoded.toString('base64url')}.${signature}` !== document) {
+    return zstdCompressSync(PLAIN + document, COMPRESSION)
+  }
+  const head = Buffer.from(`${DECODED}${header}.${signature}.`)
+  return zstdCompressSync(Buffer.concat([head, decoded]), COMPRESSION)
+}
+
+export function unpackDocument(packed: Buffer): string {
+  const bytes = zstdDecompressSync(packed)
+  const text = bytes.toString('latin1')
+  if (text.startsWith(PLAIN)) return bytes.subarray(1).toString('utf8')
+  const endOfHeader = text.indexOf('.')
+  const endOfSignature = text.indexOf('.', endOfHeader + 1)
+  const payload = bytes.subarray(endOfSignature + 1).toString('base64url')
+  return `${text.slice(1, endOfHeader)}.${payload}.${text.slice(endOfHeader + 1, endOfSignature)}`
+}
