@@ -76,6 +76,12 @@ export default {
       from: { path: '^src/client/' },
       to: { path: '^src/', pathNot: '^src/(client|protocol|core)/' },
     },
+    mayImportOnly(
+      'client-package-stands-alone',
+      '^sdk/node/src/',
+      ['^sdk/node/src/', ...builtins('crypto', 'http', 'timers/promises')],
+      'The client package has no dependencies and shares no code with agent and cloud.',
+    ),
     {
       name: 'agent-and-cloud-meet-on-the-wire',
       comment: 'agent and cloud never import each other.',
@@ -164,10 +170,10 @@ export default {
     {
       name: 'product-knows-no-scaffold',
       comment:
-        'src imports no tests, benchmarks, crash tools, simulator, mutation testing, scripts or conformance checks.',
+        'src imports no tests, benchmarks, crash tools, simulator, mutation testing, scripts, conformance checks or client packages.',
       severity: 'error',
       from: { path: '^src/' },
-      to: { path: '^(test|bench|sim|crash|mutation|scripts|packaging|conformance)/' },
+      to: { path: '^(test|bench|sim|crash|mutation|scripts|packaging|conformance|sdk)/' },
     },
     {
       name: 'product-needs-no-dev-packages',

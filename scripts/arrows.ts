@@ -7,7 +7,19 @@ import ts from 'typescript'
 import { z } from 'zod'
 import { run, type Outcome } from './run.ts'
 
-const folders = ['src', 'bin', 'test', 'bench', 'sim', 'conformance', 'crash', 'mutation', 'scripts', 'packaging']
+const folders = [
+  'src',
+  'sdk',
+  'bin',
+  'test',
+  'bench',
+  'sim',
+  'conformance',
+  'crash',
+  'mutation',
+  'scripts',
+  'packaging',
+]
 
 const Cruise = z.object({
   modules: z.array(z.object({ source: z.string(), dependencies: z.array(z.object({ module: z.string() })) })),

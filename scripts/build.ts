@@ -1,11 +1,10 @@
 // `npm run build`: dist/ as the package ships it. Each entry point is one bundle with what it needs of src and of other packages; the
 // command's parts are chunks that are loaded when they are used. Native packages stay outside. Beside them: SQL and other files that
-// are read at run time, at the paths that they have in src, declarations of the client library, and licenses of what was bundled.
+// are read at run time, at the paths that they have in src, and licenses of what was bundled.
 import { cp, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { bundle } from './build/bundle.ts'
 import { noticesOf } from './build/notices.ts'
-import { compiler, run } from './run.ts'
 
 const root = process.cwd()
 
@@ -24,8 +23,3 @@ await cp('src', 'dist', {
   recursive: true,
   filter: async (path) => !path.endsWith('.ts') || (await stat(path)).isDirectory(),
 })
-const { ok, output } = await run(root, compiler, ['--pretty', 'false', '-p', 'tsconfig.build.json'])
-if (!ok) {
-  console.error(output.trimEnd())
-  process.exit(1)
-}

@@ -12,7 +12,17 @@ const checks: Record<string, () => Promise<Outcome>> = {
   lint: () => run(root, 'oxlint', ['--deny-warnings', '--format', 'unix']),
   types: () => run(root, compiler, ['--noEmit', '--pretty', 'false', '-p', '.']),
   arrows: () => arrows(root),
-  prose: () => run(root, 'textlint', ['--format', 'unix', '*.md', 'deploy/*.md', 'docs/**/*.{md,1,5}', 'src/**/*.ts']),
+  prose: () =>
+    run(root, 'textlint', [
+      '--format',
+      'unix',
+      '*.md',
+      'deploy/*.md',
+      'docs/**/*.{md,1,5}',
+      'sdk/**/*.md',
+      'src/**/*.ts',
+      'sdk/**/*.ts',
+    ]),
   unused: () => run(root, 'knip', ['--no-progress', '--no-config-hints']),
 }
 

@@ -37,7 +37,12 @@ async function prepare(version: string): Promise<void> {
   if (changelog === null) fail('CHANGELOG.md has nothing under "## Unreleased". Describe what changes first.')
   writeFileSync('CHANGELOG.md', changelog)
   await outputOf('npm', ['version', version, '--no-git-tag-version', '--ignore-scripts'])
-  await git('commit', '--quiet', '--message', `Release ${version}`, 'package.json', 'package-lock.json', 'CHANGELOG.md')
+  const clients = ['sdk/node/package.json', 'sdk/python/pyproject.toml']
+  for (const path of clients) {
+    writeFileSync(path, readFileSync(path, 'utf8').replace(/^(\s*"?version"? ?[:=] )"[^"]*"/m, `$1"${version}"`))
+  }
+  const changed = ['package.json', 'package-lock.json', 'CHANGELOG.md', ...clients]
+  await git('commit', '--quiet', '--message', `Release ${version}`, ...changed)
   await git('tag', '--annotate', `v${version}`, '--message', `Tallygate ${version}`)
   console.log(`Tagged v${version}. Next: npm run release -- build, then push main and the tag.`)
 }

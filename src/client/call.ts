@@ -1,4 +1,4 @@
-/** Apart from the client, so that the types of the published package need no other package. */
+/** One HTTP request. */
 export interface Call {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
   /** Path below the address, such as `/api/v1.1/sessions`. */

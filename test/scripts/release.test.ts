@@ -41,8 +41,8 @@ describe('npm run release', () => {
 
   beforeEach(() => {
     root = mkdtempSync(join(tmpdir(), 'tallygate-release-'))
-    const paths = ['package.json', 'package-lock.json', 'bin', 'docs', 'scripts', 'src', 'LICENSE', '.gitignore']
-    for (const path of [...paths, 'tsconfig.json', 'tsconfig.build.json'])
+    const paths = ['package.json', 'package-lock.json', 'bin', 'docs', 'scripts', 'sdk', 'src', 'LICENSE', '.gitignore']
+    for (const path of [...paths, 'tsconfig.json'])
       cpSync(join(repository, path), join(root, path), { recursive: true })
     symlinkSync(join(repository, 'node_modules'), join(root, 'node_modules'))
     writeFileSync(join(root, 'CHANGELOG.md'), '# Changelog\n\n## Unreleased\n\n- New.\n')
@@ -64,8 +64,9 @@ describe('npm run release', () => {
     expect(run('git', 'log', '-1', '--format=%s %D')).toContain('Release 7.1.0')
     expect(run('git', 'tag', '--points-at', 'HEAD').trim()).toBe('v7.1.0')
     expect(run('git', 'status', '--porcelain')).toBe('')
-    for (const file of ['package.json', 'package-lock.json'])
+    for (const file of ['package.json', 'package-lock.json', 'sdk/node/package.json'])
       expect(JSON.parse(readFileSync(join(root, file), 'utf8'))).toMatchObject({ version: '7.1.0' })
+    expect(readFileSync(join(root, 'sdk/python/pyproject.toml'), 'utf8')).toContain('\nversion = "7.1.0"\n')
     expect(readFileSync(join(root, 'CHANGELOG.md'), 'utf8')).toMatch(/## Unreleased\n\n## 7\.1\.0 \(\d{4}-\d\d-\d\d\)/)
   })
 

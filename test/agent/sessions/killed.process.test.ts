@@ -6,7 +6,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
-import { AgentClient, type Session, SessionEndedError, connect } from '../../../src/client/agent-client.ts'
+import { type AgentClient, type Session, SessionEnded, connect } from '../../../sdk/node/src/index.ts'
 import { HttpClient } from '../../../src/client/http.ts'
 import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../../src/protocol/local/status.ts'
 import { liveSessions } from '../../../src/protocol/service/sessions.ts'
@@ -111,13 +111,13 @@ class Application {
         this.closed += 1
       } catch (error) {
         // One that is bound ends with the agent.
-        if (!(error instanceof SessionEndedError)) throw error
+        if (!(error instanceof SessionEnded)) throw error
       }
     }
   }
 
   async #oneSession(): Promise<void> {
-    const options = { instanceId: this.#instanceId, bound: this.#bound, heartbeatEveryMs: 100 }
+    const options = { instanceId: this.#instanceId, bound: this.#bound }
     await using session: Session = await this.#client.openSession(options)
     for (let count = 1; count <= 5; count += 1) {
       const { granted } = await session.request(ada, [{ item: 'Print', count: count * 1.3 }])
@@ -141,7 +141,7 @@ describe('an agent that is killed in the middle of sessions', () => {
     }
     const lasting = connect({ socket: device.socket, patienceMs: 30_000 })
     stops.push(() => lasting[Symbol.dispose]())
-    const session = await lasting.openSession({ instanceId, heartbeatEveryMs: 100 })
+    const session = await lasting.openSession({ instanceId })
     await session.request(ada, [{ item: 'Print', count: 2 }])
     for (const application of applications) application.isStopped = true
     await Promise.all(running)

@@ -1,0 +1,569 @@
+/*
+ * Client for the Tallygate agent on this device: access requests and sessions over its Unix socket. POSIX, C11, without
+ * dependencies. In one source file, write `#define TALLYGATE_IMPLEMENTATION` before the include. Link with -pthread.
+ *
+ * A request without a response is repeated under the same number, also after a restart of the agent, so it is charged
+ * once. Sessions send their own heartbeats from a thread. Nothing is allocated: all texts have the sizes below.
+ */
+#ifndef TALLYGATE_H
+#define TALLYGATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Items of one request; longest request and longest response, bytes. */
+#ifndef TG_ITEMS_MAX
+#define TG_ITEMS_MAX 16
+#endif
+#ifndef TG_BUFFER
+#define TG_BUFFER 32768
+#endif
+
+typedef enum {
+  TG_OK,          /* There is an answer; look whether it is granted. */
+  TG_UNREACHABLE, /* No response until the patience ended. The request may have been charged. */
+  TG_NEEDS_CLOUD, /* The device must reach the cloud first: it has no rules, or rules that are too old. */
+  TG_LIMIT,       /* The user of this process has used up its limit of requests or tokens. */
+  TG_ENDED,       /* The session has ended: stop the work that it paid for. */
+  TG_ERROR        /* Any other refusal, see `code`. */
+} tg_status;
+
+/* When the same request can succeed: never, at another time, or once the device has reached the cloud. */
+typedef enum { TG_RETRY_NO, TG_RETRY_LATER, TG_RETRY_ONLINE } tg_retry;
+
+typedef struct {
+  char code[40]; /* See docs/reference/errors.md. */
+  char message[400];
+  tg_retry retry;
+  int retry_after_s; /* Of TG_LIMIT. */
+  char state[16];    /* Of TG_ENDED: TERMINATED, LOCKED, FAILED, DISCONNECTED, or UNKNOWN to the agent. */
+} tg_error;
+
+typedef struct {
+  const char *type, *value;
+  const char *dictionary; /* JSON object with properties that rules of access test, or NULL. */
+} tg_requester;
+
+typedef struct {
+  const char *item;
+  const char *version; /* Or NULL. */
+  double count;
+  const char *variables; /* JSON object with the variables of a rate formula, or NULL. */
+  const char *meta_data; /* JSON object that is stored in usage records only, or NULL. */
+} tg_item;
+
+typedef struct {
+  bool granted;
+  char code[8]; /* Four digits; the first is 1 if the item was not refused, and 2 if it was. */
+  char description[200];
+  char tokens_charged[40]; /* Exact decimal. */
+  tg_retry retry;          /* If it was refused. */
+} tg_result;
+
+typedef struct {
+  bool granted;            /* Every item is granted. */
+  char correlation_id[37]; /* For `tallygate explain`. */
+  char advice[400];        /* What exists instead of an unknown item, or empty. */
+  size_t count;
+  tg_result items[TG_ITEMS_MAX];
+} tg_answer;
+
+/* One connection, for one thread at a time. */
+typedef struct {
+  unsigned patience_ms; /* How long a request is repeated while the agent is down, restarting or busy. */
+  char socket[108];
+  int fd;
+  char name[37]; /* A UUID under which the requests are numbered. */
+  unsigned long sent;
+  char request[TG_BUFFER], response[TG_BUFFER];
+  int status;
+  const char *body;
+  long heartbeat_ms; /* -1: none are needed. */
+  int retry_after_s; /* -1: the agent does not say that the request can be repeated. */
+  char advice[400];
+  bool is_first, binds, closes;
+} tg_client;
+
+/* All threads can use it. Its address must not change between tg_open and tg_close_session. */
+typedef struct {
+  tg_client client;
+  char id[37];
+  pthread_mutex_t turn;
+  pthread_mutex_t mutex;
+  pthread_cond_t wake;
+  pthread_t heartbeats;
+  bool beats, over, ended;
+  long every_ms;
+  tg_error end;
+} tg_session;
+
+/* Sends nothing. Socket NULL: $TALLYGATE_SOCKET, or /run/tallygate/agent.sock. */
+void tg_connect(tg_client *client, const char *socket);
+void tg_disconnect(tg_client *client);
+
+/* Each item is granted or refused by itself. */
+tg_status tg_access(tg_client *client, const char *instance_id, const tg_requester *requester, const tg_item *items,
+                    size_t count, tg_answer *answer, tg_error *error);
+
+/* The JSON text of the items that can be requested now, valid until the next call. */
+tg_status tg_offers(tg_client *client, const char **json, tg_error *error);
+
+/* `bound`: the session ends with this process, and when the agent restarts. Otherwise: when its heartbeats stop. */
+tg_status tg_open(tg_session *session, const char *socket, const char *instance_id, bool bound, tg_error *error);
+
+/* Requests all items or none. Granted items replace the previous ones and are charged for each interval; no items charge
+ * nothing. After a refusal the session continues unchanged, unless `rollback_on_deny` is false: then it ends. */
+tg_status tg_request(tg_session *session, const tg_requester *requester, const tg_item *items, size_t count,
+                     bool rollback_on_deny, tg_answer *answer, tg_error *error);
+tg_status tg_session_state(tg_session *session, char state[16], tg_error *error);
+
+/* Whether the session has ended by itself: out of tokens, locked, or timed out. */
+bool tg_has_ended(tg_session *session, tg_error *end);
+
+/* Refunds unused tokens. Closing an ended session is not an error. */
+tg_status tg_close_session(tg_session *session, tg_error *error);
+
+#endif
+
+#ifdef TALLYGATE_IMPLEMENTATION
+#undef TALLYGATE_IMPLEMENTATION
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+/* JSON: values are found by their names, in any order and depth. NULL: missing, or not JSON. */
+
+static const char *tg__space(const char *at) { return at + strspn(at, " \t\r\n"); }
+
+static const char *tg__skip(const char *at) {
+  if (*at == '"') {
+    for (at++; *at != '"'; at++) {
+      if (*at == '\\') at++;
+      if (*at == '\0') return NULL;
+    }
+    return at + 1;
+  }
+  if (*at != '{' && *at != '[') {
+    size_t length = strcspn(at, ",]} \t\r\n");
+    return length == 0 ? NULL : at + length;
+  }
+  char close = *at == '{' ? '}' : ']';
+  for (at = tg__space(at + 1); at != NULL && *at != close; at = tg__space(at)) {
+    if ((at = tg__skip(at)) == NULL) return NULL;
+    at = tg__space(at);
+    if (*at == ',' || *at == ':') at++;
+    else if (*at != close) return NULL;
+  }
+  return at == NULL ? NULL : at + 1;
+}
+
+static const char *tg__member(const char *object, const char *name) {
+  if (object == NULL || *(object = tg__space(object)) != '{') return NULL;
+  for (const char *at = tg__space(object + 1); *at == '"'; at = tg__space(at + 1)) {
+    const char *end = tg__skip(at);
+    if (end == NULL || *tg__space(end) != ':') return NULL;
+    const char *value = tg__space(tg__space(end) + 1);
+    if ((size_t)(end - at - 2) == strlen(name) && strncmp(at + 1, name, strlen(name)) == 0) return value;
+    if ((at = tg__skip(value)) == NULL || *(at = tg__space(at)) != ',') return NULL;
+  }
+  return NULL;
+}
+
+/* The text of a string without its escapes of quotes and backslashes, or of a number. */
+static void tg__text(const char *value, char *into, size_t size) {
+  size_t length = 0;
+  if (value != NULL && *value == '"') {
+    for (value++; *value != '"' && *value != '\0' && length + 1 < size; value++) {
+      if (*value == '\\' && (value[1] == '"' || value[1] == '\\')) value++;
+      into[length++] = *value;
+    }
+  } else if (value != NULL) {
+    for (size_t all = strcspn(value, ",]} \t\r\n"); length < all && length + 1 < size; length++) into[length] = value[length];
+  }
+  into[length] = '\0';
+}
+
+typedef struct {
+  char *text;
+  size_t length;
+  bool is_full;
+} tg__writer;
+
+static void tg__put(tg__writer *to, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(to->text + to->length, TG_BUFFER - to->length, format, arguments);
+  va_end(arguments);
+  if (length < 0 || to->length + (size_t)length >= TG_BUFFER) to->is_full = true;
+  else to->length += (size_t)length;
+}
+
+static void tg__put_string(tg__writer *to, const char *text) {
+  tg__put(to, "\"");
+  for (; *text != '\0' && !to->is_full; text++) {
+    unsigned char byte = (unsigned char)*text;
+    if (byte == '"' || byte == '\\') tg__put(to, "\\%c", byte);
+    else if (byte < 0x20) tg__put(to, "\\u%04x", byte);
+    else tg__put(to, "%c", byte);
+  }
+  tg__put(to, "\"");
+}
+
+static tg_status tg__fail(tg_error *error, tg_status status, const char *code, tg_retry retry, const char *message) {
+  memset(error, 0, sizeof *error);
+  snprintf(error->code, sizeof error->code, "%s", code);
+  snprintf(error->message, sizeof error->message, "%s", message);
+  error->retry = retry;
+  return status;
+}
+
+static void tg__renew(tg_client *client) {
+  unsigned char b[16];
+  int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+  if (file < 0 || read(file, b, sizeof b) != (ssize_t)sizeof b) abort();
+  close(file);
+  b[6] = (b[6] & 0x0f) | 0x40;
+  b[8] = (b[8] & 0x3f) | 0x80;
+  snprintf(client->name, sizeof client->name, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+           b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+  client->sent = 0;
+}
+
+void tg_connect(tg_client *client, const char *socket) {
+  memset(client, 0, sizeof *client);
+  if (socket == NULL) socket = getenv("TALLYGATE_SOCKET");
+  snprintf(client->socket, sizeof client->socket, "%s", socket != NULL ? socket : "/run/tallygate/agent.sock");
+  client->patience_ms = 10000;
+  client->fd = -1;
+  tg__renew(client);
+}
+
+void tg_disconnect(tg_client *client) {
+  if (client->fd >= 0) close(client->fd);
+  client->fd = -1;
+}
+
+static bool tg__reach(tg_client *client) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  struct timeval silence = {.tv_sec = 30};
+  memcpy(address.sun_path, client->socket, sizeof address.sun_path);
+  client->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (client->fd < 0) return false;
+  setsockopt(client->fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence);
+  setsockopt(client->fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence);
+  return connect(client->fd, (struct sockaddr *)&address, sizeof address) == 0;
+}
+
+/* Reads the head of the response. Returns the length of the body, -1 for anything but HTTP. */
+static long tg__head(tg_client *client, char *head) {
+  long length = 0;
+  char *line = strstr(head, "\r\n");
+  if (strncmp(head, "HTTP/1.", 7) != 0 || line == NULL) return -1;
+  client->status = atoi(head + 9);
+  client->heartbeat_ms = client->retry_after_s = -1;
+  client->advice[0] = '\0';
+  client->closes = false;
+  for (char *next; *(line += 2) != '\0' && (next = strstr(line, "\r\n")) != NULL; line = next) {
+    const char *value = line + strcspn(line, ":") + 1;
+    value += strspn(value, " ");
+    if (strncasecmp(line, "content-length:", 15) == 0) length = atol(value);
+    if (strncasecmp(line, "retry-after:", 12) == 0) client->retry_after_s = atoi(value);
+    if (strncasecmp(line, "x-tallygate-heartbeat-ms:", 25) == 0) client->heartbeat_ms = atol(value);
+    if (strncasecmp(line, "connection:", 11) == 0) client->closes = strncasecmp(value, "close", 5) == 0;
+    if (strncasecmp(line, "x-tallygate-advice:", 19) == 0)
+      snprintf(client->advice, sizeof client->advice, "%.*s", (int)(next - value), value);
+  }
+  return length;
+}
+
+/* False: no response; errno says why. */
+static bool tg__send(tg_client *client, size_t length) {
+  if (client->fd < 0 && !tg__reach(client)) return false;
+  for (size_t sent = 0; sent < length;) {
+    ssize_t count = send(client->fd, client->request + sent, length - sent, MSG_NOSIGNAL);
+    if (count <= 0) return false;
+    sent += (size_t)count;
+  }
+  size_t got = 0;
+  char *end = NULL;
+  long body = 0;
+  while (end == NULL || got < (size_t)(end - client->response) + (size_t)body) {
+    errno = got + 1 < TG_BUFFER ? ECONNRESET : EMSGSIZE;
+    ssize_t count = recv(client->fd, client->response + got, TG_BUFFER - 1 - got, 0);
+    if (count <= 0) return false;
+    got += (size_t)count;
+    client->response[got] = '\0';
+    if (end != NULL || (end = strstr(client->response, "\r\n\r\n")) == NULL) continue;
+    end[2] = '\0';
+    end += 4;
+    if ((body = tg__head(client, client->response)) < 0) return false;
+  }
+  client->body = end;
+  return true;
+}
+
+static bool tg__is_decision(const tg_client *client) {
+  if (client->status >= 200 && client->status < 300) return true;
+  return client->status == 403 && tg__member(client->body, "requestedItems") != NULL;
+}
+
+static tg_status tg__refusal(const tg_client *client, tg_error *error) {
+  char code[40], message[400];
+  static const char *const need_cloud[] = {"DEVICE_LOCKED", "NOT_ATTACHED", "POLICY_MISSING", "POLICY_STALE"};
+  tg__text(tg__member(client->body, "code"), code, sizeof code);
+  tg__text(tg__member(client->body, "message"), message, sizeof message);
+  if (code[0] == '\0') return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO, client->response);
+  if (strcmp(code, "CALLER_LIMITED") == 0) {
+    tg__fail(error, TG_LIMIT, code, TG_RETRY_LATER, message);
+    error->retry_after_s = client->retry_after_s;
+    return TG_LIMIT;
+  }
+  for (size_t i = 0; i < sizeof need_cloud / sizeof *need_cloud; i++)
+    if (strcmp(code, need_cloud[i]) == 0) return tg__fail(error, TG_NEEDS_CLOUD, code, TG_RETRY_ONLINE, message);
+  return tg__fail(error, TG_ERROR, code, client->retry_after_s < 0 ? TG_RETRY_NO : TG_RETRY_LATER, message);
+}
+
+static tg_status tg__unreachable(tg_client *client, tg_error *error) {
+  char message[400];
+  const char *advice = errno == EACCES ? "Add this user to the group of the socket" : "Start the agent";
+  snprintf(message, sizeof message, "The agent does not respond at %s (%s). %s.", client->socket, strerror(errno), advice);
+  return tg__fail(error, TG_UNREACHABLE, "AGENT_UNREACHABLE", TG_RETRY_LATER, message);
+}
+
+static long tg__now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Repeats until there is a decision or the patience ends. */
+static tg_status tg__repeat(tg_client *client, size_t length, tg_error *error) {
+  long deadline = tg__now_ms() + client->patience_ms, pause_ms = 20;
+  for (client->is_first = true;; client->is_first = false) {
+    tg_status status = TG_OK;
+    if (!tg__send(client, length)) {
+      status = tg__unreachable(client, error);
+      tg_disconnect(client);
+    } else {
+      if (client->closes) tg_disconnect(client);
+      if (tg__is_decision(client)) return TG_OK;
+      status = tg__refusal(client, error);
+    }
+    /* The agent says what can be repeated. Limits are left to the application. */
+    bool may_repeat = status == TG_UNREACHABLE || (client->retry_after_s >= 0 && status != TG_LIMIT);
+    if (!may_repeat || tg__now_ms() + pause_ms > deadline) return status;
+    struct timespec pause = {.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000};
+    nanosleep(&pause, NULL);
+    if ((pause_ms *= 2) > 1000) pause_ms = 1000;
+  }
+}
+
+/* Sends a request. Those that change something are numbered, so that they take effect at most once. */
+static tg_status tg__call(tg_client *client, const char *method, const char *path, const tg__writer *body, tg_error *error) {
+  tg__writer to = {.text = client->request};
+  tg__put(&to, "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n", method, path);
+  bool is_numbered = strcmp(method, "GET") != 0;
+  if (is_numbered)
+    tg__put(&to, "X-Tallygate-Session: %s\r\nX-Tallygate-Request: %lu\r\n", client->name, ++client->sent);
+  if (client->binds) tg__put(&to, "X-Tallygate-Bound: connection\r\n");
+  tg__put(&to, "Content-Length: %zu\r\n\r\n%s", body == NULL ? (size_t)0 : body->length, body == NULL ? "" : body->text);
+  if (to.is_full || (body != NULL && body->is_full))
+    return tg__fail(error, TG_ERROR, "BODY_TOO_LARGE", TG_RETRY_NO, "The request is longer than TG_BUFFER.");
+  tg_status status = tg__repeat(client, to.length, error);
+  /* The agent may still be deciding this request, and takes no further number until then. */
+  if (status == TG_UNREACHABLE && is_numbered) tg__renew(client);
+  return status;
+}
+
+static void tg__put_request(tg__writer *to, const tg_requester *requester, const tg_item *items, size_t count) {
+  tg__put(to, "{\"requester\":{\"type\":");
+  tg__put_string(to, requester->type);
+  tg__put(to, ",\"value\":");
+  tg__put_string(to, requester->value);
+  if (requester->dictionary != NULL) tg__put(to, ",\"dictionary\":%s", requester->dictionary);
+  tg__put(to, "},\"requestedItems\":[");
+  for (size_t i = 0; i < count; i++) {
+    tg__put(to, "%s{\"item\":", i == 0 ? "" : ",");
+    tg__put_string(to, items[i].item);
+    if (items[i].version != NULL) {
+      tg__put(to, ",\"version\":");
+      tg__put_string(to, items[i].version);
+    }
+    tg__put(to, ",\"count\":%.17g", items[i].count);
+    if (items[i].variables != NULL) tg__put(to, ",\"variables\":%s", items[i].variables);
+    if (items[i].meta_data != NULL) tg__put(to, ",\"metaData\":%s", items[i].meta_data);
+    tg__put(to, "}");
+  }
+  tg__put(to, "]");
+}
+
+static tg_retry tg__item_retry(const char *code) {
+  if (strstr("2008 2009 2010", code) != NULL) return TG_RETRY_ONLINE;
+  return strstr("2002 2004 2005 2011", code) != NULL ? TG_RETRY_LATER : TG_RETRY_NO;
+}
+
+static tg_status tg__answer(const tg_client *client, tg_answer *answer, tg_error *error) {
+  const char *at = tg__member(client->body, "requestedItems");
+  memset(answer, 0, sizeof *answer);
+  answer->granted = true;
+  tg__text(tg__member(client->body, "correlationId"), answer->correlation_id, sizeof answer->correlation_id);
+  snprintf(answer->advice, sizeof answer->advice, "%s", client->advice);
+  if (at == NULL) return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO, client->body);
+  for (at = tg__space(at + 1); *at == '{' && answer->count < TG_ITEMS_MAX; at = tg__space(at + (*at == ','))) {
+    tg_result *item = &answer->items[answer->count++];
+    const char *status = tg__member(at, "status");
+    tg__text(tg__member(status, "code"), item->code, sizeof item->code);
+    tg__text(tg__member(status, "description"), item->description, sizeof item->description);
+    tg__text(tg__member(at, "totalTokensCharged"), item->tokens_charged, sizeof item->tokens_charged);
+    /* 1002: valid, but not charged because another item of the session request was refused. */
+    item->granted = item->code[0] == '1' && strcmp(item->code, "1002") != 0;
+    item->retry = tg__item_retry(item->code);
+    answer->granted = answer->granted && item->granted;
+    if ((at = tg__skip(at)) == NULL) return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO, client->body);
+    at = tg__space(at);
+  }
+  return TG_OK;
+}
+
+tg_status tg_access(tg_client *client, const char *instance_id, const tg_requester *requester, const tg_item *items,
+                    size_t count, tg_answer *answer, tg_error *error) {
+  char path[120], text[TG_BUFFER];
+  tg__writer body = {.text = text};
+  if (count > TG_ITEMS_MAX) return tg__fail(error, TG_ERROR, "BODY_TOO_LARGE", TG_RETRY_NO, "More than TG_ITEMS_MAX items.");
+  tg__put_request(&body, requester, items, count);
+  tg__put(&body, "}");
+  snprintf(path, sizeof path, "/v1.1/instances/%.36s/access-request", instance_id);
+  tg_status status = tg__call(client, "POST", path, &body, error);
+  return status == TG_OK ? tg__answer(client, answer, error) : status;
+}
+
+tg_status tg_offers(tg_client *client, const char **json, tg_error *error) {
+  tg_status status = tg__call(client, "GET", "/tallygate/v1/offers", NULL, error);
+  *json = client->body;
+  return status;
+}
+
+/* Turns the agent's errors for ended sessions into TG_ENDED. */
+static tg_status tg__session_call(tg_session *session, const char *method, const char *what, const tg__writer *body,
+                                  tg_error *error) {
+  char path[100];
+  snprintf(path, sizeof path, "/v1.1/sessions/%s%s", session->id, what);
+  tg_status status = tg__call(&session->client, method, path, body, error);
+  bool is_unknown = status == TG_ERROR && strcmp(error->code, "NOT_FOUND") == 0;
+  pthread_mutex_lock(&session->mutex);
+  if (status == TG_OK && session->client.heartbeat_ms > 0) session->every_ms = session->client.heartbeat_ms;
+  if (is_unknown || (status == TG_ERROR && strcmp(error->code, "SESSION_NOT_OPERABLE") == 0)) {
+    const char *state = is_unknown ? "UNKNOWN" : strrchr(error->message, ' ');
+    snprintf(error->state, sizeof error->state, "%s", state == NULL ? "TERMINATED" : state + (*state == ' '));
+    snprintf(error->code, sizeof error->code, "SESSION_ENDED");
+    session->end = *error;
+    session->ended = session->over = true;
+    status = TG_ENDED;
+  }
+  pthread_mutex_unlock(&session->mutex);
+  return status;
+}
+
+static void *tg__beat(void *argument) {
+  tg_session *session = argument;
+  tg_error error;
+  pthread_mutex_lock(&session->mutex);
+  while (!session->over) {
+    struct timespec until;
+    long every_ms = session->every_ms / 3; /* Two can be lost. */
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += every_ms / 1000;
+    until.tv_nsec += every_ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    if (pthread_cond_timedwait(&session->wake, &session->mutex, &until) != ETIMEDOUT) continue;
+    pthread_mutex_unlock(&session->mutex);
+    pthread_mutex_lock(&session->turn);
+    tg__session_call(session, "GET", "/heartbeat", NULL, &error);
+    pthread_mutex_unlock(&session->turn);
+    pthread_mutex_lock(&session->mutex);
+  }
+  pthread_mutex_unlock(&session->mutex);
+  return NULL;
+}
+
+tg_status tg_open(tg_session *session, const char *socket, const char *instance_id, bool bound, tg_error *error) {
+  char text[TG_BUFFER];
+  memset(session, 0, sizeof *session);
+  tg_connect(&session->client, socket);
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&session->wake, &monotonic);
+  pthread_mutex_init(&session->turn, NULL);
+  pthread_mutex_init(&session->mutex, NULL);
+  for (;;) {
+    tg__writer body = {.text = text};
+    tg__put(&body, "{\"instanceId\":\"%.36s\"}", instance_id);
+    session->client.binds = bound;
+    tg_status status = tg__call(&session->client, "POST", "/v1.1/sessions", &body, error);
+    session->client.binds = false;
+    if (status != TG_OK) return tg_disconnect(&session->client), status;
+    tg__text(tg__member(session->client.body, "sessionId"), session->id, sizeof session->id);
+    session->every_ms = session->client.heartbeat_ms;
+    session->beats = session->every_ms > 0 && pthread_create(&session->heartbeats, NULL, tg__beat, session) == 0;
+    /* If the response was lost, a session bound to that connection has ended: open another. */
+    if (!bound || session->client.is_first) return TG_OK;
+    status = tg__session_call(session, "GET", "/heartbeat", NULL, error);
+    if (status != TG_ENDED) return status;
+    session->ended = session->over = false;
+  }
+}
+
+tg_status tg_request(tg_session *session, const tg_requester *requester, const tg_item *items, size_t count,
+                     bool rollback_on_deny, tg_answer *answer, tg_error *error) {
+  char text[TG_BUFFER];
+  tg__writer body = {.text = text};
+  if (count > TG_ITEMS_MAX) return tg__fail(error, TG_ERROR, "BODY_TOO_LARGE", TG_RETRY_NO, "More than TG_ITEMS_MAX items.");
+  tg__put_request(&body, requester, items, count);
+  tg__put(&body, ",\"rollbackOnDeny\":%s}", rollback_on_deny ? "true" : "false");
+  pthread_mutex_lock(&session->turn);
+  tg_status status = tg__session_call(session, "PUT", "", &body, error);
+  if (status == TG_OK) status = tg__answer(&session->client, answer, error);
+  pthread_mutex_unlock(&session->turn);
+  return status;
+}
+
+tg_status tg_session_state(tg_session *session, char state[16], tg_error *error) {
+  pthread_mutex_lock(&session->turn);
+  tg_status status = tg__session_call(session, "GET", "", NULL, error);
+  if (status == TG_OK) tg__text(tg__member(session->client.body, "state"), state, 16);
+  pthread_mutex_unlock(&session->turn);
+  return status;
+}
+
+bool tg_has_ended(tg_session *session, tg_error *end) {
+  pthread_mutex_lock(&session->mutex);
+  bool ended = session->ended;
+  if (ended && end != NULL) *end = session->end;
+  pthread_mutex_unlock(&session->mutex);
+  return ended;
+}
+
+tg_status tg_close_session(tg_session *session, tg_error *error) {
+  pthread_mutex_lock(&session->mutex);
+  session->over = true;
+  pthread_cond_signal(&session->wake);
+  pthread_mutex_unlock(&session->mutex);
+  if (session->beats) pthread_join(session->heartbeats, NULL);
+  tg_status status = tg__session_call(session, "DELETE", "", NULL, error);
+  tg_disconnect(&session->client);
+  return status == TG_ENDED ? TG_OK : status;
+}
+
+#endif

@@ -1,0 +1,186 @@
+package tallygate
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+const (
+	firstPause   = 20 * time.Millisecond
+	longestPause = time.Second
+	silence      = 30 * time.Second
+)
+
+type call struct {
+	method, path string
+	header       map[string]string
+	body         any
+}
+
+type response struct {
+	status  int
+	header  http.Header
+	text    []byte
+	isFirst bool // of the first attempt
+}
+
+func (r response) decode(into any) error {
+	if err := json.Unmarshal(r.text, into); err != nil {
+		return &Error{Code: "ANSWER_UNEXPECTED", Message: err.Error(), Retry: RetryNo}
+	}
+	return nil
+}
+
+func (r response) refusal() (code, message string) {
+	var body struct{ Code, Message string }
+	if json.Unmarshal(r.text, &body) == nil && body.Code != "" {
+		return body.Code, body.Message
+	}
+	return "ANSWER_UNEXPECTED", fmt.Sprintf("HTTP status %d: %.500s", r.status, r.text)
+}
+
+func (r response) retryAfter() time.Duration {
+	seconds, _ := strconv.Atoi(r.header.Get("Retry-After"))
+	return time.Duration(seconds) * time.Second
+}
+
+// Zero: no heartbeats are needed.
+func (r response) heartbeat() time.Duration {
+	ms, _ := strconv.Atoi(r.header.Get("X-Tallygate-Heartbeat-Ms"))
+	return time.Duration(ms) * time.Millisecond
+}
+
+// Denied session requests have the status 403 and the body of a decision.
+func (r response) isDecision() bool {
+	return isSuccess(r.status) || r.status == http.StatusForbidden && bytes.Contains(r.text, []byte(`"requestedItems"`))
+}
+
+// The agent says that the same request can be repeated. Limits are left to the application.
+func (r response) isTemporary() bool {
+	code, _ := r.refusal()
+	return r.header.Get("Retry-After") != "" && code != "CALLER_LIMITED"
+}
+
+// A connection serves one request at a time, and numbers its requests under a UUID.
+type connection struct {
+	socket   string
+	patience time.Duration
+	http     *http.Client
+	name     string
+	sent     int
+}
+
+func newConnection(socket string, patience time.Duration) *connection {
+	var dialer net.Dialer
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", socket)
+		},
+		MaxConnsPerHost: 1,
+	}
+	client := &http.Client{Transport: transport, Timeout: silence}
+	return &connection{socket: socket, patience: patience, http: client, name: newUUID()}
+}
+
+// Takes effect at most once, however often it is sent.
+func (c *connection) once(ctx context.Context, request call) (response, error) {
+	c.sent++
+	header := map[string]string{"X-Tallygate-Session": c.name, "X-Tallygate-Request": strconv.Itoa(c.sent)}
+	for name, value := range request.header {
+		header[name] = value
+	}
+	request.header = header
+	decided, err := c.call(ctx, request)
+	if errors.Is(err, ErrUnreachable) || ctx.Err() != nil {
+		// The agent may still be deciding this request, and takes no further number until then.
+		c.name, c.sent = newUUID(), 0
+	}
+	return decided, err
+}
+
+// Repeats until there is a decision or the patience ends.
+func (c *connection) call(ctx context.Context, request call) (response, error) {
+	deadline := time.Now().Add(c.patience)
+	for pause, isFirst := firstPause, true; ; pause, isFirst = min(2*pause, longestPause), false {
+		received, err := c.send(ctx, request)
+		if err == nil && received.isDecision() {
+			received.isFirst = isFirst
+			return received, nil
+		}
+		if ctx.Err() != nil {
+			return response{}, ctx.Err()
+		}
+		if err == nil && !received.isTemporary() || time.Now().Add(pause).After(deadline) {
+			if err != nil {
+				return response{}, unreachable(c.socket, err)
+			}
+			return response{}, refusalOf(received)
+		}
+		select {
+		case <-ctx.Done():
+			return response{}, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (c *connection) send(ctx context.Context, request call) (response, error) {
+	var body io.Reader
+	if request.body != nil {
+		text, err := json.Marshal(request.body)
+		if err != nil {
+			return response{}, err
+		}
+		body = bytes.NewReader(text)
+	}
+	sent, err := http.NewRequestWithContext(ctx, request.method, "http://localhost"+request.path, body)
+	if err != nil {
+		return response{}, err
+	}
+	sent.Header.Set("Content-Type", "application/json")
+	for name, value := range request.header {
+		sent.Header.Set(name, value)
+	}
+	received, err := c.http.Do(sent)
+	if err != nil {
+		return response{}, err
+	}
+	defer received.Body.Close()
+	text, err := io.ReadAll(received.Body)
+	return response{status: received.StatusCode, header: received.Header, text: text}, err
+}
+
+func (c *connection) isAlive(ctx context.Context, sessionID string) (bool, error) {
+	_, err := c.call(ctx, call{method: "GET", path: "/v1.1/sessions/" + sessionID + "/heartbeat"})
+	if err != nil && endOf(err) != nil {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (c *connection) close() { c.http.CloseIdleConnections() }
+
+func min(a, b time.Duration) time.Duration {
+	if a < b {
+		return a
+	}
+	return b
+}
+
+func newUUID() string {
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		panic(err) // the system has no randomness
+	}
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

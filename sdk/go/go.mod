@@ -1,0 +1,3 @@
+module github.com/tallygate/tallygate/sdk/go
+
+go 1.19

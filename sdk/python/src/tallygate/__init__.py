@@ -1,0 +1,271 @@
+"""Client for the Tallygate agent on this device: access requests and sessions over its Unix socket.
+
+A request without a response is repeated under the same number, also after a restart of the agent, so it is charged once.
+Sessions send their own heartbeats. `tallygate.aio` has the same for asyncio.
+"""
+
+import socket
+import threading
+import time
+from http.client import HTTPException
+from typing import Any, List, Optional, Sequence
+
+from ._core import (
+    OFFERS_CALL,
+    SILENCE_S,
+    AgentUnreachable,
+    Answer,
+    AnsweredItem,
+    Attempts,
+    Call,
+    Head,
+    Item,
+    LimitReached,
+    NeedsCloud,
+    Numbering,
+    Requester,
+    Response,
+    SessionEnded,
+    TallygateError,
+    access_call,
+    answer_of,
+    end_of,
+    open_call,
+    request_call,
+    session_call,
+    socket_path_of,
+)
+
+__all__ = [
+    "AgentUnreachable",
+    "Answer",
+    "AnsweredItem",
+    "Client",
+    "Item",
+    "LimitReached",
+    "NeedsCloud",
+    "Requester",
+    "Session",
+    "SessionEnded",
+    "TallygateError",
+    "connect",
+]
+
+
+def connect(socket_path: Optional[str] = None, patience_s: float = 10.0) -> "Client":
+    """Sends nothing before the first call.
+
+    socket_path: of the agent; default: $TALLYGATE_SOCKET, or /run/tallygate/agent.sock.
+    patience_s: how long to repeat a request while the agent is down, restarting or busy.
+    """
+    return Client(socket_path_of(socket_path), patience_s)
+
+
+class Client:
+    """Threads can share it."""
+
+    def __init__(self, socket_path: str, patience_s: float) -> None:
+        self._socket_path = socket_path
+        self._patience_s = patience_s
+        # Each for one request at a time.
+        self._idle: List[_Connection] = []
+
+    def access(self, instance_id: str, requester: Requester, items: Sequence[Item]) -> Answer:
+        """Each item is granted or refused by itself. Raises TallygateError."""
+        connection = self._take()
+        try:
+            return answer_of(connection.once(access_call(instance_id, requester, items)))
+        finally:
+            self._idle.append(connection)
+
+    def offers(self) -> Any:
+        """The items that can be requested now, as in the local API. Raises TallygateError."""
+        connection = self._take()
+        try:
+            return connection.call(OFFERS_CALL).json()
+        finally:
+            self._idle.append(connection)
+
+    def open_session(self, instance_id: str, bound: bool = False) -> "Session":
+        """Raises TallygateError.
+
+        bound: the session ends with this process, and when the agent restarts. Default: when its heartbeats stop.
+        """
+        connection = _Connection(self._socket_path, self._patience_s)
+        try:
+            while True:
+                response = connection.once(open_call(instance_id, bound))
+                session_id = response.json()["sessionId"]
+                # If the response was lost, a session bound to that connection has ended: open another.
+                if not bound or response.is_first or connection.is_alive(session_id):
+                    return Session(connection, session_id, response)
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """Closes idle connections. Sessions stay open."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self) -> "_Connection":
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _Connection(self._socket_path, self._patience_s)
+
+
+class Session:
+    """Sends heartbeats from a thread of its own until it is closed or ends. Use Client.open_session."""
+
+    def __init__(self, connection: "_Connection", session_id: str, opened: Response) -> None:
+        self.id = session_id
+        # Set when the session ends by itself: out of tokens, locked, or timed out.
+        self.end: Optional[SessionEnded] = None
+        self._connection = connection
+        # One call at a time.
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._heartbeat_s = opened.heartbeat_s
+        if self._heartbeat_s is not None:
+            threading.Thread(target=self._beat, daemon=True).start()
+
+    def request(self, requester: Requester, items: Sequence[Item], rollback_on_deny: bool = True) -> Answer:
+        """Requests all items or none. Granted items replace the previous ones and are charged for each interval.
+
+        After a refusal (`granted` is false) the session continues unchanged, unless rollback_on_deny is false: then it
+        ends. Raises SessionEnded, TallygateError.
+        """
+        return answer_of(self._call(request_call(self.id, requester, items, rollback_on_deny)))
+
+    def halt(self, requester: Requester) -> None:
+        """Refunds the rest of the interval and charges nothing until the next request."""
+        self.request(requester, [])
+
+    def state(self) -> str:
+        """Raises SessionEnded if the agent does not know the session any more, TallygateError."""
+        return str(self._call(session_call("GET", self.id)).json()["state"])
+
+    def wait(self, timeout_s: Optional[float] = None) -> Optional[SessionEnded]:
+        """Waits until the session ends. None: it was closed, or the time is over."""
+        self._over.wait(timeout_s)
+        return self.end
+
+    def close(self) -> None:
+        """Closes the session and refunds unused tokens. Closing an ended session is not an error."""
+        self._over.set()
+        try:
+            self._call(session_call("DELETE", self.id))
+        except SessionEnded:
+            pass
+        finally:
+            self._connection.close()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, call: Call) -> Response:
+        with self._lock:
+            try:
+                response = self._connection.call(call) if call.method == "GET" else self._connection.once(call)
+                self._heartbeat_s = response.heartbeat_s or self._heartbeat_s
+                return response
+            except TallygateError as error:
+                end = end_of(error)
+                if end is None:
+                    raise
+                self.end = end
+                self._over.set()
+                raise end from error
+
+    def _beat(self) -> None:
+        # Two can be lost.
+        while not self._over.wait((self._heartbeat_s or SILENCE_S) / 3):
+            try:
+                self._call(session_call("GET", self.id, "/heartbeat"))
+            except TallygateError:
+                pass  # Ended, as `end` says; or without a response, so the next one follows.
+
+
+class _Connection:
+    """For one request at a time."""
+
+    def __init__(self, socket_path: str, patience_s: float) -> None:
+        self._socket_path = socket_path
+        self._patience_s = patience_s
+        self._numbering = Numbering()
+        self._socket: Optional[socket.socket] = None
+
+    def once(self, call: Call) -> Response:
+        """Takes effect at most once, however often it is sent."""
+        try:
+            return self.call(self._numbering.next(call))
+        except (AgentUnreachable, KeyboardInterrupt):
+            # The agent may still be deciding this request, and takes no further number until then.
+            self._numbering.renew()
+            raise
+
+    def call(self, call: Call) -> Response:
+        attempts = Attempts(self._patience_s, self._socket_path)
+        while True:
+            try:
+                decided = attempts.judge(self._send(call))
+            except (OSError, HTTPException) as error:
+                decided = attempts.judge(error)
+            if decided is not None:
+                return decided
+            time.sleep(attempts.pause_s)
+
+    def is_alive(self, session_id: str) -> bool:
+        try:
+            self.call(session_call("GET", session_id, "/heartbeat"))
+            return True
+        except TallygateError as error:
+            if end_of(error) is None:
+                raise
+            return False
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, call: Call) -> Response:
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX)
+                self._socket.settimeout(SILENCE_S)
+                self._socket.connect(self._socket_path)
+            self._socket.sendall(call.encode())
+            response = _read(self._socket)
+        except BaseException:
+            # Interrupted, too: the rest of the response must not answer the next request.
+            self.close()
+            raise
+        if response.head.closes:
+            self.close()
+        return response
+
+
+def _read(connection: socket.socket) -> Response:
+    with connection.makefile("rb") as stream:
+        lines: List[bytes] = []
+        while not lines or lines[-1]:
+            line = stream.readline(65536)
+            if not line.endswith(b"\r\n"):
+                raise ConnectionResetError("the connection ended")
+            lines.append(line[:-2])
+        head = Head.parse(lines[:-1])
+        text = stream.read(head.length)
+    if len(text) < head.length:
+        raise ConnectionResetError("the connection ended")
+    return Response(head, text)

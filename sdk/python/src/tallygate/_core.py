@@ -1,0 +1,294 @@
+"""What the client and the asyncio client share: bodies, errors, and when a request is repeated. Sends nothing."""
+
+import json
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from decimal import Decimal
+from http.client import HTTPException
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+USUAL_SOCKET = "/run/tallygate/agent.sock"
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 1.0
+SILENCE_S = 30.0
+
+NEED_CLOUD = ("DEVICE_LOCKED", "NOT_ATTACHED", "POLICY_MISSING", "POLICY_STALE")
+ITEM_RETRY_ONLINE = ("2008", "2009", "2010")
+ITEM_RETRY_LATER = ("2002", "2004", "2005", "2011")
+# Valid, but not charged because another item of the session request was refused.
+NOT_CHARGED = "1002"
+
+
+@dataclass(frozen=True)
+class Requester:
+    type: str
+    value: str
+    # Properties that rules of access test.
+    dictionary: Optional[Mapping[str, Any]] = None
+
+
+@dataclass(frozen=True)
+class Item:
+    item: str
+    count: Union[int, float, Decimal]
+    version: Optional[str] = None
+    # Variables of a rate formula.
+    variables: Optional[Mapping[str, float]] = None
+    # Stored in usage records only.
+    meta_data: Optional[Mapping[str, Any]] = None
+
+
+@dataclass(frozen=True)
+class AnsweredItem:
+    item: str
+    version: Optional[str]
+    granted: bool
+    # Four digits; the first is 1 if the item was not refused, and 2 if it was.
+    code: str
+    description: str
+    tokens_charged: Decimal
+    # When the same request can succeed: "no", "later" or "online"; None: the item was not refused.
+    retry: Optional[str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    # For `tallygate explain`.
+    correlation_id: str
+    # True if every item is granted.
+    granted: bool
+    items: Tuple[AnsweredItem, ...]
+    # What exists instead of an unknown item, such as "LaserCut exists as version 1.0".
+    advice: Optional[str]
+
+
+class TallygateError(Exception):
+    """The agent refused the request, or gave no response. Codes: docs/reference/errors.md."""
+
+    def __init__(self, code: str, message: str, retry: str) -> None:
+        super().__init__(message)
+        self.code = code
+        # "no", "later", or "online": once the device has reached the cloud.
+        self.retry = retry
+
+
+class AgentUnreachable(TallygateError):
+    """No response from the agent until the patience ended. The request may have been charged."""
+
+
+class NeedsCloud(TallygateError):
+    """The device must reach the cloud first: it has no rules, or rules that are too old."""
+
+
+class LimitReached(TallygateError):
+    """The user of this process has used up its limit of requests or tokens."""
+
+    def __init__(self, code: str, message: str, retry_after_s: int) -> None:
+        super().__init__(code, message, "later")
+        self.retry_after_s = retry_after_s
+
+
+class SessionEnded(TallygateError):
+    """The session has ended: stop the work that it paid for."""
+
+    def __init__(self, message: str, state: str) -> None:
+        super().__init__("SESSION_ENDED", message, "no")
+        # TERMINATED, LOCKED, FAILED, DISCONNECTED, or UNKNOWN to the agent.
+        self.state = state
+
+
+class Call(NamedTuple):
+    method: str
+    path: str
+    body: Optional[Mapping[str, Any]] = None
+    headers: Mapping[str, str] = {}
+
+    def encode(self) -> bytes:
+        text = b"" if self.body is None else json.dumps(self.body, default=float).encode()
+        lines = [f"{self.method} {self.path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        lines += [f"Content-Length: {len(text)}", "", ""]
+        return "\r\n".join(lines).encode() + text
+
+
+class Head(NamedTuple):
+    status: int
+    headers: Dict[str, str]
+
+    @staticmethod
+    def parse(lines: Sequence[bytes]) -> "Head":
+        status = lines[0].split(b" ", 2)
+        if len(status) < 2 or not status[0].startswith(b"HTTP/1.") or not status[1].isdigit():
+            raise HTTPException("not an HTTP response")
+        pairs = (line.decode("latin-1").partition(":") for line in lines[1:])
+        return Head(int(status[1]), {name.strip().lower(): value.strip() for name, _, value in pairs})
+
+    @property
+    def length(self) -> int:
+        return int(self.headers.get("content-length", "0"))
+
+    @property
+    def closes(self) -> bool:
+        return self.headers.get("connection", "").lower() == "close"
+
+
+class Response(NamedTuple):
+    head: Head
+    text: bytes
+    # Of the first attempt.
+    is_first: bool = True
+
+    def json(self) -> Any:
+        return json.loads(self.text, parse_float=Decimal)
+
+    @property
+    def heartbeat_s(self) -> Optional[float]:
+        """Longest time between two heartbeats; None: none are needed."""
+        every = self.head.headers.get("x-tallygate-heartbeat-ms")
+        return None if every is None else int(every) / 1000
+
+
+class Numbering:
+    """A UUID under which one connection numbers its requests, so that a repeated request is charged once."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self._name, self._sent = str(uuid.uuid4()), 0
+
+    def next(self, call: Call) -> Call:
+        self._sent += 1
+        numbered = {"x-tallygate-session": self._name, "x-tallygate-request": str(self._sent)}
+        return call._replace(headers={**call.headers, **numbered})
+
+
+class Attempts:
+    """One request with its repetitions."""
+
+    def __init__(self, patience_s: float, socket_path: str) -> None:
+        self._deadline = time.monotonic() + patience_s
+        self._socket_path = socket_path
+        self._is_first = True
+        # Before the next attempt.
+        self.pause_s = FIRST_PAUSE_S / 2
+
+    def judge(self, outcome: Union[Response, Exception]) -> Optional[Response]:
+        """The response with the decision. None: send again after the pause. Raises TallygateError."""
+        if isinstance(outcome, Response) and _is_decision(outcome):
+            return outcome._replace(is_first=self._is_first)
+        self._is_first = False
+        self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
+        may_repeat = isinstance(outcome, Exception) or _is_temporary(outcome)
+        if may_repeat and time.monotonic() + self.pause_s <= self._deadline:
+            return None
+        if isinstance(outcome, Response):
+            raise refusal_of(outcome)
+        advice = "Add this user to the group of the socket" if isinstance(outcome, PermissionError) else "Start the agent"
+        message = f"The agent does not respond at {self._socket_path} ({outcome}). {advice}."
+        raise AgentUnreachable("AGENT_UNREACHABLE", message, "later") from outcome
+
+
+def socket_path_of(given: Optional[str]) -> str:
+    return given or os.environ.get("TALLYGATE_SOCKET") or USUAL_SOCKET
+
+
+def access_call(instance_id: str, requester: Requester, items: Sequence[Item]) -> Call:
+    return Call("POST", f"/v1.1/instances/{instance_id}/access-request", _request_body(requester, items))
+
+
+def open_call(instance_id: str, bound: bool) -> Call:
+    headers = {"x-tallygate-bound": "connection"} if bound else {}
+    return Call("POST", "/v1.1/sessions", {"instanceId": instance_id}, headers)
+
+
+def session_call(method: str, session_id: str, what: str = "") -> Call:
+    return Call(method, f"/v1.1/sessions/{session_id}{what}")
+
+
+def request_call(session_id: str, requester: Requester, items: Sequence[Item], rollback_on_deny: bool) -> Call:
+    body = {**_request_body(requester, items), "rollbackOnDeny": rollback_on_deny}
+    return Call("PUT", f"/v1.1/sessions/{session_id}", body)
+
+
+OFFERS_CALL = Call("GET", "/tallygate/v1/offers")
+
+
+def _request_body(requester: Requester, items: Sequence[Item]) -> Dict[str, Any]:
+    given = [
+        {
+            "item": each.item,
+            "version": each.version,
+            "count": each.count,
+            "variables": each.variables,
+            "metaData": each.meta_data,
+        }
+        for each in items
+    ]
+    who = {"type": requester.type, "value": requester.value, "dictionary": requester.dictionary}
+    return {"requester": _without_none(who), "requestedItems": [_without_none(each) for each in given]}
+
+
+def _without_none(fields: Mapping[str, Any]) -> Dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def answer_of(response: Response) -> Answer:
+    body = response.json()
+    items = tuple(_item_of(each) for each in body["requestedItems"])
+    advice = response.head.headers.get("x-tallygate-advice")
+    return Answer(body["correlationId"], all(each.granted for each in items), items, advice)
+
+
+def _item_of(fields: Mapping[str, Any]) -> AnsweredItem:
+    code = fields["status"]["code"]
+    ok = code.startswith("1")
+    return AnsweredItem(
+        item=fields["item"],
+        version=fields.get("version"),
+        granted=ok and code != NOT_CHARGED,
+        code=code,
+        description=fields["status"]["description"],
+        tokens_charged=Decimal(fields["totalTokensCharged"]),
+        retry=None if ok else "online" if code in ITEM_RETRY_ONLINE else "later" if code in ITEM_RETRY_LATER else "no",
+    )
+
+
+def _is_temporary(response: Response) -> bool:
+    """The agent says that the same request can be repeated. Limits are left to the application."""
+    return "retry-after" in response.head.headers and _error_of(response)[0] != "CALLER_LIMITED"
+
+
+def _is_decision(response: Response) -> bool:
+    """Denied session requests have the status 403 and the body of a decision."""
+    status = response.head.status
+    return 200 <= status < 300 or (status == 403 and b'"requestedItems"' in response.text)
+
+
+def _error_of(response: Response) -> Tuple[str, str]:
+    try:
+        body = json.loads(response.text)
+        return str(body["code"]), str(body["message"])
+    except (ValueError, KeyError, TypeError):
+        return "ANSWER_UNEXPECTED", f"HTTP status {response.head.status}: {response.text[:500]!r}"
+
+
+def refusal_of(response: Response) -> TallygateError:
+    code, message = _error_of(response)
+    retry_after = response.head.headers.get("retry-after")
+    if code == "CALLER_LIMITED":
+        return LimitReached(code, message, int(retry_after or 1))
+    if code in NEED_CLOUD:
+        return NeedsCloud(code, message, "online")
+    return TallygateError(code, message, "no" if retry_after is None else "later")
+
+
+def end_of(error: TallygateError) -> Optional[SessionEnded]:
+    """None: the error does not mean that the session has ended."""
+    if error.code == "NOT_FOUND":
+        return SessionEnded(str(error), "UNKNOWN")
+    if error.code != "SESSION_NOT_OPERABLE":
+        return None
+    return SessionEnded(str(error), str(error).rpartition("Session is ")[2] or "TERMINATED")

@@ -1,0 +1,222 @@
+"""The client for asyncio: like the package itself, with `await`."""
+
+import asyncio
+from http.client import HTTPException
+from typing import Any, List, Optional, Sequence, Tuple
+
+from ._core import (
+    OFFERS_CALL,
+    SILENCE_S,
+    AgentUnreachable,
+    Answer,
+    Attempts,
+    Call,
+    Head,
+    Item,
+    Numbering,
+    Requester,
+    Response,
+    SessionEnded,
+    TallygateError,
+    access_call,
+    answer_of,
+    end_of,
+    open_call,
+    request_call,
+    session_call,
+    socket_path_of,
+)
+
+__all__ = ["Client", "Session", "connect"]
+
+
+def connect(socket_path: Optional[str] = None, patience_s: float = 10.0) -> "Client":
+    """Sends nothing before the first call. See tallygate.connect."""
+    return Client(socket_path_of(socket_path), patience_s)
+
+
+class Client:
+    """Tasks of one loop can share it."""
+
+    def __init__(self, socket_path: str, patience_s: float) -> None:
+        self._socket_path = socket_path
+        self._patience_s = patience_s
+        # Each for one request at a time.
+        self._idle: List[_Connection] = []
+
+    async def access(self, instance_id: str, requester: Requester, items: Sequence[Item]) -> Answer:
+        """Each item is granted or refused by itself. Raises TallygateError."""
+        connection = self._take()
+        try:
+            return answer_of(await connection.once(access_call(instance_id, requester, items)))
+        finally:
+            self._idle.append(connection)
+
+    async def offers(self) -> Any:
+        """The items that can be requested now, as in the local API. Raises TallygateError."""
+        connection = self._take()
+        try:
+            return (await connection.call(OFFERS_CALL)).json()
+        finally:
+            self._idle.append(connection)
+
+    async def open_session(self, instance_id: str, bound: bool = False) -> "Session":
+        """Raises TallygateError. See tallygate.Client.open_session."""
+        connection = _Connection(self._socket_path, self._patience_s)
+        try:
+            while True:
+                response = await connection.once(open_call(instance_id, bound))
+                session_id = response.json()["sessionId"]
+                # If the response was lost, a session bound to that connection has ended: open another.
+                if not bound or response.is_first or await connection.is_alive(session_id):
+                    return Session(connection, session_id, response)
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """Closes idle connections. Sessions stay open."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self) -> "_Connection":
+        return self._idle.pop() if self._idle else _Connection(self._socket_path, self._patience_s)
+
+
+class Session:
+    """Sends heartbeats from a task of its own until it is closed or ends. Use Client.open_session."""
+
+    def __init__(self, connection: "_Connection", session_id: str, opened: Response) -> None:
+        self.id = session_id
+        # Set when the session ends by itself: out of tokens, locked, or timed out.
+        self.end: Optional[SessionEnded] = None
+        self._connection = connection
+        # One call at a time.
+        self._lock = asyncio.Lock()
+        self._over = asyncio.Event()
+        self._heartbeat_s = opened.heartbeat_s
+        self._beating = None if self._heartbeat_s is None else asyncio.ensure_future(self._beat())
+
+    async def request(self, requester: Requester, items: Sequence[Item], rollback_on_deny: bool = True) -> Answer:
+        """Requests all items or none. See tallygate.Session.request."""
+        return answer_of(await self._call(request_call(self.id, requester, items, rollback_on_deny)))
+
+    async def halt(self, requester: Requester) -> None:
+        """Refunds the rest of the interval and charges nothing until the next request."""
+        await self.request(requester, [])
+
+    async def state(self) -> str:
+        """Raises SessionEnded if the agent does not know the session any more, TallygateError."""
+        return str((await self._call(session_call("GET", self.id))).json()["state"])
+
+    async def wait(self) -> Optional[SessionEnded]:
+        """Waits until the session ends. None: it was closed."""
+        await self._over.wait()
+        return self.end
+
+    async def close(self) -> None:
+        """Closes the session and refunds unused tokens. Closing an ended session is not an error."""
+        self._over.set()
+        try:
+            await self._call(session_call("DELETE", self.id))
+        except SessionEnded:
+            pass
+        finally:
+            if self._beating is not None:
+                self._beating.cancel()
+            self._connection.close()
+
+    async def __aenter__(self) -> "Session":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _call(self, call: Call) -> Response:
+        async with self._lock:
+            try:
+                response = await (self._connection.call(call) if call.method == "GET" else self._connection.once(call))
+                self._heartbeat_s = response.heartbeat_s or self._heartbeat_s
+                return response
+            except TallygateError as error:
+                end = end_of(error)
+                if end is None:
+                    raise
+                self.end = end
+                self._over.set()
+                raise end from error
+
+    async def _beat(self) -> None:
+        while not self._over.is_set():
+            # Two can be lost.
+            await asyncio.sleep((self._heartbeat_s or SILENCE_S) / 3)
+            try:
+                await self._call(session_call("GET", self.id, "/heartbeat"))
+            except TallygateError:
+                pass  # Ended, as `end` says; or without a response, so the next one follows.
+
+
+class _Connection:
+    """For one request at a time."""
+
+    def __init__(self, socket_path: str, patience_s: float) -> None:
+        self._socket_path = socket_path
+        self._patience_s = patience_s
+        self._numbering = Numbering()
+        self._streams: Optional[Tuple[asyncio.StreamReader, asyncio.StreamWriter]] = None
+
+    async def once(self, call: Call) -> Response:
+        """Takes effect at most once, however often it is sent."""
+        try:
+            return await self.call(self._numbering.next(call))
+        except (AgentUnreachable, asyncio.CancelledError):
+            # The agent may still be deciding this request, and takes no further number until then.
+            self._numbering.renew()
+            raise
+
+    async def call(self, call: Call) -> Response:
+        attempts = Attempts(self._patience_s, self._socket_path)
+        while True:
+            try:
+                decided = attempts.judge(await asyncio.wait_for(self._send(call), SILENCE_S))
+            except (OSError, HTTPException, EOFError, asyncio.TimeoutError) as error:
+                decided = attempts.judge(error)
+            if decided is not None:
+                return decided
+            await asyncio.sleep(attempts.pause_s)
+
+    async def is_alive(self, session_id: str) -> bool:
+        try:
+            await self.call(session_call("GET", session_id, "/heartbeat"))
+            return True
+        except TallygateError as error:
+            if end_of(error) is None:
+                raise
+            return False
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+    async def _send(self, call: Call) -> Response:
+        if self._streams is None:
+            self._streams = await asyncio.open_unix_connection(self._socket_path)
+        reader, writer = self._streams
+        try:
+            writer.write(call.encode())
+            head = Head.parse((await reader.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n"))
+            text = await reader.readexactly(head.length)
+        except BaseException:
+            # Cancelled, too: the rest of the response must not answer the next request.
+            self.close()
+            raise
+        if head.closes:
+            self.close()
+        return Response(head, text)

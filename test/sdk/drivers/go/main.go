@@ -1,0 +1,117 @@
+// Does what the lines of its standard input say, with the client for Go. See ../../driver.ts.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	tallygate "github.com/tallygate/tallygate/sdk/go"
+)
+
+var (
+	instance = os.Getenv("INSTANCE")
+	agent    = tallygate.New()
+	session  *tallygate.Session
+	ctx      = context.Background()
+)
+
+func main() {
+	ms, _ := strconv.Atoi(os.Getenv("PATIENCE_MS"))
+	agent.Patience = time.Duration(ms) * time.Millisecond
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		if err := do(strings.Fields(lines.Text())); err != nil {
+			sayError(err)
+		}
+		fmt.Println("done")
+	}
+}
+
+func do(words []string) (err error) {
+	switch words[0] {
+	case "access":
+		times, _ := strconv.Atoi(words[4])
+		for n := 0; n < times && err == nil; n++ {
+			err = sayAnswer(agent.Access(ctx, instance, user(words[1]), item(words[2], words[3])))
+		}
+	case "offers":
+		offers, err := agent.Offers(ctx)
+		if err != nil {
+			return err
+		}
+		for _, each := range offers.Instances[0].Items {
+			fmt.Println("offer", each.Item, each.Version, each.LineItems[0].Rate)
+		}
+	case "open":
+		open := agent.OpenSession
+		if len(words) > 1 {
+			open = agent.OpenBoundSession
+		}
+		if session, err = open(ctx, instance); err == nil {
+			fmt.Println("opened", session.ID)
+		}
+	case "request":
+		err = sayAnswer(session.Request(ctx, user(words[1]), item("1.0", words[2])))
+	case "state":
+		state, err := session.State(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Println("state", state)
+	case "wait":
+		<-session.Done()
+		var end *tallygate.Error
+		errors.As(session.End(), &end)
+		fmt.Println("ended", end.State)
+	case "close":
+		if err = session.Close(ctx); err == nil {
+			fmt.Println("closed")
+		}
+	}
+	return err
+}
+
+func user(value string) tallygate.Requester { return tallygate.Requester{Type: "user", Value: value} }
+
+func item(version, count string) tallygate.Item {
+	number, _ := strconv.ParseFloat(count, 64)
+	return tallygate.Item{Item: "LaserCut", Version: version, Count: number}
+}
+
+func sayAnswer(answer tallygate.Answer, err error) error {
+	if err != nil {
+		return err
+	}
+	verdict, item := "refused", answer.Items[0]
+	if answer.Granted {
+		verdict = "granted"
+	}
+	if item.Retry == "" {
+		item.Retry = "-"
+	}
+	fmt.Println(verdict, item.Code, item.TokensCharged, item.Retry, answer.Advice)
+	return nil
+}
+
+func sayError(err error) {
+	kinds := map[error]string{
+		tallygate.ErrUnreachable: "AgentUnreachable", tallygate.ErrNeedsCloud: "NeedsCloud",
+		tallygate.ErrLimit: "LimitReached", tallygate.ErrEnded: "SessionEnded",
+	}
+	name := "TallygateError"
+	for kind, each := range kinds {
+		if errors.Is(err, kind) {
+			name = each
+		}
+	}
+	var refused *tallygate.Error
+	if !errors.As(err, &refused) {
+		panic(err)
+	}
+	fmt.Println("error", name, refused.Code, refused.Retry)
+}

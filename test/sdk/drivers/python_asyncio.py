@@ -1,0 +1,63 @@
+# Does what the lines of its standard input say, with the asyncio client for Python. See ../driver.ts.
+import asyncio
+import os
+import sys
+
+import tallygate
+from tallygate import aio
+
+INSTANCE = os.environ["INSTANCE"]
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def say_answer(answer):
+    item = answer.items[0]
+    verdict = "granted" if answer.granted else "refused"
+    say(verdict, item.code, item.tokens_charged, item.retry or "-", answer.advice or "")
+
+
+def request(value, count):
+    return tallygate.Requester("user", value), [tallygate.Item("LaserCut", float(count), "1.0")]
+
+
+async def do(agent, session, name, *words):
+    if name == "access":
+        value, version, count, times = words
+        for _ in range(int(times)):
+            item = tallygate.Item("LaserCut", float(count), version)
+            say_answer(await agent.access(INSTANCE, tallygate.Requester("user", value), [item]))
+    elif name == "offers":
+        for each in (await agent.offers())["instances"][0]["items"]:
+            say("offer", each["item"], each["version"], each["lineItems"][0]["rate"])
+    elif name == "open":
+        session = await agent.open_session(INSTANCE, bound=words == ("bound",))
+        say("opened", session.id)
+    elif name == "request":
+        say_answer(await session.request(*request(*words)))
+    elif name == "state":
+        say("state", await session.state())
+    elif name == "wait":
+        say("ended", (await session.wait()).state)
+    elif name == "close":
+        await session.close()
+        say("closed")
+    return session
+
+
+async def main():
+    session = None
+    loop = asyncio.get_running_loop()
+    agent = aio.connect(patience_s=int(os.environ["PATIENCE_MS"]) / 1000)
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        try:
+            session = await do(agent, session, *line.split())
+        except tallygate.TallygateError as error:
+            say("error", type(error).__name__, error.code, error.retry)
+        say("done")
+    os._exit(0)
+
+
+asyncio.run(main())

@@ -1,0 +1,56 @@
+# Does what the lines of its standard input say, with the client for Python. See ../driver.ts.
+import os
+import sys
+
+import tallygate
+
+INSTANCE = os.environ["INSTANCE"]
+agent = tallygate.connect(patience_s=int(os.environ["PATIENCE_MS"]) / 1000)
+session = None
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def say_answer(answer):
+    item = answer.items[0]
+    verdict = "granted" if answer.granted else "refused"
+    say(verdict, item.code, item.tokens_charged, item.retry or "-", answer.advice or "")
+
+
+def request(value, count):
+    return tallygate.Requester("user", value), [tallygate.Item("LaserCut", float(count), "1.0")]
+
+
+def do(name, *words):
+    global session
+    if name == "access":
+        value, version, count, times = words
+        for _ in range(int(times)):
+            item = tallygate.Item("LaserCut", float(count), version)
+            say_answer(agent.access(INSTANCE, tallygate.Requester("user", value), [item]))
+    elif name == "offers":
+        for each in agent.offers()["instances"][0]["items"]:
+            say("offer", each["item"], each["version"], each["lineItems"][0]["rate"])
+    elif name == "open":
+        session = agent.open_session(INSTANCE, bound=words == ("bound",))
+        say("opened", session.id)
+    elif name == "request":
+        say_answer(session.request(*request(*words)))
+    elif name == "state":
+        say("state", session.state())
+    elif name == "wait":
+        say("ended", session.wait().state)
+    elif name == "close":
+        session.close()
+        say("closed")
+
+
+for line in sys.stdin:
+    try:
+        do(*line.split())
+    except tallygate.TallygateError as error:
+        say("error", type(error).__name__, error.code, error.retry)
+    say("done")
+os._exit(0)

@@ -1,0 +1,264 @@
+// Every client against a real agent and a real cloud: the same scenarios, driven through a small program in each language.
+// What the programs were charged is compared with the usage that the cloud has.
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { z } from 'zod'
+import { Site } from '../../crash/site/site.ts'
+import { exactTokens, parseExactJson } from '../../src/client/exact-json.ts'
+import { HttpClient } from '../../src/client/http.ts'
+import { REFUSAL_REASONS } from '../../src/core/rules/refusal-reasons.ts'
+import { ERRORS } from '../../src/protocol/errors.ts'
+import { liveSessions } from '../../src/protocol/service/sessions.ts'
+import { ITEM_STATUS } from '../../src/protocol/service/status.ts'
+import { Driver, LANGUAGES, missingTool } from './driver.ts'
+import { provisionWorkshop } from './workshop.ts'
+
+const directory = mkdtempSync(join(tmpdir(), 'tallygate-sdk-'))
+/** Of the next start of the agent. */
+const agentSettings: Record<string, string> = {}
+let site: Site
+
+beforeAll(async () => {
+  // An interval of a session is 6 seconds, so a heartbeat is sent every second.
+  site = await Site.make({ directory, agentSettings, twinSettings: { 'sessions-trial-interval': '6s' } })
+  site.startTwin()
+  await site.twinReady()
+  await provisionWorkshop(site)
+  site.startAgent()
+  await site.agentServes()
+})
+
+afterAll(async () => {
+  await site[Symbol.asyncDispose]()
+  rmSync(directory, { recursive: true })
+})
+
+/** What the scenarios change: no limits of callers, and many requests at a time. */
+const USUAL = {
+  'socket-waiting-max': '4096',
+  'grants-top-up-deadline': '2s',
+  'callers-limits': 'uid:4294967294 = 1 sessions',
+}
+
+async function restartAgent(settings: Readonly<Record<string, string>> = {}): Promise<void> {
+  await site.agent?.end('SIGKILL')
+  Object.assign(agentSettings, USUAL, settings)
+  site.startAgent()
+}
+
+const exported = z.object({
+  consumerId: z.string(),
+  tokens: exactTokens,
+  status: z.string(),
+  correlationId: z.string(),
+})
+
+/** What the cloud has billed this requester, micro-tokens, and for how many requests. */
+async function billed(requester: string): Promise<{ readonly tokens: bigint; readonly requests: number }> {
+  await site.drained()
+  using cloud = site.administrator()
+  const path = `/provisioning/api/v1.1/usage?format=ndjson&instanceId=${site.instanceId}`
+  const lines = (await cloud.text({ method: 'GET', path })).split('\n').filter((line) => line !== '')
+  const own = lines
+    .map((line) => exported.parse(parseExactJson(line)))
+    .filter(({ consumerId, status }) => consumerId === requester && status !== 'REFUNDED')
+  const charged = own.filter(({ tokens }) => tokens > 0n)
+  return {
+    tokens: charged.reduce((sum, { tokens }) => sum + tokens, 0n),
+    requests: new Set(charged.map(({ correlationId }) => correlationId)).size,
+  }
+}
+
+/** The error code, or the status code of the item, of a request without a client library. */
+async function ask(value: string, count: number): Promise<string | undefined> {
+  using local = new HttpClient({ address: `unix:${site.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+  const path = `/v1.1/instances/${site.instanceId}/access-request`
+  const requestedItems = [{ item: 'LaserCut', version: '1.0', count }]
+  const { text } = await local.call({
+    method: 'POST',
+    path,
+    body: { requester: { type: 'user', value }, requestedItems },
+  })
+  const { code, ...answer } = JSON.parse(text) as { code?: string; requestedItems?: { status: { code: string } }[] }
+  return code ?? answer.requestedItems?.[0]?.status.code
+}
+
+const CUT = 850_000n
+
+describe.each(LANGUAGES)('the client for $name', (language) => {
+  let command: readonly string[]
+  const requester = (what: string): string => `${what}-${language.name.replaceAll(' ', '-')}`
+
+  beforeAll(async () => {
+    if (missingTool(language) === undefined) command = await language.build(directory)
+  })
+
+  beforeEach((context) => {
+    const reason = missingTool(language)
+    if (reason === undefined) return
+    if (process.env['TALLYGATE_REQUIRE_SERVERS'] === '1') throw new Error(reason)
+    context.skip(reason)
+  })
+
+  function program({ patienceMs = 150_000, socket = site.socketPath } = {}): Driver {
+    const env = { TALLYGATE_SOCKET: socket, INSTANCE: site.instanceId, PATIENCE_MS: String(patienceMs) }
+    const driver = new Driver(command, { ...language.env, ...env })
+    onTestFinished(() => driver.kill())
+    return driver
+  }
+
+  it('requests what is offered, and learns what an unknown item should have been', async () => {
+    const driver = program()
+    expect(await driver.do('offers')).toEqual(['offer LaserCut 1.0 0.85'])
+    const who = requester('anna')
+    expect(await driver.do(`access ${who} 1.0 2.5 1`)).toEqual(['granted 1001 2.125 -'])
+    expect(await driver.do(`access ${who} 2.0 1 1`)).toEqual(['refused 2001 0 no LaserCut exists as version 1.0'])
+    expect(await billed(who)).toEqual({ tokens: 2_125_000n, requests: 1 })
+  })
+
+  it('is charged once for each request while the agent is killed', async () => {
+    const drivers = [program(), program()]
+    const who = requester('killed')
+    const running = Promise.all(drivers.map((driver) => driver.do(`access ${who} 1.0 1 150`)))
+    running.catch(() => undefined)
+    const answered = (): number => drivers.reduce((sum, driver) => sum + driver.answered, 0)
+    for (let kill = 1; kill <= 3; kill += 1) {
+      await expect.poll(answered, { timeout: 60_000, interval: 1 }).toBeGreaterThan(kill * 60)
+      await restartAgent()
+    }
+    for (const lines of await running) {
+      expect(lines).toEqual(Array.from({ length: 150 }, () => 'granted 1001 0.85 -'))
+    }
+    expect(await billed(who)).toEqual({ tokens: 300n * CUT, requests: 300 })
+  }, 180_000)
+
+  it('is served while the cloud is away, up to the tokens of the device', async () => {
+    const driver = program()
+    const who = requester('offline')
+    await site.twin?.end('SIGKILL')
+    expect(await driver.do(`access ${who} 1.0 1 3`)).toEqual(Array.from({ length: 3 }, () => 'granted 1001 0.85 -'))
+    expect(await driver.do(`access ${who} 1.0 10000000 1`)).toEqual(['refused 2008 0 online'])
+    site.startTwin()
+    await site.twinReady()
+    expect(await billed(who)).toEqual({ tokens: 3n * CUT, requests: 3 })
+  }, 120_000)
+
+  it('waits while the agent is overloaded', async () => {
+    const who = requester('overload')
+    await restartAgent({ 'socket-waiting-max': '1', 'grants-top-up-deadline': '3s' })
+    await site.agentServes()
+    const driver = program()
+    await driver.do('offers')
+    // A request that waits for a cloud that does not respond takes the only place.
+    site.twin?.signal('SIGSTOP')
+    onTestFinished(() => site.twin?.signal('SIGCONT'))
+    const holding = ask('holding', 10_000_000)
+    holding.catch(() => undefined)
+    await expect.poll(() => ask('probe', 10_000_000), { timeout: 60_000, interval: 1 }).toBe('OVERLOADED')
+    expect(await driver.do(`access ${who} 1.0 1 3`)).toEqual(Array.from({ length: 3 }, () => 'granted 1001 0.85 -'))
+    site.twin?.signal('SIGCONT')
+    await holding
+    expect(await billed(who)).toEqual({ tokens: 3n * CUT, requests: 3 })
+    await restartAgent()
+  }, 120_000)
+
+  it('leaves the limits of its user to the application', async () => {
+    await restartAgent({ 'callers-limits': `uid:${process.getuid?.() ?? 0} = 3 tokens/h` })
+    const limited = await program().do(`access ${requester('limited')} 1.0 1 5`)
+    const granted = Array.from({ length: 3 }, () => 'granted 1001 0.85 -')
+    expect(limited).toEqual([...granted, 'error LimitReached CALLER_LIMITED later'])
+    await restartAgent()
+  }, 60_000)
+
+  it('says that the agent does not respond, and that the device needs the cloud', async () => {
+    const nowhere = program({ patienceMs: 100, socket: join(directory, 'nowhere.sock') })
+    expect(await nowhere.do(`access anna 1.0 1 1`)).toEqual(['error AgentUnreachable AGENT_UNREACHABLE later'])
+
+    using cloud = site.administrator()
+    const { deviceId } = await site.agentServes()
+    const order = (what: string) => cloud.text({ method: 'POST', path: `/edge/api/v1/devices/${deviceId}/${what}` })
+    await order('lock')
+    await site.until('the device is locked', ({ suspension }) => suspension !== null)
+    expect(await program().do(`access anna 1.0 1 1`)).toEqual(['error NeedsCloud DEVICE_LOCKED online'])
+    await order('unlock')
+    await site.until('the device is unlocked', ({ suspension }) => suspension === null)
+  }, 120_000)
+
+  it('keeps a session with heartbeats over restarts of the agent, and gives back what is unused', async () => {
+    const driver = program()
+    const who = requester('session')
+    const [opened = ''] = await driver.do('open')
+    const id = opened.replace('opened ', '')
+    expect(await driver.do(`request ${who} 10000000000`)).toEqual(['refused 2002 0 later'])
+    expect(await driver.do(`request ${who} 100`)).toEqual(['granted 1001 85 -'])
+    using local = new HttpClient({ address: `unix:${site.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+    const beats = new Set<number>()
+    const look = async (): Promise<number> => {
+      const listed = await local.json({ method: 'GET', path: '/v1.1/sessions' }, liveSessions).catch(() => [])
+      const at = listed.find(({ sessionId }) => sessionId === id)?.lastHeartBeat ?? 0
+      if (at > 0) beats.add(at)
+      return beats.size
+    }
+    await expect.poll(look, { timeout: 60_000 }).toBeGreaterThanOrEqual(1)
+    await restartAgent()
+    await expect.poll(look, { timeout: 60_000 }).toBeGreaterThanOrEqual(2)
+    expect(await driver.do('state')).toEqual(['state ACTIVE'])
+    expect(await driver.do('close')).toEqual(['closed'])
+    const { accounts } = await site.drained()
+    expect(accounts.some(({ refunded }) => refunded > 0n)).toBe(true)
+  }, 120_000)
+
+  it('learns that an administrator has ended its session', async () => {
+    const driver = program()
+    const [opened = ''] = await driver.do('open')
+    await driver.do(`request ${requester('ended')} 1`)
+    const waiting = driver.do('wait')
+    waiting.catch(() => undefined)
+    using cloud = site.administrator()
+    const path = `/edge/api/v1/sessions/${opened.replace('opened ', '')}/terminate`
+    const end = () => cloud.call({ method: 'POST', path }).then(({ status }) => status)
+    await expect.poll(end, { timeout: 60_000 }).toBe(202)
+    expect(await waiting).toEqual(['ended TERMINATED'])
+    expect(await driver.do('state')).toEqual(['state TERMINATED'])
+    expect(await driver.do(`request ${requester('ended')} 1`)).toEqual(['error SessionEnded SESSION_ENDED no'])
+    expect(await driver.do('close')).toEqual(['closed'])
+  }, 120_000)
+
+  it('binds a session to its process', async () => {
+    const driver = program()
+    const [opened = ''] = await driver.do('open bound')
+    const id = opened.replace('opened ', '')
+    await driver.do(`request ${requester('bound')} 1`)
+    driver.kill()
+    using local = new HttpClient({ address: `unix:${site.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+    const state = async (): Promise<unknown> =>
+      (JSON.parse(await local.text({ method: 'GET', path: `/v1.1/sessions/${id}` })) as { state: string }).state
+    await expect.poll(state, { timeout: 60_000 }).toBe('TERMINATED')
+  })
+})
+
+describe('the tables in the sources of the clients', () => {
+  const sources = [
+    'sdk/node/src/index.ts',
+    'sdk/python/src/tallygate/_core.py',
+    'sdk/go/tallygate.go',
+    'sdk/c/tallygate.h',
+  ].map((path) => [path, readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8')] as const)
+
+  it.each(sources)('%s: when a refused item can be requested again', (_path, source) => {
+    for (const [reason, { retry }] of Object.entries(REFUSAL_REASONS)) {
+      const code = ITEM_STATUS[reason as keyof typeof REFUSAL_REASONS]['v1.1']
+      const line = source.split('\n').find((each) => each.includes(code)) ?? ''
+      const found = /online/i.test(line) ? 'ONLINE' : /later/i.test(line) ? 'LATER' : 'NEVER'
+      expect([code, retry === 'NEVER' && line === '' ? 'NEVER' : found]).toEqual([code, retry])
+    }
+  })
+
+  it.each(sources)('%s: the errors that the cloud solves', (_path, source) => {
+    const needCloud = Object.entries(ERRORS).filter(([, { retry }]) => retry === 'online')
+    for (const [code] of needCloud)
+      expect(source).toContain(`"${code}"`.replaceAll('"', source.includes(`'${code}'`) ? "'" : '"'))
+  })
+})
