@@ -177,6 +177,8 @@ describe('the check "arrows"', () => {
       'src/agent/main.ts': `import './platform/store.ts'\n`,
       'src/demo/inside.ts': `import '../agent/compose.ts'\n`,
       'src/client/shortcut.ts': `import '../agent/compose.ts'\n`,
+      'sdk/node/src/index.ts': `import '../../../src/client/shortcut.ts'\nimport 'node:http'\nimport 'node:fs'\n`,
+      'src/cli/client.ts': `import '../../sdk/node/src/index.ts'\n`,
       'src/cli/tests.ts': `import '../../test/fake.ts'\n`,
       'test/fake.ts': `export const fake = 1\n`,
       'src/cli/nowhere.ts': `import './missing.ts'\n`,
@@ -188,7 +190,7 @@ describe('the check "arrows"', () => {
     expect(results(output), output).toEqual(['FAIL arrows'])
     expect(exitCode).toBe(1)
     expect(output).toContain('agent and cloud never import each other.')
-    const found = output.split('\n').flatMap((line) => /^ {6}([\w-]+: src.*)$/.exec(line)?.[1] ?? [])
+    const found = output.split('\n').flatMap((line) => /^ {6}([\w-]+: (?:src|sdk).*)$/.exec(line)?.[1] ?? [])
     expect(found.map((line) => line.replace(/→ \S*node_modules[/]([\w-]+)\S*/, '→ package $1')).sort()).toEqual([
       'agent-and-cloud-meet-on-the-wire: src/agent/platform/shortcut.ts → src/cloud/accounts/charge.ts',
       'agent-and-cloud-meet-on-the-wire: src/cloud/platform/shortcut.ts → src/agent/platform/store.ts',
@@ -196,6 +198,8 @@ describe('the check "arrows"', () => {
       'capabilities-do-no-io: src/cloud/accounts/charge.ts → package fastify',
       'capabilities-know-no-adapters: src/agent/access/grab-shared.ts → src/platform/listens.ts',
       'capabilities-know-no-adapters: src/agent/access/grab.ts → src/agent/platform/store.ts',
+      'client-package-stands-alone: sdk/node/src/index.ts → fs',
+      'client-package-stands-alone: sdk/node/src/index.ts → src/client/shortcut.ts',
       'client-sees-the-wire: src/client/shortcut.ts → src/agent/compose.ts',
       'composed-know-no-composition: src/agent/access/compose-self.ts → src/agent/compose.ts',
       'core-is-pure: src/core/knows-protocol.ts → src/protocol/word.ts',
@@ -205,6 +209,7 @@ describe('the check "arrows"', () => {
       'no-unresolved: src/cli/nowhere.ts → ./missing.ts',
       'only-compose-names-adapters: src/agent/main.ts → src/agent/platform/store.ts',
       'platform-is-small: src/platform/listens.ts → http',
+      'product-knows-no-scaffold: src/cli/client.ts → sdk/node/src/index.ts',
       'product-knows-no-scaffold: src/cli/tests.ts → test/fake.ts',
       'product-needs-no-dev-packages: src/cli/borrowed.ts → package prettier',
       'protocol-knows-core: src/protocol/logs.ts → package pino',
