@@ -220,6 +220,15 @@ static void tg__put_string(tg__writer *to, const char *text) {
   tg__put(to, "\"");
 }
 
+/* With a point in every locale. */
+static void tg__put_number(tg__writer *to, double number) {
+  char text[40];
+  snprintf(text, sizeof text, "%.17g", number);
+  for (char *at = text; *at != '\0'; at++)
+    if (strchr("0123456789+-.eE", *at) == NULL) *at = '.';
+  tg__put(to, "%s", text);
+}
+
 static tg_status tg__fail(tg_error *error, tg_status status, const char *code, tg_retry retry, const char *message) {
   memset(error, 0, sizeof *error);
   snprintf(error->code, sizeof error->code, "%s", code);
@@ -400,7 +409,8 @@ static void tg__put_request(tg__writer *to, const tg_requester *requester, const
       tg__put(to, ",\"version\":");
       tg__put_string(to, items[i].version);
     }
-    tg__put(to, ",\"count\":%.17g", items[i].count);
+    tg__put(to, ",\"count\":");
+    tg__put_number(to, items[i].count);
     if (items[i].variables != NULL) tg__put(to, ",\"variables\":%s", items[i].variables);
     if (items[i].meta_data != NULL) tg__put(to, ",\"metaData\":%s", items[i].meta_data);
     tg__put(to, "}");
