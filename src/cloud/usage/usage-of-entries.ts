@@ -78,11 +78,7 @@ export function usageOfEntries(entries: readonly BilledEntry[], inputs: UsageInp
   })
 }
 
-/**
- * The sums of the same records, without making them.
- *
- * @param entries at least one
- */
+/** The sums of the same records, without making them. Without entries all are 0. */
 export function sumUsage(entries: readonly BilledEntry[]): DeliverySums {
   const lines = new Map<string, UsageSum>()
   const add = (operation: UsageRecord['operation'], status: string, records: number, tokens: Micro): void => {
@@ -124,7 +120,7 @@ export function sumUsage(entries: readonly BilledEntry[]): DeliverySums {
   return {
     records: [...lines.values()].reduce((sum, { records }) => sum + records, 0),
     instanceId: instances.size === 1 ? (entries[0]?.body.instanceId ?? null) : null,
-    from,
+    from: Math.min(from, to),
     to,
     lines: [...lines.values()],
     refunds,

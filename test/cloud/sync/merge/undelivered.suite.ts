@@ -170,6 +170,17 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         await expectSettledExactly(device, 127n, 50n)
       })
 
+      it('takes a part that a branch has billed whole, and bills nothing of it again', async () => {
+        const device = await owing()
+        device.charge(charge(7n))
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(3, 3, true))
+        expect(await record(device)).toMatchObject({ branchUsed: 7n })
+        await deliver(device.undeliveredRange(1, 2, true))
+        expect(await deliver(device.undeliveredRange(3, 3, true))).toMatchObject({ outcome: 'MERGED' })
+        await expectSettledExactly(device, 127n, 50n)
+      })
+
       it('is delivered on by another epoch, when the one that began is given up as well', async () => {
         const device = await owing()
         device.charge(charge(7n))
