@@ -8,7 +8,7 @@ import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START } from '../../../protocol/signing.ts'
-import { decodeTexts, encodeTexts, type EntryTexts, firstLines, headAfter } from './entry-texts.ts'
+import { bufferOf, decodeTexts, encodeTexts, type EntryTexts, firstLines, headAfter } from './entry-texts.ts'
 
 export interface Entry {
   readonly id: bigint
@@ -80,79 +80,96 @@ interface Block {
   readonly data: Buffer
 }
 
+/** Kept for the next entries, so that they need no new memory. */
+const KEPT_BYTES_MAX = 1024 * 1024
+
 /**
- * Entries that are not in blocks yet. Those that fill a block can be compressed beforehand, so that storing them takes little
- * time.
+ * Entries that are not in blocks yet, in a buffer that is used again and again: the garbage collector hardly sees buffers, so many
+ * of them would stay for long. Those that fill a block can be compressed beforehand, so that storing them takes little time.
  */
 export class UnstoredEntries {
-  readonly #blocks: Block[]
-  /** The entries behind the blocks. */
-  #texts: Uint8Array[]
-  #entries: number
-  #bytes: number
-
-  constructor(blocks: readonly Block[] = [], texts: readonly Uint8Array[] = [], entries = 0, bytes = 0) {
-    this.#blocks = [...blocks]
-    this.#texts = [...texts]
-    this.#entries = entries
-    this.#bytes = bytes
-  }
-
-  add({ count, bytes }: EntryTexts): void {
-    this.#texts.push(bytes)
-    this.#entries += count
-    this.#bytes += bytes.length
-  }
-
-  /** A copy with more entries. */
-  with(texts: EntryTexts): UnstoredEntries {
-    const copy = new UnstoredEntries(this.#blocks, this.#texts, this.#entries, this.#bytes)
-    copy.add(texts)
-    return copy
-  }
+  #blocks: Block[] = []
+  /** The entries behind the blocks, in the first bytes. */
+  #buffer = Buffer.alloc(0)
+  #bytes = 0
+  #entries = 0
 
   get count(): number {
     return this.#blocks.reduce((sum, { entries }) => sum + entries, this.#entries)
   }
 
+  /** Copies the texts. */
+  add({ count, bytes }: EntryTexts): void {
+    const length = this.#bytes + bytes.length
+    if (length > this.#buffer.length) {
+      const larger = Buffer.alloc(2 * length)
+      this.#buffer.copy(larger, 0, 0, this.#bytes)
+      this.#buffer = larger
+    }
+    this.#buffer.set(bytes, this.#bytes)
+    this.#bytes = length
+    this.#entries += count
+  }
+
   /** Compresses one block if there are enough entries for it. */
   compressOne(): boolean {
-    const isEnough = this.#entries >= BLOCK_ENTRIES || this.#bytes >= BLOCK_BYTES_MAX
-    if (isEnough) this.#compressFirst()
-    return isEnough
-  }
-
-  #compressFirst(): void {
-    const all = Buffer.concat(this.#texts, this.#bytes)
-    const { lines, length } = firstLines(all, BLOCK_ENTRIES, BLOCK_BYTES_MAX)
-    this.#blocks.push({ entries: lines, data: compress(all.subarray(0, length)) })
-    this.#texts = [all.subarray(length)]
-    this.#entries -= lines
+    if (this.#entries < BLOCK_ENTRIES && this.#bytes < BLOCK_BYTES_MAX) return false
+    const { block, length } = firstBlock(this.#buffer.subarray(0, this.#bytes))
+    this.#blocks.push(block)
+    this.#buffer.copyWithin(0, length, this.#bytes)
     this.#bytes -= length
+    this.#entries -= block.entries
+    return true
   }
 
-  /** Stores all of them in the caller's transaction, numbered from the given ones. */
-  storeIn(database: Database.Database, firstId: bigint, firstN: bigint): void {
+  /**
+   * Stores all of them in the caller's transaction, numbered from the given ones, and changes nothing here.
+   *
+   * @param more entries that follow; null: none
+   */
+  storeIn(database: Database.Database, { id, n }: Pick<Entry, 'id' | 'n'>, more: EntryTexts | null): void {
     const { insert } = statementsOf(database)
-    while (this.#entries > 0) this.#compressFirst()
     let stored = 0n
-    for (const { entries, data } of this.#blocks) {
-      insert.run(firstId + stored, firstN + stored, entries, data)
+    const store = ({ entries, data }: Block): void => {
+      insert.run(id + stored, n + stored, entries, data)
       stored += BigInt(entries)
     }
+    for (const block of this.#blocks) store(block)
+    const own = this.#buffer.subarray(0, this.#bytes)
+    const added = more === null ? EMPTY : bufferOf(more)
+    let rest = own.length === 0 ? added : added.length === 0 ? own : Buffer.concat([own, added])
+    while (rest.length > 0) {
+      const { block, length } = firstBlock(rest)
+      store(block)
+      rest = rest.subarray(length)
+    }
   }
+
+  clear(): void {
+    this.#blocks = []
+    this.#bytes = 0
+    this.#entries = 0
+    if (this.#buffer.length > KEPT_BYTES_MAX) this.#buffer = Buffer.alloc(0)
+  }
+}
+
+const EMPTY = Buffer.alloc(0)
+
+function firstBlock(bytes: Buffer): { readonly block: Block; readonly length: number } {
+  const { lines, length } = firstLines(bytes, BLOCK_ENTRIES, BLOCK_BYTES_MAX)
+  return { block: { entries: lines, data: compress(bytes.subarray(0, length)) }, length }
 }
 
 /** Stores entries without gaps, the first of which has this id and number. */
 export function insertEntries(
   database: Database.Database,
-  { id, n }: Pick<Entry, 'id' | 'n'>,
+  first: Pick<Entry, 'id' | 'n'>,
   entries: Parameters<typeof encodeTexts>[0],
 ): void {
   const texts = encodeTexts(entries)
   // Finds a text with a separator, which a commit finds as well.
   headAfter(CHAIN_START, texts)
-  new UnstoredEntries().with(texts).storeIn(database, id, n)
+  new UnstoredEntries().storeIn(database, first, texts)
 }
 
 /**

@@ -16,19 +16,35 @@ export interface EntryTexts {
 const LINE_END = 10
 const TAB = 9
 
-const encoder = new TextEncoder()
-
+/** One buffer for all: a text of all of them would be large garbage. */
 export function encodeTexts(entries: readonly Pick<PendingEntry, 'body' | 'inputs'>[]): EntryTexts {
-  let text = ''
+  let length = 0
   let withInputs = 0
   for (const { body, inputs = null } of entries) {
-    if (inputs === null) text += `${body}\n`
-    else {
-      text += `${body}\t${inputs}\n`
-      withInputs += 1
-    }
+    length += Buffer.byteLength(body) + 1
+    if (inputs === null) continue
+    length += Buffer.byteLength(inputs) + 1
+    withInputs += 1
   }
-  return { count: entries.length, withInputs, bytes: encoder.encode(text) }
+  const bytes = new Uint8Array(length)
+  const buffer = Buffer.from(bytes.buffer)
+  let at = 0
+  for (const { body, inputs = null } of entries) {
+    at += buffer.write(body, at)
+    if (inputs !== null) {
+      buffer[at] = TAB
+      at += 1
+      at += buffer.write(inputs, at)
+    }
+    buffer[at] = LINE_END
+    at += 1
+  }
+  return { count: entries.length, withInputs, bytes }
+}
+
+/** The same bytes. */
+export function bufferOf({ bytes }: Pick<EntryTexts, 'bytes'>): Buffer {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
 }
 
 export interface DecodedTexts {
@@ -70,7 +86,7 @@ export function firstLines(
 
 /** The hash chain over the bodies, as `entryHash` makes it. @throws Error if a text contains a separator */
 export function headAfter(head: string, { count, withInputs, bytes }: EntryTexts): string {
-  const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
+  const buffer = bufferOf({ bytes })
   let last = head
   let lines = 0
   let tabs = 0

@@ -52,7 +52,14 @@ import { checkCounters } from './check-counters.ts'
 import { BLOCK_ENTRIES, entriesBefore, entriesBetween, sumsOf, UnstoredEntries } from './entry-blocks.ts'
 import { headAfter } from './entry-texts.ts'
 import { PAGE_BYTES } from './open-database.ts'
-import { fold, type Pending, type PendingBatch, readAnswerSlots, readPending, recordOf } from './pending-batches.ts'
+import {
+  fold,
+  type PendingBatch,
+  type PendingToFold,
+  readAnswerSlots,
+  readPending,
+  recordOf,
+} from './pending-batches.ts'
 import { type SealPlan, planSegment } from './plan-segment.ts'
 import { type PlacedRecord, Slots } from './slots.ts'
 
@@ -272,7 +279,7 @@ export class JournalStore implements JournalThreadMethods {
     const isSmall = count > 0 && count < LARGE_ENTRIES
     const placed = isSmall ? this.#placed(recordOf(pending, texts), transact) : null
     if (placed === null) {
-      this.#foldNow({ batches: [...this.#pending, pending], entries: this.#unstored.with(texts) }, transact)
+      this.#foldNow({ batches: [...this.#pending, pending], entries: this.#unstored, more: texts }, transact)
       return pending.head
     }
     transact(() => this.#slots.write(placed, this.#generation))
@@ -293,7 +300,7 @@ export class JournalStore implements JournalThreadMethods {
     return this.#slots.fit(record)
   }
 
-  #foldNow(pending: Pick<Pending, 'batches' | 'entries'>, transact: Transact): void {
+  #foldNow(pending: PendingToFold, transact: Transact): void {
     transact(() => fold(this.#database, pending, this.#answerSlots))
     this.#afterFold()
   }
@@ -301,7 +308,7 @@ export class JournalStore implements JournalThreadMethods {
   #afterFold(): void {
     this.#generation = Number(this.#state().slot_generation)
     this.#pending = []
-    this.#unstored = new UnstoredEntries()
+    this.#unstored.clear()
     this.#slots.clear()
     this.#current = null
   }

@@ -140,30 +140,34 @@ function stateOf(database: Database.Database): FoldedState {
 }
 
 /** Folds batches in the caller's transaction. @param answerSlots of each application session */
-export function fold(
-  database: Database.Database,
-  { batches, entries }: Pick<Pending, 'batches' | 'entries'>,
-  answerSlots: RecentOfEach<number>,
-): void {
+export function fold(database: Database.Database, pending: PendingToFold, answerSlots: RecentOfEach<number>): void {
+  const { batches } = pending
   foldAccounts(database, batches)
   foldAnswers(database, batches, answerSlots)
   foldSessions(database, batches)
-  foldEntries(database, batches, entries)
+  foldEntries(database, pending)
+}
+
+export interface PendingToFold {
+  readonly batches: readonly PendingBatch[]
+  readonly entries: UnstoredEntries
+  /** Entries of the last batch, if they are not among the others. */
+  readonly more?: EntryTexts
 }
 
 /** Last: it frees the slots. */
-function foldEntries(database: Database.Database, batches: readonly PendingBatch[], entries: UnstoredEntries): void {
+function foldEntries(database: Database.Database, { batches, entries, more }: PendingToFold): void {
   const last = batches.at(-1)
   if (last === undefined) return
   const { entry_base, last_entry } = stateOf(database)
-  entries.storeIn(database, entry_base + last_entry + 1n, last_entry + 1n)
+  entries.storeIn(database, { id: entry_base + last_entry + 1n, n: last_entry + 1n }, more ?? null)
   database
     .prepare(
       `UPDATE state SET last_entry = last_entry + ?, entry_head = ?, slot_generation = slot_generation + 1,
          clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?, clock_latest = ?,
          grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
     )
-    .run(entries.count, last.head, ...stampValues(last.stamp))
+    .run(entries.count + (more?.count ?? 0), last.head, ...stampValues(last.stamp))
 }
 
 /** The constraints of the table check every account again. */
@@ -260,7 +264,7 @@ export function foldDamaged(database: Database.Database): boolean {
       () => foldAccounts(database, batches),
       () => foldAnswers(database, batches, readAnswerSlots(database, Infinity)),
       () => foldSessions(database, batches),
-      () => foldEntries(database, batches, entries),
+      () => foldEntries(database, { batches, entries }),
     ]
     const isFolded = parts.map((part) => {
       try {
