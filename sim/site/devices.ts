@@ -321,7 +321,7 @@ export class Devices {
 }
 
 function settingsFor({ site }: Plan, device: number, token: string): AgentSettings {
-  settingsOfAll ??= loadSettings(agentOptions, { file: null, env: {}, flags: {}, readText: () => '' })
+  settingsOfAll ??= loadSettings(agentOptions, { file: null, env: {}, flags: {}, readText: noFile })
   const { sync, grants, writeBehind: reserve, state } = settingsOfAll
   return {
     ...settingsOfAll,
@@ -332,4 +332,9 @@ function settingsFor({ site }: Plan, device: number, token: string): AgentSettin
     sync: { ...sync, interval: site.syncEveryMs, batch: site.batch, backoffMax: site.backoffMaxMs },
     grants: { ...grants, starting: site.startingGrant, returnOnStop: site.returnOnStop },
   }
+}
+
+/** No file of the machine is there. */
+function noFile(path: string): never {
+  throw Object.assign(new Error(`${path} does not exist`), { code: 'ENOENT' })
 }
