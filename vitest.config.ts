@@ -1,6 +1,6 @@
-// `--project unit` runs the tests of single parts, which need no server, no browser and no second process. Their files
-// share processes and modules, because loading the modules takes longer than most of them. Each other file runs in a
-// process of its own.
+// `--project unit` runs the tests of single parts, which need no server, no browser and no second process; `clouds` those
+// of whole clouds. Their files share processes and modules, because loading the modules takes longer than most of them.
+// Each other file runs in a process of its own.
 // TALLYGATE_TEST_REPORT names a file that receives the results as JSON as well.
 import { existsSync, statfsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
@@ -25,12 +25,17 @@ const UNIT = [
 const MEMORY = '/dev/shm'
 const MEMORY_BYTES_MIN = 2 ** 30
 
-/** Unit tests flush thousands of small databases, and none of them is about the disk: memory flushes at once. */
+/** These tests flush thousands of small databases, and none of them is about the disk: memory flushes at once. */
 function temporary(): Record<string, string> {
   if (process.env['TMPDIR'] !== undefined || !existsSync(MEMORY)) return {}
   const { bavail, bsize } = statfsSync(MEMORY)
   return bavail * bsize < MEMORY_BYTES_MIN ? {} : { TMPDIR: MEMORY }
 }
+
+/** Whole clouds inside the test's process. */
+const CLOUDS = ['test/cloud/http/**/*.test.ts', 'test/{conformance,corpus}/*.test.ts']
+
+const SHARED = { isolate: false, env: temporary() }
 
 /** The simulator's tests take minutes: what starts last must not be what takes longest. */
 class LongestFirst extends BaseSequencer {
@@ -44,8 +49,9 @@ class LongestFirst extends BaseSequencer {
 export default defineConfig({
   test: {
     projects: [
-      { extends: true, test: { name: 'unit', include: UNIT, isolate: false, env: temporary() } },
-      { extends: true, test: { name: 'whole', include: ['test/**/*.test.ts'], exclude: UNIT } },
+      { extends: true, test: { name: 'unit', include: UNIT, ...SHARED } },
+      { extends: true, test: { name: 'clouds', include: CLOUDS, ...SHARED } },
+      { extends: true, test: { name: 'whole', include: ['test/**/*.test.ts'], exclude: [...UNIT, ...CLOUDS] } },
     ],
     maxWorkers: availableParallelism(),
     sequence: { sequencer: LongestFirst },
