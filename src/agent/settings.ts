@@ -18,7 +18,7 @@ const options = {
   enrollment: {
     token: secret({
       reloadable: true,
-      help: 'One-time token from an administrator that enrolls this device with a cloud. The default file is used if it exists.',
+      help: 'One-time token from an administrator that enrolls this device with a cloud. The default file is used if the agent can read it.',
       file: '/etc/tallygate/enrollment-token',
     }),
   },

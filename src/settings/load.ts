@@ -56,13 +56,13 @@ function fromEnvironment({ env, option }: NamedOption, variables: Sources['env']
   return path === undefined ? undefined : { where: env, value: path, as: 'text' }
 }
 
-/** The default file of a secret, if it exists. */
+/** The default file of a secret, if it says something to this user: commands of others read the same settings. */
 function presentFile({ option, key }: NamedOption, { readText }: Sources): Found | undefined {
   if (!option.secret || option.defaultText === null) return undefined
   try {
-    readText(option.defaultText)
-  } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return undefined
+    if (readText(option.defaultText).trim() === '') return undefined
+  } catch {
+    return undefined
   }
   return { where: `${key} (default)`, value: option.defaultText, as: 'text' }
 }
