@@ -152,6 +152,7 @@ describe('the socket', () => {
         instanceId: INSTANCE,
         text: JSON.stringify(accessBody(1)),
         body: accessBody(1),
+        isKept: false,
         idempotencyKey: null,
       },
     ])
