@@ -21,7 +21,12 @@ export function endpoint(url: string, changes: Partial<EndpointObservation> = {}
 }
 
 export const settings = (flags: Readonly<Record<string, string>> = {}) =>
-  loadSettings(agentOptions, { file: null, env: {}, flags, readText: () => ('enrollment-token-file' in flags ? 'a token' : '') })
+  loadSettings(agentOptions, {
+    file: null,
+    env: {},
+    flags,
+    readText: () => ('enrollment-token-file' in flags ? 'a token' : ''),
+  })
 
 export function healthy(changes: Partial<Observations> = {}): Observations {
   const disk = { type: 'ext4', free: 20 * GIB, total: 32 * GIB, inodesFree: 900_000, inodesTotal: 1_000_000 }

@@ -10,6 +10,7 @@ const TIME_UNITS = [
 ] as const
 
 const TENTH = wholeTokens(1) / 10n
+const HUNDREDTH = wholeTokens(1) / 100n
 
 const SIZE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
 
@@ -26,11 +27,12 @@ export function sizeInWords(bytes: number): string {
   return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${SIZE_UNITS[power] ?? ''}`
 }
 
-/** With grouped digits, rounded down to one fractional digit; below 10, to what is exact. */
+/** With grouped digits, rounded down: to tenths from 1,000 on, to hundredths from 10 on, else exact. */
 export function tokensInWords(amount: Micro): string {
   const isNegative = amount < 0n
   const magnitude = isNegative ? -amount : amount
-  const shown = magnitude < wholeTokens(10) ? magnitude : magnitude - (magnitude % TENTH)
+  const unit = magnitude >= wholeTokens(1_000) ? TENTH : magnitude >= wholeTokens(10) ? HUNDREDTH : 1n
+  const shown = magnitude - (magnitude % unit)
   const [whole = '', ...fraction] = formatMicro(shown).split('.')
   return [`${isNegative ? '-' : ''}${whole.replace(/\B(?=(\d{3})+$)/g, ',')}`, ...fraction].join('.')
 }
