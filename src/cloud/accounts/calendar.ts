@@ -112,8 +112,9 @@ export function newCalendar(frequency: ResetFrequency, start: number, now: numbe
 }
 
 /**
- * The calendar after a changed start or frequency. The current period keeps its number and counts. Later periods get
- * unlisted numbers, to differ from those of devices with the old calendar.
+ * The calendar after a changed start or frequency. The current period keeps its number and counts, unless devices with
+ * older rules would begin to charge this number only after the new period has ended: the clock has gone back since, or
+ * the start was later. Later periods get unlisted numbers, to differ from those of devices with the old calendar.
  * @param listedAt when the newest policy was issued
  */
 export function changedCalendar(
@@ -124,12 +125,15 @@ export function changedCalendar(
 ): Calendar {
   const { calendar } = before
   if (calendar.frequency === frequency && before.start === start) return calendar
-  return {
-    frequency,
-    first: currentPeriod(calendar, before.start, now),
-    firstAt: Math.max(now, start),
-    next: unlistedPeriod(calendar, before.start, listedAt),
-  }
+  const unlisted = unlistedPeriod(calendar, before.start, listedAt)
+  const anew = newCalendar(frequency, start, now, unlisted)
+  if (firstEnd(anew, start) <= calendar.firstAt) return anew
+  const first = currentPeriod(calendar, before.start, now)
+  return { ...anew, first, firstAt: Math.max(anew.firstAt, calendar.firstAt), next: unlisted }
+}
+
+function firstEnd(calendar: Calendar, start: number): number {
+  return lineItemPeriods(calendar, start, calendar.firstAt).periods[0]?.until ?? Infinity
 }
 
 /**

@@ -15,6 +15,7 @@ import {
 import type { Calendar } from '../../../src/cloud/storage/records.ts'
 
 const DAY = 86_400_000
+const HOUR = 3_600_000
 const utc = (text: string): number => Date.parse(`${text}Z`)
 const iso = (instant: number): string => new Date(instant).toISOString().slice(0, 16)
 const frequencies = ['DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'] as const
@@ -168,10 +169,27 @@ describe('the periods of a line item', () => {
         (before, after, start, newStart, now) => {
           const calendar: Calendar = { frequency: before, first: 0, firstAt: start, next: 1 }
           const changed = changedCalendar({ calendar, start }, { frequency: after, start: newStart }, now, now)
-          expect(currentPeriod(changed, newStart, now)).toBe(currentPeriod(calendar, start, now))
+          const end = lineItemPeriods(changed, newStart, changed.firstAt).periods[0]?.until ?? Infinity
+          if (end > start) expect(currentPeriod(changed, newStart, now)).toBe(currentPeriod(calendar, start, now))
+          else expect(changed.first).toBe(unlistedPeriod(calendar, start, now))
         },
       ),
     )
+  })
+
+  it('give no number to a time that ends before an earlier policy begins to charge it', () => {
+    const start = utc('2026-03-01T00:00')
+    const ahead = start + 2 * DAY + 8 * HOUR
+    const daily = newCalendar('DAILY', start, start)
+    const yearly = changedCalendar({ calendar: daily, start }, { frequency: 'YEARLY', start }, ahead, ahead)
+    expect(currentPeriod(yearly, start, ahead)).toBe(2)
+    const now = start + 9 * HOUR
+    const again = changedCalendar({ calendar: yearly, start }, { frequency: 'DAILY', start }, now, ahead)
+    expect(currentPeriod(again, start, now)).toBe(unlistedPeriod(yearly, start, ahead))
+    const monthly = changedCalendar({ calendar: yearly, start }, { frequency: 'MONTHLY', start }, now, ahead)
+    expect(currentPeriod(monthly, start, now)).toBe(2)
+    const third = changedCalendar({ calendar: monthly, start }, { frequency: 'DAILY', start }, now, ahead)
+    expect(currentPeriod(third, start, now)).toBe(unlistedPeriod(monthly, start, ahead))
   })
 
   it('stay as they are when nothing about them changes', () => {
@@ -198,9 +216,19 @@ describe('the periods of a line item', () => {
         }
         let version: Version = { calendar: newCalendar('DAILY', start, now), kept: null, listed: new Set() }
         const versions = [version]
+        const windows = new Map<number, { readonly from: number; readonly until: number }>()
         const list = (): void => {
           listedAt = Math.max(listedAt, now)
-          for (const { index } of lineItemPeriods(version.calendar, start, listedAt).periods) version.listed.add(index)
+          for (const { index, from, until } of lineItemPeriods(version.calendar, start, listedAt).periods) {
+            version.listed.add(index)
+            const others = windows.get(index) ?? { from: -Infinity, until: Infinity }
+            const common = {
+              from: Math.max(others.from, from ?? -Infinity),
+              until: Math.min(others.until, until ?? Infinity),
+            }
+            expect(common.from).toBeLessThan(common.until)
+            windows.set(index, common)
+          }
         }
         list()
         for (const { frequency, start: newStart, passed, remapped } of changes) {
@@ -211,9 +239,10 @@ describe('the periods of a line item', () => {
             ? newCalendar(frequency, newStart, now, unlistedPeriod(calendar, start, listedAt))
             : changedCalendar({ calendar, start }, { frequency, start: newStart }, now, listedAt)
           if (changed === calendar) continue
+          const current = currentPeriod(calendar, start, now)
           version = {
             calendar: changed,
-            kept: remapped ? null : currentPeriod(calendar, start, now),
+            kept: changed.first === current ? current : null,
             listed: new Set(),
           }
           versions.push(version)
