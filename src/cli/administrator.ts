@@ -1,46 +1,98 @@
-/** Shared by all commands that call the cloud as an administrator. */
+/**
+ * Which cloud a command of administrators calls, and as whom. Options come first, then environment variables, then the
+ * context. A context belongs together: with another address, nothing else of it is used.
+ */
 import type { Command } from 'commander'
 import { makeAccessToken } from '../client/access-token.ts'
 import { HttpClient } from '../client/http.ts'
 import { CodedError } from '../protocol/errors.ts'
-import { readFileArgument, urlArgument } from './arguments.ts'
+import { cloudArgument, readFileArgument } from './arguments.ts'
+import { contextNamed, readContexts } from './contexts.ts'
 import type { Io } from './io.ts'
+import { onlySignIn } from './sign-in/kept-sign-in.ts'
 import { signInToken } from './sign-in/sign-in-token.ts'
 
 export interface AdministratorFlags {
-  readonly url: string
+  readonly url?: string
   readonly adminKey?: string
   readonly kid?: string
+  readonly caFile?: string
+  readonly context?: string
+}
+
+/** A cloud, and the key to call it with. */
+export interface Target {
+  readonly url: string
+  /** Path of the key; absent: the signed-in user. */
+  readonly adminKey?: string | undefined
+  readonly kid?: string | undefined
+  readonly caFile?: string | undefined
 }
 
 export function withAdministratorFlags(command: Command): Command {
-  return withKeyFlags(
-    command.requiredOption('--url <url>', 'address of the cloud, including its path prefix', urlArgument),
-  )
-}
-
-export function withKeyFlags(command: Command): Command {
-  return command
+  return withCloudFlags(command)
     .option('--admin-key <file>', 'private administration key (PEM); default: the user whom tallygate login signed in')
     .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
 }
 
-/** @throws CodedError KEY_UNUSABLE, SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE */
+export function withCloudFlags(command: Command): Command {
+  return command
+    .option('--context <name>', 'context to use (default: TALLYGATE_CONTEXT, or that of tallygate context use)')
+    .option('--url <url>', 'address of the cloud, in place of a context', cloudArgument)
+    .option('--ca-file <file>', "authority of the cloud's certificate (PEM), besides those of the system")
+}
+
+/** @throws CodedError USAGE if no cloud is selected */
+export function targetOf(flags: AdministratorFlags, io: Io): Target {
+  if (flags.url !== undefined && flags.context !== undefined)
+    throw new CodedError('USAGE', 'Give --url or --context, not both.')
+  const context = contextOf(flags, io)
+  const adminKey = flags.adminKey ?? variable('TALLYGATE_ADMIN_KEY', io) ?? context.adminKey
+  // A key id belongs to its key.
+  const kid = flags.kid ?? (adminKey === context.adminKey ? context.kid : undefined)
+  if (adminKey === undefined && kid !== undefined) throw new CodedError('USAGE', '--kid requires --admin-key.')
+  return {
+    url: context.url,
+    adminKey,
+    kid,
+    caFile: flags.caFile ?? variable('TALLYGATE_CA_FILE', io) ?? context.caFile,
+  }
+}
+
+function contextOf(flags: AdministratorFlags, io: Io): Target {
+  if (flags.context !== undefined) return contextNamed(flags.context, readContexts(io))
+  if (flags.url !== undefined) return { url: flags.url }
+  const url = variable('TALLYGATE_URL', io)
+  if (url !== undefined) return { url: cloudArgument(url) }
+  const contexts = readContexts(io)
+  const name = variable('TALLYGATE_CONTEXT', io) ?? contexts.current
+  return name === null ? { url: onlySignIn(io) } : contextNamed(name, contexts)
+}
+
+/** An empty variable is as if it was not set. */
+function variable(name: string, { env }: Io): string | undefined {
+  const value = env[name]
+  return value === '' ? undefined : value
+}
+
+/** @throws CodedError USAGE, KEY_UNUSABLE, SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE */
 export async function administrator(flags: AdministratorFlags, io: Io): Promise<HttpClient> {
-  return clientWith(flags.url, await administratorToken(flags, io))
+  const target = targetOf(flags, io)
+  return clientWith(target, await administratorToken(target, io), io)
 }
 
 /** @throws CodedError KEY_UNUSABLE, SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE */
-export async function administratorToken({ url, adminKey, kid }: AdministratorFlags, io: Io): Promise<string> {
-  if (adminKey === undefined && kid !== undefined) throw new CodedError('USAGE', '--kid requires --admin-key.')
+export async function administratorToken({ url, adminKey, kid }: Target, io: Io): Promise<string> {
   return adminKey === undefined ? signInToken(url, io) : keyToken(adminKey, kid, io)
 }
 
-export function clientWith(url: string, token: string): HttpClient {
+/** @param token null: none */
+export function clientWith({ url, caFile }: Target, token: string | null, io: Io): HttpClient {
   return new HttpClient({
     address: url,
-    headers: { authorization: `Bearer ${token}` },
-    unreachable: 'CLOUD_UNREACHABLE',
+    ...(token === null ? {} : { headers: { authorization: `Bearer ${token}` } }),
+    ...(caFile === undefined ? {} : { ca: readFileArgument(io, caFile, 'USAGE') }),
+    unreachable: 'SERVICE_UNREACHABLE',
   })
 }
 

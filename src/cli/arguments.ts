@@ -1,7 +1,7 @@
 /** Strict parsing of command line values; an invalid value is a USAGE error. */
 import { InvalidArgumentError } from 'commander'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
-import { uuid } from '../protocol/wire.ts'
+import { API_PREFIX, uuid } from '../protocol/wire.ts'
 import { parseDuration } from '../settings/quantity.ts'
 import type { Io } from './io.ts'
 
@@ -20,6 +20,13 @@ export function uuidArgument(text: string): string {
 export function urlArgument(text: string): string {
   if (!URL.canParse(text) || !/^https?:\/\//.test(text)) throw new InvalidArgumentError('Use an http or https URL.')
   return text
+}
+
+/** The address of a cloud, with the default path prefix if it has no path. */
+export function cloudArgument(text: string): string {
+  const url = new URL(urlArgument(text))
+  if (url.pathname === '/') url.pathname = API_PREFIX
+  return url.href.replace(/\/+$/, '')
 }
 
 /** A smaller number is probably a year, a date or seconds. 0 is allowed. */

@@ -16,6 +16,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   cloud: ['run the cloud service', () => import('./commands/cloud.ts')],
   agent: ['run the agent of this device', () => import('./commands/agent.ts')],
   token: ['make an access token from a private key', () => import('./commands/token.ts')],
+  context: ['select the cloud that commands administer', () => import('./commands/context.ts')],
   login: ['sign in to a cloud with OpenID Connect', () => import('./commands/login.ts')],
   logout: ['sign out of a cloud', () => import('./commands/logout.ts')],
   whoami: ['show who you are for a cloud, and your roles', () => import('./commands/whoami.ts')],

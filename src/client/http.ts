@@ -7,6 +7,7 @@ import {
   type RequestOptions,
 } from 'node:http'
 import { Agent as TlsAgent, request as overHttps } from 'node:https'
+import { getCACertificates } from 'node:tls'
 import type { z } from 'zod'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
@@ -18,6 +19,8 @@ export interface ClientOptions {
   readonly headers?: Readonly<Record<string, string>>
   /** Error code for a missing response. */
   readonly unreachable: ErrorCode
+  /** PEM of an authority that is trusted besides those of the system. */
+  readonly ca?: string
   /** Maximum number of connections, default 1. */
   readonly connections?: number
   /** Maximum answer that is read as a whole, bytes. Default: unlimited. */
@@ -52,7 +55,8 @@ export class HttpClient implements Disposable {
       this.#target = { hostname: hostname.replace(/^\[(.*)\]$/, '$1'), port: port === '' ? null : Number(port) }
       this.#prefix = pathname.replace(/\/+$/, '')
       this.#send = protocol === 'https:' ? overHttps : overHttp
-      this.#agent = protocol === 'https:' ? new TlsAgent(pool) : new Agent(pool)
+      const ca = options.ca === undefined ? {} : { ca: [...getCACertificates('default'), options.ca] }
+      this.#agent = protocol === 'https:' ? new TlsAgent({ ...pool, ...ca }) : new Agent(pool)
     }
   }
 
@@ -130,10 +134,14 @@ export class HttpClient implements Disposable {
 
   #unreachable(cause: Error): CodedError {
     const { code } = cause as { code?: unknown }
-    const reason = typeof code === 'string' ? (REASONS[code] ?? code) : cause.message
-    return new CodedError(this.#options.unreachable, `${withoutCredentials(this.#options.address)}: ${reason}.`, {
-      cause,
-    })
+    const refused = typeof code === 'string' ? CERTIFICATE_PROBLEMS[code] : undefined
+    const reason = refused ?? (typeof code === 'string' ? (REASONS[code] ?? code) : cause.message)
+    const address = withoutCredentials(this.#options.address)
+    return new CodedError(
+      refused === undefined ? this.#options.unreachable : 'CERTIFICATE_REFUSED',
+      `${address}: ${reason}.`,
+      { cause },
+    )
   }
 }
 
@@ -143,6 +151,20 @@ const REASONS: Readonly<Record<string, string>> = {
   ECONNRESET: 'the connection was reset',
   EACCES: 'this user may not connect',
   ENOTFOUND: 'the host name does not exist',
+}
+
+const UNKNOWN_AUTHORITY = 'this machine does not know the authority of the certificate'
+
+/** By the error code of Node. */
+const CERTIFICATE_PROBLEMS: Readonly<Record<string, string>> = {
+  CERT_HAS_EXPIRED: 'the certificate has expired',
+  CERT_NOT_YET_VALID: 'the certificate is not valid yet',
+  ERR_TLS_CERT_ALTNAME_INVALID: 'the certificate is for another host name',
+  DEPTH_ZERO_SELF_SIGNED_CERT: UNKNOWN_AUTHORITY,
+  SELF_SIGNED_CERT_IN_CHAIN: UNKNOWN_AUTHORITY,
+  UNABLE_TO_GET_ISSUER_CERT: UNKNOWN_AUTHORITY,
+  UNABLE_TO_GET_ISSUER_CERT_LOCALLY: UNKNOWN_AUTHORITY,
+  UNABLE_TO_VERIFY_LEAF_SIGNATURE: UNKNOWN_AUTHORITY,
 }
 
 /** Removes the password from an address that goes into messages. */

@@ -15,6 +15,7 @@ import {
   words,
 } from '../settings/option.ts'
 import { accessRules } from '../protocol/sign-in.ts'
+import { API_PREFIX } from '../protocol/wire.ts'
 
 /** Asymmetric ones only: a party that can check a token must not be able to make one. */
 const SIGN_IN_ALGORITHMS = [
@@ -39,7 +40,7 @@ const options = {
     port: integer({ help: 'Port to listen on; 0: any free port.', default: 7080, min: 0, max: 65_535 }),
     prefix: text({
       help: 'Path prefix of all areas of the service.',
-      default: '/dynamicmonetization',
+      default: API_PREFIX,
       takes: 'a path that begins with a slash and does not end with one',
       max: 200,
     }),

@@ -232,7 +232,7 @@ export const ERRORS = catalogue({
   },
   SIGN_IN_REQUIRED: {
     meaning: 'The command has no administration key, and no user is signed in to this cloud on this machine.',
-    remedy: 'Run `tallygate login --cloud` with the address of the cloud, or name a key with --admin-key.',
+    remedy: 'Run `tallygate login`, or name a key: --admin-key, TALLYGATE_ADMIN_KEY or `tallygate context add`.',
     http: 401,
     exit: 77,
     retry: 'no',
@@ -638,6 +638,22 @@ export const ERRORS = catalogue({
     http: 502,
     exit: 69,
     retry: 'later',
+  },
+  SERVICE_UNREACHABLE: {
+    meaning: 'A command for administrators gets no response from the cloud.',
+    remedy:
+      'Check that the cloud runs, its address (`tallygate context list`, --url, TALLYGATE_URL) and the network. Then run the command again.',
+    http: 502,
+    exit: 69,
+    retry: 'later',
+  },
+  CERTIFICATE_REFUSED: {
+    meaning: 'A command does not trust the TLS certificate of the server.',
+    remedy:
+      'Renew the certificate of the server if it has expired, use a host name of the certificate, or name its authority with --ca-file (`tallygate context add` stores it). Check the clock of this machine.',
+    http: 502,
+    exit: 69,
+    retry: 'no',
   },
   SOURCE_UNREACHABLE: {
     meaning: 'The service from which data is imported does not respond, or not completely.',

@@ -131,5 +131,8 @@ export const queryBoolean = z
   .transform((text) => text === 'true')
   .meta({ wire: { type: 'boolean' } })
 
+/** Default path prefix of a cloud. */
+export const API_PREFIX = '/dynamicmonetization'
+
 /** Header with the cloud's version for authenticated devices and administrators. */
 export const VERSION_HEADER = 'x-tallygate-version'

@@ -102,7 +102,7 @@ test('what the twin refuses has the twin’s own code and words', async () => {
   expect(err).toMatch(/^tallygate: TOKEN_INVALID: Unknown key\. Make a token /)
 })
 
-test('a twin that does not answer is CLOUD_UNREACHABLE, exit code 69', async () => {
+test('a twin that does not answer is SERVICE_UNREACHABLE, exit code 69', async () => {
   expect(await devices('http://127.0.0.1:1/dm', 'list')).toMatchObject({ code: 69, out: '' })
 })
 

@@ -173,7 +173,9 @@ describe('an import from another cloud', () => {
   })
 
   it('does not import a service into itself', async () => {
-    expect((await run([], `${target.cloud.address}/`)).err).toContain('USAGE: --from and --url are the same service.')
+    expect((await run([], `${target.cloud.address}/`)).err).toContain(
+      'USAGE: --from is this cloud: name another service.',
+    )
   })
 
   it('says which side refuses a key', async () => {

@@ -68,7 +68,7 @@ const addressIn = (text: string): string | undefined => /http:\/\/127\.0\.0\.1:\
 /** Signs in. The browser starts when the command names an address. */
 async function login(user: string, flags: readonly string[] = ['--browser']): Promise<Ran> {
   const browsers: Promise<unknown>[] = []
-  const ran = await run(['login', '--cloud', twin.cloud.address, ...flags], (text) => {
+  const ran = await run(['login', '--url', twin.cloud.address, ...flags], (text) => {
     const [first = '', code] = /http:\S+|[A-Z]{4}-[A-Z]{4}/g[Symbol.match](text) ?? []
     if (code !== undefined) browsers.push(browse(`${first}?user_code=${code}`, user))
     else if (addressIn(text) !== undefined) browsers.push(browse(addressIn(text) ?? '', user))
@@ -131,7 +131,9 @@ describe('a sign-in', () => {
     expect(refused).toMatchObject({ code: 77, out: '' })
     expect(refused.err).toMatch(/tallygate: SIGN_IN_NOT_MAPPED: .*claim groups.*"visitors"/)
     expect(files()).toEqual([])
-    expect((await whoami()).err).toMatch(/^tallygate: SIGN_IN_REQUIRED: No user is signed in\. Run `tallygate login/)
+    expect((await whoami('--url', twin.cloud.address)).err).toMatch(
+      /^tallygate: SIGN_IN_REQUIRED: .*No user is signed in\. Run `tallygate login/,
+    )
   })
 
   it('can happen twice at once', async () => {
@@ -159,7 +161,7 @@ describe('the loopback address', () => {
   /** Starts a sign-in by browser. Resolves when it waits, with the address for the browser. */
   function begin(): { readonly ran: Promise<Ran>; readonly address: Promise<URL> } {
     const address = Promise.withResolvers<URL>()
-    const ran = run(['login', '--cloud', twin.cloud.address, '--browser'], (text) => {
+    const ran = run(['login', '--url', twin.cloud.address, '--browser'], (text) => {
       const found = addressIn(text)
       if (found !== undefined) address.resolve(new URL(found))
     })
@@ -265,7 +267,7 @@ describe('a sign-in that has expired', () => {
       rmSync(path)
       mkdirSync(path)
     }
-    const { code, err } = await whoami('--cloud', twin.cloud.address)
+    const { code, err } = await whoami('--url', twin.cloud.address)
     expect(code).toBe(0)
     expect(err).toMatch(/^The renewed sign-in cannot be saved\./)
   })
@@ -279,7 +281,7 @@ describe('a sign-in that has expired', () => {
     expect(code).toBe(69)
     expect(err).toMatch(/^tallygate: SIGN_IN_UNAVAILABLE: The provider cannot be used/)
     twin.now = Date.now() + aheadMs
-    const key = ['--cloud', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile]
+    const key = ['--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile]
     expect((await whoami(...key)).out).toMatch(/roles +read, operator, rules, keys \(all instances\)/)
   })
 })
@@ -291,7 +293,7 @@ describe('tallygate logout', () => {
     const [path, copy] = [fileOfSignIn(), readFileSync(fileOfSignIn(), 'utf8')]
     expect(await run(['logout'])).toMatchObject({ code: 0, out: `Signed out of ${twin.cloud.address}.\n`, err: '' })
     expect(files()).toEqual([])
-    expect((await run(['logout'])).err).toMatch(/^tallygate: SIGN_IN_REQUIRED/)
+    expect((await run(['logout', '--url', twin.cloud.address])).err).toMatch(/^tallygate: SIGN_IN_REQUIRED/)
     writeFileSync(path, copy)
     aheadMs = 2 * HOUR
     expect((await whoami()).err).toMatch(/SIGN_IN_REQUIRED: The provider has ended the sign-in/)
@@ -301,7 +303,7 @@ describe('tallygate logout', () => {
     await open()
     await login('ada')
     provider.up = false
-    const { code, err } = await run(['logout', '--cloud', twin.cloud.address])
+    const { code, err } = await run(['logout', '--url', twin.cloud.address])
     expect({ code, err }).toMatchObject({ code: 0, err: expect.stringMatching(/could not be revoked/) as string })
     expect(files()).toEqual([])
   })
@@ -310,7 +312,7 @@ describe('tallygate logout', () => {
 describe('a sign-in that cannot succeed', () => {
   it('is refused before the user does anything', async () => {
     await open({ grantTypes: ['authorization_code'] })
-    const address = ['login', '--cloud', twin.cloud.address]
+    const address = ['login', '--url', twin.cloud.address]
     writeFileSync(join(directory, 'file'), '')
     const unwritable = await run([...address, '--browser'], undefined, { XDG_STATE_HOME: join(directory, 'file') })
     expect(unwritable).toMatchObject({
@@ -321,7 +323,7 @@ describe('a sign-in that cannot succeed', () => {
     expect(byDevice.err).toMatch(/^tallygate: SIGN_IN_NOT_OFFERED: .*Use --browser/)
     const remote = await run([...address], undefined, { DISPLAY: ':0', SSH_CONNECTION: 'x' })
     expect(remote.err).toBe(byDevice.err)
-    const plain = await run(['login', '--cloud', 'http://cloud.example/dm'])
+    const plain = await run(['login', '--url', 'http://cloud.example/dm'])
     expect(plain).toMatchObject({ code: 64, err: expect.stringMatching(/requires https/) as string })
     provider.up = false
     expect((await run([...address])).err).toMatch(/^tallygate: SIGN_IN_UNAVAILABLE/)
@@ -346,7 +348,7 @@ describe('a sign-in that cannot succeed', () => {
       ...settings,
       oidc: { ...settings.oidc, issuer: null, clientId: null, access: null },
     }))
-    const { code, err } = await run(['login', '--cloud', twin.cloud.address])
+    const { code, err } = await run(['login', '--url', twin.cloud.address])
     expect(code).toBe(69)
     expect(err).toMatch(/^tallygate: SIGN_IN_NOT_OFFERED: Administrators of this cloud use keys only\./)
   })

@@ -65,10 +65,10 @@ test.each(['devices', 'session', 'access'])('the help of %s ends with examples t
   expect(examples.filter((line) => line.includes(`tallygate ${command}`)).length).toBeGreaterThan(1)
 })
 
-test('an address without the prefix of the service is answered with the prefix', async () => {
+test('an address with another prefix than that of the service is answered with the prefix', async () => {
   await using twin = await openTwin()
   const { origin, pathname } = new URL(twin.cloud.address)
-  const asked = ['devices', 'list', '--url', origin, '--admin-key', twin.cloud.administrationKeyFile]
+  const asked = ['devices', 'list', '--url', `${origin}/other`, '--admin-key', twin.cloud.administrationKeyFile]
   const { err } = await tallygate(asked, { now: () => twin.now, readText: (path) => readFileSync(path, 'utf8') })
   expect(err).toContain(`The service is below ${pathname}.`)
 })

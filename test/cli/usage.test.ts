@@ -61,7 +61,7 @@ test('an export that is cut off leaves the file of the one before, and prints no
   const { code, err } = await exported(address, ['--out', file])
   server.close()
   expect(code).toBe(69)
-  expect(err).toMatch(/^tallygate: CLOUD_UNREACHABLE: /)
+  expect(err).toMatch(/^tallygate: SERVICE_UNREACHABLE: /)
   expect(readFileSync(file, 'utf8')).toBe('yesterday')
   expect(readdirSync(directory)).toEqual(['usage.csv'])
 })

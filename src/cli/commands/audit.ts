@@ -47,10 +47,9 @@ export function command(io: Io): Command {
     .option('--json', 'print one JSON document per line')
     .action((flags: AuditFlags) => list(flags, io))
   return examples(audit, [
-    'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
-    'tallygate audit "${CLOUD[@]}" --limit 10',
-    'tallygate audit "${CLOUD[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 --json',
-    'tallygate audit "${CLOUD[@]}" --by Ada --action lock-device --since 2026-05-01',
+    'tallygate audit --limit 10',
+    'tallygate audit --instance 64d2028c-ae87-4069-a624-66089d957ef9 --json',
+    'tallygate audit --by Ada --action lock-device --since 2026-05-01',
   ])
 }
 

@@ -91,12 +91,11 @@ export function command(io: Io): Command {
     .action((flags: CloudReserveFlags) => cloudReserve(flags, io))
   addDeviceCommands(devices, io)
   return examples(devices, [
-    'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
-    'tallygate devices enrollment-token "${CLOUD[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 >token',
-    'tallygate devices list "${CLOUD[@]}"',
-    'tallygate devices lock 90419aa8-8fd5-4577-9429-87d34a3a137a "${CLOUD[@]}"',
-    'tallygate devices show 90419aa8-8fd5-4577-9429-87d34a3a137a "${CLOUD[@]}" --json',
-    'tallygate devices cloud-reserve "${CLOUD[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 --line-item ACT-1 --tokens 500',
+    'tallygate devices enrollment-token --instance 64d2028c-ae87-4069-a624-66089d957ef9 >token',
+    'tallygate devices list',
+    'tallygate devices lock 90419aa8-8fd5-4577-9429-87d34a3a137a',
+    'tallygate devices show 90419aa8-8fd5-4577-9429-87d34a3a137a --json',
+    'tallygate devices cloud-reserve --instance 64d2028c-ae87-4069-a624-66089d957ef9 --line-item ACT-1 --tokens 500',
   ])
 }
 

@@ -7,7 +7,13 @@ import { type Answer, HttpClient, parsedBody } from '../../client/http.ts'
 import { type ImportResult, importResult } from '../../protocol/edge/import.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { API_VERSIONS, type ApiVersion } from '../../protocol/service/status.ts'
-import { type AdministratorFlags, administratorToken, keyToken, withAdministratorFlags } from '../administrator.ts'
+import {
+  type AdministratorFlags,
+  administratorToken,
+  keyToken,
+  targetOf,
+  withAdministratorFlags,
+} from '../administrator.ts'
 import { collect, readFileArgument, urlArgument, uuidArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import { type RateTableTarget, importRateTables } from '../import/rate-tables.ts'
@@ -53,16 +59,16 @@ export function command(io: Io): Command {
     .option('--json', 'print one JSON document per line: rate tables, each instance, ignored fields')
     .action((flags: ImportFlags) => importAll(flags, io))
   return examples(command, [
-    'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
     'SOURCE=(--from https://site.example/dynamicmonetization --from-key source-key.pem --from-kid my-key)',
-    'tallygate import "${CLOUD[@]}" "${SOURCE[@]}"',
-    'tallygate import "${CLOUD[@]}" "${SOURCE[@]}" --apply',
+    'tallygate import "${SOURCE[@]}"',
+    'tallygate import "${SOURCE[@]}" --apply',
   ])
 }
 
 async function importAll(flags: ImportFlags, io: Io): Promise<void> {
-  if (flags.from === flags.url.replace(/\/+$/, '')) {
-    throw new CodedError('USAGE', '--from and --url are the same service.')
+  const target = targetOf(flags, io)
+  if (flags.from === target.url) {
+    throw new CodedError('USAGE', '--from is this cloud: name another service.')
   }
   using from = connect(io, {
     address: flags.from,
@@ -71,10 +77,11 @@ async function importAll(flags: ImportFlags, io: Io): Promise<void> {
     unreachable: 'SOURCE_UNREACHABLE',
   })
   using cloud = connect(io, {
-    address: flags.url,
+    address: target.url,
     name: 'The cloud',
-    token: async () => administratorToken(flags, io),
-    unreachable: 'CLOUD_UNREACHABLE',
+    token: async () => administratorToken(target, io),
+    unreachable: 'SERVICE_UNREACHABLE',
+    ...(target.caFile === undefined ? {} : { ca: readFileArgument(io, target.caFile, 'USAGE') }),
   })
   const source = new Source(flags.fromVersion, async (path) => from.send({ method: 'GET', path }))
   const report = new Report(flags, io)
@@ -124,11 +131,12 @@ interface Remote {
   readonly name: string
   /** Made for each request: an import can outlive a token. */
   readonly token: () => Promise<string>
-  readonly unreachable: 'SOURCE_UNREACHABLE' | 'CLOUD_UNREACHABLE'
+  readonly unreachable: 'SOURCE_UNREACHABLE' | 'SERVICE_UNREACHABLE'
+  readonly ca?: string
 }
 
-function connect(io: Io, { address, name, token, unreachable }: Remote): Connection {
-  const client = new HttpClient({ address, unreachable, answerMax: ANSWER_MAX })
+function connect(io: Io, { name, token, ...remote }: Remote): Connection {
+  const client = new HttpClient({ ...remote, answerMax: ANSWER_MAX })
   const onBusy = (status: number, ms: number): void => {
     io.stderr.write(`${name} is busy (HTTP status ${status}). Trying again in ${Math.ceil(ms / 1_000)} s.\n`)
   }

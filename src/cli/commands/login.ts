@@ -1,46 +1,40 @@
 /** Signs a user in to a cloud, for all commands of administrators. */
 import { Command, Option } from 'commander'
-import { HttpClient } from '../../client/http.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { SIGN_IN_PATH, isLoopback, signInOptions } from '../../protocol/sign-in.ts'
-import { clientWith } from '../administrator.ts'
-import { urlArgument } from '../arguments.ts'
+import { type AdministratorFlags, type Target, clientWith, targetOf, withCloudFlags } from '../administrator.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { callerText, readCaller, rightsText } from '../sign-in/caller.ts'
 import { cloudAddress, saveSignIn } from '../sign-in/kept-sign-in.ts'
 import type { Provider, Tokens } from '../sign-in/provider.ts'
 
-interface LoginFlags {
-  readonly cloud: string
+interface LoginFlags extends AdministratorFlags {
   readonly device?: true
   readonly browser?: true
 }
 
 export function command(io: Io): Command {
-  const login = new Command('login')
+  const login = withCloudFlags(new Command('login'))
     .description(
       'Signs in to a cloud with OpenID Connect. Afterwards, commands for administrators need no --admin-key. The default is --browser on a machine with a desktop, and --device elsewhere.',
     )
-    .requiredOption('--cloud <url>', 'address of the cloud, including its path prefix', urlArgument)
     .addOption(
       new Option('--device', 'show a code to enter in a browser on any machine, for machines without a browser'),
     )
     .addOption(new Option('--browser', 'open a browser on this machine').conflicts('device'))
     .action((flags: LoginFlags) => signIn(flags, io))
-  return examples(login, [
-    'tallygate login --cloud https://cloud.example/dynamicmonetization',
-    'tallygate devices list --url https://cloud.example/dynamicmonetization',
-  ])
+  return examples(login, ['tallygate login --url https://cloud.example', 'tallygate devices list'])
 }
 
 async function signIn(flags: LoginFlags, io: Io): Promise<void> {
-  const cloud = cloudAddress(flags.cloud)
+  const target = targetOf(flags, io)
+  const cloud = cloudAddress(target.url)
   const { protocol, hostname } = new URL(cloud)
   if (protocol !== 'https:' && !isLoopback(hostname)) {
     throw new CodedError('USAGE', `A sign-in requires https, or other machines could read the token: ${cloud}.`)
   }
-  const options = await readOptions(cloud)
+  const options = await readOptions(target, io)
   const { Provider } = await import('../sign-in/provider.ts')
   const provider = await Provider.open(options)
   // Before the user does anything: the sign-in must be possible here, and its file must be writable.
@@ -55,7 +49,7 @@ async function signIn(flags: LoginFlags, io: Io): Promise<void> {
       const { issuer, clientId, scopes, maxTokenAgeMs } = options
       tokens = await (byDevice ? provider.signInByDevice(scopes, io) : provider.signInByBrowser(scopes, io))
       const { idToken, refreshToken, lifetimeMs } = tokens
-      using client = clientWith(cloud, idToken)
+      using client = clientWith(target, idToken, io)
       const caller = await readCaller(client)
       shown = [`Signed in to ${cloud} as ${callerText(caller)}.`, `Roles: ${rightsText(caller)}.`]
       const usableMs = Math.min(lifetimeMs, maxTokenAgeMs)
@@ -74,8 +68,8 @@ async function abandon(provider: Provider, tokens: Tokens | undefined): Promise<
   await provider.revoke(tokens.refreshToken).catch(() => undefined)
 }
 
-async function readOptions(cloud: string) {
-  using client = new HttpClient({ address: cloud, unreachable: 'CLOUD_UNREACHABLE' })
+async function readOptions(target: Target, io: Io) {
+  using client = clientWith(target, null, io)
   return await client.json({ method: 'GET', path: SIGN_IN_PATH }, signInOptions)
 }
 

@@ -1,25 +1,20 @@
 /** Ends a sign-in, here and at the provider. */
 import { Command } from 'commander'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
-import { urlArgument } from '../arguments.ts'
+import { type AdministratorFlags, targetOf, withCloudFlags } from '../administrator.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { chooseCloud, readSignIn, removeSignIn, withSignInLock } from '../sign-in/kept-sign-in.ts'
-
-interface LogoutFlags {
-  readonly cloud?: string
-}
+import { cloudAddress, readSignIn, removeSignIn, withSignInLock } from '../sign-in/kept-sign-in.ts'
 
 export function command(io: Io): Command {
-  const logout = new Command('logout')
+  const logout = withCloudFlags(new Command('logout'))
     .description('Signs the user out: deletes the tokens on this machine, and revokes them if the provider offers it.')
-    .option('--cloud <url>', 'address of the cloud (default: the only one with a signed-in user)', urlArgument)
-    .action((flags: LogoutFlags) => signOut(flags, io))
-  return examples(logout, ['tallygate logout --cloud https://cloud.example/dynamicmonetization'])
+    .action((flags: AdministratorFlags) => signOut(flags, io))
+  return examples(logout, ['tallygate logout'])
 }
 
-async function signOut(flags: LogoutFlags, io: Io): Promise<void> {
-  const cloud = chooseCloud(flags.cloud, io)
+async function signOut(flags: AdministratorFlags, io: Io): Promise<void> {
+  const cloud = cloudAddress(targetOf(flags, io).url)
   await withSignInLock(cloud, io, async () => {
     const kept = readSignIn(cloud, io)
     await removeSignIn(cloud, io)

@@ -29,9 +29,8 @@ export function command(io: Io): Command {
     'Ends the recovery of an instance and sells the withheld tokens. They may have been sold before the restore.',
   ).action((instanceId: string, flags: RecoveryFlags) => end(instanceId, flags, io))
   return examples(recovery, [
-    'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
-    'tallygate recovery show 64d2028c-ae87-4069-a624-66089d957ef9 "${CLOUD[@]}"',
-    'tallygate recovery end 64d2028c-ae87-4069-a624-66089d957ef9 "${CLOUD[@]}"',
+    'tallygate recovery show 64d2028c-ae87-4069-a624-66089d957ef9',
+    'tallygate recovery end 64d2028c-ae87-4069-a624-66089d957ef9',
   ])
 }
 

@@ -91,7 +91,7 @@ export function command(io: Io): Command {
     'tallygate session heartbeat "$session"',
     'tallygate session list --json',
     'tallygate session close "$session"',
-    'tallygate session lock "$session" --url https://cloud.example/dynamicmonetization --admin-key administration-key.pem',
+    'tallygate session lock "$session"',
   ])
 }
 

@@ -29,11 +29,7 @@ export function command(io: Io): Command {
     .description('Settles all devices that are due now, regardless of their number.')
     .option('--json', 'print one JSON document')
     .action((flags: Flags) => call({ method: 'POST', path: `${SWEEPS}/settlement/confirm` }, flags, io))
-  return examples(sweeps, [
-    'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
-    'tallygate sweeps show "${CLOUD[@]}"',
-    'tallygate sweeps confirm clock "${CLOUD[@]}"',
-  ])
+  return examples(sweeps, ['tallygate sweeps show', 'tallygate sweeps confirm clock'])
 }
 
 async function call(request: { readonly method: 'GET' | 'POST'; readonly path: string }, flags: Flags, io: Io) {

@@ -1,39 +1,31 @@
 /** Shows how the cloud knows the caller. */
 import { Command } from 'commander'
-import { administrator, withKeyFlags } from '../administrator.ts'
-import { urlArgument } from '../arguments.ts'
+import { type AdministratorFlags, administrator, targetOf, withAdministratorFlags } from '../administrator.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { callerText, readCaller, rightsText } from '../sign-in/caller.ts'
-import { chooseCloud } from '../sign-in/kept-sign-in.ts'
 
-interface WhoamiFlags {
-  readonly cloud?: string
-  readonly adminKey?: string
-  readonly kid?: string
+interface WhoamiFlags extends AdministratorFlags {
   readonly json?: true
 }
 
 export function command(io: Io): Command {
-  const whoami = withKeyFlags(
-    new Command('whoami')
-      .description('Shows the signed-in user, or the name of a key, with its roles as the cloud knows them.')
-      .option('--cloud <url>', 'address of the cloud (default: the only one with a signed-in user)', urlArgument),
-  )
+  const whoami = withAdministratorFlags(new Command('whoami'))
+    .description('Shows the signed-in user, or the name of a key, with its roles as the cloud knows them.')
     .option('--json', 'print one JSON document')
     .action((flags: WhoamiFlags) => show(flags, io))
-  return examples(whoami, ['tallygate whoami --cloud https://cloud.example/dynamicmonetization'])
+  return examples(whoami, ['tallygate whoami', 'tallygate whoami --url https://cloud.example'])
 }
 
-async function show({ cloud, json, ...key }: WhoamiFlags, io: Io): Promise<void> {
-  const url = chooseCloud(cloud, io)
-  using client = await administrator({ url, ...key }, io)
+async function show(flags: WhoamiFlags, io: Io): Promise<void> {
+  const { url } = targetOf(flags, io)
+  using client = await administrator(flags, io)
   const caller = await readCaller(client)
   const rows = [
     ['cloud', url],
     ['user', callerText(caller)],
     ['roles', rightsText(caller)],
   ]
-  writeLines(io.stdout, json === true ? [jsonLine({ cloud: url, ...caller })] : columns(rows))
+  writeLines(io.stdout, flags.json === true ? [jsonLine({ cloud: url, ...caller })] : columns(rows))
 }

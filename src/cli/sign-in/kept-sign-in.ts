@@ -43,14 +43,18 @@ export function readSignIn(cloud: string, io: Io): KeptSignIn | undefined {
   return kept?.cloud === cloud ? kept : undefined
 }
 
-/** The named cloud, or the only one with a signed-in user. @throws CodedError SIGN_IN_REQUIRED, USAGE */
-export function chooseCloud(named: string | undefined, io: Io): string {
-  if (named !== undefined) return cloudAddress(named)
+/** The only cloud with a signed-in user. @throws CodedError USAGE */
+export function onlySignIn(io: Io): string {
   const [first, ...others] = listSignIns(io)
-  if (first === undefined) throw new CodedError('SIGN_IN_REQUIRED', 'No user is signed in.')
+  if (first === undefined) {
+    throw new CodedError(
+      'USAGE',
+      'No cloud is selected. Add a context (tallygate context add), or give --url or the variable TALLYGATE_URL.',
+    )
+  }
   if (others.length === 0) return first.cloud
   const all = [first, ...others].map(({ cloud }) => cloud).join(', ')
-  throw new CodedError('USAGE', `Users are signed in to several clouds (${all}). Name one with --cloud.`)
+  throw new CodedError('USAGE', `Users are signed in to several clouds (${all}). Name one with --url or --context.`)
 }
 
 function listSignIns(io: Io): readonly KeptSignIn[] {

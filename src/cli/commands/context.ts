@@ -1,0 +1,91 @@
+/** Manages contexts: a cloud, and the key to administer it with. */
+import { resolve } from 'node:path'
+import { Command } from 'commander'
+import { type AdministratorFlags, keyToken } from '../administrator.ts'
+import { cloudArgument, readFileArgument } from '../arguments.ts'
+import { contextNamed, readContexts, writeContexts } from '../contexts.ts'
+import { examples } from '../examples.ts'
+import type { Io } from '../io.ts'
+import { columns, jsonLine, writeLines } from '../lines.ts'
+
+type AddFlags = AdministratorFlags & { readonly url: string }
+
+export function command(io: Io): Command {
+  const context = new Command('context').description(
+    'Manages contexts: the address of a cloud, the key to administer it with, and the authority of its certificate. Commands for administrators use the current context.',
+  )
+  context
+    .command('add')
+    .description('Adds a context, or replaces the one with this name. The first one becomes the current one.')
+    .argument('<name>', 'name of the context')
+    .requiredOption('--url <url>', 'address of the cloud; without a path, /dynamicmonetization is added', cloudArgument)
+    .option('--admin-key <file>', 'private administration key (PEM); default: the user whom tallygate login signs in')
+    .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
+    .option('--ca-file <file>', "authority of the cloud's certificate (PEM), besides those of the system")
+    .action((name: string, flags: AddFlags) => add(name, flags, io))
+  context
+    .command('list')
+    .description('Lists the contexts. Keys are not shown, only their files.')
+    .option('--json', 'print one JSON document per line for each context')
+    .action((flags: { readonly json?: true }) => list(flags, io))
+  context
+    .command('use')
+    .description('Makes a context the current one.')
+    .argument('<name>', 'name of the context')
+    .action(async (name: string) => {
+      const contexts = readContexts(io)
+      contextNamed(name, contexts)
+      await writeContexts({ ...contexts, current: name }, io)
+    })
+  context
+    .command('remove')
+    .description('Removes a context. Its key file stays.')
+    .argument('<name>', 'name of the context')
+    .action(async (name: string) => {
+      const { current, contexts } = readContexts(io)
+      contextNamed(name, { current, contexts })
+      const { [name]: _removed, ...others } = contexts
+      await writeContexts({ current: current === name ? null : current, contexts: others }, io)
+    })
+  return examples(context, [
+    'tallygate context add prod --url https://cloud.example --admin-key administration-key.pem',
+    'tallygate context use prod',
+    'tallygate devices list',
+    'TALLYGATE_CONTEXT=test tallygate devices list',
+  ])
+}
+
+/** Checks the files first: a wrong one would fail with the next command. */
+async function add(name: string, { url, adminKey, kid, caFile }: AddFlags, io: Io): Promise<void> {
+  if (adminKey !== undefined) await keyToken(adminKey, kid, io)
+  if (caFile !== undefined) readFileArgument(io, caFile, 'USAGE')
+  const { current, contexts } = readContexts(io)
+  const added = {
+    url,
+    ...(adminKey === undefined ? {} : { adminKey: resolve(adminKey) }),
+    ...(kid === undefined ? {} : { kid }),
+    ...(caFile === undefined ? {} : { caFile: resolve(caFile) }),
+  }
+  await writeContexts({ current: current ?? name, contexts: { ...contexts, [name]: added } }, io)
+  const isCurrent = (current ?? name) === name
+  const next = isCurrent ? 'Commands use it now.' : `Use it with: tallygate context use ${name}`
+  writeLines(io.stdout, [`Added ${name}: ${url}. ${next}`])
+}
+
+function list({ json }: { readonly json?: true }, io: Io): void {
+  const { current, contexts } = readContexts(io)
+  const all = Object.entries(contexts).map(([name, context]) => ({ name, current: name === current, ...context }))
+  if (json === true) {
+    writeLines(io.stdout, all.map(jsonLine))
+    return
+  }
+  const rows = all.map(({ name, current: isCurrent, url, adminKey = 'signed-in user', caFile = '' }) => [
+    isCurrent ? '*' : '',
+    name,
+    url,
+    adminKey,
+    caFile,
+  ])
+  const none = 'No contexts. Add one with: tallygate context add <name> --url <url> --admin-key <file>'
+  writeLines(io.stdout, rows.length === 0 ? [none] : columns([['', 'NAME', 'URL', 'KEY', 'CA FILE'], ...rows]))
+}

@@ -1,0 +1,70 @@
+/** The clouds that this user works with: one file in the XDG configuration folder, readable only by the user. */
+import { mkdirSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { dirname, isAbsolute, join } from 'node:path'
+import { z } from 'zod'
+import { CodedError, firstProblem } from '../protocol/errors.ts'
+import { parseJson } from '../protocol/parse-json.ts'
+import { nearest } from '../settings/nearest.ts'
+import { writeFileAtomically } from './atomic-write.ts'
+import type { Io } from './io.ts'
+
+const contextForm = z.strictObject({
+  /** Address of the cloud with its path prefix. */
+  url: z.string(),
+  /** Absolute path of the private administration key; absent: the signed-in user. */
+  adminKey: z.string().optional(),
+  /** Key id; absent: the thumbprint of the key. */
+  kid: z.string().optional(),
+  /** Absolute path of a PEM file with the authority of the cloud's certificate. */
+  caFile: z.string().optional(),
+})
+export type Context = z.infer<typeof contextForm>
+
+const contextsForm = z.strictObject({ current: z.string().nullable(), contexts: z.record(z.string(), contextForm) })
+export type Contexts = z.infer<typeof contextsForm>
+
+/** @throws CodedError CONFIG_INVALID */
+export function readContexts(io: Io): Contexts {
+  const path = contextsFile(io)
+  let text
+  try {
+    text = io.readText(path)
+  } catch {
+    return { current: null, contexts: {} }
+  }
+  const parsed = contextsForm.safeParse(parseJson(text))
+  if (parsed.success) return parsed.data
+  throw new CodedError(
+    'CONFIG_INVALID',
+    `${firstProblem(parsed.error, path)}. Delete the file and add the contexts again.`,
+  )
+}
+
+/** @throws CodedError OUTPUT_UNWRITABLE */
+export async function writeContexts(contexts: Contexts, io: Io): Promise<void> {
+  const path = contextsFile(io)
+  try {
+    mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
+  } catch (cause) {
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${dirname(path)}.`, { cause })
+  }
+  const text = async function* () {
+    yield await Promise.resolve(Buffer.from(`${JSON.stringify(contexts, null, 2)}\n`))
+  }
+  await writeFileAtomically(path, text())
+}
+
+/** @throws CodedError USAGE if there is no context with this name */
+export function contextNamed(name: string, { contexts }: Contexts): Context {
+  const found = Object.hasOwn(contexts, name) ? contexts[name] : undefined
+  if (found !== undefined) return found
+  const close = nearest(name, Object.keys(contexts))
+  const help = close === undefined ? 'List them with tallygate context list.' : `Did you mean ${close}?`
+  throw new CodedError('USAGE', `There is no context ${name}. ${help}`)
+}
+
+function contextsFile({ env }: Io): string {
+  const config = env['XDG_CONFIG_HOME'] ?? ''
+  return join(isAbsolute(config) ? config : join(env['HOME'] ?? homedir(), '.config'), 'tallygate', 'contexts.json')
+}

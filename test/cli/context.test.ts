@@ -1,0 +1,146 @@
+// Contexts: which cloud commands call, and as whom. The clouds are real, or servers that only have a certificate.
+import { readFileSync, statSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:https'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { temporaryDirectory } from '../agent/harness.ts'
+import { type Twin, openTwin } from '../cloud/harness.ts'
+import { Authority } from '../support/certificates.ts'
+import { type Ran, tallygate } from './outside.ts'
+
+let [twin, home]: [Twin, string] = [undefined as never, '']
+beforeEach(async () => {
+  twin = await openTwin()
+  home = temporaryDirectory()
+})
+afterEach(() => twin[Symbol.asyncDispose]())
+
+const run = (args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<Ran> =>
+  tallygate(args, {
+    now: () => twin.now,
+    env: { XDG_CONFIG_HOME: home, XDG_STATE_HOME: home, ...env },
+    readText: (path) => readFileSync(path, 'utf8'),
+  })
+
+const origin = (): string => new URL(twin.cloud.address).origin
+const add = (name: string): Promise<Ran> =>
+  run(['context', 'add', name, '--url', origin(), '--admin-key', twin.cloud.administrationKeyFile])
+
+describe('a context', () => {
+  it('replaces --url and --admin-key, and adds the path prefix', async () => {
+    expect(await add('prod')).toEqual({
+      code: 0,
+      out: `Added prod: ${origin()}/dynamicmonetization. Commands use it now.\n`,
+      err: '',
+    })
+    expect(await run(['devices', 'list'])).toEqual({ code: 0, out: 'No devices.\n', err: '' })
+  })
+
+  it('is in a file that only its user can read, without the key', async () => {
+    await add('prod')
+    const file = join(home, 'tallygate', 'contexts.json')
+    expect(statSync(file).mode & 0o777).toBe(0o600)
+    const shown = `${readFileSync(file, 'utf8')}${(await run(['context', 'list'])).out}`
+    expect(shown).toContain(twin.cloud.administrationKeyFile)
+    expect(shown).not.toContain('PRIVATE KEY')
+  })
+
+  it('is chosen by name, by variable or as the current one', async () => {
+    await add('prod')
+    await run(['context', 'add', 'away', '--url', 'http://127.0.0.1:1'])
+    const list = ['devices', 'list', '--admin-key', twin.cloud.administrationKeyFile]
+    const away = 'http://127.0.0.1:1/dynamicmonetization: no process is listening there'
+    expect((await run([...list, '--context', 'away'])).err).toContain(away)
+    expect((await run(list, { TALLYGATE_CONTEXT: 'away' })).err).toContain(away)
+    expect((await run(list)).code).toBe(0)
+    await run(['context', 'use', 'away'])
+    expect((await run(list)).err).toContain(away)
+    const [, ...rows] = (await run(['context', 'list'])).out.split('\n')
+    expect(rows.map((row) => row.split(/ +/, 2))).toEqual([['', 'prod'], ['*', 'away'], ['']])
+    await run(['context', 'remove', 'away'])
+    expect((await run(list)).err).toContain('No cloud is selected.')
+  })
+
+  it('lends its key to no other address', async () => {
+    await add('prod')
+    const { err } = await run(['devices', 'list', '--url', twin.cloud.address])
+    expect(err).toMatch(/^tallygate: SIGN_IN_REQUIRED: /)
+  })
+
+  it('gives way to variables', async () => {
+    await run(['context', 'add', 'away', '--url', 'http://127.0.0.1:1'])
+    const env = { TALLYGATE_URL: origin(), TALLYGATE_ADMIN_KEY: twin.cloud.administrationKeyFile }
+    expect(await run(['devices', 'list'], env)).toMatchObject({ code: 0, out: 'No devices.\n' })
+  })
+
+  it('that does not exist is named with a close one', async () => {
+    await add('prod')
+    const { code, err } = await run(['devices', 'list', '--context', 'prodd'])
+    expect(code).toBe(64)
+    expect(err).toContain('There is no context prodd. Did you mean prod?')
+    expect((await run(['context', 'use', 'other'])).err).toContain('tallygate context list')
+  })
+
+  it('with a key file that cannot be used is not added', async () => {
+    const { err } = await run(['context', 'add', 'prod', '--url', origin(), '--admin-key', '/no/key.pem'])
+    expect(err).toMatch(/^tallygate: KEY_UNUSABLE: /)
+    expect((await run(['context', 'list'])).out).toContain('No contexts.')
+  })
+
+  it('of a damaged file is CONFIG_INVALID with its path', async () => {
+    await add('prod')
+    const file = join(home, 'tallygate', 'contexts.json')
+    writeFileSync(file, '{"current": 1}')
+    const { code, err } = await run(['devices', 'list'])
+    expect(code).toBe(78)
+    expect(err).toContain(file)
+  })
+})
+
+it('without any cloud, the error names the ways to select one', async () => {
+  const { code, err } = await run(['devices', 'list'])
+  expect(code).toBe(64)
+  expect(err).toMatch(/tallygate context add.*--url.*TALLYGATE_URL/)
+})
+
+it('an administrator reads nothing about grants of a device when the cloud is away', async () => {
+  const { err } = await run([
+    'devices',
+    'list',
+    '--url',
+    'http://127.0.0.1:1',
+    '--admin-key',
+    twin.cloud.administrationKeyFile,
+  ])
+  expect(err).toMatch(/^tallygate: SERVICE_UNREACHABLE: .* Check that the cloud runs, its address/)
+  expect(err).not.toContain('device')
+})
+
+describe('the certificate of the cloud', () => {
+  /** The error of a command that calls a server with this certificate. */
+  async function refusal(authority: Authority, untilMs: number, flags: readonly string[]): Promise<string> {
+    const { certificate, key } = await authority.certify(untilMs)
+    const server = createServer({ cert: certificate, key }, (_request, response) => response.end('{}'))
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const url = `https://127.0.0.1:${(server.address() as AddressInfo).port}`
+    try {
+      return (await run(['whoami', '--url', url, '--admin-key', twin.cloud.administrationKeyFile, ...flags])).err
+    } finally {
+      server.closeAllConnections()
+      server.close()
+    }
+  }
+
+  it('is trusted by --ca-file, and named when it has expired or its authority is unknown', async () => {
+    await using authority = await Authority.make()
+    const caFile = join(home, 'ca.pem')
+    writeFileSync(caFile, authority.certificate)
+    const [later, before] = [Date.now() + 86_400_000, Date.now() - 60_000]
+    expect(await refusal(authority, later, [])).toMatch(/CERTIFICATE_REFUSED: .*does not know the authority.*--ca-file/)
+    expect(await refusal(authority, before, ['--ca-file', caFile])).toMatch(
+      /CERTIFICATE_REFUSED: .*has expired\. Renew the certificate of the server/,
+    )
+    expect(await refusal(authority, later, ['--ca-file', caFile])).toMatch(/ANSWER_UNEXPECTED/)
+  })
+})
