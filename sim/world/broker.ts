@@ -31,6 +31,7 @@ const KEEP_ALIVE_MS = 60_000
 
 export class Broker {
   weather: PushWeather
+  readonly isConnected = true
   readonly #deps: BrokerDeps
   readonly #retained = new Map<string, PushMessage>()
   readonly #connections = new Set<Connection>()

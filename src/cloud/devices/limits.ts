@@ -44,8 +44,17 @@ export const NOTIFICATIONS_PER_ROUND = 100
 
 export const INSTANCES_PER_ROUND = 500
 
-/** How long a node has the exclusive right to publish the notifications it took, ms. */
-export const NOTIFICATION_CLAIM_MS = 30_000
+/**
+ * How often a node looks for notifications, also those of other nodes, and renews the claim of those that it is
+ * publishing, ms.
+ */
+export const NOTIFICATION_LOOK_MS = 300
+
+/**
+ * How long a node has the exclusive right to publish the notifications it took, unless it renews the claim, ms. Another
+ * node continues the work of one that died after at most this time and one look.
+ */
+export const NOTIFICATION_CLAIM_MS = 600
 
 /** Upper bound of rows of usage (records, or segments of a device) written after the backup from which a cloud was restored. */
 export const USAGE_FORGOTTEN_ROWS_MAX = 1_000_000_000n

@@ -7,9 +7,11 @@ import { type deviceNotification, deviceTopic, type policyNotification, policyTo
 import type { ChangeNotification, OutboxMessage } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import type { Timers } from '../runtime/run-repeatedly.ts'
-import { NOTIFICATIONS_PER_ROUND, NOTIFICATION_CLAIM_MS, INSTANCES_PER_ROUND } from './limits.ts'
+import { INSTANCES_PER_ROUND, NOTIFICATIONS_PER_ROUND, NOTIFICATION_CLAIM_MS } from './limits.ts'
 
 export interface Broker {
+  /** False: notifications wait, and any node may publish them. */
+  readonly isConnected: boolean
   publish(message: PushMessage): Promise<void>
 }
 
@@ -24,33 +26,13 @@ export interface NotificationLog {
 }
 
 export interface NotificationPublisherOptions {
-  readonly store: Pick<Store, 'transaction' | 'onOutbox'>
+  readonly store: Pick<Store, 'transaction' | 'read' | 'onOutbox'>
   readonly broker: Broker
   readonly now: () => number
   readonly timers: Timers
   readonly log: NotificationLog
-  /** How often to look for notifications left by another node, ms. */
+  /** How often to look for notifications of other nodes, and to renew the claim of those being published, ms. */
   readonly lookEveryMs: number
-}
-
-/**
- * Publishes every instance's newest revision, for a broker that lost its messages in a restart. Stops at the first
- * failure, which costs only the notifications.
- */
-export async function announcePolicies(store: Pick<Store, 'read'>, broker: Broker): Promise<void> {
-  for (let offset = 0; ; offset += INSTANCES_PER_ROUND) {
-    const notifications = await store.read(async (reader) => {
-      const instances = await reader.instances.list(offset, INSTANCES_PER_ROUND)
-      const found: ChangeNotification[] = []
-      for (const { id } of instances) {
-        const newest = await reader.policyRevisions.get(id)
-        if (newest !== undefined) found.push({ kind: 'policy', instanceId: id, revision: newest.revision })
-      }
-      return found
-    })
-    for (const notification of notifications) await broker.publish(messageOf(notification))
-    if (notifications.length < INSTANCES_PER_ROUND) return
-  }
 }
 
 export class NotificationPublisher {
@@ -59,6 +41,12 @@ export class NotificationPublisher {
   #round: Promise<void> | undefined
   #again = false
   #stopped = false
+  /** Ids of the notifications that this node is publishing. */
+  #claimed: readonly bigint[] = []
+  #renewal: Promise<void> = Promise.resolve()
+  /** Policies of the instances after this id are still to be announced; null: none. */
+  #announceAfter: string | null = null
+  #hasFailed = false
 
   constructor(options: NotificationPublisherOptions) {
     this.#options = options
@@ -69,6 +57,8 @@ export class NotificationPublisher {
     this.#stops.push(
       store.onOutbox(() => this.wake()),
       timers.every(lookEveryMs, async () => {
+        this.#renewal = this.#renew()
+        await this.#renewal
         this.wake()
         await this.idle()
       }),
@@ -91,6 +81,12 @@ export class NotificationPublisher {
     })
   }
 
+  /** Publishes every instance's newest revision after the waiting notifications: the broker may have lost its messages. */
+  announcePolicies(): void {
+    this.#announceAfter = ''
+    this.wake()
+  }
+
   async idle(): Promise<void> {
     while (this.#round !== undefined) await this.#round
   }
@@ -102,11 +98,16 @@ export class NotificationPublisher {
   }
 
   async #look(): Promise<void> {
+    const { broker, log } = this.#options
     try {
-      while (!this.#stopped && (await this.#publishSome())) continue
+      while (!this.#stopped && broker.isConnected) {
+        if (!(await this.#publishSome()) && !(await this.#announceSome())) break
+      }
+      this.#hasFailed &&= !broker.isConnected
     } catch (error) {
-      // The claim expires, and the next look retries.
-      this.#options.log.warn({ err: error }, 'change notifications were not published')
+      // The next look, or the next connection, retries.
+      if (!this.#hasFailed) log.warn({ err: error }, 'change notifications were not published')
+      this.#hasFailed = true
     }
   }
 
@@ -117,24 +118,72 @@ export class NotificationPublisher {
       return tx.outbox.claim(NOTIFICATIONS_PER_ROUND, at, at + NOTIFICATION_CLAIM_MS)
     })
     if (claimed.length === 0) return false
-    for (const notification of newestOnly(claimed)) await broker.publish(messageOf(notification))
-    await store.transaction((tx) => tx.outbox.remove(claimed.map(({ id }) => id)))
+    this.#claimed = claimed.map(({ id }) => id)
+    const published: bigint[] = []
+    try {
+      for (const { ids, notification } of bySubject(claimed)) {
+        await broker.publish(messageOf(notification))
+        published.push(...ids)
+      }
+    } finally {
+      const remaining = this.#claimed.filter((id) => !published.includes(id))
+      this.#claimed = []
+      await this.#renewal
+      await store.transaction(async (tx) => {
+        await tx.outbox.remove(published)
+        await tx.outbox.claimUntil(remaining, 0)
+      })
+    }
+    return true
+  }
+
+  /** Keeps other nodes from publishing what waits for the broker's acknowledgement here. */
+  async #renew(): Promise<void> {
+    const { store, now } = this.#options
+    const ids = this.#claimed
+    if (ids.length === 0) return
+    // Without it, another node publishes them too, which does no harm.
+    await store.transaction((tx) => tx.outbox.claimUntil(ids, now() + NOTIFICATION_CLAIM_MS)).catch(() => undefined)
+  }
+
+  async #announceSome(): Promise<boolean> {
+    const { store, broker } = this.#options
+    const after = this.#announceAfter
+    if (after === null) return false
+    const list = () => store.read((reader) => reader.policyRevisions.list(after, INSTANCES_PER_ROUND))
+    const published = new Map<string, number>()
+    let page = await list()
+    for (;;) {
+      const newer = page.filter(({ instanceId, revision }) => published.get(instanceId) !== revision)
+      if (newer.length === 0) break
+      for (const { instanceId, revision } of newer) {
+        await broker.publish(messageOf({ kind: 'policy', instanceId, revision }))
+        published.set(instanceId, revision)
+      }
+      // Another node may have published a newer revision before this older one.
+      page = await list()
+    }
+    // A new connection starts over.
+    if (this.#announceAfter === after) this.#announceAfter = page.at(-1)?.instanceId ?? null
     return true
   }
 }
 
-/** The last notification about an instance replaces the earlier ones. */
-function newestOnly(messages: readonly OutboxMessage[]): readonly ChangeNotification[] {
-  const notifications = new Map<string, ChangeNotification>()
-  for (const { notification } of messages) {
+/** The last notification about an instance or a device replaces the earlier ones. */
+function bySubject(
+  messages: readonly OutboxMessage[],
+): readonly { readonly ids: readonly bigint[]; readonly notification: ChangeNotification }[] {
+  const subjects = new Map<string, { ids: bigint[]; notification: ChangeNotification }>()
+  for (const { id, notification } of messages) {
     const subject =
       notification.kind === 'policy'
         ? `policy ${notification.instanceId}`
         : `device ${notification.deviceId} ${notification.reason}`
-    notifications.delete(subject)
-    notifications.set(subject, notification)
+    const ids = subjects.get(subject)?.ids ?? []
+    subjects.delete(subject)
+    subjects.set(subject, { ids: [...ids, id], notification })
   }
-  return [...notifications.values()]
+  return [...subjects.values()]
 }
 
 function messageOf(notification: ChangeNotification): PushMessage {

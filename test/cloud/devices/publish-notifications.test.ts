@@ -1,9 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import {
-  NotificationPublisher,
-  type PushMessage,
-  announcePolicies,
-} from '../../../src/cloud/devices/publish-notifications.ts'
+import { NOTIFICATION_CLAIM_MS, NOTIFICATION_LOOK_MS } from '../../../src/cloud/devices/limits.ts'
+import { NotificationPublisher, type PushMessage } from '../../../src/cloud/devices/publish-notifications.ts'
 import type { Timers } from '../../../src/cloud/runtime/run-repeatedly.ts'
 import { deviceTopic, policyTopic } from '../../../src/protocol/push.ts'
 import { INSTANCE, Twin } from '../sync/twin.ts'
@@ -11,11 +8,18 @@ import { INSTANCE, Twin } from '../sync/twin.ts'
 /** A broker that can be away. */
 class FakeBroker {
   readonly published: PushMessage[] = []
+  isConnected = true
   up = true
+  /** Messages wait for this before they are acknowledged. */
+  acknowledged: Promise<void> = Promise.resolve()
+  /** Called after each message. */
+  after: () => Promise<void> = async () => undefined
 
   async publish(message: PushMessage): Promise<void> {
     if (!this.up) throw new Error('the broker is away')
     this.published.push(message)
+    await this.acknowledged
+    await this.after()
   }
 }
 
@@ -60,6 +64,20 @@ const newPublisher = () =>
 const notification = (revision: number) => ({ kind: 'policy', instanceId: INSTANCE, revision }) as const
 const write = async (...revisions: number[]) =>
   twin.store.transaction((tx) => tx.outbox.append(revisions.map(notification), twin.time))
+/** Notifications without a valid claim at this instant. */
+const claimable = async (at: number) => {
+  const ids: bigint[] = []
+  const undo = new Error('undo')
+  await twin.store
+    .transaction(async (tx) => {
+      ids.push(...(await tx.outbox.claim(100, at, at + NOTIFICATION_CLAIM_MS)).map(({ id }) => id))
+      throw undo
+    })
+    .catch((error: unknown) => {
+      if (error !== undo) throw error
+    })
+  return ids
+}
 const revisions = () => broker.published.map(({ payload }) => (JSON.parse(payload) as { revision: number }).revision)
 
 describe('publishing change notifications', () => {
@@ -93,28 +111,71 @@ describe('publishing change notifications', () => {
     expect(broker.published).toEqual([{ topic: deviceTopic('d'), payload: '{"reason":"sync"}', retain: false }])
   })
 
-  it('tries again when the broker is back', async () => {
+  it('tries again at the next look after a failure, without waiting for its own claim', async () => {
     broker.up = false
     publisher.start()
     await write(2)
     await publisher.idle()
     broker.up = true
     await timers.fire()
-    expect(revisions()).toEqual([])
-    twin.time += 30_001
-    await timers.fire()
     expect(revisions()).toEqual([2])
   })
 
-  it('leaves alone what another node is publishing, until that node has had its time', async () => {
+  it('leaves notifications to other nodes while it has no connection', async () => {
+    broker.isConnected = false
+    publisher.start()
     await write(2)
-    await twin.store.transaction((tx) => tx.outbox.claim(100, twin.time, twin.time + 30_000))
+    await timers.fire()
+    expect((await twin.store.transaction((tx) => tx.outbox.claim(9, twin.time, twin.time + 1))).length).toBe(1)
+  })
+
+  it('removes what was published before a failure, and releases the rest', async () => {
+    const [first, second] = ['one', 'two'].map((deviceId) => ({ kind: 'device', deviceId, reason: 'sync' }) as const)
+    broker.after = async () => {
+      broker.up = false
+    }
+    publisher.start()
+    await twin.store.transaction((tx) =>
+      tx.outbox.append(
+        [first, second].flatMap((one) => one ?? []),
+        twin.time,
+      ),
+    )
+    await publisher.idle()
+    const left = await twin.store.transaction((tx) => tx.outbox.claim(9, twin.time, twin.time + 1))
+    expect(left.map(({ notification }) => notification)).toEqual([second])
+  })
+
+  it('takes over from a node that died, within a second', async () => {
+    await write(2)
+    await twin.store.transaction((tx) => tx.outbox.claim(100, twin.time, twin.time + NOTIFICATION_CLAIM_MS))
     publisher.start()
     await publisher.idle()
     expect(revisions()).toEqual([])
-    twin.time += 30_001
+    twin.time += NOTIFICATION_CLAIM_MS
     await timers.fire()
     expect(revisions()).toEqual([2])
+    expect(NOTIFICATION_CLAIM_MS + NOTIFICATION_LOOK_MS).toBeLessThanOrEqual(1_000)
+  })
+
+  it('keeps its claim while it waits for the acknowledgement of the broker', async () => {
+    const acknowledgement = Promise.withResolvers<undefined>()
+    broker.acknowledged = acknowledgement.promise
+    const second = newPublisher()
+    publisher.start()
+    await write(2)
+    await expect.poll(revisions).toEqual([2])
+    twin.time += NOTIFICATION_CLAIM_MS - 1
+    const looks = timers.fire()
+    await expect.poll(async () => (await claimable(twin.time + 1)).length).toBe(0)
+    twin.time += 1
+    second.start()
+    await second.idle()
+    expect(revisions()).toEqual([2])
+    acknowledgement.resolve(undefined)
+    await looks
+    await second.stop()
+    expect(await claimable(Number.MAX_SAFE_INTEGER)).toEqual([])
   })
 
   it('loses nothing between two nodes that work at the same time', async () => {
@@ -138,9 +199,48 @@ describe('publishing change notifications', () => {
   })
 })
 
-it('announces the newest policy of every instance', async () => {
-  await twin.setLineItem('ACT-1', { quantity: 1n })
-  for (let n = 0; n < 3; n++) await twin.addInstance(`00000000-0000-4000-8000-00000000000${n}`)
-  await announcePolicies(twin.store, broker)
-  expect(revisions().sort()).toEqual([1, 1, 1, 2])
+describe('announcing policies', () => {
+  it('publishes the newest policy of every instance', async () => {
+    await twin.setLineItem('ACT-1', { quantity: 1n })
+    for (let n = 0; n < 3; n++) await twin.addInstance(`00000000-0000-4000-8000-00000000000${n}`)
+    await emptyOutbox()
+    publisher.start()
+    publisher.announcePolicies()
+    await publisher.idle()
+    expect(revisions().sort()).toEqual([1, 1, 1, 2])
+  })
+
+  it('continues after a failure', async () => {
+    await twin.setLineItem('ACT-1', { quantity: 1n })
+    await emptyOutbox()
+    broker.up = false
+    publisher.start()
+    publisher.announcePolicies()
+    await publisher.idle()
+    broker.up = true
+    await timers.fire()
+    expect(revisions()).toEqual([2])
+  })
+
+  it('publishes a revision again that another node raised meanwhile', async () => {
+    await twin.setLineItem('ACT-1', { quantity: 1n })
+    await emptyOutbox()
+    broker.after = async () => {
+      broker.after = async () => undefined
+      await twin.setLineItem('ACT-1', { quantity: 2n })
+      await emptyOutbox()
+    }
+    publisher.start()
+    publisher.announcePolicies()
+    await publisher.idle()
+    expect(revisions().at(-1)).toBe(3)
+  })
 })
+
+/** As if another node had published everything. */
+async function emptyOutbox(): Promise<void> {
+  await twin.store.transaction(async (tx) => {
+    const waiting = await tx.outbox.claim(100, Number.MAX_SAFE_INTEGER, 0)
+    await tx.outbox.remove(waiting.map(({ id }) => id))
+  })
+}

@@ -8,7 +8,7 @@ import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
 import { AccessBatcher } from '../../../src/cloud/service-api/request-access.ts'
 import { PostgresSchema } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
-import { PostgresProxy } from '../storage/postgres-proxy.ts'
+import { ServerProxy } from '../../support/server-proxy.ts'
 import { requestAccessSuite } from './request-access.suite.ts'
 import { cloudShortages } from '../sync/grants/shortages.ts'
 import { listUsage } from '../usage/list-usage.ts'
@@ -45,7 +45,7 @@ describe('a batch whose connection to PostgreSQL is lost', () => {
     ['while its charge is on its way', 'insert into "accounts"', 'LOSE_ANSWER'],
   ] as const)('%s charges each request once', async ([, text, fate]) => {
     schema ??= await PostgresSchema.create(server.url)
-    await using proxy = await PostgresProxy.open(schema.url)
+    await using proxy = await ServerProxy.open(schema.url)
     const store = await openPostgresStore({ url: proxy.url, onConnectionLost: () => undefined })
     try {
       await schema.empty()

@@ -17,7 +17,7 @@ import { CodedError } from '../../../src/protocol/errors.ts'
 import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { newKeyPair } from '../harness.ts'
-import { PostgresProxy } from './postgres-proxy.ts'
+import { ServerProxy } from '../../support/server-proxy.ts'
 import { deliveriesSuite } from './deliveries.suite.ts'
 import { storeSuite, usage } from './suite.ts'
 
@@ -384,10 +384,10 @@ describe('on PostgreSQL', () => {
   })
 
   describe('a lost connection', () => {
-    let proxy: PostgresProxy
+    let proxy: ServerProxy
     beforeEach(async () => {
       await withAccount(await node(), 1_000n)
-      proxy = await PostgresProxy.open(schema.url)
+      proxy = await ServerProxy.open(schema.url)
     })
     afterEach(async () => {
       await Promise.all(stores.splice(0).map((store) => store.close()))
@@ -628,7 +628,7 @@ describe('on PostgreSQL', () => {
     })
 
     it('without a server is DATABASE_UNREACHABLE', async () => {
-      const proxy = await PostgresProxy.open(schema.url)
+      const proxy = await ServerProxy.open(schema.url)
       const { url } = proxy
       await proxy[Symbol.asyncDispose]()
       expect(await codeOf(url)).toBe('DATABASE_UNREACHABLE')
@@ -652,7 +652,7 @@ describe('on PostgreSQL', () => {
     await attempt(url.href)
     await attempt(`postgres://user:${PASSWORD}@[/x`)
     await attempt(`mysql://user:${PASSWORD}@host/x`)
-    await using gone = await PostgresProxy.open(url.href)
+    await using gone = await ServerProxy.open(url.href)
     const refused = new URL(gone.url)
     await gone.refuse()
     await attempt(refused.href)

@@ -104,6 +104,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
 
   return {
     url: `${tls === null ? 'mqtt' : 'mqtts'}://${options.host.includes(':') ? `[${options.host}]` : options.host}:${port}`,
+    isConnected: true,
     publish: ({ topic, payload, retain }) =>
       new Promise((resolve, reject) => {
         aedes.publish({ cmd: 'publish', dup: false, qos: 1, topic, payload, retain }, (error) => {

@@ -21,6 +21,8 @@ export interface ExternalBrokerOptions {
   readonly onConnect: () => void
   /** Called for presence messages, which any client may have sent. */
   readonly onPresence: (topic: string, payload: Uint8Array) => void
+  /** Default: 10 s. */
+  readonly acknowledgeTimeoutMs?: number
   /** Uniform in [0, 1). */
   readonly fraction: () => number
   readonly log: {
@@ -34,9 +36,9 @@ export interface ExternalBroker extends Broker {
   close(): Promise<void>
 }
 
-/** Base of the random reconnect delay, which doubles up to the cap. */
+/** Base of the random reconnect delay, which doubles up to the cap. A cloud has few nodes, so the cap can be short. */
 const BACKOFF_BASE_MS = 1_000
-const BACKOFF_CAP_MS = 30_000
+const BACKOFF_CAP_MS = 5_000
 
 /** Timeout for connecting, acknowledgements and closing, ms. */
 const CONNECT_TIMEOUT_MS = 10_000
@@ -72,11 +74,20 @@ class Connection implements ExternalBroker {
     this.#client = this.#connect()
   }
 
+  get isConnected(): boolean {
+    return !this.#isClosed && this.#client.connected
+  }
+
   async publish({ topic, payload, retain }: Parameters<Broker['publish']>[0]): Promise<void> {
-    if (this.#isClosed || !this.#client.connected) throw new Error('the push broker is not connected')
-    const sent = this.#client.publishAsync(topic, payload, { qos: 1, retain })
+    if (!this.isConnected) throw new Error('the push broker is not connected')
+    const client = this.#client
+    const sent = client.publishAsync(topic, payload, { qos: 1, retain })
     sent.catch(() => undefined)
-    await within(ACKNOWLEDGE_TIMEOUT_MS, Promise.race([sent, this.#closing.promise]))
+    const { acknowledgeTimeoutMs = ACKNOWLEDGE_TIMEOUT_MS } = this.#options
+    await within(acknowledgeTimeoutMs, Promise.race([sent, this.#closing.promise]), () => {
+      // The connection is dead, but the network does not say so: connect again.
+      client.stream.destroy()
+    })
   }
 
   async close(): Promise<void> {
@@ -159,10 +170,13 @@ class Connection implements ExternalBroker {
   }
 }
 
-async function within<T>(ms: number, work: Promise<T>): Promise<T> {
+async function within<T>(ms: number, work: Promise<T>, onLate = (): void => undefined): Promise<T> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(new Error(`no response within ${ms} ms`)), ms)
+    timer = setTimeout(() => {
+      reject(new Error(`no response within ${ms} ms`))
+      onLate()
+    }, ms)
   })
   try {
     return await Promise.race([work, late])

@@ -4,7 +4,8 @@ import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
 import { type DevicePresence, Presence } from '../../devices/presence.ts'
-import { type Broker, NotificationPublisher, announcePolicies } from '../../devices/publish-notifications.ts'
+import { type Broker, NotificationPublisher } from '../../devices/publish-notifications.ts'
+import { NOTIFICATION_LOOK_MS } from '../../devices/limits.ts'
 import type { Timers } from '../../runtime/run-repeatedly.ts'
 import type { Store } from '../../storage/store.ts'
 import type { CloudSettings } from '../../settings.ts'
@@ -42,9 +43,6 @@ export interface Push {
   close(): Promise<void>
 }
 
-/** Interval for finding unpublished notifications, also those of other nodes. */
-const LOOK_EVERY_MS = 10_000
-
 /** How long a disconnect waits for pending notifications, ms. */
 const LAST_NOTIFICATION_MS = 1_000
 
@@ -61,7 +59,7 @@ export async function openPush(deps: PushDeps): Promise<Push> {
 }
 
 async function openEmbedded(deps: PushDeps): Promise<Push> {
-  const { settings, tls, store, log } = deps
+  const { settings, tls, log } = deps
   const { host, port } = settings
   const presence = new Presence(deps.now)
   const broker = await openEmbeddedBroker({
@@ -72,14 +70,10 @@ async function openEmbedded(deps: PushDeps): Promise<Push> {
     onPresence: (deviceId, online) => presence.set(deviceId, online),
     log,
   })
-  // Retained notifications are lost at a restart.
-  try {
-    await announcePolicies(store, broker)
-  } catch (error) {
-    await broker.close()
-    throw error
-  }
   const publisher = publish(deps, broker)
+  // Retained notifications are lost at a restart.
+  publisher.announcePolicies()
+  await publisher.idle()
   return {
     local: broker.url,
     url: settings.publicUrl ?? broker.url,
@@ -114,7 +108,8 @@ function openExternal(deps: PushDeps): Push {
     password: password?.reveal() ?? null,
     ca: caFile === null ? null : readCa(caFile),
     clientId: `tallygate-twin-${newId()}`,
-    onConnect: () => waiting.publisher?.wake(),
+    // A broker that restarted may have lost its retained messages.
+    onConnect: () => waiting.publisher?.announcePolicies(),
     onPresence: (topic, payload) => presence.hear(topic, payload),
     fraction: Math.random,
     log,
@@ -138,7 +133,7 @@ function openExternal(deps: PushDeps): Push {
 
 /** Push is off: empties the outbox. */
 function openNone(deps: PushDeps): Push {
-  const publisher = publish(deps, { publish: async () => undefined })
+  const publisher = publish(deps, { isConnected: true, publish: async () => undefined })
   return {
     local: null,
     url: null,
@@ -150,7 +145,8 @@ function openNone(deps: PushDeps): Push {
 }
 
 function publish({ store, now, timers, log }: PushDeps, broker: Broker): NotificationPublisher {
-  const publisher = new NotificationPublisher({ store, broker, now, timers, log, lookEveryMs: LOOK_EVERY_MS })
+  const lookEveryMs = NOTIFICATION_LOOK_MS
+  const publisher = new NotificationPublisher({ store, broker, now, timers, log, lookEveryMs })
   publisher.start()
   return publisher
 }

@@ -21,6 +21,16 @@ export function outboxTransaction({ db, lockRows }: Sql, written: () => void) {
       .where('id', 'in', lockRows ? found.forUpdate().skipLocked() : found)
       .execute()
   }
+  /** Moves the end of claims. 0 ends them: any node may publish the notifications. */
+  const claimUntil = async (ids: readonly bigint[], until: number): Promise<void> => {
+    for (const some of chunks(ids)) {
+      await db
+        .updateTable('outbox')
+        .set({ claimed_until: BigInt(until) })
+        .where('id', 'in', some)
+        .execute()
+    }
+  }
   return {
     async append(notifications: readonly ChangeNotification[], at: number): Promise<void> {
       if (notifications.length === 0) return
@@ -75,15 +85,13 @@ export function outboxTransaction({ db, lockRows }: Sql, written: () => void) {
         .orderBy('id')
         .limit(limit)
       const rows = await (lockRows ? query.forUpdate().skipLocked() : query).execute()
-      for (const some of chunks(rows.map(({ id }) => id))) {
-        await db
-          .updateTable('outbox')
-          .set({ claimed_until: BigInt(until) })
-          .where('id', 'in', some)
-          .execute()
-      }
+      await claimUntil(
+        rows.map(({ id }) => id),
+        until,
+      )
       return rows.map((row) => ({ id: row.id, notification: notificationOf(row) }))
     },
+    claimUntil,
     async remove(ids: readonly bigint[]): Promise<void> {
       for (const some of chunks(ids)) await db.deleteFrom('outbox').where('id', 'in', some).execute()
     },

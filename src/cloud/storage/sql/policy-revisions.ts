@@ -14,6 +14,20 @@ export function policyRevisionReader({ db }: Sql) {
         .executeTakeFirst()
       return row === undefined ? undefined : revisionOf(row)
     },
+    /** The revisions of the instances after this id, in the order of their ids. */
+    async list(
+      after: string,
+      limit: number,
+    ): Promise<readonly { readonly instanceId: string; readonly revision: number }[]> {
+      const rows = await db
+        .selectFrom('policy_revisions')
+        .select(['instance_id', 'revision'])
+        .where('instance_id', '>', after)
+        .orderBy('instance_id')
+        .limit(limit)
+        .execute()
+      return rows.map(({ instance_id, revision }) => ({ instanceId: instance_id, revision: Number(revision) }))
+    },
     /** Instances whose calendars are due, or whose policy was bumped after `raisedAfter` or by an engine below `engine`. */
     async due(
       { now, raisedAfter, engine }: { readonly now: number; readonly raisedAfter: number; readonly engine: number },

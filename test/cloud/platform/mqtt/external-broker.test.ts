@@ -2,11 +2,15 @@
 import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
+import { openExternalBroker } from '../../../../src/cloud/platform/mqtt/external-broker.ts'
+import { NOTIFICATION_CLAIM_MS } from '../../../../src/cloud/devices/limits.ts'
+import type { Transaction } from '../../../../src/cloud/storage/store.ts'
 import { openSqliteStore } from '../../../../src/cloud/storage/sqlite/store.ts'
-import { policyTopic } from '../../../../src/protocol/push.ts'
+import { deviceTopic, policyTopic } from '../../../../src/protocol/push.ts'
 import { Secret } from '../../../../src/settings/option.ts'
 import { guardedMosquitto, mosquitto } from '../../../support/servers.ts'
 import { type Twin, openTwin } from '../../harness.ts'
+import { ServerProxy } from '../../../support/server-proxy.ts'
 import { Listener } from './listener.ts'
 
 const passwords = { twin: randomUUID(), device: randomUUID() }
@@ -38,16 +42,32 @@ const openWith = async (url: string, username: string | null, password: string |
   return twin
 }
 
-/** Change notifications that wait, seen from another connection to the same file. */
-const waiting = async (opened: Twin): Promise<number> => {
+/** Runs a transaction by another connection to the same file. */
+const ofTwin = async <T>(opened: Twin, work: (tx: Transaction) => Promise<T>): Promise<T> => {
   const path = join(opened.settings.store.path, 'twin.db')
   const store = openSqliteStore({ path, check: false, onBroken: () => undefined })
   try {
-    const claimed = await store.transaction((tx) => tx.outbox.claim(100, Number.MAX_SAFE_INTEGER, 0))
-    return claimed.length
+    return await store.transaction(work)
   } finally {
     await store.close()
   }
+}
+
+/** Change notifications that wait, published by this node or not. */
+const waiting = (opened: Twin): Promise<number> =>
+  ofTwin(opened, async (tx) => (await tx.outbox.claim(100, Number.MAX_SAFE_INTEGER, 0)).length)
+
+/** Change notifications that no node is publishing. */
+const unclaimed = async (opened: Twin): Promise<number> => {
+  let found = -1
+  const undo = new Error('undo')
+  await ofTwin(opened, async (tx) => {
+    found = (await tx.outbox.claim(100, opened.now, opened.now + NOTIFICATION_CLAIM_MS)).length
+    throw undo
+  }).catch((error: unknown) => {
+    if (error !== undo) throw error
+  })
+  return found
 }
 
 describe('a twin with an external broker', () => {
@@ -89,5 +109,78 @@ describe('a broker without passwords', () => {
     const heard = [await listener.next()]
     while ((heard.at(-1)?.payload as { revision: number }).revision < 2) heard.push(await listener.next())
     expect(heard.at(-1)).toMatchObject({ topic: policyTopic(instanceId), payload: { instanceId, revision: 2 } })
+  })
+})
+
+describe('a broker that fails', () => {
+  const before = mosquitto()
+  const after = mosquitto()
+
+  /** A twin whose broker has published the first revision of an instance. */
+  const openBehind = async (network: ServerProxy): Promise<{ opened: Twin; instanceId: string; topic: string }> => {
+    const opened = await openWith(network.url, null, null)
+    const instanceId = await opened.instance()
+    const topic = policyTopic(instanceId)
+    await using listener = await Listener.connect(before.url, {})
+    await listener.subscribe(topic)
+    await listener.next()
+    return { opened, instanceId, topic }
+  }
+
+  it('gets what was being published as soon as it is connected again, at a clock that stands still', async () => {
+    await using network = await ServerProxy.open(before.url)
+    const { opened } = await openBehind(network)
+    const deviceId = randomUUID()
+    await using listener = await Listener.connect(before.url, {})
+    await listener.subscribe(deviceTopic(deviceId))
+    network.fallInactive()
+    await ofTwin(opened, (tx) => tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], opened.now))
+    const looked = opened.tick()
+    await expect.poll(async () => await unclaimed(opened)).toBe(0)
+    const open = await network.refuse()
+    network.speakAgain()
+    await open()
+    expect((await listener.next()).payload).toEqual({ reason: 'sync' })
+    await looked
+  })
+
+  it('gets its retained messages again after it lost them', async () => {
+    await using network = await ServerProxy.open(before.url)
+    const { instanceId, topic } = await openBehind(network)
+    await using listener = await Listener.connect(after.url, {})
+    await listener.subscribe(topic)
+    network.leadTo(after.url)
+    network.cutAll()
+    expect((await listener.next()).payload).toEqual({ instanceId, revision: 1 })
+    await using late = await Listener.connect(after.url, {})
+    await late.subscribe(topic)
+    expect(await late.next()).toMatchObject({ payload: { instanceId, revision: 1 }, retained: true })
+  })
+
+  it('is connected again after it acknowledged nothing for a while', async () => {
+    await using network = await ServerProxy.open(before.url)
+    let connected = Promise.withResolvers<undefined>()
+    const broker = openExternalBroker({
+      url: network.url,
+      username: null,
+      password: null,
+      ca: null,
+      clientId: randomUUID(),
+      acknowledgeTimeoutMs: 50,
+      onConnect: () => connected.resolve(undefined),
+      onPresence: () => undefined,
+      fraction: () => 0,
+      log: { info: () => undefined, warn: () => undefined },
+    })
+    try {
+      await connected.promise
+      connected = Promise.withResolvers<undefined>()
+      network.fallInactive()
+      await expect(broker.publish({ topic: randomUUID(), payload: '', retain: false })).rejects.toThrow('no response')
+      network.speakAgain()
+      await connected.promise
+    } finally {
+      await broker.close()
+    }
   })
 })

@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { PostgresSchema } from '../../../support/postgres-schema.ts'
 import { postgres } from '../../../support/servers.ts'
-import { PostgresProxy } from '../postgres-proxy.ts'
+import { ServerProxy } from '../../../support/server-proxy.ts'
 
 const BIN = new URL('../../../../bin/tallygate.js', import.meta.url).pathname
 
@@ -58,7 +58,7 @@ describe('a twin whose database does not answer yet', () => {
 
   const away = async () => {
     const schema = await PostgresSchema.create(server.url)
-    const proxy = await PostgresProxy.open(schema.url)
+    const proxy = await ServerProxy.open(schema.url)
     onTestFinished(async () => {
       await proxy[Symbol.asyncDispose]()
       await schema[Symbol.asyncDispose]()

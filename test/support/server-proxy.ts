@@ -1,12 +1,13 @@
-// The network between a node and PostgreSQL, which a test may cut, or make silent, at the moment that it names.
+// The network between a node and a server, such as PostgreSQL, which a test may cut, or make silent, at the moment that it
+// names.
 import { type AddressInfo, type Server, type Socket, connect, createServer } from 'node:net'
 
 /** What becomes of a message and its connection: cut before it arrives, cut before its answer, or left without an answer. */
 type Fate = 'LOSE_MESSAGE' | 'LOSE_ANSWER' | 'NO_ANSWER'
 
-export class PostgresProxy implements AsyncDisposable {
+export class ServerProxy implements AsyncDisposable {
   readonly #server: Server
-  readonly #target: URL
+  #target: URL
   readonly #pairs = new Set<{ readonly client: Socket; readonly upstream: Socket }>()
   #rule: { readonly text: string; readonly fate: Fate; readonly then: () => void } | undefined
   #silent = false
@@ -17,18 +18,23 @@ export class PostgresProxy implements AsyncDisposable {
     server.on('connection', (client) => this.#carry(client))
   }
 
-  static async open(url: string): Promise<PostgresProxy> {
+  static async open(url: string): Promise<ServerProxy> {
     const server = createServer().listen(0, '127.0.0.1')
     await new Promise((resolve) => server.once('listening', resolve))
-    return new PostgresProxy(new URL(url), server)
+    return new ServerProxy(new URL(url), server)
   }
 
-  /** The address of the database by way of this network. */
+  /** The address of the server by way of this network. */
   get url(): string {
     const url = new URL(this.#target)
     url.hostname = '127.0.0.1'
     url.port = String((this.#server.address() as AddressInfo).port)
     return url.href
+  }
+
+  /** Carries new connections to another server. */
+  leadTo(url: string): void {
+    this.#target = new URL(url)
   }
 
   /** Of the connection that next sends this text; `then` runs when it is cut. */
