@@ -177,8 +177,10 @@ export const AREAS: readonly Area[] = [
     tests: tests(
       'cloud/sync/sync',
       'cloud/sync/sync.property',
+      'cloud/accounts/move-pools',
       'cloud/policy/offline-policy',
       'cloud/sync/grants/cloud-shortages',
+      'cloud/sync/grants/refused-clients',
     ),
     without: ['never leaves the last tokens with an idle device', 'comes to rest within an hour'],
   },
