@@ -54,8 +54,8 @@ export default {
     mayImportOnly(
       'protocol-knows-core',
       '^src/protocol/',
-      ['^src/(protocol|core)/', ...packages('zod', 'jose'), ...builtins('crypto')],
-      'protocol imports core, zod, jose and node:crypto.',
+      ['^src/(protocol|core)/', ...packages('zod', 'jose'), ...builtins('crypto', 'zlib')],
+      'protocol imports core, zod, jose, node:crypto and node:zlib.',
     ),
     mayImportOnly(
       'settings-stand-alone',

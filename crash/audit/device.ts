@@ -6,7 +6,7 @@ import Database from 'better-sqlite3'
 import { z } from 'zod'
 import { entriesBetween } from '../../src/agent/platform/sqlite/entry-blocks.ts'
 import { foldDatabase } from '../../src/agent/platform/sqlite/pending-batches.ts'
-import { CHAIN_START, sha256 } from '../../src/protocol/signing.ts'
+import { CHAIN_START, sha256, unverifiedText } from '../../src/protocol/signing.ts'
 import { AuditError, hold, Ledger, Sums } from './ledger.ts'
 
 interface StateRow {
@@ -89,7 +89,7 @@ export class DeviceAudit {
       )
       .all(this.#epoch, this.#lastSeq) as { seq: bigint; hash: string; document: string }[]
     for (const { seq, hash, document } of rows) {
-      const text = Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8')
+      const text = unverifiedText(document) ?? ''
       const payload = segmentPayload.parse(JSON.parse(text))
       hold(payload.seq === Number(seq) && payload.seq === this.#lastSeq + 1, `segment ${seq} follows ${this.#lastSeq}`)
       hold(payload.previousHash === this.#segmentHead, `segment ${seq} does not fit the one before`)

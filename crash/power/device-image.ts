@@ -9,6 +9,7 @@ import { openKeyFile } from '../../src/agent/platform/key-file/key-file.ts'
 import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
 import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
 import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
+import { unverifiedText } from '../../src/protocol/signing.ts'
 import { DeviceAudit } from '../audit/device.ts'
 import { hold } from '../audit/ledger.ts'
 import type { SentMessage } from './messages.ts'
@@ -74,7 +75,7 @@ export async function auditDeviceImage(directory: string, debts: readonly Device
       const { correlationId } = debt
       hold(audit.ledger.find(correlationId) !== undefined, `${correlationId} was answered and is not in the ledger`)
     } else if (debt.kind === 'segment') {
-      const sealed = JSON.parse(payloadOf(debt.document)) as { seq: number }
+      const sealed = JSON.parse(unverifiedText(debt.document) ?? '') as { seq: number }
       hold(audit.hasSealed(sealed.seq, debt.document), `segment ${sealed.seq} was on its way and is not in the journal`)
     }
   }
@@ -83,10 +84,6 @@ export async function auditDeviceImage(directory: string, debts: readonly Device
   const again = new JournalStore(openDatabase(file), LIMITS)
   again.saveClock(STAMP)
   again.close()
-}
-
-function payloadOf(document: string): string {
-  return Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8')
 }
 
 export function prepareImage(directory: string): void {

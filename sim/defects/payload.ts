@@ -1,5 +1,5 @@
-import { base64url } from 'jose'
+import { unverifiedText } from '../../src/protocol/signing.ts'
 
 export function payloadOf(document: string): Record<string, unknown> {
-  return JSON.parse(new TextDecoder().decode(base64url.decode(document.split('.')[1] ?? ''))) as Record<string, unknown>
+  return JSON.parse(unverifiedText(document) ?? '') as Record<string, unknown>
 }

@@ -3,6 +3,7 @@
  * of exact bytes. Only EdDSA (Ed25519) and ES256; the key determines the algorithm.
  */
 import { hash } from 'node:crypto'
+import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import {
   CompactSign,
   type CryptoKey,
@@ -44,18 +45,31 @@ export interface Signer {
 
 const typeHeader = (kind: DocumentKind): string => `tallygate-${kind}+jws`
 
-/** Signs the exact text. */
+/** Their entries are alike: compressed, a thousand of them take a seventeenth of the bytes to sign, send and verify. */
+const COMPRESSED_TYPES: ReadonlySet<unknown> = new Set([typeHeader('segment')])
+
+const COMPRESSION = { params: { [constants.ZSTD_c_compressionLevel]: 1 } }
+
+/** Bounds the memory that a malicious document can take, bytes. */
+const DECOMPRESSED_BYTES_MAX = 8 * 1024 * 1024
+
+/** Signs the exact text; that of a segment is compressed with Zstandard first. */
 export async function signDocument(kind: DocumentKind, text: string, signer: Signer): Promise<string> {
-  return new CompactSign(new TextEncoder().encode(text))
+  const isCompressed = COMPRESSED_TYPES.has(typeHeader(kind))
+  return new CompactSign(isCompressed ? zstdCompressSync(text, COMPRESSION) : new TextEncoder().encode(text))
     .setProtectedHeader({ alg: signer.algorithm, typ: typeHeader(kind), kid: signer.keyId })
     .sign(signer.privateKey)
 }
 
 /** Unverified key id of a document; undefined if it is not a JWS. */
 export function namedKey(document: string): string | undefined {
+  const kid = headerOf(document)?.kid
+  return typeof kid === 'string' ? kid : undefined
+}
+
+function headerOf(document: string): ReturnType<typeof decodeProtectedHeader> | undefined {
   try {
-    const { kid } = decodeProtectedHeader(document)
-    return typeof kid === 'string' ? kid : undefined
+    return decodeProtectedHeader(document)
   } catch {
     return undefined
   }
@@ -64,7 +78,18 @@ export function namedKey(document: string): string | undefined {
 /** Unverified text, for documents that were verified before or are only shown. Undefined if not a JWS. */
 export function unverifiedText(document: string): string | undefined {
   const payload = document.split('.')[1]
-  return payload === undefined ? undefined : Buffer.from(payload, 'base64url').toString('utf8')
+  if (payload === undefined) return undefined
+  try {
+    return textOf(Buffer.from(payload, 'base64url'), headerOf(document)?.typ).toString('utf8')
+  } catch {
+    return undefined
+  }
+}
+
+/** @throws Error if it is not compressed as documents of this type are, or too long */
+function textOf(payload: Buffer, type: unknown): Buffer {
+  if (!COMPRESSED_TYPES.has(type)) return payload
+  return zstdDecompressSync(payload, { maxOutputLength: DECOMPRESSED_BYTES_MAX })
 }
 
 /** The signed text; undefined if signature, algorithm or kind is wrong. Never throws on a bad document. */
@@ -77,9 +102,10 @@ export async function openDocument(
     const { payload, protectedHeader } = await compactVerify(document, publicKey, {
       algorithms: [...SIGNING_ALGORITHMS],
     })
-    return protectedHeader.typ === typeHeader(kind)
-      ? new TextDecoder('utf-8', { fatal: true }).decode(payload)
-      : undefined
+    if (protectedHeader.typ !== typeHeader(kind)) return undefined
+    return new TextDecoder('utf-8', { fatal: true }).decode(
+      textOf(Buffer.from(payload.buffer, payload.byteOffset, payload.length), protectedHeader.typ),
+    )
   } catch {
     return undefined
   }

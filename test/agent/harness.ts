@@ -16,6 +16,7 @@ import type {
   SealRequest,
   Snapshot,
 } from '../../src/agent/ledger/journal.ts'
+import { unverifiedText } from '../../src/protocol/signing.ts'
 import { newLedger } from '../../sim/device/new-ledger.ts'
 import type { PolicyInForce } from '../../src/agent/policy/active-policies.ts'
 import type { AccountId, Posting } from '../../src/core/accounts/account.ts'
@@ -81,7 +82,7 @@ function unsigned(payload: string): string {
 }
 
 export function payloadOf(document: string): unknown {
-  return JSON.parse(Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8'))
+  return JSON.parse(unverifiedText(document) ?? '')
 }
 
 export const IDENTITY: Identity = {

@@ -1201,7 +1201,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
 
       it.each([
         ['segments', EVIDENCE_SEGMENTS_MAX - 1, 1],
-        ['bytes', 4, EVIDENCE_BYTES_MAX / 4 - 400],
+        ['bytes', 4, EVIDENCE_BYTES_MAX / 4 - 250],
       ])('has a limit of %s: the first is kept, and each is answered all the same', async (_what, segments, bytes) => {
         const device = await TestDevice.join(twin)
         await keep(device, segments, bytes)

@@ -15,7 +15,7 @@ import type { Row } from './tables.ts'
 const SEPARATOR = '\u001E'
 
 const COMPRESSION = {
-  params: { [constants.ZSTD_c_compressionLevel]: 3, [constants.ZSTD_c_checksumFlag]: 1 },
+  params: { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 },
 }
 
 interface Header {

@@ -5,6 +5,7 @@ import { expect, test } from 'vitest'
 import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import type { JournalLimits } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
 import { PAGE_BYTES } from '../../../../src/agent/platform/sqlite/open-database.ts'
+import { unverifiedText } from '../../../../src/protocol/signing.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 import { IDENTITY, SEAL, STAMP, attach, journalIn, temporaryDirectory } from '../../harness.ts'
 
@@ -27,7 +28,7 @@ async function deliver(journal: Journal): Promise<void> {
   for (let more = true; more;) {
     const { seq, document } = await journal.seal(SEAL)
     await journal.acknowledge(seq, null, null)
-    const { backlog } = JSON.parse(Buffer.from(document.split('.')[1]!, 'base64url').toString()) as { backlog: number }
+    const { backlog } = JSON.parse(unverifiedText(document) ?? '') as { backlog: number }
     more = backlog > 0
   }
 }
