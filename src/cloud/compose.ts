@@ -35,7 +35,7 @@ import {
 import { openPush } from './platform/mqtt/open-push.ts'
 import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
-import { openPostgresStore } from './storage/postgres/store.ts'
+import { type PostgresStore, openPostgresStore } from './storage/postgres/store.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
 import { openSqliteStore } from './storage/sqlite/store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
@@ -156,11 +156,25 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   ending.promise.catch(() => undefined)
   let fail = (error: unknown): void => ending.reject(error)
 
+  /** Called when a stop has taken as long as it may: they cut what does not respond. */
+  const cuts: (() => void)[] = []
+  const limit = { cancel: (): void => undefined }
+  const limitStop = (): void => {
+    limit.cancel()
+    limit.cancel = timers.every(settings.http.drainTimeout, () => cuts.forEach((cut) => cut()))
+  }
+  started.defer(() => {
+    overrides.stop?.removeEventListener('abort', limitStop)
+    limit.cancel()
+  })
+  overrides.stop?.addEventListener('abort', limitStop)
+
   const directory = settings.store.path
   makeDirectory(directory)
   if (settings.db === null) started.defer(claimStore(join(directory, 'twin.lock')))
   const database = await openStore(settings, log, (error) => fail(error), overrides.stop)
   started.defer(() => database.close())
+  cuts.push(() => database.cut())
   const administrationKeyFile = join(directory, 'administration-key.pem')
   await giveFirstKey(database, administrationKeyFile, log, now())
   const signingKeyFile = join(directory, 'signing-key.pem')
@@ -327,13 +341,11 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   const { host, port } = settings.http
   const origin = await listen(() => http.listen({ host, port }), host, port)
+  cuts.push(() => http.server.closeAllConnections())
   started.defer(async () => {
-    stopAccepting()
     // Connections may become idle after the server has closed the idle ones.
     const reap = setInterval(() => http.server.closeIdleConnections(), REAP_EVERY_MS)
-    const force = setTimeout(() => http.server.closeAllConnections(), settings.http.drainTimeout)
     await http.close()
-    clearTimeout(force)
     clearInterval(reap)
   })
 
@@ -374,6 +386,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   ]) {
     started.defer(() => job.stop())
   }
+  started.defer(() => stopAccepting())
 
   late.renewCertificate = ({ certificate, key }) => {
     renewCertificate({ certificate, key })
@@ -386,6 +399,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     if (isShuttingDown) return
     isShuttingDown = true
     if (error !== undefined) log.fatal({ err: error }, 'the twin must end')
+    limitStop()
     await parts.disposeAsync().catch((failure: unknown) => log.error({ err: failure }, 'the stop failed'))
     if (error === undefined) ending.resolve(undefined)
     else ending.reject(error)
@@ -443,8 +457,11 @@ async function openStore(
   log: Logger,
   onBroken: (error: unknown) => void,
   signal = new AbortController().signal,
-): Promise<Store> {
-  if (db === null) return openSqliteStore({ path: join(path, 'twin.db'), check, onBroken })
+): Promise<PostgresStore> {
+  if (db === null) {
+    // A file responds.
+    return { ...openSqliteStore({ path: join(path, 'twin.db'), check, onBroken }), cut: () => undefined }
+  }
   const open = () =>
     openPostgresStore({
       url: db,

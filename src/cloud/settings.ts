@@ -74,8 +74,8 @@ const options = {
     }),
     drainTimeout: duration({
       reloadable: true,
-      help: 'How long a stop waits for requests in progress.',
-      default: '10s',
+      help: 'How long a stop waits for requests in progress and for the database; after that it cuts their connections. The stop needs up to another second. Give the process manager more time than both (stop_grace_period, TimeoutStopSec).',
+      default: '4s',
       min: '100ms',
       max: '5m',
     }),

@@ -6,6 +6,7 @@ import { metricsText } from '../../src/agent/platform/status-http/metrics-text.t
 import { agentOptions } from '../../src/agent/settings.ts'
 import { Metrics } from '../../src/cloud/platform/metrics/metrics.ts'
 import { cloudOptions } from '../../src/cloud/settings.ts'
+import { loadSettings } from '../../src/settings/load.ts'
 import { namedOptions } from '../../src/settings/option.ts'
 import { reportWith } from '../agent/platform/status-http/report-with.ts'
 import { parsePrometheusText } from '../support/prometheus-text.ts'
@@ -77,6 +78,12 @@ describe('the compose file', () => {
     const set = [...text('compose.yaml').matchAll(/^ +(TALLYGATE_(?:AGENT|CLOUD)_[A-Z_]+):/gm)].map(([, name]) => name!)
     expect(set.length).toBeGreaterThan(8)
     expect(set.filter((name) => !known.includes(name))).toEqual([])
+  })
+
+  it('gives the cloud more time for a stop than it takes', () => {
+    const cloud = /^ {2}cloud:\n(?:(?: {4}.*)?\n)+/m.exec(text('compose.yaml'))?.[0] ?? ''
+    const { http } = loadSettings(cloudOptions, { file: null, env: {}, flags: {}, readText: () => '' })
+    expect(Number(/stop_grace_period: (\d+)s/.exec(cloud)?.[1]) * 1_000).toBeGreaterThan(http.drainTimeout + 1_000)
   })
 
   it('brings files that are there', () => {

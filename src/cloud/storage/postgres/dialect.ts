@@ -36,7 +36,7 @@ export class PoolDialect extends PostgresDialect {
   readonly #limits: Limits
 
   constructor(pool: Pool, limits: Limits) {
-    super({ pool })
+    super({ pool: () => Promise.reject(new Error('invariant: the driver makes the connections')) })
     this.#pool = pool
     this.#limits = limits
   }
@@ -68,6 +68,7 @@ class PoolDriver implements Driver {
     try {
       client = await this.#pool.connect()
     } catch (cause) {
+      if (this.#pool.isCut) throw cause
       throw new NotConnected('no connection', { cause })
     }
     const connection = new Connection(client, this.#texts)

@@ -1,9 +1,21 @@
-/** Connection pool. Failed connections are never reused; a failing idle one affects nothing else. 64-bit integers are bigint. */
+/**
+ * Connection pool. Failed connections are never reused; a failing idle one affects nothing else. 64-bit integers are bigint.
+ */
+import { Socket } from 'node:net'
 import pg from 'pg'
 import type { Limits } from './limits.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
-export type Pool = pg.Pool
+/** `connect` and `query` reject with STOPPING after {@link Pool.cut}. */
+export interface Pool {
+  connect(): Promise<pg.PoolClient>
+  query<R extends pg.QueryResultRow>(text: string, values: unknown[]): Promise<pg.QueryResult<R>>
+  readonly isCut: boolean
+  /** Cuts all connections, and makes none again: a server that does not respond must not delay a stop. */
+  cut(): void
+  /** Waits for the work in progress, and closes all connections. */
+  end(): Promise<void>
+}
 
 /** Text parser by type number. */
 const parserOf = (type: number): ((text: string) => unknown) => (type === INT8 ? BigInt : otherParserOf(type))
@@ -26,16 +38,46 @@ export function connectionOptions(connectionString: string, { connectTimeoutMs }
 
 /** @param onLost called when an idle connection failed */
 export function openPool(connectionString: string, limits: Limits, onLost: (error: Error) => void): Pool {
+  const sockets = new Set<Socket>()
   const pool = new pg.Pool({
     ...connectionOptions(connectionString, limits),
     max: limits.connectionsMax,
     // Statements are sent without waiting for earlier responses.
     pipeline: true,
     query_timeout: limits.answerTimeoutMs,
+    stream: () => {
+      const socket = new Socket()
+      sockets.add(socket)
+      return socket.once('close', () => sockets.delete(socket))
+    },
   })
   // Reports idle connections; without a listener, their errors would end the process.
   pool.on('error', onLost)
-  return pool
+  const cut = Promise.withResolvers<never>()
+  cut.promise.catch(() => undefined)
+  let isCut = false
+  let ended: Promise<void> | undefined
+  const end = (): Promise<void> => (ended ??= pool.end())
+  return {
+    get isCut() {
+      return isCut
+    },
+    // Work that waits for a free connection would wait for its timeout.
+    connect: () => Promise.race([cut.promise, pool.connect()]),
+    query: <R extends pg.QueryResultRow>(text: string, values: unknown[]) =>
+      Promise.race([cut.promise, pool.query<R>(text, values)]),
+    cut() {
+      isCut = true
+      cut.reject(new CodedError('STOPPING', 'The cloud stops, and its database does not respond.'))
+      void end()
+      for (const socket of sockets) socket.destroy()
+    },
+    async end() {
+      await end()
+      // A server that does not respond would keep the process alive.
+      for (const socket of sockets) socket.destroySoon()
+    },
+  }
 }
 
 export interface DatabaseAddress {

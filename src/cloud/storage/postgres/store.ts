@@ -9,7 +9,7 @@ import type { Store } from '../store.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
-import { databaseAddress, type Pool, openPool } from './pool.ts'
+import { type Pool, databaseAddress, openPool } from './pool.ts'
 import { prepareDatabase } from './database.ts'
 import { PoolDialect, aheadOn } from './dialect.ts'
 import { CommitUnanswered, ConnectionLost, coded, isWorthAnotherRun } from './failures.ts'
@@ -29,11 +29,19 @@ export interface PostgresStoreOptions {
   readonly limits?: Partial<Limits>
 }
 
+export interface PostgresStore extends Store {
+  /**
+   * Cuts all connections: work in progress fails with STOPPING, or with OUTCOME_UNKNOWN if its commit is not answered.
+   * Nothing more is read or written.
+   */
+  cut(): void
+}
+
 /**
  * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
  * DATABASE_NEWER
  */
-export async function openPostgresStore(options: PostgresStoreOptions): Promise<Store> {
+export async function openPostgresStore(options: PostgresStoreOptions): Promise<PostgresStore> {
   const address = databaseAddress(options.url, options.password)
   const limits = { ...LIMITS, ...options.limits }
   const { onRerun = () => undefined } = options
@@ -79,6 +87,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
       listeners.add(listener)
       return () => listeners.delete(listener)
     },
+    cut: () => pool.cut(),
     close: () => pool.end(),
   }
 }
@@ -110,7 +119,7 @@ async function wasCommitted(
   { outcomeQuestionsMax, outcomePauseMs }: Limits,
   unanswered: CommitUnanswered,
 ): Promise<boolean> {
-  for (let questions = 0; questions < outcomeQuestionsMax; questions += 1) {
+  for (let questions = 0; questions < outcomeQuestionsMax && !pool.isCut; questions += 1) {
     if (questions > 0) await pause(outcomePauseMs)
     const status = await statusOf(pool, unanswered.xid)
     if (status === 'committed') return true
