@@ -11,6 +11,7 @@ import { type ChangeDeviceKey, announceKey, showLinks } from '../../devices/chan
 import type { Keyring } from '../../devices/keyring.ts'
 import { signTime } from '../../devices/sign-time.ts'
 import { type PolicyDocuments, signedPolicy } from '../../policy/policy-document.ts'
+import { Turns } from '../../runtime/turns.ts'
 import type { Device } from '../../storage/device-records.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Attach, attach } from '../../sync/attach.ts'
@@ -23,6 +24,12 @@ export type OwnDevice = Attach &
   WatchedSync &
   PolicyDocuments &
   ChangeDeviceKey & { readonly store: Store; readonly keys: Keyring }
+
+/** Characters. Opened, a segment of a thousand entries takes megabytes. */
+const LONG_SEGMENT = 16_384
+
+/** More would not be faster: they are opened on one thread. */
+const LONG_SEGMENTS_AT_ONCE = 2
 
 /** Not strict: a later agent may state more. */
 const enginesQuery = z.object({ engine: wholeNumber(ENGINE_MAX), oldestEngine: wholeNumber(ENGINE_MAX) })
@@ -81,6 +88,7 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
 
 function syncOperations(deps: OwnDevice): readonly Operation[] {
   const gate = new SyncGate(deps.present)
+  const turns = new Turns(LONG_SEGMENTS_AT_ONCE)
   return [
     edgeOperation({
       method: 'POST',
@@ -121,7 +129,8 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
           gate.count(device.id, outcome, segment.length)
           deps.onOutcome?.(outcome)
         }
-        const taken = await sync({ ...deps, onOutcome }, device, segment, proofs)
+        const work = () => sync({ ...deps, onOutcome }, device, segment, proofs)
+        const taken = await (segment.length > LONG_SEGMENT ? turns.take(work) : work())
         if (!taken.taken) {
           const details = { deviceId: device.id, ...taken.details }
           log.warn(details, 'a segment was refused')
