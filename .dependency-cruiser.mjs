@@ -51,6 +51,7 @@ export default {
       to: { couldNotResolve: true },
     },
     mayImportOnly('core-is-pure', '^src/core/', ['^src/core/'], 'core imports nothing but itself.'),
+    mayImportOnly('html-stands-alone', '^src/html/', ['^src/html/'], 'html imports nothing but itself.'),
     mayImportOnly(
       'protocol-knows-core',
       '^src/protocol/',
@@ -105,10 +106,10 @@ export default {
     },
     {
       name: 'sides-know-no-command',
-      comment: 'agent and cloud import core, protocol, settings and platform; the commands stand above them.',
+      comment: 'agent and cloud import core, protocol, settings, platform and html; the commands stand above them.',
       severity: 'error',
       from: { path: `${side}/` },
-      to: { path: '^src/', pathNot: ['^src/(core|protocol|settings|platform)/', `${side}/`] },
+      to: { path: '^src/', pathNot: ['^src/(core|protocol|settings|platform|html)/', `${side}/`] },
     },
     {
       name: 'demo-talks-to-processes',

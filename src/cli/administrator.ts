@@ -12,6 +12,9 @@ import type { Io } from './io.ts'
 import { onlySignIn } from './sign-in/kept-sign-in.ts'
 import { signInToken } from './sign-in/sign-in-token.ts'
 
+/** Of tokens for one command. */
+const TOKEN_LIFETIME_MS = 300_000
+
 export interface AdministratorFlags {
   readonly url?: string
   readonly adminKey?: string
@@ -81,9 +84,16 @@ export async function administrator(flags: AdministratorFlags, io: Io): Promise<
   return clientWith(target, await administratorToken(target, io), io)
 }
 
-/** @throws CodedError KEY_UNUSABLE, SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE */
-export async function administratorToken({ url, adminKey, kid }: Target, io: Io): Promise<string> {
-  return adminKey === undefined ? signInToken(url, io) : keyToken(adminKey, kid, io)
+/**
+ * @param lifetimeMs of a token made from a key
+ * @throws CodedError KEY_UNUSABLE, SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE
+ */
+export async function administratorToken(
+  { url, adminKey, kid }: Target,
+  io: Io,
+  lifetimeMs = TOKEN_LIFETIME_MS,
+): Promise<string> {
+  return adminKey === undefined ? signInToken(url, io) : keyToken(adminKey, kid, io, lifetimeMs)
 }
 
 /** @param token null: none */
@@ -97,7 +107,12 @@ export function clientWith({ url, caFile }: Target, token: string | null, io: Io
 }
 
 /** @throws CodedError KEY_UNUSABLE */
-export async function keyToken(file: string, kid: string | undefined, io: Io): Promise<string> {
+export async function keyToken(
+  file: string,
+  kid: string | undefined,
+  io: Io,
+  lifetimeMs = TOKEN_LIFETIME_MS,
+): Promise<string> {
   return makeAccessToken({
     kind: 'ADMIN',
     privateKey: readFileArgument(io, file, 'KEY_UNUSABLE'),
@@ -105,6 +120,6 @@ export async function keyToken(file: string, kid: string | undefined, io: Io): P
     instanceIds: [],
     issuer: 'tallygate',
     now: io.now(),
-    lifetimeMs: 300_000,
+    lifetimeMs,
   })
 }

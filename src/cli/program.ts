@@ -22,6 +22,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   whoami: ['show who you are for a cloud, and your roles', () => import('./commands/whoami.ts')],
   keys: ['list, add and delete authorization keys of the cloud', () => import('./commands/keys.ts')],
   audit: ['list who changed what in the cloud', () => import('./commands/audit.ts')],
+  console: ['open the console of a cloud in a browser', () => import('./commands/console.ts')],
   devices: ['list, enroll, lock, drain and terminate devices', () => import('./commands/devices.ts')],
   sweeps: ['show and resume paused work of the cloud', () => import('./commands/sweeps.ts')],
   recovery: ['show and end the recovery of a restored cloud', () => import('./commands/recovery.ts')],

@@ -2,7 +2,7 @@
  * The composition root: the only file that names concrete adapters. Nothing answers before it can; shutdown runs in
  * reverse.
  */
-import { createPublicKey, randomUUID } from 'node:crypto'
+import { createPublicKey, hkdfSync, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
@@ -14,6 +14,8 @@ import { isLoopback } from '../protocol/sign-in.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { thumbprint } from '../protocol/signing.ts'
+import { ConsoleSignIn } from './console/sign-in.ts'
+import { registerConsole } from './http/console/register-console.ts'
 import { edgeOperations } from './http/edge/edge.ts'
 import { registerHealth } from './http/health.ts'
 import { registerSignIn } from './http/sign-in.ts'
@@ -295,8 +297,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     ...(clock.doubt === null ? [] : [clock.doubt.code]),
     ...(isSettlementPaused ? (['SETTLEMENT_TOO_LARGE'] as const) : []),
   ]
+  const consoleSignIn = servesConsole(settings.http)
+    ? new ConsoleSignIn({ store, secret: consoleSecret(signingKeyFile) })
+    : null
+  const presence = (deviceId: string) => push.presence(deviceId)
   const forDevices = edgeOperations({
     store,
+    console: consoleSignIn,
     keys,
     policies,
     terms,
@@ -309,7 +316,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
       push: push.url,
     }),
     heartbeat: (tx, device, at, locked) => heartbeatOfDevice(tx, device.id, at, locked),
-    presence: (deviceId) => push.presence(deviceId),
+    presence,
     onRevoked: (deviceId) => push.drop(deviceId),
     onKeyReplaced,
     onOutcome: (outcome) => metrics.sync(outcome),
@@ -336,6 +343,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   serveOperations(http, prefix, serving, operations)
   registerSignIn(http, prefix, signIn)
   registerDocs(http, prefix, operations)
+  if (consoleSignIn !== null) {
+    const { slots } = serving
+    registerConsole(http, prefix, {
+      ...{ store, policies, presence, terms, authenticator, slots, now, signIn: consoleSignIn },
+      isSecure: () => publicAddress().startsWith('https:'),
+    })
+  }
 
   const metricsOrigin = await openMetrics(settings.metrics, http, metrics, started)
 
@@ -425,6 +439,18 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
       await ending.promise.catch(() => undefined)
     },
   }
+}
+
+function servesConsole({ console, host }: CloudSettings['http']): boolean {
+  return console === 'on' || (console === 'loopback' && isLoopback(host === '::1' ? '[::1]' : host))
+}
+
+/** Encrypts the codes of sign-ins to the console: the same on all nodes, which share the signing key. */
+function consoleSecret(signingKeyFile: string): Uint8Array {
+  const { privateKey } = openKeyFile(signingKeyFile, 'Ed25519')
+  return new Uint8Array(
+    hkdfSync('sha256', privateKey.export({ type: 'pkcs8', format: 'der' }), '', 'tallygate console codes', 32),
+  )
 }
 
 /** The origin of a separate metrics address; null: metrics share the main address. */

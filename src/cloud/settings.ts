@@ -68,6 +68,10 @@ const options = {
       min: '1s',
       max: '1h',
     }),
+    console: choice(['loopback', 'on', 'off'], {
+      help: 'Whether to serve the console for administrators at /console. "loopback": only if http.host is a loopback address.',
+      default: 'loopback',
+    }),
     checkAnswers: toggle({
       help: 'Check every response against the declaration of its operation; an undeclared response becomes INTERNAL. For tests and trials.',
       default: false,

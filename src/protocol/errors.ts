@@ -237,6 +237,26 @@ export const ERRORS = catalogue({
     exit: 77,
     retry: 'no',
   },
+  CONSOLE_OFF: {
+    meaning: 'This cloud does not serve its console.',
+    remedy: 'Ask the operator of the cloud to set `http.console` to `on`, or use the commands of `tallygate`.',
+    http: 404,
+    exit: 69,
+    retry: 'no',
+  },
+  CONSOLE_SIGN_IN_REFUSED: {
+    meaning: 'The code or token of a sign-in to the console cannot be used, or was used already.',
+    remedy: 'Run `tallygate console` again, and open the new URL within a minute.',
+    http: 401,
+    exit: 77,
+    retry: 'no',
+  },
+  CONSOLE_FORM_REFUSED: {
+    meaning: 'A form of the console was sent by another site, belongs to an earlier sign-in, or was not confirmed.',
+    remedy: 'Open the page again, and send its form.',
+    http: 403,
+    retry: 'no',
+  },
   INSTANCE_HEADER_MISSING: {
     meaning: 'This operation requires the x-instance-id header with a client token.',
     remedy: 'Set x-instance-id to the UUID of the instance.',

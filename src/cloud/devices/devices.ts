@@ -139,6 +139,16 @@ async function stateOf(
   device: Device,
   presence: DeviceStateWire['presence'],
 ): Promise<DeviceStateWire> {
+  const outstanding = await outstandingOf(reader, device.id)
+  return { ...(await reportedState(reader, device, presence)), outstanding }
+}
+
+/** All but the accounts, whose number grows with the epochs. */
+export async function reportedState(
+  reader: Reader,
+  device: Device,
+  presence: DeviceStateWire['presence'],
+): Promise<Omit<DeviceStateWire, 'outstanding'>> {
   const epoch = await reader.edge.epochs.get(device.id, device.epoch)
   const evidence = await reader.edge.evidence.kinds(device.id)
   const policies: DeviceStateWire['policies'] = []
@@ -173,7 +183,6 @@ async function stateOf(
     backlog: device.backlog,
     releaseRequested: device.releaseRequested,
     policies,
-    outstanding: await outstandingOf(reader, device.id),
   }
 }
 

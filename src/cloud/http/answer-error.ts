@@ -34,6 +34,18 @@ const INSIDE: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
 const LOGGED: ReadonlySet<ErrorCode> = new Set<ErrorCode>(['SIGN_IN_UNAVAILABLE'])
 
 export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
+  const { status, message, code } = shownError(error, request, reply)
+  sendJson(reply, status, { message, code })
+}
+
+export interface ShownError {
+  readonly status: number
+  readonly message: string
+  readonly code: ErrorCode
+}
+
+/** What a caller may know of an error. Logs the rest, and sets the headers of the response. */
+export function shownError(error: unknown, request: FastifyRequest, reply: FastifyReply): ShownError {
   const known = isIncomplete(error, request) ? bodyIncomplete() : coded(error)
   if (known === undefined || (known.httpStatus >= 500 && !LOGGED.has(known.code)))
     request.log.error({ err: error }, 'request failed')
@@ -44,7 +56,7 @@ export function answerError(error: unknown, request: FastifyRequest, reply: Fast
   if (typeof retryAfterMs === 'number') void reply.header('retry-after', Math.ceil(retryAfterMs / 1000))
   else if (shown.httpStatus === 503) void reply.header('retry-after', RETRY_AFTER_S)
   const message = INSIDE.has(shown.code) ? ERRORS[shown.code].meaning : shown.message
-  sendJson(reply, shown.httpStatus, { message, code: shown.code })
+  return { status: shown.httpStatus, message, code: shown.code }
 }
 
 /** Only JSON.stringify writes exact numbers. */

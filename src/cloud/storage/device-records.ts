@@ -48,6 +48,20 @@ export interface Device {
   readonly clock: DeviceClock | null
 }
 
+/** Whether the cloud hears from a device. The states exclude each other, in this order from the last to the first. */
+export const CONTACTS = ['CURRENT', 'OVERDUE', 'NEVER', 'SUSPENDED', 'REVOKED'] as const
+export type Contact = (typeof CONTACTS)[number]
+
+/** Which devices to show; absent: all. */
+export interface DeviceFilter {
+  readonly instanceId?: string | undefined
+  readonly contact?: Contact | undefined
+  /** Start of the id or name, case-sensitive. */
+  readonly search?: string | undefined
+  /** Devices that synced last before this instant are overdue, POSIX ms. */
+  readonly overdueBefore: number
+}
+
 /** POSIX ms. `latest` null: unbounded. */
 export interface DeviceClock {
   readonly now: number

@@ -121,6 +121,9 @@ export const sweepState = z
 export type SweepState = z.infer<typeof sweepState>
 export type SweepStateWire = z.input<typeof sweepState>
 
+/** `POST .../edge/api/v1/console-codes`: for the fragment of a URL, once. */
+export const consoleCode = z.strictObject({ code: z.string(), expiresAt: instant }).meta({ id: 'ConsoleCode' })
+
 export const AUDITED_ACTIONS = [
   'CREATE_INSTANCE',
   'IMPORT_INSTANCE',

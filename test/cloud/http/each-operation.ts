@@ -220,6 +220,7 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   unlockSessionOfDevice: lockedSession,
   terminateSessionOfDevice: async () => ({ params: { sessionId: randomUUID() } }),
   showCaller: nothing,
+  createConsoleCode: nothing,
   showSweeps: nothing,
   confirmClock: async ({ twin }) => {
     twin.clockAheadMs += HOUR

@@ -8,7 +8,7 @@ import { available } from '../../../core/accounts/grant.ts'
 import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
 import { cloudInWords, countersOf, suspensionSentence, inWords } from '../../diagnostics/health-status.ts'
-import { Html, html } from './html.ts'
+import { Html, html } from '../../../html/html.ts'
 import { SCRIPT, STYLE } from './page-style.ts'
 
 const sourceOf = (text: string): string => `'sha256-${hash('sha256', text, 'base64')}'`

@@ -2,6 +2,7 @@
 import type { Operation } from '../operation.ts'
 import { type AdministerAccounts, accountOperations } from './accounts.ts'
 import { callerOperations } from './caller.ts'
+import { type ConsoleDeps, consoleOperations } from './console.ts'
 import { type OwnDevice, ownDeviceOperations } from './device.ts'
 import { type AdministerDevices, deviceOperations } from './devices.ts'
 import { enrollmentOperations } from './enrollment.ts'
@@ -11,7 +12,8 @@ import { type SweepDeps, sweepOperations } from './sweeps.ts'
 export type EdgeDeps = Parameters<typeof enrollmentOperations>[0] &
   OwnDevice &
   AdministerDevices &
-  AdministerAccounts & { readonly sweeps: SweepDeps }
+  AdministerAccounts &
+  ConsoleDeps & { readonly sweeps: SweepDeps }
 
 export function edgeOperations(deps: EdgeDeps): readonly Operation[] {
   return [
@@ -19,6 +21,7 @@ export function edgeOperations(deps: EdgeDeps): readonly Operation[] {
     ...ownDeviceOperations(deps),
     ...deviceOperations(deps),
     ...callerOperations(),
+    ...consoleOperations(deps),
     ...sweepOperations(deps),
     ...accountOperations(deps),
     ...importOperations(deps),

@@ -1,10 +1,58 @@
 import type { PublicJwk } from '../../../protocol/signing.ts'
-import type { Device, DeviceClock, DeviceKey, KnownDeviceKey, EnrollmentRecord, Suspension } from '../device-records.ts'
+import { type RawBuilder, type SqlBool, sql as expression } from 'kysely'
+import type {
+  Contact,
+  Device,
+  DeviceClock,
+  DeviceFilter,
+  DeviceKey,
+  KnownDeviceKey,
+  EnrollmentRecord,
+  Suspension,
+} from '../device-records.ts'
 import { type Sql, chunks, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
+/** As literals, like in the partial indexes. */
+const IS_SERVED = expression<SqlBool>`revoked_at IS NULL AND suspension_state IS NULL`
+
+const IN_CONTACT: Readonly<Record<Contact, (overdueBefore: number) => RawBuilder<SqlBool>>> = {
+  CURRENT: (before) => expression`${IS_SERVED} AND last_sync_at >= ${BigInt(before)}`,
+  OVERDUE: (before) => expression`${IS_SERVED} AND last_sync_at < ${BigInt(before)}`,
+  NEVER: () => expression`${IS_SERVED} AND last_sync_at IS NULL`,
+  SUSPENDED: () => expression`suspension_state IS NOT NULL AND revoked_at IS NULL`,
+  REVOKED: () => expression`revoked_at IS NOT NULL`,
+}
+
+/** Devices that a search looks at, by id and by name each. */
+const FOUND_MAX = 1_000
+
+/** Sorts after every text that begins with a prefix. */
+const AFTER_ALL = '\u{10ffff}'
+
 export function deviceReader(sql: Sql) {
   const { db } = sql
+  const within = ({ instanceId, contact, search, overdueBefore }: DeviceFilter) => {
+    let query = db.selectFrom('devices')
+    if (instanceId !== undefined) {
+      const ids = db.selectFrom('device_instances').select('device_id').where('instance_id', '=', instanceId)
+      query = query.where('id', 'in', ids)
+    }
+    if (contact !== undefined) query = query.where(IN_CONTACT[contact](overdueBefore))
+    if (search !== undefined) {
+      const starting = (column: 'id' | 'name') => {
+        const some = db.selectFrom('devices').select('seq').where(column, '>=', search)
+        const first = some
+          .where(column, '<', search + AFTER_ALL)
+          .orderBy(column)
+          .limit(FOUND_MAX)
+        return db.selectFrom(first.as('first')).select('seq')
+      }
+      // Each half uses the index of its column; OR would not.
+      query = query.where('seq', 'in', starting('id').union(starting('name')))
+    }
+    return query
+  }
   return {
     async get(id: string): Promise<Device | undefined> {
       const row = await db.selectFrom('devices').selectAll().where('id', '=', id).executeTakeFirst()
@@ -47,6 +95,24 @@ export function deviceReader(sql: Sql) {
       const devices: Device[] = []
       for (const row of rows) devices.push(await withInstances(sql, row))
       return devices
+    },
+    /** Overdue and current ones by their last contact, longest ago first; others in order of enrollment. */
+    async find(filter: DeviceFilter, offset: number, limit: number): Promise<readonly Device[]> {
+      const isByContact = filter.contact === 'CURRENT' || filter.contact === 'OVERDUE'
+      const all = within(filter).selectAll()
+      const ordered = isByContact ? all.orderBy('last_sync_at').orderBy('seq') : all.orderBy('seq')
+      const rows = await ordered.offset(offset).limit(limit).execute()
+      const devices: Device[] = []
+      for (const row of rows) devices.push(await withInstances(sql, row))
+      return devices
+    },
+    /** @param most counted; this number means "so many or more" */
+    async count(filter: DeviceFilter, most: number): Promise<number> {
+      const { count } = await db
+        .selectFrom(within(filter).select('seq').limit(most).as('some'))
+        .select(({ fn }) => fn.countAll<bigint>().as('count'))
+        .executeTakeFirstOrThrow()
+      return Number(count)
     },
     /** Time of the newest accepted segment; null: none. */
     async newestSync(): Promise<number | null> {

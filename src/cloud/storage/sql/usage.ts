@@ -30,6 +30,9 @@ function rowOfPosition(position: bigint): bigint {
 
 type Within = Omit<UsageRange, 'limit'>
 
+/** A multiple of a row's positions. */
+const POSITION_MAX = 1n << 62n
+
 export function usageReader({ db }: Sql) {
   const usageWithin = ({ after, upTo, instanceId, from, to }: Within) => {
     let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
@@ -78,6 +81,26 @@ export function usageReader({ db }: Sql) {
         if (end === null) return found
         after = end * USAGE_ROW_POSITIONS
       }
+    },
+    /**
+     * Newest first, up to the position; null: from the newest on. A delivery comes whole, so there can be more than
+     * `limit`; fewer are all.
+     */
+    async newest(instanceId: string | null, upTo: bigint | null, limit: number): Promise<readonly NumberedUsage[]> {
+      const range = { after: 0n, upTo: upTo ?? POSITION_MAX, instanceId, from: null, to: null }
+      const rows = await usageWithin(range).selectAll().orderBy('seq', 'desc').limit(limit).execute()
+      const deliveries = await deliveriesWithin(range).select('seq').orderBy('seq', 'desc').limit(limit).execute()
+      const ends = [rows, deliveries].filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
+      const end = ends.reduce((most, seq) => (seq > most ? seq : most), 0n)
+      const all = [...rows.map((row) => ({ seq: row.seq, row })), ...deliveries.map(({ seq }) => ({ seq, row: null }))]
+      all.sort((a, b) => (a.seq > b.seq ? -1 : 1))
+      const found: NumberedUsage[] = []
+      for (const { seq, row } of all) {
+        if (seq < end || found.length >= limit) break
+        if (row === null) found.push(...(await recordsOf(seq, range)).toReversed())
+        else found.push({ position: seq * USAGE_ROW_POSITIONS, record: recordOf(row) })
+      }
+      return found
     },
     async count(range: Within): Promise<number> {
       const own = await usageWithin(range)

@@ -31,6 +31,11 @@ CREATE TABLE devices (
   clock TEXT
 ) STRICT;
 
+CREATE INDEX devices_by_name ON devices (name);
+CREATE INDEX devices_by_contact ON devices (last_sync_at) WHERE revoked_at IS NULL AND suspension_state IS NULL;
+CREATE INDEX devices_suspended ON devices (seq) WHERE suspension_state IS NOT NULL AND revoked_at IS NULL;
+CREATE INDEX devices_revoked ON devices (seq) WHERE revoked_at IS NOT NULL;
+
 -- Every key that a device has, had or announced, for ever: a key is of one device, once.
 CREATE TABLE device_keys (
   thumbprint TEXT NOT NULL PRIMARY KEY,

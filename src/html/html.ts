@@ -9,7 +9,7 @@ export class Html {
   }
 }
 
-type Piece = string | number | Html | readonly Html[]
+export type Piece = string | number | Html | readonly Piece[]
 
 export function html(strings: TemplateStringsArray, ...pieces: readonly Piece[]): Html {
   return new Html(strings.reduce((made, string, at) => made + textOf(pieces[at - 1] ?? '') + string))
@@ -17,7 +17,7 @@ export function html(strings: TemplateStringsArray, ...pieces: readonly Piece[])
 
 function textOf(piece: Piece): string {
   if (piece instanceof Html) return piece.text
-  if (typeof piece === 'object') return piece.map(({ text }) => text).join('')
+  if (typeof piece === 'object') return piece.map(textOf).join('')
   return escapeHtml(String(piece))
 }
 

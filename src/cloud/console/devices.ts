@@ -1,0 +1,103 @@
+/** The list of devices, with search and filter. */
+import { html } from '../../html/html.ts'
+import { reportedState } from '../devices/devices.ts'
+import { CONTACTS, type Contact } from '../storage/device-records.ts'
+import { type Page, type View, ROWS_SHOWN, hrefOf, option, pagesOf, section, tableOf, timeOf } from './page.ts'
+
+export const CONTACT_TEXT: Readonly<Record<Contact, string>> = {
+  CURRENT: 'in contact',
+  OVERDUE: 'overdue',
+  NEVER: 'never synced',
+  SUSPENDED: 'locked or terminated',
+  REVOKED: 'revoked',
+}
+
+/** A device that missed this many reports in a row is overdue. */
+const REPORTS_MISSED = 3
+
+export function overdueBefore({ now, terms }: Pick<View, 'now' | 'terms'>): number {
+  return now - REPORTS_MISSED * terms.syncEveryMs
+}
+
+export async function devicesPage(view: View): Promise<Page> {
+  const { reader, query, now, presence, instance, root } = view
+  const contact = CONTACTS.find((each) => each === query['contact'])
+  const search = query['search'] ?? ''
+  const offset = offsetOf(query['from'])
+  const filter = {
+    instanceId: instance?.id,
+    contact,
+    search: search === '' ? undefined : search,
+    overdueBefore: overdueBefore(view),
+  }
+  const found = await reader.edge.devices.find(filter, offset, ROWS_SHOWN + 1)
+  const rows = []
+  for (const device of found.slice(0, ROWS_SHOWN)) {
+    const state = await reportedState(reader, device, presence(device.id))
+    const behind = state.policies.some(({ applied, newest }) => newest > applied)
+    rows.push([
+      html`${device.name ?? 'without a name'} <br /><code>${device.id}</code>`,
+      stateInWords(state),
+      timeOf(state.lastSyncAt, now),
+      state.presence === null ? 'unknown' : state.presence.online ? 'connected' : 'not connected',
+      behind ? 'older than the newest' : 'up to date',
+      String(state.backlog),
+      state.software ?? 'unknown',
+    ])
+  }
+  const chosen = { search, contact: contact ?? '' }
+  const back = offset === 0 ? null : hrefOf(view, '/devices', { ...chosen, from: Math.max(0, offset - ROWS_SHOWN) })
+  const on = found.length > ROWS_SHOWN ? hrefOf(view, '/devices', { ...chosen, from: offset + ROWS_SHOWN }) : null
+  const columns = [
+    'Device',
+    'State',
+    'Last sync',
+    'Live updates',
+    'Rules',
+    { title: 'Backlog', numeric: true },
+    'Software',
+  ] as const
+  return {
+    title: 'Devices',
+    content: section(
+      'list',
+      search === '' ? 'In order of enrollment' : `Whose id or name begins with “${search}”`,
+      html`<form method="get" action="${root}/devices">
+          ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
+          <label>Start of the name or id <input type="search" name="search" value="${search}" /></label>
+          <label>
+            Contact
+            <select name="contact">
+              ${option('', 'all', contact ?? '')}
+              ${CONTACTS.map((each) => option(each, CONTACT_TEXT[each], contact ?? ''))}
+            </select>
+          </label>
+          <button>Search</button>
+        </form>
+        ${tableOf('Devices', columns, rows)} ${pagesOf(back, on)}`,
+    ),
+  }
+}
+
+export function offsetOf(text = '0'): number {
+  return /^\d{1,9}$/.test(text) ? Number(text) : 0
+}
+
+/** For people. */
+export function stateInWords({
+  revokedAt,
+  suspension,
+  forked,
+  status,
+}: Pick<Awaited<ReturnType<typeof reportedState>>, 'revokedAt' | 'suspension' | 'forked' | 'status'>): string {
+  const state =
+    revokedAt !== null ? 'revoked' : suspension !== null ? suspension.state.toLowerCase() : STATUS_TEXT[status]
+  return forked ? `${state}, copied` : state
+}
+
+const STATUS_TEXT = {
+  NONE: 'enrolled, never attached',
+  ACTIVE: 'active',
+  FENCED: 'fenced: gets no tokens until it attaches again',
+  CLOSED: 'closed: attaches again',
+} as const

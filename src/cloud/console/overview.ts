@@ -1,0 +1,163 @@
+/** The first page: pools, devices, usage and refusals at a glance. */
+import { roughly } from '../../core/accounts/in-words.ts'
+import { Html, html } from '../../html/html.ts'
+import { CONTACTS } from '../storage/device-records.ts'
+import { CONTACT_TEXT, overdueBefore } from './devices.ts'
+import { type Page, type View, ROWS_SHOWN, hrefOf, nameOfInstance, section, tableOf, timeOf, tokens } from './page.ts'
+import { type PoolUse, poolsOf } from './pools.ts'
+import { HOURS, type RecentUsage, isRefusal, recentUsage, statusInWords } from './recent-usage.ts'
+
+const COUNTED_MAX = 10_000
+const REFUSALS_SHOWN = 10
+const DAY_MS = 86_400_000
+
+export async function overviewPage(view: View): Promise<Page> {
+  const recent = await recentUsage(view.reader, view.instance?.id ?? null, view.now)
+  const pools = view.instance === null ? instancesPart(view) : await poolsPart(view, view.instance.id, recent)
+  return {
+    title: view.instance === null ? 'All instances' : nameOfInstance(view.instance),
+    content: html`${pools} ${await devicesPart(view)} ${usagePart(view, recent)} ${refusalsPart(view, recent)}`,
+  }
+}
+
+function instancesPart(view: View): Html {
+  const rows = view.instances.map((instance) => [
+    html`<a href="${hrefOf(view, '', { instance: instance.id })}">${nameOfInstance(instance)}</a>`,
+    instance.accountId,
+    timeOf(instance.created, view.now),
+  ])
+  return section(
+    'instances',
+    'Instances',
+    html`${tableOf('Instances', ['Instance', 'Account', 'Created'], rows)}
+    ${
+      rows.length < ROWS_SHOWN
+        ? ''
+        : html`<form method="get" action="${view.root}">
+            <label>Id of another instance <input name="instance" required size="40" /></label>
+            <button>Show</button>
+          </form>`
+    }`,
+  )
+}
+
+async function poolsPart(view: View, instanceId: string, recent: RecentUsage): Promise<Html> {
+  const { reader, policies, now } = view
+  const loaded = await policies.of(reader, instanceId)
+  const lineItems = (loaded?.policy.lineItems ?? []).filter(({ state, endsAt }) => state === 'DEPLOYED' && endsAt > now)
+  const pools = await poolsOf(reader, instanceId, lineItems.slice(0, ROWS_SHOWN), now)
+  const charged = new Map<string, bigint>()
+  for (const { activationId, tokens: amount } of recent.records) {
+    if (activationId !== null) charged.set(activationId, (charged.get(activationId) ?? 0n) + amount)
+  }
+  const rows = pools.map((pool) => [
+    pool.lineItem.id,
+    shareOf(pool),
+    tokens(pool.used),
+    pool.left === null ? 'unlimited' : tokens(pool.left),
+    tokens(pool.onDevices),
+    lastsFor(pool, charged.get(pool.lineItem.id) ?? 0n, now - recent.since),
+    pool.resetAt === null ? html`ends ${timeOf(pool.lineItem.endsAt, now)}` : html`resets ${timeOf(pool.resetAt, now)}`,
+  ])
+  const columns = [
+    'Line item',
+    'Used',
+    ...['Tokens used', 'Tokens left', 'Of these on devices'].map((title) => ({ title, numeric: true as const })),
+    'Lasts',
+    'Period',
+  ]
+  return section(
+    'pools',
+    'Pools',
+    html`${tableOf('Pools', columns, rows)}
+      <p class="soft">
+        ${lineItems.length > ROWS_SHOWN ? `The first ${ROWS_SHOWN} of ${lineItems.length} line items. ` : ''}Tokens last
+        as long as at the rate of the last ${roughly(now - recent.since)}.
+      </p>`,
+  )
+}
+
+function shareOf({ lineItem, used, left }: PoolUse): Html {
+  if (left === null) return html`no limit`
+  const total = used + left
+  const percent = total <= 0n ? 100 : Number((used * 100n) / total)
+  return html`<meter min="0" max="100" value="${percent}" aria-label="Used part of ${lineItem.id}">${percent} %</meter>
+    ${percent} %`
+}
+
+/** At the given use of the last `overMs`. */
+function lastsFor({ left }: PoolUse, charged: bigint, overMs: number): string {
+  if (left === null) return 'without limit'
+  if (left <= 0n) return 'used up'
+  if (charged <= 0n) return 'no use lately'
+  const ms = (left * BigInt(Math.max(1, Math.round(overMs)))) / charged
+  const days = ms / BigInt(DAY_MS)
+  if (days > 3_650n) return 'more than 10 years'
+  return roughly(Number(ms))
+}
+
+async function devicesPart(view: View): Promise<Html> {
+  const instanceId = view.instance?.id
+  const counts: Html[] = []
+  for (const contact of CONTACTS) {
+    const filter = { instanceId, contact, overdueBefore: overdueBefore(view) }
+    const count = await view.reader.edge.devices.count(filter, COUNTED_MAX)
+    const shown = count === COUNTED_MAX ? `${COUNTED_MAX} or more` : String(count)
+    counts.push(
+      html`<div>
+        <dt><a href="${hrefOf(view, '/devices', { contact })}">${CONTACT_TEXT[contact]}</a></dt>
+        <dd>${shown}</dd>
+      </div>`,
+    )
+  }
+  return section('devices', 'Devices', html`<dl class="numbers">${counts}</dl>`)
+}
+
+const CHART_HEIGHT = 100
+
+function usagePart({ now }: View, { byHour, since }: RecentUsage): Html {
+  const peak = byHour.reduce((most, each) => (each > most ? each : most), 0n)
+  const total = byHour.reduce((sum, each) => sum + each, 0n)
+  const bars = byHour.map((amount, hour) => {
+    const height = peak <= 0n || amount <= 0n ? 0 : Math.max(1, Number((amount * BigInt(CHART_HEIGHT)) / peak))
+    const title = `${hourOf(now, hour)}: ${tokens(amount)} tokens`
+    return html`<rect x="${hour * 10 + 1}" y="${CHART_HEIGHT - height}" width="8" height="${height}">
+      <title>${title}</title>
+    </rect>`
+  })
+  const label = `${tokens(total)} tokens in the last ${roughly(now - since)}, at most ${tokens(peak)} in an hour`
+  return section(
+    'usage',
+    'Usage per hour',
+    html`<svg viewBox="0 0 ${HOURS * 10} ${CHART_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="${label}">
+        ${bars}
+      </svg>
+      <div class="axis"><span>${HOURS} hours ago</span><span>now</span></div>
+      <p>${label}.</p>`,
+  )
+}
+
+function hourOf(now: number, hour: number): string {
+  const from = new Date(now - (HOURS - hour) * 3_600_000)
+  return `${from.toISOString().slice(11, 16)} UTC`
+}
+
+function refusalsPart({ now }: View, { records }: RecentUsage): Html {
+  const refusals = records.filter(({ status }) => isRefusal(status))
+  const byReason = [...Map.groupBy(refusals, ({ status }) => status)]
+  const rows = refusals
+    .slice(0, REFUSALS_SHOWN)
+    .map(({ usageTime, requesterType, requesterValue, item, version, status }) => [
+      timeOf(usageTime, now),
+      `${requesterType} ${requesterValue}`,
+      version === '' ? item : `${item} ${version}`,
+      statusInWords(status),
+    ])
+  const counted = byReason.map(([status, { length }]) => `${length} × ${statusInWords(status)}`).join(', ')
+  return section(
+    'refusals',
+    'Last refusals',
+    html`${counted === '' ? '' : html`<p>${counted}.</p>`}
+    ${tableOf('Last refusals', ['When', 'Requester', 'Item', 'Reason'], rows)}`,
+  )
+}

@@ -1,0 +1,255 @@
+/** The frame of every page of the console, and the parts that pages share. */
+import { hash } from 'node:crypto'
+import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { BASE_STYLE } from '../../html/base-style.ts'
+import { Html, type Piece, html } from '../../html/html.ts'
+import type { Policies } from '../policy/load-policy.ts'
+import type { Administrator } from '../service-api/principal.ts'
+import type { DeviceStateWire } from '../../protocol/edge/administration.ts'
+import type { Instance } from '../storage/records.ts'
+import type { Reader } from '../storage/store.ts'
+
+/** Rows of a table. */
+export const ROWS_SHOWN = 50
+
+export interface ConsoleTerms {
+  /** Maximum interval between two reports of a device, ms. */
+  readonly syncEveryMs: number
+}
+
+/** What a page can use. */
+export interface View {
+  readonly reader: Reader
+  readonly policies: Policies
+  readonly presence: (deviceId: string) => DeviceStateWire['presence']
+  readonly terms: ConsoleTerms
+  /** Limited to the instances that it may read. */
+  readonly administrator: Administrator
+  /** The chosen one; null: all that the administrator may read. */
+  readonly instance: Instance | null
+  /** To choose from: the first {@link ROWS_SHOWN}. */
+  readonly instances: readonly Instance[]
+  /** Path of the console. */
+  readonly root: string
+  /** Below the root. */
+  readonly path: string
+  readonly params: Readonly<Record<string, string>>
+  readonly query: Readonly<Record<string, string>>
+  /** Of a form that was sent; null: the page was opened. */
+  readonly form: Readonly<Record<string, string>> | null
+  /** Goes into every form. */
+  readonly formToken: string
+  /** POSIX ms. */
+  readonly now: number
+}
+
+export interface Page {
+  readonly title: string
+  readonly content: Html
+}
+
+const MENU = [
+  ['', 'Overview'],
+  ['/devices', 'Devices'],
+] as const
+
+const STYLE = `${BASE_STYLE}
+header,main{max-width:76rem;margin:0 auto;padding:.8rem 1rem}
+header{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center}
+header p,header form{margin:0}
+nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem}
+nav a{padding:.2rem 0}nav a[aria-current]{color:var(--ink);font-weight:600;text-decoration-color:var(--bar);text-underline-offset:.3rem}
+.end{margin-left:auto}
+main{display:grid;gap:1rem;grid-template-columns:minmax(0,1fr);overflow-wrap:anywhere}
+h1{font-size:1.35rem;margin:.4rem 0 0}h2{font-size:1.05rem;margin:0 0 .6rem}
+section form,.filter{display:flex;flex-wrap:wrap;gap:.6rem;align-items:end}
+label{display:grid;gap:.15rem;color:var(--soft)}
+input,select,textarea,button{font:inherit;color:inherit;background:var(--ground);border:1px solid var(--soft);border-radius:.35rem;padding:.35rem .6rem;max-width:100%}
+textarea{width:min(40rem,100%);min-height:5rem}
+button{cursor:pointer;background:var(--card)}button.danger{border-color:var(--refusing);color:var(--refusing)}
+:focus-visible{outline:3px solid var(--bar);outline-offset:2px}
+.skip{position:absolute;left:-99rem}.skip:focus{left:1rem}
+.hidden{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden;white-space:nowrap}
+.ok{color:var(--ok)}.attention{color:var(--attention)}.refusing{color:var(--refusing)}
+.numbers{display:flex;flex-wrap:wrap;gap:.6rem 2rem;margin:0}.numbers div{display:flex;flex-direction:column-reverse}
+.numbers dd{font-size:1.5rem;font-variant-numeric:tabular-nums}
+meter{width:8rem;max-width:100%}th[scope=col]{overflow-wrap:normal}section form+table,section p+table{margin-top:.6rem}
+svg{display:block;width:100%;height:7rem;border-bottom:1px solid var(--soft)}rect{fill:var(--bar)}
+.axis{display:flex;justify-content:space-between;color:var(--soft)}
+.pages{display:flex;gap:1rem;margin:.8rem 0 0}
+.problem{margin:0;padding-left:.8rem;border-left:.3rem solid var(--attention)}
+@media(max-width:44rem){
+table,tbody,tr,td,tbody th{display:block}thead{display:block;position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
+tbody tr{border:1px solid var(--line);border-radius:.5rem;padding:.4rem .8rem;margin:0 0 .6rem}
+tbody th,td{border:0;padding:.15rem 0}tbody th{color:var(--ink)}
+td{display:grid;grid-template-columns:minmax(7rem,35%) minmax(0,1fr);gap:.6rem}td.n{text-align:left}
+td::before{content:attr(data-label);color:var(--soft);white-space:normal}
+}
+`
+
+/** White space counts for the hash in the policy. */
+const STYLE_ELEMENT = new Html(`<style>${STYLE}</style>`)
+
+const sourceOf = (text: string): string => `'sha256-${hash('sha256', text, 'base64')}'`
+
+/** Header of every page. @param script that the page contains; absent: none */
+export function contentPolicy(script?: string): string {
+  return [
+    "default-src 'none'",
+    `style-src ${sourceOf(STYLE)}`,
+    ...(script === undefined ? [] : [`script-src ${sourceOf(script)}`]),
+    'img-src data:',
+    "base-uri 'none'",
+    "form-action 'self'",
+    "frame-ancestors 'none'",
+  ].join('; ')
+}
+
+/** A whole document. @param header null: nobody is signed in */
+export function documentOf({ title, content }: Page, header: Html | null): string {
+  return html`<!doctype html>
+    <html lang="en">
+      <head>
+        <meta charset="utf-8" />
+        <meta name="viewport" content="width=device-width, initial-scale=1" />
+        <title>${title} - Tallygate console</title>
+        <link rel="icon" href="data:," />
+        ${STYLE_ELEMENT}
+      </head>
+      <body>
+        <a class="skip" href="#main">Skip to content</a>
+        ${header ?? ''}
+        <main id="main">
+          <h1>${title}</h1>
+          ${content}
+        </main>
+      </body>
+    </html> `.text
+}
+
+/** Menu, choice of the instance, and sign-out. */
+export function headerOf(view: View): Html {
+  const { root, path, instance, instances, administrator } = view
+  return html`<header>
+    <nav aria-label="Pages">
+      ${MENU.map(
+        ([to, name]) =>
+          html`<a href="${hrefOf(view, to)}" ${isAt(path, to) ? new Html('aria-current="page"') : ''}>${name}</a> `,
+      )}
+    </nav>
+    ${
+      instances.length < 2
+        ? ''
+        : html`<form class="filter" method="get" action="${root}">
+            <label class="hidden" for="instance">Instance</label>
+            <select id="instance" name="instance">
+              ${administrator.scope === null ? html`<option value="">All instances</option>` : ''}
+              ${instances.map((each) => option(each.id, nameOfInstance(each), instance?.id ?? ''))}
+            </select>
+            <button>Show</button>
+          </form>`
+    }
+    <form class="end" method="post" action="${root}/sign-out">
+      ${formTokenField(view)}
+      <span class="soft">${administrator.name ?? `key ${administrator.keyId.slice(0, 8)}`}</span>
+      <button>Sign out</button>
+    </form>
+  </header>`
+}
+
+function isAt(path: string, to: string): boolean {
+  return to === '' ? path === '' || path === '/' : path === to || path.startsWith(`${to}/`)
+}
+
+/** A link inside of the console, which keeps the chosen instance. */
+export function hrefOf(
+  { root, instance, instances }: Pick<View, 'root' | 'instance' | 'instances'>,
+  to: string,
+  query: Readonly<Record<string, string | number>> = {},
+): string {
+  const all = new URLSearchParams()
+  if (instance !== null && instances.length > 1) all.set('instance', instance.id)
+  for (const [name, value] of Object.entries(query)) if (value !== '') all.set(name, String(value))
+  return `${root}${to}${all.size === 0 ? '' : `?${all.toString()}`}`
+}
+
+export function formTokenField({ formToken }: Pick<View, 'formToken'>): Html {
+  return html`<input type="hidden" name="formToken" value="${formToken}" />`
+}
+
+export function option(value: string, text: string, chosen: string): Html {
+  return html`<option value="${value}" ${value === chosen ? new Html('selected') : ''}>${text}</option>`
+}
+
+export function section(id: string, title: string, content: Html): Html {
+  return html`<section aria-labelledby="${id}">
+    <h2 id="${id}">${title}</h2>
+    ${content}
+  </section>`
+}
+
+export function rowsOf(rows: readonly (readonly [name: string, value: Piece])[]): Html {
+  return html`<dl>
+    ${rows.map(
+      ([name, value]) =>
+        html`<dt>${name}</dt>
+          <dd>${value}</dd>`,
+    )}
+  </dl>`
+}
+
+export type Column = string | { readonly title: string; readonly numeric: true }
+
+/** On a phone, rows are cards. The roles keep it a table for screen readers there. */
+export function tableOf(label: string, columns: readonly Column[], rows: readonly (readonly Piece[])[]): Html {
+  const titleOf = (column: Column | undefined): string => (typeof column === 'object' ? column.title : (column ?? ''))
+  const classOf = (column: Column | undefined): Html =>
+    typeof column === 'object' ? new Html('class="n"') : new Html('')
+  if (rows.length === 0) return html`<p class="soft">None.</p>`
+  return html`<table role="table" aria-label="${label}">
+    <thead role="rowgroup">
+      <tr role="row">
+        ${columns.map((column) => html`<th role="columnheader" scope="col" ${classOf(column)}>${titleOf(column)}</th>`)}
+      </tr>
+    </thead>
+    <tbody role="rowgroup">
+      ${rows.map(
+        (cells) =>
+          html`<tr role="row">
+            ${cells.map((cell, at) =>
+              at === 0
+                ? html`<th role="rowheader" scope="row">${cell}</th>`
+                : html`<td role="cell" data-label="${titleOf(columns[at])}" ${classOf(columns[at])}>
+                    <div>${cell}</div>
+                  </td>`,
+            )}
+          </tr>`,
+      )}
+    </tbody>
+  </table>`
+}
+
+/** @param back null: this is the first page; @param on null: the last one */
+export function pagesOf(back: string | null, on: string | null): Html {
+  if (back === null && on === null) return html``
+  return html`<nav class="pages" aria-label="Pages of the table">
+    ${back === null ? '' : html`<a href="${back}" rel="prev">Previous</a>`}
+    ${on === null ? '' : html`<a href="${on}" rel="next">Next</a>`}
+  </nav>`
+}
+
+export function timeOf(at: number | null, now: number): Html {
+  if (at === null) return html`never`
+  const distance = now - at
+  const words = distance >= 0 ? `${roughly(distance)} ago` : `in ${roughly(-distance)}`
+  const exact = new Date(at).toISOString()
+  return html`<time datetime="${exact}" title="${exact}">${words}</time>`
+}
+
+export function tokens(amount: bigint): string {
+  return tokensInWords(amount)
+}
+
+export function nameOfInstance({ shortName, id }: Pick<Instance, 'shortName' | 'id'>): string {
+  return shortName === '' ? id : `${shortName} (${id.slice(0, 8)})`
+}

@@ -1,0 +1,46 @@
+/** The newest usage records, in a limited number: enough for a day of a small cloud, or the last minutes of a large one. */
+import { REFUSAL_REASONS, type RefusalReason } from '../../core/rules/refusal-reasons.ts'
+import type { UsageRecord } from '../storage/records.ts'
+import type { Reader } from '../storage/store.ts'
+
+const HOUR_MS = 3_600_000
+export const HOURS = 24
+
+/** Records that are read; a report of a device comes whole, so there can be more. */
+const RECORDS_MAX = 2_000
+
+export interface RecentUsage {
+  /** Used since then, newest first. */
+  readonly records: readonly UsageRecord[]
+  /** The records are complete since then, POSIX ms. */
+  readonly since: number
+  /** Tokens of each hour, oldest first; the last one ends now. */
+  readonly byHour: readonly bigint[]
+}
+
+export async function recentUsage(
+  reader: Pick<Reader, 'usage'>,
+  instanceId: string | null,
+  now: number,
+): Promise<RecentUsage> {
+  const found = (await reader.usage.newest(instanceId, null, RECORDS_MAX)).map(({ record }) => record)
+  const dayAgo = now - HOURS * HOUR_MS
+  const oldest = found.at(-1)
+  const since = oldest === undefined || found.length < RECORDS_MAX ? dayAgo : Math.max(dayAgo, oldest.writeTime)
+  const records = found.filter(({ usageTime }) => usageTime > since && usageTime <= now)
+  const byHour = Array.from({ length: HOURS }, () => 0n)
+  for (const { usageTime, tokens } of records) {
+    const hour = HOURS - 1 - Math.floor((now - usageTime) / HOUR_MS)
+    byHour[hour] = (byHour[hour] ?? 0n) + tokens
+  }
+  return { records, since, byHour }
+}
+
+export function isRefusal(status: string): status is RefusalReason {
+  return Object.hasOwn(REFUSAL_REASONS, status)
+}
+
+/** Of a status of a usage record. */
+export function statusInWords(status: string): string {
+  return isRefusal(status) ? `refused: ${REFUSAL_REASONS[status].label}` : status.toLowerCase().replaceAll('_', ' ')
+}

@@ -1,0 +1,41 @@
+/** The page that exchanges the code in its URL, or asks for a token. */
+import { Html, html } from '../../html/html.ts'
+import type { Page } from './page.ts'
+
+/** The fragment never reaches a server or its log, and leaves the address bar and the history at once. */
+export const SIGN_IN_SCRIPT = `
+const code=location.hash.slice(1)
+if(code!==''){
+  history.replaceState(null,'',location.pathname)
+  document.getElementById('code').value=code
+  document.getElementById('by-code').submit()
+}
+`
+
+/** @param problem of the last attempt; null: none */
+export function signInPage(root: string, problem: string | null): Page {
+  const at = `${root}/sign-in`
+  return {
+    title: 'Sign in',
+    content: html`${problem === null ? '' : html`<p class="problem" role="alert">${problem}</p>`}
+      <section aria-labelledby="cli">
+        <h2 id="cli">With the command line</h2>
+        <p>
+          Run <code>tallygate console</code> where your administration key or your sign-in is, and open the URL that it
+          prints.
+        </p>
+        <form id="by-code" method="post" action="${at}" hidden><input type="hidden" id="code" name="code" /></form>
+      </section>
+      <section aria-labelledby="token">
+        <h2 id="token">With an access token</h2>
+        <form method="post" action="${at}">
+          <label>
+            AdministrationAccess token, for example of <code>tallygate token --admin --ttl 1h</code>
+            <input type="password" name="token" required autocomplete="off" size="40" />
+          </label>
+          <button>Sign in</button>
+        </form>
+      </section>
+      ${new Html(`<script>${SIGN_IN_SCRIPT}</script>`)}`,
+  }
+}

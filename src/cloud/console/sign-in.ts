@@ -1,0 +1,86 @@
+/**
+ * Sign-in to the console. The CLI sends an access token with its request and gets a code, which goes into a URL. The
+ * browser exchanges the code once for a cookie with that token, so every page is authenticated like a call of the API.
+ *
+ * A code contains the token, encrypted: nodes that share a signing key accept the codes of each other, and no node stores
+ * tokens. The store only records that a code was used.
+ */
+import { randomUUID } from 'node:crypto'
+import { EncryptJWT, jwtDecrypt } from 'jose'
+import { CodedError } from '../../protocol/errors.ts'
+import { sha256 } from '../../protocol/signing.ts'
+import { IDEMPOTENCY_LIFETIME_MS } from '../service-api/idempotency-key.ts'
+import type { Store } from '../storage/store.ts'
+
+/** Time to open the URL, ms. */
+const CODE_LIFETIME_MS = 60_000
+
+/** Browsers drop larger cookies. */
+const TOKEN_LENGTH_MAX = 3_800
+
+export interface ConsoleSignInDeps {
+  readonly store: Pick<Store, 'transaction'>
+  /** 32 bytes, the same on all nodes. */
+  readonly secret: Uint8Array
+}
+
+export class ConsoleSignIn {
+  readonly #deps: ConsoleSignInDeps
+
+  constructor(deps: ConsoleSignInDeps) {
+    this.#deps = deps
+  }
+
+  /**
+   * @param token that was accepted in this request
+   * @param now POSIX ms
+   * @throws CodedError CONSOLE_SIGN_IN_REFUSED for a token that does not fit in a cookie
+   */
+  async codeFor(token: string, now: number): Promise<{ readonly code: string; readonly expiresAt: number }> {
+    if (token.length > TOKEN_LENGTH_MAX) {
+      const limit = `${token.length} characters, and a cookie has room for ${TOKEN_LENGTH_MAX}`
+      throw refused(`The access token has ${limit}. Use an administration key.`)
+    }
+    const expiresAt = now + CODE_LIFETIME_MS
+    const code = await new EncryptJWT({ token })
+      .setProtectedHeader({ alg: 'dir', enc: 'A256GCM' })
+      .setJti(randomUUID())
+      .setExpirationTime(Math.floor(expiresAt / 1_000))
+      .encrypt(this.#deps.secret)
+    return { code, expiresAt }
+  }
+
+  /** Returns the token of an unused code. @throws CodedError CONSOLE_SIGN_IN_REFUSED */
+  async redeem(code: string, now: number): Promise<string> {
+    const { token, jti } = await this.#read(code, now)
+    const use = { scope: sha256(`console code ${jti}`), requestHash: '', answer: '', created: now }
+    const isFirst = await this.#deps.store.transaction((tx) => tx.idempotency.add(use, now - IDEMPOTENCY_LIFETIME_MS))
+    if (!isFirst) throw refused('The code was used already.')
+    return token
+  }
+
+  async #read(code: string, now: number): Promise<{ readonly token: string; readonly jti: string }> {
+    try {
+      const { payload } = await jwtDecrypt(code, this.#deps.secret, {
+        currentDate: new Date(now),
+        keyManagementAlgorithms: ['dir'],
+        contentEncryptionAlgorithms: ['A256GCM'],
+        requiredClaims: ['exp', 'jti'],
+      })
+      const { token, jti = '' } = payload
+      if (typeof token === 'string') return { token, jti }
+    } catch (cause) {
+      throw refused('The code has expired, or it is not a code of this cloud.', cause)
+    }
+    throw refused('The code has no token.')
+  }
+}
+
+/** Proves that a form comes from a page of this sign-in: other sites cannot read the cookie. */
+export function formTokenOf(token: string): string {
+  return sha256(`console form ${token}`)
+}
+
+function refused(message: string, cause?: unknown): CodedError {
+  return new CodedError('CONSOLE_SIGN_IN_REFUSED', message, { cause })
+}

@@ -1,0 +1,234 @@
+/**
+ * Serves the console below `<prefix>/console`: pages without script, for administrators. A cookie holds the access token
+ * of the sign-in; each request is authenticated with it like a call of the API.
+ */
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { z } from 'zod'
+import { CodedError, ERRORS } from '../../../protocol/errors.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import { html } from '../../../html/html.ts'
+import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf } from '../../console/page.ts'
+import { PAGES } from '../../console/pages.ts'
+import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
+import { SIGN_IN_SCRIPT, signInPage } from '../../console/sign-in-page.ts'
+import type { Authenticator } from '../../service-api/authenticate.ts'
+import type { Administrator } from '../../service-api/principal.ts'
+import type { Instance } from '../../storage/records.ts'
+import type { Reader, Store } from '../../storage/store.ts'
+import { shownError } from '../answer-error.ts'
+import { declaredAnswers } from '../operation.ts'
+import { requireInstanceOf, requireRole, requireUnlimited } from '../scope.ts'
+import type { Slots } from '../slots.ts'
+
+export interface ConsoleDeps extends Pick<View, 'policies' | 'presence' | 'terms'> {
+  readonly store: Store
+  readonly signIn: Pick<ConsoleSignIn, 'redeem'>
+  readonly authenticator: Authenticator
+  readonly slots: Slots
+  /** Browsers reach the console by HTTPS only. */
+  readonly isSecure: () => boolean
+  readonly now: () => number
+}
+
+const COOKIE = 'tallygate_console'
+
+const FORM_BYTES_MAX = 64 * 1024
+
+/** The token, and who it is. */
+interface SignedIn {
+  readonly token: string
+  readonly administrator: Administrator
+}
+
+type Fields = Readonly<Record<string, string>>
+
+export function registerConsole(http: FastifyInstance, prefix: string, deps: ConsoleDeps): void {
+  const root = `${prefix}/console`
+  const made: Console = new Console(root, deps)
+  void http.register(async (scope) => {
+    scope.addContentTypeParser(
+      'application/x-www-form-urlencoded',
+      { parseAs: 'string', bodyLimit: FORM_BYTES_MAX },
+      (_request, body, done) => done(null, Object.fromEntries(new URLSearchParams(String(body)))),
+    )
+    scope.setErrorHandler((error, request, reply) => made.refuse(error, request, reply))
+    const options = { config: { answers: ANSWERS } }
+    scope.get(`${root}/sign-in`, options, (_request, reply) => made.showSignIn(reply, 200, null))
+    scope.post(`${root}/sign-in`, options, (request, reply) => made.signIn(request, reply))
+    scope.post(`${root}/sign-out`, options, (request, reply) => made.signOut(request, reply))
+    for (const [path, make] of PAGES) {
+      scope.get(`${root}${path}`, options, (request, reply) => made.show(make, request, reply))
+    }
+  })
+}
+
+class Console {
+  readonly #root: string
+  readonly #deps: ConsoleDeps
+
+  constructor(root: string, deps: ConsoleDeps) {
+    this.#root = root
+    this.#deps = deps
+  }
+
+  showSignIn(reply: FastifyReply, status: number, problem: string | null): FastifyReply {
+    return send(reply, status, documentOf(signInPage(this.#root, problem), null), SIGN_IN_SCRIPT)
+  }
+
+  async signIn(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    requireOwnPage(request)
+    const { code, token } = fieldsOf(request.body)
+    const now = this.#deps.now()
+    const given = code === undefined ? (token ?? '').trim() : await this.#deps.signIn.redeem(code, now)
+    await this.#authenticate(given)
+    return reply.header('set-cookie', this.#cookie(given)).redirect(this.#root, SEE_OTHER)
+  }
+
+  async signOut(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    requireForm(request, await this.#signedIn(request, reply))
+    return reply.header('set-cookie', `${this.#cookie('')}; Max-Age=0`).redirect(`${this.#root}/sign-in`, SEE_OTHER)
+  }
+
+  async show(make: (view: View) => Promise<Page>, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    const signedIn = await this.#signedIn(request, reply)
+    const text = await this.#deps.store.read(async (reader) => {
+      const view = await this.#view(reader, request, signedIn)
+      return documentOf(await make(view), headerOf(view))
+    })
+    return send(reply, 200, text)
+  }
+
+  /** Asks for a sign-in if that could help. */
+  refuse(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
+    const { status, message, code } = shownError(error, request, reply)
+    const problem = `${message} ${ERRORS[code].remedy} (${code})`
+    if (status === UNAUTHORIZED) {
+      const isFirst = code === 'TOKEN_MISSING'
+      this.showSignIn(reply, status, isFirst ? null : problem)
+      return
+    }
+    const content = html`<p class="problem" role="alert">${problem}</p>
+      <p><a href="${this.#root}">Overview</a></p>`
+    send(reply, status, documentOf({ title: 'This did not work', content }, null))
+  }
+
+  async #signedIn(request: FastifyRequest, reply: FastifyReply): Promise<SignedIn> {
+    const token = cookieOf(request)
+    if (token === null) throw new CodedError('TOKEN_MISSING', 'Nobody is signed in.')
+    const administrator = await this.#deps.slots.authenticate(() => this.#authenticate(token))
+    this.#deps.slots.take(administrator, reply, false)
+    return { token, administrator }
+  }
+
+  async #authenticate(token: string): Promise<Administrator> {
+    const principal = await this.#deps.authenticator.authenticate(`Bearer ${token}`, this.#deps.now())
+    if (principal.kind === 'ADMINISTRATOR') return requireRole(principal, 'read')
+    throw new CodedError('CONSOLE_SIGN_IN_REFUSED', 'The console requires the token of an administrator.')
+  }
+
+  #cookie(token: string): string {
+    const path = `Path=${this.#root}; HttpOnly; SameSite=Strict`
+    return `${COOKIE}=${token}; ${path}${this.#deps.isSecure() ? '; Secure' : ''}`
+  }
+
+  async #view(reader: Reader, request: FastifyRequest, { token, administrator }: SignedIn): Promise<View> {
+    const { policies, presence, terms, now } = this.#deps
+    const query = fieldsOf(request.query)
+    const instances = await instancesOf(reader, administrator)
+    return {
+      ...{ reader, policies, presence, terms, administrator, instances, query },
+      instance: await chosen(reader, administrator, instances, query['instance'] ?? ''),
+      root: this.#root,
+      path: (request.routeOptions.url ?? '').slice(this.#root.length),
+      params: fieldsOf(request.params),
+      form: null,
+      formToken: formTokenOf(token),
+      now: now(),
+    }
+  }
+}
+
+const SEE_OTHER = 303
+const UNAUTHORIZED = 401
+
+const PAGE = { description: 'A page.', body: z.unknown(), mediaType: 'text/html' }
+const MOVED = { description: 'The next page.' }
+const REFUSALS = [400, UNAUTHORIZED, 403, 404, 409, 413, 415, 429, 500, 503]
+
+const ANSWERS = declaredAnswers(
+  'POST',
+  { 200: PAGE, [SEE_OTHER]: MOVED, ...Object.fromEntries(REFUSALS.map((status) => [status, PAGE])) },
+  [],
+)
+
+function send(reply: FastifyReply, status: number, text: string, script?: string): FastifyReply {
+  return reply
+    .code(status)
+    .headers({
+      'content-security-policy': contentPolicy(script),
+      'x-content-type-options': 'nosniff',
+      'referrer-policy': 'no-referrer',
+      'cache-control': 'no-store',
+    })
+    .type('text/html; charset=utf-8')
+    .send(text)
+}
+
+async function instancesOf(reader: Reader, { scope }: Administrator): Promise<readonly Instance[]> {
+  if (scope === null) return reader.instances.list(0, ROWS_SHOWN)
+  const found: Instance[] = []
+  for (const id of [...scope].slice(0, ROWS_SHOWN)) {
+    const instance = await reader.instances.get(id)
+    if (instance !== undefined) found.push(instance)
+  }
+  return found
+}
+
+/** Null: all. @throws CodedError NOT_FOUND, INSTANCE_NOT_IN_SCOPE */
+async function chosen(
+  reader: Reader,
+  administrator: Administrator,
+  instances: readonly Instance[],
+  given: string,
+): Promise<Instance | null> {
+  if (given === '') {
+    const [first] = instances
+    if (first !== undefined && (instances.length === 1 || administrator.scope !== null)) return first
+    requireUnlimited(administrator)
+    return null
+  }
+  const id = uuid.toLowerCase().safeParse(given).data ?? ''
+  requireInstanceOf(administrator, id)
+  const instance = await reader.instances.get(id)
+  if (instance === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${given}.`)
+  return instance
+}
+
+function cookieOf({ headers }: FastifyRequest): string | null {
+  for (const pair of (headers.cookie ?? '').split(';')) {
+    const [name = '', value = ''] = pair.trim().split('=', 2)
+    if (name === COOKIE && value !== '') return value
+  }
+  return null
+}
+
+/** Texts of a query, a form or a path. */
+function fieldsOf(given: unknown): Fields {
+  const entries = Object.entries((given ?? {}) as Readonly<Record<string, unknown>>)
+  return Object.fromEntries(entries.filter((entry): entry is [string, string] => typeof entry[1] === 'string'))
+}
+
+/** @throws CodedError CONSOLE_FORM_REFUSED for a form that another site sends */
+function requireOwnPage({ headers }: FastifyRequest): void {
+  const site = headers['sec-fetch-site']
+  if (site === undefined || site === 'same-origin') return
+  throw new CodedError('CONSOLE_FORM_REFUSED', 'The form comes from another site.')
+}
+
+/** @throws CodedError CONSOLE_FORM_REFUSED */
+function requireForm(request: FastifyRequest, { token }: SignedIn): Fields {
+  requireOwnPage(request)
+  const form = fieldsOf(request.body)
+  if (form['formToken'] === formTokenOf(token)) return form
+  throw new CodedError('CONSOLE_FORM_REFUSED', 'The form does not belong to this sign-in.')
+}

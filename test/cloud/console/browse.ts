@@ -1,0 +1,80 @@
+// The console as a browser without script uses it: pages, forms and one cookie.
+import { makeAccessToken } from '../../../src/client/access-token.ts'
+import { HOUR, type Twin, newKeyPair, text } from '../harness.ts'
+
+export interface Shown {
+  readonly status: number
+  readonly page: string
+  readonly headers: Headers
+}
+
+export class Browser {
+  readonly #twin: Twin
+  cookie = ''
+
+  constructor(twin: Twin) {
+    this.#twin = twin
+  }
+
+  /** Signed in with a code, as after `tallygate console`. */
+  static async signedIn(twin: Twin): Promise<Browser> {
+    const browser = new Browser(twin)
+    const { status } = await browser.send('/sign-in', { code: await consoleCode(twin) })
+    if (status !== 303) throw new Error(`the sign-in was answered with ${status}`)
+    return browser
+  }
+
+  async open(path: string, headers: Readonly<Record<string, string>> = {}): Promise<Shown> {
+    return this.#fetch(path, { headers })
+  }
+
+  async send(
+    path: string,
+    form: Readonly<Record<string, string>>,
+    headers: Readonly<Record<string, string>> = {},
+  ): Promise<Shown> {
+    return this.#fetch(path, { method: 'POST', body: new URLSearchParams(form), headers })
+  }
+
+  /** The token that the page puts into its forms. */
+  async formToken(path = ''): Promise<string> {
+    const { page } = await this.open(path)
+    return /name="formToken" value="([^"]+)"/.exec(page)?.[1] ?? ''
+  }
+
+  async #fetch(path: string, init: RequestInit): Promise<Shown> {
+    const response = await fetch(`${this.#twin.cloud.address}/console${path}`, {
+      ...init,
+      headers: { ...(init.headers as Record<string, string>), cookie: this.cookie },
+      redirect: 'manual',
+    })
+    const [cookie] = response.headers.getSetCookie()
+    if (cookie !== undefined) this.cookie = cookie.split(';', 1)[0] ?? ''
+    return { status: response.status, page: await response.text(), headers: response.headers }
+  }
+}
+
+export async function consoleCode(twin: Twin, token?: string): Promise<string> {
+  const options = token === undefined ? {} : { token }
+  return text((await twin.call('POST', '/edge/api/v1/console-codes', options)).body, 'code')
+}
+
+/** The token of an administrator with these roles and instances. */
+export async function limitedToken(
+  twin: Twin,
+  limits: { readonly roles?: readonly string[]; readonly instances?: readonly string[] },
+): Promise<string> {
+  const pair = newKeyPair()
+  const body = [{ id: 'limited', publicKey: pair.publicPem, ...limits }]
+  const { status, text: said } = await twin.call('PUT', '/api/v1.1/administration-keys', { body })
+  if (status !== 200) throw new Error(said)
+  return makeAccessToken({
+    kind: 'ADMIN',
+    privateKey: pair.privatePem,
+    keyId: 'limited',
+    instanceIds: [],
+    issuer: 'tests',
+    now: twin.wall,
+    lifetimeMs: HOUR,
+  })
+}

@@ -1,0 +1,163 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { HOUR, MINUTE, type Twin, openTwin, pick } from '../harness.ts'
+import { Browser, consoleCode, limitedToken } from './browse.ts'
+
+let twin: Twin
+
+beforeEach(async () => {
+  twin = await openTwin()
+})
+afterEach(() => twin[Symbol.asyncDispose]())
+
+describe('a sign-in with a code', () => {
+  it('gives the browser a cookie that scripts and other sites cannot use, and opens the overview', async () => {
+    const browser = new Browser(twin)
+    const { status, headers } = await browser.send('/sign-in', { code: await consoleCode(twin) })
+    expect([status, headers.get('location')]).toEqual([303, '/dynamicmonetization/console'])
+    expect(headers.get('set-cookie')).toMatch(
+      /^tallygate_console=[\w.-]+; Path=\/dynamicmonetization\/console; HttpOnly; SameSite=Strict$/,
+    )
+    expect((await browser.open('')).status).toBe(200)
+  })
+
+  it('is refused for a code that was used already', async () => {
+    const code = await consoleCode(twin)
+    expect((await new Browser(twin).send('/sign-in', { code })).status).toBe(303)
+    const again = await new Browser(twin).send('/sign-in', { code })
+    expect([again.status, again.headers.get('set-cookie')]).toEqual([401, null])
+    expect(again.page).toContain('The code was used already.')
+  })
+
+  it('is refused for a code that has expired', async () => {
+    const code = await consoleCode(twin)
+    twin.now += 2 * MINUTE
+    const late = await new Browser(twin).send('/sign-in', { code })
+    expect([late.status, late.headers.get('set-cookie')]).toEqual([401, null])
+    expect(late.page).toContain('The code has expired')
+  })
+
+  it('is refused for text that is no code, and for the token itself in its place', async () => {
+    for (const code of ['', 'nonsense', await twin.administrationToken()]) {
+      const { status, headers } = await new Browser(twin).send('/sign-in', { code })
+      expect([code, status, headers.get('set-cookie')]).toEqual([code, 401, null])
+    }
+  })
+
+  it('survives a restart of the cloud between code and browser', async () => {
+    const code = await consoleCode(twin)
+    await twin.restart()
+    expect((await new Browser(twin).send('/sign-in', { code })).status).toBe(303)
+  })
+
+  it('ends with its token', async () => {
+    const browser = await Browser.signedIn(twin)
+    twin.now += 2 * HOUR
+    const { status, page } = await browser.open('/devices')
+    expect(status).toBe(401)
+    expect(page).toContain('TOKEN_NOT_IN_TIME')
+  })
+
+  it('is refused for a form that another site sends', async () => {
+    const code = await consoleCode(twin)
+    const { status } = await new Browser(twin).send('/sign-in', { code }, { 'sec-fetch-site': 'cross-site' })
+    expect(status).toBe(403)
+  })
+})
+
+describe('a sign-in with a token', () => {
+  it('takes the token of an administrator', async () => {
+    const browser = new Browser(twin)
+    expect((await browser.send('/sign-in', { token: await twin.administrationToken() })).status).toBe(303)
+    expect((await browser.open('')).status).toBe(200)
+  })
+
+  it('refuses a token of a client', async () => {
+    const token = await twin.clientToken(await twin.instance())
+    const { status, page } = await new Browser(twin).send('/sign-in', { token })
+    expect(status).toBe(401)
+    expect(page).toContain('CONSOLE_SIGN_IN_REFUSED')
+  })
+})
+
+describe('a page', () => {
+  it('asks for a sign-in without a cookie, and with one that is no token', async () => {
+    const browser = new Browser(twin)
+    for (const cookie of ['', 'tallygate_console=nonsense']) {
+      browser.cookie = cookie
+      const { status, page } = await browser.open('')
+      expect(status).toBe(401)
+      expect(page).toContain('tallygate console')
+    }
+  })
+
+  it('forbids scripts, other sites and caches', async () => {
+    const { headers } = await (await Browser.signedIn(twin)).open('')
+    const policy = headers.get('content-security-policy') ?? ''
+    expect(policy).toContain("default-src 'none'")
+    expect(policy).not.toContain('script-src')
+    expect(headers.get('cache-control')).toBe('no-store')
+  })
+
+  it('contains neither the token nor the code', async () => {
+    const code = await consoleCode(twin)
+    const browser = new Browser(twin)
+    await browser.send('/sign-in', { code })
+    const { page } = await browser.open('')
+    const [, token = ''] = browser.cookie.split('=', 2)
+    expect(token.length).toBeGreaterThan(100)
+    expect(page).not.toContain(token)
+    expect(page).not.toContain(code)
+  })
+})
+
+describe('a sign-out', () => {
+  it('needs the token of the form', async () => {
+    const browser = await Browser.signedIn(twin)
+    expect((await browser.send('/sign-out', { formToken: 'guessed' })).status).toBe(403)
+    expect((await browser.open('')).status).toBe(200)
+  })
+
+  it('removes the cookie', async () => {
+    const browser = await Browser.signedIn(twin)
+    const { headers } = await browser.send('/sign-out', { formToken: await browser.formToken() })
+    expect(headers.get('set-cookie')).toMatch(/^tallygate_console=; .*Max-Age=0$/)
+  })
+})
+
+it('a limited administrator sees only the own instances', async () => {
+  const [mine, other] = [await twin.instance('mine'), await twin.instance('other')]
+  const token = await limitedToken(twin, { roles: ['read'], instances: [mine] })
+  const browser = new Browser(twin)
+  await browser.send('/sign-in', { token })
+  expect((await browser.open('')).page).not.toContain(other)
+  expect((await browser.open(`?instance=${other}`)).status).toBe(403)
+  expect((await browser.open(`?instance=${mine}`)).status).toBe(200)
+})
+
+it('a cloud that other machines can reach serves no console unless it is set', async () => {
+  for (const [host, serves, expected] of [
+    ['0.0.0.0', 'loopback', 404],
+    ['0.0.0.0', 'on', 401],
+    ['127.0.0.1', 'off', 404],
+  ] as const) {
+    await using other = await openTwin((settings) => ({
+      ...settings,
+      http: { ...settings.http, host, console: serves },
+    }))
+    const address = other.cloud.address.replace('0.0.0.0', '127.0.0.1')
+    expect([host, serves, (await fetch(`${address}/console`)).status]).toEqual([host, serves, expected])
+    if (expected !== 404) continue
+    const token = await other.administrationToken()
+    const refused = await fetch(`${address}/edge/api/v1/console-codes`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${token}` },
+    })
+    expect(pick(await refused.json(), 'code')).toBe('CONSOLE_OFF')
+  }
+})
+
+it('no response of the console differs from its declaration', async () => {
+  const browser = await Browser.signedIn(twin)
+  for (const path of ['', '/devices', '/sign-in', '/nowhere']) await browser.open(path)
+  expect(twin.wrongAnswers).toEqual([])
+})
