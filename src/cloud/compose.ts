@@ -298,7 +298,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     ...(isSettlementPaused ? (['SETTLEMENT_TOO_LARGE'] as const) : []),
   ]
   const consoleSignIn = servesConsole(settings.http)
-    ? new ConsoleSignIn({ store, secret: consoleSecret(signingKeyFile) })
+    ? new ConsoleSignIn({ store, newId, secret: consoleSecret(signingKeyFile) })
     : null
   const presence = (deviceId: string) => push.presence(deviceId)
   const forDevices = edgeOperations({

@@ -79,12 +79,12 @@ export async function devicesPage(view: View): Promise<Page> {
   }
 }
 
-export function offsetOf(text = '0'): number {
+function offsetOf(text = '0'): number {
   return /^\d{1,9}$/.test(text) ? Number(text) : 0
 }
 
 /** For people. */
-export function stateInWords({
+function stateInWords({
   revokedAt,
   suspension,
   forked,

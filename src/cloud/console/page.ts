@@ -105,7 +105,7 @@ export function contentPolicy(script?: string): string {
   ].join('; ')
 }
 
-/** A whole document. @param header null: nobody is signed in */
+/** A whole document. @param header null: no administrator is signed in */
 export function documentOf({ title, content }: Page, header: Html | null): string {
   return html`<!doctype html>
     <html lang="en">
@@ -173,7 +173,7 @@ export function hrefOf(
   return `${root}${to}${all.size === 0 ? '' : `?${all.toString()}`}`
 }
 
-export function formTokenField({ formToken }: Pick<View, 'formToken'>): Html {
+function formTokenField({ formToken }: Pick<View, 'formToken'>): Html {
   return html`<input type="hidden" name="formToken" value="${formToken}" />`
 }
 
@@ -186,16 +186,6 @@ export function section(id: string, title: string, content: Html): Html {
     <h2 id="${id}">${title}</h2>
     ${content}
   </section>`
-}
-
-export function rowsOf(rows: readonly (readonly [name: string, value: Piece])[]): Html {
-  return html`<dl>
-    ${rows.map(
-      ([name, value]) =>
-        html`<dt>${name}</dt>
-          <dd>${value}</dd>`,
-    )}
-  </dl>`
 }
 
 export type Column = string | { readonly title: string; readonly numeric: true }

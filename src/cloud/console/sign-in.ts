@@ -5,7 +5,6 @@
  * A code contains the token, encrypted: nodes that share a signing key accept the codes of each other, and no node stores
  * tokens. The store only records that a code was used.
  */
-import { randomUUID } from 'node:crypto'
 import { EncryptJWT, jwtDecrypt } from 'jose'
 import { CodedError } from '../../protocol/errors.ts'
 import { sha256 } from '../../protocol/signing.ts'
@@ -22,6 +21,8 @@ export interface ConsoleSignInDeps {
   readonly store: Pick<Store, 'transaction'>
   /** 32 bytes, the same on all nodes. */
   readonly secret: Uint8Array
+  /** Unique. */
+  readonly newId: () => string
 }
 
 export class ConsoleSignIn {
@@ -38,13 +39,13 @@ export class ConsoleSignIn {
    */
   async codeFor(token: string, now: number): Promise<{ readonly code: string; readonly expiresAt: number }> {
     if (token.length > TOKEN_LENGTH_MAX) {
-      const limit = `${token.length} characters, and a cookie has room for ${TOKEN_LENGTH_MAX}`
+      const limit = `${token.length} characters, and a cookie takes up to ${TOKEN_LENGTH_MAX}`
       throw refused(`The access token has ${limit}. Use an administration key.`)
     }
     const expiresAt = now + CODE_LIFETIME_MS
     const code = await new EncryptJWT({ token })
       .setProtectedHeader({ alg: 'dir', enc: 'A256GCM' })
-      .setJti(randomUUID())
+      .setJti(this.#deps.newId())
       .setExpirationTime(Math.floor(expiresAt / 1_000))
       .encrypt(this.#deps.secret)
     return { code, expiresAt }
