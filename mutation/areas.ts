@@ -177,10 +177,12 @@ export const AREAS: readonly Area[] = [
     tests: tests(
       'cloud/sync/sync',
       'cloud/sync/sync.property',
+      'cloud/sync/grants/cloud-shortages',
+      'cloud/sync/grants/expire-inactive',
+      'cloud/sync/grants/rebalance',
+      'cloud/sync/grants/refused-clients',
       'cloud/accounts/move-pools',
       'cloud/policy/offline-policy',
-      'cloud/sync/grants/cloud-shortages',
-      'cloud/sync/grants/refused-clients',
     ),
     without: ['never leaves the last tokens with an idle device', 'comes to rest within an hour'],
   },
@@ -203,6 +205,8 @@ export const AREAS: readonly Area[] = [
     tests: tests(
       'cloud/sync/sync',
       'cloud/sync/sync.property',
+      'cloud/sync/merge/undelivered',
+      'cloud/sync/recovery/restored',
       'cloud/usage/usage-of-entries',
       'cloud/accounts/periods',
     ),
@@ -220,6 +224,7 @@ export const AREAS: readonly Area[] = [
     ),
     tests: tests(
       'cloud/sync/recovery/compare',
+      'cloud/sync/recovery/restored',
       'cloud/sync/recovery/sales-mark',
       'cloud/sync/recovery/restore.postgres',
     ),

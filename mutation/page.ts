@@ -27,8 +27,8 @@ An area takes from seconds to an hour. CI does not run mutation tests.
 - All tests of an area run in one process, which imports the code once (\`mutation/test-runner.ts\`). Properties run at most 20 cases each.
   Caches stay from one mutant to the next, so a few mutants survive that a fresh process would kill.
 - Limits are in processor time, so that other work on the machine changes no result. A test that takes 5 s of it has timed out
-  (\`mutation/endless.ts\`). The tests of the mutated file run first, then those of its folder. A mutant that survives for 1.5 s counts as a
-  survivor, so scores are lower bounds. A test that waits while nothing is under way in the process has failed.
+  (\`mutation/endless.ts\`). The tests of the mutated file run first, then those of its folder and of the folder above. A mutant
+  that survives for 3 s counts as a survivor, so scores are lower bounds. A test that waits while nothing is under way in the process has failed.
 - Error texts (\`mutation/ignore-error-text.ts\`) and module constants are not mutated. Every test of an area would have to run for each
   constant.
 - \`mutation/survivors.ts\` gives the reasons for survivors. Survivors without a reason are listed as such.

@@ -33,7 +33,7 @@ const TEST_MS_MAX = 20_000
 const HIT_LIMIT_SHARE = 0.02
 
 /** A mutant that survives the likeliest of its tests for so long, in time of the processor, counts as a survivor: scores are lower bounds. */
-const SURVIVED_MS = 1_500
+const SURVIVED_MS = 3_000
 /** How long each test takes, for the processes that take over. */
 const ELAPSED_FILE = join(tmpdir(), `tallygate-elapsed-${process.ppid}`)
 
@@ -150,14 +150,15 @@ class TestRunner {
     if (this.#isSpoiled) process.exit(1)
   }
 
-  /** The last killers, then the tests of the mutated file, of its folder, and of other folders; of each, the quickest first. */
+  /** The last killers, then the tests of the mutated file, of its folder, of the folder above, and others; of each, the quickest first. */
   #likelyFirst(tests: readonly Test[], mutated: string): readonly Test[] {
     const own = mutated.replace(/^.*\/src\//, 'test/').replace(/ts$/, 'test.ts')
     const distance = ({ id }: Test): number => {
       const at = this.#killers.indexOf(id)
       if (at !== -1) return at - this.#killers.length
       if (id.startsWith(own)) return 0
-      return id.startsWith(`${dirname(own)}/`) ? 1 : 2
+      if (id.startsWith(`${dirname(own)}/`)) return 1
+      return id.startsWith(`${dirname(dirname(own))}/`) ? 2 : 3
     }
     const elapsed = ({ id }: Test): number => this.#elapsedMs.get(id) ?? 0
     return tests.toSorted((a, b) => distance(a) - distance(b) || elapsed(a) - elapsed(b))

@@ -1,0 +1,4 @@
+import { deviceKeySuite } from './device-key.suite.ts'
+import { Twin } from '../sync/twin.ts'
+
+deviceKeySuite('the key of a device, over SQLite', () => Twin.open())
