@@ -19,6 +19,7 @@ const bundled = [
     'pino',
     'prom-client',
     'smol-toml',
+    'yaml',
     'zod',
   ],
 ]

@@ -9,6 +9,7 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { uuidArgument } from './arguments.ts'
 import { columns, jsonLine, writeLines } from './lines.ts'
 import type { Io } from './io.ts'
+import { Service } from './nouns/service.ts'
 
 interface OrderFlags extends AdministratorFlags {
   readonly json?: true
@@ -21,7 +22,7 @@ export function addDeviceCommands(devices: Command, io: Io): void {
   const named = (name: string, description: string): Command =>
     withAdministratorFlags(devices.command(name))
       .description(description)
-      .argument('<device>', 'device id', uuidArgument)
+      .argument('<device>', 'name or id of the device')
       .option('--json', 'print one JSON document')
   const withSession = (name: string, description: string): Command =>
     named(name, description)
@@ -46,13 +47,15 @@ export function addDeviceCommands(devices: Command, io: Io): void {
   ).action((deviceId: string, flags: OrderFlags) => order(deviceId, 'revoke', flags, io))
 }
 
-async function show(deviceId: string, flags: OrderFlags, io: Io): Promise<void> {
+async function show(named: string, flags: OrderFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
+  const deviceId = await new Service(client).deviceId(named)
   print(await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState), flags, io)
 }
 
-async function order(deviceId: string, what: string, flags: OrderFlags, io: Io): Promise<void> {
+async function order(named: string, what: string, flags: OrderFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
+  const deviceId = await new Service(client).deviceId(named)
   const device = `${EDGE}/devices/${deviceId}`
   const { session: sessionId } = flags
   if (sessionId === undefined) {

@@ -20,13 +20,21 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   login: ['sign in to a cloud with OpenID Connect', () => import('./commands/login.ts')],
   logout: ['sign out of a cloud', () => import('./commands/logout.ts')],
   whoami: ['show who you are for a cloud, and your roles', () => import('./commands/whoami.ts')],
-  keys: ['list, add and delete authorization keys of the cloud', () => import('./commands/keys.ts')],
-  audit: ['list who changed what in the cloud', () => import('./commands/audit.ts')],
   console: ['open the console of a cloud in a browser', () => import('./commands/console.ts')],
+  instances: noun('instances', "list and create instances, the customers' accounts"),
+  'line-items': noun('line-items', 'manage line items, the pools of tokens of an instance'),
+  'rate-tables': noun('rate-tables', 'manage rate tables, the prices of items'),
+  rules: noun('rules', 'manage rules of access: the actions of each line item'),
+  conditions: noun('conditions', 'manage conditions, which actions refer to'),
+  limits: noun('limits', 'manage consumption limits of the requesters of a line item'),
+  configuration: noun('configuration', 'show and change configuration values of the service'),
+  keys: ['manage the keys of administrators and clients', () => import('./commands/keys.ts')],
+  events: ['list who changed what in the cloud', () => import('./commands/events.ts')],
+  sessions: ['list, lock and end sessions in the cloud', () => import('./commands/sessions.ts')],
   devices: ['list, enroll, lock, drain and terminate devices', () => import('./commands/devices.ts')],
   sweeps: ['show and resume paused work of the cloud', () => import('./commands/sweeps.ts')],
   recovery: ['show and end the recovery of a restored cloud', () => import('./commands/recovery.ts')],
-  usage: ['export usage records, for billing', () => import('./commands/usage.ts')],
+  usage: ['show usage records, and export them for billing', () => import('./commands/usage.ts')],
   import: [
     'import what another service holds: instances, line items with their use, rules',
     () => import('./commands/import.ts'),
@@ -51,6 +59,17 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
     },
   ],
   demo: ['run cloud and agent on this machine as a demo', () => import('./commands/demo.ts')],
+}
+
+/** A command of `src/cli/nouns` without other verbs. */
+function noun(name: string, summary: string): (typeof COMMANDS)[string] {
+  const load = async (): Promise<CommandModule> => {
+    const { nounCommand } = await import('./nouns/command.ts')
+    return {
+      command: (io) => nounCommand(name, io).description(`${summary.charAt(0).toUpperCase()}${summary.slice(1)}.`),
+    }
+  }
+  return [summary, load]
 }
 
 /** Runs one command line and returns the exit code. Never throws, never ends the process. */

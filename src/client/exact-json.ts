@@ -26,3 +26,20 @@ export const exactTokens = z.string().transform((text, context): Micro => {
   context.addIssue({ code: 'custom', message: 'must be a number of whole micro-tokens' })
   return z.NEVER
 })
+
+/** Parses JSON so that JSON.stringify repeats each number exactly: those that a double would change are raw. */
+export function parseRepeatableJson(text: string): unknown {
+  return (JSON.parse as ParseWithSource)(text, (_key, value, { source }) =>
+    typeof value === 'number' && String(value) !== source ? rawJSON(source) : value,
+  )
+}
+
+/** ECMAScript's JSON.rawJSON, missing in the library types. */
+const { rawJSON } = JSON as unknown as { rawJSON: (text: string) => unknown }
+
+/** Source text of a number that {@link parseRepeatableJson} has read; undefined for anything else. */
+export function numberText(value: unknown): string | undefined {
+  if (typeof value === 'number') return String(value)
+  const isRaw = typeof value === 'object' && value !== null && 'rawJSON' in value
+  return isRaw && typeof value.rawJSON === 'string' ? value.rawJSON : undefined
+}

@@ -187,7 +187,7 @@ export const ERRORS = catalogue({
   ROLE_MISSING: {
     meaning: 'The administration key or the signed-in user does not have the role that this operation requires.',
     remedy:
-      'Use a key with the role that the message names. An administrator with the role keys can add it: `tallygate keys add --role`. Roles of signed-in users come from the setting oidc.access.',
+      'Use a key with the role that the message names. An administrator with the role keys can add it: `tallygate keys set --role`. Roles of signed-in users come from the setting oidc.access.',
     http: 403,
     retry: 'no',
   },
@@ -340,6 +340,13 @@ export const ERRORS = catalogue({
     remedy: 'See --help.',
     http: 500,
     exit: 64,
+    retry: 'no',
+  },
+  FILE_INVALID: {
+    meaning: 'A file with objects of the cloud is not well-formed, or an object in it is invalid.',
+    remedy: 'Correct the lines that the message names. Nothing was changed.',
+    http: 400,
+    exit: 65,
     retry: 'no',
   },
   ADDRESS_IN_USE: {
@@ -524,7 +531,7 @@ export const ERRORS = catalogue({
   DEVICE_LOCKED: {
     meaning: 'An administrator has locked this device. It grants no requests, but still delivers its backlog.',
     remedy:
-      'Contact an administrator of the cloud: `tallygate audit --device` names who locked it. The device resumes once it is unlocked and online.',
+      'Contact an administrator of the cloud: `tallygate events list --device` names who locked it. The device resumes once it is unlocked and online.',
     http: 403,
     retry: 'online',
   },
@@ -539,7 +546,7 @@ export const ERRORS = catalogue({
     meaning:
       'The key of this device was revoked permanently. The cloud accepts nothing from it, and grants it nothing.',
     remedy:
-      'Contact an administrator of the cloud: `tallygate audit --device` names who revoked it. To use the machine again: stop the agent, move its state directory away (it may contain unbilled usage), and start the agent with an empty directory and a new enrollment token. The cloud then treats it as a new device.',
+      'Contact an administrator of the cloud: `tallygate events list --device` names who revoked it. To use the machine again: stop the agent, move its state directory away (it may contain unbilled usage), and start the agent with an empty directory and a new enrollment token. The cloud then treats it as a new device.',
     http: 403,
     retry: 'no',
   },

@@ -46,7 +46,7 @@ test('lets an administrator lock, unlock and end a session of the twin', async (
   const opened = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
   const id = String(pick(opened.body, 'sessionId'))
   const order = (what: string, of = id) =>
-    tallygate(['session', what, of, '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile], {
+    tallygate(['sessions', what, of, '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile], {
       now: () => twin.now,
       readText: (path) => readFileSync(path, 'utf8'),
     })

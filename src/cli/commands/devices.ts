@@ -10,15 +10,16 @@ import {
 import { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { collect, durationArgument, readFileArgument, uuidArgument } from '../arguments.ts'
+import { collect, durationArgument, readFileArgument } from '../arguments.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { addDeviceCommands, shortState, unreported } from '../device-commands.ts'
 import type { Io } from '../io.ts'
+import { Service } from '../nouns/service.ts'
 import { type ListedDevice, parseDeviceList, provision } from '../provisioning.ts'
 
 interface EnrollmentFlags extends AdministratorFlags {
-  readonly instance: readonly string[]
+  readonly instance?: readonly string[]
   readonly name?: string
   readonly ttl?: number
 }
@@ -35,14 +36,14 @@ interface ListFlags extends AdministratorFlags {
 }
 
 interface OfflinePolicyFlags extends AdministratorFlags {
-  readonly instance: string
+  readonly instance?: string
   readonly lineItem: string
   readonly essential?: string
   readonly refuse?: true
 }
 
 interface CloudReserveFlags extends AdministratorFlags {
-  readonly instance: string
+  readonly instance?: string
   readonly lineItem: string
   readonly tokens?: string
 }
@@ -51,7 +52,11 @@ export function command(io: Io): Command {
   const devices = new Command('devices').description('Manages devices in the cloud.')
   withAdministratorFlags(devices.command('enrollment-token'))
     .description('Creates an enrollment token for one device, and prints it.')
-    .requiredOption('--instance <uuid>', 'instance that the device serves; can be repeated', collect(uuidArgument))
+    .option(
+      '--instance <name>',
+      'instance that the device serves: its name or id; can be repeated (default: the only one)',
+      collect((text) => text),
+    )
     .option('--name <name>', 'suggested device name')
     .option('--ttl <duration>', 'validity of the token (default: 24h)', durationArgument)
     .action((flags: EnrollmentFlags) => printEnrollmentToken(flags, io))
@@ -69,14 +74,14 @@ export function command(io: Io): Command {
     .action((list: string, flags: ProvisionFlags) => provisionList(list, flags, io))
   withAdministratorFlags(devices.command('list'))
     .description('Lists the devices in order of enrollment.')
-    .option('--instance <uuid>', 'only devices that serve this instance', uuidArgument)
+    .option('--instance <name>', 'only devices that serve this instance: its name or id')
     .option('--json', 'print one JSON document per line for each device')
     .action((flags: ListFlags) => list(flags, io))
   withAdministratorFlags(devices.command('offline-policy'))
     .description(
       'Sets or shows what devices do with a line item when their grant is used up and they cannot reach the cloud.',
     )
-    .requiredOption('--instance <uuid>', 'instance that contains the line item', uuidArgument)
+    .option('--instance <name>', 'instance that contains the line item: its name or id (default: the only one)')
     .requiredOption('--line-item <id>', 'activation id of the line item')
     .option('--essential <tokens>', 'keep granting, up to this many tokens above the grant of each device')
     .option('--refuse', 'refuse requests (default)')
@@ -85,17 +90,17 @@ export function command(io: Io): Command {
     .description(
       "Sets or shows how many tokens of a line item are reserved for the cloud's own clients in each period.",
     )
-    .requiredOption('--instance <uuid>', 'instance that contains the line item', uuidArgument)
+    .option('--instance <name>', 'instance that contains the line item: its name or id (default: the only one)')
     .requiredOption('--line-item <id>', 'activation id of the line item')
     .option('--tokens <tokens>', 'number of tokens that devices never receive; 0 reserves none')
     .action((flags: CloudReserveFlags) => cloudReserve(flags, io))
   addDeviceCommands(devices, io)
   return examples(devices, [
-    'tallygate devices enrollment-token --instance 64d2028c-ae87-4069-a624-66089d957ef9 >token',
+    'tallygate devices enrollment-token --instance Workshop >token',
     'tallygate devices list',
-    'tallygate devices lock 90419aa8-8fd5-4577-9429-87d34a3a137a',
-    'tallygate devices show 90419aa8-8fd5-4577-9429-87d34a3a137a --json',
-    'tallygate devices cloud-reserve --instance 64d2028c-ae87-4069-a624-66089d957ef9 --line-item ACT-1 --tokens 500',
+    'tallygate devices lock press-7',
+    'tallygate devices show press-7 --json',
+    'tallygate devices cloud-reserve --instance Workshop --line-item ACT-1 --tokens 500',
   ])
 }
 
@@ -110,7 +115,8 @@ async function offlinePolicy(flags: OfflinePolicyFlags, io: Io): Promise<void> {
   }
   using client = await administrator(flags, io)
   const item = encodeURIComponent(flags.lineItem)
-  const path = `/edge/api/v1/instances/${flags.instance}/line-items/${item}/offline-policy`
+  const instanceId = await new Service(client).instanceId(flags.instance)
+  const path = `/edge/api/v1/instances/${instanceId}/line-items/${item}/offline-policy`
   const body =
     overspendCap !== undefined
       ? { policy: 'essential', overspendCap: String(overspendCap) }
@@ -135,7 +141,8 @@ async function cloudReserve(flags: CloudReserveFlags, io: Io): Promise<void> {
   }
   using client = await administrator(flags, io)
   const item = encodeURIComponent(flags.lineItem)
-  const path = `/edge/api/v1/instances/${flags.instance}/line-items/${item}/cloud-reserve`
+  const instanceId = await new Service(client).instanceId(flags.instance)
+  const path = `/edge/api/v1/instances/${instanceId}/line-items/${item}/cloud-reserve`
   const call =
     tokens === undefined
       ? ({ method: 'GET', path } as const)
@@ -146,13 +153,15 @@ async function cloudReserve(flags: CloudReserveFlags, io: Io): Promise<void> {
 }
 
 async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const service = new Service(client)
+  const instanceIds = await Promise.all((flags.instance ?? [undefined]).map((named) => service.instanceId(named)))
   const body = enrollmentTokenRequest.safeParse({
-    instanceIds: flags.instance,
+    instanceIds,
     ...(flags.name === undefined ? {} : { name: flags.name }),
     ...(flags.ttl === undefined ? {} : { lifetimeMs: flags.ttl }),
   })
   if (!body.success) throw new CodedError('USAGE', firstProblem(body.error, 'enrollment'))
-  using client = await administrator(flags, io)
   const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body: body.data } as const
   const { token } = await client.json(call, enrollmentTokenResponse)
   io.stdout.write(`${token}\n`)
@@ -198,11 +207,13 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
 
 async function allDevices(flags: ListFlags, io: Io): Promise<readonly DeviceState[]> {
   using client = await administrator(flags, io)
+  const { instance } = flags
+  const instanceId = instance === undefined ? undefined : await new Service(client).instanceId(instance)
   const devices: DeviceState[] = []
   let next = 0
   do {
     const query = new URLSearchParams({ next: String(next) })
-    if (flags.instance !== undefined) query.set('instanceId', flags.instance)
+    if (instanceId !== undefined) query.set('instanceId', instanceId)
     const page = await client.json({ method: 'GET', path: `/edge/api/v1/devices?${query.toString()}` }, deviceList)
     devices.push(...page.devices)
     next = page.next

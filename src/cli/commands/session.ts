@@ -2,11 +2,9 @@
 import { Command } from 'commander'
 import type { z } from 'zod'
 import { refusal } from '../../client/http.ts'
-import { sessionCommandResult } from '../../protocol/edge/administration.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
-import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
@@ -73,25 +71,12 @@ export function command(io: Io): Command {
       using client = agentClient(flags, io)
       await client.text({ method: 'DELETE', path: `${SESSIONS}/${id}` })
     })
-  for (const [order, description] of ORDERS) {
-    asProgram(withAdministratorFlags(group.command(order).argument('<id>', 'session', uuidArgument)))
-      .description(`${description} For cloud administrators; works for any session.`)
-      .action(async (id: string, flags: AdministratorFlags & Flags) => {
-        using client = await administrator(flags, io)
-        const path = `/edge/api/v1/sessions/${id}/${order}`
-        const answer = await client.json({ method: 'POST', path, body: {} }, sessionCommandResult)
-        const { state, outcome } = answer
-        const text = outcome === 'DONE' ? state : `${state}; the device receives the command with its next sync`
-        io.stdout.write(`${flags.json === true ? jsonLine(answer) : text}\n`)
-      })
-  }
   return examples(group, [
     'session=$(tallygate session open)',
     'tallygate session request "$session" --item LaserCut --item-version 1.0 --requester user:anna',
     'tallygate session heartbeat "$session"',
     'tallygate session list --json',
     'tallygate session close "$session"',
-    'tallygate session lock "$session"',
   ])
 }
 
@@ -122,12 +107,6 @@ function rowsOf(
 function asProgram(command: Command): Command {
   return command.option('--json', 'print one JSON document per line')
 }
-
-const ORDERS = [
-  ['lock', 'Suspends a session until it is unlocked.'],
-  ['unlock', 'Resumes a locked session.'],
-  ['terminate', 'Ends a session.'],
-] as const
 
 async function list(flags: Flags, io: Io): Promise<void> {
   using client = agentClient(flags, io)

@@ -2,12 +2,13 @@
  * Prints the next cursor only after every record before it was written, so a job that stores it gets each record
  * exactly once.
  */
-import { Command, InvalidArgumentError, Option } from 'commander'
+import { type Command, InvalidArgumentError, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument, uuidArgument } from '../arguments.ts'
 import type { Io, Output } from '../io.ts'
+import { nounCommand } from '../nouns/command.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
 
 interface ExportFlags extends AdministratorFlags {
@@ -20,7 +21,7 @@ interface ExportFlags extends AdministratorFlags {
 }
 
 export function command(io: Io): Command {
-  const usage = new Command('usage').description('Exports usage records.')
+  const usage = nounCommand('usage', io).description('Shows and exports usage records.')
   withAdministratorFlags(usage.command('export'))
     .description('Writes usage records, oldest first, and prints the cursor for the next export to stderr.')
     .addOption(new Option('--format <format>', 'output format').choices(USAGE_FORMATS).default('csv'))

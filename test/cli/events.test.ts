@@ -18,7 +18,7 @@ test('an administrator with a role changes what the role permits, and the audit 
     tallygate([...args, '--url', twin.cloud.address, '--admin-key', key], world)
 
   const limits = ['--name', 'Ada', '--role', 'rules', '--role', 'read', '--instance', instanceId]
-  const added = await run(all, 'keys', 'add', ada, ...limits)
+  const added = await run(all, 'keys', 'set', ada, ...limits)
   expect(added).toMatchObject({ code: 0, err: '' })
   const [, first, second] = (await run(all, 'keys', 'list')).out.split('\n')
   expect(cells(first).slice(1)).toEqual(['administration-key', 'all', 'all', new Date(twin.now).toISOString()])
@@ -30,11 +30,11 @@ test('an administrator with a role changes what the role permits, and the audit 
   expect(token.err).toMatch(
     /^tallygate: ROLE_MISSING: .*requires the role operator\. The key Ada has the roles read, rules\. Use a key/,
   )
-  expect((await run(ada, 'audit')).err).toMatch(
+  expect((await run(ada, 'events', 'list')).err).toMatch(
     /^tallygate: INSTANCE_NOT_IN_SCOPE: The key Ada is limited to one instance/,
   )
 
-  const [head, newest] = (await run(ada, 'audit', '--instance', instanceId, '--limit', '1')).out.split('\n')
+  const [head, newest] = (await run(ada, 'events', 'list', '--instance', instanceId, '--limit', '1')).out.split('\n')
   expect(cells(head)).toEqual(['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'])
   expect(cells(newest)).toEqual([
     new Date(twin.now).toISOString(),
@@ -44,13 +44,14 @@ test('an administrator with a role changes what the role permits, and the audit 
     `instance ${instanceId} line item ACT-1`,
     '{"tokens":"2.5"}',
   ])
-  const paged = await run(all, 'audit', '--limit', '1')
+  const paged = await run(all, 'events', 'list', '--limit', '1')
   const [, cursor = ''] = /repeat the command with --before (\d+)\n$/.exec(paged.err) ?? []
-  const following = await run(all, 'audit', '--limit', '1', '--before', cursor)
+  const following = await run(all, 'events', 'list', '--limit', '1', '--before', cursor)
   expect(following.out).not.toBe(paged.out)
   const found = await run(
     all,
-    'audit',
+    'events',
+    'list',
     '--by',
     'Ada',
     '--action',
@@ -66,16 +67,16 @@ test('an administrator with a role changes what the role permits, and the audit 
       .split('\n')
       .map((line) => JSON.parse(line) as unknown),
   ).toMatchObject([{ action: 'SET_CLOUD_RESERVE' }])
-  expect((await run(all, 'audit', '--by', 'Ada', '--since', '2026-06-01', '--json')).out.trim()).toBe('')
-  expect(await run(all, 'audit', '--action', 'lock')).toMatchObject({ code: 64 })
-  const saved = (await run(all, 'audit', '--json')).out.split('\n').find((line) => line.includes('"Ada\\"'))
+  expect((await run(all, 'events', 'list', '--by', 'Ada', '--since', '2026-06-01', '--json')).out.trim()).toBe('')
+  expect(await run(all, 'events', 'list', '--action', 'lock')).toMatchObject({ code: 64 })
+  const saved = (await run(all, 'events', 'list', '--json')).out.split('\n').find((line) => line.includes('"Ada\\"'))
   expect(JSON.parse(saved ?? '')).toMatchObject({ action: 'SAVE_KEYS', by: { kind: 'ADMINISTRATOR', name: null } })
 })
 
 test('a role that does not exist, and the role of a client key, are refused', async () => {
   const pem = newKeyPair().publicPem
   const keys = (...args: readonly string[]) =>
-    tallygate(['keys', 'add', 'k.pem', '--url', 'http://127.0.0.1:1', '--admin-key', 'a.pem', ...args], {
+    tallygate(['keys', 'set', 'k.pem', '--url', 'http://127.0.0.1:1', '--admin-key', 'a.pem', ...args], {
       readText: () => pem,
     })
   expect(await keys('--role', 'root')).toMatchObject({ code: 64 })
@@ -93,7 +94,7 @@ test('the key of a client is limited to an instance, as the list shows', async (
       readText: (path: string) => readFileSync(path, 'utf8'),
     })
   const limits = ['--client', '--id', 'shop', '--name', 'Shop', '--instance', instanceId]
-  expect(await run('keys', 'add', shop, ...limits)).toMatchObject({ code: 0, out: 'shop\n' })
+  expect(await run('keys', 'set', shop, ...limits)).toMatchObject({ code: 0, out: 'shop\n' })
   const { out } = await run('keys', 'list')
   expect(out).toMatch(new RegExp(`^shop +Shop +client-key +${instanceId}`, 'm'))
 })

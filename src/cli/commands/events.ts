@@ -27,7 +27,8 @@ const PAGE_MAX = 1_000
 const LIMIT_MAX = 1_000_000
 
 export function command(io: Io): Command {
-  const audit = withAdministratorFlags(new Command('audit'))
+  const events = new Command('events').description('Lists who changed what in the cloud.')
+  withAdministratorFlags(events.command('list'))
     .description(
       'Lists who changed what in the cloud, newest first: rules, line items, rate tables, keys, configuration, devices and sessions.',
     )
@@ -46,10 +47,10 @@ export function command(io: Io): Command {
     )
     .option('--json', 'print one JSON document per line')
     .action((flags: AuditFlags) => list(flags, io))
-  return examples(audit, [
-    'tallygate audit --limit 10',
-    'tallygate audit --instance 64d2028c-ae87-4069-a624-66089d957ef9 --json',
-    'tallygate audit --by Ada --action lock-device --since 2026-05-01',
+  return examples(events, [
+    'tallygate events list --limit 10',
+    'tallygate events list --instance 64d2028c-ae87-4069-a624-66089d957ef9 --json',
+    'tallygate events list --by Ada --action lock-device --since 2026-05-01',
   ])
 }
 

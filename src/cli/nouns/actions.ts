@@ -1,0 +1,73 @@
+/** Actions of line items, with conditions by name: people write names, the service takes ids. */
+import { z } from 'zod'
+import { ACTIONS_MAX, replacedAction } from '../../protocol/service/actions.ts'
+import { plainText } from '../../protocol/wire.ts'
+import { type Change, type Scope, textOf } from './noun.ts'
+import { type Row, type Service, notFound } from './service.ts'
+
+/** `condition` is the name or id of a condition. */
+export const actionsBody = z.strictObject({
+  lineItemId: z.string(),
+  actions: z
+    .array(replacedAction.omit({ conditionId: true }).extend({ condition: plainText(256).optional() }))
+    .max(ACTIONS_MAX),
+})
+
+export async function listRules(service: Service, { instanceId }: Scope): Promise<readonly Row[]> {
+  const names = new Map((await conditionsOf(service, instanceId)).map(({ id, name }) => [id, name ?? id]))
+  const rows = await service.pages(`/api/v1.1/instances/${instanceId}/line-items/actions`, 'lineItems')
+  return rows
+    .map(({ lineItemId, actions }) => ({
+      lineItemId,
+      actions: (actions as readonly Row[]).map(({ conditionId, ...action }) => ({
+        ...action,
+        ...(conditionId === undefined ? {} : { conditionId, condition: names.get(conditionId) ?? conditionId }),
+      })),
+    }))
+    .filter(({ actions }) => actions.length > 0)
+}
+
+/** Without what only the service sets. */
+export function comparableActions({ lineItemId, actions }: Row): Row {
+  const settable = (actions as readonly Row[]).map(
+    ({ id: _id, used: _used, conditionId: _conditionId, ...action }) => action,
+  )
+  return { lineItemId, actions: settable }
+}
+
+/** The body of a PUT: an action that stays keeps its id, and so its use. @throws CodedError NOT_FOUND */
+export async function savedActions({ service, scope, body, existing }: Change): Promise<readonly Row[]> {
+  const conditions = await conditionsOf(service, scope.instanceId)
+  const left = [...((existing?.['actions'] ?? []) as readonly Row[])]
+  return (body['actions'] as readonly Row[]).map(({ condition, ...action }) => {
+    const at = bestMatch({ condition, ...action }, left)
+    const [kept] = at === -1 ? [] : left.splice(at, 1)
+    return {
+      ...(kept === undefined ? {} : { id: kept['id'] }),
+      ...action,
+      ...(condition === undefined ? {} : { conditionId: conditionId(textOf(condition), conditions) }),
+    }
+  })
+}
+
+/** Index of the action with the same effect and condition, and if possible the same name; -1: none. */
+function bestMatch(wanted: Row, left: readonly Row[]): number {
+  const isSame = (each: Row): boolean =>
+    each['action'] === wanted['action'] && each['condition'] === wanted['condition']
+  const exact = left.findIndex((each) => isSame(each) && each['name'] === wanted['name'])
+  return exact === -1 ? left.findIndex(isSame) : exact
+}
+
+function conditionId(named: string, conditions: readonly Row[]): string {
+  const found = conditions.find(({ id, name }) => id === named || name === named)
+  if (found !== undefined) return textOf(found['id'])
+  throw notFound(
+    'condition',
+    named,
+    conditions.map(({ name }) => textOf(name)),
+  )
+}
+
+async function conditionsOf(service: Service, instanceId: string | null): Promise<readonly Row[]> {
+  return service.rows(`/api/v1.1/instances/${instanceId}/conditions`)
+}

@@ -1,0 +1,107 @@
+/** Compares objects that a person gives with those of the cloud, and saves what differs. */
+import { isDeepStrictEqual } from 'node:util'
+import type { z } from 'zod'
+import { numberText } from '../../client/exact-json.ts'
+import { CodedError, messageOf } from '../../protocol/errors.ts'
+import { timeArgument } from '../arguments.ts'
+import type { Path } from './document.ts'
+import { type Noun, type Setting, textOf } from './noun.ts'
+import type { Row } from './service.ts'
+
+export interface Difference {
+  /** `attributes.elastic` */
+  readonly path: string
+  /** Null: absent. */
+  readonly before: string | null
+  readonly after: string | null
+}
+
+export interface Planned {
+  readonly body: Row
+  readonly existing: Row | undefined
+  /** Empty: nothing to do. */
+  readonly differences: readonly Difference[]
+}
+
+/** A settable noun. */
+export type Settable = Noun & { readonly set: Setting }
+
+/** @throws CodedError CONFLICT if the object exists, differs and cannot be changed */
+export function plan({ set, one, nameOf }: Settable, given: Row, existing: Row | undefined, now: number): Planned {
+  const current = existing === undefined ? {} : set.current(existing)
+  const body = set.complete(given, current, now)
+  const differences = differencesOf(current, body)
+  if (existing !== undefined && set.fixed === true && differences.length > 0) {
+    const paths = differences.map(({ path, before, after }) => `${path}: ${before ?? '-'} → ${after ?? '-'}`)
+    throw new CodedError(
+      'CONFLICT',
+      `The ${one} ${nameOf(existing)} exists and cannot be changed (${paths.join(', ')}). Use another ${set.name}.`,
+    )
+  }
+  return { body, existing, differences }
+}
+
+export interface Problem {
+  /** In the body. */
+  readonly path: Path
+  readonly problem: string
+  readonly isMissing?: true
+}
+
+export function problemsOf({ set }: Settable, body: Row): readonly Problem[] {
+  const parsed = set.schema.safeParse(body, { reportInput: true })
+  return parsed.success ? [] : parsed.error.issues.flatMap(problemOf)
+}
+
+function problemOf(issue: z.core.$ZodIssue): readonly Problem[] {
+  const { path } = issue
+  if (issue.code === 'unrecognized_keys')
+    return issue.keys.map((key) => ({ path: [...path, key], problem: 'there is no such field' }))
+  if (issue.input === undefined && issue.code.startsWith('invalid'))
+    return [{ path, problem: 'is missing', isMissing: true }]
+  const isUnquoted = issue.code === 'invalid_type' && issue.expected === 'string' && typeof issue.input === 'number'
+  return [{ path, problem: isUnquoted ? 'must be text: write it in quotes' : issue.message }]
+}
+
+/** Times can be given as text. @param where line of a path. @throws CodedError FILE_INVALID */
+export function withTimes({ set }: Settable, given: Row, where: (path: Path) => string): Row {
+  const times = set.fields.filter(({ kind, path }) => kind === 'time' && typeof given[path] === 'string')
+  const parsed = times.map(({ path }): readonly [string, number] => {
+    try {
+      return [path, timeArgument(String(given[path]))]
+    } catch (cause) {
+      throw new CodedError('FILE_INVALID', `${where([path])}: ${messageOf(cause)}`, { cause })
+    }
+  })
+  const byPath: Row = Object.fromEntries(parsed)
+  return { ...given, ...byPath }
+}
+
+function differencesOf(before: unknown, after: unknown, path = ''): readonly Difference[] {
+  if (isRow(before) && isRow(after)) {
+    const names = new Set([...Object.keys(before), ...Object.keys(after)])
+    return [...names].flatMap((name) =>
+      differencesOf(before[name], after[name], path === '' ? name : `${path}.${name}`),
+    )
+  }
+  if (isDeepStrictEqual(comparable(before), comparable(after))) return []
+  const shown = (value: unknown): string | null => (value === undefined ? null : textOf(value))
+  return [{ path, before: shown(before), after: shown(after) }]
+}
+
+export function isRow(value: unknown): value is Row {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && numberText(value) === undefined
+}
+
+/** Numbers as text, and absent values like missing ones. */
+function comparable(value: unknown): unknown {
+  const number = numberText(value)
+  if (number !== undefined) return { number }
+  if (Array.isArray(value)) return value.map(comparable)
+  if (!isRow(value)) return value
+  return Object.fromEntries(
+    Object.entries(value)
+      .filter(([, each]) => each !== undefined)
+      .map(([name, each]) => [name, comparable(each)]),
+  )
+}

@@ -1,0 +1,210 @@
+/** The commands of one noun: list, show, set and delete. */
+import { Command } from 'commander'
+import { CodedError } from '../../protocol/errors.ts'
+import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
+import { timeArgument } from '../arguments.ts'
+import type { Io } from '../io.ts'
+import { columns, jsonLine, writeLines } from '../lines.ts'
+import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
+import { type Path, readDocument } from './document.ts'
+import { addFieldOptions, withFlags } from './fields.ts'
+import { type Names, type Noun, type Scope, textOf } from './noun.ts'
+import { NOUNS } from './nouns.ts'
+import { type Row, Service, notFound } from './service.ts'
+
+interface Flags extends AdministratorFlags {
+  readonly instance?: string
+  readonly since?: number
+  readonly until?: number
+  readonly file?: string
+  readonly json?: true
+}
+
+type Removable = Noun & { readonly remove: NonNullable<Noun['remove']> }
+
+const DAY_MS = 86_400_000
+
+/** @param name of a row of {@link NOUNS} */
+export function nounCommand(name: string, io: Io): Command {
+  const noun = NOUNS.find((each) => each.name === name)
+  if (noun === undefined) throw new Error(`invariant: there is no noun ${name}`)
+  const group = new Command(name)
+  addReaders(group, noun, io)
+  if (isSettable(noun)) addSet(group, noun, io)
+  if (noun.remove !== undefined) addDelete(group, { ...noun, remove: noun.remove }, io)
+  return group
+}
+
+function addReaders(group: Command, noun: Noun, io: Io): void {
+  const list = verb(group, noun, 'list').description('Lists all objects of this kind.')
+  if (noun.since === true) {
+    list
+      .option('--since <time>', 'only at or after this time (default: 24 hours ago)', timeArgument)
+      .option('--until <time>', 'only before this time', timeArgument)
+  }
+  list.option('--json', 'print one JSON document per line, with exact amounts').action(async (flags: Flags) => {
+    using client = await administrator(flags, io)
+    const service = new Service(client)
+    const rows = await noun.list(service, await scopeOf(noun, service, flags, io))
+    writeLines(io.stdout, flags.json === true ? rows.map(jsonLine) : await tableOf(noun, rows, service))
+  })
+  if (noun.since === true) return
+  verb(group, noun, 'show')
+    .description('Shows one object.')
+    .argument('<name>', `${noun.one}: its name or id`)
+    .option('--json', 'print one JSON document, with exact amounts')
+    .action(async (name: string, flags: Flags) => {
+      using client = await administrator(flags, io)
+      const service = new Service(client)
+      const row = await found(noun, name, service, await scopeOf(noun, service, flags, io))
+      writeLines(io.stdout, flags.json === true ? [jsonLine(row)] : detailsOf(row))
+    })
+}
+
+function addSet(group: Command, noun: Settable, io: Io): void {
+  const set = verb(group, noun, 'set')
+    .description(
+      'Creates an object, or changes the given fields of the existing one. Does nothing if there is no difference.',
+    )
+    .argument('[name]', `${noun.set.name}; not needed if the file names it`)
+    .option('-f, --file <file>', 'JSON or YAML file with one object or a list; - for standard input')
+    .option('--json', 'print each object that was saved as JSON')
+  addFieldOptions(set, noun.set.fields)
+  set.action(async (name: string | undefined, flags: Flags) => {
+    const given = givenObjects(noun, name, flags, io)
+    using client = await administrator(flags, io)
+    const service = new Service(client)
+    const scope = await scopeOf(noun, service, flags, io)
+    const known = await noun.list(service, scope)
+    for (const object of given) {
+      const existing = known.find((row) => isSame(noun, row, object))
+      const isFromFlags = flags.file === undefined && existing !== undefined
+      const wanted = isFromFlags ? withFlags(noun.set.current(existing), noun.set.fields, { ...flags }) : object
+      const planned = plan(noun, wanted, existing, io.now())
+      const [problem] = problemsOf(noun, planned.body)
+      if (problem !== undefined) throw new CodedError('USAGE', `${problem.path.join('.')}: ${problem.problem}`)
+      if (planned.differences.length > 0) await service.send(await noun.set.call({ service, scope, ...planned }))
+      const outcome = planned.differences.length === 0 ? 'unchanged' : existing === undefined ? 'created' : 'changed'
+      const line = `${noun.one} ${textOf(object[noun.set.name])}: ${outcome}`
+      writeLines(io.stdout, [flags.json === true ? jsonLine({ outcome, ...planned.body }) : line])
+    }
+  })
+}
+
+function addDelete(group: Command, noun: Removable, io: Io): void {
+  verb(group, noun, 'delete')
+    .description('Deletes one object.')
+    .argument('<name>', `${noun.one}: its name or id`)
+    .action(async (name: string, flags: Flags) => {
+      using client = await administrator(flags, io)
+      const service = new Service(client)
+      const scope = await scopeOf(noun, service, flags, io)
+      const row = await found(noun, name, service, scope)
+      const { status } = await service.send(noun.remove(row, scope))
+      const done = status === 202 ? 'the device receives the command with its next sync' : 'deleted'
+      writeLines(io.stdout, [`${noun.one} ${noun.nameOf(row)}: ${done}`])
+    })
+}
+
+/** A verb with the options that all verbs of the noun have. */
+function verb(group: Command, noun: Noun, name: string): Command {
+  const command = withAdministratorFlags(group.command(name))
+  if (noun.instance === 'one')
+    command.option('--instance <name>', 'name or id of the instance (default: the only one of the cloud)')
+  if (noun.instance === 'any') command.option('--instance <name>', 'only of this instance: its name or id')
+  return command
+}
+
+async function scopeOf({ instance, since }: Noun, service: Service, flags: Flags, io: Io): Promise<Scope> {
+  const isLimited = instance === 'one' || (instance === 'any' && flags.instance !== undefined)
+  const instanceId = isLimited ? await service.instanceId(flags.instance) : null
+  if (since !== true) return { instanceId }
+  const until = flags.until === undefined ? {} : { until: flags.until }
+  return { instanceId, since: flags.since ?? io.now() - DAY_MS, ...until }
+}
+
+/** @throws CodedError NOT_FOUND, with a close name; USAGE if several have the name */
+async function found(noun: Noun, name: string, service: Service, scope: Scope): Promise<Row> {
+  if (noun.path !== undefined) return (await service.get(noun.path(name))) as Row
+  const rows = await noun.list(service, scope)
+  const namesOf = (row: Row): readonly string[] => [
+    noun.nameOf(row),
+    ...(noun.ids ?? []).map((property) => textOf(row[property])),
+  ]
+  const [first, ...others] = rows.filter((row) => namesOf(row).includes(name))
+  if (first === undefined) throw notFound(noun.one, name, rows.flatMap(namesOf))
+  if (others.length > 0) {
+    const ids = [first, ...others].map((row) => textOf(row['id']))
+    throw new CodedError('USAGE', `Several are named ${name} (${ids.join(', ')}). Use the id.`)
+  }
+  return first
+}
+
+/** The objects of the file or of the argument, with the options. @throws CodedError USAGE, FILE_INVALID */
+function givenObjects(noun: Settable, name: string | undefined, flags: Flags, io: Io): readonly Row[] {
+  const { set } = noun
+  const withOptions = (object: Row): Row =>
+    withFlags({ ...object, ...(name === undefined ? {} : { [set.name]: name }) }, set.fields, { ...flags })
+  if (flags.file === undefined) {
+    if (name === undefined) throw new CodedError('USAGE', `Give the ${set.name}, or a file with -f.`)
+    return [withOptions({})]
+  }
+  const { value, where } = readDocument(flags.file, io)
+  const list: readonly unknown[] = Array.isArray(value) ? value : [value]
+  if (name !== undefined && list.length !== 1)
+    throw new CodedError('USAGE', `${flags.file} has ${list.length} objects: omit the name.`)
+  return list.map((each, index) => {
+    const at = (path: Path): string => where([...(Array.isArray(value) ? [index] : []), ...path])
+    if (!isRow(each)) throw new CodedError('FILE_INVALID', `${at([])}: must be an object`)
+    const object = withOptions(withTimes(noun, each, at))
+    if (textOf(object[set.name]) === '') throw new CodedError('FILE_INVALID', `${at([set.name])}: is missing`)
+    // A field that is missing here may exist in the cloud.
+    const problem = problemsOf(noun, set.complete(object, {}, io.now())).find((found) => !found.isMissing)
+    if (problem === undefined) return object
+    throw new CodedError('FILE_INVALID', `${at(problem.path)}: ${problem.problem}`)
+  })
+}
+
+function isSame(noun: Settable, row: Row, object: Row): boolean {
+  return noun.nameOf(row) === noun.nameOf(noun.set.complete(object, {}, 0))
+}
+
+function isSettable(noun: Noun): noun is Settable {
+  return noun.set !== undefined
+}
+
+async function tableOf(noun: Noun, rows: readonly Row[], service: Service): Promise<readonly string[]> {
+  if (rows.length === 0) return [`No ${noun.name.replaceAll('-', ' ')}.`]
+  const names = await namesFor(noun, service)
+  const lines = rows.flatMap((row) => noun.lines?.(row) ?? [row])
+  return columns([
+    noun.columns.map(({ head }) => head),
+    ...lines.map((line) => noun.columns.map((column) => column.of(line, names))),
+  ])
+}
+
+/** Only of the lists that a column of the noun shows. */
+async function namesFor(noun: Noun, service: Service): Promise<Names> {
+  const lists = new Set(noun.columns.flatMap(({ named }) => named ?? []))
+  const instances = lists.has('instances') ? await service.instances() : []
+  const devices = lists.has('devices') ? await service.devices() : []
+  const entries = [...instances, ...devices].map((row) => [textOf(row['id']), textOf(row['shortName'] ?? row['name'])])
+  return new Map(entries.filter(([, name]) => name !== '') as [string, string][])
+}
+
+/** Each field in a line. */
+function detailsOf(row: Row, prefix = ''): readonly string[] {
+  return columns(pairsOf(row, prefix))
+}
+
+function pairsOf(row: Row, prefix: string): readonly (readonly string[])[] {
+  return Object.entries(row).flatMap(([name, value]) => {
+    const path = `${prefix}${name}`
+    if (Array.isArray(value) && value.some((each) => typeof each === 'object'))
+      return value.flatMap((each, index) => pairsOf(each as Row, `${path}[${index}].`))
+    const isNested = typeof value === 'object' && value !== null && !Array.isArray(value) && !('rawJSON' in value)
+    return isNested
+      ? pairsOf(value as Row, `${path}.`)
+      : [[path, Array.isArray(value) ? value.join(', ') : textOf(value)]]
+  })
+}

@@ -1,0 +1,119 @@
+/** One kind of object that administrators see and change: its routes, its columns and its fields, as data. */
+import type { z } from 'zod'
+import type { Call } from '../../client/call.ts'
+import { numberText } from '../../client/exact-json.ts'
+import { tokensInWords } from '../../core/accounts/in-words.ts'
+import { parseDecimal, toMicro } from '../../core/pricing/amount.ts'
+import type { Row, Service } from './service.ts'
+
+/** Limits of a list, from the options of the command. */
+export interface Scope {
+  /** Null: all instances, or the noun belongs to no instance. */
+  readonly instanceId: string | null
+  /** POSIX ms; only nouns with `since`. */
+  readonly since?: number
+  readonly until?: number
+}
+
+export interface Noun {
+  /** Word of the command line, such as `line-items`. */
+  readonly name: string
+  /** In messages: `line item`. */
+  readonly one: string
+  /** `one`: the objects of one instance. `any`: of all instances, or of one. */
+  readonly instance: 'none' | 'one' | 'any'
+  /** The list can be limited to a time. */
+  readonly since?: true
+  readonly list: (service: Service, scope: Scope) => Promise<readonly Row[]>
+  /** Names one object on the command line and in a file; other unique properties are in `ids`. */
+  readonly nameOf: (row: Row) => string
+  readonly ids?: readonly string[]
+  /** Reads an object that `list` omits, by its id. */
+  readonly path?: (id: string) => string
+  readonly columns: readonly Column[]
+  /** Several lines of the table for one object. */
+  readonly lines?: (row: Row) => readonly Row[]
+  readonly set?: Setting
+  readonly remove?: (row: Row, scope: Scope) => Call
+}
+
+/** How an object is created and changed. */
+export interface Setting {
+  /** Property of a new object that the argument of `set` names. */
+  readonly name: string
+  readonly fields: readonly Field[]
+  /** Of the body, for problems of a file. */
+  readonly schema: z.ZodType
+  /**
+   * The body with all its fields: those given, else those of the existing object, else defaults.
+   * @param current from {@link Setting.current}; empty for a new object
+   */
+  readonly complete: (given: Row, current: Row, now: number) => Row
+  /** The settable fields of an existing object, as `complete` returns them. */
+  readonly current: (row: Row) => Row
+  readonly call: (change: Change) => Call | Promise<Call>
+  /** An existing object cannot be changed. */
+  readonly fixed?: true
+}
+
+export interface Change {
+  readonly service: Service
+  readonly scope: Scope
+  readonly body: Row
+  readonly existing: Row | undefined
+}
+
+export interface Field {
+  /** `attributes.elastic` */
+  readonly path: string
+  /** `--quantity <tokens>` */
+  readonly flags: string
+  readonly help: string
+  readonly kind: 'text' | 'number' | 'boolean' | 'time' | 'words' | 'rates'
+  readonly choices?: readonly string[]
+}
+
+/** Names of instances and devices by their id. */
+export type Names = ReadonlyMap<string, string>
+
+export interface Column {
+  readonly head: string
+  readonly of: (row: Row, names: Names) => string
+  /** The value is an id of one of these, which is shown by its name. */
+  readonly named?: 'instances' | 'devices'
+}
+
+export function column(head: string, property: string): Column {
+  return { head, of: (row) => textOf(row[property]) }
+}
+
+export function time(head: string, property: string): Column {
+  return { head, of: (row) => instantText(row[property]) }
+}
+
+/** Rounded down for people. */
+export function tokens(head: string, property: string): Column {
+  return { head, of: (row) => tokensText(row[property]) }
+}
+
+/** The name of an instance or a device in place of its id. */
+export function named(head: string, property: string, list: 'instances' | 'devices'): Column {
+  return { head, named: list, of: (row, names) => names.get(textOf(row[property])) ?? textOf(row[property]) }
+}
+
+export function textOf(value: unknown): string {
+  if (value === undefined || value === null) return ''
+  if (typeof value === 'string') return value
+  return numberText(value) ?? JSON.stringify(value)
+}
+
+function instantText(value: unknown): string {
+  if (value === 0) return 'never'
+  const date = new Date(Number(numberText(value) ?? textOf(value)))
+  return textOf(value) === '' ? '' : Number.isNaN(date.getTime()) ? textOf(value) : date.toISOString()
+}
+
+export function tokensText(value: unknown): string {
+  const amount = parseDecimal(textOf(value))
+  return amount === undefined ? textOf(value) : tokensInWords(toMicro(amount))
+}

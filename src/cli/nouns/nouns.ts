@@ -1,0 +1,415 @@
+/** The nouns of the command line. To add one, add a row. */
+import { conditionInput } from '../../protocol/service/conditions.ts'
+import { configurationBody } from '../../protocol/service/configuration.ts'
+import { consumptionLimitBody } from '../../protocol/service/consumption-limits.ts'
+import { instanceBody } from '../../protocol/service/instances.ts'
+import { lineItemBodies, RESET_FREQUENCIES } from '../../protocol/service/line-items.ts'
+import { rateTableBody } from '../../protocol/service/rate-tables.ts'
+import { INSTANT_MAX } from '../../protocol/wire.ts'
+import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
+import { type Noun, column, named, textOf, time, tokens, tokensText } from './noun.ts'
+import { nextReset } from './next-reset.ts'
+import { listLimits } from './limits.ts'
+import { type Row } from './service.ts'
+import { listUsage } from './usage.ts'
+
+const PROVISIONING = '/provisioning/api/v1.1'
+const SERVICE = '/api/v1.1'
+
+const below = (area: string, instanceId: string | null): string => `${area}/instances/${instanceId}`
+const segment = (value: unknown): string => encodeURIComponent(textOf(value))
+
+const instances: Noun = {
+  name: 'instances',
+  one: 'instance',
+  instance: 'none',
+  list: async (service) => service.instances(),
+  nameOf: (row) => textOf(row['shortName']),
+  ids: ['id'],
+  columns: [
+    column('NAME', 'shortName'),
+    column('ACCOUNT', 'accountId'),
+    { head: 'DEFAULT', of: (row) => (row['defaultInstance'] === true ? 'yes' : '') },
+    time('CREATED', 'created'),
+    column('ID', 'id'),
+  ],
+  set: {
+    name: 'shortName',
+    fields: [{ path: 'accountId', flags: '--account <id>', help: 'customer account that owns it', kind: 'text' }],
+    schema: instanceBody,
+    complete: (given, current) => ({ ...current, ...given }),
+    current: ({ shortName, accountId }) => ({ shortName, accountId }),
+    call: ({ body }) => ({ method: 'POST', path: `${PROVISIONING}/instances`, body }),
+    fixed: true,
+  },
+}
+
+const attributesOf = (row: Row): Row => (row['attributes'] ?? {}) as Row
+
+const lineItems: Noun = {
+  name: 'line-items',
+  one: 'line item',
+  instance: 'one',
+  list: async (service, { instanceId }) => service.rows(`${below(PROVISIONING, instanceId)}/line-items`),
+  nameOf: (row) => textOf(row['activationId']),
+  columns: [
+    column('LINE ITEM', 'activationId'),
+    column('STATE', 'state'),
+    tokens('QUANTITY', 'quantity'),
+    tokens('USED', 'used'),
+    { head: 'OVERDRAFT', of: (row) => overdraftText(attributesOf(row)) },
+    { head: 'RESET', of: (row) => textOf(attributesOf(row)['resetFrequency']) },
+    { head: 'RATES', of: (row) => textOf(attributesOf(row)['rateTableSeries']) },
+    { head: 'START', of: (row) => windowText(row['start']) },
+    { head: 'END', of: (row) => windowText(row['end']) },
+  ],
+  set: {
+    name: 'activationId',
+    fields: [
+      { path: 'quantity', flags: '--quantity <tokens>', help: 'tokens per period', kind: 'number' },
+      {
+        path: 'state',
+        flags: '--state <state>',
+        help: 'state (default: DEPLOYED)',
+        kind: 'text',
+        choices: ['DEPLOYED', 'INACTIVE', 'OBSOLETE'],
+      },
+      { path: 'start', flags: '--start <time>', help: 'first moment of use (default: any)', kind: 'time' },
+      { path: 'end', flags: '--end <time>', help: 'last moment of use (default: any)', kind: 'time' },
+      {
+        path: 'attributes.elastic',
+        flags: '--elastic <boolean>',
+        help: 'can pay for access requests (default: true)',
+        kind: 'boolean',
+      },
+      {
+        path: 'attributes.rateTableSeries',
+        flags: '--series <name>',
+        help: 'series of its rate tables (default: tables without a series)',
+        kind: 'text',
+      },
+      {
+        path: 'attributes.overdraftType',
+        flags: '--overdraft-type <type>',
+        help: 'overdraft',
+        kind: 'text',
+        choices: ['Number', 'Unlimited'],
+      },
+      { path: 'attributes.overdraftLimit', flags: '--overdraft <tokens>', help: 'with type Number', kind: 'number' },
+      {
+        path: 'attributes.resetFrequency',
+        flags: '--reset <frequency>',
+        help: 'period of the quantity',
+        kind: 'text',
+        choices: RESET_FREQUENCIES,
+      },
+    ],
+    schema: lineItemBodies['v1.1'],
+    complete: (given, current) => ({
+      ...{ state: 'DEPLOYED', start: 0, end: INSTANT_MAX },
+      ...current,
+      ...given,
+      attributes: { elastic: true, rateTableSeries: '', ...attributesOf('attributes' in given ? given : current) },
+    }),
+    current: ({ used: _used, ...row }) => row,
+    call: ({ body, scope }) => ({
+      method: 'PUT',
+      path: `${below(PROVISIONING, scope.instanceId)}/line-items`,
+      body,
+    }),
+  },
+  remove: (row, { instanceId }) => ({
+    method: 'DELETE',
+    path: `${below(PROVISIONING, instanceId)}/line-items/${segment(row['activationId'])}`,
+  }),
+}
+
+const rateTables: Noun = {
+  name: 'rate-tables',
+  one: 'rate table',
+  instance: 'none',
+  list: async (service) => service.rows(`${PROVISIONING}/rate-tables`),
+  nameOf: ({ series, version }) =>
+    [series, version]
+      .map(textOf)
+      .filter((each) => each !== '')
+      .join('/'),
+  columns: [
+    column('SERIES', 'series'),
+    column('VERSION', 'version'),
+    time('EFFECTIVE FROM', 'effectiveFrom'),
+    column('ITEM', 'item'),
+    column('ITEM VERSION', 'itemVersion'),
+    column('RATE', 'rate'),
+  ],
+  lines: (row) =>
+    (row['items'] as readonly Row[]).map(({ name, version, rate, formula }, index) => ({
+      ...(index === 0 ? row : {}),
+      ...{ item: name, itemVersion: version, rate: rate ?? formula },
+    })),
+  set: {
+    name: 'version',
+    fields: [
+      { path: 'series', flags: '--series <name>', help: 'series (default: none)', kind: 'text' },
+      { path: 'effectiveFrom', flags: '--effective-from <time>', help: 'first moment (default: now)', kind: 'time' },
+      {
+        path: 'items',
+        flags: '--rate <item=rate>',
+        help: 'item with its tokens per unit, such as LaserCut@1.0=0.85; can be repeated',
+        kind: 'rates',
+      },
+    ],
+    schema: rateTableBody['v1.1'],
+    complete: (given, current, now) => ({ series: '', effectiveFrom: now, ...current, ...given }),
+    current: ({ created: _created, ...row }) => row,
+    call: ({ body: { series, ...body } }) => ({
+      method: 'POST',
+      path: `${PROVISIONING}/rate-tables`,
+      body: { ...body, ...(series === '' ? {} : { series }) },
+    }),
+    fixed: true,
+  },
+  remove: ({ series, version }) => ({
+    method: 'DELETE',
+    path: `${PROVISIONING}/rate-tables?${new URLSearchParams({
+      ...(series === '' ? {} : { series: textOf(series) }),
+      version: textOf(version),
+    }).toString()}`,
+  }),
+}
+
+const rules: Noun = {
+  name: 'rules',
+  one: 'list of actions',
+  instance: 'one',
+  list: listRules,
+  nameOf: (row) => textOf(row['lineItemId']),
+  columns: [
+    column('LINE ITEM', 'lineItemId'),
+    column('ACTION', 'action'),
+    column('CONDITION', 'condition'),
+    tokens('ALLOCATION', 'allocation'),
+    tokens('USED', 'used'),
+    column('NAME', 'name'),
+  ],
+  lines: ({ lineItemId, actions }) => (actions as readonly Row[]).map((action) => ({ lineItemId, ...action })),
+  set: {
+    name: 'lineItemId',
+    fields: [],
+    schema: actionsBody,
+    complete: (given) => given,
+    current: comparableActions,
+    call: async (change) => ({
+      method: 'PUT',
+      path: `${below(SERVICE, change.scope.instanceId)}/line-items/${segment(change.body['lineItemId'])}/actions`,
+      body: await savedActions(change),
+    }),
+  },
+  remove: (row, { instanceId }) => ({
+    method: 'DELETE',
+    path: `${below(SERVICE, instanceId)}/line-items/${segment(row['lineItemId'])}/actions`,
+  }),
+}
+
+const conditions: Noun = {
+  name: 'conditions',
+  one: 'condition',
+  instance: 'one',
+  list: async (service, { instanceId }) => service.rows(`${below(SERVICE, instanceId)}/conditions`),
+  nameOf: ({ name, id }) => textOf(name ?? id),
+  ids: ['id'],
+  columns: [column('NAME', 'name'), { head: 'CONDITION', of: (row) => conditionText(row) }, column('ID', 'id')],
+  set: {
+    name: 'name',
+    fields: [
+      { path: 'property', flags: '--property <name>', help: 'property of the requester', kind: 'text' },
+      { path: 'values', flags: '--values <values>', help: 'accepted values, separated by commas', kind: 'words' },
+    ],
+    schema: conditionInput,
+    complete: (given) => ('operator' in given ? given : { operator: 'IN', ...given }),
+    current: withoutIds,
+    call: ({ body, existing, scope }) => ({
+      method: 'PATCH',
+      path: `${below(SERVICE, scope.instanceId)}/conditions`,
+      body: [{ ...body, ...(existing === undefined ? {} : { id: existing['id'] }) }],
+    }),
+  },
+  remove: ({ id }, { instanceId }) => ({
+    method: 'DELETE',
+    path: `${below(SERVICE, instanceId)}/conditions/${segment(id)}`,
+  }),
+}
+
+const limits: Noun = {
+  name: 'limits',
+  one: 'consumption limit',
+  instance: 'one',
+  list: listLimits,
+  nameOf: (row) => textOf(row['lineItemId']),
+  columns: [
+    column('LINE ITEM', 'lineItemId'),
+    tokens('LIMIT', 'limit'),
+    column('FREQUENCY', 'frequency'),
+    time('NEXT RESET', 'nextReset'),
+  ],
+  set: {
+    name: 'lineItemId',
+    fields: [
+      { path: 'limit', flags: '--limit <tokens>', help: 'most tokens of one requester in a period', kind: 'number' },
+      {
+        path: 'frequency',
+        flags: '--frequency <frequency>',
+        help: 'length of a period',
+        kind: 'text',
+        choices: RESET_FREQUENCIES.filter((each) => each !== 'NONE'),
+      },
+      {
+        path: 'nextReset',
+        flags: '--next-reset <time>',
+        help: 'end of the first period (default: the end of this day, week, month or year, UTC)',
+        kind: 'time',
+      },
+    ],
+    schema: consumptionLimitBody.safeExtend({ lineItemId: lineItemBodies['v1.1'].shape.activationId }),
+    // The next reset of an existing limit moves by itself: only a new frequency sets another one.
+    complete: (given, current, now) => {
+      const isSame = given['frequency'] === undefined || given['frequency'] === current['frequency']
+      const reset = isSame && 'nextReset' in current ? current['nextReset'] : given['nextReset']
+      return { ...current, ...given, nextReset: reset ?? nextReset(given['frequency'], now) }
+    },
+    current: (row) => row,
+    call: ({ body: { lineItemId, ...body }, scope }) => ({
+      method: 'PUT',
+      path: `${below(SERVICE, scope.instanceId)}/line-items/${segment(lineItemId)}/consumption-limit`,
+      body,
+    }),
+  },
+  remove: (row, { instanceId }) => ({
+    method: 'DELETE',
+    path: `${below(SERVICE, instanceId)}/line-items/${segment(row['lineItemId'])}/consumption-limit`,
+  }),
+}
+
+const settings: Noun = {
+  name: 'configuration',
+  one: 'configuration value',
+  instance: 'none',
+  list: async (service) => service.rows(`${PROVISIONING}/configuration`),
+  nameOf: (row) => textOf(row['name']),
+  columns: [column('NAME', 'name'), column('VALUE', 'value'), time('CHANGED', 'modified')],
+  set: {
+    name: 'name',
+    fields: [{ path: 'value', flags: '--value <value>', help: 'new value', kind: 'text' }],
+    schema: configurationBody,
+    complete: (given, current) => ({ ...current, ...given, value: String(given['value'] ?? current['value']) }),
+    current: ({ name, value }) => ({ name, value }),
+    call: ({ body }) => ({ method: 'PATCH', path: `${PROVISIONING}/configuration`, body: [body] }),
+  },
+}
+
+const sessions: Noun = {
+  name: 'sessions',
+  one: 'session',
+  instance: 'any',
+  list: async (service, { instanceId }) =>
+    service.rows(`${SERVICE}/sessions${instanceId === null ? '' : `?instanceId=${instanceId}`}`),
+  nameOf: (row) => textOf(row['sessionId']),
+  path: (id) => `${SERVICE}/sessions/${segment(id)}`,
+  columns: [
+    column('SESSION', 'sessionId'),
+    column('STATE', 'state'),
+    named('INSTANCE', 'instanceId', 'instances'),
+    time('CHARGED UNTIL', 'chargedUntil'),
+    time('LAST REQUEST', 'lastAccessRequest'),
+  ],
+  remove: ({ sessionId }) => ({ method: 'DELETE', path: `${SERVICE}/sessions/${segment(sessionId)}` }),
+}
+
+const keys: Noun = {
+  name: 'keys',
+  one: 'key',
+  instance: 'none',
+  list: async (service) => service.pages(`${SERVICE}/public-keys`, 'keys'),
+  nameOf: (row) => textOf(row['id']),
+  ids: ['name'],
+  columns: [
+    column('ID', 'id'),
+    column('NAME', 'name'),
+    column('TYPE', 'type'),
+    { head: 'ROLES', of: ({ type, roles }) => (type === 'client-key' ? '' : listText(roles)) },
+    { head: 'INSTANCES', of: (row) => listText(row['instances']) },
+    time('SINCE', 'modified'),
+  ],
+  remove: ({ id, type }) => ({ method: 'DELETE', path: `${SERVICE}/${textOf(type)}s/${segment(id)}` }),
+}
+
+const usage: Noun = {
+  name: 'usage',
+  one: 'usage record',
+  instance: 'any',
+  since: true,
+  list: listUsage,
+  nameOf: (row) => textOf(row['correlationId']),
+  columns: [
+    time('TIME', 'usageTime'),
+    named('INSTANCE', 'instanceId', 'instances'),
+    named('DEVICE', 'deviceId', 'devices'),
+    column('REQUESTER', 'consumerId'),
+    column('ITEM', 'item'),
+    column('COUNT', 'count'),
+    column('LINE ITEM', 'activationId'),
+    tokens('TOKENS', 'tokens'),
+    column('OPERATION', 'operation'),
+    column('STATUS', 'status'),
+  ],
+}
+
+/** In the order of the help. */
+export const NOUNS = [
+  instances,
+  lineItems,
+  rateTables,
+  rules,
+  conditions,
+  limits,
+  sessions,
+  usage,
+  keys,
+  settings,
+] satisfies readonly Noun[]
+
+function overdraftText({ overdraftType, overdraftLimit }: Row): string {
+  return overdraftType === 'Unlimited' ? 'unlimited' : tokensText(overdraftLimit)
+}
+
+/** Empty for a window without this end. */
+function windowText(value: unknown): string {
+  return value === 0 || Number(textOf(value)) >= INSTANT_MAX ? '' : new Date(Number(textOf(value))).toISOString()
+}
+
+/** Absent: no limit. */
+function listText(value: unknown): string {
+  return Array.isArray(value) ? value.join(',') : 'all'
+}
+
+function conditionText(row: Row): string {
+  const list = (row['conditions'] ?? []) as readonly Row[]
+  switch (row['operator']) {
+    case 'IN':
+      return `${textOf(row['property'])} in ${(row['values'] as readonly string[]).join(', ')}`
+    case 'NOT':
+      return `not (${conditionText(row['condition'] as Row)})`
+    default:
+      return list.map((each) => `(${conditionText(each)})`).join(` ${textOf(row['operator']).toLowerCase()} `)
+  }
+}
+
+/** The ids of nested conditions are those of the service. */
+function withoutIds({ id: _id, ...row }: Row): Row {
+  const nested = (value: unknown): unknown => withoutIds(value as Row)
+  return {
+    ...row,
+    ...('condition' in row ? { condition: nested(row['condition']) } : {}),
+    ...('conditions' in row ? { conditions: (row['conditions'] as readonly unknown[]).map(nested) } : {}),
+  }
+}

@@ -1,0 +1,125 @@
+/** The administration API of a cloud for the nouns of the command line: rows as the API sends them. */
+import { z } from 'zod'
+import type { Call } from '../../client/call.ts'
+import { numberText, parseRepeatableJson } from '../../client/exact-json.ts'
+import { type Answer, type HttpClient, refusal } from '../../client/http.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import { uuid } from '../../protocol/wire.ts'
+import { nearest } from '../../settings/nearest.ts'
+
+/** An object of the API. Numbers that a double would change are raw JSON. */
+export type Row = Readonly<Record<string, unknown>>
+
+/** Bodies of refusals that only some operations of the interface have. */
+const otherRefusal = z.union([z.object({ message: z.array(z.string()) }), z.object({ error: z.string() })])
+
+export class Service {
+  readonly #client: HttpClient
+
+  constructor(client: HttpClient) {
+    this.#client = client
+  }
+
+  /** @throws CodedError of the service, or SERVICE_UNREACHABLE */
+  async send(call: Call): Promise<Answer> {
+    const answer = await this.#client.call(call)
+    if (answer.status >= 200 && answer.status < 300) return answer
+    const other = otherRefusal.safeParse(parseJson(answer.text))
+    if (!other.success) throw refusal(call, answer)
+    if ('error' in other.data) throw new CodedError('CONFLICT', other.data.error)
+    throw new CodedError('BAD_REQUEST', other.data.message.join('; '))
+  }
+
+  async get(path: string): Promise<unknown> {
+    const { text } = await this.send({ method: 'GET', path })
+    try {
+      return parseRepeatableJson(text)
+    } catch (cause) {
+      throw new CodedError('ANSWER_UNEXPECTED', `The response to GET ${path} is not JSON.`, { cause })
+    }
+  }
+
+  /** All rows of a list that has no pages. */
+  async rows(path: string): Promise<readonly Row[]> {
+    return rowsOf(await this.get(path), path)
+  }
+
+  /**
+   * All rows of a list in pages.
+   * @param path with its query, to which `next` is added
+   * @param property of a page that has the rows
+   */
+  async pages(path: string, property: string): Promise<readonly Row[]> {
+    const rows: Row[] = []
+    for (let next = '0', isFirst = true; isFirst || next !== '0'; isFirst = false) {
+      const answer = await this.get(`${path}${path.includes('?') ? '&' : '?'}next=${next}`)
+      const page = (Array.isArray(answer) ? answer[0] : answer) as Row | undefined
+      rows.push(...rowsOf(page?.[property], path))
+      next = numberText(page?.['next']) ?? '0'
+    }
+    return rows
+  }
+
+  async instances(): Promise<readonly Row[]> {
+    return this.pages('/provisioning/api/v1.1/instances', 'content')
+  }
+
+  async devices(): Promise<readonly Row[]> {
+    return this.pages('/edge/api/v1/devices', 'devices')
+  }
+
+  /**
+   * Id of an instance.
+   * @param named an id, a short name, or undefined for the only instance of the cloud
+   * @throws CodedError USAGE if that is not exactly one
+   */
+  async instanceId(named: string | undefined): Promise<string> {
+    if (named !== undefined && uuid.safeParse(named).success) return named.toLowerCase()
+    const all = await this.instances()
+    if (named !== undefined) return idOfNamed(named, all, { one: 'instance', name: 'shortName' })
+    const [only, ...others] = all
+    if (only !== undefined && others.length === 0) return String(only['id'])
+    if (only === undefined)
+      throw new CodedError('USAGE', 'The cloud has no instance. Create one with tallygate instances set.')
+    const names = all.map((each) => String(each['shortName'])).slice(0, 10)
+    throw new CodedError('USAGE', `The cloud has several instances (${names.join(', ')}). Name one with --instance.`)
+  }
+
+  /** Id of a device, by its id or its name. @throws CodedError USAGE, NOT_FOUND */
+  async deviceId(named: string): Promise<string> {
+    if (uuid.safeParse(named).success) return named
+    const active = (await this.devices()).filter(({ revokedAt }) => revokedAt === null)
+    return idOfNamed(named, active, { one: 'device', name: 'name' })
+  }
+}
+
+function idOfNamed(named: string, rows: readonly Row[], { one, name }: { one: string; name: string }): string {
+  const [found, ...others] = rows.filter((row) => row[name] === named).map(({ id }) => String(id))
+  if (others.length > 0) {
+    throw new CodedError('USAGE', `Several are named ${named} (${[found, ...others].join(', ')}). Use the id.`)
+  }
+  if (found !== undefined) return found
+  throw notFound(
+    one,
+    named,
+    rows.map((row) => row[name]).filter((each) => typeof each === 'string'),
+  )
+}
+
+/** @param known names or ids that exist */
+export function notFound(one: string, named: string, known: readonly string[]): CodedError {
+  const close = nearest(
+    named,
+    known.filter((each) => each !== ''),
+  )
+  return new CodedError(
+    'NOT_FOUND',
+    `There is no ${one} ${named}.${close === undefined ? '' : ` Did you mean ${close}?`}`,
+  )
+}
+
+function rowsOf(value: unknown, path: string): readonly Row[] {
+  if (Array.isArray(value)) return value as readonly Row[]
+  throw new CodedError('ANSWER_UNEXPECTED', `The response to GET ${path} has no list.`)
+}

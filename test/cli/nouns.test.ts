@@ -1,0 +1,207 @@
+// The nouns of the command line, against a real cloud.
+import { readFileSync } from 'node:fs'
+import { afterEach, beforeEach, describe, expect, it, test } from 'vitest'
+import { START, type Twin, openTwin } from '../cloud/harness.ts'
+import { type Ran, tallygate } from './outside.ts'
+
+let [twin, files]: [Twin, Record<string, string>] = [undefined as never, {}]
+beforeEach(async () => {
+  twin = await openTwin()
+  files = {}
+})
+afterEach(() => twin[Symbol.asyncDispose]())
+
+const run = (...args: readonly string[]): Promise<Ran> =>
+  tallygate(args, {
+    now: () => twin.now,
+    env: { TALLYGATE_URL: twin.cloud.address, TALLYGATE_ADMIN_KEY: twin.cloud.administrationKeyFile },
+    readText: (path) => files[path] ?? readFileSync(path, 'utf8'),
+  })
+
+/** The cells of each line of a table, without its head. */
+async function table(...args: readonly string[]): Promise<readonly (readonly string[])[]> {
+  const { out } = await run(...args)
+  const [, ...lines] = out.trimEnd().split('\n')
+  return lines.map((line) => line.split(/ {2,}/))
+}
+
+describe('set', () => {
+  it('creates and changes an object, and does nothing if there is no difference', async () => {
+    expect((await run('instances', 'set', 'Workshop', '--account', 'me')).out).toBe('instance Workshop: created\n')
+    const set = ['line-items', 'set', 'FIRST', '--quantity']
+    expect((await run(...set, '1000')).out).toBe('line item FIRST: created\n')
+    expect((await run(...set, '1000')).out).toBe('line item FIRST: unchanged\n')
+    expect((await run(...set, '2000', '--reset', 'MONTHLY')).out).toBe('line item FIRST: changed\n')
+    // What the options do not name stays.
+    expect((await run(...set, '3000')).out).toBe('line item FIRST: changed\n')
+    expect(await table('line-items', 'list')).toEqual([['FIRST', 'DEPLOYED', '3,000', '0', 'MONTHLY']])
+    const actions = (await table('events', 'list', '--limit', '4')).map(([, , , change]) => change)
+    expect(actions).toEqual(['map line item', 'map line item', 'map line item', 'create instance'])
+  })
+
+  it('refuses to change what the service cannot change, and names the difference', async () => {
+    await run('rate-tables', 'set', '1', '--rate', 'Print=1', '--rate', 'LaserCut@1.0=0.85')
+    twin.now += 1_000
+    expect((await run('rate-tables', 'set', '1', '--rate', 'Print=1', '--rate', 'LaserCut@1.0=0.85')).out).toBe(
+      'rate table 1: unchanged\n',
+    )
+    const { code, err } = await run('rate-tables', 'set', '1', '--rate', 'Print=2')
+    expect(code).toBe(1)
+    expect(err).toMatch(/CONFLICT: The rate table 1 exists and cannot be changed \(items: .*Use another version\./)
+    const at = new Date(START).toISOString()
+    expect(await table('rate-tables', 'list')).toEqual([
+      ['', '1', at, 'Print', '1'],
+      ['', 'LaserCut', '1.0', '0.85'],
+    ])
+  })
+
+  it('reads rules from YAML with conditions by name, and keeps the use of actions that stay', async () => {
+    await twin.shop({ quantity: 1_000 })
+    const set = ['conditions', 'set', 'design', '--property', 'department', '--values', 'design,cad']
+    expect((await run(...set)).out).toBe('condition design: created\n')
+    expect((await run(...set)).out).toBe('condition design: unchanged\n')
+    files['/rules.yaml'] = 'lineItemId: ACT-1\nactions:\n  - {condition: design, action: ALLOW, allocation: 100}\n'
+    expect((await run('rules', 'set', '-f', '/rules.yaml')).out).toBe('list of actions ACT-1: created\n')
+    const [instance] = await table('instances', 'list')
+    await twin.call('POST', `/elastic/api/v1.1/instances/${instance!.at(-1)}/access-request`, {
+      body: {
+        requester: { type: 'user', value: 'anna', dictionary: { department: 'design' } },
+        requestedItems: [{ item: 'Print', count: 30.5 }],
+      },
+    })
+    files['/rules.yaml'] += '  - {action: DENY}\n'
+    expect((await run('rules', 'set', '-f', '/rules.yaml')).out).toBe('list of actions ACT-1: changed\n')
+    expect((await run('rules', 'set', '-f', '/rules.yaml')).out).toBe('list of actions ACT-1: unchanged\n')
+    expect(await table('rules', 'list')).toEqual([
+      ['ACT-1', 'ALLOW', 'design', '100', '30.5'],
+      ['ACT-1', 'DENY'],
+    ])
+    const [usage] = await table('usage', 'list')
+    expect(usage).toEqual([
+      new Date(twin.now).toISOString(),
+      'Test',
+      'anna',
+      'Print',
+      '30.5',
+      'ACT-1',
+      '30.5',
+      'REQUEST',
+      'GRANTED',
+    ])
+  })
+
+  it('takes JSON from standard input', async () => {
+    await twin.shop()
+    files['/dev/stdin'] = '[{"lineItemId": "ACT-1", "limit": 10, "frequency": "DAILY"}]'
+    expect((await run('limits', 'set', '-f', '-')).out).toBe('consumption limit ACT-1: created\n')
+    const next = new Date(Date.UTC(2026, 4, 7)).toISOString()
+    expect(await table('limits', 'list')).toEqual([['ACT-1', '10', 'DAILY', next]])
+    twin.now += 2 * 86_400_000
+    expect((await run('limits', 'set', '-f', '-')).out).toBe('consumption limit ACT-1: unchanged\n')
+    expect((await run('limits', 'delete', 'ACT-1')).out).toBe('consumption limit ACT-1: deleted\n')
+    expect((await run('limits', 'list')).out).toBe('No limits.\n')
+  })
+})
+
+it('prints amounts exactly with --json, and rounded in tables', async () => {
+  await twin.shop({ quantity: 9_000_000_000_000 })
+  const request = { requester: { type: 'user', value: 'anna' }, requestedItems: [{ item: 'Print', count: 1 }] }
+  const instances = JSON.parse((await run('instances', 'list', '--json')).out) as { id: string }
+  const count = 8_123_456_789_012
+  const body = { ...request, requestedItems: [{ item: 'Print', count }] }
+  await twin.call('POST', `/elastic/api/v1.1/instances/${instances.id}/access-request`, { body })
+  const small = { ...request, requestedItems: [{ item: 'Print', count: 0.123456 }] }
+  await twin.call('POST', `/elastic/api/v1.1/instances/${instances.id}/access-request`, { body: small })
+  expect((await run('line-items', 'show', 'ACT-1', '--json')).out).toContain('"used":8123456789012.123456')
+  const [row] = await table('line-items', 'list')
+  expect(row![3]).toBe('8,123,456,789,012.1')
+})
+
+describe('names', () => {
+  it('select an instance, which is needed only if there are several', async () => {
+    await run('instances', 'set', 'Workshop', '--account', 'me')
+    await run('instances', 'set', 'Lab', '--account', 'me')
+    const several = await run('line-items', 'list')
+    expect(several.code).toBe(64)
+    expect(several.err).toContain('The cloud has several instances (Workshop, Lab). Name one with --instance.')
+    expect((await run('line-items', 'list', '--instance', 'Lab')).out).toBe('No line items.\n')
+    expect((await run('line-items', 'list', '--instance', 'Lba')).err).toContain('Did you mean Lab?')
+    const [, lab] = await table('instances', 'list')
+    expect((await run('line-items', 'list', '--instance', lab!.at(-1)!)).code).toBe(0)
+  })
+
+  it('that do not exist are answered with a close one', async () => {
+    await twin.shop()
+    expect((await run('line-items', 'show', 'ACT-2')).err).toContain(
+      'NOT_FOUND: There is no line item ACT-2. Did you mean ACT-1?',
+    )
+    expect((await run('devices', 'lock', 'press-7')).err).toContain('NOT_FOUND: There is no device press-7.')
+  })
+})
+
+it('deletes an object, and passes on why the service refuses', async () => {
+  await twin.shop()
+  expect((await run('line-items', 'delete', 'ACT-1')).err).toContain('can be deleted when it is OBSOLETE')
+  await run('line-items', 'set', 'ACT-1', '--state', 'OBSOLETE')
+  expect((await run('line-items', 'delete', 'ACT-1')).out).toBe('line item ACT-1: deleted\n')
+  expect((await run('line-items', 'list')).out).toBe('No line items.\n')
+})
+
+it('ends a session of the cloud', async () => {
+  const instanceId = await twin.shop()
+  const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
+  const id = (body as { sessionId: string }).sessionId
+  expect(await table('sessions', 'list')).toEqual([[id, 'IDLE', 'Test', 'never', 'never']])
+  expect((await run('sessions', 'delete', id)).out).toBe(`session ${id}: deleted\n`)
+  expect((await run('sessions', 'show', id)).out).toMatch(/state +TERMINATED/)
+})
+
+describe('a file that is invalid names the line and changes nothing:', () => {
+  test.each([
+    ['YAML', 'a: [', /FILE_INVALID: \/x\.yaml:1: /],
+    [
+      'a field that does not exist',
+      'activationId: A\nquantity: 1\nquanttiy: 2\n',
+      /\/x\.yaml:3: quanttiy: there is no such field/,
+    ],
+    [
+      'text without quotes',
+      '- activationId: A\n- activationId: 1.0\n',
+      /\/x\.yaml:2: \[1\]\.activationId: must be text: write it in quotes/,
+    ],
+    ['a number that is none', 'activationId: A\nquantity: many\n', /\/x\.yaml:2: quantity: /],
+    ['a day that does not exist', 'activationId: A\nstart: 2026-02-30\n', /\/x\.yaml:2: start: Use 2026-05-01/],
+    ['no name', 'quantity: 1\n', /\/x\.yaml:1: activationId: is missing/],
+    ['no object', '- 5\n', /\/x\.yaml:1: \[0\]: must be an object/],
+  ])('%s', async (_what, text, message) => {
+    await twin.shop()
+    files['/x.yaml'] = text
+    const { code, err } = await run('line-items', 'set', '-f', '/x.yaml')
+    expect(err).toMatch(message)
+    expect(code).toBe(65)
+    expect(await table('line-items', 'list')).toHaveLength(1)
+  })
+
+  test('a file that does not exist, and a missing value, are USAGE', async () => {
+    await twin.shop()
+    expect((await run('line-items', 'set', '-f', '/no.yaml')).err).toContain('USAGE: Cannot read /no.yaml.')
+    expect((await run('line-items', 'set', 'NEW')).err).toContain('USAGE: quantity: is missing')
+    expect((await run('line-items', 'set')).err).toContain('Give the activationId, or a file with -f.')
+  })
+})
+
+describe('an error', () => {
+  it('of a wrong key, or of a cloud that is away, advises administrators', async () => {
+    files['/wrong.pem'] = readFileSync(new URL('../cloud/harness.ts', import.meta.url), 'utf8')
+    expect((await run('instances', 'list', '--admin-key', '/wrong.pem')).err).toMatch(/^tallygate: KEY_UNUSABLE: /)
+    const { code, err } = await run('instances', 'list', '--url', 'http://127.0.0.1:1')
+    expect(code).toBe(69)
+    expect(err).toMatch(/^tallygate: SERVICE_UNREACHABLE: /)
+    expect(err).not.toContain('device')
+  })
+
+  it('of a wrong noun or verb names a close one', async () => {
+    expect((await run('line-item', 'list')).err).toContain("unknown command 'line-item' (Did you mean line-items?)")
+    expect((await run('line-items', 'lsit')).err).toContain('Did you mean list?')
+  })
+})
