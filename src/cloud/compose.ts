@@ -39,6 +39,7 @@ import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
 import { type PostgresStore, openPostgresStore } from './storage/postgres/store.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
+import { holdsData } from './storage/sqlite/read-tables.ts'
 import { openSqliteStore } from './storage/sqlite/store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
@@ -177,6 +178,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const database = await openStore(settings, log, (error) => fail(error), overrides.stop)
   started.defer(() => database.close())
   cuts.push(() => database.cut())
+  await requireMigrated(settings, database)
   const administrationKeyFile = join(directory, 'administration-key.pem')
   await giveFirstKey(database, administrationKeyFile, log, now())
   const signingKeyFile = join(directory, 'signing-key.pem')
@@ -496,6 +498,15 @@ async function openStore(
       onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
     })
   return awaitDatabase(open, { waitMs: dbWait, signal, log })
+}
+
+/** @throws CodedError STORE_NOT_MIGRATED if the data of this cloud is in its directory, and not in its database */
+async function requireMigrated({ db, store: { path, startEmpty } }: CloudSettings, store: Store): Promise<void> {
+  const file = join(path, 'twin.db')
+  if (db === null || startEmpty || !holdsData(file)) return
+  // Every cloud that has started has registered a key.
+  if ((await store.read((reader) => reader.keys.countAdministration())) > 0) return
+  throw new CodedError('STORE_NOT_MIGRATED', `The PostgreSQL database is empty, but ${file} contains data.`)
 }
 
 /** @throws CodedError SIGNING_KEY_DIFFERS, KEY_UNUSABLE, STATE_UNWRITABLE */

@@ -119,6 +119,10 @@ const options = {
       help: 'The database comes from a backup: begin a recovery, even if the sales mark does not show it. Set it for the first start after a restore.',
       default: false,
     }),
+    startEmpty: toggle({
+      help: 'Start with an empty PostgreSQL database, even if this directory contains a SQLite database with data. The data stays in the file.',
+      default: false,
+    }),
     check: toggle({
       help: 'Verify the whole database at each start, about a second per gigabyte.',
       default: true,

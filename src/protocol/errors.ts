@@ -445,6 +445,36 @@ export const ERRORS = catalogue({
     exit: 78,
     retry: 'no',
   },
+  STORE_NOT_MIGRATED: {
+    meaning: 'The PostgreSQL database of the cloud is empty, but its directory contains a SQLite database with data.',
+    remedy:
+      "Run 'tallygate cloud migrate' to copy the data (docs/how-to/postgresql.md). To start empty, pass --store-start-empty true.",
+    http: 500,
+    exit: 78,
+    retry: 'no',
+  },
+  MIGRATION_UNFINISHED: {
+    meaning: 'The PostgreSQL database contains a part of the data of another database.',
+    remedy: "Run 'tallygate cloud migrate' again with the same source, which continues it. Then start the cloud.",
+    http: 500,
+    exit: 78,
+    retry: 'no',
+  },
+  MIGRATION_REFUSED: {
+    meaning: 'The target of a migration contains other data. The command changed nothing.',
+    remedy: "Create an empty database, and run 'tallygate cloud migrate' again with it.",
+    http: 500,
+    exit: 65,
+    retry: 'no',
+  },
+  MIGRATION_DIFFERS: {
+    meaning: 'The copied data are not the same as their source. No cloud starts on the copy.',
+    remedy:
+      "Stop every process that writes to either database, create an empty database, and run 'tallygate cloud migrate' again with it.",
+    http: 500,
+    exit: 65,
+    retry: 'no',
+  },
   OUTCOME_UNKNOWN: {
     meaning:
       'The connection to the database was lost during a commit, so the service does not know whether the change was made.',

@@ -1,7 +1,9 @@
 /** Runs until a signal stops it. SIGHUP reloads the settings. Logs JSON lines to standard output. */
-import { join } from 'node:path'
+import { existsSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
+import { formatMicro } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
 import { noteBackup } from '../note-backup.ts'
@@ -19,6 +21,7 @@ export function command(io: Io): Command {
     })
   return service
     .addCommand(backupCommand(service, io))
+    .addCommand(migrateCommand(io))
     .addCommand(rotateCommand(service, io))
     .addCommand(forgetCommand(service, io))
 }
@@ -48,6 +51,45 @@ function backupCommand(service: Command, io: Io): Command {
       io.stdout.write(
         `${file} contains the database. Also back up the keys: *.pem and, if it exists, signing-keys.json in ${store.path}.\n`,
       )
+    })
+}
+
+function migrateCommand(io: Io): Command {
+  return new Command('migrate')
+    .description(
+      'Copies the SQLite database of a stopped cloud into an empty PostgreSQL database, and verifies the copy. Run it again to continue an interrupted copy.',
+    )
+    .requiredOption(
+      '--from <sqlite:path>',
+      'database file of the cloud, such as sqlite:/var/lib/tallygate/cloud/twin.db',
+    )
+    .requiredOption('--to <url>', 'address of the database: postgres://user@host/database; PGPASSWORD is its password')
+    .action(async ({ from, to }: { from: string; to: string }) => {
+      const path = /^sqlite:(.+)$/.exec(from)?.[1]
+      if (path === undefined) throw new CodedError('USAGE', '--from takes sqlite: and the path of the file.')
+      if (!existsSync(path)) throw new CodedError('USAGE', `${path} does not exist.`)
+      const { migrateStore } = await import('../../cloud/storage/postgres/migrate-store.ts')
+      const { openDatabase } = await import('../../cloud/storage/sqlite/database.ts')
+      const { claimStore } = await import('../../cloud/storage/sqlite/claim-store.ts')
+      const release = claimStore(join(dirname(path), 'twin.lock'))
+      try {
+        const source = openDatabase(path, { check: true })
+        try {
+          const { accounts, charged, grantedOut } = await migrateStore({
+            source,
+            from: path,
+            to,
+            onCopied: ({ name, rows, sha256 }) => void io.stdout.write(`${name}: ${rows} rows, SHA-256 ${sha256}\n`),
+          })
+          const tokens = `${formatMicro(charged)} tokens charged, ${formatMicro(grantedOut)} on devices`
+          io.stdout.write(`The copy is complete and equal: ${accounts} accounts, ${tokens}.\n`)
+          io.stdout.write(`Start the cloud with this database, and with the same --store-path.\n`)
+        } finally {
+          source.close()
+        }
+      } finally {
+        release()
+      }
     })
 }
 

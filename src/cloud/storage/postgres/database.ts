@@ -11,22 +11,49 @@ export function migrations(folder = new URL('./migrations/', import.meta.url)): 
   return readMigrations(folder)
 }
 
+/** Exists while the rows of another database are being copied into this one. */
+export const MIGRATION_TABLE = 'tallygate_migration'
+
 /**
  * Migrates the tables; returns the number of the schema that contains them.
  *
  * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
- * DATABASE_NEWER
+ * DATABASE_NEWER, MIGRATION_UNFINISHED
  */
 export async function prepareDatabase(address: DatabaseAddress, limits: Limits, all = migrations()): Promise<number> {
+  const { client, schema } = await openDatabaseOfServer(address, limits, all)
+  try {
+    if (await hasTable(client, MIGRATION_TABLE)) {
+      throw new CodedError('MIGRATION_UNFINISHED', `${address.shown} contains an unfinished migration.`)
+    }
+    return schema
+  } catch (error) {
+    throw coded(error, address.shown)
+  } finally {
+    await client.end()
+  }
+}
+
+/**
+ * Migrates the tables; returns a connection, and the number of the schema that contains them.
+ *
+ * @throws CodedError as {@link prepareDatabase}, without MIGRATION_UNFINISHED
+ */
+export async function openDatabaseOfServer(
+  address: DatabaseAddress,
+  limits: Limits,
+  all = migrations(),
+): Promise<{ readonly client: pg.Client; readonly schema: number }> {
   const { shown } = address
   try {
     const client = await connect(address, limits)
     try {
       const schema = await judge(client, shown)
       await migrate(client, schema, shown, all)
-      return schema
-    } finally {
+      return { client, schema }
+    } catch (error) {
       await client.end()
+      throw error
     }
   } catch (error) {
     throw coded(error, shown)
@@ -128,9 +155,12 @@ const MIGRATION_CLASS = ADVISORY_CLASS + 1
 
 const DUPLICATE_TABLE = '42P07'
 
-async function knowsVersions(client: pg.Client): Promise<boolean> {
+const knowsVersions = (client: pg.Client): Promise<boolean> => hasTable(client, 'tallygate_schema')
+
+export async function hasTable(client: pg.Client, name: string): Promise<boolean> {
   const { rows } = await client.query<{ known: boolean }>(
-    `SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'tallygate_schema') AS known`,
+    'SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = current_schema() AND tablename = $1) AS known',
+    [name],
   )
   return rows[0]?.known === true
 }

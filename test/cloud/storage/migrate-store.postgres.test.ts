@@ -1,0 +1,152 @@
+// A cloud moves from its file to PostgreSQL, with the command and its own processes of work.
+import { join } from 'node:path'
+import Sqlite from 'better-sqlite3'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
+import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
+import { ServerProxy } from '../../support/server-proxy.ts'
+import { postgres } from '../../support/servers.ts'
+import { type Ran, tallygate } from '../../cli/outside.ts'
+import { type Twin, openTwin, pick } from '../harness.ts'
+
+const server = postgres()
+
+const newSchema = async (): Promise<PostgresSchema> => {
+  const schema = await PostgresSchema.create(server.url)
+  onTestFinished(async () => schema[Symbol.asyncDispose]())
+  return schema
+}
+
+/** A stopped cloud that has sold, with rows of devices, and the command line's answers for it. */
+async function soldTwin(): Promise<{ twin: Twin; instance: string; file: string }> {
+  const twin = await openTwin()
+  onTestFinished(async () => twin[Symbol.asyncDispose]())
+  const instance = await twin.shop()
+  for (const user of ['Zoë', 'a\tb', '🦉']) await twin.access(instance, { Print: 7 }, user)
+  await twin.stop()
+  const file = join(twin.settings.store.path, 'twin.db')
+  const database = new Sqlite(file)
+  database.exec(`
+    INSERT INTO devices (id, name, public_key, thumbprint, key_since, enrolled_at, epoch, backlog, applied_policies, release_requested)
+      VALUES ('d', 'über', '{}', 't', 1, 1, 1, 0, '[]', 0);
+    INSERT INTO epochs VALUES ('d', 1, 'ACTIVE', 1, NULL, NULL, 1, NULL, NULL, 0, 0, 0, 0, 9, 'h', 9, 'e', 1, NULL, NULL);
+    INSERT INTO device_accounts SELECT 'd', 1, id, 30000000, 10, 4, 5, 0, 0, 0, 0, 0, 0, 0 FROM accounts LIMIT 1;
+    UPDATE accounts SET granted_out = 29999995, sold = sold + 30000000;
+    INSERT INTO deliveries VALUES (1000, 'd', 1, 1, 0, 1, 9, NULL, 9, 1, 2, x'00ff0a5c');
+    UPDATE sqlite_sequence SET seq = 1000 WHERE name = 'usage';
+  `)
+  const insert = database.prepare(
+    "INSERT INTO segments VALUES ('d', 1, ?, 'h', zeroblob(3), NULL, 9223372036854775807)",
+  )
+  for (let seq = 0; seq < 1_200; seq++) insert.run(seq)
+  database.close()
+  return { twin, instance, file }
+}
+
+const migrate = (file: string, to: string): Promise<Ran> =>
+  tallygate(['cloud', 'migrate', '--from', `sqlite:${file}`, '--to', to])
+
+describe('tallygate cloud migrate', () => {
+  it('moves a cloud, which goes on with its tokens, its usage and its keys', async () => {
+    const { twin, instance, file } = await soldTwin()
+    const schema = await newSchema()
+    const { code, out, err } = await migrate(file, schema.url)
+    expect(err).toBe('')
+    expect(code).toBe(0)
+    expect(out).toMatch(/^segments: 1200 rows, SHA-256 [0-9a-f]{64}$/m)
+    expect(out).toContain('The copy is complete and equal: 1 accounts, 21 tokens charged, 29.999995 on devices.')
+    await twin.start((settings) => ({ ...settings, db: schema.url }))
+    expect(await twin.used(instance, 'ACT-1')).toBe(21)
+    expect((await twin.access(instance, { Print: 2 })).status).toBe(200)
+    expect(await twin.used(instance, 'ACT-1')).toBe(23)
+    const usage = await twin.call('GET', `/reporting/api/v1.1/instances/${instance}/usage`)
+    expect(usage.status).toBeLessThan(500)
+    const positions = await runSql<{ seq: string }>(schema.url, 'SELECT seq FROM usage ORDER BY seq')
+    expect(positions.map(({ seq }) => Number(seq))).toEqual([1, 2, 3, 1001])
+    const { body } = await twin.call('GET', '/edge/api/v1/devices')
+    expect(pick(body, 'devices', 0, 'name')).toBe('über')
+  })
+
+  it('continues after a lost connection; until then no cloud starts on the copy', async () => {
+    const { twin, file } = await soldTwin()
+    const schema = await newSchema()
+    await using network = await ServerProxy.open(schema.url)
+    // The second batch of a table.
+    network.failAt('INSERT INTO "segments"', 'LOSE_ANSWER')
+    const failed = await migrate(file, network.url)
+    expect(failed).toMatchObject({ code: 69, err: expect.stringContaining('DATABASE_UNREACHABLE') as string })
+    const start = twin.start((settings) => ({ ...settings, db: schema.url }))
+    await expect(start).rejects.toMatchObject({ code: 'MIGRATION_UNFINISHED' })
+    expect(await migrate(file, schema.url)).toMatchObject({ code: 0, err: '' })
+    const rows = await runSql<{ n: string }>(schema.url, 'SELECT count(*)::text AS n FROM segments')
+    expect(rows).toEqual([{ n: '1200' }])
+  })
+
+  it('does not continue with other rows', async () => {
+    const { twin, instance, file } = await soldTwin()
+    const schema = await newSchema()
+    await using network = await ServerProxy.open(schema.url)
+    network.failAt('INSERT INTO "usage"', 'LOSE_MESSAGE')
+    await migrate(file, network.url)
+    await twin.start()
+    await twin.access(instance, { Print: 1 })
+    await twin.stop()
+    expect((await migrate(file, schema.url)).err).toContain('MIGRATION_REFUSED')
+  })
+
+  it('refuses a target that has rows, and changes nothing', async () => {
+    const { twin, file } = await soldTwin()
+    const schema = await newSchema()
+    await using other = await openTwin((settings) => ({ ...settings, db: schema.url }))
+    await other.stop()
+    expect(await migrate(file, schema.url)).toMatchObject({
+      code: 65,
+      err: expect.stringContaining('MIGRATION_REFUSED') as string,
+    })
+    await other.start()
+    await twin.start()
+  })
+
+  it('notices a copy that differs, and lets no cloud start on it', async () => {
+    const { file } = await soldTwin()
+    const schema = await newSchema()
+    await using network = await ServerProxy.open(schema.url)
+    network.failAt('INSERT INTO "usage"', 'LOSE_ANSWER')
+    await migrate(file, network.url)
+    await runSql(schema.url, `UPDATE usage SET tokens = tokens - 1 WHERE seq = 2`)
+    expect(await migrate(file, schema.url)).toMatchObject({
+      code: 65,
+      err: expect.stringContaining('MIGRATION_DIFFERS: The table usage') as string,
+    })
+    await expect(openPostgresStore({ url: schema.url, onConnectionLost: () => undefined })).rejects.toMatchObject({
+      code: 'MIGRATION_UNFINISHED',
+    })
+  })
+
+  it('refuses the file of a cloud that runs, and a file that does not exist', async () => {
+    const { twin, file } = await soldTwin()
+    await twin.start()
+    expect((await migrate(file, server.url)).err).toContain('STATE_IN_USE')
+    expect((await migrate(`${file}.other`, server.url)).err).toContain('does not exist')
+  })
+})
+
+describe('a cloud whose data is still in its file', () => {
+  it('does not start with an empty database unless it is told to', async () => {
+    const { twin } = await soldTwin()
+    const schema = await newSchema()
+    const start = twin.start((settings) => ({ ...settings, db: schema.url }))
+    await expect(start).rejects.toMatchObject({ code: 'STORE_NOT_MIGRATED' })
+    await twin.start((settings) => ({ ...settings, db: schema.url, store: { ...settings.store, startEmpty: true } }))
+    await twin.stop()
+    // It has begun there.
+    await twin.start((settings) => ({ ...settings, db: schema.url }))
+  })
+
+  it('starts with an empty database if its file has nothing but the key of its first start', async () => {
+    await using twin = await openTwin()
+    await twin.stop()
+    const schema = await newSchema()
+    await twin.start((settings) => ({ ...settings, db: schema.url }))
+  })
+})
