@@ -10,6 +10,7 @@ import { type Ran, tallygate } from '../../cli/outside.ts'
 import { type Twin, openTwin, pick } from '../harness.ts'
 
 const server = postgres()
+const DEVICE = '0c2f3bb2-15c5-4d4a-b4a9-4d5b6a3c1a11'
 
 const newSchema = async (): Promise<PostgresSchema> => {
   const schema = await PostgresSchema.create(server.url)
@@ -28,15 +29,15 @@ async function soldTwin(): Promise<{ twin: Twin; instance: string; file: string 
   const database = new Sqlite(file)
   database.exec(`
     INSERT INTO devices (id, name, public_key, thumbprint, key_since, enrolled_at, epoch, backlog, applied_policies, release_requested)
-      VALUES ('d', 'über', '{}', 't', 1, 1, 1, 0, '[]', 0);
-    INSERT INTO epochs VALUES ('d', 1, 'ACTIVE', 1, NULL, NULL, 1, NULL, NULL, 0, 0, 0, 0, 9, 'h', 9, 'e', 1, NULL, NULL);
-    INSERT INTO device_accounts SELECT 'd', 1, id, 30000000, 10, 4, 5, 0, 0, 0, 0, 0, 0, 0 FROM accounts LIMIT 1;
+      VALUES ('${DEVICE}', 'über', '{}', 't', 1, 1, 1, 0, '[]', 0);
+    INSERT INTO epochs VALUES ('${DEVICE}', 1, 'ACTIVE', 1, NULL, NULL, 1, NULL, NULL, 0, 0, 0, 0, 9, 'h', 9, 'e', 1, NULL, NULL);
+    INSERT INTO device_accounts SELECT '${DEVICE}', 1, id, 30000000, 10, 4, 5, 0, 0, 0, 0, 0, 0, 0 FROM accounts LIMIT 1;
     UPDATE accounts SET granted_out = 29999995, sold = sold + 30000000;
-    INSERT INTO deliveries VALUES (1000, 'd', 1, 1, 0, 1, 9, NULL, 9, 1, 2, x'00ff0a5c');
+    INSERT INTO deliveries VALUES (1000, '${DEVICE}', 1, 1, 0, 1, 9, NULL, 9, 1, 2, x'00ff0a5c');
     UPDATE sqlite_sequence SET seq = 1000 WHERE name = 'usage';
   `)
   const insert = database.prepare(
-    "INSERT INTO segments VALUES ('d', 1, ?, 'h', zeroblob(3), NULL, 9223372036854775807)",
+    `INSERT INTO segments VALUES ('${DEVICE}', 1, ?, 'h', zeroblob(3), NULL, 9223372036854775807)`,
   )
   for (let seq = 0; seq < 1_200; seq++) insert.run(seq)
   database.close()
@@ -71,7 +72,6 @@ describe('tallygate cloud migrate', () => {
     const { twin, file } = await soldTwin()
     const schema = await newSchema()
     await using network = await ServerProxy.open(schema.url)
-    // The second batch of a table.
     network.failAt('INSERT INTO "segments"', 'LOSE_ANSWER')
     const failed = await migrate(file, network.url)
     expect(failed).toMatchObject({ code: 69, err: expect.stringContaining('DATABASE_UNREACHABLE') as string })

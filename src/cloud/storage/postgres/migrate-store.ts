@@ -45,8 +45,8 @@ const COPY_CLASS = ADVISORY_CLASS + 2
 export async function migrateStore({ source, from, to, onCopied }: MigrateStore): Promise<MigratedTokens> {
   const address = databaseAddress(to)
   const { client, schema } = await openDatabaseOfServer(address, LIMITS)
-  let isLost = false
-  client.on('error', () => (isLost = true))
+  const connection = { isLost: false }
+  client.on('error', () => (connection.isLost = true))
   try {
     await lockTarget(client, schema, address.shown)
     const tables = tablesOf(source).map((table) => ({ ...table, expected: digestOf(source, table) }))
@@ -60,7 +60,7 @@ export async function migrateStore({ source, from, to, onCopied }: MigrateStore)
     await finish(client, source, tables)
     return tokens
   } catch (error) {
-    const dropped = isLost && !(error instanceof CodedError)
+    const dropped = connection.isLost && !(error instanceof CodedError)
     throw coded(dropped ? new ConnectionLost('the connection was lost', { cause: error }) : error, address.shown)
   } finally {
     await client.end().catch(() => undefined)
