@@ -21,6 +21,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   logout: ['sign out of a cloud', () => import('./commands/logout.ts')],
   whoami: ['show who you are for a cloud, and your roles', () => import('./commands/whoami.ts')],
   console: ['open the console of a cloud in a browser', () => import('./commands/console.ts')],
+  apply: ['make the cloud have what a file says', () => import('./commands/apply.ts')],
   instances: noun('instances', "list and create instances, the customers' accounts"),
   'line-items': noun('line-items', 'manage line items, the pools of tokens of an instance'),
   'rate-tables': noun('rate-tables', 'manage rate tables, the prices of items'),

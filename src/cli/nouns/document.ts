@@ -1,5 +1,5 @@
 /** A JSON or YAML file whose values know their lines. JSON is YAML. */
-import { LineCounter, parseDocument, isNode } from 'yaml'
+import { type Document, LineCounter, isMap, isNode, isScalar, parseDocument } from 'yaml'
 import { CodedError } from '../../protocol/errors.ts'
 import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
@@ -27,14 +27,24 @@ export function readDocument(path: string, io: Io): FileDocument {
     where: (of) => {
       const keys = of.map((key) => (typeof key === 'symbol' ? String(key) : key))
       for (let length = keys.length; length >= 0; length -= 1) {
-        const node = document.getIn(keys.slice(0, length), true)
-        const start = isNode(node) ? node.range?.[0] : undefined
+        const start = startOf(document, keys.slice(0, length))
         if (start !== undefined)
           return `${name}:${lines.linePos(start).line}${keys.length === 0 ? '' : `: ${pathText(keys)}`}`
       }
       return `${name}:1`
     },
   }
+}
+
+/** Where a value begins; in a map, where its key does. */
+function startOf(document: Document, keys: readonly (string | number)[]): number | undefined {
+  const parent = document.getIn(keys.slice(0, -1), true)
+  if (keys.length > 0 && isMap(parent)) {
+    const pair = parent.items.find(({ key }) => isScalar(key) && String(key.value) === String(keys.at(-1)))
+    return isScalar(pair?.key) ? pair.key.range?.[0] : undefined
+  }
+  const node = document.getIn(keys, true)
+  return isNode(node) ? node.range?.[0] : undefined
 }
 
 /** Aliases can be wrong, or expand to more than memory holds. */

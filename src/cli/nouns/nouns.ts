@@ -1,12 +1,13 @@
 /** The nouns of the command line. To add one, add a row. */
+import { z } from 'zod'
 import { conditionInput } from '../../protocol/service/conditions.ts'
-import { configurationBody } from '../../protocol/service/configuration.ts'
 import { consumptionLimitBody } from '../../protocol/service/consumption-limits.ts'
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { lineItemBodies, RESET_FREQUENCIES } from '../../protocol/service/line-items.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
+import type { Settable } from './change.ts'
 import { type Noun, column, named, textOf, time, tokens, tokensText } from './noun.ts'
 import { nextReset } from './next-reset.ts'
 import { listLimits } from './limits.ts'
@@ -300,7 +301,7 @@ const settings: Noun = {
   set: {
     name: 'name',
     fields: [{ path: 'value', flags: '--value <value>', help: 'new value', kind: 'text' }],
-    schema: configurationBody,
+    schema: z.strictObject({ name: z.string(), value: z.string() }),
     complete: (given, current) => ({ ...current, ...given, value: String(given['value'] ?? current['value']) }),
     current: ({ name, value }) => ({ name, value }),
     call: ({ body }) => ({ method: 'PATCH', path: `${PROVISIONING}/configuration`, body: [body] }),
@@ -377,6 +378,13 @@ export const NOUNS = [
   keys,
   settings,
 ] satisfies readonly Noun[]
+
+/** @param name of a noun with `set` */
+export function settableNoun(name: string): Settable {
+  const noun: Noun | undefined = NOUNS.find((each) => each.name === name)
+  if (noun?.set === undefined) throw new Error(`invariant: there is no noun ${name} that can be set`)
+  return { ...noun, set: noun.set }
+}
 
 function overdraftText({ overdraftType, overdraftLimit }: Row): string {
   return overdraftType === 'Unlimited' ? 'unlimited' : tokensText(overdraftLimit)

@@ -1,0 +1,181 @@
+/** Makes a cloud have what a file says: shows the differences, and changes only them. */
+import { Command } from 'commander'
+import { CodedError } from '../../protocol/errors.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
+import { examples } from '../examples.ts'
+import type { Io } from '../io.ts'
+import { jsonLine, writeLines } from '../lines.ts'
+import { type Planned, isRow, plan, problemsOf } from '../nouns/change.ts'
+import { readDocument } from '../nouns/document.ts'
+import { textOf } from '../nouns/noun.ts'
+import { type Row, Service, notFound } from '../nouns/service.ts'
+import { type SiteObject, readSite } from '../nouns/site.ts'
+
+interface ApplyFlags extends AdministratorFlags {
+  readonly file: string
+  readonly dryRun?: true
+  readonly json?: true
+}
+
+/** Of a dry run that found differences. */
+const WOULD_CHANGE = 2
+
+export function command(io: Io): Command {
+  const apply = withAdministratorFlags(new Command('apply'))
+    .description(
+      'Makes the cloud have what a file says: configuration, rate tables, instances, conditions, line items, actions and limits. Shows the differences and changes only them. What the file does not name stays. With --dry-run, exit code 2 says that something would change.',
+    )
+    .requiredOption('-f, --file <file>', 'JSON or YAML file; - for standard input')
+    .option('--dry-run', 'show the differences, and change nothing')
+    .option('--json', 'print one JSON document per line for each difference')
+    .action((flags: ApplyFlags) => applySite(flags, io))
+  return examples(apply, ['tallygate apply -f site.yaml --dry-run', 'tallygate apply -f site.yaml'])
+}
+
+interface Step extends Planned {
+  readonly object: SiteObject
+}
+
+async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
+  const objects = readSite(readDocument(flags.file, io), io.now())
+  using client = await administrator(flags, io)
+  const target = new Target(new Service(client))
+  const steps = await planned(objects, target, io.now())
+  const changes = steps.filter(({ differences }) => differences.length > 0)
+  let done = 0
+  try {
+    for (const step of changes) {
+      if (flags.dryRun !== true) await target.save(step)
+      done += 1
+      writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
+    }
+  } catch (error) {
+    io.stderr.write(`Stopped after ${done} of ${changes.length} changes. Run the command again to continue.\n`)
+    throw error
+  }
+  const isDry = flags.dryRun === true
+  if (flags.json !== true) writeLines(io.stdout, [summaryOf(steps, isDry)])
+  if (isDry && changes.length > 0) io.exitWith(WOULD_CHANGE)
+}
+
+/** Finds every problem before anything is changed. @throws CodedError FILE_INVALID */
+async function planned(objects: readonly SiteObject[], target: Target, now: number): Promise<readonly Step[]> {
+  const problems: string[] = []
+  const steps: Step[] = []
+  for (const object of objects) {
+    const { noun, given, where } = object
+    const existing = await target.find(object)
+    try {
+      const step = { object, ...plan(noun, given, existing, now) }
+      problems.push(...problemsOf(noun, step.body).map(({ path, problem }) => `${where(path)}: ${problem}`))
+      if (noun.name === 'rules') problems.push(...(await unknownConditions(object, objects, target)))
+      steps.push(step)
+    } catch (error) {
+      if (!(error instanceof CodedError)) throw error
+      problems.push(`${where()}: ${error.message}`)
+    }
+  }
+  if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.join(' '))
+  return steps
+}
+
+/** Conditions that are neither in the file nor in the cloud. */
+async function unknownConditions(
+  { given, instance, where }: SiteObject,
+  objects: readonly SiteObject[],
+  target: Target,
+): Promise<readonly string[]> {
+  const here = objects.filter((each) => each.noun.name === 'conditions' && each.instance === instance)
+  const there = await target.conditions(instance)
+  const known = [
+    ...here.map((each) => textOf(each.given['name'])),
+    ...there.flatMap(({ id, name }) => [textOf(id), textOf(name)]),
+  ]
+  const actions = Array.isArray(given['actions']) ? (given['actions'] as readonly unknown[]) : []
+  return actions.flatMap((action, index) => {
+    const condition = isRow(action) ? action['condition'] : undefined
+    if (condition === undefined || known.includes(textOf(condition))) return []
+    return [`${where(['actions', index, 'condition'])}: ${notFound('condition', textOf(condition), known).message}`]
+  })
+}
+
+/** The cloud, with the lists that were read. */
+class Target {
+  readonly #service: Service
+  readonly #lists = new Map<string, Promise<readonly Row[]>>()
+  /** Ids by short name. */
+  #instances: Promise<Map<string, string>> | undefined
+
+  constructor(service: Service) {
+    this.#service = service
+  }
+
+  /** @throws CodedError USAGE if several instances have the name */
+  async find({ noun, given, instance, where }: SiteObject): Promise<Row | undefined> {
+    const instanceId = await this.#instanceId(instance)
+    if (instanceId === undefined) return undefined
+    const key = `${noun.name} ${instanceId}`
+    const rows = this.#lists.get(key) ?? noun.list(this.#service, { instanceId })
+    this.#lists.set(key, rows)
+    const name = noun.nameOf(noun.set.complete(given, {}, 0))
+    const [found, ...others] = (await rows).filter((row) => noun.nameOf(row) === name)
+    if (others.length === 0) return found
+    throw new CodedError('CONFLICT', `${where()}: The cloud has several objects of this kind with the name ${name}.`)
+  }
+
+  async conditions(instance: string | null): Promise<readonly Row[]> {
+    const instanceId = await this.#instanceId(instance)
+    return instanceId === undefined ? [] : this.#service.rows(`/api/v1.1/instances/${instanceId}/conditions`)
+  }
+
+  async save({ object: { noun, instance, where }, ...step }: Step): Promise<void> {
+    const instanceId = (await this.#instanceId(instance)) ?? null
+    try {
+      const call = await noun.set.call({ service: this.#service, scope: { instanceId }, ...step })
+      const { text } = await this.#service.send(call)
+      if (noun.name !== 'instances') return
+      const id = (parseJson(text) as Row | undefined)?.['id']
+      ;(await this.#instances)?.set(textOf(step.body['shortName']), textOf(id))
+    } catch (error) {
+      if (!(error instanceof CodedError)) throw error
+      throw new CodedError(error.code, `${where()}: ${error.message}`, { cause: error })
+    }
+  }
+
+  /** Null for an object of no instance; undefined if the instance does not exist yet. */
+  async #instanceId(name: string | null): Promise<string | null | undefined> {
+    if (name === null) return null
+    this.#instances ??= this.#service
+      .instances()
+      .then((rows) => new Map(rows.map(({ shortName, id }) => [textOf(shortName), textOf(id)])))
+    return (await this.#instances).get(name)
+  }
+}
+
+function nameOf({ object: { noun, instance }, body }: Step): string {
+  return `${noun.one} ${noun.nameOf(body)}${instance === null ? '' : ` of ${instance}`}`
+}
+
+function linesOf(step: Step): readonly string[] {
+  const { existing, differences } = step
+  return [
+    `${existing === undefined ? '+' : '~'} ${nameOf(step)}`,
+    ...differences.map(({ path, before, after }) =>
+      existing === undefined ? `    ${path}: ${after ?? ''}` : `    ${path}: ${before ?? 'none'} -> ${after ?? 'none'}`,
+    ),
+  ]
+}
+
+function documentOf({ object: { noun, instance }, body, existing, differences }: Step) {
+  const change = existing === undefined ? 'create' : 'change'
+  return { change, kind: noun.name, name: noun.nameOf(body), instance, differences }
+}
+
+function summaryOf(steps: readonly Step[], isDry: boolean): string {
+  const changes = steps.filter(({ differences }) => differences.length > 0)
+  const created = changes.filter(({ existing }) => existing === undefined).length
+  const counts = `${created} created, ${changes.length - created} changed, ${steps.length - changes.length} unchanged.`
+  if (changes.length === 0) return `No changes: ${counts}`
+  return isDry ? `Dry run, nothing was changed. It would be: ${counts}` : counts
+}

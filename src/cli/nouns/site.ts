@@ -1,0 +1,95 @@
+/**
+ * A file with everything that administrators set in a cloud, as a list of objects in the sequence in which they can be
+ * created: configuration, rate tables, instances, and of each instance conditions, line items, their actions and limits.
+ */
+import { z } from 'zod'
+import { CodedError } from '../../protocol/errors.ts'
+import { type Settable, isRow, problemsOf, withTimes } from './change.ts'
+import type { FileDocument, Path } from './document.ts'
+import { textOf } from './noun.ts'
+import { settableNoun } from './nouns.ts'
+import type { Row } from './service.ts'
+
+export interface SiteObject {
+  readonly noun: Settable
+  readonly given: Row
+  /** Short name of the instance that it belongs to; null: none. */
+  readonly instance: string | null
+  /** Of the object, or of a part of it, in the file. */
+  readonly where: (path?: Path) => string
+}
+
+const list = z.array(z.record(z.string(), z.unknown())).optional()
+
+const siteForm = z.strictObject({
+  configuration: z.record(z.string(), z.union([z.string(), z.boolean()])).optional(),
+  rateTables: list,
+  instances: z.array(z.looseObject({ conditions: list, lineItems: z.array(z.looseObject({})).optional() })).optional(),
+})
+
+/** @throws CodedError FILE_INVALID with the line of each problem */
+export function readSite({ value, where }: FileDocument, now: number): readonly SiteObject[] {
+  const parsed = siteForm.safeParse(value ?? {})
+  if (!parsed.success) {
+    const problems = parsed.error.issues.flatMap((issue) =>
+      issue.code === 'unrecognized_keys'
+        ? issue.keys.map((key) => `${where([...issue.path, key])}: there is no such field`)
+        : [`${where(issue.path)}: ${issue.message}`],
+    )
+    throw new CodedError('FILE_INVALID', problems.join('; '))
+  }
+  const site = parsed.data
+  const problems: string[] = []
+  const objects: SiteObject[] = []
+  const add = (name: string, given: Row, path: Path, instance: string | null = null): void => {
+    const noun = settableNoun(name)
+    const at = (inner: Path = []): string => where([...path, ...inner])
+    try {
+      const timed = withTimes(noun, given, at)
+      // A field that is missing here may exist in the cloud; a name may not.
+      const found = problemsOf(noun, noun.set.complete(timed, {}, now))
+      const wrong = found.filter(({ isMissing, path: [first] }) => isMissing !== true || first === noun.set.name)
+      problems.push(...wrong.map((each) => `${at(each.path)}: ${each.problem}`))
+      objects.push({ noun, given: timed, instance, where: at })
+    } catch (error) {
+      if (!(error instanceof CodedError)) throw error
+      problems.push(error.message)
+    }
+  }
+
+  for (const [name, set] of Object.entries(site.configuration ?? {}))
+    add('configuration', { name, value: String(set) }, ['configuration', name])
+  for (const [index, table] of (site.rateTables ?? []).entries()) add('rate-tables', table, ['rateTables', index])
+  for (const [index, { conditions = [], lineItems = [], ...instance }] of (site.instances ?? []).entries()) {
+    const path = ['instances', index]
+    const name = textOf(instance['shortName'])
+    add('instances', instance, path)
+    for (const [at, condition] of conditions.entries()) add('conditions', condition, [...path, 'conditions', at], name)
+    for (const [at, lineItem] of lineItems.entries())
+      for (const part of partsOf(lineItem)) add(part.noun, part.given, [...path, 'lineItems', at, ...part.path], name)
+  }
+  problems.push(...repeated(objects))
+  if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.join('; '))
+  return objects
+}
+
+/** A line item with its actions and its limit, which are objects of the service themselves. */
+function partsOf({ actions, limit, ...lineItem }: Row): readonly { noun: string; given: Row; path: Path }[] {
+  const { activationId: lineItemId } = lineItem
+  return [
+    { noun: 'line-items', given: lineItem, path: [] },
+    ...(actions === undefined ? [] : [{ noun: 'rules', given: { lineItemId, actions }, path: [] }]),
+    ...(isRow(limit) ? [{ noun: 'limits', given: { ...limit, lineItemId }, path: ['limit'] }] : []),
+  ]
+}
+
+function repeated(objects: readonly SiteObject[]): readonly string[] {
+  const first = new Map<string, SiteObject>()
+  return objects.flatMap((object) => {
+    const { noun, given, instance } = object
+    const key = JSON.stringify([noun.name, instance, noun.nameOf(noun.set.complete(given, {}, 0))])
+    const earlier = first.get(key)
+    first.set(key, earlier ?? object)
+    return earlier === undefined ? [] : [`${object.where()}: the same ${noun.one} as at ${earlier.where()}`]
+  })
+}

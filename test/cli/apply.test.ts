@@ -1,0 +1,200 @@
+// `tallygate apply`: a file against a real cloud.
+import { readFileSync } from 'node:fs'
+import { afterEach, beforeEach, describe, expect, it, test } from 'vitest'
+import { type Twin, openTwin } from '../cloud/harness.ts'
+import { type Ran, tallygate } from './outside.ts'
+
+let [twin, site]: [Twin, string] = [undefined as never, '']
+beforeEach(async () => {
+  twin = await openTwin()
+  site = SITE
+})
+afterEach(() => twin[Symbol.asyncDispose]())
+
+const run = (...args: readonly string[]): Promise<Ran> =>
+  tallygate(args, {
+    now: () => twin.now,
+    env: { TALLYGATE_URL: twin.cloud.address, TALLYGATE_ADMIN_KEY: twin.cloud.administrationKeyFile },
+    readText: (path) => (path === 'site.yaml' ? site : readFileSync(path, 'utf8')),
+  })
+const apply = (...flags: readonly string[]): Promise<Ran> => run('apply', '-f', 'site.yaml', ...flags)
+
+const SITE = `configuration:
+  timezone.tolerant: true
+rateTables:
+  - version: '1'
+    effectiveFrom: 2026-01-01
+    items:
+      - { name: LaserCut, version: '1.0', rate: 0.85 }
+      - { name: Print, rate: 1 }
+instances:
+  - shortName: Workshop
+    accountId: me
+    conditions:
+      - { name: design, operator: IN, property: department, values: [design, cad] }
+      - name: staff
+        operator: NOT
+        condition: { operator: IN, property: role, values: [guest] }
+    lineItems:
+      - activationId: FIRST-1000
+        quantity: 1000
+        attributes: { resetFrequency: MONTHLY }
+        actions:
+          - { condition: design, action: ALLOW, allocation: 500.25 }
+          - { condition: staff, action: DENY }
+          - { action: ALLOW }
+        limit: { limit: 100, frequency: DAILY }
+      - activationId: SECOND
+        quantity: 5
+`
+
+it('creates everything that the file names, in one run, and nothing in the next', async () => {
+  const first = await apply()
+  expect(first).toMatchObject({ code: 0, err: '' })
+  expect(first.out).toContain('+ rate table 1\n')
+  expect(first.out).toContain('+ line item FIRST-1000 of Workshop\n')
+  expect(first.out).toMatch(/\n8 created, 1 changed, 0 unchanged\.\n$/)
+  for (const flags of [['--dry-run'], []]) {
+    twin.now += 86_400_000
+    expect(await apply(...flags)).toEqual({
+      code: 0,
+      out: 'No changes: 0 created, 0 changed, 9 unchanged.\n',
+      err: '',
+    })
+  }
+  const rules = (await run('rules', 'list')).out.split('\n').map((line) => line.split(/ {2,}/))
+  expect(rules.slice(1, 4)).toEqual([
+    ['FIRST-1000', 'ALLOW', 'design', '500.25', '0'],
+    ['FIRST-1000', 'DENY', 'staff'],
+    ['FIRST-1000', 'ALLOW'],
+  ])
+})
+
+it('shows in a dry run what it would change, with exit code 2, and changes nothing', async () => {
+  const dry = await apply('--dry-run')
+  expect(dry).toMatchObject({ code: 2, err: '' })
+  expect(dry.out).toContain('+ instance Workshop\n    shortName: Workshop\n    accountId: me\n')
+  expect(dry.out).toMatch(/Dry run, nothing was changed\. It would be: 8 created, 1 changed, 0 unchanged\.\n$/)
+  expect((await run('instances', 'list')).out).toBe('No instances.\n')
+})
+
+it('changes only what differs, and leaves what the file does not name', async () => {
+  await apply()
+  await run('line-items', 'set', 'OTHER', '--quantity', '7')
+  site = SITE.replace('quantity: 1000', 'quantity: 2000').replace('values: [design, cad]', 'values: [design]')
+  const { code, out } = await apply()
+  expect(code).toBe(0)
+  expect(out).toBe(
+    [
+      '~ condition design of Workshop',
+      '    values: ["design","cad"] -> ["design"]',
+      '~ line item FIRST-1000 of Workshop',
+      '    quantity: 1000 -> 2000',
+      '0 created, 2 changed, 7 unchanged.',
+      '',
+    ].join('\n'),
+  )
+  expect((await run('line-items', 'list')).out).toContain('OTHER')
+})
+
+it('keeps the use of actions that stay when the list changes', async () => {
+  await apply()
+  const { id } = JSON.parse((await run('instances', 'list', '--json')).out) as { id: string }
+  await twin.call('POST', `/elastic/api/v1.1/instances/${id}/access-request`, {
+    body: {
+      requester: { type: 'user', value: 'anna', dictionary: { department: 'cad' } },
+      requestedItems: [{ item: 'Print', count: 3 }],
+    },
+  })
+  site = SITE.replace('          - { condition: staff, action: DENY }\n', '').replace('500.25', '600')
+  await apply()
+  const [, line] = (await run('rules', 'list')).out.split('\n')
+  expect(line).toMatch(/ALLOW +design +600 +3$/)
+})
+
+it('prints differences as JSON', async () => {
+  const lines = (await apply('--dry-run', '--json')).out.trimEnd().split('\n')
+  expect(JSON.parse(lines[0]!)).toEqual({
+    change: 'change',
+    kind: 'configuration',
+    name: 'timezone.tolerant',
+    instance: null,
+    differences: [{ path: 'value', before: 'false', after: 'true' }],
+  })
+  expect(lines).toHaveLength(9)
+})
+
+describe('a file with problems names each line and changes nothing:', () => {
+  test.each([
+    ['an unknown section', 'instance:\n  - shortName: A\n', /site\.yaml:1: instance: there is no such field/],
+    ['a section that is no list', 'instances: 5\n', /site\.yaml:1: instances: /],
+    [
+      'an unknown field',
+      SITE.replace('    accountId', '    acountId'),
+      /site\.yaml:11: instances\[0\]\.acountId: there is no such field/,
+    ],
+    [
+      'a missing field',
+      SITE.replace('    accountId: me\n', ''),
+      /site\.yaml:10: instances\[0\]\.accountId: is missing/,
+    ],
+    [
+      'a wrong value',
+      SITE.replace('500.25', 'much'),
+      /site\.yaml:22: instances\[0\]\.lineItems\[0\]\.actions\[0\]\.allocation: /,
+    ],
+    [
+      'a number that must be text',
+      SITE.replace("version: '1.0'", 'version: 1.0'),
+      /site\.yaml:7: rateTables\[0\]\.items\[0\]\.version: must be text: write it in quotes/,
+    ],
+    [
+      'a wrong time',
+      SITE.replace('2026-01-01', '2026-13-01'),
+      /site\.yaml:5: rateTables\[0\]\.effectiveFrom: Use 2026-05-01/,
+    ],
+    [
+      'an unknown condition',
+      SITE.replace('condition: design,', 'condition: desing,'),
+      /site\.yaml:22: .*condition desing\. Did you mean design\?/,
+    ],
+    [
+      'an object twice',
+      SITE.replace('SECOND', 'FIRST-1000'),
+      /site\.yaml:26: .*the same line item as at site\.yaml:18/,
+    ],
+    ['YAML that is none', 'instances: [\n', /FILE_INVALID: site\.yaml:\d: /],
+  ])('%s', async (_what, text, message) => {
+    site = text
+    const { code, err, out } = await apply()
+    expect(err).toMatch(message)
+    expect({ code, out }).toEqual({ code: 65, out: '' })
+    expect((await run('instances', 'list')).out).toBe('No instances.\n')
+  })
+
+  test('several at once, and an object that cannot be changed', async () => {
+    await apply()
+    site = SITE.replace('rate: 0.85', 'rate: 0.9').replace('accountId: me', 'accountId: you')
+    const { err } = await apply()
+    expect(err).toMatch(
+      /site\.yaml:4: .*The rate table 1 exists and cannot be changed .*site\.yaml:10: .*The instance Workshop exists/,
+    )
+  })
+})
+
+it('names the line of an object that the service refuses, and continues in the next run', async () => {
+  site = SITE.replace('timezone.tolerant: true', 'timezone.tolerant: perhaps')
+  const { code, err, out } = await apply()
+  expect(err).toContain('Stopped after 0 of 9 changes. Run the command again to continue.\n')
+  expect(err).toMatch(/BAD_REQUEST: site\.yaml:2: .*timezone\.tolerant must be true or false/)
+  expect({ code, out }).toEqual({ code: 1, out: '' })
+  site = SITE
+  expect((await apply()).code).toBe(0)
+})
+
+it('a file or a cloud that is away', async () => {
+  expect((await run('apply', '-f', '/no/site.yaml')).err).toContain('USAGE: Cannot read /no/site.yaml.')
+  const away = await apply('--url', 'http://127.0.0.1:1')
+  expect(away.code).toBe(69)
+  expect(away.err).toMatch(/SERVICE_UNREACHABLE/)
+})
