@@ -178,13 +178,28 @@ async function becomeKnown(context: StepContext, token: string | null): Promise<
   return 'PLAN_AGAIN'
 }
 
-function end({ memory, health, waiting, options }: StepContext, token: string | null): RoundResult {
+function end(context: StepContext, token: string | null): RoundResult {
+  const { memory, health, waiting } = context
   waiting.letCarriedGo()
   if (memory.contact === 'UP') for (const subject of ANSWERED_BY_A_ROUND) health.clear(subject)
   if (memory.identity !== null) health.clear('enrollment')
   else if (token === null) health.raise('enrollment', new CodedError('NOT_ENROLLED', 'There is no enrollment token.'))
-  const longest = Math.min(options.syncEveryMs, options.heartbeatEveryMs, memory.nextSyncMs ?? Infinity)
-  return { ok: true, nextMs: memory.lookAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, longest) }
+  return { ok: true, nextMs: memory.lookAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, untilDue(context)) }
+}
+
+/** Until the next sync or heartbeat is due, ms. A round of one of them does not delay the other. */
+function untilDue({ clock, memory, options }: StepContext): number {
+  const now = clock.sinceBoot()
+  const left = (since: number | null, everyMs: number): number => {
+    const passedMs = since === null ? 0 : now - since
+    // What is overdue after a round cannot be done now.
+    return passedMs < everyMs ? everyMs - passedMs : everyMs
+  }
+  const sessions = [...memory.sessions.values()].map(({ session: { aliveAt, checkedAt } }) =>
+    left(Math.max(aliveAt, checkedAt), options.heartbeatEveryMs),
+  )
+  const syncEveryMs = Math.min(options.syncEveryMs, memory.nextSyncMs ?? Infinity)
+  return Math.min(left(memory.syncedAt, syncEveryMs), options.heartbeatEveryMs, ...sessions)
 }
 
 /** Maps errors to conditions. Everything is retried later, except a refused enrollment token. */

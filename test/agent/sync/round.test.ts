@@ -1,0 +1,29 @@
+import { expect, test } from 'vitest'
+import { TestDevice } from './test-device.ts'
+
+const MINUTE = 60_000
+
+test.each([
+  [0, 20],
+  [0.5, 20],
+  [0.999, 20],
+  [0, 35],
+])(
+  'an idle device never syncs later than its interval, whatever its heartbeats (chance %d, every %d minutes)',
+  async (part, every) => {
+    const options = { syncEveryMs: every * MINUTE, heartbeatEveryMs: 15 * MINUTE }
+    const device = await TestDevice.make({ fraction: () => part, options })
+    device.cloud.nextSyncMs = options.syncEveryMs
+    await device.start()
+    await device.settle()
+    const heartbeats = () => device.cloud.calls.filter((call) => call.includes('heartbeat')).length
+    for (let interval = 0; interval < 12; interval += 1) {
+      const before = device.cloud.received.length
+      await device.pass(options.syncEveryMs)
+      expect(device.cloud.received.length).toBeGreaterThan(before)
+    }
+    expect(heartbeats()).toBeGreaterThan(0)
+    const rounds = device.link.status().rounds.done
+    expect(rounds).toBeLessThan((12 * every * MINUTE) / ((15 * MINUTE) / 4))
+  },
+)
