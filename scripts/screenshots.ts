@@ -1,7 +1,12 @@
-// `npm run screenshots`: writes pictures of the status page to docs/screenshots, by the chromium of this machine.
-import { mkdir } from 'node:fs/promises'
+// `npm run screenshots`: writes pictures of the status page and of the console to docs/screenshots, by the chromium of this
+// machine.
+import { mkdir, writeFile } from 'node:fs/promises'
+import type { Page } from 'playwright-core'
 import { openStatus } from '../src/agent/platform/status-http/server.ts'
 import { SCENES } from '../test/agent/platform/status-http/scenes.ts'
+import { consoleCode } from '../test/cloud/console/browse.ts'
+import { furnish } from '../test/cloud/console/scene.ts'
+import { openTwin } from '../test/cloud/harness.ts'
 import { findChromium, launchChromium } from '../test/support/chromium.ts'
 
 const FOLDER = new URL('../docs/screenshots/', import.meta.url)
@@ -32,4 +37,40 @@ for (const [scene, name, viewport, colorScheme] of SHOTS) {
   await server.stop()
   console.log(`docs/screenshots/${name}.png`)
 }
+
+/** In a quarter of the bytes of a PNG. */
+async function takeWebp(page: Page, name: string): Promise<void> {
+  const chrome = await page.context().newCDPSession(page)
+  const { data } = await chrome.send('Page.captureScreenshot', { format: 'webp', quality: 80 })
+  await writeFile(new URL(`${name}.webp`, FOLDER), Buffer.from(data, 'base64'))
+  console.log(`docs/screenshots/${name}.webp`)
+}
+
+const twin = await openTwin()
+const { device } = await furnish(twin, false)
+const tried = new URLSearchParams({
+  type: 'user',
+  value: 'LisaBarry',
+  item: 'Print',
+  count: '12',
+  dictionary: 'department=sales',
+})
+for (const [size, viewport, colorScheme] of [
+  ['desktop', { width: 1100, height: 760 }, 'light'],
+  ['phone', { width: 390, height: 844 }, 'dark'],
+] as const) {
+  const page = await browser.newPage({ viewport, colorScheme })
+  await page.goto(`${twin.cloud.address}/console/sign-in#${await consoleCode(twin)}`)
+  await page.waitForURL(`${twin.cloud.address}/console`)
+  for (const [name, path] of [
+    ['overview', ''],
+    ['device', `/devices/${device.id}`],
+    ['try', `/try?${tried.toString()}`],
+  ] as const) {
+    await page.goto(`${twin.cloud.address}/console${path}`)
+    await takeWebp(page, `console-${name}-${size}`)
+  }
+  await page.close()
+}
+await twin[Symbol.asyncDispose]()
 await browser.close()

@@ -349,6 +349,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     const { slots } = serving
     registerConsole(http, prefix, {
       ...{ store, policies, presence, terms, authenticator, slots, now, signIn: consoleSignIn },
+      ...{ sessions: service, tenantId: settings.usage.tenantId },
       isSecure: () => publicAddress().startsWith('https:'),
     })
   }

@@ -11,7 +11,7 @@ import type { ReservedItem } from '../../core/sessions/session.ts'
 import type { LoadedPolicy } from '../policy/load-policy.ts'
 import { capOf, charge, free, newPool, refund } from './pool.ts'
 import type { Pool } from '../storage/records.ts'
-import type { Transaction } from '../storage/store.ts'
+import type { Reader, Transaction } from '../storage/store.ts'
 
 export interface PoolRequest<T> {
   readonly request: AccessRequest
@@ -98,6 +98,25 @@ export async function decideOverPools(
   if (outcome === undefined) throw new Error('invariant: one outcome for each order')
   if (outcome.status === 'rejected') throw outcome.reason
   return { ...outcome.value, changed, after }
+}
+
+/** The decision that a one-off request would get now. Charges nothing. @param now POSIX ms */
+export async function decideWithoutCharge(
+  reader: Pick<Reader, 'accounts'>,
+  loaded: LoadedPolicy,
+  request: AccessRequest,
+  now: number,
+): Promise<Decision> {
+  const order = { request, mode: 'BEST_EFFORT', now, settle: (decision: Decision) => decision } as const
+  const pools = new Map<AccountId, Pool>()
+  for (;;) {
+    const { outcomes, unknown } = takeTurns(loaded, [order], { pools, availableOfUnknown: 0n })
+    const [outcome] = outcomes
+    if (outcome?.status === 'rejected') throw outcome.reason
+    if (unknown.size === 0 && outcome !== undefined) return outcome.value
+    const found = await reader.accounts.get([...unknown])
+    for (const account of unknown) pools.set(account, found.get(account) ?? newPool(account, capIn(loaded, account)))
+  }
 }
 
 /**

@@ -1,8 +1,19 @@
 /** The list of devices, with search and filter. */
-import { html } from '../../html/html.ts'
+import { type Html, html } from '../../html/html.ts'
 import { reportedState } from '../devices/devices.ts'
 import { CONTACTS, type Contact } from '../storage/device-records.ts'
-import { type Page, type View, ROWS_SHOWN, hrefOf, option, pagesOf, section, tableOf, timeOf } from './page.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  hrefOf,
+  offsetOf,
+  option,
+  pagesByOffset,
+  section,
+  tableOf,
+  timeOf,
+} from './page.ts'
 
 export const CONTACT_TEXT: Readonly<Record<Contact, string>> = {
   CURRENT: 'in contact',
@@ -36,7 +47,7 @@ export async function devicesPage(view: View): Promise<Page> {
     const state = await reportedState(reader, device, presence(device.id))
     const behind = state.policies.some(({ applied, newest }) => newest > applied)
     rows.push([
-      html`${device.name ?? 'without a name'} <br /><code>${device.id}</code>`,
+      deviceLink(view, device),
       stateInWords(state),
       timeOf(state.lastSyncAt, now),
       state.presence === null ? 'unknown' : state.presence.online ? 'connected' : 'not connected',
@@ -46,8 +57,6 @@ export async function devicesPage(view: View): Promise<Page> {
     ])
   }
   const chosen = { search, contact: contact ?? '' }
-  const back = offset === 0 ? null : hrefOf(view, '/devices', { ...chosen, from: Math.max(0, offset - ROWS_SHOWN) })
-  const on = found.length > ROWS_SHOWN ? hrefOf(view, '/devices', { ...chosen, from: offset + ROWS_SHOWN }) : null
   const columns = [
     'Device',
     'State',
@@ -74,17 +83,19 @@ export async function devicesPage(view: View): Promise<Page> {
           </label>
           <button>Search</button>
         </form>
-        ${tableOf('Devices', columns, rows)} ${pagesOf(back, on)}`,
+        ${tableOf('Devices', columns, rows)}
+        ${pagesByOffset(view, '/devices', { query: chosen, isMore: found.length > ROWS_SHOWN })}`,
     ),
   }
 }
 
-function offsetOf(text = '0'): number {
-  return /^\d{1,9}$/.test(text) ? Number(text) : 0
+/** Name and id, with a link to the page of the device. */
+export function deviceLink(view: View, { id, name }: { readonly id: string; readonly name: string | null }): Html {
+  return html`<a href="${hrefOf(view, `/devices/${id}`)}">${name ?? 'without a name'}</a> <br /><code>${id}</code>`
 }
 
 /** For people. */
-function stateInWords({
+export function stateInWords({
   revokedAt,
   suspension,
   forked,

@@ -2,8 +2,9 @@
 import { hash } from 'node:crypto'
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { BASE_STYLE } from '../../html/base-style.ts'
+import { CodedError } from '../../protocol/errors.ts'
 import { Html, type Piece, html } from '../../html/html.ts'
-import type { Policies } from '../policy/load-policy.ts'
+import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Administrator } from '../service-api/principal.ts'
 import type { DeviceStateWire } from '../../protocol/edge/administration.ts'
 import type { Instance } from '../storage/records.ts'
@@ -35,8 +36,6 @@ export interface View {
   readonly path: string
   readonly params: Readonly<Record<string, string>>
   readonly query: Readonly<Record<string, string>>
-  /** Of a form that was sent; null: the page was opened. */
-  readonly form: Readonly<Record<string, string>> | null
   /** Goes into every form. */
   readonly formToken: string
   /** POSIX ms. */
@@ -51,6 +50,13 @@ export interface Page {
 const MENU = [
   ['', 'Overview'],
   ['/devices', 'Devices'],
+  ['/line-items', 'Line items'],
+  ['/rules', 'Rules of access'],
+  ['/try', 'Try a request'],
+  ['/rate-tables', 'Rate tables'],
+  ['/usage', 'Usage'],
+  ['/sessions', 'Sessions'],
+  ['/audit', 'Audit'],
 ] as const
 
 const STYLE = `${BASE_STYLE}
@@ -173,7 +179,7 @@ export function hrefOf(
   return `${root}${to}${all.size === 0 ? '' : `?${all.toString()}`}`
 }
 
-function formTokenField({ formToken }: Pick<View, 'formToken'>): Html {
+export function formTokenField({ formToken }: Pick<View, 'formToken'>): Html {
   return html`<input type="hidden" name="formToken" value="${formToken}" />`
 }
 
@@ -186,6 +192,16 @@ export function section(id: string, title: string, content: Html): Html {
     <h2 id="${id}">${title}</h2>
     ${content}
   </section>`
+}
+
+export function rowsOf(rows: readonly (readonly [name: string, value: Piece])[]): Html {
+  return html`<dl>
+    ${rows.map(
+      ([name, value]) =>
+        html`<dt>${name}</dt>
+          <dd>${value}</dd>`,
+    )}
+  </dl>`
 }
 
 export type Column = string | { readonly title: string; readonly numeric: true }
@@ -217,6 +233,55 @@ export function tableOf(label: string, columns: readonly Column[], rows: readonl
       )}
     </tbody>
   </table>`
+}
+
+/** For pages about one instance. @throws CodedError NOT_FOUND if the store has none */
+export async function ofInstance(
+  view: View,
+  title: string,
+  make: (instance: Instance, loaded: LoadedPolicy) => Promise<Html>,
+): Promise<Page> {
+  const { reader, policies, instance, instances } = view
+  if (instance === null) {
+    const links = instances.map(
+      (each) => html`<li><a href="${view.root}${view.path}?instance=${each.id}">${nameOfInstance(each)}</a></li>`,
+    )
+    const choice =
+      links.length === 0
+        ? html`<p class="soft">There is no instance yet.</p>`
+        : html`<ul>
+            ${links}
+          </ul>`
+    return { title, content: section('choice', 'Choose an instance', choice) }
+  }
+  const loaded = await policies.of(reader, instance.id)
+  if (loaded === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instance.id}.`)
+  return { title, content: await make(instance, loaded) }
+}
+
+/** @throws CodedError INSTANCE_NOT_IN_SCOPE unless the administrator may read all of the instances */
+export function requireReadable(
+  { administrator: { scope } }: View,
+  instanceIds: readonly string[],
+  what: string,
+): void {
+  if (scope === null || instanceIds.every((id) => scope.has(id.toLowerCase()))) return
+  throw new CodedError('INSTANCE_NOT_IN_SCOPE', `${what} belongs to an instance that you may not read.`)
+}
+
+/** Links of a table that shows {@link ROWS_SHOWN} of a list. */
+export function pagesByOffset(
+  view: View,
+  to: string,
+  { query = {}, isMore }: { readonly query?: Readonly<Record<string, string>>; readonly isMore: boolean },
+): Html {
+  const offset = offsetOf(view.query['from'])
+  const at = (from: number): string => hrefOf(view, to, { ...query, from })
+  return pagesOf(offset === 0 ? null : at(Math.max(0, offset - ROWS_SHOWN)), isMore ? at(offset + ROWS_SHOWN) : null)
+}
+
+export function offsetOf(text = '0'): number {
+  return /^\d{1,9}$/.test(text) ? Number(text) : 0
 }
 
 /** @param back null: this is the first page; @param on null: the last one */

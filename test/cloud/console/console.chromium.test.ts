@@ -50,11 +50,26 @@ async function signIn(viewport: typeof PHONE, colorScheme: 'light' | 'dark', byp
   return { page, complaints }
 }
 
+const tried = (item: string, value: string): string =>
+  `/try?${new URLSearchParams({ type: 'user', value, item, count: '2', dictionary: 'department=sales' }).toString()}`
+
 /** Each page, with the text of its heading. */
 const PAGES: readonly (readonly [name: string, path: () => string, title: string])[] = [
   ['overview', () => '', HOSTILE],
   ['devices', () => '/devices', 'Devices'],
   ['devices found', () => '/devices?search=Press', 'Devices'],
+  ['device', () => `/devices/${scene.device.id}`, ''],
+  ['line items', () => '/line-items', 'Line items'],
+  ['rules', () => '/rules', 'Rules of access'],
+  ['try a request', () => '/try', 'Try a request'],
+  ['a request that is granted', () => tried('Print', HOSTILE), 'Try a request'],
+  ['a request that is refused', () => tried('Weld', 'x'), 'Try a request'],
+  ['rate tables', () => '/rate-tables', 'Rate tables'],
+  ['rates', () => '/rate-tables?series=laser&version=1', 'Rates of laser'],
+  ['usage', () => '/usage', 'Usage'],
+  ['sessions', () => '/sessions', 'Sessions'],
+  ['the end of a session', () => `/sessions/${scene.sessionId}/end`, 'End session'],
+  ['audit', () => '/audit', 'Audit'],
 ]
 
 describe('a page of the console', { timeout: 60_000 }, () => {

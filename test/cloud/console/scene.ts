@@ -9,6 +9,8 @@ export interface Scene {
   readonly instanceId: string
   /** It has tokens, sessions and a backlog. */
   readonly device: EdgeClient
+  /** Of the cloud. */
+  readonly sessionId: string
 }
 
 /** @param hostile whether names contain markup */
@@ -60,8 +62,9 @@ export async function furnish(twin: Twin, hostile: boolean): Promise<Scene> {
     twin.now = START + at * HOUR
     await twin.access(instanceId, { Print: prints, Scan: at }, hostile ? HOSTILE : 'LisaBarry')
   }
+  const opened = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
   await twin.access(instanceId, { 'Laser cut': 8 }, 'KimLee')
   await twin.access(instanceId, { Weld: 1 }, 'KimLee')
   twin.now += 10 * MINUTE
-  return { instanceId, device }
+  return { instanceId, device, sessionId: text(opened.body, 'sessionId') }
 }

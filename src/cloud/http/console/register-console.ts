@@ -2,17 +2,24 @@
  * Serves the console below `<prefix>/console`: pages without script, for administrators. A cookie holds the access token
  * of the sign-in; each request is authenticated with it like a call of the API.
  */
+import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
+import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf } from '../../console/page.ts'
 import { PAGES } from '../../console/pages.ts'
+import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
 import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
 import { SIGN_IN_SCRIPT, signInPage } from '../../console/sign-in-page.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
 import type { Administrator } from '../../service-api/principal.ts'
+import { commandSession } from '../../sessions/command-session.ts'
+import type { SessionDeps } from '../../sessions/session-life.ts'
+import { actingAs } from '../../storage/audit.ts'
+import { exportUsage } from '../../usage/export-usage.ts'
 import type { Instance } from '../../storage/records.ts'
 import type { Reader, Store } from '../../storage/store.ts'
 import { shownError } from '../answer-error.ts'
@@ -25,6 +32,9 @@ export interface ConsoleDeps extends Pick<View, 'policies' | 'presence' | 'terms
   readonly signIn: Pick<ConsoleSignIn, 'redeem'>
   readonly authenticator: Authenticator
   readonly slots: Slots
+  readonly sessions: SessionDeps
+  /** Name of the producer in usage records. */
+  readonly tenantId: string
   /** Browsers reach the console by HTTPS only. */
   readonly isSecure: () => boolean
   readonly now: () => number
@@ -58,6 +68,12 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     scope.post(`${root}/sign-out`, options, (request, reply) => made.signOut(request, reply))
     for (const [path, make] of PAGES) {
       scope.get(`${root}${path}`, options, (request, reply) => made.show(make, request, reply))
+    }
+    scope.get(`${root}/usage.csv`, options, (request, reply) => made.exportUsage(request, reply))
+    for (const name of Object.keys(SESSION_COMMANDS) as SessionCommandName[]) {
+      const url = `${root}/sessions/:sessionId/${name}`
+      scope.get(url, options, (request, reply) => made.show((view) => confirmPage(view, name), request, reply))
+      scope.post(url, options, (request, reply) => made.commandSession(name, request, reply))
     }
   })
 }
@@ -96,6 +112,32 @@ class Console {
       return documentOf(await make(view), headerOf(view))
     })
     return send(reply, 200, text)
+  }
+
+  async commandSession(name: SessionCommandName, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    const signedIn = await this.#signedIn(request, reply)
+    const { confirmed } = requireForm(request, signedIn)
+    if (confirmed !== 'yes') throw new CodedError('CONSOLE_FORM_REFUSED', 'The command was not confirmed.')
+    const { store, sessions, now } = this.#deps
+    const operator = requireRole(signedIn.administrator, 'operator')
+    const id = (fieldsOf(request.params)['sessionId'] ?? '').toLowerCase()
+    const session = await store.read((reader) => reader.sessions.get(id))
+    if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
+    requireInstanceOf(operator, session.instanceId)
+    const { command } = SESSION_COMMANDS[name]
+    await commandSession({ ...sessions, store: actingAs(store, operator) }, { id, command }, now())
+    const { instance } = fieldsOf(request.query)
+    const chosen = instance === undefined ? '' : `?${new URLSearchParams({ instance }).toString()}`
+    return reply.redirect(`${this.#root}/sessions${chosen}`, SEE_OTHER)
+  }
+
+  async exportUsage(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    const signedIn = await this.#signedIn(request, reply)
+    const { store, tenantId } = this.#deps
+    const { instance } = await store.read((reader) => this.#view(reader, request, signedIn))
+    const range = { instanceId: instance?.id ?? null, from: null, to: null, after: null }
+    const { pieces } = await exportUsage(store, { format: 'csv', tenantId, ...range })
+    return reply.headers(HEADERS).type(USAGE_MEDIA_TYPES.csv).send(Readable.from(pieces))
   }
 
   /** Asks for a sign-in if that could help. */
@@ -141,7 +183,6 @@ class Console {
       root: this.#root,
       path: (request.routeOptions.url ?? '').slice(this.#root.length),
       params: fieldsOf(request.params),
-      form: null,
       formToken: formTokenOf(token),
       now: now(),
     }
@@ -151,7 +192,10 @@ class Console {
 const SEE_OTHER = 303
 const UNAUTHORIZED = 401
 
-const PAGE = { description: 'A page.', body: z.unknown(), mediaType: 'text/html' }
+const PAGE = {
+  description: 'A page, or usage records.',
+  ...{ body: z.unknown(), mediaType: 'text/html', streams: [USAGE_MEDIA_TYPES.csv] },
+}
 const MOVED = { description: 'The next page.' }
 const REFUSALS = [400, UNAUTHORIZED, 403, 404, 409, 413, 415, 429, 500, 503]
 
@@ -161,15 +205,12 @@ const ANSWERS = declaredAnswers(
   [],
 )
 
+const HEADERS = { 'x-content-type-options': 'nosniff', 'referrer-policy': 'no-referrer', 'cache-control': 'no-store' }
+
 function send(reply: FastifyReply, status: number, text: string, script?: string): FastifyReply {
   return reply
     .code(status)
-    .headers({
-      'content-security-policy': contentPolicy(script),
-      'x-content-type-options': 'nosniff',
-      'referrer-policy': 'no-referrer',
-      'cache-control': 'no-store',
-    })
+    .headers({ ...HEADERS, 'content-security-policy': contentPolicy(script) })
     .type('text/html; charset=utf-8')
     .send(text)
 }

@@ -47,6 +47,10 @@ export function deviceAccountReader({ db }: Sql) {
       }
       return records
     },
+    /** By account. */
+    async someOfEpoch(deviceId: string, epoch: number, limit: number): Promise<readonly DeviceAccountRecord[]> {
+      return (await ofEpoch(deviceId, epoch).orderBy('account').limit(limit).execute()).map(recordOf)
+    },
     async ofEpoch(deviceId: string, epoch: number): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>> {
       const rows = await ofEpoch(deviceId, epoch).orderBy('account').execute()
       return new Map(rows.map((row) => [row.account, recordOf(row)]))

@@ -16,6 +16,23 @@ export function rateTableReader({ db }: Sql) {
         .executeTakeFirst()
       return row === undefined ? undefined : rateTableOf(row)
     },
+    /** Without items; latest effective first. */
+    async page(offset: number, limit: number): Promise<readonly Omit<RateTableRecord, 'items'>[]> {
+      const rows = await db
+        .selectFrom('rate_tables')
+        .select(['series', 'version', 'effective_from', 'created'])
+        .orderBy('effective_from', 'desc')
+        .orderBy('seq', 'desc')
+        .offset(offset)
+        .limit(limit)
+        .execute()
+      return rows.map(({ series, version, effective_from, created }) => ({
+        series,
+        version,
+        effectiveFrom: Number(effective_from),
+        created: Number(created),
+      }))
+    },
     /** By creation. */
     async list(): Promise<readonly RateTableRecord[]> {
       return (await db.selectFrom('rate_tables').selectAll().orderBy('seq').execute()).map(rateTableOf)

@@ -32,6 +32,23 @@ export function sessionReader({ db }: Sql) {
       const rows = await query.orderBy('created', 'desc').orderBy('seq', 'desc').limit(limit).execute()
       return rows.map(sessionOf)
     },
+    /** Those that have not ended, newest first. @param filter absent: all; `before`: the last one's number */
+    async page(
+      filter: {
+        readonly instanceId?: string | undefined
+        readonly deviceId?: string | undefined
+        readonly before?: bigint | undefined
+      },
+      limit: number,
+    ): Promise<readonly { readonly number: bigint; readonly session: Session }[]> {
+      const { instanceId, deviceId, before } = filter
+      let query = db.selectFrom('sessions').selectAll().where(HAS_NOT_ENDED)
+      if (instanceId !== undefined) query = query.where('instance_id', '=', instanceId)
+      if (deviceId !== undefined) query = query.where('device_id', '=', deviceId)
+      if (before !== undefined) query = query.where('seq', '<', before)
+      const rows = await query.orderBy('seq', 'desc').limit(limit).execute()
+      return rows.map((row) => ({ number: row.seq, session: sessionOf(row) }))
+    },
     async notEnded(deviceId: string): Promise<readonly string[]> {
       const of = (column: 'device_id' | 'kept_by') =>
         db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)

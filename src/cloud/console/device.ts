@@ -1,0 +1,100 @@
+/** One device: state, key, clock, grants, sessions and audit. */
+import { accountInWords, roughly } from '../../core/accounts/in-words.ts'
+import { html } from '../../html/html.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { reportedState } from '../devices/devices.ts'
+import { auditTable } from './audit.ts'
+import { stateInWords } from './devices.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  hrefOf,
+  requireReadable,
+  rowsOf,
+  section,
+  tableOf,
+  timeOf,
+  tokens,
+} from './page.ts'
+import { sessionsTable } from './sessions.ts'
+
+const AUDIT_SHOWN = 10
+
+export async function devicePage(view: View): Promise<Page> {
+  const { reader, params, presence } = view
+  const id = params['deviceId'] ?? ''
+  const device = await reader.edge.devices.get(id.toLowerCase())
+  if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${id}.`)
+  requireReadable(view, device.instanceIds, 'The device')
+  const state = await reportedState(reader, device, presence(device.id))
+  const accounts = await reader.edge.deviceAccounts.someOfEpoch(device.id, device.epoch, ROWS_SHOWN)
+  const grants = accounts.map(({ account, granted, used, refunded, returned, unlimited }) => [
+    accountInWords(account),
+    unlimited ? 'unlimited' : tokens(granted - returned - used + refunded),
+    tokens(used - refunded),
+    tokens(granted),
+  ])
+  const sessions = await reader.sessions.page({ deviceId: device.id }, ROWS_SHOWN)
+  const audit = await reader.edge.audit.list({ deviceId: device.id }, AUDIT_SHOWN)
+  const numeric = (title: string) => ({ title, numeric: true }) as const
+  return {
+    title: device.name ?? device.id,
+    content: html`${section('state', 'State', rowsOf(stateRows(view, state)))}
+    ${section(
+      'grants',
+      'Tokens on the device',
+      html`${tableOf('Tokens on the device', ['Account', numeric('Left'), numeric('Used'), numeric('Granted')], grants)}
+        <p class="soft">As of its last sync, in epoch ${device.epoch}.</p>`,
+    )}
+    ${section('sessions', 'Sessions', await sessionsTable(view, sessions))}
+    ${section(
+      'audit',
+      'Last changes',
+      html`${auditTable(view, audit.records)}
+        <p><a href="${hrefOf(view, '/audit', { device: device.id })}">All changes of this device</a></p>`,
+    )}`,
+  }
+}
+
+const CLOCK_TEXT = {
+  AGREES: 'agrees with the cloud',
+  OPEN: 'agrees with the cloud, without an upper bound',
+  AHEAD: 'ahead',
+  BEHIND: 'behind',
+} as const
+
+function stateRows({ now }: View, state: Awaited<ReturnType<typeof reportedState>>) {
+  const { key, clock, suspension, revokedAt, policies, presence } = state
+  const suspended =
+    suspension === null ? [] : [['Suspended', html`${timeOf(suspension.since, now)} by ${suspension.by}`] as const]
+  return [
+    ['Id', html`<code>${state.id}</code>`],
+    ['State', stateInWords(state)],
+    ...(revokedAt === null
+      ? []
+      : [['Revoked', html`${timeOf(revokedAt, now)} by ${state.revokedBy ?? 'the cloud'}`] as const]),
+    ...suspended,
+    ['Enrolled', timeOf(state.enrolledAt, now)],
+    ['Last sync', timeOf(state.lastSyncAt, now)],
+    ['Live updates', presence === null ? 'unknown' : presence.online ? 'connected' : 'not connected'],
+    ['Backlog', `${state.backlog} entries, as of its last sync`],
+    [
+      'Clock',
+      clock === null ? 'unknown' : `${CLOCK_TEXT[clock.comparison]}, off by ${roughly(Math.abs(clock.offsetMs))}`,
+    ],
+    ['Software', state.software ?? 'unknown'],
+    [
+      'Key',
+      html`<code>${key.id}</code>, since
+        ${timeOf(key.since, now)}${key.rotationRequested ? ', replacement requested' : ''}`,
+    ],
+    ...(key.next === null ? [] : [['Next key', html`<code>${key.next}</code>`] as const]),
+    ...policies.map(({ instanceId, applied, newest }) => {
+      const rules = newest > applied ? `revision ${applied} of ${newest}` : `revision ${applied}, up to date`
+      return ['Rules', html`${rules}, instance <code>${instanceId}</code>`] as const
+    }),
+    ['Evidence', state.forked || state.rejected ? 'segments that were not merged: tallygate devices show' : 'none'],
+    ...(state.releaseRequested ? [['Drain', 'return of unused tokens requested'] as const] : []),
+  ] as const
+}

@@ -1,0 +1,46 @@
+/** Line items of an instance with their pools and limits. */
+import { html } from '../../html/html.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  offsetOf,
+  ofInstance,
+  pagesByOffset,
+  section,
+  tableOf,
+  timeOf,
+  tokens,
+} from './page.ts'
+import { poolsOf } from './pools.ts'
+
+export function lineItemsPage(view: View): Promise<Page> {
+  const { reader, now, query } = view
+  return ofInstance(view, 'Line items', async (instance, { policy }) => {
+    const offset = offsetOf(query['from'])
+    const shown = policy.lineItems.slice(offset, offset + ROWS_SHOWN)
+    const rows = (await poolsOf(reader, instance.id, shown, now)).map(({ lineItem, used, left, resetAt }) => [
+      lineItem.id,
+      lineItem.elastic ? lineItem.state.toLowerCase() : `${lineItem.state.toLowerCase()}, not elastic`,
+      html`${timeOf(lineItem.startsAt, now)} – ${timeOf(lineItem.endsAt, now)}`,
+      lineItem.rateTableSeries === '' ? 'without series' : lineItem.rateTableSeries,
+      tokens(lineItem.quantity),
+      tokens(used),
+      left === null ? 'unlimited' : tokens(left),
+      resetAt === null ? 'never' : timeOf(resetAt, now),
+      lineItem.consumptionLimit === null ? 'none' : `${tokens(lineItem.consumptionLimit.limit)} per requester`,
+    ])
+    const numeric = (title: string) => ({ title, numeric: true }) as const
+    const columns = [
+      ...['Line item', 'State', 'Window', 'Series'],
+      ...['Quantity', 'Used', 'Left'].map(numeric),
+      ...['Resets', 'Consumption limit'],
+    ]
+    const isMore = policy.lineItems.length > offset + ROWS_SHOWN
+    return section(
+      'list',
+      `${policy.lineItems.length} line items, at revision ${policy.revision}`,
+      html`${tableOf('Line items', columns, rows)} ${pagesByOffset(view, '/line-items', { isMore })}`,
+    )
+  })
+}

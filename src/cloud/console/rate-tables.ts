@@ -1,0 +1,65 @@
+/** Rate tables by the time from which they apply, and the items of one. */
+import { formatDecimal } from '../../core/pricing/amount.ts'
+import { html } from '../../html/html.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { type Page, type View, ROWS_SHOWN, hrefOf, offsetOf, pagesByOffset, section, tableOf, timeOf } from './page.ts'
+
+export async function rateTablesPage(view: View): Promise<Page> {
+  const { reader, now, query } = view
+  const { series, version } = query
+  if (series !== undefined && version !== undefined) return ratesPage(view, series, version)
+  const found = await reader.rateTables.page(offsetOf(query['from']), ROWS_SHOWN + 1)
+  const rows = found
+    .slice(0, ROWS_SHOWN)
+    .map((table) => [
+      html`<a href="${ratesHref(view, table.series, table.version)}">${nameOf(table.series)}</a>`,
+      table.version,
+      timeOf(table.effectiveFrom, now),
+      table.effectiveFrom > now ? 'not yet in effect' : 'in effect until the next one of its series',
+      timeOf(table.created, now),
+    ])
+  return {
+    title: 'Rate tables',
+    content: section(
+      'list',
+      'By effective date, latest first',
+      html`${tableOf('Rate tables', ['Series', 'Version', 'Effective', 'State', 'Created'], rows)}
+      ${pagesByOffset(view, '/rate-tables', { isMore: found.length > ROWS_SHOWN })}`,
+    ),
+  }
+}
+
+async function ratesPage(view: View, series: string, version: string): Promise<Page> {
+  const table = await view.reader.rateTables.get(series, version)
+  if (table === undefined) throw new CodedError('NOT_FOUND', `There is no rate table ${version} of ${nameOf(series)}.`)
+  const offset = offsetOf(view.query['from'])
+  const rows = table.items
+    .slice(offset, offset + ROWS_SHOWN)
+    .map(({ name, version: of, rate, formula }) => [
+      name,
+      of === '' ? 'none' : of,
+      rate === undefined ? html`<code>${formula}</code>` : formatDecimal(rate),
+    ])
+  const isMore = table.items.length > offset + ROWS_SHOWN
+  return {
+    title: `Rates of ${nameOf(series)}, version ${version}`,
+    content: section(
+      'rates',
+      `${table.items.length} items`,
+      html`<p>Effective ${timeOf(table.effectiveFrom, view.now)}.</p>
+        ${tableOf('Rates', ['Item', 'Version', 'Tokens per unit'], rows)}
+        ${pagesByOffset(view, '/rate-tables', { query: { series, version }, isMore })}`,
+    ),
+  }
+}
+
+/** The series may be empty. */
+function ratesHref(view: View, series: string, version: string): string {
+  const at = new URLSearchParams({ series, version })
+  const base = hrefOf(view, '/rate-tables')
+  return `${base}${base.includes('?') ? '&' : '?'}${at.toString()}`
+}
+
+function nameOf(series: string): string {
+  return series === '' ? 'no series' : series
+}

@@ -1,0 +1,70 @@
+/** Rules of access of an instance: the actions of each line item, in the order in which they decide. */
+import { type Html, html } from '../../html/html.ts'
+import type { Condition, NamedCondition } from '../../core/rules/policy.ts'
+import { actionUses } from '../service-api/show-line-items.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  offsetOf,
+  ofInstance,
+  pagesByOffset,
+  section,
+  tableOf,
+  tokens,
+} from './page.ts'
+
+export function rulesPage(view: View): Promise<Page> {
+  const { reader, query } = view
+  return ofInstance(view, 'Rules of access', async (instance, { policy }) => {
+    const offset = offsetOf(query['from'])
+    const shown = policy.lineItems.slice(offset, offset + ROWS_SHOWN)
+    const conditions = new Map(policy.conditions.map((condition) => [condition.id, condition]))
+    const uses = await actionUses(
+      reader,
+      instance.id,
+      shown.map(({ id, actions }) => ({ lineItemId: id, actions: actions.slice(0, ROWS_SHOWN) })),
+    )
+    const parts = uses.map(({ lineItemId, actions }, index): Html => {
+      const rows = actions.map(({ action, used }) => [
+        action.name ?? action.id,
+        action.conditionId === null ? 'if no other action decides' : conditionOf(conditions.get(action.conditionId)),
+        action.effect === 'ALLOW' ? 'allow' : 'deny',
+        action.allocation === null ? 'none' : `${tokens(used ?? 0n)} of ${tokens(action.allocation)} used`,
+      ])
+      const columns = ['Action', 'Condition', 'Effect', 'Allocation'] as const
+      const body =
+        rows.length === 0
+          ? html`<p class="soft">No actions: all requesters are allowed.</p>`
+          : tableOf(`Actions of ${lineItemId}`, columns, rows)
+      return section(`line-item-${index}`, lineItemId, body)
+    })
+    const isMore = policy.lineItems.length > offset + ROWS_SHOWN
+    const none = html`<p class="soft">The instance has no line items.</p>`
+    return html`${parts.length === 0 ? none : parts} ${pagesByOffset(view, '/rules', { isMore })}`
+  })
+}
+
+function conditionOf(condition: NamedCondition | undefined): string {
+  if (condition === undefined) return 'a missing condition: refuses'
+  return `${condition.name === null ? '' : `${condition.name}: `}${conditionInWords(condition)}`
+}
+
+const VALUES_SHOWN = 10
+
+/** For people. */
+function conditionInWords(condition: Condition): string {
+  switch (condition.operator) {
+    case 'NOT':
+      return `not (${conditionInWords(condition.condition)})`
+    case 'IN': {
+      const { property, values } = condition
+      const more = values.length > VALUES_SHOWN ? ` and ${values.length - VALUES_SHOWN} more` : ''
+      return `${property} is ${values.slice(0, VALUES_SHOWN).join(' or ')}${more}`
+    }
+    default:
+      return condition.conditions
+        .map((part) => (part.operator === 'IN' ? conditionInWords(part) : `(${conditionInWords(part)})`))
+        .join(condition.operator === 'AND' ? ' and ' : ' or ')
+  }
+}

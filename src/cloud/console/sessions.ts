@@ -1,0 +1,116 @@
+/** Sessions that have not ended, and the commands for them. */
+import type { Session } from '../../core/sessions/session.ts'
+import { type Html, html } from '../../html/html.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { deviceLink } from './devices.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  formTokenField,
+  hrefOf,
+  nameOfInstance,
+  requireReadable,
+  rowsOf,
+  section,
+  tableOf,
+  timeOf,
+} from './page.ts'
+
+/** In a path, by what it does. */
+export const SESSION_COMMANDS = {
+  lock: { command: 'LOCK', verb: 'Lock', effect: 'It accepts no requests until it is unlocked.' },
+  unlock: { command: 'UNLOCK', verb: 'Unlock', effect: 'It accepts requests again.' },
+  end: {
+    command: 'TERMINATE',
+    verb: 'End',
+    effect: 'Charges for unused time are refunded. It cannot be opened again.',
+  },
+} as const
+
+export type SessionCommandName = keyof typeof SESSION_COMMANDS
+
+type Listed = readonly { readonly number: bigint; readonly session: Session }[]
+
+export async function sessionsPage(view: View): Promise<Page> {
+  const { before } = view.query
+  const filter = {
+    instanceId: view.instance?.id,
+    before: /^\d{1,18}$/.test(before ?? '') ? BigInt(before ?? '') : undefined,
+  }
+  const found = await view.reader.sessions.page(filter, ROWS_SHOWN + 1)
+  const shown = found.slice(0, ROWS_SHOWN)
+  const on =
+    found.length > ROWS_SHOWN ? hrefOf(view, '/sessions', { before: String(shown.at(-1)?.number ?? 0n) }) : null
+  return {
+    title: 'Sessions',
+    content: section(
+      'list',
+      'Sessions that have not ended, newest first',
+      html`${await sessionsTable(view, shown)}
+      ${on === null ? '' : html`<nav class="pages" aria-label="Pages of the table"><a rel="next" href="${on}">Older</a></nav>`}`,
+    ),
+  }
+}
+
+export async function sessionsTable(view: View, sessions: Listed): Promise<Html> {
+  const rows = []
+  for (const { session } of sessions) {
+    const { id, state, requester, created, lastAccessRequest } = session
+    const commands = (state === 'LOCKED' ? ['unlock', 'end'] : ['lock', 'end']) as readonly SessionCommandName[]
+    rows.push([
+      html`<code>${id}</code>`,
+      state.toLowerCase(),
+      await openedBy(view, session),
+      requester === null ? 'none yet' : `${requester.type} ${requester.value}`,
+      timeOf(created, view.now),
+      lastAccessRequest === 0 ? 'never' : timeOf(lastAccessRequest, view.now),
+      html`${commands.map(
+        (name) =>
+          html`<a
+            href="${hrefOf(view, `/sessions/${id}/${name}`)}"
+            aria-label="${SESSION_COMMANDS[name].verb} session ${id}"
+            >${SESSION_COMMANDS[name].verb}</a
+          > `,
+      )}`,
+    ])
+  }
+  return tableOf('Sessions', ['Session', 'State', 'Opened by', 'Requester', 'Opened', 'Last request', 'Commands'], rows)
+}
+
+async function openedBy(view: View, { deviceId }: Session): Promise<Html> {
+  if (deviceId === null) return html`a client of the cloud`
+  const device = await view.reader.edge.devices.get(deviceId)
+  return deviceLink(view, { id: deviceId, name: device?.name ?? null })
+}
+
+/** Asks before the command is sent. */
+export async function confirmPage(view: View, name: SessionCommandName): Promise<Page> {
+  const { verb, effect } = SESSION_COMMANDS[name]
+  const id = view.params['sessionId'] ?? ''
+  const session = await view.reader.sessions.get(id.toLowerCase())
+  if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
+  requireReadable(view, [session.instanceId], 'The session')
+  const instance = await view.reader.instances.get(session.instanceId)
+  const rows = [
+    ['State', session.state.toLowerCase()],
+    ['Opened by', await openedBy(view, session)],
+    ['Instance', instance === undefined ? session.instanceId : nameOfInstance(instance)],
+  ] as const
+  return {
+    title: `${verb} session ${session.id}?`,
+    content: section(
+      'confirm',
+      effect,
+      html`${rowsOf(rows)}
+        <form method="post" action="${hrefOf(view, `/sessions/${session.id}/${name}`)}">
+          ${formTokenField(view)}
+          <label
+            ><span><input type="checkbox" name="confirmed" value="yes" required /> I want this</span></label
+          >
+          <button class="danger">${verb} the session</button>
+          <a href="${hrefOf(view, '/sessions')}">Cancel</a>
+        </form>`,
+    ),
+  }
+}

@@ -1,0 +1,119 @@
+// What a page reads does not grow with the cloud: rows that queries return are counted, and none of them walks a large table.
+import { join } from 'node:path'
+import Sqlite from 'better-sqlite3'
+import { Kysely } from 'kysely'
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { PAGES } from '../../../src/cloud/console/pages.ts'
+import type { View } from '../../../src/cloud/console/page.ts'
+import { Policies } from '../../../src/cloud/policy/load-policy.ts'
+import { ALONE } from '../../../src/cloud/storage/sql/sql.ts'
+import type { Tables } from '../../../src/cloud/storage/sql/tables.ts'
+import { readerOf } from '../../../src/cloud/storage/sql/transaction.ts'
+import { SingleConnectionDialect } from '../../../src/cloud/storage/sqlite/dialect.ts'
+import type { Instance } from '../../../src/cloud/storage/records.ts'
+import { type Twin, openTwin } from '../harness.ts'
+import { type Scene, furnish } from './scene.ts'
+
+const DEVICES = 3_000
+const RECORDS = 20_000
+/** The overview reads the newest 2,000 usage records; all other pages read less. */
+const ROWS_MAX = 3_000
+
+let twin: Twin
+let scene: Scene
+let database: Sqlite.Database
+let instance: Instance
+let queries: { readonly sql: string; readonly parameters: readonly unknown[] }[] = []
+
+beforeAll(async () => {
+  twin = await openTwin()
+  scene = await furnish(twin, false)
+  await twin.stop()
+  database = new Sqlite(join(twin.settings.store.path, 'twin.db'))
+  database.defaultSafeIntegers()
+  multiply('devices', ['seq'], DEVICES, {
+    id: `printf('%08x-0000-4000-8000-000000000000', n)`,
+    thumbprint: `'key ' || n`,
+  })
+  database.exec(
+    `INSERT INTO device_instances (instance_id, device_id) SELECT '${scene.instanceId}', id FROM devices WHERE id LIKE '%-0000-4000-8000-000000000000'`,
+  )
+  multiply('usage', ['seq'], RECORDS, {})
+  multiply('sessions', ['seq'], DEVICES, { id: `'session ' || n`, opening: 'NULL' })
+  multiply('audit', ['seq'], DEVICES, {})
+})
+afterAll(async () => {
+  database.close()
+  await twin[Symbol.asyncDispose]()
+})
+
+/** Copies the last row of a table, with other values in some columns; `n` counts. */
+function multiply(
+  table: string,
+  without: readonly string[],
+  rows: number,
+  values: Readonly<Record<string, string>>,
+): void {
+  const columns = (database.prepare(`SELECT name FROM pragma_table_info('${table}')`).pluck().all() as string[]).filter(
+    (name) => !without.includes(name),
+  )
+  const source = columns.map((name) => values[name] ?? name).join(', ')
+  database.exec(
+    `WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ${rows})
+     INSERT INTO ${table} (${columns.join(', ')})
+     SELECT ${source} FROM counted, (SELECT * FROM ${table} ORDER BY seq DESC LIMIT 1)`,
+  )
+}
+
+async function viewOf(path: string, query: Readonly<Record<string, string>>): Promise<View> {
+  const db = new Kysely<Tables>({
+    dialect: new SingleConnectionDialect(database),
+    log: ({ query: { sql, parameters } }) => void queries.push({ sql, parameters }),
+  })
+  const reader = readerOf({ db, lockRows: false, rules: ALONE, ahead: null })
+  instance = (await reader.instances.get(scene.instanceId))!
+  return {
+    ...{ reader, instance, instances: [instance], query, path, root: '/console', formToken: '', now: twin.now },
+    policies: new Policies({ max: 10, undecidedClock: 'allow' }),
+    presence: () => null,
+    terms: { syncEveryMs: 300_000 },
+    administrator: {
+      ...{ kind: 'ADMINISTRATOR', keyId: 'key', name: null, issuer: null, scope: null },
+      ...{ rights: [], instances: null, deviceId: null },
+    },
+    params: { deviceId: scene.device.id },
+  }
+}
+
+const LARGE = /^SCAN (?:main\.)?(usage|devices|sessions|audit|deliveries|accounts|device_accounts|device_instances)\b/
+
+const QUERIES: readonly Readonly<Record<string, string>>[] = [
+  {},
+  { search: '0000' },
+  { search: 'Press', contact: 'NEVER' },
+  ...['CURRENT', 'OVERDUE', 'NEVER', 'SUSPENDED', 'REVOKED'].map((contact) => ({ contact })),
+  { item: 'Print', outcome: 'refused' },
+  { type: 'user', value: 'Ada', item: 'Print', count: '1' },
+]
+
+for (const [path, make] of PAGES) {
+  for (const whole of [false, true]) {
+    it(`reads a bounded number of rows: ${path === '' ? 'overview' : path}${whole ? ', of all instances' : ''}`, async () => {
+      for (const query of QUERIES) {
+        queries = []
+        const view = await viewOf(path, query)
+        await make(whole ? { ...view, instance: null } : view)
+        let rows = 0
+        for (const { sql, parameters } of queries) {
+          const read = database.prepare(sql).all(parameters)
+          rows += read.length
+          const plan = database.prepare(`EXPLAIN QUERY PLAN ${sql}`).all(parameters) as { detail: string }[]
+          const walks = plan.map(({ detail }) => detail).filter((detail) => LARGE.test(detail))
+          if (walks.length > 0) expect([sql, sql.includes(' limit ')]).toEqual([sql, true])
+        }
+        expect(queries.length).toBeGreaterThan(0)
+        expect([query, rows <= ROWS_MAX]).toEqual([query, true])
+      }
+    })
+  }
+}

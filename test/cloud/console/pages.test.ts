@@ -1,0 +1,186 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type Twin, openTwin, pick, text } from '../harness.ts'
+import { newDeviceKeys } from '../sync/test-device.ts'
+import { Browser, limitedToken } from './browse.ts'
+import { type Scene, furnish } from './scene.ts'
+
+let twin: Twin
+let scene: Scene
+let browser: Browser
+
+beforeEach(async () => {
+  twin = await openTwin()
+  scene = await furnish(twin, true)
+  browser = await Browser.signedIn(twin)
+})
+afterEach(() => twin[Symbol.asyncDispose]())
+
+const limitedBrowser = async (limits: Parameters<typeof limitedToken>[1]): Promise<Browser> => {
+  const limited = new Browser(twin)
+  await limited.send('/sign-in', { token: await limitedToken(twin, limits) })
+  return limited
+}
+
+it('no page contains the markup of a name', async () => {
+  const paths = [
+    '',
+    '/devices',
+    `/devices/${scene.device.id}`,
+    '/line-items',
+    '/rules',
+    '/usage',
+    '/sessions',
+    '/audit',
+  ]
+  for (const path of paths) {
+    const { status, page } = await browser.open(path)
+    expect([path, status]).toEqual([path, 200])
+    expect([path, page.includes('<img')]).toEqual([path, false])
+  }
+  expect((await browser.open('')).page).toContain('&lt;img src=x onerror=alert(1)&gt;&quot;&#39;&amp;')
+})
+
+describe('a tried request', () => {
+  const attempt = (fields: Readonly<Record<string, string>>) =>
+    browser.open(`/try?${new URLSearchParams({ type: 'user', value: 'Ada', count: '2', ...fields }).toString()}`)
+
+  it('shows the action that allows it and what it would cost, and charges nothing', async () => {
+    const before = await twin.usage(scene.instanceId)
+    const { page } = await attempt({ item: 'Print', dictionary: 'department=sales' })
+    expect(page).toContain('Granted for 2 tokens')
+    expect(page).toContain('action Sales may print')
+    expect((await attempt({ item: 'Print' })).page).toContain('action Everyone else')
+    expect(await twin.usage(scene.instanceId)).toEqual(before)
+  })
+
+  it('shows the check that refuses it', async () => {
+    const { page } = await attempt({ item: 'Weld' })
+    expect(page).toContain('in no rate table in effect')
+    expect((await attempt({ item: 'Laser cut', count: '9000000000' })).page).toMatch(/Granted|Refused/)
+  })
+
+  it('decides like a real request', async () => {
+    for (const [item, count] of [
+      ['Print', '1'],
+      ['Print', '4000'],
+      ['Scan', '3'],
+      ['Weld', '1'],
+    ] as const) {
+      const { page } = await attempt({ item, count })
+      const { body } = await twin.access(scene.instanceId, { [item]: Number(count) }, 'Ada')
+      const isGranted = pick(body, 'requestedItems', 0, 'status', 'code') === '1001'
+      expect([item, count, page.includes('Granted')]).toEqual([item, count, isGranted])
+    }
+  })
+
+  it('says what is wrong with the form', async () => {
+    expect((await attempt({ item: 'Print', count: '-1' })).page).toContain('role="alert"')
+  })
+})
+
+describe('a command for a session', () => {
+  const lock = (): string => `/sessions/${scene.sessionId}/lock`
+  const stateOf = async () => (await twin.read((reader) => reader.sessions.get(scene.sessionId)))?.state
+
+  it('needs the token of the form and the confirmation', async () => {
+    const formToken = await browser.formToken(lock())
+    for (const form of [
+      { confirmed: 'yes' },
+      { formToken: 'guessed', confirmed: 'yes' },
+      { formToken },
+      { formToken, confirmed: 'no' },
+    ]) {
+      const { status } = await browser.send(lock(), form as Record<string, string>)
+      expect([form, status]).toEqual([form, 403])
+    }
+    const foreign = await browser.send(lock(), { formToken, confirmed: 'yes' }, { 'sec-fetch-site': 'same-site' })
+    expect(foreign.status).toBe(403)
+    expect(await stateOf()).toBe('IDLE')
+  })
+
+  it('is not accepted with the form of another sign-in', async () => {
+    twin.now += 1_000
+    const other = await Browser.signedIn(twin)
+    const { status } = await browser.send(lock(), { formToken: await other.formToken(lock()), confirmed: 'yes' })
+    expect(status).toBe(403)
+  })
+
+  it('locks, unlocks and ends it, as the administrator', async () => {
+    for (const [name, state] of [
+      ['lock', 'LOCKED'],
+      ['unlock', 'IDLE'],
+      ['end', 'TERMINATED'],
+    ] as const) {
+      const path = `/sessions/${scene.sessionId}/${name}`
+      const { status, headers } = await browser.send(path, {
+        formToken: await browser.formToken(path),
+        confirmed: 'yes',
+      })
+      expect([status, headers.get('location')]).toEqual([303, '/dynamicmonetization/console/sessions'])
+      expect([name, await stateOf()]).toEqual([name, state])
+    }
+    const { body } = await twin.call('GET', '/edge/api/v1/audit?action=TERMINATE_SESSION')
+    expect(pick(body, 'records', 0, 'by', 'kind')).toBe('ADMINISTRATOR')
+  })
+
+  it('needs the role operator', async () => {
+    const reader = await limitedBrowser({ roles: ['read'] })
+    const { status, page } = await reader.send(lock(), { formToken: await reader.formToken(lock()), confirmed: 'yes' })
+    expect(status).toBe(403)
+    expect(page).toContain('ROLE_MISSING')
+  })
+})
+
+describe('a limited administrator', () => {
+  it('opens no device, session, audit or usage of another instance', async () => {
+    const own = await twin.instance('another customer')
+    const limited = await limitedBrowser({ roles: ['read', 'operator'], instances: [own] })
+    for (const path of [
+      `/devices/${scene.device.id}`,
+      `/sessions/${scene.sessionId}/lock`,
+      `/audit?device=${scene.device.id}`,
+      `/usage.csv?instance=${scene.instanceId}`,
+    ]) {
+      const { status } = await limited.open(path)
+      expect([path, status]).toEqual([path, 403])
+    }
+    const formToken = await limited.formToken('')
+    const command = await limited.send(`/sessions/${scene.sessionId}/lock`, { formToken, confirmed: 'yes' })
+    expect(command.status).toBe(403)
+    for (const path of ['/devices', '/usage', '/usage.csv', '/sessions', '/audit']) {
+      const { page } = await limited.open(path)
+      expect([path, page.includes(scene.device.id), page.includes('Print')]).toEqual([path, false, false])
+    }
+  })
+})
+
+it('exports the usage records as the service does', async () => {
+  const { page, headers } = await browser.open('/usage.csv')
+  const { text: exported } = await twin.call('GET', '/provisioning/api/v1.1/usage?format=csv')
+  expect(headers.get('content-type')).toContain('text/csv')
+  expect(page).toBe(exported)
+})
+
+it('filters usage records and adds them up', async () => {
+  const { page } = await browser.open('/usage?requester=KimLee&outcome=refused')
+  expect(page).toContain('refused: in no rate table in effect')
+  expect(page).not.toContain('Laser cut')
+  expect(page).toMatch(/1 of \d+ records/)
+})
+
+it('pages through devices without a gap', async () => {
+  const known = new Set<string>()
+  for (let index = 0; index < 60; index += 1) {
+    const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', {
+      body: { instanceIds: [scene.instanceId], name: `Bulk ${index}` },
+    })
+    const { jwk } = await newDeviceKeys()
+    await twin.call('POST', '/edge/api/v1/enrollments', { token: text(body, 'token'), body: { publicKey: jwk } })
+  }
+  for (let path = '/devices?search=Bulk'; path !== '';) {
+    const { page } = await browser.open(path)
+    for (const [, name = ''] of page.matchAll(/(Bulk \d+)<\/a>/g)) known.add(name)
+    path = /href="[^"]*console(\/devices[^"]*)" rel="next"/.exec(page)?.[1]?.replaceAll('&amp;', '&') ?? ''
+  }
+  expect(known.size).toBe(60)
+})
