@@ -3,7 +3,17 @@ import { type Html, html } from '../../html/html.ts'
 import { uuid } from '../../protocol/wire.ts'
 import { nameOf } from '../storage/audit.ts'
 import type { AuditRecord } from '../storage/audit-records.ts'
-import { type Page, type View, ROWS_SHOWN, hrefOf, requireReadable, section, tableOf, timeOf } from './page.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  hrefOf,
+  olderLink,
+  requireReadable,
+  section,
+  tableOf,
+  timeOf,
+} from './page.ts'
 
 export async function auditPage(view: View): Promise<Page> {
   const { reader, query, instance, root } = view
@@ -37,8 +47,7 @@ export async function auditPage(view: View): Promise<Page> {
           >
           <button>Filter</button>
         </form>
-        ${auditTable(view, records)}
-        ${on === null ? '' : html`<nav class="pages" aria-label="Pages of the table"><a rel="next" href="${on}">Older</a></nav>`}`,
+        ${auditTable(view, records)} ${olderLink(on)}`,
     ),
   }
 }

@@ -70,7 +70,7 @@ main{display:grid;gap:1rem;grid-template-columns:minmax(0,1fr);overflow-wrap:any
 h1{font-size:1.35rem;margin:.4rem 0 0}h2{font-size:1.05rem;margin:0 0 .6rem}
 section form,.filter{display:flex;flex-wrap:wrap;gap:.6rem;align-items:end}
 label{display:grid;gap:.15rem;color:var(--soft)}
-input,select,textarea,button{font:inherit;color:inherit;background:var(--ground);border:1px solid var(--soft);border-radius:.35rem;padding:.35rem .6rem;max-width:100%}
+input,select,textarea,button{font:inherit;color:var(--ink);background:var(--ground);border:1px solid var(--soft);border-radius:.35rem;padding:.35rem .6rem;max-width:100%}
 textarea{width:min(40rem,100%);min-height:5rem}
 button{cursor:pointer;background:var(--card)}button.danger{border-color:var(--refusing);color:var(--refusing)}
 :focus-visible{outline:3px solid var(--bar);outline-offset:2px}
@@ -284,12 +284,16 @@ export function offsetOf(text = '0'): number {
   return /^\d{1,9}$/.test(text) ? Number(text) : 0
 }
 
-/** @param back null: this is the first page; @param on null: the last one */
-export function pagesOf(back: string | null, on: string | null): Html {
+/** Below a table that is read backwards. @param href null: the table is at its end */
+export function olderLink(href: string | null): Html {
+  return pagesOf(null, href, 'Older')
+}
+
+function pagesOf(back: string | null, on: string | null, next = 'Next'): Html {
   if (back === null && on === null) return html``
   return html`<nav class="pages" aria-label="Pages of the table">
     ${back === null ? '' : html`<a href="${back}" rel="prev">Previous</a>`}
-    ${on === null ? '' : html`<a href="${on}" rel="next">Next</a>`}
+    ${on === null ? '' : html`<a href="${on}" rel="next">${next}</a>`}
   </nav>`
 }
 

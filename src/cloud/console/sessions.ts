@@ -10,6 +10,7 @@ import {
   formTokenField,
   hrefOf,
   nameOfInstance,
+  olderLink,
   requireReadable,
   rowsOf,
   section,
@@ -47,8 +48,7 @@ export async function sessionsPage(view: View): Promise<Page> {
     content: section(
       'list',
       'Sessions that have not ended, newest first',
-      html`${await sessionsTable(view, shown)}
-      ${on === null ? '' : html`<nav class="pages" aria-label="Pages of the table"><a rel="next" href="${on}">Older</a></nav>`}`,
+      html`${await sessionsTable(view, shown)} ${olderLink(on)}`,
     ),
   }
 }
@@ -106,7 +106,7 @@ export async function confirmPage(view: View, name: SessionCommandName): Promise
         <form method="post" action="${hrefOf(view, `/sessions/${session.id}/${name}`)}">
           ${formTokenField(view)}
           <label
-            ><span><input type="checkbox" name="confirmed" value="yes" required /> I want this</span></label
+            ><span><input type="checkbox" name="confirmed" value="yes" required /> Yes, do this</span></label
           >
           <button class="danger">${verb} the session</button>
           <a href="${hrefOf(view, '/sessions')}">Cancel</a>

@@ -3,7 +3,18 @@ import { roughly } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { html } from '../../html/html.ts'
 import type { NumberedUsage, UsageRecord } from '../storage/records.ts'
-import { type Page, type View, ROWS_SHOWN, hrefOf, option, section, tableOf, timeOf, tokens } from './page.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  hrefOf,
+  olderLink,
+  option,
+  section,
+  tableOf,
+  timeOf,
+  tokens,
+} from './page.ts'
 import { isRefusal, statusInWords } from './recent-usage.ts'
 
 /** A report of a device comes whole, so there can be more. */
@@ -26,6 +37,7 @@ export async function usagePage(view: View): Promise<Page> {
   const shown = fitting.slice(0, ROWS_SHOWN)
   const last = fitting.length > ROWS_SHOWN ? shown.at(-1) : looked.length < RECORDS_MAX ? undefined : looked.at(-1)
   const filter = { outcome, item, requester, device }
+  const on = last === undefined ? null : hrefOf(view, '/usage', { ...filter, upTo: String(last.position - 1n) })
   const total = fitting.reduce((sum, { record }) => sum + record.tokens, 0n)
   const refusals = fitting.filter(({ record }) => isRefusal(record.status)).length
   const reach = looked.at(-1)?.record.writeTime ?? now
@@ -62,15 +74,7 @@ export async function usagePage(view: View): Promise<Page> {
           COLUMNS,
           shown.map(({ record }) => rowOf(view, record)),
         )}
-        ${
-          last === undefined
-            ? ''
-            : html`<nav class="pages" aria-label="Pages of the table">
-                <a rel="next" href="${hrefOf(view, '/usage', { ...filter, upTo: String(last.position - 1n) })}"
-                  >Older</a
-                >
-              </nav>`
-        }`,
+        ${olderLink(on)}`,
     )}`,
   }
 }

@@ -90,7 +90,7 @@ describe('a command for a session', () => {
       { formToken },
       { formToken, confirmed: 'no' },
     ]) {
-      const { status } = await browser.send(lock(), form as Record<string, string>)
+      const { status } = await browser.send(lock(), form)
       expect([form, status]).toEqual([form, 403])
     }
     const foreign = await browser.send(lock(), { formToken, confirmed: 'yes' }, { 'sec-fetch-site': 'same-site' })
