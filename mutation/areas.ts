@@ -225,6 +225,7 @@ export const AREAS: readonly Area[] = [
     tests: tests(
       'cloud/sync/recovery/compare',
       'cloud/sync/recovery/restored',
+      'cloud/sync/recovery/sales',
       'cloud/sync/recovery/sales-mark',
       'cloud/sync/recovery/restore.postgres',
     ),

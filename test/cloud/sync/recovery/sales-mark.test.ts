@@ -14,8 +14,8 @@ import { openPostgresStore } from '../../../../src/cloud/storage/postgres/store.
 import type { Pool } from '../../../../src/cloud/storage/records.ts'
 import { openSqliteStore } from '../../../../src/cloud/storage/sqlite/store.ts'
 import type { Store } from '../../../../src/cloud/storage/store.ts'
-import { CodedError } from '../../../../src/protocol/errors.ts'
 import fc from '../../../support/fast-check.ts'
+import { MarkInMemory } from './mark-in-memory.ts'
 import { PostgresSchema } from '../../../support/postgres-schema.ts'
 import { postgres } from '../../../support/servers.ts'
 
@@ -24,49 +24,8 @@ const MICRO = 1_000_000n
 const pool = newPool(ACCOUNT, 1_000n * MICRO)
 const soldPool = (sold: bigint, account = ACCOUNT): Pool => ({ ...newPool(account, 1_000n * MICRO), sold })
 
-/** A file in memory, as a machine keeps it, with its flushes and mishaps. */
-class Memory implements MarkFile {
-  bootId = 'boot'
-  flushes = 0
-  fails = false
-  #place = 'here'
-  #written: string[] = []
-  #flushed: string[] = []
-
-  read(): readonly string[] {
-    return Array.from(this.#written, (text: string | undefined) => text ?? '')
-  }
-
-  begin(): void {
-    this.#written = []
-  }
-
-  write(slot: number, text: string): void {
-    if (this.fails) throw new CodedError('NOT_RECORDED', 'the disk is full')
-    this.#written[slot] = text
-  }
-
-  flush(): void {
-    this.flushes += 1
-    this.#flushed = [...this.#written]
-  }
-
-  async flushLater(): Promise<void> {
-    this.flush()
-  }
-
-  place(): string {
-    return this.#place
-  }
-
-  powerCut(): void {
-    this.bootId = `${this.bootId}+`
-    this.#written = [...this.#flushed]
-  }
-}
-
 /** Flushes end when the disk is fast again. */
-class SlowToFlush extends Memory {
+class SlowToFlush extends MarkInMemory {
   isSlow = false
   readonly #awaited = Promise.withResolvers<undefined>()
 
@@ -82,7 +41,7 @@ class SlowToFlush extends Memory {
   }
 }
 
-class WithoutPowerCuts extends Memory {
+class WithoutPowerCuts extends MarkInMemory {
   override flush(): void {
     this.flushes += 1
   }
@@ -108,7 +67,7 @@ function sell(mark: SalesMark, before: Pool, amount: bigint): Pool {
 
 describe('a sales mark', () => {
   it('knows exactly what was sold when the process is killed', () => {
-    const file = new Memory()
+    const file = new MarkInMemory()
     let now = pool
     const mark = SalesMark.begin(file, 'one', 0)
     for (let n = 0; n < 100; n += 1) now = sell(mark, now, MICRO)
@@ -116,7 +75,7 @@ describe('a sales mark', () => {
   })
 
   it('has counted a sale, at the latest, before the sale is committed', () => {
-    const file = new Memory()
+    const file = new MarkInMemory()
     const mark = SalesMark.begin(file, 'one', 0)
     mark.reserve([soldPool(10n)])
     file.powerCut()
@@ -130,7 +89,7 @@ describe('a sales mark', () => {
       fc.property(
         fc.array(fc.tuple(fc.bigInt(1n, 200n * MICRO), fc.constantFrom('sell', 'kill', 'power', 'flush'))),
         (steps) => {
-          const file = new Memory()
+          const file = new MarkInMemory()
           let mark = SalesMark.begin(file, 'one', 0)
           let told = newPool(ACCOUNT, 100_000n * MICRO)
           for (const [amount, step] of steps) {
@@ -154,7 +113,7 @@ describe('a sales mark', () => {
 
   it('costs a few flushes for a whole quantity, in whatever portions it is sold', () => {
     for (const portion of [1n, 7n, 100n]) {
-      const file = new Memory()
+      const file = new MarkInMemory()
       const mark = SalesMark.begin(file, 'one', 0)
       let now = pool
       const before = file.flushes
@@ -164,7 +123,7 @@ describe('a sales mark', () => {
   })
 
   it('costs ever fewer flushes where nothing is limited', () => {
-    const file = new Memory()
+    const file = new MarkInMemory()
     const mark = SalesMark.begin(file, 'one', 0)
     let now = newPool(ACCOUNT, null)
     for (let n = 0; n < 10_000; n += 1) now = sell(mark, now, 10n * MICRO)
@@ -172,7 +131,7 @@ describe('a sales mark', () => {
   })
 
   it('lets nothing be sold that it cannot show, and continues when the disk takes it again', () => {
-    const file = new Memory()
+    const file = new MarkInMemory()
     const mark = SalesMark.begin(file, 'one', 0)
     file.fails = true
     expect(() => mark.reserve([soldPool(10n)])).toThrow(expect.objectContaining({ code: 'NOT_RECORDED' }) as Error)
@@ -189,7 +148,7 @@ describe('a sales mark', () => {
   })
 
   it('keeps accounts with ids of any length apart', () => {
-    const file = new Memory()
+    const file = new MarkInMemory()
     const mark = SalesMark.begin(file, 'one', 0)
     const accounts = ['a', 'b'].map((letter) => lineAccount('64d2028c', letter.repeat(600), 0))
     for (const [index, account] of accounts.entries()) {
@@ -200,7 +159,7 @@ describe('a sales mark', () => {
   })
 
   it('counts up to the largest amount', () => {
-    const file = new Memory()
+    const file = new MarkInMemory()
     const mark = SalesMark.begin(file, 'one', 0)
     sell(mark, { ...newPool(ACCOUNT, null), sold: MICRO_MAX - 1n }, 5n)
     expect(atMost(read(file))).toBe(MICRO_MAX)
