@@ -194,7 +194,7 @@ describe('an administration key', () => {
     }
 
     const [firstId = ''] = await idsBy(first)
-    const added = await keys('add', next, '--admin-key', first)
+    const added = await keys('set', next, '--admin-key', first)
     const nextId = added.out.trim()
     expect(added).toMatchObject({ code: 0, err: '' })
     expect(await idsBy(next)).toEqual([firstId, nextId])

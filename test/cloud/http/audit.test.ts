@@ -12,6 +12,7 @@ const UNRECORDED: Readonly<Record<string, string>> = {
   putsessionaccessrequest: 'leaves usage records',
   attach: 'the epochs of a device are kept',
   sync: 'the segments of a device are kept',
+  createConsoleCode: 'changes nothing; what the browser changes is recorded',
 }
 
 const KIND = {
