@@ -12,58 +12,84 @@ interface CommandModule {
   command(io: Io): Command
 }
 
-const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => Promise<CommandModule>]>> = {
-  cloud: ['run the cloud service', () => import('./commands/cloud.ts')],
-  agent: ['run the agent of this device', () => import('./commands/agent.ts')],
-  token: ['make an access token from a private key', () => import('./commands/token.ts')],
-  context: ['select the cloud that commands administer', () => import('./commands/context.ts')],
-  login: ['sign in to a cloud with OpenID Connect', () => import('./commands/login.ts')],
-  logout: ['sign out of a cloud', () => import('./commands/logout.ts')],
-  whoami: ['show who you are for a cloud, and your roles', () => import('./commands/whoami.ts')],
-  console: ['open the console of a cloud in a browser', () => import('./commands/console.ts')],
-  apply: ['make the cloud have what a file says', () => import('./commands/apply.ts')],
-  instances: noun('instances', "list and create instances, the customers' accounts"),
-  'line-items': noun('line-items', 'manage line items, the pools of tokens of an instance'),
-  'rate-tables': noun('rate-tables', 'manage rate tables, the prices of items'),
-  rules: noun('rules', 'manage rules of access: the actions of each line item'),
-  conditions: noun('conditions', 'manage conditions, which actions refer to'),
-  limits: noun('limits', 'manage consumption limits of the requesters of a line item'),
-  configuration: noun('configuration', 'show and change configuration values of the service'),
-  keys: ['manage the keys of administrators and clients', () => import('./commands/keys.ts')],
-  events: ['list who changed what in the cloud', () => import('./commands/events.ts')],
-  sessions: ['list, lock and end sessions in the cloud', () => import('./commands/sessions.ts')],
-  devices: ['list, enroll, lock, drain and terminate devices', () => import('./commands/devices.ts')],
-  sweeps: ['show and resume paused work of the cloud', () => import('./commands/sweeps.ts')],
-  recovery: ['show and end the recovery of a restored cloud', () => import('./commands/recovery.ts')],
-  usage: ['show usage records, and export them for billing', () => import('./commands/usage.ts')],
-  import: [
-    'import what another service holds: instances, line items with their use, rules',
-    () => import('./commands/import.ts'),
-  ],
-  status: ["show the agent's status", () => import('./commands/status.ts')],
-  'rotate-key': ['replace the key of this device', () => import('./commands/rotate-key.ts')],
-  doctor: ['find and repair problems of the agent', () => import('./commands/doctor.ts')],
-  explain: ['show why a request was granted or refused', () => import('./commands/explain.ts')],
-  logs: ['show the last log lines of the agent', () => import('./commands/logs.ts')],
-  'support-bundle': ['pack diagnostic data for support, without secrets', () => import('./commands/support-bundle.ts')],
-  verify: ['check the ledger of a device', () => import('./commands/verify.ts')],
-  backup: ['copy the ledger of a device while its agent runs', () => import('./commands/backup.ts')],
-  restore: ['replace a ledger with a backup', () => import('./commands/restore.ts')],
-  offers: ['list what can be requested from the agent', () => import('./commands/offers.ts')],
-  access: ['send an access request to the agent', () => import('./commands/access.ts')],
-  session: ['manage sessions of the agent', () => import('./commands/session.ts')],
-  completion: [
-    'print the completion script of a shell',
-    async () => {
-      const { command } = await import('./commands/completion.ts')
-      return { command: (io) => command(io, () => wholeProgram(io)) }
-    },
-  ],
-  demo: ['run cloud and agent on this machine as a demo', () => import('./commands/demo.ts')],
+type Entry = readonly [summary: string, load: () => Promise<CommandModule>]
+
+/** The commands under the headings of the help. */
+const GROUPS: Readonly<Record<string, Readonly<Record<string, Entry>>>> = {
+  'Try it:': {
+    demo: ['run cloud and agent on this machine as a demo', () => import('./commands/demo.ts')],
+  },
+  'Run the services:': {
+    cloud: ['run the cloud service', () => import('./commands/cloud.ts')],
+    agent: ['run the agent of this device', () => import('./commands/agent.ts')],
+  },
+  'Select a cloud:': {
+    context: ['select the cloud that commands administer', () => import('./commands/context.ts')],
+    login: ['sign in to a cloud with OpenID Connect', () => import('./commands/login.ts')],
+    logout: ['sign out of a cloud', () => import('./commands/logout.ts')],
+    whoami: ['show who you are for a cloud, and your roles', () => import('./commands/whoami.ts')],
+    console: ['open the console of a cloud in a browser', () => import('./commands/console.ts')],
+  },
+  'Manage what a cloud has:': {
+    apply: ['make the cloud have what a file says', () => import('./commands/apply.ts')],
+    instances: noun('instances', "list and create instances, the customers' accounts"),
+    'line-items': noun('line-items', 'manage line items, the pools of tokens of an instance'),
+    'rate-tables': noun('rate-tables', 'manage rate tables, the prices of items'),
+    rules: noun('rules', 'manage rules of access: the actions of each line item'),
+    conditions: noun('conditions', 'manage conditions, which actions refer to'),
+    limits: noun('limits', 'manage consumption limits of the requesters of a line item'),
+    devices: ['list, enroll, lock, drain and terminate devices', () => import('./commands/devices.ts')],
+    sessions: ['list, lock and end sessions in the cloud', () => import('./commands/sessions.ts')],
+    usage: ['show usage records, and export them for billing', () => import('./commands/usage.ts')],
+    events: ['list who changed what in the cloud', () => import('./commands/events.ts')],
+    keys: ['manage the keys of administrators and clients', () => import('./commands/keys.ts')],
+    configuration: noun('configuration', 'show and change configuration values of the service'),
+    import: [
+      'import what another service holds: instances, line items with their use, rules',
+      () => import('./commands/import.ts'),
+    ],
+  },
+  'Maintain a cloud:': {
+    recovery: ['show and end the recovery of a restored cloud', () => import('./commands/recovery.ts')],
+    sweeps: ['show and resume paused work of the cloud', () => import('./commands/sweeps.ts')],
+  },
+  'Use the agent of this device:': {
+    status: ["show the agent's status", () => import('./commands/status.ts')],
+    offers: ['list what can be requested from the agent', () => import('./commands/offers.ts')],
+    access: ['send an access request to the agent', () => import('./commands/access.ts')],
+    session: ['manage sessions of the agent', () => import('./commands/session.ts')],
+    explain: ['show why a request was granted or refused', () => import('./commands/explain.ts')],
+  },
+  'Maintain the agent of this device:': {
+    doctor: ['find and repair problems of the agent', () => import('./commands/doctor.ts')],
+    logs: ['show the last log lines of the agent', () => import('./commands/logs.ts')],
+    'support-bundle': [
+      'pack diagnostic data for support, without secrets',
+      () => import('./commands/support-bundle.ts'),
+    ],
+    'rotate-key': ['replace the key of this device', () => import('./commands/rotate-key.ts')],
+    verify: ['check the ledger of a device', () => import('./commands/verify.ts')],
+    backup: ['copy the ledger of a device while its agent runs', () => import('./commands/backup.ts')],
+    restore: ['replace a ledger with a backup', () => import('./commands/restore.ts')],
+  },
+  'Other:': {
+    token: ['make an access token from a private key', () => import('./commands/token.ts')],
+    completion: [
+      'print the completion script of a shell',
+      async () => {
+        const { command } = await import('./commands/completion.ts')
+        return { command: (io) => command(io, () => wholeProgram(io)) }
+      },
+    ],
+  },
 }
 
+const COMMANDS: Readonly<Record<string, Entry>> = Object.fromEntries(
+  Object.values(GROUPS).flatMap(Object.entries<Entry>),
+)
+
 /** A command of `src/cli/nouns` without other verbs. */
-function noun(name: string, summary: string): (typeof COMMANDS)[string] {
+function noun(name: string, summary: string): Entry {
   const load = async (): Promise<CommandModule> => {
     const { nounCommand } = await import('./nouns/command.ts')
     return {
@@ -84,6 +110,10 @@ export async function run(args: readonly string[], world: World): Promise<number
     const name = given.find((arg) => Object.hasOwn(COMMANDS, arg))
     const program = await build(io, (each) => each === name)
     called = calledBy(program, given)
+    if (given.length === 0) {
+      program.outputHelp()
+      return exitCode
+    }
     await program.parseAsync(given, { from: 'user' })
     return exitCode
   } catch (error) {
@@ -106,11 +136,15 @@ async function build(io: Io, isLoaded: (name: string) => boolean): Promise<Comma
     .description('Token-metered access decisions on the device, exactly-once accounting in the cloud.')
     .version(softwareVersion(), '--version', 'print the version')
     .option('--debug', 'show the stack of an error')
-    .helpCommand('help [command]', 'show the help of a command')
-  for (const [name, [summary, load]] of Object.entries(COMMANDS)) {
-    if (isLoaded(name)) program.addCommand((await load()).command(io).summary(summary))
-    else program.command(name).summary(summary)
+  for (const [heading, commands] of Object.entries(GROUPS)) {
+    program.commandsGroup(heading)
+    for (const [name, [summary, load]] of Object.entries(commands)) {
+      if (isLoaded(name)) program.addCommand((await load()).command(io).summary(summary))
+      else program.command(name).summary(summary)
+    }
   }
+  // Last, so that it is under the last heading.
+  program.helpCommand('help [command]', 'show the help of a command')
   prepare(program, io)
   return program
 }

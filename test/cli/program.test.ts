@@ -10,7 +10,6 @@ const bin = new URL('bin/tallygate.js', root).pathname
 
 describe('a command line that is not understood is USAGE, exit code 64, in one line:', () => {
   test.each([
-    ['no command', [], 'Specify a command: cloud, agent, '],
     ['an unknown command', ['agnet'], "unknown command 'agnet' (Did you mean agent?)"],
     ['an unknown option', ['token', '--key', 'x', '--amdin'], "unknown option '--amdin' (Did you mean --admin?)"],
     ['an option too little', ['token', '--admin'], "required option '--key <file>' not specified"],
@@ -75,12 +74,14 @@ describe('an id that begins with a dash', () => {
   })
 })
 
-test('help goes to standard output and lists every command with its summary', async () => {
-  const { code, out, err } = await tallygate(['--help'])
+test.each([[['--help']], [[]]])('%j prints the commands in groups with their summaries', async (args) => {
+  const { code, out, err } = await tallygate(args)
   expect({ code, err }).toEqual({ code: 0, err: '' })
   for (const name of ['cloud', 'agent', 'token', 'devices', 'status', 'access', 'demo']) {
     expect(out).toMatch(new RegExp(`^ {2}${name} +\\S`, 'm'))
   }
+  const headings = [...out.matchAll(/^[A-Z].*:$/gm)].map(([heading]) => heading)
+  expect(headings).toEqual(expect.arrayContaining(['Run the services:', 'Manage what a cloud has:', 'Other:']))
 })
 
 test.each([[['token', '--help']], [['help', 'token']]])('%j shows the help of the command', async (args) => {
