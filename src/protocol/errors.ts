@@ -778,8 +778,8 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   DEMO_FAILED: {
-    meaning: 'The demo did not finish.',
-    remedy: 'Run it again with --keep, and read the logs in the directory that it names.',
+    meaning: 'The demo did not finish, or a service of `tallygate dev` did not run.',
+    remedy: 'Run it again with --keep (demo) or --directory (dev), and read the logs in that directory.',
     http: 500,
     exit: 70,
     retry: 'no',

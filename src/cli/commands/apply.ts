@@ -16,6 +16,8 @@ interface ApplyFlags extends AdministratorFlags {
   readonly file: string
   readonly dryRun?: true
   readonly json?: true
+  /** Without output. */
+  readonly quiet?: true
 }
 
 /** Of a dry run that found differences. */
@@ -37,7 +39,8 @@ interface Step extends Planned {
   readonly object: SiteObject
 }
 
-async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
+/** Shows the differences and makes them. */
+export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
   const objects = readSite(readDocument(flags.file, io), io.now())
   using client = await administrator(flags, io)
   const target = new Target(new Service(client))
@@ -48,14 +51,15 @@ async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
     for (const step of changes) {
       if (flags.dryRun !== true) await target.save(step)
       done += 1
-      writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
+      if (flags.quiet !== true)
+        writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
     }
   } catch (error) {
     io.stderr.write(`Stopped after ${done} of ${changes.length} changes. Run the command again to continue.\n`)
     throw error
   }
   const isDry = flags.dryRun === true
-  if (flags.json !== true) writeLines(io.stdout, [summaryOf(steps, isDry)])
+  if (flags.json !== true && flags.quiet !== true) writeLines(io.stdout, [summaryOf(steps, isDry)])
   if (isDry && changes.length > 0) io.exitWith(WOULD_CHANGE)
 }
 

@@ -1,0 +1,185 @@
+/**
+ * Runs a cloud and an agent with a sample site on this machine, for trying things out. Both are separate processes with the
+ * settings of a normal installation.
+ */
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Command } from 'commander'
+import { z } from 'zod'
+import { HttpClient } from '../../client/http.ts'
+import { type ServiceProcess, killRunning, startService } from '../../demo/service-process.ts'
+import { enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
+import { administrator } from '../administrator.ts'
+import { SAMPLE_SITE } from '../dev/sample-site.ts'
+import { examples } from '../examples.ts'
+import type { Io } from '../io.ts'
+import { writeLines } from '../lines.ts'
+import { Service } from '../nouns/service.ts'
+import { applySite } from './apply.ts'
+
+interface DevFlags {
+  readonly directory?: string
+  readonly file?: string
+}
+
+const READY_WITHIN_MS = 120_000
+const STOP_WITHIN_MS = 10_000
+const LOOK_EVERY_MS = 50
+
+export function command(io: Io): Command {
+  const dev = new Command('dev')
+    .description(
+      'Runs a cloud and an agent with a sample site on this machine, until Ctrl-C. Prints what to try. For development: both listen only on this machine, on any free ports.',
+    )
+    .option(
+      '--directory <directory>',
+      'keep databases, keys and logs here, and continue with them (default: temporary)',
+    )
+    .option('-f, --file <file>', 'site to apply (see tallygate apply; default: a workshop with one line item)')
+    .action((flags: DevFlags) => run(flags, io))
+  return examples(dev, ['tallygate dev', 'tallygate dev --directory ~/workshop -f site.yaml'])
+}
+
+async function run(flags: DevFlags, io: Io): Promise<void> {
+  const signal = io.stop()
+  const directory =
+    flags.directory === undefined ? mkdtempSync(join(tmpdir(), 'tallygate-dev-')) : resolve(flags.directory)
+  mkdirSync(directory, { recursive: true, mode: 0o700 })
+  const environment = join(directory, 'env')
+  const lastResort = (): void => {
+    killRunning()
+    rmSync(flags.directory === undefined ? directory : environment, { recursive: true, force: true, maxRetries: 10 })
+  }
+  // Also on an immediate exit, such as a second Ctrl-C.
+  process.once('exit', lastResort)
+  try {
+    await using stack = new AsyncDisposableStack()
+    const { agent, lines } = await start(flags, directory, stack, io)
+    writeLines(io.stdout, [...lines, '', 'Stop with Ctrl-C.'])
+    const stopped = new Promise<null>((done) => signal.addEventListener('abort', () => done(null), { once: true }))
+    const ended = await Promise.race([stopped, agent.ended])
+    if (ended !== null && !signal.aborted)
+      throw new CodedError('DEMO_FAILED', `The agent ended with ${ended}: see ${join(directory, 'agent.log')}.`)
+  } catch (error) {
+    if (!signal.aborted) throw error
+  } finally {
+    process.removeListener('exit', lastResort)
+    lastResort()
+  }
+}
+
+interface Started {
+  readonly agent: ServiceProcess
+  /** What to try. */
+  readonly lines: readonly string[]
+}
+
+/** Starts both. The stack stops them, the agent first. */
+async function start(flags: DevFlags, directory: string, stack: AsyncDisposableStack, io: Io): Promise<Started> {
+  const { url, adminKey, pid } = await startCloud(directory, stack, io)
+  const site = flags.file ?? join(directory, 'site.yaml')
+  if (flags.file === undefined && !existsSync(site)) writeFileSync(site, SAMPLE_SITE)
+  await applySite({ file: site, url, adminKey, quiet: true }, io)
+  using client = await administrator({ url, adminKey }, io)
+  const instances = await new Service(client).instances()
+  const [instanceId = ''] = instances.map(({ id }) => String(id))
+  const tokenFile = join(directory, 'enrollment-token')
+  if (!existsSync(tokenFile)) {
+    const body = { instanceIds: instances.map(({ id }) => String(id)), name: 'dev' }
+    const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body } as const
+    writeFileSync(tokenFile, (await client.json(call, enrollmentTokenResponse)).token, { mode: 0o600 })
+  }
+  const { agent, socket, status } = await startAgent(directory, tokenFile, stack)
+  await ready(socket, io.stop())
+  const variables = { TALLYGATE_URL: url, TALLYGATE_ADMIN_KEY: adminKey, TALLYGATE_AGENT_SOCKET_PATH: socket }
+  const text = Object.entries(variables).map(([name, value]) => `export ${name}='${value.replaceAll("'", "'\\''")}'\n`)
+  writeFileSync(join(directory, 'env'), text.join(''))
+  const request =
+    '{"requester":{"type":"user","value":"anna"},"requestedItems":[{"item":"LaserCut","version":"1.0","count":2.5}]}'
+  const lines = [
+    `Cloud        ${url} (process ${pid})`,
+    `Agent        ${socket} (process ${agent.pid})`,
+    `Status page  ${status}`,
+    `Files        ${directory}: site.yaml, logs, databases, keys`,
+    '',
+    'In another shell:',
+    '',
+    `  . ${join(directory, 'env')}`,
+    '  tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna',
+    '  tallygate usage list',
+    '  tallygate console',
+    '',
+    'The same request from an application:',
+    '',
+    `  curl --unix-socket ${socket} http://device/elastic/api/v1.1/instances/${instanceId}/access-request \\`,
+    `    -H 'Content-Type: application/json' -d '${request}'`,
+    '',
+    `Without the cloud: kill ${pid}. The agent continues.`,
+  ]
+  return { agent, lines }
+}
+
+const portsForm = z.object({ http: z.number(), push: z.number() })
+
+async function startCloud(directory: string, stack: AsyncDisposableStack, io: Io) {
+  const portsFile = join(directory, 'ports.json')
+  // Any free port at the first start, then the same: the agent remembers the address of its cloud.
+  const ports = existsSync(portsFile)
+    ? portsForm.parse(JSON.parse(readFileSync(portsFile, 'utf8')))
+    : { http: 0, push: 0 }
+  const cloud = await startService({
+    name: 'tallygate cloud',
+    args: ['cloud'],
+    env: {
+      TALLYGATE_CLOUD_STORE_PATH: join(directory, 'cloud'),
+      TALLYGATE_CLOUD_HTTP_PORT: String(ports.http),
+      TALLYGATE_CLOUD_PUSH_PORT: String(ports.push),
+    },
+    logFile: join(directory, 'cloud.log'),
+    readyWithinMs: READY_WITHIN_MS,
+  })
+  stack.defer(async () => void (await cloud.stop(STOP_WITHIN_MS)))
+  const listening = z.object({ http: z.string(), push: z.string(), adminKeyFile: z.string() }).parse(cloud.listening)
+  const portOf = (url: string): number => Number(new URL(url).port)
+  writeFileSync(portsFile, JSON.stringify({ http: portOf(listening.http), push: portOf(listening.push) }))
+  writeFileSync(join(directory, 'cloud.pid'), `${cloud.pid}\n`)
+  void cloud.ended.then((code) => {
+    if (!io.stop().aborted) writeLines(io.stdout, [`The cloud has ended (${code}). The agent continues without it.`])
+  })
+  return { url: listening.http, adminKey: listening.adminKeyFile, pid: cloud.pid }
+}
+
+async function startAgent(directory: string, tokenFile: string, stack: AsyncDisposableStack) {
+  const socket = join(directory, 'agent.sock')
+  const agent = await startService({
+    name: 'tallygate agent',
+    args: ['agent'],
+    env: {
+      TALLYGATE_AGENT_SOCKET_PATH: socket,
+      TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'agent'),
+      TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: tokenFile,
+      TALLYGATE_AGENT_STATUS_PORT: '0',
+      // A real device may take minutes; here, results should be visible at once.
+      TALLYGATE_AGENT_SYNC_INTERVAL: '1s',
+      TALLYGATE_AGENT_SYNC_BACKOFF_MAX: '1s',
+    },
+    logFile: join(directory, 'agent.log'),
+    readyWithinMs: READY_WITHIN_MS,
+  })
+  stack.defer(async () => void (await agent.stop(STOP_WITHIN_MS)))
+  return { agent, socket, status: z.object({ status: z.string() }).parse(agent.listening).status }
+}
+
+/** Resolves when the agent has rules and tokens. @throws the reason of the signal */
+async function ready(socket: string, signal: AbortSignal): Promise<void> {
+  using client = new HttpClient({ address: `unix:${socket}`, unreachable: 'AGENT_UNREACHABLE' })
+  for (;;) {
+    const { policies, grant } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+    if (grant !== null && policies.some(({ applied }) => applied > 0)) return
+    await sleep(LOOK_EVERY_MS, undefined, { signal })
+  }
+}

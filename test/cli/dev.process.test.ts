@@ -1,0 +1,90 @@
+// `tallygate dev` as a process, used from another shell as it says.
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { existsSync, readFileSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { promisify } from 'node:util'
+import { expect, it, onTestFinished } from 'vitest'
+import { temporaryDirectory } from '../agent/harness.ts'
+
+const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
+
+interface Dev {
+  readonly child: ChildProcess
+  readonly lines: readonly string[]
+  readonly ended: Promise<number | null>
+}
+
+/** Started, with what it has printed. */
+async function dev(...args: readonly string[]): Promise<Dev> {
+  const child = spawn(process.execPath, [BIN, 'dev', ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+  onTestFinished(() => void child.kill('SIGINT'))
+  const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
+  const lines: string[] = []
+  await new Promise<void>((resolve, reject) => {
+    createInterface({ input: child.stdout }).on('line', (line) => {
+      lines.push(line)
+      if (line.startsWith('Stop with')) resolve()
+    })
+    void ended.then((code) => reject(new Error(`ended with ${code}: ${lines.join('\n')}`)))
+  })
+  return { child, lines, ended }
+}
+
+const pidIn = (lines: readonly string[], name: string): number =>
+  Number(new RegExp(`^${name} .*\\(process (\\d+)\\)`, 'm').exec(lines.join('\n'))?.[1])
+
+const isAlive = (pid: number): boolean => {
+  try {
+    return process.kill(pid, 0)
+  } catch {
+    return false
+  }
+}
+
+/** What a shell prints that has read the file `env`. */
+async function shell(directory: string, line: string): Promise<string> {
+  const script = `. '${directory}/env'; tallygate() { '${process.execPath}' '${BIN}' "$@"; }; ${line}`
+  return (await promisify(execFile)('bash', ['-euc', script], { env: { PATH: process.env['PATH'] ?? '' } })).stdout
+}
+
+const ACCESS = 'tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna'
+
+it('serves a site until Ctrl-C, also without its cloud, and continues in a named directory', async () => {
+  const directory = join(temporaryDirectory(), 'workshop')
+  const first = await dev('--directory', directory)
+  expect(statSync(directory).mode & 0o777).toBe(0o700)
+  expect(await shell(directory, ACCESS)).toBe('allowed: 2.125 tokens, 2.125 from FIRST-1000\n')
+  expect(await shell(directory, 'tallygate line-items list')).toMatch(/FIRST-1000 +DEPLOYED +1,000/)
+  const [cloud, agent] = [pidIn(first.lines, 'Cloud'), pidIn(first.lines, 'Agent')]
+  process.kill(cloud, 'SIGTERM')
+  await expect.poll(() => isAlive(cloud)).toBe(false)
+  expect(await shell(directory, ACCESS)).toBe('allowed: 2.125 tokens, 2.125 from FIRST-1000\n')
+  first.child.kill('SIGINT')
+  expect(await first.ended).toBe(0)
+  expect([isAlive(agent), existsSync(join(directory, 'env'))]).toEqual([false, false])
+
+  const second = await dev('--directory', directory)
+  expect(await shell(directory, 'tallygate status')).toMatch(/FIRST-1000 +[\d,.]+ +4\.25\n/)
+  // The agent has reached the cloud at its old address.
+  await expect.poll(() => shell(directory, 'tallygate usage list'), { timeout: 20_000 }).toMatch(/LaserCut +2\.5/)
+  second.child.kill('SIGINT')
+  expect(await second.ended).toBe(0)
+}, 90_000)
+
+it('removes a temporary directory at its end', async () => {
+  const { child, lines, ended } = await dev()
+  const directory = /^Files +(\S+):/m.exec(lines.join('\n'))![1]!
+  expect(readFileSync(join(directory, 'site.yaml'), 'utf8')).toContain('FIRST-1000')
+  child.kill('SIGINT')
+  expect(await ended).toBe(0)
+  expect(existsSync(directory)).toBe(false)
+}, 60_000)
+
+it('ends with the reason when the site cannot be applied', async () => {
+  const ended = promisify(execFile)(process.execPath, [BIN, 'dev', '-f', '/no/site.yaml'])
+  await expect(ended).rejects.toMatchObject({
+    code: 64,
+    stderr: expect.stringContaining('USAGE: Cannot read /no/site.yaml.') as string,
+  })
+}, 60_000)
