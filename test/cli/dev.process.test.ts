@@ -62,7 +62,8 @@ it('serves a site until Ctrl-C, also without its cloud, and continues in a named
   expect(await shell(directory, ACCESS)).toBe('allowed: 2.125 tokens, 2.125 from FIRST-1000\n')
   first.child.kill('SIGINT')
   expect(await first.ended).toBe(0)
-  expect([isAlive(agent), existsSync(join(directory, 'env'))]).toEqual([false, false])
+  const temporary = [join(directory, 'env'), join(directory, 'cloud.pid')]
+  expect([isAlive(agent), ...temporary.map((file) => existsSync(file))]).toEqual([false, false, false])
 
   const second = await dev('--directory', directory)
   expect(await shell(directory, 'tallygate status')).toMatch(/FIRST-1000 +[\d,.]+ +4\.25\n/)

@@ -49,10 +49,11 @@ async function run(flags: DevFlags, io: Io): Promise<void> {
   const directory =
     flags.directory === undefined ? mkdtempSync(join(tmpdir(), 'tallygate-dev-')) : resolve(flags.directory)
   mkdirSync(directory, { recursive: true, mode: 0o700 })
-  const environment = join(directory, 'env')
+  const temporary =
+    flags.directory === undefined ? [directory] : ['env', 'cloud.pid'].map((name) => join(directory, name))
   const lastResort = (): void => {
     killRunning()
-    rmSync(flags.directory === undefined ? directory : environment, { recursive: true, force: true, maxRetries: 10 })
+    for (const path of temporary) rmSync(path, { recursive: true, force: true, maxRetries: 10 })
   }
   // Also on an immediate exit, such as a second Ctrl-C.
   process.once('exit', lastResort)
