@@ -7,6 +7,7 @@ const packages = (...names) => names.map((name) => `(^|/)node_modules/${name}/`)
 /** Development dependencies whose code `npm run build` puts into the bundles. */
 const bundled = [
   ...[
+    '@scalar/fastify-api-reference',
     'aedes',
     'commander',
     'fastify',

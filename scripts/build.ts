@@ -1,6 +1,6 @@
 // `npm run build`: dist/ as the package ships it. Each entry point is one bundle with what it needs of src and of other packages; the
 // command's parts are chunks that are loaded when they are used. Native packages stay outside. Beside them: SQL and other files that
-// are read at run time, at the paths that they have in src, and licenses of what was bundled.
+// are read at run time, at the paths that they have in src, the script of the API reference, and licenses of what was bundled.
 import { cp, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { bundle } from './build/bundle.ts'

@@ -1,14 +1,19 @@
 /** Bundles the entry points. */
 import { readFileSync } from 'node:fs'
+import { mkdir, writeFile } from 'node:fs/promises'
 import { isBuiltin } from 'node:module'
 import { dirname, join, relative } from 'node:path'
 import { type OutputChunk, type Plugin, rolldown } from 'rolldown'
+import { SCALAR, scriptOfPackage } from '../../src/cloud/http/openapi/scalar-package.ts'
 
 /** Below src and dist. Each gets its own bundle, so that it contains only what it uses of a shared module. */
 const ENTRY_POINTS = ['cli/main', 'agent/platform/sqlite/journal-worker', 'demo/stepped-clock'] as const
 
 /** They load a binary for the machine, from a path beside their code. */
 const NATIVE = ['better-sqlite3', 'koffi']
+
+/** Of 5 MB, read only where the file that the build makes of it is missing. */
+const REPLACED_BY_FILE = /\/scalar-package\.ts$/
 
 /** A package whose code is in a bundle. */
 export interface BundledPackage {
@@ -24,7 +29,15 @@ export async function bundle(root: string, target: string): Promise<readonly Bun
   for (const entry of ENTRY_POINTS) {
     for (const module of await bundleOne(root, target, entry)) modules.add(module)
   }
+  modules.add(await writeScalar(root, join(target, 'cloud/http/openapi')))
   return packagesOf(modules)
+}
+
+/** @returns a file of the package */
+async function writeScalar(root: string, folder: string): Promise<string> {
+  await mkdir(folder, { recursive: true })
+  await writeFile(join(folder, 'scalar.js.gz'), await scriptOfPackage())
+  return join(root, 'node_modules', SCALAR, 'package.json')
 }
 
 /** @returns the files that the bundle contains */
@@ -33,7 +46,7 @@ async function bundleOne(root: string, target: string, entry: string): Promise<r
   const build = await rolldown({
     input: { [entry]: join(source, `${entry}.ts`) },
     platform: 'node',
-    external: NATIVE,
+    external: [...NATIVE, REPLACED_BY_FILE],
     plugins: [ownPlaces(source, target), leanBuiltins(), latin1()],
     // The plugins change no line breaks, so lines in the maps stay right.
     onLog: (level, log, handle) => (log.code === 'SOURCEMAP_BROKEN' ? undefined : handle(level, log)),

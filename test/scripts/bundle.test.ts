@@ -3,6 +3,7 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { gunzipSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type BundledPackage, bundle } from '../../scripts/build/bundle.ts'
 import { noticesOf } from '../../scripts/build/notices.ts'
@@ -42,6 +43,13 @@ describe('the bundles', () => {
       expect(imported.filter((each) => each !== 'better-sqlite3' && each !== 'koffi')).toEqual([])
       expect(/[\u0100-\uffff]/.exec(textOf(name))).toBeNull()
     }
+  })
+
+  it('have the script of the API reference beside them, and not in them', () => {
+    const script = readFileSync(join(folder, 'dist/cloud/http/openapi/scalar.js.gz'))
+    expect(gunzipSync(script).toString()).toContain('createApiReference')
+    expect(packages.map(({ id }) => id).join()).toContain('@scalar/fastify-api-reference@')
+    for (const name of files()) expect(textOf(name)).not.toContain('createApiReference')
   })
 
   it('name the file and line of the source in a stack trace', () => {

@@ -1,15 +1,16 @@
 /**
  * API reference below `<prefix>/docs`, without a token: it contains nothing installation-specific. A content security
- * policy forbids scripts and requests.
+ * policy limits the page to this server.
  */
-import { hash } from 'node:crypto'
-import type { FastifyInstance, FastifyReply } from 'fastify'
+import { Readable } from 'node:stream'
+import { createGunzip } from 'node:zlib'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { type Operation, declaredAnswers } from '../operation.ts'
 import { DOCUMENT_NAMES, type DocumentName, apiDocuments } from './documents.ts'
-import type { Html } from './html.ts'
 import type { JsonSchema } from './render-schema.ts'
-import { type Link, STYLE, errorsPage, indexPage, referencePage } from './reference-page.ts'
+import { errorsPage, referencePage } from './reference-page.ts'
+import { type ScalarScript, loadScalarScript } from './scalar-script.ts'
 
 export function registerDocs(http: FastifyInstance, prefix: string, operations: readonly Operation[]): void {
   const root = `${prefix}/docs`
@@ -22,36 +23,61 @@ export function registerDocs(http: FastifyInstance, prefix: string, operations: 
     if (document === undefined) throw new Error(`invariant: there is a document ${name}`)
     return document
   }
-  const links: readonly Link[] = [
-    ...DOCUMENT_NAMES.map((name) => ({
-      text: name === 'edge' ? 'Edge API' : name === 'data' ? 'Usage reports' : `Service API ${name}`,
-      href: `${root}/${name}`,
-    })),
-    { text: 'Error codes', href: errorsUrl },
-    ...DOCUMENT_NAMES.map((name) => ({ text: `${name}.json`, href: `${root}/${name}.json` })),
-  ]
-  const serve = (url: string, mediaType: string, make: () => string): void => {
+  let script: Promise<ScalarScript> | undefined
+  const loaded = (): Promise<ScalarScript> => (script ??= loadScalarScript())
+  const serve = (url: string, mediaType: string, make: () => string | Promise<string>): void => {
     let text: string | undefined
     const form = { description: 'The page.', body: z.unknown(), mediaType }
     const options = { exposeHeadRoute: true, config: { answers: declaredAnswers('GET', { 200: form }, []) } }
-    http.get(url, options, (_request, reply) => {
-      text ??= make()
-      guard(reply).type(`${mediaType}; charset=utf-8`).send(text)
+    http.get(url, options, async (_request, reply) => {
+      text ??= await make()
+      return guard(reply).type(`${mediaType}; charset=utf-8`).send(text)
     })
   }
-  const servePage = (url: string, make: () => Html): void => serve(url, 'text/html', () => make().text)
+  const documents = DOCUMENT_NAMES.map((name) => ({
+    ...{ title: TITLES[name], slug: name, url: `${root}/${name}.json` },
+    default: name === 'v1.1',
+  }))
 
-  servePage(root, () => indexPage(links))
-  servePage(errorsUrl, () => errorsPage(links))
+  serve(root, 'text/html', async () =>
+    referencePage({ documents, errorsUrl, scriptUrl: `${root}/scalar/${(await loaded()).version}.js` }),
+  )
+  serve(errorsUrl, 'text/html', () => errorsPage(root))
   for (const name of DOCUMENT_NAMES) {
-    servePage(`${root}/${name}`, () => referencePage(documentOf(name), links, errorsUrl))
     serve(`${root}/${name}.json`, 'application/json', () => JSON.stringify(documentOf(name)))
   }
+  const answers = declaredAnswers('GET', { 200: { description: 'The script.', streams: [JAVASCRIPT] } }, [])
+  http.get(`${root}/scalar/:version.js`, { config: { answers } }, async (request, reply) =>
+    sendScript(request, guard(reply), await loaded()),
+  )
 }
 
+const TITLES: Readonly<Record<DocumentName, string>> = {
+  'v1.0': 'Service API v1.0',
+  'v1.1': 'Service API v1.1',
+  edge: 'Edge API',
+  data: 'Usage reports',
+}
+
+const JAVASCRIPT = 'text/javascript'
+
+function sendScript(request: FastifyRequest, reply: FastifyReply, { bytes, version }: ScalarScript): FastifyReply {
+  // Another node can have another version: browsers must not keep this script under the address of that one.
+  const isThisVersion = (request.params as { readonly version: string }).version === version
+  reply.header('vary', 'accept-encoding').type(JAVASCRIPT)
+  if (isThisVersion) reply.header('cache-control', 'public, max-age=31536000, immutable')
+  const compressed = Readable.from([bytes])
+  if (!/\bgzip\b/.test(String(request.headers['accept-encoding']))) return reply.send(compressed.pipe(createGunzip()))
+  return reply.headers({ 'content-encoding': 'gzip', 'content-length': bytes.length }).send(compressed)
+}
+
+/** Scalar creates style elements. */
 const POLICY = [
   "default-src 'none'",
-  `style-src 'sha256-${hash('sha256', STYLE, 'base64')}'`,
+  "script-src 'self'",
+  "style-src 'unsafe-inline'",
+  "connect-src 'self'",
+  "img-src 'self' data:",
   "base-uri 'none'",
   "form-action 'none'",
   "frame-ancestors 'none'",

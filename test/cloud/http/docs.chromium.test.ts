@@ -1,0 +1,105 @@
+// The reference in a real browser: Scalar runs under the content security policy, and reaches only this twin.
+import { createRequire } from 'node:module'
+import type { AxeResults } from 'axe-core'
+import type { Page } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
+import { browserForTests } from '../../support/chromium.ts'
+import { type Twin, openTwin } from '../harness.ts'
+
+const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
+
+const chromium = browserForTests()
+let twin: Twin
+
+beforeAll(async () => {
+  twin = await openTwin()
+})
+afterAll(() => twin[Symbol.asyncDispose]())
+
+interface Opened {
+  readonly page: Page
+  readonly complaints: readonly string[]
+  readonly requests: readonly string[]
+}
+
+async function open(path: string, options: object = {}): Promise<Opened> {
+  const context = await chromium.browser.newContext({ viewport: { width: 1280, height: 900 }, ...options })
+  onTestFinished(() => context.close())
+  const page = await context.newPage()
+  const complaints: string[] = []
+  const requests: string[] = []
+  page.on('console', (message) => {
+    if (message.type() === 'error' || message.type() === 'warning') complaints.push(message.text())
+  })
+  page.on('pageerror', (error) => complaints.push(String(error)))
+  page.on('request', (request) => requests.push(request.url()))
+  await page.goto(`${twin.cloud.address}/docs${path}`)
+  return { page, complaints, requests }
+}
+
+describe('the reference in a browser', { timeout: 120_000 }, () => {
+  it('has a menu of the operations of each document', async () => {
+    const { page, complaints, requests } = await open('')
+    await page.getByRole('link', { name: 'Sessions' }).click()
+    await page.getByRole('link', { name: /^Close a session/ }).click()
+    await page.getByRole('heading', { name: 'Close a session' }).waitFor()
+    await page.getByRole('button', { name: 'Service API v1.1' }).click()
+    for (const title of ['Service API v1.0', 'Service API v1.1', 'Usage reports', 'Edge API']) {
+      await page.getByRole('option', { name: title }).waitFor()
+    }
+    await page.getByRole('option', { name: 'Edge API' }).click()
+    await page.getByRole('heading', { level: 1, name: 'Tallygate: edge API' }).waitFor()
+    expect(complaints).toEqual([])
+    expect(requests.filter((url) => !url.startsWith(twin.cloud.address))).toEqual([])
+  })
+
+  it('finds operations', async () => {
+    const { page, complaints } = await open('')
+    await page.getByRole('button', { name: /Open Search/ }).click()
+    await page.keyboard.type('heartbeat')
+    await page.getByRole('option', { name: /Send a heartbeat/ }).click()
+    await page.getByRole('heading', { name: 'Send a heartbeat' }).waitFor()
+    expect(complaints).toEqual([])
+  })
+
+  it('sends a call to this twin only, and shows the response', async () => {
+    const instanceId = await twin.instance()
+    const { page, complaints, requests } = await open('#v11/tag/instances/GET/provisioning/api/v1.1/instances')
+    await page
+      .getByRole('button', { name: /Test Request/ })
+      .first()
+      .click()
+    await page.getByRole('textbox', { name: 'Bearer Token' }).click()
+    await page.keyboard.insertText(await twin.administrationToken())
+    await page.getByRole('button', { name: /^Send Request/ }).click()
+    await page.getByRole('region', { name: 'Response' }).getByText(instanceId).first().waitFor()
+    expect(complaints).toEqual([])
+    expect(requests.filter((url) => !url.startsWith(twin.cloud.address))).toEqual([])
+  })
+
+  it('links to the documents without script', async () => {
+    const { page, complaints } = await open('', { javaScriptEnabled: false })
+    await page.getByRole('link', { name: 'Edge API' }).click()
+    expect(page.url()).toBe(`${twin.cloud.address}/docs/edge.json`)
+    expect(complaints).toEqual([])
+  })
+
+  for (const path of ['', '/errors']) {
+    for (const colorScheme of ['light', 'dark']) {
+      for (const viewport of [
+        { width: 1280, height: 900 },
+        { width: 390, height: 800 },
+      ]) {
+        it(`is accessible: /docs${path}, ${colorScheme}, ${viewport.width} pixels`, async () => {
+          const { page } = await open(path, { bypassCSP: true, viewport, colorScheme })
+          await page.getByRole('heading', { level: 1 }).first().waitFor()
+          await page.addScriptTag({ path: AXE })
+          const { violations } = await page.evaluate<AxeResults>('axe.run()')
+          expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(' ')}`)).toEqual([])
+          const overflow = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
+          expect(await page.evaluate(overflow)).toBe(0)
+        })
+      }
+    }
+  }
+})
