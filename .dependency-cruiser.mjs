@@ -20,6 +20,7 @@ const bundled = [
     'pino',
     'prom-client',
     'smol-toml',
+    'ws',
     'yaml',
     'zod',
   ],
@@ -69,15 +70,15 @@ export default {
     mayImportOnly(
       'platform-is-small',
       '^src/platform/',
-      ['^src/(platform|protocol)/', ...builtins('fs', 'path')],
-      'platform has adapters that both sides use: it imports protocol and the file system.',
+      ['^src/(platform|protocol)/', ...builtins('fs', 'path', 'crypto', 'http', 'https', 'net', 'tls')],
+      'platform has adapters that both sides use: it imports protocol, the file system and the network.',
     ),
     {
       name: 'client-sees-the-wire',
       comment: 'The client knows the services by their messages only.',
       severity: 'error',
       from: { path: '^src/client/' },
-      to: { path: '^src/', pathNot: '^src/(client|protocol|core)/' },
+      to: { path: '^src/', pathNot: '^src/(client|protocol|core|platform)/' },
     },
     mayImportOnly(
       'client-package-stands-alone',

@@ -10,6 +10,7 @@ import { signDocument } from '../protocol/signing.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { createCloudHttp } from './platform/http/cloud-client.ts'
 import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './platform/http/exchange.ts'
+import { proxyOf } from './platform/http/proxy-settings.ts'
 import { keyFilesOf, openKeyFiles, ownKeyFile } from './platform/key-file/key-file.ts'
 import { MQTT_DEFAULTS, createMqttPush } from './platform/mqtt/mqtt-push.ts'
 import { probeSocket } from './platform/socket/probe.ts'
@@ -21,7 +22,9 @@ import { openPeerCredentials } from './platform/system/peer-credentials.ts'
 import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
 import { type StatusServer, openStatus } from './platform/status-http/server.ts'
 import { releaseIdleMemory } from './platform/system/idle-memory.ts'
+import { certificateProblem } from '../platform/certificate-problem.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
+import type { Outgoing } from '../platform/outgoing.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { lookAtMachine, writtenBytes } from './platform/system/machine.ts'
 import { openMallocTrim } from './platform/system/malloc-trim.ts'
@@ -116,9 +119,17 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   }
   const log = overrides.log ?? pino({ level: first.log.level, base: null }, { write })
   started.defer(() => budget.flush())
+  const examine = ({ status }: AgentSettings): void => {
+    const pem = status.port === null ? undefined : readStatusAuth(status).tls?.certificate
+    const reason = pem === undefined ? null : certificateProblem(pem, [], time.wall())
+    if (reason === null) return
+    const file = status.certificateFile
+    log.warn({ code: 'CERTIFICATE_NOT_VALID', file, reason }, `the certificate of the status page ${reason}`)
+  }
   const live = new LiveSettings({
     table: agentOptions,
     settings: first,
+    files: ({ status }) => (status.port === null ? {} : statusFiles(readStatusAuth(status))),
     prepare: (next) => {
       const isOtherLevel = next.log.level !== settings.log.level
       const rules = late.callers?.prepare(next.callers)
@@ -127,6 +138,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
       return () => {
         rules?.()
         if (auth !== null) late.statusPage?.renew(auth)
+        examine(next)
         if (isOtherLevel) log.level = next.log.level
       }
     },
@@ -167,7 +179,8 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   late.keys = keys
 
   const extraCa = settings.tls.caFile === null ? null : readPem('tls.ca_file', settings.tls.caFile)
-  const network = createExchange({ ...EXCHANGE_DEFAULTS, extraCa })
+  const outgoing = { proxy: proxyOf(settings.proxy, process.env), extraCa }
+  const network = createExchange({ ...EXCHANGE_DEFAULTS, ...outgoing })
   started.defer(() => network.close())
   const exchange = overrides.exchange ?? network.exchange
   const fraction = (): number => systemRandomness.fraction()
@@ -189,7 +202,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
     written: writtenBytes,
     lastBackup: () => readLastBackup(settings.state.directory),
-    push: pushOf(settings, overrides, extraCa),
+    push: pushOf(settings, overrides, outgoing),
     version,
     ...(overrides.engine === undefined ? {} : { engine: overrides.engine }),
     log,
@@ -209,6 +222,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     log,
   )
   if (status !== null) late.statusPage = status
+  examine(settings)
   started.defer(() => status?.stop())
 
   await link.start()
@@ -303,14 +317,14 @@ function writerOf(destination: { write(text: string): unknown }): (line: string)
   return (line) => void destination.write(line)
 }
 
-function pushOf(settings: AgentSettings, overrides: Overrides, extraCa: string | null): Push | null {
+function pushOf(settings: AgentSettings, overrides: Overrides, outgoing: Outgoing): Push | null {
   if (overrides.push !== undefined) return overrides.push
   if (!settings.push.enabled) return null
   const fraction = (): number => systemRandomness.fraction()
   const now = (): number => performance.now()
   const { username, password } = settings.push
   const user = { username, password: password?.reveal() ?? null }
-  return createMqttPush({ ...MQTT_DEFAULTS, ...user, extraCa, pause, fraction, now })
+  return createMqttPush({ ...MQTT_DEFAULTS, ...user, ...outgoing, pause, fraction, now })
 }
 
 async function openStatusPage(
@@ -327,6 +341,12 @@ async function openStatusPage(
     readiness: () => readiness.check(),
     onFault: (error) => log.error({ err: error }, 'a request to the status page failed unexpectedly'),
   })
+}
+
+function statusFiles({ tls }: ReturnType<typeof readStatusAuth>): Record<string, string> {
+  if (tls === null) return {}
+  const ca = tls.clientCa === null ? {} : { 'status.client_ca_file': tls.clientCa }
+  return { 'status.certificate_file': tls.certificate, 'status.key_file': tls.key, ...ca }
 }
 
 function readPem(setting: string, path: string): string {

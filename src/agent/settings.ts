@@ -10,6 +10,7 @@ import {
   secret,
   text,
   toggle,
+  url,
 } from '../settings/option.ts'
 
 const WHO = 'a comma-separated list of *, user:NAME, uid:N, group:NAME and gid:N'
@@ -250,8 +251,22 @@ const options = {
   },
   tls: {
     caFile: path({
-      help: 'Additional CA certificates in PEM to trust for the cloud.',
+      help: 'Additional CA certificates in PEM to trust for the cloud, its broker and a proxy, besides those of the system.',
       default: null,
+    }),
+  },
+  proxy: {
+    url: url({
+      help: 'HTTP proxy that leads to the cloud, and to a broker at a wss:// address. Omitted: HTTPS_PROXY and HTTP_PROXY of the environment.',
+      default: null,
+      schemes: ['http', 'https'],
+    }),
+    credentials: secret({ help: 'User name and password for proxy.url, as name:password.' }),
+    bypass: text({
+      help: 'Hosts that are reached without the proxy. Omitted: NO_PROXY of the environment. This machine is always reached directly.',
+      default: null,
+      takes:
+        'a comma-separated list of host names (with their subdomains), addresses and networks such as 10.0.0.0/8; *: all',
     }),
   },
   status: {

@@ -102,6 +102,7 @@ export function clientWith({ url, caFile }: Target, token: string | null, io: Io
     address: url,
     ...(token === null ? {} : { headers: { authorization: `Bearer ${token}` } }),
     ...(caFile === undefined ? {} : { ca: readFileArgument(io, caFile, 'USAGE') }),
+    proxy: io.env,
     unreachable: 'SERVICE_UNREACHABLE',
   })
 }

@@ -6,9 +6,9 @@ import {
   request as overHttp,
   type RequestOptions,
 } from 'node:http'
-import { Agent as TlsAgent, request as overHttps } from 'node:https'
-import { getCACertificates } from 'node:tls'
+import { request as overHttps } from 'node:https'
 import type { z } from 'zod'
+import { type ProxyVariables, openAgent, proxyFor, proxyRefusal } from '../platform/outgoing.ts'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import type { Call } from './call.ts'
@@ -21,6 +21,8 @@ export interface ClientOptions {
   readonly unreachable: ErrorCode
   /** PEM of an authority that is trusted besides those of the system. */
   readonly ca?: string
+  /** HTTPS_PROXY, HTTP_PROXY and NO_PROXY. Default: direct connections. */
+  readonly proxy?: ProxyVariables
   /** Maximum number of connections, default 1. */
   readonly connections?: number
   /** Maximum answer that is read as a whole, bytes. Default: unlimited. */
@@ -55,8 +57,7 @@ export class HttpClient implements Disposable {
       this.#target = { hostname: hostname.replace(/^\[(.*)\]$/, '$1'), port: port === '' ? null : Number(port) }
       this.#prefix = pathname.replace(/\/+$/, '')
       this.#send = protocol === 'https:' ? overHttps : overHttp
-      const ca = options.ca === undefined ? {} : { ca: [...getCACertificates('default'), options.ca] }
-      this.#agent = protocol === 'https:' ? new TlsAgent({ ...pool, ...ca }) : new Agent(pool)
+      this.#agent = openAgent(options.address, pool, { proxy: options.proxy ?? {}, extraCa: options.ca ?? null })
     }
   }
 
@@ -132,14 +133,21 @@ export class HttpClient implements Disposable {
     return Buffer.concat(pieces).toString('utf8')
   }
 
+  #way(): string {
+    const { address, proxy = {} } = this.#options
+    const used = address.startsWith('unix:') ? null : proxyFor(address, proxy)
+    return used === null ? '' : ` through the proxy ${used.host}`
+  }
+
   #unreachable(cause: Error): CodedError {
     const { code } = cause as { code?: unknown }
     const refused = typeof code === 'string' ? CERTIFICATE_PROBLEMS[code] : undefined
-    const reason = refused ?? (typeof code === 'string' ? (REASONS[code] ?? code) : cause.message)
+    const reason =
+      refused ?? proxyRefusal(cause) ?? (typeof code === 'string' ? (REASONS[code] ?? code) : cause.message)
     const address = withoutCredentials(this.#options.address)
     return new CodedError(
       refused === undefined ? this.#options.unreachable : 'CERTIFICATE_REFUSED',
-      `${address}: ${reason}.`,
+      `${address}${this.#way()}: ${reason}.`,
       { cause },
     )
   }

@@ -21,6 +21,7 @@ import { registerHealth } from './http/health.ts'
 import { registerSignIn } from './http/sign-in.ts'
 import { registerDocs } from './http/openapi/register-docs.ts'
 import { serveOperations } from './http/serve.ts'
+import { serveWebSockets } from './http/web-sockets.ts'
 import { Slots } from './http/slots.ts'
 import { createServer } from './http/server.ts'
 import { serviceOperations } from './http/service/service.ts'
@@ -42,6 +43,7 @@ import { claimStore } from './storage/sqlite/claim-store.ts'
 import { holdsData } from './storage/sqlite/read-tables.ts'
 import { openSqliteStore } from './storage/sqlite/store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
+import { certificateProblem } from '../platform/certificate-problem.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { openMarkFile } from './platform/system/mark-file.ts'
@@ -131,14 +133,26 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const log = overrides.log ?? pino({ level: first.log.level, base: null })
   const now = overrides.now ?? Date.now
   const late: { renewCertificate?: (tls: Certificate) => void } = {}
+  const examine = ({ tls, http, push }: CloudSettings, certificate: Certificate | null): void => {
+    if (certificate === null) return
+    const reason = certificateProblem(certificate.certificate, hostsOf(http, push), now())
+    if (reason === null) return
+    const file = tls.certificateFile
+    log.warn({ code: 'CERTIFICATE_NOT_VALID', file, reason }, `the certificate ${reason}`)
+  }
   const live = new LiveSettings({
     table: cloudOptions,
     settings: first,
+    files: ({ tls }) => {
+      const read = readTls(tls)
+      return read === null ? {} : { 'tls.certificate_file': read.certificate, 'tls.key_file': read.key }
+    },
     prepare: (next) => {
       const isOtherLevel = next.log.level !== settings.log.level
       const certificate = readTls(next.tls)
       requireSignInSettings(next.oidc)
       return () => {
+        examine(next, certificate)
         if (isOtherLevel) log.level = next.log.level
         if (certificate !== null) late.renewCertificate?.(certificate)
       }
@@ -240,6 +254,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     }
   }
   const tls = readTls(settings.tls)
+  examine(settings, tls)
   const push = await openPush({ settings: settings.push, tls, store, authenticator, now, newId, timers, log })
   started.defer(() => push.close())
   const { http, stopAccepting, renewCertificate } = createServer({
@@ -354,6 +369,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     })
   }
 
+  if (push.accept !== null) serveWebSockets(http, `${prefix}/push`, push.accept)
   const metricsOrigin = await openMetrics(settings.metrics, http, metrics, started)
 
   const { host, port } = settings.http
@@ -611,6 +627,18 @@ function requireSignInSettings({
     )
   }
   return { issuer, clientId }
+}
+
+/** Names and addresses by which clients reach the certificate of this cloud, as far as the settings say. */
+function hostsOf(http: CloudSettings['http'], push: CloudSettings['push']): readonly string[] {
+  const own = ['0.0.0.0', '::'].includes(http.host) ? [] : [http.host]
+  const named = [http.publicUrl, push.broker === 'embedded' ? push.publicUrl : null]
+    .filter((url) => url !== null)
+    .map((url) => new URL(url))
+    .filter(({ protocol }) => /^(https|wss|mqtts):$/.test(protocol))
+    .map(({ hostname }) => hostname.replace(/^\[(.*)\]$/, '$1'))
+  // Behind a proxy with its own certificate, or on an address of all networks, only the public names count.
+  return [...new Set(named.length > 0 || http.publicUrl !== null ? named : own)]
 }
 
 interface Certificate {

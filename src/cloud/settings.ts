@@ -306,11 +306,11 @@ const options = {
       max: 65_535,
     }),
     publicUrl: url({
-      help: 'URL at which devices reach the broker. Omitted: the address of the embedded broker, or push.url.',
+      help: 'URL at which devices reach the broker. Omitted: the address of the embedded broker, or push.url. For networks that permit only HTTPS: a wss:// address.',
       default: null,
-      schemes: ['mqtt', 'mqtts'],
+      schemes: ['mqtt', 'mqtts', 'ws', 'wss'],
     }),
-    url: url({ help: 'Address of the external broker.', default: null, schemes: ['mqtt', 'mqtts'] }),
+    url: url({ help: 'Address of the external broker.', default: null, schemes: ['mqtt', 'mqtts', 'ws', 'wss'] }),
     username: text({ help: 'User name of the cloud at the external broker.', default: null }),
     password: secret({ help: 'Password of the cloud at the external broker.' }),
     caFile: path({

@@ -712,6 +712,14 @@ export const ERRORS = catalogue({
     exit: 69,
     retry: 'no',
   },
+  CERTIFICATE_NOT_VALID: {
+    meaning:
+      'The TLS certificate of a service is expired, not valid yet, about to expire, or not for the host name that clients use. The service keeps running.',
+    remedy:
+      'Renew the certificate, or change its names or the public URL, then reload the service. Check the clock of this machine.',
+    http: 500,
+    retry: 'no',
+  },
   SOURCE_UNREACHABLE: {
     meaning: 'The service from which data is imported does not respond, or not completely.',
     remedy: 'Check its address and the network. Then run the command again: it continues where it stopped.',

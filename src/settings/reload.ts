@@ -31,6 +31,12 @@ export interface ReloadDeps<T extends OptionTree> {
    * @throws CodedError if the settings cannot be used
    */
   readonly prepare: (next: Settings<T>) => () => void
+  /**
+   * Contents of the files that a reload reads again, by the key of their setting.
+   *
+   * @throws CodedError if one cannot be used
+   */
+  readonly files?: (settings: Settings<T>) => Readonly<Record<string, string>>
   readonly log: ReloadLog
   /** POSIX ms. */
   readonly now: () => number
@@ -42,12 +48,14 @@ export class LiveSettings<T extends OptionTree> {
   readonly #deps: ReloadDeps<T>
   readonly #named: readonly NamedOption[]
   #inForce: Settings<T>
+  #files: Readonly<Record<string, string>>
   #notice: ReloadNotice | null = null
 
   constructor(deps: ReloadDeps<T>) {
     this.#deps = deps
     this.#named = namedOptions(deps.table)
     this.#inForce = deps.settings
+    this.#files = deps.files?.(deps.settings) ?? {}
     this.view = viewOf(deps.table.options, (path) => valueAt(this.#inForce, path)) as Settings<T>
   }
 
@@ -62,18 +70,21 @@ export class LiveSettings<T extends OptionTree> {
    * @param load reads all sources again. @throws CodedError
    */
   reload(load: () => Settings<T>): void {
-    const { prepare, log, now } = this.#deps
+    const { prepare, files, log, now } = this.#deps
     try {
       const fresh = load()
       const changed = this.#named.filter(({ path }) => !isSame(valueAt(fresh, path), valueAt(this.#inForce, path)))
       const live = changed.filter((each) => isLive(each, this.#inForce, fresh))
       const waiting = changed.filter((each) => !live.includes(each)).map(({ key }) => key)
       const next = merged(this.#inForce, fresh, live)
+      const contents = files?.(next) ?? {}
       const apply = prepare(next)
+      const taken = this.#named.filter((each) => live.includes(each) || contents[each.key] !== this.#files[each.key])
       this.#inForce = next
+      this.#files = contents
       apply()
       this.#notice = waiting.length === 0 ? null : this.#noticeOf('CONFIG_NEEDS_RESTART', needsRestart(waiting), now())
-      log.info({ changed: live.map(({ key }) => key), needRestart: waiting }, 'settings reloaded')
+      log.info({ changed: taken.map(({ key }) => key), needRestart: waiting }, 'settings reloaded')
     } catch (error) {
       if (!(error instanceof CodedError)) throw error
       const message = `The settings were not reloaded; the previous ones stay in force: ${error.message}`

@@ -16,7 +16,15 @@ export function file(path: string, changes: Partial<FileObservation> = {}): File
 
 export function endpoint(url: string, changes: Partial<EndpointObservation> = {}): EndpointObservation {
   const certificate = { distrust: null, subject: 'cloud.example', issuer: 'An Authority', validTo: NOW + 90 * DAY }
-  const about = { url, host: 'cloud.example', port: 443, secure: true, addresses: ['192.0.2.7'], connected: 12 }
+  const about = {
+    url,
+    host: 'cloud.example',
+    port: 443,
+    secure: true,
+    proxy: null,
+    addresses: ['192.0.2.7'],
+    connected: 12,
+  }
   return { ...about, certificate, ...changes }
 }
 

@@ -15,6 +15,7 @@ import { NOW, STATE, endpoint, file, healthy, settings } from './doctor-observat
 import { tallygate } from './outside.ts'
 
 const DAY = 86_400_000
+const DIRECT = { proxy: {}, extraCa: null }
 const problem = { code: 'CLOUD_UNREACHABLE', message: 'no route' }
 const noAgent = { agent: { code: 'AGENT_UNREACHABLE', message: 'connection refused.' }, agents: [] }
 
@@ -391,10 +392,10 @@ describe('an address', () => {
     onTestFinished(() => void server.close())
     const { port } = server.address() as { port: number }
 
-    const stranger = await lookAtEndpoint(`https://127.0.0.1:${port}/x`, null)
+    const stranger = await lookAtEndpoint(`https://127.0.0.1:${port}/x`, DIRECT)
     expect(stranger).toMatchObject({ addresses: ['127.0.0.1'], connected: expect.any(Number) as number })
     expect(stranger.certificate?.distrust).toMatch(/self.signed/i)
-    const known = await lookAtEndpoint(`mqtts://127.0.0.1:${port}`, pem)
+    const known = await lookAtEndpoint(`mqtts://127.0.0.1:${port}`, { proxy: {}, extraCa: pem })
     expect(known.certificate).toMatchObject({ distrust: null, subject: 'a device cloud' })
     expect(known.certificate!.validTo! - Date.now()).toBeGreaterThan(DAY)
 
@@ -402,12 +403,12 @@ describe('an address', () => {
     await new Promise<void>((resolve) => closed.listen(0, '127.0.0.1', resolve))
     const { port: free } = closed.address() as { port: number }
     await new Promise((resolve) => closed.close(resolve))
-    expect(await lookAtEndpoint(`http://127.0.0.1:${free}`, null)).toMatchObject({
+    expect(await lookAtEndpoint(`http://127.0.0.1:${free}`, DIRECT)).toMatchObject({
       connected: { code: 'ECONNREFUSED' },
       certificate: null,
       secure: false,
     })
-    const nowhere = await lookAtEndpoint('mqtt://nowhere.invalid', null)
+    const nowhere = await lookAtEndpoint('mqtt://nowhere.invalid', DIRECT)
     expect(nowhere).toMatchObject({ port: 1883, addresses: { code: expect.any(String) as string } })
   })
 })

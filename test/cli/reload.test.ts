@@ -12,6 +12,7 @@ import { promisify } from 'node:util'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { HttpClient } from '../../src/client/http.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../src/protocol/local/status.ts'
+import { Authority, type Certified } from '../support/certificates.ts'
 
 const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
 
@@ -24,13 +25,16 @@ interface Line {
 class Service {
   readonly #child: ChildProcess
   readonly #lines: Line[] = []
+  readonly warnings: Line[] = []
   #wake: () => void = () => undefined
 
   constructor(args: readonly string[]) {
     this.#child = spawn(process.execPath, [BIN, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
     onTestFinished(() => void this.#child.kill('SIGKILL'))
     createInterface({ input: this.#child.stdout! }).on('line', (line) => {
-      this.#lines.push(JSON.parse(line) as Line)
+      const parsed = JSON.parse(line) as Line
+      this.#lines.push(parsed)
+      if (parsed.level === 40) this.warnings.push(parsed)
       this.#wake()
     })
   }
@@ -42,6 +46,12 @@ class Service {
       if (line?.msg === message) return line
       if (line === undefined) await new Promise<void>((resolve) => (this.#wake = resolve))
     }
+  }
+
+  /** Removes the oldest warning. */
+  async warning(): Promise<Line> {
+    while (this.warnings.length === 0) await new Promise<void>((resolve) => (this.#wake = resolve))
+    return this.warnings.shift()!
   }
 
   hangUp(): void {
@@ -156,7 +166,9 @@ status.certificate_file = "${inside('certificate.pem')}"\nstatus.key_file = "${i
 
     await renew(inside, 'second')
     agent.hangUp()
-    await agent.line('settings reloaded')
+    expect(await agent.line('settings reloaded')).toMatchObject({
+      changed: ['status.certificate_file', 'status.key_file'],
+    })
     expect(await nameAt(page)).toBe('second')
     expect(await live()).toBe('HTTP/1.1 200 OK')
     expect(standing.getPeerCertificate().subject.CN).toBe('first')
@@ -252,8 +264,10 @@ describe('the twin on SIGHUP', () => {
 
     await renew(inside, 'second')
     twin.hangUp()
-    await twin.line('settings reloaded')
+    expect(await twin.line('settings reloaded')).toMatchObject({ changed: ['tls.certificate_file', 'tls.key_file'] })
     expect(await names()).toEqual(['second', 'second'])
+    twin.hangUp()
+    expect(await twin.line('settings reloaded')).toMatchObject({ changed: [] })
 
     const key = readFileSync(inside('key.pem'))
     await renew(inside, 'third')
@@ -287,6 +301,41 @@ describe('the twin on SIGHUP', () => {
     twin.hangUp()
     expect(await twin.line('settings reloaded')).toMatchObject({ changed: [], needRestart: changed })
     expect(await nameAt(String(http))).toBe('second')
+  })
+})
+
+describe('a certificate that clients will refuse', () => {
+  it('is a warning of the twin at its start and at each reload', async () => {
+    const inside = place()
+    await using authority = await Authority.make()
+    const write = ({ certificate, key }: Certified): void => {
+      writeFileSync(inside('certificate.pem'), certificate)
+      writeFileSync(inside('key.pem'), key)
+    }
+    write(await authority.certify(Date.now() - 3_600_000, 'cloud.example'))
+    const free = ['--store-path', inside('cloud'), '--http-port', '0', '--push-broker', 'off']
+    const tls = ['--tls-certificate-file', inside('certificate.pem'), '--tls-key-file', inside('key.pem')]
+    const twin = new Service(['cloud', ...free, ...tls, '--http-public-url', 'https://cloud.example'])
+    const warning = async (): Promise<unknown> => {
+      const { level, code, file, reason } = await twin.warning()
+      expect({ level, code, file }).toEqual({
+        level: 40,
+        code: 'CERTIFICATE_NOT_VALID',
+        file: inside('certificate.pem'),
+      })
+      return reason
+    }
+    expect(await warning()).toMatch(/^expired at 2/)
+    await twin.line('listening')
+    write(await authority.certify(Date.now() + 86_400_000, 'other.example'))
+    twin.hangUp()
+    expect(await warning()).toMatch(/^is not for cloud\.example, but for .*other\.example/)
+    await twin.line('settings reloaded')
+    write(await authority.certify(Date.now() + 86_400_000, 'cloud.example'))
+    twin.hangUp()
+    await twin.line('settings reloaded')
+    expect(twin.warnings).toEqual([])
+    expect(await twin.end()).toBe(0)
   })
 })
 

@@ -52,10 +52,10 @@ export class Authority implements AsyncDisposable {
   }
 
   /** @param untilMs POSIX ms; before now for one that has expired. It begins two days before that. */
-  async certify(untilMs: number): Promise<Certified> {
+  async certify(untilMs: number, host = 'localhost'): Promise<Certified> {
     const name = join(this.#folder, `server-${(this.#made += 1)}`)
     const [key, request, certificate] = [`${name}.key`, `${name}.csr`, `${name}.pem`]
-    const address = ['-subj', '/CN=server', '-addext', 'subjectAltName=IP:127.0.0.1,DNS:localhost']
+    const address = ['-subj', '/CN=server', '-addext', `subjectAltName=IP:127.0.0.1,DNS:${host}`]
     await openssl(['req', ...NEW_KEY, ...address, '-keyout', key, '-out', request])
     const span = ['-startdate', asn1(untilMs - 2 * DAY_MS), '-enddate', asn1(untilMs)]
     const files = ['-in', request, '-out', certificate, '-config', join(this.#folder, 'settings')]

@@ -136,7 +136,7 @@ interface Remote {
 }
 
 function connect(io: Io, { name, token, ...remote }: Remote): Connection {
-  const client = new HttpClient({ ...remote, answerMax: ANSWER_MAX })
+  const client = new HttpClient({ ...remote, proxy: io.env, answerMax: ANSWER_MAX })
   const onBusy = (status: number, ms: number): void => {
     io.stderr.write(`${name} is busy (HTTP status ${status}). Trying again in ${Math.ceil(ms / 1_000)} s.\n`)
   }

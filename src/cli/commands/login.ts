@@ -36,7 +36,7 @@ async function signIn(flags: LoginFlags, io: Io): Promise<void> {
   }
   const options = await readOptions(target, io)
   const { Provider } = await import('../sign-in/provider.ts')
-  const provider = await Provider.open(options)
+  const provider = await Provider.open(options, io)
   // Before the user does anything: the sign-in must be possible here, and its file must be writable.
   const byDevice = flags.device ?? (flags.browser === undefined && !hasBrowser(io))
   if (byDevice && !provider.offersDevices) {

@@ -22,7 +22,7 @@ async function signOut(flags: AdministratorFlags, io: Io): Promise<void> {
     if (kept.refreshToken === null) return
     const { Provider } = await import('../sign-in/provider.ts')
     try {
-      const provider = await Provider.open(kept)
+      const provider = await Provider.open(kept, io)
       await provider.revoke(kept.refreshToken)
     } catch (error) {
       io.stderr.write(`The tokens are deleted here, but could not be revoked: ${messageOf(error)}\n`)

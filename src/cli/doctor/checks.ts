@@ -697,7 +697,8 @@ function tokensLeft({ accounts, grant }: AgentStatus): Finding {
 
 function nameOf(endpoint: EndpointObservation | null, level: 'warn' | 'fail'): Finding {
   if (endpoint === null) return skip(NOT_ENROLLED)
-  const { host, addresses } = endpoint
+  const { host, addresses, proxy } = endpoint
+  if (proxy !== null) return ok(`the proxy ${proxy} resolves ${host}`)
   if (!isProblem(addresses)) return ok(`${host} resolves to ${addresses.slice(0, 4).join(', ')}`)
   const remedy = 'Check the name server (resolvectl status) and the spelling of the host name.'
   return { level, evidence: `${host}: ${addresses.message}`, remedy }
@@ -705,10 +706,12 @@ function nameOf(endpoint: EndpointObservation | null, level: 'warn' | 'fail'): F
 
 function reachable(endpoint: EndpointObservation | null, remedy: string): Finding {
   if (endpoint === null) return skip(NOT_ENROLLED)
-  const { host, port, connected } = endpoint
-  return isProblem(connected)
-    ? warn(`${host}:${port}: ${connected.message}`, remedy)
-    : ok(`${host}:${port} responds in ${connected} ms`)
+  const { host, port, connected, proxy } = endpoint
+  const way = proxy === null ? '' : ` through the proxy ${proxy}`
+  if (!isProblem(connected)) return ok(`${host}:${port} responds${way} in ${connected} ms`)
+  const advice =
+    proxy === null ? remedy : `Check proxy.url, proxy.credentials_file, HTTPS_PROXY and NO_PROXY. ${remedy}`
+  return warn(`${host}:${port}${way}: ${connected.message}`, advice)
 }
 
 function certificateOf(

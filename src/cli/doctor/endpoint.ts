@@ -1,7 +1,10 @@
-/** Probes an address from this machine: name, port and certificate. */
+/** Probes an address from this machine, over its proxy if it has one: name, port and certificate. */
 import { lookup } from 'node:dns/promises'
-import { connect as connectPlain, isIP } from 'node:net'
-import { type PeerCertificate, type TLSSocket, connect as connectTls, getCACertificates } from 'node:tls'
+import { request } from 'node:http'
+import { request as overTls } from 'node:https'
+import { type Socket, connect as connectPlain, isIP } from 'node:net'
+import { type PeerCertificate, type TLSSocket, connect as connectTls } from 'node:tls'
+import { type Outgoing, authorities, proxyFor, proxyRefusal } from '../../platform/outgoing.ts'
 import type { EndpointObservation, Problem } from './observations.ts'
 import { messageOf } from '../../protocol/errors.ts'
 
@@ -17,24 +20,32 @@ const DEFAULT_PORTS: Readonly<Record<string, number>> = {
 }
 const SECURE = new Set(['https:', 'mqtts:', 'wss:'])
 
-/** Never rejects. @param extraCa PEM certificates to trust besides those of the system */
-export async function lookAtEndpoint(address: string, extraCa: string | null): Promise<EndpointObservation> {
+/** Never rejects. */
+export async function lookAtEndpoint(address: string, outgoing: Outgoing): Promise<EndpointObservation> {
   const { protocol, hostname, port: given, origin } = new URL(address)
   const host = hostname.replace(/^\[(.*)\]$/, '$1')
   const port = given === '' ? (DEFAULT_PORTS[protocol] ?? 443) : Number(given)
   const secure = SECURE.has(protocol)
   const url = origin === 'null' ? `${protocol}//${hostname}:${port}` : origin
-  const about = { url, host, port, secure }
+  const about = { url, host, port, secure, proxy: null }
+  let proxy
+  try {
+    proxy = proxyFor(address, outgoing.proxy)
+  } catch (error) {
+    return { ...about, addresses: [], connected: { code: 'PROXY', message: messageOf(error) }, certificate: null }
+  }
+  const authority = hostname.includes(':') ? `${hostname}:${port}` : `${host}:${port}`
+  if (proxy !== null) {
+    const reach = () => tunnelTo(authority, proxy, outgoing)
+    return { ...about, proxy: proxy.host, addresses: [], ...(await probe({ reach, host, secure }, outgoing)) }
+  }
   const addresses = await addressesOf(host)
   if (!Array.isArray(addresses)) {
-    return {
-      ...about,
-      addresses,
-      connected: { code: 'NO_ADDRESS', message: 'the host has no address' },
-      certificate: null,
-    }
+    const connected = { code: 'NO_ADDRESS', message: 'the host has no address' }
+    return { ...about, addresses, connected, certificate: null }
   }
-  return { ...about, addresses: addresses as readonly string[], ...(await connect(host, port, secure, extraCa)) }
+  const reach = () => direct(host, port)
+  return { ...about, addresses: addresses as readonly string[], ...(await probe({ reach, host, secure }, outgoing)) }
 }
 
 async function addressesOf(host: string): Promise<readonly string[] | Problem> {
@@ -47,36 +58,91 @@ async function addressesOf(host: string): Promise<readonly string[] | Problem> {
   }
 }
 
-function connect(
-  host: string,
-  port: number,
-  secure: boolean,
-  extraCa: string | null,
+interface Way {
+  /** Rejects after {@link PATIENCE_MS} of silence. */
+  readonly reach: () => Promise<Socket>
+  readonly host: string
+  readonly secure: boolean
+}
+
+async function probe(
+  { reach, host, secure }: Way,
+  { extraCa }: Outgoing,
 ): Promise<Pick<EndpointObservation, 'connected' | 'certificate'>> {
   const begun = performance.now()
-  return new Promise((resolve) => {
-    const ca = extraCa === null ? {} : { ca: [...getCACertificates('default'), extraCa] }
-    // The certificate is only examined and reported; no data is sent over this connection.
-    const trust = { ...ca, rejectUnauthorized: false }
-    const servername = isIP(host) === 0 ? { servername: host } : {}
-    const tls = secure ? connectTls({ host, port, ...servername, ...trust }) : null
-    const socket = tls ?? connectPlain({ host, port })
-    const end = (connected: number | Problem, certificate: EndpointObservation['certificate']): void => {
-      socket.destroy()
-      resolve({ connected, certificate })
-    }
-    socket.setTimeout(PATIENCE_MS, () =>
-      end({ code: 'ETIMEDOUT', message: `no response within ${PATIENCE_MS} ms` }, null),
-    )
-    socket.on('error', (error: NodeJS.ErrnoException) => {
-      const { code = 'UNKNOWN', message } = error
-      end({ code, message: code === 'ECONNREFUSED' ? 'connection refused' : message }, null)
+  const sockets: Socket[] = []
+  try {
+    const socket = await reach()
+    sockets.push(socket)
+    const tls = secure ? await handshake(socket, host, extraCa) : null
+    if (tls !== null) sockets.push(tls)
+    return { connected: Math.round(performance.now() - begun), certificate: tls === null ? null : certificateOf(tls) }
+  } catch (error) {
+    const { code = 'UNKNOWN', message } = error as NodeJS.ErrnoException
+    const reason = proxyRefusal(error) ?? (code === 'ECONNREFUSED' ? 'connection refused' : message)
+    return { connected: { code, message: reason }, certificate: null }
+  } finally {
+    // The outer one first: it uses the other.
+    for (const socket of sockets.reverse()) socket.destroy()
+  }
+}
+
+async function direct(host: string, port: number): Promise<Socket> {
+  const socket = connectPlain({ host, port })
+  return settled(socket, 'connect')
+}
+
+/** @param authority host:port */
+async function tunnelTo(authority: string, proxy: URL, { extraCa }: Outgoing): Promise<Socket> {
+  const user = `${decodeURIComponent(proxy.username)}:${decodeURIComponent(proxy.password)}`
+  const headers = {
+    host: authority,
+    ...(user === ':' ? {} : { 'proxy-authorization': `Basic ${Buffer.from(user).toString('base64')}` }),
+  }
+  const { protocol, hostname, port } = proxy
+  const target = { hostname: hostname.replace(/^\[(.*)\]$/, '$1'), port: port === '' ? null : Number(port) }
+  const options = {
+    ...target,
+    method: 'CONNECT',
+    path: authority,
+    headers,
+    agent: false as const,
+    timeout: PATIENCE_MS,
+  }
+  return new Promise((resolve, reject) => {
+    const sending = protocol === 'https:' ? overTls({ ...options, ca: authorities(extraCa) }) : request(options)
+    sending.on('connect', ({ statusCode }, socket) => {
+      if (statusCode === 200) resolve(socket)
+      else reject(Object.assign(new Error('refused'), { code: 'ERR_PROXY_TUNNEL', statusCode }))
+      if (statusCode !== 200) socket.destroy()
     })
-    socket.on(secure ? 'secureConnect' : 'connect', () => {
-      const took = Math.round(performance.now() - begun)
-      end(took, tls === null ? null : certificateOf(tls))
-    })
+    sending.on('timeout', () => sending.destroy(timedOut()))
+    sending.on('error', reject)
+    sending.end()
   })
+}
+
+async function handshake(socket: Socket, host: string, extraCa: string | null): Promise<TLSSocket> {
+  const servername = isIP(host) === 0 ? { servername: host } : { host }
+  // The certificate is only examined and reported; no data is sent over this connection.
+  const tls = connectTls({ socket, ...servername, ca: authorities(extraCa), rejectUnauthorized: false })
+  return settled(tls, 'secureConnect')
+}
+
+function settled<T extends Socket>(socket: T, event: 'connect' | 'secureConnect'): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const fail = (error: Error): void => {
+      socket.destroy()
+      reject(error)
+    }
+    socket.setTimeout(PATIENCE_MS, () => fail(timedOut()))
+    socket.on('error', fail)
+    socket.on(event, () => resolve(socket))
+  })
+}
+
+function timedOut(): Error {
+  return Object.assign(new Error(`no response within ${PATIENCE_MS} ms`), { code: 'ETIMEDOUT' })
 }
 
 function certificateOf(socket: TLSSocket): EndpointObservation['certificate'] {

@@ -8,6 +8,7 @@ import { connect } from 'node:net'
 import { dirname, join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/platform/http/exchange.ts'
+import { proxyOf } from '../../agent/platform/http/proxy-settings.ts'
 import { keyFilesOf, openKeyFiles } from '../../agent/platform/key-file/key-file.ts'
 import { inspectDatabase } from '../../agent/platform/sqlite/inspect-database.ts'
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
@@ -25,6 +26,7 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
 import { readLastBackup } from '../../platform/last-backup.ts'
+import type { Outgoing } from '../../platform/outgoing.ts'
 import { softwareVersion } from '../../platform/software-version.ts'
 import type { Io } from '../io.ts'
 import { lookAtEndpoint } from './endpoint.ts'
@@ -52,7 +54,8 @@ const AGENT_PATIENCE_MS = 5_000
 
 export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<Observations> {
   const agents = runningAgents()
-  const { settings, configuration } = configurationOf(io, choose(io, agents, named), named)
+  const chosen = choose(io, agents, named)
+  const { settings, configuration } = configurationOf(io, chosen, named)
   const { directory } = settings.state
   const databasePath = join(directory, 'journal.db')
   const socketPath = named ?? settings.socket.path
@@ -68,9 +71,9 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
   const keys = await keysOf(settings)
   const key = keyOf(keyFilesOf(settings).path, keys)
   const { identity } = inspected
-  const extraCa = textOf(settings.tls.caFile)
+  const outgoing = { proxy: proxyOf(settings.proxy, chosen.sources.env), extraCa: textOf(settings.tls.caFile) }
   const reach = async (url: string | null | undefined) =>
-    network && url !== null && url !== undefined && URL.canParse(url) ? lookAtEndpoint(url, extraCa) : null
+    network && url !== null && url !== undefined && URL.canParse(url) ? lookAtEndpoint(url, outgoing) : null
   const [cloud, broker, verification] = await Promise.all([
     reach(identity?.edgeUrl),
     reach(identity?.pushUrl),
@@ -104,7 +107,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     memory: memoryOf(configuration.choice.process?.pid ?? agents[0]?.pid ?? null),
     cloud,
     broker,
-    signIn: isReached ? await signIn(io, inspected, keys, extraCa) : null,
+    signIn: isReached ? await signIn(io, inspected, keys, outgoing) : null,
   }
 }
 
@@ -302,11 +305,11 @@ async function signIn(
   io: Io,
   { identity, policies: [policy] }: Observations['inspected'],
   keys: DeviceKeys | Problem,
-  extraCa: string | null,
+  outgoing: Outgoing,
 ): Promise<Observations['signIn']> {
   const instanceId = policy?.instanceId ?? identity?.instanceIds[0]
   if (identity === null || instanceId === undefined) return null
-  const network = createExchange({ ...EXCHANGE_DEFAULTS, silenceMs: 10_000, durationMs: 20_000, extraCa })
+  const network = createExchange({ ...EXCHANGE_DEFAULTS, ...outgoing, silenceMs: 10_000, durationMs: 20_000 })
   try {
     if (isProblem(keys)) return keys
     const current = keys.next?.signer.keyId === identity.keyId ? keys.next : keys.current

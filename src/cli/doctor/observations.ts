@@ -37,6 +37,8 @@ export interface EndpointObservation {
   readonly host: string
   readonly port: number
   readonly secure: boolean
+  /** Host and port of the proxy, which also resolves the name; null: direct. */
+  readonly proxy: string | null
   readonly addresses: readonly string[] | Problem
   /** Time to connect in ms, or why it failed. */
   readonly connected: number | Problem

@@ -81,10 +81,13 @@ export function choose(
 
 const PREFIX = `${agentOptions.envPrefix}_`
 
+/** Which variables of the environment the agent reads. */
+const READ_BY_AGENT = new RegExp(`^(${PREFIX}|(https?|no)_proxy=?$)`, 'i')
+
 function startedWith(io: World, { environment, words, folder }: StartedWith): SettingsSources {
-  const given = environment.filter((each) => each.startsWith(PREFIX))
+  const given = environment.filter((each) => READ_BY_AGENT.test(each.slice(0, each.indexOf('=') + 1)))
   const pairs = given.map((each) => [each.slice(0, each.indexOf('=')), each.slice(each.indexOf('=') + 1)])
-  const own = Object.entries(io.env).filter(([name]) => !name.startsWith(PREFIX))
+  const own = Object.entries(io.env).filter(([name]) => !READ_BY_AGENT.test(name))
   const env = Object.fromEntries([...own, ...pairs]) as Io['env']
   const { config = null, ...flags } = flagsOf(words, folder)
   return { file: config ?? settingsFile(agentOptions, { env }), env, flags }

@@ -3,7 +3,10 @@
  * that other commands and the agent start without it.
  */
 import { spawn } from 'node:child_process'
+import { setGlobalProxyFromEnv } from 'node:http'
+import { setDefaultCACertificates } from 'node:tls'
 import * as openid from 'openid-client'
+import { type ProxyVariables, authorities, proxyFor } from '../../platform/outgoing.ts'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { type SignInOptionsWire, isLoopback, printable } from '../../protocol/sign-in.ts'
 import type { Io } from '../io.ts'
@@ -26,6 +29,13 @@ const SIGN_IN_TIMEOUT_MS = 10 * 60_000
 /** The cloud checks the time of ID tokens; a wrong clock on this machine must not prevent a sign-in. */
 const CLOCK_TOLERANCE_S = 24 * 3_600
 
+/** The library uses the global `fetch`: sets its authorities and its proxy, for this whole process. */
+function reachThroughNetwork(issuer: URL, env: ProxyVariables): void {
+  setDefaultCACertificates(authorities(null))
+  const proxy = proxyFor(issuer.href, env)
+  if (proxy !== null) setGlobalProxyFromEnv({ ...env, https_proxy: proxy.href })
+}
+
 export class Provider {
   readonly #config: openid.Configuration
 
@@ -34,7 +44,10 @@ export class Provider {
   }
 
   /** @throws CodedError SIGN_IN_UNAVAILABLE, SIGN_IN_FAILED */
-  static async open({ issuer, clientId }: Pick<SignInOptionsWire, 'issuer' | 'clientId'>): Promise<Provider> {
+  static async open(
+    { issuer, clientId }: Pick<SignInOptionsWire, 'issuer' | 'clientId'>,
+    { env }: Pick<Io, 'env'>,
+  ): Promise<Provider> {
     const address = URL.canParse(issuer) ? new URL(issuer) : null
     if (address === null || !isSafe(address)) {
       throw new CodedError(
@@ -42,6 +55,7 @@ export class Provider {
         `The cloud names a provider that does not use https: ${printable(issuer)}.`,
       )
     }
+    if (address.protocol === 'https:') reachThroughNetwork(address, env)
     const metadata = { token_endpoint_auth_method: 'none', [openid.clockTolerance]: CLOCK_TOLERANCE_S }
     // A provider without TLS is on this machine.
     // oxlint-disable-next-line typescript/no-deprecated -- marked so only to make it stand out

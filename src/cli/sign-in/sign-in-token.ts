@@ -26,7 +26,7 @@ async function renew(kept: KeptSignIn, io: Io): Promise<string> {
   const renewed: { signIn?: KeptSignIn } = {}
   try {
     await saveSignIn(cloud, io, async () => {
-      const provider = await Provider.open(kept)
+      const provider = await Provider.open(kept, io)
       const tokens = await provider.refresh(refreshToken)
       if (tokens.subject !== decodeJwt(kept.idToken).sub)
         throw required(cloud, 'The provider sent the token of another user.')

@@ -2,11 +2,11 @@
  * One HTTP request and its complete response, with limits on silence, duration and size. Keeps connections alive; follows
  * no redirects; never retries. A missing response is CLOUD_UNREACHABLE with its cause.
  */
-import { Agent as PlainAgent, type IncomingMessage, request as requestPlain } from 'node:http'
-import { Agent as TlsAgent, request as requestTls } from 'node:https'
-import { getCACertificates } from 'node:tls'
+import { type Agent, type IncomingMessage, request as requestPlain } from 'node:http'
+import { request as requestTls } from 'node:https'
 import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
+import { type Outgoing, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface HttpRequest {
@@ -29,7 +29,7 @@ export interface HttpAnswer {
 /** @throws CodedError CLOUD_UNREACHABLE, with the errno in the detail `network`, or ANSWER_UNEXPECTED for a body above the limit */
 export type HttpExchange = (request: HttpRequest) => Promise<HttpAnswer>
 
-export interface ExchangeOptions {
+export interface ExchangeOptions extends Outgoing {
   /** Longest silence of the server, including the time to connect, ms. */
   readonly silenceMs: number
   /**
@@ -39,8 +39,6 @@ export interface ExchangeOptions {
   /** Longest duration of the whole exchange, ms. */
   readonly wholeMs: number
   readonly answerBytesMax: number
-  /** Additional CA certificates in PEM; null for none. */
-  readonly extraCa: string | null
 }
 
 export const EXCHANGE_DEFAULTS: ExchangeOptions = {
@@ -48,6 +46,7 @@ export const EXCHANGE_DEFAULTS: ExchangeOptions = {
   durationMs: 60_000,
   wholeMs: 30 * 60_000,
   answerBytesMax: 16 * 1024 * 1024,
+  proxy: {},
   extraCa: null,
 }
 
@@ -69,34 +68,31 @@ export interface Exchange {
 
 export function createExchange(options: ExchangeOptions): Exchange {
   const pool = { keepAlive: true, maxSockets: 4, timeout: IDLE_MS }
-  const ca = options.extraCa === null ? {} : { ca: [...getCACertificates('default'), options.extraCa] }
-  const plain = new PlainAgent(pool)
-  const tls = new TlsAgent({ ...pool, ...ca })
+  /** By origin: a device has one or two. */
+  const agents = new Map<string, Agent>()
+  const agentOf = ({ url }: HttpRequest): Agent => {
+    const { origin } = new URL(url)
+    const agent = agents.get(origin) ?? openAgent(url, pool, options)
+    agents.set(origin, agent)
+    return agent
+  }
   return {
     exchange: async (request) => {
       try {
-        return await send(request, options, { plain, tls })
+        return await send(request, options, agentOf(request))
       } catch (cause) {
         if (cause instanceof CodedError) throw cause
-        throw unreachable(request, cause)
+        throw unreachable(request, options, cause)
       }
     },
-    close: () => {
-      plain.destroy()
-      tls.destroy()
-    },
+    close: () => agents.forEach((agent) => agent.destroy()),
   }
 }
 
-interface Agents {
-  readonly plain: PlainAgent
-  readonly tls: TlsAgent
-}
-
-async function send(request: HttpRequest, options: ExchangeOptions, agents: Agents): Promise<HttpAnswer> {
+async function send(request: HttpRequest, options: ExchangeOptions, agent: Agent): Promise<HttpAnswer> {
   const { method, url, signal } = request
   const { bytes, headers } = await encode(request)
-  const common = { method, headers, signal, timeout: options.silenceMs }
+  const common = { method, headers, signal, agent, timeout: options.silenceMs }
   const deadline = new Deadline(options, bytes?.byteLength ?? 0)
   const answered = new Promise<HttpAnswer>((resolve, reject) => {
     const take = (answer: IncomingMessage): void => {
@@ -105,9 +101,7 @@ async function send(request: HttpRequest, options: ExchangeOptions, agents: Agen
         reject(error instanceof Error ? error : new Error('the response was interrupted', { cause: error }))
       })
     }
-    const sending = url.startsWith('https:')
-      ? requestTls(url, { ...common, agent: agents.tls }, take)
-      : requestPlain(url, { ...common, agent: agents.plain }, take)
+    const sending = url.startsWith('https:') ? requestTls(url, common, take) : requestPlain(url, common, take)
     const giveUp = (reason: string): void =>
       void sending.destroy(Object.assign(new Error(reason), { code: 'ETIMEDOUT' }))
     sending.on('timeout', () => giveUp('silence'))
@@ -180,12 +174,19 @@ async function read(answer: IncomingMessage, most: number, deadline: Deadline): 
   return { status: answer.statusCode ?? 0, headers, body: Buffer.concat(chunks).toString('utf8') }
 }
 
-function unreachable({ url, signal }: HttpRequest, cause: unknown): CodedError {
+function unreachable({ url, signal }: HttpRequest, { proxy }: Outgoing, cause: unknown): CodedError {
   const { host } = new URL(url)
   const network = signal.aborted ? 'ABORTED' : errnoOf(cause)
-  return new CodedError('CLOUD_UNREACHABLE', `The cloud at ${host} does not respond (${network}). Check the network.`, {
+  const used = proxyFor(url, proxy)
+  const way = used === null ? '' : ` through the proxy ${used.host}`
+  const reason = proxyRefusal(cause)
+  const message =
+    reason === null
+      ? `The cloud at ${host} does not respond${way} (${network}). Check the network${way === '' ? '' : ' and the proxy'}.`
+      : `The cloud at ${host} cannot be reached${way}: ${reason}. Check proxy.url, proxy.credentials_file and HTTPS_PROXY.`
+  return new CodedError('CLOUD_UNREACHABLE', message, {
     cause,
-    details: { host, network },
+    details: { host, network, ...(used === null ? {} : { proxy: used.host }) },
   })
 }
 

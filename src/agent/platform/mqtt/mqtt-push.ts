@@ -3,8 +3,9 @@
  * session, and resubscribes; a retained notification reports missed changes. A broker that is down, slow or hostile
  * affects nothing but notifications.
  */
-import { getCACertificates } from 'node:tls'
 import { connect, type IClientOptions, type MqttClient } from 'mqtt'
+import type { ClientOptions } from 'ws'
+import { type Outgoing, authorities, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
 import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
 import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
 import { deviceTopic, policyTopic, presence, presenceTopic } from '../../../protocol/push.ts'
@@ -12,9 +13,7 @@ import type { CodedError } from '../../../protocol/errors.ts'
 import { backoff, type BackoffLimits } from '../../sync/backoff.ts'
 import type { Push, PushOptions } from '../../sync/push.ts'
 
-export interface MqttPushOptions {
-  /** Additional CA certificates in PEM; null for none. */
-  readonly extraCa: string | null
+export interface MqttPushOptions extends Outgoing {
   /** For a broker with its own users; null: device id and device token. */
   readonly username: string | null
   readonly password: string | null
@@ -34,6 +33,7 @@ export interface MqttPushOptions {
 }
 
 export const MQTT_DEFAULTS = {
+  proxy: {},
   username: null,
   password: null,
   keepaliveS: 60,
@@ -129,10 +129,7 @@ function holdConnection(
         const granted = packet?.granted ?? []
         const refused = topics.filter((_topic, index) => Number(granted[index] ?? REFUSED) >= REFUSED)
         if (refused.length > 0) trouble = granted.length > 0 ? topicsRefused(url, refused) : brokerFailure(url, error)
-        if (refused.length === topics.length) {
-          client.end(true)
-          return
-        }
+        if (refused.length === topics.length) return void client.end(true)
         clearTimeout(late)
         usefulSince = now()
         client.publish(presenceTopic(deviceId), presenceOf(true), { qos: 1, retain: true })
@@ -147,6 +144,8 @@ function holdConnection(
       versionRefused ||= attempt.version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
       if (!versionRefused) trouble = brokerFailure(url, error)
     })
+    // Errors of a WebSocket reach only the stream.
+    client.stream.on('error', (error: Error) => (trouble ??= brokerFailure(url, withProxy(url, options, error))))
     client.on('close', () => {
       clearTimeout(late)
       signal.removeEventListener('abort', leave)
@@ -164,6 +163,15 @@ const CLOSED = new Error('the broker closed the connection without a reason')
 const LATE = Object.assign(new Error('the broker does not confirm the subscriptions'), { code: 'ETIMEDOUT' })
 const FLOODED = new Error(`the broker sends packets larger than ${PACKET_BYTES_MAX} bytes`)
 
+function withProxy(url: string, { proxy }: Outgoing, error: Error): Error {
+  const used = proxyFor(url, proxy)
+  if (used === null) return error
+  const reason = proxyRefusal(error) ?? error.message
+  return Object.assign(new Error(`${reason}, through the proxy ${used.host}`, { cause: error }), {
+    code: (error as { code?: unknown }).code,
+  })
+}
+
 /** Undefined for an address that the MQTT client does not understand. */
 function connectOrNot(
   options: MqttPushOptions,
@@ -179,8 +187,8 @@ function connectOrNot(
 }
 
 function clientOptions(
-  { extraCa, username, keepaliveS, connectTimeoutMs }: MqttPushOptions,
-  { deviceId }: PushOptions,
+  { proxy, extraCa, username, keepaliveS, connectTimeoutMs }: MqttPushOptions,
+  { url, deviceId }: PushOptions,
   { version, password }: { readonly version: Version; readonly password: string },
 ): IClientOptions {
   return {
@@ -196,9 +204,15 @@ function clientOptions(
     resubscribe: false,
     queueQoSZero: false,
     will: { topic: presenceTopic(deviceId), payload: Buffer.from(presenceOf(false)), qos: 1, retain: true },
-    ...(extraCa === null ? {} : { ca: [...getCACertificates('default'), extraCa] }),
+    ...(url.startsWith('mqtts:') ? { ca: authorities(extraCa) } : {}),
+    ...(/^wss?:/.test(url) ? { wsOptions: webSocketOptions(url, { proxy, extraCa }) } : {}),
     ...(version === 5 ? { properties: { receiveMaximum: RECEIVE_MAX, maximumPacketSize: 2 * MESSAGE_BYTES_MAX } } : {}),
   }
+}
+
+/** Only this way leads through a proxy: networks with one rarely permit other ports than 443. */
+function webSocketOptions(url: string, outgoing: Outgoing): ClientOptions {
+  return { agent: openAgent(url, {}, outgoing), maxPayload: PACKET_BYTES_MAX, perMessageDeflate: false }
 }
 
 /** A clean disconnect does not trigger the last will, so the agent publishes it. */

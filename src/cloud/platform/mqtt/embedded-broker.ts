@@ -2,7 +2,7 @@
  * MQTT broker inside a single-node cloud; devices sign in with their tokens. State is lost at a restart, and only this
  * process publishes: several nodes need an external broker.
  */
-import { type Server, type Socket, createServer } from 'node:net'
+import { type Server, createServer } from 'node:net'
 import { Duplex, Transform, type TransformCallback } from 'node:stream'
 import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type AuthenticateHandler, type Client } from 'aedes'
@@ -30,6 +30,8 @@ export interface EmbeddedBroker extends Broker {
   readonly url: string
   /** Disconnects the device if connected. */
   drop(deviceId: string): void
+  /** Serves a device that is connected in another way, such as over WebSocket. */
+  accept(connection: Duplex): void
   /** Replaces the TLS certificate for new connections. */
   renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
   close(): Promise<void>
@@ -52,7 +54,7 @@ const BAD_USERNAME_OR_PASSWORD = 4
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
 export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promise<EmbeddedBroker> {
   const devices = new Map<Client, SignedIn>()
-  const sockets = new Set<Socket>()
+  const sockets = new Set<Duplex>()
 
   const aedes = await Aedes.createBroker({
     connectTimeout: CONNECT_TIMEOUT_MS,
@@ -76,7 +78,8 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
     if (!online) options.onPresence(client.id, false)
   })
 
-  const accept = (socket: Socket): void => {
+  const accept = (socket: Duplex): void => {
+    if (sockets.size >= CONNECTIONS_MAX) return void socket.destroy()
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
     socket.on('error', () => socket.destroy())
@@ -84,15 +87,12 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
     limit.on('error', () => socket.destroy())
     const sides = { readable: socket.pipe(limit), writable: socket }
     // The library types accept only web streams here; Node also takes its own.
-    const connection = Duplex.from(sides as unknown as Iterable<never>)
-    connection.on('error', () => socket.destroy())
-    const client = aedes.handle(connection)
-    client.on('error', () => undefined)
+    const connection = Duplex.from(sides as unknown as Iterable<never>).on('error', () => socket.destroy())
+    aedes.handle(connection).on('error', () => undefined)
   }
   const { tls } = options
   const server: Server =
     tls === null ? createServer(accept) : createTlsServer({ cert: tls.certificate, key: tls.key }, accept)
-  server.maxConnections = CONNECTIONS_MAX
   let port: number
   try {
     port = await listen(server, options)
@@ -112,6 +112,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
           else resolve()
         })
       }),
+    accept,
     drop(deviceId) {
       for (const [client, device] of devices) if (device.deviceId === deviceId) client.close()
     },

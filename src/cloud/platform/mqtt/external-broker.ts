@@ -2,8 +2,8 @@
  * Client of an external MQTT broker such as Mosquitto or EMQX, with MQTT 5 or 3.1.1. That broker controls subscriptions.
  * While it is unreachable, publishing fails and notifications stay in the outbox.
  */
-import { getCACertificates } from 'node:tls'
 import { type IClientOptions, type MqttClient, connect } from 'mqtt'
+import { authorities } from '../../../platform/outgoing.ts'
 import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
 import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
 import { EVERY_PRESENCE } from '../../../protocol/push.ts'
@@ -156,14 +156,14 @@ class Connection implements ExternalBroker {
         : {}),
       ...(username === null ? {} : { username }),
       ...(password === null ? {} : { password }),
-      ...(ca === null ? {} : { ca: [...getCACertificates('default'), ca] }),
+      ...(/^(mqtts|wss):/.test(url) ? { ca: authorities(ca) } : {}),
     }
     try {
       return connect(url, options)
     } catch (cause) {
       throw new CodedError(
         'CONFIG_INVALID',
-        `push.url is ${url}, which is not a valid MQTT address. Use mqtt://host:port or mqtts://host:port.`,
+        `push.url is ${url}, which is not a valid MQTT address. Use an address such as mqtts://host:port or wss://host/path.`,
         { cause },
       )
     }

@@ -1,4 +1,5 @@
 /** Opens the configured broker and the publisher of the outbox. */
+import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -38,6 +39,8 @@ export interface Push {
   presence(deviceId: string): DevicePresence | null
   /** Disconnects a device from this node once pending notifications are sent, at most a second later. */
   drop(deviceId: string): void
+  /** Connects a device to the embedded broker; null: the broker is another one. */
+  readonly accept: ((connection: Duplex) => void) | null
   /** Replaces the embedded broker's TLS certificate for new connections. */
   renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
   close(): Promise<void>
@@ -83,6 +86,7 @@ async function openEmbedded(deps: PushDeps): Promise<Push> {
       const notified = Promise.race([publisher.idle(), sleep(LAST_NOTIFICATION_MS, undefined, { ref: false })])
       void notified.then(() => broker.drop(deviceId))
     },
+    accept: (connection) => broker.accept(connection),
     renewCertificate: (renewed) => broker.renewCertificate(renewed),
     async close() {
       await publisher.stop()
@@ -121,6 +125,7 @@ function openExternal(deps: PushDeps): Push {
     url: settings.publicUrl ?? url,
     presence: (deviceId) => presence.of(deviceId),
     drop: () => undefined,
+    accept: null,
     renewCertificate: () => undefined,
     async close() {
       // Do not wait for a broker that acknowledges nothing.
@@ -139,6 +144,7 @@ function openNone(deps: PushDeps): Push {
     url: null,
     presence: () => null,
     drop: () => undefined,
+    accept: null,
     renewCertificate: () => undefined,
     close: () => publisher.stop(),
   }

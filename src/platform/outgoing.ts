@@ -1,0 +1,109 @@
+/** Outgoing connections: the authorities that TLS trusts, and the proxy that leads to an address. */
+import { type AgentOptions, Agent as PlainAgent } from 'node:http'
+import { Agent as TlsAgent } from 'node:https'
+import { BlockList, isIP } from 'node:net'
+import { createSecureContext, getCACertificates } from 'node:tls'
+import { CodedError } from '../protocol/errors.ts'
+
+/** Variables such as HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in either case. */
+export type ProxyVariables = Readonly<Record<string, string | undefined>>
+
+export interface Outgoing {
+  readonly proxy: ProxyVariables
+  /** PEM of authorities that are trusted besides those of the system; null: none. */
+  readonly extraCa: string | null
+}
+
+/**
+ * Certificates of the trusted authorities, PEM: those of the system (SSL_CERT_FILE and SSL_CERT_DIR replace them), or
+ * Node's own if the system has none, those of NODE_EXTRA_CA_CERTS, and `extra`.
+ */
+export function authorities(extra: string | null): string[] {
+  const system = getCACertificates('system')
+  const known = system.length > 0 ? system : getCACertificates('bundled')
+  return [...new Set([...known, ...getCACertificates('extra')]), ...(extra === null ? [] : [extra])]
+}
+
+/**
+ * Agent for requests to an address, over its proxy if there is one.
+ *
+ * @throws CodedError CONFIG_INVALID for a proxy that cannot be used
+ */
+export function openAgent(address: string, pool: AgentOptions, { proxy, extraCa }: Outgoing): PlainAgent {
+  const found = proxyFor(address, proxy)
+  const options = {
+    ...pool,
+    ...(found === null ? {} : { proxyEnv: { http_proxy: found.href, https_proxy: found.href } }),
+  }
+  if (!isSecure(address)) return new PlainAgent(options)
+  // One context for all connections: it takes time to read the certificates.
+  return new TlsAgent({ ...options, secureContext: createSecureContext({ ca: authorities(extraCa) }) })
+}
+
+/**
+ * The proxy for an address of the schemes http, https, ws and wss, with its credentials; null: the connection is direct, as
+ * always to this machine.
+ *
+ * @throws CodedError CONFIG_INVALID
+ */
+export function proxyFor(address: string, variables: ProxyVariables): URL | null {
+  const { protocol, hostname, port } = new URL(address)
+  if (!/^(https?|wss?):$/.test(protocol)) return null
+  const name = isSecure(address) ? 'HTTPS_PROXY' : 'HTTP_PROXY'
+  const given = variableOf(name, variables)
+  const host = hostname.replace(/^\[(.*)\]$/, '$1').replace(/\.$/, '')
+  const portOrDefault = port === '' ? (isSecure(address) ? '443' : '80') : port
+  if (given === '' || isDirect(host, portOrDefault, variableOf('NO_PROXY', variables))) return null
+  const proxy = given.includes('://') ? given : `http://${given}`
+  if (URL.canParse(proxy) && /^https?:$/.test(new URL(proxy).protocol)) return new URL(proxy)
+  throw new CodedError('CONFIG_INVALID', `The proxy in ${name} is not an address such as http://proxy.example:3128.`)
+}
+
+function isSecure(address: string): boolean {
+  return /^(https|wss):/.test(address)
+}
+
+/** The name in lower case comes first, as in other programs. An empty variable is as if it was not set. */
+function variableOf(name: string, variables: ProxyVariables): string {
+  const given = [variables[name.toLowerCase()], variables[name]].map((value) => value?.trim() ?? '')
+  return given.find((value) => value !== '') ?? ''
+}
+
+const LOOPBACK = new BlockList()
+LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4')
+LOOPBACK.addAddress('::1', 'ipv6')
+
+/** @param list of host names (subdomains included), addresses, networks such as 10.0.0.0/8, each with `:port` if wanted; or `*` */
+function isDirect(host: string, port: string, list: string): boolean {
+  if (host === 'localhost' || contains(LOOPBACK, host)) return true
+  return list.split(/[\s,]+/).some((entry) => {
+    const { name = entry, only } = /^(?<name>[^:]+|\[.+\]):(?<only>\d+)$/.exec(entry)?.groups ?? {}
+    if (only !== undefined && only !== port) return false
+    const bare = name.toLowerCase().replace(/^\*?\.|^\[|\]$/g, '')
+    if (bare === '') return false
+    return bare === '*' || bare === host || host.endsWith(`.${bare}`) || contains(networkOf(bare), host)
+  })
+}
+
+function networkOf(text: string): BlockList {
+  const network = new BlockList()
+  const { address = '', bits = '' } = /^(?<address>[^/]+)\/(?<bits>\d{1,3})$/.exec(text)?.groups ?? {}
+  const kind = isIP(address)
+  if (kind !== 0 && Number(bits) <= (kind === 4 ? 32 : 128))
+    network.addSubnet(address, Number(bits), `ipv${kind}` as 'ipv4')
+  return network
+}
+
+function contains(network: BlockList, host: string): boolean {
+  const kind = isIP(host)
+  return kind !== 0 && network.check(host, `ipv${kind}` as 'ipv4')
+}
+
+/** Why a proxy does not lead to an address; null: the error has another cause. */
+export function proxyRefusal(cause: unknown): string | null {
+  const { code, statusCode } = cause as { readonly code?: unknown; readonly statusCode?: unknown }
+  if (code !== 'ERR_PROXY_TUNNEL') return null
+  if (statusCode === 407) return 'the proxy requires a user name and password (407)'
+  if (typeof statusCode === 'number') return `the proxy refuses the connection (${statusCode})`
+  return 'the proxy does not complete the connection'
+}
