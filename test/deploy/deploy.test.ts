@@ -1,17 +1,22 @@
 // What stands in deploy/ fits the programs: every metric that an alert or a panel names is one that they tell, and every variable and
 // path of the compose file is one that they read.
-import { readFileSync } from 'node:fs'
+import { execFileSync, spawnSync } from 'node:child_process'
+import { existsSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { parse } from 'yaml'
 import { metricsText } from '../../src/agent/platform/status-http/metrics-text.ts'
 import { agentOptions } from '../../src/agent/settings.ts'
 import { Metrics } from '../../src/cloud/platform/metrics/metrics.ts'
 import { cloudOptions } from '../../src/cloud/settings.ts'
 import { loadSettings } from '../../src/settings/load.ts'
 import { namedOptions } from '../../src/settings/option.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
 import { reportWith } from '../agent/platform/status-http/report-with.ts'
 import { parsePrometheusText } from '../support/prometheus-text.ts'
 
-const text = (path: string): string => readFileSync(new URL(`../../deploy/${path}`, import.meta.url), 'utf8')
+const folder = (path: string): string => new URL(`../../deploy/${path}`, import.meta.url).pathname
+const text = (path: string): string => readFileSync(folder(path), 'utf8')
 
 /** Names of all series, those of histograms included. */
 async function told(): Promise<ReadonlySet<string>> {
@@ -74,7 +79,9 @@ describe('alerts and dashboard', () => {
 
 describe('the compose file', () => {
   it('sets variables that are settings', () => {
-    const known = [...namedOptions(agentOptions), ...namedOptions(cloudOptions)].map(({ env }) => env)
+    const options = [...namedOptions(agentOptions), ...namedOptions(cloudOptions)]
+    // A secret may also be the value itself.
+    const known = options.flatMap(({ env, option }) => (option.secret ? [env, env.replace(/_FILE$/, '')] : [env]))
     const set = [...text('compose.yaml').matchAll(/^ +(TALLYGATE_(?:AGENT|CLOUD)_[A-Z_]+):/gm)].map(([, name]) => name!)
     expect(set.length).toBeGreaterThan(8)
     expect(set.filter((name) => !known.includes(name))).toEqual([])
@@ -86,11 +93,95 @@ describe('the compose file', () => {
     expect(Number(/stop_grace_period: (\d+)s/.exec(cloud)?.[1]) * 1_000).toBeGreaterThan(http.drainTimeout + 1_000)
   })
 
+  const compose = parse(text('compose.yaml')) as Compose
+  const services = Object.entries(compose.services)
+
   it('brings files that are there', () => {
-    const files = [...text('compose.yaml').matchAll(/- \.\/((?:postgres|mosquitto)\/[a-z.]+):/g)].map(
-      ([, path]) => path!,
-    )
-    expect(files).toHaveLength(4)
-    for (const path of files) expect(text(path)).not.toBe('')
+    const files = services.flatMap(([, { volumes = [] }]) => volumes.filter((each) => each.startsWith('./')))
+    expect(files.length).toBeGreaterThan(8)
+    for (const file of files) expect(existsSync(folder(file.split(':')[0]!)), file).toBe(true)
+  })
+
+  it('uses volumes and services that it declares', () => {
+    for (const [name, { volumes = [], depends_on: others = {} }] of services) {
+      const own = volumes.map((each) => each.split(':')[0]!).filter((each) => !each.startsWith('.'))
+      expect(Object.keys(compose.volumes), name).toEqual(expect.arrayContaining(own))
+      expect(Object.keys(compose.services), name).toEqual(expect.arrayContaining(Object.keys(others)))
+    }
+  })
+
+  it('checks each server on which another waits, and takes no fixed port of the machine', () => {
+    for (const [, { depends_on: others = {} }] of services)
+      for (const [other, { condition }] of Object.entries(others))
+        if (condition === 'service_healthy') expect(compose.services[other]?.healthcheck?.test, other).toBeDefined()
+    const ports = services.flatMap(([, { ports: some = [] }]) => some)
+    expect(ports).toHaveLength(4)
+    for (const port of ports) expect(port).toMatch(/^127\.0\.0\.1:\$\{[A-Z]+_PORT:-\}:\d+$/)
+  })
+
+  it('creates each secret that a service reads, once', () => {
+    const secrets = temporaryDirectory()
+    const prepare = () => execFileSync(process.execPath, [folder('prepare.mjs'), secrets])
+    const contents = () => readdirSync(secrets).map((name) => [name, readFileSync(join(secrets, name), 'utf8')])
+    prepare()
+    const first = contents()
+    const read = [
+      ...`${text('compose.yaml')}${text('mosquitto/mosquitto.conf')}`.matchAll(/\/run\/secrets\/([a-z-]+)/g),
+    ]
+    expect([...new Set(read.map(([, name]) => name))].sort()).toEqual(first.map(([name]) => name).sort())
+    prepare()
+    expect(contents()).toEqual(first)
+  })
+
+  it('gives Grafana the dashboard and a data source that are in the folders which it names', () => {
+    const provider = parse(text('grafana/provisioning/dashboards/tallygate.yml')) as Providers
+    const mounted = compose.services['grafana']?.volumes?.map((each) => each.split(':')[1])
+    expect(mounted).toContain(`${provider.providers[0]!.options.path}/tallygate.json`)
+    const source = parse(text('grafana/provisioning/datasources/prometheus.yml')) as Sources
+    expect(source.datasources[0]!.url).toBe('http://prometheus:9090')
+  })
+})
+
+interface Compose {
+  readonly volumes: Readonly<Record<string, unknown>>
+  readonly services: Readonly<
+    Record<
+      string,
+      {
+        readonly volumes?: readonly string[]
+        readonly ports?: readonly string[]
+        readonly healthcheck?: { readonly test?: readonly string[] }
+        readonly depends_on?: Readonly<Record<string, { readonly condition: string }>>
+      }
+    >
+  >
+}
+
+interface Providers {
+  readonly providers: readonly { readonly options: { readonly path: string } }[]
+}
+
+interface Sources {
+  readonly datasources: readonly { readonly url: string }[]
+}
+
+describe('scripts for other systems', () => {
+  it.each(['openrc/tallygate-agent', 'procd/tallygate-agent', 'updates/tallygate-updated'])('%s is valid', (path) => {
+    execFileSync('sh', ['-n', folder(path)])
+    expect(statSync(folder(path)).mode & 0o111).toBe(0o111)
+  })
+
+  it('tallygate-updated waits until the agent responds, and shows why it does not', () => {
+    const bin = temporaryDirectory()
+    const program = (body: string) => writeFileSync(join(bin, 'tallygate'), `#!/bin/sh\n${body}\n`, { mode: 0o755 })
+    const check = () =>
+      spawnSync(folder('updates/tallygate-updated'), ['0'], {
+        env: { PATH: `${bin}:${process.env['PATH'] ?? ''}` },
+        encoding: 'utf8',
+      })
+    program('exit 0')
+    expect(check().status).toBe(0)
+    program('echo DATABASE_NEWER; exit 69')
+    expect(check()).toMatchObject({ status: 1, stderr: 'DATABASE_NEWER\n' })
   })
 })

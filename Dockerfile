@@ -1,16 +1,17 @@
-# The agent (and, with the command `cloud`, the cloud twin) for ARM64: only the files of the Debian package and the libraries that they
+# The agent (and, with the command `cloud`, the cloud twin) for amd64 or arm64: only the files of the Debian package and the libraries that they
 # need. There is no shell and no package manager, and only the two volumes are writable.
 #
 #   npm run package -- --arch arm64
-#   podman build --format docker --platform linux/arm64 -f Dockerfile.arm64 -t tallygate .
+#   podman build --format docker --platform linux/arm64 -t tallygate .
 #   podman run --read-only -v tallygate-state:/var/lib/tallygate -v /run/tallygate:/run/tallygate tallygate
 ARG BASE=debian:bookworm-slim
 FROM ${BASE} AS files
-ARG ARCHITECTURE=arm64
+# Set by the engine, from --platform.
+ARG TARGETARCH
 RUN apt-get update -qq \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ca-certificates libatomic1 libstdc++6 \
  && rm -rf /var/lib/apt/lists/*
-COPY .tallygate/packages/tallygate_*_${ARCHITECTURE}.deb /packages/
+COPY .tallygate/packages/tallygate_*_${TARGETARCH}.deb /packages/
 # Exactly one package, so that the version in the image is certain.
 RUN test "$(ls /packages | wc -l)" = 1 && dpkg-deb -x /packages/*.deb /package
 RUN mkdir -p /image/etc/ssl/certs /image/etc/tallygate /image/tmp /image/usr/lib /image/var/lib/tallygate /image/run/tallygate \
