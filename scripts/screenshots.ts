@@ -64,6 +64,7 @@ for (const [size, viewport, colorScheme] of [
   await page.waitForURL(`${twin.cloud.address}/console`)
   for (const [name, path] of [
     ['overview', ''],
+    ['devices', '/devices'],
     ['device', `/devices/${device.id}`],
     ['try', `/try?${tried.toString()}`],
   ] as const) {

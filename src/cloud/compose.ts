@@ -318,14 +318,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     ? new ConsoleSignIn({ store, newId, secret: consoleSecret(signingKeyFile) })
     : null
   const presence = (deviceId: string) => push.presence(deviceId)
+  const commands = { store, now, present, sessions: service, onRevoked: (deviceId: string) => push.drop(deviceId) }
   const forDevices = edgeOperations({
-    store,
+    ...commands,
     console: consoleSignIn,
     keys,
     policies,
     terms,
-    now,
-    present,
     newId,
     addresses: () => ({
       edge: `${publicAddress()}/edge/api/v1`,
@@ -334,13 +333,11 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     }),
     heartbeat: (tx, device, at, locked) => heartbeatOfDevice(tx, device.id, at, locked),
     presence,
-    onRevoked: (deviceId) => push.drop(deviceId),
     onKeyReplaced,
     onOutcome: (outcome) => metrics.sync(outcome),
     onRestored: (deviceId, instances) => {
       log.warn({ code: 'STORE_RESTORED', deviceId, instances }, 'the store comes from a backup: recovery begins')
     },
-    sessions: service,
     trustsClock,
     giveWay: service.giveWay,
     sweeps: { clock, settlement },
@@ -364,7 +361,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     const { slots } = serving
     registerConsole(http, prefix, {
       ...{ store, policies, presence, terms, authenticator, slots, now, signIn: consoleSignIn },
-      ...{ sessions: service, tenantId: settings.usage.tenantId },
+      ...{ sessions: service, devices: commands, tenantId: settings.usage.tenantId },
       isSecure: () => publicAddress().startsWith('https:'),
     })
   }

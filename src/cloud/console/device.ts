@@ -4,6 +4,7 @@ import { html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { reportedState } from '../devices/devices.ts'
 import { auditTable } from './audit.ts'
+import { commandLinks, mayCommand } from './device-commands.ts'
 import { stateInWords } from './devices.ts'
 import {
   type Page,
@@ -36,11 +37,22 @@ export async function devicePage(view: View): Promise<Page> {
     tokens(granted),
   ])
   const sessions = await reader.sessions.page({ deviceId: device.id }, ROWS_SHOWN)
+  const keys = (await reader.edge.devices.keysOf(device, ROWS_SHOWN)).map(
+    ({ thumbprint, state: use, registeredAt }) => [
+      html`<code>${thumbprint}</code>`,
+      KEY_TEXT[use],
+      timeOf(registeredAt, view.now),
+    ],
+  )
   const audit = await reader.edge.audit.list({ deviceId: device.id }, AUDIT_SHOWN)
   const numeric = (title: string) => ({ title, numeric: true }) as const
   return {
     title: device.name ?? device.id,
-    content: html`${section('state', 'State', rowsOf(stateRows(view, state)))}
+    content: html`${section(
+      'state',
+      'State',
+      html`${rowsOf(stateRows(view, state))} ${mayCommand(view) ? commandLinks(view, device) : ''}`,
+    )}
     ${section(
       'grants',
       'Tokens on the device',
@@ -48,6 +60,7 @@ export async function devicePage(view: View): Promise<Page> {
         <p class="soft">As of its last sync, in epoch ${device.epoch}.</p>`,
     )}
     ${section('sessions', 'Sessions', await sessionsTable(view, sessions))}
+    ${section('keys', 'Keys, newest first', tableOf('Keys', ['Key', 'State', 'Registered'], keys))}
     ${section(
       'audit',
       'Last changes',
@@ -56,6 +69,12 @@ export async function devicePage(view: View): Promise<Page> {
     )}`,
   }
 }
+
+const KEY_TEXT = {
+  CURRENT: 'current',
+  NEXT: 'next: replaces the current key at its first use',
+  PAST: 'replaced',
+} as const
 
 const CLOCK_TEXT = {
   AGREES: 'agrees with the cloud',

@@ -2,6 +2,8 @@
 import { type Html, html } from '../../html/html.ts'
 import { reportedState } from '../devices/devices.ts'
 import { CONTACTS, type Contact } from '../storage/device-records.ts'
+import { commandChoice, mayCommand } from './device-commands.ts'
+import { deviceFilterOf } from './device-filter.ts'
 import {
   type Page,
   type View,
@@ -23,31 +25,19 @@ export const CONTACT_TEXT: Readonly<Record<Contact, string>> = {
   REVOKED: 'revoked',
 }
 
-/** A device that missed this many reports in a row is overdue. */
-const REPORTS_MISSED = 3
-
-export function overdueBefore({ now, terms }: Pick<View, 'now' | 'terms'>): number {
-  return now - REPORTS_MISSED * terms.syncEveryMs
-}
-
 export async function devicesPage(view: View): Promise<Page> {
   const { reader, query, now, presence, instance, root } = view
-  const contact = CONTACTS.find((each) => each === query['contact'])
-  const search = query['search'] ?? ''
+  const choice = deviceFilterOf(view)
+  const { contact, search, filter } = choice
   const offset = offsetOf(query['from'])
-  const filter = {
-    instanceId: instance?.id,
-    contact,
-    search: search === '' ? undefined : search,
-    overdueBefore: overdueBefore(view),
-  }
+  const canCommand = mayCommand(view)
   const found = await reader.edge.devices.find(filter, offset, ROWS_SHOWN + 1)
   const rows = []
   for (const device of found.slice(0, ROWS_SHOWN)) {
     const state = await reportedState(reader, device, presence(device.id))
     const behind = state.policies.some(({ applied, newest }) => newest > applied)
     rows.push([
-      deviceLink(view, device),
+      canCommand ? html`${selectBox(device)} ${deviceLink(view, device)}` : deviceLink(view, device),
       stateInWords(state),
       timeOf(state.lastSyncAt, now),
       state.presence === null ? 'unknown' : state.presence.online ? 'connected' : 'not connected',
@@ -83,10 +73,20 @@ export async function devicesPage(view: View): Promise<Page> {
           </label>
           <button>Search</button>
         </form>
-        ${tableOf('Devices', columns, rows)}
+        ${
+          canCommand && rows.length > 0
+            ? html`<form class="bulk" method="get" action="${root}/devices/command">
+                ${tableOf('Devices', columns, rows)} ${commandChoice(view, choice)}
+              </form>`
+            : tableOf('Devices', columns, rows)
+        }
         ${pagesByOffset(view, '/devices', { query: chosen, isMore: found.length > ROWS_SHOWN })}`,
     ),
   }
+}
+
+function selectBox({ id, name }: { readonly id: string; readonly name: string | null }): Html {
+  return html`<input type="checkbox" name="device" value="${id}" aria-label="Select ${name ?? id}" />`
 }
 
 /** Name and id, with a link to the page of the device. */

@@ -2,7 +2,8 @@
 import { roughly } from '../../core/accounts/in-words.ts'
 import { Html, html } from '../../html/html.ts'
 import { CONTACTS } from '../storage/device-records.ts'
-import { CONTACT_TEXT, overdueBefore } from './devices.ts'
+import { overdueBefore } from './device-filter.ts'
+import { CONTACT_TEXT } from './devices.ts'
 import { type Page, type View, ROWS_SHOWN, hrefOf, nameOfInstance, section, tableOf, timeOf, tokens } from './page.ts'
 import { type PoolUse, poolsOf } from './pools.ts'
 import { HOURS, type RecentUsage, isRefusal, recentUsage, statusInWords } from './recent-usage.ts'
@@ -81,8 +82,19 @@ function shareOf({ lineItem, used, left }: PoolUse): Html {
   if (left === null) return html`no limit`
   const total = used + left
   const percent = total <= 0n ? 100 : Number((used * 100n) / total)
-  return html`<meter min="0" max="100" value="${percent}" aria-label="Used part of ${lineItem.id}">${percent} %</meter>
-    ${percent} %`
+  const text = `${percent}\u{a0}%`
+  return html`<meter
+      min="0"
+      max="100"
+      low="80"
+      high="95"
+      optimum="0"
+      value="${percent}"
+      aria-label="Used part of ${lineItem.id}"
+    >
+      ${text}
+    </meter>
+    ${text}`
 }
 
 /** At the given use of the last `overMs`. */

@@ -71,6 +71,7 @@ h1{font-size:1.35rem;margin:.4rem 0 0}h2{font-size:1.05rem;margin:0 0 .6rem}
 section form,.filter{display:flex;flex-wrap:wrap;gap:.6rem;align-items:end}
 label{display:grid;gap:.15rem;color:var(--soft)}
 input,select,textarea,button{font:inherit;color:var(--ink);background:var(--ground);border:1px solid var(--soft);border-radius:.35rem;padding:.35rem .6rem;max-width:100%}
+input:not([type=checkbox]),select,button{height:2.4rem}
 textarea{width:min(40rem,100%);min-height:5rem}
 button{cursor:pointer;background:var(--card)}button.danger{border-color:var(--refusing);color:var(--refusing)}
 :focus-visible{outline:3px solid var(--bar);outline-offset:2px}
@@ -82,6 +83,9 @@ button{cursor:pointer;background:var(--card)}button.danger{border-color:var(--re
 meter{width:8rem;max-width:100%}th[scope=col]{overflow-wrap:normal}section form+table,section p+table{margin-top:.6rem}
 svg{display:block;width:100%;height:7rem;border-bottom:1px solid var(--soft)}rect{fill:var(--bar)}
 .axis{display:flex;justify-content:space-between;color:var(--soft)}
+.bulk{display:block;margin-top:.8rem}.bulk .filter,dl+.filter{margin-top:.8rem}section table+p{margin-top:.5rem}
+th input[type=checkbox]{width:1.1rem;height:1.1rem;margin-right:.3rem;vertical-align:text-bottom}
+ol{margin:.6rem 0;padding-left:2.5rem}
 .pages{display:flex;gap:1rem;margin:.8rem 0 0}
 .problem{margin:0;padding-left:.8rem;border-left:.3rem solid var(--attention)}
 @media(max-width:44rem){

@@ -1,5 +1,6 @@
 /** Every page that a signed-in administrator can open, by its path below the console. */
 import { auditPage } from './audit.ts'
+import { confirmCommandPage } from './device-commands.ts'
 import { devicePage } from './device.ts'
 import { devicesPage } from './devices.ts'
 import { lineItemsPage } from './line-items.ts'
@@ -14,6 +15,7 @@ import { usagePage } from './usage.ts'
 export const PAGES: readonly (readonly [path: string, make: (view: View) => Promise<Page>])[] = [
   ['', overviewPage],
   ['/devices', devicesPage],
+  ['/devices/command', confirmCommandPage],
   ['/devices/:deviceId', devicePage],
   ['/line-items', lineItemsPage],
   ['/rules', rulesPage],

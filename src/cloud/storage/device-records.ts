@@ -17,6 +17,11 @@ export interface KnownDeviceKey extends DeviceKey {
   readonly state: 'CURRENT' | 'NEXT' | 'PAST'
 }
 
+export interface DeviceKeyRecord extends Pick<KnownDeviceKey, 'thumbprint' | 'state'> {
+  /** POSIX ms. */
+  readonly registeredAt: number
+}
+
 export interface Suspension extends DeviceSuspension {
   /** Name of the administration key, or its id. Not for devices. */
   readonly by: string

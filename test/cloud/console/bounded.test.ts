@@ -12,6 +12,7 @@ import { readerOf } from '../../../src/cloud/storage/sql/transaction.ts'
 import { SingleConnectionDialect } from '../../../src/cloud/storage/sqlite/dialect.ts'
 import type { Instance } from '../../../src/cloud/storage/records.ts'
 import { type Twin, openTwin } from '../harness.ts'
+import { multiplyScene } from './multiply.ts'
 import { type Scene, furnish } from './scene.ts'
 
 const DEVICES = 3_000
@@ -31,39 +32,12 @@ beforeAll(async () => {
   await twin.stop()
   database = new Sqlite(join(twin.settings.store.path, 'twin.db'))
   database.defaultSafeIntegers()
-  multiply('devices', ['seq'], DEVICES, {
-    id: `printf('%08x-0000-4000-8000-000000000000', n)`,
-    thumbprint: `'key ' || n`,
-  })
-  database.exec(
-    `INSERT INTO device_instances (instance_id, device_id) SELECT '${scene.instanceId}', id FROM devices WHERE id LIKE '%-0000-4000-8000-000000000000'`,
-  )
-  multiply('usage', ['seq'], RECORDS, {})
-  multiply('sessions', ['seq'], DEVICES, { id: `'session ' || n`, opening: 'NULL' })
-  multiply('audit', ['seq'], DEVICES, {})
+  multiplyScene(database, scene.instanceId, { devices: DEVICES, records: RECORDS })
 })
 afterAll(async () => {
   database.close()
   await twin[Symbol.asyncDispose]()
 })
-
-/** Copies the last row of a table, with other values in some columns; `n` counts. */
-function multiply(
-  table: string,
-  without: readonly string[],
-  rows: number,
-  values: Readonly<Record<string, string>>,
-): void {
-  const columns = (database.prepare(`SELECT name FROM pragma_table_info('${table}')`).pluck().all() as string[]).filter(
-    (name) => !without.includes(name),
-  )
-  const source = columns.map((name) => values[name] ?? name).join(', ')
-  database.exec(
-    `WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ${rows})
-     INSERT INTO ${table} (${columns.join(', ')})
-     SELECT ${source} FROM counted, (SELECT * FROM ${table} ORDER BY seq DESC LIMIT 1)`,
-  )
-}
 
 async function viewOf(path: string, query: Readonly<Record<string, string>>): Promise<View> {
   const db = new Kysely<Tables>({
@@ -79,7 +53,7 @@ async function viewOf(path: string, query: Readonly<Record<string, string>>): Pr
     terms: { syncEveryMs: 300_000 },
     administrator: {
       ...{ kind: 'ADMINISTRATOR', keyId: 'key', name: null, issuer: null, scope: null },
-      ...{ rights: [], instances: null, deviceId: null },
+      ...{ rights: [{ roles: null, instances: null }], instances: null, deviceId: null },
     },
     params: { deviceId: scene.device.id },
   }
@@ -89,6 +63,7 @@ const LARGE = /^SCAN (?:main\.)?(usage|devices|sessions|audit|deliveries|account
 
 const QUERIES: readonly Readonly<Record<string, string>>[] = [
   {},
+  { of: 'all' },
   { search: '0000' },
   { search: 'Press', contact: 'NEVER' },
   ...['CURRENT', 'OVERDUE', 'NEVER', 'SUSPENDED', 'REVOKED'].map((contact) => ({ contact })),
@@ -101,7 +76,7 @@ for (const [path, make] of PAGES) {
     it(`reads a bounded number of rows: ${path === '' ? 'overview' : path}${whole ? ', of all instances' : ''}`, async () => {
       for (const query of QUERIES) {
         queries = []
-        const view = await viewOf(path, query)
+        const view = await viewOf(path, { command: 'lock', ...query })
         await make(whole ? { ...view, instance: null } : view)
         let rows = 0
         for (const { sql, parameters } of queries) {

@@ -1,7 +1,7 @@
 // The console in a real browser: each page fits, can be used without a mouse or eyes, and runs and loads nothing else.
 import { createRequire } from 'node:module'
 import type { AxeResults } from 'axe-core'
-import type { Page } from 'playwright-core'
+import type { BrowserContext, BrowserContextOptions, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { browserForTests } from '../../support/chromium.ts'
 import { type Twin, openTwin } from '../harness.ts'
@@ -27,10 +27,11 @@ interface Opened {
   readonly complaints: readonly string[]
 }
 
-async function signIn(viewport: typeof PHONE, colorScheme: 'light' | 'dark', bypassCSP = false): Promise<Opened> {
-  const context = await chromium.browser.newContext({ viewport, colorScheme, bypassCSP })
-  onTestFinished(() => context.close())
-  const page = await context.newPage()
+/** In a context of its own, which ends with the test, or of the given one. */
+async function signIn(options: BrowserContextOptions = {}, context?: BrowserContext): Promise<Opened> {
+  const own = context ?? (await chromium.browser.newContext({ viewport: DESKTOP, ...options }))
+  if (context === undefined) onTestFinished(() => own.close())
+  const page = await own.newPage()
   const complaints: string[] = []
   page.on('console', (message) => {
     if (message.type() === 'error' || message.type() === 'warning') complaints.push(message.text())
@@ -58,6 +59,7 @@ const PAGES: readonly (readonly [name: string, path: () => string, title: string
   ['overview', () => '', HOSTILE],
   ['devices', () => '/devices', 'Devices'],
   ['devices found', () => '/devices?search=Press', 'Devices'],
+  ['devices that a command is for', () => '/devices/command?command=lock&of=all', 'Lock: 4 devices'],
   ['device', () => `/devices/${scene.device.id}`, ''],
   ['line items', () => '/line-items', 'Line items'],
   ['rules', () => '/rules', 'Rules of access'],
@@ -73,42 +75,94 @@ const PAGES: readonly (readonly [name: string, path: () => string, title: string
 ]
 
 describe('a page of the console', { timeout: 60_000 }, () => {
-  for (const [name, path, title] of PAGES) {
-    it(`fits, is accessible, and complains about nothing: ${name}`, async () => {
-      for (const [viewport, scheme] of [
-        [PHONE, 'dark'],
-        [DESKTOP, 'light'],
-      ] as const) {
-        const { page, complaints } = await signIn(viewport, scheme)
-        await page.goto(`${twin.cloud.address}/console${path()}`)
-        expect(await page.getByRole('heading', { level: 1 }).textContent()).toContain(title)
-        const overflow = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
-        expect(await page.evaluate(overflow)).toBe(0)
-        expect(complaints).toEqual([])
+  let strict: Opened | undefined
+  /** Tests put axe into its pages, past the policy that keeps everybody else out. */
+  let tested: Opened | undefined
 
-        // The test puts axe into the page, past the policy that keeps everybody else out.
-        const tested = await signIn(viewport, scheme, true)
-        await tested.page.goto(page.url())
-        await tested.page.addScriptTag({ path: AXE })
-        const { violations, passes } = await tested.page.evaluate<AxeResults>('axe.run()')
-        expect(passes.length).toBeGreaterThan(10)
-        expect(
-          violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' ')}`),
-        ).toEqual([])
+  for (const [name, path, title] of PAGES) {
+    it(`fits, and complains about nothing: ${name}`, async () => {
+      strict ??= await signIn({}, await chromium.browser.newContext())
+      const { page, complaints } = strict
+      await page.goto(`${twin.cloud.address}/console${path()}`)
+      expect(await page.getByRole('heading', { level: 1 }).textContent()).toContain(title)
+      for (const viewport of [PHONE, DESKTOP]) {
+        await page.setViewportSize(viewport)
+        const overflow = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
+        expect([viewport, await page.evaluate(overflow)]).toEqual([viewport, 0])
+      }
+      expect(complaints).toEqual([])
+    })
+
+    it(`is accessible: ${name}`, async () => {
+      tested ??= await signIn({}, await chromium.browser.newContext({ bypassCSP: true }))
+      const { page } = tested
+      await page.goto(`${twin.cloud.address}/console${path()}`)
+      await page.addScriptTag({ path: AXE })
+      for (const viewport of [PHONE, DESKTOP]) {
+        for (const colorScheme of ['light', 'dark'] as const) {
+          await page.setViewportSize(viewport)
+          await page.emulateMedia({ colorScheme })
+          const { violations, passes } = await page.evaluate<AxeResults>('axe.run()')
+          expect(passes.length).toBeGreaterThan(10)
+          const found = violations.map(
+            ({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' ')}`,
+          )
+          expect([viewport.width, colorScheme, ...found]).toEqual([viewport.width, colorScheme])
+        }
       }
     })
   }
 })
 
+describe('without a mouse', { timeout: 60_000 }, () => {
+  it('a key leads past the menu, and shows where it leads', async () => {
+    const { page } = await signIn()
+    await page.keyboard.press('Tab')
+    const skip = page.getByRole('link', { name: 'Skip to content' })
+    expect(await page.evaluate('document.activeElement.textContent')).toBe('Skip to content')
+    expect((await skip.boundingBox())?.x).toBeGreaterThanOrEqual(0)
+    await page.keyboard.press('Enter')
+    await page.keyboard.press('Tab')
+    const inMain = "document.querySelector('main').contains(document.activeElement)"
+    expect(await page.evaluate(inMain)).toBe(true)
+    const outline = 'getComputedStyle(document.activeElement).outlineStyle'
+    expect(await page.evaluate(outline)).toBe('solid')
+  })
+
+  it('devices are selected, locked and unlocked', async () => {
+    const { page, complaints } = await signIn()
+    await page.goto(`${twin.cloud.address}/console/devices?search=Press`)
+    for (const [command, state] of [
+      ['Lock', 'locked'],
+      ['Unlock', 'enrolled'],
+    ] as const) {
+      for (const name of ['Press 1', 'Press 2']) {
+        await page.getByRole('checkbox', { name: `Select ${name}` }).focus()
+        await page.keyboard.press('Space')
+      }
+      await page.getByRole('combobox', { name: 'Command' }).selectOption(command)
+      await page.getByRole('button', { name: 'Continue with the selected devices' }).focus()
+      await page.keyboard.press('Enter')
+      await page.getByRole('checkbox').focus()
+      await page.keyboard.press('Space')
+      await page.keyboard.press('Enter')
+      await page.getByText('2 done, 0 refused.').waitFor()
+      await page.goto(`${twin.cloud.address}/console/devices?search=Press`)
+      expect(await page.getByRole('row').nth(1).textContent()).toContain(state)
+    }
+    expect(complaints).toEqual([])
+  })
+})
+
 describe('a sign-in by URL', { timeout: 60_000 }, () => {
   it('leaves the code neither in the address nor in the history', async () => {
-    const { page } = await signIn(DESKTOP, 'light')
+    const { page } = await signIn()
     await page.goBack()
     expect(page.url()).not.toContain('#')
   })
 
   it('says what to do when the code was used already', async () => {
-    const { page } = await signIn(DESKTOP, 'light')
+    const { page } = await signIn()
     const code = await consoleCode(twin)
     await page.goto(`${twin.cloud.address}/console/sign-in#${code}`)
     await page.waitForURL(`${twin.cloud.address}/console`)
@@ -119,7 +173,7 @@ describe('a sign-in by URL', { timeout: 60_000 }, () => {
 })
 
 it('shows the device that was found by the start of its id', async () => {
-  const { page } = await signIn(DESKTOP, 'light')
+  const { page } = await signIn()
   await page.goto(`${twin.cloud.address}/console/devices`)
   await page.getByRole('searchbox').fill(scene.device.id.slice(0, 8))
   await page.getByRole('button', { name: 'Search' }).click()

@@ -154,6 +154,11 @@ describe('a limited administrator', () => {
   })
 })
 
+it('lists the keys of a device', async () => {
+  const { page } = await browser.open(`/devices/${scene.device.id}`)
+  expect(page).toMatch(/Keys, newest first[^]*current/)
+})
+
 it('exports the usage records as the service does', async () => {
   const { page, headers } = await browser.open('/usage.csv')
   const { text: exported } = await twin.call('GET', '/provisioning/api/v1.1/usage?format=csv')

@@ -45,10 +45,14 @@ export async function furnish(twin: Twin, hostile: boolean): Promise<Scene> {
   const saved = await twin.call('POST', `${rules}/line-items/PRINT-2026/actions`, { body: actions })
   if (saved.status >= 300) throw new Error(saved.text)
 
-  const device = await EdgeClient.join(twin, instanceId)
-  for (const name of ['Press 1', 'Press 2', hostile ? HOSTILE : 'Laser cutter']) {
+  const tokenFor = async (name: string): Promise<string> => {
     const body = { instanceIds: [instanceId], name }
-    const token = text((await twin.call('POST', `${EDGE}/enrollment-tokens`, { body })).body, 'token')
+    return text((await twin.call('POST', `${EDGE}/enrollment-tokens`, { body })).body, 'token')
+  }
+  const device = await EdgeClient.join(twin, instanceId, 'EdDSA', await tokenFor('Printer'))
+  device.device.clock = { now: twin.now, earliest: twin.now, latest: twin.now }
+  for (const name of ['Press 1', 'Press 2', hostile ? HOSTILE : 'Laser cutter']) {
+    const token = await tokenFor(name)
     const { jwk } = await newDeviceKeys()
     await twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: jwk } })
   }

@@ -36,10 +36,15 @@ export class EdgeClient {
   }
 
   /** Enrolls a device with keys of its own, and attaches it. */
-  static async join(twin: Twin, instanceId: string, algorithm: 'EdDSA' | 'ES256' = 'EdDSA'): Promise<EdgeClient> {
+  static async join(
+    twin: Twin,
+    instanceId: string,
+    algorithm: 'EdDSA' | 'ES256' = 'EdDSA',
+    token?: string,
+  ): Promise<EdgeClient> {
     const keys = await newDeviceKeys(algorithm)
     const enrolled = await twin.call('POST', `${EDGE}/enrollments`, {
-      token: await enrollmentToken(twin, instanceId),
+      token: token ?? (await enrollmentToken(twin, instanceId)),
       body: { publicKey: keys.jwk },
     })
     const { deviceId, trustedKeys } = enrollmentResponse.parse(enrolled.body)

@@ -9,11 +9,13 @@ import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
+import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
 import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf } from '../../console/page.ts'
 import { PAGES } from '../../console/pages.ts'
 import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
 import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
 import { SIGN_IN_SCRIPT, signInPage } from '../../console/sign-in-page.ts'
+import { type DeviceCommandDeps, actingOn, commandDevice } from '../../devices/command-device.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
 import type { Administrator } from '../../service-api/principal.ts'
 import { commandSession } from '../../sessions/command-session.ts'
@@ -24,7 +26,7 @@ import type { Instance } from '../../storage/records.ts'
 import type { Reader, Store } from '../../storage/store.ts'
 import { shownError } from '../answer-error.ts'
 import { declaredAnswers } from '../operation.ts'
-import { requireInstanceOf, requireRole, requireUnlimited } from '../scope.ts'
+import { requireInstanceOf, requireRole, requireScope, requireUnlimited } from '../scope.ts'
 import type { Slots } from '../slots.ts'
 
 export interface ConsoleDeps extends Pick<View, 'policies' | 'presence' | 'terms'> {
@@ -33,6 +35,7 @@ export interface ConsoleDeps extends Pick<View, 'policies' | 'presence' | 'terms
   readonly authenticator: Authenticator
   readonly slots: Slots
   readonly sessions: SessionDeps
+  readonly devices: DeviceCommandDeps
   /** Name of the producer in usage records. */
   readonly tenantId: string
   /** Browsers reach the console by HTTPS only. */
@@ -69,6 +72,7 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     for (const [path, make] of PAGES) {
       scope.get(`${root}${path}`, options, (request, reply) => made.show(make, request, reply))
     }
+    scope.post(`${root}/devices/command`, options, (request, reply) => made.commandDevices(request, reply))
     scope.get(`${root}/usage.csv`, options, (request, reply) => made.exportUsage(request, reply))
     for (const name of Object.keys(SESSION_COMMANDS) as SessionCommandName[]) {
       const url = `${root}/sessions/:sessionId/${name}`
@@ -116,8 +120,7 @@ class Console {
 
   async commandSession(name: SessionCommandName, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
-    const { confirmed } = requireForm(request, signedIn)
-    if (confirmed !== 'yes') throw new CodedError('CONSOLE_FORM_REFUSED', 'The command was not confirmed.')
+    requireConfirmed(request, signedIn)
     const { store, sessions, now } = this.#deps
     const operator = requireRole(signedIn.administrator, 'operator')
     const id = (fieldsOf(request.params)['sessionId'] ?? '').toLowerCase()
@@ -129,6 +132,21 @@ class Console {
     const { instance } = fieldsOf(request.query)
     const chosen = instance === undefined ? '' : `?${new URLSearchParams({ instance }).toString()}`
     return reply.redirect(`${this.#root}/sessions${chosen}`, SEE_OTHER)
+  }
+
+  async commandDevices(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    const signedIn = await this.#signedIn(request, reply)
+    const form = requireConfirmed(request, signedIn)
+    const { store, devices } = this.#deps
+    const operator = requireRole(signedIn.administrator, 'operator')
+    const command = commandOf(fieldsOf(request.query)['command'])
+    const run = async (deviceId: string): Promise<void> => {
+      await requireScope(store, operator, [['body', 'deviceId']], { body: { deviceId } })
+      await commandDevice(actingOn(devices, operator), command, deviceId)
+    }
+    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    const pieces = resultPieces(view, { command, ids: commandedIds(form['devices']), run })
+    return withHeaders(reply, 200).send(Readable.from(pieces))
   }
 
   async exportUsage(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
@@ -194,7 +212,7 @@ const UNAUTHORIZED = 401
 
 const PAGE = {
   description: 'A page, or usage records.',
-  ...{ body: z.unknown(), mediaType: 'text/html', streams: [USAGE_MEDIA_TYPES.csv] },
+  ...{ body: z.unknown(), mediaType: 'text/html', streams: [USAGE_MEDIA_TYPES.csv, 'text/html'] },
 }
 const MOVED = { description: 'The next page.' }
 const REFUSALS = [400, UNAUTHORIZED, 403, 404, 409, 413, 415, 429, 500, 503]
@@ -208,11 +226,14 @@ const ANSWERS = declaredAnswers(
 const HEADERS = { 'x-content-type-options': 'nosniff', 'referrer-policy': 'no-referrer', 'cache-control': 'no-store' }
 
 function send(reply: FastifyReply, status: number, text: string, script?: string): FastifyReply {
+  return withHeaders(reply, status, script).send(text)
+}
+
+function withHeaders(reply: FastifyReply, status: number, script?: string): FastifyReply {
   return reply
     .code(status)
     .headers({ ...HEADERS, 'content-security-policy': contentPolicy(script) })
     .type('text/html; charset=utf-8')
-    .send(text)
 }
 
 async function instancesOf(reader: Reader, { scope }: Administrator): Promise<readonly Instance[]> {
@@ -253,10 +274,10 @@ function cookieOf({ headers }: FastifyRequest): string | null {
   return null
 }
 
-/** Texts of a query, a form or a path. */
+/** Texts of a query, a form or a path. Several of one name are joined by commas. */
 function fieldsOf(given: unknown): Fields {
-  const entries = Object.entries((given ?? {}) as Readonly<Record<string, unknown>>)
-  return Object.fromEntries(entries.filter((entry): entry is [string, string] => typeof entry[1] === 'string'))
+  const entries = Object.entries((given ?? {}) as Readonly<Record<string, string | readonly string[]>>)
+  return Object.fromEntries(entries.map(([name, value]) => [name, typeof value === 'string' ? value : value.join(',')]))
 }
 
 /** @throws CodedError CONSOLE_FORM_REFUSED for a form that another site sends */
@@ -272,4 +293,11 @@ function requireForm(request: FastifyRequest, { token }: SignedIn): Fields {
   const form = fieldsOf(request.body)
   if (form['formToken'] === formTokenOf(token)) return form
   throw new CodedError('CONSOLE_FORM_REFUSED', 'The form does not belong to this sign-in.')
+}
+
+/** @throws CodedError CONSOLE_FORM_REFUSED */
+function requireConfirmed(request: FastifyRequest, signedIn: SignedIn): Fields {
+  const form = requireForm(request, signedIn)
+  if (form['confirmed'] === 'yes') return form
+  throw new CodedError('CONSOLE_FORM_REFUSED', 'The command was not confirmed.')
 }

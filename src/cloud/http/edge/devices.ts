@@ -1,7 +1,4 @@
 /** Administration of devices and their sessions. The audit records every command with its key. */
-import { actingAs } from '../../storage/audit.ts'
-import type { Principal } from '../../service-api/principal.ts'
-import type { Store } from '../../storage/store.ts'
 import { z } from 'zod'
 import {
   auditList,
@@ -17,34 +14,18 @@ import {
 import type { ErrorCode } from '../../../protocol/errors.ts'
 import { plainText, queryBoolean, queryInstant, uuid } from '../../../protocol/wire.ts'
 import {
-  type DeviceCommands,
-  type ViewDevices,
-  listDevices,
-  releaseDevice,
-  revokeDevice,
-  rotateDeviceKey,
-  showAudit,
-  showDevice,
-  showEvidence,
-} from '../../devices/devices.ts'
-import { type SuspendDevice, suspendDevice } from '../../devices/suspend-device.ts'
+  type DeviceCommandDeps,
+  type DeviceCommandName,
+  actingOn,
+  commandDevice,
+} from '../../devices/command-device.ts'
+import { type ViewDevices, listDevices, showAudit, showDevice, showEvidence } from '../../devices/devices.ts'
 import { DEVICES_PAGE, DEVICES_PAGE_MAX } from '../../devices/limits.ts'
 import { commandDeviceSession } from '../../sessions/command-device-session.ts'
 import { commandSession } from '../../sessions/command-session.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation, inDevice, instanceId } from '../operation.ts'
 
-export type AdministerDevices = { readonly store: Store } & ViewDevices &
-  DeviceCommands &
-  SuspendDevice & {
-    /** Called after a revocation to close the device's connections. */
-    readonly onRevoked: (deviceId: string) => void
-  }
-
-/** Their changes are the administrator's. */
-function acting(deps: AdministerDevices, principal: Principal): AdministerDevices {
-  const store = actingAs(deps.store, principal)
-  return { ...deps, store, sessions: { ...deps.sessions, store } }
-}
+export type AdministerDevices = ViewDevices & DeviceCommandDeps
 
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
 const inDeviceSession = z.object({ deviceId: uuid.toLowerCase(), sessionId: uuid.toLowerCase() })
@@ -152,57 +133,50 @@ function showOperations(deps: AdministerDevices): readonly Operation[] {
 }
 
 interface DeviceCommand {
-  readonly name: string
+  readonly name: DeviceCommandName
   readonly id: string
   readonly summary: string
   readonly description?: string
   /** Description of the response. */
   readonly shown: string
   readonly errors: readonly ErrorCode[]
-  readonly run: (acting: AdministerDevices, deviceId: string) => Promise<void>
 }
 
+const DEVICE_COMMANDS: readonly DeviceCommand[] = [
+  ...COMMANDS.map((kind) => ({
+    name: kind.toLowerCase() as Lowercase<typeof kind>,
+    id: `${kind.toLowerCase()}Device`,
+    summary: DEVICE_SUMMARY[kind],
+    description:
+      'Also applies to all sessions that the device has opened. A change notification makes the device sync; the cloud still accepts its backlog.',
+    shown: 'The device, with its state in the cloud.',
+    errors: ['NOT_FOUND', 'CONFLICT'] as const,
+  })),
+  {
+    name: 'revoke',
+    id: 'revokeDevice',
+    summary: "Revoke a device's key permanently",
+    shown: 'The device, revoked.',
+    errors: ['NOT_FOUND'],
+  },
+  {
+    name: 'rotate-key',
+    id: 'rotateDeviceKey',
+    summary: 'Ask a device to replace its key',
+    shown: 'The device; the request is pending.',
+    errors: ['NOT_FOUND', 'CONFLICT'],
+  },
+  {
+    name: 'release',
+    id: 'releaseDevice',
+    summary: 'Ask a device to return its unused tokens',
+    shown: 'The device; the request is pending.',
+    errors: ['NOT_FOUND', 'CONFLICT'],
+  },
+]
+
 function commandOperations(deps: AdministerDevices): readonly Operation[] {
-  const commands: readonly DeviceCommand[] = [
-    ...COMMANDS.map((kind) => ({
-      name: kind.toLowerCase(),
-      id: `${kind.toLowerCase()}Device`,
-      summary: DEVICE_SUMMARY[kind],
-      description:
-        'Also applies to all sessions that the device has opened. A change notification makes the device sync; the cloud still accepts its backlog.',
-      shown: 'The device, with its state in the cloud.',
-      errors: ['NOT_FOUND', 'CONFLICT'] as const,
-      run: (acting: AdministerDevices, deviceId: string) => suspendDevice(acting, deviceId, kind),
-    })),
-    {
-      name: 'revoke',
-      id: 'revokeDevice',
-      summary: "Revoke a device's key permanently",
-      shown: 'The device, revoked.',
-      errors: ['NOT_FOUND'],
-      run: async (acting, deviceId) => {
-        await revokeDevice(acting, deviceId)
-        acting.onRevoked(deviceId)
-      },
-    },
-    {
-      name: 'rotate-key',
-      id: 'rotateDeviceKey',
-      summary: 'Ask a device to replace its key',
-      shown: 'The device; the request is pending.',
-      errors: ['NOT_FOUND', 'CONFLICT'],
-      run: rotateDeviceKey,
-    },
-    {
-      name: 'release',
-      id: 'releaseDevice',
-      summary: 'Ask a device to return its unused tokens',
-      shown: 'The device; the request is pending.',
-      errors: ['NOT_FOUND', 'CONFLICT'],
-      run: releaseDevice,
-    },
-  ]
-  return commands.map(({ name, shown, run, ...described }) =>
+  return DEVICE_COMMANDS.map(({ name, shown, ...described }) =>
     edgeOperation({
       ...command,
       ...described,
@@ -210,7 +184,7 @@ function commandOperations(deps: AdministerDevices): readonly Operation[] {
       params: inDevice,
       answers: { 200: { description: shown, body: deviceState } },
       handle: async ({ params: { deviceId }, principal }) => {
-        await run(acting(deps, principal), deviceId)
+        await commandDevice(actingOn(deps, principal), name, deviceId)
         return { status: 200, body: await showDevice(deps, deviceId) }
       },
     }),
@@ -236,7 +210,7 @@ function sessionCommandOperations(deps: AdministerDevices): readonly Operation[]
         errors: ['NOT_FOUND', 'CONFLICT'],
         handle: async ({ params, principal }) => {
           const request = { id: params.sessionId, command: kind }
-          const { outcome, session } = await commandSession(acting(deps, principal).sessions, request, deps.now())
+          const { outcome, session } = await commandSession(actingOn(deps, principal).sessions, request, deps.now())
           const body: SessionCommandResultWire = { sessionId: session.id, state: session.state, outcome }
           return { status: outcome === 'DONE' ? 200 : 202, body }
         },
@@ -258,7 +232,7 @@ function sessionCommandOperations(deps: AdministerDevices): readonly Operation[]
         errors: ['NOT_FOUND', 'CONFLICT'],
         handle: async ({ params: { deviceId, sessionId }, principal }) => {
           const request = { deviceId, id: sessionId, command: kind }
-          const result = await commandDeviceSession(acting(deps, principal).sessions, request, deps.now())
+          const result = await commandDeviceSession(actingOn(deps, principal).sessions, request, deps.now())
           const state = result.outcome === 'NOTED' ? null : result.session.state
           const body: DeviceSessionCommandResultWire = { sessionId, state, outcome: result.outcome }
           return { status: result.outcome === 'DONE' ? 200 : 202, body }

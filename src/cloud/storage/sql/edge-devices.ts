@@ -6,6 +6,7 @@ import type {
   DeviceClock,
   DeviceFilter,
   DeviceKey,
+  DeviceKeyRecord,
   KnownDeviceKey,
   EnrollmentRecord,
   Suspension,
@@ -69,6 +70,21 @@ export function deviceReader(sql: Sql) {
         publicKey: JSON.parse(key.public_key) as PublicJwk,
         state: stateOf(device, thumbprint),
       }
+    },
+    /** Newest first. */
+    async keysOf(device: Device, limit: number): Promise<readonly DeviceKeyRecord[]> {
+      const rows = await db
+        .selectFrom('device_keys')
+        .select(['thumbprint', 'registered_at'])
+        .where('device_id', '=', device.id)
+        .orderBy('registered_at', 'desc')
+        .limit(limit)
+        .execute()
+      return rows.map(({ thumbprint, registered_at }) => ({
+        thumbprint,
+        state: stateOf(device, thumbprint),
+        registeredAt: Number(registered_at),
+      }))
     },
     async keysBetween(deviceId: string, since: number, until: number): Promise<number> {
       const { count } = await db

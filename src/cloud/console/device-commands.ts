@@ -1,0 +1,216 @@
+/** Commands for several devices: the choice, the confirmation, and the results while they are carried out. */
+import { Html, html } from '../../html/html.ts'
+import { CodedError, ERRORS } from '../../protocol/errors.ts'
+import type { DeviceCommandName } from '../devices/command-device.ts'
+import { permits } from '../service-api/principal.ts'
+import type { Device } from '../storage/device-records.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  documentOf,
+  formTokenField,
+  headerOf,
+  hrefOf,
+  option,
+  requireReadable,
+  section,
+} from './page.ts'
+import { type DeviceChoice, deviceFilterOf } from './device-filter.ts'
+
+/** Devices of one command. Their ids fit in a form. */
+export const COMMANDED_MAX = 1_000
+
+interface CommandText {
+  readonly verb: string
+  readonly effect: string
+}
+
+export const DEVICE_COMMAND_TEXT: Readonly<Record<DeviceCommandName, CommandText>> = {
+  lock: {
+    verb: 'Lock',
+    effect: 'A locked device grants no requests until it is unlocked. Its sessions are locked too.',
+  },
+  unlock: { verb: 'Unlock', effect: 'An unlocked device grants requests again.' },
+  release: { verb: 'Drain', effect: 'A device returns its unused tokens with its next sync.' },
+  'rotate-key': { verb: 'Replace key', effect: 'A device makes a new key with its next sync.' },
+  terminate: { verb: 'End service', effect: 'A device grants no requests until it enrolls again.' },
+  revoke: {
+    verb: 'Revoke key',
+    effect: 'This is permanent. Tokens on a device stay reserved, because the device may still spend them.',
+  },
+}
+
+const COMMANDS = Object.keys(DEVICE_COMMAND_TEXT) as readonly DeviceCommandName[]
+
+/** @throws CodedError NOT_FOUND */
+export function commandOf(name = ''): DeviceCommandName {
+  const found = COMMANDS.find((each) => each === name)
+  if (found === undefined) throw new CodedError('NOT_FOUND', `There is no command ${name} for devices.`)
+  return found
+}
+
+export function mayCommand({ administrator }: Pick<View, 'administrator'>): boolean {
+  return administrator.rights.some((right) => permits(right, 'operator'))
+}
+
+/** The part of a form that follows its checkboxes. */
+export function commandChoice(view: View, { search, contact }: DeviceChoice): Html {
+  const hidden = (name: string, value: string): Html | string =>
+    value === '' ? '' : html`<input type="hidden" name="${name}" value="${value}" />`
+  return html`<div class="filter">
+    ${hidden('instance', view.instance?.id ?? '')} ${hidden('search', search)} ${hidden('contact', contact ?? '')}
+    <label>
+      Command
+      <select name="command">
+        ${COMMANDS.map((name) => option(name, DEVICE_COMMAND_TEXT[name].verb, ''))}
+      </select>
+    </label>
+    <button name="of" value="selected">Continue with the selected devices</button>
+    <button name="of" value="all">Continue with all that this list finds</button>
+  </div>`
+}
+
+/** On the page of a device. */
+export function commandLinks(view: View, { id }: Pick<Device, 'id'>): Html {
+  return html`<p class="filter">
+    ${COMMANDS.map(
+      (command) =>
+        html`<a href="${hrefOf(view, '/devices/command', { command, device: id })}"
+          >${DEVICE_COMMAND_TEXT[command].verb}</a
+        > `,
+    )}
+  </p>`
+}
+
+/** Asks before the command is carried out, and names the number of devices. */
+export async function confirmCommandPage(view: View): Promise<Page> {
+  const command = commandOf(view.query['command'])
+  const { verb, effect } = DEVICE_COMMAND_TEXT[command]
+  const { devices, isMore } = await chosenDevices(view)
+  const count = countOf(devices.length)
+  const back = html`<a href="${hrefOf(view, '/devices')}">Back to the devices</a>`
+  if (devices.length === 0) {
+    const none = html`<p>Select devices in the list first. ${back}</p>`
+    return { title: `${verb}: no devices`, content: section('confirm', 'No device is selected', none) }
+  }
+  const rest = devices.length - ROWS_SHOWN
+  return {
+    title: `${verb}: ${count}`,
+    content: section(
+      'confirm',
+      effect,
+      html`${
+          isMore
+            ? html`<p class="problem">
+                The list finds more devices than one command takes. These are the first ${COMMANDED_MAX}.
+              </p>`
+            : ''
+        }
+        <ul>
+          ${devices.slice(0, ROWS_SHOWN).map((device) => html`<li>${shortLink(view, device)}</li>`)}
+          ${rest > 0 ? html`<li>and ${rest} more</li>` : ''}
+        </ul>
+        <form method="post" action="${hrefOf(view, '/devices/command', { command })}">
+          ${formTokenField(view)}
+          <input type="hidden" name="devices" value="${devices.map(({ id }) => id).join(' ')}" />
+          <label
+            ><span
+              ><input type="checkbox" name="confirmed" value="yes" required /> Yes, ${verb.toLowerCase()} for
+              ${count}</span
+            ></label
+          >
+          <button class="danger">${verb}: ${count}</button>
+          ${back}
+        </form>`,
+    ),
+  }
+}
+
+function shortLink(view: View, { id, name }: Pick<Device, 'id' | 'name'>): Html {
+  return html`<a href="${hrefOf(view, `/devices/${id}`)}">${name ?? 'without a name'}</a>
+    <code>${id.slice(0, 8)}</code>`
+}
+
+function countOf(count: number): string {
+  return count === 1 ? '1 device' : `${count} devices`
+}
+
+async function chosenDevices(
+  view: View,
+): Promise<{ readonly devices: readonly Pick<Device, 'id' | 'name'>[]; readonly isMore: boolean }> {
+  const { reader, query } = view
+  if (query['of'] === 'all') {
+    const found = await reader.edge.devices.find(deviceFilterOf(view).filter, 0, COMMANDED_MAX + 1)
+    return { devices: found.slice(0, COMMANDED_MAX), isMore: found.length > COMMANDED_MAX }
+  }
+  const devices = []
+  for (const id of new Set((query['device'] ?? '').split(',').slice(0, ROWS_SHOWN))) {
+    const device = await reader.edge.devices.get(id.toLowerCase())
+    if (device === undefined) continue
+    requireReadable(view, device.instanceIds, 'The device')
+    devices.push(device)
+  }
+  return { devices, isMore: false }
+}
+
+/** @throws CodedError CONSOLE_FORM_REFUSED for more than the form of the console sends */
+export function commandedIds(devices = ''): readonly string[] {
+  const ids = devices.split(' ').filter((id) => id !== '')
+  if (ids.length <= COMMANDED_MAX) return ids
+  throw new CodedError('CONSOLE_FORM_REFUSED', `A command takes up to ${COMMANDED_MAX} devices.`)
+}
+
+export interface CommandRun {
+  readonly command: DeviceCommandName
+  readonly ids: readonly string[]
+  /** Carries the command out for one device. Errors with a code become its result. */
+  readonly run: (deviceId: string) => Promise<void>
+}
+
+/** Names are escaped, so they cannot contain it. */
+const RESULTS = '<!--results-->'
+
+/** The pieces of a page that grows with each result, so the browser shows the progress. */
+export async function* resultPieces(view: View, { command, ids, run }: CommandRun): AsyncGenerator<string> {
+  const { verb } = DEVICE_COMMAND_TEXT[command]
+  const title = `${verb}: ${countOf(ids.length)}`
+  const content = section(
+    'results',
+    'Results',
+    html`<p>
+        This page grows with each result. If you close it before its end, the command is not carried out for the rest.
+      </p>
+      ${new Html(RESULTS)}`,
+  )
+  const [head = '', tail = ''] = documentOf({ title, content }, headerOf(view)).split(RESULTS)
+  yield `${head}<ol>`
+  let refused = 0
+  for (const id of ids) {
+    const problem = await problemOf(run, id)
+    if (problem !== null) refused += 1
+    yield html`<li>
+      <a href="${hrefOf(view, `/devices/${id}`)}"><code>${id}</code></a
+      >: ${problem ?? DONE}
+    </li>`.text
+  }
+  const summary = html`<p role="status">
+    <strong>${ids.length - refused} done, ${refused} refused.</strong>
+    <a href="${hrefOf(view, '/devices')}">Back to the devices</a>
+  </p>`
+  yield `</ol>${summary.text}${tail}`
+}
+
+const DONE = html`<span class="ok">done</span>`
+
+/** Null: the command was carried out. */
+async function problemOf(run: CommandRun['run'], id: string): Promise<Html | null> {
+  try {
+    await run(id)
+    return null
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    const text = `refused: ${error.message} ${ERRORS[error.code].remedy} (${error.code})`
+    return html`<span class="refusing">${text}</span>`
+  }
+}
