@@ -42,7 +42,7 @@ function pathsOf(deviceId: string): readonly string[] {
     '',
     ...['/devices', '/devices?search=0000', '/devices?contact=NEVER', '/devices?from=5000', `/devices/${deviceId}`],
     '/devices/command?command=lock&of=all',
-    ...['/line-items', '/rules', '/try?type=user&value=Ada&item=Print&count=1', '/rate-tables'],
+    ...['/line-items', '/line-items/edit', '/rules', '/try?type=user&value=Ada&item=Print&count=1', '/rate-tables'],
     ...['/usage', '/usage?item=Print&outcome=refused', '/sessions', '/audit'],
   ]
 }

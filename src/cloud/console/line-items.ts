@@ -1,9 +1,11 @@
 /** Line items of an instance with their pools and limits. */
 import { html } from '../../html/html.ts'
+import { mayEditRules } from './edit-line-item.ts'
 import {
   type Page,
   type View,
   ROWS_SHOWN,
+  hrefOf,
   offsetOf,
   ofInstance,
   pagesByOffset,
@@ -18,9 +20,11 @@ export function lineItemsPage(view: View): Promise<Page> {
   const { reader, now, query } = view
   return ofInstance(view, 'Line items', async (instance, { policy }) => {
     const offset = offsetOf(query['from'])
+    const canEdit = mayEditRules(view)
+    const editHref = (lineItem: string): string => hrefOf(view, '/line-items/edit', { lineItem })
     const shown = policy.lineItems.slice(offset, offset + ROWS_SHOWN)
     const rows = (await poolsOf(reader, instance.id, shown, now)).map(({ lineItem, used, left, resetAt }) => [
-      lineItem.id,
+      canEdit ? html`<a href="${editHref(lineItem.id)}">${lineItem.id}</a>` : lineItem.id,
       lineItem.elastic ? lineItem.state.toLowerCase() : `${lineItem.state.toLowerCase()}, not elastic`,
       html`${timeOf(lineItem.startsAt, now)} – ${timeOf(lineItem.endsAt, now)}`,
       lineItem.rateTableSeries === '' ? 'without series' : lineItem.rateTableSeries,
@@ -40,7 +44,9 @@ export function lineItemsPage(view: View): Promise<Page> {
     return section(
       'list',
       `${policy.lineItems.length} line items, at revision ${policy.revision}`,
-      html`${tableOf('Line items', columns, rows)} ${pagesByOffset(view, '/line-items', { isMore })}`,
+      html`${tableOf('Line items', columns, rows)}
+      ${canEdit ? html`<p><a href="${editHref('')}">New line item</a></p>` : ''}
+      ${pagesByOffset(view, '/line-items', { isMore })}`,
     )
   })
 }

@@ -3,6 +3,7 @@ import { auditPage } from './audit.ts'
 import { confirmCommandPage } from './device-commands.ts'
 import { devicePage } from './device.ts'
 import { devicesPage } from './devices.ts'
+import { editLineItemPage } from './edit-line-item.ts'
 import { lineItemsPage } from './line-items.ts'
 import { overviewPage } from './overview.ts'
 import type { Page, View } from './page.ts'
@@ -18,6 +19,7 @@ export const PAGES: readonly (readonly [path: string, make: (view: View) => Prom
   ['/devices/command', confirmCommandPage],
   ['/devices/:deviceId', devicePage],
   ['/line-items', lineItemsPage],
+  ['/line-items/edit', editLineItemPage],
   ['/rules', rulesPage],
   ['/try', tryPage],
   ['/rate-tables', rateTablesPage],

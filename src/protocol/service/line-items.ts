@@ -8,8 +8,8 @@ import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/pricing/amount.ts'
 import { INSTANT_MAX, instant, pathText, plainText, readOnlyField } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
-const LINE_ITEM_STATES = ['DEPLOYED', 'INACTIVE', 'OBSOLETE'] as const
-const OVERDRAFT_TYPES = ['Number', 'Unlimited'] as const
+export const LINE_ITEM_STATES = ['DEPLOYED', 'INACTIVE', 'OBSOLETE'] as const
+export const OVERDRAFT_TYPES = ['Number', 'Unlimited'] as const
 /** Values chosen by this project: docs/decisions/periods.md. */
 export const RESET_FREQUENCIES = ['NONE', 'DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'] as const
 

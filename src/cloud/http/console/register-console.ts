@@ -6,17 +6,20 @@ import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
+import { parseLineItem } from '../../../protocol/service/line-items.ts'
 import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
-import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf } from '../../console/page.ts'
+import { lineItemOf, refusedLineItemPage } from '../../console/edit-line-item.ts'
+import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, hrefOf } from '../../console/page.ts'
 import { PAGES } from '../../console/pages.ts'
 import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
 import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
 import { SIGN_IN_SCRIPT, signInPage } from '../../console/sign-in-page.ts'
 import { type DeviceCommandDeps, actingOn, commandDevice } from '../../devices/command-device.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
+import { mapLineItem } from '../../service-api/map-line-item.ts'
 import type { Administrator } from '../../service-api/principal.ts'
 import { commandSession } from '../../sessions/command-session.ts'
 import type { SessionDeps } from '../../sessions/session-life.ts'
@@ -72,6 +75,7 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     for (const [path, make] of PAGES) {
       scope.get(`${root}${path}`, options, (request, reply) => made.show(make, request, reply))
     }
+    scope.post(`${root}/line-items/edit`, options, (request, reply) => made.editLineItem(request, reply))
     scope.post(`${root}/devices/command`, options, (request, reply) => made.commandDevices(request, reply))
     scope.get(`${root}/usage.csv`, options, (request, reply) => made.exportUsage(request, reply))
     for (const name of Object.keys(SESSION_COMMANDS) as SessionCommandName[]) {
@@ -147,6 +151,22 @@ class Console {
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
     const pieces = resultPieces(view, { command, ids: commandedIds(form['devices']), run })
     return withHeaders(reply, 200).send(Readable.from(pieces))
+  }
+
+  async editLineItem(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    const signedIn = await this.#signedIn(request, reply)
+    const form = requireForm(request, signedIn)
+    const { store, now } = this.#deps
+    const editor = requireRole(signedIn.administrator, 'rules')
+    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    if (view.instance === null) throw new CodedError('NOT_FOUND', 'No instance is chosen.')
+    const { id } = view.instance
+    requireInstanceOf(editor, id)
+    const parsed = parseLineItem('v1.1', id, lineItemOf(form))
+    const mapped = parsed.ok ? await mapLineItem(actingAs(store, editor), id, parsed.body, now()) : null
+    const problems = parsed.ok ? (mapped?.outcome === 'REFUSED' ? mapped.problems : []) : parsed.problems
+    if (problems.length === 0) return reply.redirect(hrefOf(view, '/line-items'), SEE_OTHER)
+    return send(reply, 400, documentOf(refusedLineItemPage(view, form, problems), headerOf(view)))
   }
 
   async exportUsage(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
