@@ -19,14 +19,14 @@ import {
 import { type DeviceChoice, deviceFilterOf } from './device-filter.ts'
 
 /** Devices of one command. Their ids fit in a form. */
-export const COMMANDED_MAX = 1_000
+const COMMANDED_MAX = 1_000
 
 interface CommandText {
   readonly verb: string
   readonly effect: string
 }
 
-export const DEVICE_COMMAND_TEXT: Readonly<Record<DeviceCommandName, CommandText>> = {
+const DEVICE_COMMAND_TEXT: Readonly<Record<DeviceCommandName, CommandText>> = {
   lock: {
     verb: 'Lock',
     effect: 'A locked device grants no requests until it is unlocked. Its sessions are locked too.',
