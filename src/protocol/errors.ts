@@ -414,6 +414,13 @@ export const ERRORS = catalogue({
     exit: 65,
     retry: 'no',
   },
+  CLOCK_WRONG: {
+    meaning:
+      'The clock of this machine differs from the time signed by the cloud. Decisions use the signed time; logs, certificates and other programs use the wrong one.',
+    remedy: 'Set the clock (`sudo timedatectl set-ntp true`), and check the battery of the hardware clock.',
+    http: 500,
+    retry: 'no',
+  },
   LEDGER_EDITED: {
     meaning:
       'The ledger says something else than the documents that the cloud signed. The agent uses the signed values.',

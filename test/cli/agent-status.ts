@@ -9,6 +9,7 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
     engine: 1,
     startedAt: 1_799_999_000_000,
     deviceId: '0c1d8a1e-0000-4000-8000-000000000000',
+    name: 'press-7',
     instanceIds: [instanceId],
     epoch: 1,
     fenced: false,

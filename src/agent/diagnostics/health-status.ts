@@ -1,6 +1,6 @@
 /**
- * The device's status in one sentence, for readers who do not know the documentation. The most severe problem is shown;
- * being offline is no problem while decisions are possible.
+ * The device's status in one sentence and the next steps, for readers who do not know the documentation. The most severe
+ * problem is shown; being offline is no problem while decisions are possible.
  */
 import { available } from '../../core/accounts/grant.ts'
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
@@ -9,69 +9,174 @@ import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 
 type HealthStatus = DeviceReportWire['health']
+type Sentence = (sentence: string, ...steps: string[]) => HealthStatus
+
+const refusing: Sentence = (sentence, ...steps) => ({ level: 'refusing', sentence, steps })
+const attention: Sentence = (sentence, ...steps) => ({ level: 'attention', sentence, steps })
+
+const ENROLL = [
+  'On a machine with an administration key: `tallygate devices enrollment-token --name NAME >token`',
+  'On this device: `sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token` (or the file of the setting enrollment.token_file)',
+  '`sudo systemctl reload tallygate-agent`',
+]
+const FIND_CLOUD = '`tallygate doctor` shows where the connection to the cloud fails'
 
 export function healthStatusOf(status: AgentStatusWire): HealthStatus {
-  const { deviceId, epoch, fenced, suspension, policies, grant, connected, conditions, sessions } = status
-  const refusing = (sentence: string): HealthStatus => ({ level: 'refusing', sentence })
-  const attention = (sentence: string): HealthStatus => ({ level: 'attention', sentence })
+  return stoppedStatus(status) ?? supplyStatus(status) ?? problemStatus(status) ?? workingStatus(status)
+}
 
-  if (deviceId === null) return refusing('This device is not enrolled yet: it grants nothing.')
-  if (suspension !== null) return refusing(`${suspensionSentence(suspension)} It refuses every request.`)
-  if (conditions.some(({ subject }) => subject === 'ledger')) {
-    return refusing('This device cannot record anything, so it refuses every request.')
+/** Of a device that refuses everything, whatever its balances. */
+function stoppedStatus(status: AgentStatusWire): HealthStatus | null {
+  const { deviceId, epoch, fenced, suspension, policies, conditions } = status
+  if (deviceId === null) return notEnrolledStatus(status)
+  if (suspension !== null) {
+    const step =
+      suspension.state === 'LOCKED'
+        ? `An administrator unlocks it with \`tallygate devices unlock ${nameOf(status)}\``
+        : 'To use it again, an administrator creates a token with `tallygate devices enrollment-token`, and you put it into /etc/tallygate/enrollment-token'
+    return refusing(`${suspensionSentence(suspension)} It refuses every request.`, step)
+  }
+  const unwritable = conditions.find(({ subject }) => subject === 'ledger')
+  if (unwritable !== undefined) {
+    return unwritable.message.includes('disk is full')
+      ? refusing(
+          'The disk of this device is full, so it refuses every request.',
+          'Free some space: `df -h` shows the disks. The device then continues by itself.',
+        )
+      : refusing(
+          'This device cannot record anything, so it refuses every request.',
+          '`tallygate doctor` examines the disk and the ledger',
+        )
   }
   if (fenced) return refusing('The cloud has stopped this device; it refuses every request until it has attached anew.')
   if (!policies.some(({ applied }) => applied > 0)) {
-    return refusing('This device has no rules yet: it refuses every request until the cloud has sent them.')
+    return refusing('This device has no rules yet: it refuses every request until the cloud has sent them.', FIND_CLOUD)
   }
-  if (epoch === 0) return refusing('This device has not attached to the cloud yet: it refuses every request.')
+  if (epoch === 0)
+    return refusing('This device has not attached to the cloud yet: it refuses every request.', FIND_CLOUD)
+  return null
+}
 
-  const lines = status.accounts.filter(({ account }) => account.startsWith('line/'))
-  const hasUnlimited = lines.some(({ unlimited }) => unlimited)
-  const left = lines.reduce((sum, account) => sum + available(countersOf(account)), 0n)
-  const isDry = !hasUnlimited && left === 0n
-  const atHand = hasUnlimited ? 'tokens without limit' : `${tokensInWords(left)} tokens`
-  if (conditions.some(({ code }) => code === 'DEVICE_REVOKED')) {
-    const remaining = grant?.remainingMs ?? 0
-    return isDry || remaining === 0
-      ? refusing('The key of this device was revoked, and no usable tokens are left: the device refuses every charge.')
-      : attention(
-          `The key of this device was revoked: it delivers nothing more, and continues with ${atHand} at hand for ${inWords(remaining)} more.`,
-        )
+function notEnrolledStatus({ conditions }: AgentStatusWire): HealthStatus {
+  const damaged = conditions.find(({ code }) => code === 'DATABASE_CORRUPT')
+  if (damaged !== undefined) {
+    return refusing(
+      'The ledger of this device was damaged, and its enrollment is lost with it: it grants nothing.',
+      'With a backup: `sudo systemctl stop tallygate-agent`, `sudo -u tallygate tallygate restore BACKUP`, `sudo systemctl start tallygate-agent`',
+      'Without a backup, enroll the device again:',
+      ...ENROLL,
+    )
   }
-  if (grant === null && !connected) return refusing('This device has no grant, and the cloud is out of reach.')
-  if (grant?.remainingMs === 0) {
+  const refused = conditions.find(({ code }) => code === 'ENROLLMENT_REFUSED')
+  return refusing(
+    refused === undefined
+      ? 'This device is not enrolled yet: it grants nothing.'
+      : `This device is not enrolled: ${refused.message}`,
+    ...ENROLL,
+  )
+}
+
+/** Of a device that can decide, but lacks tokens, time or its cloud. */
+function supplyStatus(status: AgentStatusWire): HealthStatus | null {
+  const { grant, connected, conditions, sessions } = status
+  const { isDry, atHand } = balanceOf(status)
+  const remaining = grant?.remainingMs ?? 0
+  if (conditions.some(({ code }) => code === 'DEVICE_REVOKED')) return revokedStatus(status)
+  if (grant === null && !connected) {
+    return refusing('This device has no grant, and the cloud is out of reach.', FIND_CLOUD)
+  }
+  if (grant !== null && remaining === 0) {
     return connected
       ? attention('The grant of this device has expired; it asks the cloud for another one.')
-      : refusing('The grant of this device has expired: it refuses every charge until it reaches the cloud.')
+      : refusing(
+          'The grant of this device has expired: it refuses every charge until it reaches the cloud.',
+          FIND_CLOUD,
+        )
   }
   if (!connected) {
     return isDry
       ? refusing(
           'This device is offline and has used up its tokens: it refuses every charge until it reaches the cloud.',
+          FIND_CLOUD,
         )
       : attention(
-          `This device is offline and continues to decide, with ${atHand} at hand for ${inWords(grant?.remainingMs ?? 0)} more.`,
+          `This device is offline and continues to decide, with ${atHand} at hand for ${inWords(remaining)} more.`,
+          FIND_CLOUD,
         )
   }
   if (sessions.some(({ state }) => state === 'LOCKED')) {
     return attention('An administrator has locked the session of this device in the cloud.')
   }
   const usedUp = conditions.filter(({ code }) => code === 'TOKENS_USED_UP')
-  if (isDry && usedUp.length > 0)
+  if (isDry && usedUp.length > 0) {
     return refusing(
-      'The tokens of this device are used up, in the cloud too: it refuses every charge until there are more.',
+      'The tokens of this device are used up, in the cloud too: it refuses every charge.',
+      ...usedUp.map(moreTokens),
     )
+  }
   if (isDry)
     return attention('This device is connected, and has no tokens at hand: it asks the cloud with each request.')
   const [low] = [...usedUp, ...conditions.filter(({ code }) => code === 'TOKENS_LOW')]
-  if (low !== undefined) return attention(low.message)
-  if (conditions.length > 0) {
+  return low === undefined ? null : attention(low.message, moreTokens(low))
+}
+
+/** @param subject `tokens of` a line item */
+function moreTokens({ subject }: AgentStatusWire['conditions'][number]): string {
+  const lineItem = subject.replace(/^tokens of /, '')
+  return `An administrator adds tokens with \`tallygate line-items set ${lineItem} --quantity TOKENS\``
+}
+
+function revokedStatus(status: AgentStatusWire): HealthStatus {
+  const { isDry, atHand } = balanceOf(status)
+  const remaining = status.grant?.remainingMs ?? 0
+  const steps = [
+    `\`tallygate events list --device ${nameOf(status)}\` shows who revoked it`,
+    'To use this machine again, enroll it as a new device: stop the agent, move its state directory away (keep it: it may contain unbilled usage), and start the agent with a new enrollment token',
+  ]
+  return isDry || remaining === 0
+    ? refusing('The key of this device was revoked, and no tokens are left: it refuses every charge.', ...steps)
+    : attention(
+        `The key of this device was revoked: it delivers no usage, and can spend ${atHand} for ${inWords(remaining)} more.`,
+        ...steps,
+      )
+}
+
+function problemStatus({ conditions }: AgentStatusWire): HealthStatus | null {
+  const damaged = conditions.find(({ code }) => code === 'DATABASE_CORRUPT')
+  if (damaged !== undefined) {
     return attention(
-      `This device is working, with ${conditions.length === 1 ? 'one problem' : `${conditions.length} problems`} to look at.`,
+      'The ledger of this device was damaged. The device works with a new one.',
+      'Keep the damaged file: it may contain unbilled usage. Look for the cause with `tallygate doctor`',
     )
   }
-  return { level: 'ok', sentence: `This device is working: connected, with ${atHand} at hand.` }
+  const clock = conditions.find(({ code }) => code === 'CLOCK_WRONG')
+  if (clock !== undefined) {
+    return attention(
+      'The clock of this machine is wrong. Decisions use the right time, from the cloud.',
+      '`sudo timedatectl set-ntp true` sets the clock from the network',
+    )
+  }
+  if (conditions.length === 0) return null
+  const many = conditions.length === 1 ? 'one problem' : `${conditions.length} problems`
+  return attention(`This device is working, with ${many} to look at.`)
+}
+
+function workingStatus(status: AgentStatusWire): HealthStatus {
+  const sentence = `This device is working: connected, with ${balanceOf(status).atHand} at hand.`
+  return { level: 'ok', sentence, steps: [] }
+}
+
+/** Of all line items. */
+function balanceOf({ accounts }: AgentStatusWire): { readonly isDry: boolean; readonly atHand: string } {
+  const lines = accounts.filter(({ account }) => account.startsWith('line/'))
+  if (lines.some(({ unlimited }) => unlimited)) return { isDry: false, atHand: 'tokens without limit' }
+  const left = lines.reduce((sum, account) => sum + available(countersOf(account)), 0n)
+  return { isDry: left === 0n, atHand: `${tokensInWords(left)} tokens` }
+}
+
+/** As an argument of `tallygate devices`. */
+function nameOf({ name, deviceId }: AgentStatusWire): string {
+  return name !== null && /^[\w.-]+$/.test(name) ? name : (deviceId ?? '')
 }
 
 export function suspensionSentence({ state, since }: DeviceSuspension): string {
@@ -79,12 +184,20 @@ export function suspensionSentence({ state, since }: DeviceSuspension): string {
   return `An administrator ${done}, at ${new Date(since).toISOString()}.`
 }
 
+/** Without notifications, a response that is older, ms, does not show that the cloud still responds. */
+const RECENT_MS = 120_000
+
 /** Whether the cloud responds, and whether it accepts this device. */
-export function cloudInWords({ connected, conditions }: Pick<AgentStatusWire, 'connected' | 'conditions'>): string {
+export function cloudInWords(
+  status: Pick<AgentStatusWire, 'connected' | 'conditions' | 'lastContactAt' | 'push' | 'clock'>,
+): string {
+  const { connected, conditions, lastContactAt, push, clock } = status
   if (!connected) return 'not connected'
-  return conditions.some(({ code }) => code === 'DEVICE_REVOKED')
-    ? 'responds, but refuses this device: its key was revoked'
-    : 'connected'
+  if (conditions.some(({ code }) => code === 'DEVICE_REVOKED')) {
+    return 'responds, but refuses this device: its key was revoked'
+  }
+  const isRecent = lastContactAt !== null && clock.now - lastContactAt <= RECENT_MS
+  return isRecent || push === 'CONNECTED' ? 'connected' : 'responded to the last sync'
 }
 
 /** Above this uncertainty, ms, decisions may differ from those at the true time. */

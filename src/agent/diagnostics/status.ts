@@ -1,10 +1,12 @@
 import { overdraftLeft } from '../../core/accounts/grant.ts'
 import type { LastBackup } from '../../protocol/local/last-backup.ts'
 import type { ReloadNotice } from '../../settings/reload.ts'
+import { roughly } from '../../core/accounts/in-words.ts'
 import type { Clock } from '../runtime/clock.ts'
 import type { Journal, SalvageRecord } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import { type Edit, describeEdit } from '../ledger/signed-state.ts'
+import { PUSH } from '../sync/health.ts'
 import { SUSPENSION } from '../sync/step.ts'
 import type { Link, LinkStatus } from '../sync/link.ts'
 import type { TokenSupply } from './token-supply.ts'
@@ -19,7 +21,7 @@ export interface StatusDeps {
   readonly startedAt: number
   readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grant' | 'lastEntry'>
   readonly link: Pick<Link, 'status'>
-  readonly clock: Pick<Clock, 'reading'>
+  readonly clock: Pick<Clock, 'reading' | 'wall'>
   readonly journal: Pick<Journal, 'condition'>
   readonly salvages: readonly SalvageRecord[]
   /** Found at the start. */
@@ -63,24 +65,42 @@ function overdueOf(
 
 function conditionsOf(deps: StatusDeps, { conditions, suspension, connected }: LinkStatus, backup: LastBackup | null) {
   const { journal, wear, supply, clock, startedAt, salvages } = deps
+  // The link reports the same fault when it cannot record a response.
+  const full = journal.condition()
   const notice = deps.reloadNotice()
   const reload = notice === null ? null : { subject: 'settings', ...notice }
   const overdue = overdueOf(backup, deps.backupMaxAgeMs(), clock.reading().now, startedAt)
   return [
-    ...conditions.filter((condition) => !isExplainedBySuspension(condition, suspension)),
-    ...[journal.condition(), wear.condition(), reload, overdue].filter((condition) => condition !== null),
+    ...conditions
+      .filter((condition) => !isExplainedBySuspension(condition, suspension))
+      .filter(({ code }) => code !== full?.code),
+    ...[full, wear.condition(), reload, overdue, wrongClockOf(clock)].filter((condition) => condition !== null),
     ...supply.conditions(connected),
     ...salvages.map(conditionOf),
     ...(deps.edits.length === 0 ? [] : [editedOf(deps.edits, startedAt)]),
   ]
-    .toSorted((a, b) => a.since - b.since)
+    .toSorted((a, b) => Number(a.subject === PUSH) - Number(b.subject === PUSH) || a.since - b.since)
     .map(({ subject, code, message, since }) => ({ subject, code, message, since }))
+}
+
+/** A larger difference, ms, misleads people and other programs. */
+const CLOCK_OFF_MS = 60_000
+
+/** Compares the wall clock with the known time. */
+function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions'][number] | null {
+  const { earliest, latest, now } = clock.reading()
+  const wall = clock.wall()
+  const off = Math.max(earliest - wall, latest === null ? 0 : wall - latest)
+  if (off <= CLOCK_OFF_MS) return null
+  const side = wall < earliest ? 'behind' : 'ahead of'
+  const message = `The clock of this machine is ${roughly(off)} ${side} the time signed by the cloud.`
+  return { subject: 'clock', code: 'CLOCK_WRONG', message, since: now }
 }
 
 export function statusOf(deps: StatusDeps): AgentStatusWire {
   const { ledger, clock } = deps
   const status = deps.link.status()
-  const { deviceId, epoch, fenced, key, suspension, connected, lastContactAt, lastSyncAt, ...rest } = status
+  const { deviceId, name, epoch, fenced, key, suspension, connected, lastContactAt, lastSyncAt, ...rest } = status
   const grant = ledger.grant()
   const backup = deps.lastBackup()
   return {
@@ -88,6 +108,7 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
     engine: deps.engine,
     startedAt: deps.startedAt,
     deviceId,
+    name,
     instanceIds: rest.policies.map(({ instanceId }) => instanceId),
     epoch,
     fenced,

@@ -14,6 +14,8 @@ import type { HealthCondition } from '../sync/health.ts'
 /** The private key is not stored in the database. */
 export interface Identity {
   readonly deviceId: string
+  /** From the enrollment token. Absent: none. */
+  readonly name?: string
   /** Thumbprint of the device key. */
   readonly keyId: string
   /** Best estimate, POSIX ms. Absent: unknown. */

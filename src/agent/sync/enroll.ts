@@ -54,6 +54,7 @@ export async function enroll(
   }
   return {
     deviceId: answer.deviceId,
+    ...(claims.name === undefined ? {} : { name: claims.name }),
     keyId: key.signer.keyId,
     instanceIds: answer.instanceIds,
     trustedKeys: trusted.map((jwk) => JSON.stringify(jwk)),

@@ -49,6 +49,8 @@ export interface Link {
 
 export interface LinkStatus {
   readonly deviceId: string | null
+  /** From the enrollment token; null: none. */
+  readonly name: string | null
   /** 0: not attached. */
   readonly epoch: number
   readonly fenced: boolean
@@ -112,9 +114,7 @@ function stopping(): CodedError {
   return new CodedError('STOPPING', 'The agent is stopping.')
 }
 
-/**
- * After a broker's refusal, longest time until the cloud is checked, ms: the broker may refuse a whole fleet at once.
- */
+/** After a broker's failure, longest time until the cloud is checked, ms: a whole fleet may lose its broker at once. */
 const DOUBT_MS = 30_000
 
 class CloudLink implements Link {
@@ -127,8 +127,8 @@ class CloudLink implements Link {
   readonly #pushStopped = new AbortController()
   #push: Promise<void> | null = null
   #pushConnected = false
-  /** Reported only after the cloud was checked: cloud and broker both refuse a revoked key, and that is one fault. */
-  #pushRefused: CodedError | null = null
+  /** Reported only after the cloud was checked: if it is away too, or refuses a revoked key, that is one fault. */
+  #pushTrouble: CodedError | null = null
   #notifications = { taken: 0, ignored: 0 }
   #broken = false
   #stopped: Promise<void> | null = null
@@ -196,6 +196,7 @@ class CloudLink implements Link {
     const memory = this.#memory
     return {
       deviceId: memory.identity?.deviceId ?? null,
+      name: memory.identity?.name ?? null,
       epoch: memory.epoch,
       fenced: memory.fence !== 'NONE',
       key: this.#key(),
@@ -317,18 +318,17 @@ class CloudLink implements Link {
         this.#pushConnected = connected
         log.info({ connected }, 'push connection')
         if (!connected) return
-        this.#pushRefused = null
+        this.#pushTrouble = null
         this.#health.clear(PUSH)
         this.#rounds.encourage()
       },
       onTrouble: (error: CodedError) => {
         if (this.#health.has(REVOCATION)) return
-        if (error.code !== 'BROKER_REFUSED' || this.#health.has(PUSH)) {
-          this.#pushRefused = null
+        if (this.#health.has(PUSH)) {
           this.#showPush(error)
           return
         }
-        this.#pushRefused = error
+        this.#pushTrouble = error
         this.#memory.lookAgain = true
         this.#rounds.bringForward(DOUBT_MS)
       },
@@ -337,9 +337,10 @@ class CloudLink implements Link {
   }
 
   #judgeBroker(): void {
-    const refused = this.#pushRefused
-    this.#pushRefused = null
-    if (refused !== null && !this.#health.has(REVOCATION)) this.#showPush(refused)
+    const trouble = this.#pushTrouble
+    if (trouble === null || this.#memory.contact === 'DOWN') return
+    this.#pushTrouble = null
+    if (!this.#health.has(REVOCATION)) this.#showPush(trouble)
   }
 
   #showPush(error: CodedError): void {

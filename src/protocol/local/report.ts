@@ -19,7 +19,12 @@ const size = z.int().min(0).nullable()
 
 export const deviceReport = z.strictObject({
   /** Health in one sentence. `refusing`: the device currently refuses all requests. */
-  health: z.strictObject({ level: z.enum(['ok', 'attention', 'refusing']), sentence: z.string() }),
+  health: z.strictObject({
+    level: z.enum(['ok', 'attention', 'refusing']),
+    sentence: z.string(),
+    /** What to do next, in order. Commands are in backticks. */
+    steps: z.array(z.string()),
+  }),
   /** Accuracy of the device's time; `widthMs` null: unbounded. */
   clock: z.strictObject({ health: z.enum(['exact', 'rough', 'unbounded']), widthMs: z.int().min(0).nullable() }),
   status: agentStatus,

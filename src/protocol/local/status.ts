@@ -29,6 +29,8 @@ export const agentStatus = z.strictObject({
   startedAt: instant,
   /** Null: not enrolled yet. */
   deviceId: uuid.nullable(),
+  /** From the enrollment token; null: none. */
+  name: z.string().nullable(),
   instanceIds: z.array(uuid),
   /** 0: not attached yet. */
   epoch: z.int().min(0),
@@ -89,7 +91,7 @@ export const agentStatus = z.strictObject({
   storage: storageWear.nullable(),
   /** Last good backup; null: none recorded. */
   backup: lastBackup.nullable(),
-  /** Problems, oldest first. */
+  /** Problems, oldest first; those of change notifications are last. */
   conditions: z.array(z.strictObject({ subject: z.string(), code: z.string(), message: z.string(), since: instant })),
 })
 export type AgentStatus = z.infer<typeof agentStatus>

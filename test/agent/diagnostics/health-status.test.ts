@@ -74,6 +74,47 @@ describe('the health status', () => {
   })
 })
 
+describe('the next steps', () => {
+  const cases: [string, Partial<AgentStatusWire>, RegExp][] = [
+    ['not enrolled', { deviceId: null }, /\/etc\/tallygate\/enrollment-token.*enrollment\.token_file/],
+    ['damaged', { deviceId: null, conditions: condition('damaged ledger', 'DATABASE_CORRUPT') }, /tallygate restore/],
+    ['locked', { suspension: heldBack('LOCKED') }, /`tallygate devices unlock press-7`/],
+    [
+      'locked, with an odd name',
+      { suspension: heldBack('LOCKED'), name: 'a b' },
+      /`tallygate devices unlock 0c1d8a1e-/,
+    ],
+    ['full', { conditions: condition('ledger', 'NOT_RECORDED', 'the disk is full') }, /Free some space/],
+    ['offline', { connected: false }, /`tallygate doctor`/],
+    ['revoked', { conditions: revoked }, /`tallygate events list --device press-7`/],
+    ['low', { conditions: condition('tokens of LW-1', 'TOKENS_LOW') }, /`tallygate line-items set LW-1 --quantity/],
+    ['clock', { conditions: condition('clock', 'CLOCK_WRONG') }, /timedatectl/],
+  ]
+  it.each(cases)('of one that is %s', (_name, changes, step) => {
+    expect(healthStatusOf(agentStatus(changes)).steps.join('\n')).toMatch(step)
+  })
+  it('are none when all is well', () => {
+    expect(healthStatusOf(agentStatus()).steps).toEqual([])
+  })
+})
+
+it('does not call a damaged ledger an enrollment that is missing, and names a full disk', () => {
+  const damaged = { deviceId: null, conditions: condition('damaged ledger', 'DATABASE_CORRUPT') }
+  expect(healthStatusOf(agentStatus(damaged)).sentence).toMatch(/ledger .* was damaged/)
+  const full = { conditions: condition('ledger', 'NOT_RECORDED', 'journal.db: database or disk is full') }
+  expect(healthStatusOf(agentStatus(full)).sentence).toMatch(/disk of this device is full/)
+})
+
+it('does not say connected on an old response alone', () => {
+  const { clock } = agentStatus()
+  const since = (ms: number, push: AgentStatusWire['push']) =>
+    cloudInWords(agentStatus({ lastContactAt: clock.now - ms, push }))
+  expect(since(120_000, 'OFF')).toBe('connected')
+  expect(since(120_001, 'OFF')).toBe('responded to the last sync')
+  expect(since(120_001, 'DISCONNECTED')).toBe('responded to the last sync')
+  expect(since(120_001, 'CONNECTED')).toBe('connected')
+})
+
 it('says whether the cloud responds, and whether it refuses the device', () => {
   expect(cloudInWords(agentStatus({ connected: false, conditions: revoked }))).toBe('not connected')
   expect(cloudInWords(agentStatus({ conditions: revoked }))).toMatch(/refuses this device/)

@@ -15,7 +15,7 @@ function conditionsOf(
     startedAt: 1,
     ledger: { accounts: () => [], burnedOf: () => 0n, durability: 'durable', grant: () => null, lastEntry: () => 0 },
     link: { status: () => ({ ...link, conditions: health }) },
-    clock: { reading: () => ({ now: 2, earliest: 1, latest: null }) },
+    clock: { reading: () => ({ now: 2, earliest: 1, latest: null }), wall: () => 2 },
     journal: { condition: () => null },
     salvages: [],
     edits: [],
@@ -57,7 +57,7 @@ it('a backup that is expected, and is too old or was never made, is a condition'
     conditionsOf(null, [], {
       lastBackup: () => (at === null ? null : { at, file: '/media/usb/press-4.db' }),
       backupMaxAgeMs: () => maxAge,
-      clock: { reading: () => ({ now: 1_000, earliest: 1_000, latest: null }) },
+      clock: { reading: () => ({ now: 1_000, earliest: 1_000, latest: null }), wall: () => 1_000 },
     })
   expect(since(null, 0)).toEqual([])
   expect(since(1, 0)).toEqual([])
@@ -66,4 +66,30 @@ it('a backup that is expected, and is too old or was never made, is a condition'
   expect(since(null, 100)).toEqual(['backup: BACKUP_OVERDUE'])
   // A clock that was set back makes no backup too old.
   expect(since(5_000, 100)).toEqual([])
+})
+
+it('shows a problem of the cloud before an older one of change notifications', () => {
+  const late = { subject: 'cloud', code: 'CLOUD_UNREACHABLE', message: '', since: 9, details: {} }
+  const early = { subject: 'push', code: 'BROKER_UNREACHABLE', message: '', since: 1, details: {} }
+  const link = { ...agentStatus(), conditions: [early, late] }
+  const changes = { link: { status: () => link } } as unknown as Partial<StatusDeps>
+  expect(conditionsOf(null, [], changes)).toEqual(['cloud: CLOUD_UNREACHABLE', 'push: BROKER_UNREACHABLE'])
+})
+
+it('shows a full disk once', () => {
+  const full = { subject: 'ledger', code: 'NOT_RECORDED', message: 'the disk is full', since: 1, details: {} } as const
+  const changes = { journal: { condition: () => full } }
+  expect(conditionsOf(null, [['journal', 'NOT_RECORDED']], changes)).toEqual(['ledger: NOT_RECORDED'])
+})
+
+it('compares the clock of the machine with the known time', () => {
+  const wrong = (wall: number, latest: number | null) => {
+    const reading = { now: 1_000_000, earliest: 1_000_000, latest }
+    return conditionsOf(null, [], { clock: { reading: () => reading, wall: () => wall } })
+  }
+  expect(wrong(940_000, null)).toEqual([])
+  expect(wrong(939_999, null)).toEqual(['clock: CLOCK_WRONG'])
+  expect(wrong(9_000_000, null)).toEqual([])
+  expect(wrong(1_062_000, 1_002_000)).toEqual([])
+  expect(wrong(1_062_001, 1_002_000)).toEqual(['clock: CLOCK_WRONG'])
 })

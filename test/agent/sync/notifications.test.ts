@@ -176,6 +176,20 @@ test('trouble with the broker is told once, and is over when it lets the device 
   expect(device.conditions).toEqual([])
 })
 
+test('an idle device notices that its cloud is away when notifications end, and shows only that', async () => {
+  const { device, push } = await deviceWithPush()
+  expect(device.link.status().connected).toBe(true)
+  device.network.down = true
+  push.order?.onConnection(false)
+  push.order?.onTrouble(new CodedError('BROKER_UNREACHABLE', 'it is away'))
+  await device.pass(31_000)
+  expect(device.link.status().connected).toBe(false)
+  expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE'])
+  device.network.down = false
+  await device.pass(60_000)
+  expect(device.conditions).toEqual(['push: BROKER_UNREACHABLE'])
+})
+
 test('a connection of the broker is a sign that the network is back', async () => {
   const { device, push } = await deviceWithPush()
   device.network.down = true
@@ -236,18 +250,21 @@ test('a device that finds its key revoked no longer says that the cloud or the b
   push.order?.onConnection(false)
   push.order?.onTrouble(new CodedError('BROKER_UNREACHABLE', 'it is away'))
   await device.sync()
-  expect(device.conditions).toEqual(['push: BROKER_UNREACHABLE', 'cloud: CLOUD_UNREACHABLE'])
+  expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE'])
   device.network.down = false
   device.cloud.revoked = true
   await device.sync()
   expect(device.conditions).toEqual(['revocation: DEVICE_REVOKED'])
 })
 
-test('what the broker refuses while the cloud is out of reach is told once the cloud was asked', async () => {
+test('what the broker refuses while the cloud is out of reach is shown when the cloud responds', async () => {
   const { device, push } = await deviceWithPush()
   device.network.down = true
   push.order?.onConnection(false)
   push.order?.onTrouble(new CodedError('BROKER_REFUSED', 'bad user name or password'))
   await device.pass(30_000)
-  expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE', 'push: BROKER_REFUSED'])
+  expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE'])
+  device.network.down = false
+  await device.sync()
+  expect(device.conditions).toEqual(['push: BROKER_REFUSED'])
 })

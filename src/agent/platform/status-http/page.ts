@@ -42,8 +42,9 @@ export function statusPage(report: DeviceReportWire): string {
       </head>
       <body>
         <header>
-          <h1>Tallygate device <span data-part="device">${status.deviceId ?? 'not enrolled'}</span></h1>
+          <h1>Tallygate device <span data-part="device">${status.name ?? status.deviceId ?? 'not enrolled'}</span></h1>
           <p class="health ${health.level}" role="status" data-part="health">${health.sentence}</p>
+          <div data-part="steps">${stepsOf(health.steps)}</div>
         </header>
         <main>
           ${problemsOf(report)} ${connectionOf(report)} ${ledgerOf(report)} ${tokensOf(report)} ${decisionsOf(report)}
@@ -56,6 +57,20 @@ export function statusPage(report: DeviceReportWire): string {
   return page.text
 }
 
+function stepsOf(steps: readonly string[]): Html {
+  return steps.length === 0
+    ? html``
+    : html`<h2 class="next">What to do</h2>
+        <ol class="steps">
+          ${steps.map((step) => html`<li>${withCode(step)}</li>`)}
+        </ol>`
+}
+
+/** Shows text in backticks as code. */
+function withCode(text: string): readonly Html[] {
+  return text.split('`').map((part, at) => (at % 2 === 1 ? html`<code>${part}</code>` : html`${part}`))
+}
+
 function problemsOf({ problems, status }: DeviceReportWire): Html {
   const now = status.clock.now
   const list = problems.map(
@@ -63,7 +78,7 @@ function problemsOf({ problems, status }: DeviceReportWire): Html {
       html`<div class="problem">
         <p><strong>${subject}: ${code}</strong> <span class="soft">for ${inWords(Math.max(0, now - since))}</span></p>
         <p>${message}</p>
-        <p><strong>What to do:</strong> ${remedy}</p>
+        <p><strong>What to do:</strong> ${withCode(remedy)}</p>
       </div>`,
   )
   return html`<section class="wide" aria-labelledby="problems">
@@ -73,15 +88,22 @@ function problemsOf({ problems, status }: DeviceReportWire): Html {
 }
 
 /** Requests that failed with an error before a decision. */
-function refusalsOf({ refusals, status }: DeviceReportWire): Html {
-  const list = refusals.map(
-    ({ correlationId, at, request, code, message, remedy }) =>
-      html`<div class="problem">
-        <p><strong>${code}</strong> <span class="soft">${ago(at, status.clock.now)}, ${request}</span></p>
-        <p>${message} <code>${correlationId}</code></p>
-        <p><strong>What to do:</strong> ${remedy}</p>
-      </div>`,
-  )
+function refusalsOf({ refusals, problems, status }: DeviceReportWire): Html {
+  const list = [...Map.groupBy(refusals, ({ code, message }) => `${code} ${message}`).values()].flatMap((same) => {
+    const [newest] = same
+    if (newest === undefined) return []
+    const { correlationId, at, request, code, message, remedy } = newest
+    const times = same.length === 1 ? '' : `${same.length} requests, the newest `
+    // The problem above has its message and remedy already.
+    const isAbove = problems.some((problem) => problem.code === code)
+    const rest = html`<p>${message}</p>
+      <p><strong>What to do:</strong> ${withCode(remedy)}</p>`
+    return html`<div class="problem">
+      <p><strong>${code}</strong> <span class="soft">${times}${ago(at, status.clock.now)}, ${request}</span></p>
+      ${isAbove ? html`<p class="soft">See the problem above.</p>` : rest}
+      <p><code>${correlationId}</code></p>
+    </div>`
+  })
   return html`<section class="wide" aria-labelledby="refusals">
     <h2 id="refusals">Last errors of requests</h2>
     <div data-part="refusals">${list.length === 0 ? html`<p class="soft">None since the start.</p>` : list}</div>
@@ -99,6 +121,7 @@ const SESSION = {
 function connectionOf({ status }: DeviceReportWire): Html {
   const { lastContactAt, lastSyncAt, push, clock, policies, sessions, grant } = status
   const rows: Row[] = [
+    ...(status.name === null ? [] : [['Device id', status.deviceId ?? ''] as const]),
     ['Cloud', cloudInWords(status)],
     ...(status.suspension === null ? [] : [['Suspension', suspensionSentence(status.suspension)] as const]),
     ['Last contact', ago(lastContactAt, clock.now)],
@@ -172,18 +195,20 @@ function tokensOf({ status, use }: DeviceReportWire): Html {
   const rows = status.accounts.map((account) => {
     const counters = countersOf(account)
     const name = accountInWords(account.account)
-    return html`<tr>
-      <th scope="row">${name}</th>
-      <td class="n">${account.unlimited ? 'unlimited' : tokensInWords(available(counters))}</td>
-      <td class="n">${tokensInWords(counters.used - counters.refunded)}</td>
-      <td>${useOf(name, charged.get(account.account) ?? [], use)}</td>
-      <td>${noteOf(account)}</td>
+    return html`<tr role="row">
+      <th scope="row" role="rowheader">${name}</th>
+      <td role="cell" data-label="Left" class="n">
+        ${account.unlimited ? 'unlimited' : tokensInWords(available(counters))}
+      </td>
+      <td role="cell" data-label="Used" class="n">${tokensInWords(counters.used - counters.refunded)}</td>
+      <td role="cell" data-label="Last 24 hours">${useOf(name, charged.get(account.account) ?? [], use)}</td>
+      <td role="cell" data-label="Note">${noteOf(account)}</td>
     </tr>`
   })
   const body =
     rows.length === 0
-      ? html`<tr>
-          <td colspan="5" class="soft">The device holds no tokens.</td>
+      ? html`<tr role="row">
+          <td role="cell" colspan="5" class="soft">The device holds no tokens.</td>
         </tr>`
       : rows
   const day = USE_BINS * use.binMs
@@ -191,17 +216,17 @@ function tokensOf({ status, use }: DeviceReportWire): Html {
   return html`<section class="wide" aria-labelledby="tokens">
     <h2 id="tokens">Tokens</h2>
     <div class="scroll" role="group" aria-label="Table of tokens" tabindex="0">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Line item</th>
-            <th scope="col" class="n">Left</th>
-            <th scope="col" class="n">Used</th>
-            <th scope="col">Charged in the last 24 hours</th>
-            <th scope="col">Note</th>
+      <table role="table">
+        <thead role="rowgroup">
+          <tr role="row">
+            <th scope="col" role="columnheader">Line item</th>
+            <th scope="col" role="columnheader" class="n">Left</th>
+            <th scope="col" role="columnheader" class="n">Used</th>
+            <th scope="col" role="columnheader">Charged in the last 24 hours</th>
+            <th scope="col" role="columnheader">Note</th>
           </tr>
         </thead>
-        <tbody data-part="tokens">
+        <tbody role="rowgroup" data-part="tokens">
           ${body}
         </tbody>
       </table>
@@ -232,57 +257,64 @@ function peakOf(charged: readonly bigint[]): { readonly at: number; readonly mos
 
 const CURVE_HEIGHT = 20
 
-/** @param first bin where data begins; earlier bins are unknown */
+/**
+ * One step for each bin, so that a single bin is visible too.
+ *
+ * @param first bin where data begins; earlier bins are unknown
+ */
 function curve(label: string, amounts: readonly bigint[], most: bigint, first: number): Html {
-  const points = amounts.slice(first).map((amount, at) => {
+  const steps = amounts.slice(first).map((amount, at) => {
     const share = Number((amount * 1_000n) / most) / 1_000
-    return `${first + at} ${(CURVE_HEIGHT * (1 - share)).toFixed(1)}`
+    return `V${(CURVE_HEIGHT * (1 - share)).toFixed(1)} H${first + at + 1}`
   })
-  const width = amounts.length - 1
+  const width = amounts.length
+  const outline = `M${first} ${CURVE_HEIGHT} ${steps.join(' ')}`
   return html`<svg
     role="img"
     aria-label="${label}"
     viewBox="0 -1 ${width} ${CURVE_HEIGHT + 2}"
     preserveAspectRatio="none"
   >
-    <path class="area" d="M${first} ${CURVE_HEIGHT} L${points.join(' L')} L${width} ${CURVE_HEIGHT} Z"></path>
-    <path class="curve" d="M${points.join(' L')}"></path>
+    <path class="area" d="${outline} V${CURVE_HEIGHT} Z"></path>
+    <path class="curve" d="${outline} V${CURVE_HEIGHT}"></path>
   </svg>`
 }
 
 function decisionsOf({ decisions, status }: DeviceReportWire): Html {
   const rows = decisions.map(
     ({ at, correlationId, requester, item, version, count, outcome, tokens }) =>
-      html`<tr>
-        <td><time datetime="${new Date(at).toISOString()}">${ago(at, status.clock.now)}</time></td>
-        <td>${requester.type} ${requester.value}</td>
-        <td>${count} of ${item}${version === '' ? '' : ` ${version}`}</td>
-        <td>${reasonOf(outcome)}</td>
-        <td class="n">${tokensInWords(BigInt(tokens))}</td>
-        <td><code>${correlationId}</code></td>
+      html`<tr role="row">
+        <td role="cell" data-label="When">
+          <time datetime="${new Date(at).toISOString()}">${ago(at, status.clock.now)}</time>
+        </td>
+        <td role="cell" data-label="Requester">${requester.type} ${requester.value}</td>
+        <td role="cell" data-label="Item">${count} of ${item}${version === '' ? '' : ` ${version}`}</td>
+        <td role="cell" data-label="Decision">${reasonOf(outcome)}</td>
+        <td role="cell" data-label="Tokens" class="n">${tokensInWords(BigInt(tokens))}</td>
+        <td role="cell" data-label="Explain"><code>${correlationId}</code></td>
       </tr>`,
   )
   const body =
     rows.length === 0
-      ? html`<tr>
-          <td colspan="6" class="soft">None since the ledger was last delivered.</td>
+      ? html`<tr role="row">
+          <td role="cell" colspan="6" class="soft">None since the ledger was last delivered.</td>
         </tr>`
       : rows
   return html`<section class="wide" aria-labelledby="decisions">
     <h2 id="decisions">Last decisions</h2>
     <div class="scroll" role="group" aria-label="Table of decisions" tabindex="0">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">When</th>
-            <th scope="col">Requester</th>
-            <th scope="col">Item</th>
-            <th scope="col">Decision</th>
-            <th scope="col" class="n">Tokens</th>
-            <th scope="col">For tallygate explain</th>
+      <table role="table">
+        <thead role="rowgroup">
+          <tr role="row">
+            <th scope="col" role="columnheader">When</th>
+            <th scope="col" role="columnheader">Requester</th>
+            <th scope="col" role="columnheader">Item</th>
+            <th scope="col" role="columnheader">Decision</th>
+            <th scope="col" role="columnheader" class="n">Tokens</th>
+            <th scope="col" role="columnheader">For tallygate explain</th>
           </tr>
         </thead>
-        <tbody data-part="decisions">
+        <tbody role="rowgroup" data-part="decisions">
           ${body}
         </tbody>
       </table>

@@ -86,12 +86,24 @@ class Shown {
     return (await this.page.evaluate('matchMedia("(prefers-color-scheme: dark)").matches')) === true ? 'dark' : 'light'
   }
 
+  /** Pixels of tables that only show by scrolling. */
+  async hiddenByScrolling(): Promise<number> {
+    const each = "[...document.querySelectorAll('.scroll')].map((box) => box.scrollWidth - box.clientWidth)"
+    return Number(await this.page.evaluate(`Math.max(...${each})`))
+  }
+
   /** Pixels by which the page is wider than its window. */
   async overflow(): Promise<number> {
     return Number(
       await this.page.evaluate('document.documentElement.scrollWidth - document.documentElement.clientWidth'),
     )
   }
+}
+
+/** Where to keep the pictures, to look at them. */
+function pictureFile(scene: string, width: number): { readonly path?: string } {
+  const directory = process.env['TALLYGATE_TEST_PICTURES']
+  return directory === undefined ? {} : { path: `${directory}/${scene}-${width}.png` }
 }
 
 describe('the status page in a browser', { timeout: 60_000 }, () => {
@@ -104,6 +116,9 @@ describe('the status page in a browser', { timeout: 60_000 }, () => {
         const shown = await Shown.open(scene, viewport, scheme)
         expect(await shown.page.getByRole('status').textContent()).toBe(SCENES[scene].health.sentence)
         expect(await shown.overflow()).toBe(0)
+        if (viewport === PHONE) expect(await shown.hiddenByScrolling()).toBe(0)
+        const picture = await shown.page.screenshot({ fullPage: true, ...pictureFile(scene, viewport.width) })
+        expect(picture.byteLength).toBeGreaterThan(10_000)
         expect(await shown.violations()).toEqual([])
         expect(await shown.page.title()).toBe('Device status - Tallygate')
         expect(shown.complaints).toEqual([])

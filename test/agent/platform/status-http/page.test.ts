@@ -20,14 +20,14 @@ describe('the status page', () => {
     const problem = { subject: HOSTILE, code: HOSTILE, message: HOSTILE, remedy: HOSTILE, since: 1 }
     const page = statusPage(
       reportWith(
-        { accounts: [{ ...account, account: `limit/i/${name}/${name}/${name}/0` }], version: HOSTILE },
+        { name: HOSTILE, accounts: [{ ...account, account: `limit/i/${name}/${name}/${name}/0` }], version: HOSTILE },
         {
           decisions: [{ ...decision(1, HOSTILE, '0', HOSTILE, HOSTILE), version: HOSTILE, count: HOSTILE }],
           problems: [problem],
           refusals: [
             { correlationId: HOSTILE, at: 1, request: HOSTILE, code: HOSTILE, message: HOSTILE, remedy: HOSTILE },
           ],
-          health: { level: 'ok', sentence: HOSTILE },
+          health: { level: 'ok', sentence: HOSTILE, steps: [HOSTILE, `\`${HOSTILE}\``] },
         },
       ),
     )
@@ -72,14 +72,14 @@ describe('the status page', () => {
       const charged = at({ 46: 1_000_000n, 47: 2_000_000n })
       const page = statusPage(reportWith({}, { use: { ...use, accounts: [{ account, charged }] } }))
       expect(page).toContain('aria-label="LW-ANNUAL: 3, at most 2 in 30 minutes, up to 30 minutes ago"')
-      expect(page).toMatch(/class="curve" d="M0 20\.0 L1 20\.0 .* L45 20\.0 L46 10\.0 L47 0\.0"/)
+      expect(page).toMatch(/class="curve" d="M0 20 V20\.0 H1 V20\.0 H2 .* V20\.0 H46 V10\.0 H47 V0\.0 H48 V20"/)
       expect(page).not.toContain('is known for the last')
     })
 
     it('of amounts beyond what a floating-point number holds it draws the same curve', () => {
       const charged = at({ 0: 9_000_000_000_000_000_001n, 1: 4_500_000_000_000_000_001n })
       const page = statusPage(reportWith({}, { use: { ...use, accounts: [{ account, charged }] } }))
-      expect(page).toMatch(/class="curve" d="M0 0\.0 L1 10\.0 L2 20\.0 /)
+      expect(page).toMatch(/class="curve" d="M0 20 V0\.0 H1 V10\.0 H2 V20\.0 H3 /)
     })
 
     it('begins where something is known', () => {
@@ -89,9 +89,9 @@ describe('the status page', () => {
         accounts: [{ account, charged: at({ 46: 4n, 47: 8n }) }],
       }
       const page = statusPage(reportWith({}, { use: known }))
-      expect(page).toContain('class="curve" d="M46 10.0 L47 0.0"')
+      expect(page).toContain('class="curve" d="M46 20 V10.0 H47 V0.0 H48 V20"')
       const barely = { ...known, since: NOW, accounts: [{ account, charged: at({ 47: 8n }) }] }
-      expect(statusPage(reportWith({}, { use: barely }))).toContain('class="curve" d="M47 0.0"')
+      expect(statusPage(reportWith({}, { use: barely }))).toContain('class="curve" d="M47 20 V0.0 H48 V20"')
     })
 
     it('says where nothing was charged, and since when it knows', () => {
@@ -100,6 +100,26 @@ describe('the status page', () => {
       expect(page).toContain('<span class="soft">nothing</span>')
       expect(page).toContain('Charges are known for the last 3 hours.')
     })
+  })
+
+  it('shows errors of the same kind once, and leaves their remedy to the problem above', () => {
+    const refusal = { correlationId: 'c-1', at: 1, request: 'r', code: 'NOT_RECORDED', message: 'full', remedy: 'free' }
+    const refusals = [refusal, { ...refusal, correlationId: 'c-2' }, { ...refusal, code: 'OVERLOADED' }]
+    const alone = statusPage(reportWith({}, { refusals }))
+    expect(alone.match(/What to do:/g)).toHaveLength(2)
+    expect(alone).toContain('2 requests, the newest ')
+    const problems = [{ subject: 'ledger', code: 'NOT_RECORDED', message: 'full', remedy: 'free', since: 1 }]
+    expect(statusPage(reportWith({}, { refusals, problems })).match(/See the problem above/g)).toHaveLength(1)
+  })
+
+  it('names the device, and shows the next steps with commands', () => {
+    const page = statusPage(reportWith({ name: 'press-7', connected: false }))
+    expect(page).toContain('<span data-part="device">press-7</span>')
+    expect(page).toMatch(/<dt>Device id<\/dt>\s*<dd>0c1d8a1e-0000-4000-8000-000000000000<\/dd>/)
+    expect(page).toContain('<li><code>tallygate doctor</code> shows where the connection to the cloud fails</li>')
+    expect(statusPage(reportWith({ deviceId: null, name: null }))).toContain(
+      '<span data-part="device">not enrolled</span>',
+    )
   })
 
   it('stays small', () => {

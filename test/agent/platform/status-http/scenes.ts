@@ -1,5 +1,6 @@
 // States of a device that the status page is looked at in: by tests in a browser and for the screenshots.
 import { type DeviceReportWire, USE_BINS, USE_BIN_MS } from '../../../../src/protocol/local/report.ts'
+import { ERRORS } from '../../../../src/protocol/errors.ts'
 import { agentStatus, instanceId } from '../../../cli/agent-status.ts'
 import { HOSTILE, decision, reportWith } from './report-with.ts'
 
@@ -86,7 +87,87 @@ const isAway = {
 }
 const conditionOf = ({ subject, code, message, since }: typeof away) => ({ subject, code, message, since })
 
-export const SCENES: Readonly<Record<'working' | 'offline' | 'refusing' | 'empty' | 'hostile', DeviceReportWire>> = {
+const fresh = {
+  ...use,
+  since: NOW - 60_000,
+  accounts: [{ account: accounts[0]!.account, charged: charged((bin) => (bin === USE_BINS - 1 ? 2.5 : 0)) }],
+}
+const dry = accounts.slice(0, 2).map((each) => ({ ...each, used: each.granted, exhausted: true, overdraft: '0' }))
+/** A device whose status and problems name one condition. */
+function withProblem(
+  found: typeof away,
+  changes: Parameters<typeof reportWith>[0] = {},
+  more: Parameters<typeof reportWith>[1] = {},
+): DeviceReportWire {
+  const status = { accounts, conditions: [conditionOf(found)], ...changes }
+  return reportWith(status, { decisions, use, problems: [found], ...more })
+}
+const refused = Array.from({ length: 5 }, (_, n) => {
+  return { ...stale, correlationId: `${stale.correlationId.slice(0, -1)}${n}`, code: full.code, message: full.message }
+})
+
+type Scene =
+  | 'working'
+  | 'fresh'
+  | 'offline'
+  | 'low'
+  | 'used-up'
+  | 'locked'
+  | 'revoked'
+  | 'clock'
+  | 'full'
+  | 'damaged'
+  | 'refusing'
+  | 'empty'
+  | 'hostile'
+
+export const SCENES: Readonly<Record<Scene, DeviceReportWire>> = {
+  fresh: reportWith({ accounts: accounts.slice(0, 1) }, { decisions: decisions.slice(0, 1), use: fresh }),
+  low: withProblem(
+    problem(
+      'tokens of LW-FURNACE',
+      'TOKENS_LOW',
+      'The line item LW-FURNACE has 30 tokens left on this device, enough for about 3 hours at the rate of the last day. Its pool in the cloud has no more.',
+      ERRORS.TOKENS_LOW.remedy,
+      40,
+    ),
+  ),
+  'used-up': withProblem(
+    problem(
+      'tokens of LW-FURNACE',
+      'TOKENS_USED_UP',
+      'The tokens of the line item LW-FURNACE are used up, and its pool in the cloud has no more.',
+      ERRORS.TOKENS_USED_UP.remedy,
+      8,
+    ),
+    { accounts: dry },
+  ),
+  locked: reportWith({ accounts, suspension: { state: 'LOCKED', since: NOW - 3_600_000 } }, { decisions, use }),
+  revoked: withProblem(
+    problem('revocation', 'DEVICE_REVOKED', 'The key of this device was revoked.', ERRORS.DEVICE_REVOKED.remedy, 12),
+    { accounts: accounts.slice(0, 1) },
+  ),
+  clock: withProblem(
+    problem(
+      'clock',
+      'CLOCK_WRONG',
+      'The clock of this machine is 90 days ahead of the time signed by the cloud.',
+      ERRORS.CLOCK_WRONG.remedy,
+      0,
+    ),
+  ),
+  full: withProblem(full, {}, { refusals: refused }),
+  damaged: withProblem(
+    problem(
+      'damaged ledger',
+      'DATABASE_CORRUPT',
+      'The ledger was damaged and is kept as journal.db.damaged-2027-01-15: 0 undelivered entries were salvaged, the number of lost entries is unknown. Found: file is not a database.',
+      ERRORS.DATABASE_CORRUPT.remedy,
+      2,
+    ),
+    { deviceId: null, name: null, accounts: [], policies: [], grant: null, connected: false, lastContactAt: null },
+    { decisions: [], use: { ...use, accounts: [] } },
+  ),
   working: reportWith({ accounts, policies: [{ instanceId, applied: 8, newest: 8, engine: 1 }] }, { decisions, use }),
   offline: reportWith(
     { accounts, ...isAway, conditions: [conditionOf(away)] },
@@ -104,6 +185,7 @@ export const SCENES: Readonly<Record<'working' | 'offline' | 'refusing' | 'empty
   empty: reportWith(
     {
       deviceId: null,
+      name: null,
       accounts: [],
       policies: [],
       grant: null,
