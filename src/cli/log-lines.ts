@@ -2,7 +2,9 @@
  * Reads the agent's last log lines from the systemd journal or from the memory of the running agent. A line is JSON
  * from the agent; other lines are kept unchanged.
  */
-import { execFile } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
+import { createInterface } from 'node:readline'
+import { once } from 'node:events'
 import { promisify } from 'node:util'
 import { z } from 'zod'
 import type { HttpClient } from '../client/http.ts'
@@ -32,14 +34,37 @@ export async function journalLines(
   lines: number,
   { env }: Pick<Io, 'env'>,
 ): Promise<readonly string[] | null> {
-  const options = ['--no-pager', '--quiet', '--output', 'cat', '--unit', unit, '--lines', String(lines)]
   try {
-    const { stdout } = await promisify(execFile)('journalctl', options, { env, maxBuffer: JOURNAL_BYTES_MAX })
+    const { stdout } = await promisify(execFile)('journalctl', optionsOf(unit, lines), {
+      env,
+      maxBuffer: JOURNAL_BYTES_MAX,
+    })
     const found = splitLines(stdout)
     return found.length === 0 ? null : found
   } catch {
     return null
   }
+}
+
+/** Passes on the last lines and each new one, until the signal aborts or the journal ends. */
+export async function followJournal(
+  { unit, lines }: { readonly unit: string; readonly lines: number },
+  show: (lines: readonly string[]) => void,
+  { env, signal }: Pick<Io, 'env'> & { readonly signal: AbortSignal },
+): Promise<void> {
+  const options = [...optionsOf(unit, lines), '--follow']
+  const child = spawn('journalctl', options, { env, stdio: ['ignore', 'pipe', 'ignore'] })
+  const closed = once(child, 'close')
+  const stop = (): void => void child.kill()
+  signal.addEventListener('abort', stop)
+  if (signal.aborted) stop()
+  createInterface({ input: child.stdout }).on('line', (line) => show(splitLines(line)))
+  await closed
+  signal.removeEventListener('abort', stop)
+}
+
+function optionsOf(unit: string, lines: number): readonly string[] {
+  return ['--no-pager', '--quiet', '--output', 'cat', '--unit', unit, '--lines', String(lines)]
 }
 
 /** @throws CodedError AGENT_UNREACHABLE and other errors of the call */

@@ -42,7 +42,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
         },
       },
     },
-    'warn',
+    'ok',
   ],
   [
     'selected-agent',
@@ -56,7 +56,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
         },
       },
     },
-    'warn',
+    'ok',
   ],
   ['configuration', { configuration: { ...base.configuration, otherSocket: '/run/tallygate/agent.sock' } }, 'warn'],
   [
@@ -81,7 +81,6 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ['agent', noAgent, 'fail'],
   ['agent', { agent: { code: 'CALLER_NOT_ALLOWED', message: 'not you' } }, 'warn'],
   ['agent-version', { version: '0.2.0' }, 'warn'],
-  ['single-agent', { agents: [1, 2].map((pid) => ({ pid, user: 'ada', command: 'tallygate agent' })) }, 'warn'],
   ['socket', { ...noAgent, isListened: false }, 'warn'],
   ['socket', { socket: file('/run/agent.sock') }, 'fail'],
   ['socket', { socket: file('/run/agent.sock', { kind: 'none' }) }, 'fail'],
@@ -287,10 +286,19 @@ test(
     expect(online.code).toBe({ ok: 0, warn: 1, fail: 2 }[online.result])
     // The cloud of this test has a name that leads nowhere.
     expect((await doctor(site)).of('cloud-name')).toBe('fail')
-    const { out, code } = await tallygate(['doctor', '--no-network'], { env: environment(site), now: Date.now })
+    const { out, code } = await tallygate(['doctor', '--all', '--no-network'], {
+      env: environment(site),
+      now: Date.now,
+    })
     expect([0, 1, 2]).toContain(code)
+    expect(out).toMatch(/^Agent: /)
     expect(out).toMatch(/^ok {4}configuration +no settings file/m)
-    expect(out).toMatch(/\d+ checks: \d+ ok, \d+ warnings, \d+ failures, \d+ not applicable\.\n$/)
+    expect(out).toMatch(/\d+ checks: \d+ failures, \d+ warnings, \d+ passed, \d+ not applicable\.\n$/)
+    const marks = [...out.matchAll(/^(FAIL|WARN|ok|-) {2,}/gm)].map(([, mark = '']) => mark)
+    expect(marks).toEqual(marks.toSorted((a, b) => 'FAIL WARN ok -'.indexOf(a) - 'FAIL WARN ok -'.indexOf(b)))
+    const short = await tallygate(['doctor', '--no-network'], { env: environment(site), now: Date.now })
+    expect(short.code).toBe(code)
+    expect(short.out).not.toMatch(/^ok /m)
   },
 )
 

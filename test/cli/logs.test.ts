@@ -54,6 +54,37 @@ test('the journal of systemd goes first, with the unit that is named; its own li
   expect((await tallygate(['logs', '--unit', 'other', '--json'], { env })).out).toBe(`${LINES[1]!}\n`)
 })
 
+test('--follow shows each new line of a running agent once, until it is stopped', async () => {
+  const answer = { [`GET ${AGENT_LOG_PATH}`]: { body: `${LINES[0]!}\n` } }
+  await using agent = await fakeService('socket', answer)
+  const stop = new AbortController()
+  const written: string[] = []
+  const stdout = {
+    write: (text: string) => {
+      written.push(text)
+      if (written.length === 1) answer[`GET ${AGENT_LOG_PATH}`] = { body: NDJSON }
+      if (written.length === 3) stop.abort()
+    },
+  }
+  const env = { ...NO_JOURNAL, TALLYGATE_AGENT_SOCKET_PATH: agent.address }
+  const { code } = await tallygate(['logs', '--follow', '--json'], { env, stdout, stop: () => stop.signal })
+  expect({ code, written }).toEqual({ code: 0, written: LINES.map((line) => `${line}\n`) })
+})
+
+test('--follow passes on the journal of systemd while it grows', async () => {
+  const env = journal(`echo '${LINES[0]!}'; case "$*" in *--follow*) echo '${LINES[1]!}'; exec sleep 600;; esac`)
+  const stop = new AbortController()
+  const written: string[] = []
+  const stdout = {
+    write: (text: string) => {
+      written.push(text)
+      if (written.length === 2) stop.abort()
+    },
+  }
+  const { code } = await tallygate(['logs', '--follow', '--json'], { env, stdout, stop: () => stop.signal })
+  expect({ code, written }).toEqual({ code: 0, written: LINES.slice(0, 2).map((line) => `${line}\n`) })
+})
+
 test('a journal that has nothing of the unit, or fails, is as none', async () => {
   await using agent = await fakeService('socket', { [`GET ${AGENT_LOG_PATH}`]: { body: NDJSON } })
   for (const script of ['true', 'echo "No journal files were opened" >&2; exit 1']) {

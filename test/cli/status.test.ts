@@ -13,16 +13,11 @@ test('it says in words how the agent is', async () => {
   expect(out.split('\n')).toEqual([
     'This device is working: connected, with 120 tokens at hand.',
     '',
-    'device        0c1d8a1e-0000-4000-8000-000000000000',
-    'key           -3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo, for 11 days',
-    'cloud         connected, last contact 10 seconds ago',
-    'live updates  connected',
-    'ledger        12 entries, 3 not yet in the cloud',
-    'spending      from available balances, for 24 hours more without the cloud',
-    'durability    charges are on disk before the response',
-    'storage       50.0 MiB written since the start, 300.0 MiB a day, 9216 bytes per decision',
-    'backup        no backup recorded',
-    `rules         revision 7 of instance ${instanceId}, revision 8 is available`,
+    'device    press-7  0c1d8a1e-0000-4000-8000-000000000000',
+    'cloud     connected, last contact 10 seconds ago',
+    'ledger    12 entries, 3 not yet in the cloud',
+    'spending  from available balances, for 24 hours more without the cloud',
+    `rules     revision 7 of instance ${instanceId}, revision 8 is available`,
     '',
     'TOKENS OF  BALANCE  CHARGED  NOTE',
     'LW-ANNUAL  120      30       the cloud has no more, up to 20 of the balance is overdraft',
@@ -33,6 +28,7 @@ test('it says in words how the agent is', async () => {
 test('a device that was never enrolled, and what is wrong with it, are shown too', async () => {
   const body = agentStatus({
     deviceId: null,
+    name: null,
     connected: false,
     lastContactAt: null,
     epoch: 0,
@@ -43,10 +39,30 @@ test('a device that was never enrolled, and what is wrong with it, are shown too
   })
   await using agent = await fakeService('socket', { [path]: { body } })
   const { out } = await tallygate(['status', '--socket', agent.address])
-  expect(out).toContain('device        not enrolled\n')
-  expect(out).toContain('cloud         not connected, last contact never\n')
-  expect(out).toContain('spending      not yet: the device has never attached to the cloud')
+  expect(out).toMatch(/^This device is not enrolled yet: it grants nothing\.\n {2}-> On a machine with .*\n/)
+  expect(out).toContain('device    not enrolled\n')
+  expect(out).toContain('cloud     not connected, last contact never\n')
+  expect(out).toContain('spending  not yet: the device has never attached to the cloud')
   expect(out).toContain('\n! sync: CLOUD_UNREACHABLE: no route (since 2027-01-15T07:43:20.000Z)\n')
+})
+
+test('--all adds key, storage and backup, and the balances of actions and requesters', async () => {
+  const [line] = agentStatus().accounts
+  const accounts = [line!, { ...line!, account: `action/${instanceId}/LW-ANNUAL/${instanceId}` }]
+  await using agent = await fakeService('socket', { [path]: { body: agentStatus({ accounts }) } })
+  const short = await tallygate(['status', '--socket', agent.address])
+  expect(short.out).not.toMatch(/^key |, action/m)
+  const { out } = await tallygate(['status', '--all', '--socket', agent.address])
+  for (const line of [
+    'key           -3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo, for 11 days',
+    'live updates  connected',
+    'durability    charges are on disk before the response',
+    'storage       50.0 MiB written since the start, 300.0 MiB a day, 9216 bytes per decision',
+    'backup        no backup recorded',
+  ]) {
+    expect(out.split('\n')).toContain(line)
+  }
+  expect(out).toContain(`LW-ANNUAL, action ${instanceId}`)
 })
 
 test('--json is the document that the agent gave', async () => {
@@ -150,6 +166,6 @@ describe('--watch', () => {
 test('a key that shall be replaced is shown with the one that follows', async () => {
   const key = { id: 'a'.repeat(43), since: null, next: 'b'.repeat(43) }
   await using agent = await fakeService('socket', { [path]: { body: agentStatus({ key }) } })
-  const { out } = await tallygate(['status', '--socket', agent.address])
+  const { out } = await tallygate(['status', '--all', '--socket', agent.address])
   expect(out).toContain(`key           ${key.id}; ${key.next} will replace it\n`)
 })

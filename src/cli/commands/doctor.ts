@@ -8,6 +8,7 @@ import { jsonLine, writeLines } from '../lines.ts'
 
 interface DoctorFlags extends SocketFlags {
   readonly json?: true
+  readonly all?: true
   readonly fix?: true
   readonly network: boolean
 }
@@ -15,13 +16,14 @@ interface DoctorFlags extends SocketFlags {
 export function command(io: Io): Command {
   return withSocketFlag(new Command('doctor'))
     .description(
-      'Checks the agent of this device and everything that it depends on, whether or not it runs, and shows for each check the evidence and the remedy. The first line shows which agent is checked, and why: the agent that --socket or TALLYGATE_AGENT_* in the environment selects; otherwise the only agent that runs as the service, as root or as this user, with its environment and flags. If there is no such agent, or more than one, the settings of this machine are used (/etc/tallygate/agent.toml). Exit code 0: no problems, 1: warnings, 2: failures.',
+      'Checks the agent of this device and everything that it depends on, whether or not it runs, and shows failures first, then warnings, each with evidence and remedy. The first line shows which agent is checked, and why: the agent that --socket or TALLYGATE_AGENT_* in the environment selects; otherwise the only agent that runs as the service, as root or as this user, with its environment and flags. If there is no such agent, or more than one, the settings of this machine are used (/etc/tallygate/agent.toml). Exit code 0: no problems, 1: warnings, 2: failures.',
     )
     .option(
       '--fix',
       'also repair what is safe to repair: permissions, a left-over socket, the reserve file, the write-ahead log',
     )
     .option('--no-network', 'do not contact name servers, the cloud or the broker')
+    .option('--all', 'also show the checks that passed')
     .option('--json', 'print one JSON document')
     .action(async (flags: DoctorFlags) => {
       const options = { socket: flags.socket, network: flags.network }
@@ -32,27 +34,41 @@ export function command(io: Io): Command {
       const repaired = flags.fix === true ? { repairs } : {}
       writeLines(
         io.stdout,
-        flags.json === true ? [jsonLine({ ...examination, ...repaired })] : describe(examination, repairs),
+        flags.json === true
+          ? [jsonLine({ ...examination, ...repaired })]
+          : describe(examination, repairs, flags.all === true),
       )
       io.exitWith(RESULT_EXIT[examination.result])
     })
 }
 
-const MARK = { ok: 'ok  ', warn: 'WARN', fail: 'FAIL', skip: '-   ' } as const
+const MARK = { fail: 'FAIL', warn: 'WARN', ok: 'ok  ', skip: '-   ' } as const
 
-function describe({ result, checks }: Examination, repairs: readonly Repair[]): readonly string[] {
-  const width = Math.max(...checks.map(({ name }) => name.length))
-  const lines = checks.flatMap(({ name, level, evidence, remedy }) => [
+const SUMMARY = {
+  ok: 'No problems found.',
+  warn: 'The agent works, with warnings.',
+  fail: 'The agent has failures.',
+} as const
+
+/** @param isWhole whether to list the checks that passed or do not apply */
+function describe({ result, checks }: Examination, repairs: readonly Repair[], isWhole: boolean): readonly string[] {
+  const of = (level: keyof typeof MARK) => checks.filter((each) => each.level === level)
+  const [selected] = checks
+  const shown = [...of('fail'), ...of('warn'), ...(isWhole ? [...of('ok'), ...of('skip')] : [])]
+  const width = Math.max(...shown.map(({ name }) => name.length))
+  const lines = shown.flatMap(({ name, level, evidence, remedy }) => [
     `${MARK[level]}  ${name.padEnd(width)}  ${evidence}`,
     ...(remedy === '' ? [] : [`${' '.repeat(width + 8)}-> ${remedy}`]),
   ])
   const mended = repairs.map(({ what, done, problem }) => (done ? `fixed: ${what}` : `NOT fixed: ${what}: ${problem}`))
-  const count = (level: keyof typeof MARK): number => checks.filter((each) => each.level === level).length
-  const sum = `${checks.length} checks: ${count('ok')} ok, ${count('warn')} warnings, ${count('fail')} failures, ${count('skip')} not applicable.`
-  const summaries = {
-    ok: 'No problems found.',
-    warn: 'The agent works, with warnings.',
-    fail: 'The agent has failures.',
-  }
-  return [...mended, ...(mended.length > 0 ? [''] : []), ...lines, '', `${summaries[result]} ${sum}`]
+  const counts = `${of('fail').length} failures, ${of('warn').length} warnings, ${of('ok').length} passed, ${of('skip').length} not applicable`
+  return [
+    ...(selected === undefined ? [] : [`Agent: ${selected.evidence}`]),
+    ...(selected === undefined || selected.remedy === '' ? [] : [`-> ${selected.remedy}`]),
+    ...mended,
+    '',
+    ...lines,
+    ...(lines.length === 0 ? [] : ['']),
+    `${SUMMARY[result]} ${checks.length} checks: ${counts}.`,
+  ]
 }

@@ -1,9 +1,18 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { type SocketFlags, agentClient, withSocketFlag } from '../local-agent.ts'
 import { readFileArgument, wholeNumberArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
-import { USUAL_UNIT, journalLines, readLine, readable, rememberedLines, splitLines } from '../log-lines.ts'
+import {
+  USUAL_UNIT,
+  followJournal,
+  journalLines,
+  readLine,
+  readable,
+  rememberedLines,
+  splitLines,
+} from '../log-lines.ts'
 import { writeLines } from '../lines.ts'
 
 interface LogsFlags extends SocketFlags {
@@ -13,6 +22,7 @@ interface LogsFlags extends SocketFlags {
   readonly level?: keyof typeof SEVERITY
   readonly id?: string
   readonly json?: true
+  readonly follow?: true
 }
 
 const SEVERITY = { debug: 20, info: 30, warn: 40, error: 50 } as const
@@ -23,27 +33,61 @@ export function command(io: Io): Command {
       'Shows the last log lines of the agent: from the systemd journal if the agent runs as a service, otherwise from the memory of the running agent.',
     )
     .addOption(
-      new Option('--file <path>', "read a file that contains the agent's output").conflicts(['socket', 'unit']),
+      new Option('--file <path>', "read a file that contains the agent's output").conflicts([
+        'socket',
+        'unit',
+        'follow',
+      ]),
     )
     .option('--unit <name>', 'systemd unit', USUAL_UNIT)
     .option('--lines <count>', 'maximum number of lines', wholeNumberArgument(1, 100_000), 200)
     .addOption(new Option('--level <level>', 'minimum severity to show').choices(Object.keys(SEVERITY)))
     .option('--id <text>', 'only lines that contain this id of a decision, session, device or instance')
+    .option('--follow', 'continue with new lines until Ctrl-C')
     .option('--json', 'print the lines as the agent wrote them (JSON)')
     .action(async (flags: LogsFlags) => {
-      const found = await linesOf(flags, io)
       const id = flags.id?.toLowerCase()
       const least = flags.level === undefined ? 0 : SEVERITY[flags.level]
-      const shown = found.filter((line) => {
+      const isShown = (line: string): boolean => {
         if (id !== undefined && !line.toLowerCase().includes(id)) return false
         // Lines that the agent did not write have no level: they are shown only without --level.
         return least === 0 || (readLine(line)?.level ?? 0) >= least
-      })
-      const isJson = flags.json === true
-      for (const line of shown.slice(-flags.lines)) {
-        if (!isJson || readLine(line) !== undefined) writeLines(io.stdout, [isJson ? line : readable(line)])
       }
+      const isJson = flags.json === true
+      const show = (lines: readonly string[]): void => {
+        for (const line of lines.filter(isShown).slice(-flags.lines)) {
+          if (!isJson || readLine(line) !== undefined) writeLines(io.stdout, [isJson ? line : readable(line)])
+        }
+      }
+      if (flags.follow === true) await follow(flags, show, io)
+      else show(await linesOf(flags, io))
     })
+}
+
+/** Between two questions to a running agent, ms. */
+const FOLLOW_EVERY_MS = 500
+
+/** Until interrupted. An agent that restarts is followed. */
+async function follow(flags: LogsFlags, show: (lines: readonly string[]) => void, io: Io): Promise<void> {
+  const signal = io.stop()
+  if (flags.socket === undefined && (await journalLines(flags.unit, 1, io)) !== null) {
+    await followJournal(flags, show, { env: io.env, signal })
+    return
+  }
+  let lines = await linesOf(flags, io)
+  show(lines)
+  using client = agentClient(flags, io)
+  while (!signal.aborted) {
+    await sleep(FOLLOW_EVERY_MS, undefined, { signal }).catch(() => undefined)
+    const [newest] = lines.slice(-1)
+    const now = await rememberedLines(client).catch((error: unknown) => {
+      if (error instanceof CodedError && error.code === 'AGENT_UNREACHABLE') return lines
+      throw error
+    })
+    // An agent that was restarted, or wrote very much, no longer has the line.
+    if (!signal.aborted) show(newest === undefined ? now : now.slice(now.lastIndexOf(newest) + 1))
+    lines = now
+  }
 }
 
 /** Lines to read when a filter is set. */

@@ -17,6 +17,7 @@ interface StatusFlags extends SocketFlags {
   readonly json?: true
   readonly check?: true
   readonly watch?: true
+  readonly all?: true
   readonly every: number
 }
 
@@ -28,6 +29,7 @@ export function command(io: Io): Command {
     .description(
       'Shows the status of the agent: connection to the cloud, rules in force, available balances. Exit code 0 if the agent responds. With --check: 0 if all is well, 1 if it needs attention, 2 if it refuses requests.',
     )
+    .option('--all', 'also show key, storage, backup, and the balances of actions and requesters')
     .option('--json', 'print one JSON document')
     .option('--check', 'set the exit code to the status, for monitoring')
     .addOption(
@@ -40,11 +42,11 @@ export function command(io: Io): Command {
     .action(async (flags: StatusFlags) => {
       using client = agentClient(flags, io)
       if (flags.watch === true) {
-        await watch(() => ask(client), flags.every, io)
+        await watch(() => ask(client), flags, io)
         return
       }
       const { status, health } = await ask(client)
-      writeLines(io.stdout, flags.json === true ? [jsonLine(status)] : describe(status, health, io.now()))
+      writeLines(io.stdout, flags.json === true ? [jsonLine(status)] : describe(status, health, whole(flags, io)))
       if (flags.check === true) io.exitWith(CHECK_EXIT[health.level])
     })
 }
@@ -64,13 +66,14 @@ async function ask(client: HttpClient): Promise<AgentReport> {
 const CLEAR = '\u001B[H\u001B[2J'
 
 /** Runs until interrupted. An unreachable agent is shown as a state, not an error. */
-async function watch(look: () => Promise<AgentReport>, everyMs: number, { stdout, stop, now }: Io): Promise<void> {
+async function watch(look: () => Promise<AgentReport>, flags: StatusFlags, io: Io): Promise<void> {
+  const { stdout, stop, now } = io
   const signal = stop()
   const stopped = new Promise<null>((resolve) => signal.addEventListener('abort', () => resolve(null)))
   let last = ''
   while (!signal.aborted) {
     const looked = look().then(
-      ({ status, health }) => [lineOf(status, health), describe(status, health, now())] as const,
+      ({ status, health }) => [lineOf(status, health), describe(status, health, whole(flags, io))] as const,
       (error: unknown) => {
         if (!(error instanceof CodedError)) throw error
         const text = `NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`
@@ -85,7 +88,7 @@ async function watch(look: () => Promise<AgentReport>, everyMs: number, { stdout
     if (stdout.isTTY === true) stdout.write(CLEAR + linesText([`${at}  (Ctrl-C to stop)`, '', ...page]))
     else if (line !== last) writeLines(stdout, [`${at}  ${line}`])
     last = line
-    await sleep(everyMs, undefined, { signal }).catch(() => undefined)
+    await sleep(flags.every, undefined, { signal }).catch(() => undefined)
   }
 }
 
@@ -110,27 +113,33 @@ function rulesText(
   return `revision ${applied} of instance ${instanceId}${engines}${news}`
 }
 
-function describe(status: AgentStatus, { sentence }: AgentReport['health'], now: number): readonly string[] {
+interface View {
+  /** POSIX ms. */
+  readonly now: number
+  readonly isWhole: boolean
+}
+
+function whole({ all }: StatusFlags, { now }: Io): View {
+  return { now: now(), isWhole: all === true }
+}
+
+function describe(
+  status: AgentStatus,
+  { sentence, steps }: AgentReport['health'],
+  { now, isWhole }: View,
+): readonly string[] {
   const ago = (instant: number | null): string =>
     instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
   const properties = columns([
-    ['device', status.deviceId ?? 'not enrolled'],
-    ['key', keyText(status, now)],
+    ['device', [status.name, status.deviceId ?? 'not enrolled'].filter((each) => each !== null).join('  ')],
     ['cloud', `${cloudInWords(status)}, last contact ${ago(status.lastContactAt)}`],
-    ['live updates', status.push.toLowerCase()],
     ['ledger', `${status.lastEntry} entries, ${status.backlog} not yet in the cloud`],
     ['spending', spending(status)],
-    [
-      'durability',
-      status.durability === 'durable'
-        ? 'charges are on disk before the response'
-        : 'write-behind, from reservations on disk',
-    ],
-    ...(status.storage === null ? [] : [['storage', written(status.storage)]]),
-    ['backup', status.backup === null ? 'no backup recorded' : `${ago(status.backup.at)}, ${status.backup.file}`],
     ...status.policies.map((policy) => ['rules', rulesText(policy, status.engine)]),
+    ...(isWhole ? detailsOf(status, now) : []),
   ])
-  const rows = status.accounts.map((account) => [
+  const shown = status.accounts.filter(({ account }) => isWhole || account.startsWith('line/'))
+  const rows = shown.map((account) => [
     accountInWords(account.account),
     account.unlimited ? 'unlimited' : tokensInWords(available(account)),
     tokensInWords(billed(account)),
@@ -148,10 +157,26 @@ function describe(status: AgentStatus, { sentence }: AgentReport['health'], now:
   ])
   return [
     sentence,
+    ...steps.map((step) => `  -> ${step.replaceAll('`', '')}`),
     '',
     ...properties,
-    ...(status.accounts.length === 0 ? [] : ['', ...accounts]),
+    ...(shown.length === 0 ? [] : ['', ...accounts]),
     ...(conditions.length === 0 ? [] : ['', ...conditions]),
+  ]
+}
+
+function detailsOf(status: AgentStatus, now: number): readonly (readonly string[])[] {
+  const { push, durability, storage, backup } = status
+  const made = backup === null ? '' : `${roughly(Math.max(0, now - backup.at))} ago, ${backup.file}`
+  return [
+    ['key', keyText(status, now)],
+    ['live updates', push.toLowerCase()],
+    [
+      'durability',
+      durability === 'durable' ? 'charges are on disk before the response' : 'write-behind, from reservations on disk',
+    ],
+    ...(storage === null ? [] : [['storage', written(storage)]]),
+    ['backup', backup === null ? 'no backup recorded' : made],
   ]
 }
 

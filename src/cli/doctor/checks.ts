@@ -104,13 +104,14 @@ export const CHECKS: readonly Check[] = [
       const place = isNamed ? `${socket.path}, named by --socket` : socket.path
       const evidence = [`${place}: ${WHY[why](choice)}`, ...others.map(describeOther)].join('; ')
       const settings = 'set TALLYGATE_AGENT_CONFIG and TALLYGATE_AGENT_STATE_DIRECTORY'
+      // Other agents are no fault of this one, so their check passes, with advice.
       if (why === 'SEVERAL') {
-        return warn(evidence, `Select one agent: ${isNamed ? '' : 'give its --socket, or '}${settings}.`)
+        return { ...ok(evidence), remedy: `Select one agent: ${isNamed ? '' : 'give its --socket, or '}${settings}.` }
       }
       const [only] = others
       // An agent that responds on the socket of this machine's settings is the right one.
       return why === 'NONE' && only !== undefined && isProblem(agent)
-        ? warn(evidence, `To check that agent, run doctor as ${only.user}, or ${settings}.`)
+        ? { ...ok(evidence), remedy: `To check that agent, run doctor as ${only.user}, or ${settings}.` }
         : ok(evidence)
     },
   },
@@ -192,22 +193,6 @@ export const CHECKS: readonly Check[] = [
             'Restart the agent to run the installed version.',
           )
     },
-  },
-  {
-    name: 'single-agent',
-    run: ({ agent, agents }) =>
-      agents.length <= 1
-        ? ok(
-            agents.length === 0
-              ? isProblem(agent)
-                ? 'no agent runs'
-                : 'one responds; this user cannot see its process'
-              : `process ${agents[0]?.pid ?? 0} of ${agents[0]?.user ?? ''}`,
-          )
-        : warn(
-            `${agents.length} agents run: ${agents.map(({ pid, user, command }) => `${pid} of ${user} (${command})`).join(', ')}`,
-            'Stop all but one, unless each has its own state directory, socket and enrollment.',
-          ),
   },
   {
     name: 'socket',
