@@ -118,7 +118,7 @@ _tallygate() {
     'sweeps confirm') words='clock settlement --help' ;;
     'sweeps confirm clock') words='--context --url --ca-file --admin-key --kid --json --help' ;;
     'sweeps confirm settlement') words='--context --url --ca-file --admin-key --kid --json --help' ;;
-    'status') words='--socket --json --check --watch --every --help' ;;
+    'status') words='--socket --all --json --check --watch --every --help' ;;
     'offers') words='--socket --json --help' ;;
     'access') words='--socket --item --item-version --count --requester --attribute --instance --json --help' ;;
     'session') words='open list show request heartbeat close --help' ;;
@@ -129,8 +129,8 @@ _tallygate() {
     'session heartbeat') words='--socket --help' ;;
     'session close') words='--socket --help' ;;
     'explain') words='--socket --db --json --help' ;;
-    'doctor') words='--socket --fix --no-network --json --help' ;;
-    'logs') words='--socket --file --unit --lines --level --id --json --help' ;;
+    'doctor') words='--socket --fix --no-network --all --json --help' ;;
+    'logs') words='--socket --file --unit --lines --level --id --follow --json --help' ;;
     'support-bundle') words='--socket --output --no-network --help' ;;
     'rotate-key') words='--socket --wait --no-wait --json --help' ;;
     'verify') words='--db --export --json --help' ;;
