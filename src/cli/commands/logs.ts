@@ -85,7 +85,7 @@ async function follow(flags: LogsFlags, show: (lines: readonly string[]) => void
       throw error
     })
     // An agent that was restarted, or wrote very much, no longer has the line.
-    if (!signal.aborted) show(newest === undefined ? now : now.slice(now.lastIndexOf(newest) + 1))
+    show(newest === undefined ? now : now.slice(now.lastIndexOf(newest) + 1))
     lines = now
   }
 }
