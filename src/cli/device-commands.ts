@@ -3,7 +3,8 @@
  * next sync, which a change notification triggers.
  */
 import type { Command } from 'commander'
-import { formatMicro, type Micro } from '../core/pricing/amount.ts'
+import { accountInWords, tokensInWords } from '../core/accounts/in-words.ts'
+import type { Micro } from '../core/pricing/amount.ts'
 import { deviceState, type DeviceState, deviceSessionCommandResult } from '../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
 import { uuidArgument } from './arguments.ts'
@@ -113,9 +114,9 @@ function describe(device: DeviceState): readonly string[] {
   const accounts = columns([
     ['ACCOUNT', 'OUTSTANDING', 'BILLED'],
     ...device.outstanding.map(({ account, unreported, billed }) => [
-      account,
-      formatMicro(unreported),
-      formatMicro(billed),
+      accountInWords(account),
+      tokensInWords(unreported),
+      tokensInWords(billed),
     ]),
   ])
   return [...properties, ...(device.outstanding.length === 0 ? [] : ['', ...accounts])]

@@ -1,7 +1,8 @@
 // The nouns of the command line, against a real cloud.
 import { readFileSync } from 'node:fs'
 import { afterEach, beforeEach, describe, expect, it, test } from 'vitest'
-import { START, type Twin, openTwin } from '../cloud/harness.ts'
+import { newDeviceKeys } from '../cloud/sync/test-device.ts'
+import { START, type Twin, newKeyPair, openTwin } from '../cloud/harness.ts'
 import { type Ran, tallygate } from './outside.ts'
 
 let [twin, files]: [Twin, Record<string, string>] = [undefined as never, {}]
@@ -118,6 +119,39 @@ it('prints amounts exactly with --json, and rounded in tables', async () => {
 })
 
 describe('names', () => {
+  it('select the instance of usage, events, keys and recoveries', async () => {
+    await run('instances', 'set', 'Workshop', '--account', 'me')
+    await run('instances', 'set', 'Lab', '--account', 'me')
+    const [[lab = ''] = []] = (await table('instances', 'list'))
+      .filter(([name]) => name === 'Lab')
+      .map((row) => row.slice(-1))
+    files['k.pem'] = newKeyPair().publicPem
+    expect(await run('keys', 'set', 'k.pem', '--client', '--instance', 'Lab')).toMatchObject({ code: 0, err: '' })
+    expect((await run('keys', 'list')).out).toContain(lab)
+    expect((await run('events', 'list', '--instance', 'Lab')).out).toContain(`instance ${lab}`)
+    expect((await run('recovery', 'show', 'Lab')).code).toBe(0)
+    expect((await run('usage', 'export', '--instance', 'Lab')).code).toBe(0)
+    expect((await run('usage', 'export', '--instance', 'Lba')).err).toContain('Did you mean Lab?')
+  })
+
+  it('select a device, preferably one that is not revoked', async () => {
+    const instanceId = await twin.shop()
+    const enrolled = async () => {
+      const { jwk } = await newDeviceKeys()
+      const body = { publicKey: jwk, name: 'press-7' }
+      const { body: device } = await twin.call('POST', '/edge/api/v1/enrollments', {
+        token: await twin.enrollmentToken(instanceId),
+        body,
+      })
+      return (device as { deviceId: string }).deviceId
+    }
+    const first = await enrolled()
+    expect((await run('devices', 'revoke', 'press-7')).out).toContain(first)
+    expect((await run('events', 'list', '--device', 'press-7')).out).toContain('revoke device')
+    const second = await enrolled()
+    expect((await run('devices', 'show', 'press-7')).out).toContain(second)
+  })
+
   it('select an instance, which is needed only if there are several', async () => {
     await run('instances', 'set', 'Workshop', '--account', 'me')
     await run('instances', 'set', 'Lab', '--account', 'me')

@@ -82,7 +82,6 @@ test.each([
   ['--from', '1780000000'],
   ['--after', 'x'],
   ['--format', 'xml'],
-  ['--instance', 'x'],
 ])('%s %s is USAGE', async (flag, value) => {
   expect(await exported('http://127.0.0.1:1/dm', [flag, value])).toMatchObject({ code: 64, out: '' })
 })

@@ -1,5 +1,6 @@
 import { mkdirSync } from 'node:fs'
 import { Command } from 'commander'
+import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
 import {
   cloudReserveState,
@@ -235,7 +236,7 @@ function table(devices: readonly DeviceState[]): readonly string[] {
         .map(({ applied, newest }) => (newest > applied ? `${applied} of ${newest}` : `${applied}`))
         .join(', '),
       String(device.backlog),
-      formatMicro(unreported(device)),
+      tokensInWords(unreported(device)),
     ]),
   ])
 }

@@ -3,8 +3,9 @@ import { Command, InvalidArgumentError } from 'commander'
 import type { z } from 'zod'
 import { AUDITED_ACTIONS, auditList } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { timeArgument, uuidArgument, wholeNumberArgument } from '../arguments.ts'
+import { timeArgument, wholeNumberArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
+import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 import { callerText } from '../sign-in/caller.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
@@ -32,8 +33,8 @@ export function command(io: Io): Command {
     .description(
       'Lists who changed what in the cloud, newest first: rules, line items, rate tables, keys, configuration, devices and sessions.',
     )
-    .option('--instance <uuid>', 'only records about this instance, its devices and their enrollment', uuidArgument)
-    .option('--device <uuid>', 'only records of this device', uuidArgument)
+    .option('--instance <name>', 'only records about this instance, its devices and their enrollment: its name or id')
+    .option('--device <name>', 'only records of this device: its name or id')
     .option('--by <name>', 'only changes by the key or device with this name, or by this key id')
     .option('--action <action>', 'only this change, such as lock-device', actionArgument)
     .option('--since <time>', 'only changes at or after this time: ISO 8601 with a zone, or POSIX ms', timeArgument)
@@ -49,14 +50,19 @@ export function command(io: Io): Command {
     .action((flags: AuditFlags) => list(flags, io))
   return examples(events, [
     'tallygate events list --limit 10',
-    'tallygate events list --instance 64d2028c-ae87-4069-a624-66089d957ef9 --json',
+    'tallygate events list --device press-7 --json',
     'tallygate events list --by Ada --action lock-device --since 2026-05-01',
   ])
 }
 
 async function list(flags: AuditFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
-  const query = queryOf(flags)
+  const service = new Service(client)
+  const query = queryOf({
+    ...flags,
+    ...(flags.instance === undefined ? {} : { instance: await service.instanceId(flags.instance) }),
+    ...(flags.device === undefined ? {} : { device: await service.deviceId(flags.device) }),
+  })
   const records: AuditRow[] = []
   let next: string | null = null
   do {

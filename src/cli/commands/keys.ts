@@ -4,9 +4,10 @@ import { CodedError } from '../../protocol/errors.ts'
 import { ROLES, type Role, publicKeys } from '../../protocol/service/keys.ts'
 import { thumbprint } from '../../protocol/signing.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { collect, readFileArgument, uuidArgument } from '../arguments.ts'
+import { collect, readFileArgument } from '../arguments.ts'
 import { writeLines } from '../lines.ts'
 import { nounCommand } from '../nouns/command.ts'
+import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 
 interface SetFlags extends AdministratorFlags {
@@ -35,9 +36,9 @@ export function command(io: Io): Command {
         .argParser(collect(roleArgument)),
     )
     .option(
-      '--instance <uuid>',
-      'limits the key to this instance; can be repeated; not with the role keys',
-      collect(uuidArgument),
+      '--instance <name>',
+      'limits the key to this instance, by its name or id; can be repeated; not with the role keys',
+      collect((text) => text),
     )
     .option('--client', 'a client key instead of an administration key')
     .action((file: string, flags: SetFlags) => set(file, flags, io))
@@ -51,7 +52,9 @@ async function set(file: string, flags: SetFlags, io: Io): Promise<void> {
   const { pem, id } = await publicHalf(readFileArgument(io, file, 'KEY_UNUSABLE'), file)
   using client = await administrator(flags, io)
   const path = `/api/v1.1/${flags.client === true ? 'client' : 'administration'}-keys`
-  const body = [{ id: flags.id ?? id, publicKey: pem, name: flags.name, roles: flags.role, instances: flags.instance }]
+  const service = new Service(client)
+  const instances = flags.instance && (await Promise.all(flags.instance.map((named) => service.instanceId(named))))
+  const body = [{ id: flags.id ?? id, publicKey: pem, name: flags.name, roles: flags.role, instances }]
   const [saved] = await client.json({ method: 'PUT', path, body }, publicKeys)
   writeLines(io.stdout, [saved?.id ?? id])
 }

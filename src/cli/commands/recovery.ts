@@ -2,9 +2,9 @@ import { Command } from 'commander'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { type RecoveryState, recoveryState } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { uuidArgument } from '../arguments.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
+import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 
 interface RecoveryFlags extends AdministratorFlags {
@@ -18,31 +18,30 @@ export function command(io: Io): Command {
   const named = (name: string, description: string): Command =>
     withAdministratorFlags(recovery.command(name))
       .description(description)
-      .argument('<instance>', 'instance id', uuidArgument)
+      .argument('<instance>', 'name or id of the instance')
       .option('--json', 'print one JSON document')
   named(
     'show',
     'Shows which devices the recovery of an instance waits for, and which tokens are withheld and sold in the meantime.',
-  ).action((instanceId: string, flags: RecoveryFlags) => show(instanceId, flags, io))
+  ).action((named: string, flags: RecoveryFlags) => show(named, flags, io))
   named(
     'end',
     'Ends the recovery of an instance and sells the withheld tokens. They may have been sold before the restore.',
-  ).action((instanceId: string, flags: RecoveryFlags) => end(instanceId, flags, io))
-  return examples(recovery, [
-    'tallygate recovery show 64d2028c-ae87-4069-a624-66089d957ef9',
-    'tallygate recovery end 64d2028c-ae87-4069-a624-66089d957ef9',
-  ])
+  ).action((named: string, flags: RecoveryFlags) => end(named, flags, io))
+  return examples(recovery, ['tallygate recovery show Workshop', 'tallygate recovery end Workshop'])
 }
 
-async function show(instanceId: string, flags: RecoveryFlags, io: Io): Promise<void> {
+async function show(named: string, flags: RecoveryFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
+  const instanceId = await new Service(client).instanceId(named)
   const path = `/edge/api/v1/instances/${instanceId}/recovery`
   const state = await client.json({ method: 'GET', path }, recoveryState)
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : [...describe(state), ...accounts(state, 'WITHHELD')])
 }
 
-async function end(instanceId: string, flags: RecoveryFlags, io: Io): Promise<void> {
+async function end(named: string, flags: RecoveryFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
+  const instanceId = await new Service(client).instanceId(named)
   const path = `/edge/api/v1/instances/${instanceId}/recovery/end`
   const state = await client.json({ method: 'POST', path }, recoveryState)
   const ended =

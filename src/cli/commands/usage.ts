@@ -2,11 +2,12 @@
  * Prints the next cursor only after every record before it was written, so a job that stores it gets each record
  * exactly once.
  */
+import { Service } from '../nouns/service.ts'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { timeArgument, uuidArgument } from '../arguments.ts'
+import { timeArgument } from '../arguments.ts'
 import type { Io, Output } from '../io.ts'
 import { nounCommand } from '../nouns/command.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
@@ -25,7 +26,7 @@ export function command(io: Io): Command {
   withAdministratorFlags(usage.command('export'))
     .description('Writes usage records, oldest first, and prints the cursor for the next export to stderr.')
     .addOption(new Option('--format <format>', 'output format').choices(USAGE_FORMATS).default('csv'))
-    .option('--instance <uuid>', 'only records of this instance', uuidArgument)
+    .option('--instance <name>', 'only records of this instance: its name or id')
     .option('--from <time>', 'only usage at or after this time: ISO 8601 with a zone, or POSIX ms', timeArgument)
     .option('--to <time>', 'only usage before this time', timeArgument)
     .option('--after <cursor>', 'only records written after the export that printed this cursor', cursorArgument)
@@ -35,16 +36,17 @@ export function command(io: Io): Command {
 }
 
 async function exportUsage(flags: ExportFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const instanceId = flags.instance === undefined ? undefined : await new Service(client).instanceId(flags.instance)
   const query = new URLSearchParams({ format: flags.format })
   for (const [name, value] of [
-    ['instanceId', flags.instance],
+    ['instanceId', instanceId],
     ['from', flags.from],
     ['to', flags.to],
     ['after', flags.after],
   ] as const) {
     if (value !== undefined) query.set(name, String(value))
   }
-  using client = await administrator(flags, io)
   const call = { method: 'GET', path: `/provisioning/api/v1.1/usage?${query.toString()}` } as const
   const { headers, pieces } = await client.stream(call)
   const next = usageCursor.safeParse(headers[usageCursorHeader])

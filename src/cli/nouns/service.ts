@@ -86,11 +86,12 @@ export class Service {
     throw new CodedError('USAGE', `The cloud has several instances (${names.join(', ')}). Name one with --instance.`)
   }
 
-  /** Id of a device, by its id or its name. @throws CodedError USAGE, NOT_FOUND */
+  /** Id of a device, by its id or its name; a revoked device only if no other has the name. @throws CodedError USAGE, NOT_FOUND */
   async deviceId(named: string): Promise<string> {
     if (uuid.safeParse(named).success) return named
-    const active = (await this.devices()).filter(({ revokedAt }) => revokedAt === null)
-    return idOfNamed(named, active, { one: 'device', name: 'name' })
+    const all = await this.devices()
+    const active = all.filter(({ name, revokedAt }) => name === named && revokedAt === null)
+    return idOfNamed(named, active.length > 0 ? active : all, { one: 'device', name: 'name' })
   }
 }
 
