@@ -108,7 +108,7 @@ test(
     )
     expect(evidence.evidence).toEqual([])
 
-    expect(await local('status')).toMatch(new RegExp(`^key +${third.id}, for `, 'm'))
+    expect(await local('status', '--all')).toMatch(new RegExp(`^key +${third.id}, for `, 'm'))
     expect(await tallygate('verify', '--db', join(directory, 'agent', 'journal.db'))).toMatch(/^The ledger is intact/)
     const orders = (await audited()).match(/(rotate|replace) device key|release/g)
     expect(orders).toEqual(['release', 'replace device key', 'rotate device key', 'replace device key'])
