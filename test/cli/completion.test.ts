@@ -107,7 +107,7 @@ for (const shell of ['bash', 'zsh', 'fish'] as const) {
     }
 
     it('commands, and those below a command', async (context) => {
-      const offered = await of(context, [''], ['do'], ['dev'], ['devices', 'enr'], ['cloud', 'rot'])
+      const offered = await of(context, [''], ['do'], ['devi'], ['devices', 'enr'], ['cloud', 'rot'])
       expect(offered[0]).toEqual(expect.arrayContaining(['agent', 'doctor', 'explain', 'support-bundle']))
       expect(offered.slice(1)).toEqual([['doctor'], ['devices'], ['enrollment-token'], ['rotate-signing-key']])
     })
