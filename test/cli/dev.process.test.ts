@@ -56,6 +56,8 @@ it('serves a site until Ctrl-C, also without its cloud, and continues in a named
   expect(statSync(directory).mode & 0o777).toBe(0o700)
   expect(await shell(directory, ACCESS)).toBe('allowed: 2.125 tokens, 2.125 from FIRST-1000\n')
   expect(await shell(directory, 'tallygate line-items list')).toMatch(/FIRST-1000 +DEPLOYED +1,000/)
+  const doctor = await shell(directory, 'tallygate doctor --all --no-network || true')
+  expect(doctor).toMatch(/^ok +database +/m)
   const [cloud, agent] = [pidIn(first.lines, 'Cloud'), pidIn(first.lines, 'Agent')]
   process.kill(cloud, 'SIGTERM')
   await expect.poll(() => isAlive(cloud)).toBe(false)

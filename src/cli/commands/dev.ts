@@ -96,7 +96,12 @@ async function start(flags: DevFlags, directory: string, stack: AsyncDisposableS
   }
   const { agent, socket, status } = await startAgent(directory, tokenFile, stack)
   await ready(socket, io.stop())
-  const variables = { TALLYGATE_URL: url, TALLYGATE_ADMIN_KEY: adminKey, TALLYGATE_AGENT_SOCKET_PATH: socket }
+  const variables = {
+    TALLYGATE_URL: url,
+    TALLYGATE_ADMIN_KEY: adminKey,
+    TALLYGATE_AGENT_SOCKET_PATH: socket,
+    TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'agent'),
+  }
   const text = Object.entries(variables).map(([name, value]) => `export ${name}='${value.replaceAll("'", "'\\''")}'\n`)
   writeFileSync(join(directory, 'env'), text.join(''))
   const request =
