@@ -3,7 +3,7 @@ import type { MarkFile } from '../../../../src/cloud/sync/recovery/mark-file.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
 
 export class MarkInMemory implements MarkFile {
-  bootId = 'boot'
+  bootId: string | null = 'boot'
   flushes = 0
   fails = false
   isDamaged = false
@@ -44,7 +44,7 @@ export class MarkInMemory implements MarkFile {
   }
 
   powerCut(): void {
-    this.bootId = `${this.bootId}+`
+    if (this.bootId !== null) this.bootId += '+'
     this.#written = [...this.#flushed]
   }
 

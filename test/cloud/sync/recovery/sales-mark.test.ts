@@ -185,6 +185,193 @@ describe('a sales mark', () => {
   })
 })
 
+describe('what a sales mark keeps', () => {
+  const other = lineAccount('64d2028c-ae87-4069-a624-66089d957ef9', 'ACT-2', 0)
+
+  function begun(file = new MarkInMemory()): { readonly file: MarkInMemory; readonly mark: SalesMark } {
+    return { file, mark: SalesMark.begin(file, 'one', 5) }
+  }
+  const count = (mark: SalesMark, pools: Pool[]): void => {
+    mark.reserve(pools)
+    mark.note(pools)
+  }
+  const namesOf = (mark: SalesMark): readonly string[] => [...mark.counts()].map(({ name }) => name)
+
+  it('is empty at first', () => {
+    const { file, mark } = begun()
+    for (const each of [mark, read(file)]) {
+      expect([each.id, each.turn, each.position, each.at, each.peers]).toEqual(['one', 0, 0n, 5, []])
+      expect([each.isElsewhere, each.isComplete, [...each.counts()]]).toEqual([false, true, []])
+    }
+    file.powerCut()
+    expect(read(file).id).toBe('one')
+  })
+
+  it('is missing or damaged if its file is, or if it has no header', () => {
+    const file = new MarkInMemory()
+    expect(SalesMark.read(file)).toBe('MISSING')
+    file.write(0, 'no header')
+    expect(SalesMark.read(file)).toBe('DAMAGED')
+    file.isDamaged = true
+    expect(SalesMark.read(file)).toBe('DAMAGED')
+  })
+
+  it('is exact on a machine that does not name its boots as long as the process runs, or once it was closed', () => {
+    const file = new MarkInMemory()
+    file.bootId = null
+    const { mark } = begun(file)
+    count(mark, [soldPool(10n)])
+    expect(atMost(mark)).toBe(10n)
+    expect(atMost(read(file))).toBe(10n + (1_000n * MICRO) / 64n)
+    mark.close(7)
+    expect(read(file).at).toBe(7)
+    expect(atMost(read(file))).toBe(10n)
+    const next = read(file)
+    next.goOn([soldPool(10n)], 1, 8)
+    expect(atMost(next)).toBe(10n)
+    expect(atMost(read(file))).toBeGreaterThan(10n)
+  })
+
+  it('survives a power cut when it was closed', () => {
+    const { file, mark } = begun()
+    count(mark, [soldPool(10n)])
+    mark.close(7)
+    file.powerCut()
+    expect([atMost(read(file)), read(file).soldOf(ACCOUNT), read(file).at]).toEqual([10n, 10n, 7])
+  })
+
+  it('is not closed while a sale is not written', () => {
+    const { file, mark } = begun()
+    mark.reserve([soldPool(10n)])
+    file.fails = true
+    mark.note([soldPool(10n)])
+    file.fails = false
+    const { flushes } = file
+    mark.close(7)
+    expect([file.flushes, read(file).at]).toEqual([flushes, 5])
+    // The next sale writes it.
+    mark.reserve([])
+    expect(read(file).soldOf(ACCOUNT)).toBe(10n)
+    mark.close(7)
+    expect(read(file).at).toBe(7)
+  })
+
+  it('goes on with the accounts that the database has, and uses the places of the others again', () => {
+    const { file, mark } = begun()
+    count(mark, [soldPool(10n), soldPool(20n, other)])
+    const size = file.read().length
+    const next = read(file)
+    next.goOn([soldPool(25n, other)], 3, 9)
+    file.powerCut()
+    const third = read(file)
+    for (const each of [next, third]) {
+      expect([each.turn, each.at, namesOf(each), each.soldOf(other)]).toEqual([3, 9, [markName(other)], 25n])
+    }
+    count(third, [soldPool(1n)])
+    expect(file.read().length).toBe(size)
+    expect([read(file).soldOf(ACCOUNT), read(file).soldOf(other)]).toEqual([1n, 25n])
+  })
+
+  it('is at home where it went on', () => {
+    const { file, mark } = begun()
+    count(mark, [soldPool(10n)])
+    const copy = file.copyTo('there')
+    const moved = read(copy)
+    expect(moved.isElsewhere).toBe(true)
+    moved.goOn([soldPool(10n)], 1, 0)
+    expect([moved.isElsewhere, read(copy).isElsewhere]).toEqual([false, false])
+  })
+
+  it('names the last ten peers with its turn', () => {
+    const { file, mark } = begun()
+    const peers = Array.from({ length: 12 }, (_, index) => `peer-${index}`)
+    mark.turned(4, 6, peers)
+    for (const each of [mark, read(file)]) {
+      expect([each.turn, each.at, each.peers]).toEqual([4, 6, peers.slice(2)])
+    }
+    // What is written later does not forget them.
+    count(mark, [soldPool(10n)])
+    mark.turned(5, 6, [])
+    expect([read(file).turn, read(file).peers]).toEqual([5, []])
+  })
+
+  it('names a position of exported records before they leave, and never an earlier one', () => {
+    const { file, mark } = begun()
+    mark.name(12n)
+    file.powerCut()
+    expect(read(file).position).toBe(12n)
+    const { flushes } = file
+    mark.name(12n)
+    mark.name(11n)
+    expect([file.flushes, mark.position]).toEqual([flushes, 12n])
+  })
+
+  it('is flushed later only if something was written', async () => {
+    const { file, mark } = begun()
+    const flushesOf = async (): Promise<number> => {
+      const { flushes } = file
+      await mark.flushLater(30)
+      return file.flushes - flushes
+    }
+    expect(await flushesOf()).toBe(0)
+    mark.reserve([soldPool(10n)])
+    expect(await flushesOf()).toBe(0)
+    mark.note([soldPool(10n)])
+    expect(await flushesOf()).toBe(1)
+    expect(await flushesOf()).toBe(0)
+    expect([read(file).at, read(file).soldOf(ACCOUNT)]).toEqual([30, 10n])
+    mark.turned(1, 31, [])
+    mark.flush()
+    expect(await flushesOf()).toBe(0)
+    file.powerCut()
+    expect(read(file).turn).toBe(1)
+  })
+
+  it('reserves in steps that double, from a 64th to an eighth of the cap', () => {
+    const { file, mark } = begun()
+    const reservedAt = (sold: bigint): bigint => {
+      const { flushes } = file
+      mark.reserve([{ ...newPool(ACCOUNT, 6_400n), sold }])
+      mark.note([{ ...newPool(ACCOUNT, 6_400n), sold }])
+      const [each] = [...mark.counts()]
+      expect(file.flushes - flushes).toBe(sold === 101n || sold === 1_702n ? 0 : 1)
+      return (each?.reserved ?? 0n) - sold
+    }
+    expect(reservedAt(1n)).toBe(100n)
+    expect(reservedAt(101n)).toBe(0n)
+    expect(reservedAt(102n)).toBe(200n)
+    expect(reservedAt(303n)).toBe(400n)
+    expect(reservedAt(902n)).toBe(800n)
+    expect(reservedAt(1_702n)).toBe(0n)
+    expect(reservedAt(1_703n)).toBe(800n)
+  })
+
+  it('reserves between 64 and a million tokens where nothing is limited, up to the largest amount', () => {
+    const { mark } = begun()
+    const reservedAt = (sold: bigint): bigint => {
+      mark.reserve([{ ...newPool(ACCOUNT, null), sold }])
+      mark.note([{ ...newPool(ACCOUNT, null), sold }])
+      return [...mark.counts()][0]?.reserved ?? 0n
+    }
+    expect(reservedAt(1n)).toBe(64n * MICRO + 1n)
+    let sold = 1n
+    for (let n = 0; n < 20; n += 1) sold = reservedAt(sold) + 1n
+    expect(reservedAt(sold)).toBe(sold + 1_000_000n * MICRO)
+    const last = MICRO_MAX - 1_000_000n * MICRO
+    expect(reservedAt(last)).toBe(MICRO_MAX)
+    expect(reservedAt(MICRO_MAX)).toBe(MICRO_MAX)
+  })
+
+  it('does not take a smaller count for a sale', () => {
+    const { file, mark } = begun()
+    count(mark, [soldPool(10n)])
+    mark.note([soldPool(9n)])
+    // Never reserved here.
+    mark.note([soldPool(9n, other)])
+    expect([mark.soldOf(ACCOUNT), read(file).soldOf(ACCOUNT), mark.soldOf(other)]).toEqual([10n, 10n, 0n])
+  })
+})
+
 describe('the file of a sales mark', () => {
   function path(): string {
     const directory = mkdtempSync(join(tmpdir(), 'tallygate-mark-'))
