@@ -7,7 +7,7 @@ import type { Delivery, DeviceAccountRecord } from '../../src/cloud/storage/devi
 import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
-import type { TwinDefects } from './twin-defects.ts'
+import { type Delivered, type TwinDefects, instead } from './twin-defects.ts'
 import { payloadOf } from './payload.ts'
 
 const BALANCES_KEPT_MS = 20_000
@@ -102,16 +102,16 @@ function forkedFor(tx: Transaction, delivered: ReadonlySet<string>): Transaction
 function billingAsBranch(): Partial<TwinDefects> {
   const delivered = new Set<string>()
   return {
-    sync: (work) => async (deps, device, document, proofs) => {
-      const { undeliveredRange } = payloadOf(document) as { undeliveredRange?: { epoch: number } | null }
-      const name = `${device.id} ${undeliveredRange?.epoch ?? 0}`
+    operation: instead<Delivered>('sync', async ({ params, body: { segment } }, _twin, work) => {
+      const { undeliveredRange } = payloadOf(segment) as { undeliveredRange?: { epoch: number } | null }
+      const name = `${params.deviceId} ${undeliveredRange?.epoch ?? 0}`
       delivered.add(name)
       try {
-        return await work(deps, device, document, proofs)
+        return await work()
       } finally {
         delivered.delete(name)
       }
-    },
+    }),
     transaction: (tx) => forkedFor(tx, delivered),
   }
 }

@@ -2,6 +2,7 @@ import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { EntryBodyWire } from '../../src/protocol/edge/sync.ts'
 import { openImage } from '../twin/twin-database.ts'
 import type { Defect } from './defects.ts'
+import { type Delivered, instead } from './twin-defects.ts'
 import { payloadOf } from './payload.ts'
 
 const FIFTY = 50_000_000n
@@ -80,18 +81,18 @@ export const TWIN_DEFECTS: readonly Defect[] = [
     is: 'the twin forgets after ten minutes what it has billed: a late repetition is billed again',
     always: ['weather'],
     twin: () => ({
-      sync: (work) => async (deps, device, document, proofs) => {
-        const { epoch, seq } = payloadOf(document) as { epoch: number; seq: number }
-        const recorded = await deps.store.transaction((tx) => tx.edge.segments.get(device.id, epoch, seq))
-        const taken = await work(deps, device, document, proofs)
-        if (recorded !== undefined && deps.now() - recorded.receivedAt > 600_000) {
-          await deps.store.transaction(async (tx) => {
-            const { entries } = payloadOf(document) as { entries: { bodies: string[] } }
-            for (const body of entries.bodies) await tx.usage.append(againOf(body, device.id, epoch, deps.now()))
+      operation: instead<Delivered>('sync', async ({ params, body: { segment } }, twin, work) => {
+        const { epoch, seq } = payloadOf(segment) as { epoch: number; seq: number }
+        const recorded = await twin.store.transaction((tx) => tx.edge.segments.get(params.deviceId, epoch, seq))
+        const answer = await work()
+        if (recorded !== undefined && twin.now() - recorded.receivedAt > 600_000) {
+          await twin.store.transaction(async (tx) => {
+            const { entries } = payloadOf(segment) as { entries: { bodies: string[] } }
+            for (const each of entries.bodies) await tx.usage.append(againOf(each, params.deviceId, epoch, twin.now()))
           })
         }
-        return taken
-      },
+        return answer
+      }),
     }),
   },
   {
@@ -173,9 +174,9 @@ export const TWIN_DEFECTS: readonly Defect[] = [
     is: 'an attach grants tokens, of which a device never hears when its answer is lost',
     always: ['wipe'],
     twin: () => ({
-      attach: (work) => async (deps, deviceId, request) => {
-        const answer = await work(deps, deviceId, request)
-        await deps.store.transaction(async (tx) => {
+      operation: instead('attach', async ({ params: { deviceId } }, twin, work) => {
+        const answer = await work()
+        await twin.store.transaction(async (tx) => {
           const device = await tx.edge.devices.lock(deviceId)
           const [before] = (await tx.edge.deviceAccounts.ofDevice(deviceId)).filter(({ unlimited }) => !unlimited)
           if (device === undefined || before === undefined) return
@@ -188,7 +189,7 @@ export const TWIN_DEFECTS: readonly Defect[] = [
           await tx.accounts.save([{ ...pool, grantedOut: pool.grantedOut + 1_000_000n }])
         })
         return answer
-      },
+      }),
     }),
   },
   {

@@ -1,19 +1,20 @@
 /** Where defects hook into the cloud; see `device-defects.ts`. */
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
-import type { attach } from '../../src/cloud/sync/attach.ts'
-import type { sync } from '../../src/cloud/sync/sync.ts'
+import type { Answer, Call, Operation } from '../../src/cloud/http/operation.ts'
 import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
+
+/** A process of the cloud. */
+export interface Defective {
+  readonly store: Store
+  readonly now: () => number
+}
 
 export interface TwinDefects {
   store(store: Store, database: Database): Store
   transaction(tx: Transaction, database: Database): Transaction
-  attach(work: typeof attach): typeof attach
-  sync(work: typeof sync): typeof sync
+  operation(operation: Operation, twin: Defective): Operation
   /** The process starts. @param every runs work repeatedly until it reports that none is left */
-  begin(
-    twin: { readonly store: Store; readonly now: () => number },
-    every: (ms: number, work: () => Promise<boolean>) => void,
-  ): void
+  begin(twin: Defective, every: (ms: number, work: () => Promise<boolean>) => void): void
   trustsClock(trusted: boolean): boolean
   onCommit(database: Database): void
   /** The process ended; returns the database for the next one. */
@@ -23,10 +24,30 @@ export interface TwinDefects {
 export const SOUND_TWIN: TwinDefects = {
   store: (store) => store,
   transaction: (tx) => tx,
-  attach: (work) => work,
-  sync: (work) => work,
+  operation: (operation) => operation,
   begin: () => undefined,
   trustsClock: (trusted) => trusted,
   onCommit: () => undefined,
   onTwinEnd: (database) => database,
+}
+
+/** Body of a sync. */
+export interface Delivered {
+  readonly segment: string
+}
+
+/** The operation with this id in another form; others stay as they are. */
+export function instead<Body>(
+  id: 'attach' | 'sync',
+  handle: (
+    call: Call<{ readonly deviceId: string }, unknown, Body>,
+    twin: Defective,
+    work: () => Promise<Answer>,
+  ) => Promise<Answer>,
+): TwinDefects['operation'] {
+  return (operation, twin) => {
+    if (operation.id !== id) return operation
+    const work = operation.handle
+    return { ...operation, handle: (call) => handle(call as Parameters<typeof handle>[0], twin, () => work(call)) }
+  }
 }

@@ -2,6 +2,7 @@
  * One node of the cloud over a shared store, with the product's use cases, SQL and group commits. The process may die
  * before or after a commit.
  */
+import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { CloudShortages } from '../../src/cloud/sync/grants/cloud-shortages.ts'
 import { Authenticator } from '../../src/cloud/service-api/authenticate.ts'
 import { CLOCK_LOOK_EVERY_MS, ClockGuard } from '../../src/cloud/runtime/clock-guard.ts'
@@ -26,6 +27,7 @@ import type { Broker } from '../world/broker.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import type { KeyPair } from '../world/signatures.ts'
+import { HttpInterface } from './http-interface.ts'
 import { MarkDisk } from './mark-disk.ts'
 import type { TwinProcess } from './twin-process.ts'
 
@@ -69,6 +71,7 @@ export class TwinNode {
   readonly #deps: NodeDeps
   readonly #mark = new MarkDisk()
   #process: (TwinProcess & { alive: boolean }) | null = null
+  #http: HttpInterface | null = null
   /** Resolves when the node can listen. */
   #ready: Promise<unknown> = Promise.resolve()
   #cancelStart: () => void = () => undefined
@@ -114,7 +117,6 @@ export class TwinNode {
         trusted: [{ keyId: key.signer.keyId, jwk: key.publicJwk, publicKey: key.publicKey }],
       },
       terms,
-      defects,
       now,
       present: () => (defects.trustsClock(clock.isTrusted()) ? now() : clock.present()),
       trustsClock: () => clock.isTrusted(),
@@ -124,6 +126,7 @@ export class TwinNode {
       },
     }
     this.#process = process
+    this.#http = new HttpInterface(process, defects, this.#deps.broker !== null)
     this.#ready = this.run(process, async () => {
       await sales.start()
       await clock.look()
@@ -218,9 +221,10 @@ export class TwinNode {
     this.#cancelStart = scheduler.at(scheduler.now + ms, start)
   }
 
-  async served<T>(process: TwinProcess, work: () => Promise<T>): Promise<T | undefined> {
+  async answer(process: TwinProcess, request: HttpRequest): Promise<HttpAnswer | undefined> {
+    const http = this.#http
     await this.#ready
-    return this.run(process, work)
+    return http === null ? undefined : this.run(process, () => http.answer(request))
   }
 
   /** Work that only this process can finish. */

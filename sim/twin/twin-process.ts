@@ -6,7 +6,6 @@ import type { EdgeTerms } from '../../src/cloud/devices/terms.ts'
 import type { Policies } from '../../src/cloud/policy/load-policy.ts'
 import type { AccessBatcher } from '../../src/cloud/service-api/request-access.ts'
 import type { Store } from '../../src/cloud/storage/store.ts'
-import type { TwinDefects } from '../defects/twin-defects.ts'
 
 export interface TwinProcess {
   readonly alive: boolean
@@ -17,7 +16,6 @@ export interface TwinProcess {
   readonly authenticator: Authenticator
   readonly keys: Keyring
   readonly terms: EdgeTerms
-  readonly defects: Pick<TwinDefects, 'attach' | 'sync'>
   readonly now: () => number
   readonly present: () => number
   readonly trustsClock: () => boolean

@@ -12,7 +12,6 @@ import { GroupCommit } from '../../src/cloud/storage/sqlite/group-commit.ts'
 import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 import { query } from '../audit/query.ts'
 import type { Random } from '../world/random.ts'
-import { answerRequest } from './http-interface.ts'
 import { Dead, type NodeDeps, TwinNode } from './node.ts'
 import type { TwinProcess } from './twin-process.ts'
 import { emptyTwin, openImage } from './twin-database.ts'
@@ -148,7 +147,7 @@ export class Twin {
     const node = this.#someNode()
     const process = node?.process ?? null
     if (node === undefined || process === null) return undefined
-    return node.served(process, () => answerRequest(process, request, this.deps.broker !== null))
+    return node.answer(process, request)
   }
 
   /** Work that only this process can finish. */

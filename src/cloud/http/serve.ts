@@ -20,6 +20,8 @@ import { answerError, sendJson } from './answer-error.ts'
 import { watchArrival } from './arrival.ts'
 import { decompressUpTo, notGzip } from './gzip.ts'
 import {
+  type Answer,
+  type Call,
   type Caller,
   type CallerKind,
   type Operation,
@@ -32,15 +34,18 @@ import {
 } from './operation.ts'
 import type { Slots } from './slots.ts'
 
-export interface ServeDeps {
+export interface CheckDeps {
   readonly store: Pick<Store, 'read'>
   readonly keys: Keyring
   readonly authenticator: Authenticator
+  /** POSIX ms. */
+  readonly now: () => number
+}
+
+export interface ServeDeps extends CheckDeps {
   readonly slots: Slots
   /** Maximum time for a complete request to arrive, ms. */
   readonly requestTimeoutMs: number
-  /** POSIX ms. */
-  readonly now: () => number
   /** Software version. */
   readonly version: string
 }
@@ -61,6 +66,30 @@ export function serveOperations(
   }
 }
 
+type RequestHead = Pick<FastifyRequest, 'headers' | 'params' | 'query'>
+
+type Received = Pick<FastifyRequest, 'headers' | 'body'> & Pick<Call<unknown, unknown, unknown>, 'log'>
+
+/** An operation with its checks, apart from the transport. */
+export interface Route {
+  /** Before the body is read. @throws CodedError if the caller must not call the operation */
+  readonly admit: (request: RequestHead) => Promise<Head>
+  /** @throws CodedError */
+  readonly answer: (head: Head, request: Received) => Promise<Answer>
+}
+
+export function routeTo(operation: Operation, version: string, deps: CheckDeps): Route {
+  const limits: Limits = { role: roleOf(operation), named: namesOf(operation, version) }
+  return {
+    admit: (request) => readHead(operation, limits, request, deps),
+    answer: async (head, request) => {
+      const input = await readBody(operation, version, head, { limits, request, store: deps.store })
+      const { headers, log } = request
+      return operation.handle({ version, ...head, ...input, headers, now: deps.now(), log })
+    },
+  }
+}
+
 /** Of administrators. */
 interface Limits {
   readonly role: Role | null
@@ -70,7 +99,7 @@ interface Limits {
 function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<RouteOptions, 'url'> {
   const { method, bodyMax, gzip = false, sendsTimeAndVersion } = operation
   const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
-  const limits: Limits = { role: roleOf(operation), named: namesOf(operation, version) }
+  const { admit, answer } = routeTo(operation, version, deps)
   const heads = new WeakMap<FastifyRequest, Head>()
   const arrivals = new WeakMap<FastifyRequest, () => void>()
   return {
@@ -83,7 +112,7 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
       : {}),
     // Before the body is read: unauthorized callers must not cause reads.
     onRequest: async (request, reply) => {
-      const head = await deps.slots.authenticate(async () => readHead(operation, limits, request, deps))
+      const head = await deps.slots.authenticate(async () => admit(request))
       const caller = head.principal
       if (!gzip) refuseCompressed(request)
       const arrives = hasBody(request)
@@ -102,11 +131,7 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
     handler: async (request, reply) => {
       const head = heads.get(request)
       if (head === undefined) throw new Error('invariant: a request that is handled was authenticated')
-      const input = await readBody(operation, version, head, { limits, request, store: deps.store })
-      const { status, headers, body, text, stream } = await operation.handle({
-        ...{ version, ...head, ...input },
-        ...{ headers: request.headers, now: deps.now(), log: request.log },
-      })
+      const { status, headers, body, text, stream } = await answer(head, request)
       if (headers !== undefined) void reply.headers(headers)
       if (stream !== undefined) {
         await reply.code(status).type(stream.type).send(Readable.from(stream.pieces))
@@ -122,7 +147,7 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
 }
 
 /** What is known of a permitted request before its body is read. */
-interface Head {
+export interface Head {
   readonly principal: Caller
   readonly params: unknown
   readonly query: unknown
@@ -134,8 +159,8 @@ interface Head {
 async function readHead(
   operation: Operation,
   { role, named }: Limits,
-  request: FastifyRequest,
-  deps: ServeDeps,
+  request: RequestHead,
+  deps: CheckDeps,
 ): Promise<Head> {
   const principal = await authorize(operation, role, request, deps)
   const params = operation.params === undefined ? {} : parse(operation.params, request.params, 'path')
@@ -164,8 +189,8 @@ async function readHead(
 async function authorize(
   { principals, basic = false }: Operation,
   role: Role | null,
-  request: FastifyRequest,
-  deps: ServeDeps,
+  request: RequestHead,
+  deps: CheckDeps,
 ): Promise<Caller> {
   if (principals.includes('ENROLLMENT')) {
     const token = bearerToken(request.headers.authorization)
@@ -203,7 +228,7 @@ function tokenFor(principals: readonly CallerKind[]): string {
 
 interface BodySource {
   readonly limits: Limits
-  readonly request: FastifyRequest
+  readonly request: Received
   readonly store: Pick<Store, 'read'>
 }
 
