@@ -2,7 +2,12 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { actionAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
 import { accountLedger } from '../../../../src/cloud/accounts/account-ledger.ts'
-import { confirmSettlement, showSettlement } from '../../../../src/cloud/sync/grants/expire-inactive.ts'
+import {
+  confirmSettlement,
+  expireNextInactive,
+  showSettlement,
+} from '../../../../src/cloud/sync/grants/expire-inactive.ts'
+import type { Epoch } from '../../../../src/cloud/storage/device-records.ts'
 import { DAY, INSTANCE, type Twin } from '../twin.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
 import { listUsage } from '../../usage/list-usage.ts'
@@ -182,6 +187,11 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
           tokens: 70n,
           used: 100n,
           activationId: 'ACT-1',
+          accountId: 'customer',
+          quantity: 1_000n,
+          item: '',
+          version: '',
+          requesterType: 'device',
           requesterValue: device.id,
           source: { kind: 'device', deviceId: device.id, epoch: 1, entry: 0 },
         })
@@ -215,6 +225,59 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await twin.settle()).toBe(1)
         expect((await twin.pool(LINE)).billedByDevices).toBe(200n)
         expect((await usage()).filter(({ status }) => status === 'PRESUMED')).toHaveLength(2)
+      })
+
+      describe('by a node that finds it and is too late', () => {
+        /** The look of a node that has read this epoch before. */
+        const late = (due: Epoch | undefined) =>
+          expireNextInactive({
+            ...twin.settlement(),
+            store: {
+              read: (work) => twin.store.read(work),
+              transaction: (work) =>
+                twin.store.transaction((tx) => {
+                  const epochs = { ...tx.edge.epochs, nextInactive: async () => due }
+                  return work({ ...tx, edge: { ...tx.edge, epochs } })
+                }),
+            },
+          })
+
+        it('is not settled again', async () => {
+          const device = await silent()
+          twin.time += 31 * DAY
+          const due = await epoch(device)
+          await twin.settle()
+          const after = await epoch(device)
+          twin.time += DAY
+          expect(await late(due)).toBe(true)
+          expect(await epoch(device)).toEqual(after)
+          expect((await usage()).filter(({ status }) => status === 'PRESUMED')).toHaveLength(1)
+        })
+
+        it('is not settled when it has reported since', async () => {
+          const device = await silent()
+          twin.time += 31 * DAY
+          const due = await epoch(device)
+          await device.sync()
+          expect(await late(due)).toBe(true)
+          expect(await epoch(device)).toMatchObject({ status: 'ACTIVE', settledAt: null })
+          await device.sync([], true)
+          const closed = await epoch(device)
+          twin.time += 31 * DAY
+          expect(await late(due)).toBe(true)
+          expect(await epoch(device)).toEqual(closed)
+        })
+      })
+
+      it('tells after each look whether it waits for an administrator', async () => {
+        const told: boolean[] = []
+        const look = (percentMax: number) =>
+          expireNextInactive({ ...twin.settlement('CHARGED', 30 * DAY, percentMax), onPaused: (is) => told.push(is) })
+        for (let n = 0; n < 4; n += 1) await silent()
+        expect(await look(25)).toBe(false)
+        twin.time += 31 * DAY
+        expect([await look(25), await look(100), await look(25)]).toEqual([false, true, false])
+        expect(told).toEqual([false, true, false, true])
       })
 
       it('is left alone while it is heard of, or holds nothing', async () => {
