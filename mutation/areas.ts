@@ -209,6 +209,8 @@ export const AREAS: readonly Area[] = [
     tests: tests(
       'cloud/sync/sync',
       'cloud/sync/sync.property',
+      'cloud/sync/attach',
+      'cloud/sync/merge/merge-next',
       'cloud/sync/merge/undelivered',
       'cloud/sync/recovery/restored',
       'cloud/usage/usage-of-entries',
