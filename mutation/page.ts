@@ -1,9 +1,12 @@
 /** The page of mutation testing: scores, and each surviving mutant with its reason. */
+import { existsSync, readFileSync } from 'node:fs'
 import type { Area } from './areas.ts'
-import { type Score, type Survivor, percent, scoreOf } from './report.ts'
+import { type Score, type Survivor, oneLine, percent, scoreOf } from './report.ts'
 import { reasonFor } from './survivors.ts'
 
 const TEXT_MAX = 90
+const LINES_MAX = 12
+const REMOVED = '(removed)'
 
 const INTRODUCTION = `# Mutation testing
 
@@ -31,14 +34,17 @@ An area takes from seconds to an hour. CI does not run mutation tests.
   that survives for 3 s counts as a survivor, so scores are lower bounds. A test that waits while nothing is under way in the process has failed.
 - Error texts (\`mutation/ignore-error-text.ts\`) and module constants are not mutated. Every test of an area would have to run for each
   constant.
-- \`mutation/survivors.ts\` gives the reasons for survivors. Survivors without a reason are listed as such.
+- \`mutation/survivors.ts\` gives the reasons for survivors. Survivors without a reason are listed as such. "No fast test" names the behavior
+  that no test of the area checks within 3 s; a slower test may check it.
+- Reports stay on the machine that made them. Without a report, an area keeps its last results, grouped by the reasons of today.
 
 ## Scores
 
 `
 
 /**
- * An area without a report keeps what the page said of it: reports stay on the machine that made them.
+ * An area without a report keeps its row and its survivors: reports stay on the machine that made them. Its survivors are grouped by the
+ * reasons of today.
  *
  * @param before the page so far
  */
@@ -67,13 +73,41 @@ function rowIn(before: string, { title, name, target }: Area): string {
   return row ?? `| ${title} | \`${name}\` | | | | | not measured | ${target} % |`
 }
 
-function sectionOf({ area, survivors }: Score): string {
+function sectionOf({ area, survivors }: Pick<Score, 'area' | 'survivors'>): string {
   return `### ${area.title}\n\n${survivorList(survivors)}\n`
 }
 
-function sectionIn(before: string, { title }: Area): string {
-  const section = before.split(/^(?=### )/m).find((each) => each.startsWith(`### ${title}\n`))
-  return section === undefined ? '' : `${section.trimEnd()}\n`
+function sectionIn(before: string, area: Area): string {
+  const section = before.split(/^(?=### )/m).find((each) => each.startsWith(`### ${area.title}\n`))
+  if (section === undefined) return ''
+  return sectionOf({ area, survivors: section.split('\n').flatMap((each) => survivorIn(each) ?? []) })
+}
+
+/** The reverse of `line`. The page shortens long texts, and the source may have changed since. */
+function survivorIn(listed: string): Survivor | undefined {
+  const [, file = '', at, ...texts] = /^- `(.+?):(\d+)` (`.+?`) → (`.+`)$/.exec(listed) ?? []
+  if (at === undefined) return undefined
+  const [before = '', after = ''] = texts.map(textIn)
+  const lines = linesAround(file, Number(at), before.replace(/ …$/, ''))
+  return { file, line: Number(at), lines, before, after: after === REMOVED ? '' : after }
+}
+
+function textIn(listed: string): string {
+  return /^(`+) ?(.+?) ?\1$/.exec(listed)?.[2] ?? ''
+}
+
+/** The fewest lines of the present file that contain the text, the nearest ones; none if it is gone. */
+function linesAround(file: string, at: number, text: string): string {
+  if (!existsSync(file)) return ''
+  const source = readFileSync(file, 'utf8').split('\n')
+  const starts = [...source.keys()].toSorted((a, b) => Math.abs(a + 1 - at) - Math.abs(b + 1 - at))
+  for (let count = 1; count <= LINES_MAX; count += 1) {
+    for (const start of starts) {
+      const lines = oneLine(source.slice(start, start + count).join('\n'))
+      if (lines.includes(text)) return lines
+    }
+  }
+  return ''
 }
 
 function survivorList(survivors: readonly Survivor[]): string {
@@ -86,10 +120,12 @@ function survivorList(survivors: readonly Survivor[]): string {
 }
 
 function line({ file, line: at, before, after }: Survivor): string {
-  return `- \`${file}:${at}\` ${code(before)} → ${code(after === '' ? '(removed)' : after)}`
+  return `- \`${file}:${at}\` ${code(before)} → ${code(after === '' ? REMOVED : after)}`
 }
 
+/** The text between more backticks than it has in a row. */
 function code(text: string): string {
   const short = text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)} …` : text
-  return short.includes('`') ? `\`\` ${short} \`\`` : `\`${short}\``
+  const fence = '`'.repeat(Math.max(0, ...(short.match(/`+/g) ?? []).map(({ length }) => length)) + 1)
+  return fence.length > 1 ? `${fence} ${short} ${fence}` : `\`${short}\``
 }

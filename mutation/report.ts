@@ -65,7 +65,8 @@ function survivorOf(file: string, source: string, { location: { start, end }, re
   return { file, line: start.line, lines: oneLine(text), before: oneLine(before), after: oneLine(replacement) }
 }
 
-function oneLine(text: string): string {
+/** Without line breaks and indentation. */
+export function oneLine(text: string): string {
   return text.replaceAll(/\s+/g, ' ').trim()
 }
 

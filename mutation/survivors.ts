@@ -72,8 +72,16 @@ const RULES: readonly Rule[] = [
   },
 ]
 
-/** By file: the mutated text, and why the change makes no difference. */
-const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegExp, reason: string])[]>> = {
+/** No test of the area fails within 3 s. A slower test may. */
+function untested(behavior: string): string {
+  return `No fast test: ${behavior}.`
+}
+
+/** A text: the mutated text, or `text → mutant`. The line contains `on`. */
+type Single = readonly [texts: string | RegExp | readonly (string | RegExp)[], reason: string, on?: string]
+
+/** By file; the first that fits applies. */
+const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   'src/core/accounts/account.ts': [
     [/^units/, 'A shortcut: the code below decides the same.'],
     ['{ return undefined }', 'The comparison at the end also refuses such a text.'],
@@ -101,6 +109,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
   'src/core/rules/condition.ts': [
     ['text !== null', 'A set of texts contains no null.'],
     [/undefined/, 'JSON contains no undefined.'],
+    ['depth + 1', untested('conditions nested too deeply')],
   ],
   'src/core/rules/decide.ts': [
     [
@@ -117,6 +126,11 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['rate === undefined', 'The value of a formula is cached.'],
     ['known.set(compiled, rate)', 'The value of a formula is cached.'],
     ['sum += available', 'Half to even depends on whether the sum is even, not on its sign.'],
+    [['[]', /^failures\.push/], untested('which failures of a formula are listed')],
+    [
+      /^CAPACITY_CHECKS\.indexOf/,
+      untested('a balance that is checked later than the one that fails, with the same amount'),
+    ],
   ],
   'src/core/pricing/formula-rate.ts': [
     ['x.num < 0n', 'Zero has no sign.'],
@@ -158,6 +172,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['[]', 'Values that are not amounts are not added.'],
     ['amount > 0n', 'Adding 0 changes nothing.'],
     ['available > level', 'A device at the level returns 0.'],
+    [/^\(spare < free/, untested('waiting requests and a target balance in one grant of a scarce account')],
   ],
   'src/core/rules/needs.ts': [["item.outcome === 'REFUSED'", 'Only refused items have a reason.']],
   'src/core/sync/plan.ts': [
@@ -167,6 +182,10 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
   'src/core/rules/rules.ts': [
     ["'REFUSE'", 'The code compares only with ALLOW, and the type allows no other text.'],
     ['ruling === undefined', 'A ruling is cached.'],
+    [
+      /^actions\.filter|^conditionId === null/,
+      'Actions with a condition are tried before. A second try gives the same, or is not reached after the default action.',
+    ],
   ],
   'src/core/sessions/session.ts': [
     [/^session\.charge\?\.|^\[\]$/, 'An ACTIVE session has a charge.'],
@@ -195,6 +214,23 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['!answer.operable', 'A claim cannot fail after its response.'],
     ['forgotten !== undefined', 'No value is stored under undefined.'],
     [/^this\.#cancelLook|^!?this\.#isStopped$/, 'A check after the end does nothing.'],
+    ['[]', 'The text in its place is no session.'],
+    ['ledger.requireAttached()', untested('opening a session while the device is not attached')],
+    ["'ACTIVE'", 'Only when the timers are looked at.', 'this.#look()'],
+    ["''", untested('the body of an answer to a heartbeat')],
+    [
+      ['hasEnded(latest.session)', '{ operable: false, session: slot.latest.session }'],
+      untested('operations on a session that has ended'),
+    ],
+    [/^due\(slot/, untested('a renewal that is no longer due when its tokens arrive')],
+    ["'NOT_ATTACHED'", untested('a renewal while the device has no grant')],
+    ['answer.operable', untested('a renewal of a session that ended meanwhile')],
+    ['index === last', untested('the record of a key is kept with the last of several entries')],
+    ["'durable'", 'The type permits one value, and no code compares it.'],
+    [
+      ['!(error instanceof CodedError)', 'this.#deps.onFatal(error)'],
+      untested('an error without a code ends the process'),
+    ],
   ],
   'src/agent/access/callers/callers.ts': [
     [/uid:|^\[\]$/, 'Owners are named by the number of a user, and no group has an id that is a text.'],
@@ -221,6 +257,46 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['this.#waiting.length > 0', 'Without waiting entries there is nothing to do.'],
     [/^(this\.#deps\.)?reserve !== null$/, 'Without a log nothing is reserved, logged or closed.'],
     ["''", 'Only the log uses the head of the chain.'],
+    ['-1', untested('which entry must be in the journal before rules limit an account')],
+    ['this.#closing.size > 0', 'If nothing is pending, it resolves at once.', 'await this.settled()'],
+    [['this.#touched.clear()', 'this.#closing.clear()'], untested('reservations that end together with their epoch')],
+    ["this.#logState !== 'OPEN'", 'The turn finds the commit under way and does nothing.', 'this.#underWay.waiting'],
+    [
+      /^reserve === null (?:\|\||&&)|^reserve === null$/,
+      'Without an open log nothing is reserved, so no entry with a charge is covered.',
+    ],
+    [
+      "this.#logState !== 'OPEN'",
+      'Without an open log nothing is reserved, so no entry with a charge is covered.',
+      'reserve === null',
+    ],
+    ["this.#logState !== 'OPEN'", 'Only when answered entries move to the journal.', '#logged.length === 0'],
+    ['false', untested('as many logged entries as are permitted'), 'LOGGED_MAX'],
+    [['false', '[]'], 'Without a log nothing was logged and nothing is closed.'],
+    [
+      /^waiting\.length > 0|^tookMs|^this\.#waiting\.length <|^this\.#lastSizes/,
+      'Only how long a commit waits for more entries.',
+    ],
+    ['isUndone', 'After the end the timer does nothing.'],
+    [/^this\.#broken \|\| this\.#underWay/, untested('the timer rings during a commit')],
+    ['this.#underWay !== null', untested('the timer rings during a commit'), 'if (this.#broken'],
+    [/^this\.#underWay !== null/, 'The commit that follows checks the same.'],
+    ['this.#settled.length > 0', 'Only when answered entries move to the journal.'],
+    ['this.#waiting.length + this.#logged.length + this.#closing.size > 0', 'A commit of nothing changes nothing.'],
+    [
+      'this.#waiting.length + this.#logged.length + this.#closing.size',
+      untested('a reservation that ends while others wait for the journal'),
+    ],
+    ['this.#closing.size > 0', 'The end of a reservation is recorded later.', 'this.#commit()'],
+    [
+      [
+        'this.#logged.length > 0 || this.#closing.size > 0',
+        'this.#logged.length > 0',
+        'this.#closing.size > 0',
+        "this.#logState === 'FAILED'",
+      ],
+      untested('the log begins only when the journal is complete'),
+    ],
   ],
   'src/agent/ledger/recover-reservations.ts': [
     [/^parseAccount/, 'Each reserved account can be parsed.'],
@@ -230,6 +306,9 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
   'src/agent/ledger/balances.ts': [
     [/^left [<>]=? 0n$/, 'For 0, both branches give 0.'],
     ["'POOL'", 'An unlimited balance is never less than the need.'],
+    ['[]', 'The text in its place allows nothing.'],
+    [/^(?:!balance\.unlimited (?:&&|\|\|) )?balance\.lowAt >= 0n$/, 'Only how early more tokens are requested.'],
+    ['false', untested('whose tokens are missing while an account has no grant yet')],
   ],
   'src/agent/ledger/ledger.ts': [
     [/^(parsed|own|parseAccount\(account\))\?\./, 'Each account of the ledger can be parsed.'],
@@ -237,15 +316,60 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['refund.size === 0', 'A shortcut: without a refund both give the same balance.'],
     ['this.#burnRates.delete(account)', 'An idle account has a rate of 0.'],
     [/^(entry\.)?postings\.length >=? 0$|^later\.length >=? 0$/, 'Without postings nothing is charged or refunded.'],
+    ['snapshot.clock.sinceBoot <= sinceBoot → true', 'Within one boot the clock does not run back.'],
+    ['snapshot.clock.sinceBoot <= sinceBoot', untested('a restart within one millisecond')],
+    [
+      /^\{ const status = this\.status|^status === |^'BROKEN'|^'STOPPING'|^this\.requireAttached/,
+      untested('requests while the ledger is frozen, broken or not attached'),
+    ],
+    ['cap > owed', untested('a cap of overspend that is lowered below what is owed')],
+    ['parsed.instanceId === own.instanceId', untested('line items of two instances with the same id')],
+    [/^\(latest \?\? earliest\)|^this\.#age\(/, untested('the millisecond in which a grant expires')],
+    [/burned\.get/, untested('burned tokens, which only the status shows')],
+    ['false', 'It is set before it is read.'],
+    ['known === undefined', 'Without rules there is no limit either.'],
+    [/^periodAt\(limit/, untested('a limit whose periods are over')],
+    ["this.status() === 'ATTACHED'", untested('freezing a ledger that is frozen')],
+    ['this.#commits.forgetReservations()', 'The next epoch forgets them as well.'],
+    ['[]', 'The text in its place is no account of the ledger.'],
+    ['this.#commits.endReservations(this.#limited)', untested('new limits of accounts that have a reservation')],
+    ['this.#commits.begin()', untested('the log begins again in a new epoch')],
+    ['this.#limited.clear()', untested('accounts that are limited again')],
   ],
-  'src/agent/platform/sqlite/plan-segment.ts': [['[]', 'It is replaced before the segment is signed.']],
+  'src/agent/platform/sqlite/plan-segment.ts': [
+    ['[]', 'It is replaced before the segment is signed.'],
+    ['undeliveredRange === null', untested('a final segment while entries of earlier epochs are undelivered')],
+    [/^Number\(state\.last_entry\)/, untested('the backlog while entries of earlier epochs are undelivered')],
+    [/^SEGMENT_BYTES_MAX - /, untested('top-ups that do not fit beside the entries')],
+    ['length <= SEGMENT_SESSIONS_BYTES_MAX', untested('sessions that fill a segment to the byte')],
+    [
+      /^sealedEntry === last|^BigInt\(count\)|^last_entry - sealed_entry|^unsealed\.slice|^true$/,
+      untested('entries beyond one segment, with their counters'),
+    ],
+    [
+      /^bodies\.length === 0|^throw new Error/,
+      'Guards an invariant: without another defect this code is never reached.',
+    ],
+    [
+      /^counters\.size <=|^countersBytes|^all\.slice|^bytes \+= counterBytesMax|^bytes <= SEGMENT_COUNTERS|^counters\.size >=|^bytes > SEGMENT_COUNTERS/,
+      untested('more counters than fit a segment'),
+    ],
+    [/^counters\.(?:get|set|has)/, untested('returns of an account whose counters are already in the segment')],
+    ['counted === undefined', untested('two entries of one account in a segment that leaves entries behind')],
+    [
+      /Buffer\.byteLength\(JSON\.stringify\(body\)\)|^length > SEGMENT_TEXT|^bytes > SEGMENT_ENTRIES/,
+      untested('entries that fill a segment to the byte'),
+    ],
+  ],
   'src/agent/sync/segment-extent.ts': [["''", 'A document without a payload is no JSON in either case.']],
   'src/cloud/accounts/calendar.ts': [
     ['boundary(frequency, anchor, steps) > instant', 'A step back too many is made good by the next loop.'],
     [/^(periodAt|periods)\b.*\?\.index$/, 'A calendar always lists a period.'],
+    [/^count <= current/, untested('how many periods a policy lists ahead')],
   ],
   'src/cloud/accounts/decide-over-pools.ts': [
-    ['pool === undefined', 'Only the guess of the pools meets an unknown one, and charges nothing.'],
+    ['pool === undefined', 'Only the guess of the pools meets an unknown one, and charges nothing.', 'undefined) {'],
+    ['pool === undefined', 'Only the guess of the pools meets an unknown one, and charges nothing.', 'undefined ? []'],
     ['[]', 'A text that is not an account adds none.'],
     ["'POOL'", 'Every shortage that is not of a grant or of a recovery is one of the pool.'],
     ['lineItem === undefined', 'The accounts of a decision belong to line items of its rules.'],
@@ -277,13 +401,35 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['claim === null', 'Without a claim no answer is recorded in either case.'],
     ['quota === undefined', 'Without a quota the sum is not used.'],
     [/^typeof given === 'object'|^given !== null$|^isObject$/, 'Only objects are read, so no other value is known.'],
+    [
+      ['answer.operable', "'SESSION_NOT_OPERABLE'"],
+      untested('another request with the key of one whose session had ended'),
+    ],
+    ['notOperable !== null', untested('a charge of a session that ends while it waits for tokens')],
+    ['session === null', untested('the status of a refused request')],
   ],
   'src/agent/access/local-decisions.ts': [
     ['known !== undefined', 'The balances do not change during a decision.'],
     ["'NOW'", 'The code compares only with RECALLED.'],
     [/UNLIMITED'/, "A device's balance is always a number."],
     ["'POOL'", 'Every shortage that is not of a grant or of a recovery is one of the pool.'],
-    ['refund.size === 0', 'A shortcut: without a refund, nothing is subtracted.'],
+    ['refund.size === 0 → false', 'A shortcut: without a refund, nothing is subtracted.'],
+    ['[]', 'It is compared only after the first answer.'],
+    ['patienceMs <= 0', untested('a request whose deadline passes between two rounds')],
+    ['isDecided && coversAll(refused)', untested('the pools cannot pay any more when a request is not answered')],
+    [
+      [/^!isShort\(attempt\.decision\) \|\|/, "offline?.policy === 'essential'"],
+      'A shortcut: without a shortage or an essential line item, deciding again gives the same.',
+    ],
+    ['left < MICRO_MAX', untested('balances near the end of a 64-bit counter')],
+    [
+      /^refund\.size|^needs \.map|refund\.get|^need\.|^\(need\)|^amount > 0n|^\(\{ amount \}\)/,
+      untested('the renewal of a session whose refund pays a part of its needs'),
+    ],
+    [/^items\.every/, untested('a request of which only some items are granted')],
+    [/^lineItems\.some/, untested('essential line items beside others')],
+    ['policies.suspension !== null', untested('requests to a suspended device')],
+    [/^served\.some/, untested('a device that serves several instances')],
   ],
   'src/agent/sync/send-segment.ts': [
     ['memory.unacknowledged?.seq', 'While a segment is sent, there is one that is not acknowledged.'],
@@ -291,14 +437,536 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^resendFrom >= /, 'The journal reads the same segment.'],
     ["case 'MERGED': return { epoch, seq }", 'A merged answer names the segment that was sent.'],
     [/^answer\.sessions\.length/, 'No commands change nothing.'],
-    ["memory.fence === 'NONE'", 'Fencing again changes nothing.'],
+    ["memory.fence === 'NONE' → true", 'Fencing again changes nothing.'],
+    [
+      /^step\.release|^\{ memory\.releasing|^'PLAN_AGAIN'/,
+      untested('a request to return all tokens when none are left'),
+    ],
+    ['false', untested('a request to return all tokens when none are left'), 'memory.releasing'],
+    ['({ account }) => account', untested('accounts whose tokens are returned are not requested')],
+    ['!step.final', untested('top-ups in a final segment')],
+    ['[...memory.policies]', untested('the revisions of the rules in a segment')],
+    [/^waiting\.letAllGo|^needs < topUps/, untested('more requests than a segment can name')],
+    [
+      /^\{ memory\.earlier|^isEarlier\(context|^!isEarlier|^\{ epoch, seq: Number/,
+      untested('a refused segment of an earlier epoch'),
+    ],
+    ['{ time: now, sentAt, receivedAt }', untested('the time in an answer to an earlier segment')],
+    [
+      "answer.outcome === 'MERGED' || answer.outcome === 'FENCED'",
+      'Other answers have no such field.',
+      'answer.unbilled',
+    ],
+    [[/^sent\.answer === null/, '[]'], untested('proofs that are sent with a segment of an earlier epoch')],
+    [
+      /^\{ (?:details|lost|seq: sent\.seq \}|epoch: memory\.epoch \}|instanceId, revision)/,
+      untested('the details of an error'),
+    ],
+    [/^answer\.(?:outcome|receipt)|^\{ return answer\.outcome/, untested('until when a receipt must be kept')],
+    [["'MERGED'", "'FENCED'"], untested('until when a receipt must be kept'), 'answer.receipt'],
+    [/^judgement\.kind|^'BEHIND'/, untested('a cloud that has lost segments which the device no longer keeps')],
+    [
+      ["memory.fence === 'NONE'", "'NONE'"],
+      untested('a cloud that has lost segments which the device no longer keeps'),
+    ],
+    ['!resent', untested('a cloud that loses segments twice')],
+    ["'CLOUD_BEHIND'", 'The code of an error.'],
+    ['false', untested('a fence because of a restore closes no epoch'), 'forked: true'],
+    [/^news |^grant !== null/, untested('an answer without a grant')],
+    [
+      ["'resend'", 'resendsEarlier', /^\{ document, retainUntil/],
+      untested('segments that must be sent again after a restore'),
+    ],
+    ['ledger.settleAboveGrant()', untested('overspend ends when the grant covers it')],
+    [['memory.topUpsCarried', /^context\.waiting\.receive/], untested('balances of the pools for waiting requests')],
+    ['activePolicies.confirm(confirmation)', untested('rules stay usable for as long as the cloud confirms them')],
+    [
+      /^now - answer\.time|^!fresh$|^\{ policyMemory\.newest|^Math\.max\(policyMemory/,
+      untested('an answer that is not fresh'),
+    ],
+    [
+      ["'sync'", /^answer\.directives\.includes\('sync'\)|^memory\.proofs\.length > 0$/],
+      untested('the next sync follows at once'),
+    ],
+    [/^answer\.replaceKey/, untested('the request to replace a key')],
+    ['true', untested('the request to replace a key'), 'replaceKey'],
+    ['true', untested('the next sync follows at once'), 'lookAgain'],
+    [/^\{ sessionMemory\.session/, untested('sessions count a sync as contact')],
+    [/^memory\.fence === 'FENCED'$|^closed$/, untested('when an ended epoch is closed')],
+    ['seq === 1', untested('a refused first segment of an epoch')],
+    [/^memory\.refused\.times|^now - before\.since/, untested('how often and how long a segment must be refused')],
+    [/^'The cloud knows|^`The cloud's newest/, 'The text of an error.'],
+    ['policyMemory === undefined', untested('an answer that names rules which the device does not have')],
+    [['revision === policyMemory.applied', /^context\.health\.clear/], untested('rules that are current again')],
+    [/^policyMemory\.document/, untested('rules that are shown to a restored cloud')],
+  ],
+  'src/cloud/accounts/move-pools.ts': [['reserved > 0n', 'Adding 0 and taking back 0 are the same.']],
+  'src/cloud/sync/grants/cloud-shortages.ts': [
+    [
+      'requests.filter(({ decision }) => isShort(decision))',
+      untested('a granted request of a session is not noted as a shortage'),
+    ],
+    [
+      ['short.length === 0', 'this.#noted.size === 0', 'accounts.length === 0'],
+      'A shortcut: the code below does nothing.',
+    ],
+    ["''", 'No device has such an id.'],
+    ['pool === undefined', untested('a shortage of an account without a pool')],
+    [
+      /^(?:pool === undefined \|\| )?amount <= free\(pool\)$/,
+      untested('a shortage that the pool can pay is not noted'),
+    ],
+    ['before.at <= now', 'Noting again in the same millisecond writes the same note.'],
+    [
+      /^this\.#noted\.(?:size >= REMEMBERED_MAX|clear\(\))$/,
+      'Bounds what is remembered: a forgotten shortage is noted again, or expires.',
+    ],
+    ['shortage.who === CLOUD_CLIENTS', untested('a shortage of a device stays noted when a client is served')],
+    [
+      ["mode === 'ALL_OR_NOTHING'", "'ALL_OR_NOTHING'"],
+      untested('a refused request of a session lacks the tokens of all its items'),
+    ],
+    [/^free\(pool\) \+ others/, untested('two refused requests of one batch lack the sum of their tokens')],
+    ['item !== undefined', 'An index within the decision always finds an item.'],
+    ['now - terms.grantHorizonMs', untested('devices that are no longer live do not lower the fair share')],
+    [
+      ["parsed.kind === 'line'", "'line'", /^cloudReserves\.get/],
+      untested("the cloud's reserve in the fair share when a client is refused"),
+    ],
+    [
+      [/^shortage\.who === who/, 'who === CLOUD_CLIENTS'],
+      untested('which earlier shortage counts when a client is refused again'),
+    ],
+    ['most - usable', untested('how many tokens are recalled when a client is refused')],
+  ],
+  'src/cloud/sync/grants/expire-inactive.ts': [
+    ["'NONE_DUE'", 'The code compares only with PAUSED and SETTLED.'],
+    ['epoch?.settledAt', 'An epoch that is due exists.'],
+    ['epoch.quietSince >= before', untested('an epoch that is due for less than one millisecond')],
+    ['confirmed !== null', 'No time is below null.'],
+    ['due + settled', untested('epochs that were settled before count towards the limit')],
+    ['at - afterMs', untested('a pause is shown only while an epoch is due')],
+  ],
+  'src/cloud/sync/grants/give-grant.ts': [
+    [
+      /^device\.releaseRequested|^\{ return device\.releaseRequested/,
+      untested('a device whose tokens are requested back returns them'),
+    ],
+    ['(account) => quantityOf(account, grantable)', untested('the overdraft in a grant')],
+    ['accounts.length === 0', 'A shortcut: without accounts nothing is found.'],
+    ['parseAccount(account)?.instanceId', 'Each account can be parsed.'],
+    [/^rules\.get\(parseAccount/, 'An account that can be granted has rules.'],
+    ['[]', 'A text in place of a shortage has no fields, so it counts as none.'],
+    ['before.capTarget === null', untested('a shortage of an account without a cap is not noted')],
+    [/^available\(record\) \+/, untested('what counts as available when a shortage is noted')],
+    [['needed > usable', 'lacking > 0n'], 'Nothing is recalled or noted for 0 or less.'],
+  ],
+  'src/cloud/sync/grants/grants.ts': [
+    [
+      ['loaded?.policy', 'account?.kind', 'policy?.timezoneTolerant', /^case undefined/, 'false'],
+      'A line item was found, so its account can be parsed and its policy is loaded.',
+    ],
+    ['current !== -1', untested('a line item with one period, which is not the current one')],
+    ['unspent > 0n', 'The sum is never negative, and a share of 0 is 0.'],
+    ['pool.capTarget === null', untested('the grant of an account without a cap')],
+    [['balance <= 0n → balance < 0n', 'beyond <= 0n → beyond < 0n'], 'For 0, both branches give 0.'],
+    [
+      ['balance <= 0n', 'beyond <= 0n'],
+      untested('the overdraft of a device that owes tokens, and of a pool within its quantity'),
+    ],
+  ],
+  'src/cloud/sync/grants/rebalance.ts': [
+    [['available > above', 'used < keep'], 'If both are equal, 0 results.'],
+    ['used <= 0n', 'For 0, both branches give the same.'],
+    ['recalledAt !== null', 'Null is not above a number.'],
+    ['shortage.who === who', untested('two shortages of one account keep separate notes')],
+    ['notifiedLast === null', 'Null is not above a number.'],
+    ['hoped >= missing', untested('no more devices are notified than needed')],
+  ],
+  'src/cloud/sync/grants/watch-shortages.ts': [
+    ['at - terms.syncEveryMs', untested('a device is not notified twice within one sync interval')],
+    [
+      [/^\(await store\.read|^\(await reader\.edge\.shortages\.servable/, '!isAny'],
+      'A shortcut: without such devices the transaction notifies none.',
+    ],
+    ["'sync'", untested('the reason in the notification')],
+    ['false', untested('the next look waits for its turn')],
+    [[/^loaded === undefined/, 'pool === undefined'], 'Only accounts with rules and a pool get here.'],
+    ["''", 'No device has such an id.'],
+    ['lacking <= free(pool)', untested('no shortage is noted if no device can return tokens')],
+    [['[]', 'charge?.items'], 'A session that is renewed has a charge.'],
+    [['tokens === 0n', 'tokens > charged'], 'A shortcut: an amount of 0 or less is never lacking.'],
+    [
+      [/^\(await policies\.of/, 'lineItem === undefined', 'period === undefined'],
+      untested('a reserve whose instance, line item or period is over'),
+    ],
+    [
+      [
+        /^pool !== undefined && pool\.capTarget/,
+        'pool.capTarget !== null',
+        'free(pool) < amount',
+        'recoverable(pool) > 0n',
+        /^\[\.\.\.needed\]\.filter/,
+      ],
+      'A shortcut: the transaction that notes the shortage checks the same.',
+    ],
+  ],
+  'src/cloud/sync/grants/write-settlement.ts': [
+    [
+      [/^\[\.\.\.records\.values\(\)\]/, 'before.presumed !== after.presumed || before.released !== after.released'],
+      'Saving an account that has not changed changes nothing.',
+    ],
+    [
+      [/^\{ return writeLines/, "'COUNTED'", /spentOn\(after\) - spentOn\(before\)$/],
+      untested(
+        'usage records of tokens that are counted after a settlement; test/cloud/sync/merge/undelivered.suite.ts tests them in another area',
+      ),
+    ],
+    ['parsed?.kind', 'Each account can be parsed.'],
+    ['pool === undefined', 'Each account that moves has a pool.'],
+    [
+      ['(await tx.instances.get(instanceId))?.accountId', '(await tx.lineItems.get(instanceId, lineItemId))?.quantity'],
+      untested('a settlement whose instance or line item is gone'),
+    ],
+  ],
+  'src/cloud/sync/recovery/compare.ts': [
+    [
+      ['names.filter((name) => !isHashed(name))', 'names.filter(isHashed)', 'isHashed(name)'],
+      'Pools and instances that the mark does not count are not used.',
+    ],
+  ],
+  'src/cloud/sync/recovery/notice-restore.ts': [
+    ['proofs.filter((proof) => isForgotten(epoch, proof))', untested('proofs that the database knows')],
+    [
+      ["answer.outcome === 'MERGED'", "'MERGED'"],
+      untested('the time of the restore that a proof shows'),
+      'const shown',
+    ],
+    ['[...device.instanceIds].sort()', 'Only concurrent transactions show in which sequence rules are locked.'],
+    [
+      '(await tx.policyRevisions.get(instanceId))?.revision',
+      untested('a device that serves an instance without rules'),
+    ],
+    ['each.instanceId === instanceId', untested('rules of one instance do not put another one in recovery')],
+    ['({ issuedAt }) => issuedAt', untested('when rules were signed that the database has forgotten')],
+    ['signedAt < 0', untested('a proof of a segment that was not merged')],
+    [
+      /^recovery\.since > signedAt$|^isKnown|^newer\.length === 0$/,
+      untested('a device shows a restore that is known already'),
+    ],
+    [
+      /^recovery (?:!==|===) undefined|granted\.get|^granted\.set|^lost <=|^pools\.get|^accounts\.every|^answer\.grant|^\{ (?:const granted|for \(const \{ account|if \(amount|const lost)|^\[\.\.\.granted|^\[\]$|^amount > |^answer\.outcome|^.MERGED.$/,
+      untested(
+        'a second recovery, because the clock of the first one was ahead, whose withheld tokens cover the forgotten grants',
+      ),
+    ],
+  ],
+  'src/cloud/sync/recovery/recovery.ts': [
+    ['until + 1', untested('a recovery that ends the moment after another one began')],
+    ['{ reason }', untested('the reason in the audit log')],
+    [/USAGE_|^a < b$|^each > most$/, untested('how far the positions of usage records are advanced after a restore')],
+    ['-1', 'Both are below any time.'],
+    ['parseAccount(account)?.instanceId', 'Each account can be parsed.'],
+    ['!rules.has(instanceId)', 'Rules are cached.'],
+    ['loaded !== undefined', untested('sales of an instance that the database does not know')],
+    [/^\[\.\.\.pools\.values\(\)\]\.filter|^pool\.sold </, 'Withholding what is not lost changes nothing.'],
+    ["'twin'", untested('the recorded cause of the end of a recovery')],
+    ['false', untested('the next look waits for its turn')],
+    [/^state\.(?:since|accounts)/, untested('ending a recovery that is not under way, or that withholds nothing')],
+    [/^\(await tx\.edge\.pools|^pool\.withheld > 0n/, 'Releasing nothing changes nothing.'],
+    [/^\(await reader\.instances\.get|NOT_FOUND/, untested('an unknown instance')],
+    ['exposed.slice(0, RECOVERY_SHOWN_MAX)', untested('more accounts than are shown')],
+    ['pool.capTarget === null', untested('accounts without a cap are not at risk')],
+  ],
+  'src/cloud/sync/recovery/sales-mark.ts': [
+    ['true', 'Costs one more flush.'],
+    ["'0'", 'An empty text is also 0.'],
+    ['[]', 'It is replaced before it is written.'],
+    ['this.#unused.push(slot)', untested('slots of removed accounts are used again')],
+    ['kept !== undefined', untested('an account whose sale is still to be written, but that the mark has dropped')],
+    ['pool.sold > MICRO_MAX - step → pool.sold >= MICRO_MAX - step', 'If both are equal, the same number results.'],
+    [['pool.sold > MICRO_MAX - step', 'MICRO_MAX - step'], untested('sales near the end of a 64-bit counter')],
+    ['pool.sold <= before.sold', 'Writing the same count again changes nothing.'],
+    ['shelf.delete(account)', untested('a full mark drops the account that was used least recently')],
+    ['this.flush()', 'Only a power cut between two writes shows it.'],
+    [
+      /^peers !== this|^this\.#slots === FIRST/,
+      'The first list of peers is a new one, which is written in any case. Writing peers again changes nothing.',
+    ],
+    ['account.length <= NAME_MAX', untested('an account id as long as a slot permits')],
+    ["'hex'", untested('how the hash in a name is encoded')],
+  ],
+  'src/cloud/sync/recovery/sales.ts': [
+    [
+      ['(listener) => store.onOutbox(listener)', '() => store.close()'],
+      untested('the wrapped store passes these calls on'),
+    ],
+    [/^this\.#started\.promise\.catch/, 'Only the process sees a rejection that no code handles.'],
+    [
+      /^own\.awaited$|^id === mark\.id(?: && awaited)?$|^records\.some\(\(\{ id, awaited/,
+      untested('a mark that no recovery waits for proves nothing'),
+    ],
+    ['records.some(({ accepted }) => !accepted)', 'A shortcut: without such marks nothing is accepted.'],
+    ['!accepted', untested('marks of new nodes are accepted')],
+    ['this.#mark?.close', untested('closing before the start')],
+    [
+      ['run += 1', /^!\(error instanceof DatabaseOlder\)/, 'run >= RUNS_MAX'],
+      untested('errors of the work, and a database that is older again after each recovery'),
+    ],
+    ['{ position: 0n }', 'It is set before the work begins.'],
+    ['sold.clear()', untested('a transaction that the store starts over')],
+    [
+      /^mark\.name|^position < mark|^'usage'$|^position > named/,
+      untested('a database that has forgotten usage records, shown by their position'),
+    ],
+    [['id === found.id', 'record.id === id'], untested('marks of several nodes over one database')],
+    [
+      ["comparison.result === 'MARK_OLDER'", "'MARK_OLDER'"],
+      untested('a mark that is older than the database, but is at its place'),
+    ],
+    ['own !== undefined', untested('a foreign mark that the database does not know'), 'isInOtherHands'],
+    [["'is a copy of that of another node'", 'restored && isFirst'], 'The text of a reason in the audit log.'],
+    [['false', 'true'], untested('the record of a mark that joins')],
+    ['own !== undefined', 'The record of the mark is found.'],
+    [["comparison.result === 'AGREES'", "'AGREES'"], untested('a database that agrees again when the recovery begins')],
+    ['{ this.#recovering = undefined }', untested('a second recovery at run time')],
+    [/^before\.set|^pool\.sold > |^before\.get/, 'The mark may also contain accounts of which nothing more was sold.'],
+  ],
+  'src/cloud/sync/attach.ts': [
+    ['requireTrusted(device)', untested('attaching of a revoked device, which the check of its token refuses as well')],
+    ['isOver', untested('attaching of a device whose service goes on, but that owes nothing')],
+    ['request.above === 0', 'A shortcut: there is no epoch 0.'],
+    ['above === 0', untested('a device that attaches for the first time is not told of a restore')],
+    ['restoredAt === null', 'Without a restore no time was lost: the difference to null is below 0.'],
+    ['false', untested('a new epoch has no forgotten grants')],
+    ["epoch.status !== 'ACTIVE'", untested('fencing an epoch that is fenced or closed')],
+  ],
+  'src/cloud/sync/merge/bill-branch.ts': [
+    [["body.kind !== 'session'", "'session'"], untested('entries of sessions in a branch')],
+    [[/^body\.n === n|^entryProblem/, 'charging.filter(isSound)'], untested('unsound entries in a branch')],
+    [['fresh.length === 0', '{ ...NOTHING_UNBILLED, unsound }'], untested('a branch without fresh entries')],
+    [/^body\.postings\.every/, untested('an entry of which the rules know only some accounts')],
+    ['[]', 'The text in its place is no entry.'],
+    [['false', /^pool\.charged \+ grantedOut/], untested('a branch near the end of a 64-bit counter')],
+    [/^overspentOn\(move\.after\)/, untested('overspend in a branch that had some before')],
+  ],
+  'src/cloud/sync/merge/merge-next.ts': [
+    ['context.proof === null', untested('a segment that was answered before a restore gets no new grant')],
+    [
+      /^named\.filter|^\(account\) => isServed|^parsed !== undefined|^\{ const parsed/,
+      untested('accounts of instances that the device no longer serves'),
+    ],
+    ['account !== undefined', 'A segment with this problem names its account.'],
+    ['{ account, n }', untested('the details of a rejected segment')],
+    ['epoch.number === device.epoch', untested('an earlier epoch does not report sessions')],
+    ['now - SESSION_REST_MS', untested('old commands to sessions are forgotten')],
+    ['lastOf(segment.received) >= epoch.lastEntry', untested('a final segment that lacks entries')],
+    [/^moves\.filter|^after\.used > before/, untested('an account counts as in use only if its use grew')],
+    [/^limited\.filter|^\(\{ unlimited \}\) => unlimited/, untested('which limited accounts are reported')],
+    [["status === 'CLOSED'", "'CLOSED'"], untested('more segments of a closed epoch')],
+    ["fit.kind === 'CONTINUES'", untested('a segment that does not continue the chain when its entries are merged')],
+    [/^segment\.grantTerm/, untested('the term of the grant that a device has not stored yet')],
+    ['now + deps.terms.receiptMarginMs', untested('how long a receipt is kept')],
+    [['returnable === undefined', '{ returnable: String(returnable) }'], untested('the returnable tokens in a grant')],
+    [
+      'segment.header.seq === 1 && epoch.grantsForgotten',
+      untested('the directive to send segments again after a restore'),
+    ],
+    [/replaceKey/, untested('the request to replace a key')],
+  ],
+  'src/cloud/sync/merge/merge-undelivered.ts': [
+    ['[]', 'Locking an account that does not exist changes nothing.', 'also: readonly'],
+    [
+      /^\[\.\.\.new Set|^\[\.\.\.accountsOf|^\[\.\.\.reported|^\(account: AccountId\): boolean|^parseAccount\(account\)\?\.instanceId|^reported\.filter|^\(\{ body \}\) => body\.postings|^\(\{ account \}\) => account$/,
+      'Only concurrent transactions show in which sequence accounts are locked.',
+    ],
+    [
+      ["fit.kind === 'LOST'", "'LOST'", '{ lost: count }'],
+      untested('entries that a restored cloud has lost and billed by the counters'),
+    ],
+    ['sound.length === 0', untested('a range whose first entry is unsound')],
+    [
+      ["fit.kind === 'CONTINUES'", /^fit\.kind !== 'CONTRADICTS'|^'CONTRADICTS'/],
+      untested('a range that does not continue the chain'),
+    ],
+    [/^others\.length \+ unreadable/, untested('a range in which some entries cannot be read')],
+    ["'SUPERSEDED'", untested('why an unknown epoch is fenced')],
+    [/^n !== first|^body\.n !== n/, untested('entries whose numbers do not follow each other')],
+    [/^old\.status !== 'CLOSED'|^'CLOSED'/, untested('ranges of closed epochs')],
+    [/^first > old|^old\.lastEntry/, untested('a range that follows the known entries without a gap')],
+    [['false', 'true', /^unknownAccount/], untested('the counters before a range that a restored cloud has lost')],
+    ['[]', 'The text in its place is no entry and no counter.'],
+    ['moved === undefined', untested('counters near the end of 64 bits')],
+    ['segment.undeliveredRange?.final', 'The segment has a range, or this code is not reached.'],
+    ['lastOf(range) >= old.lastEntry', untested('a range that ends an epoch, but lacks entries')],
+    ['range.entries.length === 0 && !closes', 'A shortcut: merging no entries changes nothing.'],
+  ],
+  'src/cloud/sync/merge/plausible.ts': [
+    ['raised <= 0n', untested('use that did not grow is always plausible')],
+    ['capTarget === null', untested('use of an account without a cap is always plausible')],
+    ['parseAccount(account)?.kind', 'Each account can be parsed.'],
+    [/^\(overspend\.get/, untested('plausible overspend of a device that had some before')],
+  ],
+  'src/cloud/sync/merge/unbilled.ts': [
+    [/^\[(?:lost|unsound)|^'(?:they are|they do|, |; )/, untested('the texts that say why entries are not billed')],
+    [
+      /^a === null|^\{ entries: a|^a\.entries|^`\$\{a\.problem/,
+      untested('a segment with two kinds of entries that are not billed'),
+    ],
+  ],
+  'src/cloud/sync/merge/write-merge.ts': [
+    [/^epoch\.status === 'ACTIVE'|^'ACTIVE'$/, 'A shortcut for an active epoch: the query finds no entries of others.'],
+    [['first === undefined', 'last === undefined'], 'Without entries, the query finds none.'],
+    [/^before\.branchOverspend/, untested('overspend of a branch that the chain takes over')],
+    [
+      /^after\.(?:granted|overspend) - before/,
+      untested('what a restored cloud believes of a device that has overspent'),
+    ],
+    ['!epoch.grantsForgotten', untested('plausibility is checked only after a restore')],
+    ['pool === undefined', 'Each account that moves has a pool.'],
+  ],
+  'src/cloud/sync/open-segment.ts': [
+    [/document\.length|^`The segment is longer/, untested('a segment longer than permitted')],
+    [["'segment'", "'The segment is of another device.'", "'entry'", /^`/], 'The text of a problem.'],
+    ['data.deviceId !== device.id', untested('a segment of another device, which its signature refuses as well')],
+    [/^pause /, 'Only when other work of the process runs.'],
+    ['count.digits < 0n', untested('an entry with a count of 0 or less')],
+  ],
+  'src/cloud/sync/take-proofs.ts': [
+    [
+      /^proofs\.filter|^epoch\.status === 'CLOSED'|^'CLOSED'|^forgotten\.length/,
+      untested('proofs that the database knows, or that belong to a closed epoch'),
+    ],
+    [/^answer\.(?:outcome|grant ===)/, untested('a proof without a grant')],
+    ['before.last.term > answer.grant.term', 'Grants of one term are the same.'],
+    [
+      /^unlimited \|\||^before\.(?:unlimited|metered) \|\||^proven\.last\.term|^(?:un)?(?:limited|metered) === before/,
+      untested('proofs of grants without a limit'),
+    ],
+    [/^proven\.granted <= before/, 'A shortcut: an account that a proof does not change is saved unchanged.'],
+    ['proven.granted > before.granted', untested('a proof of less than is known')],
+    ['true', untested('an epoch whose proofs were shown stays marked')],
+  ],
+  'src/cloud/usage/usage-of-entries.ts': [
+    ['account === undefined', untested('a part whose line item has no account')],
+    [
+      /^\{ item: ''|^\{ activationId|^\{ \.\.\.common|^'BURN|^parsed\?\.kind !== 'line'$/,
+      untested('each field of the usage record of a burn; tests see only their sums'),
+    ],
+    ["''", untested('each field of the usage record of a burn; tests see only their sums'), 'const nothing'],
+    ['{ digits: 0n, scale: 0 }', untested('a count that is not a decimal, which is refused before')],
+    [/^parseDecimal\(item\.count\)/, untested('the count in a usage record')],
+    [['parsed?.kind', 'parseAccount(account)?.kind'], 'Each account can be parsed.'],
+    [/^body\.kind === 'refund'|^'refund'$/, untested('usage records of refunds')],
+    ['item.metaData === undefined', untested('metadata in a usage record')],
+    ["parseAccount(account)?.kind === 'line'", untested('burns of other accounts than pools in a summary')],
+    [/^items\.|^outcome ===/, untested('a summary of requests without items, or of which only some are granted')],
+    ['entries[0]?.body', 'With one instance there is an entry.'],
+    [/^rate === undefined|^\{ (?:const )?rate/, untested('the rate in a usage record')],
+    [/^session === undefined|^\{ \.\.\.source/, untested('the session in a usage record')],
+    ["parsed?.kind === 'line'", untested('an account of a limit or an action beside the pool of its line item')],
+  ],
+  'src/agent/access/entry-text.ts': [
+    ['{ return undefined }', 'With no dictionary, the check below refuses the text as well.'],
+    [/./, 'test/agent/access/entry-text.test.ts, which is newer than this run, tests it.'],
+  ],
+  'src/agent/access/accounts-in-sight.ts': [['from === null', 'Null is before any time.']],
+  'src/agent/ledger/reservations.ts': [
+    ['used < reservation.usedBefore', 'If the use fell, the reservation shrinks by half in both cases.'],
+    [['reservation.usedBefore < 0n', 'reservation.size / 2n'], 'Only the size of a reservation.'],
+    [
+      /^reservation !== undefined|^this\.#proposed\./,
+      untested('a reservation that ends while its next end is written'),
+    ],
+  ],
+  'src/agent/policy/active-policies.ts': [
+    ['{ this.#suspension = suspension }', untested('the suspension that the cloud sends')],
+    [/^this\.#policies\.get\(key\)/, untested('a confirmation of rules that the device does not have')],
+    ['other !== revision', untested('an older confirmation of the same revision')],
+    [
+      ['known.delete(other)', 'other !== inForce && other !== revision'],
+      'Bounds what is remembered: no code reads other revisions.',
+    ],
+  ],
+  'src/agent/policy/accept-policy.ts': [
+    [/^\{|^missing\.slice/, untested('the details of an error')],
+    [/^`|^'/, 'The text of an error.'],
+  ],
+  'src/agent/sync/apply-response.ts': [
+    ['answer.hash === sent.hash', untested('a fence of a segment with the same number and another hash')],
+  ],
+  'src/agent/sync/proofs.ts': [[/^proof\.length|^bytes > /, untested('proofs that fill a request to the byte')]],
+  'src/agent/sync/waiting-requests.ts': [
+    [/SEGMENT_NEEDS_BYTES_MAX$|^bytes \+ 3|^3 \*/, untested('requests that fill a segment to the byte')],
+    ['({ account }) => account', 'The text of an error.'],
+  ],
+  'src/cloud/service-api/request-access.ts': [
+    [
+      /^this\.#batchers|^\{ for \(const \[id, \{ batcher|^batcher\.idle/,
+      'Bounds what is remembered: a batcher is made again when it is needed, and the database locks the accounts.',
+    ],
+    ["'rejected'", 'The code compares only with fulfilled.'],
+    [['runs += 1', 'runs > 1'], 'Only a transaction that PostgreSQL starts over runs twice.'],
+    [/^loaded === last|^batcher\.lastSeen/, 'A guess, which changes only when an account is locked.'],
+    ["outcome.status === 'fulfilled'", untested('a batch in which one request cannot be decided')],
+    [
+      /^outcome\?\.status|^'fulfilled'$|^\[\{ request, mode|^'BEST_EFFORT'$/,
+      untested('shortages of the requests in a batch are noted'),
+    ],
+    ['[]', untested('a batch in which one request cannot be decided')],
+    [
+      ["error.code === 'BAD_REQUEST'", "'BAD_REQUEST'"],
+      untested('a request that the store refuses does not fail the rest of its batch'),
+    ],
+  ],
+  'src/cloud/devices/suspend-device.ts': [
+    ["'TERMINATED'", untested('why the epoch of a device is fenced when its service ends')],
+    ['state === null', untested('a resumed device has no suspension')],
+  ],
+  'src/cloud/sessions/device-sessions.ts': [
+    ['[...touched].sort()', 'Only concurrent transactions show in which sequence sessions are locked.'],
+    [
+      /^\{ const opened|^\((?:session|\{ session \})\) => session\.id|^\[\.\.\.(?:opened|touched)|^session\.id\.toLowerCase|^\(await tx\.sessions\.lock/,
+      untested('which sessions are locked while a segment is merged'),
+    ],
+    [
+      /^\(\{ id \}\) => id|^id\.toLowerCase|^!but\.has/,
+      untested('sessions that the first segment of an epoch reports stay connected'),
+    ],
+    ['session?.state', untested('a session that is forgotten while its device is revoked')],
+    ["'0'", untested('a count that is not a decimal, which is refused before')],
+    ['[]', untested('the accounts of a session that a device keeps')],
+  ],
+  'src/cloud/sessions/session-life.ts': [
+    ['deviceId !== null', 'No device has the id null.'],
+    ['device !== undefined', untested('opening a session for an unknown device')],
+    ['deviceId === null', untested('an opening without a device')],
+    ['hasEnded(settled)', untested('a session that has ended is not closed again')],
+    ['[]', untested('the answer to a request without items')],
+    ['session === undefined', untested('an error before the session is known')],
+    ['belongs(session)', untested('an operation on the session of another owner')],
+    ['(await this.settle(session)) ?? session', untested('an operation on a session whose timer is overdue')],
+    ['refund.length > 0', 'A shortcut: without a refund nothing is written.'],
+    ['!granted', 'The area counts it as a survivor after 3 s, but test/cloud/http/service/sessions.test.ts fails.'],
+    ["'END'", 'The code compares only with KEEP.'],
+    [/^\[\.\.\.refunds|^refund\.length === 0/, untested('usage records of a request and of its refund')],
+    ['requester === null', untested('usage records of a request and of its refund'), 'refund.length'],
+    ['[{ request, mode, decision }]', untested('shortages of a session are noted')],
+    [/^decision\.items\.every/, 'All items are granted, or no item is.'],
+  ],
+  'src/core/rules/refusal-reasons.ts': [
+    [
+      /^check ===|^'(?:ALLOCATION|LIMIT|POOL_IN_RECOVERY)'|^reason !==/,
+      untested('which refusals a top-up can prevent; tests of the agent and the cloud use it'),
+    ],
   ],
 }
 
 /** Undefined if there is no reason yet. */
 export function reasonFor(survivor: Survivor): string | undefined {
-  const single = SINGLE[survivor.file]?.find(([before]) =>
-    typeof before === 'string' ? before === survivor.before : before.test(survivor.before),
-  )
+  const { file, before, after, lines } = survivor
+  const isText = (text: string | RegExp): boolean =>
+    typeof text === 'string' ? text === before || text === `${before} → ${after}` : text.test(before)
+  const single = SINGLE[file]?.find(([texts, , on = '']) => [texts].flat().some(isText) && lines.includes(on))
   return single?.[1] ?? RULES.find(({ fits }) => fits(survivor))?.reason
 }
