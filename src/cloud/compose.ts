@@ -52,6 +52,7 @@ import { CloudShortages } from './sync/grants/cloud-shortages.ts'
 import { Authenticator } from './service-api/authenticate.ts'
 import { SignIn } from './service-api/sign-in.ts'
 import { CLOCK_LOOK_EVERY_MS, ClockGuard, type Clocks, type PausedBy } from './runtime/clock-guard.ts'
+import { FleetWatch } from './devices/watch-fleet.ts'
 import { takeNextKey } from './devices/change-device-key.ts'
 import { claimSigningKey } from './devices/claim-signing-key.ts'
 import { type Keyring, LiveKeyring } from './devices/keyring.ts'
@@ -113,6 +114,9 @@ const TOTALS_TIMEOUT_MS = 2_000
 const PART_OF_SIGN_INS = 1 / 4
 
 const FORGET_EVERY_MS = 60_000
+
+/** How often the metrics of instances change, ms. */
+const FLEET_EVERY_MS = 60_000
 
 /** How often to look for policies to renew: calendars last for weeks. */
 const POLICIES_EVERY_MS = 60_000
@@ -398,6 +402,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     const { sessionRetention, sessionsMax } = settings.audit
     return forgetTraffic(store, trustsClock() ? now() - sessionRetention : 0, sessionsMax)
   }
+  const fleet = new FleetWatch({ store, policies, terms, now, onRound: (figures) => metrics.fleet(figures) })
   const jobs = { timers, log }
   for (const job of [
     runRepeatedly(jobs, CLOCK_LOOK_EVERY_MS, look, 'the clocks were not compared'),
@@ -413,6 +418,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     runRepeatedly(jobs, FORGET_EVERY_MS, () => forgetAnswers(store, now()), 'old answers were not deleted'),
     runRepeatedly(jobs, FORGET_EVERY_MS, forgetSessions, 'old records of sessions were not deleted'),
     runRepeatedly(jobs, POLICIES_EVERY_MS, renew, 'a policy was not renewed'),
+    runRepeatedly(jobs, FLEET_EVERY_MS, () => fleet.step(), 'the figures of an instance were not read'),
   ]) {
     started.defer(() => job.stop())
   }

@@ -1,6 +1,6 @@
 import { generateKeyPairSync } from 'node:crypto'
 import { jwtVerify } from 'jose'
-import { expect, test } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import type { DeviceStateWire } from '../../src/protocol/edge/administration.ts'
 import { instanceId } from './agent-status.ts'
 import { fakeService } from './fake-service.ts'
@@ -206,4 +206,55 @@ test('the reserve of the cloud is set and shown in tokens', async () => {
   expect(twin.asked.map(({ body }) => body)).toEqual([{ tokens: '2500000' }])
   expect((await reserve()).out).toBe('2.5 tokens are reserved for the cloud\n')
   expect((await reserve('--tokens', '-1')).err).toMatch(/--tokens needs a number of tokens, 0 or more/)
+})
+
+describe('list --watch', () => {
+  /** Writes until so many texts were written; the device is revoked after the first. */
+  async function watched(isTTY: boolean, writes: number): Promise<readonly string[]> {
+    const written: string[] = []
+    const stop = new AbortController()
+    const answers = { 'GET /dm/edge/api/v1/devices?next=0': { body: { devices: [device(1), device(2)], next: 0 } } }
+    await using twin = await fakeService('tcp', answers)
+    const stdout = {
+      isTTY,
+      write: (text: string) => {
+        written.push(text)
+        const next = [device(1, { revokedAt: 1, revokedBy: 'anna' }), device(2)]
+        answers['GET /dm/edge/api/v1/devices?next=0'] = { body: { devices: next, next: 0 } }
+        if (written.length >= writes) stop.abort()
+      },
+    }
+    const target = ['--url', twin.address, '--admin-key', '/admin.pem']
+    const args = ['devices', 'list', '--watch', '--every', '1ms', ...target]
+    expect(await tallygate(args, { readText, stdout, stop: () => stop.signal })).toMatchObject({ code: 0, err: '' })
+    return written
+  }
+
+  test('writes the lines that changed where it is no terminal', async () => {
+    const [first, second] = await watched(false, 2)
+    expect(first).toMatch(/DEVICE .*\n.*0001 .*\n.*0002 .*\n$/)
+    expect(second).toMatch(/^2027-01-15T08:00:00\.000Z {2}\S*0001 +gateway +revoked/)
+    expect(second).not.toContain('0002')
+  })
+
+  test('draws the whole list anew on a terminal', async () => {
+    const pages = await watched(true, 2)
+    for (const page of pages) {
+      expect(page.startsWith('\u001B[H\u001B[2J2027-')).toBe(true)
+      expect(page).toContain('\n\nDEVICE')
+    }
+  })
+
+  test('shows that the cloud does not respond, and continues', async () => {
+    const stop = new AbortController()
+    const written: string[] = []
+    const write = (text: string) => {
+      written.push(text)
+      stop.abort()
+    }
+    const target = ['--url', 'http://127.0.0.1:9/dm', '--admin-key', '/admin.pem']
+    const args = ['devices', 'list', '--watch', '--every', '1ms', ...target]
+    expect(await tallygate(args, { readText, stdout: { write }, stop: () => stop.signal })).toMatchObject({ code: 0 })
+    expect(written[0]).toContain('NO RESPONSE  http://127.0.0.1:9/dm: no process is listening there.')
+  })
 })

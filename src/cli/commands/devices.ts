@@ -1,5 +1,6 @@
 import { mkdirSync } from 'node:fs'
-import { Command } from 'commander'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Command, Option } from 'commander'
 import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
 import {
@@ -34,6 +35,8 @@ interface ProvisionFlags extends AdministratorFlags {
 interface ListFlags extends AdministratorFlags {
   readonly instance?: string
   readonly json?: true
+  readonly watch?: true
+  readonly every: number
 }
 
 interface OfflinePolicyFlags extends AdministratorFlags {
@@ -77,7 +80,11 @@ export function command(io: Io): Command {
     .description('Lists the devices in order of enrollment.')
     .option('--instance <name>', 'only devices that serve this instance: its name or id')
     .option('--json', 'print one JSON document per line for each device')
-    .action((flags: ListFlags) => list(flags, io))
+    .addOption(
+      new Option('--watch', 'repeat: redraw on a terminal, otherwise print one line per change').conflicts('json'),
+    )
+    .addOption(new Option('--every <time>', 'interval of --watch').argParser(durationArgument).default(10_000, '10s'))
+    .action((flags: ListFlags) => (flags.watch === true ? watchList(flags, io) : list(flags, io)))
   withAdministratorFlags(devices.command('offline-policy'))
     .description(
       'Sets or shows what devices do with a line item when their grant is used up and they cannot reach the cloud.',
@@ -206,7 +213,44 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
   writeLines(io.stdout, lines)
 }
 
-async function allDevices(flags: ListFlags, io: Io): Promise<readonly DeviceState[]> {
+const CLEAR = '\u001B[H\u001B[2J'
+
+/** Runs until interrupted. An unreachable cloud is shown, not an error. */
+async function watchList(flags: ListFlags, io: Io): Promise<void> {
+  const { stdout, now } = io
+  const signal = io.stop()
+  const stopped = new Promise<null>((resolve) => signal.addEventListener('abort', () => resolve(null)))
+  let last: ReadonlySet<string> = new Set()
+  while (!signal.aborted) {
+    const looked = allDevices(flags, io).then(table, (error: unknown) => {
+      if (!(error instanceof CodedError) || error.code !== 'SERVICE_UNREACHABLE') throw error
+      return [`NO RESPONSE  ${error.message}`]
+    })
+    const rows = await Promise.race([looked, stopped])
+    if (rows === null) return
+    const at = new Date(now()).toISOString()
+    if (stdout.isTTY === true) stdout.write(`${CLEAR}${at}  (Ctrl-C to stop)\n\n${rows.join('\n')}\n`)
+    else {
+      const changed = rows.filter((row) => !last.has(cellsOf(row)))
+      writeLines(
+        stdout,
+        changed.map((row) => `${at}  ${row}`),
+      )
+    }
+    last = new Set(rows.map(cellsOf))
+    await sleep(flags.every, undefined, { signal }).catch(() => undefined)
+  }
+}
+
+/** Without the width of the columns, which depends on other rows. */
+function cellsOf(row: string): string {
+  return row.replaceAll(/\s+/g, ' ')
+}
+
+async function allDevices(
+  flags: Pick<ListFlags, 'instance'> & AdministratorFlags,
+  io: Io,
+): Promise<readonly DeviceState[]> {
   using client = await administrator(flags, io)
   const { instance } = flags
   const instanceId = instance === undefined ? undefined : await new Service(client).instanceId(instance)

@@ -7,6 +7,7 @@ import { MICRO_PER_TOKEN, type Micro } from '../../../core/pricing/amount.ts'
 import type { SessionState } from '../../../core/sessions/session.ts'
 import { type ApiVersion, ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
 import { PAUSED_BY, type PausedBy } from '../../runtime/clock-guard.ts'
+import type { InstanceFigures } from '../../devices/watch-fleet.ts'
 import type { SyncOutcome } from '../../sync/sync.ts'
 import type { DeliverySums } from '../../storage/device-records.ts'
 import type { UsageRecord } from '../../storage/records.ts'
@@ -55,6 +56,8 @@ export class Metrics implements StoreWatcher {
   readonly #reloaded: Gauge
   readonly #lastBackup: Gauge
   readonly #paused: Gauge<'code'>
+  readonly #devices: Gauge<'instance_id' | 'contact'>
+  readonly #tokensLeft: Gauge<'instance_id'>
   #looking: Promise<void> | undefined
 
   constructor(deps: MetricsDeps) {
@@ -109,6 +112,17 @@ export class Metrics implements StoreWatcher {
     this.#reloaded.set(1)
     this.#lastBackup = gauge('last_backup_timestamp_seconds', 'Time of the last successful backup of the store.')
     this.#paused = gauge('sweeps_paused', 'Whether irreversible background work is paused, by reason.', 'code')
+    this.#devices = gauge(
+      'devices',
+      'Devices of the first 50 instances by contact, counted up to 10000, once a minute.',
+      'instance_id',
+      'contact',
+    )
+    this.#tokensLeft = gauge(
+      'instance_tokens_left_ratio',
+      'Part of the tokens that is left in the scarcest line item of the instance, once a minute.',
+      'instance_id',
+    )
     gauge('build_info', 'Version of the running service; always 1.', 'version', 'node').set(
       { version: deps.version, node: process.versions.node },
       1,
@@ -193,6 +207,18 @@ export class Metrics implements StoreWatcher {
     if (refunds > 0) this.#refunds.inc({ source }, refunds)
     for (const result of ['charged', 'refused'] as const) {
       if (automaticCharges[result] > 0) this.#automaticCharges.inc({ result, source }, automaticCharges[result])
+    }
+  }
+
+  /** Replaces the figures of all instances. */
+  fleet(figures: readonly InstanceFigures[]): void {
+    this.#devices.reset()
+    this.#tokensLeft.reset()
+    for (const { instanceId, devices, leastLeft } of figures) {
+      for (const [contact, number] of devices) {
+        this.#devices.set({ instance_id: instanceId, contact: contact.toLowerCase() }, number)
+      }
+      if (leastLeft !== null) this.#tokensLeft.set({ instance_id: instanceId }, leastLeft)
     }
   }
 

@@ -5,6 +5,7 @@ import { watchStore } from '../../../../src/cloud/storage/watch-store.ts'
 import type { Store } from '../../../../src/cloud/storage/store.ts'
 import { Secret } from '../../../../src/settings/option.ts'
 import { parsePrometheusText, valueOf } from '../../../support/prometheus-text.ts'
+import { deviceAt } from '../../../scenarios/link/device-at-twin.ts'
 import { TestDevice } from '../../sync/test-device.ts'
 import { Twin as EdgeTwin } from '../../sync/twin.ts'
 import { sync } from '../../../../src/cloud/sync/sync.ts'
@@ -46,6 +47,30 @@ describe('the metrics of the twin', () => {
     expect(moved('http_request_duration_seconds_count', { method: 'POST', route: ACCESS })).toBe(3)
     expect(moved('store_transaction_duration_seconds_count', { result: 'committed' })).toBe(3)
     expect(after('store_totals_up')).toBe(1)
+  })
+
+  it('show devices by contact, and the scarcest line item of each instance', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    const device = await deviceAt(twin, instance)
+    await device.start()
+    await device.settle()
+    await twin.tick()
+    const devices = async (contact: string) => (await scrape(twin))('devices', { instance_id: instance, contact })
+    expect([await devices('current'), await devices('overdue'), await devices('revoked')]).toEqual([1, 0, 0])
+    await twin.lineItem(instance, { activationId: 'OTHER', quantity: 100 })
+    await twin.tick()
+    const left = async (id: string) => (await scrape(twin))('instance_tokens_left_ratio', { instance_id: id })
+    expect(await left(instance)).toBe(1)
+    await twin.access(instance, { Print: 10 })
+    await twin.tick()
+    expect(await left(instance)).toBeLessThan(1)
+    twin.now += HOUR
+    await twin.tick()
+    expect([await devices('current'), await devices('overdue')]).toEqual([0, 1])
+    await twin.call('POST', `/edge/api/v1/devices/${device.link.status().deviceId}/revoke`, { body: {} })
+    await twin.tick()
+    expect([await devices('overdue'), await devices('revoked')]).toEqual([0, 1])
   })
 
   it('count sessions by state, their automatic charges and their refunds', async () => {
