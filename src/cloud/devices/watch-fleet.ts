@@ -1,5 +1,5 @@
 /** Figures of each instance for monitoring. One step looks at one instance, so that no request waits long. */
-import { overdueBefore } from '../console/devices.ts'
+import { overdueBefore } from '../console/device-filter.ts'
 import { poolsOf } from '../console/pools.ts'
 import type { Policies } from '../policy/load-policy.ts'
 import { CONTACTS, type Contact } from '../storage/device-records.ts'
@@ -25,7 +25,7 @@ export interface FleetWatchDeps {
 }
 
 /** Instances with figures, the oldest first: it bounds the number of series. */
-export const INSTANCES_WATCHED_MAX = 50
+const INSTANCES_WATCHED_MAX = 50
 
 /** A count of this size means "this many or more". */
 const DEVICES_COUNTED_MAX = 10_000
