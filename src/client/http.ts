@@ -139,17 +139,20 @@ export class HttpClient implements Disposable {
     return used === null ? '' : ` through the proxy ${used.host}`
   }
 
+  /** @param code of Node */
+  #codeOf(code: unknown): ErrorCode {
+    if (typeof code === 'string' && code in CERTIFICATE_PROBLEMS) return 'CERTIFICATE_REFUSED'
+    const { address, unreachable } = this.#options
+    return code === 'EACCES' && address.startsWith('unix:') ? 'SOCKET_NOT_PERMITTED' : unreachable
+  }
+
   #unreachable(cause: Error): CodedError {
     const { code } = cause as { code?: unknown }
     const refused = typeof code === 'string' ? CERTIFICATE_PROBLEMS[code] : undefined
     const reason =
       refused ?? proxyRefusal(cause) ?? (typeof code === 'string' ? (REASONS[code] ?? code) : cause.message)
     const address = withoutCredentials(this.#options.address)
-    return new CodedError(
-      refused === undefined ? this.#options.unreachable : 'CERTIFICATE_REFUSED',
-      `${address}${this.#way()}: ${reason}.`,
-      { cause },
-    )
+    return new CodedError(this.#codeOf(code), `${address}${this.#way()}: ${reason}.`, { cause })
   }
 }
 

@@ -785,6 +785,14 @@ export const ERRORS = catalogue({
     exit: 69,
     retry: 'later',
   },
+  SOCKET_NOT_PERMITTED: {
+    meaning: 'The permissions of the socket of the agent do not include this user.',
+    remedy:
+      'Run `sudo usermod -aG tallygate "$USER"` and sign in again, or run the command with sudo. The setting socket.mode gives all users access.',
+    http: 403,
+    exit: 77,
+    retry: 'no',
+  },
   ANSWER_UNEXPECTED: {
     meaning: 'The program does not understand the response of the service.',
     remedy: 'Check that the address belongs to a tallygate service with a compatible version.',

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from 'node:fs'
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -40,6 +40,22 @@ const echo: RequestListener = (request, response) => {
     )
   })
 }
+
+test.skipIf(process.getuid?.() !== 0)('a socket that the user may not open is no agent that is missing', async () => {
+  const address = await serve('unix', echo)
+  chmodSync(join(directory, 'service.sock'), 0o600)
+  chmodSync(directory, 0o755)
+  process.seteuid?.(65_534)
+  try {
+    using client = new HttpClient({ address, unreachable: 'AGENT_UNREACHABLE' })
+    await expect(client.text({ method: 'GET', path: '/' })).rejects.toMatchObject({
+      code: 'SOCKET_NOT_PERMITTED',
+      message: expect.stringContaining('this user may not connect') as string,
+    })
+  } finally {
+    process.seteuid?.(0)
+  }
+})
 
 test.each([
   ['tcp', '/prefix/a?b=c'],
