@@ -8,8 +8,11 @@ const path = `POST /elastic/api/v1.1/instances/${instanceId}/access-request`
 const status = { [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus() } }
 const item = ['--item', 'LaserCut', '--requester', 'user:anna:keller']
 
+const CORRELATION = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
+const EXPLAINED = `Each check: tallygate explain ${CORRELATION}\n`
+
 const answer = (code: string, charged: string, lineItems: string) =>
-  `{"requestedItems":[{"status":{"code":"${code}","description":"Because"},"totalTokensCharged":${charged},"lineItems":[${lineItems}]}]}`
+  `{"correlationId":"${CORRELATION}","requestedItems":[{"status":{"code":"${code}","description":"Because"},"totalTokensCharged":${charged},"lineItems":[${lineItems}]}]}`
 
 test('an allowed request says what was charged, exactly, and ends with 0', async () => {
   const body = answer('1001', '9007199254740993.5', '{"activationId":"A","tokensCharged":9007199254740993.5}')
@@ -25,10 +28,10 @@ test('an allowed request says what was charged, exactly, and ends with 0', async
   })
 })
 
-test('a refused request says why and ends with 1', async () => {
+test('a refused request says why, and how to see more, and ends with 1', async () => {
   await using agent = await fakeService('socket', { [path]: { body: answer('2003', '0', '') } })
   const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
-  expect(await tallygate(args)).toEqual({ code: 1, out: 'refused (2003): Because\n', err: '' })
+  expect(await tallygate(args)).toEqual({ code: 1, out: 'refused (2003): Because\n', err: EXPLAINED })
   expect(agent.asked.map(({ method }) => method)).toEqual(['POST'])
 })
 
@@ -36,7 +39,7 @@ test('an unknown item brings the advice of the agent', async () => {
   const headers = { 'x-tallygate-advice': 'LaserCut exists as version 1.0' }
   await using agent = await fakeService('socket', { [path]: { body: answer('2001', '0', ''), headers } })
   const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
-  expect(await tallygate(args)).toMatchObject({ code: 1, err: 'LaserCut exists as version 1.0\n' })
+  expect(await tallygate(args)).toMatchObject({ code: 1, err: `LaserCut exists as version 1.0\n${EXPLAINED}` })
 })
 
 test('--json is the answer as it came', async () => {

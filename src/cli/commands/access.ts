@@ -42,11 +42,13 @@ export function command(io: Io): Command {
       const call: Call = { method: 'POST', path, body: bodyOf(flags) }
       const response = await client.call(call)
       if (response.status !== 200) throw refusal(call, response)
-      const [allowed, description] = judge(response.text)
+      const { correlationId, allowed, description } = judge(response.text)
       const advice = response.headers[LOCAL_HEADERS.advice]
       writeLines(io.stdout, [flags.json === true ? response.text : description])
       if (typeof advice === 'string') writeLines(io.stderr, [advice])
-      if (!allowed) io.exitWith(REFUSED)
+      if (allowed) return
+      writeLines(io.stderr, [`Each check: tallygate explain ${correlationId}`])
+      io.exitWith(REFUSED)
     })
   return examples(access, [
     'tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna',
@@ -63,6 +65,7 @@ function bodyOf({ item, itemVersion, count, requester: [type, value], attribute 
 }
 
 const answer = z.object({
+  correlationId: z.string(),
   requestedItems: z.tuple([
     z.object({
       status: z.object({ code: z.string(), description: z.string() }),
@@ -72,12 +75,20 @@ const answer = z.object({
   ]),
 })
 
+interface Judged {
+  readonly correlationId: string
+  readonly allowed: boolean
+  readonly description: string
+}
+
 /** The first digit of the status code decides whether the item is allowed. */
-function judge(text: string): readonly [allowed: boolean, description: string] {
+function judge(text: string): Judged {
   const parsed = answer.safeParse(parseExactJson(text))
   if (!parsed.success) throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, 'answer'))
-  const [{ status, totalTokensCharged, lineItems }] = parsed.data.requestedItems
-  if (!status.code.startsWith('1')) return [false, `refused (${status.code}): ${status.description}`]
-  const parts = lineItems.map((part) => `${part.tokensCharged} from ${part.activationId}`)
-  return [true, `allowed: ${totalTokensCharged} tokens${parts.length === 0 ? '' : `, ${parts.join(', ')}`}`]
+  const { correlationId, requestedItems } = parsed.data
+  const [{ status, totalTokensCharged, lineItems }] = requestedItems
+  const allowed = status.code.startsWith('1')
+  if (!allowed) return { correlationId, allowed, description: `refused (${status.code}): ${status.description}` }
+  const parts = lineItems.map((part) => `, ${part.tokensCharged} from ${part.activationId}`)
+  return { correlationId, allowed, description: `allowed: ${totalTokensCharged} tokens${parts.join('')}` }
 }
