@@ -86,6 +86,13 @@ async function openSite(
 
 const until = (what: () => unknown): Promise<void> => expect.poll(what, { timeout: 10_000, interval: 20 }).toBeTruthy()
 
+/** The cloud is asked first, which may be away too, within half a minute of the device's own time. */
+const untilShown = ({ device }: Site, code: string): Promise<void> =>
+  until(async () => {
+    await device.pass(1_000)
+    return device.conditions.includes(`push: ${code}`)
+  })
+
 const revisionOf = ({ device, instanceId }: Site): number =>
   device.activePolicies.get(instanceId)?.document.revision ?? 0
 
@@ -126,18 +133,14 @@ describe('a broker with TLS, users and rights', () => {
 
   test('a device with a wrong password says so, and keeps polling', async () => {
     const site = await openSite(broker.url, { push: { password: 'wrong' } })
-    // The cloud is asked first whether the key was revoked, within half a minute of the device's own time.
-    await until(async () => {
-      await site.device.pass(1_000)
-      return site.device.conditions.includes('push: BROKER_REFUSED')
-    })
+    await untilShown(site, 'BROKER_REFUSED')
     await findsAChangeByItsTimer(site)
   })
 
   test('a device that trusts another authority says so, and keeps polling', async () => {
     await using other = await Authority.make()
     const site = await openSite(broker.url, { push: { extraCa: other.certificate } })
-    await until(() => site.device.conditions.includes('push: BROKER_NOT_TRUSTED'))
+    await untilShown(site, 'BROKER_NOT_TRUSTED')
     await findsAChangeByItsTimer(site)
   })
 
@@ -159,7 +162,7 @@ describe('a broker whose certificate has expired', () => {
 
   test('is not trusted, and the device keeps polling', async () => {
     const site = await openSite(broker.url)
-    await until(() => site.device.conditions.includes('push: BROKER_NOT_TRUSTED'))
+    await untilShown(site, 'BROKER_NOT_TRUSTED')
     const [condition] = site.device.link.status().conditions
     expect(condition?.message).toMatch(/expired/)
     await findsAChangeByItsTimer(site)
@@ -168,6 +171,6 @@ describe('a broker whose certificate has expired', () => {
 
 test('a broker that is not there is out of reach, and the device keeps polling', async () => {
   const site = await openSite('mqtt://127.0.0.1:9')
-  await until(() => site.device.conditions.includes('push: BROKER_UNREACHABLE'))
+  await untilShown(site, 'BROKER_UNREACHABLE')
   await findsAChangeByItsTimer(site)
 })
