@@ -96,6 +96,12 @@ describe('the compose file', () => {
   const compose = parse(text('compose.yaml')) as Compose
   const services = Object.entries(compose.services)
 
+  it('has commands and health checks of texts only: a colon in plain YAML makes an object', () => {
+    for (const [name, { command, healthcheck }] of services) {
+      for (const part of [command ?? [], healthcheck?.test ?? []].flat()) expect(typeof part, name).toBe('string')
+    }
+  })
+
   it('brings files that are there', () => {
     const files = services.flatMap(([, { volumes = [] }]) => volumes.filter((each) => each.startsWith('./')))
     expect(files.length).toBeGreaterThan(8)
@@ -149,6 +155,7 @@ interface Compose {
       string,
       {
         readonly volumes?: readonly string[]
+        readonly command?: readonly string[]
         readonly ports?: readonly string[]
         readonly healthcheck?: { readonly test?: readonly string[] }
         readonly depends_on?: Readonly<Record<string, { readonly condition: string }>>
