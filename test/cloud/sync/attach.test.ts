@@ -22,13 +22,7 @@ beforeEach(async () => {
 })
 afterEach(async () => twin[Symbol.asyncDispose]())
 
-async function change(part: Partial<Device>): Promise<void> {
-  await twin.store.transaction(async (tx) => {
-    const locked = await tx.edge.devices.lock(device.id)
-    if (locked === undefined) throw new Error('no device')
-    await tx.edge.devices.save({ ...locked, ...part })
-  })
-}
+const change = (part: Partial<Device>): Promise<void> => twin.changeDevice(device.id, part)
 const suspend = (state: 'LOCKED' | 'TERMINATED') => change({ suspension: { state, since: START, by: 'ada' } })
 
 async function attach(above = 1, backlog = 0) {

@@ -190,6 +190,15 @@ export class Twin implements AsyncDisposable {
     return device
   }
 
+  /** Changes what the cloud has stored of a device. */
+  async changeDevice(id: string, part: Partial<Device>): Promise<void> {
+    await this.store.transaction(async (tx) => {
+      const locked = await tx.edge.devices.lock(id)
+      if (locked === undefined) throw new Error(`no device ${id}`)
+      await tx.edge.devices.save({ ...locked, ...part })
+    })
+  }
+
   async attach(deviceId: string, nonce: string, above = 0, acknowledged = 0, backlog = 0): Promise<string> {
     return attach(
       { store: this.store, keys: this.keys, now: this.now, present: this.present, terms: this.terms },

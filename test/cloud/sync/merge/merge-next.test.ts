@@ -29,13 +29,7 @@ const charge = (amount: bigint, account = LINE) => ({ lineItemId: 'ACT-1', accou
 const epoch = (number = 1) => twin.store.read((reader) => reader.edge.epochs.get(device.id, number))
 const usage = async () => (await twin.store.read((reader) => listUsage(reader, { limit: 100 }))).records
 
-async function change(part: Partial<Device>): Promise<void> {
-  await twin.store.transaction(async (tx) => {
-    const locked = await tx.edge.devices.lock(device.id)
-    if (locked === undefined) throw new Error('no device')
-    await tx.edge.devices.save({ ...locked, ...part })
-  })
-}
+const change = (part: Partial<Device>): Promise<void> => twin.changeDevice(device.id, part)
 
 /** Sends the next segment with these changes, as the device would. */
 async function send(part: Partial<SegmentWire>, from = device) {

@@ -426,12 +426,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const [revoked, terminated] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       const { deviceId } = await twin.enroll(await twin.enrollmentToken(), (await newDeviceKeys()).jwk)
       await revokeDevice(twin, revoked.id)
-      await twin.store.transaction(async (tx) => {
-        const device = await tx.edge.devices.lock(terminated.id)
-        if (device === undefined) throw new Error('it was enrolled')
-        const hold = { state: 'TERMINATED', since: twin.time, by: 'admin' } as const
-        await tx.edge.devices.save({ ...device, suspension: hold })
-      })
+      await twin.changeDevice(terminated.id, { suspension: { state: 'TERMINATED', since: twin.time, by: 'admin' } })
       await restore(0n)
       const { waitingFor } = await recovery()
       expect(waitingFor.toSorted((a, b) => Number(b.epoch) - Number(a.epoch))).toEqual([
