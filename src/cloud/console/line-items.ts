@@ -14,7 +14,7 @@ import {
   timeOf,
   tokens,
 } from './page.ts'
-import { poolsOf } from './pools.ts'
+import { poolsOf } from '../accounts/pools-of.ts'
 
 export function lineItemsPage(view: View): Promise<Page> {
   const { reader, now, query } = view

@@ -2,10 +2,10 @@
 import { roughly } from '../../core/accounts/in-words.ts'
 import { Html, html } from '../../html/html.ts'
 import { CONTACTS } from '../storage/device-records.ts'
-import { overdueBefore } from './device-filter.ts'
+import { overdueBefore } from '../devices/terms.ts'
 import { CONTACT_TEXT } from './devices.ts'
 import { type Page, type View, ROWS_SHOWN, hrefOf, nameOfInstance, section, tableOf, timeOf, tokens } from './page.ts'
-import { type PoolUse, poolsOf } from './pools.ts'
+import { type PoolUse, poolsOf } from '../accounts/pools-of.ts'
 import { HOURS, type RecentUsage, isRefusal, recentUsage, statusInWords } from './recent-usage.ts'
 
 const COUNTED_MAX = 10_000
@@ -112,7 +112,7 @@ async function devicesPart(view: View): Promise<Html> {
   const instanceId = view.instance?.id
   const counts: Html[] = []
   for (const contact of CONTACTS) {
-    const filter = { instanceId, contact, overdueBefore: overdueBefore(view) }
+    const filter = { instanceId, contact, overdueBefore: overdueBefore(view.now, view.terms) }
     const count = await view.reader.edge.devices.count(filter, COUNTED_MAX)
     const shown = count === COUNTED_MAX ? `${COUNTED_MAX} or more` : String(count)
     counts.push(

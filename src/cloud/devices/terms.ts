@@ -13,6 +13,14 @@ export interface EdgeTerms {
   readonly sessionIntervalMs: number | null
 }
 
+/** Sync intervals without contact after which a device counts as out of contact. */
+const SILENT_AFTER_SYNCS = 3
+
+/** A device whose last sync is earlier is overdue: it is not expected to return tokens. POSIX ms. */
+export function overdueBefore(now: number, { syncEveryMs }: Pick<EdgeTerms, 'syncEveryMs'>): number {
+  return now - SILENT_AFTER_SYNCS * syncEveryMs
+}
+
 export interface Addresses {
   /** `https://host/prefix/edge/api/v1` */
   readonly edge: string

@@ -1,11 +1,10 @@
 /** Figures of each instance for monitoring. One step looks at one instance, so that no request waits long. */
-import { overdueBefore } from '../console/device-filter.ts'
-import { poolsOf } from '../console/pools.ts'
+import { poolsOf } from '../accounts/pools-of.ts'
 import type { Policies } from '../policy/load-policy.ts'
 import { CONTACTS, type Contact } from '../storage/device-records.ts'
 import type { Instance } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
-import type { EdgeTerms } from './terms.ts'
+import { type EdgeTerms, overdueBefore } from './terms.ts'
 
 export interface InstanceFigures {
   readonly instanceId: string
@@ -60,7 +59,7 @@ export class FleetWatch {
     const now = this.#deps.now()
     const devices = new Map<Contact, number>()
     for (const contact of CONTACTS) {
-      const filter = { instanceId, contact, overdueBefore: overdueBefore({ now, terms }) }
+      const filter = { instanceId, contact, overdueBefore: overdueBefore(now, terms) }
       devices.set(contact, await reader.edge.devices.count(filter, DEVICES_COUNTED_MAX))
     }
     const lineItems = (await policies.of(reader, instanceId))?.policy.lineItems ?? []

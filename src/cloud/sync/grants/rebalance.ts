@@ -14,7 +14,7 @@ import { RECALLS_NOTIFIED_MAX } from '../../devices/limits.ts'
 import type { AccountMove } from '../../accounts/move-pools.ts'
 import type { Recall, Returnable, Shortage } from '../../storage/device-records.ts'
 import type { MergeContext } from '../merge-context.ts'
-import type { EdgeTerms } from '../../devices/terms.ts'
+import { type EdgeTerms, overdueBefore } from '../../devices/terms.ts'
 
 /** How long after a shortage a device that does not use the account gets less of it in advance, ms. */
 const REBALANCE_MS = 60 * 60_000
@@ -24,9 +24,6 @@ const RECALL_AGAIN_MS = 1_000
 
 /** Sync intervals for which a shortage reserves and recalls tokens: one to return them, one to retry. */
 const SHORT_FOR_SYNCS = 2
-
-/** Sync intervals after which a device without contact is not expected to return anything. */
-const SILENT_AFTER_SYNCS = 3
 
 type Terms = Pick<EdgeTerms, 'syncEveryMs'>
 
@@ -138,7 +135,7 @@ export async function noteLack({ deps, tx, now }: ShortageContext, lack: Lack): 
   const others = await tx.edge.deviceAccounts.availableOfOthers(
     account,
     deviceId ?? '',
-    heardSince(now, terms),
+    overdueBefore(now, terms),
     RECALLS_NOTIFIED_MAX,
   )
   const missing =
@@ -188,11 +185,7 @@ export function returnableOf(
   accounts: readonly AccountId[],
   except: string,
 ): Promise<ReadonlyMap<AccountId, Returnable>> {
-  return tx.edge.deviceAccounts.returnable(accounts, except, heardSince(now, deps.terms))
-}
-
-function heardSince(now: number, { syncEveryMs }: Terms): number {
-  return now - SILENT_AFTER_SYNCS * syncEveryMs
+  return tx.edge.deviceAccounts.returnable(accounts, except, overdueBefore(now, deps.terms))
 }
 
 function shortSince(now: number, { syncEveryMs }: Terms): number {

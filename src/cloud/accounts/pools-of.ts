@@ -2,7 +2,7 @@
 import { lineAccount } from '../../core/accounts/account.ts'
 import { periodAt } from '../../core/rules/compile.ts'
 import type { LineItem } from '../../core/rules/policy.ts'
-import { capOf, newPool, recoverable, used } from '../accounts/pool.ts'
+import { capOf, newPool, recoverable, used } from './pool.ts'
 import type { Reader } from '../storage/store.ts'
 
 export interface PoolUse {
