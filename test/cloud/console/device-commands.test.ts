@@ -65,7 +65,7 @@ describe('a command for several devices', () => {
     expect(pick(body, 'records', 0, 'by', 'kind')).toBe('ADMINISTRATOR')
   })
 
-  it('shows the reason for each device that refuses it, and goes on with the next', async () => {
+  it('shows the reason for each device that refuses it, and continues with the next', async () => {
     const [revoked = '', ...others] = ids
     expect((await command('revoke', [revoked])).page).toContain('1 done, 0 refused.')
     const { page } = await command('lock', [revoked, 'no device', ...others])

@@ -48,7 +48,7 @@ const migrate = (file: string, to: string): Promise<Ran> =>
   tallygate(['cloud', 'migrate', '--from', `sqlite:${file}`, '--to', to])
 
 describe('tallygate cloud migrate', () => {
-  it('moves a cloud, which goes on with its tokens, its usage and its keys', async () => {
+  it('moves a cloud, which continues with its tokens, its usage and its keys', async () => {
     const { twin, instance, file } = await soldTwin()
     const schema = await newSchema()
     const { code, out, err } = await migrate(file, schema.url)

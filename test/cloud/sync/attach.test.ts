@@ -1,4 +1,4 @@
-// Who gets another epoch, which number it has, and what the device is told of the one before.
+// Which devices get another epoch, its number, and what the response says about the previous one.
 import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
@@ -78,7 +78,7 @@ describe('a terminated device', () => {
     expect(await epoch(2)).toMatchObject({ status: 'FENCED', fenceReason: 'TERMINATED', fencedAt: START })
   })
 
-  it('gets none where it owes nothing, but one for what it still has to deliver', async () => {
+  it('gets none if it owes nothing, but one for entries that it must still deliver', async () => {
     await device.sync([], true)
     await suspend('TERMINATED')
     await expect(attach()).rejects.toEqual(refused)

@@ -41,7 +41,7 @@ interface Scene {
   readonly term?: number
 }
 
-/** 100 in each pool, of which other devices have 60 and this one nothing. */
+/** 100 tokens in each pool: other devices hold 60, this one none. */
 const pool = (account: string, part: Partial<Pool> = {}): Pool => ({
   ...newPool(account, 100n),
   grantedOut: 60n,
@@ -139,7 +139,7 @@ describe('a grant', () => {
     ).toEqual([LINE])
   })
 
-  it('is none of unknown sales, nor to a device that must return its tokens, of which nothing is noted either', async () => {
+  it('is empty while sales are unknown, or if the device must return its tokens, and then no shortage is noted', async () => {
     expect(await give({ needs: [need(10n)], unproven: true })).toMatchObject({
       accounts: [{ granted: 0n, available: 0n }],
     })
@@ -166,7 +166,7 @@ describe('a need that is not met', () => {
     expect((await give({ needs: [need(70n)] })).accounts[0]).not.toHaveProperty('returnable')
   })
 
-  it('counts from what the device has left of its own', async () => {
+  it('counts from the rest of the balance of the device', async () => {
     const record = { ...newDeviceAccount('me', 1, LINE), granted: 30n, used: 10n }
     await give({ needs: [need(15n), need(70n)], records: [record] })
     // 15 of its 20 are for the first; the second one needs 65 more.

@@ -215,7 +215,7 @@ describe('a grant', () => {
   })
 })
 
-describe('what a device has of an account', () => {
+describe('the record of a device account', () => {
   const record = { ...newDeviceAccount('device', 1, LINE), granted: 100n, returned: 10n, used: 50n, refunded: 5n }
 
   it('is reserved until it is returned or released, or spent beyond that', () => {

@@ -118,7 +118,7 @@ describe('the shortage of clients', () => {
     expect(await noted()).toEqual({ lacking: 20n, at: 0 })
   })
 
-  it('is none where all tokens together could not pay', async () => {
+  it('is not noted if all tokens together could not pay', async () => {
     await hold(60)
     expect(await request(101)).toEqual([false])
     expect(await shortages()).toEqual([])

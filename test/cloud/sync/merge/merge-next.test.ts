@@ -77,7 +77,7 @@ describe('the current epoch', () => {
   })
 
   it('uses an account from the segment on in which it has charged it', async () => {
-    // One fifth of the pool each, of which others were refused some: only who uses it gets it in advance.
+    // Others were refused tokens of the pool, so only a device that uses the account gets some in advance.
     const others = await Promise.all(Array.from({ length: 4 }, () => TestDevice.join(twin)))
     await others[0]?.sync([topUpRequest(LINE, 0n, 800n)])
     await device.sync([topUpRequest(LINE, 0n, 150n)])

@@ -115,7 +115,7 @@ describe('a node without a sales mark', () => {
     expect(await record('b')).toMatchObject({ awaited: false, accepted: true })
   })
 
-  it('waits for nobody over a database of its own', async () => {
+  it('waits for no other node over a database of its own', async () => {
     await new Node(undefined, 'a').start({ shared: false })
     const again = await new Node(undefined, 'b').start({ shared: false })
     expect([again.recoveries, again.waits]).toEqual([['The sales mark is missing.'], 0])
@@ -131,7 +131,7 @@ describe('a node without a sales mark', () => {
 })
 
 describe('a node with its sales mark', () => {
-  it('goes on where the database agrees, with the next turn', async () => {
+  it('continues with the next turn if the database agrees', async () => {
     const node = await new Node(undefined, 'a').start()
     await node.sell(10n)
     node.sales.close()
@@ -170,7 +170,7 @@ describe('a node with its sales mark', () => {
     expect((await records()).map(({ id }) => id)).toEqual(['a', 'b'])
   })
 
-  it('goes on with it in another place if no other node has it', async () => {
+  it('continues with it in another place if no other node has it', async () => {
     const first = await new Node(undefined, 'a').start()
     const moved = await new Node(first.file.copyTo('elsewhere')).start()
     expect([moved.recoveries, moved.waits]).toEqual([[], 20])
