@@ -4,6 +4,7 @@
  */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { ENGINE } from '../../src/core/engine.ts'
+import { FleetFigures } from '../../src/cloud/storage/sql/fleet-figures.ts'
 import { ALONE, type Sql } from '../../src/cloud/storage/sql/sql.ts'
 import { readerOf, runWork } from '../../src/cloud/storage/sql/transaction.ts'
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
@@ -156,9 +157,15 @@ export class Twin {
     return node?.run(process, work)
   }
 
+  /** With several nodes, figures of the fleet are as old as those of a large fleet may be. */
+  #fleetFigures(): FleetFigures {
+    return this.#nodes.length === 1 ? new FleetFigures() : new FleetFigures({ exactMax: 0, usedMsPerDevice: 1_000 })
+  }
+
   #store(node: TwinNode, alive: () => boolean): Store {
     const { database } = this
-    const sql: Sql = { db: inOneHand(database, () => undefined), lockRows: false, rules: ALONE, ahead: null }
+    const db = inOneHand(database, () => undefined)
+    const sql: Sql = { db, lockRows: false, rules: ALONE, fleet: this.#fleetFigures(), ahead: null }
     const commits = new GroupCommit(this.#guarded(node, database, alive), () => 0)
     const counted = async <T>(work: () => Promise<T>): Promise<T> => {
       this.#pending += 1

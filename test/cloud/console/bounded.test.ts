@@ -6,6 +6,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest'
 import { PAGES } from '../../../src/cloud/console/pages.ts'
 import type { View } from '../../../src/cloud/console/page.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
+import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
 import { ALONE } from '../../../src/cloud/storage/sql/sql.ts'
 import type { Tables } from '../../../src/cloud/storage/sql/tables.ts'
 import { readerOf } from '../../../src/cloud/storage/sql/transaction.ts'
@@ -44,7 +45,7 @@ async function viewOf(path: string, query: Readonly<Record<string, string>>): Pr
     dialect: new SingleConnectionDialect(database),
     log: ({ query: { sql, parameters } }) => void queries.push({ sql, parameters }),
   })
-  const reader = readerOf({ db, lockRows: false, rules: ALONE, ahead: null })
+  const reader = readerOf({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null })
   instance = (await reader.instances.get(scene.instanceId))!
   return {
     ...{ reader, instance, instances: [instance], query, path, root: '/console', formToken: '', now: twin.now },

@@ -19,6 +19,7 @@ import { postgres } from '../../support/servers.ts'
 import { newKeyPair } from '../harness.ts'
 import { ServerProxy } from '../../support/server-proxy.ts'
 import { deliveriesSuite } from './deliveries.suite.ts'
+import { fleetFiguresSuite } from './fleet-figures.suite.ts'
 import { storeSuite, usage } from './suite.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
@@ -53,6 +54,7 @@ const open = (url: string, limits: Partial<Limits> = {}, onConnectionLost = (_er
 
 storeSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
 deliveriesSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
+fleetFiguresSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
 
 describe('on PostgreSQL', () => {
   let schema: PostgresSchema

@@ -3,6 +3,7 @@
 import { Kysely } from 'kysely'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { sessionReader } from '../../../src/cloud/storage/sql/sessions.ts'
+import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
 import { ALONE } from '../../../src/cloud/storage/sql/sql.ts'
 import type { Tables } from '../../../src/cloud/storage/sql/tables.ts'
 import { SingleConnectionDialect } from '../../../src/cloud/storage/sqlite/dialect.ts'
@@ -21,7 +22,7 @@ beforeEach(() => {
     dialect: new SingleConnectionDialect(database),
     log: ({ query }) => void asked.push(query),
   })
-  sessions = sessionReader({ db, lockRows: false, rules: ALONE, ahead: null })
+  sessions = sessionReader({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null })
 })
 
 afterEach(() => database.close())

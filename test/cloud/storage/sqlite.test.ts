@@ -8,6 +8,7 @@ import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
 import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
 import { deliveriesSuite } from './deliveries.suite.ts'
+import { fleetFiguresSuite } from './fleet-figures.suite.ts'
 import { storeSuite } from './suite.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'tallygate-store-'))
@@ -20,6 +21,7 @@ const open = (path: string, onBroken: (error: unknown) => void = () => undefined
 
 storeSuite('the store on SQLite', async () => open(newPath()))
 deliveriesSuite('the store on SQLite', async () => open(newPath()))
+fleetFiguresSuite('the store on SQLite', async () => open(newPath()))
 
 describe('a database file', () => {
   let path: string

@@ -28,7 +28,7 @@ import { listUsage } from '../usage/list-usage.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 
-const instance = (id: string, change: Partial<Instance> = {}): Instance => ({
+export const instance = (id: string, change: Partial<Instance> = {}): Instance => ({
   id,
   shortName: `instance ${id}`,
   accountId: 'customer',

@@ -6,6 +6,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { Kysely } from 'kysely'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../store.ts'
+import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
@@ -51,6 +52,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
     options.onConnectionLost(new CodedError('DATABASE_UNREACHABLE', `${shown}: ${message}`))
   })
   const database = new Kysely<Tables>({ dialect: new PoolDialect(pool, limits) })
+  const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
 
   return {
@@ -61,7 +63,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}
         try {
           return await database.transaction().execute(async (db) => {
-            const sql = { db, lockRows: true, rules: ruleLocks(db, schema), ahead: aheadOn(db) }
+            const sql = { db, lockRows: true, rules: ruleLocks(db, schema), fleet, ahead: aheadOn(db) }
             const result = await runWork(sql, work, () => (written.outbox = true))
             done.result = result
             return result
@@ -81,7 +83,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         database
           .transaction()
           .setAccessMode('read only')
-          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, ahead: null }))),
+          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null }))),
       ),
     onOutbox(listener) {
       listeners.add(listener)

@@ -2,7 +2,7 @@
 import { sql as expression } from 'kysely'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
-import type { DeviceAccountRecord, Epoch, Returnable } from '../device-records.ts'
+import { type DeviceAccountRecord, type Epoch, NOTHING_RETURNABLE, type Returnable } from '../device-records.ts'
 import type { Pool } from '../records.ts'
 import { poolOf } from './accounts.ts'
 import { type Sql, chunks, toFlag } from './sql.ts'
@@ -11,7 +11,11 @@ import type { Row } from './tables.ts'
 /** Unspent tokens on the device. */
 export const LEFT = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
-export function deviceAccountReader({ db }: Sql) {
+interface Sums extends Returnable {
+  readonly devices: number
+}
+
+export function deviceAccountReader({ db, fleet }: Sql) {
   const ofEpoch = (deviceId: string, epoch: number) =>
     db
       .selectFrom('device_accounts')
@@ -22,7 +26,7 @@ export function deviceAccountReader({ db }: Sql) {
     ofEpoch(deviceId, epoch).where(
       expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
     )
-  const ofOthers = (except: string) =>
+  const active = () =>
     db
       .selectFrom('device_accounts')
       .innerJoin('epochs', (join) =>
@@ -31,8 +35,30 @@ export function deviceAccountReader({ db }: Sql) {
           .onRef('epochs.number', '=', 'device_accounts.epoch'),
       )
       .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
-      .where('device_accounts.device_id', '<>', except)
       .where('epochs.status', '=', 'ACTIVE')
+  /** Sums of all devices, or of one. */
+  const sumsOf = async (
+    accounts: readonly AccountId[],
+    heardSince: number,
+    deviceId: string | null,
+  ): Promise<ReadonlyMap<AccountId, Sums>> => {
+    const sums = new Map<AccountId, Sums>()
+    const inContact = expression<bigint>`CASE WHEN devices.last_sync_at > ${BigInt(heardSince)} THEN ${LEFT} ELSE 0 END`
+    for (const some of chunks(accounts)) {
+      let query = active()
+        .select('device_accounts.account')
+        .select(expression<bigint>`CAST(sum(${LEFT}) AS BIGINT)`.as('all'))
+        .select(expression<bigint>`CAST(sum(${inContact}) AS BIGINT)`.as('inContact'))
+        .select(({ fn }) => fn.countAll<bigint>().as('devices'))
+        .where('device_accounts.account', 'in', some)
+        .groupBy('device_accounts.account')
+      if (deviceId !== null) query = query.where('device_accounts.device_id', '=', deviceId)
+      for (const { account, ...sum } of await query.execute()) {
+        sums.set(account, { ...sum, devices: Number(sum.devices) })
+      }
+    }
+    return sums
+  }
   return {
     /** Those that exist. */
     async get(
@@ -125,16 +151,21 @@ export function deviceAccountReader({ db }: Sql) {
       heardSince: number,
       limit: number,
     ): Promise<readonly { readonly deviceId: string; readonly available: Micro }[]> {
-      const rows = await ofOthers(except)
+      const known = fleet.largest.get(account, heardSince)
+      if (known !== undefined) return known.value.filter(({ deviceId }) => deviceId !== except).slice(0, limit)
+      const rows = await active()
         .select(['device_accounts.device_id', LEFT.as('available')])
         .where('device_accounts.account', '=', account)
         .where('devices.last_sync_at', '>', BigInt(heardSince))
         .where(LEFT, '>', 0n)
         .orderBy('available', 'desc')
         .orderBy('device_accounts.device_id')
-        .limit(limit)
+        .limit(limit + 1)
         .execute()
-      return rows.map((row) => ({ deviceId: row.device_id, available: row.available }))
+      const largest = rows.map((row) => ({ deviceId: row.device_id, available: row.available }))
+      const devices = fleet.returnable.get(account, heardSince)?.devices ?? 0
+      fleet.largest.set(account, { value: largest, devices, at: heardSince })
+      return largest.filter(({ deviceId }) => deviceId !== except).slice(0, limit)
     },
     /** What other devices in active epochs could return of each account. Without entry: nothing. */
     async returnable(
@@ -142,20 +173,23 @@ export function deviceAccountReader({ db }: Sql) {
       except: string,
       heardSince: number,
     ): Promise<ReadonlyMap<AccountId, Returnable>> {
+      if (accounts.length === 0) return new Map()
+      const unknown = accounts.filter((account) => fleet.returnable.get(account, heardSince) === undefined)
+      const read = await sumsOf(unknown, heardSince, null)
+      for (const [account, value] of read) {
+        fleet.returnable.set(account, { value, devices: value.devices, at: heardSince })
+      }
+      const own = await sumsOf(except === '' ? [] : accounts, heardSince, except)
       const found = new Map<AccountId, Returnable>()
-      for (const some of chunks([...new Set(accounts)])) {
-        const rows = await ofOthers(except)
-          .select('device_accounts.account')
-          .select(expression<bigint>`CAST(sum(${LEFT}) AS BIGINT)`.as('all'))
-          .select(
-            expression<bigint>`CAST(sum(CASE WHEN devices.last_sync_at > ${BigInt(heardSince)} THEN ${LEFT} ELSE 0 END) AS BIGINT)`.as(
-              'in_contact',
-            ),
-          )
-          .where('device_accounts.account', 'in', some)
-          .groupBy('device_accounts.account')
-          .execute()
-        for (const { account, all, in_contact } of rows) found.set(account, { all, inContact: in_contact })
+      for (const account of accounts) {
+        const sums = read.get(account) ?? fleet.returnable.get(account, heardSince)?.value
+        if (sums === undefined) continue
+        const { all, inContact } = own.get(account) ?? NOTHING_RETURNABLE
+        // A remembered sum may be less than the device has by now.
+        found.set(account, {
+          all: sums.all > all ? sums.all - all : 0n,
+          inContact: sums.inContact > inContact ? sums.inContact - inContact : 0n,
+        })
       }
       return found
     },

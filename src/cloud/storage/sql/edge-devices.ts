@@ -32,7 +32,7 @@ const FOUND_MAX = 1_000
 const AFTER_ALL = '\u{10ffff}'
 
 export function deviceReader(sql: Sql) {
-  const { db } = sql
+  const { db, fleet } = sql
   const within = ({ instanceId, contact, search, overdueBefore }: DeviceFilter) => {
     let query = db.selectFrom('devices')
     if (instanceId !== undefined) {
@@ -149,8 +149,14 @@ export function deviceReader(sql: Sql) {
         .executeTakeFirstOrThrow()
       return Number(count)
     },
-    /** Devices, other than `except`, that are not revoked and have synced since then. */
+    /**
+     * Devices, other than `except`, that are not revoked and have synced since then.
+     * @param except id of a device of this instance, or ''
+     */
     async countLive(instanceId: string, since: number, except: string): Promise<number> {
+      const own = except === '' ? 0 : 1
+      const known = fleet.live.get(instanceId, since)
+      if (known !== undefined) return known.value - own
       const { count } = await db
         .selectFrom('device_instances')
         .innerJoin('devices', 'devices.id', 'device_instances.device_id')
@@ -160,7 +166,9 @@ export function deviceReader(sql: Sql) {
         .where('devices.revoked_at', 'is', null)
         .where('devices.last_sync_at', '>=', BigInt(since))
         .executeTakeFirstOrThrow()
-      return Number(count)
+      const devices = Number(count) + own
+      fleet.live.set(instanceId, { value: devices, devices, at: since })
+      return devices - own
     },
   }
 }

@@ -1,5 +1,6 @@
 /** Context of all queries: Kysely inside one transaction, and the locking features of the database. */
 import type { Compilable, Kysely } from 'kysely'
+import type { FleetFigures } from './fleet-figures.ts'
 import type { Tables } from './tables.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
@@ -8,6 +9,8 @@ export interface Sql {
   /** False for SQLite: transactions are serialized. */
   readonly lockRows: boolean
   readonly rules: RuleLocks
+  /** Of the whole store. */
+  readonly fleet: FleetFigures
   /** Pipelines a locking query; its rows are available once a later statement is answered. Null: not supported. */
   readonly ahead: (<R>(query: Compilable<R>) => Promise<() => readonly R[]>) | null
 }

@@ -7,6 +7,7 @@ import Sqlite from 'better-sqlite3'
 import { Kysely } from 'kysely'
 import { giveWayTo } from '../../runtime/give-way.ts'
 import type { Store } from '../store.ts'
+import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
@@ -33,6 +34,7 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
   const writer = inOneHand(forWriting, giveWay)
   const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading) })
   const commits = new GroupCommit(forWriting, () => performance.now())
+  const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
   const health: { cause?: unknown } = {}
 
@@ -53,7 +55,7 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
     transaction: (work) =>
       guard(async () => {
         const written = { outbox: false }
-        const sql = { db: writer, lockRows: false, rules: ALONE, ahead: null }
+        const sql = { db: writer, lockRows: false, rules: ALONE, fleet, ahead: null }
         const result = await commits.run(
           () => runWork(sql, work, () => (written.outbox = true)),
           // It may have bumped a policy revision: decisions must not cache a revision before it is committed.
@@ -64,7 +66,7 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
       }),
     read: (work) =>
       guard(() =>
-        reader.transaction().execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, ahead: null }))),
+        reader.transaction().execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null }))),
       ),
     onOutbox(listener) {
       listeners.add(listener)
