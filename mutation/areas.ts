@@ -123,7 +123,7 @@ export const AREAS: readonly Area[] = [
       'agent/sync/top-ups',
       'agent/sync/unreadable',
       'agent/sync/waiting-requests',
-      'agent/platform/sqlite/journal-contract',
+      'agent/platform/sqlite/journal',
       'agent/platform/sqlite/lost-by-the-cloud',
       'agent/platform/sqlite/segment-limits',
     ),

@@ -42,7 +42,7 @@ export async function prepareAgentState(
     path: join(directory, JOURNAL_FILE),
     limits: {
       ...{ pagesMax: 10_000, diskReservePages: 256, retentionMs: DAY_MS, retainedBytesMax: 1_000_000, answersMax: 1 },
-      ...{ recentEntries: 1_000, pastRulesBytesMax: 1_000_000 },
+      ...{ recentEntries: 1_000, pastRulesBytesMax: 1_000_000, segmentEntriesMax: 1_000 },
     },
     sign: (payload) => signDocument('segment', payload, key.signer),
     now: () => now,

@@ -28,6 +28,7 @@ const LIMITS = {
   retainedBytesMax: 1e9,
   answersMax: 10_000,
   recentEntries: 1_000,
+  segmentEntriesMax: 1_000,
   pastRulesBytesMax: 1e6,
 }
 const STAMP = { clock: { bootId: 'after', sinceBoot: 1, earliest: 1, latest: null }, grantAgedMs: 0 }

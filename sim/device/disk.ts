@@ -7,6 +7,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import { JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.ts'
+import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
 import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
 import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
 import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
@@ -89,6 +91,62 @@ export class Disk {
     this.database = new Database(image)
     this.database.defaultSafeIntegers(true)
     this.database.pragma('foreign_keys = ON')
+  }
+}
+
+/** The product's handler and store over a disk. */
+export function handlerOn(disk: Disk, path: string, limits: JournalLimits): JournalHandler {
+  return new JournalHandler({
+    path,
+    open: () => new StoreOnDisk(disk, limits),
+    diskReserve: {
+      fill: () => (disk.diskReserve ||= !disk.full),
+      release: () => {
+        const was = disk.diskReserve
+        disk.diskReserve = false
+        return was
+      },
+    },
+  })
+}
+
+class StoreOnDisk extends JournalStore {
+  readonly #disk: Disk
+
+  constructor(disk: Disk, limits: ConstructorParameters<typeof JournalStore>[1]) {
+    super(disk.database, limits)
+    this.#disk = disk
+  }
+
+  override append(...args: Parameters<JournalStore['append']>): ReturnType<JournalStore['append']> {
+    this.#needRoom(args[0].answered)
+    return super.append(...args)
+  }
+
+  override saveClock(...args: Parameters<JournalStore['saveClock']>): void {
+    this.#needRoom(false)
+    super.saveClock(...args)
+  }
+
+  override storeSeal(...args: Parameters<JournalStore['storeSeal']>): ReturnType<JournalStore['storeSeal']> {
+    this.#needRoom(true)
+    return super.storeSeal(...args)
+  }
+
+  override acknowledge(...args: Parameters<JournalStore['acknowledge']>): void {
+    this.#needRoom(true)
+    super.acknowledge(...args)
+  }
+
+  override attach(...args: Parameters<JournalStore['attach']>): void {
+    this.#needRoom(true)
+    super.attach(...args)
+  }
+
+  #needRoom(hasDiskReserve: boolean): void {
+    const { full, diskReserve } = this.#disk
+    if (full && !(hasDiskReserve && !diskReserve))
+      throw new Database.SqliteError('database or disk is full', 'SQLITE_FULL')
   }
 }
 

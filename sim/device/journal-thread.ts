@@ -2,14 +2,11 @@
  * The journal's thread with its disk in virtual time, with the real handler and store. At every call the process may
  * die before or after the commit, the flush may fail, and the disk may be full.
  */
-import Database from 'better-sqlite3'
 import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type { StartThread } from '../../src/agent/platform/sqlite/journal.ts'
-import { JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.ts'
-import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import { copyOf } from './copy-of.ts'
-import type { Disk } from './disk.ts'
+import { type Disk, handlerOn } from './disk.ts'
 
 export type Mishap = 'DIES_BEFORE' | 'DIES_AFTER' | 'FLUSH_FAILS_BEFORE' | 'FLUSH_FAILS_AFTER'
 
@@ -27,18 +24,7 @@ export interface ThreadDeps {
 export function journalThread(deps: ThreadDeps): StartThread {
   const { scheduler, disk } = deps
   return ({ path, limits }, events) => {
-    const handler = new JournalHandler({
-      path,
-      open: () => new StoreOnDisk(disk, limits),
-      diskReserve: {
-        fill: () => (disk.diskReserve ||= !disk.full),
-        release: () => {
-          const was = disk.diskReserve
-          disk.diskReserve = false
-          return was
-        },
-      },
-    })
+    const handler = handlerOn(disk, path, limits)
     let freeAt = 0
     let ended = false
     const take = (call: JournalCall): void => {
@@ -81,46 +67,6 @@ export function journalThread(deps: ThreadDeps): StartThread {
   }
 }
 
-function flushFailed(path: string): JournalAnswer {
+export function flushFailed(path: string): JournalAnswer {
   return { ok: false, failure: { code: 'DISK_FAILED', message: `${path}: disk I/O error`, details: {} } }
-}
-
-class StoreOnDisk extends JournalStore {
-  readonly #disk: Disk
-
-  constructor(disk: Disk, limits: ConstructorParameters<typeof JournalStore>[1]) {
-    super(disk.database, limits)
-    this.#disk = disk
-  }
-
-  override append(...args: Parameters<JournalStore['append']>): ReturnType<JournalStore['append']> {
-    this.#needRoom(args[0].answered)
-    return super.append(...args)
-  }
-
-  override saveClock(...args: Parameters<JournalStore['saveClock']>): void {
-    this.#needRoom(false)
-    super.saveClock(...args)
-  }
-
-  override storeSeal(...args: Parameters<JournalStore['storeSeal']>): ReturnType<JournalStore['storeSeal']> {
-    this.#needRoom(true)
-    return super.storeSeal(...args)
-  }
-
-  override acknowledge(...args: Parameters<JournalStore['acknowledge']>): void {
-    this.#needRoom(true)
-    super.acknowledge(...args)
-  }
-
-  override attach(...args: Parameters<JournalStore['attach']>): void {
-    this.#needRoom(true)
-    super.attach(...args)
-  }
-
-  #needRoom(hasDiskReserve: boolean): void {
-    const { full, diskReserve } = this.#disk
-    if (full && !(hasDiskReserve && !diskReserve))
-      throw new Database.SqliteError('database or disk is full', 'SQLITE_FULL')
-  }
 }

@@ -12,6 +12,7 @@ import type { LinkLog, Timers } from '../../src/agent/sync/ports.ts'
 import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
 import type { AgentSettings } from '../../src/agent/settings.ts'
 import { ENGINE, type Engine, outdatedSide } from '../../src/core/engine.ts'
+import { SEGMENT_ENTRIES_MAX } from '../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { signDocument } from '../../src/protocol/signing.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
@@ -505,5 +506,6 @@ export function journalLimits({ state, explain }: AgentSettings): JournalLimits 
     answersMax: state.answersMax,
     recentEntries: explain.decisions,
     pastRulesBytesMax: explain.rulesMax,
+    segmentEntriesMax: SEGMENT_ENTRIES_MAX,
   }
 }

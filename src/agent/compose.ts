@@ -32,6 +32,7 @@ import { systemRandomness } from './platform/system/randomness.ts'
 import { volatileLogOf } from './platform/tmpfs/volatile-log.ts'
 import { openTimeSource } from './platform/system/time-source.ts'
 import { pause, systemTimers } from './platform/system/timers.ts'
+import { SEGMENT_ENTRIES_MAX } from '../protocol/edge/sync.ts'
 import type { Callers } from './access/callers/callers.ts'
 import type { Clock, TimeSource } from './runtime/clock.ts'
 import type { DeviceKeys } from './keys/device-key.ts'
@@ -165,6 +166,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
       answersMax: settings.state.answersMax,
       recentEntries: Math.max(DECISIONS_MAX, settings.explain.decisions),
       pastRulesBytesMax: settings.explain.rulesMax,
+      segmentEntriesMax: SEGMENT_ENTRIES_MAX,
     },
     sign: async (payload) => {
       if (late.keys === undefined) throw new Error('invariant: the key is loaded before a segment is sealed')

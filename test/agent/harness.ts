@@ -16,6 +16,7 @@ import type {
   SealRequest,
   Snapshot,
 } from '../../src/agent/ledger/journal.ts'
+import { SEGMENT_ENTRIES_MAX } from '../../src/protocol/edge/sync.ts'
 import { unverifiedText } from '../../src/protocol/signing.ts'
 import { newLedger } from '../../sim/device/new-ledger.ts'
 import type { PolicyInForce } from '../../src/agent/policy/active-policies.ts'
@@ -24,7 +25,6 @@ import { compilePolicy } from '../../src/core/rules/compile.ts'
 import { policyDocument, policyOf } from '../../src/protocol/edge/policy-document.ts'
 import { BEGIN } from './sync/fake-time.ts'
 import { DEVICE, INSTANCE, makeCloudKey } from './sync/fake-cloud.ts'
-import type { DeviceJournal } from './sync/memory-journal.ts'
 import { policyWith } from './sync/policies.ts'
 import { sameThread } from './same-thread.ts'
 
@@ -35,7 +35,7 @@ export function temporaryDirectory(): string {
   return directory
 }
 
-const LIMITS: JournalLimits = {
+export const JOURNAL_LIMITS: JournalLimits = {
   pagesMax: 100_000,
   diskReservePages: 256,
   retentionMs: 7 * 86_400_000,
@@ -43,6 +43,7 @@ const LIMITS: JournalLimits = {
   answersMax: 100,
   recentEntries: 1_000,
   pastRulesBytesMax: 1_000_000,
+  segmentEntriesMax: SEGMENT_ENTRIES_MAX,
 }
 
 type JournalChanges = Partial<Omit<JournalOptions, 'limits'>> & { readonly limits?: Partial<JournalLimits> }
@@ -69,7 +70,7 @@ async function open(directory: string, changes: JournalChanges, thread: StartThr
     log: { info: () => undefined, warn: () => undefined },
     onBroken: () => undefined,
     ...changes,
-    limits: { ...LIMITS, ...changes.limits },
+    limits: { ...JOURNAL_LIMITS, ...changes.limits },
   }
   const journal = await openJournal(options, thread)
   onTestFinished(() => journal.close())
@@ -77,7 +78,7 @@ async function open(directory: string, changes: JournalChanges, thread: StartThr
 }
 
 /** A compact JWS in form: the payload stands where it always stands. */
-function unsigned(payload: string): string {
+export function unsigned(payload: string): string {
   return `e30.${Buffer.from(payload).toString('base64url')}.AA`
 }
 
@@ -102,7 +103,7 @@ export const STAMP: ClockStamp = {
 }
 
 /** Enrolled, attached, and granted these amounts. */
-export async function attach(journal: DeviceJournal, granted: Readonly<Record<AccountId, bigint>>): Promise<void> {
+export async function attach(journal: Journal, granted: Readonly<Record<AccountId, bigint>>): Promise<void> {
   await journal.saveIdentity(IDENTITY)
   await journal.attach(1)
   await grant(journal, 1, granted)
@@ -110,7 +111,7 @@ export async function attach(journal: DeviceJournal, granted: Readonly<Record<Ac
 
 /** A segment with nothing to say, and the grant that answers it. Returns its `seq`. */
 export async function grant(
-  journal: DeviceJournal,
+  journal: Journal,
   term: number,
   granted: Readonly<Record<AccountId, bigint>>,
 ): Promise<number> {

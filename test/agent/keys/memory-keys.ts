@@ -2,7 +2,7 @@
 import { CodedError } from '../../../src/protocol/errors.ts'
 import type { Signer } from '../../../src/protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../../src/agent/keys/device-key.ts'
-import type { Disk } from '../sync/memory-journal.ts'
+import type { TestDisk } from '../test-disk.ts'
 
 /** What is on the disk. */
 export interface KeyPlace {
@@ -12,14 +12,14 @@ export interface KeyPlace {
 
 export class MemoryKeys implements DeviceKeys {
   readonly #place: KeyPlace
-  readonly #disk: Disk
+  readonly #disk: TestDisk
   readonly #make: () => Promise<DeviceKey>
   current: DeviceKey
   next: DeviceKey | null
   /** Nothing can be written. */
   readOnly = false
 
-  constructor(place: KeyPlace, disk: Disk, make: () => Promise<DeviceKey>) {
+  constructor(place: KeyPlace, disk: TestDisk, make: () => Promise<DeviceKey>) {
     this.#place = place
     this.#disk = disk
     this.#make = make
@@ -51,7 +51,7 @@ export class MemoryKeys implements DeviceKeys {
   #write(change: () => unknown): void {
     if (this.readOnly) throw new CodedError('STATE_UNWRITABLE', 'the directory is read-only')
     change()
-    this.#disk.committed()
+    if (this.#disk.committed()) throw new Error('the power was cut after the commit')
   }
 }
 

@@ -39,11 +39,11 @@ async function rotate(device: TestDevice): Promise<void> {
 }
 
 const keyOf = ({ keyPlace }: { readonly keyPlace: KeyPlace }): string => keyPlace.current.signer.keyId
-const path = (device: TestDevice): string => `/edge/api/v1/devices/${device.disk.identity?.deviceId ?? ''}`
+const path = (device: TestDevice): string => `/edge/api/v1/devices/${device.disk.read().identity?.deviceId ?? ''}`
 const shown = async (device: TestDevice): Promise<DeviceState> =>
   deviceState.parse((await twin.call('GET', path(device))).body)
 const actions = async (device: TestDevice): Promise<readonly string[]> => {
-  const { body } = await twin.call('GET', `/edge/api/v1/audit?deviceId=${device.disk.identity?.deviceId ?? ''}`)
+  const { body } = await twin.call('GET', `/edge/api/v1/audit?deviceId=${device.disk.read().identity?.deviceId ?? ''}`)
   const replacing = ['REPLACE_DEVICE_KEY', 'ROTATE_DEVICE_KEY']
   return auditList.parse(body).records.flatMap(({ action }) => (replacing.includes(action) ? [action] : []))
 }
@@ -120,10 +120,10 @@ test('a change that was cut off between ledger and file is completed at the star
   const kept = device.link.rotateKey().catch(() => undefined)
   await device.settle()
   await kept
-  expect(device.keyPlace.next?.signer.keyId).toBe(device.disk.identity?.keyId)
+  expect(device.keyPlace.next?.signer.keyId).toBe(device.disk.read().identity?.keyId)
   device.network.down = true
   await device.restart()
-  expect(keyOf(device)).toBe(device.disk.identity?.keyId)
+  expect(keyOf(device)).toBe(device.disk.read().identity?.keyId)
   expect(device.link.status().key).toMatchObject({ id: keyOf(device), next: null })
   device.network.down = false
   await device.sync()
@@ -250,7 +250,7 @@ test('wherever the process ends during a change, the device comes back with one 
     expect(device.fatal).toEqual([])
     if (keyOf(device) === before) await rotate(device)
     expect(keyOf(device)).not.toBe(before)
-    expect(device.disk.identity?.keyId).toBe(keyOf(device))
+    expect(device.disk.read().identity?.keyId).toBe(keyOf(device))
     await device.sync()
     expect(device.conditions).toEqual([])
     expect(device.link.status()).toMatchObject({ backlog: 0, unacknowledgedSeq: null, epoch: 1 })
@@ -271,12 +271,12 @@ test('a segment that was sealed under the key before is delivered as it is, and 
   await device.charge(5n * TOKEN)
   device.network.faults = ['LOSE_ANSWER']
   await device.sync()
-  const sealed = device.disk.segments.at(-1)
+  const sealed = device.disk.read().unacknowledged
   expect(namedKey(sealed?.document ?? '')).toBe(before)
   expect(device.link.status().unacknowledgedSeq).not.toBeNull()
   await rotate(device)
   expect(keyOf(device)).not.toBe(before)
-  expect(device.disk.segments.find(({ seq }) => seq === sealed?.seq)?.document).toBe(sealed?.document)
+  expect((await device.journal.sealed(sealed?.seq ?? 0))?.document).toBe(sealed?.document)
   await device.charge(1n * TOKEN)
   await expectEqualLedgers(device)
 })

@@ -26,7 +26,7 @@ test('a newer policy that a sync names comes into force in the same round', asyn
   await device.cloud.publish(policyWith(2))
   await device.sync()
   expect(inForce(device)).toBe(2)
-  expect(device.disk.policies.get(INSTANCE)?.revision).toBe(2)
+  expect(device.disk.read().policies).toMatchObject([{ instanceId: INSTANCE, revision: 2 }])
 })
 
 test('rules stay usable for as long as the cloud keeps signing that they are its newest', async () => {
@@ -104,7 +104,7 @@ test('a cloud whose newest revision is below the one in force is named, until it
   await device.sync()
   await device.sync()
   const shown = device.cloud.proofs.flatMap(({ proofs }) => proofs)
-  expect(shown).toEqual([device.disk.policies.get(INSTANCE)?.document])
+  expect(shown).toEqual(device.disk.read().policies.map(({ document }) => document))
   await device.cloud.publish(policyWith(6))
   await device.sync()
   expect(device.conditions).toEqual([])
@@ -158,7 +158,7 @@ test('the cloud changes its key by naming the next one in a policy that the old 
   await device.sync()
   expect(device.conditions).toEqual([])
   expect(inForce(device)).toBe(3)
-  expect(device.disk.identity?.trustedKeys).toEqual([JSON.stringify(next.jwk)])
+  expect(device.disk.read().identity?.trustedKeys).toEqual([JSON.stringify(next.jwk)])
 
   await serve(device, 4, signedBy(old, policyWith(4)), old)
   await device.sync()
@@ -191,7 +191,7 @@ test('rules of one instance survive a restart without the cloud while another ha
   await device.cloud.publish(policyWith(2, { instanceId: OTHER_INSTANCE }))
   await device.sync()
   expect(device.activePolicies.get(OTHER_INSTANCE)?.document.revision).toBe(2)
-  expect(device.disk.identity?.trustedKeys).not.toContain(JSON.stringify(old.jwk))
+  expect(device.disk.read().identity?.trustedKeys).not.toContain(JSON.stringify(old.jwk))
 })
 
 test('the stored rules are in force after a restart without the cloud', async () => {
@@ -207,7 +207,7 @@ test('altered stored rules are not used after a restart and are fetched again', 
   const text = JSON.stringify(signedBy(stranger, policyWith(1)))
   expect(policyDocument.safeParse(JSON.parse(text)).success).toBe(true)
   const document = await signDocument('policy', text, stranger.signer)
-  device.disk.policies.set(INSTANCE, { instanceId: INSTANCE, revision: 1, document, confirmedAt: 0 })
+  device.disk.change('UPDATE policy SET document = ?, confirmed_at = 0', document)
   device.network.down = true
   await device.restart()
   expect(inForce(device)).toBeUndefined()
@@ -221,9 +221,7 @@ test('what stands in the database as a revision cannot be replaced by an older o
   const device = await TestDevice.running()
   await device.cloud.publish(policyWith(2))
   await device.sync()
-  const stored = device.disk.policies.get(INSTANCE)
-  if (stored === undefined) throw new Error('a policy is stored')
-  device.disk.policies.set(INSTANCE, { ...stored, document: 'damaged' })
+  device.disk.change("UPDATE policy SET document = 'damaged'")
   await device.cloud.publish(policyWith(1))
   await device.restart()
   await device.settle()
@@ -235,7 +233,7 @@ test('a policy that cannot be had does not keep usage from being delivered', asy
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   device.cloud.policies.delete(INSTANCE)
-  device.disk.policies.delete(INSTANCE)
+  device.disk.change('DELETE FROM policy')
   await device.restart()
   await device.settle()
   expect(device.conditions).toEqual(['policy: NOT_FOUND'])

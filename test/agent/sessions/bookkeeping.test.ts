@@ -116,7 +116,7 @@ describe('sessions that are listed', () => {
 it('records a session without requests without a requester', async () => {
   const device = await SessionDevice.make()
   await device.close(await device.open())
-  const requesters = device.entries().map(({ requester }) => requester)
+  const requesters = device.disk.history.map(({ requester }) => requester)
   expect(requesters).toEqual([
     { type: '', value: '' },
     { type: '', value: '' },
@@ -162,7 +162,7 @@ describe('what a caller is held to', () => {
     const device = await SessionDevice.make(100)
     const quota = new NotedQuota(50_000_000n)
     const id = await device.open()
-    device.journal.refusals = 1
+    device.disk.refusals = 1
     await expect(request(device, id, 30, quota)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
     expect(quota.tokens).toBe(50_000_000n)
   })
@@ -215,13 +215,17 @@ describe('a session that ended', () => {
     const live = await device.open()
     const [oldest, next] = [await device.open(), await device.open()]
     await device.close(oldest)
+    await device.pass(1)
     await device.close(next)
-    const stored = device.disk.sessions.get(next)!
+    // Writes pending commits to the tables.
+    await device.journal.recent(0)
+    device.kill()
+    const copy = `INSERT INTO session SELECT ?, ended, since, replace(document, id, ?), snapshot, 0 FROM session WHERE id = ?`
     for (let n = 0; n < 998; n += 1) {
       const id = `11111111-0000-4000-8000-${String(n).padStart(12, '0')}`
-      device.disk.sessions.set(id, { ...stored, id, document: stored.document.replaceAll(next, id) })
+      device.disk.change(copy, id, id, next)
     }
-    await device.restart()
+    await device.start()
     expect(device.session(oldest).state).toBe('TERMINATED')
     await device.close(await device.open())
     expect(() => device.session(oldest)).toThrow(expect.objectContaining({ code: 'NOT_FOUND' }))
@@ -243,7 +247,7 @@ it('retries a session that could not be advanced, and the log says of which sess
   const device = await SessionDevice.make()
   const id = await device.open()
   await device.request(id, 3)
-  device.journal.refusals = 1
+  device.disk.refusals = 1
   await device.pass(61 * MINUTE)
   expect(device.warned).toEqual([{ sessionId: id, code: 'NOT_RECORDED', message: 'a session could not be advanced' }])
   expect(device.billed()).toBe(6)
@@ -253,7 +257,7 @@ it('a session whose opening could not be recorded takes no place among those tha
   const device = await SessionDevice.make()
   device.liveMax = 1
   await device.restart()
-  device.journal.refusals = 1
+  device.disk.refusals = 1
   await expect(device.open()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
   expect(device.session(await device.open()).state).toBe('IDLE')
 })
@@ -336,12 +340,10 @@ describe('a request for several items', () => {
     ])
     await device.pass(61 * MINUTE)
     expect([device.billed(), device.session(id).state]).toEqual([10, 'TERMINATED'])
-    expect(
-      device
-        .entries()
-        .at(-1)
-        ?.items.map(({ outcome }) => outcome),
-    ).toEqual(['NOT_CHARGED', 'INSUFFICIENT_TOKENS'])
+    expect(device.disk.history.at(-1)?.items.map(({ outcome }) => outcome)).toEqual([
+      'NOT_CHARGED',
+      'INSUFFICIENT_TOKENS',
+    ])
   })
 
   it('carries what the application said of each item on to its automatic charges and refunds', async () => {
@@ -353,7 +355,7 @@ describe('a request for several items', () => {
     ])
     await device.pass(61 * MINUTE)
     await device.close(id)
-    const told = device.entries().flatMap(({ session, items }) => {
+    const told = device.disk.history.flatMap(({ session, items }) => {
       return items.length === 0 ? [] : [[session?.event, ...items.map(({ metaData }) => metaData)]]
     })
     expect(told).toEqual([
@@ -378,7 +380,7 @@ describe('a request for several items', () => {
     ])
     await device.pass(40 * MINUTE)
     await device.close(id)
-    const refund = device.entries().at(-1)
+    const refund = device.disk.history.at(-1)
     expect(refund).toMatchObject({ kind: 'refund', requester: { type: 'user', value: 'ada' } })
     expect(refund?.items.map(({ item }) => item)).toEqual(['print'])
   })
@@ -386,7 +388,7 @@ describe('a request for several items', () => {
   it('is shown to the cloud with its requester, its interval and the line items that paid', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
-    const snapshot = () => JSON.parse(device.disk.sessions.get(id)?.snapshot ?? '') as Record<string, unknown>
+    const snapshot = () => JSON.parse(device.disk.read().sessions[0]?.snapshot ?? '') as Record<string, unknown>
     expect(snapshot()).toMatchObject({ requester: null, charge: null })
     await requestItems(device, id, [{ item: 'print', count: 2 }])
     const { from, until } = device.session(id).charge!
@@ -400,7 +402,7 @@ describe('a request for several items', () => {
 it('a request that could not be recorded may be sent again under its number', async () => {
   const device = await SessionDevice.make()
   const id = await device.open()
-  device.journal.refusals = 1
+  device.disk.refusals = 1
   const ask = () => requestItems(device, id, [{ item: 'print', count: 2 }], 1)
   await expect(ask()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
   expect(await ask()).toMatchObject({ status: 200 })
@@ -435,7 +437,7 @@ it('only sessions with a charge give something back when the epoch ends', async 
   await device.ledger.freeze()
   await device.settle()
   expect(device.log().slice(before)).toEqual(['refund SUSPENDED'])
-  expect(device.entries().at(-1)?.session?.id).toBe(charged)
+  expect(device.disk.history.at(-1)?.session?.id).toBe(charged)
   expect(device.warned).toEqual([])
 })
 
@@ -443,12 +445,11 @@ it('what was paid in an epoch that is over is not spent again in the next one', 
   const device = await SessionDevice.make()
   const id = await device.open()
   await device.request(id, 6)
-  device.journal.refusals = 1
+  device.disk.refusals = 1
   await device.ledger.freeze()
   await device.settle()
   expect(device.warned).toMatchObject([{ sessionId: id, code: 'NOT_RECORDED' }])
-  Object.assign(device.disk, { epoch: 2, accounts: new Map(), grant: null, entries: [] })
-  device.ledger.begin(2)
+  await device.beginEpoch()
   await device.grant(10_000_000n)
   expect(await device.request(id, 11)).toBe(403)
   expect(await device.request(id, 10)).toBe(200)

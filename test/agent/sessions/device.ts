@@ -1,27 +1,25 @@
-// A device for tests of sessions: the real state machine, ledger and clock, a journal in memory that outlives the process,
+// A device for tests of sessions: the real state machine, ledger, clock and journal, a disk that outlives the process,
 // a cloud that is as near as the test wants, and time that the test moves.
-import { generateKeyPairSync } from 'node:crypto'
-import { importJWK } from 'jose'
 import { expect } from 'vitest'
 import { Access } from '../../../src/agent/access/access.ts'
 import { Clock } from '../../../src/agent/runtime/clock.ts'
 import { IdempotencyCache } from '../../../src/agent/access/idempotency-cache.ts'
+import type { Journal } from '../../../src/agent/ledger/journal.ts'
 import { Ledger } from '../../../src/agent/ledger/ledger.ts'
 import { LocalDecisions, type WaitingTopUp } from '../../../src/agent/access/local-decisions.ts'
 import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/active-policies.ts'
 import { type SessionAnswer, Sessions } from '../../../src/agent/sessions/sessions.ts'
 import { type AccountId, lineAccount } from '../../../src/core/accounts/account.ts'
-import { type EntryBody, entryBody } from '../../../src/protocol/edge/sync.ts'
 import { sessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
 import {
   accessResponseBody,
   requestOf,
   sessionAccessRequestBody,
 } from '../../../src/protocol/service/access-request.ts'
-import { accessBody, grantedAccount, policyInForce } from '../harness.ts'
+import { accessBody, grantedAccount, IDENTITY, policyInForce, SEAL, unsigned } from '../harness.ts'
 import { INSTANCE } from '../sync/fake-cloud.ts'
 import { FakeTime } from '../sync/fake-time.ts'
-import { Disk, MemoryJournal } from '../sync/memory-journal.ts'
+import { TestDisk } from '../test-disk.ts'
 import { policyWith } from '../sync/policies.ts'
 
 export const LINE = lineAccount(INSTANCE, 'line-1', 0)
@@ -40,8 +38,8 @@ const anybody = (): void => undefined
 
 export class SessionDevice {
   readonly time = new FakeTime()
-  readonly disk = new Disk()
-  journal!: MemoryJournal
+  readonly disk = new TestDisk()
+  journal!: Journal
   clock!: Clock
   ledger!: Ledger
   sessions!: Sessions
@@ -64,7 +62,6 @@ export class SessionDevice {
   /** Attached, with rules by which `print` costs one token, and so many tokens. */
   static async make(tokens = 1_000): Promise<SessionDevice> {
     const device = new SessionDevice()
-    device.disk.epoch = 1
     device.activePolicies.put(await policyInForce(1))
     await device.start()
     device.clock.learn({
@@ -78,10 +75,15 @@ export class SessionDevice {
 
   /** A process begins with what the disk holds. */
   async start(): Promise<void> {
-    const { privateKey } = generateKeyPairSync('ed25519')
-    const key = await importJWK(privateKey.export({ format: 'jwk' }), 'EdDSA')
-    if (key instanceof Uint8Array) throw new Error('a private key is no secret')
-    this.journal = new MemoryJournal(this.disk, { keyId: 'k', algorithm: 'EdDSA', privateKey: key })
+    this.journal = await this.disk.open({
+      sign: async (payload) => unsigned(payload),
+      now: () => this.time.truth(),
+      onBroken: (error) => this.#broken(error),
+    })
+    if (this.disk.commits === 0) {
+      await this.journal.saveIdentity(IDENTITY)
+      await this.journal.attach(1)
+    }
     const snapshot = await this.journal.read()
     this.clock = new Clock(this.time, snapshot.clock)
     this.ledger = new Ledger(
@@ -134,7 +136,7 @@ export class SessionDevice {
 
   /** The process is gone, after what was durable. */
   kill(): void {
-    this.journal.kill()
+    this.disk.detach()
     this.sessions.stop()
     this.time.forgetTimers()
   }
@@ -147,20 +149,35 @@ export class SessionDevice {
 
   /** More tokens, cumulatively, durable before they can be spent. */
   async grant(granted: bigint, account: AccountId = LINE, exhausted = false): Promise<void> {
-    const more = (this.ledger.grant() === null ? 0n : (this.disk.accounts.get(account)?.granted ?? 0n)) + granted
+    const before = this.ledger.grant() === null ? 0n : (this.disk.read().accounts.get(account)?.granted ?? 0n)
     const grant = {
       term: (this.#term += 1),
       lifetimeMs: 365 * 24 * HOUR,
       expiresAt: this.time.truth() + 365 * 24 * HOUR,
       agedMs: 0,
-      accounts: [{ ...grantedAccount(account, more), exhausted }],
+      accounts: [{ ...grantedAccount(account, before + granted), exhausted }],
     }
-    const held = this.disk.accounts.get(account)
-    const nothing = { used: 0n, refunded: 0n, returned: 0n, exhausted: false, unlimited: false }
-    this.disk.accounts.set(account, { ...nothing, ...held, granted: more })
-    const { term, lifetimeMs, expiresAt, agedMs } = grant
-    this.disk.grant = { term, lifetimeMs, expiresAt, agedMs }
+    await this.#withDiskSpace(async () => {
+      const { seq } = await this.journal.seal(SEAL)
+      await this.journal.acknowledge(seq, grant, null)
+    })
     this.ledger.applyGrant(grant)
+  }
+
+  /** The device attaches anew, after its ledger was frozen. */
+  async beginEpoch(): Promise<void> {
+    const epoch = this.disk.read().epoch + 1
+    await this.#withDiskSpace(() => this.journal.attach(epoch))
+    this.ledger.begin(epoch)
+  }
+
+  /** Deliveries have disk space of their own. */
+  async #withDiskSpace(work: () => Promise<void>): Promise<void> {
+    const { disk } = this
+    const { refusals } = disk
+    disk.refusals = 0
+    await work()
+    disk.refusals = refusals
   }
 
   #broken(error: unknown): void {
@@ -239,29 +256,26 @@ export class SessionDevice {
   }
 
   /** Tokens that are charged and not given back, by the counters, checked against the entries. */
-  billed(epoch = this.disk.epoch): number {
+  billed(epoch?: number): number {
+    const stored = this.disk.read()
+    const asked = epoch ?? stored.epoch
     const sums = { used: 0n, refunded: 0n }
-    for (const { moves, postings, ...entry } of this.disk.history) {
-      if (entry.epoch !== epoch) continue
+    for (const { kind, postings, ...entry } of this.disk.history) {
+      if (entry.epoch !== asked) continue
       for (const { account, amount } of postings)
-        if (account === LINE) sums[moves === 'refunded' ? 'refunded' : 'used'] += amount
+        if (account === LINE) sums[kind === 'refund' ? 'refunded' : 'used'] += amount
     }
-    if (epoch === this.disk.epoch) {
-      const { used, refunded } = this.disk.accounts.get(LINE) ?? { used: 0n, refunded: 0n }
+    if (asked === stored.epoch) {
+      const { used, refunded } = stored.accounts.get(LINE) ?? { used: 0n, refunded: 0n }
       expect({ used, refunded }).toEqual(sums)
     }
     return Number(sums.used - sums.refunded) / 1_000_000
   }
 
-  /** Every entry, as the cloud reads it. */
-  entries(): readonly EntryBody[] {
-    return this.disk.history.map(({ body }) => entryBody.parse(JSON.parse(body)))
-  }
-
   /** Kinds and events of the entries, in order. */
   log(): readonly string[] {
-    for (const { snapshot } of this.disk.sessions.values()) sessionSnapshot.parse(JSON.parse(snapshot))
-    return this.entries().map(({ kind, session }) => `${kind} ${session?.event ?? ''}`)
+    for (const { snapshot } of this.disk.read().sessions) sessionSnapshot.parse(JSON.parse(snapshot))
+    return this.disk.history.map(({ kind, session }) => `${kind} ${session?.event ?? ''}`)
   }
 }
 

@@ -15,19 +15,17 @@ async function offline(tokens: number): Promise<SessionDevice> {
 
 /** Tokens that are charged beyond the grant, as the disk has it. */
 function owed({ disk }: SessionDevice): number {
-  const held = disk.accounts.get(LINE)
+  const held = disk.read().accounts.get(LINE)
   return held === undefined ? 0 : Number(-available(held)) / 1_000_000
 }
 
 /** What the entries say was above the grant, by event, in tokens. */
 function above(device: SessionDevice): readonly (readonly [string, number])[] {
-  return device
-    .entries()
-    .flatMap(({ session, postings }) =>
-      postings
-        .filter(({ aboveGrant }) => aboveGrant !== undefined)
-        .map(({ aboveGrant = 0n }) => [session?.event ?? 'one-off', Number(aboveGrant) / 1_000_000] as const),
-    )
+  return device.disk.history.flatMap(({ session, postings }) =>
+    postings
+      .filter(({ aboveGrant }) => aboveGrant !== undefined)
+      .map(({ aboveGrant = 0n }) => [session?.event ?? 'one-off', Number(aboveGrant) / 1_000_000] as const),
+  )
 }
 
 it('a session is charged and renewed above the grant up to the cap, and ends where the cap does', async () => {
@@ -136,8 +134,7 @@ it('a fence gives back what the rest of the interval owes, and the next epoch ch
   await device.ledger.freeze()
   expect(device.billed()).toBeCloseTo(15, 1)
   expect(owed(device)).toBeCloseTo(5, 1)
-  Object.assign(device.disk, { epoch: 2, accounts: new Map(), grant: null, entries: [] })
-  device.ledger.begin(2)
+  await device.beginEpoch()
   await device.pass(5_000)
   expect(device.session(id).state).toBe('ACTIVE')
   expect(device.billed()).toBe(30)
@@ -150,7 +147,7 @@ it('a disk that takes nothing leaves nothing owed', async () => {
   const device = await offline(10)
   const id = await device.open()
   await device.request(id, 30)
-  device.journal.refusals = 1
+  device.disk.refusals = 1
   await expect(device.request(id, 50)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
   expect(owed(device)).toBe(20)
   expect(await device.oneOff(31)).toBe(0)

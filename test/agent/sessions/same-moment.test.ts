@@ -17,7 +17,7 @@ const statesOf = (device: SessionDevice, ids: readonly string[]): readonly strin
 /** What the ledger holds in memory of the account is what stands on the disk. */
 function expectMemoryAsOnDisk(device: SessionDevice): void {
   const { used, refunded } = new Map(device.ledger.accounts()).get(LINE) ?? {}
-  const { used: usedOnDisk, refunded: refundedOnDisk } = device.disk.accounts.get(LINE) ?? {}
+  const { used: usedOnDisk, refunded: refundedOnDisk } = device.disk.read().accounts.get(LINE) ?? {}
   expect({ used, refunded }).toEqual({ used: usedOnDisk, refunded: refundedOnDisk })
 }
 

@@ -100,7 +100,7 @@ class History {
         await new Promise((resolve) => setImmediate(resolve))
         return
       case 'disk-full':
-        device.journal.refusals = move.commits
+        device.disk.refusals = move.commits
         return
       case 'power-cut':
         return device.restart(move.ms)
@@ -121,9 +121,7 @@ class History {
     const { device } = this
     await device.ledger.freeze()
     await device.settle()
-    const epoch = device.disk.epoch + 1
-    Object.assign(device.disk, { epoch, accounts: new Map(), grant: null, entries: [] })
-    device.ledger.begin(epoch)
+    await device.beginEpoch()
     await device.grant(10n * TOKEN)
   }
 
@@ -143,11 +141,11 @@ function audit({ device, defects }: History, cap: bigint): void {
   expect({ fatal: device.fatal.map(String), defects }).toEqual({ fatal: [], defects: [] })
   device.billed()
   const held = new Map(device.ledger.accounts()).get(LINE)
-  const stored = device.disk.accounts.get(LINE)
+  const stored = device.disk.read().accounts.get(LINE)
   expect({ used: held?.used, refunded: held?.refunded }).toEqual({ used: stored?.used, refunded: stored?.refunded })
   if (stored !== undefined) expect(-available(stored)).toBeLessThanOrEqual(cap)
   const chargedBy = new Map<string, bigint>()
-  for (const { kind, session, postings } of device.entries()) {
+  for (const { kind, session, postings } of device.disk.history) {
     if (session === undefined) continue
     const amount = postings.reduce((sum, posting) => sum + posting.amount, 0n)
     if (kind === 'refund') {
@@ -169,7 +167,7 @@ test(`${RUNS} random histories of sessions`, { timeout: 300_000 }, async () => {
       }
       try {
         for (const each of moves) await history.make(each)
-        device.journal.refusals = 0
+        device.disk.refusals = 0
         await device.settle()
         await device.pass(1_000)
         audit(history, cap)

@@ -56,7 +56,7 @@ describe('a session on the device', () => {
     expect(await device.request(id, 5)).toBe(200)
     expect(device.billed()).toBeCloseTo(9, 2)
     expect(device.session(id).charge?.items.map(({ item }) => item.count.digits)).toEqual([5n])
-    const [refund, access] = device.entries().slice(-2)
+    const [refund, access] = device.disk.history.slice(-2)
     expect([refund?.kind, access?.kind]).toEqual(['refund', 'access'])
     expect(refund).toMatchObject({
       items: [
@@ -87,7 +87,7 @@ describe('a session on the device', () => {
     await device.pass(30 * MINUTE)
     const rested = await device.ask(id, 0)
     const { correlationId } = JSON.parse(rested.operable ? rested.body : '{}') as { readonly correlationId?: unknown }
-    expect(device.entries().at(-1)).toMatchObject({ kind: 'refund', correlationId })
+    expect(device.disk.history.at(-1)).toMatchObject({ kind: 'refund', correlationId })
     expect(device.session(id)).toMatchObject({ state: 'IDLE', charge: null })
     await device.pass(5 * HOUR)
     expect(device.billed()).toBeCloseTo(3, 2)
@@ -103,7 +103,7 @@ describe('a session on the device', () => {
     expect(device.asked).toHaveLength(1)
     expect(await device.heartbeat(id)).toBe('TERMINATED')
     expect(device.billed()).toBe(8)
-    expect(device.entries().at(-1)).toMatchObject({ items: [{ outcome: 'INSUFFICIENT_TOKENS' }], postings: [] })
+    expect(device.disk.history.at(-1)).toMatchObject({ items: [{ outcome: 'INSUFFICIENT_TOKENS' }], postings: [] })
   })
 
   it('is charged from a top-up that comes in time', async () => {
@@ -358,7 +358,7 @@ describe('a session that is bound to its connection', () => {
     const device = await SessionDevice.make()
     const id = await device.open({ bound: true })
     await device.request(id, 6)
-    device.journal.refusals = 2
+    device.disk.refusals = 2
     device.sessions.connectionClosed(id)
     await device.settle()
     expect(device.session(id).state).toBe('ACTIVE')
@@ -374,7 +374,7 @@ describe('a disk that takes nothing', () => {
     const id = await device.open()
     await device.request(id, 3)
     const before = device.session(id)
-    device.journal.refusals = 4
+    device.disk.refusals = 4
     await expect(device.open()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
     await expect(device.request(id, 5)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
     await expect(device.request(id, 0)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
@@ -389,11 +389,11 @@ describe('a disk that takes nothing', () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 3)
-    device.journal.refusals = Infinity
+    device.disk.refusals = Infinity
     await device.pass(61 * MINUTE)
     await expect(device.heartbeat(id)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
     expect(device.billed()).toBe(3)
-    device.journal.refusals = 0
+    device.disk.refusals = 0
     await device.pass(2_000)
     expect(device.billed()).toBe(6)
     expect(await device.heartbeat(id)).toBe(204)
@@ -448,8 +448,7 @@ describe('a fence', () => {
     await expect(device.request(active, 1)).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
     await expect(device.open()).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
     expect(device.session(idle).state).toBe('IDLE')
-    Object.assign(device.disk, { epoch: 2, accounts: new Map(), grant: null, entries: [] })
-    device.ledger.begin(2)
+    await device.beginEpoch()
     await device.pass(5_000)
     expect(device.session(active).state).toBe('ACTIVE')
     expect(device.disk.history.filter(({ epoch }) => epoch === 2)).toEqual([])
@@ -479,10 +478,9 @@ describe('a fence', () => {
     const device = await SessionDevice.make()
     const id = await device.open()
     await device.request(id, 6)
-    device.journal.refusals = 1
+    device.disk.refusals = 1
     await device.ledger.freeze()
-    Object.assign(device.disk, { epoch: 2, accounts: new Map(), grant: null, entries: [] })
-    device.ledger.begin(2)
+    await device.beginEpoch()
     await device.grant(100_000_000n)
     expect(await device.close(id)).toBe(204)
     expect(device.billed(1)).toBe(6)
@@ -532,12 +530,12 @@ describe('a session of a requester with a rule', () => {
     const id = await device.open()
     expect(await device.request(id, 6)).toBe(200)
     await device.pass(61 * MINUTE)
-    expect(device.disk.accounts.get(account)?.used).toBe(12_000_000n)
+    expect(device.disk.read().accounts.get(account)?.used).toBe(12_000_000n)
     await device.pass(10 * MINUTE)
     await device.close(id)
-    const { refunded } = device.disk.accounts.get(account) ?? { refunded: 0n }
+    const { refunded } = device.disk.read().accounts.get(account) ?? { refunded: 0n }
     expect(refunded).toBeGreaterThan(0n)
-    expect(device.disk.accounts.get(LINE)?.refunded).toBe(refunded)
-    expect(device.entries().at(-1)).toMatchObject({ kind: 'refund', items: [{ parts: [{ actionId }] }] })
+    expect(device.disk.read().accounts.get(LINE)?.refunded).toBe(refunded)
+    expect(device.disk.history.at(-1)).toMatchObject({ kind: 'refund', items: [{ parts: [{ actionId }] }] })
   })
 })

@@ -9,7 +9,7 @@ export async function calmDown(device: TestDevice): Promise<void> {
   device.network.down = false
   device.network.tamper = (_request, answer) => answer
   device.disk.commitsUntilCrash = Infinity
-  device.journal.refusals = 0
+  device.disk.refusals = 0
   for (let round = 0; round < 12; round += 1) {
     if (device.fatal.length > 0) await device.restart()
     await device.sync()

@@ -159,7 +159,7 @@ test('where one segment is kept no more, the rest of its epoch is left, and the 
   await spend(2n * TOKEN)
   await beginAnew()
   await restore()
-  device.disk.earlierSegments = device.disk.earlierSegments.filter(({ seq }) => seq !== 2)
+  device.disk.change('DELETE FROM segment WHERE epoch = 1 AND seq = 2')
   await spend(1n * TOKEN)
   await device.sync()
   expect(device.link.status()).toMatchObject({ epoch: 2, backlog: 0, unacknowledgedSeq: null, fenced: false })

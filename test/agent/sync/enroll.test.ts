@@ -13,7 +13,7 @@ test('a device without a token says so, and enrolls when it gets one', async () 
   device.link.wake('enrolled')
   await device.settle()
   expect(device.conditions).toEqual([])
-  expect(device.disk.identity).toMatchObject({ deviceId: DEVICE, instanceIds: [INSTANCE] })
+  expect(device.disk.read().identity).toMatchObject({ deviceId: DEVICE, instanceIds: [INSTANCE] })
 })
 
 test('a cloud that shows no pinned key is not trusted, and tried again later', async () => {
@@ -23,10 +23,10 @@ test('a cloud that shows no pinned key is not trusted, and tried again later', a
   await device.start()
   await device.settle()
   expect(device.conditions).toEqual(['cloud: TRUST_MISMATCH'])
-  expect(device.disk.identity).toBeNull()
+  expect(device.disk.read().identity).toBeNull()
   device.cloud.key = real
   await device.pass(10_000)
-  expect(device.disk.identity).not.toBeNull()
+  expect(device.disk.read().identity).not.toBeNull()
 })
 
 test('of the keys that the cloud shows only the pinned ones are kept', async () => {
@@ -40,7 +40,7 @@ test('of the keys that the cloud shows only the pinned ones are kept', async () 
   device.network.faults = [null, 'LOSE_REQUEST']
   await device.start()
   await device.settle()
-  expect(device.disk.identity?.trustedKeys).toEqual([JSON.stringify(device.cloud.key.jwk)])
+  expect(device.disk.read().identity?.trustedKeys).toEqual([JSON.stringify(device.cloud.key.jwk)])
 })
 
 test('an instance that the token does not name is not served', async () => {
@@ -88,9 +88,9 @@ test('a lost answer to the enrollment is harmless', async () => {
   device.network.faults = ['LOSE_ANSWER']
   await device.start()
   await device.settle()
-  expect(device.disk.identity).toBeNull()
+  expect(device.disk.read().identity).toBeNull()
   await device.pass(10_000)
-  expect(device.disk.identity?.deviceId).toBe(DEVICE)
+  expect(device.disk.read().identity?.deviceId).toBe(DEVICE)
   expect(device.conditions).toEqual([])
 })
 
@@ -109,5 +109,5 @@ test('while the network is down the attempts become rarer, up to the cap, and en
   expect(Math.max(...waits)).toBe(150_000)
   device.network.intercept = null
   await device.pass(150_000)
-  expect(device.disk.identity).not.toBeNull()
+  expect(device.disk.read().identity).not.toBeNull()
 })

@@ -60,7 +60,7 @@ test('an attach whose answer is lost is repeated with its nonce, and makes one e
 test('an epoch that could not be recorded has not begun', async () => {
   const device = await TestDevice.make()
   device.network.intercept = (request) => {
-    if (request.url.endsWith('/attach')) device.journal.refusals = 1
+    if (request.url.endsWith('/attach')) device.disk.refusals = 1
     return device.cloud.exchange(request)
   }
   await device.start()
@@ -141,7 +141,7 @@ test("an answer to another device's attach is refused", async () => {
   await device.start()
   await device.settle()
   expect(device.conditions).toContain('attach: ANSWER_UNEXPECTED')
-  expect(device.disk.epoch).toBe(0)
+  expect(device.disk.read().epoch).toBe(0)
 })
 
 test('between any two commits of fencing, final and attach the process may end', async () => {

@@ -277,7 +277,7 @@ test('a grant is on the disk before its first token can be spent', async () => {
 test('a disk that is full when a segment is sealed costs the round and nothing else', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
-  device.journal.refusals = 1
+  device.disk.refusals = 1
   await device.sync()
   expect(device.conditions).toEqual(['journal: NOT_RECORDED'])
   expect(device.fatal).toEqual([])
@@ -356,7 +356,7 @@ test('room that could not be recorded as given up stays with the device', async 
   const { seal } = device.journal
   device.journal.seal = (order) => {
     if (order.returns.length > 0) {
-      device.journal.refusals = 1
+      device.disk.refusals = 1
       device.journal.seal = seal
     }
     return seal.call(device.journal, order)
@@ -417,19 +417,15 @@ test('commands for sessions are given to them', async () => {
 
 test('a device keeps a segment with its answer for as long as the cloud has it keep its entries', async () => {
   const device = await TestDevice.running()
-  const keepUntil = new Map<number, number | null>()
-  const { acknowledge } = device.journal
-  device.journal.acknowledge = (seq, grant, confirmation, answer) => {
-    keepUntil.set(seq, answer?.retainUntil ?? null)
-    return acknowledge.call(device.journal, seq, grant, confirmation, answer)
-  }
+  const keepUntil = (seq: number): unknown =>
+    device.disk.database.prepare('SELECT retain_until FROM segment WHERE seq = ?').safeIntegers(false).pluck().get(seq)
   await device.charge(1_000_000n)
   await device.sync()
   const until = device.time.truth() + 7 * 86_400_000
-  expect(keepUntil.get(2)).toBe(until)
+  expect(keepUntil(2)).toBe(until)
   await device.charge(1_000_000n)
   device.cloud.fence()
   changeAnswers(device, (answer) => (answer['seq'] === 4 ? { ...answer, receipt: null } : answer))
   await device.sync()
-  expect([keepUntil.get(3), keepUntil.get(4)]).toEqual([until, null])
+  expect([keepUntil(3), keepUntil(4)]).toEqual([until, null])
 })

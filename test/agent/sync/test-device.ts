@@ -6,6 +6,7 @@ import { importJWK } from 'jose'
 import type { HttpExchange } from '../../../src/agent/platform/http/exchange.ts'
 import { createCloudHttp } from '../../../src/agent/platform/http/cloud-client.ts'
 import { Clock } from '../../../src/agent/runtime/clock.ts'
+import type { Journal } from '../../../src/agent/ledger/journal.ts'
 import { Ledger } from '../../../src/agent/ledger/ledger.ts'
 import type { DeviceKey } from '../../../src/agent/keys/device-key.ts'
 import { DeviceTokens } from '../../../src/agent/keys/device-token.ts'
@@ -16,11 +17,11 @@ import { ActivePolicies } from '../../../src/agent/policy/active-policies.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import type { EntryBodyWire } from '../../../src/protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../src/protocol/edge/sessions.ts'
-import { publicJwk, thumbprint } from '../../../src/protocol/signing.ts'
+import { publicJwk, signDocument, thumbprint } from '../../../src/protocol/signing.ts'
 import { FakeCloud, INSTANCE, makeCloudKey } from './fake-cloud.ts'
 import { FakeTime } from './fake-time.ts'
 import { FaultyNetwork } from '../../scenarios/link/faulty-network.ts'
-import { Disk, MemoryJournal } from './memory-journal.ts'
+import { TestDisk } from '../test-disk.ts'
 import { type KeyPlace, MemoryKeys, signerOf } from '../keys/memory-keys.ts'
 import { policyWith } from './policies.ts'
 
@@ -51,8 +52,10 @@ export class TestDevice {
   readonly #how: TestDeviceOptions
   /** What charges are on. */
   charged = { instanceId: INSTANCE, lineItemId: LINE_ITEM, account: ACCOUNT }
-  disk = new Disk()
-  journal: MemoryJournal
+  disk = new TestDisk()
+  journal!: Journal
+  /** Of the process; resolves with it. */
+  #end = Promise.withResolvers<undefined>()
   token: string | null = null
   /** Of the process that starts next. */
   engine = ENGINE
@@ -77,7 +80,6 @@ export class TestDevice {
     this.keyPlace = { current: key, next: null }
     this.keys = this.#openKeys()
     this.#how = how
-    this.journal = this.#openJournal()
   }
 
   /** A device with an enrollment token, before its first start. */
@@ -120,11 +122,20 @@ export class TestDevice {
   async start(): Promise<void> {
     const { time } = this
     this.keys = this.#openKeys()
-    this.journal = this.#openJournal()
+    this.#end = Promise.withResolvers()
+    // The process ends at the first.
+    const onFatal = (error: unknown): void => {
+      if (this.fatal.length === 0) this.fatal.push(error)
+    }
+    const signer = signerOf(() => this.keys)
+    this.journal = await this.disk.open({
+      sign: (payload) => signDocument('segment', payload, signer),
+      now: () => time.truth(),
+      onBroken: onFatal,
+    })
     const snapshot = await this.journal.read()
     this.clock = new Clock(time, snapshot.clock)
     this.activePolicies = new ActivePolicies()
-    const onFatal = (error: unknown): void => void this.fatal.push(error)
     this.ledger = new Ledger(
       {
         journal: this.journal,
@@ -170,7 +181,8 @@ export class TestDevice {
 
   /** The process is gone without a word. */
   kill(): void {
-    this.journal.kill()
+    this.disk.detach()
+    this.#end.resolve(undefined)
     this.time.forgetTimers()
   }
 
@@ -220,7 +232,7 @@ export class TestDevice {
       () => 'GRANTED' as const,
       () => 'UNKNOWN' as const,
     )
-    const done = (await Promise.race([outcome, this.journal.died])) ?? 'UNKNOWN'
+    const done = (await Promise.race([outcome, this.#end.promise])) ?? 'UNKNOWN'
     if (done === 'GRANTED') this.told.charged += amount
     return done
   }
@@ -234,14 +246,14 @@ export class TestDevice {
   /** Gives back a part of what was charged before. */
   async refund(amount: bigint): Promise<boolean> {
     if (this.ledger.status() !== 'ATTACHED') return false
-    const held = this.disk.accounts.get(this.charged.account)
+    const held = this.disk.read().accounts.get(this.charged.account)
     if (held === undefined || held.used - held.refunded < amount) return false
     const done = await Promise.race([
       this.#record('refund', amount).then(
         () => true,
         () => false,
       ),
-      this.journal.died,
+      this.#end.promise,
     ])
     if (done !== true) return false
     this.told.refunded += amount
@@ -251,8 +263,8 @@ export class TestDevice {
   /** What became durable, over all epochs. */
   get durable(): { readonly charged: bigint; readonly refunded: bigint } {
     const sums = { charged: 0n, refunded: 0n }
-    for (const { moves, postings } of this.disk.history) {
-      for (const { amount } of postings) sums[moves === 'used' ? 'charged' : 'refunded'] += amount
+    for (const { kind, postings } of this.disk.history) {
+      for (const { amount } of postings) sums[kind === 'refund' ? 'refunded' : 'charged'] += amount
     }
     return sums
   }
@@ -300,13 +312,6 @@ export class TestDevice {
 
   #openKeys(): MemoryKeys {
     return new MemoryKeys(this.keyPlace, this.disk, makeDeviceKey)
-  }
-
-  #openJournal(): MemoryJournal {
-    return new MemoryJournal(
-      this.disk,
-      signerOf(() => this.keys),
-    )
   }
 
   #token(): string {

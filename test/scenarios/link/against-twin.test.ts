@@ -3,7 +3,7 @@ import { expect, onTestFinished, test } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { openTwin, type Twin } from '../../cloud/harness.ts'
 import { deviceAt, notificationsOnce } from './device-at-twin.ts'
-import { Disk } from '../../agent/sync/memory-journal.ts'
+import { TestDisk } from '../../agent/test-disk.ts'
 import type { TestDevice } from '../../agent/sync/test-device.ts'
 
 interface Site {
@@ -109,7 +109,7 @@ test('a device that is offline over a reset spends what it holds of the next per
   const { twin, device, instanceId, used } = await openSite({ attributes: { resetFrequency: 'DAILY' } })
   await device.start()
   await device.settle()
-  const [today] = device.disk.accounts.keys()
+  const [today] = device.disk.read().accounts.keys()
   const period = Number(today?.split('/').at(-1))
   device.charged = { ...device.charged, account: lineAccount(instanceId, 'ACT-1', period) }
   expect(await device.charge(4_000_000n)).toBe('GRANTED')
@@ -141,13 +141,13 @@ test('an allowed overdraft is a part of what devices are granted, and no device 
   expect(device.left).toBe(10_000_000n)
   await ask(device, 15_000_000n)
   expect(device.left).toBe(15_000_000n)
-  expect(device.disk.accounts.get(device.charged.account)?.overdraft).toBe(5_000_000n)
+  expect(device.disk.read().accounts.get(device.charged.account)?.overdraft).toBe(5_000_000n)
   expect(await device.charge(16_000_000n)).toBe('REFUSED')
   expect(await device.charge(15_000_000n)).toBe('GRANTED')
   await device.sync()
   expect(await used()).toBe(15)
   await ask(device, 1n)
-  expect(device.disk.accounts.get(device.charged.account)?.overdraft ?? 0n).toBe(0n)
+  expect(device.disk.read().accounts.get(device.charged.account)?.overdraft ?? 0n).toBe(0n)
   expect(device.ledger.availableAt(device.clock.reading())(device.charged.account)).toEqual({
     left: 0n,
     shortage: 'POOL',
@@ -162,7 +162,7 @@ test('room that an administrator wants back comes back', async () => {
   const { deviceId } = device.link.status()
   await twin.call('POST', `/edge/api/v1/devices/${deviceId ?? ''}/release`)
   await device.sync()
-  expect(device.disk.accounts.get(device.charged.account)).toMatchObject({
+  expect(device.disk.read().accounts.get(device.charged.account)).toMatchObject({
     granted: 10_000_000n,
     used: 1_000_000n,
     returned: 9_000_000n,
@@ -257,7 +257,7 @@ test('a device that was wiped has one session again, not two', async () => {
   await device.settle()
   const before = await listed(site)
   device.kill()
-  device.disk = new Disk()
+  device.disk = new TestDisk()
   await device.start()
   await device.settle()
   const after = await listed(site)

@@ -53,7 +53,7 @@ test('after any commit the process may end: nothing is lost, nothing is billed t
     await device.settle()
     await calmDown(device)
     audit(device)
-    const held = device.disk.accounts.get(ACCOUNT)
+    const held = device.disk.read().accounts.get(ACCOUNT)
     const out = (held?.granted ?? 0n) - (held?.returned ?? 0n)
     const { charged, refunded } = device.durable
     const current = (held?.used ?? 0n) - (held?.refunded ?? 0n)

@@ -85,7 +85,7 @@ async function make(device: TestDevice, move: Move): Promise<void> {
     case 'publish':
       return device.cloud.publish(policyWith((device.cloud.policies.values().next().value?.revision ?? 0) + 1))
     case 'disk-full':
-      device.journal.refusals = 3
+      device.disk.refusals = 3
       return
     case 'down':
       device.network.down = true
@@ -126,7 +126,7 @@ test(
 test('a device whose identity found no room on the disk enrolls with the same token when there is room', async () => {
   const device = await TestDevice.make()
   device.network.tamper = (request, answer) => {
-    if (request.url.includes('/enroll')) device.journal.refusals = 1
+    if (request.url.includes('/enroll')) device.disk.refusals = 1
     return answer
   }
   await device.start()

@@ -15,11 +15,13 @@ import type {
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { EntryTexts } from './entry-texts.ts'
 
-/** Limits in pages of the database and in bytes. */
+/** Limits in pages of the database, in bytes and in entries. */
 export interface JournalLimits {
   readonly pagesMax: number
   /** Extra pages for seals, acknowledgements and cleanup, which must succeed on a full disk. */
   readonly diskReservePages: number
+  /** Entries of one segment, at most SEGMENT_ENTRIES_MAX of the protocol. */
+  readonly segmentEntriesMax: number
   readonly retentionMs: number
   /** Limit for acknowledged segments, regardless of age. */
   readonly retainedBytesMax: number

@@ -362,7 +362,7 @@ export class JournalStore implements JournalThreadMethods {
     if (this.#statements.segmentInFlight.get() !== undefined) {
       throw new Error('invariant: one unacknowledged segment at most')
     }
-    const { text, plan } = planSegment(this.#database, identity, request)
+    const { text, plan } = planSegment(this.#database, identity, request, this.#limits.segmentEntriesMax)
     this.#plan = plan
     return { text }
   }

@@ -11,7 +11,6 @@ import {
   SEGMENT_BYTES_MAX,
   SEGMENT_COUNTERS_BYTES_MAX,
   SEGMENT_ENTRIES_BYTES_MAX,
-  SEGMENT_ENTRIES_MAX,
   SEGMENT_SESSIONS_BYTES_MAX,
   SEGMENT_TEXT_MAX,
   type SegmentWire,
@@ -63,12 +62,16 @@ interface PlannedSegment {
 }
 
 /** Read-only; nothing is pending. */
-export function planSegment(database: Database.Database, identity: Identity, request: SealRequest): PlannedSegment {
+export function planSegment(
+  database: Database.Database,
+  identity: Identity,
+  request: SealRequest,
+  entriesMax: number,
+): PlannedSegment {
   const statements = statementsOf(database)
   const state = statements.state.get() as StateRow
-  const undeliveredRange = undeliveredRangeIn(database)
-  const unsealed =
-    undeliveredRange === null ? bodiesAfter(database, state.entry_base, state.sealed_entry, state.last_entry) : []
+  const undeliveredRange = undeliveredRangeIn(database, entriesMax)
+  const unsealed = undeliveredRange === null ? unsealedBodies(database, state, entriesMax) : []
   const entries = sealable(statements, state, request, unsealed)
   let head = state.sealed_head
   for (const body of entries.bodies) head = entryHash(head, body)
@@ -142,17 +145,21 @@ function unsealedSessions(
   })
 }
 
-/** Bodies after entry `after` up to `last`, as many as fit into one segment; at least one if there are any. */
-function bodiesAfter(database: Database.Database, base: bigint, after: bigint, last: bigint): readonly string[] {
+/** Bodies of the next entries, as many as fit into one segment; at least one if there are any. */
+function unsealedBodies(
+  database: Database.Database,
+  { entry_base, sealed_entry, last_entry }: Pick<StateRow, 'entry_base' | 'sealed_entry' | 'last_entry'>,
+  entriesMax: number,
+): readonly string[] {
   const bodies: string[] = []
   let length = 0
   let bytes = 0
-  for (const { body } of entriesBetween(database, base + after, base + last)) {
+  for (const { body } of entriesBetween(database, entry_base + sealed_entry, entry_base + last_entry)) {
     length += body.length
     bytes += Buffer.byteLength(JSON.stringify(body)) + 1
     if (bodies.length > 0 && (length > SEGMENT_TEXT_MAX || bytes > SEGMENT_ENTRIES_BYTES_MAX)) break
     bodies.push(body)
-    if (bodies.length === SEGMENT_ENTRIES_MAX) break
+    if (bodies.length === entriesMax) break
   }
   return bodies
 }
@@ -184,7 +191,10 @@ function sealable(
 }
 
 /** The next undelivered entries of the oldest epoch; a segment contains no others. */
-function undeliveredRangeIn(database: Database.Database): {
+function undeliveredRangeIn(
+  database: Database.Database,
+  entriesMax: number,
+): {
   readonly wire: NonNullable<SegmentWire['undeliveredRange']>
   readonly plan: NonNullable<SealPlan['undeliveredRange']>
   /** Undelivered entries of all earlier epochs that remain after this segment. */
@@ -195,7 +205,7 @@ function undeliveredRangeIn(database: Database.Database): {
   const statements = statementsOf(database)
   const row = statements.nextUndeliveredRange.get() as UndeliveredRangeRow | undefined
   if (row === undefined) return null
-  const { epoch, entry_base, sealed_entry, sealed_head, last_entry, whole } = row
+  const { epoch, sealed_entry, sealed_head, last_entry, whole } = row
   const endsUnsealed = Number(statements.undeliveredRangeEndsUnsealed.get())
   const entriesUnsealed = Number(statements.undeliveredRangesUnsealed.get())
   const before = { first: Number(sealed_entry) + 1, previousHash: sealed_head }
@@ -216,7 +226,7 @@ function undeliveredRangeIn(database: Database.Database): {
       isMoreToFollow: true,
     }
   }
-  const bodies = [...bodiesAfter(database, entry_base, sealed_entry, last_entry)]
+  const bodies = [...unsealedBodies(database, row, entriesMax)]
   let head = sealed_head
   for (const body of bodies) head = entryHash(head, body)
   const sealedEntry = sealed_entry + BigInt(bodies.length)

@@ -11,7 +11,7 @@ const journal = await openJournal({
   path: join(directory, 'journal.db'),
   limits: {
     ...{ pagesMax: 100_000, diskReservePages: 16, retentionMs: 1, retainedBytesMax: 1, answersMax: 10 },
-    ...{ recentEntries: 1_000, pastRulesBytesMax: 0 },
+    ...{ recentEntries: 1_000, pastRulesBytesMax: 0, segmentEntriesMax: 1_000 },
   },
   sign: async (payload) => `e30.${payload}.AA`,
   now: () => 0,

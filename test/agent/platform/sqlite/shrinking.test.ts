@@ -67,7 +67,7 @@ describe('housekeeping', () => {
     const database = openDatabase(path)
     const limits = {
       ...{ pagesMax: 100_000, diskReservePages: 64, retentionMs: 1, retainedBytesMax: 1, answersMax: 10 },
-      ...{ recentEntries: 1_000, pastRulesBytesMax: 0 },
+      ...{ recentEntries: 1_000, pastRulesBytesMax: 0, segmentEntriesMax: 1_000 },
     }
     const handler = new JournalHandler({
       path,

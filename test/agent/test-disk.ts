@@ -1,0 +1,119 @@
+// A disk that outlives the process: the journal's real store in SQLite in memory, on a thread of the test's process. The
+// process can end right after any commit, and writes can be refused.
+import { entryBody, type EntryBody, SEGMENT_ENTRIES_MAX } from '../../src/protocol/edge/sync.ts'
+import { type JournalOptions, openJournal, type StartThread } from '../../src/agent/platform/sqlite/journal.ts'
+import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import { bufferOf, decodeTexts } from '../../src/agent/platform/sqlite/entry-texts.ts'
+import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
+import type { Journal, Snapshot } from '../../src/agent/ledger/journal.ts'
+import { copyOf } from '../../sim/device/copy-of.ts'
+import { Disk, handlerOn } from '../../sim/device/disk.ts'
+import { folded } from '../../sim/device/entry-table.ts'
+import { flushFailed } from '../../sim/device/journal-thread.ts'
+import { JOURNAL_LIMITS } from './harness.ts'
+
+export type DurableEntry = EntryBody & { readonly epoch: number }
+
+const READS: ReadonlySet<JournalCall['method']> = new Set([
+  ...(['read', 'recent', 'sealed', 'sealedEarlier', 'proofs', 'prepareSeal', 'findStep', 'close'] as const),
+])
+
+const PATH = '/journal.db'
+
+export class TestDisk extends Disk {
+  /** Every entry that ever became durable, over all epochs. */
+  readonly history: DurableEntry[] = []
+  commits = 0
+  /** The process ends right after this many commits; Infinity: never. */
+  commitsUntilCrash = Infinity
+  /** The next writes are refused, as by a full disk. */
+  refusals = 0
+  segmentEntriesMax = SEGMENT_ENTRIES_MAX
+  /** The process that has the disk; another one has no effect any more. */
+  #process: object = {}
+  readonly #limits: JournalLimits
+
+  constructor(image?: Buffer) {
+    super(image)
+    const entriesMax = (): number => this.segmentEntriesMax
+    this.#limits = {
+      ...JOURNAL_LIMITS,
+      get segmentEntriesMax() {
+        return entriesMax()
+      },
+    }
+  }
+
+  open(options: Pick<JournalOptions, 'sign' | 'now' | 'onBroken'>): Promise<Journal> {
+    const log = { info: () => undefined, warn: () => undefined }
+    return openJournal({ ...options, path: PATH, limits: this.#limits, log }, this.#thread)
+  }
+
+  /** The process is gone: its calls are neither carried out nor answered. */
+  detach(): void {
+    this.#process = {}
+  }
+
+  /** What a process would find that starts now. */
+  read(): Snapshot {
+    return folded(this.database, () => new JournalStore(this.database, this.#limits).read())
+  }
+
+  /** Runs SQL on what the process left. */
+  change(sql: string, ...values: readonly unknown[]): void {
+    this.database.prepare(sql).run(...values)
+  }
+
+  copy(): TestDisk {
+    const copy = new TestDisk(this.image())
+    copy.history.push(...this.history)
+    return copy
+  }
+
+  /** Counts a commit. True: the process ends right after it. */
+  committed(): boolean {
+    this.commits += 1
+    this.commitsUntilCrash -= 1
+    if (this.commitsUntilCrash > 0) return false
+    this.commitsUntilCrash = Infinity
+    return true
+  }
+
+  readonly #thread: StartThread = ({ path, limits }, events) => {
+    const handler = handlerOn(this, path, limits)
+    const process = {}
+    this.#process = process
+    const answerTo = (call: JournalCall): JournalAnswer => {
+      if (call.method === 'close') return { ok: true, value: undefined }
+      const isWrite = !READS.has(call.method)
+      if (isWrite && this.refusals > 0) {
+        this.refusals -= 1
+        return { ok: false, failure: { code: 'NOT_RECORDED', message: 'the disk is full', details: {} } }
+      }
+      const answer = handler.answerTo(call)
+      handler.answered()
+      if (!isWrite || !answer.ok) return answer
+      if (call.method === 'append') this.#record(call)
+      return this.committed() ? flushFailed(path) : answer
+    }
+    return {
+      post: (call) => {
+        const copy = copyOf(call)
+        queueMicrotask(() => {
+          if (this.#process !== process) return
+          const answer = answerTo(copy)
+          events.onAnswer(answer)
+          if (copy.method === 'close') events.onEnd()
+        })
+      },
+      terminate: () => queueMicrotask(() => events.onEnd()),
+    }
+  }
+
+  #record({ args: [{ texts }] }: Extract<JournalCall, { method: 'append' }>): void {
+    const epoch = Number(this.database.prepare('SELECT epoch FROM state').pluck().get())
+    for (const body of decodeTexts(bufferOf(texts), texts.count).bodies) {
+      this.history.push({ ...entryBody.parse(JSON.parse(body)), epoch })
+    }
+  }
+}
