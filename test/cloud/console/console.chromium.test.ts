@@ -144,7 +144,7 @@ describe('without a mouse', { timeout: 60_000 }, () => {
       await page.getByRole('combobox', { name: 'Command' }).selectOption(command)
       await page.getByRole('button', { name: 'Continue with the selected devices' }).focus()
       await page.keyboard.press('Enter')
-      await page.getByRole('checkbox').focus()
+      await page.getByRole('checkbox', { name: `Yes, ${command.toLowerCase()}` }).focus()
       await page.keyboard.press('Space')
       await page.keyboard.press('Enter')
       await page.getByText('2 done, 0 refused.').waitFor()

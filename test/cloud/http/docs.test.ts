@@ -84,6 +84,11 @@ describe('the reference', () => {
     for (const code of Object.keys(ERRORS)) expect(pages.get('/errors')?.text).toContain(`<tr id="${code}">`)
   })
 
+  it('has no icon, which is no error', async () => {
+    await using twin = await openTwin()
+    expect((await fetch(new URL('/favicon.ico', twin.cloud.address))).status).toBe(204)
+  })
+
   it('is below the prefix of the twin', async () => {
     await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, prefix: '' } }))
     const { body } = await twin.call('GET', '/docs/v1.0.json', { token: null })

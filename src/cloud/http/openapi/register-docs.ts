@@ -50,6 +50,11 @@ export function registerDocs(http: FastifyInstance, prefix: string, operations: 
   http.get(`${root}/scalar/:version.js`, { config: { answers } }, async (request, reply) =>
     sendScript(request, guard(reply), await loaded()),
   )
+  // Browsers ask for the icon of a JSON document at the root.
+  const noIcon = declaredAnswers('GET', { 204: { description: 'There is no icon.' } }, [])
+  http.get('/favicon.ico', { config: { answers: noIcon } }, (_request, reply) =>
+    reply.code(204).header('cache-control', 'public, max-age=86400').send(),
+  )
 }
 
 const TITLES: Readonly<Record<DocumentName, string>> = {
