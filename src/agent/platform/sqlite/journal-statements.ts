@@ -124,7 +124,7 @@ export const signedAnswersSql = `SELECT answer FROM segment_document WHERE answe
 
 export type JournalStatements = ReturnType<typeof prepareStatements>
 
-/** Prepared statements by connection. */
+/** Prepared statements by connection. `LIMIT +?`, because SQLite plans a statement with `LIMIT ?` again at each execution. */
 const prepared = new WeakMap<Database.Database, JournalStatements>()
 
 export function statementsOf(database: Database.Database): JournalStatements {
@@ -304,12 +304,12 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
          WHERE instance_id = :instanceId AND revision = :revision AND confirmed_at < :time`,
     ),
     sessions: database.prepare('SELECT id, ended, since, document, snapshot FROM session ORDER BY since, id'),
-    unsealedSessions: database.prepare('SELECT id, snapshot FROM session WHERE unsealed = 1 ORDER BY id LIMIT ?'),
+    unsealedSessions: database.prepare('SELECT id, snapshot FROM session WHERE unsealed = 1 ORDER BY id LIMIT +?'),
     sealSession: database.prepare('UPDATE session SET unsealed = 0 WHERE id = ?'),
     unsealSessions: database.prepare('UPDATE session SET unsealed = 1'),
     deleteSessions: database.prepare(
       `DELETE FROM session WHERE id IN (
-         SELECT id FROM session WHERE ended = 1 AND unsealed = 0 AND since < :before LIMIT :most)`,
+         SELECT id FROM session WHERE ended = 1 AND unsealed = 0 AND since < :before LIMIT +:most)`,
     ),
     deleteOldSessions: database.prepare(
       `DELETE FROM session WHERE id IN (
@@ -318,7 +318,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     // Whole blocks.
     deleteEntries: database.prepare(
       `DELETE FROM block WHERE first_id IN (
-         SELECT first_id FROM block WHERE first_id <= :last AND first_id + entries - 1 <= :last ORDER BY first_id LIMIT :most)`,
+         SELECT first_id FROM block WHERE first_id <= :last AND first_id + entries - 1 <= :last ORDER BY first_id LIMIT +:most)`,
     ),
     redateSegments: database.prepare("UPDATE segment SET since = :now WHERE since > :now AND state = 'ACKNOWLEDGED'"),
     deleteSegments: database.prepare(
@@ -326,7 +326,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
          SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before
            AND (retain_until IS NULL OR retain_until < :now)
            AND id NOT IN (${LAST_SEGMENT}) AND id NOT IN (SELECT proof FROM account WHERE proof IS NOT NULL)
-           AND id NOT IN (${SIGNED_STATE}) ORDER BY since LIMIT :most)`,
+           AND id NOT IN (${SIGNED_STATE}) ORDER BY since LIMIT +:most)`,
     ),
     segmentBytes: database.prepare("SELECT coalesce(sum(bytes), 0) FROM segment WHERE state = 'ACKNOWLEDGED'").pluck(),
     deleteOldestSegments: database.prepare(

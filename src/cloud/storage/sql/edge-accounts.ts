@@ -35,7 +35,7 @@ export function deviceAccountReader({ db, fleet }: Sql) {
           .onRef('epochs.number', '=', 'device_accounts.epoch'),
       )
       .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
-      .where('epochs.status', '=', 'ACTIVE')
+      .where(expression<boolean>`epochs.status = 'ACTIVE'`)
   /** Sums of all devices, or of one. */
   const sumsOf = async (
     accounts: readonly AccountId[],
@@ -123,7 +123,7 @@ export function deviceAccountReader({ db, fleet }: Sql) {
     async limitedAgain(deviceId: string, epoch: number, limit: number): Promise<readonly DeviceAccountRecord[]> {
       const rows = await ofEpoch(deviceId, epoch)
         .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
-        .where('device_accounts.metered', '=', 1n)
+        .where(expression<boolean>`device_accounts.metered = 1`)
         .where('accounts.cap_target', 'is not', null)
         .orderBy('device_accounts.unlimited', 'desc')
         .orderBy('device_accounts.account')

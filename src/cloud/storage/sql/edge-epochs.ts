@@ -4,8 +4,11 @@ import type { Epoch, InactiveEpoch, SettlementLoad } from '../device-records.ts'
 import { type Sql, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
+/** As a literal, like in the partial index. */
+const IS_OPEN = expression<boolean>`status <> 'CLOSED'`
+
 export function epochReader({ db }: Sql) {
-  const unsettledEpochs = () => db.selectFrom('epochs').where('settled_at', 'is', null).where('status', '<>', 'CLOSED')
+  const unsettledEpochs = () => db.selectFrom('epochs').where('settled_at', 'is', null).where(IS_OPEN)
   const silent = (before: number) =>
     unsettledEpochs()
       .select(['device_id', 'number', 'quiet_since'])
@@ -109,7 +112,7 @@ export function epochTransaction(sql: Sql) {
       await db
         .updateTable('epochs')
         .set({ quiet_since: since })
-        .where('status', '<>', 'CLOSED')
+        .where(IS_OPEN)
         .where('settled_at', 'is', null)
         .execute()
     },

@@ -133,7 +133,7 @@ export function entryReader({ db }: Sql) {
       const row = await deliveries(deviceId, epoch)
         .where('last_entry', '>=', BigInt(n))
         .where('first_entry', '<=', BigInt(n))
-        .where('branch', '=', 0n)
+        .where(expression<boolean>`branch = 0`)
         .executeTakeFirst()
       return row === undefined ? undefined : entriesOf(row).find((entry) => entry.n === n)?.hash
     },

@@ -1,3 +1,4 @@
+import { sql as expression } from 'kysely'
 import type { Instance } from '../records.ts'
 import { type Sql, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -18,7 +19,7 @@ export function instanceReader({ db }: Sql) {
         .selectFrom('instances')
         .selectAll()
         .where('account_id', '=', accountId)
-        .where('is_default', '=', 1n)
+        .where(expression<boolean>`is_default = 1`)
         .executeTakeFirst()
       return row === undefined ? undefined : instanceOf(row)
     },

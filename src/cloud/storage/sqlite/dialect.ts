@@ -6,6 +6,7 @@ import {
   Kysely,
   type QueryResult,
   SqliteDialect,
+  SqliteQueryCompiler,
   SqliteDriver,
 } from 'kysely'
 import { requireStorable } from '../sql/sql.ts'
@@ -24,9 +25,23 @@ export class SingleConnectionDialect extends SqliteDialect {
     this.#database = database
   }
 
+  override createQueryCompiler(): SqliteQueryCompiler {
+    return new StablePlans()
+  }
+
   override createDriver(): SqliteDriver {
     const database = this.#database
     return new StorableDriver({ database: { close: () => database.close(), prepare: keepStatements(database) } })
+  }
+}
+
+/**
+ * Hides the values of parameters from the planner. SQLite parses and plans a statement again at each execution if the plan
+ * may depend on one, as with LIMIT and with ORDER BY. Conditions of partial indexes must therefore be literals.
+ */
+class StablePlans extends SqliteQueryCompiler {
+  protected override getCurrentParameterPlaceholder(): string {
+    return '+?'
   }
 }
 

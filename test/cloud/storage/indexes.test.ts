@@ -1,10 +1,12 @@
-// What a sync of a device and an order about it ask of sessions does not grow with the sessions of others: the partial
-// indexes are used.
+// Queries of one device, session or account do not grow with the others: the partial indexes are used, and values of parameters
+// cause no new plan.
 import { Kysely } from 'kysely'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { epochReader } from '../../../src/cloud/storage/sql/edge-epochs.ts'
+import { instanceReader } from '../../../src/cloud/storage/sql/instances.ts'
 import { sessionReader } from '../../../src/cloud/storage/sql/sessions.ts'
 import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
-import { ALONE } from '../../../src/cloud/storage/sql/sql.ts'
+import { ALONE, type Sql } from '../../../src/cloud/storage/sql/sql.ts'
 import type { Tables } from '../../../src/cloud/storage/sql/tables.ts'
 import { SingleConnectionDialect } from '../../../src/cloud/storage/sqlite/dialect.ts'
 import Sqlite from 'better-sqlite3'
@@ -12,6 +14,7 @@ import { migrations } from '../../../src/cloud/storage/sqlite/database.ts'
 
 let database: Sqlite.Database
 let asked: { readonly sql: string; readonly parameters: readonly unknown[] }[]
+let sql: Sql
 let sessions: ReturnType<typeof sessionReader>
 
 beforeEach(() => {
@@ -22,7 +25,8 @@ beforeEach(() => {
     dialect: new SingleConnectionDialect(database),
     log: ({ query }) => void asked.push(query),
   })
-  sessions = sessionReader({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null })
+  sql = { db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null }
+  sessions = sessionReader(sql)
 })
 
 afterEach(() => database.close())
@@ -58,4 +62,21 @@ test('the sessions that are held with their device are found by the device, whet
 test('the live sessions of an instance are found by the instance', async () => {
   await sessions.live('i-1', 10)
   expect(plan()).toContain('SEARCH sessions USING INDEX sessions_live (instance_id=?)')
+})
+
+test('the default instance of an account is found by its index', async () => {
+  await instanceReader(sql).defaultOf('a-1')
+  expect(plan()).toContain('SEARCH instances USING INDEX instances_one_default (account_id=?)')
+})
+
+test('epochs without a settlement are found by when they became inactive', async () => {
+  await epochReader(sql).nextInactive(1)
+  expect(plan()).toContain('SEARCH epochs USING INDEX epochs_inactive (quiet_since<?)')
+})
+
+test('plans do not depend on the values of parameters, so SQLite makes them once', async () => {
+  await sessions.renewedBy(5, 10)
+  const [query] = asked
+  expect(query?.sql.match(/limit (\S+)/)?.[1]).toBe('+?')
+  expect(query?.sql.match(/\?/g)?.length).toBe(query?.sql.match(/\+\?/g)?.length)
 })
