@@ -115,7 +115,7 @@ describe('a sign-in', () => {
       expect(refused.err).toMatch(
         /^tallygate: ROLE_MISSING: .*requires the role rules\. The signed-in user Ada Lovelace/,
       )
-      const audit = await run(['events', 'list', '--limit', '1', ...cloud])
+      const audit = await run(['audit', 'list', '--limit', '1', ...cloud])
       expect(audit.out).toContain(`${who}  issue enrollment token`)
       const { idToken = '', refreshToken = '' } = kept()
       for (const { out, err } of [signedIn, shown, token, refused, audit]) {

@@ -36,7 +36,7 @@ describe('set', () => {
     // What the options do not name stays.
     expect((await run(...set, '3000')).out).toBe('line item FIRST: changed\n')
     expect(await table('line-items', 'list')).toEqual([['FIRST', 'DEPLOYED', '3,000', '0', 'MONTHLY']])
-    const actions = (await table('events', 'list', '--limit', '4')).map(([, , , change]) => change)
+    const actions = (await table('audit', 'list', '--limit', '4')).map(([, , , change]) => change)
     expect(actions).toEqual(['map line item', 'map line item', 'map line item', 'create instance'])
   })
 
@@ -128,7 +128,7 @@ describe('names', () => {
     files['k.pem'] = newKeyPair().publicPem
     expect(await run('keys', 'set', 'k.pem', '--client', '--instance', 'Lab')).toMatchObject({ code: 0, err: '' })
     expect((await run('keys', 'list')).out).toContain(lab)
-    expect((await run('events', 'list', '--instance', 'Lab')).out).toContain(`instance ${lab}`)
+    expect((await run('audit', 'list', '--instance', 'Lab')).out).toContain(`instance ${lab}`)
     expect((await run('recovery', 'show', 'Lab')).code).toBe(0)
     expect((await run('usage', 'export', '--instance', 'Lab')).code).toBe(0)
     expect((await run('usage', 'export', '--instance', 'Lba')).err).toContain('Did you mean Lab?')
@@ -147,7 +147,7 @@ describe('names', () => {
     }
     const first = await enrolled()
     expect((await run('devices', 'revoke', 'press-7')).out).toContain(first)
-    expect((await run('events', 'list', '--device', 'press-7')).out).toContain('revoke device')
+    expect((await run('audit', 'list', '--device', 'press-7')).out).toContain('revoke device')
     const second = await enrolled()
     expect((await run('devices', 'show', 'press-7')).out).toContain(second)
   })

@@ -130,7 +130,7 @@ function revokedStatus(status: AgentStatusWire): HealthStatus {
   const { isDry, atHand } = balanceOf(status)
   const remaining = status.grant?.remainingMs ?? 0
   const steps = [
-    `\`tallygate events list --device ${nameOf(status)}\` shows who revoked it`,
+    `\`tallygate audit list --device ${nameOf(status)}\` shows who revoked it`,
     'To use this machine again, enroll it as a new device: stop the agent, move its state directory away (keep it: it may contain unbilled usage), and start the agent with a new enrollment token',
   ]
   return isDry || remaining === 0

@@ -86,7 +86,7 @@ describe('the next steps', () => {
     ],
     ['full', { conditions: condition('ledger', 'NOT_RECORDED', 'the disk is full') }, /Free some space/],
     ['offline', { connected: false }, /`tallygate doctor`/],
-    ['revoked', { conditions: revoked }, /`tallygate events list --device press-7`/],
+    ['revoked', { conditions: revoked }, /`tallygate audit list --device press-7`/],
     ['low', { conditions: condition('tokens of LW-1', 'TOKENS_LOW') }, /`tallygate line-items set LW-1 --quantity/],
     ['clock', { conditions: condition('clock', 'CLOCK_WRONG') }, /timedatectl/],
   ]

@@ -40,7 +40,7 @@ async function devices(...args: string[]): Promise<string> {
 /** The lines of the audit about the device. */
 async function audited(): Promise<string> {
   const access = ['--url', site.url, '--admin-key', site.adminKeyFile]
-  return (await run(process.execPath, [COMMAND, 'events', 'list', '--device', deviceId, ...access])).stdout
+  return (await run(process.execPath, [COMMAND, 'audit', 'list', '--device', deviceId, ...access])).stdout
 }
 const shown = async (): Promise<DeviceState> => deviceState.parse(JSON.parse(await devices('show', deviceId, '--json')))
 const outstanding = async (): Promise<bigint> =>

@@ -38,7 +38,7 @@ const devices = (...args: string[]): Promise<string> =>
   tallygate('devices', ...args, '--url', site.url, '--admin-key', site.adminKeyFile)
 /** The lines of the audit about the device. */
 const audited = (): Promise<string> =>
-  tallygate('events', 'list', '--device', deviceId, '--url', site.url, '--admin-key', site.adminKeyFile)
+  tallygate('audit', 'list', '--device', deviceId, '--url', site.url, '--admin-key', site.adminKeyFile)
 const shown = async (): Promise<DeviceState> => deviceState.parse(JSON.parse(await devices('show', deviceId, '--json')))
 const local = (...args: string[]): Promise<string> => tallygate(...args, '--socket', site.socketPath)
 

@@ -28,8 +28,8 @@ const PAGE_MAX = 1_000
 const LIMIT_MAX = 1_000_000
 
 export function command(io: Io): Command {
-  const events = new Command('events').description('Lists who changed what in the cloud.')
-  withAdministratorFlags(events.command('list'))
+  const audit = new Command('audit').description('Lists who changed what in the cloud.')
+  withAdministratorFlags(audit.command('list'))
     .description(
       'Lists who changed what in the cloud, newest first: rules, line items, rate tables, keys, configuration, devices and sessions.',
     )
@@ -48,10 +48,10 @@ export function command(io: Io): Command {
     )
     .option('--json', 'print one JSON document per line')
     .action((flags: AuditFlags) => list(flags, io))
-  return examples(events, [
-    'tallygate events list --limit 10',
-    'tallygate events list --device press-7 --json',
-    'tallygate events list --by Ada --action lock-device --since 2026-05-01',
+  return examples(audit, [
+    'tallygate audit list --limit 10',
+    'tallygate audit list --device press-7 --json',
+    'tallygate audit list --by Ada --action lock-device --since 2026-05-01',
   ])
 }
 

@@ -30,11 +30,11 @@ test('an administrator with a role changes what the role permits, and the audit 
   expect(token.err).toMatch(
     /^tallygate: ROLE_MISSING: .*requires the role operator\. The key Ada has the roles read, rules\. Use a key/,
   )
-  expect((await run(ada, 'events', 'list')).err).toMatch(
+  expect((await run(ada, 'audit', 'list')).err).toMatch(
     /^tallygate: INSTANCE_NOT_IN_SCOPE: The key Ada is limited to one instance/,
   )
 
-  const [head, newest] = (await run(ada, 'events', 'list', '--instance', instanceId, '--limit', '1')).out.split('\n')
+  const [head, newest] = (await run(ada, 'audit', 'list', '--instance', instanceId, '--limit', '1')).out.split('\n')
   expect(cells(head)).toEqual(['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'])
   expect(cells(newest)).toEqual([
     new Date(twin.now).toISOString(),
@@ -44,13 +44,13 @@ test('an administrator with a role changes what the role permits, and the audit 
     `instance ${instanceId} line item ACT-1`,
     '{"tokens":"2.5"}',
   ])
-  const paged = await run(all, 'events', 'list', '--limit', '1')
+  const paged = await run(all, 'audit', 'list', '--limit', '1')
   const [, cursor = ''] = /repeat the command with --before (\d+)\n$/.exec(paged.err) ?? []
-  const following = await run(all, 'events', 'list', '--limit', '1', '--before', cursor)
+  const following = await run(all, 'audit', 'list', '--limit', '1', '--before', cursor)
   expect(following.out).not.toBe(paged.out)
   const found = await run(
     all,
-    'events',
+    'audit',
     'list',
     '--by',
     'Ada',
@@ -67,9 +67,9 @@ test('an administrator with a role changes what the role permits, and the audit 
       .split('\n')
       .map((line) => JSON.parse(line) as unknown),
   ).toMatchObject([{ action: 'SET_CLOUD_RESERVE' }])
-  expect((await run(all, 'events', 'list', '--by', 'Ada', '--since', '2026-06-01', '--json')).out.trim()).toBe('')
-  expect(await run(all, 'events', 'list', '--action', 'lock')).toMatchObject({ code: 64 })
-  const saved = (await run(all, 'events', 'list', '--json')).out.split('\n').find((line) => line.includes('"Ada\\"'))
+  expect((await run(all, 'audit', 'list', '--by', 'Ada', '--since', '2026-06-01', '--json')).out.trim()).toBe('')
+  expect(await run(all, 'audit', 'list', '--action', 'lock')).toMatchObject({ code: 64 })
+  const saved = (await run(all, 'audit', 'list', '--json')).out.split('\n').find((line) => line.includes('"Ada\\"'))
   expect(JSON.parse(saved ?? '')).toMatchObject({ action: 'SAVE_KEYS', by: { kind: 'ADMINISTRATOR', name: null } })
 })
 
