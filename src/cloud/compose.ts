@@ -35,6 +35,7 @@ import {
   listenForMetrics,
   registerMetrics,
 } from './platform/metrics/serve-metrics.ts'
+import { openSinks } from './platform/events/open-sinks.ts'
 import { openPush } from './platform/mqtt/open-push.ts'
 import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
@@ -52,6 +53,9 @@ import { CloudShortages } from './sync/grants/cloud-shortages.ts'
 import { Authenticator } from './service-api/authenticate.ts'
 import { SignIn } from './service-api/sign-in.ts'
 import { CLOCK_LOOK_EVERY_MS, ClockGuard, type Clocks, type PausedBy } from './runtime/clock-guard.ts'
+import { announcePools } from './events/announce-pools.ts'
+import { EventPublisher, type PublisherDeps } from './events/publish-events.ts'
+import type { Sink } from './events/sink.ts'
 import { FleetWatch } from './devices/watch-fleet.ts'
 import { takeNextKey } from './devices/change-device-key.ts'
 import { claimSigningKey } from './devices/claim-signing-key.ts'
@@ -64,7 +68,7 @@ import { changeSharedRules, renewDuePolicy } from './policy/bump-policy-revision
 import { endRecoveries } from './sync/recovery/recovery.ts'
 import { Sales, TURN_EVERY_MS } from './sync/recovery/sales.ts'
 import { giveWayTo } from './runtime/give-way.ts'
-import { type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
+import { type RepeatedJobDeps, type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
 import { forgetTraffic } from './storage/audit.ts'
 import { forgetAnswers } from './service-api/idempotency-key.ts'
 import { AccessBatcher } from './service-api/request-access.ts'
@@ -128,6 +132,9 @@ const NOTIFY_EVERY_MS = 1_000
 const RECALL_EVERY_MIN_MS = 1_000
 
 const SETTLE_EVERY_MS = 60_000
+
+/** How often a sink looks for new events, ms. */
+const EVENTS_EVERY_MS = 1_000
 
 const MARK_EVERY_MS = 1_000
 
@@ -231,7 +238,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     lastBackupAt: () => (settings.db === null ? (readLastBackup(directory)?.at ?? null) : null),
     paused: () => paused(),
   })
-  const store = watchStore(sales.store, metrics, () => performance.now())
+  const poolTerms = { lowPercent: () => settings.events.lowPercent, now }
+  const store = watchStore(announcePools(sales.store, poolTerms), metrics, () => performance.now())
   const comparesDatabase = overrides.now === undefined
   const boot = overrides.boot ?? (comparesDatabase ? bootClock() : { bootId: '', sinceBoot: now })
   const clocks: Clocks = { now, ...boot, comparesDatabase }
@@ -402,6 +410,12 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     const { sessionRetention, sessionsMax } = settings.audit
     return forgetTraffic(store, trustsClock() ? now() - sessionRetention : 0, sessionsMax)
   }
+  const sinks = openSinks(settings.events, now)
+  publishEvents(sinks, started, {
+    ...{ store, now, log, timers, tenantId: settings.usage.tenantId, fraction: Math.random, watcher: metrics },
+    // Only one process uses a file, and its lease need not expire when it is killed.
+    nodeId: settings.db === null ? 'file' : newId(),
+  })
   const fleet = new FleetWatch({ store, policies, terms, now, onRound: (figures) => metrics.fleet(figures) })
   const jobs = { timers, log }
   for (const job of [
@@ -460,6 +474,23 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
       await end(undefined)
       await ending.promise.catch(() => undefined)
     },
+  }
+}
+
+function publishEvents(
+  sinks: readonly Sink[],
+  started: AsyncDisposableStack,
+  deps: Omit<PublisherDeps, 'sink'> & RepeatedJobDeps,
+): void {
+  for (const sink of sinks) {
+    const publisher = new EventPublisher({ ...deps, sink })
+    const job = runRepeatedly(deps, EVENTS_EVERY_MS, () => publisher.step(), `events were not sent to ${sink.name}`)
+    started.defer(async () => {
+      publisher.stop()
+      await job.stop()
+      await publisher.release()
+      await sink.close()
+    })
   }
 }
 

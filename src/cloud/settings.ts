@@ -16,6 +16,7 @@ import {
 } from '../settings/option.ts'
 import { accessRules } from '../protocol/sign-in.ts'
 import { API_PREFIX } from '../protocol/wire.ts'
+import { webhookSettings } from './events/sink-settings.ts'
 
 /** Asymmetric ones only: a party that can check a token must not be able to make one. */
 const SIGN_IN_ALGORITHMS = [
@@ -230,6 +231,24 @@ const options = {
       help: 'Name of the producer in exported usage records.',
       default: 'tallygate',
       max: 200,
+    }),
+  },
+  events: {
+    webhooks: structure(webhookSettings, {
+      help: 'Addresses that receive events: usage, line items that run low, and changes of devices. A new name begins with the next event. docs/how-to/events.md describes the requests and their signatures.',
+      takes:
+        'a list such as [{ name = "billing", url = "https://billing.example/events", secret_file = "/etc/tallygate/billing.secret", types = ["usage"] }]; token_file adds a bearer token; types: "usage", "line-item", "device"',
+    }),
+    caFile: path({
+      help: 'Additional CA certificates in PEM to trust for receivers of events.',
+      default: null,
+    }),
+    lowPercent: integer({
+      reloadable: true,
+      help: 'A line item is low when this percentage of its tokens, or less, is left.',
+      default: 20,
+      min: 1,
+      max: 99,
     }),
   },
   edge: {

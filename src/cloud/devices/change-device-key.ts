@@ -3,6 +3,7 @@
  * is first used. A replaced key is never accepted again, from any device.
  */
 import { recordChange } from '../storage/audit.ts'
+import { deviceEvent } from '../events/device-event.ts'
 import type { Actor } from '../storage/audit-records.ts'
 import type { z } from 'zod'
 import { type KeyLink, keyAnswer, keyChange, type keyLinksRequest } from '../../protocol/edge/device-key.ts'
@@ -119,6 +120,8 @@ async function replace(tx: Transaction, device: Device, { publicKey, thumbprint:
     by: itself(device),
     detail: { key: id },
   })
+  const detail = { previousKeyId: device.thumbprint, keyId: id }
+  await tx.events.append(deviceEvent(device, { type: 'device.key-changed', what: `key-changed/${id}`, at, detail }))
 }
 
 /** @throws CodedError DEVICE_KEY_REFUSED for a key that was registered before, or for too many keys */

@@ -1,4 +1,5 @@
 import { nameOf, recordChange } from '../storage/audit.ts'
+import { deviceEvent } from '../events/device-event.ts'
 import type { AuditFilter } from '../storage/audit-records.ts'
 import {
   type AuditListWire,
@@ -72,6 +73,7 @@ export async function revokeDevice(
       await tx.edge.devices.save(revoked)
       await fenceCurrent(tx, revoked, 'REVOKED', { now: at, present: present() })
       await disconnectSessions(tx, deviceId, at)
+      await tx.events.append(deviceEvent(revoked, { type: 'device.revoked', what: 'revoked', at }))
       // An external broker keeps the connection: notify the device so that it contacts the cloud.
       await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
     }

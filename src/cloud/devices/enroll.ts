@@ -2,6 +2,7 @@
  * Enrollment: one token, one key. Idempotent for the same key; another key is refused. A known key keeps its device.
  */
 import { recordChange } from '../storage/audit.ts'
+import { deviceEvent } from '../events/device-event.ts'
 import { errors, jwtVerify } from 'jose'
 import { z } from 'zod'
 import { type Enrollment, type enrollmentRequest, enrollmentClaims } from '../../protocol/edge/enrollment.ts'
@@ -51,6 +52,8 @@ export async function enroll(
       const by = { kind: 'DEVICE', keyId: key.thumbprint, name: device.name, issuer: null } as const
       const detail = { enrollmentToken: claims.jti, instances: claims.instances }
       await recordChange(tx, fresh.now, { action: 'ENROLL_DEVICE', deviceId: device.id, by, detail })
+      const enrolled = { what: `enrolled/${claims.jti}`, at: fresh.now, detail: { keyId: key.thumbprint } }
+      await tx.events.append(deviceEvent(device, { type: 'device.enrolled', ...enrolled }))
       return device.id
     }
     // Another node enrolled meanwhile: with the same key, it created the same device.

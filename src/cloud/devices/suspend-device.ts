@@ -3,6 +3,7 @@
  * limits it. Its usage is accepted in any state.
  */
 import { nameOf, recordChange } from '../storage/audit.ts'
+import { deviceEvent } from '../events/device-event.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { commandSession } from '../sessions/command-session.ts'
 import type { SessionDeps } from '../sessions/session-life.ts'
@@ -21,6 +22,7 @@ export interface SuspendDevice {
 export type SuspensionCommand = 'LOCK' | 'UNLOCK' | 'TERMINATE'
 
 const STATE = { LOCK: 'LOCKED', UNLOCK: null, TERMINATE: 'TERMINATED' } as const
+const EVENT = { LOCK: 'locked', UNLOCK: 'unlocked', TERMINATE: 'terminated' } as const
 const ACTION = { LOCK: 'LOCK_DEVICE', UNLOCK: 'UNLOCK_DEVICE', TERMINATE: 'TERMINATE_DEVICE' } as const
 
 /**
@@ -40,6 +42,10 @@ export async function suspendDevice(
     await tx.edge.devices.save(changed)
     if (command === 'TERMINATE') await fenceCurrent(tx, changed, 'TERMINATED', { now: at, present: present() })
     await recordChange(tx, at, { action: ACTION[command], deviceId })
+    if (changed.suspension?.state !== device.suspension?.state) {
+      const what = EVENT[command]
+      await tx.events.append(deviceEvent(changed, { type: `device.${what}`, what: `${what}/${at}`, at }))
+    }
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
   })
   for (const sessionId of await store.read((reader) => reader.sessions.notEnded(deviceId))) {

@@ -237,12 +237,90 @@ export interface UsageRange {
   readonly to: number | null
   /** At least so many records, if there are as many: those of a segment come together. */
   readonly limit: number
+  /** Also computes {@link NumberedUsage.entry}. */
+  readonly entries?: true
 }
 
 export interface NumberedUsage {
   readonly position: bigint
   readonly record: UsageRecord
+  /** With {@link UsageRange.entries}, of a device's entry: its hash, and the number of the record among those of the entry. */
+  readonly entry?: { readonly hash: string; readonly part: number }
 }
+
+/** Kinds of events that are not usage. */
+export const EVENT_TYPES = [
+  'line-item.low',
+  'line-item.exhausted',
+  'device.enrolled',
+  'device.key-changed',
+  'device.locked',
+  'device.unlocked',
+  'device.terminated',
+  'device.revoked',
+  'device.forked',
+  'device.settled',
+] as const
+export type EventType = (typeof EVENT_TYPES)[number]
+
+/** A change of which sinks send an event. */
+export interface EventRecord {
+  /** The same change always has the same id, even if a restored cloud sees it again. At most 1,000 characters. */
+  readonly id: string
+  readonly type: EventType
+  readonly at: number
+  /** Null: of several instances, or none. */
+  readonly instanceId: string | null
+  readonly deviceId: string | null
+  /** JSON. */
+  readonly data: Readonly<Record<string, unknown>>
+}
+
+export interface NumberedEvent {
+  /** Among those of usage records. */
+  readonly position: bigint
+  readonly event: EventRecord
+}
+
+export interface EventFilter {
+  readonly instanceId?: string | undefined
+  readonly deviceId?: string | undefined
+  readonly type?: EventType | undefined
+  readonly before?: bigint | undefined
+}
+
+/** Reserves a sink for a node. */
+export interface SinkLease {
+  /** Id of the node. */
+  readonly by: string
+  readonly now: number
+  readonly until: number
+}
+
+/** How far a sink has got. */
+export interface SinkState {
+  readonly name: string
+  /** All up to it is acknowledged, or a dead letter. */
+  readonly position: bigint
+  readonly deliveredAt: number | null
+  /** Null: the last attempt succeeded. */
+  readonly failingSince: number | null
+  readonly problem: string | null
+  /** Up to {@link DEAD_LETTERS_MAX}. */
+  readonly deadLetters: number
+}
+
+/** An event that a sink has rejected. */
+export interface DeadLetter {
+  readonly position: bigint
+  readonly eventId: string
+  readonly type: string
+  readonly problem: string
+  readonly at: number
+}
+
+/** With so many, the sink waits until an administrator replays or discards them. */
+export const DEAD_LETTERS_MAX = 10_000
 
 /** Totals for operators; no decision uses them. */
 export interface Totals {

@@ -7,7 +7,7 @@
  *   3 rules: of all instances, then of each, by id; a shared lock is never upgraded
  *   4 accounts: line items first, then by id. An earlier one needed later must be free, else the transaction restarts. An
  *     account's lock covers its shortages
- *   5 inserts: outbox, documents, and last the usage records, whose table an export locks
+ *   5 inserts: outbox, documents, and last the usage records and events, whose tables an export locks
  */
 import type { readerOf, transactionOf } from './sql/transaction.ts'
 

@@ -7,6 +7,7 @@ import { MICRO_PER_TOKEN, type Micro } from '../../../core/pricing/amount.ts'
 import type { SessionState } from '../../../core/sessions/session.ts'
 import { type ApiVersion, ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
 import { PAUSED_BY, type PausedBy } from '../../runtime/clock-guard.ts'
+import type { EventWatcher } from '../../events/publish-events.ts'
 import type { InstanceFigures } from '../../devices/watch-fleet.ts'
 import type { SyncOutcome } from '../../sync/sync.ts'
 import type { DeliverySums } from '../../storage/device-records.ts'
@@ -35,7 +36,7 @@ const SESSION_STATES: readonly SessionState[] = ['IDLE', 'ACTIVE', 'LOCKED', 'TE
 /** Seconds. A commit takes 0.1 to 10 ms depending on the disk; waiting for locks takes longer. */
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
 
-export class Metrics implements StoreWatcher {
+export class Metrics implements StoreWatcher, EventWatcher {
   readonly #registry = new Registry()
   readonly #deps: MetricsDeps
   readonly #requests: Counter<'method' | 'route' | 'status'>
@@ -56,6 +57,9 @@ export class Metrics implements StoreWatcher {
   readonly #reloaded: Gauge
   readonly #lastBackup: Gauge
   readonly #paused: Gauge<'code'>
+  readonly #eventsDelivered: Counter<'sink'>
+  readonly #eventsRejected: Counter<'sink'>
+  readonly #sinksFailing: Gauge<'sink'>
   readonly #devices: Gauge<'instance_id' | 'contact'>
   readonly #tokensLeft: Gauge<'instance_id'>
   #looking: Promise<void> | undefined
@@ -112,6 +116,9 @@ export class Metrics implements StoreWatcher {
     this.#reloaded.set(1)
     this.#lastBackup = gauge('last_backup_timestamp_seconds', 'Time of the last successful backup of the store.')
     this.#paused = gauge('sweeps_paused', 'Whether irreversible background work is paused, by reason.', 'code')
+    this.#eventsDelivered = counter('events_delivered_total', 'Events that a sink has acknowledged.', 'sink')
+    this.#eventsRejected = counter('events_rejected_total', 'Events that became dead letters.', 'sink')
+    this.#sinksFailing = gauge('event_sink_failing', 'Whether the last attempt to send events failed.', 'sink')
     this.#devices = gauge(
       'devices',
       'Devices of the first 50 instances by contact, counted up to 10000, once a minute.',
@@ -208,6 +215,21 @@ export class Metrics implements StoreWatcher {
     for (const result of ['charged', 'refused'] as const) {
       if (automaticCharges[result] > 0) this.#automaticCharges.inc({ result, source }, automaticCharges[result])
     }
+  }
+
+  eventsDelivered(sink: string, count: number): void {
+    quietly(() => {
+      this.#eventsDelivered.inc({ sink }, count)
+      this.#sinksFailing.set({ sink }, 0)
+    })
+  }
+
+  eventRejected(sink: string): void {
+    quietly(() => this.#eventsRejected.inc({ sink }))
+  }
+
+  sinkFailing(sink: string, failing: boolean): void {
+    quietly(() => this.#sinksFailing.set({ sink }, failing ? 1 : 0))
   }
 
   /** Replaces the figures of all instances. */

@@ -141,6 +141,33 @@ export interface Tables extends EdgeTables {
     entry: bigint | null
     meta_data: string | null
   }
+  events: {
+    seq: bigint
+    id: string
+    type: string
+    at: bigint
+    instance_id: string | null
+    device_id: string | null
+    data: string
+  }
+  event_sinks: {
+    name: string
+    position: bigint
+    leased_by: string | null
+    leased_until: bigint
+    delivered_at: bigint | null
+    failing_since: bigint | null
+    problem: string | null
+  }
+  dead_letters: {
+    sink: string
+    position: bigint
+    event_id: string
+    type: string
+    problem: string
+    at: bigint
+    replayed: bigint
+  }
   sessions: {
     seq: Generated<bigint>
     id: string

@@ -26,6 +26,8 @@ import { recoveryReader, recoveryTransaction } from './edge-recoveries.ts'
 import { sessionCommandTransaction, sessionReader, sessionTransaction } from './sessions.ts'
 import { shortageReader, shortageTransaction } from './edge-shortages.ts'
 import { salesMarkReader, salesMarkTransaction } from './sales-marks.ts'
+import { eventReader } from './events.ts'
+import { eventSinkReader, eventSinkTransaction } from './event-sinks.ts'
 import { idempotencyTransaction } from './idempotency.ts'
 import { importedUseReader, importedUseTransaction } from './imported-use.ts'
 import { instanceReader, instanceTransaction } from './instances.ts'
@@ -50,6 +52,8 @@ export function readerOf(sql: Sql) {
     accounts: accountReader(sql),
     importedUse: importedUseReader(sql),
     usage: usageReader(sql),
+    events: eventReader(sql),
+    eventSinks: eventSinkReader(sql),
     policyRevisions: policyRevisionReader(sql),
     sessions: sessionReader(sql),
     edge: {
@@ -78,7 +82,7 @@ export function readerOf(sql: Sql) {
 /** @param outboxWritten called when the transaction writes to the outbox */
 export function transactionOf(sql: Sql, outboxWritten: () => void) {
   const { accounts, lockAhead } = accountTransaction(sql)
-  const { usage, write } = usageTransaction(sql)
+  const { usage, events, write } = usageTransaction(sql)
   const tx = {
     /** Whose changes the audit records. */
     actor: CLOUD,
@@ -93,6 +97,8 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
     accounts,
     importedUse: importedUseTransaction(sql),
     usage,
+    events: { ...eventReader(sql), ...events },
+    eventSinks: eventSinkTransaction(sql),
     policyRevisions: policyRevisionTransaction(sql, lockAhead),
     sessions: sessionTransaction(sql),
     outbox: outboxTransaction(sql, outboxWritten),

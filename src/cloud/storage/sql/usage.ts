@@ -1,12 +1,13 @@
 /**
  * Usage records: of the cloud's own decisions, one row each, and of devices' entries, one delivery for each segment, whose
- * records are made when they are read. Both share one sequence of row numbers. The records of row `s` have the positions up
+ * records are made when they are read. Both share one sequence of row numbers with the events. The records of row `s` have the positions up
  * to `s * USAGE_ROW_POSITIONS`, in order.
  */
-import { type CompiledQuery, sql as statement } from 'kysely'
+import { type CompiledQuery, type RawBuilder, sql as statement } from 'kysely'
 import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
 import type { Delivery } from '../device-records.ts'
 import {
+  type EventRecord,
   type NumberedUsage,
   USAGE_ROW_POSITIONS,
   type UsageOperation,
@@ -14,7 +15,8 @@ import {
   type UsageRecord,
   type UsageSource,
 } from '../records.ts'
-import { packDelivery, usageOf } from './packed-delivery.ts'
+import { insertEvent } from './events.ts'
+import { entriesOf, packDelivery, usageOf } from './packed-delivery.ts'
 import { type Sql, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -33,7 +35,8 @@ type Within = Omit<UsageRange, 'limit'>
 /** A multiple of a row's positions. */
 const POSITION_MAX = 1n << 62n
 
-export function usageReader({ db }: Sql) {
+export function usageReader(sql: Sql) {
+  const { db } = sql
   const usageWithin = ({ after, upTo, instanceId, from, to }: Within) => {
     let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
     if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
@@ -54,7 +57,12 @@ export function usageReader({ db }: Sql) {
     const row = await db.selectFrom('deliveries').selectAll().where('seq', '=', seq).executeTakeFirstOrThrow()
     const records = usageOf(row)
     const last = seq * USAGE_ROW_POSITIONS
-    const numbered = records.map((record, index) => ({ position: last - BigInt(records.length - 1 - index), record }))
+    const entries = range.entries === true ? entryPartsOf(row, records) : []
+    const numbered = records.map((record, index) => {
+      const entry = entries[index]
+      const position = last - BigInt(records.length - 1 - index)
+      return { position, record, ...(entry === undefined ? {} : { entry }) }
+    })
     return numbered.filter((each) => isWithin(each, range))
   }
   return {
@@ -117,6 +125,8 @@ export function usageReader({ db }: Sql) {
       }
       return count
     },
+    /** The highest position that is committed. A transaction in progress may commit a lower one. */
+    end: (): Promise<bigint> => endOf(sql),
     /** End of the backup that lost the record at this position; null: not lost. */
     async backupEnd(position: bigint): Promise<bigint | null> {
       const row = await db
@@ -128,6 +138,35 @@ export function usageReader({ db }: Sql) {
       return row?.backup_end ?? null
     },
   }
+}
+
+/** The highest position so far. */
+async function endOf({ db }: Sql): Promise<bigint> {
+  const newest = async (table: 'usage' | 'deliveries' | 'events'): Promise<bigint> =>
+    (await db.selectFrom(table).select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst())?.seq ?? 0n
+  const passed = await db
+    .selectFrom('forgotten_usage')
+    .select((of) => of.fn.max<bigint | null>('gone_on_after').as('position'))
+    .executeTakeFirstOrThrow()
+  const ends = [
+    (await newest('usage')) * USAGE_ROW_POSITIONS,
+    (await newest('deliveries')) * USAGE_ROW_POSITIONS,
+    (await newest('events')) * USAGE_ROW_POSITIONS,
+    passed.position ?? 0n,
+  ]
+  return ends.reduce((most, end) => (end > most ? end : most))
+}
+
+/** Of each record, its part of an entry. The records of an entry follow each other. */
+function entryPartsOf(row: Row<'deliveries'>, records: readonly UsageRecord[]): readonly NumberedUsage['entry'][] {
+  const hashes = new Map(entriesOf(row).map(({ n, hash }) => [n, hash]))
+  const parts = new Map<number, number>()
+  return records.map(({ source }) => {
+    const n = source.kind === 'device' ? source.entry : 0
+    const part = parts.get(n) ?? 0
+    parts.set(n, part + 1)
+    return { hash: hashes.get(n) ?? '', part }
+  })
 }
 
 function isWithin({ position, record }: NumberedUsage, { after, upTo, instanceId, from, to }: Within): boolean {
@@ -160,23 +199,12 @@ function isWhollyWithin(
  */
 export function usageTransaction(sql: Sql) {
   const { db } = sql
-  const appended: (UsageRecord | Delivery)[] = []
+  const appended: (UsageRecord | Delivery | EventRecord)[] = []
   const settled = async (): Promise<bigint> => {
-    // Writers lock the tables against this from before a row gets its number until their commit, deliveries first, and
+    // Writers lock the tables against this from before a row gets its number until their commit, in this order, and
     // take no other lock in between: no deadlock.
-    if (sql.lockRows) await statement`LOCK TABLE deliveries, usage IN SHARE MODE`.execute(db)
-    const newest = async (table: 'usage' | 'deliveries'): Promise<bigint> =>
-      (await db.selectFrom(table).select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst())?.seq ?? 0n
-    const passed = await db
-      .selectFrom('forgotten_usage')
-      .select((of) => of.fn.max<bigint | null>('gone_on_after').as('position'))
-      .executeTakeFirstOrThrow()
-    const ends = [
-      (await newest('usage')) * USAGE_ROW_POSITIONS,
-      (await newest('deliveries')) * USAGE_ROW_POSITIONS,
-      passed.position ?? 0n,
-    ]
-    return ends.reduce((most, end) => (end > most ? end : most))
+    if (sql.lockRows) await statement`LOCK TABLE deliveries, usage, events IN SHARE MODE`.execute(db)
+    return endOf(sql)
   }
   const usage = {
     ...usageReader(sql),
@@ -211,19 +239,31 @@ export function usageTransaction(sql: Sql) {
       appended.push(delivery)
     },
   }
+  const events = {
+    /** Among the appended usage records, in the same sequence. An event with a known id is not written again. */
+    async append(...records: readonly EventRecord[]): Promise<void> {
+      appended.push(...records)
+    },
+  }
   return {
     usage,
+    events,
     write: async (): Promise<void> => {
-      const isMixed = appended.some(isDelivery) && !appended.every(isDelivery)
-      if (isMixed && sql.lockRows) await statement`LOCK TABLE deliveries IN ROW EXCLUSIVE MODE`.execute(db)
+      const tables = TABLES.filter((table) => appended.some((one) => tableOf(one) === table))
+      if (tables.length > 1 && sql.lockRows) {
+        await statement`LOCK TABLE ${statement.join(tables.map((table) => statement.table(table)))} IN ROW EXCLUSIVE MODE`.execute(
+          db,
+        )
+      }
       for (let at = 0; at < appended.length;) {
         const next = appended[at]
-        if (next !== undefined && isDelivery(next)) {
-          await insertDelivery(sql, next)
+        if (next !== undefined && tableOf(next) !== 'usage') {
+          if ('entries' in next) await insertDelivery(sql, next)
+          else if ('data' in next) await insertEvent(sql, await nextSeq(sql), next)
           at += 1
           continue
         }
-        const end = appended.findIndex((each, index) => index > at && isDelivery(each))
+        const end = appended.findIndex((each, index) => index > at && tableOf(each) !== 'usage')
         const count = largestPart((end === -1 ? appended.length : end) - at)
         const parameters = (appended.slice(at, at + count) as UsageRecord[]).flatMap((record) =>
           Object.values(rowOf(record)),
@@ -235,8 +275,12 @@ export function usageTransaction(sql: Sql) {
   }
 }
 
-function isDelivery(one: UsageRecord | Delivery): one is Delivery {
-  return 'entries' in one
+/** In the order of their locks. */
+const TABLES = ['deliveries', 'usage', 'events'] as const
+
+function tableOf(one: UsageRecord | Delivery | EventRecord): (typeof TABLES)[number] {
+  if ('entries' in one) return 'deliveries'
+  return 'data' in one ? 'events' : 'usage'
 }
 
 const ROW_NUMBERS = statement`pg_get_serial_sequence('usage', 'seq')::regclass`
@@ -258,11 +302,15 @@ async function insertDelivery(sql: Sql, delivery: Delivery): Promise<void> {
     to_time: BigInt(sums.to),
     body: packDelivery(delivery),
   }
-  const seq = sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : await nextRow(sql)
   await sql.db
     .insertInto('deliveries')
-    .values({ seq, ...values })
+    .values({ seq: await nextSeq(sql), ...values })
     .execute()
+}
+
+/** In PostgreSQL an expression, so that the row gets its number under the lock of its table. */
+async function nextSeq(sql: Sql): Promise<bigint | RawBuilder<bigint>> {
+  return sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : nextRow(sql)
 }
 
 /** SQLite: the number that AUTOINCREMENT would take. */

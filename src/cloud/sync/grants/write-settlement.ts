@@ -3,7 +3,8 @@
  * later corrections of it, and usage counted in entries that the cloud lost.
  */
 import { parseAccount } from '../../../core/accounts/account.ts'
-import type { Micro } from '../../../core/pricing/amount.ts'
+import { type Micro, formatMicro } from '../../../core/pricing/amount.ts'
+import { deviceEvent } from '../../events/device-event.ts'
 import { used } from '../../accounts/pool.ts'
 import type { UsageRecord } from '../../storage/records.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
@@ -35,6 +36,23 @@ export async function settleEpoch(
   if (moved === undefined) throw new Error('invariant: settled tokens were reserved before')
   await tx.edge.epochs.save({ ...epoch, settlement: as, settledAt: now })
   await saveMoves({ tx, epoch, now }, moved)
+  const device = await tx.edge.devices.get(epoch.deviceId)
+  if (device === undefined) throw new Error('invariant: devices are never deleted')
+  const detail = { epoch: epoch.number, settlement: as, lineItems: settledTokens(moves) }
+  await tx.events.append(
+    deviceEvent(device, { type: 'device.settled', what: `${epoch.number}/settled`, at: now, detail }),
+  )
+}
+
+/** Amounts are tokens as decimal text. */
+function settledTokens(moves: readonly AccountMove[]) {
+  return moves.flatMap(({ before, after }) => {
+    const parsed = parseAccount(after.account)
+    if (parsed?.kind !== 'line') return []
+    const { instanceId, lineItemId, period } = parsed
+    const tokens = after.presumed - before.presumed + after.released - before.released
+    return [{ instanceId, lineItemId, period, tokens: formatMicro(tokens) }]
+  })
 }
 
 export function writeCounted(context: Context, moved: MovedPools): Promise<void> {

@@ -191,6 +191,49 @@ CREATE TABLE forgotten_usage (
   gone_on_after BIGINT NOT NULL
 );
 
+-- Changes of which sinks send events. Usage records are events as well, without a row here.
+CREATE TABLE events (
+  -- Where it stands among the records of the table usage, whose numbers it shares.
+  seq BIGINT NOT NULL PRIMARY KEY,
+  id TEXT COLLATE "C" NOT NULL UNIQUE,
+  type TEXT COLLATE "C" NOT NULL,
+  at BIGINT NOT NULL,
+  instance_id TEXT COLLATE "C",
+  device_id TEXT COLLATE "C",
+  -- JSON.
+  data TEXT COLLATE "C" NOT NULL
+);
+
+CREATE INDEX events_by_instance ON events (instance_id, seq);
+CREATE INDEX events_by_device ON events (device_id, seq);
+
+-- How far each sink of events has got. Kept when its settings go: what it has not delivered may come back with them.
+CREATE TABLE event_sinks (
+  name TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+  -- Everything up to this position of the usage record is acknowledged, or a dead letter.
+  position BIGINT NOT NULL,
+  -- The node that sends to it, until this instant.
+  leased_by TEXT COLLATE "C",
+  leased_until BIGINT NOT NULL,
+  delivered_at BIGINT,
+  -- NULL: the last attempt succeeded.
+  failing_since BIGINT,
+  problem TEXT COLLATE "C"
+);
+
+-- Events that a sink has rejected.
+CREATE TABLE dead_letters (
+  sink TEXT COLLATE "C" NOT NULL REFERENCES event_sinks (name),
+  position BIGINT NOT NULL,
+  event_id TEXT COLLATE "C" NOT NULL,
+  type TEXT COLLATE "C" NOT NULL,
+  problem TEXT COLLATE "C" NOT NULL,
+  at BIGINT NOT NULL,
+  -- 1: to be sent again.
+  replayed BIGINT NOT NULL CHECK (replayed IN (0, 1)),
+  PRIMARY KEY (sink, position)
+);
+
 CREATE TABLE sessions (
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   id TEXT COLLATE "C" NOT NULL UNIQUE,

@@ -190,6 +190,49 @@ CREATE TABLE forgotten_usage (
   gone_on_after INTEGER NOT NULL
 ) STRICT;
 
+-- Changes of which sinks send events. Usage records are events as well, without a row here.
+CREATE TABLE events (
+  -- Where it stands among the records of the table usage, whose numbers it shares.
+  seq INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  type TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  instance_id TEXT,
+  device_id TEXT,
+  -- JSON.
+  data TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX events_by_instance ON events (instance_id, seq);
+CREATE INDEX events_by_device ON events (device_id, seq);
+
+-- How far each sink of events has got. Kept when its settings go: what it has not delivered may come back with them.
+CREATE TABLE event_sinks (
+  name TEXT NOT NULL PRIMARY KEY,
+  -- Everything up to this position of the usage record is acknowledged, or a dead letter.
+  position INTEGER NOT NULL,
+  -- The node that sends to it, until this instant.
+  leased_by TEXT,
+  leased_until INTEGER NOT NULL,
+  delivered_at INTEGER,
+  -- NULL: the last attempt succeeded.
+  failing_since INTEGER,
+  problem TEXT
+) STRICT;
+
+-- Events that a sink has rejected.
+CREATE TABLE dead_letters (
+  sink TEXT NOT NULL REFERENCES event_sinks (name),
+  position INTEGER NOT NULL,
+  event_id TEXT NOT NULL,
+  type TEXT NOT NULL,
+  problem TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  -- 1: to be sent again.
+  replayed INTEGER NOT NULL CHECK (replayed IN (0, 1)),
+  PRIMARY KEY (sink, position)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE sessions (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   id TEXT NOT NULL UNIQUE,

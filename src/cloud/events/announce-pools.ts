@@ -1,0 +1,80 @@
+/**
+ * A store that writes an event when a change of a line item's pool leaves few tokens, or none. Each period and capacity
+ * has each event once.
+ */
+import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import { formatMicro } from '../../core/pricing/amount.ts'
+import { used } from '../accounts/pool.ts'
+import type { EventRecord, Pool } from '../storage/records.ts'
+import type { Store, Transaction } from '../storage/store.ts'
+
+export interface PoolTerms {
+  /** Percent of the capacity: with as much left, or less, a pool is low. */
+  readonly lowPercent: () => number
+  readonly now: () => number
+}
+
+type Level = 'ENOUGH' | 'low' | 'exhausted'
+
+const LEVELS: readonly Level[] = ['ENOUGH', 'low', 'exhausted']
+
+export function announcePools(store: Store, terms: PoolTerms): Store {
+  return {
+    read: (work) => store.read(work),
+    onOutbox: (listener) => store.onOutbox(listener),
+    close: () => store.close(),
+    transaction: (work) => store.transaction((tx) => work(announcing(tx, terms))),
+  }
+}
+
+function announcing(tx: Transaction, { lowPercent, now }: PoolTerms): Transaction {
+  const percent = BigInt(lowPercent())
+  const levels = new Map<AccountId, Level>()
+  const look = (pools: ReadonlyMap<AccountId, Pool>): ReadonlyMap<AccountId, Pool> => {
+    for (const pool of pools.values()) levels.set(pool.account, levelOf(pool, percent))
+    return pools
+  }
+  return {
+    ...tx,
+    accounts: {
+      ...tx.accounts,
+      lock: async (accounts) => look(await tx.accounts.lock(accounts)),
+      open: async (wanted) => look(await tx.accounts.open(wanted)),
+      async save(pools) {
+        await tx.accounts.save(pools)
+        for (const pool of pools) {
+          const level = levelOf(pool, percent)
+          const before = levels.get(pool.account) ?? 'ENOUGH'
+          levels.set(pool.account, level)
+          if (level === 'ENOUGH' || LEVELS.indexOf(level) <= LEVELS.indexOf(before)) continue
+          await tx.events.append(poolEvent(pool, level, now()))
+        }
+      },
+    },
+  }
+}
+
+function levelOf(pool: Pool, percent: bigint): Level {
+  const { account, capTarget } = pool
+  if (capTarget === null || capTarget === 0n || !account.startsWith('line/')) return 'ENOUGH'
+  const left = capTarget - used(pool)
+  if (left <= 0n) return 'exhausted'
+  return left * 100n <= capTarget * percent ? 'low' : 'ENOUGH'
+}
+
+function poolEvent(pool: Pool, level: Exclude<Level, 'ENOUGH'>, at: number): EventRecord {
+  const parsed = parseAccount(pool.account)
+  if (parsed?.kind !== 'line') throw new Error('invariant: only pools of line items have levels')
+  const { instanceId, lineItemId, period } = parsed
+  const capacity = pool.capTarget ?? 0n
+  const left = capacity - used(pool)
+  const amounts = { capacity: formatMicro(capacity), used: formatMicro(used(pool)), left: formatMicro(left) }
+  return {
+    id: `${pool.account}/${level}/${capacity}`,
+    type: `line-item.${level}`,
+    at,
+    instanceId,
+    deviceId: null,
+    data: { instanceId, lineItemId, period, ...amounts },
+  }
+}

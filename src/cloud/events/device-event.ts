@@ -1,0 +1,25 @@
+import type { Device } from '../storage/device-records.ts'
+import type { EventRecord, EventType } from '../storage/records.ts'
+
+interface DeviceChange {
+  readonly type: Extract<EventType, `device.${string}`>
+  /** Distinguishes it from other changes of the device, also after a restore. */
+  readonly what: string
+  readonly at: number
+  readonly detail?: Readonly<Record<string, unknown>>
+}
+
+/** @param device after the change */
+export function deviceEvent(
+  { id: deviceId, name, instanceIds }: Pick<Device, 'id' | 'name' | 'instanceIds'>,
+  { type, what, at, detail }: DeviceChange,
+): EventRecord {
+  return {
+    id: `${deviceId}/${what}`,
+    type,
+    at,
+    instanceId: instanceIds.length === 1 ? (instanceIds[0] ?? null) : null,
+    deviceId,
+    data: { deviceId, name, instanceIds, ...detail },
+  }
+}

@@ -1,0 +1,84 @@
+/** Usage records and other changes as CloudEvents 1.0 in JSON. docs/explanation/events.md describes ids and order. */
+import type { EventRecord, EventType, NumberedEvent, NumberedUsage, UsageRecord } from '../storage/records.ts'
+import { usageLine } from '../usage/usage-text.ts'
+
+/** What a sink can subscribe to. */
+export const EVENT_GROUPS = ['usage', 'line-item', 'device'] as const
+export type EventGroup = (typeof EVENT_GROUPS)[number]
+
+export interface OutgoingEvent {
+  /** Among the usage records. */
+  readonly position: bigint
+  /** The same for every attempt, and after a restore. With the source, it identifies the event forever. */
+  readonly id: string
+  /** With the prefix `tallygate.`, the type of the CloudEvent. */
+  readonly type: 'usage' | EventType
+  /** Id of a device, or of an instance: events with the same key are sent in order. */
+  readonly key: string
+  /** The CloudEvent. */
+  readonly json: string
+}
+
+/** Digits of a position, so that the texts sort like the numbers. */
+const SEQUENCE_DIGITS = 19
+
+/** Characters of the hash of an entry: copies of a device may number different entries alike. */
+const HASH_SHOWN = 16
+
+export function groupOf(type: OutgoingEvent['type']): EventGroup {
+  if (type === 'usage') return 'usage'
+  return type.startsWith('device.') ? 'device' : 'line-item'
+}
+
+export function usageEvent(tenantId: string, numbered: NumberedUsage): OutgoingEvent {
+  const { position, record } = numbered
+  const { source, instanceId, usageTime } = record
+  const key = source.kind === 'device' ? source.deviceId : instanceId
+  const id = usageId(numbered, record)
+  const json = envelope(tenantId, {
+    ...{ position, id, type: 'usage', at: usageTime, subject: instanceId, key },
+    data: usageLine('ndjson', tenantId, numbered).trimEnd(),
+  })
+  return { position, id, type: 'usage', key, json }
+}
+
+export function changeEvent(tenantId: string, { position, event }: NumberedEvent): OutgoingEvent {
+  const { id, type, at } = event
+  const subject = subjectOf(event)
+  const json = envelope(tenantId, {
+    ...{ position, id, type, at, subject, key: subject },
+    data: JSON.stringify(event.data),
+  })
+  return { position, id, type, key: subject, json }
+}
+
+function usageId({ position, entry }: NumberedUsage, { source, correlationId }: UsageRecord): string {
+  if (source.kind !== 'device' || entry === undefined) return `usage/${correlationId}/${position}`
+  return `${source.deviceId}/${source.epoch}/${source.entry}/${entry.hash.slice(0, HASH_SHOWN)}/${entry.part}`
+}
+
+function subjectOf({ id, deviceId, instanceId }: EventRecord): string {
+  return deviceId ?? instanceId ?? id
+}
+
+interface Envelope extends Pick<OutgoingEvent, 'position' | 'id' | 'type' | 'key'> {
+  readonly at: number
+  readonly subject: string
+  /** JSON text with exact numbers. */
+  readonly data: string
+}
+
+function envelope(tenantId: string, { position, id, type, at, subject, key, data }: Envelope): string {
+  const attributes = JSON.stringify({
+    specversion: '1.0',
+    id,
+    source: `urn:tallygate:${encodeURIComponent(tenantId)}`,
+    type: `tallygate.${type}`,
+    subject,
+    time: new Date(at).toISOString(),
+    datacontenttype: 'application/json',
+    partitionkey: key,
+    sequence: String(position).padStart(SEQUENCE_DIGITS, '0'),
+  })
+  return `${attributes.slice(0, -1)},"data":${data}}`
+}

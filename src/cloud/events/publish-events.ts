@@ -1,0 +1,282 @@
+/**
+ * Sends the events of one sink in order, and moves its cursor after each acknowledgment: nothing is lost, and after a
+ * crash the last events come again with the same ids. A lease lets one node send at a time. See
+ * docs/explanation/events.md.
+ */
+import { messageOf } from '../../protocol/errors.ts'
+import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/records.ts'
+import type { Reader, Store } from '../storage/store.ts'
+import { type OutgoingEvent, changeEvent, groupOf, usageEvent } from './outgoing-event.ts'
+import { EventsRejected, type Sink } from './sink.ts'
+
+export interface PublisherDeps {
+  readonly store: Pick<Store, 'read' | 'transaction'>
+  readonly sink: Sink
+  readonly tenantId: string
+  /** Different for each run of a node that shares the store: a lease is of one id. */
+  readonly nodeId: string
+  readonly now: () => number
+  /** Uniform in [0, 1). */
+  readonly fraction: () => number
+  readonly log: {
+    info(fields: Record<string, unknown>, message: string): void
+    warn(fields: Record<string, unknown>, message: string): void
+  }
+  readonly watcher: EventWatcher
+}
+
+export interface EventWatcher {
+  eventsDelivered(sink: string, count: number): void
+  eventRejected(sink: string): void
+  sinkFailing(sink: string, failing: boolean): void
+}
+
+/** Longest time for one call of a sink, ms. */
+export const SEND_TIMEOUT_MS = 10_000
+
+/** A call and the move of the cursor fit in it twice, ms. */
+const LEASE_MS = 3 * SEND_TIMEOUT_MS
+
+/** Rows of each kind in memory. A delivery of a device counts as one. */
+const ROWS_READ = 500
+
+const BATCH_CHARACTERS_MAX = 512 * 1_024
+
+/** After so many rejections, an event is a dead letter. */
+const ATTEMPTS_MAX = 3
+
+const BACKOFF_BASE_MS = 1_000
+const BACKOFF_CAP_MS = 5 * 60_000
+
+/** Events after the cursor. */
+interface Chunk {
+  /** The cursor. */
+  readonly after: bigint
+  readonly events: readonly OutgoingEvent[]
+  /** Where the cursor is once all are sent. */
+  readonly end: bigint
+}
+
+export class EventPublisher {
+  readonly #deps: PublisherDeps
+  readonly #stopping = new AbortController()
+  #chunk: Chunk | null = null
+  /** End of the lease by this node's clock. */
+  #leasedUntil = Number.NEGATIVE_INFINITY
+  #failures = 0
+  #failedAt = 0
+  #pauseMs = 0
+  /** Events up to this position are sent one by one: the sink has rejected one of them. */
+  #singlyUpTo = 0n
+  #attempts = 0
+
+  constructor(deps: PublisherDeps) {
+    this.#deps = deps
+  }
+
+  /** Sends some events. Returns whether there may be more to do now. */
+  async step(): Promise<boolean> {
+    if (this.#stopping.signal.aborted || this.#isPausing()) return false
+    if (this.#chunk === null && !(await this.#isBehind())) return false
+    try {
+      return await this.#sendSome()
+    } catch (error) {
+      // The cursor did not move, or is unknown.
+      this.#chunk = null
+      throw error
+    }
+  }
+
+  /** Cuts a call in progress; its events are sent again. */
+  stop(): void {
+    this.#stopping.abort()
+  }
+
+  /** Call it after the last step. Lets another node continue at once. */
+  async release(): Promise<void> {
+    const { store, sink, nodeId } = this.#deps
+    if (this.#leasedUntil !== Number.NEGATIVE_INFINITY) {
+      await store.transaction((tx) => tx.eventSinks.release(sink.name, nodeId))
+    }
+  }
+
+  #isPausing(): boolean {
+    const passed = this.#deps.now() - this.#failedAt
+    // A clock that went back ends the pause.
+    return passed >= 0 && passed < this.#pauseMs
+  }
+
+  async #isBehind(): Promise<boolean> {
+    const { store, sink } = this.#deps
+    return store.read(async (reader) => {
+      const position = await reader.eventSinks.position(sink.name)
+      if (position === null || position < (await reader.usage.end())) return true
+      return (await reader.eventSinks.nextReplayed(sink.name)) !== undefined
+    })
+  }
+
+  async #sendSome(): Promise<boolean> {
+    const now = this.#deps.now()
+    if (this.#chunk === null || now > this.#leasedUntil - 2 * SEND_TIMEOUT_MS) {
+      const claimed = await this.#claim()
+      if (claimed === null) return false
+      if (claimed.replayed !== undefined) return this.#sendAgain(claimed.replayed)
+      if (this.#chunk?.after !== claimed.position) this.#chunk = await this.#read(claimed.position, claimed.upTo)
+    }
+    const chunk = this.#chunk
+    const batch = this.#nextOf(chunk)
+    if (batch.length === 0) return this.#move(chunk, [])
+    const outcome = await this.#send(batch)
+    if (outcome === 'DONE') return this.#move(chunk, batch)
+    if (outcome instanceof EventsRejected) return this.#rejected(chunk, batch, outcome)
+    return false
+  }
+
+  /** Null: another node has the sink. */
+  async #claim(): Promise<{ position: bigint; upTo: bigint; replayed: DeadLetter | undefined } | null> {
+    const { store, sink } = this.#deps
+    const lease = this.#lease()
+    const claimed = await store.transaction(async (tx) => {
+      const position = await tx.eventSinks.claim(sink.name, lease, () => tx.usage.settled())
+      if (position === null) return null
+      const replayed = await tx.eventSinks.nextReplayed(sink.name)
+      return { position, replayed, upTo: await tx.usage.settled() }
+    })
+    if (claimed === null) this.#chunk = null
+    else this.#leasedUntil = lease.until
+    return claimed
+  }
+
+  #lease(): SinkLease {
+    const now = this.#deps.now()
+    return { by: this.#deps.nodeId, now, until: now + LEASE_MS }
+  }
+
+  async #read(after: bigint, upTo: bigint): Promise<Chunk> {
+    return this.#deps.store.read((reader) => readEvents(reader, this.#deps, after, upTo))
+  }
+
+  #nextOf({ events }: Chunk): readonly OutgoingEvent[] {
+    const batch: OutgoingEvent[] = []
+    let characters = 0
+    for (const event of events.slice(0, this.#deps.sink.batchMax)) {
+      const isSingle = event.position <= this.#singlyUpTo
+      characters += event.json.length
+      if (batch.length > 0 && (isSingle || characters > BATCH_CHARACTERS_MAX)) break
+      batch.push(event)
+      if (isSingle) break
+    }
+    return batch
+  }
+
+  /** Undefined: an outage. */
+  async #send(events: readonly OutgoingEvent[]): Promise<'DONE' | EventsRejected | undefined> {
+    const { sink, log, watcher } = this.#deps
+    try {
+      await sink.send(events, this.#stopping.signal)
+    } catch (error) {
+      if (error instanceof EventsRejected) return error
+      if (!this.#stopping.signal.aborted) await this.#failed(messageOf(error))
+      return undefined
+    }
+    if (this.#failures > 0) {
+      log.info({ sink: sink.name }, 'a sink takes events again')
+      watcher.sinkFailing(sink.name, false)
+    }
+    this.#failures = 0
+    this.#pauseMs = 0
+    watcher.eventsDelivered(sink.name, events.length)
+    return 'DONE'
+  }
+
+  /** Moves the cursor behind the batch. */
+  async #move(chunk: Chunk, batch: readonly OutgoingEvent[], buried?: DeadLetter): Promise<boolean> {
+    const { store, sink } = this.#deps
+    const rest = chunk.events.slice(batch.length)
+    const to = rest.length === 0 ? chunk.end : (batch.at(-1)?.position ?? chunk.after)
+    this.#attempts = 0
+    const lease = this.#lease()
+    const moved = await store.transaction(async (tx) => {
+      if (!(await tx.eventSinks.move(sink.name, lease, chunk.after, to))) return false
+      if (buried !== undefined) await tx.eventSinks.bury(sink.name, buried)
+      return true
+    })
+    if (moved) this.#leasedUntil = lease.until
+    this.#chunk = moved && rest.length > 0 ? { after: to, events: rest, end: chunk.end } : null
+    return true
+  }
+
+  async #rejected(chunk: Chunk, batch: readonly OutgoingEvent[], { message }: EventsRejected): Promise<boolean> {
+    const { store, sink, log, watcher, now } = this.#deps
+    const [event] = batch
+    if (batch.length > 1 || event === undefined) {
+      this.#singlyUpTo = batch.at(-1)?.position ?? 0n
+      return true
+    }
+    this.#attempts += 1
+    if (this.#attempts < ATTEMPTS_MAX) {
+      await this.#failed(message)
+      return false
+    }
+    if ((await store.transaction((tx) => tx.eventSinks.countDeadLetters(sink.name))) >= DEAD_LETTERS_MAX) {
+      await this.#failed(`There are ${DEAD_LETTERS_MAX} dead letters: replay or discard them`)
+      return false
+    }
+    const { position, id, type } = event
+    log.warn({ sink: sink.name, id, problem: message }, 'a sink rejects an event')
+    watcher.eventRejected(sink.name)
+    this.#failures = 0
+    this.#pauseMs = 0
+    watcher.sinkFailing(sink.name, false)
+    return this.#move(chunk, batch, { position, eventId: id, type, problem: message, at: now() })
+  }
+
+  /** A dead letter, for an administrator. */
+  async #sendAgain(letter: DeadLetter): Promise<boolean> {
+    const { store, sink, now } = this.#deps
+    const { position } = letter
+    const { events } = await this.#read(position - 1n, position)
+    const outcome =
+      events.length === 0 ? new EventsRejected('The event is not stored any more.') : await this.#send(events)
+    if (outcome === undefined) return false
+    await store.transaction((tx) =>
+      outcome === 'DONE'
+        ? tx.eventSinks.unbury(sink.name, position)
+        : tx.eventSinks.bury(sink.name, { ...letter, problem: outcome.message, at: now() }),
+    )
+    return true
+  }
+
+  async #failed(problem: string): Promise<void> {
+    const { store, sink, log, watcher, now, fraction } = this.#deps
+    if (this.#failures === 0) log.warn({ sink: sink.name, problem }, 'a sink does not take events')
+    watcher.sinkFailing(sink.name, true)
+    this.#failedAt = now()
+    this.#pauseMs = Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** this.#failures) * (0.5 + fraction() / 2)
+    this.#failures += 1
+    await store.transaction((tx) => tx.eventSinks.fail(sink.name, this.#lease(), problem))
+  }
+}
+
+/** Of the groups of the sink, in the sequence of their positions. */
+async function readEvents(
+  reader: Reader,
+  { sink: { groups }, tenantId }: Pick<PublisherDeps, 'sink' | 'tenantId'>,
+  after: bigint,
+  upTo: bigint,
+): Promise<Chunk> {
+  const range = { after, upTo, instanceId: null, from: null, to: null, limit: ROWS_READ, entries: true } as const
+  const usage = groups.includes('usage') ? await reader.usage.range(range) : []
+  const isUsageOnly = groups.every((group) => group === 'usage')
+  const changes = isUsageOnly ? [] : await reader.events.range(after, upTo, ROWS_READ)
+  // Where one kind may have more, the other one waits for it.
+  const ends = [usage, changes].filter(({ length }) => length >= ROWS_READ).map((full) => full.at(-1)?.position ?? upTo)
+  const end = ends.reduce((least, position) => (position < least ? position : least), upTo)
+  const events = [
+    ...usage.map((numbered) => usageEvent(tenantId, numbered)),
+    ...changes.map((numbered) => changeEvent(tenantId, numbered)),
+  ]
+    .filter(({ position, type }) => position <= end && groups.includes(groupOf(type)))
+    .sort((one, other) => (one.position < other.position ? -1 : 1))
+  return { after, events, end }
+}

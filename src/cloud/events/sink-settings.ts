@@ -1,0 +1,35 @@
+import { z } from 'zod'
+import { EVENT_GROUPS } from './outgoing-event.ts'
+
+const SINKS_MAX = 20
+
+/** Name of the NATS sink. */
+export const NATS_SINK = 'nats'
+
+/** Credentials belong in files, which no command shows. */
+const webhookUrl = z.string().refine((text) => {
+  if (!URL.canParse(text) || !/^https?:\/\//.test(text)) return false
+  const { username, password, hash } = new URL(text)
+  return username === '' && password === '' && hash === ''
+})
+
+const webhook = z.strictObject({
+  /** Of its cursor. */
+  name: z
+    .string()
+    .regex(/^[a-z0-9][a-z0-9-]{0,62}$/)
+    .refine((name) => name !== NATS_SINK),
+  url: webhookUrl,
+  /** A file with secrets, one for each line: `whsec_` and base64. Each signs. */
+  secret_file: z.string().min(1),
+  /** A file with a bearer token. */
+  token_file: z.string().min(1).optional(),
+  /** Default: all. */
+  types: z.array(z.enum(EVENT_GROUPS)).min(1).max(EVENT_GROUPS.length).optional(),
+})
+export type WebhookSettings = z.infer<typeof webhook>
+
+export const webhookSettings = z
+  .array(webhook)
+  .max(SINKS_MAX)
+  .refine((all) => new Set(all.map(({ name }) => name)).size === all.length)

@@ -1,0 +1,128 @@
+/**
+ * Sends events to an HTTP address, as a batch of CloudEvents with a signature of Standard Webhooks
+ * (https://www.standardwebhooks.com). Follows no redirects.
+ */
+import { createHmac } from 'node:crypto'
+import { type Agent, type IncomingMessage, request as plainRequest } from 'node:http'
+import { request as tlsRequest } from 'node:https'
+import { openAgent, type Outgoing } from '../../../platform/outgoing.ts'
+import type { EventGroup, OutgoingEvent } from '../../events/outgoing-event.ts'
+import { SEND_TIMEOUT_MS } from '../../events/publish-events.ts'
+import { EventsRejected, type Sink } from '../../events/sink.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { printable } from '../../../protocol/sign-in.ts'
+
+export interface WebhookOptions extends Outgoing {
+  readonly name: string
+  readonly url: string
+  readonly groups: readonly EventGroup[]
+  readonly secrets: readonly Uint8Array[]
+  /** Bearer token; null: none. */
+  readonly token: string | null
+  /** POSIX ms. */
+  readonly now: () => number
+  /** Default: {@link SEND_TIMEOUT_MS}. */
+  readonly timeoutMs?: number
+}
+
+/** The receiver has read the events and will never take them. All other responses but 2xx can end without a change of the event. */
+const REJECTING: ReadonlySet<number> = new Set([400, 409, 410, 413, 422])
+
+/** Also the limit of other receivers, such as Lago. */
+const BATCH_MAX = 100
+
+const RESPONSE_BYTES_READ = 1_024
+const RESPONSE_SHOWN = 200
+
+const SECRET_BYTES_MIN = 24
+const SECRETS_MAX = 5
+
+/** Lines `whsec_<base64>`. @throws CodedError CONFIG_INVALID, which does not show them */
+export function parseSecrets(text: string, file: string): readonly Uint8Array[] {
+  const lines = text.split('\n').map((line) => line.trim())
+  const given = lines.filter((line) => line !== '')
+  const secrets = given.map((line) => (/^whsec_[A-Za-z0-9+/]+={0,2}$/.test(line) ? line.slice('whsec_'.length) : ''))
+  const keys = secrets.map((secret) => Buffer.from(secret, 'base64'))
+  if (keys.length >= 1 && keys.length <= SECRETS_MAX && keys.every(({ length }) => length >= SECRET_BYTES_MIN))
+    return keys
+  throw new CodedError(
+    'CONFIG_INVALID',
+    `${file} must contain one to ${SECRETS_MAX} lines, each with whsec_ and the base64 of at least ${SECRET_BYTES_MIN} random bytes.`,
+  )
+}
+
+/** @throws CodedError CONFIG_INVALID for a proxy that cannot be used */
+export class WebhookSink implements Sink {
+  readonly kind = 'webhook'
+  readonly batchMax = BATCH_MAX
+  readonly name: string
+  readonly address: string
+  readonly groups: readonly EventGroup[]
+  readonly #options: WebhookOptions
+  readonly #agent: Agent
+
+  constructor(options: WebhookOptions) {
+    this.#options = options
+    this.name = options.name
+    const { origin, pathname } = new URL(options.url)
+    // A query may be a secret.
+    this.address = `${origin}${pathname}`
+    this.groups = options.groups
+    this.#agent = openAgent(options.url, { keepAlive: true, maxSockets: 1 }, options)
+  }
+
+  async send(events: readonly OutgoingEvent[], signal: AbortSignal): Promise<void> {
+    const [first, last] = [events[0], events.at(-1)]
+    if (first === undefined || last === undefined) return
+    const body = `[${events.map(({ json }) => json).join(',')}]`
+    // The same for the same events: positions never have another meaning.
+    const id = `${this.name}-${first.position}-${last.position}`
+    const timestamp = Math.floor(this.#options.now() / 1_000)
+    const signed = `${id}.${timestamp}.${body}`
+    const { secrets, token, timeoutMs = SEND_TIMEOUT_MS } = this.#options
+    const headers = {
+      'content-type': 'application/cloudevents-batch+json; charset=utf-8',
+      'content-length': String(Buffer.byteLength(body)),
+      'user-agent': 'tallygate',
+      'webhook-id': id,
+      'webhook-timestamp': String(timestamp),
+      'webhook-signature': secrets
+        .map((secret) => `v1,${createHmac('sha256', secret).update(signed).digest('base64')}`)
+        .join(' '),
+      ...(token === null ? {} : { authorization: `Bearer ${token}` }),
+    }
+    const { status, text } = await this.#post(body, headers, AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]))
+    if (status >= 200 && status < 300) return
+    const problem = `${this.address} responded with ${status}${text === '' ? '' : `: ${text}`}`
+    throw REJECTING.has(status) ? new EventsRejected(problem) : new Error(problem)
+  }
+
+  async close(): Promise<void> {
+    this.#agent.destroy()
+  }
+
+  #post(body: string, headers: Readonly<Record<string, string>>, signal: AbortSignal) {
+    const { url } = this.#options
+    const send = url.startsWith('https:') ? tlsRequest : plainRequest
+    return new Promise<{ readonly status: number; readonly text: string }>((resolve, reject) => {
+      const request = send(url, { method: 'POST', agent: this.#agent, headers, signal }, (response) => {
+        readStart(response).then((text) => resolve({ status: response.statusCode ?? 0, text }), reject)
+      })
+      request.on('error', (error) =>
+        reject(signal.aborted ? new Error(`${this.address} did not respond in time`, { cause: error }) : error),
+      )
+      request.end(body)
+    })
+  }
+}
+
+/** The rest is read, so that the connection can be used again, but not kept. */
+async function readStart(response: IncomingMessage): Promise<string> {
+  const pieces: Buffer[] = []
+  let size = 0
+  for await (const piece of response as AsyncIterable<Buffer>) {
+    if (size < RESPONSE_BYTES_READ) pieces.push(piece.subarray(0, RESPONSE_BYTES_READ - size))
+    size += piece.length
+  }
+  return printable(Buffer.concat(pieces).toString('utf8'), RESPONSE_SHOWN)
+}

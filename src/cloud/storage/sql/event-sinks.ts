@@ -1,0 +1,159 @@
+/** Cursors of sinks, and the events that they have rejected. */
+import { type DeadLetter, DEAD_LETTERS_MAX, type SinkLease, type SinkState } from '../records.ts'
+import { type Sql, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function eventSinkReader({ db }: Sql) {
+  const deadLetters = (sink: string) => db.selectFrom('dead_letters').selectAll().where('sink', '=', sink)
+  return {
+    async list(): Promise<readonly SinkState[]> {
+      const rows = await db.selectFrom('event_sinks').selectAll().orderBy('name').execute()
+      const counts = await db
+        .selectFrom('dead_letters')
+        .select((of) => ['sink', of.fn.countAll<bigint>().as('count')])
+        .groupBy('sink')
+        .execute()
+      return rows.map((row) => stateOf(row, Number(counts.find(({ sink }) => sink === row.name)?.count ?? 0n)))
+    },
+    /** Null: the sink has not started yet. */
+    async position(name: string): Promise<bigint | null> {
+      const row = await db.selectFrom('event_sinks').select('position').where('name', '=', name).executeTakeFirst()
+      return row?.position ?? null
+    },
+    /** Oldest first. */
+    async deadLetters(sink: string, after: bigint, limit: number): Promise<readonly DeadLetter[]> {
+      const rows = await deadLetters(sink).where('position', '>', after).orderBy('position').limit(limit).execute()
+      return rows.map(deadLetterOf)
+    },
+    async nextReplayed(sink: string): Promise<DeadLetter | undefined> {
+      const row = await deadLetters(sink).where('replayed', '=', 1n).orderBy('position').limit(1).executeTakeFirst()
+      return row === undefined ? undefined : deadLetterOf(row)
+    },
+    /** Sinks still need the records after this position; null: there are no sinks. */
+    async neededAfter(): Promise<bigint | null> {
+      const { position } = await db
+        .selectFrom('event_sinks')
+        .select((of) => of.fn.min<bigint | null>('position').as('position'))
+        .executeTakeFirstOrThrow()
+      const dead = await db
+        .selectFrom('dead_letters')
+        .select((of) => of.fn.min<bigint | null>('position').as('position'))
+        .executeTakeFirstOrThrow()
+      return dead.position !== null && position !== null && dead.position <= position ? dead.position - 1n : position
+    },
+  }
+}
+
+export function eventSinkTransaction(sql: Sql) {
+  const { db, lockRows } = sql
+  const leased = (name: string, by: string) =>
+    db.updateTable('event_sinks').where('name', '=', name).where('leased_by', '=', by)
+  return {
+    ...eventSinkReader(sql),
+    /**
+     * Reserves the sink for a node.
+     * @param start position of a new sink
+     * @returns its position; null: another node has it
+     */
+    async claim(name: string, { by, now, until }: SinkLease, start: () => Promise<bigint>): Promise<bigint | null> {
+      const lease = { leased_by: by, leased_until: BigInt(until) }
+      const query = db.selectFrom('event_sinks').selectAll().where('name', '=', name)
+      const row = await (lockRows ? query.forUpdate() : query).executeTakeFirst()
+      if (row === undefined) {
+        const none = { delivered_at: null, failing_since: null, problem: null }
+        const made = await db
+          .insertInto('event_sinks')
+          .values({ name, position: await start(), ...lease, ...none })
+          .onConflict((conflict) => conflict.column('name').doNothing())
+          .returning('position')
+          .executeTakeFirst()
+        return made?.position ?? null
+      }
+      // No valid lease is longer: this one was made when the clock was ahead.
+      const isOthers = row.leased_until > BigInt(now) && row.leased_until <= BigInt(2 * until - now)
+      if (row.leased_by !== by && isOthers) return null
+      await db.updateTable('event_sinks').set(lease).where('name', '=', name).execute()
+      return row.position
+    },
+    async release(name: string, by: string): Promise<void> {
+      await leased(name, by).set({ leased_until: 0n }).execute()
+    },
+    /** Extends the lease. False: another node has the sink, or an administrator has moved it. */
+    async move(name: string, { by, now, until }: SinkLease, from: bigint, to: bigint): Promise<boolean> {
+      const moved = await leased(name, by)
+        .where('position', '=', from)
+        .set({
+          ...{ position: to, leased_until: BigInt(until) },
+          ...{ delivered_at: BigInt(now), failing_since: null, problem: null },
+        })
+        .executeTakeFirst()
+      return moved.numUpdatedRows === 1n
+    },
+    async fail(name: string, { by, now }: SinkLease, problem: string): Promise<void> {
+      await leased(name, by)
+        .set((of) => ({ failing_since: of.fn.coalesce('failing_since', of.val(BigInt(now))), problem }))
+        .execute()
+    },
+    async countDeadLetters(sink: string): Promise<number> {
+      const some = db.selectFrom('dead_letters').select('sink').where('sink', '=', sink).limit(DEAD_LETTERS_MAX)
+      const { count } = await db
+        .selectFrom(some.as('some'))
+        .select((of) => of.fn.countAll<bigint>().as('count'))
+        .executeTakeFirstOrThrow()
+      return Number(count)
+    },
+    async bury(sink: string, { position, eventId, type, problem, at }: DeadLetter): Promise<void> {
+      const values = { event_id: eventId, type, problem, at: BigInt(at), replayed: 0n }
+      await db
+        .insertInto('dead_letters')
+        .values({ sink, position, ...values })
+        .onConflict((conflict) => conflict.columns(['sink', 'position']).doUpdateSet(values))
+        .execute()
+    },
+    /** It was delivered. */
+    async unbury(sink: string, position: bigint): Promise<void> {
+      await db.deleteFrom('dead_letters').where('sink', '=', sink).where('position', '=', position).execute()
+    },
+    /** @returns false for an unknown sink */
+    async moveTo(name: string, position: bigint): Promise<boolean> {
+      const moved = await db.updateTable('event_sinks').set({ position }).where('name', '=', name).executeTakeFirst()
+      return moved.numUpdatedRows === 1n
+    },
+    /** @returns number of events that will be sent again */
+    async replayDeadLetters(sink: string): Promise<number> {
+      const all = await db.updateTable('dead_letters').set({ replayed: 1n }).where('sink', '=', sink).executeTakeFirst()
+      return Number(all.numUpdatedRows)
+    },
+    async discardDeadLetters(sink: string): Promise<number> {
+      const all = await db.deleteFrom('dead_letters').where('sink', '=', sink).executeTakeFirst()
+      return Number(all.numDeletedRows)
+    },
+    /** @returns false for an unknown sink */
+    async forget(name: string): Promise<boolean> {
+      await db.deleteFrom('dead_letters').where('sink', '=', name).execute()
+      const gone = await db.deleteFrom('event_sinks').where('name', '=', name).executeTakeFirst()
+      return gone.numDeletedRows === 1n
+    },
+  }
+}
+
+function stateOf(row: Row<'event_sinks'>, deadLetters: number): SinkState {
+  return {
+    name: row.name,
+    position: row.position,
+    deliveredAt: toNumber(row.delivered_at),
+    failingSince: toNumber(row.failing_since),
+    problem: row.problem,
+    deadLetters,
+  }
+}
+
+function deadLetterOf(row: Row<'dead_letters'>): DeadLetter {
+  return {
+    position: row.position,
+    eventId: row.event_id,
+    type: row.type,
+    problem: row.problem,
+    at: Number(row.at),
+  }
+}
