@@ -285,6 +285,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     () => store.read((reader) => reader.keys.countAdministration()),
     () => paused(),
   )
+  const sinks = openSinks(settings.events, now)
   const { trialInterval } = settings.sessions
   const sessionIntervalMs = trialInterval === 0 ? null : trialInterval
   const terms = termsOf(settings.edge, sessionIntervalMs)
@@ -353,6 +354,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     trustsClock,
     giveWay: service.giveWay,
     sweeps: { clock, settlement },
+    sinks,
+    tenantId: settings.usage.tenantId,
   })
 
   const operations = [...countDecisions(serviceOperations(service), metrics), ...forDevices]
@@ -410,7 +413,6 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     const { sessionRetention, sessionsMax } = settings.audit
     return forgetTraffic(store, trustsClock() ? now() - sessionRetention : 0, sessionsMax)
   }
-  const sinks = openSinks(settings.events, now)
   publishEvents(sinks, started, {
     ...{ store, now, log, timers, tenantId: settings.usage.tenantId, fraction: Math.random, watcher: metrics },
     // Only one process uses a file, and its lease need not expire when it is killed.

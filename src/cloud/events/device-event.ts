@@ -1,5 +1,6 @@
 import type { Device } from '../storage/device-records.ts'
-import type { EventRecord, EventType } from '../storage/records.ts'
+import type { EventType } from '../../protocol/edge/events.ts'
+import type { EventRecord } from '../storage/records.ts'
 
 interface DeviceChange {
   readonly type: Extract<EventType, `device.${string}`>

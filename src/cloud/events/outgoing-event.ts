@@ -1,10 +1,7 @@
 /** Usage records and other changes as CloudEvents 1.0 in JSON. docs/explanation/events.md describes ids and order. */
-import type { EventRecord, EventType, NumberedEvent, NumberedUsage, UsageRecord } from '../storage/records.ts'
+import type { EventGroup, EventType } from '../../protocol/edge/events.ts'
+import type { EventRecord, NumberedEvent, NumberedUsage, UsageRecord } from '../storage/records.ts'
 import { usageLine } from '../usage/usage-text.ts'
-
-/** What a sink can subscribe to. */
-export const EVENT_GROUPS = ['usage', 'line-item', 'device'] as const
-export type EventGroup = (typeof EVENT_GROUPS)[number]
 
 export interface OutgoingEvent {
   /** Among the usage records. */

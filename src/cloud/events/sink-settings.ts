@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { EVENT_GROUPS } from './outgoing-event.ts'
+import { EVENT_GROUPS } from '../../protocol/edge/events.ts'
 
 const SINKS_MAX = 20
 

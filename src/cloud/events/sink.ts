@@ -1,4 +1,5 @@
-import type { EventGroup, OutgoingEvent } from './outgoing-event.ts'
+import type { EventGroup } from '../../protocol/edge/events.ts'
+import type { OutgoingEvent } from './outgoing-event.ts'
 
 /** A receiver of events. */
 export interface Sink {

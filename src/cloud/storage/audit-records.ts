@@ -55,6 +55,9 @@ export type AuditedAction =
   | 'END_RECOVERY'
   | 'CONFIRM_CLOCK'
   | 'CONFIRM_SETTLEMENT'
+  | 'REPLAY_EVENTS'
+  | 'DISCARD_DEAD_LETTERS'
+  | 'FORGET_EVENT_SINK'
 
 export interface AuditRecord {
   readonly at: number

@@ -2,6 +2,7 @@
  * Records of the store port, in domain terms. Instants are POSIX ms, amounts micro-tokens; null: none. Records are
  * immutable.
  */
+import type { EventType } from '../../protocol/edge/events.ts'
 import type { Role } from '../../protocol/service/keys.ts'
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Decimal, Micro } from '../../core/pricing/amount.ts'
@@ -247,21 +248,6 @@ export interface NumberedUsage {
   /** With {@link UsageRange.entries}, of a device's entry: its hash, and the number of the record among those of the entry. */
   readonly entry?: { readonly hash: string; readonly part: number }
 }
-
-/** Kinds of events that are not usage. */
-export const EVENT_TYPES = [
-  'line-item.low',
-  'line-item.exhausted',
-  'device.enrolled',
-  'device.key-changed',
-  'device.locked',
-  'device.unlocked',
-  'device.terminated',
-  'device.revoked',
-  'device.forked',
-  'device.settled',
-] as const
-export type EventType = (typeof EVENT_TYPES)[number]
 
 /** A change of which sinks send an event. */
 export interface EventRecord {

@@ -164,6 +164,9 @@ export const AUDITED_ACTIONS = [
   'END_RECOVERY',
   'CONFIRM_CLOCK',
   'CONFIRM_SETTLEMENT',
+  'REPLAY_EVENTS',
+  'DISCARD_DEAD_LETTERS',
+  'FORGET_EVENT_SINK',
 ] as const
 
 export const auditedAction = z.enum(AUDITED_ACTIONS)

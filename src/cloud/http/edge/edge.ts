@@ -6,6 +6,8 @@ import { type ConsoleDeps, consoleOperations } from './console.ts'
 import { type OwnDevice, ownDeviceOperations } from './device.ts'
 import { type AdministerDevices, deviceOperations } from './devices.ts'
 import { enrollmentOperations } from './enrollment.ts'
+import type { AdministerSinks } from '../../events/administer-sinks.ts'
+import { eventOperations } from './events.ts'
 import { importOperations } from './imports.ts'
 import { type SweepDeps, sweepOperations } from './sweeps.ts'
 
@@ -13,7 +15,8 @@ export type EdgeDeps = Parameters<typeof enrollmentOperations>[0] &
   OwnDevice &
   AdministerDevices &
   AdministerAccounts &
-  ConsoleDeps & { readonly sweeps: SweepDeps }
+  ConsoleDeps &
+  AdministerSinks & { readonly sweeps: SweepDeps }
 
 export function edgeOperations(deps: EdgeDeps): readonly Operation[] {
   return [
@@ -24,6 +27,7 @@ export function edgeOperations(deps: EdgeDeps): readonly Operation[] {
     ...consoleOperations(deps),
     ...sweepOperations(deps),
     ...accountOperations(deps),
+    ...eventOperations(deps),
     ...importOperations(deps),
   ]
 }

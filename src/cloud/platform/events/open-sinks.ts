@@ -1,7 +1,7 @@
 /** The sinks that the settings name. */
 import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
-import { EVENT_GROUPS } from '../../events/outgoing-event.ts'
+import { EVENT_GROUPS } from '../../../protocol/edge/events.ts'
 import type { Sink } from '../../events/sink.ts'
 import type { CloudSettings } from '../../settings.ts'
 import { WebhookSink, parseSecrets } from './webhook.ts'

@@ -1,12 +1,7 @@
 /** Events that are not usage. The transaction of the usage records writes them: they share its sequence of row numbers. */
 import type { RawBuilder } from 'kysely'
-import {
-  type EventFilter,
-  type EventRecord,
-  type EventType,
-  type NumberedEvent,
-  USAGE_ROW_POSITIONS,
-} from '../records.ts'
+import type { EventType } from '../../../protocol/edge/events.ts'
+import { type EventFilter, type EventRecord, type NumberedEvent, USAGE_ROW_POSITIONS } from '../records.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -32,6 +27,18 @@ export function eventReader({ db }: Sql) {
       if (type !== undefined) query = query.where('type', '=', type)
       if (before !== undefined) query = query.where('seq', '<', before / USAGE_ROW_POSITIONS)
       return (await query.orderBy('seq', 'desc').limit(limit).execute()).map(numbered)
+    },
+    /** Numbers of the deliveries that can have a usage record of the entry. */
+    async deliveriesOf(deviceId: string, epoch: bigint, entry: bigint): Promise<readonly bigint[]> {
+      const rows = await db
+        .selectFrom('deliveries')
+        .select('seq')
+        .where('device_id', '=', deviceId)
+        .where('epoch', '=', epoch)
+        .where('last_entry', '>=', entry)
+        .where('first_entry', '<=', entry)
+        .execute()
+      return rows.map(({ seq }) => seq)
     },
     async get(id: string): Promise<NumberedEvent | undefined> {
       const row = await db.selectFrom('events').selectAll().where('id', '=', id).executeTakeFirst()

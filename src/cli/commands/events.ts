@@ -1,0 +1,199 @@
+/** Events of the cloud, and the sinks that receive them. */
+import { Command, InvalidArgumentError } from 'commander'
+import { z } from 'zod'
+import { EVENT_TYPES, deadLetterList, eventSinkList, eventSinkState } from '../../protocol/edge/events.ts'
+import type { HttpClient } from '../../client/http.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
+import { wholeNumberArgument } from '../arguments.ts'
+import { examples } from '../examples.ts'
+import type { Io } from '../io.ts'
+import { columns, jsonLine, writeLines } from '../lines.ts'
+import { Service } from '../nouns/service.ts'
+
+interface Flags extends AdministratorFlags {
+  readonly json?: true
+}
+
+interface ListFlags extends Flags {
+  readonly instance?: string
+  readonly device?: string
+  readonly type?: string
+  readonly before?: string
+  readonly limit: number
+}
+
+interface ReplayFlags extends Flags {
+  readonly after?: string
+  readonly deadLetters?: true
+}
+
+const SINKS = '/edge/api/v1/event-sinks'
+
+/** The cloud's maximum page size. */
+const PAGE_MAX = 1_000
+
+export function command(io: Io): Command {
+  const events = new Command('events').description(
+    'Shows events of the cloud, and sends them to sinks again. The settings of the cloud name the sinks.',
+  )
+  const named = (name: string): Command => withAdministratorFlags(events.command(name))
+  named('list')
+    .description('Lists events of line items and devices, newest first. Usage is not listed: see tallygate usage.')
+    .option('--instance <name>', 'only events of this instance: its name or id')
+    .option('--device <name>', 'only events of this device: its name or id')
+    .option('--type <type>', 'only this type, such as device.enrolled', typeArgument)
+    .option('--limit <n>', 'maximum number of events', wholeNumberArgument(1, PAGE_MAX), 100)
+    .option('--before <position>', 'only events before those of the list that printed this position', positionArgument)
+    .option('--json', 'print one JSON document per line')
+    .action((flags: ListFlags) => list(flags, io))
+  named('show')
+    .description('Shows an event as sinks receive it, in JSON. It can be usage.')
+    .argument('<id>', 'id of the event')
+    .action((id: string, flags: Flags) => show(id, flags, io))
+  named('sinks')
+    .description('Lists sinks, how far each has got, and why it fails.')
+    .option('--json', 'print one JSON document per line')
+    .action((flags: Flags) => sinks(flags, io))
+  named('dead-letters')
+    .description('Lists events that a sink has rejected, oldest first.')
+    .argument('<sink>', 'name of the sink')
+    .option('--json', 'print one JSON document per line')
+    .action((sink: string, flags: Flags) => deadLetters(sink, flags, io))
+  named('replay')
+    .description('Sends events to a sink again, with the same ids.')
+    .argument('<sink>', 'name of the sink')
+    .option(
+      '--after <position>',
+      'all events after this position: the sequence of an event, or the cursor of a usage export; 0: all',
+      positionArgument,
+    )
+    .option('--dead-letters', 'the events that the sink has rejected')
+    .option('--json', 'print one JSON document')
+    .action((sink: string, flags: ReplayFlags) => replay(sink, flags, io))
+  named('discard')
+    .description('Discards the events that a sink has rejected.')
+    .argument('<sink>', 'name of the sink')
+    .option('--json', 'print one JSON document')
+    .action((sink: string, flags: Flags) => discard(sink, flags, io))
+  named('forget')
+    .description(
+      'Forgets a sink that was removed from the settings. One that is still there begins with the next event.',
+    )
+    .argument('<sink>', 'name of the sink')
+    .action((sink: string, flags: Flags) => forget(sink, flags, io))
+  return examples(events, [
+    'tallygate events list --type line-item.low',
+    'tallygate events sinks',
+    'tallygate events replay billing --dead-letters',
+  ])
+}
+
+type Event = Readonly<Record<string, unknown>>
+
+async function list(flags: ListFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const service = new Service(client)
+  const values = {
+    instanceId: flags.instance === undefined ? undefined : await service.instanceId(flags.instance),
+    deviceId: flags.device === undefined ? undefined : await service.deviceId(flags.device),
+    ...{ type: flags.type, before: flags.before, size: String(flags.limit) },
+  }
+  const given = Object.entries(values).flatMap(([name, value]) => (value === undefined ? [] : [[name, value]]))
+  const { events, next } = await eventsAt(client, new URLSearchParams(given))
+  const rows = events.map(({ time, type, subject, id }) => [time, type, subject, id].map(String))
+  writeLines(
+    io.stdout,
+    flags.json === true ? events.map(jsonLine) : columns([['AT', 'TYPE', 'SUBJECT', 'ID'], ...rows]),
+  )
+  if (next !== null) io.stderr.write(`There are more events: repeat the command with --before ${next}\n`)
+}
+
+async function show(id: string, flags: Flags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const { events } = await eventsAt(client, new URLSearchParams({ id }))
+  writeLines(io.stdout, events.map(jsonLine))
+}
+
+/** Numbers stay as they are. */
+async function eventsAt(client: HttpClient, query: URLSearchParams) {
+  const answer = await new Service(client).get(`/edge/api/v1/events?${query.toString()}`)
+  return z.object({ events: z.array(z.custom<Event>()), next: z.string().nullable() }).parse(answer)
+}
+
+type Sink = z.infer<typeof eventSinkState>
+
+async function sinks(flags: Flags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const { sinks: all } = await client.json({ method: 'GET', path: SINKS }, eventSinkList)
+  writeLines(io.stdout, flags.json === true ? all.map(jsonLine) : tableOf(all))
+}
+
+function tableOf(all: readonly Sink[]): readonly string[] {
+  const rows = all.map((sink) => [
+    sink.name,
+    sink.settings?.kind ?? '-',
+    stateOf(sink),
+    sink.deliveredAt === null ? 'never' : new Date(sink.deliveredAt).toISOString(),
+    String(sink.deadLetters),
+    sink.position,
+    sink.problem ?? '',
+  ])
+  return columns([['SINK', 'KIND', 'STATE', 'DELIVERED', 'DEAD LETTERS', 'POSITION', 'PROBLEM'], ...rows])
+}
+
+function stateOf({ settings, failingSince, behind }: Sink): string {
+  if (settings === null) return 'not in the settings'
+  if (failingSince !== null) return `failing since ${new Date(failingSince).toISOString()}`
+  return behind ? 'sending' : 'up to date'
+}
+
+async function deadLetters(sink: string, flags: Flags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const rows: z.infer<typeof deadLetterList>['deadLetters'] = []
+  for (let next: string | null = '0'; next !== null;) {
+    const path = `${sinkPath(sink)}/dead-letters?after=${next}&size=${PAGE_MAX}`
+    const page: z.infer<typeof deadLetterList> = await client.json({ method: 'GET', path }, deadLetterList)
+    rows.push(...page.deadLetters)
+    next = page.next
+  }
+  const cells = rows.map(({ at, type, eventId, problem }) => [new Date(at).toISOString(), type, eventId, problem])
+  writeLines(io.stdout, flags.json === true ? rows.map(jsonLine) : columns([['AT', 'TYPE', 'ID', 'PROBLEM'], ...cells]))
+}
+
+async function replay(sink: string, { after, deadLetters: dead, ...flags }: ReplayFlags, io: Io): Promise<void> {
+  if ((after === undefined) === (dead === undefined)) {
+    throw new CodedError('USAGE', 'Give --after or --dead-letters, not both.')
+  }
+  const body = after === undefined ? { deadLetters: true } : { after: String(BigInt(after)) }
+  using client = await administrator(flags, io)
+  const state = await client.json({ method: 'POST', path: `${sinkPath(sink)}/replay`, body }, eventSinkState)
+  writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : tableOf([state]))
+}
+
+async function discard(sink: string, flags: Flags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const state = await client.json({ method: 'DELETE', path: `${sinkPath(sink)}/dead-letters` }, eventSinkState)
+  writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : tableOf([state]))
+}
+
+async function forget(sink: string, flags: Flags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  await new Service(client).send({ method: 'DELETE', path: sinkPath(sink) })
+  writeLines(io.stdout, [`The sink ${sink} is forgotten.`])
+}
+
+function sinkPath(name: string): string {
+  return `${SINKS}/${encodeURIComponent(name)}`
+}
+
+function positionArgument(text: string): string {
+  if (/^\d{1,19}$/.test(text)) return String(BigInt(text))
+  throw new InvalidArgumentError('Use a position, which is a whole number.')
+}
+
+function typeArgument(text: string): string {
+  const name = text.replace(/^tallygate\./, '')
+  if (EVENT_TYPES.some((each) => each === name)) return name
+  throw new InvalidArgumentError(`Use one of ${EVENT_TYPES.join(', ')}.`)
+}

@@ -1,0 +1,140 @@
+/** What administrators see and change of events and sinks. */
+import type { DeadLetterListWire, EventSinkStateWire } from '../../protocol/edge/events.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { recordChange } from '../storage/audit.ts'
+import { type EventFilter, USAGE_ROW_POSITIONS } from '../storage/records.ts'
+import type { Reader, Store, Transaction } from '../storage/store.ts'
+import { type OutgoingEvent, changeEvent, usageEvent } from './outgoing-event.ts'
+import type { Sink } from './sink.ts'
+
+export interface AdministerSinks {
+  readonly store: Store
+  readonly tenantId: string
+  readonly sinks: readonly Pick<Sink, 'name' | 'kind' | 'address' | 'groups'>[]
+}
+
+export interface EventPage {
+  readonly events: readonly OutgoingEvent[]
+  /** Null: the last page. */
+  readonly next: bigint | null
+}
+
+/** Newest first, without usage. */
+export async function listEvents(
+  { store, tenantId }: Pick<AdministerSinks, 'store' | 'tenantId'>,
+  filter: EventFilter,
+  limit: number,
+): Promise<EventPage> {
+  const found = await store.read((reader) => reader.events.list(filter, limit + 1))
+  const events = found.slice(0, limit).map((each) => changeEvent(tenantId, each))
+  return { events, next: found.length > limit ? (events.at(-1)?.position ?? null) : null }
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function findEvent(
+  { store, tenantId }: Pick<AdministerSinks, 'store' | 'tenantId'>,
+  id: string,
+): Promise<OutgoingEvent> {
+  const found = await store.read(async (reader) => {
+    const change = await reader.events.get(id)
+    if (change !== undefined) return changeEvent(tenantId, change)
+    for (const row of await rowsOf(reader, id)) {
+      const range = { after: (row - 1n) * USAGE_ROW_POSITIONS, upTo: row * USAGE_ROW_POSITIONS }
+      const records = await reader.usage.range({ ...range, ...ANY, limit: 1, entries: true })
+      const event = records.map((each) => usageEvent(tenantId, each)).find((each) => each.id === id)
+      if (event !== undefined) return event
+    }
+    return undefined
+  })
+  if (found === undefined) throw new CodedError('NOT_FOUND', `There is no event ${id}.`)
+  return found
+}
+
+const ANY = { instanceId: null, from: null, to: null }
+
+/** Rows of the usage record that can have it. */
+async function rowsOf(reader: Reader, id: string): Promise<readonly bigint[]> {
+  const { position } = /^usage\/[^/]+\/(?<position>\d{1,18})$/.exec(id)?.groups ?? {}
+  if (position !== undefined) return [BigInt(position) / USAGE_ROW_POSITIONS]
+  const { device, epoch, entry } =
+    /^(?<device>[^/]+)\/(?<epoch>\d{1,15})\/(?<entry>\d{1,15})\/[0-9a-f]+\/\d+$/.exec(id)?.groups ?? {}
+  if (device === undefined) return []
+  return reader.events.deliveriesOf(device, BigInt(epoch ?? 0), BigInt(entry ?? 0))
+}
+
+export async function showSinks({ store, sinks }: Omit<AdministerSinks, 'tenantId'>): Promise<EventSinkStateWire[]> {
+  return store.read(async (reader) => {
+    const end = await reader.usage.end()
+    return (await reader.eventSinks.list()).map(({ position, ...state }) => {
+      const sink = sinks.find(({ name }) => name === state.name)
+      const settings = sink === undefined ? null : { kind: sink.kind, address: sink.address, types: [...sink.groups] }
+      return { ...state, settings, position: String(position), behind: position < end }
+    })
+  })
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function listDeadLetters(
+  { store }: Pick<AdministerSinks, 'store'>,
+  sink: string,
+  after: bigint,
+  limit: number,
+): Promise<DeadLetterListWire> {
+  const found = await store.read(async (reader) => {
+    if ((await reader.eventSinks.position(sink)) === null) throw unknown(sink)
+    return reader.eventSinks.deadLetters(sink, after, limit + 1)
+  })
+  const deadLetters = found.slice(0, limit).map((each) => ({ ...each, position: String(each.position) }))
+  return { deadLetters, next: found.length > limit ? (deadLetters.at(-1)?.position ?? null) : null }
+}
+
+/**
+ * @param what a position, after which everything is sent again; or the dead letters
+ * @throws CodedError NOT_FOUND, CURSOR_UNKNOWN for a position that no event has reached
+ */
+export async function replay(
+  { store }: Pick<AdministerSinks, 'store'>,
+  sink: string,
+  what: bigint | 'DEAD_LETTERS',
+  at: number,
+): Promise<void> {
+  await store.transaction(async (tx) => {
+    if ((await tx.eventSinks.position(sink)) === null) throw unknown(sink)
+    if (what === 'DEAD_LETTERS') {
+      await tx.eventSinks.replayDeadLetters(sink)
+    } else {
+      const end = await tx.usage.settled()
+      if (what > end) throw new CodedError('CURSOR_UNKNOWN', `after is ${what}, but the newest event is ${end}.`)
+      await tx.eventSinks.moveTo(sink, what)
+    }
+    const detail = { sink, ...(what === 'DEAD_LETTERS' ? { deadLetters: true } : { after: String(what) }) }
+    await recordChange(tx, at, { action: 'REPLAY_EVENTS', detail })
+  })
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function discardDeadLetters(
+  { store }: Pick<AdministerSinks, 'store'>,
+  sink: string,
+  at: number,
+): Promise<void> {
+  await store.transaction(async (tx) => {
+    if ((await tx.eventSinks.position(sink)) === null) throw unknown(sink)
+    const count = await tx.eventSinks.discardDeadLetters(sink)
+    await recordChange(tx, at, { action: 'DISCARD_DEAD_LETTERS', detail: { sink, count } })
+  })
+}
+
+/** A sink that the settings still have begins with the next event. @throws CodedError NOT_FOUND */
+export async function forgetSink({ store }: Pick<AdministerSinks, 'store'>, sink: string, at: number): Promise<void> {
+  await store.transaction(async (tx: Transaction) => {
+    const position = await tx.eventSinks.position(sink)
+    if (position === null) throw unknown(sink)
+    await tx.eventSinks.forget(sink)
+    await recordChange(tx, at, { action: 'FORGET_EVENT_SINK', detail: { sink, position: String(position) } })
+  })
+}
+
+function unknown(sink: string): CodedError {
+  return new CodedError('NOT_FOUND', `There is no sink ${sink}.`)
+}
