@@ -120,7 +120,8 @@ export async function discardDeadLetters(
 ): Promise<void> {
   await store.transaction(async (tx) => {
     if ((await tx.eventSinks.position(sink)) === null) throw unknown(sink)
-    const count = await tx.eventSinks.discardDeadLetters(sink)
+    const count = await tx.eventSinks.countDeadLetters(sink)
+    await tx.eventSinks.discardDeadLetters(sink)
     await recordChange(tx, at, { action: 'DISCARD_DEAD_LETTERS', detail: { sink, count } })
   })
 }

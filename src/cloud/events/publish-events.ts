@@ -92,12 +92,13 @@ export class EventPublisher {
     this.#stopping.abort()
   }
 
-  /** Call it after the last step. Lets another node continue at once. */
+  /** Lets another node continue at once. Call it between steps. */
   async release(): Promise<void> {
     const { store, sink, nodeId } = this.#deps
-    if (this.#leasedUntil !== Number.NEGATIVE_INFINITY) {
-      await store.transaction((tx) => tx.eventSinks.release(sink.name, nodeId))
-    }
+    if (this.#leasedUntil === Number.NEGATIVE_INFINITY) return
+    this.#leasedUntil = Number.NEGATIVE_INFINITY
+    this.#chunk = null
+    await store.transaction((tx) => tx.eventSinks.release(sink.name, nodeId))
   }
 
   #isPausing(): boolean {

@@ -1,5 +1,8 @@
 // A request for each operation of the cloud that succeeds for a permitted caller.
-import { randomUUID } from 'node:crypto'
+import { randomBytes, randomUUID } from 'node:crypto'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import {
   DAY,
   type SettingsChange,
@@ -27,11 +30,23 @@ export interface World extends AsyncDisposable {
 }
 
 export async function openWorld(change?: SettingsChange): Promise<World> {
-  const twin = await openTwin(change)
+  const folder = await mkdtemp(join(tmpdir(), 'tallygate-world-'))
+  const secretFile = join(folder, 'secret')
+  await writeFile(secretFile, `whsec_${randomBytes(24).toString('base64')}`)
+  // Nothing listens there.
+  const webhooks = [{ name: 'receiver', url: 'http://127.0.0.1:9/events', secret_file: secretFile }]
+  const twin = await openTwin((settings) => {
+    const { events, ...changed } = change?.(settings) ?? settings
+    return { ...changed, events: { ...events, webhooks } }
+  })
   const instance = await twin.shop()
   const elsewhere = await twin.instance('another customer')
   const device = await EdgeClient.join(twin, instance)
-  return { twin, instance, elsewhere, device, [Symbol.asyncDispose]: () => twin[Symbol.asyncDispose]() }
+  const end = async (): Promise<void> => {
+    await twin[Symbol.asyncDispose]()
+    await rm(folder, { recursive: true, force: true })
+  }
+  return { twin, instance, elsewhere, device, [Symbol.asyncDispose]: end }
 }
 
 export interface Prepared {
@@ -63,6 +78,12 @@ const setLimit: Prepare = async (world) => {
   const path = `${rules(world)}/line-items/ACT-1/consumption-limit`
   await world.twin.call('PUT', path, { body: limit(world) })
   return {}
+}
+
+/** The sink of the world, which has begun. */
+const sink: Prepare = async ({ twin }) => {
+  await twin.tick()
+  return { params: { sink: 'receiver' } }
 }
 
 /** Opened by the device of the world. */
@@ -245,6 +266,12 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
       ...{ conditions: [], lineItems: [] },
     },
   }),
+  listEvents: nothing,
+  listEventSinks: nothing,
+  listDeadLetters: sink,
+  replayEvents: async (world) => ({ ...(await sink(world, 'v1')), body: { after: '0' } }),
+  discardDeadLetters: sink,
+  forgetEventSink: sink,
   showRecovery: nothing,
   endRecovery: async ({ twin }) => {
     await twin.stop()

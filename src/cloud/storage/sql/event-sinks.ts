@@ -86,8 +86,9 @@ export function eventSinkTransaction(sql: Sql) {
           ...{ position: to, leased_until: BigInt(until) },
           ...{ delivered_at: BigInt(now), failing_since: null, problem: null },
         })
-        .executeTakeFirst()
-      return moved.numUpdatedRows === 1n
+        .returning('name')
+        .execute()
+      return moved.length === 1
     },
     async fail(name: string, { by, now }: SinkLease, problem: string): Promise<void> {
       await leased(name, by)
@@ -114,25 +115,18 @@ export function eventSinkTransaction(sql: Sql) {
     async unbury(sink: string, position: bigint): Promise<void> {
       await db.deleteFrom('dead_letters').where('sink', '=', sink).where('position', '=', position).execute()
     },
-    /** @returns false for an unknown sink */
-    async moveTo(name: string, position: bigint): Promise<boolean> {
-      const moved = await db.updateTable('event_sinks').set({ position }).where('name', '=', name).executeTakeFirst()
-      return moved.numUpdatedRows === 1n
+    async moveTo(name: string, position: bigint): Promise<void> {
+      await db.updateTable('event_sinks').set({ position }).where('name', '=', name).execute()
     },
-    /** @returns number of events that will be sent again */
-    async replayDeadLetters(sink: string): Promise<number> {
-      const all = await db.updateTable('dead_letters').set({ replayed: 1n }).where('sink', '=', sink).executeTakeFirst()
-      return Number(all.numUpdatedRows)
+    async replayDeadLetters(sink: string): Promise<void> {
+      await db.updateTable('dead_letters').set({ replayed: 1n }).where('sink', '=', sink).execute()
     },
-    async discardDeadLetters(sink: string): Promise<number> {
-      const all = await db.deleteFrom('dead_letters').where('sink', '=', sink).executeTakeFirst()
-      return Number(all.numDeletedRows)
+    async discardDeadLetters(sink: string): Promise<void> {
+      await db.deleteFrom('dead_letters').where('sink', '=', sink).execute()
     },
-    /** @returns false for an unknown sink */
-    async forget(name: string): Promise<boolean> {
+    async forget(name: string): Promise<void> {
       await db.deleteFrom('dead_letters').where('sink', '=', name).execute()
-      const gone = await db.deleteFrom('event_sinks').where('name', '=', name).executeTakeFirst()
-      return gone.numDeletedRows === 1n
+      await db.deleteFrom('event_sinks').where('name', '=', name).execute()
     },
   }
 }

@@ -1,0 +1,384 @@
+// Events out of any store: nothing lost, nothing in another order, one node at a time.
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { announcePools } from '../../../src/cloud/events/announce-pools.ts'
+import {
+  discardDeadLetters,
+  findEvent,
+  forgetSink,
+  listEvents,
+  replay,
+  showSinks,
+} from '../../../src/cloud/events/administer-sinks.ts'
+import { type OutgoingEvent, usageEvent } from '../../../src/cloud/events/outgoing-event.ts'
+import { EventPublisher } from '../../../src/cloud/events/publish-events.ts'
+import { EventsRejected, type Sink } from '../../../src/cloud/events/sink.ts'
+import { revokeDevice } from '../../../src/cloud/devices/devices.ts'
+import type { Store } from '../../../src/cloud/storage/store.ts'
+import { exportUsage } from '../../../src/cloud/usage/export-usage.ts'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { usage } from '../storage/suite.ts'
+import { TestDevice, topUpRequest } from '../sync/test-device.ts'
+import { DAY, INSTANCE, Twin } from '../sync/twin.ts'
+
+const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+const TENANT = 'a tenant'
+
+/** A receiver inside the test. */
+class TestSink implements Sink {
+  readonly name = 'test'
+  readonly kind = 'webhook'
+  readonly address = 'test:'
+  groups: Sink['groups'] = ['usage', 'line-item', 'device']
+  batchMax = 3
+  readonly received: OutgoingEvent[] = []
+  readonly calls: number[] = []
+  /** Throws for what it does not take. */
+  check: (events: readonly OutgoingEvent[]) => void | Promise<void> = () => undefined
+
+  async send(events: readonly OutgoingEvent[]): Promise<void> {
+    this.calls.push(events.length)
+    await this.check(events)
+    this.received.push(...events)
+  }
+
+  async close(): Promise<void> {
+    // Nothing is open.
+  }
+}
+
+/** @param open a cloud with nothing in it but an instance; `other`: another node of it, over connections of its own */
+export function publishEventsSuite(
+  name: string,
+  open: () => Promise<{ readonly twin: Twin; readonly other: () => Promise<Store> }>,
+): void {
+  describe(name, () => {
+    let twin: Twin
+    let other: () => Promise<Store>
+    let sink: TestSink
+    let publisher: EventPublisher
+    const watched = { delivered: 0, rejected: 0, failing: false }
+
+    const publisherOf = (store: Store, nodeId: string, of: Sink = sink) =>
+      new EventPublisher({
+        ...{ store, nodeId, tenantId: TENANT, sink: of, now: () => twin.time, fraction: () => 1 },
+        log: { info: () => undefined, warn: () => undefined },
+        watcher: {
+          eventsDelivered: (_, count) => (watched.delivered += count),
+          eventRejected: () => (watched.rejected += 1),
+          sinkFailing: (_, failing) => (watched.failing = failing),
+        },
+      })
+    const run = async (of = publisher): Promise<void> => {
+      while (await of.step()) continue
+    }
+    const write = (...numbers: readonly number[]) =>
+      twin.store.transaction((tx) => tx.usage.append(numbers.map((n) => usage(n))))
+    const correlations = () => sink.received.map(({ json }) => (JSON.parse(json) as Sent).data['correlationId'])
+    const state = async () => (await showSinks({ store: twin.store, sinks: [sink] }))[0]
+
+    interface Sent {
+      readonly id: string
+      readonly type: string
+      readonly data: Readonly<Record<string, unknown>>
+    }
+    const sent = (): readonly Sent[] => sink.received.map(({ json }) => JSON.parse(json) as Sent)
+
+    beforeEach(async () => {
+      ;({ twin, other } = await open())
+      await twin.setLineItem('ACT-1', { quantity: 1_000n })
+      Object.assign(watched, { delivered: 0, rejected: 0, failing: false })
+      sink = new TestSink()
+      publisher = publisherOf(twin.store, 'node')
+    })
+    afterEach(async () => twin[Symbol.asyncDispose]())
+
+    const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE], amount })
+
+    it('begins with the first event after its start', async () => {
+      await write(1)
+      await run()
+      await write(2)
+      await run()
+      expect(correlations()).toEqual(['correlation-2'])
+      expect(watched.delivered).toBe(1)
+    })
+
+    it('sends exactly the records of the usage export, of devices, copies and the cloud, each with its id', async () => {
+      await run()
+      const device = await TestDevice.join(twin)
+      await device.sync([topUpRequest(LINE, 100n)])
+      await write(1, 2)
+      device.charge(charge(10n))
+      device.charge(charge(20n))
+      const copy = device.copy()
+      await device.sync()
+      device.refund(charge(5n))
+      await device.sync()
+      copy.charge(charge(7n))
+      await copy.sync()
+      await write(3)
+      const lost = await TestDevice.join(twin)
+      await lost.sync([topUpRequest(LINE, 50n)])
+      twin.time += 31 * DAY
+      await twin.settle()
+      await run()
+
+      const terms = { format: 'ndjson', tenantId: TENANT, after: null, instanceId: null, from: null, to: null } as const
+      let exported = ''
+      for await (const piece of (await exportUsage(twin.store, terms)).pieces) exported += piece
+      const usageSent = sink.received.filter(({ type }) => type === 'usage')
+      const data = usageSent.map(({ json }) => /,"data":(.*)\}$/.exec(json)?.[1])
+      expect(data).toEqual(exported.trimEnd().split('\n'))
+      expect(data.length).toBeGreaterThan(7)
+      const ids = sink.received.map(({ id }) => id)
+      expect(new Set(ids).size).toBe(ids.length)
+      expect(usageSent.filter(({ id }) => id.startsWith(`${device.id}/1/`)).length).toBe(4)
+      for (const { id, json } of sink.received) {
+        expect((await findEvent({ store: twin.store, tenantId: TENANT }, id)).json).toBe(json)
+      }
+      const types = sent().map(({ type }) => type)
+      expect(types.filter((type) => type !== 'tallygate.usage')).toEqual([
+        'tallygate.device.enrolled',
+        'tallygate.device.forked',
+        'tallygate.device.enrolled',
+        'tallygate.device.settled',
+        'tallygate.device.settled',
+      ])
+    })
+
+    it('gives an entry the same id wherever it arrives', async () => {
+      const device = await TestDevice.join(twin)
+      await device.sync([topUpRequest(LINE, 100n)])
+      for (let n = 0; n < 5; n += 1) device.charge(charge(1n))
+      await device.sync()
+      const range = {
+        after: 0n,
+        upTo: 2n ** 62n,
+        instanceId: null,
+        from: null,
+        to: null,
+        limit: 9,
+        entries: true,
+      } as const
+      const all = await twin.store.read((reader) => reader.usage.range(range))
+      const ids = all.map((each) => usageEvent(TENANT, each).id)
+      expect(ids[1]).toMatch(new RegExp(`^${device.id}/1/2/[0-9a-f]{16}/0$`))
+      // Also if a page begins inside of the delivery.
+      const some = await twin.store.read((reader) => reader.usage.range({ ...range, after: all[2]!.position }))
+      expect(some.map((each) => usageEvent(TENANT, each).id)).toEqual(ids.slice(3))
+    })
+
+    it('has one sequence of usage and other events, in the order of their commits', async () => {
+      await run()
+      const device = await TestDevice.join(twin)
+      await write(1)
+      await revokeDevice({ store: twin.store, now: twin.now, present: twin.now }, device.id)
+      await write(2)
+      await run()
+      expect(sent().map(({ type }) => type)).toEqual([
+        'tallygate.device.enrolled',
+        'tallygate.usage',
+        'tallygate.device.revoked',
+        'tallygate.usage',
+      ])
+      const positions = sink.received.map(({ position }) => position)
+      expect(positions).toEqual([...positions].sort((a, b) => (a < b ? -1 : 1)))
+    })
+
+    it('sends only what it has subscribed to, and passes the rest', async () => {
+      sink.groups = ['device']
+      await run()
+      await write(1, 2, 3)
+      await TestDevice.join(twin)
+      await write(4)
+      await run()
+      expect(sink.received.map(({ type }) => type)).toEqual(['device.enrolled'])
+      expect(await state()).toMatchObject({ behind: false })
+    })
+
+    it('repeats after an outage, with growing pauses, and loses nothing', async () => {
+      await run()
+      await write(1, 2, 3, 4, 5)
+      sink.check = () => {
+        throw new Error('out of order')
+      }
+      await run()
+      expect(await state()).toMatchObject({ failingSince: twin.time, problem: 'out of order', behind: true })
+      expect(watched.failing).toBe(true)
+      const began = twin.time
+      const tries: number[] = []
+      for (let step = 0; step < 40; step += 1) {
+        twin.time += 500
+        const calls = sink.calls.length
+        await run()
+        if (sink.calls.length > calls) tries.push(twin.time - began)
+      }
+      expect(tries).toEqual([1_000, 3_000, 7_000, 15_000])
+      sink.check = () => undefined
+      twin.time += 5 * 60_000
+      await run()
+      expect(correlations()).toEqual([1, 2, 3, 4, 5].map((n) => `correlation-${n}`))
+      expect(await state()).toMatchObject({ failingSince: null, problem: null, behind: false, deliveredAt: twin.time })
+      expect(watched.failing).toBe(false)
+    })
+
+    it('sets an event aside that is rejected three times, and delivers the others in order', async () => {
+      await run()
+      await write(1, 2, 3, 4)
+      sink.check = (events) => {
+        if (events.some(({ json }) => json.includes('correlation-2'))) throw new EventsRejected('no such customer')
+      }
+      for (let round = 0; round < 3; round += 1) {
+        await run()
+        twin.time += 5 * 60_000
+      }
+      expect(correlations()).toEqual([1, 3, 4].map((n) => `correlation-${n}`))
+      expect(await state()).toMatchObject({ deadLetters: 1, behind: false })
+      expect(watched.rejected).toBe(1)
+      const [letter] = await twin.store.read((reader) => reader.eventSinks.deadLetters('test', 0n, 10))
+      expect(letter).toMatchObject({ problem: 'no such customer', type: 'usage' })
+      // It is still needed: an archive must keep it.
+      expect(await twin.store.read((reader) => reader.eventSinks.neededAfter())).toBe(letter!.position - 1n)
+
+      await replay({ store: twin.store }, 'test', 'DEAD_LETTERS', twin.time)
+      await run()
+      expect(await state()).toMatchObject({ deadLetters: 1 })
+      sink.check = () => undefined
+      await replay({ store: twin.store }, 'test', 'DEAD_LETTERS', twin.time)
+      await run()
+      expect(sink.received.at(-1)?.id).toBe(letter?.eventId)
+      expect(await state()).toMatchObject({ deadLetters: 0 })
+    })
+
+    it('replays from a position with the same ids', async () => {
+      await run()
+      await write(1, 2, 3, 4, 5)
+      await run()
+      const before = [...sink.received]
+      await replay({ store: twin.store }, 'test', before[1]!.position, twin.time)
+      await run()
+      expect(sink.received.slice(5)).toEqual(before.slice(2))
+      const beyond = replay({ store: twin.store }, 'test', before[4]!.position * 2n, twin.time)
+      await expect(beyond).rejects.toMatchObject({ code: 'CURSOR_UNKNOWN' })
+    })
+
+    it('replays also while a batch is on its way', async () => {
+      await run()
+      await write(0)
+      await run()
+      await write(1, 2, 3, 4, 5)
+      let moved = false
+      sink.check = async () => {
+        if (moved) return
+        moved = true
+        await replay({ store: twin.store }, 'test', 0n, twin.time)
+      }
+      await run()
+      expect(correlations().filter((each) => each === 'correlation-1')).toHaveLength(2)
+      expect(correlations().slice(-5)).toEqual([1, 2, 3, 4, 5].map((n) => `correlation-${n}`))
+    })
+
+    it('forgets a sink, which then needs nothing', async () => {
+      await run()
+      await write(1)
+      expect(await twin.store.read((reader) => reader.eventSinks.neededAfter())).not.toBeNull()
+      await forgetSink({ store: twin.store }, 'test', twin.time)
+      expect(await twin.store.read((reader) => reader.eventSinks.neededAfter())).toBeNull()
+      await expect(discardDeadLetters({ store: twin.store }, 'test', twin.time)).rejects.toMatchObject({
+        code: 'NOT_FOUND',
+      })
+    })
+
+    it('is sent by one node, until its lease ends or it stops', async () => {
+      const store = await other()
+      const second = publisherOf(store, 'second')
+      await run()
+      await write(1)
+      let stuck = Promise.withResolvers<undefined>()
+      const arrived = Promise.withResolvers<undefined>()
+      sink.check = async () => {
+        arrived.resolve(undefined)
+        await stuck.promise
+      }
+      const sending = publisher.step()
+      await arrived.promise
+      await run(second)
+      expect(sink.calls).toEqual([1])
+      // The first node hangs: the second one continues, and the cursor ignores the first.
+      twin.time += 60_000
+      sink.check = () => undefined
+      await run(second)
+      expect(correlations()).toEqual(['correlation-1'])
+      await write(2)
+      stuck.resolve(undefined)
+      stuck = Promise.withResolvers()
+      await sending
+      await run(publisher)
+      expect(correlations()).toEqual(['correlation-1', 'correlation-1'])
+      await second.release()
+      await run(publisher)
+      expect(correlations()).toEqual(['correlation-1', 'correlation-1', 'correlation-2'])
+      if (store !== twin.store) await store.close()
+    })
+
+    it('is sent once, whatever nodes write at the same time', async () => {
+      const store = await other()
+      const stores = [twin.store, store]
+      const publishers = stores.map((each, index) => publisherOf(each, `node ${index}`))
+      for (const each of publishers) await run(each)
+      const writers = Array.from({ length: 8 }, async (_, writer) => {
+        for (let n = 0; n < 10; n += 1) {
+          const record = usage(writer * 100 + n)
+          await stores[n % 2]!.transaction((tx) => tx.usage.append([record]))
+        }
+      })
+      let isWriting = true
+      const sending = publishers.map(async (each) => {
+        while (isWriting) {
+          await each.step()
+          // The lease passes from node to node.
+          await each.release()
+          await new Promise(setImmediate)
+        }
+      })
+      await Promise.all(writers)
+      isWriting = false
+      await Promise.all(sending)
+      for (const each of publishers) {
+        await run(each)
+        await each.release()
+      }
+      expect(correlations()).toHaveLength(80)
+      expect(new Set(correlations()).size).toBe(80)
+      if (store !== twin.store) await store.close()
+    })
+
+    it('announces a line item that runs low and one that is used up, once for each quantity', async () => {
+      const store = announcePools(twin.store, { lowPercent: () => 20, now: twin.now })
+      const change = (amount: bigint) =>
+        store.transaction(async (tx) => {
+          const [pool] = (await tx.accounts.lock([LINE])).values()
+          await tx.accounts.save([{ ...pool!, charged: pool!.charged + amount }])
+        })
+      await twin.chargeDirectly(LINE, 1n)
+      await run()
+      const announced = async () => {
+        await run()
+        return sent().map(({ type, data }) => [type.replace('tallygate.', ''), data['left']])
+      }
+      await change(798n)
+      expect(await announced()).toEqual([])
+      await change(1n)
+      const low = ['line-item.low', '0.0002']
+      expect(await announced()).toEqual([low])
+      await change(1n)
+      await change(-10n)
+      await change(10n)
+      expect(await announced()).toEqual([low])
+      await change(199n)
+      expect(await announced()).toEqual([low, ['line-item.exhausted', '0']])
+      const { events } = await listEvents({ store: twin.store, tenantId: TENANT }, { instanceId: INSTANCE }, 10)
+      expect(events.map(({ id }) => id)).toEqual([`${LINE}/exhausted/1000`, `${LINE}/low/1000`])
+    })
+  })
+}

@@ -1,0 +1,113 @@
+import { randomBytes } from 'node:crypto'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { EventsRejected } from '../../../src/cloud/events/sink.ts'
+import type { OutgoingEvent } from '../../../src/cloud/events/outgoing-event.ts'
+import { WebhookSink, parseSecrets } from '../../../src/cloud/platform/events/webhook.ts'
+import { WebhookReceiver } from '../../support/webhook-receiver.ts'
+
+const NOW = 1_790_000_000_500
+const events: readonly OutgoingEvent[] = [7n, 9n].map((position) => ({
+  ...{ position, id: `event ${position}`, type: 'usage', key: 'device' },
+  json: `{"id":"event ${position}","data":{"tokens":0.1}}`,
+}))
+
+describe('a webhook', () => {
+  let receiver: WebhookReceiver
+  let sink: WebhookSink
+  const secrets = (...texts: readonly string[]) => parseSecrets(texts.join('\n'), 'secret')
+  const open = (change: Partial<ConstructorParameters<typeof WebhookSink>[0]> = {}) =>
+    new WebhookSink({
+      ...{ name: 'billing', url: receiver.url, groups: ['usage'], secrets: secrets(receiver.secret), token: null },
+      ...{ now: () => NOW, proxy: {}, extraCa: null },
+      ...change,
+    })
+  const send = (signal = new AbortController().signal) => sink.send(events, signal)
+
+  beforeEach(async () => {
+    receiver = await WebhookReceiver.start()
+    sink = open()
+  })
+  afterEach(async () => {
+    await sink.close()
+    await receiver[Symbol.asyncDispose]()
+  })
+
+  it('sends a signed batch of CloudEvents, with the same id for the same events', async () => {
+    await send()
+    await send()
+    expect(receiver.deliveries).toHaveLength(2)
+    const [first] = receiver.deliveries
+    expect(first).toMatchObject({
+      signed: true,
+      body: `[${events.map(({ json }) => json).join(',')}]`,
+      headers: {
+        'content-type': 'application/cloudevents-batch+json; charset=utf-8',
+        'webhook-id': 'billing-7-9',
+        'webhook-timestamp': '1790000000',
+      },
+    })
+    expect(first?.headers).not.toHaveProperty('authorization')
+    expect(receiver.deliveries[1]?.headers['webhook-id']).toBe('billing-7-9')
+  })
+
+  it('signs with each secret, so that a receiver can replace its own', async () => {
+    await sink.close()
+    sink = open({ secrets: secrets(`whsec_${randomBytes(24).toString('base64')}`, receiver.secret), token: 'abc' })
+    await send()
+    expect(receiver.deliveries[0]?.signed).toBe(true)
+    expect(receiver.deliveries[0]?.headers.authorization).toBe('Bearer abc')
+  })
+
+  it('is not signed for another secret', async () => {
+    await sink.close()
+    sink = open({ secrets: secrets(`whsec_${randomBytes(24).toString('base64')}`) })
+    await send()
+    expect(receiver.deliveries[0]?.signed).toBe(false)
+  })
+
+  it.each([400, 409, 410, 413, 422])('is rejected with status %i', async (status) => {
+    receiver.respond = () => [status, 'no \u001b[31msuch\n customer']
+    await expect(send()).rejects.toThrow(EventsRejected)
+    await expect(send()).rejects.toThrow(`${receiver.url} responded with ${status}: no [31msuch customer`)
+  })
+
+  it.each([301, 302, 401, 403, 404, 407, 408, 425, 429, 500, 502, 503])('is out with status %i', async (status) => {
+    receiver.respond = () => status
+    const error = await send().catch((thrown: unknown) => thrown)
+    expect(error).toBeInstanceOf(Error)
+    expect(error).not.toBeInstanceOf(EventsRejected)
+    expect(receiver.deliveries).toHaveLength(1)
+  })
+
+  it('gives up on a receiver that does not respond', async () => {
+    await sink.close()
+    sink = open({ timeoutMs: 50 })
+    receiver.respond = () => 'HANG'
+    await expect(send()).rejects.toThrow('did not respond in time')
+  })
+
+  it('ends at once when the cloud stops', async () => {
+    const stop = new AbortController()
+    receiver.respond = () => {
+      stop.abort()
+      return 'HANG'
+    }
+    await expect(send(stop.signal)).rejects.toThrow()
+  })
+
+  it('shows neither the query of its address nor its secret', () => {
+    const hidden = open({ url: `${receiver.url}?key=hidden` })
+    expect(hidden.address).toBe(receiver.url)
+    expect(JSON.stringify(hidden)).not.toContain(receiver.secret.slice(6))
+  })
+
+  it.each([
+    ['no line', ''],
+    ['no prefix', randomBytes(32).toString('base64')],
+    ['a short secret', `whsec_${randomBytes(16).toString('base64')}`],
+    ['no base64', 'whsec_!!!'],
+  ])('refuses a file with %s, without showing it', (_, text) => {
+    expect(() => parseSecrets(text, '/etc/secret')).toThrow('/etc/secret must contain')
+    if (text !== '') expect(() => parseSecrets(text, '/etc/secret')).not.toThrow(text)
+  })
+})
