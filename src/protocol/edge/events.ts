@@ -37,7 +37,9 @@ export const cloudEvent = z
     partitionkey: z.string(),
     /** Position as text of 19 digits. */
     sequence: z.string(),
-    data: z.record(z.string(), z.unknown()),
+    data: z
+      .record(z.string(), z.unknown().meta({ description: 'JSON.' }))
+      .meta({ description: 'Of usage: the fields of the usage export. Amounts of other events are tokens as text.' }),
   })
   .meta({ id: 'CloudEvent', description: 'CloudEvents 1.0 in JSON.' })
 

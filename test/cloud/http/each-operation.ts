@@ -266,7 +266,7 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
       ...{ conditions: [], lineItems: [] },
     },
   }),
-  listEvents: nothing,
+  listEvents: async ({ device }) => ({ query: `?deviceId=${device.id}` }),
   listEventSinks: nothing,
   listDeadLetters: sink,
   replayEvents: async (world) => ({ ...(await sink(world, 'v1')), body: { after: '0' } }),

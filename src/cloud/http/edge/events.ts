@@ -28,14 +28,20 @@ import { wholeNumber } from './devices.ts'
 
 const size = wholeNumber(DEVICES_PAGE_MAX).optional()
 
-const eventsQuery = z.strictObject({
-  id: plainText(1_000).min(1).optional(),
-  instanceId: instanceId.optional(),
-  deviceId: uuid.toLowerCase().optional(),
-  type: z.enum(EVENT_TYPES).optional(),
-  before: usageCursor.optional(),
-  size,
-})
+const eventsQuery = z
+  .strictObject({
+    id: plainText(1_000).min(1).optional(),
+    instanceId: instanceId.optional(),
+    deviceId: uuid.toLowerCase().optional(),
+    type: z.enum(EVENT_TYPES).optional(),
+    before: usageCursor.optional(),
+    size,
+  })
+  // Else an administrator of one instance could read the events of others.
+  .refine((query) => query.id === undefined || Object.keys(query).length === 1, {
+    path: ['id'],
+    message: 'must be the only parameter',
+  })
 
 const deadLettersQuery = z.strictObject({ after: usageCursor.optional(), size })
 
