@@ -1,5 +1,5 @@
 // A receiver of events over real HTTP. It checks the signature of each request by itself, and tests choose its responses.
-import { type IncomingHttpHeaders, createServer } from 'node:http'
+import { type IncomingHttpHeaders, type IncomingMessage, type ServerResponse, createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { randomBytes, webcrypto } from 'node:crypto'
 
@@ -35,18 +35,7 @@ export class WebhookReceiver implements AsyncDisposable {
   private constructor(server: ReturnType<typeof createServer>) {
     this.#server = server
     this.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/events`
-    server.on('request', async (request, response) => {
-      let body = ''
-      for await (const piece of request) body += String(piece)
-      const { headers } = request
-      const events = JSON.parse(body) as readonly ReceivedEvent[]
-      const delivery = { headers, body, events, signed: await this.#isSigned(headers, body) }
-      this.deliveries.push(delivery)
-      const answer = await this.respond(delivery)
-      if (answer === 'HANG') return
-      const [status, text] = typeof answer === 'number' ? [answer, ''] : answer
-      response.writeHead(status).end(text)
-    })
+    server.on('request', (request, response) => void this.#receive(request, response))
   }
 
   static async start(): Promise<WebhookReceiver> {
@@ -62,6 +51,19 @@ export class WebhookReceiver implements AsyncDisposable {
 
   get events(): readonly ReceivedEvent[] {
     return this.deliveries.flatMap(({ events }) => events)
+  }
+
+  async #receive(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    let body = ''
+    for await (const piece of request) body += String(piece)
+    const { headers } = request
+    const events = JSON.parse(body) as readonly ReceivedEvent[]
+    const delivery = { headers, body, events, signed: await this.#isSigned(headers, body) }
+    this.deliveries.push(delivery)
+    const answer = await this.respond(delivery)
+    if (answer === 'HANG') return
+    const [status, text] = typeof answer === 'number' ? [answer, ''] : answer
+    response.writeHead(status).end(text)
   }
 
   /** As https://www.standardwebhooks.com says, by another implementation of the MAC than the cloud's. */

@@ -4,7 +4,7 @@ import { EVENT_GROUPS } from '../../protocol/edge/events.ts'
 const SINKS_MAX = 20
 
 /** Name of the NATS sink. */
-export const NATS_SINK = 'nats'
+const NATS_SINK = 'nats'
 
 /** Credentials belong in files, which no command shows. */
 const webhookUrl = z.string().refine((text) => {
@@ -27,7 +27,6 @@ const webhook = z.strictObject({
   /** Default: all. */
   types: z.array(z.enum(EVENT_GROUPS)).min(1).max(EVENT_GROUPS.length).optional(),
 })
-export type WebhookSettings = z.infer<typeof webhook>
 
 export const webhookSettings = z
   .array(webhook)

@@ -21,7 +21,7 @@ export type EventType = (typeof EVENT_TYPES)[number]
 export const EVENT_GROUPS = ['usage', 'line-item', 'device'] as const
 export type EventGroup = (typeof EVENT_GROUPS)[number]
 
-export const cloudEvent = z
+const cloudEvent = z
   .strictObject({
     specversion: z.literal('1.0'),
     /** With `source`, it identifies the event forever. */

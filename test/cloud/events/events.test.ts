@@ -69,7 +69,7 @@ describe('events of a cloud', () => {
     })
     expect(receiver.events[2]?.data).toMatchObject({ tokens: 8, item: 'Print', status: 'GRANTED' })
     const metrics = await (await fetch(twin.cloud.metricsAddress)).text()
-    expect(metrics).toContain('tallygate_events_delivered_total{sink="billing"} 9')
+    expect(metrics).toContain('tallygate_events_total{sink="billing",outcome="delivered"} 9')
   })
 
   it('wait for a receiver that is out, over a restart, and are never refused to clients', async () => {

@@ -57,8 +57,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
   readonly #reloaded: Gauge
   readonly #lastBackup: Gauge
   readonly #paused: Gauge<'code'>
-  readonly #eventsDelivered: Counter<'sink'>
-  readonly #eventsRejected: Counter<'sink'>
+  readonly #events: Counter<'sink' | 'outcome'>
   readonly #sinksFailing: Gauge<'sink'>
   readonly #devices: Gauge<'instance_id' | 'contact'>
   readonly #tokensLeft: Gauge<'instance_id'>
@@ -116,8 +115,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
     this.#reloaded.set(1)
     this.#lastBackup = gauge('last_backup_timestamp_seconds', 'Time of the last successful backup of the store.')
     this.#paused = gauge('sweeps_paused', 'Whether irreversible background work is paused, by reason.', 'code')
-    this.#eventsDelivered = counter('events_delivered_total', 'Events that a sink has acknowledged.', 'sink')
-    this.#eventsRejected = counter('events_rejected_total', 'Events that became dead letters.', 'sink')
+    this.#events = counter('events_total', 'Events sent, by sink and outcome.', 'sink', 'outcome')
     this.#sinksFailing = gauge('event_sink_failing', 'Whether the last attempt to send events failed.', 'sink')
     this.#devices = gauge(
       'devices',
@@ -219,13 +217,13 @@ export class Metrics implements StoreWatcher, EventWatcher {
 
   eventsDelivered(sink: string, count: number): void {
     quietly(() => {
-      this.#eventsDelivered.inc({ sink }, count)
+      this.#events.inc({ sink, outcome: 'delivered' }, count)
       this.#sinksFailing.set({ sink }, 0)
     })
   }
 
   eventRejected(sink: string): void {
-    quietly(() => this.#eventsRejected.inc({ sink }))
+    quietly(() => this.#events.inc({ sink, outcome: 'rejected' }))
   }
 
   sinkFailing(sink: string, failing: boolean): void {
