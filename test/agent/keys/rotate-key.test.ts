@@ -235,7 +235,7 @@ describe.each(FAULTS.filter((fault) => fault !== 'DELAY_REQUEST'))('with the fau
 test('wherever the process ends during a change, the device comes back with one of the two keys, and nothing is lost', async () => {
   const crashes: number[] = []
   let durable = 0n
-  for (let crash = 1; crash <= 12; crash += 1) {
+  for (let crash = 1; crash <= 8; crash += 1) {
     const device = await joined()
     const before = keyOf(device)
     await device.charge(TOKEN)

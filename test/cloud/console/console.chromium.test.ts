@@ -99,17 +99,18 @@ describe('a page of the console', { timeout: 60_000 }, () => {
       const { page } = tested
       await page.goto(`${twin.cloud.address}/console${path()}`)
       await page.addScriptTag({ path: AXE })
-      for (const viewport of [PHONE, DESKTOP]) {
-        for (const colorScheme of ['light', 'dark'] as const) {
-          await page.setViewportSize(viewport)
-          await page.emulateMedia({ colorScheme })
-          const { violations, passes } = await page.evaluate<AxeResults>('axe.run()')
-          expect(passes.length).toBeGreaterThan(10)
-          const found = violations.map(
-            ({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' ')}`,
-          )
-          expect([viewport.width, colorScheme, ...found]).toEqual([viewport.width, colorScheme])
-        }
+      for (const [viewport, colorScheme] of [
+        [PHONE, 'dark'],
+        [DESKTOP, 'light'],
+      ] as const) {
+        await page.setViewportSize(viewport)
+        await page.emulateMedia({ colorScheme })
+        const { violations, passes } = await page.evaluate<AxeResults>('axe.run()')
+        expect(passes.length).toBeGreaterThan(10)
+        const found = violations.map(
+          ({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' ')}`,
+        )
+        expect([viewport.width, colorScheme, ...found]).toEqual([viewport.width, colorScheme])
       }
     })
   }

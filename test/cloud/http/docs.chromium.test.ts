@@ -85,21 +85,19 @@ describe('the reference in a browser', { timeout: 120_000 }, () => {
   })
 
   for (const path of ['', '/errors']) {
-    for (const colorScheme of ['light', 'dark']) {
-      for (const viewport of [
-        { width: 1280, height: 900 },
-        { width: 390, height: 800 },
-      ]) {
-        it(`is accessible: /docs${path}, ${colorScheme}, ${viewport.width} pixels`, async () => {
-          const { page } = await open(path, { bypassCSP: true, viewport, colorScheme })
-          await page.getByRole('heading', { level: 1 }).first().waitFor()
-          await page.addScriptTag({ path: AXE })
-          const { violations } = await page.evaluate<AxeResults>('axe.run()')
-          expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(' ')}`)).toEqual([])
-          const overflow = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
-          expect(await page.evaluate(overflow)).toBe(0)
-        })
-      }
+    for (const [colorScheme, viewport] of [
+      ['light', { width: 1280, height: 900 }],
+      ['dark', { width: 390, height: 800 }],
+    ] as const) {
+      it(`is accessible: /docs${path}, ${colorScheme}, ${viewport.width} pixels`, async () => {
+        const { page } = await open(path, { bypassCSP: true, viewport, colorScheme })
+        await page.getByRole('heading', { level: 1 }).first().waitFor()
+        await page.addScriptTag({ path: AXE })
+        const { violations } = await page.evaluate<AxeResults>('axe.run()')
+        expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(' ')}`)).toEqual([])
+        const overflow = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
+        expect(await page.evaluate(overflow)).toBe(0)
+      })
     }
   }
 })

@@ -1,4 +1,5 @@
 // The status page in a real browser: it fits, it can be used without a mouse or eyes, it refreshes, and it runs nothing else.
+import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import type { AxeResults } from 'axe-core'
 import type { Page } from 'playwright-core'
@@ -10,7 +11,7 @@ import { SCENES } from './scenes.ts'
 
 const PHONE = { width: 360, height: 740 }
 const DESKTOP = { width: 1280, height: 900 }
-const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
 
 const chromium = browserForTests()
 
@@ -32,7 +33,6 @@ class Shown {
     colorScheme: 'light' | 'dark' = 'light',
     javaScriptEnabled = true,
   ): Promise<Shown> {
-    // axe is put into the page by the test, past the policy that keeps everybody else out.
     const page = await chromium.browser.newPage({ viewport, colorScheme, javaScriptEnabled })
     const holder: { shown?: Shown } = {}
     const server = await openStatus({
@@ -67,23 +67,11 @@ class Shown {
 
   /** What axe finds wrong, in words. */
   async violations(): Promise<readonly string[]> {
-    const { browser } = chromium
-    const context = await browser.newContext({ bypassCSP: true, viewport: this.page.viewportSize() })
-    try {
-      const page = await context.newPage()
-      await page.emulateMedia({ colorScheme: await this.scheme() })
-      await page.goto(this.page.url())
-      await page.addScriptTag({ path: AXE })
-      const { violations, passes } = await page.evaluate<AxeResults>('axe.run()')
-      expect(passes.length).toBeGreaterThan(10)
-      return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' ')}`)
-    } finally {
-      await context.close()
-    }
-  }
-
-  async scheme(): Promise<'light' | 'dark'> {
-    return (await this.page.evaluate('matchMedia("(prefers-color-scheme: dark)").matches')) === true ? 'dark' : 'light'
+    // The debugger may run it; the page's policy would not load it.
+    await this.page.evaluate(AXE)
+    const { violations, passes } = await this.page.evaluate<AxeResults>('axe.run()')
+    expect(passes.length).toBeGreaterThan(10)
+    return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' ')}`)
   }
 
   /** Pixels of tables that only show by scrolling. */
@@ -101,9 +89,9 @@ class Shown {
 }
 
 /** Where to keep the pictures, to look at them. */
-function pictureFile(scene: string, width: number): { readonly path?: string } {
+function pictureFile(scene: string, width: number): string | null {
   const directory = process.env['TALLYGATE_TEST_PICTURES']
-  return directory === undefined ? {} : { path: `${directory}/${scene}-${width}.png` }
+  return directory === undefined ? null : `${directory}/${scene}-${width}.png`
 }
 
 describe('the status page in a browser', { timeout: 60_000 }, () => {
@@ -117,11 +105,11 @@ describe('the status page in a browser', { timeout: 60_000 }, () => {
         expect(await shown.page.getByRole('status').textContent()).toBe(SCENES[scene].health.sentence)
         expect(await shown.overflow()).toBe(0)
         if (viewport === PHONE) expect(await shown.hiddenByScrolling()).toBe(0)
-        const picture = await shown.page.screenshot({ fullPage: true, ...pictureFile(scene, viewport.width) })
-        expect(picture.byteLength).toBeGreaterThan(10_000)
-        expect(await shown.violations()).toEqual([])
+        const path = pictureFile(scene, viewport.width)
+        if (path !== null) await shown.page.screenshot({ fullPage: true, path })
         expect(await shown.page.title()).toBe('Device status - Tallygate')
         expect(shown.complaints).toEqual([])
+        expect(await shown.violations()).toEqual([])
       }
     })
   }
