@@ -7,6 +7,8 @@ const packages = (...names) => names.map((name) => `(^|/)node_modules/${name}/`)
 /** Development dependencies whose code `npm run build` puts into the bundles. */
 const bundled = [
   ...[
+    '@nats-io/jetstream',
+    '@nats-io/transport-node',
     '@scalar/fastify-api-reference',
     'aedes',
     'commander',

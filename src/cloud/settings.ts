@@ -16,6 +16,7 @@ import {
 } from '../settings/option.ts'
 import { accessRules } from '../protocol/sign-in.ts'
 import { API_PREFIX } from '../protocol/wire.ts'
+import { EVENT_GROUPS } from '../protocol/edge/events.ts'
 import { webhookSettings } from './events/sink-settings.ts'
 
 /** Asymmetric ones only: a party that can check a token must not be able to make one. */
@@ -238,6 +239,26 @@ const options = {
       help: 'Addresses that receive events: usage, line items that run low, and changes of devices. A new name begins with the next event. docs/how-to/events.md describes the requests and their signatures.',
       takes:
         'a list such as [{ name = "billing", url = "https://billing.example/events", secret_file = "/etc/tallygate/billing.secret", types = ["usage"] }]; token_file adds a bearer token; types: "usage", "line-item", "device"',
+    }),
+    natsUrl: url({
+      help: 'Address of a NATS server with JetStream that receives events. Omitted: none. A stream must take the subjects.',
+      default: null,
+      schemes: ['nats', 'tls'],
+    }),
+    natsSubject: text({
+      help: 'First words of the subjects. An event has the subject <these words>.<type>.<device or instance>, such as tallygate.usage.<id>.',
+      default: 'tallygate',
+      takes: 'words of letters, digits, - and _, separated by dots',
+      max: 100,
+    }),
+    natsTypes: words(EVENT_GROUPS, {
+      help: 'Events that NATS receives.',
+      default: EVENT_GROUPS,
+    }),
+    natsUsername: text({ help: 'User name of the cloud at the NATS server.', default: null }),
+    natsPassword: secret({ help: 'Password of the cloud at the NATS server.' }),
+    natsCredentials: secret({
+      help: 'Credentials of the cloud at the NATS server, as `nsc generate creds` prints them.',
     }),
     caFile: path({
       help: 'Additional CA certificates in PEM to trust for receivers of events.',

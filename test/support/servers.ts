@@ -55,6 +55,27 @@ export function mosquitto(): Server {
   ])
 }
 
+/**
+ * A NATS server with JetStream, as `nats://host:port`. One from TALLYGATE_TEST_NATS_URL may be shared with other tests: use
+ * subjects and streams of your own.
+ */
+export function nats(): Server {
+  return server('nats', [
+    fromEnvironment('TALLYGATE_TEST_NATS_URL'),
+    fromContainer({
+      image: process.env['TEST_NATS_IMAGE'] ?? 'nats:2',
+      port: 4222,
+      command: ['-js'],
+      url: (host, port) => `nats://${host}:${port}`,
+    }),
+    fromBinary({
+      names: ['nats-server'],
+      prepare: async (folder, port) => ['-a', '127.0.0.1', '-p', String(port), '-js', '-sd', join(folder, 'jetstream')],
+      url: (port) => `nats://127.0.0.1:${port}`,
+    }),
+  ])
+}
+
 function brokerSettings(listener: string): string {
   return [listener, 'allow_anonymous true', 'persistence false', 'user root', ''].join('\n')
 }

@@ -4,7 +4,7 @@ import { EVENT_GROUPS } from '../../protocol/edge/events.ts'
 const SINKS_MAX = 20
 
 /** Name of the NATS sink. */
-const NATS_SINK = 'nats'
+export const NATS_SINK = 'nats'
 
 /** Credentials belong in files, which no command shows. */
 const webhookUrl = z.string().refine((text) => {

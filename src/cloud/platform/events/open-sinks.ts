@@ -4,16 +4,46 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { EVENT_GROUPS } from '../../../protocol/edge/events.ts'
 import type { Sink } from '../../events/sink.ts'
 import type { CloudSettings } from '../../settings.ts'
+import { NatsSink } from './nats.ts'
 import { WebhookSink, parseSecrets } from './webhook.ts'
 
 /** @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE */
-export function openSinks({ webhooks, caFile }: CloudSettings['events'], now: () => number): readonly Sink[] {
+export function openSinks(settings: CloudSettings['events'], now: () => number): readonly Sink[] {
+  const { webhooks, caFile } = settings
   const extraCa = caFile === null ? null : read(caFile)
-  return (webhooks ?? []).map(({ name, url, secret_file, token_file, types = EVENT_GROUPS }) => {
+  return [...webhookSinks(webhooks ?? [], extraCa, now), ...natsSinks(settings, extraCa)]
+}
+
+function webhookSinks(
+  webhooks: NonNullable<CloudSettings['events']['webhooks']>,
+  extraCa: string | null,
+  now: () => number,
+): readonly Sink[] {
+  return webhooks.map(({ name, url, secret_file, token_file, types = EVENT_GROUPS }) => {
     const secrets = parseSecrets(read(secret_file), secret_file)
     const token = token_file === undefined ? null : read(token_file).trim()
     return new WebhookSink({ name, url, groups: types, secrets, token, now, proxy: process.env, extraCa })
   })
+}
+
+function natsSinks(settings: CloudSettings['events'], extraCa: string | null): readonly Sink[] {
+  const { natsUrl: url, natsSubject: subject, natsTypes: groups, natsUsername: username } = settings
+  if (url === null) return []
+  const { username: user, password } = new URL(url)
+  if (user !== '' || password !== '') {
+    throw new CodedError('CONFIG_INVALID', 'events.nats_url takes no user name: set events.nats_username.')
+  }
+  if (!/^[\w-]+(\.[\w-]+)*$/.test(subject)) {
+    throw new CodedError(
+      'CONFIG_INVALID',
+      `events.nats_subject is ${JSON.stringify(subject)}, but takes words with dots.`,
+    )
+  }
+  const secrets = {
+    password: settings.natsPassword?.reveal() ?? null,
+    credentials: settings.natsCredentials?.reveal() ?? null,
+  }
+  return [new NatsSink({ url, subject, groups, username, ...secrets, extraCa })]
 }
 
 function read(path: string): string {

@@ -1,0 +1,142 @@
+/**
+ * Publishes events to NATS JetStream, which drops an id that it has had within the duplicate window of its stream.
+ * Connects with the first events, and again by itself.
+ */
+import { JetStreamApiError, type JetStreamClient, jetstream } from '@nats-io/jetstream'
+import {
+  type ConnectionOptions,
+  InvalidArgumentError,
+  type MsgHdrs,
+  type NatsConnection,
+  connect,
+  credsAuthenticator,
+  headers,
+} from '@nats-io/transport-node'
+import { authorities } from '../../../platform/outgoing.ts'
+import type { EventGroup } from '../../../protocol/edge/events.ts'
+import { messageOf } from '../../../protocol/errors.ts'
+import type { OutgoingEvent } from '../../events/outgoing-event.ts'
+import { SEND_TIMEOUT_MS } from '../../events/publish-events.ts'
+import { EventsRejected, type Sink } from '../../events/sink.ts'
+import { NATS_SINK } from '../../events/sink-settings.ts'
+
+export interface NatsOptions {
+  /** `nats://host:port`, or `tls://` */
+  readonly url: string
+  /** First words of the subjects. */
+  readonly subject: string
+  readonly groups: readonly EventGroup[]
+  readonly username: string | null
+  readonly password: string | null
+  /** Content of a credentials file; null: none. */
+  readonly credentials: string | null
+  /** Additional CA certificates in PEM; null: none. */
+  readonly extraCa: string | null
+}
+
+const BATCH_MAX = 250
+
+/** Name of the client's error when nothing responds, which it does not export. */
+const NO_RESPONDER = 'JetStreamNotEnabled'
+
+/** The server's code for a message that is larger than the stream takes. */
+const MESSAGE_TOO_LARGE = 10_054
+
+export class NatsSink implements Sink {
+  readonly kind = 'nats'
+  readonly name = NATS_SINK
+  readonly batchMax = BATCH_MAX
+  readonly address: string
+  readonly groups: readonly EventGroup[]
+  readonly #options: NatsOptions
+  readonly #closing = new AbortController()
+  #connection: NatsConnection | null = null
+
+  constructor(options: NatsOptions) {
+    this.#options = options
+    this.groups = options.groups
+    this.address = options.url
+  }
+
+  async send(events: readonly OutgoingEvent[], signal: AbortSignal): Promise<void> {
+    await until(AbortSignal.any([signal, this.#closing.signal]), this.#publishAll(events))
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort()
+    await this.#connection?.close()
+  }
+
+  async #publishAll(events: readonly OutgoingEvent[]): Promise<void> {
+    const client = jetstream(await this.#connected())
+    // One after the other for each device, so that a repetition never changes their order.
+    const outcomes = await Promise.allSettled(
+      [...Map.groupBy(events, ({ key }) => key).values()].map(async (ofKey) => {
+        for (const event of ofKey) await this.#publish(client, event)
+      }),
+    )
+    const failures = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [errorOf(outcome.reason)] : []))
+    // An outage comes first: the batch is repeated anyway.
+    const failure = failures.find((each) => !(each instanceof EventsRejected)) ?? failures[0]
+    if (failure !== undefined) throw failure
+  }
+
+  async #publish(client: JetStreamClient, { id, type, key, json }: OutgoingEvent): Promise<void> {
+    const subject = `${this.#options.subject}.${type}.${key.replaceAll(/[^\w-]/g, '_')}`
+    try {
+      await client.publish(subject, json, { msgID: id, headers: contentType(), timeout: SEND_TIMEOUT_MS })
+    } catch (error) {
+      if (error instanceof Error && error.name === NO_RESPONDER) {
+        throw new Error(`No stream takes ${subject}, or the server has no JetStream`, { cause: error })
+      }
+      const isTooLarge = error instanceof JetStreamApiError && error.code === MESSAGE_TOO_LARGE
+      if (isTooLarge || error instanceof InvalidArgumentError) throw new EventsRejected(messageOf(error))
+      throw error
+    }
+  }
+
+  async #connected(): Promise<NatsConnection> {
+    if (this.#connection !== null && !this.#connection.isClosed()) return this.#connection
+    const connection = await connect(this.#connectionOptions())
+    if (this.#closing.signal.aborted) await connection.close()
+    this.#connection = connection
+    return connection
+  }
+
+  #connectionOptions(): ConnectionOptions & { readonly tls?: { readonly ca: string } } {
+    const { url, username, password, credentials, extraCa } = this.#options
+    const isSecure = url.startsWith('tls:')
+    return {
+      servers: url.replace(/^tls:/, 'nats:'),
+      name: 'tallygate',
+      timeout: SEND_TIMEOUT_MS,
+      maxReconnectAttempts: -1,
+      ...(username === null ? {} : { user: username }),
+      ...(password === null ? {} : { pass: password }),
+      ...(credentials === null ? {} : { authenticator: credsAuthenticator(Buffer.from(credentials)) }),
+      ...(isSecure ? { tls: { ca: authorities(extraCa).join('\n') } } : {}),
+    }
+  }
+}
+
+function contentType(): MsgHdrs {
+  const made = headers()
+  made.set('content-type', 'application/cloudevents+json')
+  return made
+}
+
+function errorOf(reason: unknown): Error {
+  return reason instanceof Error ? reason : new Error(messageOf(reason))
+}
+
+async function until<T>(signal: AbortSignal, work: Promise<T>): Promise<T> {
+  const stopped = Promise.withResolvers<never>()
+  const stop = (): void => stopped.reject(new Error('stopped'))
+  signal.addEventListener('abort', stop, { once: true })
+  if (signal.aborted) stop()
+  try {
+    return await Promise.race([work, stopped.promise])
+  } finally {
+    signal.removeEventListener('abort', stop)
+  }
+}
