@@ -28,8 +28,8 @@ async function soldTwin(): Promise<{ twin: Twin; instance: string; file: string 
   const file = join(twin.settings.store.path, 'twin.db')
   const database = new Sqlite(file)
   database.exec(`
-    INSERT INTO devices (id, name, public_key, thumbprint, key_since, enrolled_at, epoch, backlog, applied_policies, release_requested)
-      VALUES ('${DEVICE}', 'über', '{}', 't', 1, 1, 1, 0, '[]', 0);
+    INSERT INTO devices (id, name, public_key, thumbprint, key_since, enrolled_at, epoch, backlog, applied_policies, release_requested, instance_ids)
+      VALUES ('${DEVICE}', 'über', '{}', 't', 1, 1, 1, 0, '[]', 0, '[]');
     INSERT INTO epochs VALUES ('${DEVICE}', 1, 'ACTIVE', 1, NULL, NULL, 1, NULL, NULL, 0, 0, 0, 0, 9, 'h', 9, 'e', 1, NULL, NULL);
     INSERT INTO device_accounts SELECT '${DEVICE}', 1, id, 30000000, 10, 4, 5, 0, 0, 0, 0, 0, 0, 0 FROM accounts LIMIT 1;
     UPDATE accounts SET granted_out = 29999995, sold = sold + 30000000;

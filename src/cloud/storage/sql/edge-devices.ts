@@ -11,7 +11,7 @@ import type {
   EnrollmentRecord,
   Suspension,
 } from '../device-records.ts'
-import { type Sql, chunks, toBigint, toFlag, toNumber } from './sql.ts'
+import { type Sql, changedOf, chunks, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As literals, like in the partial indexes. */
@@ -57,13 +57,13 @@ export function deviceReader(sql: Sql) {
   return {
     async get(id: string): Promise<Device | undefined> {
       const row = await db.selectFrom('devices').selectAll().where('id', '=', id).executeTakeFirst()
-      return row === undefined ? undefined : withInstances(sql, row)
+      return row === undefined ? undefined : deviceOf(row)
     },
     async withKey(thumbprint: string): Promise<KnownDeviceKey | undefined> {
       const key = await db.selectFrom('device_keys').selectAll().where('thumbprint', '=', thumbprint).executeTakeFirst()
       if (key === undefined) return undefined
       const row = await db.selectFrom('devices').selectAll().where('id', '=', key.device_id).executeTakeFirstOrThrow()
-      const device = await withInstances(sql, row)
+      const device = deviceOf(row)
       return {
         device,
         thumbprint,
@@ -109,7 +109,7 @@ export function deviceReader(sql: Sql) {
       }
       const rows = await query.orderBy('devices.seq').offset(offset).limit(limit).execute()
       const devices: Device[] = []
-      for (const row of rows) devices.push(await withInstances(sql, row))
+      for (const row of rows) devices.push(deviceOf(row))
       return devices
     },
     /** Overdue and current ones by their last contact, longest ago first; others in order of enrollment. */
@@ -119,7 +119,7 @@ export function deviceReader(sql: Sql) {
       const ordered = isByContact ? all.orderBy('last_sync_at').orderBy('seq') : all.orderBy('seq')
       const rows = await ordered.offset(offset).limit(limit).execute()
       const devices: Device[] = []
-      for (const row of rows) devices.push(await withInstances(sql, row))
+      for (const row of rows) devices.push(deviceOf(row))
       return devices
     },
     /** @param most counted; this number means "so many or more" */
@@ -199,7 +199,7 @@ export function deviceTransaction(sql: Sql) {
     async lock(id: string): Promise<Device | undefined> {
       const query = db.selectFrom('devices').selectAll().where('id', '=', id)
       const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
-      return row === undefined ? undefined : withInstances(sql, row)
+      return row === undefined ? undefined : deviceOf(row)
     },
     async insert(device: Device): Promise<void> {
       await db
@@ -217,11 +217,16 @@ export function deviceTransaction(sql: Sql) {
     },
     /** Assigns the key to the device forever; false: already registered, by any device. */
     registerKey,
-    /** Saves all but id and enrollment time. Its keys must be registered. */
-    async save(device: Device): Promise<void> {
-      const before = await instancesOf(sql, device.id)
-      await db.updateTable('devices').set(columnsOf(device)).where('id', '=', device.id).execute()
-      if (before.join() !== [...device.instanceIds].sort().join()) await serve(device)
+    /**
+     * Saves all but id and enrollment time. Its keys must be registered.
+     * @param stored as it was read in this transaction: then only what differs is written
+     */
+    async save(device: Device, stored?: Device): Promise<void> {
+      const columns = columnsOf(device)
+      const changed = stored === undefined ? columns : changedOf(columnsOf(stored), columns)
+      if (Object.keys(changed).length === 0) return
+      await db.updateTable('devices').set(changed).where('id', '=', device.id).execute()
+      if (changed.instance_ids !== undefined) await serve(device)
     },
   }
 }
@@ -252,16 +257,6 @@ export function enrollmentTransaction(sql: Sql) {
   }
 }
 
-async function instancesOf({ db }: Sql, deviceId: string): Promise<readonly string[]> {
-  const rows = await db
-    .selectFrom('device_instances')
-    .select('instance_id')
-    .where('device_id', '=', deviceId)
-    .orderBy('instance_id')
-    .execute()
-  return rows.map(({ instance_id }) => instance_id)
-}
-
 function columnsOf(device: Device) {
   return {
     name: device.name,
@@ -283,10 +278,11 @@ function columnsOf(device: Device) {
     applied_policies: JSON.stringify(device.appliedPolicies),
     release_requested: toFlag(device.releaseRequested),
     clock: device.clock === null ? null : JSON.stringify(device.clock),
+    instance_ids: JSON.stringify(device.instanceIds.toSorted()),
   }
 }
 
-async function withInstances(sql: Sql, row: Row<'devices'>): Promise<Device> {
+function deviceOf(row: Row<'devices'>): Device {
   return {
     id: row.id,
     name: row.name,
@@ -295,7 +291,7 @@ async function withInstances(sql: Sql, row: Row<'devices'>): Promise<Device> {
     keySince: Number(row.key_since),
     nextKey: nextKeyOf(row),
     replaceKey: row.replace_key,
-    instanceIds: await instancesOf(sql, row.id),
+    instanceIds: JSON.parse(row.instance_ids) as readonly string[],
     enrolledAt: Number(row.enrolled_at),
     revokedAt: toNumber(row.revoked_at),
     revokedBy: row.revoked_by,

@@ -1,7 +1,7 @@
 /** A unique index allows one active epoch per device. */
 import { sql as expression } from 'kysely'
 import type { Epoch, InactiveEpoch, SettlementLoad } from '../device-records.ts'
-import { type Sql, toBigint, toFlag, toNumber } from './sql.ts'
+import { type Sql, changedOf, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As a literal, like in the partial index. */
@@ -95,12 +95,20 @@ export function epochTransaction(sql: Sql) {
   return {
     ...epochReader(sql),
     async insert(epoch: Epoch): Promise<void> {
-      await db.insertInto('epochs').values(rowOf(epoch)).execute()
+      const { deviceId: device_id, number } = epoch
+      await db
+        .insertInto('epochs')
+        .values({ device_id, number: BigInt(number), ...columnsOf(epoch) })
+        .execute()
     },
-    async save(epoch: Epoch): Promise<void> {
+    /** @param stored as it was read in this transaction: then only what differs is written */
+    async save(epoch: Epoch, stored?: Epoch): Promise<void> {
+      const columns = columnsOf(epoch)
+      const changed = stored === undefined ? columns : changedOf(columnsOf(stored), columns)
+      if (Object.keys(changed).length === 0) return
       await db
         .updateTable('epochs')
-        .set(rowOf(epoch))
+        .set(changed)
         .where('device_id', '=', epoch.deviceId)
         .where('number', '=', BigInt(epoch.number))
         .execute()
@@ -119,10 +127,8 @@ export function epochTransaction(sql: Sql) {
   }
 }
 
-function rowOf(epoch: Epoch): Row<'epochs'> {
+function columnsOf(epoch: Epoch): Omit<Row<'epochs'>, 'device_id' | 'number'> {
   return {
-    device_id: epoch.deviceId,
-    number: BigInt(epoch.number),
     status: epoch.status,
     created_at: BigInt(epoch.createdAt),
     fenced_at: toBigint(epoch.fencedAt),

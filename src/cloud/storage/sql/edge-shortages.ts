@@ -12,19 +12,19 @@ const FREE = expression<bigint>`accounts.cap_target - accounts.withheld - accoun
 
 export function shortageReader({ db }: Sql) {
   return {
-    /** Shortages of these accounts, noted in this time. */
-    async of(accounts: readonly AccountId[], { since, until }: NotedTimes): Promise<readonly Shortage[]> {
+    /** Shortages of these accounts, noted in this time: those of `who`, and others that have recalled tokens. */
+    async of(accounts: readonly AccountId[], { since, until }: NotedTimes, who: string): Promise<readonly Shortage[]> {
       const found: Shortage[] = []
       for (const some of chunks([...new Set(accounts)])) {
-        const rows = await db
+        const noted = db
           .selectFrom('shortages')
           .selectAll()
           .where('account', 'in', some)
           .where('at', '>', BigInt(since))
           .where('at', '<=', BigInt(until))
-          .orderBy('account')
-          .orderBy('who')
-          .execute()
+        const own = noted.where('who', '=', who)
+        const others = noted.where('recalled_at', 'is not', null).where('who', '<>', who)
+        const rows = await own.unionAll(others).orderBy('account').orderBy('who').execute()
         found.push(...rows.map(shortageOf))
       }
       return found
@@ -43,6 +43,7 @@ export function shortageReader({ db }: Sql) {
         .select(['device_accounts.account', expression<bigint>`min(shortages.keep)`.as('keep'), LEFT.as('available')])
         .where('device_accounts.device_id', '=', deviceId)
         .where('device_accounts.epoch', '=', BigInt(epoch))
+        .where('shortages.recalled_at', 'is not', null)
         .where('shortages.keep', 'is not', null)
         .where(LEFT, '>', 0n)
         .where('shortages.who', '<>', deviceId)

@@ -26,6 +26,7 @@ export interface EdgeTables {
     applied_policies: string
     release_requested: bigint
     clock: string | null
+    instance_ids: string
   }
   audit: {
     seq: Generated<bigint>

@@ -41,6 +41,14 @@ export function* chunks<T>(list: readonly T[], size = VALUES_MAX): Generator<rea
   for (let at = 0; at < list.length; at += size) yield list.slice(at, at + size)
 }
 
+/** The columns of `after` that differ. Writing a column rewrites its indexes, even if the value is the same. */
+export function changedOf<T extends object>(before: T, after: T): Partial<T> {
+  const columns = Object.keys(after) as (keyof T)[]
+  return Object.fromEntries(
+    columns.flatMap((name) => (after[name] === before[name] ? [] : [[name, after[name]]])),
+  ) as Partial<T>
+}
+
 export function toFlag(value: boolean): bigint {
   return value ? 1n : 0n
 }

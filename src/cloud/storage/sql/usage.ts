@@ -315,12 +315,13 @@ async function nextSeq(sql: Sql): Promise<bigint | RawBuilder<bigint>> {
 
 /** SQLite: the number that AUTOINCREMENT would take. */
 async function nextRow(sql: Sql): Promise<bigint> {
-  const { rows } = await statement<{ seq: bigint }>`SELECT seq FROM sqlite_sequence WHERE name = 'usage'`.execute(
-    sql.db,
-  )
-  const next = (rows[0]?.seq ?? 0n) + 1n
-  await setLastRow(sql, next)
-  return next
+  const { rows } = await statement<{
+    seq: bigint
+  }>`UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'usage' RETURNING seq`.execute(sql.db)
+  const [row] = rows
+  if (row !== undefined) return row.seq
+  await setLastRow(sql, 1n)
+  return 1n
 }
 
 async function setLastRow({ db }: Sql, row: bigint): Promise<void> {

@@ -78,7 +78,8 @@ export class CloudShortages {
     const paid = new Set(requests.flatMap(({ decision }) => decision.postings.map(({ account }) => account)))
     const accounts = [...paid].filter((account) => this.#noted.delete(account))
     if (accounts.length === 0) return
-    for (const shortage of await tx.edge.shortages.of(accounts, { since: rebalancedSince(now), until: now })) {
+    const noted = { since: rebalancedSince(now), until: now }
+    for (const shortage of await tx.edge.shortages.of(accounts, noted, CLOUD_CLIENTS)) {
       if (shortage.who === CLOUD_CLIENTS) await noteServed(tx, shortage, now)
     }
   }
@@ -136,7 +137,7 @@ export async function noteCloudLack(
   const devices = await tx.edge.devices.countLive(parsed.instanceId, now - terms.grantHorizonMs, '')
   const reserved = parsed.kind === 'line' ? (cloudReserves.get(parsed.lineItemId) ?? 0n) : 0n
   const share = fairShare(pool, reserved, devices)
-  const known = await tx.edge.shortages.of([pool.account], { since: rebalancedSince(now), until: now })
+  const known = await tx.edge.shortages.of([pool.account], { since: rebalancedSince(now), until: now }, who)
   const usable = free(pool)
   // Other refused clients may retry too: the largest request counts.
   const isSame = (shortage: Shortage) => shortage.who === who && isShortNow(shortage, now, terms)

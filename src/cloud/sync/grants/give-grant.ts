@@ -85,7 +85,7 @@ export async function giveGrant(taking: GrantContext, giving: Giving): Promise<G
   const context: Context = { ...taking, ...giving }
   const { deps, tx, epoch, now, rules, grantable, topUps, releasing } = context
   const { terms } = deps
-  const known = await knownShortages(tx, accountsOf(topUps, grantable), now)
+  const known = await knownShortages(context, accountsOf(topUps, grantable))
   const requested = await requestedAccounts(context, known)
   const granting = grantRequested(requested, topUps.needs, topUps.topUpRequests, (account) =>
     quantityOf(account, grantable),
@@ -121,9 +121,9 @@ type Context = GrantContext & Giving
 
 type Known = ReadonlyMap<AccountId, readonly Shortage[]>
 
-async function knownShortages(tx: ShortageTransaction, accounts: readonly AccountId[], now: number): Promise<Known> {
+async function knownShortages({ tx, device, now }: Context, accounts: readonly AccountId[]): Promise<Known> {
   if (accounts.length === 0) return new Map()
-  const found = await tx.edge.shortages.of(accounts, { since: rebalancedSince(now), until: now })
+  const found = await tx.edge.shortages.of(accounts, { since: rebalancedSince(now), until: now }, device.id)
   return Map.groupBy(found, ({ account }) => account)
 }
 

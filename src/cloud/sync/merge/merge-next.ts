@@ -14,7 +14,13 @@ import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
 import { overspendCaps } from '../../policy/offline-policy.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedSegment } from '../open-segment.ts'
-import { type DeviceAccountRecord, type Epoch, type Recall, newDeviceAccount } from '../../storage/device-records.ts'
+import {
+  type Device,
+  type DeviceAccountRecord,
+  type Epoch,
+  type Recall,
+  newDeviceAccount,
+} from '../../storage/device-records.ts'
 import { reject, rejectOverspent } from '../reject.ts'
 import { type RulesInForce, lockRulesOf, openListedPools } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
@@ -78,7 +84,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   }
   const renewal = goesOn ? await renew(context, { rules, grantable, topUps, named: toReport }, known, moved) : null
   const answer = context.proof?.document ?? (await signAnswer(deps, answerTo(context, next, unbilled, renewal)))
-  await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term })
+  await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term }, epoch)
   await saveReceived(context, answer, grants && renewal?.releasing !== true)
   await deps.heartbeat(tx, device, now, context.sessions)
   return { taken: true, answer, unbilled }
@@ -130,7 +136,7 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
     answer,
     receivedAt: receivedAt(context),
   })
-  await tx.edge.devices.save({
+  const heard: Device = {
     ...device,
     lastSyncAt: now,
     clock: { ...segment.clock, takenAt: now },
@@ -139,7 +145,8 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
       ? { backlog: segment.backlog, appliedPolicies: servedOnly(segment.policies, device.instanceIds) }
       : {}),
     releaseRequested: device.releaseRequested && !isReleased,
-  })
+  }
+  await tx.edge.devices.save(heard, device)
 }
 
 /**

@@ -392,7 +392,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
           twin.time += 2 * DAY
           await needy.sync([topUpRequest(LINE, 0n, 40n)])
           const noted = () =>
-            twin.store.read(({ edge }) => edge.shortages.of([LINE], { since: 0, until: twin.time + 9 * DAY }))
+            twin.store.read(({ edge }) => edge.shortages.of([LINE], { since: 0, until: twin.time + 9 * DAY }, needy.id))
           expect(await noted()).toHaveLength(1)
           twin.time -= 2 * DAY
           await twin.recallForCloud()

@@ -43,7 +43,7 @@ async function request(...counts: readonly number[]): Promise<readonly boolean[]
 }
 
 const shortages = (): Promise<readonly Shortage[]> =>
-  twin.store.transaction((tx) => tx.edge.shortages.of([LINE], { since: 0, until: START * 2 }))
+  twin.store.transaction((tx) => tx.edge.shortages.of([LINE], { since: 0, until: START * 2 }, CLOUD_CLIENTS))
 
 async function noted(): Promise<Pick<Shortage, 'lacking' | 'at'>> {
   const [shortage, ...others] = await shortages()

@@ -39,7 +39,7 @@ async function session(count: number): Promise<void> {
 }
 
 const shortages = (account = LINE): Promise<readonly Shortage[]> =>
-  twin.store.transaction((tx) => tx.edge.shortages.of([account], { since: 0, until: START * 2 }))
+  twin.store.transaction((tx) => tx.edge.shortages.of([account], { since: 0, until: START * 2 }, ''))
 
 async function recalled(account = LINE): Promise<readonly (readonly [who: string, tokens: bigint])[]> {
   await twin.recallForCloud()

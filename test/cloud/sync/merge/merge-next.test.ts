@@ -86,7 +86,8 @@ describe('the current epoch', () => {
     expect(device.available(LINE)).toBe(150n)
     expect(device.charge(charge(150n))).toBe(true)
     expect(await device.sync([topUpRequest(LINE, 500n)])).toMatchObject({ outcome: 'MERGED' })
-    const notes = () => twin.store.transaction((tx) => tx.edge.shortages.of([LINE], { since: 0, until: twin.time }))
+    const notes = () =>
+      twin.store.transaction((tx) => tx.edge.shortages.of([LINE], { since: 0, until: twin.time }, device.id))
     expect((await notes()).find(({ who }) => who === device.id)?.keep).not.toBeNull()
   })
 

@@ -29,7 +29,9 @@ CREATE TABLE devices (
   applied_policies TEXT NOT NULL,
   release_requested BIGINT NOT NULL,
   -- What it knew of the time at its last segment, as JSON.
-  clock TEXT
+  clock TEXT,
+  -- As JSON: those that device_instances contains.
+  instance_ids TEXT NOT NULL
 );
 
 CREATE INDEX devices_by_name ON devices (name);
@@ -204,6 +206,8 @@ CREATE TABLE shortages (
 );
 
 CREATE INDEX shortages_by_time ON shortages (at);
+-- Contains those with a level for other devices.
+CREATE INDEX shortages_recalled ON shortages (account, at) WHERE recalled_at IS NOT NULL;
 
 -- What an administrator wants of sessions that their device has not told of; a row goes when it has.
 CREATE TABLE session_commands (

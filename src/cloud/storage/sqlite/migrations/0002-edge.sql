@@ -28,7 +28,9 @@ CREATE TABLE devices (
   applied_policies TEXT NOT NULL,
   release_requested INTEGER NOT NULL,
   -- What it knew of the time at its last segment, as JSON.
-  clock TEXT
+  clock TEXT,
+  -- As JSON: those that device_instances contains.
+  instance_ids TEXT NOT NULL
 ) STRICT;
 
 CREATE INDEX devices_by_name ON devices (name);
@@ -199,6 +201,8 @@ CREATE TABLE shortages (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX shortages_by_time ON shortages (at);
+-- Contains those with a level for other devices.
+CREATE INDEX shortages_recalled ON shortages (account, at) WHERE recalled_at IS NOT NULL;
 
 -- What an administrator wants of sessions that their device has not told of; a row goes when it has.
 CREATE TABLE session_commands (
