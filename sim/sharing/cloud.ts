@@ -1,5 +1,4 @@
 /** The cloud side of a shared pool: the product's merge, grants and recalls over in-memory tables. */
-import type { AccountId } from '../../src/core/accounts/account.ts'
 import type { CompiledPolicy } from '../../src/core/rules/compile.ts'
 import { type Need, type TopUpRequest, available } from '../../src/core/accounts/grant.ts'
 import type { Policy } from '../../src/core/rules/policy.ts'
@@ -18,6 +17,7 @@ import type { LoadedPolicy } from '../../src/cloud/policy/load-policy.ts'
 import { free, newPool, retarget } from '../../src/cloud/accounts/pool.ts'
 import type { Pool } from '../../src/cloud/storage/records.ts'
 import { ACCOUNT, INSTANCE } from './pool.ts'
+import { shortagesOf } from './shortages-of.ts'
 
 export interface Report {
   readonly used: bigint
@@ -155,8 +155,8 @@ export class SharedCloud {
                 .slice(0, limit),
           },
           shortages: {
-            of: async (_accounts: readonly AccountId[], { since, until }) =>
-              [...this.#shortages.values()].filter(({ at }) => at > since && at <= until),
+            of: async (accounts, times, who) =>
+              new Map(accounts.map((account) => [account, shortagesOf([...this.#shortages.values()], times, who)])),
             save: async (shortage) => void this.#shortages.set(shortage.who, shortage),
           },
         },

@@ -354,11 +354,27 @@ export interface CloudReserve {
 /**
  * Bounds on both sides: a note after the present comes from a clock that was ahead, and would stay recent until then.
  */
+/** Shortages of an account: the asking one's, and figures of all others. */
+export interface Shortages {
+  readonly own: Shortage | undefined
+  /** Free tokens that others are short of now and that are recalled for them. */
+  readonly othersLacking: Micro
+  /** When tokens were last recalled for another one. */
+  readonly othersRecalledAt: number | null
+}
+
+export const NO_SHORTAGES: Shortages = { own: undefined, othersLacking: 0n, othersRecalledAt: null }
+
 export interface NotedTimes {
   /** Exclusive. */
   readonly since: number
   /** Inclusive. */
   readonly until: number
+}
+
+export interface ShortTimes extends NotedTimes {
+  /** Others count as short now if noted later. */
+  readonly shortSince: number
 }
 
 export interface ServableTimes {

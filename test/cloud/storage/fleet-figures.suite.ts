@@ -1,9 +1,10 @@
 // Figures over all devices of an instance or account: exact for few, remembered for many.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { NOTHING_RETURNABLE, newDeviceAccount } from '../../../src/cloud/storage/device-records.ts'
+import { NOTHING_RETURNABLE, type Shortage, newDeviceAccount } from '../../../src/cloud/storage/device-records.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 import { newEpoch } from '../../../src/cloud/sync/attach.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { shortagesOf } from '../../../sim/sharing/shortages-of.ts'
 import { device, instance } from './suite.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
@@ -94,6 +95,46 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       await use(10, 0n)
       expect(await returnable(T0 - 499, idOf(10))).toEqual(NOTHING_RETURNABLE)
       expect(await largest(T0 - 499)).toEqual([{ deviceId: idOf(10), available: 15n }])
+    })
+
+    it('sum up the shortages of others, however they were noted', async () => {
+      const other = lineAccount(INSTANCE, 'M', 0)
+      const noted = [0, 1, 2, 3, 4].flatMap((n) =>
+        [null, 0n, 5n].flatMap((keep): readonly Shortage[] => {
+          const recalledAt = keep === null && n < 3 ? null : T0 + n
+          const who = `${String(keep)} ${n}`
+          const shortage = {
+            who,
+            lacking: BigInt(n),
+            enough: 1n,
+            keep,
+            since: T0,
+            at: T0 + n,
+            recalledAt,
+            notifiedAt: null,
+          }
+          return [ACCOUNT, other].map((account) => ({ account, ...shortage }))
+        }),
+      )
+      await store.transaction(async (tx) => {
+        await tx.accounts.open([ACCOUNT, other].map((account) => ({ account, cap: 9n })))
+        for (const shortage of noted) await tx.edge.shortages.save(shortage)
+      })
+      for (const who of ['5 3', 'null 1', 'unknown']) {
+        for (const times of [
+          { since: 0, until: T0 + 9, shortSince: 0 },
+          { since: T0, until: T0 + 3, shortSince: T0 + 1 },
+          { since: T0 + 2, until: T0 + 9, shortSince: T0 + 9 },
+        ]) {
+          const found = await read((edge) => edge.shortages.of([ACCOUNT, other, ACCOUNT], times, who))
+          const ofOne = (account: string) => noted.filter((shortage) => shortage.account === account)
+          for (const account of [ACCOUNT, other]) {
+            expect(found.get(account)).toEqual(shortagesOf(ofOne(account), times, who))
+          }
+        }
+      }
+      const never = { since: 0, until: 1, shortSince: 0 }
+      expect(await read((edge) => edge.shortages.of([ACCOUNT], never, 'unknown'))).toEqual(new Map())
     })
   })
 }

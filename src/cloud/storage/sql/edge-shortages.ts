@@ -2,7 +2,15 @@
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { sql as expression } from 'kysely'
 import { parseAccount, type AccountId } from '../../../core/accounts/account.ts'
-import type { Shortage, NotedTimes, Recall, ServableTimes } from '../device-records.ts'
+import {
+  type NotedTimes,
+  NO_SHORTAGES,
+  type Recall,
+  type ServableTimes,
+  type ShortTimes,
+  type Shortage,
+  type Shortages,
+} from '../device-records.ts'
 import { LEFT } from './edge-accounts.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -12,20 +20,35 @@ const FREE = expression<bigint>`accounts.cap_target - accounts.withheld - accoun
 
 export function shortageReader({ db }: Sql) {
   return {
-    /** Shortages of these accounts, noted in this time: those of `who`, and others that have recalled tokens. */
-    async of(accounts: readonly AccountId[], { since, until }: NotedTimes, who: string): Promise<readonly Shortage[]> {
-      const found: Shortage[] = []
+    /** Of each of these accounts with a shortage noted in this time. @param who the asking one's name */
+    async of(
+      accounts: readonly AccountId[],
+      { since, until, shortSince }: ShortTimes,
+      who: string,
+    ): Promise<ReadonlyMap<AccountId, Shortages>> {
+      const found = new Map<AccountId, Shortages>()
       for (const some of chunks([...new Set(accounts)])) {
         const noted = db
           .selectFrom('shortages')
-          .selectAll()
           .where('account', 'in', some)
           .where('at', '>', BigInt(since))
           .where('at', '<=', BigInt(until))
-        const own = noted.where('who', '=', who)
-        const others = noted.where('recalled_at', 'is not', null).where('who', '<>', who)
-        const rows = await own.unionAll(others).orderBy('account').orderBy('who').execute()
-        found.push(...rows.map(shortageOf))
+        for (const row of await noted.where('who', '=', who).selectAll().execute()) {
+          found.set(row.account, { ...NO_SHORTAGES, own: shortageOf(row) })
+        }
+        const isShort = expression`keep IS NOT NULL AND at > ${BigInt(shortSince)}`
+        const others = await noted
+          .where('recalled_at', 'is not', null)
+          .where('who', '<>', who)
+          .select('account')
+          .select(({ fn }) => fn.max('recalled_at').as('recalledAt'))
+          .select(expression<bigint>`CAST(sum(CASE WHEN ${isShort} THEN lacking ELSE 0 END) AS BIGINT)`.as('lacking'))
+          .groupBy('account')
+          .execute()
+        for (const { account, lacking, recalledAt } of others) {
+          const own = found.get(account)?.own
+          found.set(account, { own, othersLacking: lacking, othersRecalledAt: toNumber(recalledAt) })
+        }
       }
       return found
     },

@@ -10,8 +10,8 @@ import { type Mode, decide } from '../../../core/rules/decide.ts'
 import { type AccessRequest, type Decision, exactly } from '../../../core/rules/decision.ts'
 import { isShort, isShortItem } from '../../../core/rules/needs.ts'
 import { fairShare } from './grants.ts'
-import { CLOUD_CLIENTS, NOTHING_RETURNABLE, type Returnable, type Shortage } from '../../storage/device-records.ts'
-import { type Lack, isShortNow, noteLack, noteServed, rebalancedSince, returnableOf } from './rebalance.ts'
+import { CLOUD_CLIENTS, NOTHING_RETURNABLE, NO_SHORTAGES, type Returnable } from '../../storage/device-records.ts'
+import { type Lack, isShortNow, noteLack, noteServed, returnableOf, shortTimes } from './rebalance.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
 import type { LoadedPolicy } from '../../policy/load-policy.ts'
 import { free } from '../../accounts/pool.ts'
@@ -78,9 +78,10 @@ export class CloudShortages {
     const paid = new Set(requests.flatMap(({ decision }) => decision.postings.map(({ account }) => account)))
     const accounts = [...paid].filter((account) => this.#noted.delete(account))
     if (accounts.length === 0) return
-    const noted = { since: rebalancedSince(now), until: now }
-    for (const shortage of await tx.edge.shortages.of(accounts, noted, CLOUD_CLIENTS)) {
-      if (shortage.who === CLOUD_CLIENTS) await noteServed(tx, shortage, now)
+    for (const { own } of (
+      await tx.edge.shortages.of(accounts, shortTimes(now, this.#terms), CLOUD_CLIENTS)
+    ).values()) {
+      if (own !== undefined) await noteServed(tx, own, now)
     }
   }
 }
@@ -137,12 +138,14 @@ export async function noteCloudLack(
   const devices = await tx.edge.devices.countLive(parsed.instanceId, now - terms.grantHorizonMs, '')
   const reserved = parsed.kind === 'line' ? (cloudReserves.get(parsed.lineItemId) ?? 0n) : 0n
   const share = fairShare(pool, reserved, devices)
-  const known = await tx.edge.shortages.of([pool.account], { since: rebalancedSince(now), until: now }, who)
+  const known = await tx.edge.shortages.of([pool.account], shortTimes(now, terms), who)
+  const noted = known.get(pool.account) ?? NO_SHORTAGES
   const usable = free(pool)
   // Other refused clients may retry too: the largest request counts.
-  const isSame = (shortage: Shortage) => shortage.who === who && isShortNow(shortage, now, terms)
-  const before = who === CLOUD_CLIENTS ? (known.find(isSame)?.lacking ?? 0n) : 0n
+  const { own } = noted
+  const isSame = own !== undefined && who === CLOUD_CLIENTS && isShortNow(own, now, terms)
+  const before = isSame ? own.lacking : 0n
   const most = before > lacking && before <= usable + returnable.all ? before : lacking
-  const lack = { pool, who, deviceId: null, lacking: most, recalled: most - usable, usable, share, returnable, known }
+  const lack = { pool, who, deviceId: null, lacking: most, recalled: most - usable, usable, share, returnable, noted }
   await noteLack(context, lack)
 }

@@ -22,8 +22,9 @@ import {
   type DeviceAccountRecord,
   type Epoch,
   NOTHING_RETURNABLE,
+  NO_SHORTAGES,
   type Returnable,
-  type Shortage,
+  type Shortages,
 } from '../../storage/device-records.ts'
 import { type RulesInForce, reservedOf } from '../../policy/rules-in-force.ts'
 import {
@@ -31,8 +32,8 @@ import {
   isShortNow,
   noteLack,
   noteServed,
-  rebalancedSince,
   returnableOf,
+  shortTimes,
   spareFor,
 } from './rebalance.ts'
 import type { Transaction } from '../../storage/store.ts'
@@ -119,12 +120,11 @@ function withReturnable(
 
 type Context = GrantContext & Giving
 
-type Known = ReadonlyMap<AccountId, readonly Shortage[]>
+type Known = ReadonlyMap<AccountId, Shortages>
 
-async function knownShortages({ tx, device, now }: Context, accounts: readonly AccountId[]): Promise<Known> {
+async function knownShortages({ deps, tx, device, now }: Context, accounts: readonly AccountId[]): Promise<Known> {
   if (accounts.length === 0) return new Map()
-  const found = await tx.edge.shortages.of(accounts, { since: rebalancedSince(now), until: now }, device.id)
-  return Map.groupBy(found, ({ account }) => account)
+  return tx.edge.shortages.of(accounts, shortTimes(now, deps.terms), device.id)
 }
 
 async function requestedAccounts(
@@ -146,8 +146,8 @@ async function requestedAccounts(
     const share = fairShare(pool, reserved, (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1)
     const target = { wanted: wanted.get(account) ?? 0n, share }
     const usable = freeForDevices(pool, reserved)
-    const asking = { who: device.id, isInUse: inUse.has(account), ...target, usable, known: known.get(account) ?? [] }
-    const spare = spareFor(asking, now, deps.terms)
+    const asking = { isInUse: inUse.has(account), ...target, usable, noted: known.get(account) ?? NO_SHORTAGES }
+    const spare = spareFor(asking, now)
     const isUnproven = rules.get(parseAccount(account)?.instanceId ?? '')?.unproven === true
     const own = { record: recordOf(account), mustReturn: releasing, isUnproven }
     requested.set(account, { account, pool, reserved, ...own, ...target, spare })
@@ -167,9 +167,9 @@ async function noteShortages(
     const { account, pool: before, record, reserved, share } = each
     if (before.capTarget === null) continue
     const pool = granting.pools.get(account) ?? before
-    const known = others.known.get(account) ?? []
+    const shortages = others.known.get(account) ?? NO_SHORTAGES
     const returnable = others.returnable.get(account) ?? NOTHING_RETURNABLE
-    const noted = known.find(({ who }) => who === device.id)
+    const noted = shortages.own
     // A refused client will retry: a sync without its request does not mean that it was served.
     const isStillShort = noted !== undefined && noted.lacking > 0n && isShortNow(noted, now, deps.terms)
     if (isStillShort && !waitedFor.has(account)) continue
@@ -178,7 +178,7 @@ async function noteShortages(
     const beyond = granting.unmet.map((need) => (sumPostings(need).get(account) ?? 0n) - left)
     const needed = lackingOf(beyond, usable, usable + returnable.all)
     const inAdvance = inAdvanceOf(each, granting)
-    const lack = { pool, who: device.id, deviceId: device.id, usable, share, returnable, known }
+    const lack = { pool, who: device.id, deviceId: device.id, usable, share, returnable, noted: shortages }
     if (needed > 0n) {
       const recalled = needed > usable ? needed - usable : 0n
       await noteLack(context, { ...lack, lacking: needed, recalled })

@@ -12,7 +12,7 @@ import type { ChangeNotification, Pool } from '../../storage/records.ts'
 import type { Transaction } from '../../storage/store.ts'
 import { RECALLS_NOTIFIED_MAX } from '../../devices/limits.ts'
 import type { AccountMove } from '../../accounts/move-pools.ts'
-import type { Recall, Returnable, Shortage } from '../../storage/device-records.ts'
+import type { Recall, Returnable, ShortTimes, Shortage, Shortages } from '../../storage/device-records.ts'
 import type { MergeContext } from '../merge-context.ts'
 import { type EdgeTerms, overdueBefore } from '../../devices/terms.ts'
 
@@ -35,8 +35,9 @@ export interface ShortageTransaction {
   }
 }
 
-export function rebalancedSince(now: number): number {
-  return now - REBALANCE_MS
+/** Which shortages matter now. */
+export function shortTimes(now: number, terms: Terms): ShortTimes {
+  return { since: now - REBALANCE_MS, until: now, shortSince: shortSince(now, terms) }
 }
 
 /**
@@ -71,25 +72,24 @@ export async function recallsFrom(
 }
 
 interface Asking {
-  readonly who: string
   readonly isInUse: boolean
   readonly wanted: Micro
   readonly share: Micro
   /** Free tokens that this device could be granted. */
   readonly usable: Micro
   /** Shortages of the account. */
-  readonly known: readonly Shortage[]
+  readonly noted: Shortages
 }
 
 /**
  * Free tokens that can be granted in advance, after the needs of others. With a recent shortage, a device that does not
  * use the account gets some only if everyone could have as much.
  */
-export function spareFor({ who, isInUse, wanted, share, usable, known }: Asking, now: number, terms: Terms): Micro {
-  const others = known.filter((shortage) => shortage.who !== who)
-  const isRebalanced = others.some(({ recalledAt }) => recalledAt !== null && recalledAt > rebalancedSince(now))
+export function spareFor({ isInUse, wanted, share, usable, noted }: Asking, now: number): Micro {
+  const { othersLacking, othersRecalledAt } = noted
+  const isRebalanced = othersRecalledAt !== null && othersRecalledAt > now - REBALANCE_MS
   if (isRebalanced && !isInUse && share < wanted) return 0n
-  return usable - reservedForOthers(others, now, terms)
+  return usable - othersLacking
 }
 
 interface ShortageContext {
@@ -110,16 +110,16 @@ export interface Lack {
   readonly share: Micro
   /** On other devices. */
   readonly returnable: Returnable
-  /** Of the account, since {@link rebalancedSince}. */
-  readonly known: readonly Shortage[]
+  /** Shortages of the account. */
+  readonly noted: Shortages
 }
 
 /** Notes a shortage and notifies devices that can return tokens. The account is locked. */
 export async function noteLack({ deps, tx, now }: ShortageContext, lack: Lack): Promise<void> {
   const { terms } = deps
-  const { pool, who, deviceId, lacking, recalled, usable, share, returnable, known } = lack
+  const { pool, who, deviceId, lacking, recalled, usable, share, returnable } = lack
   const { account } = pool
-  const before = known.find((shortage) => shortage.who === who)
+  const { own: before, othersLacking } = lack.noted
   const isRecalled = recalled > 0n && returnable.all > 0n && lacking <= usable + returnable.all
   const enough = countable(free(pool) - usable + (lacking > 0n ? lacking : 1n))
   const isSame = before !== undefined && before.lacking > 0n && lacking > 0n && isShortNow(before, now, terms)
@@ -138,13 +138,7 @@ export async function noteLack({ deps, tx, now }: ShortageContext, lack: Lack): 
     overdueBefore(now, terms),
     RECALLS_NOTIFIED_MAX,
   )
-  const missing =
-    recalled +
-    reservedForOthers(
-      known.filter((shortage) => shortage.who !== who),
-      now,
-      terms,
-    )
+  const missing = recalled + othersLacking
   const balances = others.map(({ available }) => available)
   // Returned tokens did not suffice, because devices had spent more than was known: recall everything.
   const isLate = now - since >= terms.syncEveryMs
@@ -168,11 +162,6 @@ export async function noteLack({ deps, tx, now }: ShortageContext, lack: Lack): 
 export async function noteServed(tx: ShortageTransaction, before: Shortage, now: number): Promise<void> {
   if (before.lacking === 0n && before.keep === null) return
   await tx.edge.shortages.save({ ...before, lacking: 0n, keep: null, notifiedAt: now })
-}
-
-/** Free tokens reserved for shortages with a recall. */
-function reservedForOthers(shortages: readonly Shortage[], now: number, terms: Terms): Micro {
-  return shortages.reduce((sum, each) => (isShortNow(each, now, terms) ? sum + each.lacking : sum), 0n)
 }
 
 export function isShortNow({ keep, at }: Shortage, now: number, terms: Terms): boolean {

@@ -4,6 +4,7 @@ import { lineAccount } from '../../../../src/core/accounts/account.ts'
 import { MICRO_MAX } from '../../../../src/core/pricing/amount.ts'
 import { DAY, INSTANCE, type Twin } from '../twin.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
+import { shortagesIn } from './shortages.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 
@@ -391,8 +392,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
           const [needy] = await devicesWith(0n, 100n)
           twin.time += 2 * DAY
           await needy.sync([topUpRequest(LINE, 0n, 40n)])
-          const noted = () =>
-            twin.store.read(({ edge }) => edge.shortages.of([LINE], { since: 0, until: twin.time + 9 * DAY }, needy.id))
+          const noted = () => shortagesIn(twin.store, LINE, [needy.id])
           expect(await noted()).toHaveLength(1)
           twin.time -= 2 * DAY
           await twin.recallForCloud()

@@ -7,7 +7,7 @@ import { AccessBatcher } from '../../../../src/cloud/service-api/request-access.
 import { CLOUD_CLIENTS, type Shortage } from '../../../../src/cloud/storage/device-records.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
 import { INSTANCE, START, Twin } from '../twin.ts'
-import { cloudShortages } from './shortages.ts'
+import { cloudShortages, shortagesIn } from './shortages.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const tokens = (count: number) => BigInt(count) * 1_000_000n
@@ -42,8 +42,7 @@ async function request(...counts: readonly number[]): Promise<readonly boolean[]
   return decision.items.map(({ outcome }) => outcome === 'GRANTED')
 }
 
-const shortages = (): Promise<readonly Shortage[]> =>
-  twin.store.transaction((tx) => tx.edge.shortages.of([LINE], { since: 0, until: START * 2 }, CLOUD_CLIENTS))
+const shortages = (): Promise<readonly Shortage[]> => shortagesIn(twin.store, LINE, [CLOUD_CLIENTS])
 
 async function noted(): Promise<Pick<Shortage, 'lacking' | 'at'>> {
   const [shortage, ...others] = await shortages()

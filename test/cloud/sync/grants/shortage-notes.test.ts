@@ -4,7 +4,12 @@ import { lineAccount } from '../../../../src/core/accounts/account.ts'
 import { MICRO_MAX } from '../../../../src/core/pricing/amount.ts'
 import { newPool } from '../../../../src/cloud/accounts/pool.ts'
 import type { AccountMove } from '../../../../src/cloud/accounts/move-pools.ts'
-import { type Recall, type Shortage, newDeviceAccount } from '../../../../src/cloud/storage/device-records.ts'
+import {
+  NO_SHORTAGES,
+  type Recall,
+  type Shortage,
+  newDeviceAccount,
+} from '../../../../src/cloud/storage/device-records.ts'
 import type { MergeContext } from '../../../../src/cloud/sync/merge-context.ts'
 import {
   type Lack,
@@ -12,9 +17,10 @@ import {
   noteLack,
   noteServed,
   recallsFrom,
-  rebalancedSince,
+  shortTimes,
   spareFor,
 } from '../../../../src/cloud/sync/grants/rebalance.ts'
+import { shortagesOf } from '../../../../sim/sharing/shortages-of.ts'
 import { NOW, ShortageTables } from './shortages.ts'
 import { RELEASES_MAX } from '../../../../src/protocol/edge/sync.ts'
 
@@ -50,8 +56,11 @@ describe('a shortage', () => {
 })
 
 describe('what can be granted in advance', () => {
-  const asking = { who: 'me', isInUse: false, wanted: 30n, share: 30n, usable: 50n, known: [shortage] }
-  const spare = (part: Partial<typeof asking>) => spareFor({ ...asking, ...part }, NOW, terms)
+  const asking = { isInUse: false, wanted: 30n, share: 30n, usable: 50n, known: [shortage] }
+  const spare = (part: Partial<typeof asking>) => {
+    const { known, ...rest } = { ...asking, ...part }
+    return spareFor({ ...rest, noted: shortagesOf(known, shortTimes(NOW, terms), 'me') }, NOW)
+  }
 
   it('is all but what others were refused', () => {
     expect(spare({ known: [] })).toBe(50n)
@@ -66,8 +75,8 @@ describe('what can be granted in advance', () => {
     expect(spare(wants)).toBe(0n)
     expect(spare({ ...wants, isInUse: true })).toBe(30n)
     expect(spare({ ...wants, known: [{ ...shortage, who: 'me' }] })).toBe(50n)
-    expect(spare({ ...wants, known: [{ ...shortage, recalledAt: null }] })).toBe(30n)
-    const recalledAt = rebalancedSince(NOW)
+    expect(spare({ ...wants, known: [{ ...shortage, keep: null, recalledAt: null }] })).toBe(50n)
+    const recalledAt = NOW - HOUR
     expect(spare({ ...wants, known: [{ ...shortage, recalledAt }] })).toBe(30n)
     expect(spare({ ...wants, known: [{ ...shortage, recalledAt: recalledAt + 1 }] })).toBe(0n)
   })
@@ -77,11 +86,13 @@ describe('a note', () => {
   const pool = { ...newPool(LINE, 100n), grantedOut: 90n }
   const lack: Lack = {
     ...{ pool, who: 'me', deviceId: 'me', lacking: 40n, recalled: 30n, usable: 10n, share: 33n },
-    ...{ returnable: { inContact: 90n, all: 90n }, known: [] },
+    ...{ returnable: { inContact: 90n, all: 90n }, noted: NO_SHORTAGES },
   }
-  async function note(part: Partial<Lack>, ...available: readonly bigint[]): Promise<ShortageTables> {
+  type Part = Partial<Lack> & { readonly known?: readonly Shortage[] }
+  async function note({ known = [], ...part }: Part, ...available: readonly bigint[]): Promise<ShortageTables> {
     const world = new ShortageTables(...available)
-    await noteLack({ deps: { terms }, tx: world.tx, now: NOW }, { ...lack, ...part })
+    const noted = shortagesOf(known, shortTimes(NOW, terms), 'me')
+    await noteLack({ deps: { terms }, tx: world.tx, now: NOW }, { ...lack, noted, ...part })
     return world
   }
   const own = (part: Partial<Shortage>): Shortage => ({ ...shortage, who: 'me', ...part })

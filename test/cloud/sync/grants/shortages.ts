@@ -1,6 +1,9 @@
 // Shortages: of the cloud's own requests, with the terms that hold where a test sets no others, and the tables of notes.
 import { expect } from 'vitest'
-import type { Returnable, Shortage } from '../../../../src/cloud/storage/device-records.ts'
+import type { Returnable, ShortTimes, Shortage } from '../../../../src/cloud/storage/device-records.ts'
+import { shortagesOf } from '../../../../sim/sharing/shortages-of.ts'
+import type { Store } from '../../../../src/cloud/storage/store.ts'
+import type { AccountId } from '../../../../src/core/accounts/account.ts'
 import { CloudShortages } from '../../../../src/cloud/sync/grants/cloud-shortages.ts'
 
 export function cloudShortages(): CloudShortages {
@@ -8,6 +11,23 @@ export function cloudShortages(): CloudShortages {
 }
 
 export const NOW = 360_000_000
+
+/** Shortages of an account in a real store, under these names, whenever they were noted. */
+export function shortagesIn(
+  store: Pick<Store, 'read'>,
+  account: AccountId,
+  names: readonly string[],
+): Promise<readonly Shortage[]> {
+  const always = { since: 0, until: Number.MAX_SAFE_INTEGER, shortSince: 0 }
+  return store.read(async ({ edge }) => {
+    const found: Shortage[] = []
+    for (const who of names) {
+      const own = (await edge.shortages.of([account], always, who)).get(account)?.own
+      if (own !== undefined) found.push(own)
+    }
+    return found
+  })
+}
 
 /** The part of a transaction that shortages are read from and noted in. */
 export class ShortageTables {
@@ -39,9 +59,10 @@ export class ShortageTables {
       },
       edge: {
         shortages: {
-          of: async (accounts: readonly string[], noted: unknown) => {
-            expect(noted).toEqual({ since: NOW - 3_600_000, until: NOW })
-            return this.known.filter(({ account }) => accounts.includes(account))
+          of: async (accounts: readonly string[], times: ShortTimes, who: string) => {
+            expect(times).toMatchObject({ since: NOW - 3_600_000, until: NOW })
+            const ofOne = (account: string) => this.known.filter((shortage) => shortage.account === account)
+            return new Map(accounts.map((account) => [account, shortagesOf(ofOne(account), times, who)]))
           },
           save: async (noted: Shortage) => void this.saved.push(noted),
         },

@@ -4,11 +4,16 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../../src/core/accounts/account.ts'
 import { decimal, wholeTokens } from '../../../../src/core/pricing/amount.ts'
 import { type SessionDeps, openSession, requestInSession } from '../../../../src/cloud/sessions/session-life.ts'
-import { CLOUD_RENEWALS, CLOUD_RESERVE, type Shortage } from '../../../../src/cloud/storage/device-records.ts'
+import {
+  CLOUD_CLIENTS,
+  CLOUD_RENEWALS,
+  CLOUD_RESERVE,
+  type Shortage,
+} from '../../../../src/cloud/storage/device-records.ts'
 import { recallEveryMs } from '../../../../src/cloud/sync/grants/watch-shortages.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
 import { DAY, INSTANCE, START, Twin } from '../twin.ts'
-import { cloudShortages } from './shortages.ts'
+import { cloudShortages, shortagesIn } from './shortages.ts'
 
 const HOUR = 3_600_000
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
@@ -39,7 +44,7 @@ async function session(count: number): Promise<void> {
 }
 
 const shortages = (account = LINE): Promise<readonly Shortage[]> =>
-  twin.store.transaction((tx) => tx.edge.shortages.of([account], { since: 0, until: START * 2 }, ''))
+  shortagesIn(twin.store, account, [CLOUD_CLIENTS, CLOUD_RENEWALS, CLOUD_RESERVE])
 
 async function recalled(account = LINE): Promise<readonly (readonly [who: string, tokens: bigint])[]> {
   await twin.recallForCloud()

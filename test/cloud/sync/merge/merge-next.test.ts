@@ -9,6 +9,7 @@ import type { Device } from '../../../../src/cloud/storage/device-records.ts'
 import { listUsage } from '../../usage/list-usage.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
 import { INSTANCE, START, Twin } from '../twin.ts'
+import { shortagesIn } from '../grants/shortages.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const OTHER = lineAccount(INSTANCE, 'ACT-2', 0)
@@ -86,9 +87,8 @@ describe('the current epoch', () => {
     expect(device.available(LINE)).toBe(150n)
     expect(device.charge(charge(150n))).toBe(true)
     expect(await device.sync([topUpRequest(LINE, 500n)])).toMatchObject({ outcome: 'MERGED' })
-    const notes = () =>
-      twin.store.transaction((tx) => tx.edge.shortages.of([LINE], { since: 0, until: twin.time }, device.id))
-    expect((await notes()).find(({ who }) => who === device.id)?.keep).not.toBeNull()
+    const [note] = await shortagesIn(twin.store, LINE, [device.id])
+    expect(note?.keep).not.toBeNull()
   })
 
   it('says which session it no longer keeps with its first segment only', async () => {

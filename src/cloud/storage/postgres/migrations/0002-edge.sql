@@ -207,7 +207,8 @@ CREATE TABLE shortages (
 
 CREATE INDEX shortages_by_time ON shortages (at);
 -- Contains those with a level for other devices.
-CREATE INDEX shortages_recalled ON shortages (account, at) WHERE recalled_at IS NOT NULL;
+CREATE INDEX shortages_recalled ON shortages (account, at, who, keep, lacking, enough, recalled_at)
+  WHERE recalled_at IS NOT NULL;
 
 -- What an administrator wants of sessions that their device has not told of; a row goes when it has.
 CREATE TABLE session_commands (
