@@ -17,7 +17,7 @@ interface Pace {
   readonly usedMsPerDevice: number
 }
 
-const PACE: Pace = { exactMax: 20, usedMsPerDevice: 1 }
+const PACE: Pace = { exactMax: 20, usedMsPerDevice: 10 }
 
 interface Figure<T> {
   readonly value: T
