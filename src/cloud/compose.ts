@@ -285,7 +285,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     () => store.read((reader) => reader.keys.countAdministration()),
     () => paused(),
   )
-  const sinks = openSinks(settings.events, now)
+  const sinks = await openSinks(settings.events, now)
   const { trialInterval } = settings.sessions
   const sessionIntervalMs = trialInterval === 0 ? null : trialInterval
   const terms = termsOf(settings.edge, sessionIntervalMs)

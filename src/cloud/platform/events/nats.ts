@@ -34,7 +34,8 @@ export interface NatsOptions {
   readonly extraCa: string | null
 }
 
-const BATCH_MAX = 250
+/** So many, one after the other over a slow line, fit in the lease of a sink. */
+const BATCH_MAX = 100
 
 /** Name of the client's error when nothing responds, which it does not export. */
 const NO_RESPONDER = 'JetStreamNotEnabled'

@@ -4,14 +4,13 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { EVENT_GROUPS } from '../../../protocol/edge/events.ts'
 import type { Sink } from '../../events/sink.ts'
 import type { CloudSettings } from '../../settings.ts'
-import { NatsSink } from './nats.ts'
 import { WebhookSink, parseSecrets } from './webhook.ts'
 
 /** @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE */
-export function openSinks(settings: CloudSettings['events'], now: () => number): readonly Sink[] {
+export async function openSinks(settings: CloudSettings['events'], now: () => number): Promise<readonly Sink[]> {
   const { webhooks, caFile } = settings
   const extraCa = caFile === null ? null : read(caFile)
-  return [...webhookSinks(webhooks ?? [], extraCa, now), ...natsSinks(settings, extraCa)]
+  return [...webhookSinks(webhooks ?? [], extraCa, now), ...(await natsSinks(settings, extraCa))]
 }
 
 function webhookSinks(
@@ -26,7 +25,7 @@ function webhookSinks(
   })
 }
 
-function natsSinks(settings: CloudSettings['events'], extraCa: string | null): readonly Sink[] {
+async function natsSinks(settings: CloudSettings['events'], extraCa: string | null): Promise<readonly Sink[]> {
   const { natsUrl: url, natsSubject: subject, natsTypes: groups, natsUsername: username } = settings
   if (url === null) return []
   const { username: user, password } = new URL(url)
@@ -39,6 +38,8 @@ function natsSinks(settings: CloudSettings['events'], extraCa: string | null): r
       `events.nats_subject is ${JSON.stringify(subject)}, but takes words with dots.`,
     )
   }
+  // The client of NATS takes 16 MB of memory.
+  const { NatsSink } = await import('./nats.ts')
   const secrets = {
     password: settings.natsPassword?.reveal() ?? null,
     credentials: settings.natsCredentials?.reveal() ?? null,
