@@ -216,7 +216,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^this\.#cancelLook|^!?this\.#isStopped$/, 'A check after the end does nothing.'],
     ['[]', 'The text in its place is no session.'],
     ['ledger.requireAttached()', untested('opening a session while the device is not attached')],
-    ["'ACTIVE'", 'Only when the timers are looked at.', 'this.#look()'],
+    ["'ACTIVE'", 'Changes only when the timers are checked.', 'this.#look()'],
     ["''", untested('the body of an answer to a heartbeat')],
     [
       ['hasEnded(latest.session)', '{ operable: false, session: slot.latest.session }'],
@@ -270,18 +270,18 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       'Without an open log nothing is reserved, so no entry with a charge is covered.',
       'reserve === null',
     ],
-    ["this.#logState !== 'OPEN'", 'Only when answered entries move to the journal.', '#logged.length === 0'],
+    ["this.#logState !== 'OPEN'", 'Changes only when answered entries move to the journal.', '#logged.length === 0'],
     ['false', untested('as many logged entries as are permitted'), 'LOGGED_MAX'],
     [['false', '[]'], 'Without a log nothing was logged and nothing is closed.'],
     [
       /^waiting\.length > 0|^tookMs|^this\.#waiting\.length <|^this\.#lastSizes/,
-      'Only how long a commit waits for more entries.',
+      'Changes only how long a commit waits for more entries.',
     ],
     ['isUndone', 'After the end the timer does nothing.'],
     [/^this\.#broken \|\| this\.#underWay/, untested('the timer fires during a commit')],
     ['this.#underWay !== null', untested('the timer fires during a commit'), 'if (this.#broken'],
     [/^this\.#underWay !== null/, 'The commit that follows checks the same.'],
-    ['this.#settled.length > 0', 'Only when answered entries move to the journal.'],
+    ['this.#settled.length > 0', 'Changes only when answered entries move to the journal.'],
     ['this.#waiting.length + this.#logged.length + this.#closing.size > 0', 'A commit of nothing changes nothing.'],
     [
       'this.#waiting.length + this.#logged.length + this.#closing.size',
@@ -307,7 +307,10 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^left [<>]=? 0n$/, 'For 0, both branches give 0.'],
     ["'POOL'", 'An unlimited balance is never less than the need.'],
     ['[]', 'The text in its place allows nothing.'],
-    [/^(?:!balance\.unlimited (?:&&|\|\|) )?balance\.lowAt >= 0n$/, 'Only how early more tokens are requested.'],
+    [
+      /^(?:!balance\.unlimited (?:&&|\|\|) )?balance\.lowAt >= 0n$/,
+      'Changes only how early more tokens are requested.',
+    ],
     ['false', untested('whose tokens are missing while an account has no grant yet')],
   ],
   'src/agent/ledger/ledger.ts': [
@@ -363,13 +366,21 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   ],
   'src/agent/sync/segment-extent.ts': [["''", 'A document without a payload is no JSON in either case.']],
   'src/cloud/accounts/calendar.ts': [
-    ['boundary(frequency, anchor, steps) > instant', 'A step back too many is made good by the next loop.'],
+    ['boundary(frequency, anchor, steps) > instant', 'The next loop corrects one step back too many.'],
     [/^(periodAt|periods)\b.*\?\.index$/, 'A calendar always lists a period.'],
     [/^count <= current/, untested('how many periods a policy lists ahead')],
   ],
   'src/cloud/accounts/decide-over-pools.ts': [
-    ['pool === undefined', 'Only the guess of the pools meets an unknown one, and charges nothing.', 'undefined) {'],
-    ['pool === undefined', 'Only the guess of the pools meets an unknown one, and charges nothing.', 'undefined ? []'],
+    [
+      'pool === undefined',
+      'Only the first guess of the pools can contain an unknown one, and it charges nothing.',
+      'undefined) {',
+    ],
+    [
+      'pool === undefined',
+      'Only the first guess of the pools can contain an unknown one, and it charges nothing.',
+      'undefined ? []',
+    ],
     ['[]', 'A text that is not an account adds none.'],
     ["'POOL'", 'Every shortage that is not of a grant or of a recovery is one of the pool.'],
     ['lineItem === undefined', 'The accounts of a decision belong to line items of its rules.'],
@@ -820,7 +831,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^before\.branchOverspend/, untested('overspend of a branch that the chain takes over')],
     [
       /^after\.(?:granted|overspend) - before/,
-      untested('what a restored cloud believes of a device that has overspent'),
+      untested('what a restored cloud accepts from a device that has overspent'),
     ],
     ['!epoch.grantsForgotten', untested('plausibility is checked only after a restore')],
     ['pool === undefined', 'Each account that moves has a pool.'],
@@ -829,7 +840,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/document\.length|^`The segment is longer/, untested('a segment longer than permitted')],
     [["'segment'", "'The segment is of another device.'", "'entry'", /^`/], 'The text of a problem.'],
     ['data.deviceId !== device.id', untested('a segment of another device, which its signature refuses as well')],
-    [/^pause /, 'Only when other work of the process runs.'],
+    [/^pause /, 'Changes only when other work of the process runs.'],
     ['count.digits < 0n', untested('an entry with a count of 0 or less')],
   ],
   'src/cloud/sync/take-proofs.ts': [
@@ -873,7 +884,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   'src/agent/access/accounts-in-sight.ts': [['from === null', 'Null is before any time.']],
   'src/agent/ledger/reservations.ts': [
     ['used < reservation.usedBefore', 'If the use fell, the reservation shrinks by half in both cases.'],
-    [['reservation.usedBefore < 0n', 'reservation.size / 2n'], 'Only the size of a reservation.'],
+    [['reservation.usedBefore < 0n', 'reservation.size / 2n'], 'Changes only the size of a reservation.'],
     [
       /^reservation !== undefined|^this\.#proposed\./,
       untested('a reservation that ends while its next end is written'),

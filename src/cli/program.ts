@@ -31,8 +31,8 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, Entry>>>> = {
     whoami: ['show who you are for a cloud, and your roles', () => import('./commands/whoami.ts')],
     console: ['open the console of a cloud in a browser', () => import('./commands/console.ts')],
   },
-  'Manage what a cloud has:': {
-    apply: ['make the cloud have what a file says', () => import('./commands/apply.ts')],
+  'Manage a cloud:': {
+    apply: ['change a cloud to match a file', () => import('./commands/apply.ts')],
     instances: noun('instances', "list and create instances, the customers' accounts"),
     'line-items': noun('line-items', 'manage line items, the pools of tokens of an instance'),
     'rate-tables': noun('rate-tables', 'manage rate tables, the prices of items'),
@@ -47,7 +47,7 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, Entry>>>> = {
     keys: ['manage the keys of administrators and clients', () => import('./commands/keys.ts')],
     configuration: noun('configuration', 'show and change configuration values of the service'),
     import: [
-      'import what another service holds: instances, line items with their use, rules',
+      'import from another service: instances, line items with their use, rules',
       () => import('./commands/import.ts'),
     ],
   },

@@ -81,7 +81,7 @@ test.each([[['--help']], [[]]])('%j prints the commands in groups with their sum
     expect(out).toMatch(new RegExp(`^ {2}${name} +\\S`, 'm'))
   }
   const headings = [...out.matchAll(/^[A-Z].*:$/gm)].map(([heading]) => heading)
-  expect(headings).toEqual(expect.arrayContaining(['Run the services:', 'Manage what a cloud has:', 'Other:']))
+  expect(headings).toEqual(expect.arrayContaining(['Run the services:', 'Manage a cloud:', 'Other:']))
 })
 
 test.each([[['token', '--help']], [['help', 'token']]])('%j shows the help of the command', async (args) => {

@@ -1,4 +1,4 @@
-/** Imports what another service holds, instance by instance, or shows what would change. */
+/** Imports from another service, instance by instance, or shows what would change. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import type { z } from 'zod'
@@ -42,7 +42,7 @@ const ANSWER_MAX = 64 * 1024 * 1024
 export function command(io: Io): Command {
   const command = withAdministratorFlags(new Command('import'))
     .description(
-      'Imports what another service holds: instances, line items with their use, conditions, actions and rate tables. Without --apply, shows what would change. Can be repeated: the next run imports only the difference.',
+      'Imports from another service: instances, line items with their use, conditions, actions and rate tables. Without --apply, shows what would change. Can be repeated: the next run imports only the difference.',
     )
     .requiredOption('--from <url>', 'address of the source, including its path prefix', sourceArgument)
     .option('--from-key <file>', 'private administration key of the source (PEM)')
