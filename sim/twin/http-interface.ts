@@ -29,7 +29,6 @@ interface Served extends Route {
   readonly path: RegExp
 }
 
-/** The interface of one process. */
 export class HttpInterface {
   readonly #twin: TwinProcess
   readonly #served: readonly Served[]

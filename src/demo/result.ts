@@ -153,7 +153,6 @@ export function wrongRefusals(answered: readonly AnsweredRequest[]): readonly An
   return answered.filter(({ items }) => items.some(({ must, outcome }) => must !== undefined && must !== outcome))
 }
 
-/** Counts requested items by outcome. */
 export function countOutcomes(answered: readonly AnsweredRequest[]): ReadonlyMap<ItemStatus, number> {
   const counts = new Map<ItemStatus, number>()
   for (const { outcome } of answered.flatMap(({ items }) => items)) counts.set(outcome, (counts.get(outcome) ?? 0) + 1)

@@ -110,7 +110,6 @@ export class Twin implements AsyncDisposable {
     return this.#cloud
   }
 
-  /** @param change of the settings, for this start */
   async start(change: SettingsChange = (settings) => settings): Promise<void> {
     this.#timers = new HandTimers()
     this.#cloud = await startCloud(change(this.settings), {
@@ -319,7 +318,6 @@ export function pick(value: unknown, ...path: readonly (string | number)[]): unk
   return path.reduce<unknown>((inner, key) => (inner as Record<string | number, unknown> | undefined)?.[key], value)
 }
 
-/** The text at a path. */
 export function text(value: unknown, ...path: readonly (string | number)[]): string {
   const found = pick(value, ...path)
   if (typeof found !== 'string') throw new Error(`there is no text at ${path.join('.')} of ${JSON.stringify(value)}`)

@@ -12,7 +12,6 @@ import { CLIENT_ID, RealProvider, browse } from '../support/real-provider.ts'
 const root = new URL('../../', import.meta.url)
 const page = readFileSync(new URL('docs/how-to/sign-in.md', root), 'utf8')
 
-/** The code of the only block in this language. */
 function example(language: string): string {
   const blocks = [...page.matchAll(new RegExp(`\`\`\`${language}\n(.*?)\`\`\``, 'gs'))].map(([, code]) => code)
   expect(blocks).toHaveLength(1)

@@ -8,7 +8,6 @@ import { namedOptions } from '../../src/settings/option.ts'
 
 const folder = new URL('../../systemd/', import.meta.url)
 
-/** Values of a key of a unit, in their order. */
 function values(unit: string, key: string): readonly string[] {
   const lines = readFileSync(new URL(unit, folder), 'utf8').split('\n')
   return lines.filter((line) => line.startsWith(`${key}=`)).map((line) => line.slice(key.length + 1))

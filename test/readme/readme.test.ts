@@ -116,7 +116,6 @@ async function pasted(page: string, change: readonly [string, string] = ['', '']
   return stdout
 }
 
-/** A free port. */
 async function freePort(): Promise<number> {
   const server = createServer()
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))

@@ -65,7 +65,6 @@ export interface LinkMemory {
   unacknowledged: SealedSegment | null
   lastSeq: number
   lastSealedEntry: number
-  /** Last entry of this epoch that the cloud has acknowledged. */
   lastAcknowledgedEntry: number
   /** Undelivered entries of earlier epochs. */
   undeliveredRanges: number

@@ -181,7 +181,6 @@ export interface LedgerEntry {
 export interface Delivery {
   readonly deviceId: string
   readonly epoch: number
-  /** Number of the segment. */
   readonly segment: number
   /** Written by another writer than the merged chain's; else the entries have no gaps, and their hashes chain. */
   readonly branch: boolean
@@ -214,7 +213,6 @@ export interface DeliverySums {
   readonly from: number
   readonly to: number
   readonly lines: readonly UsageSum[]
-  /** Entries that refund. */
   readonly refunds: number
   /** Entries that charge the next interval of a session, by result. */
   readonly automaticCharges: { readonly charged: number; readonly refused: number }

@@ -32,7 +32,6 @@ export function isLimitAccount(id: AccountId): boolean {
 
 /** The wire's limit, well below the 2,704 bytes of a PostgreSQL index row. The bounds below keep every id within it. */
 export const ACCOUNT_ID_MAX = 2_048
-/** Characters of a line item's id, encoded. */
 export const LINE_ITEM_ENCODED_MAX = 768
 /** Characters of a requester's type and value together, encoded. */
 export const REQUESTER_ENCODED_MAX = 1_200

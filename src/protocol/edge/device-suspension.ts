@@ -15,7 +15,6 @@ export const deviceSuspension = z.strictObject({
 })
 export type DeviceSuspension = z.infer<typeof deviceSuspension>
 
-/** The error for requests to, and from, a suspended device. */
 export function suspendedError({ state, since }: DeviceSuspension): CodedError {
   const when = `at ${new Date(since).toISOString()} by an administrator`
   return state === 'LOCKED'

@@ -305,7 +305,6 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })),
     directives: z.array(directive),
     releases: z.array(release).max(RELEASES_MAX),
-    /** Commands for sessions of the device. */
     sessions: z.array(sessionCommand).max(SEGMENT_SESSIONS_MAX).default([]),
     /** Thumbprint of the key to replace; ignored by a device with another key. */
     replaceKey: thumbprintText.optional(),

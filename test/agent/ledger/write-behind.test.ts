@@ -41,7 +41,6 @@ class Process {
   readonly answers: Durability[] = []
   readonly logErrors: unknown[] = []
   readonly warned: string[] = []
-  /** The log takes nothing. */
   logFails = false
   /** The journal takes nothing but what was answered, or nothing at all. */
   journalFails: 'NO' | 'NEW' | 'ALL' = 'NO'

@@ -19,7 +19,6 @@ async function accept(document: unknown, { signer } = key): Promise<unknown> {
 
 const uuidOf = (n: number): string => `00000000-0000-4000-8000-${String(n).padStart(12, '0')}`
 
-/** A line item with an action for each condition. */
 function withConditions(ids: readonly string[]) {
   const [lineItem] = policyWith(4).lineItems
   const actions = ids.map((conditionId, n) => ({

@@ -56,7 +56,6 @@ async function openStore(
   return store
 }
 
-/** A transaction that has loaded the policy. */
 function inTransaction<T>(store: Store, work: (tx: Transaction, loaded: LoadedPolicy) => Promise<T>): Promise<T> {
   const policies = new Policies({ max: 1, undecidedClock: 'refuse' })
   return store.transaction(async (tx) => {
@@ -163,7 +162,6 @@ describe('a pool that does not exist yet', () => {
 })
 
 describe('locks', () => {
-  /** The accounts of each lock, and of each read. */
   async function calls(store: Store, counts: readonly string[], likely?: ReadonlySet<AccountId>) {
     const [locks, reads]: [AccountId[][], AccountId[][]] = [[], []]
     const { outcomes } = await inTransaction(store, async (tx, loaded) => {

@@ -36,7 +36,6 @@ export class Browser {
     return this.#fetch(path, { method: 'POST', body: new URLSearchParams(form), headers })
   }
 
-  /** The token that the page puts into its forms. */
   async formToken(path = ''): Promise<string> {
     const { page } = await this.open(path)
     return /name="formToken" value="([^"]+)"/.exec(page)?.[1] ?? ''

@@ -115,5 +115,4 @@ export class Application {
   }
 }
 
-/** Status code of the first item. */
 export const code = ({ requestedItems }: AccessResponse): string | undefined => requestedItems[0]?.status.code

@@ -45,7 +45,6 @@ const OPERATIONS: readonly Operation[] = [
 
 const JSON_TYPE = { 'content-type': 'application/json' }
 
-/** Of any operation. */
 function pathKinds({ method, path, body }: Operation): readonly Omit<Probe, 'headers'>[] {
   const text = body === undefined ? null : JSON.stringify(body)
   const probe = (name: string, changed: string, otherMethod = method) => ({
@@ -101,7 +100,6 @@ const ITEM_CHANGES: readonly (readonly [name: string, item: Readonly<Record<stri
   ['variables', { item: 'Print', count: 1, variables: { size: 1 } }],
 ]
 
-/** Of operations with a body. */
 function bodyKinds({ name: operation, method, path, body = {} }: Operation): readonly Probe[] {
   const text = JSON.stringify(body)
   const raw = (name: string, content: Probe['body'], headers: Probe['headers'] = JSON_TYPE): Probe => ({

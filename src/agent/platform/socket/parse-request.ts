@@ -118,7 +118,6 @@ function accessRoute(method: string, [, apiVersion, instanceId = '']: RegExpExec
   )
 }
 
-/** The agent's own paths. */
 function ownRoute(method: string, path: string): Route | undefined {
   if (method === 'POST') return path === AGENT_ROTATE_KEY_PATH ? ROTATE_KEY : undefined
   if (method !== 'GET' && method !== 'HEAD') return undefined

@@ -267,7 +267,6 @@ export class RequestHandler {
     return caller === undefined || this.#deps.callers?.rules.isIn(caller, 'administer') === true
   }
 
-  /** Reply for callers with this role. */
   #read(connection: Socket, role: CallerRole, read: () => string, type?: string): Reply {
     const admitted = this.#admit(connection, role)
     if (admitted instanceof CodedError) return refused(admitted)

@@ -213,7 +213,6 @@ function* entriesOf(row: BlockRow, from: bigint, upTo: bigint): Generator<Entry>
   }
 }
 
-/** What entries used and refunded, by account. */
 export function sumsOf(entries: Iterable<Pick<Entry, 'body'>>): Map<AccountId, { used: Micro; refunded: Micro }> {
   const sums = new Map<AccountId, { used: Micro; refunded: Micro }>()
   for (const { body } of entries) {

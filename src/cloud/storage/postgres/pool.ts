@@ -17,7 +17,6 @@ export interface Pool {
   end(): Promise<void>
 }
 
-/** Text parser by type number. */
 const parserOf = (type: number): ((text: string) => unknown) => (type === INT8 ? BigInt : otherParserOf(type))
 
 const otherParserOf = pg.types.getTypeParser as (type: number) => (text: string) => unknown

@@ -25,7 +25,6 @@ function rowAfter(position: bigint): bigint {
   return position / USAGE_ROW_POSITIONS + 1n
 }
 
-/** The row that has the position. */
 function rowOfPosition(position: bigint): bigint {
   return (position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS
 }

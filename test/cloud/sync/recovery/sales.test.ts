@@ -23,7 +23,6 @@ interface NodeOptions {
   readonly meanwhile?: (waits: number) => Promise<unknown>
 }
 
-/** One node, with its file. */
 class Node {
   readonly file: MarkInMemory
   readonly recoveries: string[] = []
