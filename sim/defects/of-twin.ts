@@ -103,7 +103,7 @@ export const TWIN_DEFECTS: readonly Defect[] = [
       begin: (twin, every) => {
         every(60_000, () =>
           twin.store.transaction(async (tx) => {
-            for (const device of await tx.edge.devices.list(null, 0, 100)) {
+            for (const device of await tx.edge.devices.find({}, 0, 100)) {
               if (device.lastSyncAt === null || twin.now() - device.lastSyncAt < 30 * 60_000) continue
               const records = await tx.edge.deviceAccounts.ofEpoch(device.id, device.epoch)
               for (const record of records.values()) {
@@ -128,7 +128,7 @@ export const TWIN_DEFECTS: readonly Defect[] = [
       begin: (twin, every) => {
         every(5_000, () =>
           twin.store.transaction(async (tx) => {
-            for (const device of await tx.edge.devices.list(null, 0, 100)) {
+            for (const device of await tx.edge.devices.find({}, 0, 100)) {
               const records = await tx.edge.deviceAccounts.ofEpoch(device.id, device.epoch)
               for (const record of records.values()) {
                 const [pool] = [...(await tx.accounts.lock([record.account])).values()]

@@ -1,5 +1,6 @@
 /** Strict parsing of command line values; an invalid value is a USAGE error. */
 import { InvalidArgumentError } from 'commander'
+import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
 import { API_PREFIX, uuid } from '../protocol/wire.ts'
 import { parseDuration } from '../settings/quantity.ts'
@@ -69,6 +70,12 @@ export function pairArgument(separator: string): (text: string) => readonly [str
     if (at > 0) return [text.slice(0, at), text.slice(at + 1)]
     throw new InvalidArgumentError(`Use two texts separated by ${separator}`)
   }
+}
+
+/** Returns `key=value` in its stored form. */
+export function labelArgument(text: string): string {
+  const { key, value } = parseLabel(text)
+  return `${key}=${value}`
 }
 
 export function collect<T>(

@@ -6,8 +6,10 @@ import type { Command } from 'commander'
 import { accountInWords, tokensInWords } from '../core/accounts/in-words.ts'
 import type { Micro } from '../core/pricing/amount.ts'
 import { deviceState, type DeviceState, deviceSessionCommandResult } from '../protocol/edge/administration.ts'
+import { labelsIn, labelsText, parseLabelKey } from '../protocol/edge/labels.ts'
+import { CodedError } from '../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
-import { uuidArgument } from './arguments.ts'
+import { collect, labelArgument, uuidArgument } from './arguments.ts'
 import { columns, jsonLine, writeLines } from './lines.ts'
 import type { Io } from './io.ts'
 import { Service } from './nouns/service.ts'
@@ -15,37 +17,48 @@ import { Service } from './nouns/service.ts'
 interface OrderFlags extends AdministratorFlags {
   readonly json?: true
   readonly session?: string
+  readonly label?: readonly string[]
+  readonly yes?: true
+  readonly stopOnError?: true
+}
+
+interface LabelFlags extends AdministratorFlags {
+  readonly json?: true
+  readonly remove?: readonly string[]
 }
 
 const EDGE = '/edge/api/v1'
 
 export function addDeviceCommands(devices: Command, io: Io): void {
-  const named = (name: string, description: string): Command =>
+  const named = (name: string, description: string, argument = '<device>'): Command =>
     withAdministratorFlags(devices.command(name))
       .description(description)
-      .argument('<device>', 'name or id of the device')
+      .argument(argument, 'name or id of the device')
       .option('--json', 'print one JSON document')
+  const ordered = (name: string, description: string, path = name): Command =>
+    named(name, description, '[device]')
+      .option('--label <key=value>', 'all devices that have this label; can be repeated', collect(labelArgument))
+      .option('--yes', 'with --label: do it')
+      .option('--stop-on-error', 'with --label: stop at the first device that refuses')
+      .action((device: string | undefined, flags: OrderFlags) =>
+        device === undefined ? orderAll({ name, path }, flags, io) : order(device, path, flags, io),
+      )
   const withSession = (name: string, description: string): Command =>
-    named(name, description)
-      .option('--session <uuid>', 'apply to this session of the device only', uuidArgument)
-      .action((deviceId: string, flags: OrderFlags) => order(deviceId, name, flags, io))
+    ordered(name, description).option('--session <uuid>', 'apply to this session of the device only', uuidArgument)
 
   named('show', 'Shows the state of a device, its outstanding tokens and its backlog.').action(
     (deviceId: string, flags: OrderFlags) => show(deviceId, flags, io),
   )
+  named('label', 'Sets or removes labels of a device, to find and command groups of devices.')
+    .argument('[labels...]', 'labels to set, such as site=berlin')
+    .option('--remove <key>', 'label to remove; can be repeated', collect(parseLabelKey))
+    .action((device: string, set: readonly string[], flags: LabelFlags) => label(device, set, flags, io))
   withSession('lock', 'Locks a device: it grants no requests until it is unlocked. It still delivers its backlog.')
   withSession('unlock', 'Unlocks a locked device.')
   withSession('terminate', 'Ends the service of a device until it enrolls again. It still delivers its backlog.')
-  named('drain', 'Asks a device to return its unused tokens.').action((deviceId: string, flags: OrderFlags) =>
-    order(deviceId, 'release', flags, io),
-  )
-  named('rotate-key', 'Asks a device to replace its key with a new key that it generates.').action(
-    (deviceId: string, flags: OrderFlags) => order(deviceId, 'rotate-key', flags, io),
-  )
-  named(
-    'revoke',
-    "Revokes the device's key permanently. Tokens already granted to the device are not returned.",
-  ).action((deviceId: string, flags: OrderFlags) => order(deviceId, 'revoke', flags, io))
+  ordered('drain', 'Asks a device to return its unused tokens.', 'release')
+  ordered('rotate-key', 'Asks a device to replace its key with a new key that it generates.')
+  ordered('revoke', "Revokes the device's key permanently. Tokens already granted to the device are not returned.")
 }
 
 async function show(named: string, flags: OrderFlags, io: Io): Promise<void> {
@@ -54,7 +67,81 @@ async function show(named: string, flags: OrderFlags, io: Io): Promise<void> {
   print(await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState), flags, io)
 }
 
+/** Without a change, it shows the labels. */
+async function label(named: string, set: readonly string[], flags: LabelFlags, io: Io): Promise<void> {
+  const body = { set: labelsIn(set.join(' ')), remove: flags.remove ?? [] }
+  using client = await administrator(flags, io)
+  const path = `${EDGE}/devices/${await new Service(client).deviceId(named)}`
+  const isChange = set.length > 0 || body.remove.length > 0
+  const call = isChange
+    ? ({ method: 'POST', path: `${path}/labels`, body } as const)
+    : ({ method: 'GET', path } as const)
+  const device = await client.json(call, deviceState)
+  const text = labelsText(device.labels)
+  writeLines(io.stdout, [flags.json === true ? jsonLine(device) : text === '' ? 'No labels.' : text])
+}
+
+/** Devices per administration token, because the token is valid for a few minutes only. */
+const BATCH = 100
+
+interface OrderPath {
+  /** Of the command. */
+  readonly name: string
+  readonly path: string
+}
+
+/** For each device with the labels, in order of enrollment. */
+async function orderAll({ name, path }: OrderPath, flags: OrderFlags, io: Io): Promise<void> {
+  const { label: labels, session } = flags
+  if (labels === undefined || session !== undefined) throw new CodedError('USAGE', 'Name a device, or give --label.')
+  using reader = await administrator(flags, io)
+  const devices = (await new Service(reader).devices(labels)).map(({ id, name: called }) => ({
+    id: String(id),
+    name: typeof called === 'string' ? called : String(id),
+  }))
+  if (devices.length === 0) throw new CodedError('NOT_FOUND', `No device has ${labels.join(' and ')}.`)
+  if (flags.yes !== true) {
+    const shown = devices.slice(0, 10).map((device) => device.name)
+    const rest = devices.length > shown.length ? ` and ${devices.length - shown.length} more` : ''
+    const one = devices.length === 1 ? 'it' : `these ${devices.length}`
+    throw new CodedError('USAGE', `Found ${shown.join(', ')}${rest}. Repeat with --yes to ${name} ${one}.`)
+  }
+  let refused = 0
+  let done = 0
+  for (let from = 0; from < devices.length; from += BATCH) {
+    using client = await administrator(flags, io)
+    for (const device of devices.slice(from, from + BATCH)) {
+      if (refused > 0 && flags.stopOnError === true) break
+      const problem = await client
+        .json({ method: 'POST', path: `${EDGE}/devices/${device.id}/${path}` }, deviceState)
+        .then(() => null, refusalOf)
+      if (problem === null) done += 1
+      else refused += 1
+      const result = {
+        device: device.id,
+        name: device.name,
+        code: problem?.code ?? null,
+        message: problem?.message ?? null,
+      }
+      const text = problem === null ? 'done' : `${problem.code}: ${problem.message}`
+      writeLines(io.stdout, [flags.json === true ? jsonLine(result) : `${device.name}  ${text}`])
+    }
+  }
+  const rest = devices.length - done - refused
+  if (flags.json !== true) {
+    writeLines(io.stdout, [`${done} done, ${refused} refused${rest > 0 ? `, ${rest} not tried` : ''}.`])
+  }
+  if (refused > 0) io.exitWith(1)
+}
+
+/** Refusals of one device. An unreachable cloud ends the command. */
+function refusalOf(error: unknown): CodedError {
+  if (error instanceof CodedError && (error.code === 'CONFLICT' || error.code === 'NOT_FOUND')) return error
+  throw error
+}
+
 async function order(named: string, what: string, flags: OrderFlags, io: Io): Promise<void> {
+  if (flags.label !== undefined) throw new CodedError('USAGE', 'Name a device or give --label, not both.')
   using client = await administrator(flags, io)
   const deviceId = await new Service(client).deviceId(named)
   const device = `${EDGE}/devices/${deviceId}`
@@ -98,6 +185,7 @@ function describe(device: DeviceState): readonly string[] {
     ['device', device.id],
     ['name', device.name ?? ''],
     ['state', stateOf(device)],
+    ...(Object.keys(device.labels).length === 0 ? [] : [['labels', labelsText(device.labels)]]),
     ['key', keyText(device)],
     ['live updates', presenceText(device)],
     ['last sync', instantText(device.lastSyncAt)],

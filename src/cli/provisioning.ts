@@ -5,6 +5,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { decodeJwt } from 'jose'
+import { type Labels, changedLabels, labelsIn } from '../protocol/edge/labels.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { uuid } from '../protocol/wire.ts'
 import { writeFileAtomically } from './atomic-write.ts'
@@ -13,6 +14,7 @@ export interface ListedDevice {
   /** Also the name of the token file. */
   readonly name: string
   readonly instanceIds: readonly string[]
+  readonly labels: Labels
 }
 
 export interface ProvisionedDevice {
@@ -36,13 +38,14 @@ export interface Line {
 }
 
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
-const HEADER = 'name,instances'
+const HEADERS = ['name,instances', 'name,instances,labels']
 
 /** Tokens with less validity left are replaced: they must still be carried to the device. */
 const CARRYING_MS = 3_600_000
 
 /**
- * Reads CSV with the header `name,instances`; instances are separated by spaces, `#` begins a comment line.
+ * Reads CSV with the header `name,instances` or `name,instances,labels`; instances and labels are separated by spaces,
+ * `#` begins a comment line.
  *
  * @throws CodedError USAGE with every invalid line
  */
@@ -50,24 +53,39 @@ export function parseDeviceList(text: string): readonly ListedDevice[] {
   const devices = new Map<string, ListedDevice>()
   const problems: string[] = []
   const lines = text.replace(/^\uFEFF/, '').split(/\r?\n/)
-  if (lines[0]?.replaceAll(' ', '') !== HEADER)
-    throw new CodedError('USAGE', `The first line of the list must be "${HEADER}".`)
+  if (!HEADERS.includes(lines[0]?.replaceAll(' ', '') ?? ''))
+    throw new CodedError('USAGE', `The first line of the list must be "${HEADERS.join('" or "')}".`)
   for (const [index, line] of lines.entries()) {
     if (index === 0 || line.trim() === '' || line.startsWith('#')) continue
-    const [name = '', instances = '', ...rest] = line.split(',').map((field) => field.trim())
-    const instanceIds = instances.split(/\s+/).filter((id) => id !== '')
+    const [name = '', instances = '', labels = '', ...rest] = line.split(',').map((field) => field.trim())
+    const instanceIds = wordsOf(instances)
     const problem = !NAME.test(name)
       ? 'a name has 1 to 100 letters, digits, dots, dashes and underscores'
       : devices.has(name)
         ? `${name} appears twice`
         : rest.length > 0 || instanceIds.length === 0 || instanceIds.some((id) => !uuid.safeParse(id).success)
           ? 'after the name, give the UUIDs of instances, separated by spaces'
-          : null
-    if (problem === null) devices.set(name, { name, instanceIds })
+          : labelsProblem(labels)
+    if (problem === null) devices.set(name, { name, instanceIds, labels: labelsIn(labels) })
     else problems.push(`line ${index + 1}: ${problem}`)
   }
   if (problems.length > 0) throw new CodedError('USAGE', `The list is invalid: ${problems.join('; ')}.`)
   return [...devices.values()]
+}
+
+function wordsOf(text: string): readonly string[] {
+  return text.split(/\s+/).filter((word) => word !== '')
+}
+
+/** Null: none. */
+function labelsProblem(text: string): string | null {
+  try {
+    changedLabels({}, { set: labelsIn(text) })
+    return null
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    return error.message
+  }
 }
 
 /** Each device is finished, including its file on disk, before the next one. */

@@ -684,6 +684,14 @@ export const ERRORS = catalogue({
     http: 413,
     retry: 'no',
   },
+  LABEL_INVALID: {
+    meaning: 'A label is not key=value with the permitted characters, or a device would have too many labels.',
+    remedy:
+      'Write labels like site=berlin, without spaces. Remove labels that are not needed with tallygate devices label DEVICE --remove KEY.',
+    http: 400,
+    exit: 64,
+    retry: 'no',
+  },
   IDEMPOTENCY_CONFLICT: {
     meaning: 'This idempotency key was already used with a different request.',
     remedy: 'Use a new key, or the next request number, for each new request. Repeat one only with the same body.',

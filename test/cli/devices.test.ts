@@ -1,6 +1,6 @@
 import { generateKeyPairSync } from 'node:crypto'
 import { jwtVerify } from 'jose'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, it, test } from 'vitest'
 import type { DeviceStateWire } from '../../src/protocol/edge/administration.ts'
 import { instanceId } from './agent-status.ts'
 import { fakeService } from './fake-service.ts'
@@ -29,6 +29,7 @@ const device = (n: number, changes: Partial<DeviceStateWire> = {}): DeviceStateW
   seq: 1,
   backlog: 2,
   releaseRequested: false,
+  labels: {},
   policies: [],
   outstanding: [
     { account: 'a', unreported: '1500000', billed: '0' },
@@ -68,7 +69,7 @@ test('the list holds every page', async () => {
   await using twin = await fakeService('tcp', pages)
   const { out } = await devices(twin.address, 'list')
   expect(out.split('\n')).toEqual([
-    'DEVICE                                NAME     STATE           LIVE UPDATES  LAST SYNC                 RULES   BACKLOG  OUTSTANDING',
+    'DEVICE                                NAME     STATE           LIVE UPDATES  LAST SYNC                 RULES   BACKLOG  OUTSTANDING  LABELS',
     '0c1d8a1e-0000-4000-8000-000000000001  gateway  active          connected     2027-01-15T08:00:00.000Z  3 of 4  2        1.500001',
     '0c1d8a1e-0000-4000-8000-000000000002           fenced, copied                never                             2        1.500001',
     '',
@@ -92,6 +93,81 @@ test('a list can be of one instance', async () => {
     [`GET /dm/edge/api/v1/devices?next=0&instanceId=${instanceId}`]: { body: { devices: [], next: 0 } },
   })
   expect((await devices(twin.address, 'list', '--instance', instanceId)).out).toBe('No devices.\n')
+})
+
+test('a list can be of devices with labels', async () => {
+  const labels = { line: '3', site: 'berlin' }
+  await using twin = await fakeService('tcp', {
+    'GET /dm/edge/api/v1/devices?next=0&labels=site%3Dberlin%2Cline%3D3': {
+      body: { devices: [device(1, { labels })], next: 0 },
+    },
+  })
+  const { out } = await devices(twin.address, 'list', '--label', 'site=berlin', '--label', 'line=3')
+  expect(out).toMatch(/ line=3 site=berlin\n$/)
+  expect(await devices(twin.address, 'list', '--label', 'site')).toMatchObject({ code: 64 })
+})
+
+describe('label', () => {
+  it('sets and removes labels, and shows those of the device', async () => {
+    const path = `/dm/edge/api/v1/devices/${device(1).id}`
+    await using twin = await fakeService('tcp', {
+      [`POST ${path}/labels`]: { body: device(1, { labels: { site: 'berlin' } }) },
+      [`GET ${path}`]: { body: device(1) },
+    })
+    const label = (...args: string[]) => devices(twin.address, 'label', device(1).id, ...args)
+    expect((await label('site=berlin', '--remove', 'line')).out).toBe('site=berlin\n')
+    expect(twin.asked[0]?.body).toEqual({ set: { site: 'berlin' }, remove: ['line'] })
+    expect((await label()).out).toBe('No labels.\n')
+    expect(await label('site berlin')).toMatchObject({
+      code: 64,
+      err: expect.stringContaining('LABEL_INVALID') as string,
+    })
+  })
+})
+
+describe('a command for all devices with a label', () => {
+  const found = [device(1), device(2, { name: null }), device(3, { name: 'press' })]
+  const path = (n: number, command: string): string => `POST /dm/edge/api/v1/devices/${device(n).id}/${command}`
+  const answers = {
+    'GET /dm/edge/api/v1/devices?labels=site%3Dberlin&next=0': { body: { devices: found, next: 0 } },
+    'GET /dm/edge/api/v1/devices?labels=site%3Dbonn&next=0': { body: { devices: [], next: 0 } },
+    [path(1, 'release')]: { body: device(1) },
+    [path(2, 'release')]: { status: 409, body: { code: 'CONFLICT', message: 'The device is revoked.' } },
+    [path(3, 'release')]: { body: device(3) },
+  }
+
+  it('names the devices, and changes none without --yes', async () => {
+    await using twin = await fakeService('tcp', answers)
+    const { code, err } = await devices(twin.address, 'drain', '--label', 'site=berlin')
+    expect([code, err]).toEqual([
+      64,
+      expect.stringContaining(`Found gateway, ${device(2).id}, press. Repeat with --yes to drain these 3.`),
+    ])
+    expect(twin.asked.every(({ method }) => method === 'GET')).toBe(true)
+  })
+
+  it('continues after a refusal, and exits with 1', async () => {
+    await using twin = await fakeService('tcp', answers)
+    const { code, out } = await devices(twin.address, 'drain', '--label', 'site=berlin', '--yes')
+    expect([code, out.split('\n')]).toEqual([
+      1,
+      ['gateway  done', `${device(2).id}  CONFLICT: The device is revoked.`, 'press  done', '2 done, 1 refused.', ''],
+    ])
+  })
+
+  it('stops at a refusal with --stop-on-error', async () => {
+    await using twin = await fakeService('tcp', answers)
+    const { code, out } = await devices(twin.address, 'drain', '--label', 'site=berlin', '--yes', '--stop-on-error')
+    expect([code, out]).toEqual([1, expect.stringContaining('1 done, 1 refused, 1 not tried.')])
+  })
+
+  it('needs a device that has it', async () => {
+    await using twin = await fakeService('tcp', answers)
+    const { err } = await devices(twin.address, 'lock', '--label', 'site=bonn', '--yes')
+    expect(err).toContain('NOT_FOUND: No device has site=bonn.')
+    expect(await devices(twin.address, 'lock')).toMatchObject({ code: 64 })
+    expect(await devices(twin.address, 'lock', 'gateway', '--label', 'site=berlin')).toMatchObject({ code: 64 })
+  })
 })
 
 test('what the twin refuses has the twin’s own code and words', async () => {

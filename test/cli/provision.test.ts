@@ -126,11 +126,17 @@ describe('a production line', () => {
 describe('a list of devices', () => {
   it('is read, with comments, blank lines and the line ends of other systems', () => {
     const text = `\uFEFFname, instances\r\n# the first\r\n\r\n a-1 , ${NOWHERE}  ${NOWHERE} \r\n`
-    expect(parseDeviceList(text)).toEqual([{ name: 'a-1', instanceIds: [NOWHERE, NOWHERE] }])
+    expect(parseDeviceList(text)).toEqual([{ name: 'a-1', instanceIds: [NOWHERE, NOWHERE], labels: {} }])
+  })
+
+  it('can have a column of labels', () => {
+    const list = (labels: string) => parseDeviceList(`name,instances,labels\na,${NOWHERE},${labels}\n`)
+    expect(list('site=berlin line=3')[0]?.labels).toEqual({ site: 'berlin', line: '3' })
+    expect(() => list('berlin')).toThrow(/line 2: The label "berlin" is not valid/)
   })
 
   it('that is wrong somewhere is refused with every line that is', () => {
-    const text = `name,instances\n../evil,${NOWHERE}\na,${NOWHERE}\na,${NOWHERE}\nb,none\nc,${NOWHERE},more\n`
+    const text = `name,instances\n../evil,${NOWHERE}\na,${NOWHERE}\na,${NOWHERE}\nb,none\nc,${NOWHERE},a=b,more\n`
     expect(() => parseDeviceList(text)).toThrow(/line 2: .*; line 4: a appears twice; line 5: .*; line 6: /)
     expect(() => parseDeviceList('a,b\n')).toThrow(expect.objectContaining({ code: 'USAGE' }))
   })

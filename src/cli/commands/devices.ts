@@ -10,9 +10,10 @@ import {
   offlinePolicyState,
 } from '../../protocol/edge/administration.ts'
 import { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
+import { labelsIn, labelsText } from '../../protocol/edge/labels.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { collect, durationArgument, readFileArgument } from '../arguments.ts'
+import { collect, durationArgument, labelArgument, readFileArgument } from '../arguments.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { addDeviceCommands, shortState, unreported } from '../device-commands.ts'
@@ -23,6 +24,7 @@ import { type ListedDevice, parseDeviceList, provision } from '../provisioning.t
 interface EnrollmentFlags extends AdministratorFlags {
   readonly instance?: readonly string[]
   readonly name?: string
+  readonly label?: readonly string[]
   readonly ttl?: number
 }
 
@@ -34,6 +36,7 @@ interface ProvisionFlags extends AdministratorFlags {
 
 interface ListFlags extends AdministratorFlags {
   readonly instance?: string
+  readonly label?: readonly string[]
   readonly json?: true
   readonly watch?: true
   readonly every: number
@@ -62,13 +65,17 @@ export function command(io: Io): Command {
       collect((text) => text),
     )
     .option('--name <name>', 'suggested device name')
+    .option('--label <key=value>', 'label of the device; can be repeated', collect(labelArgument))
     .option('--ttl <duration>', 'validity of the token (default: 24h)', durationArgument)
     .action((flags: EnrollmentFlags) => printEnrollmentToken(flags, io))
   withAdministratorFlags(devices.command('provision'))
     .description(
       'Creates one-time tokens for a list of devices, for production lines. You can interrupt and repeat this command.',
     )
-    .argument('<list>', 'CSV file with the columns name and instances (UUIDs separated by spaces)')
+    .argument(
+      '<list>',
+      'CSV file with the columns name, instances (UUIDs separated by spaces) and optionally labels (key=value, separated by spaces)',
+    )
     .requiredOption(
       '--out <directory>',
       'output directory; each token is written to NAME.token, readable only by its owner',
@@ -79,6 +86,7 @@ export function command(io: Io): Command {
   withAdministratorFlags(devices.command('list'))
     .description('Lists the devices in order of enrollment.')
     .option('--instance <name>', 'only devices that serve this instance: its name or id')
+    .option('--label <key=value>', 'only devices that have this label; can be repeated', collect(labelArgument))
     .option('--json', 'print one JSON document per line for each device')
     .addOption(
       new Option('--watch', 'repeat: redraw on a terminal, otherwise print one line per change').conflicts('json'),
@@ -107,6 +115,9 @@ export function command(io: Io): Command {
     'tallygate devices enrollment-token --instance Workshop >token',
     'tallygate devices list',
     'tallygate devices lock press-7',
+    'tallygate devices label press-7 site=berlin line=3',
+    'tallygate devices list --label site=berlin',
+    'tallygate devices lock --label site=berlin --yes',
     'tallygate devices show press-7 --json',
     'tallygate devices cloud-reserve --instance Workshop --line-item ACT-1 --tokens 500',
   ])
@@ -167,6 +178,7 @@ async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<voi
   const body = enrollmentTokenRequest.safeParse({
     instanceIds,
     ...(flags.name === undefined ? {} : { name: flags.name }),
+    ...(flags.label === undefined ? {} : { labels: labelsIn(flags.label.join(' ')) }),
     ...(flags.ttl === undefined ? {} : { lifetimeMs: flags.ttl }),
   })
   if (!body.success) throw new CodedError('USAGE', firstProblem(body.error, 'enrollment'))
@@ -187,8 +199,8 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
   const counts = { enrolled: 0, issued: 0, waiting: 0, failed: 0 }
   for (let from = 0; from < devices.length; from += BATCH) {
     using client = await administrator(flags, io)
-    const issue = ({ name, instanceIds }: ListedDevice) => {
-      const body = { instanceIds, name, ...(flags.ttl === undefined ? {} : { lifetimeMs: flags.ttl }) }
+    const issue = ({ name, instanceIds, labels }: ListedDevice) => {
+      const body = { instanceIds, name, labels, ...(flags.ttl === undefined ? {} : { lifetimeMs: flags.ttl }) }
       return client.json({ method: 'POST', path: '/edge/api/v1/enrollment-tokens', body }, enrollmentTokenResponse)
     }
     const line = { directory: flags.out, enrolled, issue, now: io.now }
@@ -248,17 +260,18 @@ function cellsOf(row: string): string {
 }
 
 async function allDevices(
-  flags: Pick<ListFlags, 'instance'> & AdministratorFlags,
+  flags: Pick<ListFlags, 'instance' | 'label'> & AdministratorFlags,
   io: Io,
 ): Promise<readonly DeviceState[]> {
   using client = await administrator(flags, io)
-  const { instance } = flags
+  const { instance, label } = flags
   const instanceId = instance === undefined ? undefined : await new Service(client).instanceId(instance)
   const devices: DeviceState[] = []
   let next = 0
   do {
     const query = new URLSearchParams({ next: String(next) })
     if (instanceId !== undefined) query.set('instanceId', instanceId)
+    if (label !== undefined) query.set('labels', label.join(','))
     const page = await client.json({ method: 'GET', path: `/edge/api/v1/devices?${query.toString()}` }, deviceList)
     devices.push(...page.devices)
     next = page.next
@@ -269,7 +282,7 @@ async function allDevices(
 function table(devices: readonly DeviceState[]): readonly string[] {
   if (devices.length === 0) return ['No devices.']
   return columns([
-    ['DEVICE', 'NAME', 'STATE', 'LIVE UPDATES', 'LAST SYNC', 'RULES', 'BACKLOG', 'OUTSTANDING'],
+    ['DEVICE', 'NAME', 'STATE', 'LIVE UPDATES', 'LAST SYNC', 'RULES', 'BACKLOG', 'OUTSTANDING', 'LABELS'],
     ...devices.map((device) => [
       device.id,
       device.name ?? '',
@@ -281,6 +294,7 @@ function table(devices: readonly DeviceState[]): readonly string[] {
         .join(', '),
       String(device.backlog),
       tokensInWords(unreported(device)),
+      labelsText(device.labels),
     ]),
   ])
 }

@@ -65,8 +65,10 @@ export class Service {
     return this.pages('/provisioning/api/v1.1/instances', 'content')
   }
 
-  async devices(): Promise<readonly Row[]> {
-    return this.pages('/edge/api/v1/devices', 'devices')
+  /** @param labels `key=value`; devices that have all of them */
+  async devices(labels: readonly string[] = []): Promise<readonly Row[]> {
+    const query = labels.length === 0 ? '' : `?${new URLSearchParams({ labels: labels.join(',') }).toString()}`
+    return this.pages(`/edge/api/v1/devices${query}`, 'devices')
   }
 
   /**

@@ -55,11 +55,12 @@ export function mayCommand({ administrator }: Pick<View, 'administrator'>): bool
 }
 
 /** The part of a form that follows its checkboxes. */
-export function commandChoice(view: View, { search, contact }: DeviceChoice): Html {
+export function commandChoice(view: View, { search, contact, labels }: DeviceChoice): Html {
   const hidden = (name: string, value: string): Html | string =>
     value === '' ? '' : html`<input type="hidden" name="${name}" value="${value}" />`
   return html`<div class="filter">
     ${hidden('instance', view.instance?.id ?? '')} ${hidden('search', search)} ${hidden('contact', contact ?? '')}
+    ${hidden('labels', labels)}
     <label>
       Command
       <select name="command">

@@ -1,23 +1,28 @@
 /** Which devices a list shows, from the query of the page. */
 import { CONTACTS, type Contact, type DeviceFilter } from '../storage/device-records.ts'
+import { parseLabels } from '../../protocol/edge/labels.ts'
 import { overdueBefore } from '../devices/terms.ts'
 import type { View } from './page.ts'
 
 export interface DeviceChoice {
   readonly search: string
   readonly contact: Contact | undefined
+  /** As they were written. */
+  readonly labels: string
   readonly filter: DeviceFilter
 }
 
+/** @throws CodedError LABEL_INVALID */
 export function deviceFilterOf(view: Pick<View, 'query' | 'instance' | 'now' | 'terms'>): DeviceChoice {
   const { query, instance } = view
+  const { search = '', labels = '' } = query
   const contact = CONTACTS.find((each) => each === query['contact'])
-  const search = query['search'] ?? ''
+  const before = overdueBefore(view.now, view.terms)
   const filter = {
     instanceId: instance?.id,
-    contact,
+    contact: contact === undefined ? undefined : { state: contact, overdueBefore: before },
     search: search === '' ? undefined : search,
-    overdueBefore: overdueBefore(view.now, view.terms),
+    labels: parseLabels(labels),
   }
-  return { search, contact, filter }
+  return { search, contact, labels, filter }
 }

@@ -1,15 +1,19 @@
 /** One device: state, key, clock, grants, sessions and audit. */
 import { accountInWords, roughly } from '../../core/accounts/in-words.ts'
-import { html } from '../../html/html.ts'
+import { type Html, html } from '../../html/html.ts'
+import type { z } from 'zod'
+import { type labelChange, labelsIn, labelsText } from '../../protocol/edge/labels.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { reportedState } from '../devices/devices.ts'
 import { auditTable } from './audit.ts'
 import { commandLinks, mayCommand } from './device-commands.ts'
-import { stateInWords } from './devices.ts'
+import type { Device } from '../storage/device-records.ts'
+import { labelLinks, stateInWords } from './devices.ts'
 import {
   type Page,
   type View,
   ROWS_SHOWN,
+  formTokenField,
   hrefOf,
   requireReadable,
   rowsOf,
@@ -53,6 +57,7 @@ export async function devicePage(view: View): Promise<Page> {
       'State',
       html`${rowsOf(stateRows(view, state))} ${mayCommand(view) ? commandLinks(view, device) : ''}`,
     )}
+    ${section('labels', 'Labels', labelsPart(view, device))}
     ${section(
       'grants',
       'Tokens on the device',
@@ -68,6 +73,21 @@ export async function devicePage(view: View): Promise<Page> {
         <p><a href="${hrefOf(view, '/audit', { device: device.id })}">All changes of this device</a></p>`,
     )}`,
   }
+}
+
+function labelsPart(view: View, device: Device): Html {
+  if (!mayCommand(view)) return html`<p>${labelLinks(view, device)}</p>`
+  return html`<form method="post" action="${hrefOf(view, `/devices/${device.id}/labels`)}">
+      ${formTokenField(view)}
+      <label>Labels of the device <input name="labels" value="${labelsText(device.labels)}" /></label>
+      <button>Save</button>
+    </form>
+    <p class="soft">Such as site=berlin line=3, separated by spaces. ${labelLinks(view, device)}</p>`
+}
+
+/** The change to exactly the labels of the form. @throws CodedError LABEL_INVALID */
+export function labelChangeOf({ labels }: Pick<Device, 'labels'>, text = ''): z.infer<typeof labelChange> {
+  return { set: labelsIn(text), remove: Object.keys(labels) }
 }
 
 const KEY_TEXT = {

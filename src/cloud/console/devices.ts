@@ -1,7 +1,7 @@
 /** The list of devices, with search and filter. */
 import { type Html, html } from '../../html/html.ts'
 import { reportedState } from '../devices/devices.ts'
-import { CONTACTS, type Contact } from '../storage/device-records.ts'
+import { CONTACTS, type Contact, type Device } from '../storage/device-records.ts'
 import { commandChoice, mayCommand } from './device-commands.ts'
 import { deviceFilterOf } from './device-filter.ts'
 import {
@@ -28,7 +28,7 @@ export const CONTACT_TEXT: Readonly<Record<Contact, string>> = {
 export async function devicesPage(view: View): Promise<Page> {
   const { reader, query, now, presence, instance, root } = view
   const choice = deviceFilterOf(view)
-  const { contact, search, filter } = choice
+  const { contact, search, labels, filter } = choice
   const offset = offsetOf(query['from'])
   const canCommand = mayCommand(view)
   const found = await reader.edge.devices.find(filter, offset, ROWS_SHOWN + 1)
@@ -44,9 +44,10 @@ export async function devicesPage(view: View): Promise<Page> {
       behind ? 'older than the newest' : 'up to date',
       String(state.backlog),
       state.software ?? 'unknown',
+      labelLinks(view, device),
     ])
   }
-  const chosen = { search, contact: contact ?? '' }
+  const chosen = { search, contact: contact ?? '', labels }
   const columns = [
     'Device',
     'State',
@@ -55,6 +56,7 @@ export async function devicesPage(view: View): Promise<Page> {
     'Rules',
     { title: 'Backlog', numeric: true },
     'Software',
+    'Labels',
   ] as const
   return {
     title: 'Devices',
@@ -64,6 +66,7 @@ export async function devicesPage(view: View): Promise<Page> {
       html`<form method="get" action="${root}/devices">
           ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
           <label>Start of the name or id <input type="search" name="search" value="${search}" /></label>
+          <label>Labels, such as site=berlin <input name="labels" value="${labels}" /></label>
           <label>
             Contact
             <select name="contact">
@@ -92,6 +95,12 @@ function selectBox({ id, name }: { readonly id: string; readonly name: string | 
 /** Name and id, with a link to the page of the device. */
 export function deviceLink(view: View, { id, name }: { readonly id: string; readonly name: string | null }): Html {
   return html`<a href="${hrefOf(view, `/devices/${id}`)}">${name ?? 'without a name'}</a> <br /><code>${id}</code>`
+}
+
+/** Each finds the devices that have it. */
+export function labelLinks(view: View, { labels }: Pick<Device, 'labels'>): Html {
+  const all = Object.entries(labels).map(([key, value]) => `${key}=${value}`)
+  return html`${all.map((each) => html`<a href="${hrefOf(view, '/devices', { labels: each })}">${each}</a> `)}`
 }
 
 /** For people. */

@@ -112,7 +112,7 @@ async function devicesPart(view: View): Promise<Html> {
   const instanceId = view.instance?.id
   const counts: Html[] = []
   for (const contact of CONTACTS) {
-    const filter = { instanceId, contact, overdueBefore: overdueBefore(view.now, view.terms) }
+    const filter = { instanceId, contact: { state: contact, overdueBefore: overdueBefore(view.now, view.terms) } }
     const count = await view.reader.edge.devices.count(filter, COUNTED_MAX)
     const shown = count === COUNTED_MAX ? `${COUNTED_MAX} or more` : String(count)
     counts.push(

@@ -12,7 +12,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { type Attach, fenceCurrent } from '../sync/attach.ts'
 import { disconnectSessions } from '../sessions/device-sessions.ts'
-import { type Device, type DeviceClock, billedOn, reservedOn } from '../storage/device-records.ts'
+import { type Device, type DeviceClock, type DeviceFilter, billedOn, reservedOn } from '../storage/device-records.ts'
 
 export interface ViewDevices {
   readonly store: Pick<Store, 'read'>
@@ -21,21 +21,21 @@ export interface ViewDevices {
 }
 
 /**
- * @param instanceId null: of all instances
  * @param offset position of the first one
  * @throws CodedError NOT_FOUND for an unknown instance
  */
 export async function listDevices(
   { store, presence }: ViewDevices,
-  instanceId: string | null,
+  filter: Pick<DeviceFilter, 'instanceId' | 'labels'>,
   offset: number,
   limit: number,
 ): Promise<DeviceListWire> {
   return store.read(async (reader) => {
-    if (instanceId !== null && (await reader.instances.get(instanceId)) === undefined) {
+    const { instanceId } = filter
+    if (instanceId !== undefined && (await reader.instances.get(instanceId)) === undefined) {
       throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
     }
-    const found = await reader.edge.devices.list(instanceId, offset, limit + 1)
+    const found = await reader.edge.devices.find(filter, offset, limit + 1)
     const devices: DeviceStateWire[] = []
     for (const device of found.slice(0, limit)) devices.push(await stateOf(reader, device, presence(device.id)))
     return { devices, next: found.length > limit ? offset + limit : 0 }
@@ -185,6 +185,7 @@ export async function reportedState(
     backlog: device.backlog,
     releaseRequested: device.releaseRequested,
     policies,
+    labels: device.labels,
   }
 }
 

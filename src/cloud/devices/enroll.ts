@@ -6,6 +6,7 @@ import { deviceEvent } from '../events/device-event.ts'
 import { errors, jwtVerify } from 'jose'
 import { z } from 'zod'
 import { type Enrollment, type enrollmentRequest, enrollmentClaims } from '../../protocol/edge/enrollment.ts'
+import { type Labels, changedLabels } from '../../protocol/edge/labels.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { SIGNING_ALGORITHMS, namedKey, thumbprint } from '../../protocol/signing.ts'
 import type { Store, Transaction } from '../storage/store.ts'
@@ -115,6 +116,7 @@ async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promis
       suspension: suspensionAfter(locked, token),
     }
     await tx.edge.devices.save(device)
+    if (token.labels !== undefined) await tx.edge.devices.label(device.id, labelsAfter(device, token.labels))
     return device
   }
   const device: Device = {
@@ -137,9 +139,19 @@ async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promis
     appliedPolicies: [],
     releaseRequested: false,
     clock: null,
+    labels: changedLabels({}, { set: token.labels }),
   }
   await tx.edge.devices.insert(device)
   return device
+}
+
+function labelsAfter({ labels }: Device, set: Labels): Labels {
+  try {
+    return changedLabels(labels, { set })
+  } catch (cause) {
+    if (!(cause instanceof CodedError)) throw cause
+    throw new CodedError('ENROLLMENT_REFUSED', cause.message, { cause })
+  }
 }
 
 /** Only a token issued after a termination lifts it; a lock is never lifted by enrolling. */

@@ -22,7 +22,7 @@ export interface IssueEnrollmentToken {
 /** @throws CodedError NOT_FOUND for an unknown instance */
 export async function issueEnrollmentToken(
   { store, keys, addresses, now, newId }: IssueEnrollmentToken,
-  { instanceIds, lifetimeMs, name }: z.infer<typeof enrollmentTokenRequest>,
+  { instanceIds, lifetimeMs, name, labels }: z.infer<typeof enrollmentTokenRequest>,
 ): Promise<z.infer<typeof enrollmentTokenResponse>> {
   const instances = [...new Set(instanceIds.map((id) => id.toLowerCase()))]
   const issuedAt = now()
@@ -35,7 +35,7 @@ export async function issueEnrollmentToken(
         throw new CodedError('NOT_FOUND', `There is no instance ${id}.`, { details: { instanceId: id } })
       }
     }
-    const detail = { enrollmentToken: jti, instances, name: name ?? null, expiresAt: expires * 1000 }
+    const detail = { enrollmentToken: jti, instances, name: name ?? null, labels, expiresAt: expires * 1000 }
     await recordChange(tx, issuedAt, { action: 'ISSUE_ENROLLMENT_TOKEN', instanceIds: instances, detail })
   })
   const token = await new SignJWT({
@@ -43,6 +43,7 @@ export async function issueEnrollmentToken(
     instances,
     pins: keys.trusted.map(({ keyId }) => keyId),
     ...(name === undefined ? {} : { name }),
+    ...(labels === undefined ? {} : { labels }),
   })
     .setProtectedHeader({ alg: keys.signer.algorithm, typ: ENROLLMENT_TOKEN_TYPE, kid: keys.signer.keyId })
     .setJti(jti)

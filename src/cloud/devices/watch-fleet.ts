@@ -59,7 +59,7 @@ export class FleetWatch {
     const now = this.#deps.now()
     const devices = new Map<Contact, number>()
     for (const contact of CONTACTS) {
-      const filter = { instanceId, contact, overdueBefore: overdueBefore(now, terms) }
+      const filter = { instanceId, contact: { state: contact, overdueBefore: overdueBefore(now, terms) } }
       devices.set(contact, await reader.edge.devices.count(filter, DEVICES_COUNTED_MAX))
     }
     const lineItems = (await policies.of(reader, instanceId))?.policy.lineItems ?? []

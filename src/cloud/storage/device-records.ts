@@ -2,6 +2,7 @@
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { type DeviceAccount, type EpochState, NO_DEVICE_ACCOUNT } from '../../core/sync/receive.ts'
+import type { Label, Labels } from '../../protocol/edge/labels.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
 import type { UsageOperation } from './records.ts'
@@ -51,6 +52,7 @@ export interface Device {
   readonly appliedPolicies: readonly { readonly instanceId: string; readonly revision: number }[]
   readonly releaseRequested: boolean
   readonly clock: DeviceClock | null
+  readonly labels: Labels
 }
 
 /** Whether the cloud hears from a device. The states exclude each other, in this order from the last to the first. */
@@ -60,9 +62,15 @@ export type Contact = (typeof CONTACTS)[number]
 /** Which devices to show; absent: all. */
 export interface DeviceFilter {
   readonly instanceId?: string | undefined
-  readonly contact?: Contact | undefined
+  readonly contact?: ContactSince | undefined
   /** Start of the id or name, case-sensitive. */
   readonly search?: string | undefined
+  /** The device has all of them. */
+  readonly labels?: readonly Label[] | undefined
+}
+
+export interface ContactSince {
+  readonly state: Contact
   /** Devices that synced last before this instant are overdue, POSIX ms. */
   readonly overdueBefore: number
 }

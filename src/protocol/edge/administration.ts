@@ -5,6 +5,7 @@
 import { z } from 'zod'
 import { ROLES } from '../service/keys.ts'
 import { SESSION_STATES } from '../service/sessions.ts'
+import { labels } from './labels.ts'
 import { deviceSuspension } from './device-suspension.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, uuid } from '../wire.ts'
@@ -67,6 +68,7 @@ export const deviceState = z
     /** Recorded but unsent entries, as of the last segment. */
     backlog: z.int().min(0),
     releaseRequested: z.boolean(),
+    labels,
     policies: z.array(
       z.strictObject({
         instanceId: uuid,
@@ -89,7 +91,7 @@ export const deviceState = z
 export type DeviceState = z.infer<typeof deviceState>
 export type DeviceStateWire = z.input<typeof deviceState>
 
-/** `GET .../edge/api/v1/devices?instanceId=&next=&size=`, in order of enrollment. */
+/** `GET .../edge/api/v1/devices?instanceId=&labels=&next=&size=`, in order of enrollment. */
 export const deviceList = z
   .strictObject({ devices: z.array(deviceState), next: z.int().min(0) })
   .meta({ id: 'DeviceList', description: '`next` is 0 on the last page.' })
@@ -150,6 +152,7 @@ export const AUDITED_ACTIONS = [
   'TERMINATE_SESSION',
   'ISSUE_ENROLLMENT_TOKEN',
   'ENROLL_DEVICE',
+  'LABEL_DEVICE',
   'LOCK_DEVICE',
   'UNLOCK_DEVICE',
   'TERMINATE_DEVICE',

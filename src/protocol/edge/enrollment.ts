@@ -3,6 +3,7 @@
  * key fingerprints in it. The device generates its own key pair; the private key never leaves it.
  */
 import { z } from 'zod'
+import { labels } from './labels.ts'
 import { publicJwk } from '../signing.ts'
 import { instant, plainText, uuid } from '../wire.ts'
 
@@ -18,6 +19,8 @@ export const enrollmentTokenRequest = z
       .optional(),
     /** Suggested device name. */
     name: plainText(100).optional(),
+    /** Of the device. One that is enrolled already keeps its other labels. */
+    labels: labels.optional(),
   })
   .meta({ id: 'EnrollmentTokenRequest' })
 
@@ -36,6 +39,7 @@ export const enrollmentClaims = z.object({
   /** Thumbprints of the cloud's signing keys that the device pins. */
   pins: z.array(z.string()).min(1),
   name: z.string().optional(),
+  labels: labels.optional(),
 })
 
 /** Body of `POST .../edge/api/v1/enrollments`, with the enrollment token as bearer. */

@@ -59,6 +59,7 @@ const PAGES: readonly (readonly [name: string, path: () => string, title: string
   ['overview', () => '', HOSTILE],
   ['devices', () => '/devices', 'Devices'],
   ['devices found', () => '/devices?search=Press', 'Devices'],
+  ['devices with a label', () => '/devices?labels=site%3Dberlin', 'Devices'],
   ['devices that a command is for', () => '/devices/command?command=lock&of=all', 'Lock: 4 devices'],
   ['device', () => `/devices/${scene.device.id}`, ''],
   ['line items', () => '/line-items', 'Line items'],

@@ -131,6 +131,35 @@ describe('a command for a session', () => {
   })
 })
 
+describe('labels of a device', () => {
+  const path = (): string => `/devices/${scene.device.id}/labels`
+  const save = async (labels: string, by = browser) => by.send(path(), { formToken: await by.formToken(''), labels })
+  const saved = async () => (await twin.read((reader) => reader.edge.devices.get(scene.device.id)))?.labels
+
+  it('are saved as the form has them, and find the device', async () => {
+    const { status, headers } = await save('site=bremen line=3')
+    expect([status, headers.get('location')]).toEqual([303, `/dynamicmonetization/console/devices/${scene.device.id}`])
+    await save('site=bonn')
+    expect(await saved()).toEqual({ site: 'bonn' })
+    const { page } = await browser.open('/devices?labels=site%3Dbonn')
+    expect(page).toContain(scene.device.id)
+    expect(page).toContain('name="labels" value="site=bonn"')
+    expect((await browser.open('/devices?labels=site%3Dbremen')).page).not.toContain(scene.device.id)
+    expect((await browser.open('/devices/command?command=lock&of=all&labels=site%3Dbonn')).page).toContain('1 device')
+  })
+
+  it('are refused with their code if they are malformed', async () => {
+    const { status, page } = await save('no label')
+    expect([status, page.includes('(LABEL_INVALID)')]).toEqual([400, true])
+    expect((await browser.open('/devices?labels=no')).page).toContain('(LABEL_INVALID)')
+    expect((await browser.send(path(), { labels: 'a=b' })).status).toBe(403)
+    expect((await save('a=b', await limitedBrowser({ roles: ['read'] }))).status).toBe(403)
+    const other = await limitedBrowser({ roles: ['operator'], instances: [await twin.instance('another customer')] })
+    expect((await save('a=b', other)).status).toBe(403)
+    expect(await saved()).toEqual({ site: 'berlin', line: '3' })
+  })
+})
+
 describe('a limited administrator', () => {
   it('opens no device, session, audit or usage of another instance', async () => {
     const own = await twin.instance('another customer')

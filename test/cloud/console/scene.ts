@@ -46,7 +46,11 @@ export async function furnish(twin: Twin, hostile: boolean): Promise<Scene> {
   if (saved.status >= 300) throw new Error(saved.text)
 
   const tokenFor = async (name: string): Promise<string> => {
-    const body = { instanceIds: [instanceId], name }
+    const body = {
+      instanceIds: [instanceId],
+      name,
+      labels: { site: 'berlin', line: name.startsWith('Press') ? '2' : '3' },
+    }
     return text((await twin.call('POST', `${EDGE}/enrollment-tokens`, { body })).body, 'token')
   }
   const device = await EdgeClient.join(twin, instanceId, 'EdDSA', await tokenFor('Printer'))

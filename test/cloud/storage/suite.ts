@@ -57,6 +57,7 @@ export const device = (id: string): Device => ({
   backlog: 0,
   appliedPolicies: [],
   releaseRequested: false,
+  labels: {},
   clock: null,
 })
 
@@ -724,6 +725,43 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       expect(await commands((tx) => tx.count(one))).toBe(0)
       await commands((tx) => tx.forget(other, 5))
       expect(await commands((tx) => tx.take(other, 'a'))).toBe('UNLOCK')
+    })
+
+    it('finds devices by labels, instance and contact, few or many, and counts them', async () => {
+      const idOf = (n: number): string => `0c1d8a1e-0000-4000-8000-${String(n).padStart(12, '0')}`
+      const numbers = Array.from({ length: 1_100 }, (_, n) => n)
+      await store.transaction(async (tx) => {
+        for (const n of numbers) {
+          const labels = { size: 'many', ...(n % 100 === 7 ? { kind: 'few' } : {}) }
+          await tx.edge.devices.insert({ ...device(idOf(n)), instanceIds: [INSTANCE], lastSyncAt: 5_000 - n, labels })
+        }
+      })
+      const many = { key: 'size', value: 'many' }
+      const few = { key: 'kind', value: 'few' }
+      const contact = { state: 'CURRENT', overdueBefore: 0 } as const
+      const fewOnes = numbers.filter((n) => n % 100 === 7)
+      for (const [filter, expected] of [
+        [{}, numbers],
+        [{ instanceId: INSTANCE }, numbers],
+        [{ labels: [many] }, numbers],
+        [{ labels: [many], instanceId: INSTANCE }, numbers],
+        [{ labels: [many, few], instanceId: INSTANCE }, fewOnes],
+        [{ labels: [few], search: idOf(7) }, [7]],
+        [{ labels: [many], contact }, numbers.toReversed()],
+        [{ labels: [many, few], contact, instanceId: INSTANCE }, fewOnes.toReversed()],
+        [{ labels: [{ key: 'size', value: 'few' }] }, []],
+      ] as const) {
+        const found = await store.read((reader) => reader.edge.devices.find(filter, 3, 5))
+        expect([filter, found.map(({ id }) => id)]).toEqual([filter, expected.slice(3, 8).map(idOf)])
+        const counted = await store.read((reader) => reader.edge.devices.count(filter, 5_000))
+        expect([filter, counted]).toEqual([filter, expected.length])
+      }
+      await store.transaction((tx) => tx.edge.devices.label(idOf(7), { size: 'one' }))
+      const [relabeled] = await store.read((reader) =>
+        reader.edge.devices.find({ labels: [{ key: 'size', value: 'one' }] }, 0, 2),
+      )
+      expect(relabeled).toMatchObject({ id: idOf(7), labels: { size: 'one' } })
+      expect(await store.read((reader) => reader.edge.devices.count({ labels: [few] }, 100))).toBe(fewOnes.length - 1)
     })
 
     describe('the signing key', () => {

@@ -343,7 +343,7 @@ class Simulation {
     return this.twin.store.read(async (reader) => ({
       pools: await reader.edge.pools(INSTANCE),
       records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
-      devices: await reader.edge.devices.list(INSTANCE, 0, 10),
+      devices: await reader.edge.devices.find({ instanceId: INSTANCE }, 0, 10),
       usage: await listUsage(reader, { limit: 100_000 }),
       evidence: await Promise.all(this.devices.map(({ id }) => reader.edge.evidence.of(id, 100))),
     }))

@@ -17,6 +17,8 @@ import { PAGES } from '../../console/pages.ts'
 import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
 import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
 import { SIGN_IN_SCRIPT, signInPage } from '../../console/sign-in-page.ts'
+import { labelChangeOf } from '../../console/device.ts'
+import { labelDevice } from '../../devices/label-device.ts'
 import { type DeviceCommandDeps, actingOn, commandDevice } from '../../devices/command-device.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
 import { mapLineItem } from '../../service-api/map-line-item.ts'
@@ -77,6 +79,7 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     }
     scope.post(`${root}/line-items/edit`, options, (request, reply) => made.editLineItem(request, reply))
     scope.post(`${root}/devices/command`, options, (request, reply) => made.commandDevices(request, reply))
+    scope.post(`${root}/devices/:deviceId/labels`, options, (request, reply) => made.labelDevice(request, reply))
     scope.get(`${root}/usage.csv`, options, (request, reply) => made.exportUsage(request, reply))
     for (const name of Object.keys(SESSION_COMMANDS) as SessionCommandName[]) {
       const url = `${root}/sessions/:sessionId/${name}`
@@ -151,6 +154,20 @@ class Console {
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
     const pieces = resultPieces(view, { command, ids: commandedIds(form['devices']), run })
     return withHeaders(reply, 200).send(Readable.from(pieces))
+  }
+
+  async labelDevice(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    const signedIn = await this.#signedIn(request, reply)
+    const { labels } = requireForm(request, signedIn)
+    const { store, devices } = this.#deps
+    const operator = requireRole(signedIn.administrator, 'operator')
+    const deviceId = (fieldsOf(request.params)['deviceId'] ?? '').toLowerCase()
+    await requireScope(store, operator, [['params', 'deviceId']], { params: { deviceId } })
+    const device = await store.read((reader) => reader.edge.devices.get(deviceId))
+    if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+    await labelDevice(actingOn(devices, operator), deviceId, labelChangeOf(device, labels))
+    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    return reply.redirect(hrefOf(view, `/devices/${deviceId}`), SEE_OTHER)
   }
 
   async editLineItem(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {

@@ -11,6 +11,7 @@ import {
   type DeviceSessionCommandResultWire,
   deviceSessionCommandResult,
 } from '../../../protocol/edge/administration.ts'
+import { labelChange, labelsQuery } from '../../../protocol/edge/labels.ts'
 import type { ErrorCode } from '../../../protocol/errors.ts'
 import { plainText, queryBoolean, queryInstant, uuid } from '../../../protocol/wire.ts'
 import {
@@ -20,6 +21,7 @@ import {
   commandDevice,
 } from '../../devices/command-device.ts'
 import { type ViewDevices, listDevices, showAudit, showDevice, showEvidence } from '../../devices/devices.ts'
+import { labelDevice } from '../../devices/label-device.ts'
 import { DEVICES_PAGE, DEVICES_PAGE_MAX } from '../../devices/limits.ts'
 import { commandDeviceSession } from '../../sessions/command-device-session.ts'
 import { commandSession } from '../../sessions/command-session.ts'
@@ -40,6 +42,7 @@ export const wholeNumber = (max: number) =>
 
 const devicesQuery = z.strictObject({
   instanceId: instanceId.optional(),
+  labels: labelsQuery.optional(),
   next: wholeNumber(Number.MAX_SAFE_INTEGER).optional(),
   size: wholeNumber(DEVICES_PAGE_MAX).optional(),
 })
@@ -74,7 +77,7 @@ const command = { method: 'POST', principals: ADMINISTRATORS, role: 'operator', 
 const look = { method: 'GET', principals: ADMINISTRATORS, tag: 'Administration' } as const
 
 export function deviceOperations(deps: AdministerDevices): readonly Operation[] {
-  return [...showOperations(deps), ...commandOperations(deps), ...sessionCommandOperations(deps)]
+  return [...showOperations(deps), labelOperation(deps), ...commandOperations(deps), ...sessionCommandOperations(deps)]
 }
 
 function showOperations(deps: AdministerDevices): readonly Operation[] {
@@ -85,11 +88,12 @@ function showOperations(deps: AdministerDevices): readonly Operation[] {
       query: devicesQuery,
       id: 'listDevices',
       summary: 'List devices in order of enrollment',
+      description: '`labels` selects devices that have all of these labels, for example `site=berlin,line=3`.',
       answers: { 200: { description: 'One page.', body: deviceList } },
       errors: ['NOT_FOUND'],
       handle: async ({ query }) => {
         const size = Math.max(1, query.size ?? DEVICES_PAGE)
-        return { status: 200, body: await listDevices(deps, query.instanceId ?? null, query.next ?? 0, size) }
+        return { status: 200, body: await listDevices(deps, query, query.next ?? 0, size) }
       },
     }),
     edgeOperation({
@@ -189,6 +193,24 @@ function commandOperations(deps: AdministerDevices): readonly Operation[] {
       },
     }),
   )
+}
+
+function labelOperation(deps: AdministerDevices): Operation {
+  return edgeOperation({
+    ...command,
+    path: '/devices/:deviceId/labels',
+    params: inDevice,
+    body: labelChange,
+    id: 'labelDevice',
+    summary: 'Change the labels of a device',
+    example: { set: { site: 'berlin', line: '3' }, remove: ['rollout'] },
+    answers: { 200: { description: 'The device, with its labels.', body: deviceState } },
+    errors: ['NOT_FOUND', 'LABEL_INVALID'],
+    handle: async ({ params: { deviceId }, body, principal }) => {
+      await labelDevice(actingOn(deps, principal), deviceId, body)
+      return { status: 200, body: await showDevice(deps, deviceId) }
+    },
+  })
 }
 
 function sessionCommandOperations(deps: AdministerDevices): readonly Operation[] {

@@ -1,3 +1,4 @@
+import type { Label, Labels } from '../../../protocol/edge/labels.ts'
 import type { PublicJwk } from '../../../protocol/signing.ts'
 import { type RawBuilder, type SqlBool, sql as expression } from 'kysely'
 import type {
@@ -31,15 +32,61 @@ const FOUND_MAX = 1_000
 /** Sorts after every text that begins with a prefix. */
 const AFTER_ALL = '\u{10ffff}'
 
+/** An instance or a label selects few devices: they are collected and sorted. More are tested one by one, in order. */
+const FEW_MAX = 1_000
+
+/** The devices of an instance, or with a label. */
+interface DeviceGroup {
+  readonly members: RawBuilder<unknown>
+  readonly isListed: RawBuilder<SqlBool>
+  readonly isMember: RawBuilder<SqlBool>
+}
+
+function groupOfInstance(id: string): DeviceGroup {
+  const members = expression`SELECT device_id FROM device_instances AS grouped WHERE grouped.instance_id = ${id}`
+  return {
+    members,
+    isListed: expression<SqlBool>`devices.id IN (${members})`,
+    isMember: expression<SqlBool>`EXISTS (${members} AND grouped.device_id = devices.id)`,
+  }
+}
+
+function groupWithLabel({ key, value }: Label): DeviceGroup {
+  const members = expression`SELECT device_seq FROM device_labels AS grouped WHERE grouped.key = ${key} AND grouped.value = ${value}`
+  return {
+    members,
+    isListed: expression<SqlBool>`devices.seq IN (${members})`,
+    isMember: expression<SqlBool>`EXISTS (${members} AND grouped.device_seq = devices.seq)`,
+  }
+}
+
 export function deviceReader(sql: Sql) {
   const { db, fleet } = sql
-  const within = ({ instanceId, contact, search, overdueBefore }: DeviceFilter) => {
+  const isFew = async ({ members }: DeviceGroup): Promise<boolean> => {
+    const counted = expression<{
+      count: bigint
+    }>`SELECT count(*) AS count FROM (${members} LIMIT ${FEW_MAX + 1}) AS counted`
+    const { rows } = await counted.execute(db)
+    return Number(rows[0]?.count ?? 0n) <= FEW_MAX
+  }
+  /** With the expression that sorts in order of enrollment. */
+  const within = async ({ instanceId, contact, search, labels = [] }: DeviceFilter) => {
     let query = db.selectFrom('devices')
-    if (instanceId !== undefined) {
-      const ids = db.selectFrom('device_instances').select('device_id').where('instance_id', '=', instanceId)
-      query = query.where('id', 'in', ids)
+    let inOrder = 'devices.seq'
+    const groups = [...(instanceId === undefined ? [] : [groupOfInstance(instanceId)]), ...labels.map(groupWithLabel)]
+    let few: DeviceGroup | undefined
+    for (const group of groups) few ??= (await isFew(group)) ? group : undefined
+    const [label] = labels
+    if (few === undefined && label !== undefined && !isByContact(contact)) {
+      const walked = query
+        .innerJoin('device_labels as walked', 'walked.device_seq', 'devices.seq')
+        .where('walked.key', '=', label.key)
+        .where('walked.value', '=', label.value)
+      query = walked
+      inOrder = 'walked.device_seq'
     }
-    if (contact !== undefined) query = query.where(IN_CONTACT[contact](overdueBefore))
+    for (const group of groups) query = query.where(group === few ? group.isListed : group.isMember)
+    if (contact !== undefined) query = query.where(IN_CONTACT[contact.state](contact.overdueBefore))
     if (search !== undefined) {
       const starting = (column: 'id' | 'name') => {
         const some = db.selectFrom('devices').select('seq').where(column, '>=', search)
@@ -50,9 +97,9 @@ export function deviceReader(sql: Sql) {
         return db.selectFrom(first.as('first')).select('seq')
       }
       // Each half uses the index of its column; OR would not.
-      query = query.where('seq', 'in', starting('id').union(starting('name')))
+      query = query.where('devices.seq', 'in', starting('id').union(starting('name')))
     }
-    return query
+    return { query, inOrder: expression.ref(inOrder) }
   }
   return {
     async get(id: string): Promise<Device | undefined> {
@@ -96,27 +143,11 @@ export function deviceReader(sql: Sql) {
         .executeTakeFirstOrThrow()
       return Number(count)
     },
-    /**
-     * @param instanceId null: all instances
-     * @param offset position in enrollment sequence
-     */
-    async list(instanceId: string | null, offset: number, limit: number): Promise<readonly Device[]> {
-      let query = db.selectFrom('devices').selectAll('devices')
-      if (instanceId !== null) {
-        query = query
-          .innerJoin('device_instances', 'device_instances.device_id', 'devices.id')
-          .where('device_instances.instance_id', '=', instanceId)
-      }
-      const rows = await query.orderBy('devices.seq').offset(offset).limit(limit).execute()
-      const devices: Device[] = []
-      for (const row of rows) devices.push(deviceOf(row))
-      return devices
-    },
     /** Overdue and current ones by their last contact, longest ago first; others in order of enrollment. */
     async find(filter: DeviceFilter, offset: number, limit: number): Promise<readonly Device[]> {
-      const isByContact = filter.contact === 'CURRENT' || filter.contact === 'OVERDUE'
-      const all = within(filter).selectAll()
-      const ordered = isByContact ? all.orderBy('last_sync_at').orderBy('seq') : all.orderBy('seq')
+      const { query, inOrder } = await within(filter)
+      const all = query.selectAll('devices')
+      const ordered = isByContact(filter.contact) ? all.orderBy('last_sync_at').orderBy(inOrder) : all.orderBy(inOrder)
       const rows = await ordered.offset(offset).limit(limit).execute()
       const devices: Device[] = []
       for (const row of rows) devices.push(deviceOf(row))
@@ -124,8 +155,9 @@ export function deviceReader(sql: Sql) {
     },
     /** @param most counted; this number means "so many or more" */
     async count(filter: DeviceFilter, most: number): Promise<number> {
+      const { query } = await within(filter)
       const { count } = await db
-        .selectFrom(within(filter).select('seq').limit(most).as('some'))
+        .selectFrom(query.select('devices.seq').limit(most).as('some'))
         .select(({ fn }) => fn.countAll<bigint>().as('count'))
         .executeTakeFirstOrThrow()
       return Number(count)
@@ -180,6 +212,16 @@ export function deviceTransaction(sql: Sql) {
     const rows = instanceIds.map((instance_id) => ({ instance_id, device_id: id }))
     for (const some of chunks(rows, 100)) await db.insertInto('device_instances').values(some).execute()
   }
+  const label = async (id: string, labels: Labels): Promise<void> => {
+    const saved = db
+      .updateTable('devices')
+      .set({ labels: JSON.stringify(labels) })
+      .where('id', '=', id)
+    const { seq: device_seq } = await saved.returning('seq').executeTakeFirstOrThrow()
+    await db.deleteFrom('device_labels').where('device_seq', '=', device_seq).execute()
+    const rows = Object.entries(labels).map(([key, value]) => ({ key, value, device_seq }))
+    if (rows.length > 0) await db.insertInto('device_labels').values(rows).execute()
+  }
   const registerKey = async (deviceId: string, { thumbprint, publicKey }: DeviceKey, at: number): Promise<boolean> => {
     const inserted = await db
       .insertInto('device_keys')
@@ -202,31 +244,26 @@ export function deviceTransaction(sql: Sql) {
       return row === undefined ? undefined : deviceOf(row)
     },
     async insert(device: Device): Promise<void> {
+      const enrolled = { id: device.id, enrolled_at: BigInt(device.enrolledAt), labels: '{}' }
       await db
         .insertInto('devices')
-        .values({
-          id: device.id,
-          enrolled_at: BigInt(device.enrolledAt),
-          ...columnsOf(device),
-        })
+        .values({ ...enrolled, ...columnsOf(device) })
         .execute()
       const { id, publicKey, thumbprint, enrolledAt } = device
       const isFree = await registerKey(id, { publicKey, thumbprint }, enrolledAt)
       if (!isFree) throw new Error('invariant: a key is of one device')
       await serve(device)
+      await label(id, device.labels)
     },
+    /** Replaces its labels. */
+    label,
     /** Assigns the key to the device forever; false: already registered, by any device. */
     registerKey,
-    /**
-     * Saves all but id and enrollment time. Its keys must be registered.
-     * @param stored as it was read in this transaction: then only what differs is written
-     */
-    async save(device: Device, stored?: Device): Promise<void> {
-      const columns = columnsOf(device)
-      const changed = stored === undefined ? columns : changedOf(columnsOf(stored), columns)
-      if (Object.keys(changed).length === 0) return
-      await db.updateTable('devices').set(changed).where('id', '=', device.id).execute()
-      if (changed.instance_ids !== undefined) await serve(device)
+    /** Saves all but id, enrollment time and labels. Its keys must be registered. */
+    async save(device: Device): Promise<void> {
+      const before = await instancesOf(sql, device.id)
+      await db.updateTable('devices').set(columnsOf(device)).where('id', '=', device.id).execute()
+      if (before.join() !== [...device.instanceIds].sort().join()) await serve(device)
     },
   }
 }
@@ -255,6 +292,20 @@ export function enrollmentTransaction(sql: Sql) {
       return inserted !== undefined
     },
   }
+}
+
+async function instancesOf({ db }: Sql, deviceId: string): Promise<readonly string[]> {
+  const rows = await db
+    .selectFrom('device_instances')
+    .select('instance_id')
+    .where('device_id', '=', deviceId)
+    .orderBy('instance_id')
+    .execute()
+  return rows.map(({ instance_id }) => instance_id)
+}
+
+function isByContact(contact: DeviceFilter['contact']): boolean {
+  return contact?.state === 'CURRENT' || contact?.state === 'OVERDUE'
 }
 
 function columnsOf(device: Device) {
@@ -303,6 +354,7 @@ function deviceOf(row: Row<'devices'>): Device {
     appliedPolicies: JSON.parse(row.applied_policies) as Device['appliedPolicies'],
     releaseRequested: row.release_requested === 1n,
     clock: row.clock === null ? null : (JSON.parse(row.clock) as DeviceClock),
+    labels: JSON.parse(row.labels) as Labels,
   }
 }
 

@@ -27,6 +27,7 @@ export interface EdgeTables {
     release_requested: bigint
     clock: string | null
     instance_ids: string
+    labels: string
   }
   audit: {
     seq: Generated<bigint>
@@ -56,6 +57,11 @@ export interface EdgeTables {
   device_instances: {
     instance_id: string
     device_id: string
+  }
+  device_labels: {
+    key: string
+    value: string
+    device_seq: bigint
   }
   signing_key: {
     slot: bigint

@@ -31,7 +31,9 @@ CREATE TABLE devices (
   -- What it knew of the time at its last segment, as JSON.
   clock TEXT,
   -- As JSON: those that device_instances contains.
-  instance_ids TEXT NOT NULL
+  instance_ids TEXT NOT NULL,
+  -- `{ key: value }` as JSON. The rows of device_labels are the same, as an index.
+  labels TEXT NOT NULL
 );
 
 CREATE INDEX devices_by_name ON devices (name);
@@ -57,6 +59,16 @@ CREATE TABLE device_instances (
 );
 
 CREATE INDEX device_instances_by_device ON device_instances (device_id);
+
+-- In the order of a list, so that a page with a label reads only its own devices.
+CREATE TABLE device_labels (
+  key TEXT COLLATE "C" NOT NULL,
+  value TEXT COLLATE "C" NOT NULL,
+  device_seq BIGINT NOT NULL REFERENCES devices (seq),
+  PRIMARY KEY (key, value, device_seq)
+);
+
+CREATE INDEX device_labels_by_device ON device_labels (device_seq, key);
 
 CREATE TABLE enrollments (
   jti TEXT COLLATE "C" NOT NULL PRIMARY KEY,

@@ -30,7 +30,9 @@ CREATE TABLE devices (
   -- What it knew of the time at its last segment, as JSON.
   clock TEXT,
   -- As JSON: those that device_instances contains.
-  instance_ids TEXT NOT NULL
+  instance_ids TEXT NOT NULL,
+  -- `{ key: value }` as JSON. The rows of device_labels are the same, as an index.
+  labels TEXT NOT NULL
 ) STRICT;
 
 CREATE INDEX devices_by_name ON devices (name);
@@ -56,6 +58,16 @@ CREATE TABLE device_instances (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX device_instances_by_device ON device_instances (device_id);
+
+-- In the order of a list, so that a page with a label reads only its own devices.
+CREATE TABLE device_labels (
+  key TEXT NOT NULL,
+  value TEXT NOT NULL,
+  device_seq INTEGER NOT NULL REFERENCES devices (seq),
+  PRIMARY KEY (key, value, device_seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX device_labels_by_device ON device_labels (device_seq, key);
 
 CREATE TABLE enrollments (
   jti TEXT NOT NULL PRIMARY KEY,

@@ -1,0 +1,77 @@
+// A page of devices reads about as many rows as it shows, however many devices there are: plans of SQLite.
+import Sqlite from 'better-sqlite3'
+import { Kysely } from 'kysely'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { deviceReader } from '../../../src/cloud/storage/sql/edge-devices.ts'
+import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
+import { ALONE } from '../../../src/cloud/storage/sql/sql.ts'
+import type { Tables } from '../../../src/cloud/storage/sql/tables.ts'
+import { migrations } from '../../../src/cloud/storage/sqlite/database.ts'
+import { SingleConnectionDialect } from '../../../src/cloud/storage/sqlite/dialect.ts'
+
+let database: Sqlite.Database
+let asked: { readonly sql: string; readonly parameters: readonly unknown[] }[]
+let devices: ReturnType<typeof deviceReader>
+
+beforeEach(() => {
+  database = new Sqlite(':memory:')
+  for (const { sql } of migrations()) database.exec(sql)
+  // `few` has 10 devices, `many` and the instance `all` 1,500.
+  database.pragma('foreign_keys = off')
+  database.exec(`
+    WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 1500)
+    INSERT INTO devices (id, public_key, thumbprint, key_since, enrolled_at, epoch, backlog, applied_policies,
+      release_requested, labels) SELECT 'd' || n, '{}', 'k' || n, 0, 0, 0, 0, '[]', 0, '{}' FROM counted;
+    INSERT INTO device_instances SELECT 'all', id FROM devices;
+    INSERT INTO device_labels SELECT 'size', 'many', seq FROM devices;
+    INSERT INTO device_labels SELECT 'kind', 'few', seq FROM devices WHERE seq <= 10;`)
+  asked = []
+  const db = new Kysely<Tables>({
+    dialect: new SingleConnectionDialect(database),
+    log: ({ query }) => void asked.push(query),
+  })
+  devices = deviceReader({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null })
+})
+afterEach(() => database.close())
+
+async function planOf(filter: Parameters<typeof devices.find>[0]): Promise<string> {
+  await devices.find(filter, 0, 51)
+  const query = asked.find(({ sql }) => sql.startsWith('select "devices".*'))
+  const rows = database.prepare(`EXPLAIN QUERY PLAN ${query?.sql}`).all(query?.parameters)
+  return (rows as { detail: string }[]).map(({ detail }) => detail).join('\n')
+}
+
+const many = { key: 'size', value: 'many' }
+const few = { key: 'kind', value: 'few' }
+
+describe('a page of devices', () => {
+  it('walks a common label in order of enrollment', async () => {
+    const plan = await planOf({ labels: [many], instanceId: 'all' })
+    expect(plan).toContain('SEARCH walked USING PRIMARY KEY (key=? AND value=?)')
+    expect(plan).not.toContain('TEMP B-TREE')
+    expect(plan).not.toContain('SCAN')
+  })
+
+  it('collects the devices of a rare label, whatever else it asks for', async () => {
+    for (const filter of [
+      { labels: [many, few], instanceId: 'all' },
+      { labels: [few], contact: { state: 'CURRENT', overdueBefore: 0 } },
+    ] as const) {
+      expect(await planOf(filter)).toMatch(/^SEARCH devices USING INTEGER PRIMARY KEY \(rowid=\?\)\nLIST SUBQUERY/)
+      asked = []
+    }
+  })
+
+  it('walks the devices in contact for a common label, without a sort of all', async () => {
+    const plan = await planOf({ labels: [many], contact: { state: 'CURRENT', overdueBefore: 0 } })
+    expect(plan).toContain('SEARCH devices USING INDEX devices_by_contact (last_sync_at>?)')
+    expect(plan).toContain('SEARCH grouped USING PRIMARY KEY (key=? AND value=? AND device_seq=?)')
+    expect(plan).not.toContain('TEMP B-TREE')
+  })
+
+  it('walks all devices for an instance that has many', async () => {
+    const plan = await planOf({ instanceId: 'all' })
+    expect(plan).toContain('SEARCH grouped USING PRIMARY KEY (instance_id=? AND device_id=?)')
+    expect(plan).not.toContain('TEMP B-TREE')
+  })
+})
