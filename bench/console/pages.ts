@@ -44,6 +44,13 @@ function pathsOf(deviceId: string): readonly string[] {
     ...['/devices?labels=site%3Dberlin', '/devices?labels=site%3Drare&contact=NEVER'],
     '/devices/command?command=lock&of=all',
     ...['/line-items', '/line-items/edit', '/rules', '/try?type=user&value=Ada&item=Print&count=1', '/rate-tables'],
-    ...['/usage', '/usage?item=Print&outcome=refused', '/sessions', '/audit'],
+    ...[
+      '/usage',
+      '/usage?item=Print&outcome=refused',
+      '/usage?from=2020-01-01T00:00&to=2020-01-02T00:00',
+      '/usage?from=2020-01-01T00:00',
+      '/sessions',
+      '/audit',
+    ],
   ]
 }

@@ -3,7 +3,7 @@ import { type Html, html } from '../../html/html.ts'
 import { reportedState } from '../devices/devices.ts'
 import { CONTACTS, type Contact, type Device } from '../storage/device-records.ts'
 import { commandChoice, mayCommand } from './device-commands.ts'
-import { deviceFilterOf } from './device-filter.ts'
+import { type DeviceChoice, deviceFilterOf } from './device-filter.ts'
 import {
   type Page,
   type View,
@@ -26,7 +26,7 @@ export const CONTACT_TEXT: Readonly<Record<Contact, string>> = {
 }
 
 export async function devicesPage(view: View): Promise<Page> {
-  const { reader, query, now, presence, instance, root } = view
+  const { reader, query, now, presence, root } = view
   const choice = deviceFilterOf(view)
   const { contact, search, labels, filter } = choice
   const offset = offsetOf(query['from'])
@@ -63,29 +63,39 @@ export async function devicesPage(view: View): Promise<Page> {
     content: section(
       'list',
       search === '' ? 'In order of enrollment' : `Whose id or name begins with “${search}”`,
-      html`<form method="get" action="${root}/devices">
-          ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
-          <label>Start of the name or id <input type="search" name="search" value="${search}" /></label>
-          <label>Labels, such as site=berlin <input name="labels" value="${labels}" /></label>
-          <label>
-            Contact
-            <select name="contact">
-              ${option('', 'all', contact ?? '')}
-              ${CONTACTS.map((each) => option(each, CONTACT_TEXT[each], contact ?? ''))}
-            </select>
-          </label>
-          <button>Search</button>
-        </form>
-        ${
-          canCommand && rows.length > 0
-            ? html`<form class="bulk" method="get" action="${root}/devices/command">
-                ${tableOf('Devices', columns, rows)} ${commandChoice(view, choice)}
-              </form>`
-            : tableOf('Devices', columns, rows)
-        }
-        ${pagesByOffset(view, '/devices', { query: chosen, isMore: found.length > ROWS_SHOWN })}`,
+      html`${filterForm(view, choice)}
+      ${
+        canCommand && rows.length > 0
+          ? html`<form class="bulk" method="get" action="${root}/devices/command">
+              ${tableOf('Devices', columns, rows)} ${commandChoice(view, choice)}
+            </form>`
+          : tableOf('Devices', columns, rows)
+      }
+      ${rows.length === 0 ? '' : exportLinks(view, chosen)}
+      ${pagesByOffset(view, '/devices', { query: chosen, isMore: found.length > ROWS_SHOWN })}`,
     ),
   }
+}
+
+function filterForm({ root, instance }: View, { search, labels, contact }: DeviceChoice): Html {
+  return html`<form method="get" action="${root}/devices">
+    ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
+    <label>Start of the name or id <input type="search" name="search" value="${search}" /></label>
+    <label>Labels, such as site=berlin <input name="labels" value="${labels}" /></label>
+    <label>
+      Contact
+      <select name="contact">
+        ${option('', 'all', contact ?? '')} ${CONTACTS.map((each) => option(each, CONTACT_TEXT[each], contact ?? ''))}
+      </select>
+    </label>
+    <button>Search</button>
+  </form>`
+}
+
+function exportLinks(view: View, chosen: Readonly<Record<string, string>>): Html {
+  const link = (format: string): Html =>
+    html`<a href="${hrefOf(view, `/devices.${format}`, chosen)}" download>${format.toUpperCase()}</a>`
+  return html`<p>Export all that this list finds: ${link('csv')} ${link('json')}</p>`
 }
 
 function selectBox({ id, name }: { readonly id: string; readonly name: string | null }): Html {

@@ -23,7 +23,8 @@ export async function recentUsage(
   instanceId: string | null,
   now: number,
 ): Promise<RecentUsage> {
-  const found = (await reader.usage.newest(instanceId, null, RECORDS_MAX)).map(({ record }) => record)
+  const newest = { instanceId, upTo: null, from: null, to: null, limit: RECORDS_MAX }
+  const found = (await reader.usage.newest(newest)).map(({ record }) => record)
   const dayAgo = now - HOURS * HOUR_MS
   const oldest = found.at(-1)
   const since = oldest === undefined || found.length < RECORDS_MAX ? dayAgo : Math.max(dayAgo, oldest.writeTime)

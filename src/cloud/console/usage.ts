@@ -1,7 +1,9 @@
 /** Usage records, newest first, with filter and totals. Each page looks at a limited number of records. */
 import { roughly } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
-import { html } from '../../html/html.ts'
+import { type Html, html } from '../../html/html.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { INSTANT_MAX } from '../../protocol/wire.ts'
 import type { NumberedUsage, UsageRecord } from '../storage/records.ts'
 import {
   type Page,
@@ -20,14 +22,48 @@ import { isRefusal, statusInWords } from './recent-usage.ts'
 /** A report of a device comes whole, so there can be more. */
 const RECORDS_MAX = 500
 
+/** With a range of time, whose totals are shown. */
+const RANGE_RECORDS_MAX = 5_000
+
 const OUTCOMES = { granted: 'granted', refused: 'refused', other: 'refunds and others' } as const
 type Outcome = keyof typeof OUTCOMES
 
+const BUCKETS = { hour: 3_600_000, day: 86_400_000 } as const
+type Bucket = keyof typeof BUCKETS
+
+const BUCKETS_SHOWN = 200
+
+/** Of usage times, POSIX ms: from inclusive, to exclusive. Null: unbounded. */
+export interface ConsoleRange {
+  readonly from: number | null
+  readonly to: number | null
+}
+
+/** @throws CodedError BAD_REQUEST */
+export function rangeOf({ from = '', to = '' }: View['query']): ConsoleRange {
+  const range = { from: instantOf('From', from), to: instantOf('To', to) }
+  if (range.from !== null && range.to !== null && range.from >= range.to) {
+    throw new CodedError('BAD_REQUEST', 'To must be later than From.')
+  }
+  return range
+}
+
+/** Of an input of the type datetime-local, in UTC. */
+function instantOf(field: string, text: string): number | null {
+  if (text === '') return null
+  const at = Date.parse(`${text}Z`)
+  if (at >= 0 && at <= INSTANT_MAX) return at
+  throw new CodedError('BAD_REQUEST', `${field} must be a time such as 2026-05-01T08:00.`)
+}
+
 export async function usagePage(view: View): Promise<Page> {
-  const { reader, query, now, instance, root } = view
-  const { upTo = '', outcome = '', item = '', requester = '', device = '' } = query
+  const { reader, query, now, instance } = view
+  const { upTo = '', outcome = '', item = '', requester = '', device = '', from = '', to = '' } = query
   const position = /^\d{1,18}$/.test(upTo) ? BigInt(upTo) : null
-  const looked = await reader.usage.newest(instance?.id ?? null, position, RECORDS_MAX)
+  const range = rangeOf(query)
+  const isRange = range.from !== null || range.to !== null
+  const limit = isRange ? RANGE_RECORDS_MAX : RECORDS_MAX
+  const looked = await reader.usage.newest({ instanceId: instance?.id ?? null, upTo: position, ...range, limit })
   const fits = ({ record }: NumberedUsage): boolean =>
     (outcome === '' || outcomeOf(record) === outcome) &&
     (item === '' || record.item === item) &&
@@ -35,39 +71,29 @@ export async function usagePage(view: View): Promise<Page> {
     (device === '' || (record.source.kind === 'device' && record.source.deviceId === device))
   const fitting = looked.filter(fits)
   const shown = fitting.slice(0, ROWS_SHOWN)
-  const last = fitting.length > ROWS_SHOWN ? shown.at(-1) : looked.length < RECORDS_MAX ? undefined : looked.at(-1)
-  const filter = { outcome, item, requester, device }
+  const isMore = looked.length >= limit
+  const last = fitting.length > ROWS_SHOWN ? shown.at(-1) : isMore ? looked.at(-1) : undefined
+  const by: Bucket = query['by'] === 'day' ? 'day' : 'hour'
+  const filter = { outcome, item, requester, device, from, to, by: isRange ? by : '' }
   const on = last === undefined ? null : hrefOf(view, '/usage', { ...filter, upTo: String(last.position - 1n) })
   const total = fitting.reduce((sum, { record }) => sum + record.tokens, 0n)
   const refusals = fitting.filter(({ record }) => isRefusal(record.status)).length
   const reach = looked.at(-1)?.record.writeTime ?? now
+  const whose = isRange
+    ? `${isMore ? `the newest ${looked.length}` : looked.length} records of this time`
+    : `${looked.length} records of the last ${roughly(now - reach)}`
   return {
     title: 'Usage',
-    content: html`${section(
-      'filter',
-      'Filter',
-      html`<form method="get" action="${root}/usage">
-        ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
-        <label>
-          Outcome
-          <select name="outcome">
-            ${option('', 'all', outcome)}
-            ${Object.entries(OUTCOMES).map(([value, text]) => option(value, text, outcome))}
-          </select>
-        </label>
-        <label>Item <input name="item" value="${item}" /></label>
-        <label>Requester <input name="requester" value="${requester}" /></label>
-        <label>Id of a device <input name="device" value="${device}" /></label>
-        <button>Filter</button>
-      </form>`,
-    )}
+    content: html`${section('filter', 'Filter', filterForm(view, by))}
+    ${isRange ? section('buckets', `By ${by}, UTC`, bucketsPart(fitting, by)) : ''}
     ${section(
       'records',
       'Records',
       html`<p>
-          ${fitting.length} of ${looked.length} records of the last ${roughly(now - reach)} fit: ${tokens(total)}
-          tokens, ${refusals} refusals.
-          <a href="${hrefOf(view, '/usage.csv')}" download>Export all records as CSV</a>
+          ${fitting.length} of ${whose} fit: ${tokens(total)} tokens, ${refusals} refusals.
+          <a href="${hrefOf(view, '/usage.csv', { from, to })}" download
+            >Export all records${isRange ? ' of this time' : ''} as CSV</a
+          >
         </p>
         ${tableOf(
           'Usage records',
@@ -77,6 +103,53 @@ export async function usagePage(view: View): Promise<Page> {
         ${olderLink(on)}`,
     )}`,
   }
+}
+
+function filterForm({ query, instance, root }: View, by: Bucket): Html {
+  const { outcome = '', item = '', requester = '', device = '', from = '', to = '' } = query
+  const time = (name: string, label: string, value: string): Html =>
+    html`<label>${label} <input type="datetime-local" name="${name}" value="${value}" /></label>`
+  return html`<form method="get" action="${root}/usage">
+    ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
+    ${time('from', 'From, UTC', from)} ${time('to', 'To, UTC', to)}
+    <label>
+      Totals by
+      <select name="by">
+        ${option('hour', 'hour', by)} ${option('day', 'day', by)}
+      </select>
+    </label>
+    <label>
+      Outcome
+      <select name="outcome">
+        ${option('', 'all', outcome)} ${Object.entries(OUTCOMES).map(([value, text]) => option(value, text, outcome))}
+      </select>
+    </label>
+    <label>Item <input name="item" value="${item}" /></label>
+    <label>Requester <input name="requester" value="${requester}" /></label>
+    <label>Id of a device <input name="device" value="${device}" /></label>
+    <button>Filter</button>
+  </form>`
+}
+
+/** Of the time of use, latest first. */
+function bucketsPart(fitting: readonly NumberedUsage[], by: Bucket): Html {
+  const size = BUCKETS[by]
+  const groups = Map.groupBy(fitting, ({ record }) => Math.floor(record.usageTime / size))
+  const rows = [...groups]
+    .sort(([one], [other]) => other - one)
+    .map(([bucket, records]) => [
+      new Date(bucket * size)
+        .toISOString()
+        .slice(0, by === 'day' ? 10 : 16)
+        .replace('T', ' '),
+      String(records.length),
+      String(records.filter(({ record }) => isRefusal(record.status)).length),
+      tokens(records.reduce((sum, { record }) => sum + record.tokens, 0n)),
+    ])
+  const columns = ['Beginning', numeric('Records'), numeric('Refusals'), numeric('Tokens')]
+  const rest = rows.length - BUCKETS_SHOWN
+  return html`${tableOf(`Usage by ${by}`, columns, rows.slice(0, BUCKETS_SHOWN))}
+  ${rest > 0 ? html`<p class="soft">And ${rest} more. Choose totals by day, or a shorter time.</p>` : ''}`
 }
 
 const numeric = (title: string) => ({ title, numeric: true }) as const

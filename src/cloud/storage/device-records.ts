@@ -69,6 +69,13 @@ export interface DeviceFilter {
   readonly labels?: readonly Label[] | undefined
 }
 
+/** Some devices of a long list. */
+export interface DevicePart {
+  readonly devices: readonly Device[]
+  /** Null: these are the last ones. */
+  readonly last: bigint | null
+}
+
 export interface ContactSince {
   readonly state: Contact
   /** Devices that synced last before this instant are overdue, POSIX ms. */

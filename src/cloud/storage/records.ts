@@ -242,6 +242,11 @@ export interface UsageRange {
   readonly entries?: true
 }
 
+export interface NewestUsage extends Pick<UsageRange, 'instanceId' | 'from' | 'to' | 'limit'> {
+  /** Null: from the newest on. */
+  readonly upTo: bigint | null
+}
+
 export interface NumberedUsage {
   readonly position: bigint
   readonly record: UsageRecord

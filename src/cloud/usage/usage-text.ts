@@ -3,6 +3,7 @@
  * leading apostrophe get an apostrophe in front.
  */
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
+import { csvField } from '../../protocol/csv.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../protocol/service/status.ts'
 import { USAGE_COLUMNS, type UsageColumn, type UsageFormat } from '../../protocol/service/usage-export.ts'
 import type { ReportField } from '../../protocol/service/usage-report.ts'
@@ -96,15 +97,10 @@ function sourceCells({ source }: UsageRecord) {
   }
 }
 
-/** Includes full-width forms, which some spreadsheets treat alike. */
-const FORMULA_OR_APOSTROPHE = /^[=+\-@'\t\r\n＝＋－＠]/
-
 function csvCell(cell: Cell): string {
   if (cell === null) return ''
   if ('number' in cell) return cell.number
-  const text = 'json' in cell ? cell.json : cell.text
-  const safe = FORMULA_OR_APOSTROPHE.test(text) ? `'${text}` : text
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe
+  return csvField('json' in cell ? cell.json : cell.text)
 }
 
 function jsonCell(cell: Cell): string {

@@ -17,7 +17,8 @@ export function multiplyScene(database: Sqlite.Database, instanceId: string, { d
     `INSERT INTO device_instances (instance_id, device_id) SELECT '${instanceId}', id FROM devices WHERE id LIKE '%-0000-4000-8000-000000000000'`,
   )
   database.exec(
-    `INSERT INTO device_labels SELECT 'site', CASE WHEN seq % 1000 = 1 THEN 'rare' ELSE 'berlin' END, seq FROM devices`,
+    `INSERT INTO device_labels SELECT 'site', CASE WHEN seq % 1000 = 1 THEN 'rare' ELSE 'berlin' END, seq
+     FROM devices WHERE id LIKE '%-0000-4000-8000-000000000000'`,
   )
   multiply(database, 'usage', records, {})
   multiply(database, 'sessions', devices, { id: `'session ' || n`, opening: 'NULL' })

@@ -1,7 +1,10 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type Twin, openTwin, pick, text } from '../harness.ts'
+import { join } from 'node:path'
+import Sqlite from 'better-sqlite3'
+import { HOUR, START, type Twin, openTwin, pick, text } from '../harness.ts'
 import { newDeviceKeys } from '../sync/test-device.ts'
 import { Browser, limitedToken } from './browse.ts'
+import { multiplyScene } from './multiply.ts'
 import { type Scene, furnish } from './scene.ts'
 
 let twin: Twin
@@ -193,6 +196,71 @@ it('exports the usage records as the service does', async () => {
   const { text: exported } = await twin.call('GET', '/provisioning/api/v1.1/usage?format=csv')
   expect(headers.get('content-type')).toContain('text/csv')
   expect(page).toBe(exported)
+})
+
+describe('the export of devices', () => {
+  it('has the devices that the list finds, as CSV that no spreadsheet takes for a formula', async () => {
+    const body = { instanceIds: [scene.instanceId], name: '=1+1"', labels: { site: 'bonn' } }
+    const { body: issued } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body })
+    const { jwk } = await newDeviceKeys()
+    await twin.call('POST', '/edge/api/v1/enrollments', { token: text(issued, 'token'), body: { publicKey: jwk } })
+    const { page, headers } = await browser.open('/devices.csv?labels=site%3Dbonn')
+    expect(headers.get('content-type')).toContain('text/csv')
+    const [head, line, ...rest] = page.split('\r\n')
+    expect(head).toMatch(/^ID,NAME,LABELS,INSTANCES,STATE,/)
+    expect(line).toMatch(/^[0-9a-f-]{36},"'=1\+1""",site=bonn,/)
+    expect(rest).toEqual([''])
+    expect((await browser.open('/devices.csv')).page.trimEnd().split('\r\n')).toHaveLength(1 + 5)
+  })
+
+  it('has their states as JSON', async () => {
+    const { page, headers } = await browser.open('/devices.json?search=Press')
+    expect(headers.get('content-type')).toContain('application/json')
+    const devices = JSON.parse(page) as readonly Readonly<Record<string, unknown>>[]
+    expect(devices.map(({ name, labels }) => [name, labels])).toEqual([
+      ['Press 1', { line: '2', site: 'berlin' }],
+      ['Press 2', { line: '2', site: 'berlin' }],
+    ])
+    expect(JSON.parse((await browser.open('/devices.json?search=none')).page)).toEqual([])
+  })
+
+  it('has all devices of a long list, once', async () => {
+    await twin.stop()
+    const database = new Sqlite(join(twin.settings.store.path, 'twin.db'))
+    multiplyScene(database, scene.instanceId, { devices: 250, records: 1 })
+    database.close()
+    await twin.start()
+    const again = await Browser.signedIn(twin)
+    for (const filter of ['', '&labels=site%3Dberlin', '&contact=NEVER']) {
+      const { page } = await again.open(`/devices.json?instance=${scene.instanceId}${filter}`)
+      const ids = (JSON.parse(page) as readonly { readonly id: string }[]).map(({ id }) => id)
+      expect([filter, ids.length > 240, new Set(ids).size]).toEqual([filter, true, ids.length])
+    }
+  })
+})
+
+describe('usage in a time', () => {
+  const hour = (n: number): string => new Date(START + n * HOUR).toISOString().slice(0, 16)
+
+  it('is added up by hour or day, and exported', async () => {
+    const range = `from=${hour(2)}&to=${hour(4)}`
+    const { page } = await browser.open(`/usage?${range}`)
+    const beginningOf = (n: number): string => `${hour(n).slice(0, 13).replace('T', ' ')}:00</th>`
+    expect([2, 3, 4].map((n) => page.includes(beginningOf(n)))).toEqual([true, true, false])
+    expect(page).toMatch(/4 of 4 records of this time fit: 27.5 tokens/)
+    expect((await browser.open(`/usage?${range}&by=day`)).page).toContain(`${hour(0).slice(0, 10)}</th>`)
+    const exported = await browser.open(`/usage.csv?${range}`)
+    const query = `format=csv&from=${START + 2 * HOUR}&to=${START + 4 * HOUR}`
+    expect(exported.page).toBe((await twin.call('GET', `/provisioning/api/v1.1/usage?${query}`)).text)
+    expect(exported.page.trimEnd().split('\r\n')).toHaveLength(1 + 4)
+  })
+
+  it('must be a time', async () => {
+    for (const query of ['from=yesterday', `from=${hour(2)}&to=${hour(2)}`]) {
+      const { status, page } = await browser.open(`/usage?${query}`)
+      expect([query, status, page.includes('(BAD_REQUEST)')]).toEqual([query, 400, true])
+    }
+  })
 })
 
 it('filters usage records and adds them up', async () => {

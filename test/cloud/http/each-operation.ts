@@ -233,6 +233,7 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   terminateDevice: aDevice,
   revokeDevice: aDevice,
   rotateDeviceKey: aDevice,
+  labelDevice: async () => ({ body: { set: { site: 'berlin' } } }),
   releaseDevice: aDevice,
   lockSession: aSession,
   unlockSession: lockedSession,

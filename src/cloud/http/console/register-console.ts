@@ -13,13 +13,16 @@ import { html } from '../../../html/html.ts'
 import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
 import { lineItemOf, refusedLineItemPage } from '../../console/edit-line-item.ts'
 import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, hrefOf } from '../../console/page.ts'
+import { deviceFilterOf } from '../../console/device-filter.ts'
 import { PAGES } from '../../console/pages.ts'
 import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
+import { rangeOf } from '../../console/usage.ts'
 import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
 import { SIGN_IN_SCRIPT, signInPage } from '../../console/sign-in-page.ts'
 import { labelChangeOf } from '../../console/device.ts'
 import { labelDevice } from '../../devices/label-device.ts'
 import { type DeviceCommandDeps, actingOn, commandDevice } from '../../devices/command-device.ts'
+import { DEVICE_MEDIA_TYPES, type DeviceFormat, exportDevices } from '../../devices/export-devices.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
 import { mapLineItem } from '../../service-api/map-line-item.ts'
 import type { Administrator } from '../../service-api/principal.ts'
@@ -80,6 +83,9 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     scope.post(`${root}/line-items/edit`, options, (request, reply) => made.editLineItem(request, reply))
     scope.post(`${root}/devices/command`, options, (request, reply) => made.commandDevices(request, reply))
     scope.post(`${root}/devices/:deviceId/labels`, options, (request, reply) => made.labelDevice(request, reply))
+    for (const format of Object.keys(DEVICE_MEDIA_TYPES) as DeviceFormat[]) {
+      scope.get(`${root}/devices.${format}`, options, (request, reply) => made.exportDevices(format, request, reply))
+    }
     scope.get(`${root}/usage.csv`, options, (request, reply) => made.exportUsage(request, reply))
     for (const name of Object.keys(SESSION_COMMANDS) as SessionCommandName[]) {
       const url = `${root}/sessions/:sessionId/${name}`
@@ -186,11 +192,19 @@ class Console {
     return send(reply, 400, documentOf(refusedLineItemPage(view, form, problems), headerOf(view)))
   }
 
+  async exportDevices(format: DeviceFormat, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    const signedIn = await this.#signedIn(request, reply)
+    const { store, presence } = this.#deps
+    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    const pieces = exportDevices({ store, presence }, deviceFilterOf(view).filter, format)
+    return reply.headers(HEADERS).type(DEVICE_MEDIA_TYPES[format]).send(Readable.from(pieces))
+  }
+
   async exportUsage(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
     const { store, tenantId } = this.#deps
-    const { instance } = await store.read((reader) => this.#view(reader, request, signedIn))
-    const range = { instanceId: instance?.id ?? null, from: null, to: null, after: null }
+    const { instance, query } = await store.read((reader) => this.#view(reader, request, signedIn))
+    const range = { instanceId: instance?.id ?? null, ...rangeOf(query), after: null }
     const { pieces } = await exportUsage(store, { format: 'csv', tenantId, ...range })
     return reply.headers(HEADERS).type(USAGE_MEDIA_TYPES.csv).send(Readable.from(pieces))
   }
@@ -248,8 +262,9 @@ const SEE_OTHER = 303
 const UNAUTHORIZED = 401
 
 const PAGE = {
-  description: 'A page, or usage records.',
-  ...{ body: z.unknown(), mediaType: 'text/html', streams: [USAGE_MEDIA_TYPES.csv, 'text/html'] },
+  description: 'A page, or an export.',
+  ...{ body: z.unknown(), mediaType: 'text/html' },
+  streams: [USAGE_MEDIA_TYPES.csv, ...Object.values(DEVICE_MEDIA_TYPES), 'text/html'],
 }
 const MOVED = { description: 'The next page.' }
 const REFUSALS = [400, UNAUTHORIZED, 403, 404, 409, 413, 415, 429, 500, 503]

@@ -8,6 +8,7 @@ import type {
   DeviceFilter,
   DeviceKey,
   DeviceKeyRecord,
+  DevicePart,
   KnownDeviceKey,
   EnrollmentRecord,
   Suspension,
@@ -153,6 +154,15 @@ export function deviceReader(sql: Sql) {
       for (const row of rows) devices.push(deviceOf(row))
       return devices
     },
+    /** In order of enrollment. @param after number of the last device of the part before; 0n: from the first */
+    async part(filter: DeviceFilter, after: bigint, limit: number): Promise<DevicePart> {
+      const { query, inOrder } = await within(filter)
+      const rest = query.selectAll('devices').where(inOrder, '>', after)
+      const rows = await rest.orderBy(inOrder).limit(limit).execute()
+      const devices: Device[] = []
+      for (const row of rows) devices.push(await withInstances(sql, row))
+      return { devices, last: rows.length < limit ? null : (rows.at(-1)?.seq ?? null) }
+    },
     /** @param most counted; this number means "so many or more" */
     async count(filter: DeviceFilter, most: number): Promise<number> {
       const { query } = await within(filter)
@@ -244,7 +254,7 @@ export function deviceTransaction(sql: Sql) {
       return row === undefined ? undefined : deviceOf(row)
     },
     async insert(device: Device): Promise<void> {
-      const enrolled = { id: device.id, enrolled_at: BigInt(device.enrolledAt), labels: '{}' }
+      const enrolled = { id: device.id, enrolled_at: BigInt(device.enrolledAt) }
       await db
         .insertInto('devices')
         .values({ ...enrolled, ...columnsOf(device) })

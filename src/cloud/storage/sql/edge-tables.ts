@@ -27,7 +27,7 @@ export interface EdgeTables {
     release_requested: bigint
     clock: string | null
     instance_ids: string
-    labels: string
+    labels: Generated<string>
   }
   audit: {
     seq: Generated<bigint>

@@ -8,6 +8,7 @@ import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
 import type { Delivery } from '../device-records.ts'
 import {
   type EventRecord,
+  type NewestUsage,
   type NumberedUsage,
   USAGE_ROW_POSITIONS,
   type UsageOperation,
@@ -89,25 +90,29 @@ export function usageReader(sql: Sql) {
         after = end * USAGE_ROW_POSITIONS
       }
     },
-    /**
-     * Newest first, up to the position; null: from the newest on. A delivery comes whole, so there can be more than
-     * `limit`; fewer are all.
-     */
-    async newest(instanceId: string | null, upTo: bigint | null, limit: number): Promise<readonly NumberedUsage[]> {
-      const range = { after: 0n, upTo: upTo ?? POSITION_MAX, instanceId, from: null, to: null }
-      const rows = await usageWithin(range).selectAll().orderBy('seq', 'desc').limit(limit).execute()
-      const deliveries = await deliveriesWithin(range).select('seq').orderBy('seq', 'desc').limit(limit).execute()
-      const ends = [rows, deliveries].filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
-      const end = ends.reduce((most, seq) => (seq > most ? seq : most), 0n)
-      const all = [...rows.map((row) => ({ seq: row.seq, row })), ...deliveries.map(({ seq }) => ({ seq, row: null }))]
-      all.sort((a, b) => (a.seq > b.seq ? -1 : 1))
+    /** Newest first, up to a position. A delivery comes whole, so there can be more than `limit`; fewer are all. */
+    async newest({ limit, upTo, ...within }: NewestUsage): Promise<readonly NumberedUsage[]> {
       const found: NumberedUsage[] = []
-      for (const { seq, row } of all) {
-        if (seq < end || found.length >= limit) break
-        if (row === null) found.push(...(await recordsOf(seq, range)).toReversed())
-        else found.push({ position: seq * USAGE_ROW_POSITIONS, record: recordOf(row) })
+      for (let until = upTo ?? POSITION_MAX; ;) {
+        const range = { ...within, after: 0n, upTo: until }
+        const rows = await usageWithin(range).selectAll().orderBy('seq', 'desc').limit(limit).execute()
+        const deliveries = await deliveriesWithin(range).select('seq').orderBy('seq', 'desc').limit(limit).execute()
+        const ends = [rows, deliveries].filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
+        const end = ends.reduce((most, seq) => (seq > most ? seq : most), 0n)
+        const all = [
+          ...rows.map((row) => ({ seq: row.seq, row })),
+          ...deliveries.map(({ seq }) => ({ seq, row: null })),
+        ].sort((a, b) => (a.seq > b.seq ? -1 : 1))
+        for (const { seq, row } of all) {
+          if (seq < end) break
+          if (row === null) found.push(...(await recordsOf(seq, range)).toReversed())
+          else found.push({ position: seq * USAGE_ROW_POSITIONS, record: recordOf(row) })
+          if (found.length >= limit) return found
+        }
+        if (end === 0n) return found
+        // Deliveries can have no record of the instance or the time.
+        until = (end - 1n) * USAGE_ROW_POSITIONS
       }
-      return found
     },
     async count(range: Within): Promise<number> {
       const own = await usageWithin(range)

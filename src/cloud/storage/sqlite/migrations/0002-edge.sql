@@ -32,7 +32,7 @@ CREATE TABLE devices (
   -- As JSON: those that device_instances contains.
   instance_ids TEXT NOT NULL,
   -- `{ key: value }` as JSON. The rows of device_labels are the same, as an index.
-  labels TEXT NOT NULL
+  labels TEXT NOT NULL DEFAULT '{}'
 ) STRICT;
 
 CREATE INDEX devices_by_name ON devices (name);

@@ -1,0 +1,68 @@
+/** Devices as CSV or JSON, with bounded memory. Devices that enroll meanwhile come last, or in the next export. */
+import { csvField } from '../../protocol/csv.ts'
+import { labelsText } from '../../protocol/edge/labels.ts'
+import type { DeviceFilter } from '../storage/device-records.ts'
+import type { Store } from '../storage/store.ts'
+import { type ViewDevices, reportedState } from './devices.ts'
+
+export const DEVICE_MEDIA_TYPES = {
+  csv: 'text/csv; charset=utf-8; header=present',
+  json: 'application/json; charset=utf-8',
+} as const
+
+export type DeviceFormat = keyof typeof DEVICE_MEDIA_TYPES
+
+/** Devices in memory at a time. */
+const PART = 100
+
+type State = Awaited<ReturnType<typeof reportedState>>
+
+export async function* exportDevices(
+  { store, presence }: { readonly store: Pick<Store, 'read'> } & Pick<ViewDevices, 'presence'>,
+  filter: DeviceFilter,
+  format: DeviceFormat,
+): AsyncGenerator<string> {
+  yield format === 'csv' ? `${Object.keys(COLUMNS).join(',')}\r\n` : '['
+  let isFirst = true
+  for (let after: bigint | null = 0n; after !== null;) {
+    const from: bigint = after
+    const { states, last } = await store.read(async (reader) => {
+      const part = await reader.edge.devices.part(filter, from, PART)
+      const found: State[] = []
+      for (const device of part.devices) found.push(await reportedState(reader, device, presence(device.id)))
+      return { states: found, last: part.last }
+    })
+    if (states.length > 0) {
+      yield format === 'csv'
+        ? states.map(csvLine).join('')
+        : `${isFirst ? '' : ','}\n${states.map((state) => JSON.stringify(state)).join(',\n')}`
+      isFirst = false
+    }
+    after = last
+  }
+  if (format === 'json') yield '\n]\n'
+}
+
+function csvLine(state: State): string {
+  const fields = Object.values(COLUMNS).map((cellOf) => cellOf(state))
+  return `${fields.map((cell) => (typeof cell === 'string' ? csvField(cell) : (cell ?? ''))).join(',')}\r\n`
+}
+
+const timeText = (at: number | null): string | null => (at === null ? null : new Date(at).toISOString())
+
+/** By their names. Numbers are not texts, so a negative one is no formula. */
+const COLUMNS: Readonly<Record<string, (state: State) => string | number | null>> = {
+  ID: ({ id }) => id,
+  NAME: ({ name }) => name,
+  LABELS: ({ labels }) => labelsText(labels),
+  INSTANCES: ({ instanceIds }) => instanceIds.join(' '),
+  STATE: ({ revokedAt, suspension, status }) => (revokedAt !== null ? 'REVOKED' : (suspension?.state ?? status)),
+  COPIED: ({ forked }) => (forked ? 'yes' : 'no'),
+  ENROLLED: ({ enrolledAt }) => timeText(enrolledAt),
+  LAST_SYNC: ({ lastSyncAt }) => timeText(lastSyncAt),
+  LIVE_UPDATES: ({ presence }) => (presence === null ? null : presence.online ? 'connected' : 'not connected'),
+  RULES: ({ policies }) => policies.map(({ applied, newest }) => `${applied} of ${newest}`).join(' '),
+  BACKLOG: ({ backlog }) => backlog,
+  CLOCK_OFFSET_MS: ({ clock }) => clock?.offsetMs ?? null,
+  SOFTWARE: ({ software }) => software,
+}
