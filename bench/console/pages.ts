@@ -43,7 +43,16 @@ function pathsOf(deviceId: string): readonly string[] {
     ...['/devices', '/devices?search=0000', '/devices?contact=NEVER', '/devices?from=5000', `/devices/${deviceId}`],
     ...['/devices?labels=site%3Dberlin', '/devices?labels=site%3Drare&contact=NEVER'],
     '/devices/command?command=lock&of=all',
-    ...['/line-items', '/line-items/edit', '/rules', '/try?type=user&value=Ada&item=Print&count=1', '/rate-tables'],
+    ...[
+      '/line-items',
+      '/line-items/edit',
+      '/rules',
+      '/rules/edit?lineItem=PRINT-2026',
+      '/rules/condition',
+      '/rate-tables/edit?series=laser&version=1',
+      '/try?type=user&value=Ada&item=Print&count=1',
+      '/rate-tables',
+    ],
     ...[
       '/usage',
       '/usage?item=Print&outcome=refused',

@@ -29,9 +29,16 @@ const ESCAPES: Readonly<Record<string, string>> = {
   "'": '&#39;',
 }
 
+/** A value of a form, which must come back unchanged: control characters stay as they are. */
+export function formValue(text: string): Html {
+  return new Html(escapeMarkup(text))
+}
+
+function escapeMarkup(text: string): string {
+  return text.replace(/[&<>"']/g, (char) => ESCAPES[char] ?? '')
+}
+
 /** Escapes markup, and shows invisible and bidirectional control characters by code so that names cannot impersonate others. */
 function escapeHtml(text: string): string {
-  return text
-    .replace(/[\p{Cc}\p{Cf}]/gu, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`)
-    .replace(/[&<>"']/g, (char) => ESCAPES[char] ?? '')
+  return escapeMarkup(text.replace(/[\p{Cc}\p{Cf}]/gu, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`))
 }

@@ -1,16 +1,33 @@
 /** The form that maps a line item, or replaces its details. */
-import { type Html, html } from '../../html/html.ts'
+import { type Html, formValue, html } from '../../html/html.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
-import { LINE_ITEM_STATES, OVERDRAFT_TYPES, RESET_FREQUENCIES } from '../../protocol/service/line-items.ts'
-import { permits } from '../service-api/principal.ts'
+import {
+  LINE_ITEM_STATES,
+  OVERDRAFT_TYPES,
+  RESET_FREQUENCIES,
+  parseLineItem,
+} from '../../protocol/service/line-items.ts'
+import { mapLineItem } from '../service-api/map-line-item.ts'
 import { requireLineItem } from '../service-api/show-line-items.ts'
 import type { LineItemRecord } from '../storage/records.ts'
-import { type Page, type View, formTokenField, hrefOf, ofInstance, option, section } from './page.ts'
+import { type Edit, type Fields, formPart, instantOf, instantText, numberOf, textOf } from './edit.ts'
+import { type Page, type View, ofInstance, option } from './page.ts'
 
-type Fields = Readonly<Record<string, string>>
-
-export function mayEditRules({ administrator }: Pick<View, 'administrator'>): boolean {
-  return administrator.rights.some((right) => permits(right, 'rules'))
+export const LINE_ITEM_EDIT: Edit = {
+  path: '/line-items/edit',
+  next: '/line-items',
+  isOfInstance: true,
+  needsConfirmation: false,
+  save: async ({ store, instanceId, now }, fields) => {
+    const parsed = parseLineItem('v1.1', instanceId, lineItemOf(fields))
+    if (!parsed.ok) return parsed.problems
+    const mapped = await mapLineItem(store, instanceId, parsed.body, now)
+    return mapped.outcome === 'REFUSED' ? mapped.problems : []
+  },
+  refused: async (view, fields, problems) => ({
+    title: 'The line item was not saved',
+    content: lineItemForm(view, fields, problems),
+  }),
 }
 
 export function editLineItemPage(view: View): Promise<Page> {
@@ -19,13 +36,8 @@ export function editLineItemPage(view: View): Promise<Page> {
   const title = lineItem === undefined ? 'New line item' : `Line item ${lineItem}`
   return ofInstance(view, title, async ({ id }) => {
     const fields = lineItem === undefined ? NEW : fieldsOf(await requireLineItem(reader, id, lineItem))
-    return formPart(view, fields, [])
+    return lineItemForm(view, fields, [])
   })
-}
-
-/** Shows the form as it was sent. */
-export function refusedLineItemPage(view: View, fields: Fields, problems: readonly string[]): Page {
-  return { title: 'The line item was not saved', content: formPart(view, fields, problems) }
 }
 
 const NEW: Fields = { state: 'DEPLOYED', elastic: 'yes' }
@@ -36,8 +48,8 @@ function fieldsOf(record: LineItemRecord): Fields {
     activationId: record.id,
     state: record.state,
     quantity: given.quantity ?? formatMicro(record.quantity),
-    start: new Date(record.start).toISOString().slice(0, -1),
-    end: new Date(record.end).toISOString().slice(0, -1),
+    start: instantText(record.start),
+    end: instantText(record.end),
     elastic: record.elastic ? 'yes' : 'no',
     rateTableSeries: record.rateTableSeries ?? '',
     overdraftType: record.overdraftType ?? '',
@@ -47,34 +59,25 @@ function fieldsOf(record: LineItemRecord): Fields {
 }
 
 /** The body of the service's operation, with the fields as they are in the form. */
-export function lineItemOf(fields: Fields): unknown {
-  const text = (name: string): string | undefined => {
-    const value = fields[name]?.trim() ?? ''
-    return value === '' ? undefined : value
-  }
-  const number = (name: string): number | undefined => (text(name) === undefined ? undefined : Number(text(name)))
-  const instant = (name: string): number | undefined => {
-    const value = text(name)
-    return value === undefined ? undefined : Date.parse(`${value}Z`)
-  }
+function lineItemOf(fields: Fields): unknown {
   const attributes = {
     elastic: fields['elastic'] === 'yes',
-    rateTableSeries: text('rateTableSeries'),
-    overdraftType: text('overdraftType'),
-    overdraftLimit: number('overdraftLimit'),
-    resetFrequency: text('resetFrequency'),
+    rateTableSeries: textOf(fields, 'rateTableSeries'),
+    overdraftType: textOf(fields, 'overdraftType'),
+    overdraftLimit: numberOf(fields, 'overdraftLimit'),
+    resetFrequency: textOf(fields, 'resetFrequency'),
   }
   return {
-    activationId: text('activationId'),
-    state: text('state'),
-    quantity: number('quantity'),
-    start: instant('start'),
-    end: instant('end'),
+    activationId: textOf(fields, 'activationId'),
+    state: textOf(fields, 'state'),
+    quantity: numberOf(fields, 'quantity'),
+    start: instantOf(fields, 'start'),
+    end: instantOf(fields, 'end'),
     attributes: Object.fromEntries(Object.entries(attributes).filter(([, value]) => value !== undefined)),
   }
 }
 
-function formPart(view: View, fields: Fields, problems: readonly string[]): Html {
+function lineItemForm(view: View, fields: Fields, problems: readonly string[]): Html {
   const value = (name: string): string => fields[name] ?? ''
   const choice = (name: string, label: string, values: readonly string[]): Html =>
     html`<label>
@@ -85,30 +88,24 @@ function formPart(view: View, fields: Fields, problems: readonly string[]): Html
     </label>`
   const time = (name: string, label: string): Html =>
     html`<label
-      >${label} <input type="datetime-local" step="0.001" name="${name}" value="${value(name)}" required
+      >${label} <input type="datetime-local" step="0.001" name="${name}" value="${formValue(value(name))}" required
     /></label>`
-  return section(
-    'edit',
-    'Details',
-    html`${problems.length === 0 ? '' : html`<div class="problem" role="alert">${problems.map((each) => html`<p>${each}</p>`)}</div>`}
-      <form method="post" action="${hrefOf(view, '/line-items/edit')}">
-        ${formTokenField(view)}
-        <label>Line item <input name="activationId" value="${value('activationId')}" required /></label>
-        ${choice('state', 'State', LINE_ITEM_STATES)}
-        <label
-          >Quantity, tokens <input type="number" min="0" step="1" name="quantity" value="${value('quantity')}" required
-        /></label>
-        ${time('start', 'Start, UTC')} ${time('end', 'End, UTC')} ${choice('elastic', 'Elastic', ['yes', 'no'])}
-        <label>Series of rate tables <input name="rateTableSeries" value="${value('rateTableSeries')}" /></label>
-        ${choice('overdraftType', 'Overdraft', ['', ...OVERDRAFT_TYPES])}
-        <label
-          >Overdraft limit, tokens
-          <input type="number" min="0" step="1" name="overdraftLimit" value="${value('overdraftLimit')}"
-        /></label>
-        ${choice('resetFrequency', 'Resets', ['', ...RESET_FREQUENCIES])}
-        <button>Save</button>
-        <a href="${hrefOf(view, '/line-items')}">Cancel</a>
-      </form>
-      <p class="soft">Devices get the change with their next sync. Tokens that were used stay used.</p>`,
-  )
+  const content = html`<label
+      >Line item <input name="activationId" value="${formValue(value('activationId'))}" required
+    /></label>
+    ${choice('state', 'State', LINE_ITEM_STATES)}
+    <label
+      >Quantity, tokens
+      <input type="number" min="0" step="1" name="quantity" value="${formValue(value('quantity'))}" required
+    /></label>
+    ${time('start', 'Start, UTC')} ${time('end', 'End, UTC')} ${choice('elastic', 'Elastic', ['yes', 'no'])}
+    <label>Series of rate tables <input name="rateTableSeries" value="${formValue(value('rateTableSeries'))}" /></label>
+    ${choice('overdraftType', 'Overdraft', ['', ...OVERDRAFT_TYPES])}
+    <label
+      >Overdraft limit, tokens
+      <input type="number" min="0" step="1" name="overdraftLimit" value="${formValue(value('overdraftLimit'))}"
+    /></label>
+    ${choice('resetFrequency', 'Resets', ['', ...RESET_FREQUENCIES])}`
+  const note = 'Devices get the change with their next sync. Tokens that were used stay used.'
+  return formPart(view, LINE_ITEM_EDIT, { title: 'Details', problems, content, note })
 }

@@ -1,6 +1,6 @@
 /** Line items of an instance with their pools and limits. */
 import { html } from '../../html/html.ts'
-import { mayEditRules } from './edit-line-item.ts'
+import { mayEditRules } from './edit.ts'
 import {
   type Page,
   type View,

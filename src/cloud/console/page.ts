@@ -86,6 +86,7 @@ svg{display:block;width:100%;height:7rem;border-bottom:1px solid var(--soft)}rec
 .bulk{display:block;margin-top:.8rem}.bulk .filter,dl+.filter{margin-top:.8rem}section table+p{margin-top:.5rem}
 th input[type=checkbox]{width:1.1rem;height:1.1rem;margin-right:.3rem;vertical-align:text-bottom}
 ol{margin:.6rem 0;padding-left:2.5rem}
+.rows{flex-basis:100%}.rows input,.rows select{width:100%;min-width:4rem}
 .pages{display:flex;gap:1rem;margin:.8rem 0 0}
 .problem{margin:0;padding-left:.8rem;border-left:.3rem solid var(--attention)}
 @media(max-width:44rem){

@@ -3,7 +3,11 @@ import { auditPage } from './audit.ts'
 import { confirmCommandPage } from './device-commands.ts'
 import { devicePage } from './device.ts'
 import { devicesPage } from './devices.ts'
-import { editLineItemPage } from './edit-line-item.ts'
+import type { Edit } from './edit.ts'
+import { ACTIONS_EDIT, editActionsPage } from './edit-actions.ts'
+import { CONDITION_EDIT, editConditionPage } from './edit-condition.ts'
+import { LINE_ITEM_EDIT, editLineItemPage } from './edit-line-item.ts'
+import { RATE_TABLE_EDIT, editRateTablePage } from './edit-rate-table.ts'
 import { lineItemsPage } from './line-items.ts'
 import { overviewPage } from './overview.ts'
 import type { Page, View } from './page.ts'
@@ -19,11 +23,16 @@ export const PAGES: readonly (readonly [path: string, make: (view: View) => Prom
   ['/devices/command', confirmCommandPage],
   ['/devices/:deviceId', devicePage],
   ['/line-items', lineItemsPage],
-  ['/line-items/edit', editLineItemPage],
+  [LINE_ITEM_EDIT.path, editLineItemPage],
   ['/rules', rulesPage],
+  [ACTIONS_EDIT.path, editActionsPage],
+  [CONDITION_EDIT.path, editConditionPage],
   ['/try', tryPage],
   ['/rate-tables', rateTablesPage],
+  [RATE_TABLE_EDIT.path, editRateTablePage],
   ['/usage', usagePage],
   ['/sessions', sessionsPage],
   ['/audit', auditPage],
 ]
+
+export const EDITS: readonly Edit[] = [LINE_ITEM_EDIT, ACTIONS_EDIT, CONDITION_EDIT, RATE_TABLE_EDIT]

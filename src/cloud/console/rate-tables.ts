@@ -2,6 +2,9 @@
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import type { RateTableRecord } from '../storage/records.ts'
+import { mayEditRules } from './edit.ts'
+import { RATE_TABLE_EDIT } from './edit-rate-table.ts'
 import { type Page, type View, ROWS_SHOWN, hrefOf, offsetOf, pagesByOffset, section, tableOf, timeOf } from './page.ts'
 
 export async function rateTablesPage(view: View): Promise<Page> {
@@ -12,7 +15,7 @@ export async function rateTablesPage(view: View): Promise<Page> {
   const rows = found
     .slice(0, ROWS_SHOWN)
     .map((table) => [
-      html`<a href="${ratesHref(view, table.series, table.version)}">${nameOf(table.series)}</a>`,
+      html`<a href="${hrefWith(view, '/rate-tables', table)}">${nameOf(table.series)}</a>`,
       table.version,
       timeOf(table.effectiveFrom, now),
       table.effectiveFrom > now ? 'not yet in effect' : 'in effect until the next one of its series',
@@ -24,6 +27,7 @@ export async function rateTablesPage(view: View): Promise<Page> {
       'list',
       'By effective date, latest first',
       html`${tableOf('Rate tables', ['Series', 'Version', 'Effective', 'State', 'Created'], rows)}
+      ${mayEditRules(view) ? html`<p><a href="${hrefOf(view, RATE_TABLE_EDIT.path)}">New rate table</a></p>` : ''}
       ${pagesByOffset(view, '/rate-tables', { isMore: found.length > ROWS_SHOWN })}`,
     ),
   }
@@ -48,15 +52,16 @@ async function ratesPage(view: View, series: string, version: string): Promise<P
       `${table.items.length} items`,
       html`<p>Effective ${timeOf(table.effectiveFrom, view.now)}.</p>
         ${tableOf('Rates', ['Item', 'Version', 'Tokens per unit'], rows)}
+        ${mayEditRules(view) ? html`<p><a href="${hrefWith(view, RATE_TABLE_EDIT.path, table)}">New version of these rates</a></p>` : ''}
         ${pagesByOffset(view, '/rate-tables', { query: { series, version }, isMore })}`,
     ),
   }
 }
 
 /** The series may be empty. */
-function ratesHref(view: View, series: string, version: string): string {
+function hrefWith(view: View, to: string, { series, version }: Pick<RateTableRecord, 'series' | 'version'>): string {
   const at = new URLSearchParams({ series, version })
-  const base = hrefOf(view, '/rate-tables')
+  const base = hrefOf(view, to)
   return `${base}${base.includes('?') ? '&' : '?'}${at.toString()}`
 }
 

@@ -1,11 +1,15 @@
 /** Rules of access of an instance: the actions of each line item, in the order in which they decide. */
 import { type Html, html } from '../../html/html.ts'
 import type { Condition, NamedCondition } from '../../core/rules/policy.ts'
+import { mayEditRules } from './edit.ts'
+import { ACTIONS_EDIT } from './edit-actions.ts'
+import { CONDITION_EDIT } from './edit-condition.ts'
 import { actionUses } from '../service-api/show-line-items.ts'
 import {
   type Page,
   type View,
   ROWS_SHOWN,
+  hrefOf,
   offsetOf,
   ofInstance,
   pagesByOffset,
@@ -18,6 +22,7 @@ export function rulesPage(view: View): Promise<Page> {
   const { reader, query } = view
   return ofInstance(view, 'Rules of access', async (instance, { policy }) => {
     const offset = offsetOf(query['from'])
+    const canEdit = mayEditRules(view)
     const shown = policy.lineItems.slice(offset, offset + ROWS_SHOWN)
     const conditions = new Map(policy.conditions.map((condition) => [condition.id, condition]))
     const uses = await actionUses(
@@ -37,13 +42,36 @@ export function rulesPage(view: View): Promise<Page> {
         rows.length === 0
           ? html`<p class="soft">No actions: all requesters are allowed.</p>`
           : tableOf(`Actions of ${lineItemId}`, columns, rows)
-      return section(`line-item-${index}`, lineItemId, body)
+      const change = html`<p>
+        <a href="${hrefOf(view, ACTIONS_EDIT.path, { lineItem: lineItemId })}">Change actions</a>
+      </p>`
+      return section(`line-item-${index}`, lineItemId, html`${body} ${canEdit ? change : ''}`)
     })
     const isMore = policy.lineItems.length > offset + ROWS_SHOWN
     const none = html`<p class="soft">The instance has no line items.</p>`
-    return html`${parts.length === 0 ? none : parts} ${pagesByOffset(view, '/rules', { isMore })}`
+    return html`${parts.length === 0 ? none : parts} ${pagesByOffset(view, '/rules', { isMore })}
+    ${conditionsPart(view, policy.conditions)}`
   })
 }
+
+function conditionsPart(view: View, conditions: readonly NamedCondition[]): Html {
+  const canEdit = mayEditRules(view)
+  const rows = conditions.slice(0, CONDITIONS_SHOWN).map((condition) => {
+    const name = condition.name ?? condition.id
+    const href = hrefOf(view, CONDITION_EDIT.path, { condition: condition.id })
+    return [canEdit ? html`<a href="${href}">${name}</a>` : name, conditionInWords(condition)]
+  })
+  const rest = conditions.length - rows.length
+  return section(
+    'conditions',
+    'Conditions',
+    html`${tableOf('Conditions', ['Condition', 'Is met if'], rows)}
+    ${rest > 0 ? html`<p class="soft">And ${rest} more: <code>tallygate conditions list</code>.</p>` : ''}
+    ${canEdit ? html`<p><a href="${hrefOf(view, CONDITION_EDIT.path)}">New condition</a></p>` : ''}`,
+  )
+}
+
+const CONDITIONS_SHOWN = 200
 
 function conditionOf(condition: NamedCondition | undefined): string {
   if (condition === undefined) return 'a missing condition: refuses'

@@ -3,7 +3,7 @@ import { accountInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { ItemOutcome, RejectionDetail } from '../../core/rules/decision.ts'
 import { ITEM_CHECKS, REFUSAL_REASONS } from '../../core/rules/refusal-reasons.ts'
-import { type Html, html } from '../../html/html.ts'
+import { type Html, formValue, html } from '../../html/html.ts'
 import { firstProblem } from '../../protocol/errors.ts'
 import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
 import { decideWithoutCharge } from '../accounts/decide-over-pools.ts'
@@ -22,7 +22,7 @@ function formPart({ root, query, instance }: View): Html {
   const field = (name: string, label: string, fallback = ''): Html =>
     html`<label>${label} <input name="${name}" value="${query[name] ?? fallback}" required /></label>`
   const lines = (name: string, label: string): Html =>
-    html`<label>${label} <textarea name="${name}" rows="3">${query[name] ?? ''}</textarea></label>`
+    html`<label>${label} <textarea name="${name}" rows="3">${formValue(query[name] ?? '')}</textarea></label>`
   return html`<form method="get" action="${root}/try">
       ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
       ${field('type', 'Type of requester', 'user')} ${field('value', 'Requester')} ${field('item', 'Item')}

@@ -77,7 +77,7 @@ for (const [path, make] of PAGES) {
     it(`reads a bounded number of rows: ${path === '' ? 'overview' : path}${whole ? ', of all instances' : ''}`, async () => {
       for (const query of QUERIES) {
         queries = []
-        const view = await viewOf(path, { command: 'lock', ...query })
+        const view = await viewOf(path, { command: 'lock', lineItem: 'PRINT-2026', ...query })
         await make(whole ? { ...view, instance: null } : view)
         let rows = 0
         for (const { sql, parameters } of queries) {

@@ -6,15 +6,14 @@ import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
-import { parseLineItem } from '../../../protocol/service/line-items.ts'
 import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
-import { lineItemOf, refusedLineItemPage } from '../../console/edit-line-item.ts'
+import { type Edit, problemOf } from '../../console/edit.ts'
 import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, hrefOf } from '../../console/page.ts'
 import { deviceFilterOf } from '../../console/device-filter.ts'
-import { PAGES } from '../../console/pages.ts'
+import { EDITS, PAGES } from '../../console/pages.ts'
 import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
 import { rangeOf } from '../../console/usage.ts'
 import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
@@ -24,7 +23,6 @@ import { labelDevice } from '../../devices/label-device.ts'
 import { type DeviceCommandDeps, actingOn, commandDevice } from '../../devices/command-device.ts'
 import { DEVICE_MEDIA_TYPES, type DeviceFormat, exportDevices } from '../../devices/export-devices.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
-import { mapLineItem } from '../../service-api/map-line-item.ts'
 import type { Administrator } from '../../service-api/principal.ts'
 import { commandSession } from '../../sessions/command-session.ts'
 import type { SessionDeps } from '../../sessions/session-life.ts'
@@ -80,7 +78,9 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     for (const [path, make] of PAGES) {
       scope.get(`${root}${path}`, options, (request, reply) => made.show(make, request, reply))
     }
-    scope.post(`${root}/line-items/edit`, options, (request, reply) => made.editLineItem(request, reply))
+    for (const edit of EDITS) {
+      scope.post(`${root}${edit.path}`, options, (request, reply) => made.edit(edit, request, reply))
+    }
     scope.post(`${root}/devices/command`, options, (request, reply) => made.commandDevices(request, reply))
     scope.post(`${root}/devices/:deviceId/labels`, options, (request, reply) => made.labelDevice(request, reply))
     for (const format of Object.keys(DEVICE_MEDIA_TYPES) as DeviceFormat[]) {
@@ -176,20 +176,24 @@ class Console {
     return reply.redirect(hrefOf(view, `/devices/${deviceId}`), SEE_OTHER)
   }
 
-  async editLineItem(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+  async edit(edit: Edit, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
-    const form = requireForm(request, signedIn)
-    const { store, now } = this.#deps
+    const form = edit.needsConfirmation ? requireConfirmed(request, signedIn) : requireForm(request, signedIn)
+    const { store, now, sessions } = this.#deps
     const editor = requireRole(signedIn.administrator, 'rules')
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
-    if (view.instance === null) throw new CodedError('NOT_FOUND', 'No instance is chosen.')
-    const { id } = view.instance
-    requireInstanceOf(editor, id)
-    const parsed = parseLineItem('v1.1', id, lineItemOf(form))
-    const mapped = parsed.ok ? await mapLineItem(actingAs(store, editor), id, parsed.body, now()) : null
-    const problems = parsed.ok ? (mapped?.outcome === 'REFUSED' ? mapped.problems : []) : parsed.problems
-    if (problems.length === 0) return reply.redirect(hrefOf(view, '/line-items'), SEE_OTHER)
-    return send(reply, 400, documentOf(refusedLineItemPage(view, form, problems), headerOf(view)))
+    if (!edit.isOfInstance) requireUnlimited(editor)
+    else if (view.instance === null) throw new CodedError('NOT_FOUND', 'No instance is chosen.')
+    else requireInstanceOf(editor, view.instance.id)
+    const acting = { store: actingAs(store, editor), newId: sessions.newId, now: now() }
+    const saved = edit.save({ ...acting, instanceId: view.instance?.id ?? '' }, form)
+    const problems = await saved.catch((error: unknown) => [problemOf(error)])
+    if (problems.length === 0) return reply.redirect(hrefOf(view, edit.next), SEE_OTHER)
+    const text = await store.read(async (reader) => {
+      const refused = await edit.refused({ ...view, reader }, form, problems)
+      return documentOf(refused, headerOf(view))
+    })
+    return send(reply, 400, text)
   }
 
   async exportDevices(format: DeviceFormat, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {

@@ -1,0 +1,104 @@
+/** The form for a condition: the values of one property, or the JSON of the API for anything else. */
+import { type Html, formValue, html } from '../../html/html.ts'
+import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import { conditionsBody } from '../../protocol/service/conditions.ts'
+import { patchConditions } from '../service-api/change-conditions.ts'
+import type { ConditionNode } from '../storage/records.ts'
+import { type Edit, type Fields, formPart, textOf } from './edit.ts'
+import { type Page, type View, hrefOf, ofInstance } from './page.ts'
+
+export const CONDITION_EDIT: Edit = {
+  path: '/rules/condition',
+  next: '/rules',
+  isOfInstance: true,
+  needsConfirmation: true,
+  save: async ({ store, newId, instanceId, now }, fields) => {
+    const parsed = conditionsBody.safeParse([conditionOf(fields)])
+    if (!parsed.success) return [firstProblem(parsed.error)]
+    await patchConditions({ store, newId }, instanceId, parsed.data, now)
+    return []
+  },
+  refused: async (view, fields, problems) =>
+    ofInstance(view, 'The condition was not saved', async () => conditionForm(view, fields, problems)),
+}
+
+/** @throws CodedError NOT_FOUND */
+export function editConditionPage(view: View): Promise<Page> {
+  const { reader, query } = view
+  const { condition, as } = query
+  return ofInstance(view, condition === undefined ? 'New condition' : 'Condition', async ({ id }) => {
+    if (condition === undefined) return conditionForm(view, as === 'json' ? { json: EXAMPLE } : {}, [])
+    const node = await reader.conditions.get(id, condition)
+    if (node === undefined) throw new CodedError('NOT_FOUND', `There is no condition ${condition}.`)
+    return conditionForm(view, fieldsOf(node), [])
+  })
+}
+
+const EXAMPLE = JSON.stringify(
+  { operator: 'NOT', condition: { operator: 'IN', property: 'department', values: ['sales'] } },
+  null,
+  2,
+)
+
+function fieldsOf(node: ConditionNode): Fields {
+  const { id, name, ...rest } = node
+  const labeled = { id, name: name ?? '' }
+  if (rest.operator === 'IN' && rest.values.every((value) => value !== '' && value === value.trim() && isLine(value))) {
+    return { ...labeled, property: rest.property, values: rest.values.join('\n') }
+  }
+  return { ...labeled, json: JSON.stringify(rest, null, 2) }
+}
+
+function isLine(value: string): boolean {
+  return !/[\r\n]/.test(value)
+}
+
+/** One of the body of the service's operation. */
+function conditionOf(fields: Fields): unknown {
+  const labeled = { id: textOf(fields, 'id'), name: textOf(fields, 'name') }
+  const { json } = fields
+  if (json !== undefined) {
+    const given = parseJson(json)
+    return typeof given === 'object' && given !== null ? { ...withoutNull(given), ...labeled } : given
+  }
+  const values = (fields['values'] ?? '')
+    .split('\n')
+    .map((value) => value.trim())
+    .filter((value) => value !== '')
+  return { ...labeled, operator: 'IN', property: textOf(fields, 'property'), values }
+}
+
+/** The stored form of inner conditions has a null name, where the body has none. */
+function withoutNull(given: object): object {
+  return JSON.parse(JSON.stringify(given), (key, value: unknown) =>
+    key === 'name' && value === null ? undefined : value,
+  ) as object
+}
+
+function conditionForm(view: View, fields: Fields, problems: readonly string[]): Html {
+  const value = (name: string): Html => formValue(fields[name] ?? '')
+  const isNew = (fields['id'] ?? '') === ''
+  const part =
+    fields['json'] === undefined
+      ? html`<label>Property of the requester <input name="property" value="${value('property')}" required /></label>
+          <label
+            >Values, one on each line
+            <textarea name="values" required>${value('values')}</textarea>
+          </label>`
+      : html`<label
+          >Condition as JSON, with the operators AND, OR, NOT and IN
+          <textarea name="json" rows="14" spellcheck="false" required>${value('json')}</textarea>
+        </label>`
+  const content = html`<input type="hidden" name="id" value="${value('id')}" />
+    <label>Name <input name="name" value="${value('name')}" /></label> ${part}`
+  const note = 'A condition is met if the dictionary of the requester has one of the values.'
+  return html`${formPart(view, CONDITION_EDIT, { title: isNew ? 'New' : 'Change', problems, content, note })}
+  ${
+    isNew && fields['json'] === undefined
+      ? html`<p>
+          <a href="${hrefOf(view, CONDITION_EDIT.path, { as: 'json' })}">Combine conditions with AND, OR and NOT</a>
+        </p>`
+      : ''
+  }`
+}

@@ -1,0 +1,104 @@
+/** Forms that change rules. Each checks and saves like the operation of the service. */
+import { type Html, html } from '../../html/html.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { RuleDeps } from '../policy/bump-policy-revision.ts'
+import { permits } from '../service-api/principal.ts'
+import { type Page, type View, formTokenField, hrefOf, section } from './page.ts'
+
+/** Of a form, by name. */
+export type Fields = Readonly<Record<string, string>>
+
+export interface EditDeps extends RuleDeps {
+  /** Empty for an edit that is not of an instance. */
+  readonly instanceId: string
+  /** POSIX ms. */
+  readonly now: number
+}
+
+export interface Edit {
+  /** Of the form's page, below the console. */
+  readonly path: string
+  /** The page that is shown after the change. */
+  readonly next: string
+  readonly isOfInstance: boolean
+  readonly needsConfirmation: boolean
+  /** Returns what is wrong; nothing if it is saved. @throws CodedError */
+  readonly save: (deps: EditDeps, fields: Fields) => Promise<readonly string[]>
+  /** The form as it was sent. */
+  readonly refused: (view: View, fields: Fields, problems: readonly string[]) => Promise<Page>
+}
+
+export function mayEditRules({ administrator }: Pick<View, 'administrator'>): boolean {
+  return administrator.rights.some((right) => permits(right, 'rules'))
+}
+
+export interface Form {
+  readonly title: string
+  readonly problems: readonly string[]
+  readonly content: Html
+  /** Below the form. */
+  readonly note: string
+}
+
+export function formPart(
+  view: View,
+  { path, next, needsConfirmation }: Edit,
+  { title, problems, content, note }: Form,
+): Html {
+  const confirmation = html`<label
+    ><span
+      ><input type="checkbox" name="confirmed" value="yes" required /> Yes, save it. Devices get the change with their
+      next sync</span
+    ></label
+  >`
+  return section(
+    'edit',
+    title,
+    html`${problems.length === 0 ? '' : html`<div class="problem" role="alert">${problems.map((each) => html`<p>${each}</p>`)}</div>`}
+      <form method="post" action="${hrefOf(view, path)}">
+        ${formTokenField(view)} ${content} ${needsConfirmation ? confirmation : ''}
+        <button>Save</button>
+        <a href="${hrefOf(view, next)}">Cancel</a>
+      </form>
+      <p class="soft">${note}</p>`,
+  )
+}
+
+/** Undefined if it is empty. */
+export function textOf(fields: Fields, name: string): string | undefined {
+  const value = fields[name]?.trim() ?? ''
+  return value === '' ? undefined : value
+}
+
+/** NaN if it is not a number, which the schemas refuse. */
+export function numberOf(fields: Fields, name: string): number | undefined {
+  const text = textOf(fields, name)
+  return text === undefined ? undefined : Number(text)
+}
+
+/** Of an input of the type datetime-local, in UTC; NaN if it is no time. */
+export function instantOf(fields: Fields, name: string): number | undefined {
+  const text = textOf(fields, name)
+  return text === undefined ? undefined : Date.parse(`${text}Z`)
+}
+
+export function instantText(at: number): string {
+  return new Date(at).toISOString().slice(0, -1)
+}
+
+/** Numbers of the rows of a form, whose fields are named `field.number`. */
+export function rowsIn(fields: Fields, field: string): readonly number[] {
+  const start = `${field}.`
+  return Object.keys(fields)
+    .filter((name) => name.startsWith(start))
+    .map((name) => Number(name.slice(start.length)))
+    .filter((row) => Number.isSafeInteger(row))
+}
+
+/** What a change that the service refuses shows. @throws other errors */
+export function problemOf(error: unknown): string {
+  if (error instanceof CodedError && (error.code === 'BAD_REQUEST' || error.code === 'CONFLICT')) {
+    return `${error.message} (${error.code})`
+  }
+  throw error
+}

@@ -1,0 +1,205 @@
+// Actions, conditions and rate tables that the forms of the console change.
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { DAY, type Twin, openTwin, pick, text } from '../harness.ts'
+import { Browser, limitedToken } from './browse.ts'
+import { type Scene, furnish } from './scene.ts'
+
+let twin: Twin
+let scene: Scene
+let browser: Browser
+
+beforeEach(async () => {
+  twin = await openTwin()
+  scene = await furnish(twin, true)
+  browser = await Browser.signedIn(twin)
+})
+afterEach(() => twin[Symbol.asyncDispose]())
+
+type Form = Readonly<Record<string, string>>
+
+const decoded = (value: string): string =>
+  value
+    .replaceAll('&lt;', '<')
+    .replaceAll('&gt;', '>')
+    .replaceAll('&quot;', '"')
+    .replaceAll('&#39;', "'")
+    .replaceAll('&amp;', '&')
+
+/** The values of the form as the page shows them, confirmed. */
+async function formOf(path: string): Promise<Form> {
+  const { page } = await browser.open(path)
+  const form = /<form method="post" action="[^"]*(?:rules|rate-tables)\/[^]*?<\/form>/.exec(page)?.[0] ?? ''
+  const inputs = [...form.matchAll(/name="([\w.]+)"\s+value="([^"]*)"/g)]
+  const areas = [...form.matchAll(/<textarea name="([\w.]+)"[^>]*>([^<]*)<\/textarea>/g)]
+  const selects = [...form.matchAll(/<select name="([\w.]+)"[^>]*>([^]*?)<\/select>/g)].map(([all, name, options]) => [
+    all,
+    name,
+    /value="([\w-]*)" selected/.exec(options ?? '')?.[1] ?? '',
+  ])
+  const pairs = [...inputs, ...areas, ...selects].map(([, name = '', value = '']) => [name, decoded(value)])
+  return { ...(Object.fromEntries(pairs) as Form), confirmed: 'yes' }
+}
+
+const rules = async (path: string) => (await twin.call('GET', `/api/v1.1/instances/${scene.instanceId}/${path}`)).body
+const actions = () => rules('line-items/PRINT-2026/actions') as Promise<readonly Readonly<Record<string, unknown>>[]>
+const conditions = () => rules('conditions') as Promise<readonly Readonly<Record<string, unknown>>[]>
+const audited = async (action: string) =>
+  pick((await twin.call('GET', `/edge/api/v1/audit?action=${action}`)).body, 'records', 0, 'by', 'kind')
+
+const ACTIONS = '/rules/edit?lineItem=PRINT-2026'
+
+describe('the actions of a line item', () => {
+  it('are unchanged when their form is sent as it is', async () => {
+    const before = await actions()
+    expect((await browser.send('/rules/edit', await formOf(ACTIONS))).status).toBe(303)
+    expect(await actions()).toEqual(before)
+  })
+
+  it('are changed, sorted, added and removed, and those that stay keep their use', async () => {
+    const [sales, everyone] = await actions()
+    const form = await formOf(ACTIONS)
+    const added = { 'name.2': 'New', 'effect.2': 'DENY', 'position.2': '1', 'condition.2': form['condition.0']! }
+    await browser.send('/rules/edit', { ...form, ...added, 'position.0': '2', 'allocation.0': '250.5' })
+    expect(await actions()).toEqual([
+      { id: expect.any(String) as string, name: 'New', conditionId: sales!['conditionId'], action: 'DENY' },
+      { ...sales, allocation: 250.5 },
+      everyone,
+    ])
+    await browser.send('/rules/edit', { ...(await formOf(ACTIONS)), 'effect.0': '' })
+    expect((await actions()).map(({ id }) => id)).toEqual([sales!['id'], everyone!['id']])
+    expect(await audited('REPLACE_ACTIONS')).toBe('ADMINISTRATOR')
+  })
+
+  it('are not saved with a problem, which the page shows with what was typed', async () => {
+    const before = await actions()
+    const form = await formOf(ACTIONS)
+    for (const [change, problem] of [
+      [{ 'allocation.0': '-1' }, 'allocation'],
+      [{ 'allocation.0': '' }, 'needs an allocation (BAD_REQUEST)'],
+      [{ 'condition.0': '' }, 'at most one action can omit conditionId (BAD_REQUEST)'],
+      [{ 'effect.2': 'PERHAPS' }, 'action'],
+    ] as const) {
+      const { status, page } = await browser.send('/rules/edit', { ...form, ...change, 'name.1': 'What was typed' })
+      expect([change, status, page.includes(problem), page.includes('What was typed')]).toEqual([
+        change,
+        400,
+        true,
+        true,
+      ])
+    }
+    expect(await actions()).toEqual(before)
+  })
+})
+
+describe('a condition', () => {
+  const find = async () => `/rules/condition?condition=${text(await conditions(), 0, 'id')}`
+
+  it('is unchanged when its form is sent as it is', async () => {
+    const before = await conditions()
+    expect((await browser.send('/rules/condition', await formOf(await find()))).status).toBe(303)
+    expect(await conditions()).toEqual(before)
+  })
+
+  it('is changed and created, with values or as JSON', async () => {
+    await browser.send('/rules/condition', {
+      ...(await formOf(await find())),
+      values: 'sales\r\n\u{1f469}\u200d\u{1f4bb}\r\n',
+    })
+    expect(pick(await conditions(), 0, 'values')).toEqual(['sales', '\u{1f469}\u200d\u{1f4bb}'])
+    expect(await audited('CHANGE_CONDITIONS')).toBe('ADMINISTRATOR')
+    expect((await formOf(await find()))['values']).toBe('sales\n\u{1f469}\u200d\u{1f4bb}')
+    const created = { ...(await formOf('/rules/condition')), name: 'Cutters', property: 'team', values: 'cut' }
+    await browser.send('/rules/condition', created)
+    const nots = await browser.send('/rules/condition', {
+      ...(await formOf('/rules/condition?as=json')),
+      name: 'Not sales',
+    })
+    expect([nots.status, /role="alert">[^]*?<\/div>/.exec(nots.page)?.[0]]).toEqual([303, undefined])
+    const all = await conditions()
+    expect(all.map(({ operator }) => operator)).toEqual(['IN', 'IN', 'NOT'])
+    const nested = text(all, 2, 'id')
+    expect((await browser.send('/rules/condition', await formOf(`/rules/condition?condition=${nested}`))).status).toBe(
+      303,
+    )
+    expect(await conditions()).toEqual(all)
+  })
+
+  it('is not saved with a problem', async () => {
+    const before = await conditions()
+    const form = await formOf(await find())
+    for (const change of [{ values: ' ' }, { property: '' }, { json: '{' }, { json: '{"operator":"XOR"}' }]) {
+      const { status, page } = await browser.send('/rules/condition', { ...form, ...change })
+      expect([change, status, page.includes('role="alert"')]).toEqual([change, 400, true])
+    }
+    expect(await conditions()).toEqual(before)
+  })
+})
+
+describe('a rate table', () => {
+  const next = '/rate-tables/edit?series=laser&version=1'
+  const tables = async () => {
+    const { body } = await twin.call('GET', '/provisioning/api/v1.1/rate-tables')
+    return (body as readonly { readonly series: string; readonly version: string }[]).filter(
+      ({ series }) => series === 'laser',
+    )
+  }
+  const later = (): string => new Date(twin.now + DAY).toISOString().slice(0, 16)
+
+  it('begins with the rates of another one, and takes effect at its time', async () => {
+    const form = await formOf(next)
+    const version = { version: '2', effectiveFrom: later() }
+    expect((await browser.send('/rate-tables/edit', { ...form, ...version, 'rate.1': '5.25' })).status).toBe(303)
+    expect((await tables()).find(({ version: each }) => each === '2')).toMatchObject({
+      effectiveFrom: Date.parse(`${later()}Z`),
+      items: [
+        { name: 'Laser cut', rate: 12.5 },
+        { name: 'Engrave', rate: 5.25 },
+      ],
+    })
+    expect(await audited('CREATE_RATE_TABLE')).toBe('ADMINISTRATOR')
+  })
+
+  it('is not saved with a problem', async () => {
+    const form: Form = { ...(await formOf(next)), version: '2', effectiveFrom: later() }
+    for (const [change, problem] of [
+      [{ version: '1' }, '(CONFLICT)'],
+      [{ effectiveFrom: 'soon' }, 'effectiveFrom'],
+      [{ 'rate.0': '-1' }, 'rate'],
+      [{ 'formula.0': '1+' }, 'formula'],
+      [{ 'item.1': 'Laser cut' }, 'same name and version twice'],
+    ] as const) {
+      const { status, page } = await browser.send('/rate-tables/edit', { ...form, ...change })
+      expect([change, status, page.includes(problem)]).toEqual([change, 400, true])
+    }
+    expect(await tables()).toHaveLength(1)
+  })
+})
+
+it('needs the token of the form, the confirmation, the role and the instance', async () => {
+  const limited = async (limits: Parameters<typeof limitedToken>[1]): Promise<Browser> => {
+    const made = new Browser(twin)
+    await made.send('/sign-in', { token: await limitedToken(twin, limits) })
+    return made
+  }
+  const before = [await actions(), await conditions()]
+  for (const [path, form] of [
+    ['/rules/edit', { ...(await formOf(ACTIONS)), 'effect.0': '' }],
+    ['/rules/condition', { ...(await formOf('/rules/condition')), property: 'a', values: 'b' }],
+    ['/rate-tables/edit', { ...(await formOf('/rate-tables/edit')), version: 'x' }],
+  ] as const) {
+    const { confirmed: _, ...unconfirmed } = form as Form
+    expect([path, (await browser.send(path, { ...form, formToken: 'guessed' })).status]).toEqual([path, 403])
+    expect([path, (await browser.send(path, unconfirmed)).status]).toEqual([path, 403])
+    const operator = await limited({ roles: ['operator'] })
+    const formToken = await operator.formToken('')
+    expect((await operator.send(path, { ...form, formToken })).page).toContain('(ROLE_MISSING)')
+    expect((await operator.open('/rules')).page).not.toContain('Change actions')
+    const other = await limited({ roles: ['rules', 'read'], instances: [await twin.instance('another customer')] })
+    const refused = await other.send(`${path}?instance=${scene.instanceId}`, {
+      ...form,
+      formToken: await other.formToken(''),
+    })
+    expect([path, refused.status, refused.page.includes('(INSTANCE_NOT_IN_SCOPE)')]).toEqual([path, 403, true])
+  }
+  expect([await actions(), await conditions()]).toEqual(before)
+})
