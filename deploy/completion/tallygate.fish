@@ -999,7 +999,7 @@ complete -c tallygate -n '__tallygate_at token' -l admin -d 'make an Administrat
 complete -c tallygate -n '__tallygate_at token' -l client -d 'make a ClientAccess token; requires --instance'
 complete -c tallygate -n '__tallygate_at token' -l key -r -F -d 'private key (PEM)'
 complete -c tallygate -n '__tallygate_at token' -l kid -x -d 'key id (default: its RFC 7638 thumbprint)'
-complete -c tallygate -n '__tallygate_at token' -l instance -x -d 'instance that a client token can use; can be repeated'
+complete -c tallygate -n '__tallygate_at token' -l instance -x -d 'instance that a client token can use: its id, or its name in the current context; can be repeated'
 complete -c tallygate -n '__tallygate_at token' -l issuer -x -d 'value of the iss claim (default: tallygate)'
 complete -c tallygate -n '__tallygate_at token' -l ttl -x -d 'validity of the token (default: 3600000)'
 complete -c tallygate -n '__tallygate_at token' -l help -s h -d 'show this help'

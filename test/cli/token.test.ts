@@ -1,6 +1,7 @@
 import { generateKeyPairSync } from 'node:crypto'
 import { jwtVerify } from 'jose'
 import { describe, expect, test } from 'vitest'
+import { fakeService } from './fake-service.ts'
 import { tallygate } from './outside.ts'
 
 const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
@@ -26,12 +27,25 @@ test('a client token lists the instances that are given', async () => {
   expect(payload.aud).toEqual([instance, other])
 })
 
+test('a client token finds an instance by its name in the cloud of the context', async () => {
+  await using twin = await fakeService('tcp', {
+    'GET /dm/provisioning/api/v1.1/instances?next=0': {
+      body: [{ content: [{ id: instance, shortName: 'Workshop' }], next: 0 }],
+    },
+  })
+  const env = { TALLYGATE_URL: twin.address, TALLYGATE_ADMIN_KEY: '/key.pem' }
+  const named = (name: string) =>
+    tallygate(['token', '--key', '/key.pem', '--client', '--instance', name], { env, readText: () => pem })
+  const { payload } = await jwtVerify((await named('Workshop')).out.trim(), publicKey, { currentDate: new Date(now) })
+  expect(payload.aud).toEqual([instance])
+  expect((await named('Workshp')).err).toContain('NOT_FOUND: There is no instance Workshp. Did you mean Workshop?')
+})
+
 describe('what cannot be meant is refused:', () => {
   test.each([
     ['neither kind', []],
     ['a client token for no instance', ['--client']],
     ['an administration token for an instance', ['--admin', '--instance', instance]],
-    ['an instance that is no UUID', ['--client', '--instance', 'x']],
     ['a token that is never valid', ['--admin', '--ttl', '0']],
   ])('%s', async (_what, args) => {
     expect(await token(...args)).toMatchObject({ code: 64, out: '' })

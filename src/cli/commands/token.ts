@@ -1,9 +1,12 @@
-/** Prints only the JWT. Needs no connection. */
+/** Prints only the JWT. Needs a connection only to find instances by name. */
 import { Command, Option } from 'commander'
 import { makeAccessToken } from '../../client/access-token.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
-import { collect, durationArgument, readFileArgument, uuidArgument } from '../arguments.ts'
+import { uuid } from '../../protocol/wire.ts'
+import { administrator } from '../administrator.ts'
+import { collect, durationArgument, readFileArgument } from '../arguments.ts'
+import { Service } from '../nouns/service.ts'
 
 interface TokenFlags {
   readonly admin?: true
@@ -22,7 +25,11 @@ export function command(io: Io): Command {
     .option('--client', 'make a ClientAccess token; requires --instance')
     .requiredOption('--key <file>', 'private key (PEM)')
     .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
-    .option('--instance <uuid>', 'instance that a client token can use; can be repeated', collect(uuidArgument))
+    .option(
+      '--instance <name>',
+      'instance that a client token can use: its id, or its name in the current context; can be repeated',
+      collect((text) => text),
+    )
     .option('--issuer <name>', 'value of the iss claim', 'tallygate')
     .addOption(
       new Option('--ttl <duration>', 'validity of the token').argParser(durationArgument).default(3_600_000, '1h'),
@@ -31,22 +38,32 @@ export function command(io: Io): Command {
       if (flags.admin === undefined && flags.client === undefined) {
         throw new CodedError('USAGE', 'Give --admin or --client.')
       }
-      const instanceIds = flags.instance ?? []
-      if (flags.client === true && instanceIds.length === 0) {
+      const named = flags.instance ?? []
+      if (flags.client === true && named.length === 0) {
         throw new CodedError('USAGE', 'A client token needs at least one --instance.')
       }
-      if (flags.admin === true && instanceIds.length > 0) {
+      if (flags.admin === true && named.length > 0) {
         throw new CodedError('USAGE', 'An administration token is not bound to an instance: omit --instance.')
       }
       const token = await makeAccessToken({
         kind: flags.admin === true ? 'ADMIN' : 'CLIENT',
         privateKey: readFileArgument(io, flags.key, 'KEY_UNUSABLE'),
         ...(flags.kid === undefined ? {} : { keyId: flags.kid }),
-        instanceIds,
+        instanceIds: await idsOf(named, io),
         issuer: flags.issuer,
         now: io.now(),
         lifetimeMs: flags.ttl,
       })
       io.stdout.write(`${token}\n`)
     })
+}
+
+/** @throws CodedError USAGE, NOT_FOUND, and those of the cloud in the current context for a name */
+async function idsOf(named: readonly string[], io: Io): Promise<readonly string[]> {
+  if (named.every((each) => uuid.safeParse(each).success)) return named
+  using client = await administrator({}, io)
+  const service = new Service(client)
+  const ids: string[] = []
+  for (const each of named) ids.push(await service.instanceId(each))
+  return ids
 }

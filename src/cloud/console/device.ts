@@ -8,6 +8,7 @@ import { reportedState } from '../devices/devices.ts'
 import { auditTable } from './audit.ts'
 import { commandLinks, mayCommand } from './device-commands.ts'
 import type { Device } from '../storage/device-records.ts'
+import { evidencePart } from './evidence.ts'
 import { labelLinks, stateInWords } from './devices.ts'
 import {
   type Page,
@@ -64,7 +65,7 @@ export async function devicePage(view: View): Promise<Page> {
       html`${tableOf('Tokens on the device', ['Account', numeric('Left'), numeric('Used'), numeric('Granted')], grants)}
         <p class="soft">As of its last sync, in epoch ${device.epoch}.</p>`,
     )}
-    ${section('sessions', 'Sessions', await sessionsTable(view, sessions))}
+    ${section('sessions', 'Sessions', await sessionsTable(view, sessions))} ${await evidencePart(view, device)}
     ${section('keys', 'Keys, newest first', tableOf('Keys', ['Key', 'State', 'Registered'], keys))}
     ${section(
       'audit',
@@ -133,7 +134,7 @@ function stateRows({ now }: View, state: Awaited<ReturnType<typeof reportedState
       const rules = newest > applied ? `revision ${applied} of ${newest}` : `revision ${applied}, up to date`
       return ['Rules', html`${rules}, instance <code>${instanceId}</code>`] as const
     }),
-    ['Evidence', state.forked || state.rejected ? 'segments that were not merged: tallygate devices show' : 'none'],
+    ['Evidence', state.forked || state.rejected ? html`<a href="#evidence">segments that were not merged</a>` : 'none'],
     ...(state.releaseRequested ? [['Drain', 'return of unused tokens requested'] as const] : []),
   ] as const
 }

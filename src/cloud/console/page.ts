@@ -67,7 +67,7 @@ nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem}
 nav a{padding:.2rem 0}nav a[aria-current]{color:var(--ink);font-weight:600;text-decoration-color:var(--bar);text-underline-offset:.3rem}
 .end{margin-left:auto}
 main{display:grid;gap:1rem;grid-template-columns:minmax(0,1fr);overflow-wrap:anywhere}
-h1{font-size:1.35rem;margin:.4rem 0 0}h2{font-size:1.05rem;margin:0 0 .6rem}
+h1{font-size:1.35rem;margin:.4rem 0 0}h2{font-size:1.05rem;margin:0 0 .6rem}h3{font-size:1rem;margin:1rem 0 .4rem}
 section form,.filter{display:flex;flex-wrap:wrap;gap:.6rem;align-items:end}
 label{display:grid;gap:.15rem;color:var(--soft)}
 input,select,textarea,button{font:inherit;color:var(--ink);background:var(--ground);border:1px solid var(--soft);border-radius:.35rem;padding:.35rem .6rem;max-width:100%}

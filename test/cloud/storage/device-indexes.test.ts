@@ -21,7 +21,7 @@ beforeEach(() => {
   database.exec(`
     WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 1500)
     INSERT INTO devices (id, public_key, thumbprint, key_since, enrolled_at, epoch, backlog, applied_policies,
-      release_requested, labels) SELECT 'd' || n, '{}', 'k' || n, 0, 0, 0, 0, '[]', 0, '{}' FROM counted;
+      release_requested, labels, instance_ids) SELECT 'd' || n, '{}', 'k' || n, 0, 0, 0, 0, '[]', 0, '{}', '[]' FROM counted;
     INSERT INTO device_instances SELECT 'all', id FROM devices;
     INSERT INTO device_labels SELECT 'size', 'many', seq FROM devices;
     INSERT INTO device_labels SELECT 'kind', 'few', seq FROM devices WHERE seq <= 10;`)

@@ -160,7 +160,7 @@ export function deviceReader(sql: Sql) {
       const rest = query.selectAll('devices').where(inOrder, '>', after)
       const rows = await rest.orderBy(inOrder).limit(limit).execute()
       const devices: Device[] = []
-      for (const row of rows) devices.push(await withInstances(sql, row))
+      for (const row of rows) devices.push(deviceOf(row))
       return { devices, last: rows.length < limit ? null : (rows.at(-1)?.seq ?? null) }
     },
     /** @param most counted; this number means "so many or more" */
@@ -269,11 +269,16 @@ export function deviceTransaction(sql: Sql) {
     label,
     /** Assigns the key to the device forever; false: already registered, by any device. */
     registerKey,
-    /** Saves all but id, enrollment time and labels. Its keys must be registered. */
-    async save(device: Device): Promise<void> {
-      const before = await instancesOf(sql, device.id)
-      await db.updateTable('devices').set(columnsOf(device)).where('id', '=', device.id).execute()
-      if (before.join() !== [...device.instanceIds].sort().join()) await serve(device)
+    /**
+     * Saves all but id, enrollment time and labels. Its keys must be registered.
+     * @param stored as it was read in this transaction: then only what differs is written
+     */
+    async save(device: Device, stored?: Device): Promise<void> {
+      const columns = columnsOf(device)
+      const changed = stored === undefined ? columns : changedOf(columnsOf(stored), columns)
+      if (Object.keys(changed).length === 0) return
+      await db.updateTable('devices').set(changed).where('id', '=', device.id).execute()
+      if (changed.instance_ids !== undefined) await serve(device)
     },
   }
 }
@@ -302,16 +307,6 @@ export function enrollmentTransaction(sql: Sql) {
       return inserted !== undefined
     },
   }
-}
-
-async function instancesOf({ db }: Sql, deviceId: string): Promise<readonly string[]> {
-  const rows = await db
-    .selectFrom('device_instances')
-    .select('instance_id')
-    .where('device_id', '=', deviceId)
-    .orderBy('instance_id')
-    .execute()
-  return rows.map(({ instance_id }) => instance_id)
 }
 
 function isByContact(contact: DeviceFilter['contact']): boolean {

@@ -44,6 +44,11 @@ export function epochReader({ db }: Sql) {
         .executeTakeFirst()
       return row === undefined ? undefined : epochOf(row)
     },
+    async newest(deviceId: string, limit: number): Promise<readonly Epoch[]> {
+      const all = db.selectFrom('epochs').selectAll().where('device_id', '=', deviceId)
+      const rows = await all.orderBy('number', 'desc').limit(limit).execute()
+      return rows.map(epochOf)
+    },
     async byNonce(deviceId: string, nonce: string): Promise<Epoch | undefined> {
       const row = await db
         .selectFrom('epochs')

@@ -114,6 +114,19 @@ export function usageReader(sql: Sql) {
         until = (end - 1n) * USAGE_ROW_POSITIONS
       }
     },
+    /** Of other writers with the identity of the device, in its newest such deliveries. */
+    async ofBranches(deviceId: string, deliveries: number): Promise<readonly UsageRecord[]> {
+      const rows = await db
+        .selectFrom('deliveries')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('branch', '=', 1n)
+        .orderBy('epoch', 'desc')
+        .orderBy('last_entry', 'desc')
+        .limit(deliveries)
+        .execute()
+      return rows.flatMap(usageOf)
+    },
     async count(range: Within): Promise<number> {
       const own = await usageWithin(range)
         .select((of) => of.fn.countAll<bigint>().as('count'))
