@@ -11,6 +11,7 @@ const bundled = [
     '@nats-io/transport-node',
     '@scalar/fastify-api-reference',
     'aedes',
+    'aws4fetch',
     'commander',
     'fastify',
     'jose',

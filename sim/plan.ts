@@ -166,6 +166,7 @@ export type Happening =
   | { readonly kind: 'overspend-cap'; readonly lineItem: number; readonly cap: number }
   | { readonly kind: 'hold'; readonly device: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
   | { readonly kind: 'twin-backup' }
+  | { readonly kind: 'archive' }
   | { readonly kind: 'twin-restore'; readonly downMs: number; readonly untold?: boolean }
   | ({
       readonly kind: 'device-session'

@@ -6,6 +6,7 @@ import { issueEnrollmentToken } from '../src/cloud/devices/issue-enrollment-toke
 import { type Invariant, Violation } from './audit/violation.ts'
 import type { Defect } from './defects/defects.ts'
 import { BEGIN, type Happening, type Plan } from './plan.ts'
+import { Archives } from './site/archives.ts'
 import { Backups } from './site/backups.ts'
 import { Devices } from './site/devices.ts'
 import { Load } from './site/load.ts'
@@ -53,6 +54,7 @@ class World {
   readonly #devices: Devices
   readonly #load: Load
   readonly #backups: Backups
+  readonly #archives: Archives
   readonly #rest: Rest
   readonly #probes: Probes
   #happened = 0
@@ -62,6 +64,7 @@ class World {
     this.#rules = new Rules(this.#stage)
     this.#devices = new Devices(this.#stage)
     this.#load = new Load(this.#stage, this.#devices, this.#rules)
+    this.#archives = new Archives(this.#stage)
     this.#backups = new Backups(this.#stage, this.#devices, this.#rules, this.#load)
     this.#rest = new Rest(this.#stage, this.#devices, this.#rules, this.#backups)
     this.#probes = new Probes(this.#stage, this.#devices, this.#rules, this.#load)
@@ -157,6 +160,9 @@ class World {
         return
       case 'twin-trap':
         twin.traps.push({ ...what })
+        return
+      case 'archive':
+        this.#archives.run()
         return
       case 'twin-backup':
         this.#backups.make()

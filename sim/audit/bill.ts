@@ -46,7 +46,7 @@ export class BillAudit {
   }
 
   readUsage(database: Sqlite.Database): void {
-    for (const row of usageAfter(database, this.#usageSeen)) {
+    for (const row of usageAfter(database, this.#usageSeen, this.#shared.archives)) {
       const { seq, correlation_id: id, activation_id: line, tokens, source } = row
       if (seq > this.#usageSeen) this.#usageSeen = seq
       if (line !== null) this.#billedByLine.add(`${source === 'device' ? 'device' : 'twin'} ${line}`, tokens)

@@ -3,6 +3,9 @@ import { Books } from './books.ts'
 import { type Caps, type DeviceAccountRow, type Entry, type KnownGrant, nameOf } from './records.ts'
 import type { Invariant } from './violation.ts'
 
+/** By name. */
+export type ArchivedFiles = Map<string, Buffer>
+
 export class SharedState {
   readonly now: () => number
   readonly looks = new Map<Invariant, number>()
@@ -10,6 +13,8 @@ export class SharedState {
   /** Charges by application session and request number. */
   readonly charges = new Map<string, { readonly correlationId: string; readonly machine: string }>()
   readonly spent = new Books()
+  /** Archives of usage, by their place. */
+  readonly archives = new Map<string, ArchivedFiles>()
   /** Spending above the grants that copies, restores and forgotten grants permit. */
   readonly exposure = new Books()
   readonly caps = new Map<string, Caps>()

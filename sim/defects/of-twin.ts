@@ -1,6 +1,7 @@
 import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { EntryBodyWire } from '../../src/protocol/edge/sync.ts'
 import { openImage } from '../twin/twin-database.ts'
+import { query } from '../audit/query.ts'
 import type { Defect } from './defects.ts'
 import { type Delivered, instead } from './twin-defects.ts'
 import { payloadOf } from './payload.ts'
@@ -227,6 +228,12 @@ export const TWIN_DEFECTS: readonly Defect[] = [
         },
       }),
     }),
+  },
+  {
+    name: 'archive-forgets-entries',
+    is: 'the twin keeps nothing of archived entries: those that two copies have in common are billed for both',
+    always: ['archive', 'clone', 'restore'],
+    twin: () => ({ onCommit: (database) => void query(database, 'DELETE FROM archived_entries').run() }),
   },
   {
     name: 'bill-branches-again',

@@ -241,6 +241,7 @@ export const faults = {
   },
   'recovery-overridden': () => ({ kind: 'recovery-overridden' }),
   'node-down': (random) => ({ kind: 'node-down', forMs: random.spread(MINUTE, 2 * HOUR) }),
+  archive: () => ({ kind: 'archive' }),
   'twin-clock': (random) => ({
     kind: 'twin-clock',
     ms: (random.chance(0.4) ? -1 : 1) * random.spread(MINUTE, 2_000 * HOUR),

@@ -22,6 +22,7 @@ const often: Partial<Record<FaultKind, number>> = {
   'death-after-answer': 6,
   'device-session': 20,
   'bound-session': 12,
+  archive: 8,
 }
 const rare: ReadonlySet<FaultKind> = new Set([
   'revoke',
@@ -65,6 +66,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   crowd: 0.04,
   'recovery-overridden': 0.15,
   'twin-clock': 0.12,
+  archive: 0.5,
 }
 
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])

@@ -165,7 +165,7 @@ export class Twin {
   #store(node: TwinNode, alive: () => boolean): Store {
     const { database } = this
     const db = inOneHand(database, () => undefined)
-    const sql: Sql = { db, lockRows: false, rules: ALONE, fleet: this.#fleetFigures(), ahead: null }
+    const sql: Sql = { db, lockRows: false, rules: ALONE, fleet: this.#fleetFigures(), ahead: null, shrink: null }
     const commits = new GroupCommit(this.#guarded(node, database, alive), () => 0)
     const counted = async <T>(work: () => Promise<T>): Promise<T> => {
       this.#pending += 1

@@ -4,6 +4,7 @@
  */
 import { createPublicKey, hkdfSync, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
+import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { createSecureContext } from 'node:tls'
@@ -25,6 +26,8 @@ import { serveWebSockets } from './http/web-sockets.ts'
 import { Slots } from './http/slots.ts'
 import { createServer } from './http/server.ts'
 import { serviceOperations } from './http/service/service.ts'
+import { zstd } from './platform/archive/compression.ts'
+import { openPlace } from './platform/archive/open-place.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
 import { openKeyring } from './platform/key-file/keyring-file.ts'
 import { Metrics } from './platform/metrics/metrics.ts'
@@ -77,6 +80,7 @@ import type { Store } from './storage/store.ts'
 import { watchStore } from './storage/watch-store.ts'
 import type { EdgeTerms } from './devices/terms.ts'
 import { type CloudSettings, cloudOptions } from './settings.ts'
+import { ArchiveDaily } from './usage/archive/archive-daily.ts'
 
 export interface Overrides {
   readonly log?: Logger
@@ -118,6 +122,9 @@ const TOTALS_TIMEOUT_MS = 2_000
 const PART_OF_SIGN_INS = 1 / 4
 
 const FORGET_EVERY_MS = 60_000
+
+/** How often to look whether archiving is due, ms. */
+const ARCHIVE_EVERY_MS = 60_000
 
 /** How often the metrics of instances change, ms. */
 const FLEET_EVERY_MS = 60_000
@@ -162,6 +169,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
       const isOtherLevel = next.log.level !== settings.log.level
       const certificate = readTls(next.tls)
       requireSignInSettings(next.oidc)
+      requireArchive(next)
       return () => {
         examine(next, certificate)
         if (isOtherLevel) log.level = next.log.level
@@ -172,6 +180,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     now,
   })
   const settings = live.view
+  requireArchive(settings)
   const newId = overrides.newId ?? randomUUID
   const timers = overrides.timers ?? systemTimers
   const { prefix } = settings.http
@@ -418,6 +427,22 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     // Only one process uses a file, and its lease need not expire when it is killed.
     nodeId: settings.db === null ? 'file' : newId(),
   })
+  const archive = new ArchiveDaily({
+    store,
+    compression: zstd,
+    tenantId: settings.usage.tenantId,
+    now,
+    giveWay: service.giveWay,
+    terms: () => archiveTerms(settings.usage),
+    open: (place, signal) => openPlace(place, settings.s3, signal),
+    newHolder: () => `The cloud on ${hostname()}, process ${process.pid} (${newId()})`,
+    trustsClock,
+    onArchive: ({ place, manifest, records }) => {
+      metrics.archive.archived(records)
+      log.info({ place, manifest, records }, 'usage was archived')
+    },
+    onState: (state) => metrics.archive.state(state),
+  })
   const fleet = new FleetWatch({ store, policies, terms, now, onRound: (figures) => metrics.fleet(figures) })
   const jobs = { timers, log }
   for (const job of [
@@ -433,11 +458,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     runRepeatedly(jobs, settings.sessions.sweepEvery, sweep, 'a session was not moved on'),
     runRepeatedly(jobs, FORGET_EVERY_MS, () => forgetAnswers(store, now()), 'old answers were not deleted'),
     runRepeatedly(jobs, FORGET_EVERY_MS, forgetSessions, 'old records of sessions were not deleted'),
+    runRepeatedly(jobs, ARCHIVE_EVERY_MS, () => archive.step(), 'usage was not archived'),
     runRepeatedly(jobs, POLICIES_EVERY_MS, renew, 'a policy was not renewed'),
     runRepeatedly(jobs, FLEET_EVERY_MS, () => fleet.step(), 'the figures of an instance were not read'),
   ]) {
     started.defer(() => job.stop())
   }
+  started.defer(() => archive.stop())
   started.defer(() => stopAccepting())
 
   late.renewCertificate = ({ certificate, key }) => {
@@ -616,6 +643,19 @@ function termsOf(edge: CloudSettings['edge'], sessionIntervalMs: number | null):
     policyUsableMs: edge.policyUsable,
     sessionIntervalMs,
   }
+}
+
+/** Null: usage stays in the database. @throws CodedError CONFIG_INVALID */
+function archiveTerms({ retention, archive }: CloudSettings['usage']): { retentionMs: number; place: string } | null {
+  if (retention === 0) return null
+  if (archive === null) throw new CodedError('CONFIG_INVALID', 'usage.retention needs usage.archive.')
+  return { retentionMs: retention, place: archive }
+}
+
+/** @throws CodedError CONFIG_INVALID */
+function requireArchive({ usage, s3 }: CloudSettings): void {
+  const terms = archiveTerms(usage)
+  if (terms !== null) openPlace(terms.place, s3, new AbortController().signal)
 }
 
 /** Null: administrators use keys only. @throws CodedError CONFIG_INVALID */

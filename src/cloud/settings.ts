@@ -233,6 +233,33 @@ const options = {
       default: 'tallygate',
       max: 200,
     }),
+    retention: duration({
+      reloadable: true,
+      help: 'How long the database keeps usage records. Once a day, older ones are moved to usage.archive. 0: forever.',
+      default: '0',
+      min: '0',
+      max: '3660d',
+    }),
+    archive: text({
+      reloadable: true,
+      help: 'Where archives of usage records are written. All nodes need access to it.',
+      default: null,
+      takes: 'a directory, or s3://bucket/prefix',
+    }),
+  },
+  s3: {
+    endpoint: url({
+      help: 'Address of an S3-compatible store. Omitted: Amazon S3.',
+      default: null,
+      schemes: ['https', 'http'],
+    }),
+    region: text({ help: 'Region of the bucket.', default: 'us-east-1', max: 100 }),
+    accessKeyId: text({
+      help: 'Id of the access key. It needs the rights to list the bucket, and to read and write objects below the prefix.',
+      default: null,
+    }),
+    secretAccessKey: secret({ help: 'Secret of the access key.' }),
+    sessionToken: secret({ help: 'Session token, if the access key is a temporary one.' }),
   },
   events: {
     webhooks: structure(webhookSettings, {

@@ -147,6 +147,45 @@ export const ERRORS = catalogue({
     http: 409,
     retry: 'no',
   },
+  USAGE_ARCHIVED: {
+    meaning: 'The records after this cursor were moved to an archive, which the message names.',
+    remedy:
+      'Read the archive with tallygate usage export --from-archive and the same cursor. Then continue with the cursor that it prints.',
+    http: 409,
+    exit: 66,
+    retry: 'no',
+  },
+  ARCHIVE_IN_USE: {
+    meaning: 'Another process archives the usage records of this cloud.',
+    remedy: 'Wait until it is done. The message names it, and when another process can take over.',
+    http: 409,
+    exit: 75,
+    retry: 'later',
+  },
+  ARCHIVE_UNAVAILABLE: {
+    meaning: 'The place of the archive cannot be read or written. Nothing was deleted.',
+    remedy:
+      'Correct what the message names, such as free space, permissions, the address or the credentials. Then run it again: it continues.',
+    http: 503,
+    exit: 74,
+    retry: 'later',
+  },
+  ARCHIVE_DIFFERS: {
+    meaning:
+      'The place contains archives of another cloud, or records that this cloud has lost because it was restored from a backup. Nothing was changed.',
+    remedy:
+      'Keep these archives, and use an empty place for the next ones. The first of them names the archive that it follows.',
+    http: 409,
+    exit: 78,
+    retry: 'no',
+  },
+  ARCHIVE_DAMAGED: {
+    meaning: 'A file of an archive is missing, was changed, or does not agree with its manifest.',
+    remedy: 'Replace the files that the message names from a copy. Then run tallygate usage archive verify.',
+    http: 500,
+    exit: 65,
+    retry: 'no',
+  },
   TOKEN_MISSING: {
     meaning: 'The request has no bearer token.',
     remedy: 'Send the header Authorization: Bearer <JWT>.',

@@ -35,6 +35,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'copies-not-billed': 2,
   'remembers-word': 7,
   'salvage-without-log': 49,
+  'archive-forgets-entries': 6,
 }
 
 const found: string[] = []

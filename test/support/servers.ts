@@ -4,9 +4,9 @@
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
 import { pbkdf2Sync, randomBytes } from 'node:crypto'
 import { accessSync, constants, globSync, readFileSync, statSync } from 'node:fs'
-import { chown, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { chown, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
-import { tmpdir } from 'node:os'
+import { homedir, tmpdir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { promisify } from 'node:util'
@@ -208,6 +208,30 @@ export function postgres(): Server {
       ready: answersQueries,
       // SIGTERM waits until the last client has gone.
       stopSignal: 'SIGINT',
+    }),
+  ])
+}
+
+/** Credentials and bucket of {@link s3}. */
+export const S3_TEST = { accessKeyId: 'test-access', secretAccessKey: 'test-secret', bucket: 'usage' }
+
+/**
+ * An S3-compatible store that checks signatures, for the calling file or `describe`, with {@link S3_TEST}. One from
+ * TALLYGATE_TEST_S3_URL may be shared with other tests: use a prefix of your own.
+ */
+export function s3(): Server {
+  const { accessKeyId, secretAccessKey, bucket } = S3_TEST
+  const args = (port: number) => ['--access', accessKeyId, '--secret', secretAccessKey, '--port', `127.0.0.1:${port}`]
+  return server('s3', [
+    fromEnvironment('TALLYGATE_TEST_S3_URL'),
+    fromBinary({
+      names: ['versitygw'],
+      folders: [join(homedir(), 'go', 'bin')],
+      prepare: async (folder, port) => {
+        await mkdir(join(folder, 'data', bucket), { recursive: true })
+        return [...args(port), '--quiet', 'posix', '--nometa', join(folder, 'data')]
+      },
+      url: (port) => `http://127.0.0.1:${port}`,
     }),
   ])
 }

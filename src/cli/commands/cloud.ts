@@ -26,10 +26,15 @@ export function command(io: Io): Command {
     .addCommand(forgetCommand(service, io))
 }
 
+/** A command that works on the store of the cloud on this machine. */
+export function storeCommand(name: string): Command {
+  return belowService(serviceCommand('cloud', cloudOptions), name, new Set([...SHOWN_BELOW, '--db']))
+}
+
 /** A subcommand with the flags of the service. Its help shows only the flags that select the store. */
-function belowService(service: Command, name: string): Command {
+function belowService(service: Command, name: string, shown = SHOWN_BELOW): Command {
   const command = new Command(name)
-  for (const option of service.options) if (SHOWN_BELOW.has(option.long ?? '')) command.addOption(option)
+  for (const option of service.options) if (shown.has(option.long ?? '')) command.addOption(option)
   return command
 }
 

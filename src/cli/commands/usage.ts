@@ -5,11 +5,13 @@
 import { Service } from '../nouns/service.ts'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
+import { uuid } from '../../protocol/wire.ts'
 import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Io, Output } from '../io.ts'
 import { nounCommand } from '../nouns/command.ts'
+import { archiveAt, archiveCommand, archiveSettings } from './usage-archive.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
 
 interface ExportFlags extends AdministratorFlags {
@@ -19,6 +21,7 @@ interface ExportFlags extends AdministratorFlags {
   readonly to?: number
   readonly after?: string
   readonly out?: string
+  readonly fromArchive?: string
 }
 
 export function command(io: Io): Command {
@@ -31,8 +34,12 @@ export function command(io: Io): Command {
     .option('--to <time>', 'only usage before this time', timeArgument)
     .option('--after <cursor>', 'only records written after the export that printed this cursor', cursorArgument)
     .option('--out <file>', 'output file, written atomically (default: stdout)')
-    .action((flags: ExportFlags) => exportUsage(flags, io))
-  return usage
+    .option(
+      '--from-archive <place>',
+      'read the archive in this directory or s3:// address, without the cloud; --instance takes an id',
+    )
+    .action((flags: ExportFlags) => (flags.fromArchive === undefined ? exportUsage(flags, io) : readBack(flags, io)))
+  return usage.addCommand(archiveCommand(io))
 }
 
 async function exportUsage(flags: ExportFlags, io: Io): Promise<void> {
@@ -51,9 +58,38 @@ async function exportUsage(flags: ExportFlags, io: Io): Promise<void> {
   const { headers, pieces } = await client.stream(call)
   const next = usageCursor.safeParse(headers[usageCursorHeader])
   if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The response has no header ${usageCursorHeader}.`)
-  if (flags.out === undefined) await writeOut(io.stdout, pieces)
-  else await writeFileAtomically(flags.out, pieces)
-  io.stderr.write(`next cursor: ${next.data}\n`)
+  await writeExport(flags, pieces, next.data, io)
+}
+
+async function readBack({ fromArchive = '', ...flags }: ExportFlags, io: Io): Promise<void> {
+  const { exportArchive } = await import('../../cloud/usage/archive/read-archive.ts')
+  const { instance } = flags
+  if (instance !== undefined && !uuid.safeParse(instance).success) {
+    throw new CodedError('USAGE', '--instance takes an id with --from-archive, because an archive contains no names.')
+  }
+  const { next, pieces } = await exportArchive(await archiveAt(fromArchive, archiveSettings(io)), {
+    after: flags.after === undefined ? 0n : BigInt(flags.after),
+    instanceId: instance?.toLowerCase() ?? null,
+    from: flags.from ?? null,
+    to: flags.to ?? null,
+    format: flags.format,
+  })
+  await writeExport(flags, bytesOf(pieces), next, io)
+}
+
+async function* bytesOf(pieces: AsyncIterable<string>): AsyncGenerator<Buffer> {
+  for await (const piece of pieces) yield Buffer.from(piece)
+}
+
+async function writeExport(
+  { out }: Pick<ExportFlags, 'out'>,
+  pieces: AsyncIterable<Buffer>,
+  next: bigint,
+  io: Io,
+): Promise<void> {
+  if (out === undefined) await writeOut(io.stdout, pieces)
+  else await writeFileAtomically(out, pieces)
+  io.stderr.write(`next cursor: ${next}\n`)
 }
 
 /** Respects backpressure. */

@@ -4,6 +4,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { recordChange } from '../storage/audit.ts'
 import { type EventFilter, USAGE_ROW_POSITIONS } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
+import { usageArchived } from '../usage/export-usage.ts'
 import { type OutgoingEvent, changeEvent, usageEvent } from './outgoing-event.ts'
 import type { Sink } from './sink.ts'
 
@@ -90,7 +91,8 @@ export async function listDeadLetters(
 
 /**
  * @param what a position, after which everything is sent again; or the dead letters
- * @throws CodedError NOT_FOUND, CURSOR_UNKNOWN for a position that no event has reached
+ * @throws CodedError NOT_FOUND, CURSOR_UNKNOWN for a position that no event has reached, USAGE_ARCHIVED for
+ * one with later records in an archive
  */
 export async function replay(
   { store }: Pick<AdministerSinks, 'store'>,
@@ -105,6 +107,8 @@ export async function replay(
     } else {
       const end = await tx.usage.settled()
       if (what > end) throw new CodedError('CURSOR_UNKNOWN', `after is ${what}, but the newest event is ${end}.`)
+      const archive = await tx.usageArchives.later(what, null)
+      if (archive !== null) throw usageArchived(what, archive)
       await tx.eventSinks.moveTo(sink, what)
     }
     const detail = { sink, ...(what === 'DEAD_LETTERS' ? { deadLetters: true } : { after: String(what) }) }

@@ -3,6 +3,7 @@
  * crash the last events come again with the same ids. A lease lets one node send at a time. See
  * docs/explanation/events.md.
  */
+import { usageArchived } from '../usage/export-usage.ts'
 import { messageOf } from '../../protocol/errors.ts'
 import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
@@ -267,6 +268,9 @@ async function readEvents(
   upTo: bigint,
 ): Promise<Chunk> {
   const range = { after, upTo, instanceId: null, from: null, to: null, limit: ROWS_READ, entries: true } as const
+  const archive = groups.includes('usage') ? await reader.usageArchives.later(after, null) : null
+  // Only a replay that began while they were archived; an archive waits for all sinks.
+  if (archive !== null) throw usageArchived(after, archive)
   const usage = groups.includes('usage') ? await reader.usage.range(range) : []
   const isUsageOnly = groups.every((group) => group === 'usage')
   const changes = isUsageOnly ? [] : await reader.events.range(after, upTo, ROWS_READ)

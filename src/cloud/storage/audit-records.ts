@@ -59,6 +59,7 @@ export type AuditedAction =
   | 'REPLAY_EVENTS'
   | 'DISCARD_DEAD_LETTERS'
   | 'FORGET_EVENT_SINK'
+  | 'ARCHIVE_USAGE'
 
 export interface AuditRecord {
   readonly at: number

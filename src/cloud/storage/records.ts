@@ -247,6 +247,33 @@ export interface NewestUsage extends Pick<UsageRange, 'instanceId' | 'from' | 't
   readonly upTo: bigint | null
 }
 
+/** Records that an archive contains, and that the store no longer has. */
+export interface UsageArchive {
+  /** Positions: after the one, up to the other. */
+  readonly after: bigint
+  readonly upTo: bigint
+  readonly records: number
+  /** The latest use, but not after its record was written. POSIX ms. */
+  readonly latestUse: number
+  /** Directory or `s3://` address. */
+  readonly place: string
+  /** Name of its manifest in the place, and the manifest's SHA-256. */
+  readonly manifest: string
+  readonly sha256: string
+  readonly archivedAt: number
+}
+
+/** One process archives at a time. */
+export interface Archiving {
+  /** Names the process; null: none. */
+  readonly holder: string | null
+  readonly seenAt: number
+  /** The archive that was begun; null: none. */
+  readonly planned: { readonly place: string; readonly upTo: bigint } | null
+  /** When a run last archived everything that was due; null: never. */
+  readonly finishedAt: number | null
+}
+
 export interface NumberedUsage {
   readonly position: bigint
   readonly record: UsageRecord

@@ -4,7 +4,7 @@
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { UsageFormat } from '../../protocol/service/usage-export.ts'
-import type { UsageRange } from '../storage/records.ts'
+import type { UsageArchive, UsageRange } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import { usageHead, usageLine } from './usage-text.ts'
 
@@ -26,7 +26,7 @@ export interface UsageExport {
 
 /**
  * @throws CodedError CURSOR_UNKNOWN for an unknown position, USAGE_FORGOTTEN for one after the backup from which the
- * cloud was restored, NOT_FOUND for an unknown instance
+ * cloud was restored, USAGE_ARCHIVED for one with later records in an archive, NOT_FOUND for an unknown instance
  */
 export async function exportUsage(store: Store, options: UsageExportOptions): Promise<UsageExport> {
   const { instanceId } = options
@@ -34,9 +34,10 @@ export async function exportUsage(store: Store, options: UsageExportOptions): Pr
   if (instanceId !== null && (await store.read((reader) => reader.instances.get(instanceId))) === undefined) {
     throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
   }
-  const { upTo, backupEnd } = await store.transaction(async (tx) => ({
+  const { upTo, backupEnd, archive } = await store.transaction(async (tx) => ({
     upTo: await tx.usage.settled(),
     backupEnd: await tx.usage.backupEnd(after),
+    archive: await tx.usageArchives.later(after, options.from),
   }))
   if (after > upTo) throw new CodedError('CURSOR_UNKNOWN', `after is ${after}, but the newest record is ${upTo}.`)
   if (backupEnd !== null) {
@@ -45,7 +46,16 @@ export async function exportUsage(store: Store, options: UsageExportOptions): Pr
       `after is ${after}, but the cloud was restored from a backup that ends at ${backupEnd}. Continue with after=${backupEnd}.`,
     )
   }
+  if (archive !== null) throw usageArchived(after, archive)
   return { next: upTo, pieces: piecesOf(store, options, after, upTo) }
+}
+
+/** @param after of the request */
+export function usageArchived(after: bigint, { place, manifest, upTo }: UsageArchive): CodedError {
+  return new CodedError(
+    'USAGE_ARCHIVED',
+    `after is ${after}, but usage records up to ${upTo} are archived in ${place} (${manifest}).`,
+  )
 }
 
 async function* piecesOf(
@@ -59,7 +69,12 @@ async function* piecesOf(
   let after = first
   for (;;) {
     const range = { after, upTo, instanceId, from, to, limit: USAGE_PIECE_RECORDS }
-    const records = await store.read((reader) => reader.usage.range(range))
+    const { records, archive } = await store.read(async (reader) => ({
+      records: await reader.usage.range(range),
+      archive: await reader.usageArchives.later(after, from),
+    }))
+    // Archived since the export began: some records may be deleted already.
+    if (archive !== null) throw usageArchived(after, archive)
     const last = records.at(-1)
     if (last === undefined) return
     yield records.map((record) => usageLine(format, tenantId, record)).join('')

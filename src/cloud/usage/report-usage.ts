@@ -6,8 +6,8 @@ import { CodedError } from '../../protocol/errors.ts'
 import { REPORT_PAGE_RECORDS } from '../../protocol/service/usage-report.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
 import { type NumberedUsage, USAGE_ROW_POSITIONS, type UsageRange } from '../storage/records.ts'
-import type { Store } from '../storage/store.ts'
-import { USAGE_PIECE_RECORDS } from './export-usage.ts'
+import type { Reader, Store } from '../storage/store.ts'
+import { USAGE_PIECE_RECORDS, usageArchived } from './export-usage.ts'
 import { reportRow } from './usage-text.ts'
 
 /** Rows of the store that one statement counts at most. */
@@ -31,7 +31,7 @@ export interface UsageReportDeps {
   readonly giveWay: GiveWay
 }
 
-/** JSON text `{"data":[...]}` in pieces. @throws CodedError NOT_FOUND for an unknown instance */
+/** JSON text `{"data":[...]}` in pieces. @throws CodedError USAGE_ARCHIVED, NOT_FOUND for an unknown instance */
 export async function reportUsage(
   { store, giveWay }: UsageReportDeps,
   { tenantId, instanceId, pastDays, pageNumber, now }: UsageReportOptions,
@@ -40,6 +40,7 @@ export async function reportUsage(
     throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
   }
   const from = Math.max(0, now - (now % DAY_MS) - pastDays * DAY_MS)
+  await readUnarchived(store, { from }, async () => undefined)
   const range = { instanceId, from, to: null, upTo: await store.transaction((tx) => tx.usage.settled()) }
   return (async function* () {
     let before = '{"data":['
@@ -54,6 +55,19 @@ export async function reportUsage(
 
 type Range = Omit<UsageRange, 'after' | 'limit'>
 
+/** @throws CodedError USAGE_ARCHIVED if records of the range are archived, even since the page began */
+async function readUnarchived<T>(
+  store: Store,
+  { from }: Pick<Range, 'from'>,
+  work: (reader: Reader) => Promise<T>,
+): Promise<T> {
+  return store.read(async (reader) => {
+    const archive = await reader.usageArchives.later(0n, from)
+    if (archive !== null) throw usageArchived(0n, archive)
+    return work(reader)
+  })
+}
+
 async function* pageOf(
   { store, giveWay }: UsageReportDeps,
   range: Range,
@@ -65,7 +79,7 @@ async function* pageOf(
   for (let rows = ROWS_COUNTED_MAX; skip > 0 && rows > 0n && after < range.upTo;) {
     const end = after + rows * USAGE_ROW_POSITIONS
     const upTo = end < range.upTo ? end : range.upTo
-    const passed = await store.read((reader) => reader.usage.count({ ...range, after, upTo }))
+    const passed = await readUnarchived(store, range, (reader) => reader.usage.count({ ...range, after, upTo }))
     await giveWay()
     if (passed > skip) {
       rows /= 8n
@@ -77,7 +91,7 @@ async function* pageOf(
   let left = skip + REPORT_PAGE_RECORDS
   while (left > 0 && after < range.upTo) {
     const limit = Math.min(left, USAGE_PIECE_RECORDS)
-    const records = await store.read((reader) => reader.usage.range({ ...range, after, limit }))
+    const records = await readUnarchived(store, range, (reader) => reader.usage.range({ ...range, after, limit }))
     const last = records.at(-1)
     if (last === undefined) return
     if (records.length > skip) yield records.slice(skip, left)

@@ -2,7 +2,7 @@
  * Usage records as CSV (RFC 4180) or JSON lines, with exact decimal numbers. In CSV, possible formulas and texts with a
  * leading apostrophe get an apostrophe in front.
  */
-import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
+import { type Micro, decimal, formatDecimal, formatMicro, toMicro } from '../../core/pricing/amount.ts'
 import { csvField } from '../../protocol/csv.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../protocol/service/status.ts'
 import { USAGE_COLUMNS, type UsageColumn, type UsageFormat } from '../../protocol/service/usage-export.ts'
@@ -21,6 +21,59 @@ export function usageLine(format: UsageFormat, tenantId: string, numbered: Numbe
   const cells = cellsOf(tenantId, numbered)
   if (format === 'csv') return `${USAGE_COLUMNS.map(([, key]) => csvCell(cells[key])).join(',')}\r\n`
   return `{${USAGE_COLUMNS.map(([, key]) => `${JSON.stringify(key)}:${jsonCell(cells[key])}`).join(',')}}\n`
+}
+
+/** The line of the NDJSON export, with the rate, which an export does not contain. */
+export function archiveLine(tenantId: string, numbered: NumberedUsage): string {
+  const { rate } = numbered.record
+  const line = usageLine('ndjson', tenantId, numbered)
+  return `${line.slice(0, -'}\n'.length)},"rate":${rate === undefined ? 'null' : formatDecimal(rate)}}\n`
+}
+
+/** A line of an archive. Texts are as they were exported. */
+export interface ArchivedUsage {
+  readonly position: bigint
+  readonly instanceId: string
+  readonly activationId: string | null
+  /** POSIX ms. */
+  readonly usageTime: number
+  readonly writeTime: number
+  readonly tokens: Micro
+  /** The line of the export. */
+  text(format: UsageFormat): string
+}
+
+const JSON_TEXT = String.raw`"(?:[^"\\]|\\.)*"`
+const JSON_SCALAR = String.raw`(${JSON_TEXT}|-?[\d.]+|null)`
+const ARCHIVE_LINE = new RegExp(
+  String.raw`^\{${USAGE_COLUMNS.map(([, key]) => `"${key}":${key === 'metaData' ? String.raw`(\{.*\}|null)` : JSON_SCALAR}`).join(',')},"rate":(?:[\d.]+|null)\}$`,
+)
+
+/** Undefined: not a line of an archive. @param line without its end */
+export function readArchiveLine(line: string): ArchivedUsage | undefined {
+  const found = ARCHIVE_LINE.exec(line)
+  if (found === null) return undefined
+  const raw = Object.fromEntries(USAGE_COLUMNS.map(([, key], index) => [key, found[index + 1] ?? 'null']))
+  const textOf = (key: UsageColumn): string => JSON.parse(raw[key] ?? 'null') as string
+  const cells = USAGE_COLUMNS.map(([, key]) => archivedCell(key, raw[key] ?? 'null'))
+  return {
+    position: BigInt(textOf('cursor')),
+    instanceId: textOf('instanceId'),
+    activationId: raw['activationId'] === 'null' ? null : textOf('activationId'),
+    usageTime: Number(raw['usageTime']),
+    writeTime: Number(raw['writeTime']),
+    tokens: toMicro(decimal(raw['tokens'] ?? '')),
+    text: (format) =>
+      format === 'csv'
+        ? `${cells.map((cell) => csvCell(cell)).join(',')}\r\n`
+        : `${line.slice(0, line.lastIndexOf(',"rate":'))}}\n`,
+  }
+}
+
+function archivedCell(key: UsageColumn, raw: string): Cell {
+  if (raw === 'null') return null
+  if (key === 'metaData') return { json: raw }
+  return raw.startsWith('"') ? { text: JSON.parse(raw) as string } : { number: raw }
 }
 
 /** A row of the usage report: one JSON object. @param states of the sessions that are stored, by id */

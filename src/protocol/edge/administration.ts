@@ -170,6 +170,7 @@ export const AUDITED_ACTIONS = [
   'REPLAY_EVENTS',
   'DISCARD_DEAD_LETTERS',
   'FORGET_EVENT_SINK',
+  'ARCHIVE_USAGE',
 ] as const
 
 export const auditedAction = z.enum(AUDITED_ACTIONS)

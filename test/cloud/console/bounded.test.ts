@@ -45,7 +45,7 @@ async function viewOf(path: string, query: Readonly<Record<string, string>>): Pr
     dialect: new SingleConnectionDialect(database),
     log: ({ query: { sql, parameters } }) => void queries.push({ sql, parameters }),
   })
-  const reader = readerOf({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null })
+  const reader = readerOf({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null, shrink: null })
   instance = (await reader.instances.get(scene.instanceId))!
   return {
     ...{ reader, instance, instances: [instance], query, path, root: '/console', formToken: '', now: twin.now },

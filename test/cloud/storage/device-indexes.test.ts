@@ -30,7 +30,7 @@ beforeEach(() => {
     dialect: new SingleConnectionDialect(database),
     log: ({ query }) => void asked.push(query),
   })
-  devices = deviceReader({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null })
+  devices = deviceReader({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null, shrink: null })
 })
 afterEach(() => database.close())
 

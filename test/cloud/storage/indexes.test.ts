@@ -25,7 +25,7 @@ beforeEach(() => {
     dialect: new SingleConnectionDialect(database),
     log: ({ query }) => void asked.push(query),
   })
-  sql = { db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null }
+  sql = { db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null, shrink: null }
   sessions = sessionReader(sql)
 })
 

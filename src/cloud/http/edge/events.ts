@@ -68,7 +68,7 @@ export function eventOperations(deps: AdministerSinks): readonly Operation[] {
       description:
         'With `after`: all events after this position, which is the cursor of a usage export or the `sequence` of an event. With `deadLetters`: the events that the sink has rejected. Ids stay the same.',
       answers: { 200: { description: 'The sink.', body: eventSinkState } },
-      errors: ['NOT_FOUND', 'CURSOR_UNKNOWN'],
+      errors: ['NOT_FOUND', 'CURSOR_UNKNOWN', 'USAGE_ARCHIVED'],
       handle: async ({ params: { sink }, body, principal, now }) => {
         const what = 'after' in body ? body.after : 'DEAD_LETTERS'
         await replay({ store: actingAs(deps.store, principal) }, sink, what, now)

@@ -22,7 +22,7 @@ export function usageOperations(store: Store, tenantId: string): readonly Operat
       answers: {
         200: { description: 'One record per line.', streams: Object.values(USAGE_MEDIA_TYPES) },
       },
-      errors: ['NOT_ACCEPTABLE', 'CURSOR_UNKNOWN', 'USAGE_FORGOTTEN', 'NOT_FOUND'],
+      errors: ['NOT_ACCEPTABLE', 'CURSOR_UNKNOWN', 'USAGE_FORGOTTEN', 'USAGE_ARCHIVED', 'NOT_FOUND'],
       method: 'GET',
       path: '/usage',
       areas: ['provisioning/api'],
@@ -58,7 +58,7 @@ export function usageReportOperations(deps: UsageReportDeps & { readonly tenantI
       answers: {
         200: { description: 'The records: `{"data": [...]}`.', streams: ['application/json; charset=utf-8'] },
       },
-      errors: ['NOT_FOUND'],
+      errors: ['USAGE_ARCHIVED', 'NOT_FOUND'],
       method: 'GET',
       path: '/report/usage',
       principals: ADMINISTRATORS,

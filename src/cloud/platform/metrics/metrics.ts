@@ -14,6 +14,7 @@ import type { DeliverySums } from '../../storage/device-records.ts'
 import type { UsageRecord } from '../../storage/records.ts'
 import type { Totals } from '../../storage/records.ts'
 import type { StoreWatcher } from '../../storage/watch-store.ts'
+import { ArchiveMetrics } from './archive-metrics.ts'
 import { collectProcessMetrics } from './process-metrics.ts'
 
 export interface MetricsDeps {
@@ -38,6 +39,7 @@ const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 
 export class Metrics implements StoreWatcher, EventWatcher {
   readonly #registry = new Registry()
+  readonly archive = new ArchiveMetrics(this.#registry)
   readonly #deps: MetricsDeps
   readonly #requests: Counter<'method' | 'route' | 'status'>
   readonly #requestSeconds: Histogram<'method' | 'route'>

@@ -63,7 +63,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}
         try {
           return await database.transaction().execute(async (db) => {
-            const sql = { db, lockRows: true, rules: ruleLocks(db, schema), fleet, ahead: aheadOn(db) }
+            const sql = { db, lockRows: true, rules: ruleLocks(db, schema), fleet, ahead: aheadOn(db), shrink: null }
             const result = await runWork(sql, work, () => (written.outbox = true))
             done.result = result
             return result
@@ -83,7 +83,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         database
           .transaction()
           .setAccessMode('read only')
-          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null }))),
+          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null }))),
       ),
     onOutbox(listener) {
       listeners.add(listener)

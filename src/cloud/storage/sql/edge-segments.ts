@@ -4,6 +4,7 @@ import { entriesOf } from './packed-delivery.ts'
 import { packDocument, unpackDocument } from './packed-document.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
+import { SHORT_HASH_BYTES } from './usage-archives.ts'
 
 export function segmentReader({ db }: Sql) {
   return {
@@ -109,6 +110,10 @@ export function evidenceTransaction(sql: Sql) {
   }
 }
 
+export interface KnownHashes {
+  has(hash: string): boolean
+}
+
 /** Entries are stored with the usage records that they make: see usage.ts. */
 export function entryReader({ db }: Sql) {
   const deliveries = (deviceId: string, epoch: number) =>
@@ -118,26 +123,39 @@ export function entryReader({ db }: Sql) {
       .where('device_id', '=', deviceId)
       .where('epoch', '=', BigInt(epoch))
       .orderBy('last_entry')
+  const archived = (deviceId: string, epoch: number, first: number, last: number) =>
+    db
+      .selectFrom('archived_entries')
+      .select(['first_entry', 'hashes'])
+      .where('device_id', '=', deviceId)
+      .where('epoch', '=', BigInt(epoch))
+      .where('last_entry', '>=', BigInt(first))
+      .where('first_entry', '<=', BigInt(last))
   return {
-    /** Hashes of the entries with these numbers, of all writers. */
-    async hashes(deviceId: string, epoch: number, first: number, last: number): Promise<ReadonlySet<string>> {
+    /** Which entries with these numbers were billed, of all writers. */
+    async hashes(deviceId: string, epoch: number, first: number, last: number): Promise<KnownHashes> {
+      // Deliveries first: what is archived in between is found twice, not missed.
       const rows = await deliveries(deviceId, epoch)
         .where('last_entry', '>=', BigInt(first))
         .where('first_entry', '<=', BigInt(last))
         .execute()
-      const entries = rows.flatMap((row) => entriesOf(row))
-      return new Set(entries.filter(({ n }) => n >= first && n <= last).map(({ hash }) => hash))
+      const whole = new Set(rows.flatMap((row) => entriesOf(row).map(({ hash }) => hash)))
+      const kept = await archived(deviceId, epoch, first, last).execute()
+      const short = new Set(kept.flatMap(({ hashes }) => shortHashesOf(hashes)))
+      return { has: (hash) => whole.has(hash) || short.has(shortened(hash)) }
     },
-    /** Undefined: the merged chain has no such entry. */
+    /** Undefined: the merged chain has no such entry. Of an archived entry, the beginning of its hash. */
     async hashInChain(deviceId: string, epoch: number, n: number): Promise<string | undefined> {
       const row = await deliveries(deviceId, epoch)
         .where('last_entry', '>=', BigInt(n))
         .where('first_entry', '<=', BigInt(n))
         .where(expression<boolean>`branch = 0`)
         .executeTakeFirst()
-      return row === undefined ? undefined : entriesOf(row).find((entry) => entry.n === n)?.hash
+      if (row !== undefined) return entriesOf(row).find((entry) => entry.n === n)?.hash
+      const kept = await archived(deviceId, epoch, n, n).where('branch', '=', 0n).executeTakeFirst()
+      return kept === undefined ? undefined : shortHashesOf(kept.hashes)[n - Number(kept.first_entry)]
     },
-    /** By number; entries of the chain first. An entry of a branch that joined the chain comes once. */
+    /** Those that are not archived, by number; entries of the chain first. An entry of a branch that joined the chain comes once. */
     async of(deviceId: string, epoch: number): Promise<readonly (LedgerEntry & { readonly branch: boolean })[]> {
       const rows = await deliveries(deviceId, epoch).execute()
       const found = new Map<string, LedgerEntry & { readonly branch: boolean }>()
@@ -149,6 +167,17 @@ export function entryReader({ db }: Sql) {
       return [...found.values()].sort((a, b) => a.n - b.n)
     },
   }
+}
+
+function shortHashesOf(hashes: Buffer): readonly string[] {
+  const count = hashes.length / SHORT_HASH_BYTES
+  return Array.from({ length: count }, (_, index) =>
+    hashes.toString('hex', index * SHORT_HASH_BYTES, (index + 1) * SHORT_HASH_BYTES),
+  )
+}
+
+function shortened(hash: string): string {
+  return hash.slice(0, 2 * SHORT_HASH_BYTES)
 }
 
 function segmentOf(row: Row<'segments'>): MergedSegment {

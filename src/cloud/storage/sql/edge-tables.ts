@@ -129,7 +129,17 @@ export interface EdgeTables {
     records: bigint
     from_time: bigint
     to_time: bigint
+    write_time: bigint
     body: Buffer
+  }
+  archived_entries: {
+    seq: bigint
+    device_id: string
+    epoch: bigint
+    branch: bigint
+    first_entry: bigint
+    last_entry: bigint
+    hashes: Buffer
   }
   device_accounts: {
     device_id: string

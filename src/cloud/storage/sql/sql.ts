@@ -11,6 +11,8 @@ export interface Sql {
   readonly rules: RuleLocks
   /** Of the whole store. */
   readonly fleet: FleetFigures
+  /** Returns up to so many free pages to the file system; false: none is left. Null: the database does so itself. */
+  readonly shrink: ((pages: number) => boolean) | null
   /** Pipelines a locking query; its rows are available once a later statement is answered. Null: not supported. */
   readonly ahead: (<R>(query: Compilable<R>) => Promise<() => readonly R[]>) | null
 }

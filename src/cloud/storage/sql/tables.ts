@@ -115,6 +115,24 @@ export interface Tables extends EdgeTables {
     backup_end: bigint
     gone_on_after: bigint
   }
+  usage_archives: {
+    up_to: bigint
+    after: bigint
+    records: bigint
+    latest_use: bigint
+    place: string
+    manifest: string
+    sha256: string
+    archived_at: bigint
+  }
+  usage_archiving: {
+    slot: bigint
+    holder: string | null
+    seen_at: bigint
+    place: string | null
+    up_to: bigint | null
+    finished_at: bigint | null
+  }
   usage: {
     seq: Generated<bigint>
     correlation_id: string

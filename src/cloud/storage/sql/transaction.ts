@@ -38,6 +38,7 @@ import type { Sql } from './sql.ts'
 import { sweepReader, sweepTransaction } from './sweeps.ts'
 import { totalsOf } from './totals.ts'
 import { usageReader, usageTransaction } from './usage.ts'
+import { usageArchiveReader, usageArchiveTransaction } from './usage-archives.ts'
 
 export function readerOf(sql: Sql) {
   return {
@@ -54,6 +55,7 @@ export function readerOf(sql: Sql) {
     usage: usageReader(sql),
     events: eventReader(sql),
     eventSinks: eventSinkReader(sql),
+    usageArchives: usageArchiveReader(sql),
     policyRevisions: policyRevisionReader(sql),
     sessions: sessionReader(sql),
     edge: {
@@ -99,6 +101,7 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
     usage,
     events: { ...eventReader(sql), ...events },
     eventSinks: eventSinkTransaction(sql),
+    usageArchives: usageArchiveTransaction(sql),
     policyRevisions: policyRevisionTransaction(sql, lockAhead),
     sessions: sessionTransaction(sql),
     outbox: outboxTransaction(sql, outboxWritten),

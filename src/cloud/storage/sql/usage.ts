@@ -22,11 +22,11 @@ import { type Sql, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** The first row with a later position. */
-function rowAfter(position: bigint): bigint {
+export function rowAfter(position: bigint): bigint {
   return position / USAGE_ROW_POSITIONS + 1n
 }
 
-function rowOfPosition(position: bigint): bigint {
+export function rowOfPosition(position: bigint): bigint {
   return (position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS
 }
 
@@ -93,8 +93,9 @@ export function usageReader(sql: Sql) {
     /** Newest first, up to a position. A delivery comes whole, so there can be more than `limit`; fewer are all. */
     async newest({ limit, upTo, ...within }: NewestUsage): Promise<readonly NumberedUsage[]> {
       const found: NumberedUsage[] = []
+      const archived = await archivedUpTo(db)
       for (let until = upTo ?? POSITION_MAX; ;) {
-        const range = { ...within, after: 0n, upTo: until }
+        const range = { ...within, after: archived, upTo: until }
         const rows = await usageWithin(range).selectAll().orderBy('seq', 'desc').limit(limit).execute()
         const deliveries = await deliveriesWithin(range).select('seq').orderBy('seq', 'desc').limit(limit).execute()
         const ends = [rows, deliveries].filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
@@ -170,6 +171,7 @@ async function endOf({ db }: Sql): Promise<bigint> {
     (await newest('deliveries')) * USAGE_ROW_POSITIONS,
     (await newest('events')) * USAGE_ROW_POSITIONS,
     passed.position ?? 0n,
+    await archivedUpTo(db),
   ]
   return ends.reduce((most, end) => (end > most ? end : most))
 }
@@ -184,6 +186,12 @@ function entryPartsOf(row: Row<'deliveries'>, records: readonly UsageRecord[]): 
     parts.set(n, part + 1)
     return { hash: hashes.get(n) ?? '', part }
   })
+}
+
+/** Positions up to it are archived; 0: none. */
+async function archivedUpTo(db: Sql['db']): Promise<bigint> {
+  const row = await db.selectFrom('usage_archives').select('up_to').orderBy('up_to', 'desc').limit(1).executeTakeFirst()
+  return row?.up_to ?? 0n
 }
 
 function isWithin({ position, record }: NumberedUsage, { after, upTo, instanceId, from, to }: Within): boolean {
@@ -317,6 +325,7 @@ async function insertDelivery(sql: Sql, delivery: Delivery): Promise<void> {
     records: BigInt(sums.records),
     from_time: BigInt(sums.from),
     to_time: BigInt(sums.to),
+    write_time: BigInt(delivery.inputs.writeTime),
     body: packDelivery(delivery),
   }
   await sql.db

@@ -60,6 +60,8 @@ export function makeForOwner(path: string): void {
 
 function connect(path: string): Database {
   const database = new Sqlite(path, { timeout: BUSY_TIMEOUT_MS })
+  // Archived usage gives its space back. Only an empty file can change it, and the next pragma writes to the file.
+  if (database.pragma('page_count', { simple: true }) === 0) database.pragma('auto_vacuum = INCREMENTAL')
   // Readers never wait for the writer, and a commit needs one flush.
   demand(database, 'journal_mode', 'wal')
   // SQLite may default to NORMAL in WAL mode, which loses the last commits in a power cut.

@@ -36,6 +36,11 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
   const commits = new GroupCommit(forWriting, () => performance.now())
   const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
+  const shrink = (pages: number): boolean => {
+    // Not a query: it steps once for each page.
+    forWriting.exec(`PRAGMA incremental_vacuum(${pages})`)
+    return forWriting.pragma('freelist_count', { simple: true }) !== 0n
+  }
   const health: { cause?: unknown } = {}
 
   const guard = async <T>(run: () => Promise<T>): Promise<T> => {
@@ -55,7 +60,7 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
     transaction: (work) =>
       guard(async () => {
         const written = { outbox: false }
-        const sql = { db: writer, lockRows: false, rules: ALONE, fleet, ahead: null }
+        const sql = { db: writer, lockRows: false, rules: ALONE, fleet, ahead: null, shrink }
         const result = await commits.run(
           () => runWork(sql, work, () => (written.outbox = true)),
           // It may have bumped a policy revision: decisions must not cache a revision before it is committed.
@@ -66,7 +71,9 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
       }),
     read: (work) =>
       guard(() =>
-        reader.transaction().execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null }))),
+        reader
+          .transaction()
+          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null }))),
       ),
     onOutbox(listener) {
       listeners.add(listener)

@@ -8,5 +8,7 @@ export async function fitOf(reader: Reader, epoch: Epoch, range: EntryRange): Pr
   const last = lastOf(range)
   if (last >= lastEntry) return fitChain(epoch, range, undefined)
   const recorded = last === 0 ? CHAIN_START : await reader.edge.entries.hashInChain(deviceId, number, last)
-  return fitChain(epoch, range, recorded)
+  // Of an archived entry, the store has only the beginning of the hash.
+  const claimed = range.entryHashes.at(-1) ?? range.entriesPreviousHash
+  return fitChain(epoch, range, recorded !== undefined && claimed.startsWith(recorded) ? claimed : recorded)
 }

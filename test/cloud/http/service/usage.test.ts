@@ -15,7 +15,7 @@ const PATH = '/provisioning/api/v1.1/usage'
 let twin: Twin
 let instance: string
 beforeEach(async () => {
-  twin = await openTwin((settings) => ({ ...settings, usage: { tenantId: 'maker' } }))
+  twin = await openTwin((settings) => ({ ...settings, usage: { ...settings.usage, tenantId: 'maker' } }))
   instance = await twin.instance()
   await twin.lineItem(instance)
   await twin.rates({ Print: 3, Scan: 0.5 })

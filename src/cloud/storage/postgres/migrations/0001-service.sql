@@ -234,6 +234,32 @@ CREATE TABLE dead_letters (
   PRIMARY KEY (sink, position)
 );
 
+-- Archives that were written: what they contain is deleted here, if not yet at once.
+CREATE TABLE usage_archives (
+  -- Positions of their records: after the one, up to the other.
+  up_to BIGINT NOT NULL PRIMARY KEY,
+  after BIGINT NOT NULL,
+  records BIGINT NOT NULL,
+  -- Latest use, but not after its record was written.
+  latest_use BIGINT NOT NULL,
+  place TEXT NOT NULL,
+  manifest TEXT NOT NULL,
+  -- Of the manifest.
+  sha256 TEXT NOT NULL,
+  archived_at BIGINT NOT NULL
+);
+
+-- The process that archives, and the archive that it writes, which the next process continues.
+CREATE TABLE usage_archiving (
+  slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
+  holder TEXT,
+  seen_at BIGINT NOT NULL,
+  place TEXT,
+  up_to BIGINT,
+  -- When a run last archived everything that was due.
+  finished_at BIGINT
+);
+
 CREATE TABLE sessions (
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   id TEXT COLLATE "C" NOT NULL UNIQUE,

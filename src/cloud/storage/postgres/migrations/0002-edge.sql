@@ -155,6 +155,7 @@ CREATE TABLE deliveries (
   records BIGINT NOT NULL,
   from_time BIGINT NOT NULL,
   to_time BIGINT NOT NULL,
+  write_time BIGINT NOT NULL,
   -- Compressed with zstd: packed-delivery.ts.
   body BYTEA NOT NULL,
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
@@ -167,6 +168,25 @@ ALTER TABLE deliveries ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE UNIQUE INDEX deliveries_one_chain ON deliveries (device_id, epoch, first_entry) WHERE branch = 0;
 CREATE INDEX deliveries_by_entry ON deliveries (device_id, epoch, last_entry);
 CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
+
+-- What tells whether an entry was billed, of deliveries that were archived.
+CREATE TABLE archived_entries (
+  -- Of the first of these deliveries.
+  seq BIGINT NOT NULL PRIMARY KEY,
+  device_id TEXT COLLATE "C" NOT NULL,
+  epoch BIGINT NOT NULL,
+  branch BIGINT NOT NULL CHECK (branch IN (0, 1)),
+  first_entry BIGINT NOT NULL,
+  last_entry BIGINT NOT NULL,
+  -- The first 8 bytes of the hash of each entry, in the sequence of their numbers.
+  hashes BYTEA NOT NULL,
+  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
+);
+
+-- Cannot be compressed.
+ALTER TABLE archived_entries ALTER COLUMN hashes SET STORAGE EXTERNAL;
+
+CREATE INDEX archived_entries_by_entry ON archived_entries (device_id, epoch, last_entry);
 
 CREATE TABLE device_accounts (
   device_id TEXT COLLATE "C" NOT NULL,

@@ -233,6 +233,32 @@ CREATE TABLE dead_letters (
   PRIMARY KEY (sink, position)
 ) STRICT, WITHOUT ROWID;
 
+-- Archives that were written: what they contain is deleted here, if not yet at once.
+CREATE TABLE usage_archives (
+  -- Positions of their records: after the one, up to the other.
+  up_to INTEGER PRIMARY KEY,
+  after INTEGER NOT NULL,
+  records INTEGER NOT NULL,
+  -- Latest use, but not after its record was written.
+  latest_use INTEGER NOT NULL,
+  place TEXT NOT NULL,
+  manifest TEXT NOT NULL,
+  -- Of the manifest.
+  sha256 TEXT NOT NULL,
+  archived_at INTEGER NOT NULL
+) STRICT;
+
+-- The process that archives, and the archive that it writes, which the next process continues.
+CREATE TABLE usage_archiving (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  holder TEXT,
+  seen_at INTEGER NOT NULL,
+  place TEXT,
+  up_to INTEGER,
+  -- When a run last archived everything that was due.
+  finished_at INTEGER
+) STRICT;
+
 CREATE TABLE sessions (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   id TEXT NOT NULL UNIQUE,

@@ -154,6 +154,7 @@ CREATE TABLE deliveries (
   records INTEGER NOT NULL,
   from_time INTEGER NOT NULL,
   to_time INTEGER NOT NULL,
+  write_time INTEGER NOT NULL,
   -- Compressed with zstd: packed-delivery.ts.
   body BLOB NOT NULL,
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
@@ -162,6 +163,22 @@ CREATE TABLE deliveries (
 CREATE UNIQUE INDEX deliveries_one_chain ON deliveries (device_id, epoch, first_entry) WHERE branch = 0;
 CREATE INDEX deliveries_by_entry ON deliveries (device_id, epoch, last_entry);
 CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
+
+-- What tells whether an entry was billed, of deliveries that were archived.
+CREATE TABLE archived_entries (
+  -- Of the first of these deliveries.
+  seq INTEGER PRIMARY KEY,
+  device_id TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  branch INTEGER NOT NULL CHECK (branch IN (0, 1)),
+  first_entry INTEGER NOT NULL,
+  last_entry INTEGER NOT NULL,
+  -- The first 8 bytes of the hash of each entry, in the sequence of their numbers.
+  hashes BLOB NOT NULL,
+  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
+) STRICT;
+
+CREATE INDEX archived_entries_by_entry ON archived_entries (device_id, epoch, last_entry);
 
 CREATE TABLE device_accounts (
   device_id TEXT NOT NULL,

@@ -1,0 +1,57 @@
+/** The cloud archives its usage at random times. Archives outlive the cloud and its backups. */
+import { zstdCompressSync, zstdDecompressSync } from 'node:zlib'
+import { CodedError } from '../../src/protocol/errors.ts'
+import { archiveUsage } from '../../src/cloud/usage/archive/archive-usage.ts'
+import type { ArchivePlace } from '../../src/cloud/usage/archive/place.ts'
+import type { ArchivedFiles } from '../audit/shared-state.ts'
+import type { Stage } from './stage.ts'
+
+export class Archives {
+  readonly #stage: Stage
+  #runs = 0
+  #places = 1
+
+  constructor(stage: Stage) {
+    this.#stage = stage
+  }
+
+  run(): void {
+    this.#stage.fault('archive')
+    this.#runs += 1
+    const holder = `run ${this.#runs}`
+    this.#stage.byTwin(async ({ store, now }) => {
+      const deps = {
+        ...{ store, now, holder, place: this.#place(), tenantId: 't' },
+        compression: {
+          compress: async (text: string) => zstdCompressSync(text),
+          decompress: async (body: Buffer) => zstdDecompressSync(body).toString(),
+        },
+        giveWay: () => undefined,
+        isStopping: () => false,
+        onArchive: () => undefined,
+        // Several archives and files in a run.
+        limits: { records: 20, characters: 4_000, piece: 5 },
+      }
+      try {
+        await archiveUsage(deps, now())
+      } catch (error) {
+        // A restored cloud has lost what an archive contains: the administrator gives it an empty place.
+        if (error instanceof CodedError && error.code === 'ARCHIVE_DIFFERS') this.#places += 1
+        throw error
+      }
+    })
+  }
+
+  #place(): ArchivePlace {
+    const name = `place ${this.#places}`
+    const { archives } = this.#stage.auditor.shared
+    const files: ArchivedFiles = archives.get(name) ?? new Map<string, Buffer>()
+    archives.set(name, files)
+    return {
+      name,
+      list: async () => [...files.keys()],
+      get: async (file) => files.get(file) ?? null,
+      put: async (file, body) => void files.set(file, body),
+    }
+  }
+}

@@ -1,0 +1,121 @@
+/** Archives of usage records: writes them from the store of the cloud on this machine, and checks them. */
+import { randomUUID } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import type { Command } from 'commander'
+import { type CloudSettings, cloudOptions } from '../../cloud/settings.ts'
+import type { Store } from '../../cloud/storage/store.ts'
+import type { ReadArchiveDeps } from '../../cloud/usage/archive/read-archive.ts'
+import { CodedError, ERRORS } from '../../protocol/errors.ts'
+import { loadSettings } from '../../settings/load.ts'
+import { timeArgument } from '../arguments.ts'
+import type { Io } from '../io.ts'
+import { settingsFile, settingsOf } from '../service-settings.ts'
+import { storeCommand } from './cloud.ts'
+
+export function archiveCommand(io: Io): Command {
+  const archive = storeCommand('archive')
+    .description(
+      'Moves usage records from the database of the cloud on this machine to archives. The cloud may run. A run that was interrupted is continued.',
+    )
+    .option('--to <place>', 'directory or s3://bucket/prefix (default: usage.archive)')
+    .option(
+      '--before <time>',
+      'what was written before: ISO 8601 with a zone, or POSIX ms (default: now minus usage.retention)',
+      timeArgument,
+    )
+    .action(async (flags: { to?: string; before?: number }) => {
+      const settings = settingsOf(archive, cloudOptions, io)
+      const place = flags.to ?? settings.usage.archive
+      if (place === null) throw new CodedError('USAGE', 'Give --to, or the setting usage.archive.')
+      const { retention } = settings.usage
+      const before = flags.before ?? (retention === 0 ? null : io.now() - retention)
+      if (before === null) throw new CodedError('USAGE', 'Give --before, or the setting usage.retention.')
+      await writeArchives(settings, place, before, io)
+    })
+  archive
+    .command('verify')
+    .description('Checks the hashes, the sums and the sequence of all archives in a place.')
+    .argument('<place>', 'directory or s3://bucket/prefix')
+    .action(async (place: string) => verify(await archiveAt(place, settingsOf(archive, cloudOptions, io)), io))
+  return archive
+}
+
+async function writeArchives(settings: CloudSettings, place: string, before: number, io: Io): Promise<void> {
+  const { archiveUsage } = await import('../../cloud/usage/archive/archive-usage.ts')
+  const { giveWayTo } = await import('../../cloud/runtime/give-way.ts')
+  const stop = io.stop()
+  const target = await archiveAt(place, settings, stop)
+  const store = await openStore(settings)
+  try {
+    const { archives, records } = await archiveUsage(
+      {
+        store,
+        ...target,
+        tenantId: settings.usage.tenantId,
+        holder: `tallygate usage archive on ${hostname()}, process ${process.pid} (${randomUUID()})`,
+        now: io.now,
+        giveWay: giveWayTo(() => performance.now(), setImmediate),
+        isStopping: () => stop.aborted,
+        onArchive: ({ manifest, records: some }) => void io.stdout.write(`${manifest}: ${some} records\n`),
+      },
+      before,
+    )
+    io.stdout.write(`${records} records in ${archives} archives in ${target.place.name}.\n`)
+  } finally {
+    await store.close()
+  }
+}
+
+async function openStore({ db, dbPassword, store: { path } }: CloudSettings): Promise<Store> {
+  if (db !== null) {
+    const { openPostgresStore } = await import('../../cloud/storage/postgres/store.ts')
+    return openPostgresStore({
+      url: db,
+      password: dbPassword?.reveal() ?? null,
+      onConnectionLost: () => undefined,
+    })
+  }
+  const { openSqliteStore } = await import('../../cloud/storage/sqlite/store.ts')
+  const file = join(path, 'twin.db')
+  if (!existsSync(file)) throw new CodedError('STATE_UNWRITABLE', `The database ${file} does not exist.`)
+  return openSqliteStore({ path: file, check: false, onBroken: () => undefined })
+}
+
+async function verify(archive: ReadArchiveDeps, io: Io): Promise<void> {
+  const { verifyArchive } = await import('../../cloud/usage/archive/read-archive.ts')
+  const { archives, files, records, range, continues, problems } = await verifyArchive(archive)
+  for (const problem of problems) io.stderr.write(`${problem}\n`)
+  if (problems.length > 0) {
+    io.exitWith(ERRORS.ARCHIVE_DAMAGED.exit)
+    return
+  }
+  const { name } = archive.place
+  if (range === null) throw new CodedError('CURSOR_UNKNOWN', `${name} contains no archive of usage records.`)
+  const begin = continues === null ? 'from the first record' : `after ${range.after}, where ${continues} ends`
+  io.stdout.write(
+    `${name} is whole: ${archives} archives, ${files} files, ${records} records ${begin}, up to ${range.upTo}.\n`,
+  )
+}
+
+/** Settings of the file and the environment: credentials of the store. */
+export function archiveSettings(io: Io): CloudSettings {
+  return loadSettings(cloudOptions, {
+    file: settingsFile(cloudOptions, io),
+    flags: {},
+    env: io.env,
+    readText: io.readText,
+  })
+}
+
+/** @throws CodedError CONFIG_INVALID */
+export async function archiveAt(
+  place: string,
+  { s3 }: Pick<CloudSettings, 's3'>,
+  stop: AbortSignal = new AbortController().signal,
+): Promise<ReadArchiveDeps> {
+  const { openPlace } = await import('../../cloud/platform/archive/open-place.ts')
+  const { zstd } = await import('../../cloud/platform/archive/compression.ts')
+  return { place: openPlace(place, s3, stop), compression: zstd }
+}

@@ -1,0 +1,119 @@
+/** A bucket of an S3-compatible store with archives. A whole object appears at once, after its hash was checked. */
+import { createHash } from 'node:crypto'
+import { AwsClient } from 'aws4fetch'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Secret } from '../../../settings/option.ts'
+import type { ArchivePlace } from '../../usage/archive/place.ts'
+
+export interface S3Settings {
+  /** Null: Amazon S3. */
+  readonly endpoint: string | null
+  readonly region: string
+  readonly accessKeyId: string | null
+  readonly secretAccessKey: Secret | null
+  readonly sessionToken: Secret | null
+}
+
+/** Of one request with its response. */
+const TIMEOUT_MS = 120_000
+
+/** After a response that says that the store is overloaded or fails. */
+const RETRIES_MAX = 3
+
+/**
+ * @param address `s3://bucket/prefix`
+ * @param stop cuts requests
+ * @throws CodedError CONFIG_INVALID
+ */
+export function archiveBucket(address: string, settings: S3Settings, stop: AbortSignal): ArchivePlace {
+  const { bucket = '', prefix = '' } =
+    /^s3:\/\/(?<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(?<prefix>[\w./=-]*?))?\/?$/.exec(address)?.groups ?? {}
+  if (bucket === '') throw new CodedError('CONFIG_INVALID', `${address} does not have the form s3://bucket/prefix.`)
+  const { endpoint, region, accessKeyId, secretAccessKey, sessionToken } = settings
+  if (accessKeyId === null || secretAccessKey === null) {
+    throw new CodedError('CONFIG_INVALID', `${address} needs s3.access_key_id and s3.secret_access_key.`)
+  }
+  const client = new AwsClient({
+    accessKeyId,
+    secretAccessKey: secretAccessKey.reveal(),
+    ...(sessionToken === null ? {} : { sessionToken: sessionToken.reveal() }),
+    region,
+    service: 's3',
+    retries: RETRIES_MAX,
+  })
+  // Names with dots do not fit a certificate for hosts.
+  const base =
+    endpoint === null ? `https://s3.${region}.amazonaws.com/${bucket}` : `${endpoint.replace(/\/+$/, '')}/${bucket}`
+  const folder = prefix === '' ? '' : `${prefix}/`
+  const call = (method: string, path: string, body?: Buffer) =>
+    send(client, { method, url: `${base}${path}`, body, stop })
+  return {
+    name: `s3://${bucket}${prefix === '' ? '' : `/${prefix}`}`,
+    async list() {
+      const names: string[] = []
+      for (let token: string | null = ''; token !== null;) {
+        const query = new URLSearchParams({ 'list-type': '2', prefix: folder, delimiter: '/' })
+        if (token !== '') query.set('continuation-token', token)
+        const { status, text } = await call('GET', `?${query.toString()}`)
+        const page = text.toString('utf8')
+        if (status !== 200) throw refused(address, 'LIST', status, page)
+        for (const [, key = ''] of page.matchAll(/<Key>([^<]*)<\/Key>/g))
+          names.push(key.slice(key.lastIndexOf('/') + 1))
+        token = /<NextContinuationToken>([^<]+)</.exec(page)?.[1] ?? null
+      }
+      return names
+    },
+    async get(name) {
+      const { status, text } = await call('GET', `/${folder}${name}`)
+      if (status === 200) return text
+      const answer = text.toString('utf8')
+      if (status === 404 && !answer.includes('NoSuchBucket')) return null
+      throw refused(address, `GET ${name}`, status, answer)
+    },
+    async put(name, body) {
+      const { status, text } = await call('PUT', `/${folder}${name}`, body)
+      if (status !== 200) throw refused(address, `PUT ${name}`, status, text.toString('utf8'))
+    },
+  }
+}
+
+interface S3Call {
+  readonly method: string
+  readonly url: string
+  readonly body: Buffer | undefined
+  readonly stop: AbortSignal
+}
+
+async function send(client: AwsClient, { method, url, body, stop }: S3Call): Promise<{ status: number; text: Buffer }> {
+  // The store refuses a body that arrives changed.
+  const hash = createHash('sha256')
+    .update(body ?? '')
+    .digest('hex')
+  try {
+    const response = await client.fetch(url, {
+      method,
+      headers: { 'x-amz-content-sha256': hash },
+      signal: AbortSignal.any([stop, AbortSignal.timeout(TIMEOUT_MS)]),
+      ...(body === undefined ? {} : { body: new Uint8Array(body) }),
+    })
+    return { status: response.status, text: Buffer.from(await response.arrayBuffer()) }
+  } catch (error) {
+    const { origin } = new URL(url)
+    throw new CodedError('ARCHIVE_UNAVAILABLE', `${origin} cannot be reached: ${reasonOf(error)}`, { cause: error })
+  }
+}
+
+/** `fetch` gives the reason of the network as the cause. */
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  return error.cause instanceof Error && error.cause.message !== '' ? error.cause.message : error.message
+}
+
+/** Other parts of the response may name the credentials. */
+function refused(address: string, what: string, status: number, answer: string): CodedError {
+  const code = /<Code>([\w.]{1,100})<\/Code>/.exec(answer)?.[1]
+  return new CodedError(
+    'ARCHIVE_UNAVAILABLE',
+    `${what} in ${address} was refused: status ${status}${code === undefined ? '' : `, ${code}`}.`,
+  )
+}

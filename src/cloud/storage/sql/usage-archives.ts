@@ -1,0 +1,250 @@
+/** Archives of usage records: which were written, who writes the next one, and the deletion of what they contain. */
+import type { Archiving, UsageArchive } from '../records.ts'
+import { USAGE_ROW_POSITIONS } from '../records.ts'
+import { entriesOf } from './packed-delivery.ts'
+import { rowAfter, rowOfPosition } from './usage.ts'
+import { type Sql, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+/** Rows that one statement reads at most. */
+const ROWS_READ_MAX = 1_000
+
+/** Rows and entries that one transaction deletes at most; a row of a device comes whole. */
+const ROWS_DELETED_MAX = 1_000
+const ENTRIES_DELETED_MAX = 5_000
+
+/** Bytes of the hashes of one row of archived entries. */
+const HASHES_BYTES_MAX = 8_192
+
+/** Free pages that one transaction gives back. */
+const PAGES_MAX = 1_000
+
+export const SHORT_HASH_BYTES = 8
+
+export interface NextArchive {
+  readonly after: bigint
+  /** No later position. */
+  readonly upTo: bigint
+  /** Only what was written before, POSIX ms. */
+  readonly before: number
+  /** About how many records. */
+  readonly recordsMax: number
+}
+
+export function usageArchiveReader({ db }: Sql) {
+  return {
+    async last(): Promise<UsageArchive | null> {
+      const row = await db.selectFrom('usage_archives').selectAll().orderBy('up_to', 'desc').limit(1).executeTakeFirst()
+      return row === undefined ? null : archiveOf(row)
+    },
+    /**
+     * The first archive with later positions that may contain use since `from`; null: none.
+     * @param from POSIX ms; null: since ever
+     */
+    async later(position: bigint, from: number | null): Promise<UsageArchive | null> {
+      let query = db.selectFrom('usage_archives').selectAll().where('up_to', '>', position)
+      if (from !== null) query = query.where('latest_use', '>=', BigInt(from))
+      const row = await query.orderBy('up_to').limit(1).executeTakeFirst()
+      return row === undefined ? null : archiveOf(row)
+    },
+    async archiving(): Promise<Archiving> {
+      const row = await db.selectFrom('usage_archiving').selectAll().executeTakeFirst()
+      if (row === undefined) return { holder: null, seenAt: 0, planned: null, finishedAt: null }
+      const { holder, seen_at, place, up_to, finished_at } = row
+      const planned = place === null || up_to === null ? null : { place, upTo: up_to }
+      return { holder, seenAt: Number(seen_at), planned, finishedAt: toNumber(finished_at) }
+    },
+    /** The last position of the next archive; null: nothing is due. */
+    async endOfNext({ after, upTo, before, recordsMax }: NextArchive): Promise<bigint | null> {
+      let end: bigint | null = null
+      let [row, records] = [rowAfter(after), 0n]
+      const last = upTo / USAGE_ROW_POSITIONS
+      for (;;) {
+        const rows = await writtenFrom(db, row, last)
+        for (const { seq, records: count, write_time } of rows) {
+          if (write_time >= BigInt(before) || (end !== null && records + count > BigInt(recordsMax))) return end
+          records += count
+          end = seq * USAGE_ROW_POSITIONS
+          row = seq + 1n
+        }
+        if (rows.length === 0) return end
+      }
+    },
+  }
+}
+
+interface WrittenRow {
+  readonly seq: bigint
+  readonly records: bigint
+  readonly write_time: bigint
+}
+
+/** The next rows of both tables, in sequence. */
+async function writtenFrom(db: Sql['db'], from: bigint, to: bigint): Promise<readonly WrittenRow[]> {
+  const own = await db
+    .selectFrom('usage')
+    .select(['seq', 'write_time'])
+    .where('seq', '>=', from)
+    .where('seq', '<=', to)
+    .orderBy('seq')
+    .limit(ROWS_READ_MAX)
+    .execute()
+  const deliveries = await db
+    .selectFrom('deliveries')
+    .select(['seq', 'records', 'write_time'])
+    .where('seq', '>=', from)
+    .where('seq', '<=', to)
+    .orderBy('seq')
+    .limit(ROWS_READ_MAX)
+    .execute()
+  const full = [own, deliveries].filter(({ length }) => length === ROWS_READ_MAX).map((rows) => rows.at(-1)?.seq ?? 0n)
+  const end = full.reduce((least, seq) => (seq < least ? seq : least), to)
+  return [...own.map((row) => ({ ...row, records: 1n })), ...deliveries]
+    .filter(({ seq }) => seq <= end)
+    .sort((a, b) => (a.seq < b.seq ? -1 : 1))
+}
+
+export function usageArchiveTransaction(sql: Sql) {
+  const { db } = sql
+  const reader = usageArchiveReader(sql)
+  const claimedBy = (holder: string) => db.updateTable('usage_archiving').where('holder', '=', holder)
+  return {
+    ...reader,
+    /** Returns false if another process archives and was seen after `staleBefore`. */
+    async claim(holder: string, now: number, staleBefore: number): Promise<boolean> {
+      const seen = { holder, seen_at: BigInt(now) }
+      await db
+        .insertInto('usage_archiving')
+        .values({ slot: 1n, ...seen, place: null, up_to: null, finished_at: null })
+        .onConflict((conflict) =>
+          conflict
+            .column('slot')
+            .doUpdateSet(seen)
+            .where((or) =>
+              or.or([
+                or('usage_archiving.holder', 'is', null),
+                or('usage_archiving.seen_at', '<', BigInt(staleBefore)),
+              ]),
+            ),
+        )
+        .execute()
+      return (await reader.archiving()).holder === holder
+    },
+    /** Returns false if another process has taken over. Until the transaction ends, none can. */
+    async hold(holder: string, now: number): Promise<boolean> {
+      const rows = await claimedBy(holder)
+        .set({ seen_at: BigInt(now) })
+        .returning('slot')
+        .execute()
+      return rows.length === 1
+    },
+    async plan(holder: string, place: string, upTo: bigint): Promise<void> {
+      await claimedBy(holder).set({ place, up_to: upTo }).execute()
+    },
+    /** Its records may be deleted from now on, and are no longer returned. */
+    async record(archive: UsageArchive): Promise<void> {
+      await db.insertInto('usage_archives').values(rowOf(archive)).execute()
+      await db.updateTable('usage_archiving').set({ place: null, up_to: null }).execute()
+    },
+    /** @param finishedAt null: not everything that was due is archived */
+    async release(holder: string, finishedAt: number | null): Promise<void> {
+      const finished = finishedAt === null ? {} : { finished_at: BigInt(finishedAt) }
+      await claimedBy(holder)
+        .set({ holder: null, ...finished })
+        .execute()
+    },
+    /** Deletes some archived rows. Returns whether there may be more. */
+    async deleteSome(): Promise<boolean> {
+      const last = await reader.last()
+      if (last === null) return false
+      const end = rowOfPosition(last.upTo)
+      const deliveries = await deleteDeliveries(db, end)
+      const rows = db.selectFrom('usage').select('seq').where('seq', '<=', end).orderBy('seq').limit(ROWS_DELETED_MAX)
+      const { numDeletedRows } = await db.deleteFrom('usage').where('seq', 'in', rows).executeTakeFirstOrThrow()
+      return deliveries || numDeletedRows === BigInt(ROWS_DELETED_MAX)
+    },
+    /** Gives some freed space back to the file system. Returns whether there is more. */
+    async giveSpaceBack(): Promise<boolean> {
+      return sql.shrink?.(PAGES_MAX) ?? false
+    },
+  }
+}
+
+/** Keeps what tells that their entries were billed. Returns whether there may be more. */
+async function deleteDeliveries(db: Sql['db'], end: bigint): Promise<boolean> {
+  const found = await db
+    .selectFrom('deliveries')
+    .select(['seq', 'first_entry', 'last_entry'])
+    .where('seq', '<=', end)
+    .orderBy('seq')
+    .limit(ROWS_DELETED_MAX)
+    .execute()
+  const due: bigint[] = []
+  let entries = 0
+  for (const { seq, first_entry, last_entry } of found) {
+    if (due.length > 0 && entries > ENTRIES_DELETED_MAX) break
+    due.push(seq)
+    entries += Number(last_entry - first_entry) + 1
+  }
+  for (const seq of due) {
+    await keepHashes(db, await db.selectFrom('deliveries').selectAll().where('seq', '=', seq).executeTakeFirstOrThrow())
+    await db.deleteFrom('deliveries').where('seq', '=', seq).execute()
+  }
+  return due.length < found.length || found.length === ROWS_DELETED_MAX
+}
+
+/** With those of the deliveries before it, as long as the row stays small. */
+async function keepHashes(db: Sql['db'], delivery: Row<'deliveries'>): Promise<void> {
+  const { seq, device_id, epoch, branch, first_entry, last_entry } = delivery
+  const hashes = Buffer.concat(entriesOf(delivery).map(({ hash }) => shortHash(hash)))
+  const before =
+    branch === 1n
+      ? undefined
+      : await db
+          .selectFrom('archived_entries')
+          .select(['seq', 'hashes'])
+          .where('device_id', '=', device_id)
+          .where('epoch', '=', epoch)
+          .where('last_entry', '=', first_entry - 1n)
+          .where('branch', '=', 0n)
+          .executeTakeFirst()
+  if (before !== undefined && before.hashes.length + hashes.length <= HASHES_BYTES_MAX) {
+    const all = Buffer.concat([before.hashes, hashes])
+    await db.updateTable('archived_entries').set({ hashes: all, last_entry }).where('seq', '=', before.seq).execute()
+    return
+  }
+  await db
+    .insertInto('archived_entries')
+    .values({ seq, device_id, epoch, branch, first_entry, last_entry, hashes })
+    .execute()
+}
+
+function shortHash(hash: string): Buffer {
+  return Buffer.from(hash.slice(0, 2 * SHORT_HASH_BYTES), 'hex')
+}
+
+function archiveOf(row: Row<'usage_archives'>): UsageArchive {
+  return {
+    after: row.after,
+    upTo: row.up_to,
+    records: Number(row.records),
+    latestUse: Number(row.latest_use),
+    place: row.place,
+    manifest: row.manifest,
+    sha256: row.sha256,
+    archivedAt: Number(row.archived_at),
+  }
+}
+
+function rowOf(archive: UsageArchive): Row<'usage_archives'> {
+  return {
+    up_to: archive.upTo,
+    after: archive.after,
+    records: BigInt(archive.records),
+    latest_use: BigInt(archive.latestUse),
+    place: archive.place,
+    manifest: archive.manifest,
+    sha256: archive.sha256,
+    archived_at: BigInt(archive.archivedAt),
+  }
+}

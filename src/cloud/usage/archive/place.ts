@@ -1,0 +1,17 @@
+/** Where archives are: a directory or an S3-compatible store. Files are never changed. */
+export interface ArchivePlace {
+  /** As administrators write it. */
+  readonly name: string
+  /** @throws CodedError ARCHIVE_UNAVAILABLE */
+  list(): Promise<readonly string[]>
+  /** Null: there is no such file. @throws CodedError ARCHIVE_UNAVAILABLE */
+  get(name: string): Promise<Buffer | null>
+  /** Durable when it resolves. An existing file is replaced. @throws CodedError ARCHIVE_UNAVAILABLE */
+  put(name: string, body: Buffer): Promise<void>
+}
+
+export interface Compression {
+  compress(text: string): Promise<Buffer>
+  /** Rejects for other bytes. */
+  decompress(body: Buffer): Promise<string>
+}

@@ -1,0 +1,112 @@
+// Archives by the command, from the database of a cloud that runs.
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type Twin, openTwin } from '../cloud/harness.ts'
+import { S3_TEST, s3 } from '../support/servers.ts'
+import { type Ran, tallygate } from './outside.ts'
+
+let folder: string
+let twin: Twin
+let instance: string
+beforeEach(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'tallygate-usage-archive-'))
+  twin = await openTwin()
+  instance = await twin.instance()
+  await twin.lineItem(instance)
+  await twin.rates({ Print: 0.125 })
+  for (let n = 0; n < 3; n += 1) await twin.access(instance, { Print: 1 })
+})
+afterEach(async () => {
+  await twin[Symbol.asyncDispose]()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+const run = (args: readonly string[], env: Record<string, string> = {}): Promise<Ran> =>
+  tallygate(['usage', ...args], {
+    readText: (path) => readFileSync(path, 'utf8'),
+    now: () => twin.now,
+    env,
+  })
+const exported = (...args: readonly string[]) =>
+  run(['export', '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile, ...args])
+const archive = (to: string, env: Record<string, string> = {}, before = twin.now + 1) =>
+  run(['archive', '--to', to, '--before', String(before), '--store-path', twin.settings.store.path], env)
+/** @param env of the commands that use the place */
+const moves = async (place: string, env: Record<string, string> = {}): Promise<void> => {
+  const [csv, lines] = [await exported(), await exported('--format', 'ndjson')]
+  const written = await archive(place, env)
+  expect(written).toMatchObject({ code: 0, err: '' })
+  expect(written.out).toContain(`3 records in 1 archives in ${place}.`)
+  const refused = await exported()
+  expect(refused.code).not.toBe(0)
+  expect(refused.err).toMatch(new RegExp(`USAGE_ARCHIVED[\\s\\S]*${place}[\\s\\S]*--from-archive`))
+  expect(await run(['export', '--from-archive', place], env)).toEqual(csv)
+  const file = join(folder, 'out')
+  const read = await run(
+    ['export', '--from-archive', place, '--format', 'ndjson', '--instance', instance, '--out', file],
+    env,
+  )
+  expect(read).toEqual({ ...lines, out: '' })
+  expect(readFileSync(file, 'utf8')).toBe(lines.out)
+  const cursor = /next cursor: (\d+)/.exec(read.err)![1]!
+  await twin.access(instance, { Print: 1 })
+  const rest = await exported('--after', cursor, '--format', 'ndjson')
+  expect(rest.out.split('\n')).toHaveLength(2)
+  expect(await twin.used(instance, 'ACT-1')).toBe(0.5)
+  const verified = await run(['archive', 'verify', place], env)
+  expect(verified).toMatchObject({ code: 0, err: '' })
+  expect(verified.out).toContain('3 records from the first record')
+  expect((await archive(place, env)).out).toContain('1 records in 1 archives')
+  expect((await archive(place, env)).out).toBe(`0 records in 0 archives in ${place}.\n`)
+  const audit = await twin.call('GET', '/edge/api/v1/audit?action=ARCHIVE_USAGE')
+  expect(JSON.stringify(audit.body)).toContain(place)
+}
+
+describe('tallygate usage archive', () => {
+  it('moves the records of a running cloud to a directory, which returns the export', () => moves(folder))
+
+  it('shows a changed file, with an exit code', async () => {
+    const place = join(folder, 'archive')
+    await archive(place)
+    const file = readdirSync(place).find((name) => name.endsWith('.zst'))!
+    writeFileSync(join(place, file), 'x')
+    const verified = await run(['archive', 'verify', place])
+    expect(verified).toMatchObject({ code: 65, out: '' })
+    expect(verified.err).toContain(`the file ${file} was changed`)
+    expect((await run(['export', '--from-archive', place])).err).toContain('ARCHIVE_DAMAGED')
+  })
+
+  it('says what is missing', async () => {
+    expect((await run(['archive', '--before', '2026-01-01'])).err).toContain('usage.archive')
+    expect((await run(['archive', '--to', folder])).err).toContain('usage.retention')
+    expect((await run(['archive', 'verify', folder])).err).toContain('contains no archive')
+    expect((await run(['export', '--from-archive', folder])).err).toContain('contains no archive')
+    expect((await run(['export', '--from-archive', folder, '--instance', 'Lab'])).err).toContain(
+      '--instance takes an id',
+    )
+    const nowhere = ['--to', folder, '--before', '2026-01-01', '--store-path', join(folder, 'none')]
+    expect((await run(['archive', ...nowhere])).err).toContain('does not exist')
+    expect(existsSync(join(folder, 'none'))).toBe(false)
+    expect((await archive('s3://usage/a')).err).toContain('s3.access_key_id')
+  })
+})
+
+describe('tallygate usage archive with a bucket', () => {
+  const server = s3()
+  const inS3 = () => ({
+    TALLYGATE_CLOUD_S3_ENDPOINT: server.url,
+    TALLYGATE_CLOUD_S3_ACCESS_KEY_ID: S3_TEST.accessKeyId,
+    TALLYGATE_CLOUD_S3_SECRET_ACCESS_KEY: S3_TEST.secretAccessKey,
+  })
+
+  it('moves the records of a running cloud to it, which returns the export', () =>
+    moves(`s3://${S3_TEST.bucket}/${folder.slice(-6)}`, inS3()))
+
+  it('shows no credentials if they are wrong', async () => {
+    const wrong = await archive('s3://usage/a', { ...inS3(), TALLYGATE_CLOUD_S3_SECRET_ACCESS_KEY: 'wrong-secret' })
+    expect(wrong.err).toMatch(/ARCHIVE_UNAVAILABLE[\s\S]*SignatureDoesNotMatch/)
+    expect(wrong.err + wrong.out).not.toContain('wrong-secret')
+  })
+})

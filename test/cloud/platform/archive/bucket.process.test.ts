@@ -1,0 +1,83 @@
+import { randomUUID } from 'node:crypto'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { type S3Settings, archiveBucket } from '../../../../src/cloud/platform/archive/bucket.ts'
+import { Secret } from '../../../../src/settings/option.ts'
+import { S3_TEST, s3 } from '../../../support/servers.ts'
+import { failed, placeSuite } from './place.suite.ts'
+
+const server = s3()
+
+const never = new AbortController().signal
+const settings = (change: Partial<S3Settings> = {}): S3Settings => ({
+  endpoint: server.url,
+  region: 'us-east-1',
+  accessKeyId: S3_TEST.accessKeyId,
+  secretAccessKey: new Secret(S3_TEST.secretAccessKey),
+  sessionToken: null,
+  ...change,
+})
+const bucket = (change: Partial<S3Settings> = {}, prefix = `/plant/${randomUUID()}`) =>
+  archiveBucket(`s3://${S3_TEST.bucket}${prefix}`, settings(change), never)
+
+describe('a bucket', () => {
+  placeSuite(() => bucket())
+
+  it('lists only the objects directly below its prefix, however many there are', async () => {
+    const prefix = `/plant/${randomUUID()}`
+    const place = bucket({}, prefix)
+    const names = Array.from({ length: 1_003 }, (_, n) => `usage-${String(n).padStart(4, '0')}`)
+    for (let at = 0; at < names.length; at += 50) {
+      await Promise.all(names.slice(at, at + 50).map((name) => place.put(name, Buffer.from(name))))
+    }
+    await bucket({}, `${prefix}/below`).put('other', Buffer.from('x'))
+    await bucket({}, `${prefix}2`).put('other', Buffer.from('x'))
+    expect((await place.list()).toSorted()).toEqual(names)
+  })
+
+  it('that refuses says why, without the credentials', async () => {
+    const wrong = bucket({ secretAccessKey: new Secret('not-the-secret') })
+    const works = [() => wrong.list(), () => wrong.get('a'), () => wrong.put('a', Buffer.from('x'))]
+    for (const work of works) {
+      const message = await failed(work())
+      expect(message).toContain('SignatureDoesNotMatch')
+      expect(message).not.toMatch(/not-the-secret|test-/)
+    }
+    expect(await failed(archiveBucket('s3://no-such-bucket/a', settings(), never).get('a'))).toContain('NoSuchBucket')
+  })
+
+  it('that cannot be reached is named', async () => {
+    const closed = createServer().listen(0, '127.0.0.1')
+    await new Promise((resolve) => closed.once('listening', resolve))
+    const { port } = closed.address() as AddressInfo
+    await new Promise((resolve) => closed.close(resolve))
+    expect(await failed(bucket({ endpoint: `http://127.0.0.1:${port}` }).list())).toContain(`127.0.0.1:${port}`)
+  })
+
+  it('that fails for a moment is asked again', async () => {
+    let calls = 0
+    const failing = createServer((_request, response) => {
+      calls += 1
+      response.writeHead(calls < 3 ? 503 : 200).end(calls < 3 ? '<Error><Code>SlowDown</Code></Error>' : '<List/>')
+    }).listen(0, '127.0.0.1')
+    onTestFinished(() => void failing.close())
+    await new Promise((resolve) => failing.once('listening', resolve))
+    const { port } = failing.address() as AddressInfo
+    expect(await bucket({ endpoint: `http://127.0.0.1:${port}` }).list()).toEqual([])
+    expect(calls).toBe(3)
+  })
+
+  it.each([
+    ['http://x/y', {}],
+    ['s3://', {}],
+    ['s3://Bucket', {}],
+    ['s3://usage/a b', {}],
+    ['s3://usage', { accessKeyId: null }],
+    ['s3://usage', { secretAccessKey: null }],
+  ])('%s with %o is refused before any request', (address, change) => {
+    expect(() => archiveBucket(address, settings(change), never)).toThrow(
+      expect.objectContaining({ code: 'CONFIG_INVALID' }),
+    )
+  })
+})
