@@ -25,7 +25,9 @@ publishEventsSuite('events, over PostgreSQL', async () => {
 it('passes no record of a transaction that commits after one with a higher position', async () => {
   schema ??= await PostgresSchema.create(server.url)
   const { url } = schema
-  await using twin = await Twin.over(await openPostgresStore({ url, onConnectionLost: () => undefined }))
+  const store = await openPostgresStore({ url, onConnectionLost: () => undefined })
+  await schema.empty()
+  await using twin = await Twin.over(store)
   const received: OutgoingEvent[] = []
   const publisher = new EventPublisher({
     ...{ store: twin.store, nodeId: 'node', tenantId: 'tenant', now: twin.now, fraction: () => 1 },
