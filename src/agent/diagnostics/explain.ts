@@ -264,7 +264,7 @@ function deviceChecks(
 
 function refusalExplained({ correlationId, at, request, caller, code, message }: KeptRefusal): Explanation {
   const isCheck = DEVICE_CHECKS.some(([each]) => each === code)
-  const asks = code in ERRORS ? ERRORS[code as ErrorCode].meaning : code
+  const asks = Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode].meaning : code
   const evidence = [message, request, ...(caller === null ? [] : [`called by ${caller}`])]
   return {
     correlationId,

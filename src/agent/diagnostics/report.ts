@@ -34,7 +34,7 @@ export async function reportOf({ status, journal, machine, refusals, use }: Repo
 }
 
 function withRemedy<T extends { readonly code: string }>(coded: T): T & { readonly remedy: string } {
-  return { ...coded, remedy: coded.code in ERRORS ? ERRORS[coded.code as ErrorCode].remedy : '' }
+  return { ...coded, remedy: Object.hasOwn(ERRORS, coded.code) ? ERRORS[coded.code as ErrorCode].remedy : '' }
 }
 
 function decisionsOf({ n, at, correlationId, requester, items }: EntryBodyWire): DeviceReportWire['decisions'] {

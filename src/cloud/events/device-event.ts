@@ -10,9 +10,16 @@ interface DeviceChange {
   readonly detail?: Readonly<Record<string, unknown>>
 }
 
+type EventDevice = Pick<Device, 'id' | 'name' | 'instanceIds'>
+
+/** Once for each epoch: two writers have continued its chain. */
+export function forkEvent(device: EventDevice, epoch: number, at: number): EventRecord {
+  return deviceEvent(device, { type: 'device.forked', what: `${epoch}/forked`, at, detail: { epoch } })
+}
+
 /** @param device after the change */
 export function deviceEvent(
-  { id: deviceId, name, instanceIds }: Pick<Device, 'id' | 'name' | 'instanceIds'>,
+  { id: deviceId, name, instanceIds }: EventDevice,
   { type, what, at, detail }: DeviceChange,
 ): EventRecord {
   return {

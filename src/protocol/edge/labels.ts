@@ -97,7 +97,7 @@ export function labelsText(given: Labels): string {
  * @throws CodedError LABEL_INVALID for more than {@link LABELS_MAX}
  */
 export function changedLabels(before: Labels, { set = {}, remove = [] }: z.infer<typeof labelChange>): Labels {
-  const kept = Object.entries({ ...before, ...set }).filter(([key]) => key in set || !remove.includes(key))
+  const kept = Object.entries({ ...before, ...set }).filter(([key]) => Object.hasOwn(set, key) || !remove.includes(key))
   if (kept.length > LABELS_MAX) {
     throw new CodedError('LABEL_INVALID', `The device would have ${kept.length} labels. It can have ${LABELS_MAX}.`)
   }

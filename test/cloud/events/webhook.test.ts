@@ -10,6 +10,8 @@ const events: readonly OutgoingEvent[] = [7n, 9n].map((position) => ({
   ...{ position, id: `event ${position}`, type: 'usage', key: 'device' },
   json: `{"id":"event ${position}","data":{"tokens":0.1}}`,
 }))
+/** The name, the positions, and the start of the SHA-256 of the body. */
+const ID = 'billing-7-9-f8fb9600d4923ef8'
 
 describe('a webhook', () => {
   let receiver: WebhookReceiver
@@ -42,12 +44,21 @@ describe('a webhook', () => {
       body: `[${events.map(({ json }) => json).join(',')}]`,
       headers: {
         'content-type': 'application/cloudevents-batch+json; charset=utf-8',
-        'webhook-id': 'billing-7-9',
+        'webhook-id': ID,
         'webhook-timestamp': '1790000000',
       },
     })
     expect(first?.headers).not.toHaveProperty('authorization')
-    expect(receiver.deliveries[1]?.headers['webhook-id']).toBe('billing-7-9')
+    expect(receiver.deliveries[1]?.headers['webhook-id']).toBe(ID)
+  })
+
+  it('has another id for other events between the same positions', async () => {
+    await send()
+    const between = { ...events[0]!, position: 8n, id: 'event 8', json: '{"id":"event 8"}' }
+    await sink.send([events[0]!, between, events[1]!], new AbortController().signal)
+    const [one, other] = receiver.deliveries.map(({ headers }) => headers['webhook-id'])
+    expect(other).toMatch(/^billing-7-9-[0-9a-f]{16}$/)
+    expect(other).not.toBe(one)
   })
 
   it('signs with each secret, so that a receiver can replace its own', async () => {

@@ -60,6 +60,12 @@ describe('a change', () => {
     })
   })
 
+  it.each(['constructor', 'toString', 'hasOwnProperty'])('sets and removes a label with the key %s', (key) => {
+    const labeled = changedLabels({ a: '1' }, { set: { [key]: 'x' } })
+    expect(labeled).toEqual({ a: '1', [key]: 'x' })
+    expect(changedLabels(labeled, { set: { b: '2' }, remove: [key] })).toEqual({ a: '1', b: '2' })
+  })
+
   it('leads to a limited number of labels', () => {
     const many = Object.fromEntries(Array.from({ length: LABELS_MAX }, (_, n) => [`k${n}`, 'v']))
     expect(labels.safeParse(many).success).toBe(true)

@@ -2,7 +2,7 @@
  * Sends events to an HTTP address, as a batch of CloudEvents with a signature of Standard Webhooks
  * (https://www.standardwebhooks.com). Follows no redirects.
  */
-import { createHmac } from 'node:crypto'
+import { createHash, createHmac } from 'node:crypto'
 import { type Agent, type IncomingMessage, request as plainRequest } from 'node:http'
 import { request as tlsRequest } from 'node:https'
 import { openAgent, type Outgoing } from '../../../platform/outgoing.ts'
@@ -31,6 +31,9 @@ const REJECTING: ReadonlySet<number> = new Set([400, 409, 410, 413, 422])
 
 /** Also the limit of other receivers, such as Lago. */
 const BATCH_MAX = 100
+
+/** Hexadecimal digits of the digest in an id. */
+const DIGEST_SHOWN = 16
 
 const RESPONSE_BYTES_READ = 1_024
 const RESPONSE_SHOWN = 200
@@ -76,8 +79,8 @@ export class WebhookSink implements Sink {
     const [first, last] = [events[0], events.at(-1)]
     if (first === undefined || last === undefined) return
     const body = `[${events.map(({ json }) => json).join(',')}]`
-    // The same for the same events: positions never have another meaning.
-    const id = `${this.name}-${first.position}-${last.position}`
+    // Positions alone do not name a body: the settings decide which events between them are sent.
+    const id = `${this.name}-${first.position}-${last.position}-${digestOf(body)}`
     const timestamp = Math.floor(this.#options.now() / 1_000)
     const signed = `${id}.${timestamp}.${body}`
     const { secrets, token, timeoutMs = SEND_TIMEOUT_MS } = this.#options
@@ -115,6 +118,10 @@ export class WebhookSink implements Sink {
       request.end(body)
     })
   }
+}
+
+function digestOf(body: string): string {
+  return createHash('sha256').update(body).digest('hex').slice(0, DIGEST_SHOWN)
 }
 
 /** The rest is read, so that the connection can be used again, but not kept. */

@@ -2,7 +2,7 @@
  * Two writers continue one chain: the device was copied or restored. Fences the epoch, keeps both segments as evidence,
  * and bills the other writer's charges as a branch.
  */
-import { deviceEvent } from '../../events/device-event.ts'
+import { forkEvent } from '../../events/device-event.ts'
 import { fenced } from '../attach.ts'
 import { billBranch } from './bill-branch.ts'
 import { keepEvidence } from './keep-evidence.ts'
@@ -21,10 +21,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
     quietSince: context.present,
   }
   await tx.edge.epochs.save(after)
-  if (!epoch.forked) {
-    const fork = { what: `${epoch.number}/forked`, at: now, detail: { epoch: epoch.number } }
-    await tx.events.append(deviceEvent(device, { type: 'device.forked', ...fork }))
-  }
+  if (!epoch.forked) await tx.events.append(forkEvent(device, epoch.number, now))
   const rules = await lockRulesOf(tx, deps.policies, device.instanceIds, now)
   const { received, entries } = segment
   const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)

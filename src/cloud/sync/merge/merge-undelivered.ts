@@ -14,6 +14,7 @@ import {
   mergeReported,
   withoutKnown,
 } from '../../../core/sync/receive.ts'
+import { forkEvent } from '../../events/device-event.ts'
 import { newEpoch } from '../attach.ts'
 import { billBranch } from './bill-branch.ts'
 import { fitOf } from './fit-of.ts'
@@ -160,11 +161,12 @@ function rangeOf({ first, previousHash }: OpenedUndelivered, sound: readonly Ope
 }
 
 /** Entries that contradict the chain, or follow a closed end, come from a second writer. */
-async function noteFork({ tx }: Context, old: Epoch, fit: ChainFit): Promise<Epoch> {
+async function noteFork({ tx, device, now }: Context, old: Epoch, fit: ChainFit): Promise<Epoch> {
   const isOld = fit.kind === 'CONTINUES' && fit.fresh === 0
   if (old.forked || (fit.kind !== 'CONTRADICTS' && (old.status !== 'CLOSED' || isOld))) return old
   const forked = { ...old, forked: true }
   await tx.edge.epochs.save(forked)
+  await tx.events.append(forkEvent(device, old.number, now))
   return forked
 }
 

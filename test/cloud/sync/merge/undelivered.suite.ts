@@ -31,6 +31,10 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
     const evidence = (device: TestDevice) => twin.store.read((reader) => reader.edge.evidence.of(device.id, 100))
     const epoch = (device: TestDevice, number = 1) =>
       twin.store.read((reader) => reader.edge.epochs.get(device.id, number))
+    const forks = async ({ id: deviceId }: TestDevice) => {
+      const filter = { type: 'device.forked', deviceId } as const
+      return (await twin.store.read((reader) => reader.events.list(filter, 10))).map(({ event }) => event)
+    }
     const record = async (device: TestDevice, account = LINE) => {
       const records = await twin.store.read((reader) => reader.edge.deviceAccounts.ofDevice(device.id))
       return records.find((each) => each.account === account && each.epoch === 1)
@@ -422,7 +426,9 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
         expect(await record(device)).toMatchObject({ used: 127n, refunded: 50n, branchUsed: 9n })
         expect((await evidence(device)).map(({ kind }) => kind)).toEqual(['FORK'])
+        expect(await forks(device)).toHaveLength(1)
         await deliver(device.undeliveredRange(1, 3, true))
+        expect(await forks(device)).toHaveLength(1)
         expect(await epoch(device)).toMatchObject({ status: 'FENCED', forked: true })
         expect(await linesOf()).toBe(86n)
       })
@@ -436,8 +442,12 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         const one = await successorOf(device)
         await one.deliver(device.undeliveredRange(1, 3, true))
         const two = await successorOf(clone)
+        expect(await forks(device)).toEqual([])
         await two.deliver(clone.undeliveredRange(1, 4, true))
         await two.deliver(clone.undeliveredRange(1, 4, true))
+        expect(await forks(device)).toMatchObject([
+          { id: `${device.id}/1/forked`, type: 'device.forked', data: { deviceId: device.id, epoch: 1 } },
+        ])
         expect(await record(device)).toMatchObject({ used: 127n, refunded: 50n, branchUsed: 9n })
         expect(await epoch(device)).toMatchObject({ status: 'CLOSED', forked: true })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 86n, billedByDevices: 86n })
