@@ -64,6 +64,7 @@ export class EventPublisher {
   #chunk: Chunk | null = null
   /** End of the lease by this node's clock. */
   #leasedUntil = Number.NEGATIVE_INFINITY
+  #isFailing = false
   #failures = 0
   #failedAt = 0
   #pauseMs = 0
@@ -84,6 +85,7 @@ export class EventPublisher {
     } catch (error) {
       // The cursor did not move, or is unknown.
       this.#chunk = null
+      this.#pause()
       throw error
     }
   }
@@ -181,12 +183,8 @@ export class EventPublisher {
       if (!this.#stopping.signal.aborted) await this.#failed(messageOf(error))
       return undefined
     }
-    if (this.#failures > 0) {
-      log.info({ sink: sink.name }, 'a sink takes events again')
-      watcher.sinkFailing(sink.name, false)
-    }
-    this.#failures = 0
-    this.#pauseMs = 0
+    if (this.#isFailing) log.info({ sink: sink.name }, 'a sink takes events again')
+    this.#works()
     watcher.eventsDelivered(sink.name, events.length)
     return 'DONE'
   }
@@ -227,9 +225,7 @@ export class EventPublisher {
     const { position, id, type } = event
     log.warn({ sink: sink.name, id, problem: message }, 'a sink rejects an event')
     watcher.eventRejected(sink.name)
-    this.#failures = 0
-    this.#pauseMs = 0
-    watcher.sinkFailing(sink.name, false)
+    this.#works()
     return this.#move(chunk, batch, { position, eventId: id, type, problem: message, at: now() })
   }
 
@@ -250,13 +246,27 @@ export class EventPublisher {
   }
 
   async #failed(problem: string): Promise<void> {
-    const { store, sink, log, watcher, now, fraction } = this.#deps
-    if (this.#failures === 0) log.warn({ sink: sink.name, problem }, 'a sink does not take events')
+    const { store, sink, log, watcher } = this.#deps
+    if (!this.#isFailing) log.warn({ sink: sink.name, problem }, 'a sink does not take events')
+    this.#isFailing = true
     watcher.sinkFailing(sink.name, true)
+    this.#pause()
+    await store.transaction((tx) => tx.eventSinks.fail(sink.name, this.#lease(), problem))
+  }
+
+  #pause(): void {
+    const { now, fraction } = this.#deps
     this.#failedAt = now()
     this.#pauseMs = Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** this.#failures) * (0.5 + fraction() / 2)
     this.#failures += 1
-    await store.transaction((tx) => tx.eventSinks.fail(sink.name, this.#lease(), problem))
+  }
+
+  #works(): void {
+    const { sink, watcher } = this.#deps
+    if (this.#isFailing) watcher.sinkFailing(sink.name, false)
+    this.#isFailing = false
+    this.#failures = 0
+    this.#pauseMs = 0
   }
 }
 

@@ -54,10 +54,11 @@ it('passes no record of a transaction that commits after one with a higher posit
     )
     const names = rows[0]?.names ?? ''
     await client.query('BEGIN')
+    await client.query('LOCK TABLE row_numbers IN ROW EXCLUSIVE MODE')
     await client.query(`INSERT INTO usage (${names}) SELECT ${names} FROM usage LIMIT 1`)
     await write(2)
     const sending = run()
-    const waiting = `SELECT count(*)::int AS count FROM pg_locks WHERE NOT granted AND relation = 'usage'::regclass`
+    const waiting = `SELECT count(*)::int AS count FROM pg_locks WHERE NOT granted AND relation = 'row_numbers'::regclass`
     await expect.poll(async () => (await client.query<{ count: number }>(waiting)).rows[0]?.count).toBe(1)
     await client.query('COMMIT')
     await sending

@@ -222,6 +222,28 @@ export function publishEventsSuite(
       expect(watched.failing).toBe(false)
     })
 
+    it('leaves a database alone for a while that did not answer', async () => {
+      await run()
+      await write(1)
+      let asked = 0
+      const store: Store = {
+        ...twin.store,
+        transaction: async () => {
+          asked += 1
+          throw new Error('no answer')
+        },
+      }
+      const failing = publisherOf(store, 'other')
+      await expect(failing.step()).rejects.toThrow('no answer')
+      await failing.step()
+      expect(asked).toBe(1)
+      twin.time += 1_001
+      await expect(failing.step()).rejects.toThrow('no answer')
+      twin.time += 1_001
+      await failing.step()
+      expect(asked).toBe(2)
+    })
+
     it('sets an event aside that is rejected three times, and delivers the others in order', async () => {
       await run()
       await write(1, 2, 3, 4)

@@ -185,7 +185,9 @@ describe('the migrations of both databases', () => {
     const expected = sqliteTables()
     expect(expected.length).toBeGreaterThan(20)
     expect(expected.some(({ checks }) => checks.includes('charged+granted_out<=cap_in_force'))).toBe(true)
-    expect(await postgresTables(schema.url)).toEqual(expected)
+    // SQLite has one writer at a time: nothing to lock.
+    const shared = (await postgresTables(schema.url)).filter(({ name }) => name !== 'row_numbers')
+    expect(shared).toEqual(expected)
   })
 
   it('compare text by its bytes wherever PostgreSQL looks it up or puts it in order', async () => {

@@ -13,17 +13,23 @@ import { createInstance } from '../../../src/cloud/service-api/create-instance.t
 import { charge, free } from '../../../src/cloud/accounts/pool.ts'
 import { changeRules, changeSharedRules } from '../../../src/cloud/policy/bump-policy-revision.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
+import { newEpoch } from '../../../src/cloud/sync/attach.ts'
+import { deviceEvent } from '../../../src/cloud/events/device-event.ts'
+import { USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { newKeyPair } from '../harness.ts'
 import { ServerProxy } from '../../support/server-proxy.ts'
-import { deliveriesSuite } from './deliveries.suite.ts'
+import { DEVICE, deliveriesSuite, delivery } from './deliveries.suite.ts'
 import { fleetFiguresSuite } from './fleet-figures.suite.ts'
-import { storeSuite, usage } from './suite.ts'
+import { device, storeSuite, usage } from './suite.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 const ACCOUNT = lineAccount(INSTANCE, 'A', 0)
+/** The advisory lock that keeps a transaction from its commit. */
+const SLOW_COMMIT = 4_711
+
 const PASSWORD = 'a%41-päss/word'
 
 /** As the driver sends it; the beginning of a transaction names READ COMMITTED. */
@@ -55,6 +61,8 @@ const open = (url: string, limits: Partial<Limits> = {}, onConnectionLost = (_er
 storeSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
 deliveriesSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
 fleetFiguresSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
+
+const revoked = deviceEvent(device(DEVICE), { type: 'device.revoked', what: 'revoked', at: 1, detail: {} })
 
 describe('on PostgreSQL', () => {
   let schema: PostgresSchema
@@ -92,21 +100,75 @@ describe('on PostgreSQL', () => {
     return (await store.read((reader) => reader.usage.range(range))).map(({ record }) => record)
   }
 
-  it('an export waits for a record that another node is about to commit at a lower position', async () => {
-    const [other, exporter] = [await node(), await node({}, named())]
-    await other.transaction((tx) => tx.usage.append([usage(1)]))
-    const writer = new pg.Client({ connectionString: schema.url })
-    await writer.connect()
-    const columns = `SELECT string_agg(column_name, ',') AS names FROM information_schema.columns
-      WHERE table_schema = current_schema() AND table_name = 'usage' AND column_name <> 'seq'`
-    const { names } = (await writer.query<{ names: string }>(columns)).rows[0]!
-    await writer.query(`BEGIN; INSERT INTO usage (${names}) SELECT ${names} FROM usage`)
-    await other.transaction((tx) => tx.usage.append([usage(2)]))
-    const settled = exporter.transaction((tx) => tx.usage.settled())
-    await waiting(1)
-    await writer.query('COMMIT')
-    await writer.end()
-    expect(await exported(exporter, await settled)).toEqual([usage(1), usage(1), usage(2)])
+  const written: readonly [string, (tx: Transaction) => Promise<void>][] = [
+    ['usage', (tx) => tx.usage.append([usage(1)])],
+    ['deliveries', (tx) => tx.usage.deliver(delivery(1, [{}]))],
+    ['events', (tx) => tx.events.append(revoked)],
+  ]
+
+  it.each(written)('an export waits for a row of %s that another node is about to commit', async (table, write) => {
+    // Its trigger goes with it.
+    const { url } = await newSchema()
+    const [writer, other, exporter] = [await node({}, url), await node({}, url), await node({}, named(url))]
+    await writer.transaction(async (tx) => {
+      await tx.edge.devices.insert(device(DEVICE))
+      await tx.edge.epochs.insert(newEpoch(DEVICE, 1, { now: 1, present: 1 }))
+    })
+    await runSql(
+      url,
+      `CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN PERFORM pg_advisory_xact_lock_shared(${SLOW_COMMIT}); RETURN NULL; END $$;
+       CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON ${table} DEFERRABLE INITIALLY DEFERRED
+         FOR EACH ROW EXECUTE FUNCTION slow_commit()`,
+    )
+    const gate = new pg.Client({ connectionString: url })
+    await gate.connect()
+    await gate.query(`SELECT pg_advisory_lock(${SLOW_COMMIT})`)
+    const writing = writer.transaction(write)
+    const begun = `SELECT count(*)::int AS count FROM pg_locks WHERE locktype = 'advisory' AND objid = ${SLOW_COMMIT} AND NOT granted`
+    await expect.poll(async () => (await gate.query<{ count: number }>(begun)).rows[0]?.count).toBe(1)
+    let isSettled = false
+    const settled = exporter
+      .transaction((tx) => tx.usage.settled())
+      .then((position) => {
+        isSettled = true
+        return position
+      })
+    const locks = `SELECT count(*)::int AS count FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = '${NODE}'`
+    await expect.poll(async () => (await gate.query<{ count: number }>(locks)).rows[0]?.count).toBe(1)
+    const writingMore = other.transaction((tx) => tx.usage.append([usage(2)]))
+    expect(isSettled).toBe(false)
+    await gate.end()
+    await writing
+    const upTo = await settled
+    expect(upTo).toBeGreaterThanOrEqual(USAGE_ROW_POSITIONS)
+    await writingMore
+    const [lost] = await runSql<{ count: number }>(
+      url,
+      `SELECT count(*)::int AS count FROM ${table} WHERE seq > ${upTo / USAGE_ROW_POSITIONS}`,
+    )
+    expect(lost?.count).toBe(table === 'usage' ? 1 : 0)
+  })
+
+  it('neither an export nor a writer waits for a VACUUM', async () => {
+    const store = await node()
+    const vacuum = new pg.Client({ connectionString: schema.url })
+    await vacuum.connect()
+    // The lock that it holds for as long as it takes.
+    await vacuum.query('BEGIN; LOCK TABLE deliveries, usage, events IN SHARE UPDATE EXCLUSIVE MODE')
+    await store.transaction((tx) => tx.usage.append([usage(1)]))
+    const upTo = await store.transaction((tx) => tx.usage.settled())
+    await vacuum.end()
+    expect(await exported(store, upTo)).toEqual([usage(1)])
+  })
+
+  it('a writer does not wait for the transaction of an export', async () => {
+    const [writer, exporter] = [await node(), await node()]
+    await exporter.transaction(async (tx) => {
+      expect(await tx.usage.settled()).toBe(0n)
+      await writer.transaction((other) => other.usage.append([usage(1)]))
+    })
+    expect(await exporter.transaction((tx) => tx.usage.settled())).toBeGreaterThan(0n)
   })
 
   it('an export does not wait for a transaction that has usage to write and still takes locks', async () => {

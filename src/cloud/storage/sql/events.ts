@@ -2,6 +2,7 @@
 import type { RawBuilder } from 'kysely'
 import type { EventType } from '../../../protocol/edge/events.ts'
 import { type EventFilter, type EventRecord, type NumberedEvent, USAGE_ROW_POSITIONS } from '../records.ts'
+import { inserter } from './row-numbers.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -47,9 +48,9 @@ export function eventReader({ db }: Sql) {
   }
 }
 
-export async function insertEvent({ db }: Sql, seq: bigint | RawBuilder<bigint>, event: EventRecord): Promise<void> {
+export async function insertEvent(sql: Sql, seq: bigint | RawBuilder<bigint>, event: EventRecord): Promise<void> {
   const { id, type, at, instanceId, deviceId, data } = event
-  await db
+  await inserter(sql)
     .insertInto('events')
     .values({
       ...{ seq, id, type, at: BigInt(at), instance_id: instanceId, device_id: deviceId },

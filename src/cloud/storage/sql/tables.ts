@@ -168,6 +168,8 @@ export interface Tables extends EdgeTables {
     device_id: string | null
     data: string
   }
+  /** PostgreSQL only, see `row-numbers.ts`. */
+  row_numbers: { locked: bigint }
   event_sinks: {
     name: string
     position: bigint

@@ -17,6 +17,7 @@ import {
   type UsageSource,
 } from '../records.ts'
 import { insertEvent } from './events.ts'
+import { inserter } from './row-numbers.ts'
 import { entriesOf, packDelivery, usageOf } from './packed-delivery.ts'
 import { type Sql, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -160,20 +161,15 @@ export function usageReader(sql: Sql) {
 
 /** The highest position so far. */
 async function endOf({ db }: Sql): Promise<bigint> {
-  const newest = async (table: 'usage' | 'deliveries' | 'events'): Promise<bigint> =>
-    (await db.selectFrom(table).select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst())?.seq ?? 0n
-  const passed = await db
-    .selectFrom('forgotten_usage')
-    .select((of) => of.fn.max<bigint | null>('gone_on_after').as('position'))
-    .executeTakeFirstOrThrow()
-  const ends = [
-    (await newest('usage')) * USAGE_ROW_POSITIONS,
-    (await newest('deliveries')) * USAGE_ROW_POSITIONS,
-    (await newest('events')) * USAGE_ROW_POSITIONS,
-    passed.position ?? 0n,
-    await archivedUpTo(db),
-  ]
-  return ends.reduce((most, end) => (end > most ? end : most))
+  const newest = (table: 'usage' | 'deliveries' | 'events') =>
+    db.selectFrom(table).select((of) => of(of.fn.max<bigint | null>('seq'), '*', USAGE_ROW_POSITIONS).as('end'))
+  const ends = await newest('usage')
+    .unionAll(newest('deliveries'))
+    .unionAll(newest('events'))
+    .unionAll(db.selectFrom('forgotten_usage').select((of) => of.fn.max<bigint | null>('gone_on_after').as('end')))
+    .unionAll(db.selectFrom('usage_archives').select((of) => of.fn.max<bigint | null>('up_to').as('end')))
+    .execute()
+  return ends.reduce((most, { end }) => (end !== null && end > most ? end : most), 0n)
 }
 
 /** Of each record, its part of an entry. The records of an entry follow each other. */
@@ -225,11 +221,18 @@ function isWhollyWithin(
 export function usageTransaction(sql: Sql) {
   const { db } = sql
   const appended: (UsageRecord | Delivery | EventRecord)[] = []
+  /** Waits for the transactions of all rows that have a number, and keeps others from getting one. */
+  const lockNumbers = async (): Promise<void> => {
+    await statement`LOCK TABLE row_numbers IN SHARE MODE`.execute(db)
+  }
   const settled = async (): Promise<bigint> => {
-    // Writers lock the tables against this from before a row gets its number until their commit, in this order, and
-    // take no other lock in between: no deadlock.
-    if (sql.lockRows) await statement`LOCK TABLE deliveries, usage, events IN SHARE MODE`.execute(db)
-    return endOf(sql)
+    if (!sql.lockRows) return endOf(sql)
+    // The rollback gives the lock back at once: writers do not wait for this transaction's commit.
+    await statement`SAVEPOINT settled`.execute(db)
+    await lockNumbers()
+    const end = await endOf(sql)
+    await statement`ROLLBACK TO SAVEPOINT settled`.execute(db)
+    return end
   }
   const usage = {
     ...usageReader(sql),
@@ -240,7 +243,8 @@ export function usageTransaction(sql: Sql) {
      * as lost.
      */
     async passForgotten(position: bigint): Promise<void> {
-      const end = await settled()
+      if (sql.lockRows) await lockNumbers()
+      const end = await endOf(sql)
       if (position <= end) return
       const row = rowOfPosition(position)
       await db
@@ -274,12 +278,6 @@ export function usageTransaction(sql: Sql) {
     usage,
     events,
     write: async (): Promise<void> => {
-      const tables = TABLES.filter((table) => appended.some((one) => tableOf(one) === table))
-      if (tables.length > 1 && sql.lockRows) {
-        await statement`LOCK TABLE ${statement.join(tables.map((table) => statement.table(table)))} IN ROW EXCLUSIVE MODE`.execute(
-          db,
-        )
-      }
       for (let at = 0; at < appended.length;) {
         const next = appended[at]
         if (next !== undefined && tableOf(next) !== 'usage') {
@@ -300,10 +298,7 @@ export function usageTransaction(sql: Sql) {
   }
 }
 
-/** In the order of their locks. */
-const TABLES = ['deliveries', 'usage', 'events'] as const
-
-function tableOf(one: UsageRecord | Delivery | EventRecord): (typeof TABLES)[number] {
+function tableOf(one: UsageRecord | Delivery | EventRecord): 'deliveries' | 'usage' | 'events' {
   if ('entries' in one) return 'deliveries'
   return 'data' in one ? 'events' : 'usage'
 }
@@ -328,13 +323,13 @@ async function insertDelivery(sql: Sql, delivery: Delivery): Promise<void> {
     write_time: BigInt(delivery.inputs.writeTime),
     body: packDelivery(delivery),
   }
-  await sql.db
+  await inserter(sql)
     .insertInto('deliveries')
     .values({ seq: await nextSeq(sql), ...values })
     .execute()
 }
 
-/** In PostgreSQL an expression, so that the row gets its number under the lock of its table. */
+/** In PostgreSQL an expression, so that the row gets its number under the lock of {@link inserter}. */
 async function nextSeq(sql: Sql): Promise<bigint | RawBuilder<bigint>> {
   return sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : nextRow(sql)
 }
@@ -366,13 +361,13 @@ function largestPart(rows: number): number {
 const inserts = new WeakMap<object, Map<number, CompiledQuery>>()
 
 /** Parameters follow the field sequence of {@link rowOf}. */
-function insertOf({ db }: Sql, count: number): CompiledQuery {
-  const { adapter } = db.getExecutor()
+function insertOf(sql: Sql, count: number): CompiledQuery {
+  const { adapter } = sql.db.getExecutor()
   const known = inserts.get(adapter) ?? new Map<number, CompiledQuery>()
   inserts.set(adapter, known)
   const found = known.get(count)
   if (found !== undefined) return found
-  const made = db
+  const made = inserter(sql)
     .insertInto('usage')
     .values(Array.from({ length: count }, () => rowOf(SAMPLE)))
     .compile()

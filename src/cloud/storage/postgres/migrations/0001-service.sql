@@ -191,6 +191,9 @@ CREATE TABLE forgotten_usage (
   gone_on_after BIGINT NOT NULL
 );
 
+-- Always empty: its lock orders the numbers of rows in deliveries, usage and events.
+CREATE TABLE row_numbers (locked BIGINT NOT NULL);
+
 -- Changes of which sinks send events. Usage records are events as well, without a row here.
 CREATE TABLE events (
   -- Where it stands among the records of the table usage, whose numbers it shares.
