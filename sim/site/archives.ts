@@ -51,7 +51,11 @@ export class Archives {
       name,
       list: async () => [...files.keys()],
       get: async (file) => files.get(file) ?? null,
-      put: async (file, body) => void files.set(file, body),
+      create: async (file, body) => {
+        const isNew = !files.has(file)
+        if (isNew) files.set(file, body)
+        return isNew
+      },
     }
   }
 }

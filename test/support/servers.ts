@@ -229,7 +229,8 @@ export function s3(): Server {
       folders: [join(homedir(), 'go', 'bin')],
       prepare: async (folder, port) => {
         await mkdir(join(folder, 'data', bucket), { recursive: true })
-        return [...args(port), '--quiet', 'posix', '--nometa', join(folder, 'data')]
+        await mkdir(join(folder, 'attributes'))
+        return [...args(port), '--quiet', 'posix', '--sidecar', join(folder, 'attributes'), join(folder, 'data')]
       },
       url: (port) => `http://127.0.0.1:${port}`,
     }),

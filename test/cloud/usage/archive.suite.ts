@@ -8,11 +8,8 @@ import { archiveDirectory } from '../../../src/cloud/platform/archive/directory.
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { replay } from '../../../src/cloud/events/administer-sinks.ts'
 import { newEpoch } from '../../../src/cloud/sync/attach.ts'
-import {
-  type ArchiveUsageDeps,
-  ARCHIVER_SILENT_MS_MAX,
-  archiveUsage,
-} from '../../../src/cloud/usage/archive/archive-usage.ts'
+import { type ArchiveUsageDeps, archiveUsage } from '../../../src/cloud/usage/archive/archive-usage.ts'
+import { ARCHIVER_SILENT_MS_MAX } from '../../../src/cloud/usage/archive/claim.ts'
 import type { ArchivePlace } from '../../../src/cloud/usage/archive/place.ts'
 import { exportArchive, verifyArchive } from '../../../src/cloud/usage/archive/read-archive.ts'
 import { exportUsage } from '../../../src/cloud/usage/export-usage.ts'
@@ -226,7 +223,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
             name: place.name,
             list: () => call(() => place.list()),
             get: (file) => call(() => place.get(file)),
-            put: (file, body) => call(() => place.put(file, body)),
+            create: (file, body) => call(() => place.create(file, body)),
           },
         }),
       }
@@ -272,10 +269,10 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       const place = archiveDirectory(folder)
       const slow: ArchivePlace = {
         ...place,
-        put: async (file, body) => {
+        create: async (file, body) => {
           reached.resolve(undefined)
           await held.promise
-          return place.put(file, body)
+          return place.create(file, body)
         },
       }
       const first = archiveUsage(deps({ place: slow, holder: 'node-1, process 7' }), EVER)
@@ -288,6 +285,93 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       await expect(first).rejects.toMatchObject({ code: 'ARCHIVE_IN_USE' })
       expect(await inArchive()).toEqual(before)
       expect((await verify()).problems).toEqual([])
+    })
+
+    /** Reads, and calls of the place, wait at a gate from the one with this number on. */
+    const stalling = (from: number) => {
+      const gate = Promise.withResolvers<undefined>()
+      const reached = Promise.withResolvers<undefined>()
+      let calls = 0
+      const call = async <T>(work: () => Promise<T>): Promise<T> => {
+        calls += 1
+        if (calls >= from) {
+          reached.resolve(undefined)
+          await gate.promise
+        }
+        return work()
+      }
+      const place = archiveDirectory(folder)
+      return {
+        deps: deps({
+          store: { read: (work) => call(() => store.read(work)), transaction: (work) => store.transaction(work) },
+          place: {
+            name: place.name,
+            list: () => call(() => place.list()),
+            get: (file) => call(() => place.get(file)),
+            create: (file, body) => call(() => place.create(file, body)),
+          },
+        }),
+        reached: reached.promise,
+        release: () => gate.resolve(undefined),
+      }
+    }
+    const contents = () =>
+      Object.fromEntries(readdirSync(folder).map((file) => [file, readFileSync(join(folder, file)).toString('base64')]))
+
+    it('that stalls at any call changes nothing of the run that took over', async () => {
+      for (let at = 1; ; at += 1) {
+        await store.close()
+        store = await open()
+        rmSync(folder, { recursive: true, force: true })
+        await store.transaction(async (tx) => {
+          await tx.edge.devices.insert(device(DEVICE))
+          await tx.edge.epochs.insert(newEpoch(DEVICE, 1, { now: 1, present: 1 }))
+        })
+        await fill(3)
+        const stalled = stalling(at)
+        const first = archiveUsage(stalled.deps, EVER).then(
+          () => 'ended',
+          (error: unknown) => error,
+        )
+        const isStalled = await Promise.race([stalled.reached.then(() => true), first.then(() => false)])
+        if (!isStalled) {
+          expect(at).toBeGreaterThan(30)
+          return
+        }
+        await store.transaction((tx) => tx.usage.append([usage(99)]))
+        time += ARCHIVER_SILENT_MS_MAX + 1
+        await archiveUsage(deps(), EVER)
+        const written = contents()
+        stalled.release()
+        expect(await first).toMatchObject({ code: 'ARCHIVE_IN_USE' })
+        expect(contents()).toEqual(written)
+        expect(await verify()).toMatchObject({ records: 16, problems: [] })
+      }
+    })
+
+    it('that is slow, but lives, is not taken over', async () => {
+      await fill(6)
+      const place = archiveDirectory(folder)
+      let tries = 0
+      const slowly = async <T>(work: () => Promise<T>): Promise<T> => {
+        time += ARCHIVER_SILENT_MS_MAX / 2 - 1
+        tries += 1
+        await expect(archiveUsage(deps(), EVER)).rejects.toMatchObject({ code: 'ARCHIVE_IN_USE' })
+        return work()
+      }
+      const first = deps({
+        store: { read: (work) => slowly(() => store.read(work)), transaction: (work) => store.transaction(work) },
+        place: { ...place, create: (file, body) => slowly(() => place.create(file, body)) },
+        limits: { records: 100, characters: 100_000, piece: 2 },
+      })
+      expect(await archiveUsage(first, EVER)).toEqual({ archives: 1, records: 30 })
+      expect(tries).toBeGreaterThan(8)
+    })
+
+    it('takes over from a process that was seen while its clock was ahead', async () => {
+      await fill(1)
+      await store.transaction((tx) => tx.usageArchives.claim('ahead', time + 2 * ARCHIVER_SILENT_MS_MAX, 1))
+      expect(await archiveUsage(deps(), EVER)).toMatchObject({ records: 5 })
     })
 
     it('waits for sinks of events, and refuses to replay what is archived', async () => {
@@ -318,9 +402,9 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       const place = archiveDirectory(folder)
       const meanwhile: ArchivePlace = {
         ...place,
-        put: async (file, body) => {
+        create: async (file, body) => {
           await store.transaction((tx) => tx.eventSinks.moveTo('billing', 0n))
-          return place.put(file, body)
+          return place.create(file, body)
         },
       }
       await archiveUsage(deps({ place: meanwhile }), EVER)
@@ -335,7 +419,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
     it('deletes nothing if the place fails or returns other bytes', async () => {
       await fill(2)
       const place = archiveDirectory(folder)
-      const full = { ...place, put: () => Promise.reject(new CodedError('ARCHIVE_UNAVAILABLE', 'no space left')) }
+      const full = { ...place, create: () => Promise.reject(new CodedError('ARCHIVE_UNAVAILABLE', 'no space left')) }
       await expect(archiveUsage(deps({ place: full }), EVER)).rejects.toMatchObject({ code: 'ARCHIVE_UNAVAILABLE' })
       const wrong = { ...place, get: async () => Buffer.from('x') }
       await expect(archiveUsage(deps({ place: wrong }), EVER)).rejects.toMatchObject({ code: 'ARCHIVE_DAMAGED' })

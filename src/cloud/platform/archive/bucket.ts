@@ -45,8 +45,8 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
   const base =
     endpoint === null ? `https://s3.${region}.amazonaws.com/${bucket}` : `${endpoint.replace(/\/+$/, '')}/${bucket}`
   const folder = prefix === '' ? '' : `${prefix}/`
-  const call = (method: string, path: string, body?: Buffer) =>
-    send(client, { method, url: `${base}${path}`, body, stop })
+  const call = (method: string, path: string, body?: Buffer, headers: Readonly<Record<string, string>> = {}) =>
+    send(client, { method, url: `${base}${path}`, body, headers, stop })
   return {
     name: `s3://${bucket}${prefix === '' ? '' : `/${prefix}`}`,
     async list() {
@@ -70,9 +70,14 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
       if (status === 404 && !answer.includes('NoSuchBucket')) return null
       throw refused(address, `GET ${name}`, status, answer)
     },
-    async put(name, body) {
-      const { status, text } = await call('PUT', `/${folder}${name}`, body)
+    async create(name, body) {
+      const path = `/${folder}${name}`
+      let { status, text } = await call('PUT', path, body, { 'if-none-match': '*' })
+      // The store cannot do it.
+      if (status === 501) ({ status, text } = await call('PUT', path, body))
+      if (status === 412) return false
       if (status !== 200) throw refused(address, `PUT ${name}`, status, text.toString('utf8'))
+      return true
     },
   }
 }
@@ -81,10 +86,14 @@ interface S3Call {
   readonly method: string
   readonly url: string
   readonly body: Buffer | undefined
+  readonly headers: Readonly<Record<string, string>>
   readonly stop: AbortSignal
 }
 
-async function send(client: AwsClient, { method, url, body, stop }: S3Call): Promise<{ status: number; text: Buffer }> {
+async function send(
+  client: AwsClient,
+  { method, url, body, headers, stop }: S3Call,
+): Promise<{ status: number; text: Buffer }> {
   // The store refuses a body that arrives changed.
   const hash = createHash('sha256')
     .update(body ?? '')
@@ -92,7 +101,7 @@ async function send(client: AwsClient, { method, url, body, stop }: S3Call): Pro
   try {
     const response = await client.fetch(url, {
       method,
-      headers: { 'x-amz-content-sha256': hash },
+      headers: { 'x-amz-content-sha256': hash, ...headers },
       signal: AbortSignal.any([stop, AbortSignal.timeout(TIMEOUT_MS)]),
       ...(body === undefined ? {} : { body: new Uint8Array(body) }),
     })

@@ -1,12 +1,17 @@
 /** A directory with archives. A file appears whole, and is flushed first. */
-import { open, readFile, readdir, rename, rm } from 'node:fs/promises'
+import { randomUUID } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { link, open, readFile, readdir, rename, rm } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { ArchivePlace } from '../../usage/archive/place.ts'
 import { makeDurableDirectory } from '../system/durable-directory.ts'
 
-/** @param path created with the first file */
-export function archiveDirectory(path: string): ArchivePlace {
+/**
+ * @param path created with the first file
+ * @param linkFile as `link` of Node
+ */
+export function archiveDirectory(path: string, linkFile = link): ArchivePlace {
   const name = resolve(path)
   const coded = (cause: unknown, what: string): CodedError =>
     new CodedError('ARCHIVE_UNAVAILABLE', `${what}: ${cause instanceof Error ? cause.message : String(cause)}`, {
@@ -30,24 +35,40 @@ export function archiveDirectory(path: string): ArchivePlace {
         throw coded(error, `${join(name, file)} cannot be read`)
       }
     },
-    async put(file, body) {
-      const partial = join(name, `${file}.partial`)
+    async create(file, body) {
+      const [partial, whole] = [join(name, `${file}.${randomUUID()}.partial`), join(name, file)]
       try {
         makeDurableDirectory(name)
         await writeFlushed(partial, body)
-        await rename(partial, join(name, file))
+        const isNew = await linkFile(partial, whole).then(() => true, refusalOf(partial, whole))
+        await rm(partial, { force: true })
         await using directory = await open(name, 'r')
         await directory.sync()
+        return isNew
       } catch (error) {
         await rm(partial, { force: true }).catch(() => undefined)
-        throw coded(error, `${join(name, file)} cannot be written`)
+        throw coded(error, `${whole} cannot be written`)
       }
     },
   }
 }
 
+/** Of file systems without hard links, such as those of Windows. */
+const NO_LINKS = new Set(['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS'])
+
+/** Without hard links, two processes that create a file at the same instant both succeed. */
+function refusalOf(partial: string, whole: string) {
+  return async (error: unknown): Promise<boolean> => {
+    const { code = '' } = error as NodeJS.ErrnoException
+    if (code !== 'EEXIST' && !NO_LINKS.has(code)) throw error
+    if (existsSync(whole)) return false
+    await rename(partial, whole)
+    return true
+  }
+}
+
 async function writeFlushed(path: string, body: Buffer): Promise<void> {
-  await using file = await open(path, 'w', 0o600)
+  await using file = await open(path, 'wx', 0o600)
   await file.writeFile(body)
   await file.sync()
 }

@@ -21,16 +21,6 @@ const PAGES_MAX = 1_000
 
 export const SHORT_HASH_BYTES = 8
 
-export interface NextArchive {
-  readonly after: bigint
-  /** No later position. */
-  readonly upTo: bigint
-  /** Only what was written before, POSIX ms. */
-  readonly before: number
-  /** About how many records. */
-  readonly recordsMax: number
-}
-
 export function usageArchiveReader({ db }: Sql) {
   return {
     async last(): Promise<UsageArchive | null> {
@@ -54,32 +44,22 @@ export function usageArchiveReader({ db }: Sql) {
       const planned = place === null || up_to === null ? null : { place, upTo: up_to }
       return { holder, seenAt: Number(seen_at), planned, finishedAt: toNumber(finished_at) }
     },
-    /** The last position of the next archive; null: nothing is due. */
-    async endOfNext({ after, upTo, before, recordsMax }: NextArchive): Promise<bigint | null> {
-      let end: bigint | null = null
-      let [row, records] = [rowAfter(after), 0n]
-      const last = upTo / USAGE_ROW_POSITIONS
-      for (;;) {
-        const rows = await writtenFrom(db, row, last)
-        for (const { seq, records: count, write_time } of rows) {
-          if (write_time >= BigInt(before) || (end !== null && records + count > BigInt(recordsMax))) return end
-          records += count
-          end = seq * USAGE_ROW_POSITIONS
-          row = seq + 1n
-        }
-        if (rows.length === 0) return end
-      }
-    },
+    /** The next rows of the range; none: these were all. */
+    written: (after: bigint, upTo: bigint): Promise<readonly WrittenRow[]> =>
+      writtenFrom(db, rowAfter(after), upTo / USAGE_ROW_POSITIONS),
   }
 }
 
-interface WrittenRow {
-  readonly seq: bigint
-  readonly records: bigint
-  readonly write_time: bigint
+/** A usage record of the cloud, or a delivery. */
+export interface WrittenRow {
+  /** Of its last record. */
+  readonly position: bigint
+  readonly records: number
+  /** POSIX ms. */
+  readonly writeTime: number
 }
 
-/** The next rows of both tables, in sequence. */
+/** Of both tables, in sequence. */
 async function writtenFrom(db: Sql['db'], from: bigint, to: bigint): Promise<readonly WrittenRow[]> {
   const own = await db
     .selectFrom('usage')
@@ -102,6 +82,11 @@ async function writtenFrom(db: Sql['db'], from: bigint, to: bigint): Promise<rea
   return [...own.map((row) => ({ ...row, records: 1n })), ...deliveries]
     .filter(({ seq }) => seq <= end)
     .sort((a, b) => (a.seq < b.seq ? -1 : 1))
+    .map(({ seq, records, write_time }) => ({
+      position: seq * USAGE_ROW_POSITIONS,
+      records: Number(records),
+      writeTime: Number(write_time),
+    }))
 }
 
 export function usageArchiveTransaction(sql: Sql) {
@@ -110,8 +95,8 @@ export function usageArchiveTransaction(sql: Sql) {
   const claimedBy = (holder: string) => db.updateTable('usage_archiving').where('holder', '=', holder)
   return {
     ...reader,
-    /** Returns false if another process archives and was seen after `staleBefore`. */
-    async claim(holder: string, now: number, staleBefore: number): Promise<boolean> {
+    /** Returns false if another process archives and was seen within this time, ms. */
+    async claim(holder: string, now: number, silentMax: number): Promise<boolean> {
       const seen = { holder, seen_at: BigInt(now) }
       await db
         .insertInto('usage_archiving')
@@ -123,7 +108,9 @@ export function usageArchiveTransaction(sql: Sql) {
             .where((or) =>
               or.or([
                 or('usage_archiving.holder', 'is', null),
-                or('usage_archiving.seen_at', '<', BigInt(staleBefore)),
+                or('usage_archiving.seen_at', '<', BigInt(now - silentMax)),
+                // It was seen while its clock was ahead.
+                or('usage_archiving.seen_at', '>', BigInt(now + silentMax)),
               ]),
             ),
         )

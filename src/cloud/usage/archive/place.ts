@@ -6,8 +6,11 @@ export interface ArchivePlace {
   list(): Promise<readonly string[]>
   /** Null: there is no such file. @throws CodedError ARCHIVE_UNAVAILABLE */
   get(name: string): Promise<Buffer | null>
-  /** Durable when it resolves. An existing file is replaced. @throws CodedError ARCHIVE_UNAVAILABLE */
-  put(name: string, body: Buffer): Promise<void>
+  /**
+   * Writes a whole file, durable when it resolves. False: there is a file with this name, and it is unchanged.
+   * @throws CodedError ARCHIVE_UNAVAILABLE
+   */
+  create(name: string, body: Buffer): Promise<boolean>
 }
 
 export interface Compression {

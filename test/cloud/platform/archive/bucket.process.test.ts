@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { createServer } from 'node:http'
+import { type IncomingHttpHeaders, createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { type S3Settings, archiveBucket } from '../../../../src/cloud/platform/archive/bucket.ts'
@@ -29,16 +29,16 @@ describe('a bucket', () => {
     const place = bucket({}, prefix)
     const names = Array.from({ length: 1_003 }, (_, n) => `usage-${String(n).padStart(4, '0')}`)
     for (let at = 0; at < names.length; at += 50) {
-      await Promise.all(names.slice(at, at + 50).map((name) => place.put(name, Buffer.from(name))))
+      await Promise.all(names.slice(at, at + 50).map((name) => place.create(name, Buffer.from(name))))
     }
-    await bucket({}, `${prefix}/below`).put('other', Buffer.from('x'))
-    await bucket({}, `${prefix}2`).put('other', Buffer.from('x'))
+    await bucket({}, `${prefix}/below`).create('other', Buffer.from('x'))
+    await bucket({}, `${prefix}2`).create('other', Buffer.from('x'))
     expect((await place.list()).toSorted()).toEqual(names)
   })
 
   it('that refuses says why, without the credentials', async () => {
     const wrong = bucket({ secretAccessKey: new Secret('not-the-secret') })
-    const works = [() => wrong.list(), () => wrong.get('a'), () => wrong.put('a', Buffer.from('x'))]
+    const works = [() => wrong.list(), () => wrong.get('a'), () => wrong.create('a', Buffer.from('x'))]
     for (const work of works) {
       const message = await failed(work())
       expect(message).toContain('SignatureDoesNotMatch')
@@ -55,17 +55,37 @@ describe('a bucket', () => {
     expect(await failed(bucket({ endpoint: `http://127.0.0.1:${port}` }).list())).toContain(`127.0.0.1:${port}`)
   })
 
+  /** A store that answers with this. */
+  const answering = async (answer: (headers: IncomingHttpHeaders) => { status: number; body: string }) => {
+    const fake = createServer(({ headers }, response) => {
+      const { status, body } = answer(headers)
+      response.writeHead(status).end(body)
+    }).listen(0, '127.0.0.1')
+    onTestFinished(() => void fake.close())
+    await new Promise((resolve) => fake.once('listening', resolve))
+    return bucket({ endpoint: `http://127.0.0.1:${(fake.address() as AddressInfo).port}` })
+  }
+
   it('that fails for a moment is asked again', async () => {
     let calls = 0
-    const failing = createServer((_request, response) => {
+    const place = await answering(() => {
       calls += 1
-      response.writeHead(calls < 3 ? 503 : 200).end(calls < 3 ? '<Error><Code>SlowDown</Code></Error>' : '<List/>')
-    }).listen(0, '127.0.0.1')
-    onTestFinished(() => void failing.close())
-    await new Promise((resolve) => failing.once('listening', resolve))
-    const { port } = failing.address() as AddressInfo
-    expect(await bucket({ endpoint: `http://127.0.0.1:${port}` }).list()).toEqual([])
+      return calls < 3
+        ? { status: 503, body: '<Error><Code>SlowDown</Code></Error>' }
+        : { status: 200, body: '<List/>' }
+    })
+    expect(await place.list()).toEqual([])
     expect(calls).toBe(3)
+  })
+
+  it('without conditional writes gets plain ones', async () => {
+    const isConditional: boolean[] = []
+    const place = await answering((headers) => {
+      isConditional.push('if-none-match' in headers)
+      return { status: 'if-none-match' in headers ? 501 : 200, body: '' }
+    })
+    expect(await place.create('a', Buffer.from('x'))).toBe(true)
+    expect(isConditional.at(-1)).toBe(false)
   })
 
   it.each([

@@ -1,0 +1,167 @@
+/** Writes the files and the manifest of one archive, or compares those that an earlier run has left with the store. */
+import type { GiveWay } from '../../runtime/give-way.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { UsageArchive } from '../../storage/records.ts'
+import type { Store } from '../../storage/store.ts'
+import { archiveLine } from '../usage-text.ts'
+import type { ArchiveClaim } from './claim.ts'
+import {
+  type ArchivedFile,
+  type StoredManifest,
+  Tally,
+  damaged,
+  fileName,
+  manifestBody,
+  manifestName,
+  readManifest,
+  sha256,
+} from './manifest.ts'
+import type { ArchivePlace, Compression } from './place.ts'
+
+/** A report of a device comes whole, so there can be more. */
+export interface ArchiveLimits {
+  /** In one archive: what a killed run repeats at most. */
+  readonly records: number
+  /** In one file, before its compression. */
+  readonly characters: number
+  /** Read at a time. */
+  readonly piece: number
+}
+
+export interface WriteArchiveDeps {
+  readonly store: Pick<Store, 'read'>
+  readonly claim: Pick<ArchiveClaim, 'check' | 'renew'>
+  readonly place: ArchivePlace
+  readonly compression: Compression
+  readonly tenantId: string
+  readonly giveWay: GiveWay
+  /** Checked between steps. */
+  readonly isStopping: () => boolean
+  readonly limits: ArchiveLimits
+}
+
+/** The archive of the records after the one position, up to the other. */
+export interface PlannedArchive {
+  readonly after: bigint
+  readonly upTo: bigint
+  readonly previous: UsageArchive | null
+}
+
+/** @throws CodedError ARCHIVE_IN_USE, ARCHIVE_DIFFERS, ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE, STOPPING */
+export async function writeArchive(
+  deps: WriteArchiveDeps,
+  { after, upTo, previous }: PlannedArchive,
+): Promise<StoredManifest> {
+  const { place, claim, limits } = deps
+  const files: ArchivedFile[] = []
+  const tally = new Tally()
+  let [text, records, at] = ['', 0, after]
+  const write = async (last: bigint): Promise<void> => {
+    const name = fileName(at, last)
+    const body = await keepFile(deps, name, text)
+    files.push({ name, records, bytes: body.length, sha256: sha256(body) })
+    ;[text, records, at] = ['', 0, last]
+  }
+  let end = after
+  for await (const piece of piecesOf(deps, after, upTo, tally)) {
+    text += piece.lines.join('')
+    records += piece.lines.length
+    end = piece.last
+    if (text.length >= limits.characters) await write(end)
+  }
+  if (records > 0) await write(end)
+  const body = manifestBody({ after, upTo, ...tally.totals(), previous: named(previous), files })
+  const name = manifestName(after, upTo)
+  // What was read is whole: a process that takes over deletes it later.
+  await claim.check()
+  const isNew = await place.create(name, body)
+  const stored = await readManifest(place, name)
+  if (stored.sha256 === sha256(body)) return stored
+  if (isNew) throw damaged(place, `it does not return ${name} as it was written`)
+  await claim.check()
+  throw differs(place, `${name} describes other files`)
+}
+
+/** Compares an archive that is there already with the store. @throws CodedError as {@link writeArchive} */
+export async function adoptArchive(
+  deps: WriteArchiveDeps,
+  { after, upTo, previous }: PlannedArchive,
+  name: string,
+): Promise<StoredManifest> {
+  const { place, claim } = deps
+  const stored = await readManifest(place, name)
+  const { manifest } = stored
+  if (JSON.stringify(manifest.previous) !== JSON.stringify(named(previous))) {
+    throw differs(place, `${name} follows another archive`)
+  }
+  for (const file of manifest.files) {
+    const body = await place.get(file.name)
+    if (body === null || sha256(body) !== file.sha256) throw damaged(place, `${file.name} is missing or changed`)
+    await claim.renew()
+  }
+  const tally = new Tally()
+  for await (const piece of piecesOf(deps, after, upTo, tally)) void piece
+  if (!tally.fits(manifest)) throw differs(place, `${name} has other records than this cloud in its range`)
+  return stored
+}
+
+function named(previous: UsageArchive | null): { readonly manifest: string; readonly sha256: string } | null {
+  return previous === null ? null : { manifest: previous.manifest, sha256: previous.sha256 }
+}
+
+interface Piece {
+  readonly lines: readonly string[]
+  readonly last: bigint
+}
+
+/** The lines of the records in the store. Each can be read back. */
+async function* piecesOf(
+  { store, claim, giveWay, isStopping, tenantId, limits: { piece } }: WriteArchiveDeps,
+  after: bigint,
+  upTo: bigint,
+  tally: Tally,
+): AsyncGenerator<Piece> {
+  for (let last = after; ;) {
+    const range = { after: last, upTo, instanceId: null, from: null, to: null, limit: piece }
+    const records = await store.read((reader) => reader.usage.range(range))
+    await giveWay()
+    await claim.renew()
+    if (isStopping()) throw new CodedError('STOPPING', 'The archive is not complete. The next run continues it.')
+    const lines = records.map((numbered) => {
+      tally.add(numbered.record)
+      return archiveLine(tenantId, numbered)
+    })
+    last = records.at(-1)?.position ?? last
+    if (lines.length > 0) yield { lines, last }
+    if (lines.length < piece) return
+  }
+}
+
+/**
+ * Writes a file, unless an earlier run has written the same text.
+ * @returns its content in the place
+ */
+async function keepFile({ place, claim, compression }: WriteArchiveDeps, name: string, text: string): Promise<Buffer> {
+  // The text is whole: a process that takes over deletes its records later.
+  await claim.check()
+  let found = await place.get(name)
+  if (found === null) {
+    const body = await compression.compress(text)
+    await place.create(name, body)
+    await claim.renew()
+    found = await place.get(name)
+    if (found?.equals(body) === true) return found
+    // Another process may have taken over.
+    await claim.check()
+  }
+  if (found === null) throw damaged(place, `it does not return ${name}, which was written`)
+  const stored = await compression.decompress(found).catch((cause: unknown) => {
+    throw damaged(place, `${name} cannot be decompressed (${String(cause)}). No archive needs it yet: delete it`)
+  })
+  if (stored !== text) throw differs(place, `${name} contains other records than this cloud`)
+  return found
+}
+
+export function differs({ name }: ArchivePlace, why: string): CodedError {
+  return new CodedError('ARCHIVE_DIFFERS', `${name} contains archives of another cloud, or of another history: ${why}.`)
+}
