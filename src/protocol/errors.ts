@@ -291,7 +291,8 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   CONSOLE_FORM_REFUSED: {
-    meaning: 'A form of the console was sent by another site, belongs to an earlier sign-in, or was not confirmed.',
+    meaning:
+      'A form of the console was sent by another site, belongs to an earlier sign-in, was not confirmed, or is too large.',
     remedy: 'Open the page again, and send its form.',
     http: 403,
     retry: 'no',

@@ -13,8 +13,10 @@ export interface DeviceChoice {
 }
 
 /** @throws CodedError LABEL_INVALID */
-export function deviceFilterOf(view: Pick<View, 'query' | 'instance' | 'now' | 'terms'>): DeviceChoice {
-  const { query, instance } = view
+export function deviceFilterOf(
+  view: Pick<View, 'query' | 'instance' | 'now' | 'terms' | 'administrator'>,
+): DeviceChoice {
+  const { query, instance, administrator } = view
   const { search = '', labels = '' } = query
   const contact = CONTACTS.find((each) => each === query['contact'])
   const before = overdueBefore(view.now, view.terms)
@@ -23,6 +25,7 @@ export function deviceFilterOf(view: Pick<View, 'query' | 'instance' | 'now' | '
     contact: contact === undefined ? undefined : { state: contact, overdueBefore: before },
     search: search === '' ? undefined : search,
     labels: parseLabels(labels),
+    scope: administrator.scope,
   }
   return { search, contact, labels, filter }
 }

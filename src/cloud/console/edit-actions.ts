@@ -6,7 +6,7 @@ import { firstProblem } from '../../protocol/errors.ts'
 import { replacedActionsBody } from '../../protocol/service/actions.ts'
 import { replaceActions } from '../service-api/change-actions.ts'
 import { requireLineItem } from '../service-api/show-line-items.ts'
-import { type Edit, type Fields, formPart, numberOf, rowsIn, textOf } from './edit.ts'
+import { type Edit, type Fields, EMPTY_ROWS, formPart, numberOf, rowsIn, textOf } from './edit.ts'
 import { type Page, type View, ROWS_SHOWN, ofInstance, option, tableOf } from './page.ts'
 
 export const ACTIONS_EDIT: Edit = {
@@ -24,8 +24,8 @@ export const ACTIONS_EDIT: Edit = {
     ofInstance(view, 'The actions were not saved', async ({ id }) => actionsForm(view, id, fields, problems)),
 }
 
-/** For actions that do not exist yet. */
-const EMPTY_ROWS = 3
+/** Each row lists the conditions to choose from. */
+const CONDITIONS_SHOWN_MAX = 200
 
 /** @throws CodedError NOT_FOUND */
 export function editActionsPage(view: View): Promise<Page> {
@@ -35,11 +35,12 @@ export function editActionsPage(view: View): Promise<Page> {
     await requireLineItem(reader, id, lineItem)
     const actions = await reader.actions.of(id, lineItem)
     if (actions.length <= ROWS_SHOWN) return actionsForm(view, id, fieldsOf(lineItem, actions), [])
-    return html`<p class="problem">
-      This line item has ${actions.length} actions, and the form takes up to ${ROWS_SHOWN}. Change them with
-      <code>tallygate rules</code>.
-    </p>`
+    return tooLarge(`This line item has ${actions.length} actions, and the form takes up to ${ROWS_SHOWN}.`)
   })
+}
+
+function tooLarge(problem: string): Html {
+  return html`<p class="problem">${problem} Change the actions with <code>tallygate rules</code>.</p>`
 }
 
 function fieldsOf(lineItem: string, actions: readonly Action[]): Fields {
@@ -56,7 +57,7 @@ function fieldsOf(lineItem: string, actions: readonly Action[]): Fields {
 
 /** The body of the service's operation. Rows without an effect are removed, or were not used. */
 function actionsOf(fields: Fields): unknown {
-  return rowsIn(fields, 'effect')
+  return rowsIn(fields, 'effect', ROWS_SHOWN)
     .filter((row) => textOf(fields, `effect.${row}`) !== undefined)
     .sort((one, other) => (numberOf(fields, `position.${one}`) ?? 0) - (numberOf(fields, `position.${other}`) ?? 0))
     .map((row) => ({
@@ -69,8 +70,13 @@ function actionsOf(fields: Fields): unknown {
 }
 
 async function actionsForm(view: View, instanceId: string, fields: Fields, problems: readonly string[]): Promise<Html> {
-  const conditions = await view.reader.conditions.list(instanceId)
-  const rows = rowsIn(fields, 'effect').map((row, at) => {
+  const { conditions: stored } = view.reader
+  const { count } = await stored.size(instanceId)
+  if (count > CONDITIONS_SHOWN_MAX) {
+    return tooLarge(`This instance has ${count} conditions, and the form takes up to ${CONDITIONS_SHOWN_MAX}.`)
+  }
+  const conditions = await stored.list(instanceId)
+  const rows = rowsIn(fields, 'effect', ROWS_SHOWN).map((row, at) => {
     const value = (name: string): string => fields[`${name}.${row}`] ?? ''
     const input = (name: string, label: string, type: Html): Html =>
       html`<input

@@ -5,7 +5,7 @@ import type { RatedItem } from '../../core/rules/policy.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { createRateTable } from '../service-api/change-rate-tables.ts'
-import { type Edit, type Fields, formPart, instantOf, numberOf, rowsIn, textOf } from './edit.ts'
+import { type Edit, type Fields, EMPTY_ROWS, formPart, instantOf, numberOf, rowsIn, textOf } from './edit.ts'
 import { type Page, type View, tableOf } from './page.ts'
 
 export const RATE_TABLE_EDIT: Edit = {
@@ -27,8 +27,6 @@ export const RATE_TABLE_EDIT: Edit = {
 
 /** Items of a form. */
 const ITEMS_MAX = 100
-
-const EMPTY_ROWS = 3
 
 /** @throws CodedError NOT_FOUND */
 export async function editRateTablePage(view: View): Promise<Page> {
@@ -63,7 +61,7 @@ function rateTableOf(fields: Fields): unknown {
     series: textOf(fields, 'series'),
     version: textOf(fields, 'version'),
     effectiveFrom: instantOf(fields, 'effectiveFrom'),
-    items: rowsIn(fields, 'item')
+    items: rowsIn(fields, 'item', ITEMS_MAX)
       .filter((row) => ['item', 'rate', 'formula'].some((name) => textOf(fields, `${name}.${row}`) !== undefined))
       .map((row) => ({
         name: textOf(fields, `item.${row}`),
@@ -76,7 +74,7 @@ function rateTableOf(fields: Fields): unknown {
 
 function rateTableForm(view: View, fields: Fields, problems: readonly string[]): Html {
   const value = (name: string): Html => formValue(fields[name] ?? '')
-  const rows = rowsIn(fields, 'item').map((row, at) => {
+  const rows = rowsIn(fields, 'item', ITEMS_MAX).map((row, at) => {
     const input = (name: string, label: string, type: Html): Html =>
       html`<input
         ${type}

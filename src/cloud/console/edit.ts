@@ -86,13 +86,22 @@ export function instantText(at: number): string {
   return new Date(at).toISOString().slice(0, -1)
 }
 
-/** Numbers of the rows of a form, whose fields are named `field.number`. */
-export function rowsIn(fields: Fields, field: string): readonly number[] {
-  const start = `${field}.`
-  return Object.keys(fields)
-    .filter((name) => name.startsWith(start))
-    .map((name) => Number(name.slice(start.length)))
-    .filter((row) => Number.isSafeInteger(row))
+/** For rows that do not exist yet. */
+export const EMPTY_ROWS = 3
+
+/**
+ * Numbers of the rows of a form, whose fields are named `field.number`.
+ * @param max rows that the form shows, besides {@link EMPTY_ROWS}
+ * @throws CodedError CONSOLE_FORM_REFUSED for more
+ */
+export function rowsIn(fields: Fields, field: string, max: number): readonly number[] {
+  const rows: number[] = []
+  for (const name of Object.keys(fields)) {
+    const [start, row = '', ...rest] = name.split('.')
+    if (start === field && /^\d{1,9}$/.test(row) && rest.length === 0) rows.push(Number(row))
+  }
+  if (rows.length <= max + EMPTY_ROWS) return rows
+  throw new CodedError('CONSOLE_FORM_REFUSED', `The form has ${rows.length} rows, and takes up to ${max + EMPTY_ROWS}.`)
 }
 
 /** What a change that the service refuses shows. @throws other errors */

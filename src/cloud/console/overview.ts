@@ -110,9 +110,14 @@ function lastsFor({ left }: PoolUse, charged: bigint, overMs: number): string {
 
 async function devicesPart(view: View): Promise<Html> {
   const instanceId = view.instance?.id
+  const { scope } = view.administrator
   const counts: Html[] = []
   for (const contact of CONTACTS) {
-    const filter = { instanceId, contact: { state: contact, overdueBefore: overdueBefore(view.now, view.terms) } }
+    const filter = {
+      instanceId,
+      scope,
+      contact: { state: contact, overdueBefore: overdueBefore(view.now, view.terms) },
+    }
     const count = await view.reader.edge.devices.count(filter, COUNTED_MAX)
     const shown = count === COUNTED_MAX ? `${COUNTED_MAX} or more` : String(count)
     counts.push(

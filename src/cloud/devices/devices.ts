@@ -26,7 +26,7 @@ export interface ViewDevices {
  */
 export async function listDevices(
   { store, presence }: ViewDevices,
-  filter: Pick<DeviceFilter, 'instanceId' | 'labels'>,
+  filter: Pick<DeviceFilter, 'instanceId' | 'labels' | 'scope'>,
   offset: number,
   limit: number,
 ): Promise<DeviceListWire> {

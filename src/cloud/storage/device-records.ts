@@ -67,6 +67,8 @@ export interface DeviceFilter {
   readonly search?: string | undefined
   /** The device has all of them. */
   readonly labels?: readonly Label[] | undefined
+  /** Of the caller: devices that also serve another instance are left out. Null: all instances. */
+  readonly scope?: ReadonlySet<string> | null | undefined
 }
 
 /** Some devices of a long list. */

@@ -91,6 +91,46 @@ describe('the actions of a line item', () => {
   })
 })
 
+describe('a form with more than it shows', () => {
+  it('takes as many rows as it shows, and refuses more', async () => {
+    const row = (n: number) => ({ [`effect.${n}`]: '', [`name.${n}`]: 'x' })
+    const items = (n: number) => ({ [`item.${n}`]: '' })
+    for (const [path, form, rowOf, most] of [
+      ['/rules/edit', await formOf(ACTIONS), row, 53],
+      ['/rate-tables/edit', await formOf('/rate-tables/edit'), items, 103],
+    ] as const) {
+      const rows = (count: number) => Object.assign({}, ...Array.from({ length: count }, (_, n) => rowOf(n))) as Form
+      const sent = (count: number) => browser.send(path, { ...rows(count), ...form })
+      expect([path, (await sent(most)).status === 403]).toEqual([path, false])
+      const { status, page } = await sent(most + 1)
+      expect([path, status]).toEqual([path, 403])
+      expect(page).toContain(`The form has ${most + 1} rows, and takes up to ${most}.`)
+      expect(page.length).toBeLessThan(20_000)
+    }
+  })
+
+  it('counts no fields whose numbers are not those of rows', async () => {
+    const odd = Object.fromEntries(
+      ['1e3', '-1', '', '01.5', 'x', '0x1', ...Array.from({ length: 60 }, (_, n) => `0.${n}`)].map((row) => [
+        `effect.${row}`,
+        'ALLOW',
+      ]),
+    )
+    expect((await browser.send('/rules/edit', { ...(await formOf(ACTIONS)), ...odd })).status).toBe(303)
+    expect(await actions()).toHaveLength(2)
+  })
+
+  it('says so for many conditions', async () => {
+    const many = Array.from({ length: 201 }, (_, n) => ({
+      ...{ name: `Condition ${n}`, operator: 'IN', property: 'department', values: ['sales'] },
+    }))
+    await twin.call('POST', `/api/v1.1/instances/${scene.instanceId}/conditions`, { body: many })
+    const { page } = await browser.open(ACTIONS)
+    expect(page).toContain('This instance has 202 conditions, and the form takes up to 200.')
+    expect(page).not.toContain('Condition 7')
+  })
+})
+
 describe('a condition', () => {
   const find = async () => `/rules/condition?condition=${text(await conditions(), 0, 'id')}`
 

@@ -186,6 +186,44 @@ describe('a limited administrator', () => {
   })
 })
 
+describe('a device that also serves an instance of others', () => {
+  it('is on no page, export or list of an administrator who may not open it', async () => {
+    const own = await twin.instance('another customer')
+    const join = async (name: string, instanceIds: readonly string[]): Promise<string> => {
+      const body = { instanceIds, name, labels: { plant: 'bonn' } }
+      const { body: issued } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body })
+      const { jwk } = await newDeviceKeys()
+      const enrolled = await twin.call('POST', '/edge/api/v1/enrollments', {
+        ...{ token: text(issued, 'token'), body: { publicKey: jwk } },
+      })
+      return text(enrolled.body, 'deviceId')
+    }
+    const shared = await join('Shared', [own, scene.instanceId])
+    const owned = await join('Owned', [own])
+    const limits = { roles: ['read', 'operator'], instances: [own] }
+    const limited = await limitedBrowser(limits)
+    expect((await limited.open(`/devices/${shared}`)).status).toBe(403)
+    for (const path of [
+      '/devices',
+      '/devices?labels=plant%3Dbonn',
+      '/devices?contact=NEVER',
+      '/devices.csv',
+      '/devices.json?search=',
+      '/devices/command?command=lock&of=all',
+    ]) {
+      const { page } = await limited.open(path)
+      expect([path, page.includes('Shared'), page.includes(shared), page.includes(owned.slice(0, 8))]).toEqual([
+        ...[path, false, false, true],
+      ])
+    }
+    expect((await limited.open('')).page).toMatch(/contact=NEVER[^]*?<dd>1<\/dd>/)
+    expect((await browser.open(`/devices.csv?instance=${own}`)).page).toContain(shared)
+    const token = await limitedToken(twin, limits)
+    const { body: listed } = await twin.call('GET', `/edge/api/v1/devices?instanceId=${own}`, { token })
+    expect(pick(listed, 'devices')).toMatchObject([{ id: owned }])
+  })
+})
+
 it('lists the keys of a device', async () => {
   const { page } = await browser.open(`/devices/${scene.device.id}`)
   expect(page).toMatch(/Keys, newest first[^]*current/)

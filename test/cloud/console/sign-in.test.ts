@@ -64,6 +64,18 @@ describe('a sign-in with a code', () => {
   })
 })
 
+it.each(['[1]', '{"code":5}', 'x'.repeat(1_000_000)])('no form of the console takes JSON', async (body) => {
+  const headers = { 'content-type': 'application/json' }
+  const sent = await fetch(`${twin.cloud.address}/console/sign-in`, { method: 'POST', headers, body })
+  expect(sent.status).toBe(415)
+})
+
+it('no form of the console takes a large body', async () => {
+  const body = new URLSearchParams({ token: 'x'.repeat(64 * 1024) })
+  const sent = await fetch(`${twin.cloud.address}/console/sign-in`, { method: 'POST', body })
+  expect(sent.status).toBe(413)
+})
+
 describe('a sign-in with a token', () => {
   it('takes the token of an administrator', async () => {
     const browser = new Browser(twin)

@@ -69,7 +69,11 @@ describe('a page of devices', () => {
     expect(plan).not.toContain('TEMP B-TREE')
   })
 
-  it('walks all devices for an instance that has many', async () => {
+  it('walks all devices for an instance that has many, also within a scope', async () => {
+    const limited = await planOf({ instanceId: 'all', scope: new Set(['all', 'other']) })
+    expect(limited).toContain('SEARCH served USING COVERING INDEX device_instances_by_device (device_id=?)')
+    expect(limited).not.toContain('TEMP B-TREE')
+    asked = []
     const plan = await planOf({ instanceId: 'all' })
     expect(plan).toContain('SEARCH grouped USING PRIMARY KEY (instance_id=? AND device_id=?)')
     expect(plan).not.toContain('TEMP B-TREE')

@@ -750,6 +750,9 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         [{ labels: [many], contact }, numbers.toReversed()],
         [{ labels: [many, few], contact, instanceId: INSTANCE }, fewOnes.toReversed()],
         [{ labels: [{ key: 'size', value: 'few' }] }, []],
+        [{ labels: [many], scope: new Set([INSTANCE, 'another']) }, numbers],
+        [{ instanceId: INSTANCE, scope: new Set(['another']) }, []],
+        [{ scope: new Set<string>() }, []],
       ] as const) {
         const found = await store.read((reader) => reader.edge.devices.find(filter, 3, 5))
         expect([filter, found.map(({ id }) => id)]).toEqual([filter, expected.slice(3, 8).map(idOf)])

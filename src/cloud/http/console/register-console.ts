@@ -65,6 +65,8 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
   const root = `${prefix}/console`
   const made: Console = new Console(root, deps)
   void http.register(async (scope) => {
+    // Browsers send forms only.
+    scope.removeAllContentTypeParsers()
     scope.addContentTypeParser(
       'application/x-www-form-urlencoded',
       { parseAs: 'string', bodyLimit: FORM_BYTES_MAX },

@@ -91,9 +91,10 @@ function showOperations(deps: AdministerDevices): readonly Operation[] {
       description: '`labels` selects devices that have all of these labels, for example `site=berlin,line=3`.',
       answers: { 200: { description: 'One page.', body: deviceList } },
       errors: ['NOT_FOUND'],
-      handle: async ({ query }) => {
-        const size = Math.max(1, query.size ?? DEVICES_PAGE)
-        return { status: 200, body: await listDevices(deps, query, query.next ?? 0, size) }
+      handle: async ({ query, principal }) => {
+        const { instanceId, labels, next = 0, size = DEVICES_PAGE } = query
+        const filter = { instanceId, labels, scope: principal.scope }
+        return { status: 200, body: await listDevices(deps, filter, next, Math.max(1, size)) }
       },
     }),
     edgeOperation({

@@ -61,6 +61,13 @@ function groupWithLabel({ key, value }: Label): DeviceGroup {
   }
 }
 
+function servesOnly(scope: ReadonlySet<string>): RawBuilder<SqlBool> {
+  const served = expression`SELECT 1 FROM device_instances AS served WHERE served.device_id = devices.id`
+  const others =
+    scope.size === 0 ? expression`` : expression` AND served.instance_id NOT IN (${expression.join([...scope])})`
+  return expression<SqlBool>`NOT EXISTS (${served}${others})`
+}
+
 export function deviceReader(sql: Sql) {
   const { db, fleet } = sql
   const isFew = async ({ members }: DeviceGroup): Promise<boolean> => {
@@ -71,7 +78,7 @@ export function deviceReader(sql: Sql) {
     return Number(rows[0]?.count ?? 0n) <= FEW_MAX
   }
   /** With the expression that sorts in order of enrollment. */
-  const within = async ({ instanceId, contact, search, labels = [] }: DeviceFilter) => {
+  const within = async ({ instanceId, contact, search, labels = [], scope = null }: DeviceFilter) => {
     let query = db.selectFrom('devices')
     let inOrder = 'devices.seq'
     const groups = [...(instanceId === undefined ? [] : [groupOfInstance(instanceId)]), ...labels.map(groupWithLabel)]
@@ -87,6 +94,7 @@ export function deviceReader(sql: Sql) {
       inOrder = 'walked.device_seq'
     }
     for (const group of groups) query = query.where(group === few ? group.isListed : group.isMember)
+    if (scope !== null) query = query.where(servesOnly(scope))
     if (contact !== undefined) query = query.where(IN_CONTACT[contact.state](contact.overdueBefore))
     if (search !== undefined) {
       const starting = (column: 'id' | 'name') => {
