@@ -99,9 +99,10 @@ const options = {
     }),
   },
   db: url({
-    help: 'URL of a PostgreSQL database, which several nodes can share. Omitted: an SQLite file in store.path.',
+    help: 'URL of a PostgreSQL database, which several nodes can share. With several hosts (postgres://user@a:5432,b:5432/name), the cloud uses the one that is the primary. Omitted: an SQLite file in store.path.',
     default: null,
     schemes: ['postgres', 'postgresql'],
+    hosts: 'several',
   }),
   dbPassword: secret({
     help: 'Password for db. It overrides a password in the URL, which other users of the machine can see in a flag.',

@@ -471,9 +471,9 @@ export const ERRORS = catalogue({
   },
   DATABASE_UNREACHABLE: {
     meaning:
-      'The database server does not respond, or closed the connection. The operation in progress changed nothing.',
+      'The database server does not respond, is a read-only standby, or closed the connection. The operation in progress changed nothing.',
     remedy:
-      'Check that the server runs and that its address is correct. The service resumes by itself once the server responds.',
+      'Send the request again. If the error persists, check that the server runs, that its address is correct, and that it is the primary. The service resumes by itself once a primary responds.',
     http: 503,
     exit: 69,
     retry: 'later',
@@ -525,7 +525,8 @@ export const ERRORS = catalogue({
   OUTCOME_UNKNOWN: {
     meaning:
       'The connection to the database was lost during a commit, so the service does not know whether the change was made.',
-    remedy: 'Check whether the change was made before you send it again.',
+    remedy:
+      'Send a request that has an Idempotency-Key again with the same key. For others, check first whether the change was made.',
     http: 503,
     retry: 'no',
   },

@@ -88,15 +88,25 @@ export function path<const T extends string | null>(
 
 /** Absolute URL with one of the schemes (without colon). */
 export function url<const T extends string | null>(
-  description: OptionDescription<T> & { readonly schemes: readonly string[] },
+  description: OptionDescription<T> & {
+    readonly schemes: readonly string[]
+    /** Whether it may name several: `host:port,host:port`. */
+    readonly hosts?: 'several'
+  },
 ): Option<string | Extract<T, null>> {
   return ofText(
     description,
     `a URL that begins with ${list(description.schemes.map((scheme) => `${scheme}://`))}`,
     (given) =>
-      URL.canParse(given) && description.schemes.some((scheme) => given.startsWith(`${scheme}://`)) ? given : undefined,
+      URL.canParse(description.hosts === 'several' ? withOneHost(given) : given) &&
+      description.schemes.some((scheme) => given.startsWith(`${scheme}://`))
+        ? given
+        : undefined,
   )
 }
+
+/** Without the hosts after a comma. */
+const withOneHost = (given: string): string => given.replace(/^([^/]+:\/\/(?:[^/?#]*@)?[^/?#,]+),[^/?#]*/, '$1')
 
 /** One of several words. */
 export function choice<const V extends string, const T extends V | null>(

@@ -116,7 +116,8 @@ function checksOf(source: string): readonly string[] {
 async function postgresTables(url: string): Promise<readonly Table[]> {
   const names = await runSql<{ oid: string; name: string }>(
     url,
-    `SELECT oid::text, relname AS name FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace
+    `SELECT oid::text, relname AS name FROM pg_class
+     WHERE relkind = 'r' AND relpersistence = 'p' AND relnamespace = current_schema()::regnamespace
      ORDER BY relname COLLATE "C"`,
   )
   const tables: Table[] = []

@@ -5,6 +5,7 @@ import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vites
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { newSession } from '../../../src/core/sessions/session.ts'
 import { PoolDialect } from '../../../src/cloud/storage/postgres/dialect.ts'
+import { databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
 import { LIMITS, type Limits } from '../../../src/cloud/storage/postgres/limits.ts'
 import { openPool } from '../../../src/cloud/storage/postgres/pool.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
@@ -608,8 +609,8 @@ describe('on PostgreSQL', () => {
   it('flushes each commit, whatever the default of the database is', async () => {
     const url = new URL(schema.url)
     url.searchParams.set('options', `${url.searchParams.get('options') ?? ''} -csynchronous_commit=off`)
-    const pool = openPool(url.href, LIMITS, () => undefined)
-    const database = new Kysely({ dialect: new PoolDialect(pool, LIMITS) })
+    const pool = openPool(databaseAddress(url.href), LIMITS, () => undefined)
+    const database = new Kysely({ dialect: new PoolDialect(pool) })
     const { rows } = await sql<{ synchronous_commit: string }>`SHOW synchronous_commit`.execute(database)
     await pool.end()
     expect(rows).toEqual([{ synchronous_commit: 'on' }])

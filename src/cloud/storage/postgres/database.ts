@@ -2,8 +2,8 @@
 import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
-import { type DatabaseAddress, connectionOptions } from './pool.ts'
-import { NotConnected, coded } from './failures.ts'
+import { coded } from './failures.ts'
+import { type DatabaseAddress, Hosts, requirePrimary } from './hosts.ts'
 import { type Limits, SERVER_VERSION_MIN } from './limits.ts'
 import { ADVISORY_CLASS } from './rule-locks.ts'
 
@@ -60,23 +60,28 @@ export async function openDatabaseOfServer(
   }
 }
 
-async function connect({ connectionString }: DatabaseAddress, limits: Limits): Promise<pg.Client> {
-  let client: pg.Client
-  try {
-    client = new pg.Client(connectionOptions(connectionString, limits))
-  } catch (cause) {
-    // For example, a certificate that cannot be read.
-    const words = cause instanceof Error ? cause.message : String(cause)
-    throw new CodedError('CONFIG_INVALID', `The address of the database cannot be used: ${words}`)
-  }
-  // The pending statement reports connection errors.
-  client.on('error', () => undefined)
-  try {
-    await client.connect()
-  } catch (cause) {
-    throw new NotConnected('no connection', { cause })
-  }
-  return client
+async function connect(address: DatabaseAddress, limits: Limits): Promise<pg.Client> {
+  const hosts = new Hosts(address, limits)
+  return hosts.connect(async () => {
+    let client: pg.Client
+    try {
+      client = new pg.Client(hosts.current)
+    } catch (cause) {
+      // For example, a certificate that cannot be read.
+      const words = cause instanceof Error ? cause.message : String(cause)
+      throw new CodedError('CONFIG_INVALID', `The address of the database cannot be used: ${words}`)
+    }
+    // The pending statement reports connection errors.
+    client.on('error', () => undefined)
+    try {
+      await client.connect()
+      await requirePrimary(client)
+      return client
+    } catch (cause) {
+      await client.end().catch(() => undefined)
+      throw cause
+    }
+  })
 }
 
 /** Encodings for every character. SQL_ASCII stores bytes unchanged, and the driver sends UTF-8. */
@@ -86,7 +91,6 @@ interface ServerSettings {
   readonly version: bigint
   readonly version_text: string
   readonly encoding: string
-  readonly reads_only: boolean
   /** Null: no schema in the search path exists. */
   readonly schema: bigint | null
 }
@@ -94,8 +98,7 @@ interface ServerSettings {
 async function judge(client: pg.Client, shown: string): Promise<number> {
   const { rows } = await client.query<ServerSettings>(`
     SELECT current_setting('server_version_num')::bigint AS version, current_setting('server_version') AS version_text,
-      current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS reads_only,
-      (SELECT oid::bigint FROM pg_namespace WHERE nspname = current_schema()) AS schema`)
+      current_setting('server_encoding') AS encoding, (SELECT oid::bigint FROM pg_namespace WHERE nspname = current_schema()) AS schema`)
   const [inputs] = rows
   if (inputs === undefined) throw new Error('invariant: a SELECT without FROM has one row')
   const unsuitable = (text: string) => new CodedError('DATABASE_UNSUITABLE', `${shown}: ${text}`)
@@ -103,7 +106,6 @@ async function judge(client: pg.Client, shown: string): Promise<number> {
     throw unsuitable(`the server is PostgreSQL ${inputs.version_text}; it must be ${SERVER_VERSION_MIN} or newer.`)
   }
   if (!ENCODINGS.has(inputs.encoding)) throw unsuitable(`the encoding is ${inputs.encoding}; it must be UTF8.`)
-  if (inputs.reads_only) throw unsuitable('this server is a read-only standby. Connect to the primary.')
   if (inputs.schema === null) throw unsuitable('no schema in the search path exists. Create one for the tables.')
   // Half of an advisory lock key is a signed 32-bit integer.
   return Number(inputs.schema) | 0

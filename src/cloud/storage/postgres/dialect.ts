@@ -21,9 +21,8 @@ import {
 import type pg from 'pg'
 import { type Sql, requireStorable } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
-import { CommitUnanswered, ConnectionLost, NotConnected, endsConnection, isStalePlan, messageOf } from './failures.ts'
-import type { Limits } from './limits.ts'
-import type { Pool } from './pool.ts'
+import { CommitUnanswered, ConnectionLost, endsConnection, isStalePlan, messageOf } from './failures.ts'
+import type { Pool, PooledConnection } from './pool.ts'
 
 /** Maximum named statements; others are parsed each time. */
 const NAMES_MAX = 300
@@ -33,30 +32,24 @@ const NAMED_LENGTH_MAX = 10_000
 
 export class PoolDialect extends PostgresDialect {
   readonly #pool: Pool
-  readonly #limits: Limits
 
-  constructor(pool: Pool, limits: Limits) {
+  constructor(pool: Pool) {
     super({ pool: () => Promise.reject(new Error('invariant: the driver makes the connections')) })
     this.#pool = pool
-    this.#limits = limits
   }
 
   override createDriver(): PoolDriver {
-    return new PoolDriver(this.#pool, sessionSettings(this.#limits))
+    return new PoolDriver(this.#pool)
   }
 }
 
 /** Does not end the pool, which belongs to the caller. */
 class PoolDriver implements Driver {
   readonly #pool: Pool
-  readonly #settings: string
-  readonly #prepared = new WeakSet<pg.PoolClient>()
   readonly #texts = new Texts()
 
-  /** @param settings SQL to run first on each new connection */
-  constructor(pool: Pool, settings: string) {
+  constructor(pool: Pool) {
     this.#pool = pool
-    this.#settings = settings
   }
 
   async init(): Promise<void> {
@@ -64,24 +57,7 @@ class PoolDriver implements Driver {
   }
 
   async acquireConnection(): Promise<Connection> {
-    let client: pg.PoolClient
-    try {
-      client = await this.#pool.connect()
-    } catch (cause) {
-      if (this.#pool.isCut) throw cause
-      throw new NotConnected('no connection', { cause })
-    }
-    const connection = new Connection(client, this.#texts)
-    if (!this.#prepared.has(client)) {
-      try {
-        await connection.run(this.#settings)
-      } catch (cause) {
-        connection.release(true)
-        throw new NotConnected('the settings of a new connection could not be applied', { cause })
-      }
-      this.#prepared.add(client)
-    }
-    return connection
+    return new Connection(await this.#pool.connect(), this.#texts)
   }
 
   async beginTransaction(connection: Connection, { accessMode }: TransactionSettings): Promise<void> {
@@ -107,28 +83,17 @@ class PoolDriver implements Driver {
 }
 
 /**
- * Sets the timeouts, and durable commits whatever the server's default. Stricter settings, such as waiting for a standby,
- * stay.
- */
-function sessionSettings({ statementTimeoutMs, lockTimeoutMs, silenceTimeoutMs }: Limits): string {
-  return `
-    SELECT set_config('statement_timeout', '${statementTimeoutMs}', false),
-      set_config('lock_timeout', '${lockTimeoutMs}', false),
-      set_config('idle_in_transaction_session_timeout', '${silenceTimeoutMs}', false),
-      CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END`
-}
-
-/**
  * Readers see one snapshot. In write transactions, each statement sees everything committed before it began, so a row read
- * after locking is current. The transaction id serves to look up an unanswered commit.
+ * after locking is current. They leave READ WRITE out, so that a server may be made read-only. The transaction id serves to look up an unanswered commit.
  */
 const BEGIN = {
   READ: 'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY',
-  WRITE: 'BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT pg_current_xact_id()::text AS xid',
+  WRITE: 'BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text AS xid',
 }
 
 class Connection implements DatabaseConnection {
   readonly #client: pg.PoolClient
+  readonly #serverRun: string
   readonly #texts: Texts
   readonly #onError = (): void => {
     this.#lost = true
@@ -143,8 +108,9 @@ class Connection implements DatabaseConnection {
   /** Failures of pipelined statements, in order. */
   readonly #failures: unknown[] = []
 
-  constructor(client: pg.PoolClient, texts: Texts) {
+  constructor({ client, serverRun }: PooledConnection, texts: Texts) {
     this.#client = client
+    this.#serverRun = serverRun
     this.#texts = texts
     client.on('error', this.#onError)
   }
@@ -216,7 +182,8 @@ class Connection implements DatabaseConnection {
     try {
       command = answer().command
     } catch (error) {
-      throw error instanceof ConnectionLost && this.#xid !== null ? new CommitUnanswered(this.#xid, error.cause) : error
+      if (!(error instanceof ConnectionLost) || this.#xid === null) throw error
+      throw new CommitUnanswered(this.#xid, this.#serverRun, error.cause)
     }
     if (command !== 'ROLLBACK') return
     if (this.#failures.length > 0) throw this.#failures[0]
@@ -232,10 +199,9 @@ class Connection implements DatabaseConnection {
     }
   }
 
-  /** @param discard close the connection even though it works */
-  release(discard = false): void {
+  release(): void {
     this.#client.off('error', this.#onError)
-    this.#client.release(discard || this.#lost)
+    this.#client.release(this.#lost)
   }
 
   async #guard<T>(query: () => Promise<T>): Promise<T> {

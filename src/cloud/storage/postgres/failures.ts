@@ -9,10 +9,13 @@ export class ConnectionLost extends Error {}
 /** The connection was lost after COMMIT was sent: only the server knows the outcome. */
 export class CommitUnanswered extends Error {
   readonly xid: string
+  /** Run of the server that assigned the id. After a crash or a promotion, another transaction may get the same one. */
+  readonly serverRun: string
 
-  constructor(xid: string, cause: unknown) {
+  constructor(xid: string, serverRun: string, cause: unknown) {
     super('the connection was lost during a commit', { cause })
     this.xid = xid
+    this.serverRun = serverRun
   }
 }
 
@@ -24,11 +27,11 @@ function sqlState(error: unknown): string | undefined {
   return error instanceof pg.DatabaseError ? error.code : undefined
 }
 
-/** Errors after which the server closes the connection. */
+/** Errors after which a connection is useless: the server closes it, or has become read-only. */
 export function endsConnection(error: unknown): boolean {
   if (!(error instanceof pg.DatabaseError)) return false
   // The severity is localized, so check the code too.
-  return error.severity === 'FATAL' || error.severity === 'PANIC' || /^(08|57P0)/.test(error.code ?? '')
+  return error.severity === 'FATAL' || error.severity === 'PANIC' || /^(08|57P0|25006)/.test(error.code ?? '')
 }
 
 /** A prepared statement no longer fits changed tables; another connection parses it anew. */
@@ -95,15 +98,18 @@ export function coded(error: unknown, shown: string): unknown {
   }
 }
 
+/** Message of the pool's error: all connections stayed in use. */
+export const QUEUE_TIMEOUT = 'timeout exceeded when trying to connect'
+
 function notConnected(cause: unknown, shown: string): CodedError {
-  const state = sqlState(cause)
+  const states = (cause instanceof AggregateError ? cause.errors : [cause]).map(sqlState)
+  const refusal = states.find((each) => /^(28|3D|42501)/.test(each ?? ''))
+  const state = refusal ?? states.find((each) => each !== undefined)
   const words = messageOf(cause)
-  // Pool timeout: all connections stayed in use.
-  if (words === 'timeout exceeded when trying to connect') {
+  if (words === QUEUE_TIMEOUT) {
     return new CodedError('OVERLOADED', 'No database connection became free in time.', { cause })
   }
-  const refused = state !== undefined && /^(28|3D|42501)/.test(state)
-  return new CodedError(refused ? 'DATABASE_REFUSED' : 'DATABASE_UNREACHABLE', `${shown}: ${words}`, {
+  return new CodedError(refusal !== undefined ? 'DATABASE_REFUSED' : 'DATABASE_UNREACHABLE', `${shown}: ${words}`, {
     cause,
     ...(state === undefined ? {} : { details: { sqlState: state } }),
   })

@@ -10,8 +10,8 @@ import type { Database } from '../sqlite/database.ts'
 import { type TableShape, digestOf, lastNumberOf, quoted, rowsOf, tablesOf } from '../sqlite/read-tables.ts'
 import { MIGRATION_TABLE, hasTable, openDatabaseOfServer } from './database.ts'
 import { ConnectionLost, coded } from './failures.ts'
+import { databaseAddress } from './hosts.ts'
 import { LIMITS } from './limits.ts'
-import { databaseAddress } from './pool.ts'
 import { ADVISORY_CLASS } from './rule-locks.ts'
 
 export interface MigratedTable extends TableDigest {

@@ -1,15 +1,13 @@
-/**
- * Connection pool. Failed connections are never reused; a failing idle one affects nothing else. 64-bit integers are bigint.
- */
+/** Connection pool. Failed connections are never reused; a failing idle one affects nothing else. */
 import { Socket } from 'node:net'
 import pg from 'pg'
+import { type DatabaseAddress, Hosts, requirePrimary } from './hosts.ts'
 import type { Limits } from './limits.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
-/** `connect` and `query` reject with STOPPING after {@link Pool.cut}. */
+/** `connect` rejects with NotConnected, or with STOPPING after {@link Pool.cut}. */
 export interface Pool {
-  connect(): Promise<pg.PoolClient>
-  query<R extends pg.QueryResultRow>(text: string, values: unknown[]): Promise<pg.QueryResult<R>>
+  connect(): Promise<PooledConnection>
   readonly isCut: boolean
   /** Cuts all connections, and makes none again: a server that does not respond must not delay a stop. */
   cut(): void
@@ -17,37 +15,42 @@ export interface Pool {
   end(): Promise<void>
 }
 
-const parserOf = (type: number): ((text: string) => unknown) => (type === INT8 ? BigInt : otherParserOf(type))
-
-const otherParserOf = pg.types.getTypeParser as (type: number) => (text: string) => unknown
-
-const INT8: number = pg.types.builtins.INT8
-
-/** Common options of all connections. The caller sets `query_timeout`: a migration may take long. */
-export function connectionOptions(connectionString: string, { connectTimeoutMs }: Limits) {
-  return {
-    connectionString,
-    application_name: 'tallygate',
-    connectionTimeoutMillis: connectTimeoutMs,
-    // Detects a vanished server in minutes instead of hours.
-    keepAlive: true,
-    types: { getTypeParser: parserOf as typeof pg.types.getTypeParser },
-  }
+export interface PooledConnection {
+  readonly client: pg.PoolClient
+  /** Changes when the server recovers from a crash, and when a standby is promoted. */
+  readonly serverRun: string
 }
 
 /** @param onLost called when an idle connection failed */
-export function openPool(connectionString: string, limits: Limits, onLost: (error: Error) => void): Pool {
+export function openPool(address: DatabaseAddress, limits: Limits, onLost: (error: Error) => void): Pool {
   const sockets = new Set<Socket>()
+  const hosts = new Hosts(address, limits)
+  const runs = new WeakMap<pg.ClientBase, string>()
   const pool = new pg.Pool({
-    ...connectionOptions(connectionString, limits),
     max: limits.connectionsMax,
-    // Statements are sent without waiting for earlier responses.
-    pipeline: true,
-    query_timeout: limits.answerTimeoutMs,
-    stream: () => {
-      const socket = new Socket()
-      sockets.add(socket)
-      return socket.once('close', () => sockets.delete(socket))
+    connectionTimeoutMillis: limits.connectTimeoutMs,
+    Client: class extends pg.Client {
+      constructor() {
+        super({
+          ...hosts.current,
+          // Statements are sent without waiting for earlier responses.
+          pipeline: true,
+          query_timeout: limits.answerTimeoutMs,
+          stream: () => {
+            const socket = new Socket()
+            sockets.add(socket)
+            return socket.once('close', () => sockets.delete(socket))
+          },
+        })
+      }
+    },
+    verify: (client, done) => {
+      // The pending statement reports connection errors.
+      client.on('error', () => undefined)
+      prepare(client, limits).then((run) => {
+        runs.set(client, run)
+        done()
+      }, done)
     },
   })
   // Reports idle connections; without a listener, their errors would end the process.
@@ -57,14 +60,16 @@ export function openPool(connectionString: string, limits: Limits, onLost: (erro
   let isCut = false
   let ended: Promise<void> | undefined
   const end = (): Promise<void> => (ended ??= pool.end())
+  const connect = async (): Promise<PooledConnection> => {
+    const client = await hosts.connect(() => pool.connect())
+    return { client, serverRun: runs.get(client) ?? '' }
+  }
   return {
     get isCut() {
       return isCut
     },
     // Work that waits for a free connection would wait for its timeout.
-    connect: () => Promise.race([cut.promise, pool.connect()]),
-    query: <R extends pg.QueryResultRow>(text: string, values: unknown[]) =>
-      Promise.race([cut.promise, pool.query<R>(text, values)]),
+    connect: () => Promise.race([cut.promise, connect()]),
     cut() {
       isCut = true
       cut.reject(new CodedError('STOPPING', 'The cloud stops, and its database does not respond.'))
@@ -79,29 +84,23 @@ export function openPool(connectionString: string, limits: Limits, onLost: (erro
   }
 }
 
-export interface DatabaseAddress {
-  /** Contains secrets: for the driver only. */
-  readonly connectionString: string
-  /** `postgres://user@host:port/database`, for messages. */
-  readonly shown: string
+/**
+ * Sets the timeouts, and durable commits whatever the server's default. Stricter settings, such as waiting for a standby,
+ * stay. Returns the run of the server: its table is unlogged, so PostgreSQL empties it after a crash and at a promotion.
+ */
+async function prepare(client: pg.ClientBase, limits: Limits): Promise<string> {
+  await requirePrimary(client)
+  const results = (await client.query(`
+    SELECT set_config('statement_timeout', '${limits.statementTimeoutMs}', false),
+      set_config('lock_timeout', '${limits.lockTimeoutMs}', false),
+      set_config('idle_in_transaction_session_timeout', '${limits.silenceTimeoutMs}', false),
+      CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END;
+    BEGIN ISOLATION LEVEL READ COMMITTED;
+    INSERT INTO server_runs (id) VALUES (gen_random_uuid()) ON CONFLICT DO NOTHING;
+    COMMIT;
+    SELECT id::text FROM server_runs`)) as unknown as readonly pg.QueryResult<{ id: string }>[]
+  const run = results.flatMap(({ rows }) => rows).at(-1)?.id
+  if (run === undefined) throw new Error('invariant: server_runs has one row')
+  return run
 }
 
-/**
- * @param url `postgres://user:password@host:port/database?sslmode=verify-full`
- * @param password overrides the one in the URL; null: use that one or PGPASSWORD
- * @throws CodedError CONFIG_INVALID
- */
-export function databaseAddress(url: string, password: string | null = null): DatabaseAddress {
-  // URL's own error contains the password: do not pass it on.
-  if (!URL.canParse(url)) throw new CodedError('CONFIG_INVALID', 'The address of the database is not a URL.')
-  const parsed = new URL(url)
-  if (!/^postgres(ql)?:$/.test(parsed.protocol)) {
-    throw new CodedError('CONFIG_INVALID', 'The address of the database must begin with postgres://.')
-  }
-  const user = parsed.username === '' ? '' : `${parsed.username}@`
-  const host = parsed.host === '' ? (parsed.searchParams.get('host') ?? '') : parsed.host
-  const shown = `postgres://${user}${host}${parsed.pathname}`
-  // A Unix socket URL has no host, so the password must be a parameter.
-  if (password !== null) parsed.searchParams.set('password', password)
-  return { connectionString: parsed.href, shown }
-}

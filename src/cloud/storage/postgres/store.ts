@@ -4,13 +4,15 @@
  */
 import { setTimeout as pause } from 'node:timers/promises'
 import { Kysely } from 'kysely'
+import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../store.ts'
 import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
-import { type Pool, databaseAddress, openPool } from './pool.ts'
+import { databaseAddress } from './hosts.ts'
+import { type Pool, openPool } from './pool.ts'
 import { prepareDatabase } from './database.ts'
 import { PoolDialect, aheadOn } from './dialect.ts'
 import { CommitUnanswered, ConnectionLost, coded, isWorthAnotherRun } from './failures.ts'
@@ -18,7 +20,7 @@ import { LIMITS, type Limits } from './limits.ts'
 import { ruleLocks } from './rule-locks.ts'
 
 export interface PostgresStoreOptions {
-  /** `postgres://user:password@host:port/database` */
+  /** `postgres://user:password@host:port/database`, or with several hosts: `host:port,host:port` */
   readonly url: string
   /** Null: use the URL's or PGPASSWORD. */
   readonly password?: string | null
@@ -46,12 +48,12 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
   const address = databaseAddress(options.url, options.password)
   const limits = { ...LIMITS, ...options.limits }
   const { onRerun = () => undefined } = options
-  const { connectionString, shown } = address
+  const { shown } = address
   const schema = await prepareDatabase(address, limits)
-  const pool = openPool(connectionString, limits, ({ message }) => {
+  const pool = openPool(address, limits, ({ message }) => {
     options.onConnectionLost(new CodedError('DATABASE_UNREACHABLE', `${shown}: ${message}`))
   })
-  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool, limits) })
+  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool) })
   const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
 
@@ -112,9 +114,9 @@ async function rerunning<T>(
 }
 
 /**
- * Whether the transaction was committed. Reports an unknown outcome: a rerun might charge twice.
+ * Whether the transaction was committed. False: unknown, and a rerun might charge twice.
  *
- * @throws ConnectionLost if nothing has changed, CommitUnanswered if the outcome is unknown
+ * @throws ConnectionLost if nothing has changed
  */
 async function wasCommitted(
   pool: Pool,
@@ -123,19 +125,50 @@ async function wasCommitted(
 ): Promise<boolean> {
   for (let questions = 0; questions < outcomeQuestionsMax && !pool.isCut; questions += 1) {
     if (questions > 0) await pause(outcomePauseMs)
-    const status = await statusOf(pool, unanswered.xid)
-    if (status === 'committed') return true
-    if (status === 'aborted') throw new ConnectionLost(unanswered.message, { cause: unanswered.cause })
+    const outcome = await outcomeOf(pool, unanswered).catch(() => 'PENDING' as const)
+    if (outcome === 'ABORTED') throw new ConnectionLost(unanswered.message, { cause: unanswered.cause })
+    if (outcome !== 'PENDING') return outcome === 'COMMITTED'
   }
   return false
 }
 
-/** `in progress` while pending; undefined if the server does not respond or no longer knows it. */
-async function statusOf(pool: Pool, xid: string): Promise<string | null | undefined> {
+/**
+ * After a crash or a failover, the server assigns the ids again that it had not yet written or received. Then only
+ * `committed` is ambiguous: the transaction, or another one with the same id. In every other case this one is gone.
+ *
+ * @throws the failure of the connection
+ */
+async function outcomeOf(pool: Pool, asked: CommitUnanswered): Promise<'COMMITTED' | 'ABORTED' | 'PENDING' | 'UNKNOWN'> {
+  const { client, serverRun } = await pool.connect()
+  let isLost = true
   try {
-    const { rows } = await pool.query<{ status: string | null }>('SELECT pg_xact_status($1::xid8) AS status', [xid])
-    return rows[0]?.status
-  } catch {
-    return undefined
+    const status = await statusOf(client, asked.xid)
+    isLost = false
+    if (serverRun === asked.serverRun) return OUTCOMES[status]
+    return status === 'committed' || status === 'forgotten' ? 'UNKNOWN' : 'ABORTED'
+  } finally {
+    client.release(isLost)
   }
 }
+
+const OUTCOMES = {
+  committed: 'COMMITTED',
+  aborted: 'ABORTED',
+  'in progress': 'PENDING',
+  future: 'UNKNOWN',
+  forgotten: 'UNKNOWN',
+} as const
+
+async function statusOf(client: pg.ClientBase, xid: string): Promise<keyof typeof OUTCOMES> {
+  const text = 'SELECT pg_xact_status($1::xid8) AS status'
+  try {
+    const { rows } = await client.query<{ status: 'committed' | 'aborted' | 'in progress' | null }>(text, [xid])
+    return rows[0]?.status ?? 'forgotten'
+  } catch (error) {
+    // The server has not assigned this id.
+    if (error instanceof pg.DatabaseError && error.code === INVALID_PARAMETER_VALUE) return 'future'
+    throw error
+  }
+}
+
+const INVALID_PARAMETER_VALUE = '22023'

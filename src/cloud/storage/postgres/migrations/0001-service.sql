@@ -326,3 +326,9 @@ CREATE TABLE idempotency_keys (
   created BIGINT NOT NULL
 );
 CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created);
+
+-- PostgreSQL empties an unlogged table after a crash, and does not copy it to a standby. The row identifies the time between.
+CREATE UNLOGGED TABLE server_runs (
+  singleton BOOLEAN PRIMARY KEY DEFAULT true CHECK (singleton),
+  id UUID NOT NULL
+);

@@ -1,0 +1,102 @@
+/** The address of a database on one or several hosts, of which one is the primary. */
+import pg from 'pg'
+import { CodedError } from '../../../protocol/errors.ts'
+import { NotConnected, QUEUE_TIMEOUT } from './failures.ts'
+import type { Limits } from './limits.ts'
+
+export interface DatabaseAddress {
+  /** One for each host. They contain secrets: for the driver only. */
+  readonly connectionStrings: readonly string[]
+  /** `postgres://user@host:port,host:port/database`, for messages. */
+  readonly shown: string
+}
+
+/**
+ * @param url `postgres://user:password@host:port,host:port/database?sslmode=verify-full`
+ * @param password overrides the one in the URL; null: use that one or PGPASSWORD
+ * @throws CodedError CONFIG_INVALID
+ */
+export function databaseAddress(url: string, password: string | null = null): DatabaseAddress {
+  const invalid = (text: string) => new CodedError('CONFIG_INVALID', `The address of the database ${text}`)
+  const [, scheme = '', authority = '', rest = ''] = /^([a-z]+:\/\/)([^/?#]*)(.*)$/is.exec(url) ?? []
+  const credentials = authority.slice(0, authority.lastIndexOf('@') + 1)
+  const names = authority.slice(credentials.length).split(',')
+  if (names.length > 1 && names.includes('')) throw invalid('has an empty host: write host:port,host:port.')
+  // URL's own error contains the password: do not pass it on.
+  const urls = names.map((name) => URL.parse(`${scheme}${credentials}${name}${rest}`))
+  const parsed = urls.filter((each) => each !== null)
+  const [first] = parsed
+  if (first === undefined || parsed.length < urls.length) throw invalid('is not a URL.')
+  if (!/^postgres(ql)?:$/.test(first.protocol)) throw invalid('must begin with postgres://.')
+  const socket = first.searchParams.get('host')
+  if (socket?.includes(',') === true) throw invalid('has several hosts in a parameter: write host:port,host:port before the database.')
+  const role = first.searchParams.get('target_session_attrs')
+  if (role !== null && role !== 'read-write' && role !== 'primary') {
+    throw invalid('must have target_session_attrs=read-write, or omit it: the cloud needs the primary.')
+  }
+  const user = first.username === '' ? '' : `${first.username}@`
+  const hosts = parsed.map(({ host }) => host).join(',') || (socket ?? '')
+  // A Unix socket URL has no host, so the password must be a parameter.
+  if (password !== null) for (const each of parsed) each.searchParams.set('password', password)
+  return { connectionStrings: parsed.map(({ href }) => href), shown: `postgres://${user}${hosts}${first.pathname}` }
+}
+
+const parserOf = (type: number): ((text: string) => unknown) => (type === INT8 ? BigInt : otherParserOf(type))
+
+const otherParserOf = pg.types.getTypeParser as (type: number) => (text: string) => unknown
+
+const INT8: number = pg.types.builtins.INT8
+
+/** Connects to the host that worked last, else to the others in turn. */
+export class Hosts {
+  readonly #options: readonly pg.ClientConfig[]
+  #index = 0
+
+  constructor({ connectionStrings }: DatabaseAddress, { connectTimeoutMs }: Limits) {
+    this.#options = connectionStrings.map((connectionString) => ({
+      connectionString,
+      application_name: 'tallygate',
+      connectionTimeoutMillis: connectTimeoutMs,
+      // Detects a vanished server in minutes instead of hours.
+      keepAlive: true,
+      // 64-bit integers are bigint.
+      types: { getTypeParser: parserOf as typeof pg.types.getTypeParser },
+    }))
+  }
+
+  /** Options of all connections to the current host. The caller sets `query_timeout`: a migration may take long. */
+  get current(): pg.ClientConfig {
+    return this.#options[this.#index] ?? {}
+  }
+
+  /**
+   * @param open connects to the current host
+   * @throws NotConnected; CodedError of `open`
+   */
+  async connect<T>(open: () => Promise<T>): Promise<T> {
+    const causes: unknown[] = []
+    for (;;) {
+      const index = this.#index
+      try {
+        return await open()
+      } catch (cause) {
+        if (cause instanceof CodedError) throw cause
+        causes.push(cause)
+        const isQueueFull = cause instanceof Error && cause.message === QUEUE_TIMEOUT
+        if (isQueueFull) throw new NotConnected('no connection', { cause })
+        // Others may have failed at the same host.
+        if (index === this.#index) this.#index = (index + 1) % this.#options.length
+        if (causes.length < this.#options.length) continue
+        throw new NotConnected('no connection', { cause: causes.length === 1 ? cause : new AggregateError(causes) })
+      }
+    }
+  }
+}
+
+/** A standby answers queries too, but behind the primary. */
+export async function requirePrimary(client: pg.ClientBase): Promise<void> {
+  const { rows } = await client.query<{ reads_only: boolean }>(
+    `SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS reads_only`,
+  )
+  if (rows[0]?.reads_only !== false) throw new Error('the server is read-only, as a standby is')
+}
