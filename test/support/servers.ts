@@ -238,7 +238,7 @@ export function s3(): Server {
 }
 
 /** A server that still starts accepts connections, to say that it is not ready. */
-async function answersQueries(url: string): Promise<boolean> {
+export async function answersQueries(url: string): Promise<boolean> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000 })
   client.on('error', () => undefined)
   try {
@@ -415,7 +415,7 @@ async function launch(binary: BinaryServer, path: string, port: number): Promise
 }
 
 /** The user of an installed PostgreSQL, which may read what that needs; else the user nobody. */
-function anotherUser(): { uid: number; gid: number } {
+export function anotherUser(): { uid: number; gid: number } {
   const users = readFileSync('/etc/passwd', 'utf8')
     .split('\n')
     .map((line) => line.split(':'))
@@ -452,7 +452,7 @@ function accepts(port: number): Promise<boolean> {
   })
 }
 
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   const probe = createServer().listen(0, '127.0.0.1')
   await new Promise((resolve) => probe.once('listening', resolve))
   const { port } = probe.address() as AddressInfo
@@ -460,7 +460,7 @@ async function freePort(): Promise<number> {
   return port
 }
 
-function onPath(names: string[], others: string[] = []): string | undefined {
+export function onPath(names: string[], others: string[] = []): string | undefined {
   const folders = [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin', ...others]
   return names.flatMap((name) => folders.map((folder) => join(folder, name))).find(isExecutable)
 }

@@ -29,7 +29,8 @@ export function databaseAddress(url: string, password: string | null = null): Da
   if (first === undefined || parsed.length < urls.length) throw invalid('is not a URL.')
   if (!/^postgres(ql)?:$/.test(first.protocol)) throw invalid('must begin with postgres://.')
   const socket = first.searchParams.get('host')
-  if (socket?.includes(',') === true) throw invalid('has several hosts in a parameter: write host:port,host:port before the database.')
+  if (socket?.includes(',') === true)
+    throw invalid('has several hosts in a parameter: write host:port,host:port before the database.')
   const role = first.searchParams.get('target_session_attrs')
   if (role !== null && role !== 'read-write' && role !== 'primary') {
     throw invalid('must have target_session_attrs=read-write, or omit it: the cloud needs the primary.')

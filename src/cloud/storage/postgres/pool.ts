@@ -103,4 +103,3 @@ async function prepare(client: pg.ClientBase, limits: Limits): Promise<string> {
   if (run === undefined) throw new Error('invariant: server_runs has one row')
   return run
 }
-

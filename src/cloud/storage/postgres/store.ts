@@ -138,7 +138,10 @@ async function wasCommitted(
  *
  * @throws the failure of the connection
  */
-async function outcomeOf(pool: Pool, asked: CommitUnanswered): Promise<'COMMITTED' | 'ABORTED' | 'PENDING' | 'UNKNOWN'> {
+async function outcomeOf(
+  pool: Pool,
+  asked: CommitUnanswered,
+): Promise<'COMMITTED' | 'ABORTED' | 'PENDING' | 'UNKNOWN'> {
   const { client, serverRun } = await pool.connect()
   let isLost = true
   try {

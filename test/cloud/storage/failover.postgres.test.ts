@@ -1,0 +1,189 @@
+// The store when its server crashes, becomes read-only, or is another one. The books under load: test/scenarios/cloud.
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { charge } from '../../../src/cloud/accounts/pool.ts'
+import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
+import { databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
+import type { Limits } from '../../../src/cloud/storage/postgres/limits.ts'
+import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
+import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
+import { PostgresPair, type PostgresProcess, postgresPrograms } from '../../support/postgres-pair.ts'
+import { runSql } from '../../support/postgres-schema.ts'
+import { ServerProxy } from '../../support/server-proxy.ts'
+
+const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
+const ACCOUNT = lineAccount(INSTANCE, 'A', 0)
+/** As the driver sends it. */
+const COMMIT = 'COMMIT\u0000'
+
+describe('a store over two servers', { timeout: 120_000 }, () => {
+  const programs = postgresPrograms()
+  let pair: PostgresPair | undefined
+  let [primary, standby]: PostgresProcess[] = []
+  const stores: Store[] = []
+
+  beforeAll(async () => {
+    if (programs.isMissing) return
+    pair = await PostgresPair.start(programs.folder)
+    ;[primary, standby] = pair.servers
+  })
+  afterAll(async () => pair?.[Symbol.asyncDispose]())
+  beforeEach(async () => {
+    await runSql(primary!.url, 'SET client_min_messages = warning; DROP SCHEMA public CASCADE; CREATE SCHEMA public')
+  })
+  afterEach(async () => {
+    await Promise.all(stores.splice(0).map((store) => store.close()))
+  })
+
+  const open = async (url: string, limits: Partial<Limits> = {}): Promise<Store> => {
+    const store = await openPostgresStore({ url, limits, onConnectionLost: () => undefined })
+    stores.push(store)
+    return store
+  }
+
+  const withAccount = async (store: Store): Promise<void> => {
+    await createInstance(store, { id: INSTANCE, shortName: 's', accountId: 'customer' }, 1)
+    await store.transaction((tx) => tx.accounts.open([{ account: ACCOUNT, cap: 1_000n }]))
+  }
+
+  const count = () => {
+    const work = async (tx: Transaction): Promise<number> => {
+      work.runs += 1
+      const pool = (await tx.accounts.lock([ACCOUNT])).get(ACCOUNT)
+      if (pool === undefined) throw new Error('the account is gone')
+      await tx.accounts.save([charge(pool, 1n)])
+      return work.runs
+    }
+    work.runs = 0
+    return work
+  }
+
+  const charged = async (store: Store): Promise<bigint | undefined> =>
+    (await store.read((reader) => reader.accounts.get([ACCOUNT]))).get(ACCOUNT)?.charged
+
+  /** A crash while a commit is on its way, directly after `last`; the server comes back and runs other transactions. */
+  const crashDuringCommit = async (fate: 'LOSE_MESSAGE' | 'LOSE_ANSWER', last = 'SELECT') => {
+    const proxy = await ServerProxy.open(primary!.url)
+    const store = await open(proxy.url, { outcomeQuestionsMax: 10_000, outcomePauseMs: 10 })
+    await withAccount(store)
+    const back = Promise.withResolvers<undefined>()
+    const crash = async (): Promise<undefined> => {
+      const reopen = await proxy.refuse()
+      await runSql(primary!.url, last)
+      await primary!.kill()
+      await primary!.start()
+      for (let ids = 0; ids < 20; ids += 1) await runSql(primary!.url, 'SELECT pg_current_xact_id()')
+      await reopen()
+      return undefined
+    }
+    proxy.failAt(COMMIT, fate, () => void crash().then(back.resolve, back.reject))
+    const work = count()
+    const result = await store.transaction(work).catch((error: { code: string }) => error.code)
+    await back.promise
+    const booked = await charged(store)
+    await proxy[Symbol.asyncDispose]()
+    return { result, runs: work.runs, booked }
+  }
+
+  it('does not take another transaction for one that a crash has undone, although it has got the same id', async () => {
+    expect(await crashDuringCommit('LOSE_MESSAGE')).toEqual({ result: 'OUTCOME_UNKNOWN', runs: 1, booked: 0n })
+  })
+
+  it('runs a transaction again that a crash has undone, if the server still knows its id', async () => {
+    expect(await crashDuringCommit('LOSE_MESSAGE', 'CREATE TABLE written ()')).toEqual({
+      result: 2,
+      runs: 2,
+      booked: 1n,
+    })
+  })
+
+  it('does not run a transaction again that may have been committed before a crash', async () => {
+    expect(await crashDuringCommit('LOSE_ANSWER')).toEqual({ result: 'OUTCOME_UNKNOWN', runs: 1, booked: 1n })
+  })
+
+  it('finds the primary whichever host comes first, and uses no standby', async () => {
+    const [host, other] = [primary!.port, standby!.port].map((port) => `127.0.0.1:${port}`)
+    const of = (hosts: string): string => `postgres://test@${hosts}/postgres`
+    await expect(open(of(other!))).rejects.toMatchObject({ code: 'DATABASE_UNREACHABLE' })
+    const store = await open(of(`${other},${host}`))
+    await withAccount(store)
+    expect(await charged(store)).toBe(0n)
+    expect(await charged(await open(of(`${host},${other}`)))).toBe(0n)
+    const refused = await open(of(host!))
+      .then(() => open(of(`nobody@${other}`).replace('test@', '')))
+      .catch((error: { code: string }) => error.code)
+    expect(refused).toBe('DATABASE_REFUSED')
+  })
+
+  it('writes nothing to a server that was made read-only, and continues when it is not any more', async () => {
+    const store = await open(primary!.url)
+    await withAccount(store)
+    const set = async (value: 'on' | 'off'): Promise<void> => {
+      await runSql(primary!.url, `ALTER SYSTEM SET default_transaction_read_only = ${value}`)
+      await runSql(primary!.url, 'SELECT pg_reload_conf()')
+      const shown = 'SHOW default_transaction_read_only'
+      await expect.poll(async () => runSql(primary!.url, shown)).toEqual([{ default_transaction_read_only: value }])
+    }
+    await set('on')
+    const work = count()
+    await expect.poll(() => store.transaction(work).then(String, ({ code }) => code)).toBe('DATABASE_UNREACHABLE')
+    const before = await runSql(primary!.url, 'SELECT charged::text FROM accounts')
+    await set('off')
+    expect(await store.transaction(work)).toBe(work.runs)
+    expect(await charged(store)).toBe(BigInt(Number(before[0]?.['charged']) + 1))
+  })
+
+  it('follows a promotion, and reads nothing from a server that became a standby', async () => {
+    const proxy = await ServerProxy.open(primary!.url)
+    const [both, one] = [await open(pair!.url), await open(proxy.url)]
+    await withAccount(both)
+    await primary!.requireStandby()
+    await both.transaction(count())
+    await primary!.kill()
+    await expect(both.transaction(count())).rejects.toMatchObject({ code: 'DATABASE_UNREACHABLE', httpStatus: 503 })
+    await expect(charged(one)).rejects.toMatchObject({ code: 'DATABASE_UNREACHABLE' })
+    await standby!.promote()
+    await both.transaction(count())
+    expect(await charged(both)).toBe(2n)
+    await pair!.rejoin(primary!, standby!)
+    for (const use of [() => charged(one), () => one.transaction(count())]) {
+      await expect(use()).rejects.toMatchObject({ code: 'DATABASE_UNREACHABLE' })
+    }
+    proxy.leadTo(standby!.url)
+    expect(await charged(one)).toBe(2n)
+    await proxy[Symbol.asyncDispose]()
+  })
+})
+
+describe('the address of a database', () => {
+  it('names each host, with the same user, password and parameters', () => {
+    const { connectionStrings, shown } = databaseAddress(
+      'postgres://me:p%2Cw@a:5432,[::1]:5433,c/db?sslmode=require&target_session_attrs=read-write',
+    )
+    expect(connectionStrings).toEqual(
+      ['a:5432', '[::1]:5433', 'c'].map(
+        (host) => `postgres://me:p%2Cw@${host}/db?sslmode=require&target_session_attrs=read-write`,
+      ),
+    )
+    expect(shown).toBe('postgres://me@a:5432,[::1]:5433,c/db')
+  })
+
+  it('of a Unix socket has no host', () => {
+    const { connectionStrings, shown } = databaseAddress('postgres:///db?host=/run/postgresql', 'secret')
+    expect(connectionStrings).toEqual(['postgres:///db?host=%2Frun%2Fpostgresql&password=secret'])
+    expect(shown).toBe('postgres:///run/postgresql/db')
+  })
+
+  it.for([
+    'postgres://me:secret@a,,b/db',
+    'postgres://me:secret@a:1,b:x/db',
+    'postgres://me:secret@a:1,/db',
+    'postgres://me:secret@/db?host=a,b',
+    'postgres://me:secret@a,b/db?target_session_attrs=any',
+    'mysql://me:secret@a,b/db',
+  ])('is refused, without its password: %s', (url) => {
+    const read = (): unknown => databaseAddress(url)
+    expect(read).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
+    expect(read).not.toThrow(/secret/)
+  })
+})
