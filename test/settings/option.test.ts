@@ -1,7 +1,17 @@
 import { expect, test } from 'vitest'
 import { z } from 'zod'
 import { nearest } from '../../src/settings/nearest.ts'
-import { duration, integer, namedOptions, secret, structure, text, toggle, words } from '../../src/settings/option.ts'
+import {
+  duration,
+  integer,
+  namedOptions,
+  secret,
+  structure,
+  text,
+  toggle,
+  url,
+  words,
+} from '../../src/settings/option.ts'
 import { formatBytes, formatDuration, parseBytes, parseDuration } from '../../src/settings/quantity.ts'
 
 test('the names of an option follow from its place in the table', () => {
@@ -48,6 +58,17 @@ test('a structure is TOML in the file and JSON elsewhere, and fits its schema in
   expect(option.fromToml([{ a: 1 }])).toEqual([{ a: 1 }])
   for (const wrong of ['', '{', '{}', '[{"a":"1"}]', '[{"a":1,"b":2}]']) expect(option.fromText(wrong)).toBeUndefined()
   expect(option.fromToml({})).toBeUndefined()
+})
+
+test('a URL names several hosts only where it may', () => {
+  const [one, several] = [{}, { hosts: 'several' } as const].map((more) =>
+    url({ default: null, schemes: ['postgres'], help: '', ...more }),
+  )
+  const addresses = ['postgres://u:a%2Cb@h:1/x', 'postgres:///x?host=/run', 'postgres://u@[::1]:1,b:2/x?y=1,2']
+  expect(addresses.map((address) => one?.fromText(address))).toEqual([addresses[0], addresses[1], undefined])
+  expect(addresses.map((address) => several?.fromText(address))).toEqual(addresses)
+  for (const wrong of ['postgres://a:x,b/x', 'nats://a:1,b:2', 'postgres'])
+    expect(several?.fromText(wrong)).toBeUndefined()
 })
 
 test('defaults are shown as an operator writes them', () => {

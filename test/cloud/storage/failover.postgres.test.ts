@@ -7,12 +7,15 @@ import { databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
 import type { Limits } from '../../../src/cloud/storage/postgres/limits.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
+import type { CodedError } from '../../../src/protocol/errors.ts'
 import { PostgresPair, type PostgresProcess, postgresPrograms } from '../../support/postgres-pair.ts'
 import { runSql } from '../../support/postgres-schema.ts'
 import { ServerProxy } from '../../support/server-proxy.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 const ACCOUNT = lineAccount(INSTANCE, 'A', 0)
+const codeOf = (error: unknown): string => (error as CodedError).code
+
 /** As the driver sends it. */
 const COMMIT = 'COMMIT\u0000'
 
@@ -78,7 +81,7 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     }
     proxy.failAt(COMMIT, fate, () => void crash().then(back.resolve, back.reject))
     const work = count()
-    const result = await store.transaction(work).catch((error: { code: string }) => error.code)
+    const result = await store.transaction(work).catch(codeOf)
     await back.promise
     const booked = await charged(store)
     await proxy[Symbol.asyncDispose]()
@@ -111,7 +114,7 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     expect(await charged(await open(of(`${host},${other}`)))).toBe(0n)
     const refused = await open(of(host!))
       .then(() => open(of(`nobody@${other}`).replace('test@', '')))
-      .catch((error: { code: string }) => error.code)
+      .catch(codeOf)
     expect(refused).toBe('DATABASE_REFUSED')
   })
 
@@ -126,7 +129,7 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     }
     await set('on')
     const work = count()
-    await expect.poll(() => store.transaction(work).then(String, ({ code }) => code)).toBe('DATABASE_UNREACHABLE')
+    await expect.poll(() => store.transaction(work).then(String, codeOf)).toBe('DATABASE_UNREACHABLE')
     const before = await runSql(primary!.url, 'SELECT charged::text FROM accounts')
     await set('off')
     expect(await store.transaction(work)).toBe(work.runs)

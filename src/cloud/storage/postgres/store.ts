@@ -140,14 +140,14 @@ async function wasCommitted(
  */
 async function outcomeOf(
   pool: Pool,
-  asked: CommitUnanswered,
+  unanswered: CommitUnanswered,
 ): Promise<'COMMITTED' | 'ABORTED' | 'PENDING' | 'UNKNOWN'> {
   const { client, serverRun } = await pool.connect()
   let isLost = true
   try {
-    const status = await statusOf(client, asked.xid)
+    const status = await statusOf(client, unanswered.xid)
     isLost = false
-    if (serverRun === asked.serverRun) return OUTCOMES[status]
+    if (serverRun === unanswered.serverRun) return OUTCOMES[status]
     return status === 'committed' || status === 'forgotten' ? 'UNKNOWN' : 'ABORTED'
   } finally {
     client.release(isLost)
