@@ -68,6 +68,8 @@ export class EventPublisher {
   #failures = 0
   #failedAt = 0
   #pauseMs = 0
+  /** Events per call: half as many after an outage, because a slow receiver may take fewer in time. */
+  #batchMax = Number.POSITIVE_INFINITY
   /** Events up to this position are sent one by one: the sink has rejected one of them. */
   #singlyUpTo = 0n
   #attempts = 0
@@ -163,7 +165,7 @@ export class EventPublisher {
   #nextOf({ events }: Chunk): readonly OutgoingEvent[] {
     const batch: OutgoingEvent[] = []
     let characters = 0
-    for (const event of events.slice(0, this.#deps.sink.batchMax)) {
+    for (const event of events.slice(0, Math.min(this.#batchMax, this.#deps.sink.batchMax))) {
       const isSingle = event.position <= this.#singlyUpTo
       characters += event.json.length
       if (batch.length > 0 && (isSingle || characters > BATCH_CHARACTERS_MAX)) break
@@ -180,11 +182,14 @@ export class EventPublisher {
       await sink.send(events, this.#stopping.signal)
     } catch (error) {
       if (error instanceof EventsRejected) return error
-      if (!this.#stopping.signal.aborted) await this.#failed(messageOf(error))
+      if (this.#stopping.signal.aborted) return undefined
+      this.#batchMax = Math.ceil(events.length / 2)
+      await this.#failed(messageOf(error))
       return undefined
     }
     if (this.#isFailing) log.info({ sink: sink.name }, 'a sink takes events again')
     this.#works()
+    this.#batchMax *= 2
     watcher.eventsDelivered(sink.name, events.length)
     return 'DONE'
   }

@@ -5,6 +5,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { OutgoingEvent } from '../../../src/cloud/events/outgoing-event.ts'
 import { EventsRejected } from '../../../src/cloud/events/sink.ts'
 import { NatsSink } from '../../../src/cloud/platform/events/nats.ts'
+import { ServerProxy } from '../../support/server-proxy.ts'
 import { nats } from '../../support/servers.ts'
 import { EdgeClient } from '../devices/edge-client.ts'
 import { ALWAYS, MINUTE, openTwin } from '../harness.ts'
@@ -21,10 +22,11 @@ describe('a NATS sink', () => {
   let name: string
   let sink: NatsSink
 
-  const open = (url = server.url) =>
+  const open = (url = server.url, timeoutMs?: number) =>
     new NatsSink({
       ...{ url, subject: `test.${name}`, groups: ['usage'], username: null, password: null, credentials: null },
       extraCa: null,
+      ...(timeoutMs === undefined ? {} : { timeoutMs }),
     })
   const send = (...events: readonly OutgoingEvent[]) => sink.send(events, new AbortController().signal)
   const addStream = (change: object = {}) => manager.streams.add({ name, subjects: [`test.${name}.>`], ...change })
@@ -123,6 +125,31 @@ describe('a NATS sink', () => {
     const sending = sink.send([event(1)], stop.signal)
     stop.abort()
     await expect(sending).rejects.toThrow('stopped')
+  })
+
+  it('publishes nothing more when the cloud has stopped', async () => {
+    await addStream()
+    const stop = new AbortController()
+    const sending = sink.send([event(1), event(2)], stop.signal)
+    stop.abort()
+    await expect(sending).rejects.toThrow('stopped')
+    await send(event(3))
+    expect((await messages()).map(({ body }) => body)).toEqual([{ n: 3 }])
+  })
+
+  it('gives up on a server that does not acknowledge a batch in time, and repeats it later', async () => {
+    await addStream()
+    await using network = await ServerProxy.open(server.url)
+    await sink.close()
+    sink = open(network.url, 1_000)
+    await send(event(0))
+    network.failAt('{"n":1}', 'NO_ANSWER')
+    await expect(send(event(1), event(2), event(3))).rejects.toThrow('did not acknowledge 3 events within 1 s')
+    expect((await messages()).map(({ body }) => body)).toEqual([{ n: 0 }, { n: 1 }])
+    await sink.close()
+    sink = open(network.url)
+    await send(event(1), event(2), event(3))
+    expect((await messages()).map(({ body }) => body)).toEqual([{ n: 0 }, { n: 1 }, { n: 2 }, { n: 3 }])
   })
 
   it('receives what happens in a cloud', async () => {

@@ -244,6 +244,28 @@ export function publishEventsSuite(
       expect(asked).toBe(2)
     })
 
+    it('sends half as many after each outage, down to one, and twice as many after each delivery', async () => {
+      sink.batchMax = 8
+      await run()
+      await write(...Array.from({ length: 30 }, (_, n) => n))
+      let most = 0
+      sink.check = (events) => {
+        if (events.length > most) throw new Error('too slow')
+      }
+      const settle = async () => {
+        sink.calls.length = 0
+        for (let round = 0; round < 5; round += 1) {
+          await run()
+          twin.time += 5 * 60_000
+        }
+        return sink.calls
+      }
+      expect(await settle()).toEqual([8, 4, 2, 1, 1])
+      most = 8
+      expect(await settle()).toEqual([1, 2, 4, 8, 8, 7])
+      expect(correlations()).toEqual(Array.from({ length: 30 }, (_, n) => `correlation-${n}`))
+    })
+
     it('sets an event aside that is rejected three times, and delivers the others in order', async () => {
       await run()
       await write(1, 2, 3, 4)

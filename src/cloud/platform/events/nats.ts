@@ -32,10 +32,15 @@ export interface NatsOptions {
   readonly credentials: string | null
   /** Additional CA certificates in PEM; null: none. */
   readonly extraCa: string | null
+  /** For a batch. Default: {@link BATCH_TIMEOUT_MS}. */
+  readonly timeoutMs?: number
 }
 
-/** So many, one after the other over a slow line, fit in the lease of a sink. */
+/** A slow line takes fewer of a device, one after the other: batches shrink until they are in time. */
 const BATCH_MAX = 100
+
+/** The lease of a sink lasts so long after the start of a batch. */
+const BATCH_TIMEOUT_MS = 2 * SEND_TIMEOUT_MS
 
 /** Name of the client's error when nothing responds, which it does not export. */
 const NO_RESPONDER = 'JetStreamNotEnabled'
@@ -60,7 +65,16 @@ export class NatsSink implements Sink {
   }
 
   async send(events: readonly OutgoingEvent[], signal: AbortSignal): Promise<void> {
-    await until(AbortSignal.any([signal, this.#closing.signal]), this.#publishAll(events))
+    const { timeoutMs = BATCH_TIMEOUT_MS } = this.#options
+    const late = AbortSignal.timeout(timeoutMs)
+    const end = AbortSignal.any([signal, this.#closing.signal, late])
+    try {
+      await until(end, this.#publishAll(events, end))
+    } catch (error) {
+      if (!late.aborted) throw error
+      const what = events.length === 1 ? 'an event' : `${events.length} events`
+      throw new Error(`${this.address} did not acknowledge ${what} within ${timeoutMs / 1_000} s`, { cause: error })
+    }
   }
 
   async close(): Promise<void> {
@@ -68,12 +82,16 @@ export class NatsSink implements Sink {
     await this.#connection?.close()
   }
 
-  async #publishAll(events: readonly OutgoingEvent[]): Promise<void> {
+  /** Publishes nothing more after the end: the next attempt begins again. */
+  async #publishAll(events: readonly OutgoingEvent[], end: AbortSignal): Promise<void> {
     const client = jetstream(await this.#connected())
     // One after the other for each device, so that a repetition never changes their order.
     const outcomes = await Promise.allSettled(
       [...Map.groupBy(events, ({ key }) => key).values()].map(async (ofKey) => {
-        for (const event of ofKey) await this.#publish(client, event)
+        for (const event of ofKey) {
+          end.throwIfAborted()
+          await this.#publish(client, event)
+        }
       }),
     )
     const failures = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [errorOf(outcome.reason)] : []))
