@@ -2,6 +2,14 @@
 import { randomUUID } from 'node:crypto'
 import pg from 'pg'
 
+// A table is made after those that it refers to, so the newest is emptied first.
+export const EMPTY_TABLES = `DO $$ DECLARE its record; BEGIN
+  FOR its IN SELECT relname FROM pg_class
+    WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace AND relname <> 'tallygate_schema'
+    ORDER BY oid DESC
+  LOOP EXECUTE format('DELETE FROM %I', its.relname); END LOOP;
+END $$`
+
 export class PostgresSchema implements AsyncDisposable {
   /** Its connections find and make tables in this schema only. */
   readonly url: string
@@ -25,16 +33,7 @@ export class PostgresSchema implements AsyncDisposable {
 
   /** Forgets every row but the versions of the tables; far cheaper than another schema with the same tables. */
   async empty(): Promise<void> {
-    // A table is made after those that it refers to, so the newest is emptied first.
-    await runSql(
-      this.url,
-      `DO $$ DECLARE its record; BEGIN
-         FOR its IN SELECT relname FROM pg_class
-           WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace AND relname <> 'tallygate_schema'
-           ORDER BY oid DESC
-         LOOP EXECUTE format('DELETE FROM %I', its.relname); END LOOP;
-       END $$`,
-    )
+    await runSql(this.url, EMPTY_TABLES)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -1,33 +1,22 @@
 import pg from 'pg'
-import { afterAll, expect, it } from 'vitest'
+import { expect, it } from 'vitest'
 import { EventPublisher } from '../../../src/cloud/events/publish-events.ts'
 import type { OutgoingEvent } from '../../../src/cloud/events/outgoing-event.ts'
-import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
-import { PostgresSchema } from '../../support/postgres-schema.ts'
+import { PostgresNodes } from '../../support/postgres-nodes.ts'
 import { postgres } from '../../support/servers.ts'
 import { usage } from '../storage/suite.ts'
 import { Twin } from '../sync/twin.ts'
 import { publishEventsSuite } from './publish-events.suite.ts'
 
-const server = postgres()
-let schema: PostgresSchema | undefined
-afterAll(async () => schema?.[Symbol.asyncDispose]())
+const nodes = new PostgresNodes(postgres())
 
-publishEventsSuite('events, over PostgreSQL', async () => {
-  schema ??= await PostgresSchema.create(server.url)
-  const { url } = schema
-  const store = () => openPostgresStore({ url, onConnectionLost: () => undefined })
-  const first = await store()
-  await schema.empty()
-  return { twin: await Twin.over(first), other: store }
-})
+publishEventsSuite('events, over PostgreSQL', async () => ({
+  twin: await Twin.over(await nodes.first()),
+  other: () => nodes.another(),
+}))
 
 it('passes no record of a transaction that commits after one with a higher position', async () => {
-  schema ??= await PostgresSchema.create(server.url)
-  const { url } = schema
-  const store = await openPostgresStore({ url, onConnectionLost: () => undefined })
-  await schema.empty()
-  await using twin = await Twin.over(store)
+  await using twin = await Twin.over(await nodes.first())
   const received: OutgoingEvent[] = []
   const publisher = new EventPublisher({
     ...{ store: twin.store, nodeId: 'node', tenantId: 'tenant', now: twin.now, fraction: () => 1 },
@@ -45,7 +34,7 @@ it('passes no record of a transaction that commits after one with a higher posit
   const write = (n: number) => twin.store.transaction((tx) => tx.usage.append([usage(n)]))
   await write(1)
   await run()
-  const client = new pg.Client({ connectionString: url })
+  const client = new pg.Client({ connectionString: nodes.url })
   await client.connect()
   try {
     const { rows } = await client.query<{ names: string }>(

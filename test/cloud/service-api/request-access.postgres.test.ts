@@ -6,6 +6,7 @@ import { createInstance } from '../../../src/cloud/service-api/create-instance.t
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
 import { AccessBatcher } from '../../../src/cloud/service-api/request-access.ts'
+import { PostgresNodes } from '../../support/postgres-nodes.ts'
 import { PostgresSchema } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { ServerProxy } from '../../support/server-proxy.ts'
@@ -15,21 +16,14 @@ import { listUsage } from '../usage/list-usage.ts'
 
 const server = postgres()
 let schema: PostgresSchema | undefined
-let nodes = 0
 afterAll(async () => schema?.[Symbol.asyncDispose]())
 
+const nodes = new PostgresNodes(server)
+let open = 0
 requestAccessSuite('one-off requests over PostgreSQL', async () => {
-  schema ??= await PostgresSchema.create(server.url)
-  const store = await openPostgresStore({ url: schema.url, onConnectionLost: () => undefined })
-  if (nodes === 0) await schema.empty()
-  nodes += 1
-  return {
-    ...store,
-    close: async () => {
-      nodes -= 1
-      await store.close()
-    },
-  }
+  const store = open === 0 ? await nodes.first() : await nodes.another()
+  open += 1
+  return { ...store, close: async () => void (open -= 1) }
 })
 
 describe('a batch whose connection to PostgreSQL is lost', () => {

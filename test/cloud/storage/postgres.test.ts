@@ -18,6 +18,7 @@ import { newEpoch } from '../../../src/cloud/sync/attach.ts'
 import { deviceEvent } from '../../../src/cloud/events/device-event.ts'
 import { USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
+import { PostgresNodes } from '../../support/postgres-nodes.ts'
 import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { newKeyPair } from '../harness.ts'
@@ -59,9 +60,10 @@ async function emptySchema(): Promise<PostgresSchema> {
 const open = (url: string, limits: Partial<Limits> = {}, onConnectionLost = (_error: CodedError): void => undefined) =>
   openPostgresStore({ url, limits, onConnectionLost })
 
-storeSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
-deliveriesSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
-fleetFiguresSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
+const nodes = new PostgresNodes(server)
+storeSuite('the store on PostgreSQL', () => nodes.first())
+deliveriesSuite('the store on PostgreSQL', () => nodes.first())
+fleetFiguresSuite('the store on PostgreSQL', () => nodes.first())
 
 const revoked = deviceEvent(device(DEVICE), { type: 'device.revoked', what: 'revoked', at: 1, detail: {} })
 

@@ -1,7 +1,6 @@
-import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
-import { PostgresSchema } from '../../support/postgres-schema.ts'
+import { PostgresNodes } from '../../support/postgres-nodes.ts'
 import { postgres } from '../../support/servers.ts'
 import { deviceKeySuite } from '../devices/device-key.suite.ts'
 import { restoredSuite } from './recovery/restored.suite.ts'
@@ -15,19 +14,8 @@ import { listUsage } from '../usage/list-usage.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 
-const server = postgres()
-let schema: PostgresSchema | undefined
-afterAll(async () => schema?.[Symbol.asyncDispose]())
-
-const openStore = async () => {
-  schema ??= await PostgresSchema.create(server.url)
-  return openPostgresStore({ url: schema.url, onConnectionLost: () => undefined })
-}
-const openTwin = async () => {
-  const store = await openStore()
-  await schema?.empty()
-  return Twin.over(store)
-}
+const stores = new PostgresNodes(postgres())
+const openTwin = async () => Twin.over(await stores.first())
 
 syncSuite('segments, over PostgreSQL', openTwin)
 undeliveredSuite('undelivered entries, over PostgreSQL', openTwin)
@@ -40,7 +28,7 @@ describe('two nodes over one PostgreSQL', () => {
   let nodes: [Twin, Twin]
   beforeEach(async () => {
     const first = await openTwin()
-    nodes = [first, await first.anotherNode(await openStore())]
+    nodes = [first, await first.anotherNode(await stores.another())]
     await first.setLineItem('ACT-1', { quantity: 1_000n })
   })
   afterEach(async () => {
