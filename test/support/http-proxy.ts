@@ -31,7 +31,8 @@ export async function openProxy(
     log.push(`CONNECT ${request.url} ${status}`)
     client.on('error', () => client.destroy())
     if (status !== 200 || target === undefined) {
-      client.end(`HTTP/1.1 ${status} Refused\r\nContent-Length: 0\r\n\r\n`)
+      const how = status === 407 ? 'Proxy-Authenticate: Basic realm="factory"\r\n' : ''
+      client.end(`HTTP/1.1 ${status} Refused\r\n${how}Content-Length: 0\r\nConnection: close\r\n\r\n`)
       return
     }
     const upstream = connect(target, '127.0.0.1', () => {
