@@ -163,7 +163,8 @@ export const ERRORS = catalogue({
     retry: 'later',
   },
   ARCHIVE_UNAVAILABLE: {
-    meaning: 'The place of the archive cannot be read or written. Nothing was deleted.',
+    meaning:
+      'The place of the archive cannot be read or written, or lacks the last archive of this cloud. Nothing was deleted.',
     remedy:
       'Correct what the message names, such as free space, permissions, the address or the credentials. Then run it again: it continues.',
     http: 503,

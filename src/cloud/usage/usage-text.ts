@@ -47,6 +47,8 @@ const JSON_TEXT = String.raw`"(?:[^"\\]|\\.)*"`
 const JSON_SCALAR = String.raw`(${JSON_TEXT}|-?[\d.]+|null)`
 const ARCHIVE_LINE = new RegExp(
   String.raw`^\{${USAGE_COLUMNS.map(([, key]) => `"${key}":${key === 'metaData' ? String.raw`(\{.*\}|null)` : JSON_SCALAR}`).join(',')},"rate":(?:[\d.]+|null)\}$`,
+  // The line separators of Unicode are text.
+  's',
 )
 
 /** Undefined: not a line of an archive. @param line without its end */

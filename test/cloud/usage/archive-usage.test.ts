@@ -42,3 +42,24 @@ it('makes the file of the store smaller', async () => {
   expect(sizeOf()).toBeLessThan(before / 3)
   await store.close()
 })
+
+it('does not try to make a file smaller that gives nothing back', async () => {
+  const path = newPath()
+  const created = new Sqlite(path)
+  created.exec('CREATE TABLE first (a); DROP TABLE first')
+  created.close()
+  const store = open(path)
+  await store.transaction((tx) => tx.usage.append(Array.from({ length: 1_000 }, (_, n) => usage(n))))
+  const deps = {
+    ...{ store, place: archiveDirectory(join(folder, 'fixed')), compression: zstd, tenantId: 't', holder: 'test' },
+    ...{ now: () => 1, giveWay: () => undefined, isStopping: () => steps > 50, onArchive: () => undefined },
+  }
+  let steps = 0
+  const transaction: typeof store.transaction = (work) => {
+    steps += 1
+    return store.transaction(work)
+  }
+  await archiveUsage({ ...deps, store: { read: (work) => store.read(work), transaction } }, 2 ** 52)
+  expect(steps).toBeLessThan(20)
+  await store.close()
+})

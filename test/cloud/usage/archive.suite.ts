@@ -1,5 +1,5 @@
 // Archives of the usage record of any store: nothing is lost, and nothing comes twice, wherever a run ends.
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -10,6 +10,7 @@ import { replay } from '../../../src/cloud/events/administer-sinks.ts'
 import { newEpoch } from '../../../src/cloud/sync/attach.ts'
 import { type ArchiveUsageDeps, archiveUsage } from '../../../src/cloud/usage/archive/archive-usage.ts'
 import { ARCHIVER_SILENT_MS_MAX } from '../../../src/cloud/usage/archive/claim.ts'
+import { manifestName, sha256 } from '../../../src/cloud/usage/archive/manifest.ts'
 import type { ArchivePlace } from '../../../src/cloud/usage/archive/place.ts'
 import { exportArchive, verifyArchive } from '../../../src/cloud/usage/archive/read-archive.ts'
 import { exportUsage } from '../../../src/cloud/usage/export-usage.ts'
@@ -91,8 +92,8 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
             usage(group, { writeTime, tokens: 9_007_199_254_740_993_123n, rate: decimal('0.000000000000000001') }),
             usage(group, {
               writeTime,
-              item: '=1+1,"ü"\n,"rate":1',
-              metaData: '{"b":1.00,"a":[{"cursor":"7","rate":2}],"1":"}"}',
+              item: '=1+1,"ü"\n,"rate":1\u2028',
+              metaData: '{"b":1.00,"a":[{"cursor":"7","rate":2}],"1":"}\u2028\u2029"}',
               count: decimal('12345678901234567890.000000000123'),
             }),
           ])
@@ -173,6 +174,21 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(findings).toMatchObject({ archives: 1, records: 1, problems: [] })
       expect(findings.range!.after).toBe(upTo)
       expect(readdirSync(folder)).toContain(findings.continues)
+    })
+
+    it('deletes at most 100 deliveries in a transaction', async () => {
+      await fill(130)
+      const left: number[] = []
+      const transaction: Store['transaction'] = async (work) => {
+        const result = await store.transaction(work)
+        left.push(await store.read((reader) => reader.usage.count({ ...everything, after: 0n, upTo: 2n ** 62n })))
+        return result
+      }
+      const limits = { records: 10_000, characters: 1e7, piece: 500 }
+      await archiveUsage(deps({ limits, store: { read: (work) => store.read(work), transaction } }), EVER)
+      const steps = [...new Set(left)]
+      // Each delivery has three records. The 260 other rows go at once.
+      expect(steps).toEqual([650, 90, 0])
     })
 
     it('keeps what tells that an entry was billed', async () => {
@@ -471,6 +487,24 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       await expect(inArchive()).rejects.toMatchObject({ code: 'ARCHIVE_DAMAGED' })
     })
 
+    it('is refused in a place that lacks the last archive, such as a directory that is not mounted', async () => {
+      await fill(2)
+      await archiveUsage(deps(), EVER)
+      await store.transaction((tx) => tx.usage.append([usage(98), usage(99)]))
+      const elsewhere = `${folder} elsewhere`
+      renameSync(folder, elsewhere)
+      for (const due of [0, EVER]) {
+        const refused = archiveUsage(deps(), due)
+        await expect(refused).rejects.toMatchObject({ code: 'ARCHIVE_UNAVAILABLE' })
+        await expect(refused).rejects.toThrow(/does not contain usage-\d+-\d+\.manifest\.json/)
+      }
+      expect(existsSync(folder)).toBe(false)
+      expect(await rowsLeft()).toBe(2)
+      renameSync(elsewhere, folder)
+      expect(await archiveUsage(deps(), EVER)).toEqual({ archives: 1, records: 2 })
+      expect(await verify()).toMatchObject({ records: 12, problems: [] })
+    })
+
     it('is refused in a place with archives of another cloud', async () => {
       await fill(2)
       await archiveUsage(deps(), EVER)
@@ -482,6 +516,99 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       await store.transaction((tx) => tx.usage.passForgotten(end))
       await expect(archiveUsage(deps(), EVER)).rejects.toMatchObject({ code: 'ARCHIVE_DIFFERS' })
       expect((await verify()).problems).toEqual([])
+    })
+
+    describe('that a run left unfinished', () => {
+      /** Replaces the only file of the archive, and makes its manifest fit. */
+      const forge = async (change: (text: string) => string, sums = (manifest: Wire): Wire => manifest) => {
+        const path = join(
+          folder,
+          readdirSync(folder).find((file) => file.endsWith('.manifest.json'))!,
+        )
+        const manifest = JSON.parse(readFileSync(path, 'utf8')) as Wire
+        const [file] = manifest.files
+        const body = await zstd.compress(change(await zstd.decompress(readFileSync(join(folder, file!.name)))))
+        writeFileSync(join(folder, file!.name), body)
+        Object.assign(file!, { bytes: body.length, sha256: sha256(body) })
+        writeFileSync(path, JSON.stringify(sums(manifest)))
+      }
+      interface Wire {
+        after: string
+        upTo: string
+        records: number
+        files: { name: string; records: number; bytes: number; sha256: string }[]
+      }
+      const lastLine = (text: string) => text.split('\n').at(-2)!
+      const whole = { limits: { records: 100, characters: 100_000, piece: 2 } }
+      /** Up to the transaction that records it. */
+      const leave = async () => {
+        const transaction: Store['transaction'] = (work) => {
+          if (readdirSync(folder).some((file) => file.endsWith('.manifest.json'))) throw new Error('killed')
+          return store.transaction(work)
+        }
+        await fill(2)
+        await expect(
+          archiveUsage(deps({ ...whole, store: { read: (work) => store.read(work), transaction } }), EVER),
+        ).rejects.toThrow('killed')
+        time += ARCHIVER_SILENT_MS_MAX + 1
+        expect(await archivedUpTo()).toBe(0n)
+      }
+      const refused = async (code: string) => {
+        const names = readdirSync(folder).sort()
+        await expect(archiveUsage(deps(whole), EVER)).rejects.toMatchObject({ code })
+        expect(await archivedUpTo()).toBe(0n)
+        expect(await rowsLeft()).toBe(10)
+        expect(readdirSync(folder).sort()).toEqual(names)
+      }
+
+      it('is recorded if it has the records of the store', async () => {
+        await leave()
+        await archiveUsage(deps(whole), EVER)
+        expect(await rowsLeft()).toBe(0)
+        expect(await verify()).toMatchObject({ archives: 1, records: 10, problems: [] })
+      })
+
+      it.each<[string, (text: string) => string]>([
+        ['a line of which has another text', (text) => text.replaceAll('"b":1.00', '"b":2.00')],
+        ['that lacks its last line', (text) => text.slice(0, -(lastLine(text).length + 1))],
+        ['that has a line twice', (text) => `${text}${lastLine(text)}\n`],
+        ['whose last line is cut', (text) => text.slice(0, -3)],
+        ['that is empty', () => ''],
+        ['that ends with other text', (text) => `${text}\n`],
+      ])('is not recorded with a file %s', async (_, change) => {
+        await leave()
+        await forge(change)
+        await refused('ARCHIVE_DIFFERS')
+      })
+
+      it.each<[string, string, (manifest: Wire) => Wire]>([
+        ['without its files', 'ARCHIVE_DIFFERS', (manifest) => ({ ...manifest, files: [] })],
+        ['with other sums', 'ARCHIVE_DIFFERS', (manifest) => ({ ...manifest, records: 11 })],
+        [
+          'with a file outside of the place',
+          'ARCHIVE_DAMAGED',
+          (manifest) => ({ ...manifest, files: manifest.files.map((file) => ({ ...file, name: `../${file.name}` })) }),
+        ],
+        [
+          'with a file of another range',
+          'ARCHIVE_DAMAGED',
+          (manifest) => ({ ...manifest, files: [...manifest.files, ...manifest.files] }),
+        ],
+      ])('is not recorded %s', async (_, code, sums) => {
+        await leave()
+        await forge((text) => text, sums)
+        await refused(code)
+      })
+
+      it('is not recorded if it ends within a delivery', async () => {
+        await leave()
+        const [path] = readdirSync(folder).filter((file) => file.endsWith('.manifest.json'))
+        const manifest = JSON.parse(readFileSync(join(folder, path!), 'utf8')) as Wire
+        const upTo = BigInt(manifest.upTo) - 1n
+        rmSync(join(folder, path!))
+        writeFileSync(join(folder, manifestName(0n, upTo)), JSON.stringify({ ...manifest, upTo: String(upTo) }))
+        await refused('ARCHIVE_DAMAGED')
+      })
     })
 
     it('finds its own archives again after a restore from a backup that still has the records', async () => {

@@ -33,6 +33,12 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
   if (accessKeyId === null || secretAccessKey === null) {
     throw new CodedError('CONFIG_INVALID', `${address} needs s3.access_key_id and s3.secret_access_key.`)
   }
+  if (endpoint !== null && !isPlain(endpoint)) {
+    throw new CodedError(
+      'CONFIG_INVALID',
+      's3.endpoint takes an address without user, query and fragment. Put the key into s3.access_key_id and s3.secret_access_key.',
+    )
+  }
   const client = new AwsClient({
     accessKeyId,
     secretAccessKey: secretAccessKey.reveal(),
@@ -80,6 +86,12 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
       return true
     },
   }
+}
+
+/** Credentials belong in settings that no message shows. */
+function isPlain(endpoint: string): boolean {
+  const { username, password, search, hash } = new URL(endpoint)
+  return [username, password, search, hash].every((part) => part === '')
 }
 
 interface S3Call {

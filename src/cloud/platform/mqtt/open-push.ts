@@ -104,6 +104,11 @@ function openExternal(deps: PushDeps): Push {
       'push.broker is "external", but push.url is missing. Set it to the address of the broker.',
     )
   }
+  const { username: user, password: inUrl } = new URL(url)
+  if (user !== '' || inUrl !== '') {
+    // Devices get the address.
+    throw new CodedError('CONFIG_INVALID', 'push.url takes no user name: set push.username and push.password.')
+  }
   const presence = new Presence(deps.now)
   const waiting: { publisher?: NotificationPublisher } = {}
   const broker = openExternalBroker({

@@ -2,15 +2,16 @@
 import type { Archiving, UsageArchive } from '../records.ts'
 import { USAGE_ROW_POSITIONS } from '../records.ts'
 import { entriesOf } from './packed-delivery.ts'
-import { rowAfter, rowOfPosition } from './usage.ts'
+import { rowAfter } from './usage.ts'
 import { type Sql, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Rows that one statement reads at most. */
 const ROWS_READ_MAX = 1_000
 
-/** Rows and entries that one transaction deletes at most; a row of a device comes whole. */
+/** What one transaction deletes at most. A delivery is large, and comes whole. */
 const ROWS_DELETED_MAX = 1_000
+const DELIVERIES_DELETED_MAX = 100
 const ENTRIES_DELETED_MAX = 5_000
 
 /** Bytes of the hashes of one row of archived entries. */
@@ -144,13 +145,13 @@ export function usageArchiveTransaction(sql: Sql) {
     async deleteSome(): Promise<boolean> {
       const last = await reader.last()
       if (last === null) return false
-      const end = rowOfPosition(last.upTo)
+      const end = last.upTo / USAGE_ROW_POSITIONS
       const deliveries = await deleteDeliveries(db, end)
       const rows = db.selectFrom('usage').select('seq').where('seq', '<=', end).orderBy('seq').limit(ROWS_DELETED_MAX)
       const { numDeletedRows } = await db.deleteFrom('usage').where('seq', 'in', rows).executeTakeFirstOrThrow()
       return deliveries || numDeletedRows === BigInt(ROWS_DELETED_MAX)
     },
-    /** Gives some freed space back to the file system. Returns whether there is more. */
+    /** Gives some freed space back to the file system. Returns whether there is more that it can give. */
     async giveSpaceBack(): Promise<boolean> {
       return sql.shrink?.(PAGES_MAX) ?? false
     },
@@ -164,7 +165,7 @@ async function deleteDeliveries(db: Sql['db'], end: bigint): Promise<boolean> {
     .select(['seq', 'first_entry', 'last_entry'])
     .where('seq', '<=', end)
     .orderBy('seq')
-    .limit(ROWS_DELETED_MAX)
+    .limit(DELIVERIES_DELETED_MAX)
     .execute()
   const due: bigint[] = []
   let entries = 0
@@ -177,7 +178,7 @@ async function deleteDeliveries(db: Sql['db'], end: bigint): Promise<boolean> {
     await keepHashes(db, await db.selectFrom('deliveries').selectAll().where('seq', '=', seq).executeTakeFirstOrThrow())
     await db.deleteFrom('deliveries').where('seq', '=', seq).execute()
   }
-  return due.length < found.length || found.length === ROWS_DELETED_MAX
+  return due.length < found.length || found.length === DELIVERIES_DELETED_MAX
 }
 
 /** With those of the deliveries before it, as long as the row stays small. */

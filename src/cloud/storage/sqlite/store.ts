@@ -37,9 +37,13 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
   const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
   const shrink = (pages: number): boolean => {
+    const free = (): bigint => forWriting.pragma('freelist_count', { simple: true }) as bigint
+    const before = free()
     // Not a query: it steps once for each page.
     forWriting.exec(`PRAGMA incremental_vacuum(${pages})`)
-    return forWriting.pragma('freelist_count', { simple: true }) !== 0n
+    const after = free()
+    // A file that was created without the means for it gives nothing back.
+    return after > 0n && after < before
   }
   const health: { cause?: unknown } = {}
 

@@ -3,6 +3,7 @@
  * store, files, manifest, record in the store, deletion. A run that was killed is continued by the next one. One process
  * archives at a time; one that was thought dead cannot record.
  */
+import { CodedError } from '../../../protocol/errors.ts'
 import { CLOUD } from '../../storage/audit-records.ts'
 import { recordChange } from '../../storage/audit.ts'
 import type { UsageArchive } from '../../storage/records.ts'
@@ -152,8 +153,15 @@ async function compareLast(
   previous: UsageArchive | null,
   found: readonly NamedRange[],
 ): Promise<void> {
-  const last = found.filter(({ upTo }) => previous !== null && upTo <= previous.upTo).at(-1)
-  if (previous === null || last === undefined) return
+  if (previous === null) return
+  if (previous.place === place.name && !found.some(({ name }) => name === previous.manifest)) {
+    throw new CodedError(
+      'ARCHIVE_UNAVAILABLE',
+      `${place.name} does not contain ${previous.manifest}, the last archive of this cloud. If the directory or the bucket is not connected, connect it. If the archives were moved, copy that file back, or use another place.`,
+    )
+  }
+  const last = found.filter(({ upTo }) => upTo <= previous.upTo).at(-1)
+  if (last === undefined) return
   const isSame = last.name === previous.manifest && (await readManifest(place, last.name)).sha256 === previous.sha256
   if (!isSame) throw differs(place, `its archive up to ${last.upTo} is not the last one of this cloud`)
 }

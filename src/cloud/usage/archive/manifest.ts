@@ -8,23 +8,27 @@ import { formatMicro, parseDecimal } from '../../../core/pricing/amount.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { hashText } from '../../../protocol/signing.ts'
 import { usageCursor } from '../../../protocol/service/usage-export.ts'
-import type { UsageArchive } from '../../storage/records.ts'
+import { USAGE_ROW_POSITIONS, type UsageArchive } from '../../storage/records.ts'
 import type { ArchivePlace } from './place.ts'
 
 const FORMAT = 'tallygate-usage-archive-1'
 
 const count = z.int().min(0)
 
+const FILE_NAME = /^usage-(?<after>\d{19})-(?<upTo>\d{19})\.ndjson\.zst$/
+const MANIFEST_NAME = /^usage-(?<after>\d{19})-(?<upTo>\d{19})\.manifest\.json$/
+
 const manifestSchema = z.strictObject({
   format: z.literal(FORMAT),
   /** Cursors of the records: after the one, up to the other. */
   after: usageCursor,
-  upTo: usageCursor,
+  /** The last one of a row of the store. */
+  upTo: usageCursor.refine((position) => position % USAGE_ROW_POSITIONS === 0n),
   records: count,
   latestUse: count,
   /** Null: this is the first archive. */
-  previous: z.strictObject({ manifest: z.string(), sha256: hashText }).nullable(),
-  files: z.array(z.strictObject({ name: z.string(), records: count, bytes: count, sha256: hashText })),
+  previous: z.strictObject({ manifest: z.string().regex(MANIFEST_NAME), sha256: hashText }).nullable(),
+  files: z.array(z.strictObject({ name: z.string().regex(FILE_NAME), records: count, bytes: count, sha256: hashText })),
   /** By instance and line item; null: no line item was charged. Tokens are decimals. */
   sums: z.array(
     z.strictObject({
@@ -95,12 +99,17 @@ export interface NamedRange {
 
 /** The manifests among the files, by position. */
 export function manifestsIn(names: readonly string[]): readonly NamedRange[] {
-  return names
-    .flatMap((name): NamedRange[] => {
-      const { after, upTo } = /^usage-(?<after>\d{19})-(?<upTo>\d{19})\.manifest\.json$/.exec(name)?.groups ?? {}
-      return after === undefined || upTo === undefined ? [] : [{ name, after: BigInt(after), upTo: BigInt(upTo) }]
-    })
-    .sort((a, b) => (a.name < b.name ? -1 : 1))
+  return names.flatMap((name) => rangeIn(MANIFEST_NAME, name)).sort((a, b) => (a.name < b.name ? -1 : 1))
+}
+
+/** Those of the manifest, in its order. */
+export function filesOf({ files }: Manifest): readonly (ArchivedFile & NamedRange)[] {
+  return files.flatMap((file) => rangeIn(FILE_NAME, file.name).map((range) => ({ ...file, ...range })))
+}
+
+function rangeIn(pattern: RegExp, name: string): NamedRange[] {
+  const { after, upTo } = pattern.exec(name)?.groups ?? {}
+  return after === undefined || upTo === undefined ? [] : [{ name, after: BigInt(after), upTo: BigInt(upTo) }]
 }
 
 export function sha256(body: Buffer): string {

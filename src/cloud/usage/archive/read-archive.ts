@@ -77,23 +77,27 @@ async function* piecesOf(
 }
 
 /** @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE */
-async function readFile(
+async function readFile(deps: ReadArchiveDeps, file: ArchivedFile): Promise<readonly ArchivedUsage[]> {
+  const lines = (await readText(deps, file)).split('\n')
+  const found = lines.slice(0, -1).map(readArchiveLine)
+  const whole = found.filter((record) => record !== undefined)
+  if (lines.at(-1) !== '' || whole.length !== file.records || found.length !== file.records) {
+    throw damaged(deps.place, `the file ${file.name} does not contain ${file.records} usage records`)
+  }
+  return whole
+}
+
+/** @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE */
+export async function readText(
   { place, compression }: ReadArchiveDeps,
-  { name, records, bytes, sha256: hash }: ArchivedFile,
-): Promise<readonly ArchivedUsage[]> {
+  { name, bytes, sha256: hash }: ArchivedFile,
+): Promise<string> {
   const body = await place.get(name)
   if (body === null) throw damaged(place, `the file ${name} is missing`)
   if (body.length !== bytes || sha256(body) !== hash) throw damaged(place, `the file ${name} was changed`)
-  const text = await compression.decompress(body).catch((cause: unknown) => {
+  return compression.decompress(body).catch((cause: unknown) => {
     throw damaged(place, `the file ${name} cannot be decompressed (${String(cause)})`)
   })
-  const lines = text.split('\n')
-  const found = lines.slice(0, -1).map(readArchiveLine)
-  const whole = found.filter((record) => record !== undefined)
-  if (lines.at(-1) !== '' || whole.length !== records || found.length !== records) {
-    throw damaged(place, `the file ${name} does not contain ${records} usage records`)
-  }
-  return whole
 }
 
 export interface ArchiveFindings {

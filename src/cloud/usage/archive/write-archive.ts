@@ -1,22 +1,25 @@
 /** Writes the files and the manifest of one archive, or compares those that an earlier run has left with the store. */
 import type { GiveWay } from '../../runtime/give-way.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { UsageArchive } from '../../storage/records.ts'
+import type { NumberedUsage, UsageArchive } from '../../storage/records.ts'
 import type { Store } from '../../storage/store.ts'
-import { archiveLine } from '../usage-text.ts'
+import { archiveLine, readArchiveLine } from '../usage-text.ts'
 import type { ArchiveClaim } from './claim.ts'
 import {
   type ArchivedFile,
+  type NamedRange,
   type StoredManifest,
   Tally,
   damaged,
   fileName,
+  filesOf,
   manifestBody,
   manifestName,
   readManifest,
   sha256,
 } from './manifest.ts'
 import type { ArchivePlace, Compression } from './place.ts'
+import { readText } from './read-archive.ts'
 
 /** A report of a device comes whole, so there can be more. */
 export interface ArchiveLimits {
@@ -63,7 +66,7 @@ export async function writeArchive(
     ;[text, records, at] = ['', 0, last]
   }
   let end = after
-  for await (const piece of piecesOf(deps, after, upTo, tally)) {
+  for await (const piece of piecesOf(deps, { after, upTo, tally })) {
     text += piece.lines.join('')
     records += piece.lines.length
     end = piece.last
@@ -88,25 +91,54 @@ export async function adoptArchive(
   { after, upTo, previous }: PlannedArchive,
   name: string,
 ): Promise<StoredManifest> {
-  const { place, claim } = deps
+  const { place } = deps
   const stored = await readManifest(place, name)
   const { manifest } = stored
   if (JSON.stringify(manifest.previous) !== JSON.stringify(named(previous))) {
     throw differs(place, `${name} follows another archive`)
   }
-  for (const file of manifest.files) {
-    const body = await place.get(file.name)
-    if (body === null || sha256(body) !== file.sha256) throw damaged(place, `${file.name} is missing or changed`)
-    await claim.renew()
-  }
   const tally = new Tally()
-  for await (const piece of piecesOf(deps, after, upTo, tally)) void piece
-  if (!tally.fits(manifest)) throw differs(place, `${name} has other records than this cloud in its range`)
+  let at = after
+  for (const file of filesOf(manifest)) {
+    if (file.after !== at || file.upTo > upTo) throw damaged(place, `${name} names ${file.name} out of sequence`)
+    await compareFile(deps, file, tally)
+    at = file.upTo
+  }
+  for await (const { last } of piecesOf(deps, { after: at, upTo, tally })) {
+    throw differs(place, `${name} has no file with the records up to ${last}`)
+  }
+  if (!tally.fits(manifest)) throw differs(place, `${name} has other sums than this cloud in its range`)
   return stored
+}
+
+/** @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_DIFFERS unless the lines of the file are those of the store */
+async function compareFile(deps: WriteArchiveDeps, file: ArchivedFile & NamedRange, tally: Tally): Promise<void> {
+  const { place, claim } = deps
+  const { after, upTo } = file
+  const text = await readText(deps, file)
+  await claim.renew()
+  let [at, records] = [0, 0]
+  for await (const { lines, last } of piecesOf(deps, { after, upTo, tally })) {
+    const piece = lines.join('')
+    if (!text.startsWith(piece, at))
+      throw differs(place, `${file.name} has other records than this cloud up to ${last}`)
+    at += piece.length
+    records += lines.length
+  }
+  if (at !== text.length || records !== file.records) {
+    throw differs(place, `${file.name} has records that this cloud does not have`)
+  }
 }
 
 function named(previous: UsageArchive | null): { readonly manifest: string; readonly sha256: string } | null {
   return previous === null ? null : { manifest: previous.manifest, sha256: previous.sha256 }
+}
+
+/** Records of the store. The tally adds them up. */
+interface Range {
+  readonly after: bigint
+  readonly upTo: bigint
+  readonly tally: Tally
 }
 
 interface Piece {
@@ -117,9 +149,7 @@ interface Piece {
 /** The lines of the records in the store. Each can be read back. */
 async function* piecesOf(
   { store, claim, giveWay, isStopping, tenantId, limits: { piece } }: WriteArchiveDeps,
-  after: bigint,
-  upTo: bigint,
-  tally: Tally,
+  { after, upTo, tally }: Range,
 ): AsyncGenerator<Piece> {
   for (let last = after; ;) {
     const range = { after: last, upTo, instanceId: null, from: null, to: null, limit: piece }
@@ -129,12 +159,27 @@ async function* piecesOf(
     if (isStopping()) throw new CodedError('STOPPING', 'The archive is not complete. The next run continues it.')
     const lines = records.map((numbered) => {
       tally.add(numbered.record)
-      return archiveLine(tenantId, numbered)
+      const line = archiveLine(tenantId, numbered)
+      if (!isReadable(line, numbered)) throw new Error(`invariant: the archive can read ${line}`)
+      return line
     })
     last = records.at(-1)?.position ?? last
     if (lines.length > 0) yield { lines, last }
     if (lines.length < piece) return
   }
+}
+
+function isReadable(line: string, { position, record }: NumberedUsage): boolean {
+  const read = readArchiveLine(line.slice(0, -1))
+  return (
+    line.indexOf('\n') === line.length - 1 &&
+    read?.position === position &&
+    read.instanceId === record.instanceId &&
+    read.activationId === record.activationId &&
+    read.usageTime === record.usageTime &&
+    read.writeTime === record.writeTime &&
+    read.tokens === record.tokens
+  )
 }
 
 /**

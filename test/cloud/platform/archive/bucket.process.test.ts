@@ -95,9 +95,12 @@ describe('a bucket', () => {
     ['s3://usage/a b', {}],
     ['s3://usage', { accessKeyId: null }],
     ['s3://usage', { secretAccessKey: null }],
+    ['s3://usage', { endpoint: 'https://ada:s3cret@store.example' }],
+    ['s3://usage', { endpoint: 'https://s3cret@store.example/s3' }],
+    ['s3://usage', { endpoint: 'https://store.example?key=s3cret' }],
   ])('%s with %o is refused before any request', (address, change) => {
     expect(() => archiveBucket(address, settings(change), never)).toThrow(
-      expect.objectContaining({ code: 'CONFIG_INVALID' }),
+      expect.objectContaining({ code: 'CONFIG_INVALID', message: expect.not.stringContaining('s3cret') as string }),
     )
   })
 })

@@ -71,6 +71,12 @@ const unclaimed = async (opened: Twin): Promise<number> => {
 }
 
 describe('a twin with an external broker', () => {
+  it('refuses credentials in its address, which devices get', async () => {
+    await expect(openWith('mqtt://twin:s3cret@127.0.0.1:1', null, null)).rejects.toThrow(
+      expect.objectContaining({ code: 'CONFIG_INVALID', message: expect.stringContaining('push.username') as string }),
+    )
+  })
+
   it('signs in, publishes each new revision, and leaves the newest for who comes later', async () => {
     const opened = await openWith(guarded.url, 'twin', passwords.twin)
     const device = { username: 'device', password: passwords.device }
