@@ -27,7 +27,7 @@ export function rowAfter(position: bigint): bigint {
   return position / USAGE_ROW_POSITIONS + 1n
 }
 
-export function rowOfPosition(position: bigint): bigint {
+function rowOfPosition(position: bigint): bigint {
   return (position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS
 }
 

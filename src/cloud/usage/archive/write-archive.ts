@@ -104,9 +104,8 @@ export async function adoptArchive(
     await compareFile(deps, file, tally)
     at = file.upTo
   }
-  for await (const { last } of piecesOf(deps, { after: at, upTo, tally })) {
-    throw differs(place, `${name} has no file with the records up to ${last}`)
-  }
+  const rest = await piecesOf(deps, { after: at, upTo, tally }).next()
+  if (rest.done !== true) throw differs(place, `${name} has no file with the records up to ${rest.value.last}`)
   if (!tally.fits(manifest)) throw differs(place, `${name} has other sums than this cloud in its range`)
   return stored
 }
