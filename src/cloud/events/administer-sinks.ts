@@ -101,7 +101,7 @@ export async function replay(
   at: number,
 ): Promise<void> {
   await store.transaction(async (tx) => {
-    if ((await tx.eventSinks.position(sink)) === null) throw unknown(sink)
+    if ((await tx.eventSinks.lockPosition(sink)) === null) throw unknown(sink)
     if (what === 'DEAD_LETTERS') {
       await tx.eventSinks.replayDeadLetters(sink)
     } else {

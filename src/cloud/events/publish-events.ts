@@ -4,7 +4,7 @@
  * docs/explanation/events.md.
  */
 import { usageArchived } from '../usage/export-usage.ts'
-import { messageOf } from '../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { type OutgoingEvent, changeEvent, groupOf, usageEvent } from './outgoing-event.ts'
@@ -127,9 +127,14 @@ export class EventPublisher {
       const claimed = await this.#claim()
       if (claimed === null) return false
       if (claimed.replayed !== undefined) return this.#sendAgain(claimed.replayed)
-      if (this.#chunk?.after !== claimed.position) this.#chunk = await this.#read(claimed.position, claimed.upTo)
+      if (this.#chunk?.after !== claimed.position) {
+        const found = await this.#read(claimed.position, claimed.upTo)
+        if (found instanceof CodedError) await this.#failed(found.message)
+        this.#chunk = found instanceof CodedError ? null : found
+      }
     }
     const chunk = this.#chunk
+    if (chunk === null) return false
     const batch = this.#nextOf(chunk)
     if (batch.length === 0) return this.#move(chunk, [])
     const outcome = await this.#send(batch)
@@ -158,8 +163,14 @@ export class EventPublisher {
     return { by: this.#deps.nodeId, now, until: now + LEASE_MS }
   }
 
-  async #read(after: bigint, upTo: bigint): Promise<Chunk> {
-    return this.#deps.store.read((reader) => readEvents(reader, this.#deps, after, upTo))
+  /** The error: some of them are archived. */
+  async #read(after: bigint, upTo: bigint): Promise<Chunk | CodedError> {
+    try {
+      return await this.#deps.store.read((reader) => readEvents(reader, this.#deps, after, upTo))
+    } catch (error) {
+      if (error instanceof CodedError && error.code === 'USAGE_ARCHIVED') return error
+      throw error
+    }
   }
 
   #nextOf({ events }: Chunk): readonly OutgoingEvent[] {
@@ -238,14 +249,17 @@ export class EventPublisher {
   async #sendAgain(letter: DeadLetter): Promise<boolean> {
     const { store, sink, now } = this.#deps
     const { position } = letter
-    const { events } = await this.#read(position - 1n, position)
+    const found = await this.#read(position - 1n, position)
+    const problem = found instanceof CodedError ? found.message : 'The event is not stored any more.'
     const outcome =
-      events.length === 0 ? new EventsRejected('The event is not stored any more.') : await this.#send(events)
+      found instanceof CodedError || found.events.length === 0
+        ? new EventsRejected(problem)
+        : await this.#send(found.events)
     if (outcome === undefined) return false
     await store.transaction((tx) =>
       outcome === 'DONE'
         ? tx.eventSinks.unbury(sink.name, position)
-        : tx.eventSinks.bury(sink.name, { ...letter, problem: outcome.message, at: now() }),
+        : tx.eventSinks.keep(sink.name, { ...letter, problem: outcome.message, at: now() }),
     )
     return true
   }
@@ -283,10 +297,10 @@ async function readEvents(
   upTo: bigint,
 ): Promise<Chunk> {
   const range = { after, upTo, instanceId: null, from: null, to: null, limit: ROWS_READ, entries: true } as const
-  const archive = groups.includes('usage') ? await reader.usageArchives.later(after, null) : null
-  // Only a replay that began while they were archived; an archive waits for all sinks.
-  if (archive !== null) throw usageArchived(after, archive)
   const usage = groups.includes('usage') ? await reader.usage.range(range) : []
+  // After the read: until then, none was deleted. An archive waits for all sinks that the database knows.
+  const archive = groups.includes('usage') ? await reader.usageArchives.later(after, null) : null
+  if (archive !== null) throw usageArchived(after, archive)
   const isUsageOnly = groups.every((group) => group === 'usage')
   const changes = isUsageOnly ? [] : await reader.events.range(after, upTo, ROWS_READ)
   // Where one kind may have more, the other one waits for it.

@@ -62,9 +62,11 @@ async function readUnarchived<T>(
   work: (reader: Reader) => Promise<T>,
 ): Promise<T> {
   return store.read(async (reader) => {
+    const result = await work(reader)
+    // After the read: until then, none was deleted.
     const archive = await reader.usageArchives.later(0n, from)
     if (archive !== null) throw usageArchived(0n, archive)
-    return work(reader)
+    return result
   })
 }
 

@@ -294,6 +294,70 @@ export function publishEventsSuite(
       expect(await state()).toMatchObject({ deadLetters: 0 })
     })
 
+    const archiveUpTo = (upTo: bigint) =>
+      twin.store.transaction((tx) =>
+        tx.usageArchives.record({
+          ...{ after: 0n, upTo, records: 1, latestUse: 0, archivedAt: 0 },
+          ...{ place: '/archive', manifest: 'usage.manifest.json', sha256: '' },
+        }),
+      )
+
+    it('shows that the next events are archived, and sends nothing until an administrator decides', async () => {
+      await run()
+      await write(1, 2, 3)
+      await run()
+      const [first] = sink.received.splice(0)
+      await archiveUpTo(first!.position)
+      await twin.store.transaction((tx) => tx.eventSinks.moveTo('test', 0n))
+      for (let round = 0; round < 3; round += 1) await run()
+      expect(await state()).toMatchObject({ problem: expect.stringContaining('are archived in /archive') as string })
+      expect(watched.failing).toBe(true)
+      expect(sink.received).toEqual([])
+      await replay({ store: twin.store }, 'test', first!.position, twin.time)
+      twin.time += 5 * 60_000
+      await run()
+      expect(correlations()).toEqual([2, 3].map((n) => `correlation-${n}`))
+      expect(await state()).toMatchObject({ problem: null })
+    })
+
+    describe('a dead letter that is sent again', () => {
+      const reject = async () => {
+        await run()
+        await write(1, 2)
+        sink.check = (events) => {
+          if (events.some(({ json }) => json.includes('correlation-1'))) throw new EventsRejected('no such customer')
+        }
+        for (let round = 0; round < 3; round += 1) {
+          await run()
+          twin.time += 5 * 60_000
+        }
+        expect(await state()).toMatchObject({ deadLetters: 1 })
+        await replay({ store: twin.store }, 'test', 'DEAD_LETTERS', twin.time)
+        return (await twin.store.read((reader) => reader.eventSinks.deadLetters('test', 0n, 10)))[0]!
+      }
+
+      it('stays one if it is archived, and delays no other event', async () => {
+        const { position } = await reject()
+        await archiveUpTo(position)
+        await write(3)
+        await run()
+        expect(correlations()).toEqual([2, 3].map((n) => `correlation-${n}`))
+        const [letter] = await twin.store.read((reader) => reader.eventSinks.deadLetters('test', 0n, 10))
+        expect(letter!.problem).toContain('are archived in /archive')
+        expect(await state()).toMatchObject({ problem: null, deadLetters: 1 })
+      })
+
+      it('does not come back if it is discarded meanwhile', async () => {
+        await reject()
+        sink.check = async () => {
+          await discardDeadLetters({ store: twin.store }, 'test', twin.time)
+          throw new EventsRejected('still no such customer')
+        }
+        await publisher.step()
+        expect(await state()).toMatchObject({ deadLetters: 0 })
+      })
+    })
+
     it('replays from a position with the same ids', async () => {
       await run()
       await write(1, 2, 3, 4, 5)

@@ -48,8 +48,9 @@ export function eventSinkTransaction(sql: Sql) {
   const { db, lockRows } = sql
   const leased = (name: string, by: string) =>
     db.updateTable('event_sinks').where('name', '=', name).where('leased_by', '=', by)
+  const reader = eventSinkReader(sql)
   return {
-    ...eventSinkReader(sql),
+    ...reader,
     /**
      * Reserves the sink for a node.
      * @param start position of a new sink
@@ -74,6 +75,16 @@ export function eventSinkTransaction(sql: Sql) {
       if (row.leased_by !== by && isOthers) return null
       await db.updateTable('event_sinks').set(lease).where('name', '=', name).execute()
       return row.position
+    },
+    /** Until the transaction ends, no sink moves. */
+    async lockNeededAfter(): Promise<bigint | null> {
+      if (lockRows) await db.selectFrom('event_sinks').select('name').orderBy('name').forUpdate().execute()
+      return reader.neededAfter()
+    },
+    /** Until the transaction ends, the sink does not move, and nothing is archived. Null: it has not started yet. */
+    async lockPosition(name: string): Promise<bigint | null> {
+      const query = db.selectFrom('event_sinks').select('position').where('name', '=', name)
+      return (await (lockRows ? query.forUpdate() : query).executeTakeFirst())?.position ?? null
     },
     async release(name: string, by: string): Promise<void> {
       await leased(name, by).set({ leased_until: 0n }).execute()
@@ -109,6 +120,15 @@ export function eventSinkTransaction(sql: Sql) {
         .insertInto('dead_letters')
         .values({ sink, position, ...values })
         .onConflict((conflict) => conflict.columns(['sink', 'position']).doUpdateSet(values))
+        .execute()
+    },
+    /** It was rejected again, unless an administrator has discarded it: then it may be archived. */
+    async keep(sink: string, { position, problem, at }: DeadLetter): Promise<void> {
+      await db
+        .updateTable('dead_letters')
+        .set({ problem, at: BigInt(at), replayed: 0n })
+        .where('sink', '=', sink)
+        .where('position', '=', position)
         .execute()
     },
     /** It was delivered. */

@@ -76,7 +76,7 @@ export async function archiveUsage(deps: ArchiveUsageDeps, before: number): Prom
 /** Returns false if a sink of events needs some of its records. */
 async function record({ claim, now }: Run, archive: UsageArchive): Promise<boolean> {
   return claim.transaction(async (tx) => {
-    const needed = await tx.eventSinks.neededAfter()
+    const needed = await tx.eventSinks.lockNeededAfter()
     if (needed !== null && needed < archive.upTo) return false
     await tx.usageArchives.record(archive)
     const { after, upTo, records, place, manifest } = archive
