@@ -561,7 +561,7 @@ async function openMetrics(
 }
 
 async function openStore(
-  { db, dbPassword, dbWait, store: { path, check } }: CloudSettings,
+  { db, dbPassword, dbWait, dbStandby, store: { path, check } }: CloudSettings,
   log: Logger,
   onBroken: (error: unknown) => void,
   signal = new AbortController().signal,
@@ -574,6 +574,7 @@ async function openStore(
     openPostgresStore({
       url: db,
       password: dbPassword?.reveal() ?? null,
+      requiresStandby: dbStandby,
       onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
       onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
     })

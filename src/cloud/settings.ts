@@ -113,6 +113,10 @@ const options = {
     min: '0',
     max: '1h',
   }),
+  dbStandby: toggle({
+    help: 'Change nothing unless PostgreSQL confirms commits only when a standby has them (synchronous_standby_names, synchronous_commit). Requests then get DATABASE_WITHOUT_STANDBY.',
+    default: false,
+  }),
   store: {
     path: path({
       help: 'Directory of the database and of the keys that the cloud creates. It must be on storage that keeps flushed data over a power cut.',

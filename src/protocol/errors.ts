@@ -493,6 +493,15 @@ export const ERRORS = catalogue({
     exit: 78,
     retry: 'no',
   },
+  DATABASE_WITHOUT_STANDBY: {
+    meaning:
+      'PostgreSQL would confirm the change before a standby has it, which db_standby forbids. Nothing was changed.',
+    remedy:
+      'Set synchronous_standby_names in PostgreSQL, or wait until the failover manager has a standby again. To work without one, set db_standby to false.',
+    http: 503,
+    exit: 69,
+    retry: 'later',
+  },
   STORE_NOT_MIGRATED: {
     meaning: 'The PostgreSQL database of the cloud is empty, but its directory contains a SQLite database with data.',
     remedy:

@@ -106,6 +106,11 @@ export class PostgresProcess {
     await runSql(this.url, 'SELECT pg_promote()')
   }
 
+  async requireNoStandby(): Promise<void> {
+    await runSql(this.url, 'ALTER SYSTEM RESET synchronous_standby_names')
+    await runSql(this.url, 'SELECT pg_reload_conf()')
+  }
+
   /** From now on, commits wait until a standby has written them. Waits until one has. */
   async requireStandby(): Promise<void> {
     await runSql(this.url, `ALTER SYSTEM SET synchronous_standby_names = '*'`)

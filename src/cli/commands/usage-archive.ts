@@ -68,12 +68,13 @@ async function writeArchives(settings: CloudSettings, place: string, before: num
   }
 }
 
-async function openStore({ db, dbPassword, store: { path } }: CloudSettings): Promise<Store> {
+async function openStore({ db, dbPassword, dbStandby, store: { path } }: CloudSettings): Promise<Store> {
   if (db !== null) {
     const { openPostgresStore } = await import('../../cloud/storage/postgres/store.ts')
     return openPostgresStore({
       url: db,
       password: dbPassword?.reveal() ?? null,
+      requiresStandby: dbStandby,
       onConnectionLost: () => undefined,
     })
   }

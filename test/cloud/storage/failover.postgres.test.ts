@@ -136,6 +136,39 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     expect(await charged(store)).toBe(BigInt(Number(before[0]?.['charged']) + 1))
   })
 
+  it('changes nothing without a standby if it must have one', async () => {
+    const store = await openPostgresStore({
+      url: primary!.url,
+      requiresStandby: true,
+      onConnectionLost: () => undefined,
+    })
+    stores.push(store)
+    const refused = { code: 'DATABASE_WITHOUT_STANDBY', httpStatus: 503 }
+    await expect(withAccount(store)).rejects.toMatchObject(refused)
+    await primary!.requireStandby()
+    await withAccount(store)
+    expect(await store.transaction(count())).toBe(1)
+    await primary!.requireNoStandby()
+    let done = 1n
+    const change = () => store.transaction(count()).then(() => (done += 1n), codeOf)
+    await expect.poll(change).toBe(refused.code)
+    expect(await charged(store)).toBe(done)
+  })
+
+  it('confirms nothing that its standby has not received', async () => {
+    const store = await open(primary!.url, { answerTimeoutMs: 2_000, outcomeQuestionsMax: 2, lockTimeoutMs: 500 })
+    await withAccount(store)
+    await primary!.requireStandby()
+    await standby!.stop()
+    expect(await store.transaction(count()).then(String, codeOf)).toBe('OUTCOME_UNKNOWN')
+    // It waits still, with its lock.
+    expect(await store.transaction(count()).then(String, codeOf)).toBe('OVERLOADED')
+    expect(await charged(store)).toBe(0n)
+    await standby!.start()
+    await expect.poll(() => charged(store)).toBe(1n)
+    await primary!.requireNoStandby()
+  })
+
   it('follows a promotion, and reads nothing from a server that became a standby', async () => {
     const proxy = await ServerProxy.open(primary!.url)
     const [both, one] = [await open(pair!.url), await open(proxy.url)]

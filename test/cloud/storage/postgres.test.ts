@@ -612,7 +612,7 @@ describe('on PostgreSQL', () => {
     const url = new URL(schema.url)
     url.searchParams.set('options', `${url.searchParams.get('options') ?? ''} -csynchronous_commit=off`)
     const pool = openPool(databaseAddress(url.href), LIMITS, () => undefined)
-    const database = new Kysely({ dialect: new PoolDialect(pool) })
+    const database = new Kysely({ dialect: new PoolDialect(pool, false) })
     const { rows } = await sql<{ synchronous_commit: string }>`SHOW synchronous_commit`.execute(database)
     await pool.end()
     expect(rows).toEqual([{ synchronous_commit: 'on' }])

@@ -164,6 +164,7 @@ export class FailoverLoad {
     const body = JSON.parse(raw) as { correlationId: string; requestedItems: [{ totalTokensCharged: number }] }
     const micro = BigInt(Math.round(body.requestedItems[0].totalTokensCharged * 1e6))
     if (micro > 0n) this.#granted.push({ client: name, correlationId: body.correlationId, micro })
+    else this.wrong.push(`${name}: refused although there are tokens: ${raw}`)
   }
 
   #access({ name }: Client, count = 1): string {
@@ -291,7 +292,8 @@ export class FailoverLoad {
     const problems: string[] = []
     const account = lineAccount(this.#site.instances.devices, LINE_ITEM, 0)
     let out = 0n
-    for (const { id, balances } of this.#devices) {
+    for (const { id, balances, refused } of this.#devices) {
+      if (refused > 0) problems.push(`device ${id}: ${refused} entries had no tokens`)
       const mine = balances.get(account) ?? { granted: 0n, used: 0n }
       out += mine.granted
       const [row] = await runSql<{ granted: string; used: string; first: string; last: string; count: string }>(

@@ -19,6 +19,7 @@ import {
   UpdateQueryNode,
 } from 'kysely'
 import type pg from 'pg'
+import { CodedError } from '../../../protocol/errors.ts'
 import { type Sql, requireStorable } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { CommitUnanswered, ConnectionLost, endsConnection, isStalePlan, messageOf } from './failures.ts'
@@ -32,24 +33,29 @@ const NAMED_LENGTH_MAX = 10_000
 
 export class PoolDialect extends PostgresDialect {
   readonly #pool: Pool
+  readonly #requiresStandby: boolean
 
-  constructor(pool: Pool) {
+  /** @param requiresStandby whether a write begins only if its commit will wait for a standby */
+  constructor(pool: Pool, requiresStandby: boolean) {
     super({ pool: () => Promise.reject(new Error('invariant: the driver makes the connections')) })
     this.#pool = pool
+    this.#requiresStandby = requiresStandby
   }
 
   override createDriver(): PoolDriver {
-    return new PoolDriver(this.#pool)
+    return new PoolDriver(this.#pool, this.#requiresStandby)
   }
 }
 
 /** Does not end the pool, which belongs to the caller. */
 class PoolDriver implements Driver {
   readonly #pool: Pool
+  readonly #requiresStandby: boolean
   readonly #texts = new Texts()
 
-  constructor(pool: Pool) {
+  constructor(pool: Pool, requiresStandby: boolean) {
     this.#pool = pool
+    this.#requiresStandby = requiresStandby
   }
 
   async init(): Promise<void> {
@@ -61,7 +67,7 @@ class PoolDriver implements Driver {
   }
 
   async beginTransaction(connection: Connection, { accessMode }: TransactionSettings): Promise<void> {
-    connection.begin(accessMode === 'read only' ? 'READ' : 'WRITE')
+    connection.begin(accessMode === 'read only' ? 'READ' : 'WRITE', this.#requiresStandby)
   }
 
   async commitTransaction(connection: Connection): Promise<void> {
@@ -88,7 +94,9 @@ class PoolDriver implements Driver {
  */
 const BEGIN = {
   READ: 'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY',
-  WRITE: 'BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text AS xid',
+  WRITE: `BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text AS xid,
+    current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')
+      AS waits`,
 }
 
 class Connection implements DatabaseConnection {
@@ -145,22 +153,27 @@ class Connection implements DatabaseConnection {
     throw new Error('invariant: this store is not read as a stream')
   }
 
-  begin(purpose: 'READ' | 'WRITE'): void {
+  begin(purpose: 'READ' | 'WRITE', requiresStandby: boolean): void {
     this.#purpose = purpose
-    this.#begun = this.#begin(purpose)
+    this.#begun = this.#begin(purpose, requiresStandby)
     // Reported to the next statement.
     this.#begun.catch(() => undefined)
   }
 
-  async #begin(purpose: 'READ' | 'WRITE'): Promise<void> {
+  async #begin(purpose: 'READ' | 'WRITE', requiresStandby: boolean): Promise<void> {
+    let begun: { readonly xid: string; readonly waits: boolean } | undefined
     try {
       const results = await this.run(BEGIN[purpose])
-      const [, second] = [results].flat() as readonly pg.QueryResult<{ xid: string }>[]
-      this.#xid = second?.rows[0]?.xid ?? null
+      const [, second] = [results].flat() as readonly pg.QueryResult<NonNullable<typeof begun>>[]
+      begun = second?.rows[0]
     } catch (cause) {
-      // A server that refuses BEGIN, such as a standby, is useless: drop the connection.
+      // A server that refuses BEGIN is useless: drop the connection.
       this.#lost = true
       throw cause instanceof ConnectionLost ? cause : new ConnectionLost(messageOf(cause), { cause })
+    }
+    this.#xid = begun?.xid ?? null
+    if (requiresStandby && begun?.waits === false) {
+      throw new CodedError('DATABASE_WITHOUT_STANDBY', 'PostgreSQL would not wait for a standby before it confirms.')
     }
   }
 

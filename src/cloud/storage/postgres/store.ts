@@ -24,6 +24,8 @@ export interface PostgresStoreOptions {
   readonly url: string
   /** Null: use the URL's or PGPASSWORD. */
   readonly password?: string | null
+  /** Whether each change must reach a standby before it is confirmed. Otherwise it fails with DATABASE_WITHOUT_STANDBY. */
+  readonly requiresStandby?: boolean
   /** Called when an idle connection was lost. */
   readonly onConnectionLost: (error: CodedError) => void
   /** Called with the cause of a rerun. */
@@ -53,7 +55,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
   const pool = openPool(address, limits, ({ message }) => {
     options.onConnectionLost(new CodedError('DATABASE_UNREACHABLE', `${shown}: ${message}`))
   })
-  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool) })
+  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool, options.requiresStandby ?? false) })
   const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
 
