@@ -10,7 +10,7 @@ import { labelsIn, labelsText, parseLabelKey } from '../protocol/edge/labels.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
 import { collect, labelArgument, uuidArgument } from './arguments.ts'
-import { columns, jsonLine, writeLines } from './lines.ts'
+import { columns, counted, jsonLine, writeLines } from './lines.ts'
 import type { Io } from './io.ts'
 import { Service } from './nouns/service.ts'
 
@@ -192,7 +192,7 @@ function describe(device: DeviceState): readonly string[] {
     ['software', device.software ?? 'unknown'],
     ['clock', clockText(device)],
     ['epoch', device.epoch === 0 ? 'never attached' : `${device.epoch}, ${device.status.toLowerCase()}`],
-    ['backlog', `${device.backlog} entries, as of its last sync`],
+    ['backlog', `${counted(device.backlog, 'entry', 'entries')}, as of its last sync`],
     ...device.policies.map(({ instanceId, applied, newest }) => [
       'rules',
       `revision ${applied} of instance ${instanceId}${newest > applied ? `, newest: ${newest}` : ''}`,

@@ -23,6 +23,11 @@ export function linesText(lines: readonly string[]): string {
   return lines.map((line) => `${harmless(line)}\n`).join('')
 }
 
+/** `1 entry`, `2 entries`. */
+export function counted(count: number, one: string, many: string): string {
+  return `${count} ${count === 1 ? one : many}`
+}
+
 /** Formats rows as aligned columns. */
 export function columns(given: readonly (readonly string[])[]): readonly string[] {
   const rows = given.map((row) => row.map(harmless))

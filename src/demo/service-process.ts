@@ -8,7 +8,8 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { CodedError } from '../protocol/errors.ts'
 
-const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
+/** The program of this installation. */
+export const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 const LAST_WORDS = 20
 
 export interface ServiceOptions {

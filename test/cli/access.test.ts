@@ -42,6 +42,12 @@ test('an unknown item brings the advice of the agent', async () => {
   expect(await tallygate(args)).toMatchObject({ code: 1, err: `LaserCut exists as version 1.0\n${EXPLAINED}` })
 })
 
+test('an item that is unlike all others brings the way to list them', async () => {
+  await using agent = await fakeService('socket', { [path]: { body: answer('2001', '0', '') } })
+  const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
+  expect(await tallygate(args)).toMatchObject({ code: 1, err: `All items: tallygate offers\n${EXPLAINED}` })
+})
+
 test('--json is the answer as it came', async () => {
   const body = answer('1001', '1.500', '')
   await using agent = await fakeService('socket', { ...status, [path]: { body } })

@@ -220,6 +220,17 @@ describe('the checks', () => {
     expect(CHECKS.map(({ name }) => name).filter((name) => !SPOILT.some(([each]) => each === name))).toEqual([])
   })
 
+  it('name no process that listens on another socket as the agent that does not respond', () => {
+    const other = { pid: 900, user: 'root', socket: { path: '/tmp/other.sock' } }
+    const agents = [...base.agents, { pid: 900, user: 'root', command: 'tallygate agent' }]
+    const choice = { ...base.configuration.choice, others: [other] }
+    const configuration = { ...base.configuration, choice }
+    const evidence = (given: Partial<Observations>) =>
+      examine(healthy({ ...noAgent, configuration, ...given })).checks.find(({ name }) => name === 'agent')?.evidence
+    expect(evidence({ agents })).toMatch(/ Process 812 runs but does not respond\.$/)
+    expect(evidence({ agents: agents.slice(1) })).toMatch(/ It does not run\.$/)
+  })
+
   it('say so when the device is not enrolled, and never throw', () => {
     const inspected = { ...base.inspected, identity: null, state: null, policies: [], schema: null, quickCheck: null }
     const observations = healthy({

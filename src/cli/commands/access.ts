@@ -4,6 +4,7 @@ import { z } from 'zod'
 import type { Call } from '../../client/call.ts'
 import { parseExactJson } from '../../client/exact-json.ts'
 import { refusal } from '../../client/http.ts'
+import { ITEM_STATUS } from '../../protocol/service/status.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { LOCAL_HEADERS } from '../../protocol/local/headers.ts'
 import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
@@ -24,6 +25,8 @@ interface AccessFlags extends SocketFlags {
 
 const REFUSED = 1
 
+const NOT_RATED = ITEM_STATUS.ITEM_NOT_RATED['v1.1']
+
 export function command(io: Io): Command {
   const access = withSocketFlag(new Command('access'))
     .description(
@@ -42,10 +45,11 @@ export function command(io: Io): Command {
       const call: Call = { method: 'POST', path, body: bodyOf(flags) }
       const response = await client.call(call)
       if (response.status !== 200) throw refusal(call, response)
-      const { correlationId, allowed, description } = judge(response.text)
+      const { correlationId, allowed, code, description } = judge(response.text)
       const advice = response.headers[LOCAL_HEADERS.advice]
       writeLines(io.stdout, [flags.json === true ? response.text : description])
       if (typeof advice === 'string') writeLines(io.stderr, [advice])
+      else if (code === NOT_RATED) writeLines(io.stderr, ['All items: tallygate offers'])
       if (allowed) return
       writeLines(io.stderr, [`Each check: tallygate explain ${correlationId}`])
       io.exitWith(REFUSED)
@@ -78,6 +82,7 @@ const answer = z.object({
 interface Judged {
   readonly correlationId: string
   readonly allowed: boolean
+  readonly code: string
   readonly description: string
 }
 
@@ -88,7 +93,8 @@ function judge(text: string): Judged {
   const { correlationId, requestedItems } = parsed.data
   const [{ status, totalTokensCharged, lineItems }] = requestedItems
   const allowed = status.code.startsWith('1')
-  if (!allowed) return { correlationId, allowed, description: `refused (${status.code}): ${status.description}` }
+  const { code } = status
+  if (!allowed) return { correlationId, allowed, code, description: `refused (${code}): ${status.description}` }
   const parts = lineItems.map((part) => `, ${part.tokensCharged} from ${part.activationId}`)
-  return { correlationId, allowed, description: `allowed: ${totalTokensCharged} tokens${parts.join('')}` }
+  return { correlationId, allowed, code, description: `allowed: ${totalTokensCharged} tokens${parts.join('')}` }
 }

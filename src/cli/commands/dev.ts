@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Command } from 'commander'
 import { z } from 'zod'
 import { HttpClient } from '../../client/http.ts'
-import { type ServiceProcess, killRunning, startService } from '../../demo/service-process.ts'
+import { COMMAND, type ServiceProcess, killRunning, startService } from '../../demo/service-process.ts'
 import { enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
@@ -102,7 +102,10 @@ async function start(flags: DevFlags, directory: string, stack: AsyncDisposableS
     TALLYGATE_AGENT_SOCKET_PATH: socket,
     TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'agent'),
   }
-  const text = Object.entries(variables).map(([name, value]) => `export ${name}='${value.replaceAll("'", "'\\''")}'\n`)
+  const text = Object.entries(variables).map(([name, value]) => `export ${name}=${quoted(value)}\n`)
+  const command = `${quoted(process.execPath)} ${quoted(COMMAND)}`
+  // A clone is not on the path.
+  text.push(`command -v tallygate >/dev/null || tallygate() { ${command} "$@"; }\n`)
   writeFileSync(join(directory, 'env'), text.join(''))
   const request =
     '{"requester":{"type":"user","value":"anna"},"requestedItems":[{"item":"LaserCut","version":"1.0","count":2.5}]}'
@@ -127,6 +130,10 @@ async function start(flags: DevFlags, directory: string, stack: AsyncDisposableS
     `Without the cloud: kill ${pid}. The agent continues.`,
   ]
   return { agent, lines }
+}
+
+function quoted(text: string): string {
+  return `'${text.replaceAll("'", "'\\''")}'`
 }
 
 const portsForm = z.object({ http: z.number(), push: z.number() })

@@ -4,7 +4,7 @@ import { type Examination, RESULT_EXIT, examine } from '../doctor/examine.ts'
 import { type Repair, repair } from '../doctor/fix.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
-import { jsonLine, writeLines } from '../lines.ts'
+import { counted, jsonLine, writeLines } from '../lines.ts'
 
 interface DoctorFlags extends SocketFlags {
   readonly json?: true
@@ -61,7 +61,7 @@ function describe({ result, checks }: Examination, repairs: readonly Repair[], i
     ...(remedy === '' ? [] : [`${' '.repeat(width + 8)}-> ${remedy}`]),
   ])
   const mended = repairs.map(({ what, done, problem }) => (done ? `fixed: ${what}` : `NOT fixed: ${what}: ${problem}`))
-  const counts = `${of('fail').length} failures, ${of('warn').length} warnings, ${of('ok').length} passed, ${of('skip').length} not applicable`
+  const counts = `${counted(of('fail').length, 'failure', 'failures')}, ${counted(of('warn').length, 'warning', 'warnings')}, ${of('ok').length} passed, ${of('skip').length} not applicable`
   return [
     ...(selected === undefined ? [] : [`Agent: ${selected.evidence}`]),
     ...(selected === undefined || selected.remedy === '' ? [] : [`-> ${selected.remedy}`]),

@@ -10,7 +10,7 @@ import type { DeviceReportWire } from '../../protocol/local/report.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
 import { agentClient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { durationArgument } from '../arguments.ts'
-import { columns, jsonLine, linesText, writeLines } from '../lines.ts'
+import { columns, counted, jsonLine, linesText, writeLines } from '../lines.ts'
 import type { Io } from '../io.ts'
 
 interface StatusFlags extends SocketFlags {
@@ -100,7 +100,7 @@ function lineOf(
   const rules = policies.map(({ applied }) => String(applied)).join(', ')
   const problems = conditions.map(({ subject, code }) => `, ${subject}: ${code}`).join('')
   const link = connected ? 'connected' : 'offline'
-  return `${level.toUpperCase()}  ${sentence} [${link}, ${lastEntry} entries, ${backlog} to send, rules ${rules}${problems}]`
+  return `${level.toUpperCase()}  ${sentence} [${link}, ${counted(lastEntry, 'entry', 'entries')}, ${backlog} to send, rules ${rules}${problems}]`
 }
 
 function rulesText(
@@ -133,7 +133,7 @@ function describe(
   const properties = columns([
     ['device', [status.name, status.deviceId ?? 'not enrolled'].filter((each) => each !== null).join('  ')],
     ['cloud', `${cloudInWords(status)}, last contact ${ago(status.lastContactAt)}`],
-    ['ledger', `${status.lastEntry} entries, ${status.backlog} not yet in the cloud`],
+    ['ledger', `${counted(status.lastEntry, 'entry', 'entries')}, ${status.backlog} not yet in the cloud`],
     ['spending', spending(status)],
     ...status.policies.map((policy) => ['rules', rulesText(policy, status.engine)]),
     ...(isWhole ? detailsOf(status, now) : []),

@@ -8,7 +8,7 @@ import { type LedgerBundle, ledgerBundle } from '../../protocol/local/ledger-bun
 import { agentDatabase } from '../local-agent.ts'
 import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
-import { jsonLine, writeLines } from '../lines.ts'
+import { counted, jsonLine, writeLines } from '../lines.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
 
 interface VerifyFlags {
@@ -79,8 +79,4 @@ function describe({ findings, checked, engines }: Verification): readonly string
     })
   if (findings.length === 0) return [`The ledger is intact: checked ${looked}.`, ...others]
   return [`The ledger is not intact: checked ${looked}.`, ...findings.map(line), ...others]
-}
-
-function counted(count: number, one: string, many: string): string {
-  return `${count} ${count === 1 ? one : many}`
 }

@@ -168,14 +168,16 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'agent',
-    run: ({ agent, agents }) => {
+    run: ({ agent, agents, socket, configuration: { choice } }) => {
       if (!isProblem(agent)) return ok('the agent responds on its socket')
       if (agent.code === 'CALLER_NOT_ALLOWED')
         return warn(agent.message, 'Run doctor as root, or add this user to callers.observe.')
-      const running =
-        agents.length > 0
-          ? `process ${agents.map(({ pid }) => pid).join(', ')} runs but does not respond.`
-          : 'No agent runs.'
+      const isElsewhere = ({ pid }: { readonly pid: number }): boolean =>
+        choice.others.some(
+          (each) => each.pid === pid && typeof each.socket !== 'string' && each.socket.path !== socket.path,
+        )
+      const silent = agents.filter((each) => !isElsewhere(each)).map(({ pid }) => pid)
+      const running = silent.length > 0 ? `Process ${silent.join(', ')} runs but does not respond.` : 'It does not run.'
       return fail(
         `${agent.message} ${running}`,
         'Start it (systemctl start tallygate-agent). tallygate logs shows why it stopped.',

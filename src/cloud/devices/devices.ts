@@ -94,7 +94,7 @@ export async function releaseDevice({ store, now }: DeviceCommands, deviceId: st
       throw new CodedError('CONFLICT', 'The device is revoked: it cannot give back what it holds.')
     }
     await tx.edge.devices.save({ ...device, releaseRequested: true })
-    await recordChange(tx, at, { action: 'RELEASE_DEVICE', deviceId })
+    await recordChange(tx, at, { action: 'DRAIN_DEVICE', deviceId })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)
   })
 }

@@ -118,6 +118,9 @@ export function keyInForce(key: KeyRecord, now: number): KeyVersion | null {
   return { name, roles, instances, pem }
 }
 
+/** Shown as the administrator, until the key is saved with a name. */
+const FIRST_KEY = 'first key'
+
 /**
  * @param makeKey returns the public key; called only when there is no administration key
  * @returns the id of the new key; undefined when there was one before
@@ -135,7 +138,7 @@ export async function registerFirstKey(
     await tx.keys.save({
       type: 'administration-key',
       id,
-      name: null,
+      name: FIRST_KEY,
       roles: null,
       instances: null,
       pem,
