@@ -21,7 +21,13 @@ test('an administrator with a role changes what the role permits, and the audit 
   const added = await run(all, 'keys', 'set', ada, ...limits)
   expect(added).toMatchObject({ code: 0, err: '' })
   const [, first, second] = (await run(all, 'keys', 'list')).out.split('\n')
-  expect(cells(first).slice(1)).toEqual(['first key', 'administration-key', 'all', 'all', new Date(twin.now).toISOString()])
+  expect(cells(first).slice(1)).toEqual([
+    'first key',
+    'administration-key',
+    'all',
+    'all',
+    new Date(twin.now).toISOString(),
+  ])
   expect(cells(second).slice(0, 5)).toEqual([added.out.trim(), 'Ada', 'administration-key', 'read,rules', instanceId])
 
   const reserve = ['devices', 'cloud-reserve', '--instance', instanceId, '--line-item', 'ACT-1', '--tokens', '2.5']
@@ -70,7 +76,10 @@ test('an administrator with a role changes what the role permits, and the audit 
   expect((await run(all, 'audit', 'list', '--by', 'Ada', '--since', '2026-06-01', '--json')).out.trim()).toBe('')
   expect(await run(all, 'audit', 'list', '--action', 'lock')).toMatchObject({ code: 64 })
   const saved = (await run(all, 'audit', 'list', '--json')).out.split('\n').find((line) => line.includes('"Ada\\"'))
-  expect(JSON.parse(saved ?? '')).toMatchObject({ action: 'SAVE_KEYS', by: { kind: 'ADMINISTRATOR', name: 'first key' } })
+  expect(JSON.parse(saved ?? '')).toMatchObject({
+    action: 'SAVE_KEYS',
+    by: { kind: 'ADMINISTRATOR', name: 'first key' },
+  })
 })
 
 test('a role that does not exist, and the role of a client key, are refused', async () => {
