@@ -107,7 +107,7 @@ export async function replay(
     } else {
       const end = await tx.usage.settled()
       if (what > end) throw new CodedError('CURSOR_UNKNOWN', `after is ${what}, but the newest event is ${end}.`)
-      const archive = await tx.usageArchives.later(what, null)
+      const archive = await tx.usageArchives.later(what, { from: null, to: null })
       if (archive !== null) throw usageArchived(what, archive)
       await tx.eventSinks.moveTo(sink, what)
     }

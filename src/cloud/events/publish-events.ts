@@ -299,7 +299,7 @@ async function readEvents(
   const range = { after, upTo, instanceId: null, from: null, to: null, limit: ROWS_READ, entries: true } as const
   const usage = groups.includes('usage') ? await reader.usage.range(range) : []
   // After the read: until then, none was deleted. An archive waits for all sinks that the database knows.
-  const archive = groups.includes('usage') ? await reader.usageArchives.later(after, null) : null
+  const archive = groups.includes('usage') ? await reader.usageArchives.later(after, range) : null
   if (archive !== null) throw usageArchived(after, archive)
   const isUsageOnly = groups.every((group) => group === 'usage')
   const changes = isUsageOnly ? [] : await reader.events.range(after, upTo, ROWS_READ)

@@ -253,8 +253,10 @@ export interface UsageArchive {
   readonly after: bigint
   readonly upTo: bigint
   readonly records: number
-  /** The latest use, but not after its record was written. POSIX ms. */
+  /** The latest use, POSIX ms, without {@link usedAhead}. */
   readonly latestUse: number
+  /** The use that devices date more than a day after its record was written; null: none. */
+  readonly usedAhead: { readonly from: number; readonly to: number } | null
   /** Directory or `s3://` address. */
   readonly place: string
   /** Name of its manifest in the place, and the manifest's SHA-256. */

@@ -37,7 +37,7 @@ export async function exportUsage(store: Store, options: UsageExportOptions): Pr
   const { upTo, backupEnd, archive } = await store.transaction(async (tx) => ({
     upTo: await tx.usage.settled(),
     backupEnd: await tx.usage.backupEnd(after),
-    archive: await tx.usageArchives.later(after, options.from),
+    archive: await tx.usageArchives.later(after, options),
   }))
   if (after > upTo) throw new CodedError('CURSOR_UNKNOWN', `after is ${after}, but the newest record is ${upTo}.`)
   if (backupEnd !== null) {
@@ -71,7 +71,7 @@ async function* piecesOf(
     const range = { after, upTo, instanceId, from, to, limit: USAGE_PIECE_RECORDS }
     const { records, archive } = await store.read(async (reader) => ({
       records: await reader.usage.range(range),
-      archive: await reader.usageArchives.later(after, from),
+      archive: await reader.usageArchives.later(after, { from, to }),
     }))
     // Archived since the export began: some records may be deleted already.
     if (archive !== null) throw usageArchived(after, archive)

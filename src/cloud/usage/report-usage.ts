@@ -40,8 +40,8 @@ export async function reportUsage(
     throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
   }
   const from = Math.max(0, now - (now % DAY_MS) - pastDays * DAY_MS)
-  await readUnarchived(store, { from }, async () => undefined)
-  const range = { instanceId, from, to: null, upTo: await store.transaction((tx) => tx.usage.settled()) }
+  await readUnarchived(store, { from, now }, async () => undefined)
+  const range = { instanceId, from, to: null, now, upTo: await store.transaction((tx) => tx.usage.settled()) }
   return (async function* () {
     let before = '{"data":['
     for await (const records of pageOf({ store, giveWay }, range, pageNumber)) {
@@ -53,18 +53,23 @@ export async function reportUsage(
   })()
 }
 
-type Range = Omit<UsageRange, 'after' | 'limit'>
+interface Range extends Omit<UsageRange, 'after' | 'limit'> {
+  readonly now: number
+}
 
-/** @throws CodedError USAGE_ARCHIVED if records of the range are archived, even since the page began */
+/**
+ * Archived use that is dated after now is not of the past days.
+ * @throws CodedError USAGE_ARCHIVED if records of the range are archived, even since the page began
+ */
 async function readUnarchived<T>(
   store: Store,
-  { from }: Pick<Range, 'from'>,
+  { from, now }: Pick<Range, 'from' | 'now'>,
   work: (reader: Reader) => Promise<T>,
 ): Promise<T> {
   return store.read(async (reader) => {
     const result = await work(reader)
     // After the read: until then, none was deleted.
-    const archive = await reader.usageArchives.later(0n, from)
+    const archive = await reader.usageArchives.later(0n, { from, to: now + 1 })
     if (archive !== null) throw usageArchived(0n, archive)
     return result
   })

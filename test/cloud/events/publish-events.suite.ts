@@ -297,7 +297,7 @@ export function publishEventsSuite(
     const archiveUpTo = (upTo: bigint) =>
       twin.store.transaction((tx) =>
         tx.usageArchives.record({
-          ...{ after: 0n, upTo, records: 1, latestUse: 0, archivedAt: 0 },
+          ...{ after: 0n, upTo, records: 1, latestUse: 0, usedAhead: null, archivedAt: 0 },
           ...{ place: '/archive', manifest: 'usage.manifest.json', sha256: '' },
         }),
       )

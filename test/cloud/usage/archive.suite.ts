@@ -152,6 +152,31 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       await expect(inStore()).rejects.toThrow(folder)
     })
 
+    it('answers for no time at which an archive has use, also of a clock that was ahead', async () => {
+      const day = 86_400_000
+      const [slightly, far] = [day + 10, 50 * 365 * day]
+      const times = [20, slightly, far, far + 7]
+      await store.transaction((tx) => tx.usage.append(times.map((usageTime) => usage(1, { usageTime, writeTime: 10 }))))
+      await archiveUsage(deps(), EVER)
+      const answers = async (from: number, to: number | null): Promise<boolean> => {
+        const range = { ...everything, from, to, after: null, format: 'ndjson', tenantId: 't' } as const
+        const found = exportUsage(store, range).then(({ pieces }) => textOf(pieces))
+        const code = await found.then(
+          () => null,
+          (error: unknown) => (error as CodedError).code,
+        )
+        expect([null, 'USAGE_ARCHIVED']).toContain(code)
+        return code === null
+      }
+      expect(await answers(slightly, null)).toBe(false)
+      expect(await answers(slightly, slightly + 1)).toBe(false)
+      expect(await answers(slightly + 1, null)).toBe(false)
+      expect(await answers(slightly + 1, far)).toBe(true)
+      expect(await answers(slightly + 1, far + 1)).toBe(false)
+      expect(await answers(far + 7, far + 8)).toBe(false)
+      expect(await answers(far + 8, null)).toBe(true)
+    })
+
     it('cuts an export that was running, instead of leaving records out', async () => {
       await store.transaction((tx) => tx.usage.append(Array.from({ length: 1_200 }, (_, n) => usage(n))))
       const { pieces } = await exportUsage(store, { ...everything, after: null, format: 'ndjson', tenantId: 't' })

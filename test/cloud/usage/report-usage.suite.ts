@@ -147,6 +147,21 @@ export function reportUsageSuite(name: string, open: () => Promise<Store>): void
       expect(await rows({ pastDays: 2 })).toHaveLength(2)
     })
 
+    it('is refused if archived use is of its days, but not for a clock that was years ahead', async () => {
+      await write(record())
+      const [year, upTo] = [365 * DAY, await store.transaction((tx) => tx.usage.settled())]
+      await store.transaction((tx) =>
+        tx.usageArchives.record({
+          ...{ after: 0n, upTo, records: 2, latestUse: NOW - 10 * DAY, archivedAt: NOW },
+          ...{ usedAhead: { from: NOW + year, to: NOW + year }, place: '/archive', manifest: 'm', sha256: '' },
+        }),
+      )
+      await rows({ pastDays: 9 })
+      await expect(rows({ pastDays: 10 })).rejects.toMatchObject({ code: 'USAGE_ARCHIVED' })
+      await expect(rows({ now: NOW + year })).rejects.toMatchObject({ code: 'USAGE_ARCHIVED' })
+      await rows({ now: NOW + year + 2 * DAY })
+    })
+
     it('can be of one instance, which must exist', async () => {
       await write(record(), record({ instanceId: 'another' }))
       expect(await rows({ instanceId })).toHaveLength(1)

@@ -120,6 +120,8 @@ export interface Tables extends EdgeTables {
     after: bigint
     records: bigint
     latest_use: bigint
+    ahead_from: bigint | null
+    ahead_to: bigint | null
     place: string
     manifest: string
     sha256: string

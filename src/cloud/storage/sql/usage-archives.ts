@@ -1,6 +1,5 @@
 /** Archives of usage records: which were written, who writes the next one, and the deletion of what they contain. */
-import type { Archiving, UsageArchive } from '../records.ts'
-import { USAGE_ROW_POSITIONS } from '../records.ts'
+import { type Archiving, USAGE_ROW_POSITIONS, type UsageArchive, type UsageRange } from '../records.ts'
 import { entriesOf } from './packed-delivery.ts'
 import { rowAfter } from './usage.ts'
 import { type Sql, toNumber } from './sql.ts'
@@ -22,19 +21,25 @@ const PAGES_MAX = 1_000
 
 export const SHORT_HASH_BYTES = 8
 
+/** POSIX ms: from the one, until before the other. */
+type TimeRange = Pick<UsageRange, 'from' | 'to'>
+
 export function usageArchiveReader({ db }: Sql) {
   return {
     async last(): Promise<UsageArchive | null> {
       const row = await db.selectFrom('usage_archives').selectAll().orderBy('up_to', 'desc').limit(1).executeTakeFirst()
       return row === undefined ? null : archiveOf(row)
     },
-    /**
-     * The first archive with later positions that may contain use since `from`; null: none.
-     * @param from POSIX ms; null: since ever
-     */
-    async later(position: bigint, from: number | null): Promise<UsageArchive | null> {
+    /** The first archive with later positions that may contain such use; null: none. */
+    async later(position: bigint, { from, to }: TimeRange): Promise<UsageArchive | null> {
       let query = db.selectFrom('usage_archives').selectAll().where('up_to', '>', position)
-      if (from !== null) query = query.where('latest_use', '>=', BigInt(from))
+      if (from !== null) {
+        query = query.where((or) => {
+          const ahead = or('ahead_to', '>=', BigInt(from))
+          const withinAhead = to === null ? ahead : ahead.and('ahead_from', '<', BigInt(to))
+          return or.or([or('latest_use', '>=', BigInt(from)), withinAhead])
+        })
+      }
       const row = await query.orderBy('up_to').limit(1).executeTakeFirst()
       return row === undefined ? null : archiveOf(row)
     },
@@ -217,6 +222,10 @@ function archiveOf(row: Row<'usage_archives'>): UsageArchive {
     upTo: row.up_to,
     records: Number(row.records),
     latestUse: Number(row.latest_use),
+    usedAhead:
+      row.ahead_from === null || row.ahead_to === null
+        ? null
+        : { from: Number(row.ahead_from), to: Number(row.ahead_to) },
     place: row.place,
     manifest: row.manifest,
     sha256: row.sha256,
@@ -230,6 +239,8 @@ function rowOf(archive: UsageArchive): Row<'usage_archives'> {
     after: archive.after,
     records: BigInt(archive.records),
     latest_use: BigInt(archive.latestUse),
+    ahead_from: archive.usedAhead === null ? null : BigInt(archive.usedAhead.from),
+    ahead_to: archive.usedAhead === null ? null : BigInt(archive.usedAhead.to),
     place: archive.place,
     manifest: archive.manifest,
     sha256: archive.sha256,

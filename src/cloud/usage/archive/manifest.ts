@@ -26,6 +26,8 @@ const manifestSchema = z.strictObject({
   upTo: usageCursor.refine((position) => position % USAGE_ROW_POSITIONS === 0n),
   records: count,
   latestUse: count,
+  /** The use that devices date more than a day after its record was written, which latestUse leaves out; null: none. */
+  usedAhead: z.strictObject({ from: count, to: count }).nullable(),
   /** Null: this is the first archive. */
   previous: z.strictObject({ manifest: z.string().regex(MANIFEST_NAME), sha256: hashText }).nullable(),
   files: z.array(z.strictObject({ name: z.string().regex(FILE_NAME), records: count, bytes: count, sha256: hashText })),
@@ -116,10 +118,14 @@ export function sha256(body: Buffer): string {
   return createHash('sha256').update(body).digest('hex')
 }
 
+/** So that one device whose clock is years ahead does not hide all later use: ms. */
+const AHEAD_MS = 86_400_000
+
 /** Adds up records by instance and line item. */
 export class Tally {
   records = 0
   latestUse = 0
+  usedAhead: Manifest['usedAhead'] = null
   readonly #sums = new Map<string, { records: number; tokens: bigint }>()
 
   add(record: {
@@ -135,22 +141,28 @@ export class Tally {
     sum.tokens += record.tokens
     this.#sums.set(key, sum)
     this.records += 1
-    this.latestUse = Math.max(this.latestUse, Math.min(record.usageTime, record.writeTime))
+    const { usageTime, writeTime } = record
+    if (usageTime <= writeTime + AHEAD_MS) {
+      this.latestUse = Math.max(this.latestUse, usageTime)
+    } else {
+      const { from, to } = this.usedAhead ?? { from: usageTime, to: usageTime }
+      this.usedAhead = { from: Math.min(from, usageTime), to: Math.max(to, usageTime) }
+    }
   }
 
-  totals(): Pick<Manifest, 'records' | 'latestUse' | 'sums'> {
+  totals(): Pick<Manifest, 'records' | 'latestUse' | 'usedAhead' | 'sums'> {
     const sums = [...this.#sums]
       .sort(([a], [b]) => (a < b ? -1 : 1))
       .map(([key, { records, tokens }]) => {
         const [instanceId, lineItemId] = JSON.parse(key) as [string, string | null]
         return { instanceId, lineItemId, records, tokens: formatMicro(tokens) }
       })
-    return { records: this.records, latestUse: this.latestUse, sums }
+    return { records: this.records, latestUse: this.latestUse, usedAhead: this.usedAhead, sums }
   }
 
   /** Exactly what the manifest says. */
-  fits({ records, latestUse, sums }: Manifest): boolean {
-    return JSON.stringify(this.totals()) === JSON.stringify({ records, latestUse, sums })
+  fits({ records, latestUse, usedAhead, sums }: Manifest): boolean {
+    return JSON.stringify(this.totals()) === JSON.stringify({ records, latestUse, usedAhead, sums })
   }
 }
 
@@ -160,6 +172,6 @@ export function archiveOf(
   place: string,
   archivedAt: number,
 ): UsageArchive {
-  const { after, upTo, records, latestUse } = manifest
-  return { after, upTo, records, latestUse, place, manifest: name, sha256: hash, archivedAt }
+  const { after, upTo, records, latestUse, usedAhead } = manifest
+  return { after, upTo, records, latestUse, usedAhead, place, manifest: name, sha256: hash, archivedAt }
 }

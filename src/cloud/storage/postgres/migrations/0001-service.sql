@@ -243,8 +243,10 @@ CREATE TABLE usage_archives (
   up_to BIGINT NOT NULL PRIMARY KEY,
   after BIGINT NOT NULL,
   records BIGINT NOT NULL,
-  -- Latest use, but not after its record was written.
+  -- Latest use, without that between the next two, which devices date more than a day after it was written.
   latest_use BIGINT NOT NULL,
+  ahead_from BIGINT,
+  ahead_to BIGINT,
   place TEXT NOT NULL,
   manifest TEXT NOT NULL,
   -- Of the manifest.

@@ -239,8 +239,10 @@ CREATE TABLE usage_archives (
   up_to INTEGER PRIMARY KEY,
   after INTEGER NOT NULL,
   records INTEGER NOT NULL,
-  -- Latest use, but not after its record was written.
+  -- Latest use, without that between the next two, which devices date more than a day after it was written.
   latest_use INTEGER NOT NULL,
+  ahead_from INTEGER,
+  ahead_to INTEGER,
   place TEXT NOT NULL,
   manifest TEXT NOT NULL,
   -- Of the manifest.
