@@ -63,7 +63,8 @@ export function agentOf({
         target: { protocol: 'http', socketPath, path: REQUEST_PATH, bodies, serial: SERIAL, grantMark },
         pid: child.pid ?? 0,
         async killAndCount() {
-          child.kill('SIGKILL')
+          // Denials are answered before they are recorded: a clean stop records the last ones.
+          child.kill(grantMark === DENIAL_MARK ? 'SIGTERM' : 'SIGKILL')
           await exit
           // The next start moves pending entries to the ledger.
           if (durability === 'write-behind') await startAndStop(args, socketPath)

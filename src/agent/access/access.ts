@@ -34,7 +34,7 @@ import type { CallerQuota } from './callers/callers.ts'
 import { type AccessEntry, accessEntryText, decisionInputsText } from './entry-text.ts'
 import { type Claim, type IdempotencyCache, type Place, recordOf } from './idempotency-cache.ts'
 import { adviceAfter } from './offers.ts'
-import { type Attempt, type LocalDecisions, type Question, allGranted, tokensOf } from './local-decisions.ts'
+import { type Attempt, type LocalDecisions, type Question, allGranted, noneGranted, tokensOf } from './local-decisions.ts'
 
 /** A request outside a session. */
 export interface AccessCall {
@@ -177,7 +177,7 @@ export class Access {
     return this.#deps.decisions.decide(request, (attempt) => this.#take(request, attempt))
   }
 
-  /** Synchronous up to the charge; resolves when the entry is durable. */
+  /** Synchronous up to the charge; resolves when the entry is durable, of a denial at once. */
   #take<T extends NotOperable>(request: ChargeRequest<T>, attempt: Attempt): Promise<AccessAnswer | T> {
     const { apiVersion, claim, quota, session } = request
     const notOperable = session?.check(attempt) ?? null
@@ -232,7 +232,9 @@ export class Access {
     const inputs = keepsInputs ? decisionInputsText(apiVersion, seen.balances(), request.requester.dictionary) : null
     const { postings } = decision
     const body = flat(accessEntryText(entry, above))
-    return { n: place.n, body, moves: 'used', postings, allowances, idempotencyRecord, inputs }
+    // A retry of a numbered request finds its answer after a power cut, too.
+    const isDenial = idempotencyRecord === null && place.session === undefined && noneGranted(decision)
+    return { n: place.n, body, moves: 'used', postings, allowances, idempotencyRecord, isDenial, inputs }
   }
 }
 

@@ -220,6 +220,10 @@ export function allGranted({ items }: Pick<Decision, 'items'>): boolean {
   return items.every(({ outcome }) => outcome === 'GRANTED')
 }
 
+export function noneGranted({ items }: Pick<Decision, 'items'>): boolean {
+  return items.every(({ outcome }) => outcome !== 'GRANTED')
+}
+
 export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
   return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
 }

@@ -16,7 +16,8 @@ import { type ClockStamp, type Journal, JournalLost, type PendingEntry, type Res
 import type { Timers } from '../sync/ports.ts'
 import type { Anchor, VolatileLog } from './volatile-log.ts'
 
-export type Durability = 'durable' | 'write-behind'
+/** `later`: of a denial, which charges nothing; its entry follows with the next commit. */
+export type Durability = 'durable' | 'write-behind' | 'later'
 
 export interface WriteBehindDeps {
   readonly journal: Pick<Journal, 'appendWriteBehind'>
@@ -65,6 +66,13 @@ const MOVE_ENTRIES = 1_000
 /** Bounds memory while the journal accepts nothing. */
 const LOGGED_MAX = 50_000
 
+/** While more entries wait, denials wait too: callers are never faster than the journal for long. */
+const DENIALS_AHEAD_MAX = 1_000
+
+const LATER: Promise<Durability> = Promise.resolve('later')
+
+const answeredAlready = (): void => undefined
+
 /** Closes a reservation that was idle for this long, ms, so that a power cut on an idle device burns nothing. */
 const CLOSE_AFTER_MS = 10_000
 
@@ -107,6 +115,8 @@ export class Commits {
   #underWay: UnderWay | null = null
   #scheduled = false
   #broken = false
+  /** Whether the journal accepted the last commit. */
+  #isAccepted = true
   #logState: 'NONE' | 'OPEN' | 'FAILED' = 'NONE'
   #logFailedAt = 0
   #reached: Anchor
@@ -128,7 +138,7 @@ export class Commits {
   }
 
   /** Durability of the answer to an entry that a reservation covers. */
-  get promise(): Durability {
+  get promise(): Exclude<Durability, 'later'> {
     return this.#deps.reserve !== null && this.#logState !== 'FAILED' ? 'write-behind' : 'durable'
   }
 
@@ -144,6 +154,11 @@ export class Commits {
         this.#accountReservations.saw(account, amount)
         this.#touched.add(account)
       }
+    }
+    if (entry.isDenial === true && entry.postings.length === 0 && this.#isAccepted && this.#waiting.length < DENIALS_AHEAD_MAX) {
+      this.#waiting.push({ ...decided, resolve: answeredAlready, reject: answeredAlready })
+      this.#schedule()
+      return LATER
     }
     return new Promise((resolve, reject) => {
       this.#waiting.push({ entry, atOnce: decided.atOnce, later: decided.later, resolve, reject })
@@ -345,6 +360,7 @@ export class Commits {
   #committed({ logged, waiting, closing, turned, begunAt }: UnderWay, head: string): void {
     const { reserve, now, timers, onRecorded } = this.#deps
     this.#underWay = null
+    this.#isAccepted = true
     const recorded = this.#logged.splice(0, logged)
     for (const decided of waiting) recorded.push(decided)
     this.#reached = { n: recorded.at(-1)?.entry.n ?? this.#reached.n, head }
@@ -369,6 +385,7 @@ export class Commits {
   #failed({ waiting, salvage }: UnderWay, error: unknown): void {
     const { reserve, onLost, onBroken } = this.#deps
     this.#underWay = null
+    this.#isAccepted = false
     this.#accountReservations.failed()
     const lost = [...waiting, ...this.#waiting]
     this.#waiting = []

@@ -180,6 +180,8 @@ export interface PendingEntry {
   /** For accounts of essential line items: how far use may exceed the grant. Absent: not at all. */
   readonly allowances?: ReadonlyMap<AccountId, Micro>
   readonly idempotencyRecord: IdempotencyRecord | null
+  /** Grants nothing, so its answer need not wait for the journal. Absent: it may charge. */
+  readonly isDenial?: boolean
   /** Decision inputs besides rules and body; never sent. Absent or null: none are kept. */
   readonly inputs?: string | null
   /** The session after the entry, recorded in the same transaction. */

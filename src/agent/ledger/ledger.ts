@@ -285,7 +285,7 @@ export class Ledger {
     return this.#commits.add({ entry, atOnce: NOTHING, later })
   }
 
-  get durability(): Durability {
+  get durability(): Commits['promise'] {
     return this.#commits.promise
   }
 

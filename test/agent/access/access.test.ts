@@ -96,9 +96,13 @@ class Device {
   }
 
   async #append(entries: readonly PendingEntry[]): Promise<void> {
+    await this.recording
     if (this.diskIsFull) throw new CodedError('NOT_RECORDED', 'the disk is full')
     this.recorded.push(...entries)
   }
+
+  /** Of the next batches. */
+  recording: Promise<void> = Promise.resolve()
 
   #term = 0
   grant(granted: bigint, account = LINE, exhausted = false): void {
@@ -201,10 +205,26 @@ describe('an access request', () => {
     await expect(device.ask(body)).rejects.toMatchObject({ code: 'BAD_REQUEST' })
   })
 
+  it('that is denied is answered before it is recorded; one that is numbered, after', async () => {
+    const device = await ready()
+    const recorded = Promise.withResolvers<void>()
+    device.recording = recorded.promise
+    const call = { apiVersion: 'v1.1', instanceId: INSTANCE, text: '', body: accessBody(1, 'scan') } as const
+    expect(await device.access.request({ ...call, idempotencyKey: null })).toMatchObject({ durability: 'later' })
+    let isAnswered = false
+    const numbered = device.access.request({ ...call, idempotencyKey: { session: 'a b', n: 1 } })
+    void numbered.then(() => (isAnswered = true))
+    expect([isAnswered, device.recorded]).toEqual([false, []])
+    recorded.resolve()
+    expect(await numbered).toMatchObject({ durability: 'durable' })
+    expect(device.recorded).toHaveLength(2)
+  })
+
   it('that is refused is an entry too, with nothing charged', async () => {
     const device = await ready()
     const answer = await device.ask(accessBody(1, 'scan'), { apiVersion: 'v1.1' })
     expect(statusOf(answer)).toEqual(['2001'])
+    await device.ledger.settled()
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'ITEM_NOT_RATED', total: 0n }], postings: [] })
   })
 
@@ -377,6 +397,7 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.asked).toEqual([
       { needs: [[...needOf(2_000_000n), ...needOf(2_000_000n, limit)]], accounts: [LINE, limit] },
     ])
+    await device.ledger.settled()
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'CONSUMPTION_LIMIT_REACHED' }], postings: [] })
   })
 
@@ -385,6 +406,7 @@ describe('a request that the grant of the device does not hold', () => {
     device.poolBalances = new Map([[LINE, pool(6_000_000n)]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
     expect(device.asked).toHaveLength(1)
+    await device.ledger.settled()
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'INSUFFICIENT_TOKENS' }], postings: [] })
   })
 
@@ -393,6 +415,7 @@ describe('a request that the grant of the device does not hold', () => {
     device.poolBalances = new Map([[LINE, pool(100_000_000n)]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
     expect(device.asked).toHaveLength(10)
+    await device.ledger.settled()
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
   })
 

@@ -177,6 +177,61 @@ async function stateOf(promise: Promise<unknown>): Promise<unknown> {
   return Promise.race([resolved, nextTurn().then(() => 'pending')])
 }
 
+const denial = { isDenial: true }
+
+describe.each(['durable', 'write-behind'] as const)('a denial, %s', (durability) => {
+  it('is answered at once, and is in the next commit', async () => {
+    const bench = new Bench(durability)
+    bench.charge({ [A]: 1n })
+    bench.charge({}, denial)
+    await nextTurn()
+    expect(bench.answers).toEqual({ 2: 'later' })
+    await bench.done()
+    expect(bench.answers[1]).toBe('durable')
+    expect(bench.commits.isSettled).toBe(durability === 'write-behind' && bench.recorded.length === 2)
+    const settled = bench.commits.settled()
+    if (bench.recorded.length < 2) await bench.done()
+    await settled
+    expect(bench.recorded).toEqual([1, 2])
+  })
+
+  it('with a charge waits like any charge', async () => {
+    const bench = new Bench(durability)
+    bench.charge({ [A]: 1n }, denial)
+    await nextTurn()
+    expect(bench.answers).toEqual({})
+  })
+
+  it('waits while very many do', async () => {
+    const bench = new Bench(durability)
+    bench.charge({ [A]: 1n })
+    for (let n = 0; n < 1_001; n += 1) bench.add({}, denial)
+    await nextTurn()
+    expect(Object.keys(bench.answers)).toHaveLength(1_000)
+    await bench.done()
+    const settled = bench.commits.settled()
+    if (bench.begun.length > 1) await bench.done()
+    await settled
+    expect(Object.keys(bench.answers)).toHaveLength(1_002)
+  })
+})
+
+it('a denial waits after a commit that failed, until one succeeds', async () => {
+  const bench = new Bench('durable')
+  bench.charge({}, denial)
+  await bench.fail()
+  expect(bench.lost).toEqual([1])
+  bench.charge({}, denial)
+  await nextTurn()
+  expect(bench.answers).toEqual({ 1: 'later' })
+  delete bench.answers[1]
+  await bench.done()
+  expect(bench.answers[1]).not.toBe('later')
+  bench.charge({}, denial)
+  await nextTurn()
+  expect(bench.answers[2]).toBe('later')
+})
+
 describe('a charge', () => {
   it('begins the log if it is the first, and is answered after the commit that reserves tokens', async () => {
     const bench = new Bench()
