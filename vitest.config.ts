@@ -53,7 +53,7 @@ export default defineConfig({
       { extends: true, test: { name: 'clouds', include: CLOUDS, ...SHARED } },
       { extends: true, test: { name: 'whole', include: ['test/**/*.test.ts'], exclude: [...UNIT, ...CLOUDS] } },
     ],
-    maxWorkers: availableParallelism(),
+    maxWorkers: availableParallelism() + 1,
     sequence: { sequencer: LongestFirst },
     environment: 'node',
     pool: 'forks',

@@ -7,11 +7,20 @@ import type { PoolAudit } from './pools.ts'
 import type { PublishedAudit } from './published.ts'
 import { query } from './query.ts'
 import { type DeviceAccountRow, type Entry, type EntryText, lineOf, ownerOf } from './records.ts'
+import type { Durability } from '../../src/agent/ledger/commits.ts'
 import type { TimeAudit } from './time.ts'
 import { Violation } from './violation.ts'
 
 /** Time before a power cut that a grant's age may omit, ms. */
 const HIDDEN_BY_A_CUT_MS = 90_000
+
+/** What a response says. */
+export interface Told {
+  readonly correlationId: string
+  /** Charged by it, micro-tokens. */
+  readonly tokens: bigint
+  readonly durability: Durability
+}
 
 export class EntryAudit {
   readonly #shared: SharedState
@@ -26,9 +35,13 @@ export class EntryAudit {
     this.#published = published
   }
 
-  /** An application received a response. @param tokens charged by the response, micro-tokens */
-  acknowledged(key: string | null, correlationId: string, tokens: bigint, machine: Machine): void {
+  /** An application received a response. @param key of the request, if it is numbered */
+  acknowledged(key: string | null, { correlationId, tokens, durability }: Told, machine: Machine): void {
     this.#shared.look('I3')
+    if (durability === 'later') {
+      if (tokens !== 0n) throw new Violation('I3', `${machine.name} has acknowledged ${tokens} before a commit`)
+      return
+    }
     const entry = this.#shared.entries.get(correlationId)
     if (entry === undefined) {
       throw new Violation('I3', `${machine.name} has acknowledged ${tokens} that are on no disk (${correlationId})`)

@@ -103,7 +103,7 @@ export class Application {
     )
   }
 
-  #told({ idempotencyKey }: AccessCall, { body }: AccessAnswer): string {
+  #told({ idempotencyKey }: AccessCall, { body, durability }: AccessAnswer): string {
     const { machine, auditor, onOutcome } = this.#deps
     const { correlationId, requestedItems } = JSON.parse(body) as Told
     const tokens = requestedItems.reduce((sum, { totalTokensCharged }) => sum + micro(totalTokensCharged), 0n)
@@ -112,7 +112,7 @@ export class Application {
     onOutcome(tokens > 0n ? 'granted' : 'refused')
     const key = idempotencyKey === null ? null : `${machine.name} ${idempotencyKey.session} ${idempotencyKey.n}`
     try {
-      auditor.entries.acknowledged(key, correlationId, tokens, machine)
+      auditor.entries.acknowledged(key, { correlationId, tokens, durability }, machine)
     } catch (violation) {
       machine.deps.onViolation(violation as never)
     }

@@ -1,4 +1,5 @@
 /** Requests of applications and agents' sessions on devices, and of the cloud's clients. */
+import type { AccessAnswer } from '../../src/agent/access/access.ts'
 import { closeSession, openSession, requestInSession } from '../../src/cloud/sessions/session-life.ts'
 import { parseDecimal } from '../../src/core/pricing/amount.ts'
 import type { AccessRequest } from '../../src/core/rules/decision.ts'
@@ -145,7 +146,7 @@ export class Load {
         return 'over'
       }
       // The response to a halt contains the refund.
-      if (what.order === 'REQUEST') this.#heardInSession(machine, answer.body)
+      if (what.order === 'REQUEST') this.#heard(machine, answer)
       return 'asked'
     }
     const process = machine.agent
@@ -163,7 +164,7 @@ export class Load {
     )
   }
 
-  #heardInSession(machine: Machine, body: string): void {
+  #heard(machine: Machine, { body, durability }: AccessAnswer): void {
     const { correlationId, requestedItems } = JSON.parse(body) as {
       readonly correlationId: string
       readonly requestedItems: readonly { readonly totalTokensCharged: number }[]
@@ -172,7 +173,9 @@ export class Load {
       (sum, { totalTokensCharged }) => sum + BigInt(Math.round(totalTokensCharged * 1_000_000)),
       0n,
     )
-    this.#stage.judge(() => this.#stage.auditor.entries.acknowledged(null, correlationId, tokens, machine))
+    this.#stage.judge(() =>
+      this.#stage.auditor.entries.acknowledged(null, { correlationId, tokens, durability }, machine),
+    )
   }
 
   twinClient(): { readonly name: string; readonly ask: (what: PlannedRequest) => Promise<string | undefined> } {
@@ -193,7 +196,7 @@ export class Load {
       const answer = await machine.request(call)
       if (answer === undefined) return undefined
       const said = JSON.parse(answer.body) as { readonly requestedItems: readonly { status: { code: string } }[] }
-      this.#heardInSession(machine, answer.body)
+      this.#heard(machine, answer)
       return said.requestedItems[0]?.status.code
     }
     return { name: machine.name, ask }

@@ -34,7 +34,14 @@ import type { CallerQuota } from './callers/callers.ts'
 import { type AccessEntry, accessEntryText, decisionInputsText } from './entry-text.ts'
 import { type Claim, type IdempotencyCache, type Place, recordOf } from './idempotency-cache.ts'
 import { adviceAfter } from './offers.ts'
-import { type Attempt, type LocalDecisions, type Question, allGranted, noneGranted, tokensOf } from './local-decisions.ts'
+import {
+  type Attempt,
+  type LocalDecisions,
+  type Question,
+  allGranted,
+  noneGranted,
+  tokensOf,
+} from './local-decisions.ts'
 
 /** A request outside a session. */
 export interface AccessCall {

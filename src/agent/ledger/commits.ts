@@ -155,7 +155,12 @@ export class Commits {
         this.#touched.add(account)
       }
     }
-    if (entry.isDenial === true && entry.postings.length === 0 && this.#isAccepted && this.#waiting.length < DENIALS_AHEAD_MAX) {
+    if (
+      entry.isDenial === true &&
+      entry.postings.length === 0 &&
+      this.#isAccepted &&
+      this.#waiting.length < DENIALS_AHEAD_MAX
+    ) {
       this.#waiting.push({ ...decided, resolve: answeredAlready, reject: answeredAlready })
       this.#schedule()
       return LATER

@@ -102,7 +102,7 @@ class Device {
   }
 
   /** Of the next batches. */
-  recording: Promise<void> = Promise.resolve()
+  recording: Promise<undefined> = Promise.resolve(undefined)
 
   #term = 0
   grant(granted: bigint, account = LINE, exhausted = false): void {
@@ -207,7 +207,7 @@ describe('an access request', () => {
 
   it('that is denied is answered before it is recorded; one that is numbered, after', async () => {
     const device = await ready()
-    const recorded = Promise.withResolvers<void>()
+    const recorded = Promise.withResolvers<undefined>()
     device.recording = recorded.promise
     const call = { apiVersion: 'v1.1', instanceId: INSTANCE, text: '', body: accessBody(1, 'scan') } as const
     expect(await device.access.request({ ...call, idempotencyKey: null })).toMatchObject({ durability: 'later' })
@@ -215,7 +215,7 @@ describe('an access request', () => {
     const numbered = device.access.request({ ...call, idempotencyKey: { session: 'a b', n: 1 } })
     void numbered.then(() => (isAnswered = true))
     expect([isAnswered, device.recorded]).toEqual([false, []])
-    recorded.resolve()
+    recorded.resolve(undefined)
     expect(await numbered).toMatchObject({ durability: 'durable' })
     expect(device.recorded).toHaveLength(2)
   })
