@@ -136,6 +136,22 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     expect(await charged(store)).toBe(BigInt(Number(before[0]?.['charged']) + 1))
   })
 
+  it('leaves a host that does not answer for the next one', async () => {
+    await using silent = await ServerProxy.open(primary!.url)
+    const hosts = [new URL(silent.url).host, `127.0.0.1:${primary!.port}`]
+    const store = await open(`postgres://test@${hosts.join(',')}/postgres`, {
+      connectTimeoutMs: 500,
+      answerTimeoutMs: 500,
+    })
+    await withAccount(store)
+    silent.fallInactive()
+    const work = count()
+    // The first run lost its connection before its commit.
+    expect(await store.transaction(work)).toBe(work.runs)
+    expect(work.runs).toBeLessThan(3)
+    expect(await charged(store)).toBe(1n)
+  })
+
   it('changes nothing without a standby if it must have one', async () => {
     const store = await openPostgresStore({
       url: primary!.url,
