@@ -68,18 +68,31 @@ export class PostgresProcess {
   }
 
   async start(): Promise<void> {
+    while (!(await this.#starts())) {
+      // A connection of another process may have taken the port meanwhile.
+      if (!this.#output.includes('Address already in use')) throw new Error(`PostgreSQL did not start: ${this.#output}`)
+      await pause(100)
+    }
+  }
+
+  async #starts(): Promise<boolean> {
     const { programs, folder, user } = this.#place
     const options = { cwd: folder, stdio: ['ignore', 'ignore', 'pipe'] as ['ignore', 'ignore', 'pipe'], ...user }
     const child = spawn(join(programs, 'postgres'), ['-D', this.data, '-p', String(this.port)], options)
     this.#child = child
+    this.#output = ''
     const killWithUs = (): void => void child.kill('SIGKILL')
     process.once('exit', killWithUs)
-    child.once('exit', () => process.off('exit', killWithUs))
+    const closed = once(child, 'close').then(() => process.off('exit', killWithUs))
     child.stderr.on('data', (chunk: Buffer) => (this.#output += chunk.toString()))
     while (!(await answersQueries(this.url))) {
-      if (child.exitCode !== null) throw new Error(`PostgreSQL did not start: ${this.#output}`)
+      if (child.exitCode !== null || child.signalCode !== null) {
+        await closed
+        return false
+      }
       await pause(20)
     }
+    return true
   }
 
   /** As a machine that loses its power, except for what the kernel has yet to write. */
@@ -89,7 +102,13 @@ export class PostgresProcess {
     const gone = once(child, 'exit')
     // It must start no other process while its own are found.
     child.kill('SIGSTOP')
-    for (const pid of childrenOf(child.pid)) process.kill(pid, 'SIGKILL')
+    for (const pid of childrenOf(child.pid)) {
+      try {
+        process.kill(pid, 'SIGKILL')
+      } catch {
+        // It has just ended.
+      }
+    }
     child.kill('SIGKILL')
     await gone
   }
