@@ -1,6 +1,11 @@
 // `npm run screenshots`: writes pictures of the status page and of the console to docs/screenshots, by the chromium of this
 // machine.
-import { mkdir, writeFile } from 'node:fs/promises'
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
 import type { Page } from 'playwright-core'
 import { openStatus } from '../src/agent/platform/status-http/server.ts'
 import { SCENES } from '../test/agent/platform/status-http/scenes.ts'
@@ -48,6 +53,7 @@ async function takeWebp(page: Page, name: string): Promise<void> {
 
 const twin = await openTwin()
 const { device } = await furnish(twin, false)
+await device.device.sync()
 const tried = new URLSearchParams({
   type: 'user',
   value: 'LisaBarry',
@@ -74,4 +80,25 @@ for (const [size, viewport, colorScheme] of [
   await page.close()
 }
 await twin[Symbol.asyncDispose]()
+
+/** The site of the tutorial, after its request. */
+const directory = await mkdtemp(join(tmpdir(), 'tallygate-screenshots-'))
+const program = new URL('../bin/tallygate.js', import.meta.url).pathname
+const dev = spawn(process.execPath, [program, 'dev', '--directory', directory], { stdio: 'ignore' })
+const commands = [
+  `until [ -f '${directory}/env' ]; do sleep 0.2; done; . '${directory}/env'`,
+  'tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna',
+  'until tallygate usage list | grep LaserCut; do sleep 0.5; done',
+  'tallygate console --json',
+]
+const { stdout } = await promisify(execFile)('sh', ['-euc', commands.join('\n')])
+const { url } = JSON.parse(stdout.trim().split('\n').at(-1) ?? '') as { readonly url: string }
+const page = await browser.newPage({ viewport: { width: 1100, height: 480 } })
+await page.goto(url)
+await page.getByRole('link', { name: 'Usage' }).click()
+await page.screenshot({ path: new URL('first-request-console.png', FOLDER).pathname })
+console.log('docs/screenshots/first-request-console.png')
 await browser.close()
+dev.kill('SIGINT')
+await once(dev, 'exit')
+await rm(directory, { recursive: true })

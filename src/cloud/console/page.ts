@@ -69,7 +69,7 @@ nav a{padding:.2rem 0}nav a[aria-current]{color:var(--ink);font-weight:600;text-
 main{display:grid;gap:1rem;grid-template-columns:minmax(0,1fr);overflow-wrap:anywhere}
 h1{font-size:1.35rem;margin:.4rem 0 0}h2{font-size:1.05rem;margin:0 0 .6rem}h3{font-size:1rem;margin:1rem 0 .4rem}
 section form,.filter{display:flex;flex-wrap:wrap;gap:.6rem;align-items:end}
-label{display:grid;gap:.15rem;color:var(--soft)}
+label{display:grid;grid-template-columns:minmax(0,auto);gap:.15rem;color:var(--soft);max-width:100%}
 input,select,textarea,button{font:inherit;color:var(--ink);background:var(--ground);border:1px solid var(--soft);border-radius:.35rem;padding:.35rem .6rem;max-width:100%}
 input:not([type=checkbox]),select,button{height:2.4rem}
 textarea{width:min(40rem,100%);min-height:5rem}
@@ -80,7 +80,7 @@ button{cursor:pointer;background:var(--card)}button.danger{border-color:var(--re
 .ok{color:var(--ok)}.attention{color:var(--attention)}.refusing{color:var(--refusing)}
 .numbers{display:flex;flex-wrap:wrap;gap:.6rem 2rem;margin:0}.numbers div{display:flex;flex-direction:column-reverse}
 .numbers dd{font-size:1.5rem;font-variant-numeric:tabular-nums}
-meter{width:8rem;max-width:100%}th[scope=col]{overflow-wrap:normal}section form+table,section p+table{margin-top:.6rem}
+meter{width:8rem;max-width:100%}th[scope=col]{overflow-wrap:normal}th,td{min-width:min(6.6rem,10vw)}.n{min-width:0}form+p{margin-top:.5rem}section form+table,section p+table{margin-top:.6rem}
 svg{display:block;width:100%;height:7rem;border-bottom:1px solid var(--soft)}rect{fill:var(--bar)}
 .axis{display:flex;justify-content:space-between;color:var(--soft)}
 .bulk{display:block;margin-top:.8rem}.bulk .filter,dl+.filter{margin-top:.8rem}section table+p{margin-top:.5rem}
@@ -94,7 +94,8 @@ table,tbody,tr,td,tbody th{display:block}thead{display:block;position:absolute;c
 tbody tr{border:1px solid var(--line);border-radius:.5rem;padding:.4rem .8rem;margin:0 0 .6rem}
 tbody th,td{border:0;padding:.15rem 0}tbody th{color:var(--ink)}
 td{display:grid;grid-template-columns:minmax(7rem,35%) minmax(0,1fr);gap:.6rem}td.n{text-align:left}
-td::before{content:attr(data-label);color:var(--soft);white-space:normal}
+td::before,.rows tbody th::before{content:attr(data-label);color:var(--soft);font-weight:400;white-space:normal}
+th,td{min-width:0}
 }
 `
 
@@ -229,7 +230,7 @@ export function tableOf(label: string, columns: readonly Column[], rows: readonl
           html`<tr role="row">
             ${cells.map((cell, at) =>
               at === 0
-                ? html`<th role="rowheader" scope="row">${cell}</th>`
+                ? html`<th role="rowheader" scope="row" data-label="${titleOf(columns[at])}">${cell}</th>`
                 : html`<td role="cell" data-label="${titleOf(columns[at])}" ${classOf(columns[at])}>
                     <div>${cell}</div>
                   </td>`,

@@ -2,14 +2,20 @@
 import { Html, html } from '../../html/html.ts'
 import type { Page } from './page.ts'
 
-/** The fragment never reaches a server or its log, and leaves the address bar and the history at once. */
+/**
+ * The fragment never reaches a server or its log, and leaves the address bar and the history at once. A URL that is
+ * opened where this page is shown already changes only the fragment.
+ */
 export const SIGN_IN_SCRIPT = `
-const code=location.hash.slice(1)
-if(code!==''){
+function signIn(){
+  const code=location.hash.slice(1)
+  if(code==='')return
   history.replaceState(null,'',location.pathname)
   document.getElementById('code').value=code
   document.getElementById('by-code').submit()
 }
+addEventListener('hashchange',signIn)
+signIn()
 `
 
 /** @param problem of the last attempt; null: none */

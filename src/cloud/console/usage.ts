@@ -90,7 +90,8 @@ export async function usagePage(view: View): Promise<Page> {
       'records',
       'Records',
       html`<p>
-          ${fitting.length} of ${whose} fit: ${tokens(total)} tokens, ${refusals} refusals.
+          ${fitting.length} of ${whose} fit: ${tokens(total)} tokens,
+          ${refusals === 1 ? '1 refusal' : `${refusals} refusals`}.
           <a href="${hrefOf(view, '/usage.csv', { from, to })}" download
             >Export all records${isRange ? ' of this time' : ''} as CSV</a
           >

@@ -162,7 +162,48 @@ describe('without a mouse', { timeout: 60_000 }, () => {
   })
 })
 
+it('breaks no word of a table on a desktop', { timeout: 60_000 }, async () => {
+  const { page } = await signIn({ viewport: { width: 1100, height: 760 } })
+  for (const [path, word] of [
+    ['/line-items', 'deployed'],
+    ['/audit', 'administrator'],
+  ] as const) {
+    await page.goto(`${twin.cloud.address}/console${path}`)
+    const boxes = await page.evaluate<number[]>(`[...document.querySelectorAll('td')].flatMap((cell) => {
+      const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT)
+      const found = []
+      for (let node = walker.nextNode(); node !== null; node = walker.nextNode()) {
+        const at = node.data.indexOf(${JSON.stringify(word)})
+        if (at < 0) continue
+        const range = document.createRange()
+        range.setStart(node, at)
+        range.setEnd(node, at + ${word.length})
+        found.push(range.getClientRects().length)
+      }
+      return found
+    })`)
+    expect([path, new Set(boxes)]).toEqual([path, new Set([1])])
+  }
+})
+
+it('names the first field of each row of a form on a phone', { timeout: 60_000 }, async () => {
+  const { page } = await signIn({ viewport: PHONE })
+  await page.goto(`${twin.cloud.address}/console/rate-tables/edit`)
+  const label = await page.evaluate(`getComputedStyle(document.querySelector('.rows tbody th'), '::before').content`)
+  expect(label).toBe('"Item"')
+})
+
 describe('a sign-in by URL', { timeout: 60_000 }, () => {
+  it('works where the sign-in page is open already', async () => {
+    const context = await chromium.browser.newContext({ viewport: PHONE })
+    onTestFinished(() => context.close())
+    const page = await context.newPage()
+    await page.goto(`${twin.cloud.address}/console/sign-in`)
+    expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(PHONE.width)
+    await page.goto(`${twin.cloud.address}/console/sign-in#${await consoleCode(twin)}`)
+    await page.waitForURL(`${twin.cloud.address}/console`)
+  })
+
   it('leaves the code neither in the address nor in the history', async () => {
     const { page } = await signIn()
     await page.goBack()
