@@ -267,6 +267,8 @@ function diagnosticsOf(
     decision: async (correlationId) => {
       const refusal = refusals.get(correlationId)
       if (refusal !== undefined) return { kind: 'refusal', refusal }
+      // It may be answered and not in the journal yet.
+      await ledger.drained()
       const found = await journal.find(correlationId)
       return found === null ? null : { kind: 'entry', ...found }
     },

@@ -154,6 +154,19 @@ test(
   },
 )
 
+test.each(['durable', 'write-behind'])('what was answered a moment ago is known, %s', async (durability) => {
+  await site.cloud.publish(rulesOf(2))
+  const agent = await site.start({ durability, 'write-behind-directory': join(site.stateDirectory, 'run') })
+  await new Application(agent).until(({ accounts }) => accounts.some(({ account }) => account === ACCOUNT))
+  const client = clientOf(agent.socketPath)
+  for (const item of ['print', 'copy', 'print', 'copy']) {
+    const body = { requester: { type: 'user', value: 'ada' }, requestedItems: [{ item, count: 1 }] }
+    const { text } = await client.call({ method: 'POST', path: `/v1.1/instances/${INSTANCE}/access-request`, body })
+    const path = `/tallygate/v1/decisions/${correlationIdOf(text)}`
+    expect(await client.call({ method: 'GET', path })).toMatchObject({ status: 200 })
+  }
+})
+
 test('a person reads the checks, and the first that failed', async () => {
   await site.cloud.publish(rulesOf(2))
   const agent = await site.start()

@@ -171,7 +171,7 @@ export class Commits {
     })
   }
 
-  /** Resolves when the entries answered so far are in the journal, or when the journal rejects them. */
+  /** Resolves when the charges answered so far are in the journal, or when the journal rejects them. */
   async flushed(): Promise<void> {
     await this.#reaches(this.#logged.at(-1))
   }

@@ -420,6 +420,11 @@ export class Ledger {
     return this.#commits.flushed()
   }
 
+  /** Resolves when all entries so far are in the journal or undone; false when the journal rejects them. */
+  drained(): Promise<boolean> {
+    return this.#commits.drained()
+  }
+
   /** Resolves when no entry is pending and nothing is reserved: a power cut then costs nothing. */
   close(): Promise<void> {
     return this.#commits.close()
