@@ -80,6 +80,7 @@ import type { Store } from './storage/store.ts'
 import { watchStore } from './storage/watch-store.ts'
 import type { EdgeTerms } from './devices/terms.ts'
 import { type CloudSettings, cloudOptions } from './settings.ts'
+import { EventRetention } from './events/event-retention.ts'
 import { ArchiveDaily } from './usage/archive/archive-daily.ts'
 
 export interface Overrides {
@@ -427,6 +428,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     // Only one process uses a file, and its lease need not expire when it is killed.
     nodeId: settings.db === null ? 'file' : newId(),
   })
+  const eventRetention = new EventRetention({
+    ...{ store, now, trustsClock, log },
+    terms: () => ({
+      retentionMs: settings.events.retention,
+      undeliveredRetentionMs: settings.events.undeliveredRetention,
+    }),
+  })
   const archive = new ArchiveDaily({
     store,
     compression: zstd,
@@ -458,6 +466,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     runRepeatedly(jobs, settings.sessions.sweepEvery, sweep, 'a session was not moved on'),
     runRepeatedly(jobs, FORGET_EVERY_MS, () => forgetAnswers(store, now()), 'old answers were not deleted'),
     runRepeatedly(jobs, FORGET_EVERY_MS, forgetSessions, 'old records of sessions were not deleted'),
+    runRepeatedly(jobs, FORGET_EVERY_MS, () => eventRetention.step(), 'old events were not deleted'),
     runRepeatedly(jobs, ARCHIVE_EVERY_MS, () => archive.step(), 'usage was not archived'),
     runRepeatedly(jobs, POLICIES_EVERY_MS, renew, 'a policy was not renewed'),
     runRepeatedly(jobs, FLEET_EVERY_MS, () => fleet.step(), 'the figures of an instance were not read'),

@@ -296,6 +296,20 @@ const options = {
       help: 'Additional CA certificates in PEM to trust for receivers of events.',
       default: null,
     }),
+    retention: duration({
+      reloadable: true,
+      help: 'How long the database keeps events that every sink has passed, except for usage. 0: forever.',
+      default: '90d',
+      min: '0',
+      max: '3660d',
+    }),
+    undeliveredRetention: duration({
+      reloadable: true,
+      help: 'How long the database keeps events that a sink has not passed, or keeps as dead letters, except for usage. At least events.retention. 0: forever.',
+      default: '366d',
+      min: '0',
+      max: '3660d',
+    }),
     lowPercent: integer({
       reloadable: true,
       help: 'A line item is low when this percentage of its tokens, or less, is left.',

@@ -9,7 +9,7 @@ import { cloudOptions } from '../../../src/cloud/settings.ts'
 import { tallygate } from '../../cli/outside.ts'
 import { type ReceivedEvent, WebhookReceiver } from '../../support/webhook-receiver.ts'
 import { EdgeClient } from '../devices/edge-client.ts'
-import { ALWAYS, MINUTE, type SettingsChange, type Twin, openTwin } from '../harness.ts'
+import { ALWAYS, DAY, MINUTE, type SettingsChange, type Twin, openTwin } from '../harness.ts'
 
 describe('events of a cloud', () => {
   let receiver: WebhookReceiver
@@ -130,6 +130,21 @@ describe('events of a cloud', () => {
     for (const { out } of [await run('events', 'sinks', '--json'), { out: audit }]) {
       expect(out).not.toContain(receiver.secret.slice(6))
     }
+  })
+
+  it('are deleted after 90 days, once the receiver has them', async () => {
+    const instance = await twin.shop(ALWAYS)
+    const device = await EdgeClient.join(twin, instance)
+    receiver.respond = () => 503
+    for (const name of ['lock', 'unlock']) await command(device, name)
+    const listed = async () => (await run('events', 'list', '--device', device.id)).out.trim().split('\n').slice(1)
+    await twin.advance(91 * DAY)
+    expect(await listed()).toHaveLength(3)
+    receiver.respond = () => 200
+    await twin.advance(5 * MINUTE)
+    await twin.advance(5 * MINUTE)
+    expect(typesOf(receiver.events)).toContain('device.unlocked')
+    expect(await listed()).toEqual([expect.stringContaining('device.unlocked')])
   })
 
   it('end with the cloud at once, although a receiver does not respond', async () => {

@@ -10,9 +10,11 @@ import {
   showSinks,
 } from '../../../src/cloud/events/administer-sinks.ts'
 import { type OutgoingEvent, usageEvent } from '../../../src/cloud/events/outgoing-event.ts'
+import { EventRetention } from '../../../src/cloud/events/event-retention.ts'
 import { EventPublisher } from '../../../src/cloud/events/publish-events.ts'
 import { EventsRejected, type Sink } from '../../../src/cloud/events/sink.ts'
 import { revokeDevice } from '../../../src/cloud/devices/devices.ts'
+import { type DeadLetter, type EventRecord, USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { exportUsage } from '../../../src/cloud/usage/export-usage.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
@@ -355,6 +357,167 @@ export function publishEventsSuite(
         }
         await publisher.step()
         expect(await state()).toMatchObject({ deadLetters: 0 })
+      })
+    })
+
+    describe('old events', () => {
+      const HOUR = 3_600_000
+      const warned: unknown[] = []
+      let terms = { retentionMs: 10 * HOUR, undeliveredRetentionMs: 100 * HOUR }
+      let isTrusted = true
+      beforeEach(() => {
+        warned.length = 0
+        terms = { retentionMs: 10 * HOUR, undeliveredRetentionMs: 100 * HOUR }
+        isTrusted = true
+      })
+      const retention = () =>
+        new EventRetention({
+          ...{ store: twin.store, now: () => twin.time, trustsClock: () => isTrusted, terms: () => terms },
+          log: { warn: (fields) => void warned.push(fields) },
+        })
+      const forget = async (): Promise<void> => {
+        const of = retention()
+        while (await of.step()) continue
+      }
+      const happen = (...ids: readonly string[]) =>
+        twin.store.transaction((tx) =>
+          tx.events.append(
+            ...ids.map((id): EventRecord => ({
+              id,
+              type: 'device.enrolled',
+              at: twin.time,
+              instanceId: null,
+              deviceId: 'd',
+              data: {},
+            })),
+          ),
+        )
+      const left = async () => {
+        const { events } = await listEvents({ store: twin.store, tenantId: TENANT }, {}, 2_000)
+        return events.map(({ id }) => id).toReversed()
+      }
+      const end = () => twin.store.transaction((tx) => tx.usage.settled())
+
+      it('are deleted once every sink has passed them, except for the newest', async () => {
+        await run()
+        await happen('a', 'b')
+        await run()
+        twin.time += 5 * HOUR
+        await happen('c')
+        await run()
+        await forget()
+        expect(await left()).toEqual(['a', 'b', 'c'])
+        twin.time += 5 * HOUR + 1
+        await forget()
+        expect(await left()).toEqual(['c'])
+        twin.time += 500 * HOUR
+        const before = await end()
+        await forget()
+        expect(await left()).toEqual(['c'])
+        expect(await end()).toBe(before)
+        expect(warned).toEqual([])
+        await happen('d')
+        await run()
+        expect(sink.received.map(({ id }) => id)).toEqual(['a', 'b', 'c', 'd'])
+      })
+
+      it('stay for a sink that is stuck, for a longer time', async () => {
+        await run()
+        await twin.store.transaction((tx) =>
+          tx.eventSinks.claim('stuck', { by: 'x', now: 1, until: 2 }, () => tx.usage.settled()),
+        )
+        await happen('a', 'b', 'c')
+        await run()
+        twin.time += 100 * HOUR
+        await forget()
+        expect(await left()).toEqual(['a', 'b', 'c'])
+        twin.time += 1
+        await forget()
+        expect(await left()).toEqual(['c'])
+        expect(warned).toEqual([{ events: 2 }])
+      })
+
+      it('stay while they are dead letters, and do not keep later ones', async () => {
+        await run()
+        sink.check = (events) => {
+          if (events.some(({ id }) => id === 'b')) throw new EventsRejected('unknown device')
+        }
+        await happen('a', 'b', 'c', 'd')
+        for (let round = 0; round < 4; round += 1) {
+          await run()
+          twin.time += HOUR
+        }
+        expect(await state()).toMatchObject({ deadLetters: 1, behind: false })
+        twin.time += 10 * HOUR
+        await forget()
+        expect(await left()).toEqual(['b', 'd'])
+        sink.check = () => undefined
+        await replay({ store: twin.store }, 'test', 'DEAD_LETTERS', twin.time)
+        await run()
+        await forget()
+        expect(await left()).toEqual(['d'])
+        expect(sink.received.map(({ id }) => id)).toEqual(['a', 'c', 'd', 'b'])
+      })
+
+      it('are deleted in parts, also behind many that stay', async () => {
+        await run()
+        const ids = Array.from({ length: 1_300 }, (_, n) => `event-${n}`)
+        await happen(...ids)
+        const first = (await twin.store.read((reader) => reader.events.get('event-0')))!.position
+        sink.batchMax = 1_000
+        await run()
+        await twin.store.transaction(async (tx) => {
+          for (let n = 0n; n < 600n; n += 1n) {
+            const letter = { position: first + n * USAGE_ROW_POSITIONS, eventId: '', type: 'usage', problem: '', at: 0 }
+            await tx.eventSinks.bury('test', letter as DeadLetter)
+          }
+        })
+        twin.time += 10 * HOUR + 1
+        const of = retention()
+        const steps: boolean[] = []
+        do steps.push(await of.step())
+        while (steps.at(-1) === true)
+        expect(steps).toEqual([true, true, false])
+        expect(await left()).toEqual([...ids.slice(0, 600), ids.at(-1)])
+      })
+
+      it('are all deleted without sinks, and kept forever if that is set or the clock is in doubt', async () => {
+        await happen('a', 'b')
+        twin.time += 1_000 * HOUR
+        isTrusted = false
+        await forget()
+        isTrusted = true
+        terms = { retentionMs: 0, undeliveredRetentionMs: 0 }
+        await forget()
+        expect(await left()).toEqual(['a', 'b'])
+        terms = { retentionMs: HOUR, undeliveredRetentionMs: 0 }
+        await forget()
+        expect(await left()).toEqual(['b'])
+      })
+
+      it('stay forever for a sink that is stuck, if that is set', async () => {
+        await run()
+        await happen('a', 'b')
+        terms = { retentionMs: HOUR, undeliveredRetentionMs: 0 }
+        twin.time += 100_000 * HOUR
+        await forget()
+        expect(await left()).toEqual(['a', 'b'])
+      })
+
+      it('stay for a sink that delivers, whatever the clock was when they happened', async () => {
+        await run()
+        await happen('a')
+        await run()
+        const now = twin.time
+        twin.time = 0
+        await happen('b', 'c')
+        twin.time = now + 1
+        await forget()
+        expect(await left()).toEqual(['a', 'b', 'c'])
+        await run()
+        await forget()
+        expect(await left()).toEqual(['a', 'c'])
+        expect(warned).toEqual([])
       })
     })
 

@@ -44,11 +44,23 @@ export function eventSinkReader({ db }: Sql) {
   }
 }
 
+export interface SinkCursor {
+  readonly position: bigint
+  /** POSIX ms; 0: never. */
+  readonly deliveredAt: number
+}
+
 export function eventSinkTransaction(sql: Sql) {
   const { db, lockRows } = sql
   const leased = (name: string, by: string) =>
     db.updateTable('event_sinks').where('name', '=', name).where('leased_by', '=', by)
   const reader = eventSinkReader(sql)
+  /** Of all sinks. Until the transaction ends, none moves. */
+  const lockCursors = async (): Promise<readonly SinkCursor[]> => {
+    const query = db.selectFrom('event_sinks').select(['position', 'delivered_at']).orderBy('name')
+    const rows = await (lockRows ? query.forUpdate() : query).execute()
+    return rows.map(({ position, delivered_at }) => ({ position, deliveredAt: Number(delivered_at ?? 0n) }))
+  }
   return {
     ...reader,
     /**
@@ -76,10 +88,22 @@ export function eventSinkTransaction(sql: Sql) {
       await db.updateTable('event_sinks').set(lease).where('name', '=', name).execute()
       return row.position
     },
-    /** Until the transaction ends, no sink moves. */
+    /** As {@link reader.neededAfter}. Until the transaction ends, no sink moves. */
     async lockNeededAfter(): Promise<bigint | null> {
-      if (lockRows) await db.selectFrom('event_sinks').select('name').orderBy('name').forUpdate().execute()
+      await lockCursors()
       return reader.neededAfter()
+    },
+    lockCursors,
+    /** When events after the one position, up to the other, became dead letters. POSIX ms by position. */
+    async deadWithin(after: bigint, upTo: bigint): Promise<ReadonlyMap<bigint, number>> {
+      const rows = await db
+        .selectFrom('dead_letters')
+        .select(['position', 'at'])
+        .where('position', '>', after)
+        .where('position', '<=', upTo)
+        .orderBy('at')
+        .execute()
+      return new Map(rows.map(({ position, at }) => [position, Number(at)]))
     },
     /** Until the transaction ends, the sink does not move, and nothing is archived. Null: it has not started yet. */
     async lockPosition(name: string): Promise<bigint | null> {

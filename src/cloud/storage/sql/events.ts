@@ -3,6 +3,7 @@ import type { RawBuilder } from 'kysely'
 import type { EventType } from '../../../protocol/edge/events.ts'
 import { type EventFilter, type EventRecord, type NumberedEvent, USAGE_ROW_POSITIONS } from '../records.ts'
 import { inserter } from './row-numbers.ts'
+import { eventSinkTransaction } from './event-sinks.ts'
 import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -44,6 +45,70 @@ export function eventReader({ db }: Sql) {
     async get(id: string): Promise<NumberedEvent | undefined> {
       const row = await db.selectFrom('events').selectAll().where('id', '=', id).executeTakeFirst()
       return row === undefined ? undefined : numbered(row)
+    },
+  }
+}
+
+export interface OldEvents {
+  /** A position. */
+  readonly after: bigint
+  /** POSIX ms: older ones are deleted if every sink has passed them. */
+  readonly before: number
+  /** POSIX ms: older ones are deleted in any case, if no sink that lacks them has received any since; null: none. */
+  readonly undeliveredBefore: number | null
+  /** How many to look at. */
+  readonly limit: number
+}
+
+export interface ForgottenEvents {
+  /** How many were deleted that a sink has not received, or keeps as dead letters. */
+  readonly undelivered: number
+  /** To continue after; null: there are no later old ones. */
+  readonly next: bigint | null
+}
+
+export function eventTransaction(sql: Sql) {
+  const { db } = sql
+  const sinks = eventSinkTransaction(sql)
+  return {
+    ...eventReader(sql),
+    /** The newest event stays: its position must not be used again. */
+    async forget({ after, before, undeliveredBefore, limit }: OldEvents): Promise<ForgottenEvents> {
+      const cursors = await sinks.lockCursors()
+      const rows = await db
+        .selectFrom('events')
+        .select(['seq', 'at'])
+        .where('seq', '>', after / USAGE_ROW_POSITIONS)
+        .where('seq', '<', (of) => of.selectFrom('events').select((newest) => newest.fn.max('seq').as('seq')))
+        .orderBy('seq')
+        .limit(limit)
+        .execute()
+      const last = (rows.at(-1)?.seq ?? 0n) * USAGE_ROW_POSITIONS
+      const dead = await sinks.deadWithin(after, last)
+      const old = rows
+        .map(({ seq, at }) => {
+          const position = seq * USAGE_ROW_POSITIONS
+          const waiting = cursors.filter((cursor) => cursor.position < position)
+          // A sink that still delivers is not stuck, whatever the clock was when the event happened.
+          const since = Math.max(Number(at), dead.get(position) ?? 0, ...waiting.map(({ deliveredAt }) => deliveredAt))
+          return {
+            seq,
+            isPassed: waiting.length === 0,
+            isDead: dead.has(position),
+            isOld: at < before,
+            isStuck: undeliveredBefore !== null && since < undeliveredBefore,
+          }
+        })
+        .filter(({ isPassed, isOld, isStuck }) => isOld && (isPassed || isStuck))
+      const due = old.filter(({ isDead, isStuck }) => isStuck || !isDead)
+      if (due.length > 0) {
+        const numbers = due.map(({ seq }) => seq)
+        await db.deleteFrom('events').where('seq', 'in', numbers).execute()
+      }
+      return {
+        undelivered: due.filter(({ isPassed, isDead }) => isDead || !isPassed).length,
+        next: rows.length === limit && old.length > 0 ? last : null,
+      }
     },
   }
 }

@@ -26,7 +26,7 @@ import { recoveryReader, recoveryTransaction } from './edge-recoveries.ts'
 import { sessionCommandTransaction, sessionReader, sessionTransaction } from './sessions.ts'
 import { shortageReader, shortageTransaction } from './edge-shortages.ts'
 import { salesMarkReader, salesMarkTransaction } from './sales-marks.ts'
-import { eventReader } from './events.ts'
+import { eventReader, eventTransaction } from './events.ts'
 import { eventSinkReader, eventSinkTransaction } from './event-sinks.ts'
 import { idempotencyTransaction } from './idempotency.ts'
 import { importedUseReader, importedUseTransaction } from './imported-use.ts'
@@ -99,7 +99,7 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
     accounts,
     importedUse: importedUseTransaction(sql),
     usage,
-    events: { ...eventReader(sql), ...events },
+    events: { ...eventTransaction(sql), ...events },
     eventSinks: eventSinkTransaction(sql),
     usageArchives: usageArchiveTransaction(sql),
     policyRevisions: policyRevisionTransaction(sql, lockAhead),
