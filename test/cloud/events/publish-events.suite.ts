@@ -14,7 +14,7 @@ import { EventRetention } from '../../../src/cloud/events/event-retention.ts'
 import { EventPublisher } from '../../../src/cloud/events/publish-events.ts'
 import { EventsRejected, type Sink } from '../../../src/cloud/events/sink.ts'
 import { revokeDevice } from '../../../src/cloud/devices/devices.ts'
-import { type DeadLetter, type EventRecord, USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
+import { type EventRecord, USAGE_ROW_POSITIONS } from '../../../src/cloud/storage/records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { exportUsage } from '../../../src/cloud/usage/export-usage.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
@@ -469,7 +469,7 @@ export function publishEventsSuite(
         await twin.store.transaction(async (tx) => {
           for (let n = 0n; n < 600n; n += 1n) {
             const letter = { position: first + n * USAGE_ROW_POSITIONS, eventId: '', type: 'usage', problem: '', at: 0 }
-            await tx.eventSinks.bury('test', letter as DeadLetter)
+            await tx.eventSinks.bury('test', letter)
           }
         })
         twin.time += 10 * HOUR + 1
