@@ -534,7 +534,7 @@ export const ERRORS = catalogue({
   },
   OUTCOME_UNKNOWN: {
     meaning:
-      'The connection to the database was lost during a commit, so the service does not know whether the change was made.',
+      'The database did not confirm a commit, so the service does not know whether the change was made and will last.',
     remedy:
       'Send a request that has an Idempotency-Key again with the same key. For others, check first whether the change was made.',
     http: 503,

@@ -185,6 +185,26 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     await primary!.requireNoStandby()
   })
 
+  it.for(['pg_terminate_backend', 'pg_cancel_backend'])(
+    'does not confirm a commit whose wait for the standby is ended by %s',
+    async (end) => {
+      const store = await open(primary!.url, { answerTimeoutMs: 2_000, outcomeQuestionsMax: 2 })
+      await withAccount(store)
+      await primary!.requireStandby()
+      await standby!.stop()
+      const change = store.transaction(count()).then(String, codeOf)
+      const waiting = `SELECT ${end}(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^COMMIT'`
+      await expect.poll(() => runSql(primary!.url, waiting)).toHaveLength(1)
+      const result = await change
+      await standby!.start()
+      expect(result).toBe('OUTCOME_UNKNOWN')
+      expect(await charged(store)).toBe(1n)
+      // The standby confirms: what was committed before has arrived, too.
+      expect(await store.transaction(count())).toBe(1)
+      await primary!.requireNoStandby()
+    },
+  )
+
   it('follows a promotion, and reads nothing from a server that became a standby', async () => {
     const proxy = await ServerProxy.open(primary!.url)
     const [both, one] = [await open(pair!.url), await open(proxy.url)]

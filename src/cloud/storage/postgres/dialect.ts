@@ -22,7 +22,7 @@ import type pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Sql, requireStorable } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
-import { CommitUnanswered, ConnectionLost, endsConnection, isStalePlan, messageOf } from './failures.ts'
+import { CommitUnanswered, ConnectionLost, endsConnection, endsWait, isStalePlan, messageOf } from './failures.ts'
 import type { Pool, PooledConnection } from './pool.ts'
 
 /** Maximum named statements; others are parsed each time. */
@@ -106,7 +106,12 @@ class Connection implements DatabaseConnection {
   readonly #onError = (): void => {
     this.#lost = true
   }
+  readonly #onNotice = (notice: { readonly routine?: string | undefined }): void => {
+    this.#waitEnded ||= endsWait(notice)
+  }
   #lost = false
+  /** Whether a commit did not wait for its standby to the end. */
+  #waitEnded = false
   #purpose: 'READ' | 'WRITE' = 'WRITE'
   #begun: Promise<void> = Promise.resolve()
   /** Id of the write transaction. */
@@ -121,6 +126,7 @@ class Connection implements DatabaseConnection {
     this.#serverRun = serverRun
     this.#texts = texts
     client.on('error', this.#onError)
+    client.on('notice', this.#onNotice)
   }
 
   async run(text: string): Promise<pg.QueryResult> {
@@ -198,6 +204,9 @@ class Connection implements DatabaseConnection {
       if (!(error instanceof ConnectionLost) || this.#xid === null) throw error
       throw new CommitUnanswered(this.#xid, this.#serverRun, error.cause)
     }
+    if (this.#waitEnded && this.#xid !== null) {
+      throw new CommitUnanswered(this.#xid, this.#serverRun, new Error('the wait for a standby was ended'))
+    }
     if (command !== 'ROLLBACK') return
     if (this.#failures.length > 0) throw this.#failures[0]
     throw new AbortedTransactionError()
@@ -214,6 +223,7 @@ class Connection implements DatabaseConnection {
 
   release(): void {
     this.#client.off('error', this.#onError)
+    this.#client.off('notice', this.#onNotice)
     this.#client.release(this.#lost)
   }
 

@@ -6,14 +6,14 @@ import { CodedError } from '../../../protocol/errors.ts'
 /** The connection was lost before COMMIT: nothing has changed. */
 export class ConnectionLost extends Error {}
 
-/** The connection was lost after COMMIT was sent: only the server knows the outcome. */
+/** COMMIT was sent and not confirmed: only the server knows the outcome. */
 export class CommitUnanswered extends Error {
   readonly xid: string
   /** Run of the server that assigned the id. After a crash or a promotion, another transaction may get the same one. */
   readonly serverRun: string
 
   constructor(xid: string, serverRun: string, cause: unknown) {
-    super('the connection was lost during a commit', { cause })
+    super('a commit was not confirmed', { cause })
     this.xid = xid
     this.serverRun = serverRun
   }
@@ -32,6 +32,14 @@ export function endsConnection(error: unknown): boolean {
   if (!(error instanceof pg.DatabaseError)) return false
   // The severity is localized, so check the code too.
   return error.severity === 'FATAL' || error.severity === 'PANIC' || /^(08|57P0|25006)/.test(error.code ?? '')
+}
+
+/**
+ * Whether a notice says that a commit ended its wait for a standby. An administrator can end the wait (pg_cancel_backend),
+ * and PostgreSQL confirms the commit nevertheless. The text of the notice is localized, its origin is not.
+ */
+export function endsWait({ routine }: { readonly routine?: string | undefined }): boolean {
+  return routine === 'SyncRepWaitForLSN'
 }
 
 /** A prepared statement no longer fits changed tables; another connection parses it anew. */
@@ -62,7 +70,7 @@ export function coded(error: unknown, shown: string): unknown {
     return new CodedError('DATABASE_UNREACHABLE', `${shown}: ${error.message}`, { cause: error.cause })
   }
   if (error instanceof CommitUnanswered) {
-    return new CodedError('OUTCOME_UNKNOWN', `${shown}: the connection was lost during a commit.`, {
+    return new CodedError('OUTCOME_UNKNOWN', `${shown}: a commit was not confirmed.`, {
       cause: error.cause,
       details: { xid: error.xid },
     })

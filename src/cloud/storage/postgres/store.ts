@@ -15,7 +15,7 @@ import { databaseAddress } from './hosts.ts'
 import { type Pool, openPool } from './pool.ts'
 import { prepareDatabase } from './database.ts'
 import { PoolDialect, aheadOn } from './dialect.ts'
-import { CommitUnanswered, ConnectionLost, coded, isWorthAnotherRun } from './failures.ts'
+import { CommitUnanswered, ConnectionLost, coded, endsWait, isWorthAnotherRun } from './failures.ts'
 import { LIMITS, type Limits } from './limits.ts'
 import { ruleLocks } from './rule-locks.ts'
 
@@ -148,6 +148,7 @@ async function outcomeOf(
   let isLost = true
   try {
     const status = await statusOf(client, unanswered.xid)
+    if (serverRun === unanswered.serverRun && status === 'committed' && !(await isReplicated(client))) return 'UNKNOWN'
     isLost = false
     if (serverRun === unanswered.serverRun) return OUTCOMES[status]
     return status === 'committed' || status === 'forgotten' ? 'UNKNOWN' : 'ABORTED'
@@ -177,3 +178,23 @@ async function statusOf(client: pg.ClientBase, xid: string): Promise<keyof typeo
 }
 
 const INVALID_PARAMETER_VALUE = '22023'
+
+/**
+ * Whether a standby has all earlier commits, if the server waits for standbys: a commit whose wait has ended is visible
+ * without that. The commit of a message waits for everything before it.
+ */
+async function isReplicated(client: pg.ClientBase): Promise<boolean> {
+  let isEnded = false
+  const listen = (notice: { readonly routine?: string | undefined }): void => {
+    isEnded ||= endsWait(notice)
+  }
+  client.on('notice', listen)
+  try {
+    await client.query(`SELECT pg_logical_emit_message(true, 'tallygate', '')`)
+    return !isEnded
+  } catch {
+    return false
+  } finally {
+    client.off('notice', listen)
+  }
+}
