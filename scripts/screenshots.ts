@@ -53,6 +53,7 @@ async function takeWebp(page: Page, name: string): Promise<void> {
 
 const twin = await openTwin()
 const { device } = await furnish(twin, false)
+device.device.clock = { now: twin.now, earliest: twin.now, latest: twin.now }
 await device.device.sync()
 const tried = new URLSearchParams({
   type: 'user',
@@ -93,7 +94,7 @@ const commands = [
 ]
 const { stdout } = await promisify(execFile)('sh', ['-euc', commands.join('\n')])
 const { url } = JSON.parse(stdout.trim().split('\n').at(-1) ?? '') as { readonly url: string }
-const page = await browser.newPage({ viewport: { width: 1100, height: 480 } })
+const page = await browser.newPage({ viewport: { width: 1100, height: 560 } })
 await page.goto(url)
 await page.getByRole('link', { name: 'Usage' }).click()
 await page.screenshot({ path: new URL('first-request-console.png', FOLDER).pathname })

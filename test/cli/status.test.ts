@@ -11,12 +11,12 @@ test('it says in words how the agent is', async () => {
   const { code, out } = await tallygate(['status', '--socket', agent.address])
   expect(code).toBe(0)
   expect(out.split('\n')).toEqual([
-    'This device is working: connected, with 120 tokens at hand.',
+    'This device is working: connected, with 120 tokens.',
     '',
     'device    press-7  0c1d8a1e-0000-4000-8000-000000000000',
     'cloud     connected, last contact 10 seconds ago',
     'ledger    12 entries, 3 not yet in the cloud',
-    'spending  from available balances, for 24 hours more without the cloud',
+    'spending  from available balances, for another 24 hours without the cloud',
     `rules     revision 7 of instance ${instanceId}, revision 8 is available`,
     '',
     'TOKENS OF  BALANCE  CHARGED  NOTE',

@@ -100,7 +100,7 @@ function supplyStatus(status: AgentStatusWire): HealthStatus | null {
           FIND_CLOUD,
         )
       : attention(
-          `This device is offline and continues to decide, with ${atHand} at hand for ${inWords(remaining)} more.`,
+          `This device is offline and continues to decide, with ${atHand}, for another ${inWords(remaining)}.`,
           FIND_CLOUD,
         )
   }
@@ -115,7 +115,7 @@ function supplyStatus(status: AgentStatusWire): HealthStatus | null {
     )
   }
   if (isDry)
-    return attention('This device is connected, and has no tokens at hand: it asks the cloud with each request.')
+    return attention('This device is connected, and has no tokens: it asks the cloud with each request.')
   const [low] = [...usedUp, ...conditions.filter(({ code }) => code === 'TOKENS_LOW')]
   return low === undefined ? null : attention(low.message, moreTokens(low))
 }
@@ -136,7 +136,7 @@ function revokedStatus(status: AgentStatusWire): HealthStatus {
   return isDry || remaining === 0
     ? refusing('The key of this device was revoked, and no tokens are left: it refuses every charge.', ...steps)
     : attention(
-        `The key of this device was revoked: it delivers no usage, and can spend ${atHand} for ${inWords(remaining)} more.`,
+        `The key of this device was revoked: it delivers no usage, and can spend ${atHand} for another ${inWords(remaining)}.`,
         ...steps,
       )
 }
@@ -162,14 +162,14 @@ function problemStatus({ conditions }: AgentStatusWire): HealthStatus | null {
 }
 
 function workingStatus(status: AgentStatusWire): HealthStatus {
-  const sentence = `This device is working: connected, with ${balanceOf(status).atHand} at hand.`
+  const sentence = `This device is working: connected, with ${balanceOf(status).atHand}.`
   return { level: 'ok', sentence, steps: [] }
 }
 
 /** Of all line items. */
 function balanceOf({ accounts }: AgentStatusWire): { readonly isDry: boolean; readonly atHand: string } {
   const lines = accounts.filter(({ account }) => account.startsWith('line/'))
-  if (lines.some(({ unlimited }) => unlimited)) return { isDry: false, atHand: 'tokens without limit' }
+  if (lines.some(({ unlimited }) => unlimited)) return { isDry: false, atHand: 'unlimited tokens' }
   const left = lines.reduce((sum, account) => sum + available(countersOf(account)), 0n)
   return { isDry: left === 0n, atHand: `${tokensInWords(left)} tokens` }
 }

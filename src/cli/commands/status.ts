@@ -193,7 +193,7 @@ function spending({ fenced, suspension, epoch, grant }: AgentStatus): string {
   if (fenced) return 'stopped: the cloud fenced this device; it attaches again by itself'
   if (epoch === 0) return 'not yet: the device has never attached to the cloud'
   if (grant === null) return 'not yet: no grant'
-  return `from available balances, for ${roughly(grant.remainingMs)} more without the cloud`
+  return `from available balances, for another ${roughly(grant.remainingMs)} without the cloud`
 }
 
 function written({ written, perDecision, perDay, budgetPerDay }: NonNullable<AgentStatus['storage']>): string {

@@ -528,7 +528,7 @@ export const CHECKS: readonly Check[] = [
       const worst = aged.toSorted((a, b) => a.leftMs - b.leftMs)[0]
       if (worst === undefined) return skip('the device serves no instance')
       if (worst.leftMs <= 0) return fail(`${worst.says} can no longer be used`, 'Connect the device to the cloud once.')
-      const evidence = `${worst.says} can be used for ${roughly(worst.leftMs)} more without the cloud`
+      const evidence = `${worst.says} can be used for another ${roughly(worst.leftMs)} without the cloud`
       return worst.leftMs < Math.min(worst.usableForMs / 4, 2 * DAY_MS)
         ? warn(evidence, 'Connect the device to the cloud.')
         : ok(evidence)
@@ -675,7 +675,7 @@ const SET_CLOCK = 'Set the clock (timedatectl set-ntp true), and check the batte
 function tokensLeft({ accounts, grant }: AgentStatus): Finding {
   const lines = accounts.filter(({ account }) => account.startsWith('line/'))
   const left = lines.reduce((sum, account) => sum + (available(account) > 0n ? available(account) : 0n), 0n)
-  const within = `for ${roughly(grant?.remainingMs ?? 0)} more without the cloud`
+  const within = `for another ${roughly(grant?.remainingMs ?? 0)} without the cloud`
   if (lines.some(({ unlimited }) => unlimited)) return ok(`unlimited tokens ${within}`)
   return left === 0n
     ? warn(`no tokens are left, ${within}`, 'Connect the device to the cloud. If the pool is used up, buy more tokens.')

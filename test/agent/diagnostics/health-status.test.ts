@@ -15,7 +15,7 @@ const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it w
 describe('the health status', () => {
   const cases: [string, Partial<AgentStatusWire>, 'ok' | 'attention' | 'refusing', RegExp][] = [
     ['a device in order', {}, 'ok', /working: connected, with 120 tokens/],
-    ['one without limit', { accounts: [{ ...held!, unlimited: true }] }, 'ok', /tokens without limit/],
+    ['one without limit', { accounts: [{ ...held!, unlimited: true }] }, 'ok', /unlimited tokens/],
     ['one that is not enrolled', { deviceId: null }, 'refusing', /not enrolled/],
     [
       'one that is locked as a whole',
@@ -43,7 +43,7 @@ describe('the health status', () => {
     ['one that is offline with an expired grant', { connected: false, grant: NO_GRANT_LEFT }, 'refusing', /expired/],
     ['one that is online with an expired grant', { grant: NO_GRANT_LEFT }, 'attention', /asks the cloud for another/],
     ['one that never had a grant, offline', { connected: false, grant: null }, 'refusing', /no grant/],
-    ['one that is dry, online', { accounts: dry }, 'attention', /no tokens at hand/],
+    ['one that is dry, online', { accounts: dry }, 'attention', /has no tokens: it asks/],
     [
       'one that is dry in the cloud too',
       { accounts: dry, conditions: condition('tokens of A', 'TOKENS_USED_UP') },

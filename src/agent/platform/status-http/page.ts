@@ -132,7 +132,7 @@ function connectionOf({ status }: DeviceReportWire): Html {
       'Rules',
       newest > applied ? `revision ${applied} applied, ${newest} available` : `revision ${applied}, up to date`,
     ]),
-    ['Grant', grant === null ? 'none' : `valid for ${inWords(grant.remainingMs)} more without the cloud`],
+    ['Grant', grant === null ? 'none' : `valid for another ${inWords(grant.remainingMs)} without the cloud`],
   ]
   return section('connection', 'Connection', rowsOf('connection', rows))
 }
