@@ -17,7 +17,9 @@ const SIZE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
 /** In the largest unit with a value of at least two, rounded down. */
 export function roughly(ms: number): string {
   const [unit, size] = TIME_UNITS.find(([, each]) => ms >= 2 * each) ?? TIME_UNITS[3]
-  return `${Math.floor(ms / size)} ${unit}`
+  const whole = Math.floor(ms / size)
+  // Only a second is the largest unit with a value of one.
+  return whole === 1 ? '1 second' : `${whole} ${unit}`
 }
 
 /** One fractional digit below 100 of its unit. */

@@ -7,7 +7,7 @@ const [SECOND, MINUTE, HOUR, DAY] = [1_000, 60_000, 3_600_000, 86_400_000]
 describe('in words', () => {
   it.each([
     [0, '0 seconds'],
-    [1_999, '1 seconds'],
+    [1_999, '1 second'],
     [2 * MINUTE - 1, '119 seconds'],
     [2 * MINUTE, '2 minutes'],
     [2 * HOUR - SECOND, '119 minutes'],
