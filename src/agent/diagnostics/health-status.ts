@@ -114,8 +114,7 @@ function supplyStatus(status: AgentStatusWire): HealthStatus | null {
       ...usedUp.map(moreTokens),
     )
   }
-  if (isDry)
-    return attention('This device is connected, and has no tokens: it asks the cloud with each request.')
+  if (isDry) return attention('This device is connected, and has no tokens: it asks the cloud with each request.')
   const [low] = [...usedUp, ...conditions.filter(({ code }) => code === 'TOKENS_LOW')]
   return low === undefined ? null : attention(low.message, moreTokens(low))
 }
