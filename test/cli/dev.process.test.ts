@@ -55,6 +55,9 @@ it('serves a site until Ctrl-C, also without its cloud, and continues in a named
   const first = await dev('--directory', directory)
   expect(statSync(directory).mode & 0o777).toBe(0o700)
   expect(await shell(directory, ACCESS)).toBe('allowed: 2.125 tokens, 2.125 from FIRST-1000\n')
+  const client = new URL('../../sdk/node/src/index.ts', import.meta.url).href
+  const program = `const { connect } = await import('${client}'); console.log((await connect().offers()).instances.length)`
+  expect(await shell(directory, `'${process.execPath}' --input-type=module -e "${program}"`)).toBe('1\n')
   expect(await shell(directory, 'tallygate line-items list')).toMatch(/FIRST-1000 +DEPLOYED +1,000/)
   const doctor = await shell(directory, 'tallygate doctor --all --no-network || true')
   expect(doctor).toMatch(/^ok +database +/m)

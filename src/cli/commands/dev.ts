@@ -101,6 +101,8 @@ async function start(flags: DevFlags, directory: string, stack: AsyncDisposableS
     TALLYGATE_ADMIN_KEY: adminKey,
     TALLYGATE_AGENT_SOCKET_PATH: socket,
     TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'agent'),
+    // Of the clients in sdk/.
+    TALLYGATE_SOCKET: socket,
   }
   const text = Object.entries(variables).map(([name, value]) => `export ${name}=${quoted(value)}\n`)
   const command = `${quoted(process.execPath)} ${quoted(COMMAND)}`
