@@ -53,7 +53,7 @@ const decided: Headers = {
   [LOCAL_HEADERS.durability]: {
     description:
       '`durable`: the decision survives a power cut. `write-behind`: it survives a crash of the agent. `later`: a denial, which charges nothing; its record follows with the next commit.',
-    schema: z.enum(['durable', 'write-behind']),
+    schema: z.enum(['durable', 'write-behind', 'later']),
   },
   [LOCAL_HEADERS.policyRevision]: { description: 'Revision of the rules that decided.', schema: z.int().min(0) },
   [LOCAL_HEADERS.warnings]: {

@@ -267,8 +267,7 @@ function diagnosticsOf(
     decision: async (correlationId) => {
       const refusal = refusals.get(correlationId)
       if (refusal !== undefined) return { kind: 'refusal', refusal }
-      // It may be answered and not in the journal yet.
-      await ledger.drained()
+      await ledger.reached(correlationId)
       const found = await journal.find(correlationId)
       return found === null ? null : { kind: 'entry', ...found }
     },

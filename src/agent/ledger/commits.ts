@@ -181,6 +181,12 @@ export class Commits {
     return this.#reaches(this.#waiting.at(-1) ?? this.#underWay?.waiting.at(-1) ?? this.#logged.at(-1))
   }
 
+  /** Whether an entry with this text is not in the journal yet. */
+  holds(text: string): boolean {
+    const pending = [this.#logged, this.#underWay?.waiting ?? [], this.#waiting]
+    return pending.some((some) => some.some(({ entry }) => entry.body.includes(text)))
+  }
+
   async #reaches(last: Decided | undefined): Promise<boolean> {
     if (last === undefined || this.#broken) return !this.#broken
     return new Promise((resolve) => {
@@ -203,7 +209,7 @@ export class Commits {
    */
   async close(): Promise<void> {
     if (this.#deps.reserve === null) return this.settled()
-    await this.flushed()
+    await this.drained()
     if (this.#logged.length > 0 || this.#broken) return
     this.endReservations(this.#open())
     if (this.#closing.size > 0) await this.settled()
@@ -362,10 +368,11 @@ export class Commits {
     return [...reservations].map(([account, usedUpTo]) => ({ account, usedUpTo }))
   }
 
-  #committed({ logged, waiting, closing, turned, begunAt }: UnderWay, head: string): void {
+  #committed({ logged, waiting, closing, turned, salvage, begunAt }: UnderWay, head: string): void {
     const { reserve, now, timers, onRecorded } = this.#deps
     this.#underWay = null
-    this.#isAccepted = true
+    // A salvage takes reserved space.
+    if (!salvage) this.#isAccepted = true
     const recorded = this.#logged.splice(0, logged)
     for (const decided of waiting) recorded.push(decided)
     this.#reached = { n: recorded.at(-1)?.entry.n ?? this.#reached.n, head }

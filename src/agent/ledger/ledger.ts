@@ -420,9 +420,10 @@ export class Ledger {
     return this.#commits.flushed()
   }
 
-  /** Resolves when all entries so far are in the journal or undone; false when the journal rejects them. */
-  drained(): Promise<boolean> {
-    return this.#commits.drained()
+  /** Resolves when an entry with this correlation id, if there is one, is in the journal or undone. */
+  async reached(correlationId: string): Promise<void> {
+    // A commit before its time makes callers wait.
+    if (this.#commits.holds(`"${correlationId}"`)) await this.#commits.drained()
   }
 
   /** Resolves when no entry is pending and nothing is reserved: a power cut then costs nothing. */

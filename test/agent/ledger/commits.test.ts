@@ -195,6 +195,16 @@ describe.each(['durable', 'write-behind'] as const)('a denial, %s', (durability)
     expect(bench.recorded).toEqual([1, 2])
   })
 
+  it('is recorded before a stop ends', async () => {
+    const bench = new Bench(durability)
+    bench.charge({ [A]: 1n })
+    bench.charge({}, denial)
+    const closing = bench.commits.close()
+    while ((await stateOf(closing)) === 'pending') await bench.done()
+    expect(bench.recorded.filter((n) => n <= 2)).toEqual([1, 2])
+    expect(bench.commits.isSettled).toBe(true)
+  })
+
   it('with a charge waits like any charge', async () => {
     const bench = new Bench(durability)
     bench.charge({ [A]: 1n }, denial)
@@ -230,6 +240,17 @@ it('a denial waits after a commit that failed, until one succeeds', async () => 
   bench.charge({}, denial)
   await nextTurn()
   expect(bench.answers[2]).toBe('later')
+})
+
+it('an entry is held until it is in the journal', async () => {
+  const bench = await warm(A)
+  bench.charge({ [A]: 1n })
+  await nextTurn()
+  expect(bench.answers[2]).toBe('write-behind')
+  expect([bench.commits.holds('"n":2'), bench.commits.holds('"n":3'), bench.begun.length]).toEqual([true, false, 1])
+  const drained = bench.commits.drained()
+  await bench.done()
+  expect([await drained, bench.commits.holds('"n":2')]).toEqual([true, false])
 })
 
 describe('a charge', () => {

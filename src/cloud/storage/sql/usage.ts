@@ -160,16 +160,23 @@ export function usageReader(sql: Sql) {
 }
 
 /** The highest position so far. */
-async function endOf({ db }: Sql): Promise<bigint> {
+async function endOf(sql: Sql): Promise<bigint> {
+  return highest(await endsOf(sql).execute())
+}
+
+function highest(ends: readonly { readonly end: bigint | null }[]): bigint {
+  return ends.reduce((most, { end }) => (end !== null && end > most ? end : most), 0n)
+}
+
+/** The highest position of each table. */
+function endsOf({ db }: Sql) {
   const newest = (table: 'usage' | 'deliveries' | 'events') =>
     db.selectFrom(table).select((of) => of(of.fn.max<bigint | null>('seq'), '*', USAGE_ROW_POSITIONS).as('end'))
-  const ends = await newest('usage')
+  return newest('usage')
     .unionAll(newest('deliveries'))
     .unionAll(newest('events'))
     .unionAll(db.selectFrom('forgotten_usage').select((of) => of.fn.max<bigint | null>('gone_on_after').as('end')))
     .unionAll(db.selectFrom('usage_archives').select((of) => of.fn.max<bigint | null>('up_to').as('end')))
-    .execute()
-  return ends.reduce((most, { end }) => (end !== null && end > most ? end : most), 0n)
 }
 
 /** Of each record, its part of an entry. The records of an entry follow each other. */
@@ -221,18 +228,15 @@ function isWhollyWithin(
 export function usageTransaction(sql: Sql) {
   const { db } = sql
   const appended: (UsageRecord | Delivery | EventRecord)[] = []
-  /** Waits for the transactions of all rows that have a number, and keeps others from getting one. */
-  const lockNumbers = async (): Promise<void> => {
-    await statement`LOCK TABLE row_numbers IN SHARE MODE`.execute(db)
-  }
   const settled = async (): Promise<bigint> => {
-    if (!sql.lockRows) return endOf(sql)
-    // The rollback gives the lock back at once: writers do not wait for this transaction's commit.
-    await statement`SAVEPOINT settled`.execute(db)
-    await lockNumbers()
-    const end = await endOf(sql)
+    const { ahead } = sql
+    if (ahead === null) return endOf(sql)
+    // Sent together: the server gives the lock back even if this node stops here, and before this transaction's commit.
+    await ahead({ compile: () => statement`SAVEPOINT settled`.compile(db) })
+    await ahead({ compile: () => LOCK_NUMBERS.compile(db) })
+    const ends = await ahead(endsOf(sql))
     await statement`ROLLBACK TO SAVEPOINT settled`.execute(db)
-    return end
+    return highest(ends())
   }
   const usage = {
     ...usageReader(sql),
@@ -243,7 +247,7 @@ export function usageTransaction(sql: Sql) {
      * as lost.
      */
     async passForgotten(position: bigint): Promise<void> {
-      if (sql.lockRows) await lockNumbers()
+      if (sql.lockRows) await LOCK_NUMBERS.execute(db)
       const end = await endOf(sql)
       if (position <= end) return
       const row = rowOfPosition(position)
@@ -302,6 +306,9 @@ function tableOf(one: UsageRecord | Delivery | EventRecord): 'deliveries' | 'usa
   if ('entries' in one) return 'deliveries'
   return 'data' in one ? 'events' : 'usage'
 }
+
+/** Waits for the transactions of all rows that have a number, and keeps others from getting one. */
+const LOCK_NUMBERS = statement`LOCK TABLE row_numbers IN SHARE MODE`
 
 const ROW_NUMBERS = statement`pg_get_serial_sequence('usage', 'seq')::regclass`
 
