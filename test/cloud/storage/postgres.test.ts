@@ -593,6 +593,23 @@ describe('on PostgreSQL', () => {
       expect(await store.transaction(chargeOne)).toBe(true)
     })
 
+    it('for a connection that is made too late, and the connection serves the next caller', async () => {
+      await node()
+      const limits = { ...LIMITS, connectionsMax: 1, connectTimeoutMs: 1_000, lockTimeoutMs: 60_000 }
+      const pool = openPool(databaseAddress(schema.url), limits, () => undefined)
+      const { client: lost } = await pool.connect()
+      const blocker = new pg.Client({ connectionString: schema.url })
+      await blocker.connect()
+      await blocker.query('BEGIN; LOCK TABLE server_runs')
+      const late = pool.connect()
+      lost.release(true)
+      await expect(late).rejects.toThrow('no connection')
+      await blocker.end()
+      const next = () => pool.connect().then(({ client }) => client.release(), String)
+      await expect.poll(next, { timeout: 10_000 }).toBe(undefined)
+      await pool.end()
+    })
+
     it('for a node that fell silent in the middle of a transaction', async () => {
       const silent = await withAccount(await node({ silenceTimeoutMs: 500 }), 10n)
       const other = await node()

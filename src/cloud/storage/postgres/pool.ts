@@ -26,35 +26,44 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
   const sockets = new Set<Socket>()
   const hosts = new Hosts(address, limits)
   const runs = new WeakMap<pg.ClientBase, string>()
+  const socketOf = new WeakMap<pg.ClientBase, Socket>()
   const pool = new pg.Pool({
     max: limits.connectionsMax,
     connectionTimeoutMillis: limits.connectTimeoutMs,
     Client: class extends pg.Client {
       constructor() {
+        const socket = new Socket()
         super({
           ...hosts.current,
           // Statements are sent without waiting for earlier responses.
           pipeline: true,
           query_timeout: limits.answerTimeoutMs,
           stream: () => {
-            const socket = new Socket()
             sockets.add(socket)
             return socket.once('close', () => sockets.delete(socket))
           },
         })
+        socketOf.set(this, socket)
       }
     },
-    verify: (client, done) => {
+    // The pool waits for the promise. It would wait for the result of `verify` too, but never release the connection of a
+    // caller that timed out meanwhile.
+    onConnect: async (client) => {
       // The pending statement reports connection errors.
       client.on('error', () => undefined)
-      prepare(client, limits).then((run) => {
-        runs.set(client, run)
-        done()
-      }, done)
+      try {
+        runs.set(client, await prepare(client, limits))
+      } catch (error) {
+        // The pool waits for the end of the connection, which a server that does not respond would delay.
+        socketOf.get(client)?.destroy()
+        throw error
+      }
     },
   })
   // Reports idle connections; without a listener, their errors would end the process.
-  pool.on('error', onLost)
+  pool.on('error', (error, client) => {
+    if (runs.has(client)) onLost(error)
+  })
   const cut = Promise.withResolvers<never>()
   cut.promise.catch(() => undefined)
   let isCut = false
