@@ -27,6 +27,17 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
   const hosts = new Hosts(address, limits)
   const runs = new WeakMap<pg.ClientBase, string>()
   const socketOf = new WeakMap<pg.ClientBase, Socket>()
+  const onConnect = async (client: pg.ClientBase): Promise<void> => {
+    // The pending statement reports connection errors.
+    client.on('error', () => undefined)
+    try {
+      runs.set(client, await prepare(client, limits))
+    } catch (error) {
+      // The pool waits for the end of the connection, which a server that does not respond would delay.
+      socketOf.get(client)?.destroy()
+      throw error
+    }
+  }
   const pool = new pg.Pool({
     max: limits.connectionsMax,
     connectionTimeoutMillis: limits.connectTimeoutMs,
@@ -46,19 +57,8 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
         socketOf.set(this, socket)
       }
     },
-    // The pool waits for the promise. It would wait for the result of `verify` too, but never release the connection of a
-    // caller that timed out meanwhile.
-    onConnect: async (client) => {
-      // The pending statement reports connection errors.
-      client.on('error', () => undefined)
-      try {
-        runs.set(client, await prepare(client, limits))
-      } catch (error) {
-        // The pool waits for the end of the connection, which a server that does not respond would delay.
-        socketOf.get(client)?.destroy()
-        throw error
-      }
-    },
+    // The pool waits for the promise, which its types omit. `verify` would leak a connection whose caller timed out meanwhile.
+    onConnect: onConnect as (client: pg.ClientBase) => void,
   })
   // Reports idle connections; without a listener, their errors would end the process.
   pool.on('error', (error, client) => {
