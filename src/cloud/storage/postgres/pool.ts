@@ -27,7 +27,7 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
   const hosts = new Hosts(address, limits)
   const runs = new WeakMap<pg.ClientBase, string>()
   const socketOf = new WeakMap<pg.ClientBase, Socket>()
-  const onConnect = async (client: pg.ClientBase): Promise<void> => {
+  const ready = async (client: pg.ClientBase): Promise<void> => {
     // The pending statement reports connection errors.
     client.on('error', () => undefined)
     try {
@@ -58,7 +58,7 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
       }
     },
     // The pool waits for the promise, which its types omit. `verify` would leak a connection whose caller timed out meanwhile.
-    onConnect: onConnect as (client: pg.ClientBase) => void,
+    onConnect: (client): unknown => ready(client),
   })
   // Reports idle connections; without a listener, their errors would end the process.
   pool.on('error', (error, client) => {
