@@ -240,6 +240,10 @@ describe('the address of a database', () => {
     expect(shown).toBe('postgres://me@a:5432,[::1]:5433,c/db')
   })
 
+  it('shows the host of a parameter, which replaces the one before the database', () => {
+    expect(databaseAddress('postgres://me@localhost/db?host=b').shown).toBe('postgres://me@b/db')
+  })
+
   it('of a Unix socket has no host', () => {
     const { connectionStrings, shown } = databaseAddress('postgres:///db?host=/run/postgresql', 'secret')
     expect(connectionStrings).toEqual(['postgres:///db?host=%2Frun%2Fpostgresql&password=secret'])
@@ -251,11 +255,16 @@ describe('the address of a database', () => {
     'postgres://me:secret@a:1,b:x/db',
     'postgres://me:secret@a:1,/db',
     'postgres://me:secret@/db?host=a,b',
+    'postgres://me:secret@a,b/db?host=c',
+    'postgres://me:secret@a,b/db?port=5433',
+    'postgres://me:12/secret@a,b/db',
+    'postgres://me:12?secret@a/db',
+    'postgres://me:12/1#secret@a/db',
     'postgres://me:secret@a,b/db?target_session_attrs=any',
     'mysql://me:secret@a,b/db',
   ])('is refused, without its password: %s', (url) => {
     const read = (): unknown => databaseAddress(url)
     expect(read).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
-    expect(read).not.toThrow(/secret/)
+    expect(read).not.toThrow(/secret|12/)
   })
 })

@@ -532,6 +532,18 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
+    it('during a commit leaves its outcome unknown while no host says anything', async () => {
+      const { host } = new URL(proxy.url)
+      const url = proxy.url.replace(host, `${host},${host}`)
+      const store = await node({ connectTimeoutMs: 60_000, outcomeTimeoutMs: 100 }, url)
+      proxy.failAt(COMMIT, 'LOSE_ANSWER', () => proxy.fallInactive())
+      await expect(store.transaction(count())).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+      proxy.speakAgain()
+      // The connections that it had begun.
+      proxy.cutAll()
+      expect(await charged(store)).toBe(1n)
+    })
+
     it('to a server that is away is DATABASE_UNREACHABLE until it is back', async () => {
       const store = await node({}, proxy.url)
       expect(await charged(store)).toBe(0n)
@@ -709,6 +721,14 @@ describe('on PostgreSQL', () => {
       expect(await codeOf('postgres://localhost/x?sslmode=verify-full&sslrootcert=/nowhere/ca.pem')).toBe(
         'CONFIG_INVALID',
       )
+    })
+
+    it('with a server that falls silent after the login is DATABASE_UNREACHABLE', async () => {
+      await using proxy = await ServerProxy.open(schema.url)
+      for (const question of ['pg_is_in_recovery', 'server_version_num']) {
+        proxy.failAt(question, 'NO_ANSWER')
+        expect(await codeOf(proxy.url, { answerTimeoutMs: 200 })).toBe('DATABASE_UNREACHABLE')
+      }
     })
 
     it('without a server is DATABASE_UNREACHABLE', async () => {

@@ -3,7 +3,7 @@ import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
 import { coded } from './failures.ts'
-import { type DatabaseAddress, Hosts, requirePrimary } from './hosts.ts'
+import { type DatabaseAddress, Hosts, bounded, requirePrimary } from './hosts.ts'
 import { type Limits, SERVER_VERSION_MIN } from './limits.ts'
 import { ADVISORY_CLASS } from './rule-locks.ts'
 
@@ -46,9 +46,8 @@ export async function openDatabaseOfServer(
 ): Promise<{ readonly client: pg.Client; readonly schema: number }> {
   const { shown } = address
   try {
-    const client = await connect(address, limits)
+    const { client, schema } = await connect(address, limits)
     try {
-      const schema = await judge(client, shown)
       await migrate(client, schema, shown, all)
       return { client, schema }
     } catch (error) {
@@ -60,7 +59,10 @@ export async function openDatabaseOfServer(
   }
 }
 
-async function connect(address: DatabaseAddress, limits: Limits): Promise<pg.Client> {
+async function connect(
+  address: DatabaseAddress,
+  limits: Limits,
+): Promise<{ readonly client: pg.Client; readonly schema: number }> {
   const hosts = new Hosts(address, limits)
   return hosts.connect(async () => {
     let client: pg.Client
@@ -75,8 +77,8 @@ async function connect(address: DatabaseAddress, limits: Limits): Promise<pg.Cli
     client.on('error', () => undefined)
     try {
       await client.connect()
-      await requirePrimary(client)
-      return client
+      await requirePrimary(client, limits)
+      return { client, schema: await judge(client, limits, address.shown) }
     } catch (cause) {
       await client.end().catch(() => undefined)
       throw cause
@@ -95,10 +97,11 @@ interface ServerSettings {
   readonly schema: bigint | null
 }
 
-async function judge(client: pg.Client, shown: string): Promise<number> {
-  const { rows } = await client.query<ServerSettings>(`
+async function judge(client: pg.Client, limits: Limits, shown: string): Promise<number> {
+  const text = `
     SELECT current_setting('server_version_num')::bigint AS version, current_setting('server_version') AS version_text,
-      current_setting('server_encoding') AS encoding, (SELECT oid::bigint FROM pg_namespace WHERE nspname = current_schema()) AS schema`)
+      current_setting('server_encoding') AS encoding, (SELECT oid::bigint FROM pg_namespace WHERE nspname = current_schema()) AS schema`
+  const { rows } = await client.query<ServerSettings>(bounded(text, limits))
   const [inputs] = rows
   if (inputs === undefined) throw new Error('invariant: a SELECT without FROM has one row')
   const unsuitable = (text: string) => new CodedError('DATABASE_UNSUITABLE', `${shown}: ${text}`)

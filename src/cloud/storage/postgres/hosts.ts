@@ -20,6 +20,10 @@ export function databaseAddress(url: string, password: string | null = null): Da
   const invalid = (text: string) => new CodedError('CONFIG_INVALID', `The address of the database ${text}`)
   const [, scheme = '', authority = '', rest = ''] = /^([a-z]+:\/\/)([^/?#]*)(.*)$/is.exec(url) ?? []
   const credentials = authority.slice(0, authority.lastIndexOf('@') + 1)
+  // A password that is not encoded would become part of the host or the path, which messages show.
+  if (rest.includes('@')) {
+    throw invalid('contains @ after its host. In the password, write %2F for /, %3F for ?, %23 for # and %40 for @.')
+  }
   const names = authority.slice(credentials.length).split(',')
   if (names.length > 1 && names.includes('')) throw invalid('has an empty host: write host:port,host:port.')
   // URL's own error contains the password: do not pass it on.
@@ -31,15 +35,24 @@ export function databaseAddress(url: string, password: string | null = null): Da
   const socket = first.searchParams.get('host')
   if (socket?.includes(',') === true)
     throw invalid('has several hosts in a parameter: write host:port,host:port before the database.')
+  if (names.length > 1 && (socket !== null || first.searchParams.has('port'))) {
+    throw invalid('has several hosts, and the parameter host or port, which replaces them all: omit the parameter.')
+  }
   const role = first.searchParams.get('target_session_attrs')
   if (role !== null && role !== 'read-write' && role !== 'primary') {
     throw invalid('must have target_session_attrs=read-write, or omit it: the cloud needs the primary.')
   }
   const user = first.username === '' ? '' : `${first.username}@`
-  const hosts = parsed.map(({ host }) => host).join(',') || (socket ?? '')
+  const hosts = socket ?? parsed.map(({ host }) => host).join(',')
   // A Unix socket URL has no host, so the password must be a parameter.
   if (password !== null) for (const each of parsed) each.searchParams.set('password', password)
   return { connectionStrings: parsed.map(({ href }) => href), shown: `postgres://${user}${hosts}${first.pathname}` }
+}
+
+/** A query that fails if it is not answered in time, on a connection whose other queries may take long. */
+export function bounded(text: string, { answerTimeoutMs }: Limits): pg.QueryConfig {
+  const query = { text, query_timeout: answerTimeoutMs }
+  return query
 }
 
 const parserOf = (type: number): ((text: string) => unknown) => (type === INT8 ? BigInt : otherParserOf(type))
@@ -95,9 +108,8 @@ export class Hosts {
 }
 
 /** A standby answers queries too, but behind the primary. */
-export async function requirePrimary(client: pg.ClientBase): Promise<void> {
-  const { rows } = await client.query<{ reads_only: boolean }>(
-    `SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS reads_only`,
-  )
+export async function requirePrimary(client: pg.ClientBase, limits: Limits): Promise<void> {
+  const text = `SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS reads_only`
+  const { rows } = await client.query<{ reads_only: boolean }>(bounded(text, limits))
   if (rows[0]?.reads_only !== false) throw new Error('the server is read-only, as a standby is')
 }

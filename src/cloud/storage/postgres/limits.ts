@@ -20,6 +20,8 @@ export interface Limits {
   readonly outcomeQuestionsMax: number
   /** Pause between these attempts. */
   readonly outcomePauseMs: number
+  /** Longest time for all of them. */
+  readonly outcomeTimeoutMs: number
 }
 
 export const LIMITS: Limits = {
@@ -33,6 +35,7 @@ export const LIMITS: Limits = {
   rerunPauseMs: 5,
   outcomeQuestionsMax: 10,
   outcomePauseMs: 300,
+  outcomeTimeoutMs: 20_000,
 }
 
 /** Oldest supported major version of PostgreSQL. */

@@ -98,7 +98,7 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
  * stay. Returns the run of the server: its table is unlogged, so PostgreSQL empties it after a crash and at a promotion.
  */
 async function prepare(client: pg.ClientBase, limits: Limits): Promise<string> {
-  await requirePrimary(client)
+  await requirePrimary(client, limits)
   const results = (await client.query(`
     SELECT set_config('statement_timeout', '${limits.statementTimeoutMs}', false),
       set_config('lock_timeout', '${limits.lockTimeoutMs}', false),

@@ -122,16 +122,23 @@ async function rerunning<T>(
  */
 async function wasCommitted(
   pool: Pool,
-  { outcomeQuestionsMax, outcomePauseMs }: Limits,
+  { outcomeQuestionsMax, outcomePauseMs, outcomeTimeoutMs }: Limits,
   unanswered: CommitUnanswered,
 ): Promise<boolean> {
-  for (let questions = 0; questions < outcomeQuestionsMax && !pool.isCut; questions += 1) {
-    if (questions > 0) await pause(outcomePauseMs)
-    const outcome = await outcomeOf(pool, unanswered).catch(() => 'PENDING' as const)
-    if (outcome === 'ABORTED') throw new ConnectionLost(unanswered.message, { cause: unanswered.cause })
-    if (outcome !== 'PENDING') return outcome === 'COMMITTED'
+  const done = new AbortController()
+  const timeout = pause(outcomeTimeoutMs, 'UNKNOWN' as const, done).catch(() => 'UNKNOWN' as const)
+  try {
+    for (let questions = 0; questions < outcomeQuestionsMax && !pool.isCut; questions += 1) {
+      if (questions > 0) await pause(outcomePauseMs)
+      const answer = outcomeOf(pool, unanswered).catch(() => 'PENDING' as const)
+      const outcome = await Promise.race([answer, timeout])
+      if (outcome === 'ABORTED') throw new ConnectionLost(unanswered.message, { cause: unanswered.cause })
+      if (outcome !== 'PENDING') return outcome === 'COMMITTED'
+    }
+    return false
+  } finally {
+    done.abort()
   }
-  return false
 }
 
 /**
