@@ -493,6 +493,14 @@ export const ERRORS = catalogue({
     exit: 78,
     retry: 'no',
   },
+  DATABASE_DIFFERS: {
+    meaning: 'The database server is not a physical copy of the one that this node used first. Nothing was changed.',
+    remedy:
+      'Name only the servers of one PostgreSQL cluster in db: the primary and its physical standbys. If you moved the database to another cluster, or upgraded it with pg_upgrade, restart all nodes.',
+    http: 503,
+    exit: 78,
+    retry: 'later',
+  },
   DATABASE_WITHOUT_STANDBY: {
     meaning:
       'PostgreSQL would confirm the change before a standby has it, which db_standby forbids. Nothing was changed.',

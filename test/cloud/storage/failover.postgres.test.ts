@@ -152,6 +152,25 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     expect(await charged(store)).toBe(1n)
   })
 
+  it('uses no server that is not a copy of its first one, and does not run an unanswered commit again there', async () => {
+    await using pairs = await PostgresPair.start(programs.folder)
+    const [other] = pairs.servers
+    await withAccount(await open(other.url))
+    const ids = 'DO $$ BEGIN FOR n IN 1..1000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$'
+    await runSql(primary!.url, ids)
+    await using proxy = await ServerProxy.open(primary!.url)
+    const store = await open(proxy.url, { outcomePauseMs: 10 })
+    await withAccount(store)
+    proxy.failAt(COMMIT, 'LOSE_ANSWER', () => proxy.leadTo(other.url))
+    const work = count()
+    expect(await store.transaction(work).catch(codeOf)).toBe('OUTCOME_UNKNOWN')
+    expect(await store.transaction(work).catch(codeOf)).toBe('DATABASE_DIFFERS')
+    proxy.leadTo(primary!.url)
+    expect(await charged(store)).toBe(1n)
+    expect(work.runs).toBe(1)
+    expect(await runSql(other.url, 'SELECT charged::text FROM accounts')).toEqual([{ charged: '0' }])
+  })
+
   it('changes nothing without a standby if it must have one', async () => {
     const store = await openPostgresStore({
       url: primary!.url,
@@ -169,6 +188,22 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     const change = () => store.transaction(count()).then(() => (done += 1n), codeOf)
     await expect.poll(change).toBe(refused.code)
     expect(await charged(store)).toBe(done)
+  })
+
+  it('does not confirm a commit whose wait ends because PostgreSQL no longer waits for a standby', async () => {
+    await primary!.requireStandby()
+    const options = { url: primary!.url, requiresStandby: true, onConnectionLost: () => undefined }
+    const store = await openPostgresStore({ ...options, limits: { answerTimeoutMs: 60_000, outcomePauseMs: 10 } })
+    stores.push(store)
+    await withAccount(store)
+    await standby!.stop()
+    const change = store.transaction(count()).then(String, codeOf)
+    const waiting = `SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^COMMIT'`
+    await expect.poll(() => runSql(primary!.url, waiting)).toHaveLength(1)
+    await primary!.requireNoStandby()
+    const result = await change
+    await standby!.start()
+    expect(result).toBe('OUTCOME_UNKNOWN')
   })
 
   it('confirms nothing that its standby has not received', async () => {

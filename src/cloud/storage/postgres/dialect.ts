@@ -88,15 +88,17 @@ class PoolDriver implements Driver {
   }
 }
 
+/** Whether PostgreSQL confirms a commit only when a standby has it. */
+export const WAITS =
+  "current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')"
+
 /**
  * Readers see one snapshot. In write transactions, each statement sees everything committed before it began, so a row read
  * after locking is current. They leave READ WRITE out, so that a server may be made read-only. The transaction id serves to look up an unanswered commit.
  */
 const BEGIN = {
   READ: 'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY',
-  WRITE: `BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text AS xid,
-    current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')
-      AS waits`,
+  WRITE: `BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text AS xid, ${WAITS} AS waits`,
 }
 
 class Connection implements DatabaseConnection {
@@ -113,6 +115,7 @@ class Connection implements DatabaseConnection {
   /** Whether a commit did not wait for its standby to the end. */
   #waitEnded = false
   #purpose: 'READ' | 'WRITE' = 'WRITE'
+  #requiresStandby = false
   #begun: Promise<void> = Promise.resolve()
   /** Id of the write transaction. */
   #xid: string | null = null
@@ -161,12 +164,13 @@ class Connection implements DatabaseConnection {
 
   begin(purpose: 'READ' | 'WRITE', requiresStandby: boolean): void {
     this.#purpose = purpose
-    this.#begun = this.#begin(purpose, requiresStandby)
+    this.#requiresStandby = requiresStandby
+    this.#begun = this.#begin(purpose)
     // Reported to the next statement.
     this.#begun.catch(() => undefined)
   }
 
-  async #begin(purpose: 'READ' | 'WRITE', requiresStandby: boolean): Promise<void> {
+  async #begin(purpose: 'READ' | 'WRITE'): Promise<void> {
     let begun: { readonly xid: string; readonly waits: boolean } | undefined
     try {
       const results = await this.run(BEGIN[purpose])
@@ -178,7 +182,7 @@ class Connection implements DatabaseConnection {
       throw cause instanceof ConnectionLost ? cause : new ConnectionLost(messageOf(cause), { cause })
     }
     this.#xid = begun?.xid ?? null
-    if (requiresStandby && begun?.waits === false) {
+    if (this.#requiresStandby && begun?.waits === false) {
       throw new CodedError('DATABASE_WITHOUT_STANDBY', 'PostgreSQL would not wait for a standby before it confirms.')
     }
   }
@@ -192,7 +196,9 @@ class Connection implements DatabaseConnection {
     // The transaction id is needed to look up the commit's outcome.
     await this.#begun
     if (this.#failures.length > 0) throw this.#failures[0]
-    const answer = await settled(this.run('COMMIT'))
+    const committed = settled(this.run('COMMIT'))
+    const waited = this.#requiresStandby ? this.#waits() : true
+    const answer = await committed
     await this.#ahead
     // A server error means rollback. A lost connection leaves a sent commit unknown.
     const refusals = this.#failures.filter((failure) => !(failure instanceof ConnectionLost))
@@ -204,12 +210,23 @@ class Connection implements DatabaseConnection {
       if (!(error instanceof ConnectionLost) || this.#xid === null) throw error
       throw new CommitUnanswered(this.#xid, this.#serverRun, error.cause)
     }
-    if (this.#waitEnded && this.#xid !== null) {
+    const isWaitEnded = !(await waited) || this.#waitEnded
+    if (command === 'ROLLBACK') {
+      if (this.#failures.length > 0) throw this.#failures[0]
+      throw new AbortedTransactionError()
+    }
+    if (isWaitEnded && this.#xid !== null) {
       throw new CommitUnanswered(this.#xid, this.#serverRun, new Error('the wait for a standby was ended'))
     }
-    if (command !== 'ROLLBACK') return
-    if (this.#failures.length > 0) throw this.#failures[0]
-    throw new AbortedTransactionError()
+  }
+
+  /** Sent behind COMMIT: when `synchronous_standby_names` is emptied, commits that wait are confirmed without a notice. */
+  async #waits(): Promise<boolean> {
+    const answer = this.run(`SELECT ${WAITS} AS waits`) as Promise<pg.QueryResult<{ readonly waits: boolean }>>
+    return answer.then(
+      ({ rows }) => rows[0]?.waits === true,
+      () => false,
+    )
   }
 
   async rollback(): Promise<void> {

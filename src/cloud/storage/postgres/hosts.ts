@@ -94,12 +94,12 @@ export class Hosts {
       try {
         return await open()
       } catch (cause) {
-        if (cause instanceof CodedError) throw cause
         causes.push(cause)
         const isQueueFull = cause instanceof Error && cause.message === QUEUE_TIMEOUT
         if (isQueueFull) throw new NotConnected('no connection', { cause })
         // Others may have failed at the same host.
         if (index === this.#index) this.#index = (index + 1) % this.#options.length
+        if (cause instanceof CodedError) throw cause
         if (causes.length < this.#options.length) continue
         throw new NotConnected('no connection', { cause: causes.length === 1 ? cause : new AggregateError(causes) })
       }
@@ -107,9 +107,14 @@ export class Hosts {
   }
 }
 
-/** A standby answers queries too, but behind the primary. */
-export async function requirePrimary(client: pg.ClientBase, limits: Limits): Promise<void> {
-  const text = `SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS reads_only`
-  const { rows } = await client.query<{ reads_only: boolean }>(bounded(text, limits))
-  if (rows[0]?.reads_only !== false) throw new Error('the server is read-only, as a standby is')
+/**
+ * A standby answers queries too, but behind the primary. Returns the system identifier, which a primary and its physical
+ * copies share.
+ */
+export async function requirePrimary(client: pg.ClientBase, limits: Limits): Promise<string> {
+  const text = `SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS reads_only,
+    (SELECT system_identifier::text FROM pg_control_system()) AS system`
+  const [inputs] = (await client.query<{ reads_only: boolean; system: string }>(bounded(text, limits))).rows
+  if (inputs?.reads_only !== false) throw new Error('the server is read-only, as a standby is')
+  return inputs.system
 }

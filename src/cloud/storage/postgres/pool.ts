@@ -5,7 +5,7 @@ import { type DatabaseAddress, Hosts, requirePrimary } from './hosts.ts'
 import type { Limits } from './limits.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
-/** `connect` rejects with NotConnected, or with STOPPING after {@link Pool.cut}. */
+/** `connect` rejects with NotConnected, with DATABASE_DIFFERS, or with STOPPING after {@link Pool.cut}. */
 export interface Pool {
   connect(): Promise<PooledConnection>
   readonly isCut: boolean
@@ -27,10 +27,14 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
   const hosts = new Hosts(address, limits)
   const runs = new WeakMap<pg.ClientBase, string>()
   const socketOf = new WeakMap<pg.ClientBase, Socket>()
+  let firstSystem: string | undefined
   const ready = async (client: pg.ClientBase): Promise<void> => {
     // The pending statement reports connection errors.
     client.on('error', () => undefined)
     try {
+      const system = await requirePrimary(client, limits)
+      firstSystem ??= system
+      if (system !== firstSystem) throw differs(address.shown, client)
       runs.set(client, await prepare(client, limits))
     } catch (error) {
       // The pool waits for the end of the connection, which a server that does not respond would delay.
@@ -93,12 +97,18 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
   }
 }
 
+/** Ids of transactions mean nothing on a server that is no physical copy: a commit might be run, and charged, again. */
+function differs(shown: string, client: pg.ClientBase): CodedError {
+  const { host, port } = client as pg.Client
+  const text = `the server ${host}:${port} is not a physical copy of the one that this node used first.`
+  return new CodedError('DATABASE_DIFFERS', `${shown}: ${text}`)
+}
+
 /**
  * Sets the timeouts, and durable commits whatever the server's default. Stricter settings, such as waiting for a standby,
  * stay. Returns the run of the server: its table is unlogged, so PostgreSQL empties it after a crash and at a promotion.
  */
 async function prepare(client: pg.ClientBase, limits: Limits): Promise<string> {
-  await requirePrimary(client, limits)
   const results = (await client.query(`
     SELECT set_config('statement_timeout', '${limits.statementTimeoutMs}', false),
       set_config('lock_timeout', '${limits.lockTimeoutMs}', false),

@@ -14,7 +14,7 @@ import { readerOf, runWork } from '../sql/transaction.ts'
 import { databaseAddress } from './hosts.ts'
 import { type Pool, openPool } from './pool.ts'
 import { prepareDatabase } from './database.ts'
-import { PoolDialect, aheadOn } from './dialect.ts'
+import { PoolDialect, WAITS, aheadOn } from './dialect.ts'
 import { CommitUnanswered, ConnectionLost, coded, endsWait, isWorthAnotherRun } from './failures.ts'
 import { LIMITS, type Limits } from './limits.ts'
 import { ruleLocks } from './rule-locks.ts'
@@ -49,13 +49,13 @@ export interface PostgresStore extends Store {
 export async function openPostgresStore(options: PostgresStoreOptions): Promise<PostgresStore> {
   const address = databaseAddress(options.url, options.password)
   const limits = { ...LIMITS, ...options.limits }
-  const { onRerun = () => undefined } = options
+  const { onRerun = () => undefined, requiresStandby = false } = options
   const { shown } = address
   const schema = await prepareDatabase(address, limits)
   const pool = openPool(address, limits, ({ message }) => {
     options.onConnectionLost(new CodedError('DATABASE_UNREACHABLE', `${shown}: ${message}`))
   })
-  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool, options.requiresStandby ?? false) })
+  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool, requiresStandby) })
   const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
 
@@ -73,9 +73,8 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
             return result
           })
         } catch (error) {
-          if (error instanceof CommitUnanswered && 'result' in done && (await wasCommitted(pool, limits, error))) {
-            return done.result
-          }
+          if (!(error instanceof CommitUnanswered) || !('result' in done)) throw error
+          if (await wasCommitted(pool, limits, error, requiresStandby)) return done.result
           throw error
         }
       })
@@ -124,13 +123,14 @@ async function wasCommitted(
   pool: Pool,
   { outcomeQuestionsMax, outcomePauseMs, outcomeTimeoutMs }: Limits,
   unanswered: CommitUnanswered,
+  requiresStandby: boolean,
 ): Promise<boolean> {
   const done = new AbortController()
   const timeout = pause(outcomeTimeoutMs, 'UNKNOWN' as const, done).catch(() => 'UNKNOWN' as const)
   try {
     for (let questions = 0; questions < outcomeQuestionsMax && !pool.isCut; questions += 1) {
       if (questions > 0) await pause(outcomePauseMs)
-      const answer = outcomeOf(pool, unanswered).catch(() => 'PENDING' as const)
+      const answer = outcomeOf(pool, unanswered, requiresStandby).catch(() => 'PENDING' as const)
       const outcome = await Promise.race([answer, timeout])
       if (outcome === 'ABORTED') throw new ConnectionLost(unanswered.message, { cause: unanswered.cause })
       if (outcome !== 'PENDING') return outcome === 'COMMITTED'
@@ -150,12 +150,19 @@ async function wasCommitted(
 async function outcomeOf(
   pool: Pool,
   unanswered: CommitUnanswered,
+  requiresStandby: boolean,
 ): Promise<'COMMITTED' | 'ABORTED' | 'PENDING' | 'UNKNOWN'> {
   const { client, serverRun } = await pool.connect()
   let isLost = true
   try {
     const status = await statusOf(client, unanswered.xid)
-    if (serverRun === unanswered.serverRun && status === 'committed' && !(await isReplicated(client))) return 'UNKNOWN'
+    if (
+      serverRun === unanswered.serverRun &&
+      status === 'committed' &&
+      !(await isReplicated(client, requiresStandby))
+    ) {
+      return 'UNKNOWN'
+    }
     isLost = false
     if (serverRun === unanswered.serverRun) return OUTCOMES[status]
     return status === 'committed' || status === 'forgotten' ? 'UNKNOWN' : 'ABORTED'
@@ -187,10 +194,10 @@ async function statusOf(client: pg.ClientBase, xid: string): Promise<keyof typeo
 const INVALID_PARAMETER_VALUE = '22023'
 
 /**
- * Whether a standby has all earlier commits, if the server waits for standbys: a commit whose wait has ended is visible
+ * Whether a standby has all earlier commits, if the server waits for standbys, or must: a commit whose wait has ended is visible
  * without that. The commit of a message waits for everything before it.
  */
-async function isReplicated(client: pg.ClientBase): Promise<boolean> {
+async function isReplicated(client: pg.ClientBase, requiresStandby: boolean): Promise<boolean> {
   let isEnded = false
   const listen = (notice: { readonly routine?: string | undefined }): void => {
     isEnded ||= endsWait(notice)
@@ -198,6 +205,8 @@ async function isReplicated(client: pg.ClientBase): Promise<boolean> {
   client.on('notice', listen)
   try {
     await client.query(`SELECT pg_logical_emit_message(true, 'tallygate', '')`)
+    const { rows } = await client.query<{ waits: boolean }>(`SELECT ${WAITS} AS waits`)
+    if (requiresStandby && rows[0]?.waits !== true) return false
     return !isEnded
   } catch {
     return false
