@@ -59,26 +59,35 @@ export function shortageReader({ db }: Sql) {
       { since, until }: NotedTimes,
       limit: number,
     ): Promise<readonly (Recall & { readonly available: Micro })[]> {
-      const rows = await db
-        .selectFrom('device_accounts')
-        .innerJoin('shortages', 'shortages.account', 'device_accounts.account')
-        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
-        .select(['device_accounts.account', expression<bigint>`min(shortages.keep)`.as('keep'), LEFT.as('available')])
-        .where('device_accounts.device_id', '=', deviceId)
-        .where('device_accounts.epoch', '=', BigInt(epoch))
+      // Many may be short of one account: the index names the lowest level without reading them all.
+      const lowest = db
+        .selectFrom('shortages')
+        .select('shortages.keep')
+        .where(expression<boolean>`shortages.account = device_accounts.account`)
         .where('shortages.recalled_at', 'is not', null)
         .where('shortages.keep', 'is not', null)
-        .where(LEFT, '>', 0n)
         .where('shortages.who', '<>', deviceId)
         .where('shortages.at', '>', BigInt(since))
         .where('shortages.at', '<=', BigInt(until))
         .where(expression<boolean>`${FREE} < shortages.enough`)
-        .groupBy(['device_accounts.account', LEFT])
-        .orderBy(expression`${LEFT} - min(shortages.keep)`, 'desc')
-        .orderBy('device_accounts.account')
+        .orderBy('shortages.keep')
+        .limit(1)
+      const levels = db
+        .selectFrom('device_accounts')
+        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+        .select(['device_accounts.account', lowest.as('keep'), LEFT.as('available')])
+        .where('device_accounts.device_id', '=', deviceId)
+        .where('device_accounts.epoch', '=', BigInt(epoch))
+        .where(LEFT, '>', 0n)
+      return db
+        .selectFrom(levels.as('levels'))
+        .select(['account', 'available'])
+        .select((of) => of.ref('keep').$castTo<bigint>().as('keep'))
+        .where('keep', 'is not', null)
+        .orderBy(expression`available - keep`, 'desc')
+        .orderBy('account')
         .limit(limit)
         .execute()
-      return rows
     },
     /** Devices short of a pool that has tokens again, and not notified since. */
     servable: (

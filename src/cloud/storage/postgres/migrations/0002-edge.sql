@@ -238,8 +238,8 @@ CREATE TABLE shortages (
 );
 
 CREATE INDEX shortages_by_time ON shortages (at);
--- Contains those with a level for other devices.
-CREATE INDEX shortages_recalled ON shortages (account, at, who, keep, lacking, enough, recalled_at)
+-- Contains those with a level for other devices; the lowest level is found first.
+CREATE INDEX shortages_recalled ON shortages (account, keep, at, who, lacking, enough, recalled_at)
   WHERE recalled_at IS NOT NULL;
 
 -- What an administrator wants of sessions that their device has not told of; a row goes when it has.
