@@ -532,6 +532,19 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
+    it('during a commit leaves its outcome unknown if the server run is another one, also on an older connection', async () => {
+      const store = await node({}, proxy.url)
+      // Two connections.
+      await store.transaction(() => charged(store))
+      proxy.failAt(COMMIT, 'LOSE_ANSWER')
+      const change = store.transaction(async (tx) => {
+        await chargeOne(tx)
+        await runSql(schema.url, 'UPDATE server_runs SET id = gen_random_uuid()')
+      })
+      await expect(change).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+      expect(await charged(store)).toBe(1n)
+    })
+
     it('during a commit leaves its outcome unknown while no host says anything', async () => {
       const { host } = new URL(proxy.url)
       const url = proxy.url.replace(host, `${host},${host}`)

@@ -12,7 +12,7 @@ import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
 import { databaseAddress } from './hosts.ts'
-import { type Pool, openPool } from './pool.ts'
+import { type Pool, type PooledConnection, openPool } from './pool.ts'
 import { prepareDatabase } from './database.ts'
 import { PoolDialect, WAITS, aheadOn } from './dialect.ts'
 import { CommitUnanswered, ConnectionLost, coded, endsWait, isWorthAnotherRun } from './failures.ts'
@@ -152,19 +152,15 @@ async function outcomeOf(
   unanswered: CommitUnanswered,
   requiresStandby: boolean,
 ): Promise<'COMMITTED' | 'ABORTED' | 'PENDING' | 'UNKNOWN'> {
-  const { client, serverRun } = await pool.connect()
+  const connection = await pool.connect()
+  const { client } = connection
   let isLost = true
   try {
-    const status = await statusOf(client, unanswered.xid)
-    if (
-      serverRun === unanswered.serverRun &&
-      status === 'committed' &&
-      !(await isReplicated(client, requiresStandby))
-    ) {
-      return 'UNKNOWN'
-    }
+    const { status, serverRun } = await statusOf(connection, unanswered.xid)
+    const isSameRun = serverRun === unanswered.serverRun
+    if (isSameRun && status === 'committed' && !(await isReplicated(client, requiresStandby))) return 'UNKNOWN'
     isLost = false
-    if (serverRun === unanswered.serverRun) return OUTCOMES[status]
+    if (isSameRun) return OUTCOMES[status]
     return status === 'committed' || status === 'forgotten' ? 'UNKNOWN' : 'ABORTED'
   } finally {
     client.release(isLost)
@@ -179,16 +175,26 @@ const OUTCOMES = {
   forgotten: 'UNKNOWN',
 } as const
 
-async function statusOf(client: pg.ClientBase, xid: string): Promise<keyof typeof OUTCOMES> {
-  const text = 'SELECT pg_xact_status($1::xid8) AS status'
+/** A pooler may have led an older connection to another server: the run is read together with the status. */
+async function statusOf({ client, serverRun }: PooledConnection, xid: string): Promise<TransactionStatus> {
+  const text = 'SELECT pg_xact_status($1::xid8) AS status, (SELECT id::text FROM server_runs) AS "serverRun"'
   try {
-    const { rows } = await client.query<{ status: 'committed' | 'aborted' | 'in progress' | null }>(text, [xid])
-    return rows[0]?.status ?? 'forgotten'
+    const [row] = (await client.query<{ status: StoredStatus | null; serverRun: string | null }>(text, [xid])).rows
+    return { status: row?.status ?? 'forgotten', serverRun: row?.serverRun ?? null }
   } catch (error) {
     // The server has not assigned this id.
-    if (error instanceof pg.DatabaseError && error.code === INVALID_PARAMETER_VALUE) return 'future'
+    if (error instanceof pg.DatabaseError && error.code === INVALID_PARAMETER_VALUE)
+      return { status: 'future', serverRun }
     throw error
   }
+}
+
+type StoredStatus = 'committed' | 'aborted' | 'in progress'
+
+interface TransactionStatus {
+  readonly status: keyof typeof OUTCOMES
+  /** Null: none is written yet. */
+  readonly serverRun: string | null
 }
 
 const INVALID_PARAMETER_VALUE = '22023'
