@@ -113,7 +113,7 @@ test(
     const report = (await run(process.execPath, [COMMAND, 'status', '--socket', site.socketPath])).stdout
     expect(report).toContain('The key of this device was revoked')
     expect(report).not.toContain('BROKER_REFUSED')
-    const orders = (await audited()).match(/(un)?lock|terminate|release|revoke/g)
-    expect(orders).toEqual(['revoke', 'terminate', 'unlock', 'release', 'lock'])
+    const orders = (await audited()).match(/(un)?lock|terminate|drain|revoke/g)
+    expect(orders).toEqual(['revoke', 'terminate', 'unlock', 'drain', 'lock'])
   },
 )

@@ -110,8 +110,8 @@ test(
 
     expect(await local('status', '--all')).toMatch(new RegExp(`^key +${third.id}, for `, 'm'))
     expect(await tallygate('verify', '--db', join(directory, 'agent', 'journal.db'))).toMatch(/^The ledger is intact/)
-    const orders = (await audited()).match(/(rotate|replace) device key|release/g)
-    expect(orders).toEqual(['release', 'replace device key', 'rotate device key', 'replace device key'])
+    const orders = (await audited()).match(/(rotate|replace) device key|drain/g)
+    expect(orders).toEqual(['drain', 'replace device key', 'rotate device key', 'replace device key'])
     // No line of either log has a private key in it.
     for (const log of ['agent.log', 'cloud.log']) {
       expect(await readFile(join(directory, log), 'utf8')).not.toContain('PRIVATE KEY')
