@@ -12,6 +12,7 @@ import { SentMessages } from './power/messages.ts'
 import { type Life, record } from './power/record.ts'
 import { auditTwinImage, debtsOfAnswers, type Keys } from './power/twin-image.ts'
 import { type Moment, moments, targetOf } from './trace/calls.ts'
+import { ANSWER } from './trace/replies.ts'
 
 export interface PowerOptions {
   readonly directory: string
@@ -38,8 +39,6 @@ export interface CutReport {
   readonly moments: number
   readonly failures: string[]
 }
-
-const ANSWER = /\\r\\n\\r\\n\{\\"correlationId\\":\\"([0-9a-f-]{36})\\"/
 
 export async function cutPower(options: PowerOptions): Promise<readonly CutReport[]> {
   const { directory } = options

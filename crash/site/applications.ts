@@ -115,7 +115,9 @@ export class Applications implements Disposable {
     using client = this.#client()
     while (!this.#isStopping) {
       const told = await this.#ask(client, this.#body(number), {})
-      if (typeof told === 'object') this.#keep(lane, told)
+      // A denial is answered before it is recorded.
+      if (typeof told === 'object' && told.charged === 0n) lane.unanswered += 1
+      else if (typeof told === 'object') this.#keep(lane, told)
       else {
         if (told === 'SENT') lane.unanswered += 1
         await sleep(REPEAT_AFTER_MS)

@@ -17,7 +17,8 @@ export interface ReplyReport {
 
 /** A ledger entry. Answers in the idempotency cache have no `kind` before the id. */
 const ENTRY = /\{"n":\d+,"kind":"[a-z-]+".{0,2000}?"correlationId":"([0-9a-f-]{36})"/gs
-const ANSWER = /\\r\\n\\r\\n\{\\"correlationId\\":\\"([0-9a-f-]{36})\\"/
+/** A response that waited for its entry: a denial does not. */
+export const ANSWER = /^(?!.*x-tallygate-durability: later).*?\\r\\n\\r\\n\{\\"correlationId\\":\\"([0-9a-f-]{36})\\"/s
 
 const FRAME_HEADER_BYTES = 24
 
