@@ -80,8 +80,41 @@ curl -sf "$area/rate-tables" -H "$admin" -H "$json" -o /dev/null \
   -d '{"version":"1","effectiveFrom":0,"items":[{"name":"LaserCut","version":"1.0","rate":0.001}]}'
 curl -sf -X PUT "$area/instances/$instance/line-items" -H "$admin" -H "$json" -o /dev/null \
   -d '{"activationId":"FIRST","state":"DEPLOYED","quantity":1000000,"start":0,"end":253402300799999,"attributes":{"elastic":true,"rateTableSeries":""}}'
-tallygate devices enrollment-token --url "$twin/dynamicmonetization" --admin-key $key --instance "$instance" >/etc/tallygate/enrollment-token
-chmod 600 /etc/tallygate/enrollment-token
+token=/etc/tallygate/enrollment-token
+new_token() { tallygate devices enrollment-token --url "$twin/dynamicmonetization" --admin-key $key --instance "$instance"; }
+headline_says() { tallygate status | head -1 | grep -qF "$1"; }
+enrolled() { tallygate status | grep -q FIRST; }
+device() { tallygate status --json | sed 's/.*"deviceId":"\([^"]*\)".*/\1/'; }
+without_state() {
+  systemctl stop $agent
+  find /var/lib/tallygate/agent -mindepth 1 -delete
+  systemctl start $agent
+}
+holds 'without a token file, the headline says so' within 10 headline_says 'There is no enrollment token.'
+new_token >"$work/token"
+install -m 600 -o root "$work/token" $token
+systemctl reload $agent
+holds 'a token file that only root can read is named, with the command that fixes it' within 10 headline_says "may not read $token: run sudo chown $(id -u tallygate) $token"
+holds 'doctor names it, too' sh -c "tallygate doctor | grep -q 'may not read $token'"
+echo nonsense | install -m 400 -o tallygate /dev/stdin $token
+systemctl reload $agent
+holds 'a file without a token is named' within 10 headline_says "$token contains no enrollment token: it is not a JWT."
+install -m 644 -o tallygate "$work/token" $token
+holds 'doctor reports that every user can read the token' sh -c "tallygate doctor | grep -q '$token (0644'"
+systemctl reload $agent
+holds 'the step is repeated with a token, and the device enrolls' within 30 enrolled
+holds 'the journal reports that every user could read the token' sh -c "journalctl -u $agent -o cat | grep -qF 'in $token (mode 0644)'"
+first=$(device)
+systemctl restart $agent
+holds 'with its used token still there, the device stays enrolled' within 10 [ "$(device)" = "$first" ]
+without_state
+holds 'a token that another device has used is refused, and its file is named' within 30 headline_says "The cloud refused the enrollment token in $token. This enrollment token was used by another device."
+new_token | install -m 400 -o tallygate /dev/stdin $token
+systemctl reload $agent
+holds 'with a new token the device enrolls' within 30 enrolled
+without_state
+new_token >$token
+chmod 600 $token
 openssl genpkey -algorithm ed25519 -out /etc/tallygate/device-key.pem 2>/dev/null
 chmod 600 /etc/tallygate/device-key.pem
 # Sooner than an operator would want it, for the sake of those who wait.

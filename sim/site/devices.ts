@@ -328,7 +328,7 @@ function settingsFor({ site }: Plan, device: number, token: string): AgentSettin
     state: { ...state, retention: site.retentionMs },
     durability: site.reserved[device] === true ? 'write-behind' : 'durable',
     writeBehind: { ...reserve, reservationMax: site.reservationMax },
-    enrollment: { token: new Secret(token) },
+    enrollment: { token: new Secret(token, 'the simulation') },
     sync: { ...sync, interval: site.syncEveryMs, batch: site.batch, backoffMax: site.backoffMaxMs },
     grants: { ...grants, starting: site.startingGrant, returnOnStop: site.returnOnStop },
   }

@@ -12,6 +12,7 @@ import { type StatusDeps, logDamaged, logEdits, statusOf } from './diagnostics/s
 import { IdempotencyCache } from './access/idempotency-cache.ts'
 import { Ledger } from './ledger/ledger.ts'
 import type { Cloud } from './sync/cloud.ts'
+import type { EnrollmentToken } from './sync/enroll.ts'
 import type { DeviceKeys } from './keys/device-key.ts'
 import { DeviceTokens } from './keys/device-token.ts'
 import type { LinkOptions } from './sync/limits.ts'
@@ -56,6 +57,8 @@ export interface AgentDeps {
   readonly cloud: (tokens: DeviceTokens) => Cloud
   /** Bytes written to storage by this process. Absent or null: unknown. */
   readonly written?: () => number | null
+  /** Why the default file gives no enrollment token: a sentence. Absent or null: it does not exist. */
+  readonly tokenFileProblem?: () => string | null
   /** Last backup of the ledger; absent: unknown. */
   readonly lastBackup?: () => LastBackup | null
   /** Null: no change notifications. */
@@ -133,7 +136,7 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     randomness,
     cloud: deps.cloud(tokens),
     keys,
-    enrollmentToken: async () => settings.enrollment.token?.reveal() ?? null,
+    enrollmentToken: async () => enrollmentTokenOf(deps),
     log,
     options: linkOptions(settings, version, engine),
     snapshot,
@@ -166,6 +169,13 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
       ledger.stop()
     },
   }
+}
+
+function enrollmentTokenOf({ settings, tokenFileProblem }: AgentDeps): EnrollmentToken {
+  const { token } = settings.enrollment
+  return token === null
+    ? { token: null, reason: tokenFileProblem?.() ?? 'There is no enrollment token.' }
+    : { token: token.reveal(), source: token.source }
 }
 
 interface Running {

@@ -13,6 +13,7 @@ import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './platform
 import { proxyOf } from './platform/http/proxy-settings.ts'
 import { keyFilesOf, openKeyFiles, ownKeyFile } from './platform/key-file/key-file.ts'
 import { MQTT_DEFAULTS, createMqttPush } from './platform/mqtt/mqtt-push.ts'
+import { openTokenFile, tokenFileProblem } from './platform/enrollment-token-file.ts'
 import { probeSocket } from './platform/socket/probe.ts'
 import { openSocket } from './platform/socket/server.ts'
 import { openJournal } from './platform/sqlite/journal.ts'
@@ -48,7 +49,7 @@ import { healthStatusOf } from './diagnostics/health-status.ts'
 import { startWatchdog } from './diagnostics/watchdog.ts'
 import { type AssembledAgent, assembleAgent } from './assemble.ts'
 import { Shutdown } from './shutdown.ts'
-import { type AgentSettings, agentOptions } from './settings.ts'
+import { type AgentSettings, ENROLLMENT_TOKEN_FILE, agentOptions } from './settings.ts'
 
 /** Replacements for tests and embedding programs. */
 export interface Overrides {
@@ -120,7 +121,9 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   }
   const log = overrides.log ?? pino({ level: first.log.level, base: null }, { write })
   started.defer(() => budget.flush())
-  const examine = ({ status }: AgentSettings): void => {
+  const examine = ({ status, enrollment }: AgentSettings): void => {
+    const open = enrollment.token === null ? null : openTokenFile(enrollment.token.source)
+    if (open !== null) log.warn({ file: enrollment.token?.source }, open)
     const pem = status.port === null ? undefined : readStatusAuth(status).tls?.certificate
     const reason = pem === undefined ? null : certificateProblem(pem, [], time.wall())
     if (reason === null) return
@@ -204,6 +207,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
     written: writtenBytes,
     lastBackup: () => readLastBackup(settings.state.directory),
+    tokenFileProblem: () => tokenFileProblem(ENROLLMENT_TOKEN_FILE),
     push: pushOf(settings, overrides, outgoing),
     version,
     ...(overrides.engine === undefined ? {} : { engine: overrides.engine }),

@@ -15,12 +15,15 @@ import {
 
 const WHO = 'a comma-separated list of *, user:NAME, uid:N, group:NAME and gid:N'
 
+/** Default file of the enrollment token. */
+export const ENROLLMENT_TOKEN_FILE = '/etc/tallygate/enrollment-token'
+
 const options = {
   enrollment: {
     token: secret({
       reloadable: true,
       help: 'One-time token from an administrator that enrolls this device with a cloud. The default file is used if the agent can read it.',
-      file: '/etc/tallygate/enrollment-token',
+      file: ENROLLMENT_TOKEN_FILE,
     }),
   },
   state: {

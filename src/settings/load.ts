@@ -75,11 +75,11 @@ function valueOf({ option }: NamedOption, found: Found, readText: Sources['readT
   const { where, value, as } = found
   if (option.secret && as !== 'secret') {
     if (typeof value !== 'string' || value === '') throw invalid(`${where} is not ${option.takes}.`)
-    const content = option.fromText(read(value, readText, where))
+    const content = option.fromText(read(value, readText, where), value)
     if (content === undefined) throw invalid(`${where}: the file ${value} is empty.`)
     return content
   }
-  const parsed = as === 'toml' ? option.fromToml(value) : option.fromText(String(value))
+  const parsed = as === 'toml' ? option.fromToml(value) : option.fromText(String(value), where)
   if (parsed !== undefined) return parsed
   const shown = option.secret ? '' : ` is ${shorten(value)}, but`
   throw invalid(`${where}${shown} takes ${option.secret ? 'a text that is not empty' : option.takes}.`)

@@ -18,8 +18,12 @@ export interface Option<T> {
   readonly secret: boolean
   /** Whether a reload applies changes. `between values`: a change from one value to another, not to or from none. */
   readonly reloadable: boolean | 'between values'
-  /** Parses environment and flag values. Undefined: invalid. */
-  readonly fromText: (text: string) => T | undefined
+  /**
+   * Parses environment and flag values. Undefined: invalid.
+   *
+   * @param source of a secret: see {@link Secret.source}
+   */
+  readonly fromText: (text: string, source: string) => T | undefined
   /** Parses TOML values. Undefined: invalid. */
   readonly fromToml: (value: unknown) => T | undefined
 }
@@ -41,10 +45,13 @@ export interface OptionTable<T extends OptionTree> {
 
 /** A secret that prints as `[secret]` when logged, joined or serialized. */
 export class Secret {
+  /** Path of the file, or name of the environment variable, that contains it. */
+  readonly source: string
   readonly #value: string
 
-  constructor(value: string) {
+  constructor(value: string, source: string) {
     this.#value = value
+    this.source = source
   }
 
   reveal(): string {
@@ -212,8 +219,6 @@ export function secret(spec: {
   readonly file?: string
   readonly reloadable?: true
 }): Option<Secret | null> {
-  const parse = (given: unknown) =>
-    typeof given === 'string' && given.trim() !== '' ? new Secret(given.trim()) : undefined
   return {
     isOption: true,
     help: spec.help,
@@ -222,8 +227,8 @@ export function secret(spec: {
     defaultText: spec.file ?? null,
     secret: true,
     reloadable: spec.reloadable === true,
-    fromText: parse,
-    fromToml: parse,
+    fromText: (given, source) => (given.trim() === '' ? undefined : new Secret(given.trim(), source)),
+    fromToml: () => undefined,
   }
 }
 

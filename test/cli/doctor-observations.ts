@@ -58,6 +58,7 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
     reserveFileSystem: null,
     diskReserve: file(`${STATE}/journal.db-disk-reserve`, { size: 16 * 1024 ** 2 }),
     key: { ...file(`${STATE}/device.key`), problem: null, keyId: 'thumbprint', nextKeyId: null },
+    enrollmentToken: file('/etc/tallygate/enrollment-token', { kind: 'none' }),
     database: file(`${STATE}/journal.db`),
     log: file(`${STATE}/journal.db-wal`),
     inspected: {

@@ -134,6 +134,16 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ['enrollment', { agent: { ...status, deviceId: null }, settings: settings() }, 'fail'],
   [
     'enrollment',
+    {
+      agent: { ...status, deviceId: null },
+      settings: settings({ 'enrollment-token-file': 't' }),
+      directory: { ...base.directory, uid: 998 },
+      enrollmentToken: { ...base.enrollmentToken, kind: 'file', mode: 0o600, uid: 0 },
+    },
+    'fail',
+  ],
+  [
+    'enrollment',
     { agent: { ...status, deviceId: null }, settings: settings({ 'enrollment-token-file': 't' }) },
     'warn',
   ],

@@ -45,18 +45,19 @@ test('a default that the option itself would refuse is a mistake in the table', 
 test('a list of words is an array in the file, and separated by commas elsewhere', () => {
   const option = words(['a', 'b', 'c'], { default: ['a', 'c'], help: '' })
   expect(option.defaultText).toBe('a,c')
-  expect(option.fromText('c,a')).toEqual(['a', 'c'])
+  expect(option.fromText('c,a', '')).toEqual(['a', 'c'])
   expect(option.fromToml(['b'])).toEqual(['b'])
-  for (const wrong of ['', 'a,', 'a,d', 'a,a', 'a b']) expect(option.fromText(wrong)).toBeUndefined()
+  for (const wrong of ['', 'a,', 'a,d', 'a,a', 'a b']) expect(option.fromText(wrong, '')).toBeUndefined()
   for (const wrong of ['a', [], ['a', 'a'], [1], null]) expect(option.fromToml(wrong)).toBeUndefined()
 })
 
 test('a structure is TOML in the file and JSON elsewhere, and fits its schema in both', () => {
   const option = structure(z.array(z.strictObject({ a: z.int() })), { help: '', takes: 'a list' })
   expect(option.default).toBeNull()
-  expect(option.fromText('[{"a":1}]')).toEqual([{ a: 1 }])
+  expect(option.fromText('[{"a":1}]', '')).toEqual([{ a: 1 }])
   expect(option.fromToml([{ a: 1 }])).toEqual([{ a: 1 }])
-  for (const wrong of ['', '{', '{}', '[{"a":"1"}]', '[{"a":1,"b":2}]']) expect(option.fromText(wrong)).toBeUndefined()
+  for (const wrong of ['', '{', '{}', '[{"a":"1"}]', '[{"a":1,"b":2}]'])
+    expect(option.fromText(wrong, '')).toBeUndefined()
   expect(option.fromToml({})).toBeUndefined()
 })
 
@@ -65,10 +66,10 @@ test('a URL names several hosts only where it may', () => {
     url({ default: null, schemes: ['postgres'], help: '', ...more }),
   )
   const addresses = ['postgres://u:a%2Cb@h:1/x', 'postgres:///x?host=/run', 'postgres://u@[::1]:1,b:2/x?y=1,2']
-  expect(addresses.map((address) => one?.fromText(address))).toEqual([addresses[0], addresses[1], undefined])
-  expect(addresses.map((address) => several?.fromText(address))).toEqual(addresses)
+  expect(addresses.map((address) => one?.fromText(address, ''))).toEqual([addresses[0], addresses[1], undefined])
+  expect(addresses.map((address) => several?.fromText(address, ''))).toEqual(addresses)
   for (const wrong of ['postgres://a:x,b/x', 'nats://a:1,b:2', 'postgres'])
-    expect(several?.fromText(wrong)).toBeUndefined()
+    expect(several?.fromText(wrong, '')).toBeUndefined()
 })
 
 test('defaults are shown as an operator writes them', () => {

@@ -29,7 +29,12 @@ const table = {
 
 type Some = Settings<typeof table.options>
 
-const FIRST: Some = { path: '/a', sync: { interval: 300_000, fixed: 300_000 }, token: new Secret('one'), file: '/one' }
+const FIRST: Some = {
+  path: '/a',
+  sync: { interval: 300_000, fixed: 300_000 },
+  token: new Secret('one', 'a test'),
+  file: '/one',
+}
 
 function service(prepare: (fresh: Some) => () => void = () => () => undefined) {
   const clock = { now: 1_000 }
@@ -44,7 +49,7 @@ describe('a reload', () => {
   it('changes what may change, for later readers', () => {
     const { live, lines } = service()
     const { sync } = live.view
-    live.reload(() => ({ ...FIRST, sync: { interval: 60_000, fixed: 300_000 }, token: new Secret('two') }))
+    live.reload(() => ({ ...FIRST, sync: { interval: 60_000, fixed: 300_000 }, token: new Secret('two', 'a test') }))
     expect(sync.interval).toBe(60_000)
     expect(live.view.token?.reveal()).toBe('two')
     expect(live.notice).toBeNull()

@@ -67,13 +67,13 @@ function notEnrolledStatus({ conditions }: AgentStatusWire): HealthStatus {
       ...ENROLL,
     )
   }
-  const refused = conditions.find(({ code }) => code === 'ENROLLMENT_REFUSED')
-  return refusing(
-    refused === undefined
-      ? 'This device is not enrolled yet: it grants nothing.'
-      : `This device is not enrolled: ${refused.message}`,
-    ...ENROLL,
-  )
+  const reason = conditions.find(({ subject }) => subject === 'enrollment' || subject === 'cloud')
+  const because = reason === undefined ? '' : ` ${reason.message}`
+  const steps =
+    reason?.code === 'CLOUD_UNREACHABLE'
+      ? ['Connect this device to the network of the cloud. It enrolls as soon as the cloud responds']
+      : ENROLL
+  return refusing(`This device is not enrolled yet: it grants nothing.${because}`, ...steps)
 }
 
 /** Of a device that can decide, but lacks tokens, time or its cloud. */

@@ -11,6 +11,11 @@ import type { Identity } from '../ledger/journal.ts'
 import type { Cloud } from './cloud.ts'
 import type { DeviceKey } from '../keys/device-key.ts'
 
+/** As configured by the operator. */
+export type EnrollmentToken =
+  | { readonly token: string; /** Path of its file, or name of its environment variable. */ readonly source: string }
+  | { readonly token: null; /** Why there is none: a sentence. */ readonly reason: string }
+
 const TOKEN_TYPE = 'tallygate-enrollment+jwt'
 
 const REFUSALS: ReadonlySet<ErrorCode> = new Set([
@@ -29,16 +34,15 @@ const REFUSALS: ReadonlySet<ErrorCode> = new Set([
 export async function enroll(
   cloud: Pick<Cloud, 'enroll'>,
   key: DeviceKey,
-  token: string,
+  { token, source }: Extract<EnrollmentToken, { token: string }>,
   signal: AbortSignal,
 ): Promise<Identity> {
-  const claims = readClaims(token)
+  const claims = readClaims(token, source)
   const request = { publicKey: key.publicJwk, ...(claims.name === undefined ? {} : { name: claims.name }) }
   const answer = await cloud.enroll(claims.edge, token, request, signal).catch((error: unknown) => {
     if (!(error instanceof CodedError) || !REFUSALS.has(error.code)) throw error
-    throw new CodedError('ENROLLMENT_REFUSED', `The cloud refused the enrollment token: ${error.message}`, {
-      cause: error,
-    })
+    const message = `The cloud refused the enrollment token in ${source}. ${error.message}`
+    throw new CodedError('ENROLLMENT_REFUSED', message, { cause: error })
   })
   const trusted = await pinned(answer.trustedKeys, claims.pins)
   if (trusted.length === 0) {
@@ -66,20 +70,19 @@ export async function enroll(
 }
 
 /** Does not verify the signature, which the device cannot, nor the expiry, because its clock may be wrong. */
-function readClaims(token: string): z.infer<typeof enrollmentClaims> {
-  const refused = (message: string, cause?: unknown): CodedError =>
-    new CodedError('ENROLLMENT_REFUSED', message, { cause })
+function readClaims(token: string, source: string): z.infer<typeof enrollmentClaims> {
+  const refused = (reason: string, cause?: unknown): CodedError =>
+    new CodedError('ENROLLMENT_REFUSED', `${source} contains no enrollment token: ${reason}.`, { cause })
   let claims: unknown
   try {
-    if (decodeProtectedHeader(token).typ !== TOKEN_TYPE)
-      throw refused('The enrollment token is a token of another kind.')
+    if (decodeProtectedHeader(token).typ !== TOKEN_TYPE) throw refused('it is a token of another kind')
     claims = decodeJwt(token)
   } catch (cause) {
-    throw cause instanceof CodedError ? cause : refused('The enrollment token is not a JWT.', cause)
+    throw cause instanceof CodedError ? cause : refused('it is not a JWT', cause)
   }
   const parsed = enrollmentClaims.safeParse(claims)
-  if (!parsed.success) throw refused(`The enrollment token lacks something: ${firstProblem(parsed.error, 'token')}.`)
-  if (!/^https?:$/.test(new URL(parsed.data.edge).protocol)) throw refused('The enrollment token names no web address.')
+  if (!parsed.success) throw refused(firstProblem(parsed.error, 'token'))
+  if (!/^https?:$/.test(new URL(parsed.data.edge).protocol)) throw refused('it names no web address')
   return parsed.data
 }
 

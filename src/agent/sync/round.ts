@@ -6,7 +6,7 @@ import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Identity } from '../ledger/journal.ts'
 import { attach } from './attach.ts'
-import { enroll } from './enroll.ts'
+import { type EnrollmentToken, enroll } from './enroll.ts'
 import { fetchPolicy } from '../policy/fetch-policy.ts'
 import { openSession, sendHeartbeat } from '../sessions/cloud-sessions.ts'
 import { EARLY_PART, PLANS_PER_ROUND_MAX, ROUND_GAP_MS, SYNC_EVERY_MIN_MS } from './limits.ts'
@@ -27,23 +27,23 @@ const SAID_BY_REVOCATION = ['cloud', 'attach', 'link', 'sync', PUSH]
 export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
   const { memory, waiting } = context
   begin(context, reasons.has('notification') || reasons.has('operator'))
-  const token = mayEnroll(memory) ? await context.enrollmentToken() : null
+  const offer = mayEnroll(memory) ? await context.enrollmentToken() : null
   let step: Step | undefined
   try {
     for (let plans = 0; plans < PLANS_PER_ROUND_MAX; plans += 1) {
       let result: StepResult = 'GO_ON'
-      for (step of plan(stateOf(context, token))) {
-        result = await takeAsKnown(context, step, token)
+      for (step of plan(stateOf(context, offer))) {
+        result = await takeAsKnown(context, step, offer)
         if (result === 'PLAN_AGAIN') break
       }
-      if (result === 'GO_ON') return end(context, token)
+      if (result === 'GO_ON') return end(context, offer)
     }
     // The round's limit of plans is reached; the next round does the rest.
     waiting.letCarriedGo()
     return { ok: true, nextMs: ROUND_GAP_MS }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
-    return fail(context, step, error, token)
+    return fail(context, step, error, offer)
   }
 }
 
@@ -53,9 +53,9 @@ function mayEnroll({ identity, fence }: LinkMemory): boolean {
   return identity.suspension?.state === 'TERMINATED' && fence !== 'NONE' && fence !== 'FENCED'
 }
 
-function stateOf(context: StepContext, token: string | null): LinkState {
+function stateOf(context: StepContext, offer: EnrollmentToken | null): LinkState {
   const { memory, ledger, waiting, clock, options, keys, rotation } = context
-  const offered = token !== null && token !== memory.refusedToken
+  const offered = offer !== null && offer.token !== null && offer.token !== memory.refusedToken
   return {
     enrollment: mayEnroll(memory) && offered ? 'POSSIBLE' : memory.identity !== null ? 'DONE' : 'IMPOSSIBLE',
     key: keyState(keys, memory, rotation.isRequested),
@@ -107,9 +107,9 @@ function begin({ memory }: StepContext, look: boolean): void {
 }
 
 /** If the cloud does not know the device's key, sends the key links once per round and tries again. */
-async function takeAsKnown(context: StepContext, step: Step, token: string | null): Promise<StepResult> {
+async function takeAsKnown(context: StepContext, step: Step, offer: EnrollmentToken | null): Promise<StepResult> {
   try {
-    return await take(context, step, token)
+    return await take(context, step, offer)
   } catch (error) {
     if (!isUnknownKey(context.memory, error)) throw error
     context.memory.key.isUnknown = true
@@ -117,10 +117,10 @@ async function takeAsKnown(context: StepContext, step: Step, token: string | nul
   }
 }
 
-async function take(context: StepContext, step: Step, token: string | null): Promise<StepResult> {
+async function take(context: StepContext, step: Step, offer: EnrollmentToken | null): Promise<StepResult> {
   switch (step.kind) {
     case 'enroll':
-      return becomeKnown(context, token)
+      return becomeKnown(context, offer)
     case 'prepare-key':
       return prepareKey(context)
     case 'announce-key':
@@ -144,10 +144,10 @@ async function take(context: StepContext, step: Step, token: string | null): Pro
   }
 }
 
-async function becomeKnown(context: StepContext, token: string | null): Promise<StepResult> {
+async function becomeKnown(context: StepContext, offer: EnrollmentToken | null): Promise<StepResult> {
   const { cloud, keys, clock, journal, memory, signal, log } = context
-  if (token === null) throw new Error('invariant: only a device with a token enrolls')
-  const enrolled = await enroll(cloud, keys.current, token, signal)
+  if (offer === null || offer.token === null) throw new Error('invariant: only a device with a token enrolls')
+  const enrolled = await enroll(cloud, keys.current, offer, signal)
   const before = memory.identity
   if (before !== null && before.deviceId !== enrolled.deviceId) {
     throw new CodedError(
@@ -170,7 +170,7 @@ async function becomeKnown(context: StepContext, token: string | null): Promise<
   }
   await journal.saveIdentity(identity)
   // The same token does not lift a later suspension. If recording fails, it is tried again.
-  memory.refusedToken = token
+  memory.refusedToken = offer.token
   await takeIdentity(memory, identity)
   showSuspension(context, null)
   memory.contact = 'UP'
@@ -178,12 +178,12 @@ async function becomeKnown(context: StepContext, token: string | null): Promise<
   return 'PLAN_AGAIN'
 }
 
-function end(context: StepContext, token: string | null): RoundResult {
+function end(context: StepContext, offer: EnrollmentToken | null): RoundResult {
   const { memory, health, waiting } = context
   waiting.letCarriedGo()
   if (memory.contact === 'UP') for (const subject of ANSWERED_BY_A_ROUND) health.clear(subject)
   if (memory.identity !== null) health.clear('enrollment')
-  else if (token === null) health.raise('enrollment', new CodedError('NOT_ENROLLED', 'There is no enrollment token.'))
+  else if (offer?.token === null) health.raise('enrollment', new CodedError('NOT_ENROLLED', offer.reason))
   return { ok: true, nextMs: memory.lookAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, untilDue(context)) }
 }
 
@@ -207,12 +207,12 @@ function fail(
   { health, log, memory, signal, waiting }: StepContext,
   step: Step | undefined,
   error: CodedError,
-  token: string | null,
+  offer: EnrollmentToken | null,
 ): RoundResult {
   waiting.letAllGo()
   if (signal.aborted) return { ok: false, retryAfterMs: 0 }
   const { code, details } = error
-  if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = token
+  if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = offer?.token ?? null
   if (code === 'DEVICE_REVOKED') for (const subject of SAID_BY_REVOCATION) health.clear(subject)
   const subject = subjectOf(step, error)
   if (health.raise(subject, error)) log.warn({ subject, code, ...details, cause: error.cause }, error.message)

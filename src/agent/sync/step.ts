@@ -12,6 +12,7 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import type { Cloud, SignedAnswer } from './cloud.ts'
 import type { DeviceKeys } from '../keys/device-key.ts'
 import { learnKeys } from '../keys/learn-keys.ts'
+import type { EnrollmentToken } from './enroll.ts'
 import type { Health } from './health.ts'
 import type { LinkOptions } from './limits.ts'
 import type { LinkMemory } from './memory.ts'
@@ -29,8 +30,7 @@ export interface StepContext {
   readonly cloud: Cloud
   readonly keys: DeviceKeys
   readonly rotation: RotationRequests
-  /** As configured by the operator; null: none. */
-  readonly enrollmentToken: () => Promise<string | null>
+  readonly enrollmentToken: () => Promise<EnrollmentToken>
   readonly log: LinkLog
   readonly options: LinkOptions
   readonly memory: LinkMemory

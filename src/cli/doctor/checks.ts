@@ -438,9 +438,17 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'enrollment',
-    run: ({ agent, inspected: { identity }, settings }) => {
+    run: ({ agent, inspected: { identity }, settings, enrollmentToken, directory }) => {
       const deviceId = isProblem(agent) ? identity?.deviceId : agent.deviceId
       if (deviceId !== null && deviceId !== undefined) return ok(`device ${deviceId}`)
+      const { kind, mode, uid, path } = enrollmentToken
+      const isHidden = kind === 'file' && directory.uid !== 0 && directory.uid !== uid && (mode & 0o044) === 0
+      if (directory.kind === 'directory' && isHidden) {
+        return fail(
+          `not enrolled, and the agent (uid ${directory.uid}) may not read ${describeFile(enrollmentToken)}`,
+          `Run chown ${directory.uid} ${path}, then systemctl reload tallygate-agent.`,
+        )
+      }
       return settings.enrollment.token === null
         ? fail(
             'not enrolled, and there is no enrollment token',

@@ -15,7 +15,7 @@ import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import type { DeviceKeys } from '../../agent/keys/device-key.ts'
 import { DeviceTokens } from '../../agent/keys/device-token.ts'
 import { type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
-import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
+import { agentOptions, ENROLLMENT_TOKEN_FILE, type AgentSettings } from '../../agent/settings.ts'
 import { HttpClient } from '../../client/http.ts'
 import { ENGINE } from '../../core/engine.ts'
 import { policyRequest } from '../../protocol/edge/policy-document.ts'
@@ -94,6 +94,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     reserveFileSystem,
     diskReserve: fileOf(`${databasePath}-disk-reserve`),
     key,
+    enrollmentToken: fileOf(settings.enrollment.token?.source ?? ENROLLMENT_TOKEN_FILE),
     database: fileOf(databasePath),
     log: fileOf(`${databasePath}-wal`),
     inspected,
@@ -130,10 +131,11 @@ function configurationOf(
   }
   const secrets = namedOptions(agentOptions)
     .filter(({ option }) => option.secret)
-    .flatMap(({ key, env: name, flag }) => [
+    .flatMap(({ key, env: name, flag, option }) => [
       flags[flag] ?? null,
       env[name] ?? null,
       ...(file === null ? [] : [namedIn(file, key, io)]),
+      existsSync(option.defaultText ?? '') ? option.defaultText : null,
     ])
   const paths = [...(file === null ? [] : [file]), ...secrets.filter((path) => path !== null), settings.status.keyFile]
   const files = [...new Set(paths.filter((path) => path !== null))].map(fileOf)

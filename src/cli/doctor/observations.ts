@@ -79,6 +79,8 @@ export interface Observations {
     /** Of the announced next key; null if there is none. */
     readonly nextKeyId: string | null
   }
+  /** The file of the setting, or the default file. */
+  readonly enrollmentToken: FileObservation
   readonly database: FileObservation
   readonly log: FileObservation
   readonly inspected: InspectedDatabase

@@ -18,6 +18,12 @@ describe('the health status', () => {
     ['one without limit', { accounts: [{ ...held!, unlimited: true }] }, 'ok', /unlimited tokens/],
     ['one that is not enrolled', { deviceId: null }, 'refusing', /not enrolled/],
     [
+      'one whose token was refused',
+      { deviceId: null, conditions: condition('enrollment', 'ENROLLMENT_REFUSED', 'The token in /t was used.') },
+      'refusing',
+      /grants nothing\. The token in \/t was used\.$/,
+    ],
+    [
       'one that is locked as a whole',
       { suspension: heldBack('LOCKED') },
       'refusing',
@@ -77,6 +83,11 @@ describe('the health status', () => {
 describe('the next steps', () => {
   const cases: [string, Partial<AgentStatusWire>, RegExp][] = [
     ['not enrolled', { deviceId: null }, /\/etc\/tallygate\/enrollment-token.*enrollment\.token_file/],
+    [
+      'not enrolled and offline',
+      { deviceId: null, conditions: condition('cloud') },
+      /^Connect this device to the network of the cloud/,
+    ],
     ['damaged', { deviceId: null, conditions: condition('damaged ledger', 'DATABASE_CORRUPT') }, /tallygate restore/],
     ['locked', { suspension: heldBack('LOCKED') }, /`tallygate devices unlock press-7`/],
     [

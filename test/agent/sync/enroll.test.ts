@@ -61,6 +61,9 @@ test('a refused token is not tried again, another one is', async () => {
   await device.start()
   await device.settle()
   expect(device.conditions).toEqual(['enrollment: ENROLLMENT_REFUSED'])
+  expect(device.link.status().conditions[0]?.message).toBe(
+    'The cloud refused the enrollment token in /etc/tallygate/enrollment-token. This enrollment token was used by another device.',
+  )
   await device.pass(3_600_000)
   expect(device.cloud.calls).toEqual(['POST /tg/edge/api/v1/enrollments'])
   expect(device.conditions).toEqual(['enrollment: ENROLLMENT_REFUSED'])
@@ -79,6 +82,9 @@ test('what is no enrollment token is refused without asking anybody', async () =
     await device.start()
     await device.settle()
     expect(device.conditions).toEqual(['enrollment: ENROLLMENT_REFUSED'])
+    expect(device.link.status().conditions[0]?.message).toMatch(
+      /^\/etc\/tallygate\/enrollment-token contains no enrollment token: it is /,
+    )
     expect(device.cloud.calls).toEqual([])
   }
 })

@@ -168,7 +168,10 @@ export class TestDevice {
       keys: this.keys,
       tokens,
       push: this.#how.push ?? null,
-      enrollmentToken: async () => this.token,
+      enrollmentToken: async () =>
+        this.token === null
+          ? { token: null, reason: 'There is no enrollment token.' }
+          : { token: this.token, source: '/etc/tallygate/enrollment-token' },
       log: {
         info: (fields, message) => void this.logged.push({ fields, message }),
         warn: (fields, message) => void this.logged.push({ fields, message }),

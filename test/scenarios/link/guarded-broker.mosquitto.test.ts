@@ -64,7 +64,7 @@ async function openSite(
         broker: 'external',
         url,
         username: 'twin',
-        password: new Secret(change.twinPassword ?? users.twin),
+        password: new Secret(change.twinPassword ?? users.twin, 'a test'),
         caFile: change.twinCa === undefined ? join(directory, 'ca.pem') : change.twinCa,
       },
     }),

@@ -14,7 +14,7 @@ const settings = (change: Partial<S3Settings> = {}): S3Settings => ({
   endpoint: server.url,
   region: 'us-east-1',
   accessKeyId: S3_TEST.accessKeyId,
-  secretAccessKey: new Secret(S3_TEST.secretAccessKey),
+  secretAccessKey: new Secret(S3_TEST.secretAccessKey, 'a test'),
   sessionToken: null,
   ...change,
 })
@@ -37,7 +37,7 @@ describe('a bucket', () => {
   })
 
   it('that refuses says why, without the credentials', async () => {
-    const wrong = bucket({ secretAccessKey: new Secret('not-the-secret') })
+    const wrong = bucket({ secretAccessKey: new Secret('not-the-secret', 'a test') })
     const works = [() => wrong.list(), () => wrong.get('a'), () => wrong.create('a', Buffer.from('x'))]
     for (const work of works) {
       const message = await failed(work())

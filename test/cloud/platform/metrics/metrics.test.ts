@@ -139,7 +139,7 @@ describe('the metrics of the twin', () => {
   it('are for who knows the token, where one is set', async () => {
     await using twin = await openTwin((settings) => ({
       ...settings,
-      metrics: { listen: null, token: new Secret('scrape-me') },
+      metrics: { listen: null, token: new Secret('scrape-me', 'a test') },
     }))
     const codes = async (headers: Readonly<Record<string, string>>) =>
       (await fetch(twin.cloud.metricsAddress, { headers })).status

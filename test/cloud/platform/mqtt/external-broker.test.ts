@@ -36,7 +36,7 @@ const openWith = async (url: string, username: string | null, password: string |
       broker: 'external',
       url,
       username,
-      password: password === null ? null : new Secret(password),
+      password: password === null ? null : new Secret(password, 'a test'),
     },
   }))
   return twin

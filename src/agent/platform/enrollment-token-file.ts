@@ -1,0 +1,23 @@
+/** Problems with the file of the enrollment token that a technician can fix. */
+import { readFileSync, statSync } from 'node:fs'
+
+/** Why the file gives no token, as a sentence; null: it does not exist, or has content. */
+export function tokenFileProblem(path: string): string | null {
+  try {
+    return readFileSync(path, 'utf8').trim() === '' ? `${path} is empty.` : null
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException
+    if (code === 'ENOENT' || code === 'ENOTDIR') return null
+    const uid = process.getuid?.() ?? 0
+    return code === 'EACCES'
+      ? `The user of the agent may not read ${path}: run sudo chown ${uid} ${path}, then sudo systemctl reload tallygate-agent.`
+      : `${path} cannot be read (${code ?? 'unknown reason'}).`
+  }
+}
+
+/** A warning if users outside of the file's group have access to the token; null: none. */
+export function openTokenFile(path: string): string | null {
+  const mode = statSync(path, { throwIfNoEntry: false })?.mode ?? 0
+  if ((mode & 0o007) === 0) return null
+  return `every user has access to the enrollment token in ${path} (mode 0${(mode & 0o777).toString(8)}), and could enroll another machine with it: run sudo chmod o-rwx ${path}`
+}
