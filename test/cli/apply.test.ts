@@ -1,8 +1,7 @@
 // `tallygate apply`: a file against a real cloud.
-import { readFileSync } from 'node:fs'
 import { afterEach, beforeEach, describe, expect, it, test } from 'vitest'
 import { type Twin, openTwin } from '../cloud/harness.ts'
-import { type Ran, tallygate } from './outside.ts'
+import { type Ran, administering, tallygate } from './outside.ts'
 
 let [twin, site]: [Twin, string] = [undefined as never, '']
 beforeEach(async () => {
@@ -12,11 +11,10 @@ beforeEach(async () => {
 afterEach(() => twin[Symbol.asyncDispose]())
 
 const run = (...args: readonly string[]): Promise<Ran> =>
-  tallygate(args, {
-    now: () => twin.now,
-    env: { TALLYGATE_URL: twin.cloud.address, TALLYGATE_ADMIN_KEY: twin.cloud.administrationKeyFile },
-    readText: (path) => (path === 'site.yaml' ? site : readFileSync(path, 'utf8')),
-  })
+  tallygate(
+    args,
+    administering(twin, (path) => (path === 'site.yaml' ? site : undefined)),
+  )
 const apply = (...flags: readonly string[]): Promise<Ran> => run('apply', '-f', 'site.yaml', ...flags)
 
 const SITE = `configuration:

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { afterEach, beforeEach, describe, expect, it, test } from 'vitest'
 import { newDeviceKeys } from '../cloud/sync/test-device.ts'
 import { START, type Twin, newKeyPair, openTwin } from '../cloud/harness.ts'
-import { type Ran, tallygate } from './outside.ts'
+import { type Ran, administering, tallygate } from './outside.ts'
 
 let [twin, files]: [Twin, Record<string, string>] = [undefined as never, {}]
 beforeEach(async () => {
@@ -13,11 +13,10 @@ beforeEach(async () => {
 afterEach(() => twin[Symbol.asyncDispose]())
 
 const run = (...args: readonly string[]): Promise<Ran> =>
-  tallygate(args, {
-    now: () => twin.now,
-    env: { TALLYGATE_URL: twin.cloud.address, TALLYGATE_ADMIN_KEY: twin.cloud.administrationKeyFile },
-    readText: (path) => files[path] ?? readFileSync(path, 'utf8'),
-  })
+  tallygate(
+    args,
+    administering(twin, (path) => files[path]),
+  )
 
 /** The cells of each line of a table, without its head. */
 async function table(...args: readonly string[]): Promise<readonly (readonly string[])[]> {

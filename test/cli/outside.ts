@@ -1,5 +1,7 @@
+import { readFileSync } from 'node:fs'
 import { run } from '../../src/cli/program.ts'
 import type { World } from '../../src/cli/io.ts'
+import type { Twin } from '../cloud/harness.ts'
 
 export interface Ran {
   readonly code: number
@@ -23,4 +25,13 @@ export async function tallygate(args: readonly string[], changes: Partial<World>
     ...changes,
   })
   return { code, out, err }
+}
+
+/** The world of an administrator of a cloud. @param textOf content of a file; undefined: as on the disk */
+export function administering(twin: Twin, textOf: (path: string) => string | undefined = () => undefined) {
+  return {
+    now: () => twin.now,
+    env: { TALLYGATE_URL: twin.cloud.address, TALLYGATE_ADMIN_KEY: twin.cloud.administrationKeyFile },
+    readText: (path: string) => textOf(path) ?? readFileSync(path, 'utf8'),
+  } satisfies Partial<World>
 }

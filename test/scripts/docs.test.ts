@@ -67,7 +67,7 @@ test('every file and every name of the code that a decision or a page for contri
       [...written(page).matchAll(/`([^`\n]+)`/g)]
         .map(([, said = '']) => said)
         .filter((said) =>
-          /^(src|test|docs)\/[\w./*-]+$/.test(said)
+          /^(src|test|docs|scripts|sdk|conformance|mutation|packaging|deploy)\/[\w./*-]+$/.test(said)
             ? globSync(said, { cwd: root }).length === 0
             : /^[a-z]+[A-Z]\w+$/.test(said) && !words.has(said),
         )

@@ -3,8 +3,8 @@
  * Rules of access.
  */
 import { idsOf, recordChange } from '../storage/audit.ts'
-import type { AuditedAction } from '../storage/audit-records.ts'
 import type { Action } from '../../core/rules/policy.ts'
+import type { AuditedAction } from '../../protocol/edge/administration.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type ActionInput, type NewAction, actionsProblem } from '../../protocol/service/actions.ts'
 import { type RuleDeps, changeRules } from '../policy/bump-policy-revision.ts'

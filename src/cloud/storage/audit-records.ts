@@ -2,6 +2,8 @@
  * Records of the audit: one row for each change that a caller or the cloud itself makes to rules, line items, rate
  * tables, keys, configuration, devices and sessions.
  */
+import type { AuditedAction } from '../../protocol/edge/administration.ts'
+
 /** Who makes a change. CLOUD: the service itself, without a request. */
 export interface Actor {
   readonly kind: 'ADMINISTRATOR' | 'CLIENT' | 'DEVICE' | 'CLOUD'
@@ -14,52 +16,6 @@ export interface Actor {
 }
 
 export const CLOUD: Actor = { kind: 'CLOUD', keyId: null, name: null, issuer: null }
-
-export type AuditedAction =
-  | 'CREATE_INSTANCE'
-  | 'IMPORT_INSTANCE'
-  | 'IMPORT_USE'
-  | 'MAP_LINE_ITEM'
-  | 'DELETE_LINE_ITEM'
-  | 'ADD_ACTIONS'
-  | 'REPLACE_ACTIONS'
-  | 'DELETE_ACTIONS'
-  | 'ADD_CONDITIONS'
-  | 'CHANGE_CONDITIONS'
-  | 'DELETE_CONDITIONS'
-  | 'SET_CONSUMPTION_LIMIT'
-  | 'DELETE_CONSUMPTION_LIMIT'
-  | 'CREATE_RATE_TABLE'
-  | 'DELETE_RATE_TABLE'
-  | 'CHANGE_CONFIGURATION'
-  | 'SAVE_KEYS'
-  | 'DELETE_KEY'
-  | 'OPEN_SESSION'
-  | 'CLOSE_SESSION'
-  | 'LOCK_SESSION'
-  | 'UNLOCK_SESSION'
-  | 'TERMINATE_SESSION'
-  | 'ISSUE_ENROLLMENT_TOKEN'
-  | 'ENROLL_DEVICE'
-  | 'LABEL_DEVICE'
-  | 'LOCK_DEVICE'
-  | 'UNLOCK_DEVICE'
-  | 'TERMINATE_DEVICE'
-  | 'DRAIN_DEVICE'
-  | 'REVOKE_DEVICE'
-  | 'ROTATE_DEVICE_KEY'
-  | 'ANNOUNCE_DEVICE_KEY'
-  | 'REPLACE_DEVICE_KEY'
-  | 'SET_OFFLINE_POLICY'
-  | 'SET_CLOUD_RESERVE'
-  | 'NOTICE_RESTORE'
-  | 'END_RECOVERY'
-  | 'CONFIRM_CLOCK'
-  | 'CONFIRM_SETTLEMENT'
-  | 'REPLAY_EVENTS'
-  | 'DISCARD_DEAD_LETTERS'
-  | 'FORGET_EVENT_SINK'
-  | 'ARCHIVE_USAGE'
 
 export interface AuditRecord {
   readonly at: number

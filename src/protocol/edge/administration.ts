@@ -174,6 +174,7 @@ export const AUDITED_ACTIONS = [
 ] as const
 
 export const auditedAction = z.enum(AUDITED_ACTIONS)
+export type AuditedAction = z.infer<typeof auditedAction>
 
 /** `GET .../edge/api/v1/audit?deviceId=&instanceId=&by=&action=&since=&until=&sessions=&before=&size=`: newest first; `next` is null on the last page. */
 export const auditList = z
