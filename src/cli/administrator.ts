@@ -116,6 +116,7 @@ export async function keyToken(
 ): Promise<string> {
   return makeAccessToken({
     kind: 'ADMIN',
+    file,
     privateKey: readFileArgument(io, file, 'KEY_UNUSABLE'),
     ...(kid === undefined ? {} : { keyId: kid }),
     instanceIds: [],

@@ -4,6 +4,7 @@ import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
 import { API_PREFIX, uuid } from '../protocol/wire.ts'
 import { parseDuration } from '../settings/quantity.ts'
+import { unreadableReason } from '../settings/load.ts'
 import type { Io } from './io.ts'
 
 /** Returns milliseconds. */
@@ -16,6 +17,12 @@ export function durationArgument(text: string): number {
 export function uuidArgument(text: string): string {
   if (!uuid.safeParse(text).success) throw new InvalidArgumentError('Use a UUID.')
   return text
+}
+
+/** A device does not know the names of its instances. */
+export function localInstanceArgument(text: string): string {
+  if (uuid.safeParse(text).success) return text
+  throw new InvalidArgumentError('Use the id of the instance, which tallygate offers shows.')
 }
 
 export function urlArgument(text: string): string {
@@ -63,12 +70,15 @@ export function countArgument(text: string): number {
   throw new InvalidArgumentError('Use a number greater than 0, such as 2.5.')
 }
 
-/** Splits at the first separator. */
-export function pairArgument(separator: string): (text: string) => readonly [string, string] {
+/**
+ * Splits at the first separator.
+ * @param example of a pair
+ */
+export function pairArgument(separator: string, example: string): (text: string) => readonly [string, string] {
   return (text) => {
     const at = text.indexOf(separator)
     if (at > 0) return [text.slice(0, at), text.slice(at + 1)]
-    throw new InvalidArgumentError(`Use two texts separated by ${separator}`)
+    throw new InvalidArgumentError(`Use two texts with ${separator} between them, such as ${example}.`)
   }
 }
 
@@ -88,6 +98,6 @@ export function readFileArgument(io: Io, path: string, code: ErrorCode): string 
   try {
     return io.readText(path)
   } catch (cause) {
-    throw new CodedError(code, `Cannot read ${path}.`, { cause })
+    throw new CodedError(code, `Cannot read ${path}: ${unreadableReason(cause)}.`, { cause })
   }
 }

@@ -2,7 +2,8 @@
  * Runs the command in the real process. A closed output (`tallygate ... | head`) ends it without an error message. A
  * command that cleans up gets the first signal and is killed by the second. Services reload their settings on SIGHUP.
  */
-import { readFileSync } from 'node:fs'
+import { readFileSync, statSync } from 'node:fs'
+import { ERRORS } from '../protocol/errors.ts'
 import { run } from './program.ts'
 
 /** Shell convention for processes that end by a signal: 128 + signal number. SIGPIPE is 13. */
@@ -10,25 +11,36 @@ const BY_SIGNAL = 128
 
 for (const stream of [process.stdout, process.stderr]) {
   stream.on('error', (error: NodeJS.ErrnoException) => {
-    process.exit(error.code === 'EPIPE' ? BY_SIGNAL + 13 : 74)
+    if (error.code === 'EPIPE') process.exit(BY_SIGNAL + 13)
+    const { exit, remedy } = ERRORS.OUTPUT_UNWRITABLE
+    if (stream === process.stdout)
+      process.stderr.write(`tallygate: OUTPUT_UNWRITABLE: Cannot write the output: ${error.message}. ${remedy}\n`)
+    process.exit(exit)
   })
 }
 
 let stop: AbortController | null = null
 let hangup: (() => void) | null = null
-for (const [signal, number] of [
-  ['SIGHUP', 1],
-  ['SIGINT', 2],
-  ['SIGTERM', 15],
-] as const) {
-  process.on(signal, () => {
-    if (signal === 'SIGHUP' && hangup !== null) {
-      hangup()
-      return
-    }
-    if (stop === null || stop.signal.aborted) process.exit(BY_SIGNAL + number)
-    stop.abort()
-  })
+const onSignal = (signal: NodeJS.Signals, number: number): void => {
+  if (signal === 'SIGHUP' && hangup !== null) {
+    hangup()
+    return
+  }
+  if (stop === null || stop.signal.aborted) process.exit(BY_SIGNAL + number)
+  stop.abort()
+}
+const SIGNALS = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const
+const listen = (): void => SIGNALS.forEach((signal) => process.on(signal, onSignal))
+listen()
+
+/** Of a terminal or a pipe, which may never end: listeners could not run meanwhile, so signals end the process. */
+function readStream(path: string): string {
+  SIGNALS.forEach((signal) => process.off(signal, onSignal))
+  try {
+    return readFileSync(path, 'utf8')
+  } finally {
+    listen()
+  }
 }
 
 process.exitCode = await run(process.argv.slice(2), {
@@ -36,7 +48,7 @@ process.exitCode = await run(process.argv.slice(2), {
   stderr: process.stderr,
   env: process.env,
   now: () => Date.now(),
-  readText: (path) => readFileSync(path, 'utf8'),
+  readText: (path) => (statSync(path).isFile() ? readFileSync(path, 'utf8') : readStream(path)),
   stop: () => (stop ??= new AbortController()).signal,
   onHangup: (listener) => {
     hangup = listener

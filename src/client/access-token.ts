@@ -11,6 +11,8 @@ export interface AccessTokenOptions {
   readonly kind: 'ADMIN' | 'CLIENT'
   /** PEM; an RSA key of at least 2048 bits or a P-256 key. */
   readonly privateKey: string
+  /** Of the key, for messages. */
+  readonly file?: string
   /** Id of the registered public key; default: its RFC 7638 thumbprint. */
   readonly keyId?: string
   /** Instances that a client token may use. */
@@ -23,11 +25,12 @@ export interface AccessTokenOptions {
 
 /** Returns a JWT for the header `Authorization: Bearer`. @throws CodedError KEY_UNUSABLE */
 export async function makeAccessToken(options: AccessTokenOptions): Promise<string> {
-  const key = readKey(options.privateKey)
+  const { file = 'The file' } = options
+  const key = readKey(options.privateKey, file)
   const issuedAt = Math.floor(options.now / 1000)
   const cnf = { jwk: { kid: options.keyId ?? (await keyIdOf(key)), kty: options.kind } }
   return new SignJWT(options.kind === 'CLIENT' ? { cnf, aud: [...options.instanceIds] } : { cnf })
-    .setProtectedHeader({ alg: algorithmOf(key), typ: 'JWT' })
+    .setProtectedHeader({ alg: algorithmOf(key, file), typ: 'JWT' })
     .setIssuer(options.issuer)
     .setNotBefore(issuedAt)
     .setIssuedAt(issuedAt)
@@ -35,19 +38,19 @@ export async function makeAccessToken(options: AccessTokenOptions): Promise<stri
     .sign(key)
 }
 
-function readKey(pem: string): KeyObject {
+function readKey(pem: string, file: string): KeyObject {
   try {
     return createPrivateKey(pem)
   } catch (cause) {
-    throw new CodedError('KEY_UNUSABLE', 'The file has no PEM private key, or the key has a passphrase.', { cause })
+    throw new CodedError('KEY_UNUSABLE', `${file} has no PEM private key, or the key has a passphrase.`, { cause })
   }
 }
 
-function algorithmOf(key: KeyObject): 'ES256' | 'RS256' {
+function algorithmOf(key: KeyObject, file: string): 'ES256' | 'RS256' {
   const { namedCurve, modulusLength = 0 } = key.asymmetricKeyDetails ?? {}
   if (key.asymmetricKeyType === 'ec' && namedCurve === 'prime256v1') return 'ES256'
   if (key.asymmetricKeyType === 'rsa' && modulusLength >= 2048) return 'RS256'
-  throw new CodedError('KEY_UNUSABLE', 'The key is neither an RSA key of 2048 bits or more nor a P-256 key.')
+  throw new CodedError('KEY_UNUSABLE', `${file}: the key is neither an RSA key of 2048 bits or more nor a P-256 key.`)
 }
 
 /** RFC 7638 thumbprint of the public half. */

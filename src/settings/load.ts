@@ -144,11 +144,15 @@ function read(path: string, readText: Sources['readText'], where?: string): stri
   try {
     return readText(path)
   } catch (cause) {
-    const { code } = cause as { code?: unknown }
-    const reason = typeof code === 'string' ? (REASONS[code] ?? code) : 'it cannot be read'
     const at = where === undefined ? '' : `${where}: `
-    throw new CodedError('CONFIG_UNREADABLE', `${at}${path}: ${reason}.`, { cause })
+    throw new CodedError('CONFIG_UNREADABLE', `${at}${path}: ${unreadableReason(cause)}.`, { cause })
   }
+}
+
+/** In words, of an error of the file system. */
+export function unreadableReason(error: unknown): string {
+  const { code } = error as { code?: unknown }
+  return typeof code === 'string' ? (REASONS[code] ?? code) : 'it cannot be read'
 }
 
 const REASONS: Readonly<Record<string, string>> = {
@@ -156,6 +160,8 @@ const REASONS: Readonly<Record<string, string>> = {
   EACCES: 'this user may not read it',
   EISDIR: 'it is a directory',
   ENOTDIR: 'a part of its path is not a directory',
+  ERR_FS_FILE_TOO_LARGE: 'it is too large',
+  ERR_STRING_TOO_LONG: 'it is too large',
 }
 
 function place(settings: Record<string, unknown>, path: readonly string[], value: unknown): void {

@@ -10,11 +10,8 @@ beforeEach(async () => {
 })
 afterEach(() => twin[Symbol.asyncDispose]())
 
-const run = (...args: readonly string[]): Promise<Ran> =>
-  tallygate(
-    args,
-    administering(twin, (path) => (path === 'site.yaml' ? site : undefined)),
-  )
+const world = () => administering(twin, (path) => (path === 'site.yaml' ? site : undefined))
+const run = (...args: readonly string[]): Promise<Ran> => tallygate(args, world())
 const apply = (...flags: readonly string[]): Promise<Ran> => run('apply', '-f', 'site.yaml', ...flags)
 
 const SITE = `configuration:
@@ -190,8 +187,19 @@ it('names the line of an object that the service refuses, and continues in the n
   expect((await apply()).code).toBe(0)
 })
 
+it('stops after the change that it is making, and continues in the next run', async () => {
+  const stop = new AbortController()
+  const stdout = { write: (line: string) => void (line.startsWith('+ rate table') && stop.abort()) }
+  const { code, err } = await tallygate(['apply', '-f', 'site.yaml'], { ...world(), stop: () => stop.signal, stdout })
+  expect(err).toBe('Stopped after 2 of 9 changes. Run the command again to continue.\n')
+  expect(code).toBe(130)
+  expect((await apply()).out).toMatch(/\n7 created, 0 changed, 2 unchanged\.\n$/)
+})
+
 it('a file or a cloud that is away', async () => {
-  expect((await run('apply', '-f', '/no/site.yaml')).err).toContain('USAGE: Cannot read /no/site.yaml.')
+  expect((await run('apply', '-f', '/no/site.yaml')).err).toContain(
+    'USAGE: Cannot read /no/site.yaml: there is no such file.',
+  )
   const away = await apply('--url', 'http://127.0.0.1:1')
   expect(away.code).toBe(69)
   expect(away.err).toMatch(/SERVICE_UNREACHABLE/)

@@ -91,6 +91,6 @@ it('ends with the reason when the site cannot be applied', async () => {
   const ended = promisify(execFile)(process.execPath, [BIN, 'dev', '-f', '/no/site.yaml'])
   await expect(ended).rejects.toMatchObject({
     code: 64,
-    stderr: expect.stringContaining('USAGE: Cannot read /no/site.yaml.') as string,
+    stderr: expect.stringContaining('USAGE: Cannot read /no/site.yaml: there is no such file.') as string,
   })
 }, 60_000)

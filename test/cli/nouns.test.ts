@@ -127,7 +127,7 @@ describe('names', () => {
     files['k.pem'] = newKeyPair().publicPem
     expect(await run('keys', 'set', 'k.pem', '--client', '--instance', 'Lab')).toMatchObject({ code: 0, err: '' })
     expect((await run('keys', 'list')).out).toContain(lab)
-    expect((await run('audit', 'list', '--instance', 'Lab')).out).toContain(`instance ${lab}`)
+    expect((await run('audit', 'list', '--instance', 'Lab')).out).toContain('instance Lab')
     expect((await run('recovery', 'show', 'Lab')).code).toBe(0)
     expect((await run('usage', 'export', '--instance', 'Lab')).code).toBe(0)
     expect((await run('usage', 'export', '--instance', 'Lba')).err).toContain('Did you mean Lab?')
@@ -206,6 +206,11 @@ describe('a file that is invalid names the line and changes nothing:', () => {
     ['a day that does not exist', 'activationId: A\nstart: 2026-02-30\n', /\/x\.yaml:2: start: Use 2026-05-01/],
     ['no name', 'quantity: 1\n', /\/x\.yaml:1: activationId: is missing/],
     ['no object', '- 5\n', /\/x\.yaml:1: \[0\]: must be an object/],
+    ['no content', '\n', /FILE_INVALID: \/x\.yaml is empty/],
+    ['a second document', 'a: 1\n---\nb: 2\n', /\/x\.yaml:2: a second document begins: put each document into its own/],
+    ['too many levels', `a: ${'['.repeat(20_000)}${']'.repeat(20_000)}`, /\/x\.yaml:1: it is nested too deeply\. /],
+    ['many levels', `a: ${'['.repeat(70)}${']'.repeat(70)}`, /\/x\.yaml is nested too deeply\. /],
+    ['too many characters', `a: "${'x'.repeat(8 * 1024 * 1024)}"`, /\/x\.yaml is larger than 8 MiB: split it/],
   ])('%s', async (_what, text, message) => {
     await twin.shop()
     files['/x.yaml'] = text
@@ -217,7 +222,9 @@ describe('a file that is invalid names the line and changes nothing:', () => {
 
   test('a file that does not exist, and a missing value, are USAGE', async () => {
     await twin.shop()
-    expect((await run('line-items', 'set', '-f', '/no.yaml')).err).toContain('USAGE: Cannot read /no.yaml.')
+    expect((await run('line-items', 'set', '-f', '/no.yaml')).err).toContain(
+      'USAGE: Cannot read /no.yaml: there is no such file.',
+    )
     expect((await run('line-items', 'set', 'NEW')).err).toContain('USAGE: quantity: is missing')
     expect((await run('line-items', 'set')).err).toContain('Give the activationId, or a file with -f.')
   })
@@ -226,7 +233,9 @@ describe('a file that is invalid names the line and changes nothing:', () => {
 describe('an error', () => {
   it('of a wrong key, or of a cloud that is away, advises administrators', async () => {
     files['/wrong.pem'] = readFileSync(new URL('../cloud/harness.ts', import.meta.url), 'utf8')
-    expect((await run('instances', 'list', '--admin-key', '/wrong.pem')).err).toMatch(/^tallygate: KEY_UNUSABLE: /)
+    expect((await run('instances', 'list', '--admin-key', '/wrong.pem')).err).toMatch(
+      /^tallygate: KEY_UNUSABLE: \/wrong\.pem has no PEM private key/,
+    )
     const { code, err } = await run('instances', 'list', '--url', 'http://127.0.0.1:1')
     expect(code).toBe(69)
     expect(err).toMatch(/^tallygate: SERVICE_UNREACHABLE: /)

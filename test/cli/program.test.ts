@@ -56,7 +56,9 @@ describe('an id that begins with a dash', () => {
     ['that is said to be one', ['keys', 'delete', ...elsewhere, '--', thumbprint]],
     ['after a value that looks like it', ['keys', 'delete', '--kid', thumbprint, thumbprint, ...elsewhere]],
   ])('%s is an argument', async (_what, args) => {
-    expect((await tallygate(args)).err).toMatch(/^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem\./)
+    expect((await tallygate(args)).err).toMatch(
+      /^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem: there is no such file\./,
+    )
   })
 
   test('reports an unknown option and an argument too many', async () => {
@@ -96,7 +98,9 @@ test('an error shows its stack only when asked for it', async () => {
   const plain = await tallygate(args)
   expect(plain).toMatchObject({ code: 66, out: '' })
   expect(plain.err.split('\n')).toHaveLength(2)
-  expect(plain.err).toMatch(/^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem\. Use a PEM file /)
+  expect(plain.err).toMatch(
+    /^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem: there is no such file\. Use a PEM file /,
+  )
   const debug = await tallygate([...args, '--debug'])
   expect(debug.err).toContain('Error: no such file\n    at ')
 })

@@ -1,11 +1,12 @@
 // A command that is asked to end by its user, or by the supervisor that started it: with the real process and real signals.
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { closeSync, constants, mkdtempSync, openSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { type AddressInfo, type Socket, createServer } from 'node:net'
 import { generateKeyPairSync } from 'node:crypto'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 
 const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
@@ -44,13 +45,13 @@ async function signalled(
   args: readonly string[],
   signal: NodeJS.Signals,
   isSoFar: () => boolean,
-): Promise<number | null> {
+): Promise<number | NodeJS.Signals | null> {
   const child = spawn(process.execPath, [bin, ...args], { stdio: ['ignore', 'ignore', 'ignore'] })
   stack.defer(() => void child.kill('SIGKILL'))
   await expect.poll(isSoFar, { timeout: 20_000, interval: 20 }).toBe(true)
   child.kill(signal)
-  const [code] = (await once(child, 'close')) as [number | null]
-  return code
+  const [code, by] = (await once(child, 'close')) as [number | null, NodeJS.Signals | null]
+  return code ?? by
 }
 
 test.each([
@@ -61,6 +62,32 @@ test.each([
   const socket = join(directory, 'agent.sock')
   const { connections } = await hanging(socket, '')
   expect(await signalled(['status', '--socket', socket], signal, () => connections.length > 0)).toBe(code)
+})
+
+test('SIGINT ends a command that reads a pipe to which nothing is written', async () => {
+  const pipe = join(directory, 'site.yaml')
+  execFileSync('mkfifo', [pipe])
+  let writer: number | undefined
+  const isReading = (): boolean => {
+    try {
+      // Without a reader, this fails.
+      writer ??= openSync(pipe, constants.O_WRONLY | constants.O_NONBLOCK)
+      return true
+    } catch {
+      return false
+    }
+  }
+  expect(await signalled(['apply', '-f', pipe], 'SIGINT', isReading)).toBe('SIGINT')
+  closeSync(writer!)
+})
+
+test('an output that is full ends a command with its reason', async () => {
+  const full = openSync('/dev/full', 'w')
+  const child = spawn(process.execPath, [bin, '--help'], { stdio: ['ignore', full, 'pipe'] })
+  closeSync(full)
+  const [err, [code]] = await Promise.all([text(child.stderr!), once(child, 'close') as Promise<[number | null]>])
+  expect(err).toMatch(/^tallygate: OUTPUT_UNWRITABLE: Cannot write the output: ENOSPC.* Free disk space/)
+  expect(code).toBe(73)
 })
 
 test('a repeated look ends well, also without a response', async () => {

@@ -8,7 +8,7 @@ import { ITEM_STATUS } from '../../protocol/service/status.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { LOCAL_HEADERS } from '../../protocol/local/headers.ts'
 import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
-import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
+import { collect, countArgument, localInstanceArgument, pairArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { writeLines } from '../lines.ts'
@@ -35,9 +35,17 @@ export function command(io: Io): Command {
     .requiredOption('--item <name>', 'item to request')
     .option('--item-version <version>', 'version of the item, exactly as in the rate table')
     .option('--count <number>', 'quantity of the item', countArgument, 1)
-    .requiredOption('--requester <type:value>', 'requester, for example user:anna.keller', pairArgument(':'))
-    .option('--attribute <key=value>', 'entry of the requester dictionary; can be repeated', collect(pairArgument('=')))
-    .option('--instance <uuid>', "instance (default: the device's only instance)", uuidArgument)
+    .requiredOption(
+      '--requester <type:value>',
+      'requester, for example user:anna.keller',
+      pairArgument(':', 'user:anna'),
+    )
+    .option(
+      '--attribute <key=value>',
+      'entry of the requester dictionary; can be repeated',
+      collect(pairArgument('=', 'department=sales')),
+    )
+    .option('--instance <uuid>', "instance (default: the device's only instance)", localInstanceArgument)
     .option('--json', 'print the response as JSON')
     .action(async (flags: AccessFlags) => {
       using client = agentClient(flags, io)

@@ -23,6 +23,9 @@ interface ApplyFlags extends AdministratorFlags {
 /** Of a dry run that found differences. */
 const WOULD_CHANGE = 2
 
+/** Shell convention: 128 + SIGINT. */
+const BY_CTRL_C = 130
+
 export function command(io: Io): Command {
   const apply = withAdministratorFlags(new Command('apply'))
     .description(
@@ -46,21 +49,30 @@ export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
   const target = new Target(new Service(client))
   const steps = await planned(objects, target, io.now())
   const changes = steps.filter(({ differences }) => differences.length > 0)
+  const stop = io.stop()
   let done = 0
   try {
     for (const step of changes) {
+      if (stop.aborted) {
+        io.stderr.write(stoppedText(done, changes.length))
+        return io.exitWith(BY_CTRL_C)
+      }
       if (flags.dryRun !== true) await target.save(step)
       done += 1
       if (flags.quiet !== true)
         writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
     }
   } catch (error) {
-    io.stderr.write(`Stopped after ${done} of ${changes.length} changes. Run the command again to continue.\n`)
+    io.stderr.write(stoppedText(done, changes.length))
     throw error
   }
   const isDry = flags.dryRun === true
   if (flags.json !== true && flags.quiet !== true) writeLines(io.stdout, [summaryOf(steps, isDry)])
   if (isDry && changes.length > 0) io.exitWith(WOULD_CHANGE)
+}
+
+function stoppedText(done: number, changes: number): string {
+  return `Stopped after ${done} of ${changes} changes. Run the command again to continue.\n`
 }
 
 /** Finds every problem before anything is changed. @throws CodedError FILE_INVALID */

@@ -5,6 +5,8 @@ import { AUDITED_ACTIONS, auditList } from '../../protocol/edge/administration.t
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument, wholeNumberArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
+import { namesFor } from '../nouns/command.ts'
+import type { Names } from '../nouns/noun.ts'
 import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 import { callerText } from '../sign-in/caller.ts'
@@ -72,12 +74,14 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
     records.push(...page.records)
     next = page.next
   } while (next !== null && records.length < flags.limit)
+  const names: Names =
+    flags.json === true ? new Map() : await namesFor(new Set(['instances', 'devices'] as const), service)
   const rows = records.map(({ at, by, action, ...object }) => [
     new Date(at).toISOString(),
     by.kind.toLowerCase(),
     actorText(by),
     action.toLowerCase().replaceAll('_', ' '),
-    objectText(object),
+    objectText(object, names),
     object.detail ?? '',
   ])
   const table = columns([['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'], ...rows])
@@ -98,21 +102,23 @@ function actorText({ name, keyId, issuer }: AuditRow['by']): string {
   return issuer === null ? (name ?? keyId ?? '') : callerText({ name, keyId: keyId ?? '', issuer })
 }
 
-/** `instance 64d2… line item ACT-1` */
-function objectText(ids: {
-  readonly instanceId: string | null
-  readonly lineItemId: string | null
-  readonly deviceId: string | null
-  readonly sessionId: string | null
-}): string {
-  return [
+/** `instance Workshop line item ACT-1` */
+function objectText(
+  ids: {
+    readonly instanceId: string | null
+    readonly lineItemId: string | null
+    readonly deviceId: string | null
+    readonly sessionId: string | null
+  },
+  names: Names,
+): string {
+  const objects = [
     ['instance', ids.instanceId],
     ['line item', ids.lineItemId],
     ['device', ids.deviceId],
     ['session', ids.sessionId],
-  ]
-    .flatMap(([noun, id]) => (id === null ? [] : [`${noun} ${id}`]))
-    .join(' ')
+  ] as const
+  return objects.flatMap(([noun, id]) => (id === null ? [] : [`${noun} ${names.get(id) ?? id}`])).join(' ')
 }
 
 /** `lock-device`, as the table shows it or as the API names it. */

@@ -6,7 +6,7 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
 import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
-import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
+import { collect, countArgument, localInstanceArgument, pairArgument, uuidArgument } from '../arguments.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
@@ -35,7 +35,7 @@ export function command(io: Io): Command {
   const group = new Command('session').description('Manages sessions of the agent of this device.')
   asProgram(withSocketFlag(group.command('open')))
     .description('Opens a session and prints its id. It costs nothing until you request an item.')
-    .option('--instance <uuid>', "instance (default: the device's only instance)", uuidArgument)
+    .option('--instance <uuid>', "instance (default: the device's only instance)", localInstanceArgument)
     .action(async (flags: OpenFlags) => {
       using client = agentClient(flags, io)
       const body = { instanceId: flags.instance ?? (await onlyInstance(client)) }
@@ -55,8 +55,16 @@ export function command(io: Io): Command {
     .option('--item <name>', 'item to request')
     .option('--item-version <version>', 'version of the item, exactly as in the rate table')
     .option('--count <number>', 'quantity of the item', countArgument, 1)
-    .requiredOption('--requester <type:value>', 'requester, for example user:anna.keller', pairArgument(':'))
-    .option('--attribute <key=value>', 'entry of the requester dictionary; can be repeated', collect(pairArgument('=')))
+    .requiredOption(
+      '--requester <type:value>',
+      'requester, for example user:anna.keller',
+      pairArgument(':', 'user:anna'),
+    )
+    .option(
+      '--attribute <key=value>',
+      'entry of the requester dictionary; can be repeated',
+      collect(pairArgument('=', 'department=sales')),
+    )
     .option('--end-on-deny', 'end the session if the request is refused')
     .action((id: string, flags: RequestFlags) => request(id, flags, io))
   withSocketFlag(group.command('heartbeat').argument('<id>', 'session', uuidArgument))

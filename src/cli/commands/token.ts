@@ -47,6 +47,7 @@ export function command(io: Io): Command {
       }
       const token = await makeAccessToken({
         kind: flags.admin === true ? 'ADMIN' : 'CLIENT',
+        file: flags.key,
         privateKey: readFileArgument(io, flags.key, 'KEY_UNUSABLE'),
         ...(flags.kid === undefined ? {} : { keyId: flags.kid }),
         instanceIds: await idsOf(named, io),

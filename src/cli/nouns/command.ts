@@ -36,7 +36,7 @@ export function nounCommand(name: string, io: Io): Command {
 }
 
 function addReaders(group: Command, noun: Noun, io: Io): void {
-  const list = verb(group, noun, 'list').description('Lists all objects of this kind.')
+  const list = verb(group, noun, 'list').description(`Lists ${several(noun)}.`)
   if (noun.since === true) {
     list
       .option('--since <time>', 'only at or after this time (default: 24 hours ago)', timeArgument)
@@ -50,7 +50,7 @@ function addReaders(group: Command, noun: Noun, io: Io): void {
   })
   if (noun.since === true) return
   verb(group, noun, 'show')
-    .description('Shows one object.')
+    .description(`Shows ${a(noun.one)}.`)
     .argument('<name>', `${noun.one}: its name or id`)
     .option('--json', 'print one JSON document, with exact amounts')
     .action(async (name: string, flags: Flags) => {
@@ -64,7 +64,9 @@ function addReaders(group: Command, noun: Noun, io: Io): void {
 function addSet(group: Command, noun: Settable, io: Io): void {
   const set = verb(group, noun, 'set')
     .description(
-      'Creates an object, or changes the given fields of the existing one. Does nothing if there is no difference.',
+      noun.set.fixed === true
+        ? `Creates ${a(noun.one)}. An existing one cannot be changed.`
+        : `Creates ${a(noun.one)}, or changes the given fields of the existing one. Does nothing if there is no difference.`,
     )
     .argument('[name]', `${noun.set.name}; not needed if the file names it`)
     .option('-f, --file <file>', 'JSON or YAML file with one object or a list; - for standard input')
@@ -93,7 +95,7 @@ function addSet(group: Command, noun: Settable, io: Io): void {
 
 function addDelete(group: Command, noun: Removable, io: Io): void {
   verb(group, noun, 'delete')
-    .description('Deletes one object.')
+    .description(`Deletes ${a(noun.one)}.`)
     .argument('<name>', `${noun.one}: its name or id`)
     .action(async (name: string, flags: Flags) => {
       using client = await administrator(flags, io)
@@ -104,6 +106,14 @@ function addDelete(group: Command, noun: Removable, io: Io): void {
       const done = status === 202 ? 'the device receives the command with its next sync' : 'deleted'
       writeLines(io.stdout, [`${noun.one} ${noun.nameOf(row)}: ${done}`])
     })
+}
+
+function several({ name, one }: Noun): string {
+  return name === 'rules' ? 'the actions of line items' : `${one}s`
+}
+
+function a(one: string): string {
+  return `${/^[aeio]/.test(one) ? 'an' : 'a'} ${one}`
 }
 
 /** A verb with the options that all verbs of the noun have. */
@@ -175,7 +185,7 @@ function isSettable(noun: Noun): noun is Settable {
 
 async function tableOf(noun: Noun, rows: readonly Row[], service: Service): Promise<readonly string[]> {
   if (rows.length === 0) return [`No ${noun.name.replaceAll('-', ' ')}.`]
-  const names = await namesFor(noun, service)
+  const names = await namesFor(new Set(noun.columns.flatMap((column) => column.named ?? [])), service)
   const lines = rows.flatMap((row) => noun.lines?.(row) ?? [row])
   return columns([
     noun.columns.map(({ head }) => head),
@@ -183,13 +193,18 @@ async function tableOf(noun: Noun, rows: readonly Row[], service: Service): Prom
   ])
 }
 
-/** Only of the lists that a column of the noun shows. */
-async function namesFor(noun: Noun, service: Service): Promise<Names> {
-  const lists = new Set(noun.columns.flatMap(({ named }) => named ?? []))
-  const instances = lists.has('instances') ? await service.instances() : []
-  const devices = lists.has('devices') ? await service.devices() : []
+/** Of instances and devices, if they are in `lists`. */
+export async function namesFor(lists: ReadonlySet<'instances' | 'devices'>, service: Service): Promise<Names> {
+  const instances = lists.has('instances') ? await service.instances().catch(noneIfLimited) : []
+  const devices = lists.has('devices') ? await service.devices().catch(noneIfLimited) : []
   const entries = [...instances, ...devices].map((row) => [textOf(row['id']), textOf(row['shortName'] ?? row['name'])])
   return new Map(entries.filter(([, name]) => name !== '') as [string, string][])
+}
+
+/** A key that is limited to instances may not list them all: their ids are shown. */
+function noneIfLimited(error: unknown): readonly Row[] {
+  if (error instanceof CodedError && error.code === 'INSTANCE_NOT_IN_SCOPE') return []
+  throw error
 }
 
 /** Each field in a line. */

@@ -1,6 +1,7 @@
 /** A JSON or YAML file whose values know their lines. JSON is YAML. */
 import { type Document, LineCounter, isMap, isNode, isScalar, parseDocument } from 'yaml'
 import { CodedError } from '../../protocol/errors.ts'
+import { isTooDeep } from '../../protocol/parse-json.ts'
 import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 
@@ -12,18 +13,35 @@ export interface FileDocument {
   readonly where: (path: Path) => string
 }
 
+/** Larger documents need gigabytes of memory to parse. */
+const CHARACTERS_MAX = 8 * 1024 * 1024
+
+/** The rest often follows from the first. */
+const PROBLEMS_MAX = 10
+
+/** Messages of the parser that are addressed to programmers. */
+const PARSER_MESSAGES: Readonly<Record<string, string>> = {
+  MULTIPLE_DOCS: 'a second document begins: put each document into its own file',
+  RESOURCE_EXHAUSTION: 'it is nested too deeply',
+}
+
 /** @param path `-`: standard input. @throws CodedError USAGE, FILE_INVALID */
 export function readDocument(path: string, io: Io): FileDocument {
   const name = path === '-' ? 'standard input' : path
   const text = readFileArgument(io, path === '-' ? '/dev/stdin' : path, 'USAGE')
+  if (text.trim() === '') throw new CodedError('FILE_INVALID', `${name} is empty`)
+  if (text.length > CHARACTERS_MAX)
+    throw new CodedError('FILE_INVALID', `${name} is larger than 8 MiB: split it into several files`)
   const lines = new LineCounter()
   const document = parseDocument(text, { lineCounter: lines, prettyErrors: false })
   const problems = [...document.errors, ...document.warnings].map(
-    ({ message, pos: [start] }) => `${name}:${lines.linePos(start).line}: ${message}`,
+    ({ code, message, pos: [start] }) => `${name}:${lines.linePos(start).line}: ${PARSER_MESSAGES[code] ?? message}`,
   )
-  if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.join('; '))
+  if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.slice(0, PROBLEMS_MAX).join('; '))
+  const value = valueOf(() => document.toJS() as unknown, name)
+  if (isTooDeep(text, value)) throw new CodedError('FILE_INVALID', `${name} is nested too deeply`)
   return {
-    value: valueOf(() => document.toJS() as unknown, name),
+    value,
     where: (of) => {
       const keys = of.map((key) => (typeof key === 'symbol' ? String(key) : key))
       for (let length = keys.length; length >= 0; length -= 1) {

@@ -87,8 +87,9 @@ export function column(head: string, property: string): Column {
   return { head, of: (row) => textOf(row[property]) }
 }
 
-export function time(head: string, property: string): Column {
-  return { head, of: (row) => instantText(row[property]) }
+/** @param zero what 0 means */
+export function time(head: string, property: string, zero = 'never'): Column {
+  return { head, of: (row) => (row[property] === 0 ? zero : instantText(row[property])) }
 }
 
 /** Rounded down for people. */
@@ -108,7 +109,6 @@ export function textOf(value: unknown): string {
 }
 
 function instantText(value: unknown): string {
-  if (value === 0) return 'never'
   const date = new Date(Number(numberText(value) ?? textOf(value)))
   return textOf(value) === '' ? '' : Number.isNaN(date.getTime()) ? textOf(value) : date.toISOString()
 }

@@ -138,7 +138,7 @@ const rateTables: Noun = {
   columns: [
     column('SERIES', 'series'),
     column('VERSION', 'version'),
-    time('EFFECTIVE FROM', 'effectiveFrom'),
+    time('EFFECTIVE FROM', 'effectiveFrom', 'always'),
     column('ITEM', 'item'),
     column('ITEM VERSION', 'itemVersion'),
     column('RATE', 'rate'),
