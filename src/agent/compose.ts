@@ -24,6 +24,7 @@ import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
 import { type StatusServer, openStatus } from './platform/status-http/server.ts'
 import { releaseIdleMemory } from './platform/system/idle-memory.ts'
 import { certificateProblem } from '../platform/certificate-problem.ts'
+import { hasCertificate } from '../platform/has-certificate.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import type { Outgoing } from '../platform/outgoing.ts'
 import { softwareVersion } from '../platform/software-version.ts'
@@ -183,7 +184,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const keys = await openKeyFiles(keyFilesOf(settings))
   late.keys = keys
 
-  const extraCa = settings.tls.caFile === null ? null : readPem('tls.ca_file', settings.tls.caFile)
+  const extraCa = settings.tls.caFile === null ? null : readAuthority(settings.tls.caFile)
   const outgoing = { proxy: proxyOf(settings.proxy, process.env), extraCa }
   const network = createExchange({ ...EXCHANGE_DEFAULTS, ...outgoing })
   started.defer(() => network.close())
@@ -355,10 +356,14 @@ function statusFiles({ tls }: ReturnType<typeof readStatusAuth>): Record<string,
   return { 'status.certificate_file': tls.certificate, 'status.key_file': tls.key, ...ca }
 }
 
-function readPem(setting: string, path: string): string {
+/** @throws CodedError CONFIG_UNREADABLE, CONFIG_INVALID */
+function readAuthority(path: string): string {
+  let pem: string
   try {
-    return readFileSync(path, 'utf8')
+    pem = readFileSync(path, 'utf8')
   } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `${setting}: ${path} cannot be read`, { cause })
+    throw new CodedError('CONFIG_UNREADABLE', `tls.ca_file: ${path} cannot be read`, { cause })
   }
+  if (!hasCertificate(pem)) throw new CodedError('CONFIG_INVALID', `tls.ca_file: ${path} has no PEM certificate.`)
+  return pem
 }

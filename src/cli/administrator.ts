@@ -6,7 +6,7 @@ import type { Command } from 'commander'
 import { makeAccessToken } from '../client/access-token.ts'
 import { HttpClient } from '../client/http.ts'
 import { CodedError } from '../protocol/errors.ts'
-import { cloudArgument, readFileArgument } from './arguments.ts'
+import { cloudArgument, readAuthority, readFileArgument } from './arguments.ts'
 import { contextNamed, readContexts } from './contexts.ts'
 import type { Io } from './io.ts'
 import { onlySignIn } from './sign-in/kept-sign-in.ts'
@@ -101,7 +101,7 @@ export function clientWith({ url, caFile }: Target, token: string | null, io: Io
   return new HttpClient({
     address: url,
     ...(token === null ? {} : { headers: { authorization: `Bearer ${token}` } }),
-    ...(caFile === undefined ? {} : { ca: readFileArgument(io, caFile, 'USAGE') }),
+    ...(caFile === undefined ? {} : { ca: readAuthority(io, caFile) }),
     proxy: io.env,
     unreachable: 'SERVICE_UNREACHABLE',
   })

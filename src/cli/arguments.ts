@@ -4,6 +4,7 @@ import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
 import { API_PREFIX, uuid } from '../protocol/wire.ts'
 import { parseDuration } from '../settings/quantity.ts'
+import { hasCertificate } from '../platform/has-certificate.ts'
 import { unreadableReason } from '../settings/load.ts'
 import type { Io } from './io.ts'
 
@@ -92,6 +93,13 @@ export function collect<T>(
   parse: (text: string) => T,
 ): (text: string, before: readonly T[] | undefined) => readonly T[] {
   return (text, before = []) => [...before, parse(text)]
+}
+
+/** PEM of an authority. @throws CodedError USAGE */
+export function readAuthority(io: Io, path: string): string {
+  const pem = readFileArgument(io, path, 'USAGE')
+  if (hasCertificate(pem)) return pem
+  throw new CodedError('USAGE', `${path} has no PEM certificate.`)
 }
 
 export function readFileArgument(io: Io, path: string, code: ErrorCode): string {

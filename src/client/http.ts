@@ -35,6 +35,8 @@ export interface Answer {
   readonly status: number
   readonly headers: IncomingHttpHeaders
   readonly text: string
+  /** Address of the server, for messages. */
+  readonly from?: string
 }
 
 export class HttpClient implements Disposable {
@@ -65,7 +67,7 @@ export class HttpClient implements Disposable {
   async call(call: Call): Promise<Answer> {
     const response = await this.#open(call)
     const { statusCode: status = 0, headers } = response
-    return { status, headers, text: await this.#read(response) }
+    return { status, headers, text: await this.#read(response), from: this.#from() }
   }
 
   /**
@@ -76,7 +78,7 @@ export class HttpClient implements Disposable {
     const response = await this.#open(call)
     const status = response.statusCode ?? 0
     if (status >= 200 && status < 300) return { headers: response.headers, pieces: this.#pieces(response) }
-    throw refusal(call, { status, text: await this.#read(response) })
+    throw refusal(call, { status, text: await this.#read(response), from: this.#from() })
   }
 
   /** The text of a successful response. @throws CodedError with the service's code if it sent one. */
@@ -133,10 +135,11 @@ export class HttpClient implements Disposable {
     return Buffer.concat(pieces).toString('utf8')
   }
 
-  #way(): string {
+  /** `https://cloud.example/prefix through the proxy 10.0.0.1:3128` */
+  #from(): string {
     const { address, proxy = {} } = this.#options
     const used = address.startsWith('unix:') ? null : proxyFor(address, proxy)
-    return used === null ? '' : ` through the proxy ${used.host}`
+    return `${withoutCredentials(address)}${used === null ? '' : ` through the proxy ${used.host}`}`
   }
 
   /** @param code of Node */
@@ -149,10 +152,10 @@ export class HttpClient implements Disposable {
   #unreachable(cause: Error): CodedError {
     const { code } = cause as { code?: unknown }
     const refused = typeof code === 'string' ? CERTIFICATE_PROBLEMS[code] : undefined
-    const reason =
-      refused ?? proxyRefusal(cause) ?? (typeof code === 'string' ? (REASONS[code] ?? code) : cause.message)
-    const address = withoutCredentials(this.#options.address)
-    return new CodedError(this.#codeOf(code), `${address}${this.#way()}: ${reason}.`, { cause })
+    const isOther = typeof code === 'string' && code.startsWith('HPE_')
+    const known = isOther ? 'the server does not speak HTTP there' : REASONS[String(code)]
+    const reason = refused ?? proxyRefusal(cause) ?? known ?? (typeof code === 'string' ? code : cause.message)
+    return new CodedError(this.#codeOf(code), `${this.#from()}: ${reason}.`, { cause })
   }
 }
 
@@ -162,6 +165,11 @@ const REASONS: Readonly<Record<string, string>> = {
   ECONNRESET: 'the connection was reset',
   EACCES: 'this user may not connect',
   ENOTFOUND: 'the host name does not exist',
+  EAI_AGAIN: 'the name server does not respond',
+  ETIMEDOUT: 'there was no response in time',
+  EHOSTUNREACH: 'there is no route to the host',
+  ENETUNREACH: 'there is no route to the network',
+  EPROTO: 'the server does not use TLS there, or refuses its version: compare http and https in the address',
 }
 
 const UNKNOWN_AUTHORITY = 'this machine does not know the authority of the certificate'
@@ -192,19 +200,24 @@ function successText(call: Call, answer: Answer): string {
 export function parsedBody<T extends z.ZodType>(call: Call, answer: Answer, schema: T): z.output<T> {
   const body = parseJson(successText(call, answer))
   if (body === undefined) {
-    throw new CodedError('ANSWER_UNEXPECTED', `The response to ${call.method} ${call.path} is not JSON.`)
+    throw new CodedError('ANSWER_UNEXPECTED', `The response to ${requestText(call, answer)} is not JSON.`)
   }
   const parsed = schema.safeParse(body)
   if (parsed.success) return parsed.data
-  throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `${call.method} ${call.path}: answer`))
+  throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `${requestText(call, answer)}: answer`))
 }
 
 /** Converts an error response. */
-export function refusal({ method, path }: Call, { status, text }: Pick<Answer, 'status' | 'text'>): CodedError {
+export function refusal(call: Call, answer: Pick<Answer, 'status' | 'text' | 'from'>): CodedError {
+  const { status, text } = answer
   const parsed = errorBody.safeParse(parseJson(text))
   if (parsed.success && isErrorCode(parsed.data.code)) return new CodedError(parsed.data.code, parsed.data.message)
   const detail = text === '' ? '' : `: ${text.slice(0, 500)}`
-  return new CodedError('ANSWER_UNEXPECTED', `${method} ${path} failed with HTTP status ${status}${detail}`)
+  return new CodedError('ANSWER_UNEXPECTED', `${requestText(call, answer)} failed with HTTP status ${status}${detail}`)
+}
+
+function requestText({ method, path }: Call, { from }: Pick<Answer, 'from'>): string {
+  return `${method} ${path}${from === undefined ? '' : ` at ${from}`}`
 }
 
 function isErrorCode(code: string): code is ErrorCode {

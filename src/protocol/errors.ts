@@ -627,7 +627,7 @@ export const ERRORS = catalogue({
   DEVICE_LOCKED: {
     meaning: 'An administrator has locked this device. It grants no requests, but still delivers its backlog.',
     remedy:
-      'Contact an administrator of the cloud: `tallygate audit list --device` names who locked it. The device resumes once it is unlocked and online.',
+      'Contact an administrator of the cloud: `tallygate audit list --device <name>` shows who locked it. The device resumes once it is unlocked and online.',
     http: 403,
     retry: 'online',
   },
@@ -642,7 +642,7 @@ export const ERRORS = catalogue({
     meaning:
       'The key of this device was revoked permanently. The cloud accepts nothing from it, and grants it nothing.',
     remedy:
-      'Contact an administrator of the cloud: `tallygate audit list --device` names who revoked it. To use the machine again: stop the agent, move its state directory away (it may contain unbilled usage), and start the agent with an empty directory and a new enrollment token. The cloud then treats it as a new device.',
+      'Contact an administrator of the cloud: `tallygate audit list --device <name>` shows who revoked it. To use the machine again: stop the agent, move its state directory away (it may contain unbilled usage), and start the agent with an empty directory and a new enrollment token. The cloud then treats it as a new device.',
     http: 403,
     retry: 'no',
   },

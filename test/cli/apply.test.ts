@@ -189,7 +189,11 @@ it('names the line of an object that the service refuses, and continues in the n
 
 it('stops after the change that it is making, and continues in the next run', async () => {
   const stop = new AbortController()
-  const stdout = { write: (line: string) => void (line.startsWith('+ rate table') && stop.abort()) }
+  const stdout = {
+    write: (line: string) => {
+      if (line.startsWith('+ rate table')) stop.abort()
+    },
+  }
   const { code, err } = await tallygate(['apply', '-f', 'site.yaml'], { ...world(), stop: () => stop.signal, stdout })
   expect(err).toBe('Stopped after 2 of 9 changes. Run the command again to continue.\n')
   expect(code).toBe(130)

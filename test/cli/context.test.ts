@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { type Twin, openTwin } from '../cloud/harness.ts'
+import { type Twin, newKeyPair, openTwin } from '../cloud/harness.ts'
 import { Authority } from '../support/certificates.ts'
 import { type Ran, tallygate } from './outside.ts'
 
@@ -137,6 +137,9 @@ describe('the certificate of the cloud', () => {
     const caFile = join(home, 'ca.pem')
     writeFileSync(caFile, authority.certificate)
     const [later, before] = [Date.now() + 86_400_000, Date.now() - 60_000]
+    const key = join(home, 'key.pem')
+    writeFileSync(key, newKeyPair().privatePem)
+    expect(await refusal(authority, later, ['--ca-file', key])).toMatch(/USAGE: .*key\.pem has no PEM certificate\./)
     expect(await refusal(authority, later, [])).toMatch(/CERTIFICATE_REFUSED: .*does not know the authority.*--ca-file/)
     expect(await refusal(authority, before, ['--ca-file', caFile])).toMatch(
       /CERTIFICATE_REFUSED: .*has expired\. Renew the certificate of the server/,

@@ -22,6 +22,13 @@ const noAgent = { agent: { code: 'AGENT_UNREACHABLE', message: 'connection refus
 const base = healthy()
 const status = base.agent as Exclude<Observations['agent'], { code: string; message: string }>
 const disk = base.fileSystem as Exclude<Observations['fileSystem'], { code: string }>
+/** A user who may neither connect nor read the ledger. */
+const refused: Partial<Observations> = {
+  agent: { code: 'SOCKET_NOT_PERMITTED', message: 'this user may not connect.' },
+  database: file('journal.db', { readable: false }),
+  inspected: { ...base.inspected, problem, identity: null, state: null },
+  signIn: null,
+}
 
 /** Per check: what is spoilt, and what it comes to. */
 const madeFor = (engine: number, oldestEngine: number) => ({ ...base.inspected.policies[0]!, engine, oldestEngine })
@@ -79,6 +86,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ['node', { node: { version: '22.1.0', oldestMajor: 24 } }, 'fail'],
   ['sqlite', { sqlite: '3.51.2' }, 'fail'],
   ['agent', noAgent, 'fail'],
+  ['agent', refused, 'warn'],
   ['agent', { agent: { code: 'CALLER_NOT_ALLOWED', message: 'not you' } }, 'warn'],
   ['agent-version', { version: '0.2.0' }, 'warn'],
   ['socket', { ...noAgent, isListened: false }, 'warn'],
@@ -239,6 +247,13 @@ describe('the checks', () => {
       examine(healthy({ ...noAgent, configuration, ...given })).checks.find(({ name }) => name === 'agent')?.evidence
     expect(evidence({ agents })).toMatch(/ Process 812 runs but does not respond\.$/)
     expect(evidence({ agents: agents.slice(1) })).toMatch(/ It does not run\.$/)
+  })
+
+  it('do not guess for a user who can neither ask the agent nor read its ledger', () => {
+    const { checks } = examine(healthy(refused))
+    for (const name of ['enrollment', 'attachment', 'clock']) {
+      expect(checks.find((check) => check.name === name)).toMatchObject({ level: 'skip' })
+    }
   })
 
   it('say so when the device is not enrolled, and never throw', () => {

@@ -1,6 +1,6 @@
 import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type RequestListener, type Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, createServer as createTcpServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
@@ -84,6 +84,22 @@ describe('a missing response has the caller’s code:', () => {
     })
   })
 
+  test('a server that speaks another protocol', async () => {
+    const plain = (await serve('tcp', echo)).replace('http:', 'https:')
+    using secure = new HttpClient({ address: plain, unreachable: 'CLOUD_UNREACHABLE' })
+    await expect(secure.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
+      message: expect.stringContaining('the server does not use TLS there') as string,
+    })
+    const other = createTcpServer((socket) => socket.end('SSH-2.0-OpenSSH_9.2\r\n'))
+    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
+    const { port } = other.address() as AddressInfo
+    using client = new HttpClient({ address: `http://127.0.0.1:${port}`, unreachable: 'CLOUD_UNREACHABLE' })
+    await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
+      message: `http://127.0.0.1:${port}: the server does not speak HTTP there.`,
+    })
+    other.close()
+  })
+
   test('no such socket', async () => {
     using client = new HttpClient({ address: `unix:${directory}/no.sock`, unreachable: 'AGENT_UNREACHABLE' })
     await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
@@ -123,6 +139,6 @@ test('a refusal with a known code becomes that error, any other answer is unexpe
   })
   await expect(client.text({ method: 'GET', path: '/other' })).rejects.toMatchObject({
     code: 'ANSWER_UNEXPECTED',
-    message: 'GET /other failed with HTTP status 502: <html>',
+    message: `GET /other at ${address} failed with HTTP status 502: <html>`,
   })
 })

@@ -55,7 +55,8 @@ export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
     for (const step of changes) {
       if (stop.aborted) {
         io.stderr.write(stoppedText(done, changes.length))
-        return io.exitWith(BY_CTRL_C)
+        io.exitWith(BY_CTRL_C)
+        return
       }
       if (flags.dryRun !== true) await target.save(step)
       done += 1

@@ -2,7 +2,7 @@
 import { resolve } from 'node:path'
 import { Command } from 'commander'
 import { type AdministratorFlags, keyToken } from '../administrator.ts'
-import { cloudArgument, readFileArgument } from '../arguments.ts'
+import { cloudArgument, readAuthority } from '../arguments.ts'
 import { contextNamed, readContexts, writeContexts } from '../contexts.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
@@ -58,7 +58,7 @@ export function command(io: Io): Command {
 /** Checks the files first: a wrong one would fail with the next command. */
 async function add(name: string, { url, adminKey, kid, caFile }: AddFlags, io: Io): Promise<void> {
   if (adminKey !== undefined) await keyToken(adminKey, kid, io)
-  if (caFile !== undefined) readFileArgument(io, caFile, 'USAGE')
+  if (caFile !== undefined) readAuthority(io, caFile)
   const { current, contexts } = readContexts(io)
   const added = {
     url,

@@ -14,7 +14,7 @@ import {
   targetOf,
   withAdministratorFlags,
 } from '../administrator.ts'
-import { collect, readFileArgument, urlArgument, uuidArgument } from '../arguments.ts'
+import { collect, readAuthority, readFileArgument, urlArgument, uuidArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import { type RateTableTarget, importRateTables } from '../import/rate-tables.ts'
 import { withRetries } from '../import/retries.ts'
@@ -81,7 +81,7 @@ async function importAll(flags: ImportFlags, io: Io): Promise<void> {
     name: 'The cloud',
     token: async () => administratorToken(target, io),
     unreachable: 'SERVICE_UNREACHABLE',
-    ...(target.caFile === undefined ? {} : { ca: readFileArgument(io, target.caFile, 'USAGE') }),
+    ...(target.caFile === undefined ? {} : { ca: readAuthority(io, target.caFile) }),
   })
   const source = new Source(flags.fromVersion, async (path) => from.send({ method: 'GET', path }))
   const report = new Report(flags, io)

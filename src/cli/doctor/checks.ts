@@ -94,6 +94,10 @@ function describeOther({ pid, user, socket }: OtherAgent): string {
   return `process ${pid} of ${user} ${typeof socket === 'string' ? UNKNOWN_SOCKET[socket] : `listens on ${socket.path}`}`
 }
 
+const UNKNOWN = 'no agent responds, and this user cannot read the ledger'
+const isUnknown = ({ agent, database: { kind, readable } }: Observations): boolean =>
+  isProblem(agent) && (kind === 'hidden' || (kind === 'file' && !readable))
+
 const NOT_ENROLLED = 'the device is not enrolled, so it has no cloud address yet'
 
 export const CHECKS: readonly Check[] = [
@@ -172,6 +176,7 @@ export const CHECKS: readonly Check[] = [
       if (!isProblem(agent)) return ok('the agent responds on its socket')
       if (agent.code === 'CALLER_NOT_ALLOWED')
         return warn(agent.message, 'Run doctor as root, or add this user to callers.observe.')
+      if (agent.code === 'SOCKET_NOT_PERMITTED') return warn(agent.message, 'Run doctor as root.')
       const isElsewhere = ({ pid }: { readonly pid: number }): boolean =>
         choice.others.some(
           (each) => each.pid === pid && typeof each.socket !== 'string' && each.socket.path !== socket.path,
@@ -438,7 +443,10 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'enrollment',
-    run: ({ agent, inspected: { identity }, settings, enrollmentToken, directory }) => {
+    run: (observations) => {
+      const { agent, inspected, settings, enrollmentToken, directory } = observations
+      const { identity } = inspected
+      if (isUnknown(observations)) return skip(UNKNOWN)
       const deviceId = isProblem(agent) ? identity?.deviceId : agent.deviceId
       if (deviceId !== null && deviceId !== undefined) return ok(`device ${deviceId}`)
       const { kind, mode, uid, path } = enrollmentToken
@@ -504,7 +512,10 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'attachment',
-    run: ({ agent, inspected: { state } }) => {
+    run: (observations) => {
+      const { agent, inspected } = observations
+      const { state } = inspected
+      if (isUnknown(observations)) return skip(UNKNOWN)
       const epoch = isProblem(agent) ? Number(state?.['epoch'] ?? 0) : agent.epoch
       const fenced = isProblem(agent) ? state?.['fenced'] === 1 : agent.fenced
       if (fenced) {
@@ -594,7 +605,9 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'clock',
-    run: ({ agent, now, signIn }) => {
+    run: (observations) => {
+      const { agent, now, signIn } = observations
+      if (isUnknown(observations)) return skip(UNKNOWN)
       if (!isProblem(agent) && agent.clock.latest !== null) {
         const off = now < agent.clock.earliest ? agent.clock.earliest - now : Math.max(0, now - agent.clock.latest)
         const evidence = `the wall clock is ${roughly(off)} off the time signed by the cloud`
