@@ -6,7 +6,7 @@ import { createPublicKey, hkdfSync, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as pause } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { createSecureContext } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
@@ -90,6 +90,8 @@ export interface Overrides {
   readonly boot?: Pick<Clocks, 'sinceBoot' | 'bootId'>
   readonly newId?: () => string
   readonly timers?: Timers
+  /** How the start waits for signs of life of other nodes. */
+  readonly pause?: (ms: number) => Promise<unknown>
   /** Called for responses that their operation does not declare, if checking is on. Default: logs them. */
   readonly onWrongAnswer?: (error: Error) => void
   readonly stop?: AbortSignal
@@ -231,7 +233,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     restored: settings.store.restored,
     now,
     newId,
-    pause,
+    pause: overrides.pause ?? sleep,
     onRecovery: (reason) =>
       log.warn({ code: 'STORE_RESTORED', reason }, 'the store comes from a backup: recovery begins'),
     onBroken: (error) => fail(error),

@@ -116,6 +116,8 @@ export class Twin implements AsyncDisposable {
       now: () => this.wall,
       boot: { bootId: this.bootId, sinceBoot: () => this.now },
       timers: this.#timers,
+      // No other node runs, so none answers during a wait.
+      pause: () => Promise.resolve(),
       log: this.#log,
       onWrongAnswer: (error) => this.#wrongAnswers.push(error),
     })
