@@ -160,16 +160,17 @@ export interface Epoch extends EpochState {
   readonly attachAnswer: string | null
 }
 
-/** Document and response are kept for an epoch's last segment only. */
 export interface MergedSegment {
   readonly deviceId: string
   readonly epoch: number
   readonly seq: number
   readonly hash: string
-  readonly document: string | null
-  readonly answer: string | null
   readonly receivedAt: number
+  /** The signed segment and the signed response; null: it is not the last one of its epoch. */
+  readonly signed: { readonly document: string; readonly answer: string } | null
 }
+
+export type LastSegment = MergedSegment & { readonly signed: NonNullable<MergedSegment['signed']> }
 
 /** A signed segment that was not merged, or that contained undelivered entries. */
 export interface Evidence {

@@ -125,9 +125,9 @@ function proofOf({ header, epoch }: OpenedSegment, proofs: readonly Proof[]): Pr
 }
 
 function storedAnswer(last: MergedSegment | undefined): string {
-  const answer = last?.answer ?? null
-  if (answer === null) throw new Error('invariant: the answer to the last segment is stored')
-  return answer
+  const signed = last?.signed ?? null
+  if (signed === null) throw new Error('invariant: the answer to the last segment is stored')
+  return signed.answer
 }
 
 async function respond({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND'): Promise<MergeResult> {

@@ -33,11 +33,12 @@ async function soldTwin(): Promise<{ twin: Twin; instance: string; file: string 
     INSERT INTO epochs VALUES ('${DEVICE}', 1, 'ACTIVE', 1, NULL, NULL, 1, NULL, NULL, 0, 0, 0, 0, 9, 'h', 9, 'e', 1, NULL, NULL);
     INSERT INTO device_accounts SELECT '${DEVICE}', 1, id, 30000000, 10, 4, 5, 0, 0, 0, 0, 0, 0, 0 FROM accounts LIMIT 1;
     UPDATE accounts SET granted_out = 29999995, sold = sold + 30000000;
+    INSERT INTO last_segments VALUES ('${DEVICE}', 1, 9, zeroblob(3), 'a');
     INSERT INTO deliveries VALUES (1000, '${DEVICE}', 1, 1, 0, 1, 9, NULL, 9, 1, 2, 2, x'00ff0a5c');
     UPDATE sqlite_sequence SET seq = 1000 WHERE name = 'usage';
   `)
   const insert = database.prepare(
-    `INSERT INTO segments VALUES ('${DEVICE}', 1, ?, 'h', zeroblob(3), NULL, 9223372036854775807)`,
+    `INSERT INTO segments VALUES ('${DEVICE}', 1, ?, 'h', 9223372036854775807)`,
   )
   for (let seq = 0; seq < 1_200; seq++) insert.run(seq)
   database.close()

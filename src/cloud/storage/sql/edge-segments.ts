@@ -1,5 +1,5 @@
 import { sql as expression } from 'kysely'
-import type { Evidence, LedgerEntry, MergedSegment } from '../device-records.ts'
+import type { Evidence, LastSegment, LedgerEntry, MergedSegment } from '../device-records.ts'
 import { entriesOf } from './packed-delivery.ts'
 import { packDocument, unpackDocument } from './packed-document.ts'
 import type { Sql } from './sql.ts'
@@ -11,12 +11,21 @@ export function segmentReader({ db }: Sql) {
     async get(deviceId: string, epoch: number, seq: number): Promise<MergedSegment | undefined> {
       const row = await db
         .selectFrom('segments')
-        .selectAll()
-        .where('device_id', '=', deviceId)
-        .where('epoch', '=', BigInt(epoch))
-        .where('seq', '=', BigInt(seq))
+        .leftJoin('last_segments as last', (on) =>
+          on
+            .onRef('last.device_id', '=', 'segments.device_id')
+            .onRef('last.epoch', '=', 'segments.epoch')
+            .onRef('last.seq', '=', 'segments.seq'),
+        )
+        .select(['hash', 'received_at', 'document', 'answer'])
+        .where('segments.device_id', '=', deviceId)
+        .where('segments.epoch', '=', BigInt(epoch))
+        .where('segments.seq', '=', BigInt(seq))
         .executeTakeFirst()
-      return row === undefined ? undefined : segmentOf(row)
+      if (row === undefined) return undefined
+      const { hash, received_at, document, answer } = row
+      const signed = document === null || answer === null ? null : { document: unpackDocument(document), answer }
+      return { deviceId, epoch, seq, hash, receivedAt: Number(received_at), signed }
     },
   }
 }
@@ -25,25 +34,19 @@ export function segmentTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...segmentReader(sql),
-    async append(segment: MergedSegment): Promise<void> {
-      await db
-        .updateTable('segments')
-        .set({ document: null, answer: null })
-        .where('device_id', '=', segment.deviceId)
-        .where('epoch', '=', BigInt(segment.epoch))
-        .where('seq', '=', BigInt(segment.seq - 1))
-        .execute()
+    /** As the last one of its epoch. */
+    async append({ deviceId, epoch, seq, ...segment }: LastSegment): Promise<void> {
+      const key = { device_id: deviceId, epoch: BigInt(epoch), seq: BigInt(seq) }
       await db
         .insertInto('segments')
-        .values({
-          device_id: segment.deviceId,
-          epoch: BigInt(segment.epoch),
-          seq: BigInt(segment.seq),
-          hash: segment.hash,
-          document: segment.document === null ? null : packDocument(segment.document),
-          answer: segment.answer,
-          received_at: BigInt(segment.receivedAt),
-        })
+        .values({ ...key, hash: segment.hash, received_at: BigInt(segment.receivedAt) })
+        .execute()
+      const { document, answer } = segment.signed
+      const last = { seq: key.seq, document: packDocument(document), answer }
+      await db
+        .insertInto('last_segments')
+        .values({ ...key, ...last })
+        .onConflict((conflict) => conflict.columns(['device_id', 'epoch']).doUpdateSet(last))
         .execute()
     },
   }
@@ -178,18 +181,6 @@ function shortHashesOf(hashes: Buffer): readonly string[] {
 
 function shortened(hash: string): string {
   return hash.slice(0, 2 * SHORT_HASH_BYTES)
-}
-
-function segmentOf(row: Row<'segments'>): MergedSegment {
-  return {
-    deviceId: row.device_id,
-    epoch: Number(row.epoch),
-    seq: Number(row.seq),
-    hash: row.hash,
-    document: row.document === null ? null : unpackDocument(row.document),
-    answer: row.answer,
-    receivedAt: Number(row.received_at),
-  }
 }
 
 function evidenceOf(row: Row<'evidence'>): Evidence {

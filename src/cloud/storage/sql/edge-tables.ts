@@ -101,9 +101,14 @@ export interface EdgeTables {
     epoch: bigint
     seq: bigint
     hash: string
-    document: Buffer | null
-    answer: string | null
     received_at: bigint
+  }
+  last_segments: {
+    device_id: string
+    epoch: bigint
+    seq: bigint
+    document: Buffer
+    answer: string
   }
   evidence: {
     device_id: string

@@ -32,7 +32,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
     epoch: epoch.number,
     kind: 'FORK',
     recordedHash: last?.hash ?? null,
-    recordedDocument: last?.document ?? null,
+    recordedDocument: last?.signed?.document ?? null,
     problem: unbilled?.problem ?? null,
   })
   const all = together(unbilled, await mergeUndelivered({ ...context, rules }))

@@ -132,9 +132,8 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
     ...ownerOf(epoch),
     seq: segment.header.seq,
     hash: segment.header.hash,
-    document: segment.document,
-    answer,
     receivedAt: receivedAt(context),
+    signed: { document: segment.document, answer },
   })
   const heard: Device = {
     ...device,

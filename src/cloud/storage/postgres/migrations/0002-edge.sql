@@ -113,11 +113,20 @@ CREATE TABLE segments (
   epoch BIGINT NOT NULL,
   seq BIGINT NOT NULL,
   hash TEXT NOT NULL,
-  -- The signed segment, compressed with zstd (packed-document.ts), and the signed answer: for the last one of an epoch only.
-  document BYTEA,
-  answer TEXT,
   received_at BIGINT NOT NULL,
   PRIMARY KEY (device_id, epoch, seq),
+  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
+);
+
+-- The last segment of each epoch. A row of its own is overwritten in place: in "segments", long values would leave gaps.
+CREATE TABLE last_segments (
+  device_id TEXT COLLATE "C" NOT NULL,
+  epoch BIGINT NOT NULL,
+  seq BIGINT NOT NULL,
+  -- The signed segment, compressed with zstd (packed-document.ts), and the signed answer.
+  document BYTEA NOT NULL,
+  answer TEXT NOT NULL,
+  PRIMARY KEY (device_id, epoch),
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
 
@@ -162,7 +171,7 @@ CREATE TABLE deliveries (
 );
 
 -- Compressed already.
-ALTER TABLE segments ALTER COLUMN document SET STORAGE EXTERNAL;
+ALTER TABLE last_segments ALTER COLUMN document SET STORAGE EXTERNAL;
 ALTER TABLE deliveries ALTER COLUMN body SET STORAGE EXTERNAL;
 
 CREATE UNIQUE INDEX deliveries_one_chain ON deliveries (device_id, epoch, first_entry) WHERE branch = 0;

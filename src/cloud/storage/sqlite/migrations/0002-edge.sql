@@ -112,11 +112,20 @@ CREATE TABLE segments (
   epoch INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   hash TEXT NOT NULL,
-  -- The signed segment, compressed with zstd (packed-document.ts), and the signed answer: for the last one of an epoch only.
-  document BLOB,
-  answer TEXT,
   received_at INTEGER NOT NULL,
   PRIMARY KEY (device_id, epoch, seq),
+  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
+) STRICT, WITHOUT ROWID;
+
+-- The last segment of each epoch. A row of its own is overwritten in place: in "segments", long values would leave gaps.
+CREATE TABLE last_segments (
+  device_id TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  -- The signed segment, compressed with zstd (packed-document.ts), and the signed answer.
+  document BLOB NOT NULL,
+  answer TEXT NOT NULL,
+  PRIMARY KEY (device_id, epoch),
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 ) STRICT;
 
