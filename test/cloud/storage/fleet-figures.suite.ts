@@ -1,6 +1,11 @@
 // Figures over all devices of an instance or account: exact for few, remembered for many.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { NOTHING_RETURNABLE, type Shortage, newDeviceAccount } from '../../../src/cloud/storage/device-records.ts'
+import {
+  NOTHING_RETURNABLE,
+  NO_SHORTAGES,
+  type Shortage,
+  newDeviceAccount,
+} from '../../../src/cloud/storage/device-records.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 import { newEpoch } from '../../../src/cloud/sync/attach.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
@@ -133,6 +138,39 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
           }
         }
       }
+    })
+
+    it('remember the shortages of many, and count that of the device that asks as it is', async () => {
+      const short = (n: number, lacking: bigint, at = T0): Promise<void> =>
+        store.transaction((tx) =>
+          tx.edge.shortages.save({
+            ...{ account: ACCOUNT, who: idOf(n), lacking, enough: 1n, keep: 0n, since: at, at },
+            ...{ recalledAt: at, notifiedAt: null },
+          }),
+        )
+      const others = async (now: number, who = idOf(1)) => {
+        const times = { since: 0, until: now, shortSince: T0 - 1 }
+        const { othersLacking, othersRecalledAt } =
+          (await read((edge) => edge.shortages.of([ACCOUNT], times, who))).get(ACCOUNT) ?? NO_SHORTAGES
+        return [othersLacking, othersRecalledAt]
+      }
+      await add(1, 1)
+      for (let n = 1; n <= 21; n += 1) await short(n, 10n)
+      expect(await others(T0)).toEqual([200n, T0])
+      await short(1, 15n)
+      await short(2, 30n, T0 + 1)
+      expect(await others(T0 + 1)).toEqual([220n, T0 + 1])
+      await short(22, 10n)
+      expect(await others(T0 + 2, 'unknown')).toEqual([245n, T0 + 1])
+      await short(3, 1n, T0 + 3)
+      await short(4, 500n, T0 + 3)
+      expect(await others(T0 + 3)).toEqual([230n, T0 + 1])
+      expect(await others(T0 + 3, idOf(3))).toEqual([244n, T0 + 1])
+      expect(await others(T0 + 3, idOf(4))).toEqual([0n, T0 + 1])
+      expect(await others(T0 + 222)).toEqual([711n, T0 + 3])
+    })
+
+    it('are empty without shortages', async () => {
       const never = { since: 0, until: 1, shortSince: 0 }
       expect(await read((edge) => edge.shortages.of([ACCOUNT], never, 'unknown'))).toEqual(new Map())
     })

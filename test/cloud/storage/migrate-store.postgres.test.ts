@@ -37,9 +37,7 @@ async function soldTwin(): Promise<{ twin: Twin; instance: string; file: string 
     INSERT INTO deliveries VALUES (1000, '${DEVICE}', 1, 1, 0, 1, 9, NULL, 9, 1, 2, 2, x'00ff0a5c');
     UPDATE sqlite_sequence SET seq = 1000 WHERE name = 'usage';
   `)
-  const insert = database.prepare(
-    `INSERT INTO segments VALUES ('${DEVICE}', 1, ?, 'h', 9223372036854775807)`,
-  )
+  const insert = database.prepare(`INSERT INTO segments VALUES ('${DEVICE}', 1, ?, 'h', 9223372036854775807)`)
   for (let seq = 0; seq < 1_200; seq++) insert.run(seq)
   database.close()
   return { twin, instance, file }

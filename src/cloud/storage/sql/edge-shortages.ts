@@ -12,42 +12,51 @@ import {
   type Shortages,
 } from '../device-records.ts'
 import { LEFT } from './edge-accounts.ts'
+import type { Lacking } from './fleet-figures.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Null: not limited. */
 const FREE = expression<bigint>`accounts.cap_target - accounts.withheld - accounts.charged - accounts.granted_out`
 
-export function shortageReader({ db }: Sql) {
+export function shortageReader({ db, fleet }: Sql) {
   return {
     /** Of each of these accounts with a shortage noted in this time. @param who the asking one's name */
     async of(
       accounts: readonly AccountId[],
-      { since, until, shortSince }: ShortTimes,
+      times: ShortTimes,
       who: string,
     ): Promise<ReadonlyMap<AccountId, Shortages>> {
+      const { since, until, shortSince } = times
       const found = new Map<AccountId, Shortages>()
       for (const some of chunks([...new Set(accounts)])) {
-        const noted = db
-          .selectFrom('shortages')
-          .where('account', 'in', some)
-          .where('at', '>', BigInt(since))
-          .where('at', '<=', BigInt(until))
-        for (const row of await noted.where('who', '=', who).selectAll().execute()) {
+        const noted = db.selectFrom('shortages').where('at', '>', BigInt(since)).where('at', '<=', BigInt(until))
+        for (const row of await noted.where('account', 'in', some).where('who', '=', who).selectAll().execute()) {
           found.set(row.account, { ...NO_SHORTAGES, own: shortageOf(row) })
         }
+        const unknown: AccountId[] = []
+        for (const account of some) {
+          const known = fleet.lacking.get(account, until)?.value
+          if (known === undefined) unknown.push(account)
+          else found.set(account, without(known, found.get(account)?.own, times))
+        }
+        if (unknown.length === 0) continue
         const isShort = expression`keep IS NOT NULL AND at > ${BigInt(shortSince)}`
         const others = await noted
+          .where('account', 'in', unknown)
           .where('recalled_at', 'is not', null)
           .where('who', '<>', who)
           .select('account')
-          .select(({ fn }) => fn.max('recalled_at').as('recalledAt'))
+          .select(({ fn }) => [fn.max('recalled_at').as('recalledAt'), fn.countAll<bigint>().as('devices')])
           .select(expression<bigint>`CAST(sum(CASE WHEN ${isShort} THEN lacking ELSE 0 END) AS BIGINT)`.as('lacking'))
           .groupBy('account')
           .execute()
-        for (const { account, lacking, recalledAt } of others) {
+        for (const { account, lacking, devices, ...row } of others) {
           const own = found.get(account)?.own
-          found.set(account, { own, othersLacking: lacking, othersRecalledAt: toNumber(recalledAt) })
+          const recalledAt = toNumber(row.recalledAt)
+          found.set(account, { own, othersLacking: lacking, othersRecalledAt: recalledAt })
+          const value = { lacking: lacking + currentOf(own, times), recalledAt }
+          fleet.lacking.set(account, { value, devices: Number(devices), at: until })
         }
       }
       return found
@@ -190,6 +199,18 @@ function servable(db: Sql['db'], { now, since, notifiedBefore }: ServableTimes, 
     .orderBy('shortages.at')
     .orderBy('shortages.who')
     .limit(limit)
+}
+
+/** What the shortage counts among those that `Lacking` sums up. */
+function currentOf(shortage: Shortage | undefined, { shortSince }: ShortTimes): Micro {
+  if (shortage === undefined || shortage.recalledAt === null || shortage.keep === null) return 0n
+  return shortage.at > shortSince ? shortage.lacking : 0n
+}
+
+/** A remembered sum may be less than the shortage of the asking one by now. */
+function without({ lacking, recalledAt }: Lacking, own: Shortage | undefined, times: ShortTimes): Shortages {
+  const others = lacking - currentOf(own, times)
+  return { own, othersLacking: others > 0n ? others : 0n, othersRecalledAt: recalledAt }
 }
 
 function shortageOf(row: Row<'shortages'>): Shortage {

@@ -56,6 +56,14 @@ interface Balance {
   readonly available: Micro
 }
 
+/** Of all that tokens of an account were recalled for. */
+export interface Lacking {
+  /** What they are short of now. */
+  readonly lacking: Micro
+  /** The latest recall. */
+  readonly recalledAt: number | null
+}
+
 /** Of one process of the cloud. */
 export class FleetFigures {
   /** Live devices of an instance. */
@@ -64,10 +72,12 @@ export class FleetFigures {
   readonly returnable: Figures<Returnable>
   /** The largest balances of an account. */
   readonly largest: Figures<readonly Balance[]>
+  readonly lacking: Figures<Lacking>
 
   constructor(pace: Pace = PACE) {
     this.live = new Figures(pace)
     this.returnable = new Figures(pace)
     this.largest = new Figures(pace)
+    this.lacking = new Figures(pace)
   }
 }
