@@ -1,6 +1,7 @@
 /** Sends requests of devices: as fast as a number of connections allows, or at a rate whatever the cloud does. */
 import { Agent, request } from 'node:http'
 import { setTimeout as pause } from 'node:timers/promises'
+import { backoff } from '../../src/agent/sync/backoff.ts'
 
 export interface Call {
   readonly url: string
@@ -30,9 +31,8 @@ export interface Plan {
   readonly rate: number | null
 }
 
-/** As an agent: a random part of a limit that doubles, ms. */
-const RETRY_BASE_MS = 1_000
-const RETRY_MAX_MS = 30_000
+/** The defaults of an agent. */
+const BACKOFF = { baseMs: 1_000, capMs: 300_000 }
 
 const TIMEOUT_MS = 60_000
 
@@ -71,8 +71,8 @@ export async function run<T>(
         throw new Error(`${call.method} ${call.url}: ${reason} ${response.text}`)
       }
       retried[reason] = (retried[reason] ?? 0) + 1
-      const backOff = Math.random() * Math.min(RETRY_MAX_MS, RETRY_BASE_MS * 2 ** attempt)
-      await pause(Math.max(backOff, typeof response === 'string' ? 0 : response.retryAfterMs))
+      const retryAfterMs = typeof response === 'string' ? 0 : response.retryAfterMs
+      await pause(backoff(attempt + 1, retryAfterMs, Math.random(), BACKOFF))
     }
   }
   const from = Date.now()

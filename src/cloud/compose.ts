@@ -376,7 +376,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     store,
     keys,
     authenticator,
-    slots: new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax }),
+    slots: new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: present }),
     requestTimeoutMs: requestTimeout,
     now,
     version: softwareVersion(),

@@ -3,11 +3,14 @@
  * arriving are counted apart from requests in progress: a body that never ends takes no place of a request that can be
  * answered. A slot is taken after authentication and released when the response is sent or the connection closes.
  *
+ * A refused caller is told when a place will be free for it: see comeback.ts.
+ *
  * Each count has places that only administrators get, and places that only they and devices get. Registered client keys
  * leave each other as many places as each of them uses, whatever their number.
  */
 import type { FastifyReply } from 'fastify'
 import { CodedError } from '../../protocol/errors.ts'
+import { Comeback } from './comeback.ts'
 import type { Caller } from './operation.ts'
 
 /** Concurrent requests per device or enrollment token: an agent has four connections. */
@@ -24,6 +27,8 @@ export interface SlotLimits {
   readonly requestsMax: number
   /** Concurrent requests per registered key, and of all devices whose key is not introduced yet. */
   readonly ofKeyMax: number
+  /** Monotonic, ms. */
+  readonly now: () => number
 }
 
 interface Share {
@@ -38,6 +43,7 @@ interface Share {
 
 export class Slots {
   readonly #limits: SlotLimits
+  readonly #comeback: Comeback
   readonly #arriving = new Count()
   readonly #inProgress = new Count()
   readonly #slots = new WeakMap<FastifyReply['raw'], { of: Count; readonly share: Share }>()
@@ -45,11 +51,14 @@ export class Slots {
 
   constructor(limits: SlotLimits) {
     this.#limits = limits
+    this.#comeback = new Comeback(limits.now)
   }
 
   /** @throws CodedError OVERLOADED, or of `authenticate` */
   async authenticate<T>(authenticate: () => Promise<T>): Promise<T> {
-    if (this.#authenticating >= this.#limits.requestsMax) throw this.#overloaded(this.#limits.requestsMax)
+    const { requestsMax } = this.#limits
+    // Only authenticated callers get a turn.
+    if (this.#authenticating >= requestsMax) throw overloaded(requestsMax, RETRY_AFTER_MS)
     this.#authenticating += 1
     try {
       return await authenticate()
@@ -74,7 +83,10 @@ export class Slots {
     const slot = { of: hasBody ? this.#arriving : this.#inProgress, share }
     slot.of.add(holder)
     this.#slots.set(raw, slot)
-    raw.once('close', () => slot.of.remove(holder))
+    raw.once('close', () => {
+      slot.of.remove(holder)
+      if (slot.of === this.#inProgress) this.#comeback.answered()
+    })
   }
 
   /** The body has arrived. @throws CodedError KEY_BUSY, OVERLOADED */
@@ -89,12 +101,8 @@ export class Slots {
   }
 
   #requirePlace({ holder, places, leavesOthers }: Share, count: Count): void {
-    if (count.total >= places) throw this.#overloaded(places)
+    if (count.total >= places) throw overloaded(places, this.#comeback.refused(holder))
     if (leavesOthers && count.of(holder) >= places - count.total) throw busy(count.of(holder))
-  }
-
-  #overloaded(most: number): CodedError {
-    return new CodedError('OVERLOADED', `More than ${most} requests are in progress.`)
   }
 
   #shareOf(caller: Caller): Share {
@@ -123,6 +131,10 @@ export class Slots {
   get #ofClients(): Pick<Share, 'places' | 'leavesOthers'> {
     return { places: Math.ceil(this.#limits.requestsMax * PART_OF_CLIENTS), leavesOthers: true }
   }
+}
+
+function overloaded(most: number, retryAfterMs: number): CodedError {
+  return new CodedError('OVERLOADED', `More than ${most} requests are in progress.`, { details: { retryAfterMs } })
 }
 
 function busy(most: number): CodedError {

@@ -6,6 +6,7 @@ import type { FastifyReply } from 'fastify'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import type { Caller } from '../../../src/cloud/http/operation.ts'
 import { Slots } from '../../../src/cloud/http/slots.ts'
+import { device as enrolled } from '../storage/suite.ts'
 
 const KEY = {
   kind: 'ADMINISTRATOR',
@@ -40,7 +41,7 @@ async function request() {
 }
 
 it('a place is free again when the caller has gone', async () => {
-  const slots = new Slots({ requestsMax: 10, ofKeyMax: 1 })
+  const slots = new Slots({ requestsMax: 10, ofKeyMax: 1, now: () => 0 })
   const [first, second] = [await request(), await request()]
   slots.take(KEY, first.reply, false)
   expect(() => slots.take(KEY, second.reply, false)).toThrow(BUSY)
@@ -49,7 +50,7 @@ it('a place is free again when the caller has gone', async () => {
 })
 
 it('who has gone before it was known whose the request is takes no place', async () => {
-  const slots = new Slots({ requestsMax: 10, ofKeyMax: 1 })
+  const slots = new Slots({ requestsMax: 10, ofKeyMax: 1, now: () => 0 })
   const gone = await request()
   await gone.leave()
   slots.take(KEY, gone.reply, false)
@@ -77,6 +78,7 @@ const device = (deviceId: string) =>
     scope: null,
     instances: new Set<string>(),
     deviceId,
+    device: enrolled(deviceId),
   }) as const
 
 /** Takes places until one is refused. */
@@ -95,14 +97,14 @@ describe.each([
   ['whose body is arriving', true],
 ])('requests %s', (_name, hasBody) => {
   it('of any number of client keys leave a place for the next key', () => {
-    const slots = new Slots({ requestsMax: 1_000, ofKeyMax: 500 })
+    const slots = new Slots({ requestsMax: 1_000, ofKeyMax: 500, now: () => 0 })
     const taken = Array.from({ length: 20 }, (_, index) => takeAll(slots, client(`key-${index}`), hasBody))
     expect(taken[0]).toBe(375)
     expect(taken.filter((count) => count === 0).length).toBe(10)
   })
 
   it('of clients leave places for devices, and those of devices for administrators', () => {
-    const slots = new Slots({ requestsMax: 100, ofKeyMax: 500 })
+    const slots = new Slots({ requestsMax: 100, ofKeyMax: 500, now: () => 0 })
     for (let index = 0; index < 20; index += 1) takeAll(slots, client(`key-${index}`), hasBody)
     const ofDevices = Array.from({ length: 20 }, (_, index) => takeAll(slots, device(`device-${index}`), hasBody))
     expect(ofDevices.reduce((sum, count) => sum + count, 0)).toBeGreaterThanOrEqual(15)
@@ -112,7 +114,7 @@ describe.each([
 })
 
 it('a body that has not arrived takes no place of a request in progress', () => {
-  const slots = new Slots({ requestsMax: 2, ofKeyMax: 500 })
+  const slots = new Slots({ requestsMax: 2, ofKeyMax: 500, now: () => 0 })
   const arriving = [reply(), reply()] as const
   for (const each of arriving) slots.take(KEY, each, true)
   expect(() => slots.take(KEY, reply(), true)).toThrow(OVERLOADED)
@@ -127,7 +129,7 @@ it('a body that has not arrived takes no place of a request in progress', () => 
 })
 
 it('limits callers whose token is being checked', async () => {
-  const slots = new Slots({ requestsMax: 1, ofKeyMax: 1 })
+  const slots = new Slots({ requestsMax: 1, ofKeyMax: 1, now: () => 0 })
   const checked = Promise.withResolvers<string>()
   const first = slots.authenticate(() => checked.promise)
   await expect(slots.authenticate(async () => 'second')).rejects.toThrow(OVERLOADED)

@@ -359,7 +359,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
     const contents = () =>
       Object.fromEntries(readdirSync(folder).map((file) => [file, readFileSync(join(folder, file)).toString('base64')]))
 
-    it('that stalls at any call changes nothing of the run that took over', async () => {
+    it('that stalls at any call changes nothing of the run that took over', { timeout: 120_000 }, async () => {
       for (let at = 1; ; at += 1) {
         await store.close()
         store = await open()

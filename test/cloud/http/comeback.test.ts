@@ -1,0 +1,51 @@
+// When refused callers are told to come back.
+import { expect, it } from 'vitest'
+import { Comeback } from '../../../src/cloud/http/comeback.ts'
+
+const waitsOf = (comeback: Comeback, count: number, from = 0): number[] =>
+  Array.from({ length: count }, (_, index) => comeback.refused(`caller ${from + index}`))
+
+it('one after another, at the pace of the responses', () => {
+  let now = 10_000
+  const comeback = new Comeback(() => now)
+  expect(waitsOf(comeback, 3)).toEqual([1_000, 1_005, 1_010])
+  for (let n = 0; n < 2_000; n += 1) {
+    now += 2
+    comeback.answered()
+  }
+  const [first = 0, second = 0, third = 0] = waitsOf(comeback, 3, 10)
+  expect(first).toBe(1_000)
+  expect(second - first).toBeCloseTo(2)
+  expect(third - second).toBeCloseTo(2)
+})
+
+it('at its turn, if a caller is refused again before', () => {
+  let now = 0
+  const comeback = new Comeback(() => now)
+  const waits = waitsOf(comeback, 2)
+  for (let n = 0; n < 1_000; n += 1) expect(comeback.refused('caller 0')).toBe(waits[0])
+  expect(comeback.refused('caller 2')).toBe(1_010)
+  now = 400
+  expect(comeback.refused('caller 1')).toBe(605)
+  now = 1_006
+  expect(comeback.refused('caller 1')).toBe(1_000)
+})
+
+it('after a minute at most', () => {
+  const comeback = new Comeback(() => 0)
+  const waits = waitsOf(comeback, 20_000)
+  expect(Math.max(...waits)).toBe(60_000)
+})
+
+it('at the same pace after a pause without requests', () => {
+  let now = 0
+  const comeback = new Comeback(() => now)
+  for (let n = 0; n < 2_000; n += 1) {
+    now += 2
+    comeback.answered()
+  }
+  now += 3_600_000
+  comeback.answered()
+  const [first = 0, second = 0] = waitsOf(comeback, 2)
+  expect(second - first).toBeLessThan(3)
+})
