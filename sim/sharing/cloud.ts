@@ -59,8 +59,11 @@ export class SharedCloud {
       policy,
       compiled,
       lineItems,
+      cloudReserves: new Map(),
+      overspendCapsMax: new Map(),
+      unproven: false,
     }
-    this.#rules = new Map([[INSTANCE, { ...loaded, cloudReserves: new Map(), unproven: false }]])
+    this.#rules = new Map([[INSTANCE, loaded]])
     this.pool = newPool(ACCOUNT, policy.lineItems[0]?.quantity ?? 0n)
   }
 

@@ -4,6 +4,7 @@
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
+import type { OverspendCapOf } from '../policy/rules-in-force.ts'
 import type { OpenedEntry } from '../sync/open-segment.ts'
 import type { DeviceAccountRecord } from '../storage/device-records.ts'
 
@@ -15,14 +16,11 @@ export function aboveGrantOf({ amount, aboveGrant = 0n }: Postings[number]): Mic
 }
 
 export class BranchOverspend {
-  readonly #caps: ReadonlyMap<string, Micro>
+  readonly #caps: OverspendCapOf
   readonly #spent = new Map<string, Micro>()
 
-  /**
-   * @param records of all accounts of the epoch
-   * @param caps by `instance/line item`
-   */
-  constructor(records: Iterable<DeviceAccountRecord>, caps: ReadonlyMap<string, Micro>) {
+  /** @param records of all accounts of the epoch */
+  constructor(records: Iterable<DeviceAccountRecord>, caps: OverspendCapOf) {
     this.#caps = caps
     for (const { account, branchOverspend } of records) this.#add(account, branchOverspend)
   }
@@ -54,7 +52,7 @@ export class BranchOverspend {
 
   #capOf(account: AccountId): Micro {
     const parsed = parseAccount(account)
-    return (parsed && this.#caps.get(`${parsed.instanceId}/${parsed.lineItemId}`)) ?? 0n
+    return parsed === undefined ? 0n : this.#caps(parsed.instanceId, parsed.lineItemId)
   }
 }
 

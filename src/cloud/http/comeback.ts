@@ -1,6 +1,6 @@
 /**
  * When a refused caller should come back. Callers get turns, one after another at the pace of the responses, so that free
- * places are taken at once and few callers come too early. Who comes too early keeps its turn and delays nobody.
+ * places are taken at once and few callers come too early. A caller that comes too early keeps its turn and delays no other one.
  */
 
 /** The first turn: by then, requests in progress have left places, ms. */

@@ -32,6 +32,10 @@ export type Caller = Principal | TokenHolder
 
 export type CallerKind = Caller['kind']
 
+type CallerOf<Kind extends CallerKind> = Kind extends TokenHolder['kind']
+  ? TokenHolder
+  : Extract<Principal, { readonly kind: Kind }>
+
 export const ADMINISTRATORS = ['ADMINISTRATOR'] as const
 
 export const CLIENTS = ['ADMINISTRATOR', 'CLIENT'] as const
@@ -60,7 +64,7 @@ export interface Call<Params, Query, Body, Kind extends CallerKind = CallerKind,
   readonly params: Params
   readonly query: Query
   readonly body: Body
-  readonly principal: Kind extends TokenHolder['kind'] ? TokenHolder : Principal
+  readonly principal: CallerOf<Kind>
   /** Header x-instance-id in lower case; null if absent or not supported. */
   readonly instanceHeader: string | null
   /** Header idempotency-key; null if absent or not supported. */
@@ -122,10 +126,7 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   /** In addition to the codes of every operation. */
   readonly errors?: readonly ErrorCode[]
   /** Called for a permitted caller before the body is read. @throws CodedError */
-  readonly admit?: (
-    principal: Kind extends TokenHolder['kind'] ? TokenHolder : Principal,
-    response: ServerResponse,
-  ) => void
+  readonly admit?: (principal: CallerOf<Kind>, response: ServerResponse) => void
   /** The header x-instance-id limits the request to that instance. */
   readonly limitedByHeader?: true
   /** Access that depends on more than the path, checked before the body is read. @throws CodedError */

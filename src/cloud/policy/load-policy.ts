@@ -22,6 +22,8 @@ export interface LoadedPolicy {
   readonly compiled: CompiledPolicy
   readonly lineItems: ReadonlyMap<string, LineItem>
   readonly cloudReserves: ReadonlyMap<string, Micro>
+  /** The highest caps that rules on devices may contain, by line item. */
+  readonly overspendCapsMax: ReadonlyMap<string, Micro>
   /** Restored from a backup with unknown sales: nothing that is limited is sold. */
   readonly unproven: boolean
 }
@@ -100,7 +102,9 @@ export class Policies {
   }
 
   async #load(reader: Reader, revision: PolicyRevision): Promise<LoadedPolicy> {
-    const policy = await assemblePolicy(reader, revision, this.#options.undecidedClock)
+    const offline = await reader.edge.offlinePolicies.list(revision.instanceId)
+    const overspendCaps = new Map(offline.map(({ lineItemId, overspendCap }) => [lineItemId, overspendCap]))
+    const policy = await assemblePolicy(reader, revision, overspendCaps, this.#options.undecidedClock)
     const instance = await reader.instances.get(revision.instanceId)
     if (instance === undefined) throw new Error('invariant: a policy has an instance')
     const recovery = await reader.edge.recoveries.get(revision.instanceId)
@@ -115,6 +119,7 @@ export class Policies {
       compiled: compilePolicy(policy),
       lineItems: new Map(policy.lineItems.map((lineItem) => [lineItem.id, lineItem])),
       cloudReserves: new Map(reserves.map(({ lineItemId, tokens }) => [lineItemId, tokens])),
+      overspendCapsMax: new Map(offline.map(({ lineItemId, overspendCapMax }) => [lineItemId, overspendCapMax])),
       unproven: recovery?.endedAt === null && recovery.unproven !== null,
     }
   }
@@ -123,6 +128,7 @@ export class Policies {
 async function assemblePolicy(
   reader: Reader,
   { instanceId, revision, bumpedAt }: PolicyRevision,
+  overspendCaps: ReadonlyMap<string, Micro>,
   undecidedClock: Policy['undecidedClock'],
 ): Promise<Policy> {
   const lineItems = await reader.lineItems.list(instanceId)
@@ -130,12 +136,6 @@ async function assemblePolicy(
     (await reader.actions.list(instanceId, 0, Number.MAX_SAFE_INTEGER)).map((each) => [each.lineItemId, each.actions]),
   )
   const limits = new Map((await reader.consumptionLimits.list(instanceId)).map((each) => [each.lineItemId, each]))
-  const overspendCaps = new Map(
-    (await reader.edge.offlinePolicies.list(instanceId)).map(({ lineItemId, overspendCap }) => [
-      lineItemId,
-      overspendCap,
-    ]),
-  )
   const configuration = await reader.configuration.list()
   return {
     instanceId,

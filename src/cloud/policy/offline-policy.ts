@@ -47,20 +47,6 @@ export async function setOfflinePolicy(
   })
 }
 
-/** The highest caps that devices' rules may contain, by line item. */
-export async function overspendCaps(
-  reader: Reader,
-  instanceIds: readonly string[],
-): Promise<ReadonlyMap<string, Micro>> {
-  const caps = new Map<string, Micro>()
-  for (const instanceId of instanceIds) {
-    for (const { lineItemId, overspendCapMax } of await reader.edge.offlinePolicies.list(instanceId)) {
-      caps.set(`${instanceId}/${lineItemId}`, overspendCapMax)
-    }
-  }
-  return caps
-}
-
 async function stateOf(reader: Reader, instanceId: string, lineItemId: string): Promise<OfflinePolicyStateWire> {
   const record = (await reader.edge.offlinePolicies.list(instanceId)).find((each) => each.lineItemId === lineItemId)
   const overspendCap = record?.overspendCap ?? 0n

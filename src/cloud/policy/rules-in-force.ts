@@ -24,6 +24,13 @@ export async function lockRulesOf(
   return rules
 }
 
+/** The highest cap that rules on devices may contain. Amounts in micro-tokens. */
+export type OverspendCapOf = (instanceId: string, lineItemId: string) => Micro
+
+export function overspendCapOf(rules: RulesInForce): OverspendCapOf {
+  return (instanceId, lineItemId) => rules.get(instanceId)?.overspendCapsMax.get(lineItemId) ?? 0n
+}
+
 export function reservedOf(account: AccountId, rules: RulesInForce): Micro {
   const parsed = parseAccount(account)
   if (parsed?.kind !== 'line') return 0n

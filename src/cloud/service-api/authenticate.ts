@@ -85,7 +85,7 @@ export class Authenticator {
       const { device, instanceIds } = await authenticateDevice(found.key, token, now)
       if (found.key.state === 'NEXT') await this.#deps.takeNextKey(device.id, kid)
       const identity = { keyId: kid, name: device.name, issuer: null, scope: null }
-      return { kind: 'DEVICE', ...identity, instances: lowerCase(instanceIds), deviceId: device.id }
+      return { kind: 'DEVICE', ...identity, instances: lowerCase(instanceIds), deviceId: device.id, device }
     }
     const key = found === undefined ? null : keyInForce(found.key, now)
     if (key === null)

@@ -1,5 +1,6 @@
 /** Authenticated callers of the service API and the edge API. */
 import type { Role } from '../../protocol/service/keys.ts'
+import type { Device } from '../storage/device-records.ts'
 
 /** Lower case. */
 export type InstanceIds = ReadonlySet<string>
@@ -31,7 +32,13 @@ export type Principal = {
     }
   /** `instances`: those that the token names. */
   | { readonly kind: 'CLIENT'; readonly instances: InstanceIds; readonly deviceId: null }
-  | { readonly kind: 'DEVICE'; readonly instances: InstanceIds; readonly deviceId: string }
+  | {
+      readonly kind: 'DEVICE'
+      readonly instances: InstanceIds
+      readonly deviceId: string
+      /** As it was when its token was checked. */
+      readonly device: Device
+    }
 )
 
 export type Administrator = Extract<Principal, { readonly kind: 'ADMINISTRATOR' }>

@@ -18,9 +18,7 @@ export async function lockSessions(
   { id }: Device,
   { sessions }: { readonly sessions: readonly SessionSnapshot[] },
 ): Promise<ReadonlySet<string>> {
-  const opened = (await tx.sessions.ofDevice(id)).map((session) => session.id)
-  const kept = (await tx.sessions.keptBy(id)).map(({ session }) => session.id)
-  const touched = new Set([...opened, ...kept, ...sessions.map((session) => session.id.toLowerCase())])
+  const touched = new Set([...(await tx.sessions.notEnded(id)), ...sessions.map((session) => session.id.toLowerCase())])
   const locked = new Set<string>()
   for (const each of [...touched].sort()) if ((await tx.sessions.lock(each)) !== undefined) locked.add(each)
   return locked

@@ -120,6 +120,7 @@ export async function heartbeatOfDevice(
   now: number,
   locked: ReadonlySet<string>,
 ): Promise<void> {
+  if (locked.size === 0) return
   for (const session of await tx.sessions.ofDevice(deviceId)) {
     // An overdue session is for the sweep: a late sync does not undo a missed heartbeat.
     if (!locked.has(session.id) || due(session, now) !== null) continue

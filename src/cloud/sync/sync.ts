@@ -27,30 +27,35 @@ export interface WatchedSync extends Sync {
   readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
 }
 
-/** @throws CodedError DEVICE_REVOKED */
+/**
+ * With the suspension of the device at the same time.
+ * @param device as it was when it was authenticated
+ * @throws CodedError DEVICE_REVOKED
+ */
 export async function sync(
   deps: WatchedSync,
   device: Device,
   document: string,
   proofDocuments: readonly string[] = [],
-): Promise<MergeResult> {
+): Promise<MergeResult & Pick<Device, 'suspension'>> {
   const opening = await openSegment(device, await signerOf(deps, device, document), document, deps.giveWay)
   if (!opening.opened) {
     deps.onOutcome?.('UNREADABLE')
-    return { taken: false, problem: opening.problem }
+    return { taken: false, problem: opening.problem, suspension: device.suspension }
   }
   const proofs = await openProofs(deps.keys, device.id, proofDocuments, deps.giveWay)
   const rules = await openRules(deps.keys, device.instanceIds, proofDocuments)
   const moment = { now: deps.now(), present: deps.present() }
-  const { outcome, taken, restored } = await deps.store.transaction(async (tx) => {
+  const { outcome, taken, restored, suspension } = await deps.store.transaction(async (tx) => {
     const locked = await tx.edge.devices.lock(device.id)
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
     requireTrusted(locked)
-    return take({ deps, tx, device: locked, segment: opening.segment, ...moment }, { proofs, rules })
+    const judged = await take({ deps, tx, device: locked, segment: opening.segment, ...moment }, { proofs, rules })
+    return { ...judged, suspension: locked.suspension }
   })
   deps.onOutcome?.(outcome)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
-  return taken
+  return { ...taken, suspension }
 }
 
 /**
@@ -91,7 +96,8 @@ async function take(received: Received, { proofs, rules }: Shown): Promise<Judge
   const epoch = proofs.length === 0 ? learned.epoch : await takeProofs(shown, proofs)
   const fit = await fitOf(tx, epoch, segment.received)
   const context: MergeContext = { ...shown, epoch, fit, sessions, proof: proofOf(segment, proofs) }
-  const recorded = await tx.edge.segments.get(device.id, epoch.number, segment.header.seq)
+  const { seq } = segment.header
+  const recorded = seq > epoch.lastSeq ? undefined : await tx.edge.segments.get(device.id, epoch.number, seq)
   const outcome = receive(epoch, segment.header, recorded?.hash ?? null, fit)
   const taken = await follow(context, outcome, recorded)
   return { outcome: taken.taken ? outcome.kind : 'REJECTED', taken, restored }

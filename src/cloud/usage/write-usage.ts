@@ -2,6 +2,7 @@
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { used } from '../accounts/pool.ts'
+import type { RulesInForce } from '../policy/rules-in-force.ts'
 import type { Delivery } from '../storage/device-records.ts'
 import type { Pool } from '../storage/records.ts'
 import type { OpenedEntry } from '../sync/open-segment.ts'
@@ -12,9 +13,13 @@ export interface BilledEntries extends Pick<Delivery, 'branch' | 'previousHash' 
   readonly entries: readonly OpenedEntry[]
 }
 
+interface Context extends Pick<MergeContext, 'tx' | 'epoch' | 'segment' | 'now'> {
+  readonly rules: RulesInForce
+}
+
 /** @param pools before the entries */
 export async function writeUsage(
-  { tx, epoch, segment, now }: Pick<MergeContext, 'tx' | 'epoch' | 'segment' | 'now'>,
+  { tx, epoch, segment, now, rules }: Context,
   { entries, ...chain }: BilledEntries,
   pools: ReadonlyMap<AccountId, Pool>,
 ): Promise<void> {
@@ -25,11 +30,14 @@ export async function writeUsage(
   const nameLineItem = async (instanceId: string, lineItemId: string): Promise<void> => {
     const key = `${instanceId}/${lineItemId}`
     if (quantities.has(key)) return
-    const lineItem = await tx.lineItems.get(instanceId, lineItemId)
+    // The rules have no deleted ones.
+    const listed = rules.get(instanceId)?.lineItems.get(lineItemId)
+    const lineItem = listed ?? (await tx.lineItems.get(instanceId, lineItemId))
     if (lineItem !== undefined) quantities.set(key, lineItem.quantity)
   }
   for (const { instanceId, lineItemIds, accounts } of namesIn(entries)) {
-    accountIds.set(instanceId, (await tx.instances.get(instanceId))?.accountId ?? '')
+    const instance = rules.get(instanceId) ?? (await tx.instances.get(instanceId))
+    accountIds.set(instanceId, instance?.accountId ?? '')
     for (const lineItemId of lineItemIds) await nameLineItem(instanceId, lineItemId)
     for (const account of accounts) {
       const pool = pools.get(account)

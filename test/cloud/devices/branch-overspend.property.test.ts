@@ -21,7 +21,9 @@ it('is what each entry says, no more than it charges, up to one cap for the whol
       const records = new Map<AccountId, DeviceAccountRecord>()
       const honest = new Map<AccountId, bigint>()
       for (const entries of all) {
-        const overspend = new BranchOverspend(records.values(), new Map([['i/A', CAP]]))
+        const overspend = new BranchOverspend(records.values(), (instanceId, lineItemId) =>
+          instanceId === 'i' && lineItemId === 'A' ? CAP : 0n,
+        )
         const counted = new Map<AccountId, bigint>()
         for (const postings of entries) {
           for (const [index, each] of overspend.of(postings).entries()) {

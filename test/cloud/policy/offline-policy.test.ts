@@ -2,7 +2,8 @@
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
 import { deleteLineItem } from '../../../src/cloud/service-api/delete-line-item.ts'
-import { overspendCaps, setOfflinePolicy, showOfflinePolicy } from '../../../src/cloud/policy/offline-policy.ts'
+import { setOfflinePolicy, showOfflinePolicy } from '../../../src/cloud/policy/offline-policy.ts'
+import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { TestDevice } from '../sync/test-device.ts'
 import { INSTANCE, Twin } from '../sync/twin.ts'
 
@@ -16,8 +17,9 @@ afterEach(async () => twin[Symbol.asyncDispose]())
 const set = (lineItemId: string, cap: bigint) => setOfflinePolicy(twin, INSTANCE, lineItemId, cap)
 const show = (lineItemId: string) => showOfflinePolicy(twin, INSTANCE, lineItemId)
 const capOf = async (lineItemId: string) => {
-  const caps = await twin.store.read((reader) => overspendCaps(reader, [INSTANCE]))
-  return caps.get(`${INSTANCE}/${lineItemId}`)
+  const policies = new Policies({ max: 1, undecidedClock: 'refuse' })
+  const loaded = await twin.store.read((reader) => policies.of(reader, INSTANCE))
+  return loaded?.overspendCapsMax.get(lineItemId)
 }
 
 it('a line item without one is refused without tokens', async () => {

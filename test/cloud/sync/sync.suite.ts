@@ -881,7 +881,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const device = await TestDevice.join(twin)
         const stranger = await newDeviceKeys()
         const sealed = await device.sealAs(device.payload(), stranger.signer)
-        expect(await twin.sync(device.id, sealed.document)).toEqual({
+        expect(await twin.sync(device.id, sealed.document)).toMatchObject({
           taken: false,
           problem: 'The segment is not signed by this device.',
         })

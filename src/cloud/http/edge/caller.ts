@@ -15,7 +15,7 @@ export function callerOperations(): readonly Operation[] {
       tag: 'Administration',
       summary: 'Show the name, roles and instances of the calling administrator',
       answers: { 200: { description: 'The administrator.', body: callerState } },
-      handle: async ({ principal }) => ({ status: 200, body: stateOf(principal as Administrator) }),
+      handle: async ({ principal }) => ({ status: 200, body: stateOf(principal) }),
     }),
   ]
 }

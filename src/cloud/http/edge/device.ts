@@ -103,7 +103,7 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
       errors: ['NOT_FOUND', 'ATTACH_TOO_OFTEN', 'DEVICE_TERMINATED'],
       handle: async ({ params, body }) => {
         const document = await attach(deps, params.deviceId, body)
-        return signedTimeOf(deps, params.deviceId, body.nonce, document)
+        return answerNow(deps, params.deviceId, body.nonce, document)
       },
     }),
     edgeOperation({
@@ -120,11 +120,8 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
       description: 'The body can be compressed with Content-Encoding gzip.',
       answers: signed,
       errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN', 'SYNC_TOO_OFTEN'],
-      admit: ({ deviceId }, response) => {
-        if (deviceId !== null) gate.enter(deviceId, response)
-      },
-      handle: async ({ params, body: { segment, nonce, proofs }, log }) => {
-        const device = await deviceOf(deps, params.deviceId)
+      admit: ({ deviceId }, response) => gate.enter(deviceId, response),
+      handle: async ({ principal: { device }, body: { segment, nonce, proofs }, log }) => {
         const onOutcome = (outcome: SyncOutcome): void => {
           gate.count(device.id, outcome, segment.length)
           deps.onOutcome?.(outcome)
@@ -134,11 +131,11 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
         if (!taken.taken) {
           const details = { deviceId: device.id, ...taken.details }
           log.warn(details, 'a segment was refused')
-          if (taken.answer !== undefined) return signedTimeOf(deps, device.id, nonce, taken.answer)
+          if (taken.answer !== undefined) return signedTime(deps, taken, nonce, taken.answer)
           throw new CodedError('SEGMENT_REJECTED', taken.problem, { details })
         }
         if (taken.unbilled !== null) log.warn({ deviceId: device.id, ...taken.unbilled }, 'entries are not billed')
-        return signedTimeOf(deps, device.id, nonce, taken.answer)
+        return signedTime(deps, taken, nonce, taken.answer)
       },
     }),
   ]
@@ -160,7 +157,7 @@ function keyOperations(deps: OwnDevice): readonly Operation[] {
       errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
       handle: async ({ params: { deviceId }, body }) => {
         const document = await announceKey(deps, deviceId, body.nonce, body.link)
-        return signedTimeOf(deps, deviceId, body.nonce, document)
+        return answerNow(deps, deviceId, body.nonce, document)
       },
     }),
     edgeOperation({
@@ -177,21 +174,25 @@ function keyOperations(deps: OwnDevice): readonly Operation[] {
       errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
       handle: async ({ params: { deviceId }, principal, body }) => {
         const document = await showLinks(deps, deviceId, principal.token, body)
-        return signedTimeOf(deps, deviceId, body.nonce, document)
+        return answerNow(deps, deviceId, body.nonce, document)
       },
     }),
   ]
 }
 
-async function deviceOf({ store }: OwnDevice, deviceId: string): Promise<Device> {
-  const device = await store.read((reader) => reader.edge.devices.get(deviceId))
+/** Reads the suspension last, so that a new command takes effect at once. */
+async function answerNow(deps: OwnDevice, deviceId: string, nonce: string, answer: string): Promise<Answer> {
+  const device = await deps.store.read((reader) => reader.edge.devices.get(deviceId))
   if (device === undefined) throw new Error('invariant: a device that has signed its token is known')
-  return device
+  return signedTime(deps, device, nonce, answer)
 }
 
-/** Reads the suspension last, so that a new command takes effect at once. */
-async function signedTimeOf(deps: OwnDevice, deviceId: string, nonce: string, answer: string): Promise<Answer> {
-  const { suspension } = await deviceOf(deps, deviceId)
+async function signedTime(
+  deps: OwnDevice,
+  { suspension }: Pick<Device, 'suspension'>,
+  nonce: string,
+  answer: string,
+): Promise<Answer> {
   const time = await signTime(deps.keys, { nonce, answer, time: deps.now(), suspension })
   return { status: 200, body: { answer, time } satisfies z.input<typeof signedAnswer> }
 }

@@ -123,7 +123,7 @@ export function deviceReader(sql: Sql) {
       return {
         device,
         thumbprint,
-        publicKey: JSON.parse(key.public_key) as PublicJwk,
+        publicKey: thumbprint === device.thumbprint ? device.publicKey : (JSON.parse(key.public_key) as PublicJwk),
         state: stateOf(device, thumbprint),
       }
     },

@@ -1,4 +1,4 @@
-/** A compact JWS, compressed: its parts decoded, as base64url hides every repetition. */
+/** A compact JWS; a long one compressed, with its parts decoded, as base64url hides every repetition. */
 import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 
 const COMPRESSION = {
@@ -8,7 +8,11 @@ const COMPRESSION = {
 /** First byte of the packed text: the payload is decoded, or the document is as it was. */
 const [DECODED, PLAIN] = ['D', 'P']
 
+/** Compressing a shorter one takes longer than storing it. */
+const LONG = 4_096
+
 export function packDocument(document: string): Buffer {
+  if (document.length < LONG) return Buffer.from(PLAIN + document)
   const [header = '', payload = '', signature = ''] = document.split('.')
   const decoded = Buffer.from(payload, 'base64url')
   // Other documents are no JWS in the one form that can be made again.
@@ -20,7 +24,9 @@ export function packDocument(document: string): Buffer {
 }
 
 export function unpackDocument(packed: Buffer): string {
-  const bytes = zstdDecompressSync(packed)
+  // What zstd has compressed begins with another byte.
+  const isShort = packed[0] === PLAIN.charCodeAt(0)
+  const bytes = isShort ? packed : zstdDecompressSync(packed)
   const text = bytes.toString('latin1')
   if (text.startsWith(PLAIN)) return bytes.subarray(1).toString('utf8')
   const endOfHeader = text.indexOf('.')

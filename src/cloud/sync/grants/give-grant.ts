@@ -131,12 +131,12 @@ async function requestedAccounts(
   { deps, tx, device, now, rules, grantable, topUps, named, pools, recordOf, inUse, releasing }: Context,
   known: Known,
 ): Promise<ReadonlyMap<AccountId, RequestedAccount>> {
+  const accounts = new Set([...accountsOf(topUps, grantable), ...named])
   const others = new Map<string, number>()
-  for (const instanceId of rules.keys()) {
+  for (const instanceId of new Set([...accounts].map((account) => parseAccount(account)?.instanceId ?? ''))) {
     const since = now - deps.terms.grantHorizonMs
     others.set(instanceId, await tx.edge.devices.countLive(instanceId, since, device.id))
   }
-  const accounts = new Set([...accountsOf(topUps, grantable), ...named])
   const wanted = new Map(topUps.topUpRequests.map((topUpRequest) => [topUpRequest.account, topUpRequest.wanted]))
   const requested = new Map<AccountId, RequestedAccount>()
   for (const account of accounts) {

@@ -9,7 +9,6 @@ import { CHAIN_START } from '../../../protocol/signing.ts'
 import type { Pool } from '../../storage/records.ts'
 import { BranchOverspend } from '../../devices/branch-overspend.ts'
 import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
-import { overspendCaps } from '../../policy/offline-policy.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { type IsPlausible, plausibleBy } from './plausible.ts'
 import {
@@ -20,7 +19,13 @@ import {
   overspentOn,
   settled,
 } from '../../storage/device-records.ts'
-import { type RulesInForce, openPools, viewPools } from '../../policy/rules-in-force.ts'
+import {
+  type OverspendCapOf,
+  type RulesInForce,
+  openPools,
+  overspendCapOf,
+  viewPools,
+} from '../../policy/rules-in-force.ts'
 import type { MergeContext } from '../merge-context.ts'
 import type { BranchUnbilled } from './unbilled.ts'
 import { saveMoves } from '../grants/write-settlement.ts'
@@ -44,7 +49,7 @@ export async function billBranch(
 
   const branch: Branch = {
     epoch,
-    caps: await overspendCaps(tx, device.instanceIds),
+    caps: overspendCapOf(rules),
     records: await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number),
     isPlausible: await plausibleBy(tx, accountsOf(fresh), epoch),
   }
@@ -62,7 +67,7 @@ export async function billBranch(
   const moved = movePools(before, tally.moves())
   if (moved === undefined) throw new Error('invariant: what is plausible fits a counter')
   const written = { branch: true, previousHash: CHAIN_START, entries: billed, billedBefore: [] }
-  await writeUsage({ tx, epoch, segment, now }, written, before)
+  await writeUsage({ tx, epoch, segment, now, rules }, written, before)
   await saveMoves({ tx, epoch, now }, moved)
   return {
     unsound,
@@ -81,7 +86,7 @@ function accountsOf(entries: readonly OpenedEntry[]): ReadonlySet<AccountId> {
 interface Branch {
   readonly epoch: Epoch
   readonly records: ReadonlyMap<AccountId, DeviceAccountRecord>
-  readonly caps: ReadonlyMap<string, Micro>
+  readonly caps: OverspendCapOf
   readonly isPlausible: IsPlausible
 }
 

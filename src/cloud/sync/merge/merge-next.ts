@@ -11,7 +11,6 @@ import { disconnectUntold, commandsFor, takeSessions } from '../../sessions/devi
 import { type Giving, NO_TOP_UPS, accountsOf, giveGrant, mustRelease } from '../grants/give-grant.ts'
 import { grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
-import { overspendCaps } from '../../policy/offline-policy.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedSegment } from '../open-segment.ts'
 import {
@@ -22,7 +21,7 @@ import {
   newDeviceAccount,
 } from '../../storage/device-records.ts'
 import { reject, rejectOverspent } from '../reject.ts'
-import { type RulesInForce, lockRulesOf, openListedPools } from '../../policy/rules-in-force.ts'
+import { type RulesInForce, lockRulesOf, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
 import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
@@ -47,7 +46,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
 
   const served = named.filter((account) => isServed(account, device))
   const unbilled = await mergeUndelivered({ ...context, rules }, served)
-  const merge = await mergeInto(context, known, grants)
+  const merge = mergeInto({ ...context, rules }, known, grants)
   if (!merge.merged) {
     const { problem, account, n } = merge
     const isOverspent = problem === 'MORE_SPENT_THAN_GRANTED' && account !== undefined
@@ -65,7 +64,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(context, 'AMOUNT_BEYOND_BELIEF', {})
   await requirePlausible(context, epoch, moved)
-  await writeMerge(context, epoch, split, moved)
+  await writeMerge({ ...context, rules }, epoch, split, moved)
 
   const next: Epoch = {
     ...epoch,
@@ -110,8 +109,9 @@ async function renew(
   known: ReadonlyMap<AccountId, DeviceAccountRecord>,
   { moves, ...moved }: MovedPools,
 ): Promise<Renewal> {
-  const { tx, device, epoch } = context
-  const commands = await commandsFor(tx, device.id)
+  const { tx, device, epoch, segment } = context
+  const hasSessions = context.sessions.size + segment.sessions.length > 0
+  const commands = hasSessions ? await commandsFor(tx, device.id) : []
   const releasing = await mustRelease(context)
   const changed = new Map(moves.map(({ after }) => [after.account, after]))
   const grant = await giveGrant(context, {
@@ -164,15 +164,14 @@ function accountsToTell(moves: readonly AccountMove[], limited: readonly DeviceA
 }
 
 /** A superseded segment may arrive after a later epoch has delivered its entries and more: then it adds nothing. */
-async function mergeInto(
-  { tx, device, epoch, segment, fit }: MergeContext,
+function mergeInto(
+  { rules, device, epoch, segment, fit }: MergeContext & { readonly rules: RulesInForce },
   known: ReadonlyMap<AccountId, DeviceAccountRecord>,
   grants: boolean,
-): Promise<Merge> {
+): Merge {
   const { received } = segment
   const { status, lastEntry, entryHead } = epoch
   if (status === 'CLOSED' || lastOf(received) < lastEntry) return { merged: true, changes: [], lastEntry, entryHead }
-  const caps = await overspendCaps(tx, device.instanceIds)
   const news = fit.kind === 'CONTINUES' ? withoutKnown(received, fit.known) : received
   return mergeSegment(epoch, known, news, {
     instances: new Set(device.instanceIds),
@@ -180,7 +179,7 @@ async function mergeInto(
     closes: segment.final && !epoch.forked,
     grantTaken: segment.grantTerm > 0 && segment.grantTerm >= epoch.term,
     grantsForgotten: epoch.grantsForgotten,
-    overspendCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
+    overspendCapOf: overspendCapOf(rules),
   })
 }
 

@@ -20,10 +20,9 @@ import { billBranch } from './bill-branch.ts'
 import { fitOf } from './fit-of.ts'
 import { keepEvidence } from './keep-evidence.ts'
 import { movePools } from '../../accounts/move-pools.ts'
-import { overspendCaps } from '../../policy/offline-policy.ts'
 import type { OpenedEntry, OpenedUndelivered } from '../open-segment.ts'
 import { type DeviceAccountRecord, type Epoch } from '../../storage/device-records.ts'
-import { type RulesInForce, openListedPools } from '../../policy/rules-in-force.ts'
+import { type RulesInForce, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import type { MergeContext } from '../merge-context.ts'
 import { type Unbilled, unbilledOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
@@ -121,7 +120,7 @@ async function passLost(
     ...counter,
     returned: records.get(counter.account)?.returned ?? 0n,
   }))
-  const changes = mergeReported(records, counters, await termsOf(context, old, false))
+  const changes = mergeReported(records, counters, termsOf(context, old, false))
   if ('problem' in changes) return null
   const moves = movesOf(old, records, changes, { all: [], ofBranch: [] })
   const before = await openListedPools(tx, rules, accounts, old)
@@ -137,15 +136,14 @@ async function passLost(
   return passed
 }
 
-async function termsOf({ tx, device }: Context, old: Epoch, closes: boolean): Promise<MergeTerms> {
-  const caps = await overspendCaps(tx, device.instanceIds)
+function termsOf({ device, rules }: Context, old: Epoch, closes: boolean): MergeTerms {
   return {
     instances: new Set(device.instanceIds),
     returns: false,
     closes,
     grantTaken: false,
     grantsForgotten: old.grantsForgotten,
-    overspendCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
+    overspendCapOf: overspendCapOf(rules),
   }
 }
 
@@ -190,7 +188,7 @@ async function continueChain(
     ? await tx.edge.deviceAccounts.ofEpoch(device.id, old.number)
     : await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
   const counted = { ...range, counters: countersAfter(range, records) }
-  const merge = mergeSegment(old, records, counted, await termsOf(context, old, closes))
+  const merge = mergeSegment(old, records, counted, termsOf(context, old, closes))
   if (!merge.merged) return false
   const split = await splitEntries(context, old, sound.slice(sound.length - range.entries.length))
   const moves = movesOf(old, records, merge.changes, split)

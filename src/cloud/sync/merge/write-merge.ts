@@ -9,6 +9,7 @@ import type { OpenedEntry } from '../open-segment.ts'
 import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
 import type { MergeContext } from '../merge-context.ts'
+import type { RulesInForce } from '../../policy/rules-in-force.ts'
 import { saveMoves } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
 
@@ -98,7 +99,7 @@ export async function requirePlausible(
 
 /** @param epoch as it was before */
 export async function writeMerge(
-  { tx, segment, now }: Pick<MergeContext, 'tx' | 'segment' | 'now'>,
+  { tx, segment, now, rules }: Pick<MergeContext, 'tx' | 'segment' | 'now'> & { readonly rules: RulesInForce },
   epoch: Epoch,
   { all, ofBranch }: SplitEntries,
   moved: MovedPools,
@@ -106,6 +107,6 @@ export async function writeMerge(
   // Entries billed as a branch join the chain: the counters include them, and their usage is written.
   const billedBefore = ofBranch.map(({ n }) => n)
   const chain = { branch: false, previousHash: epoch.entryHead, entries: all, billedBefore }
-  await writeUsage({ tx, epoch, segment, now }, chain, moved.before)
+  await writeUsage({ tx, epoch, segment, now, rules }, chain, moved.before)
   await saveMoves({ tx, epoch, now }, moved)
 }
