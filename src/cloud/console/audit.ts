@@ -1,8 +1,8 @@
 /** Who changed what, newest first. */
 import { type Html, html } from '../../html/html.ts'
-import { uuid } from '../../protocol/wire.ts'
 import { nameOf } from '../storage/audit.ts'
 import type { AuditRecord } from '../storage/audit-records.ts'
+import { deviceIdOf, deviceNames, shortDeviceLink } from './device-names.ts'
 import {
   type Page,
   type View,
@@ -18,7 +18,7 @@ import {
 export async function auditPage(view: View): Promise<Page> {
   const { reader, query, instance, root } = view
   const { device = '', before = '', sessions = '' } = query
-  const deviceId = uuid.toLowerCase().safeParse(device).data
+  const deviceId = await deviceIdOf(view, device)
   if (deviceId !== undefined) {
     const known = await reader.edge.devices.get(deviceId)
     requireReadable(view, known?.instanceIds ?? [], 'The device')
@@ -35,10 +35,10 @@ export async function auditPage(view: View): Promise<Page> {
     title: 'Audit',
     content: section(
       'list',
-      deviceId === undefined ? 'Changes, newest first' : `Changes of device ${deviceId}, newest first`,
+      deviceId === undefined ? 'Changes, newest first' : `Changes of device ${device}, newest first`,
       html`<form method="get" action="${root}/audit">
           ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
-          <label>Id of a device <input name="device" value="${device}" /></label>
+          <label>Device, by name or id <input name="device" value="${device}" /></label>
           <label
             ><span
               ><input type="checkbox" name="sessions" value="yes" ${sessions === 'yes' ? CHECKED : ''} /> Sessions that
@@ -47,32 +47,39 @@ export async function auditPage(view: View): Promise<Page> {
           >
           <button>Filter</button>
         </form>
-        ${auditTable(view, records)} ${olderLink(on)}`,
+        ${await auditTable(view, records)} ${olderLink(on)}`,
     ),
   }
 }
 
 const CHECKED = html`checked`
 
-export function auditTable(view: View, records: readonly AuditRecord[]): Html {
+export async function auditTable(view: View, records: readonly AuditRecord[]): Promise<Html> {
+  const names = await deviceNames(
+    view,
+    records.map(({ deviceId }) => deviceId),
+  )
   const rows = records.map((record) => [
     timeOf(record.at, view.now),
     record.by.kind === 'CLOUD' ? 'the cloud' : `${record.by.kind.toLowerCase()} ${nameOf(record.by)}`,
     record.action.toLowerCase().replaceAll('_', ' '),
-    aboutOf(view, record),
+    aboutOf(view, record, names),
     detailOf(record.detail),
   ])
   return tableOf('Changes', ['When', 'Who', 'What', 'About', 'Detail'], rows)
 }
 
-function aboutOf(view: View, { deviceId, lineItemId, sessionId, instanceId }: AuditRecord): Html {
+function aboutOf(
+  view: View,
+  { deviceId, lineItemId, sessionId, instanceId }: AuditRecord,
+  names: ReadonlyMap<string, string>,
+): Html {
+  const instance = view.instances.find(({ id }) => id === instanceId)
   const parts = [
-    ...(deviceId === null
-      ? []
-      : [html`<a href="${hrefOf(view, `/devices/${deviceId}`)}">device ${deviceId.slice(0, 8)}</a> `]),
+    ...(deviceId === null ? [] : [shortDeviceLink(view, deviceId, names)]),
     ...(lineItemId === null ? [] : [html`line item ${lineItemId} `]),
     ...(sessionId === null ? [] : [html`session ${sessionId.slice(0, 8)} `]),
-    ...(instanceId === null ? [] : [html`instance ${instanceId.slice(0, 8)} `]),
+    ...(instanceId === null ? [] : [html`instance ${instance?.shortName ?? instanceId.slice(0, 8)} `]),
   ]
   return html`${parts}`
 }

@@ -70,7 +70,7 @@ export async function devicePage(view: View): Promise<Page> {
     ${section(
       'audit',
       'Last changes',
-      html`${auditTable(view, audit.records)}
+      html`${await auditTable(view, audit.records)}
         <p><a href="${hrefOf(view, '/audit', { device: device.id })}">All changes of this device</a></p>`,
     )}`,
   }

@@ -98,7 +98,7 @@ function rateTableForm(view: View, fields: Fields, problems: readonly string[]):
     /></label>
     <div class="rows">${tableOf('Rates', columns, rows)}</div>`
   const note =
-    'Empty a row to leave it out. A saved rate table never changes, and can be deleted until it takes effect.'
+    'Empty rows are omitted. A saved rate table never changes, and can be deleted until it takes effect.'
   return formPart(view, RATE_TABLE_EDIT, { title: 'Rates', problems, content, note })
 }
 

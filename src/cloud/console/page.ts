@@ -266,13 +266,14 @@ export async function ofInstance(
 }
 
 /** @throws CodedError INSTANCE_NOT_IN_SCOPE unless the administrator may read all of the instances */
-export function requireReadable(
-  { administrator: { scope } }: View,
-  instanceIds: readonly string[],
-  what: string,
-): void {
-  if (scope === null || instanceIds.every((id) => scope.has(id.toLowerCase()))) return
+export function requireReadable(view: View, instanceIds: readonly string[], what: string): void {
+  if (mayRead(view, instanceIds)) return
   throw new CodedError('INSTANCE_NOT_IN_SCOPE', `${what} belongs to an instance that you may not read.`)
+}
+
+/** All of the instances. */
+export function mayRead({ administrator: { scope } }: View, instanceIds: readonly string[]): boolean {
+  return scope === null || instanceIds.every((id) => scope.has(id.toLowerCase()))
 }
 
 /** Links of a table that shows {@link ROWS_SHOWN} of a list. */

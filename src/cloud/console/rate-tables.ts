@@ -1,6 +1,6 @@
 /** Rate tables by the time from which they apply, and the items of one. */
 import { formatDecimal } from '../../core/pricing/amount.ts'
-import { html } from '../../html/html.ts'
+import { type Html, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { RateTableRecord } from '../storage/records.ts'
 import { mayEditRules } from './edit.ts'
@@ -17,7 +17,7 @@ export async function rateTablesPage(view: View): Promise<Page> {
     .map((table) => [
       html`<a href="${hrefWith(view, '/rate-tables', table)}">${nameOf(table.series)}</a>`,
       table.version,
-      timeOf(table.effectiveFrom, now),
+      effectiveOf(table, now),
       table.effectiveFrom > now ? 'not yet in effect' : 'in effect until the next one of its series',
       timeOf(table.created, now),
     ])
@@ -31,6 +31,10 @@ export async function rateTablesPage(view: View): Promise<Page> {
       ${pagesByOffset(view, '/rate-tables', { isMore: found.length > ROWS_SHOWN })}`,
     ),
   }
+}
+
+function effectiveOf({ effectiveFrom }: { readonly effectiveFrom: number }, now: number): Html {
+  return effectiveFrom === 0 ? html`always` : timeOf(effectiveFrom, now)
 }
 
 async function ratesPage(view: View, series: string, version: string): Promise<Page> {
@@ -50,7 +54,7 @@ async function ratesPage(view: View, series: string, version: string): Promise<P
     content: section(
       'rates',
       `${table.items.length} items`,
-      html`<p>Effective ${timeOf(table.effectiveFrom, view.now)}.</p>
+      html`<p>Effective ${effectiveOf(table, view.now)}.</p>
         ${tableOf('Rates', ['Item', 'Version', 'Tokens per unit'], rows)}
         ${mayEditRules(view) ? html`<p><a href="${hrefWith(view, RATE_TABLE_EDIT.path, table)}">New version of these rates</a></p>` : ''}
         ${pagesByOffset(view, '/rate-tables', { query: { series, version }, isMore })}`,

@@ -5,6 +5,7 @@ import { type Html, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import type { NumberedUsage, UsageRecord } from '../storage/records.ts'
+import { deviceIdOf, deviceNames, shortDeviceLink } from './device-names.ts'
 import {
   type Page,
   type View,
@@ -64,13 +65,16 @@ export async function usagePage(view: View): Promise<Page> {
   const isRange = range.from !== null || range.to !== null
   const limit = isRange ? RANGE_RECORDS_MAX : RECORDS_MAX
   const looked = await reader.usage.newest({ instanceId: instance?.id ?? null, upTo: position, ...range, limit })
+  const deviceId = await deviceIdOf(view, device)
   const fits = ({ record }: NumberedUsage): boolean =>
     (outcome === '' || outcomeOf(record) === outcome) &&
     (item === '' || record.item === item) &&
     (requester === '' || record.requesterValue === requester) &&
-    (device === '' || (record.source.kind === 'device' && record.source.deviceId === device))
+    (deviceId === undefined || (record.source.kind === 'device' && record.source.deviceId === deviceId))
   const fitting = looked.filter(fits)
   const shown = fitting.slice(0, ROWS_SHOWN)
+  const sources = shown.map(({ record: { source } }) => (source.kind === 'device' ? source.deviceId : null))
+  const names = await deviceNames(view, sources)
   const isMore = looked.length >= limit
   const last = fitting.length > ROWS_SHOWN ? shown.at(-1) : isMore ? looked.at(-1) : undefined
   const by: Bucket = query['by'] === 'day' ? 'day' : 'hour'
@@ -99,7 +103,7 @@ export async function usagePage(view: View): Promise<Page> {
         ${tableOf(
           'Usage records',
           COLUMNS,
-          shown.map(({ record }) => rowOf(view, record)),
+          shown.map(({ record }) => rowOf(view, record, names)),
         )}
         ${olderLink(on)}`,
     )}`,
@@ -127,7 +131,7 @@ function filterForm({ query, instance, root }: View, by: Bucket): Html {
     </label>
     <label>Item <input name="item" value="${item}" /></label>
     <label>Requester <input name="requester" value="${requester}" /></label>
-    <label>Id of a device <input name="device" value="${device}" /></label>
+    <label>Device, by name or id <input name="device" value="${device}" /></label>
     <button>Filter</button>
   </form>`
 }
@@ -156,7 +160,7 @@ function bucketsPart(fitting: readonly NumberedUsage[], by: Bucket): Html {
 const numeric = (title: string) => ({ title, numeric: true }) as const
 const COLUMNS = ['When', 'Requester', 'Item', numeric('Count'), 'Result', 'Line item', numeric('Tokens'), 'Source']
 
-function rowOf(view: View, record: UsageRecord) {
+function rowOf(view: View, record: UsageRecord, names: ReadonlyMap<string, string>) {
   const { source, item, version } = record
   return [
     timeOf(record.usageTime, view.now),
@@ -167,7 +171,7 @@ function rowOf(view: View, record: UsageRecord) {
     record.activationId ?? 'none',
     tokens(record.tokens),
     source.kind === 'device'
-      ? html`<a href="${hrefOf(view, `/devices/${source.deviceId}`)}">device ${source.deviceId.slice(0, 8)}</a>`
+      ? shortDeviceLink(view, source.deviceId, names)
       : source.kind === 'session'
         ? `session ${source.sessionId.slice(0, 8)}`
         : 'request to the cloud',

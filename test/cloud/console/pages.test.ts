@@ -324,3 +324,29 @@ it('pages through devices without a gap', async () => {
   }
   expect(known.size).toBe(60)
 })
+
+describe('the name of a device', () => {
+  const cells = (page: string): string =>
+    page
+      .replace(/^[^]*<main/, '<main')
+      .replaceAll(/<[^>]*>/g, ' ')
+      .replaceAll(/\s+/g, ' ')
+
+  it('is shown in place of its id in the audit and the usage', async () => {
+    expect(cells((await browser.open('/audit')).page)).toContain('device Printer')
+    expect(cells((await browser.open('/usage')).page)).toContain('device Printer')
+  })
+
+  it('filters the audit and the usage, like its id', async () => {
+    for (const path of ['/audit', '/usage']) {
+      const byId = cells((await browser.open(`${path}?device=${scene.device.id}`)).page)
+      const byName = await browser.open(`${path}?device=Printer`)
+      expect(byName.status).toBe(200)
+      expect(cells(byName.page).replace('of device Printer,', '')).toBe(
+        byId.replace(`of device ${scene.device.id},`, ''),
+      )
+      const none = await browser.open(`${path}?device=Print`)
+      expect([none.status, none.page.includes('There is no device Print.')]).toEqual([404, true])
+    }
+  })
+})
