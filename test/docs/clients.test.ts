@@ -5,7 +5,6 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { expect, it, type TestContext } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { INSTANCE } from '../agent/sync/fake-cloud.ts'
 import { LANGUAGES, missingTool } from '../sdk/driver.ts'
 import { openWorkshop } from './workshop.ts'
 
@@ -51,7 +50,7 @@ it.for([
   symlinkSync(join(root, 'sdk'), join(directory, 'sdk'))
   if (name === 'Node') installClient(directory)
   writeFileSync(join(directory, file), blocks.get(language) ?? '')
-  const env = { ...process.env, TALLYGATE_SOCKET: site.socketPath, INSTANCE, GOFLAGS: '-mod=mod', GOPROXY: 'off' }
+  const env = { ...process.env, TALLYGATE_SOCKET: site.socketPath, GOFLAGS: '-mod=mod', GOPROXY: 'off' }
   const shell = spawn('bash', ['-euo', 'pipefail', '-c', blocks.get('sh') ?? 'exit 1'], { cwd: directory, env })
   let [out, err] = ['', '']
   shell.stdout.on('data', (chunk: Buffer) => (out += chunk.toString()))
