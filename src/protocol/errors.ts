@@ -234,7 +234,7 @@ export const ERRORS = catalogue({
   INSTANCE_NOT_IN_SCOPE: {
     meaning: 'The key or the signed-in user is limited to instances, and the request concerns others.',
     remedy:
-      'Name an instance of the key, in the path or with the parameter instanceId. Otherwise, use a key that is not limited to instances.',
+      'Name an instance of the key: with --instance in a command, with the path or the parameter instanceId in a request. Otherwise, use a key that is not limited to instances.',
     http: 403,
     retry: 'no',
   },

@@ -47,7 +47,7 @@ test('an administrator with a role changes what the role permits, and the audit 
     'administrator',
     'Ada',
     'set cloud reserve',
-    `instance ${instanceId} line item ACT-1`,
+    'instance Test line item ACT-1',
     '{"tokens":"2.5"}',
   ])
   const paged = await run(all, 'audit', 'list', '--limit', '1')

@@ -163,6 +163,25 @@ describe('names', () => {
     expect((await run('line-items', 'list', '--instance', lab!.at(-1)!)).code).toBe(0)
   })
 
+  it('of an instance and its devices are known to a key that is limited to it', async () => {
+    await run('instances', 'set', 'Lab', '--account', 'me')
+    await run('instances', 'set', 'Other', '--account', 'me')
+    const token = (await run('devices', 'enrollment-token', '--instance', 'Lab')).out.trim()
+    const body = { publicKey: (await newDeviceKeys()).jwk, name: 'press-7' }
+    expect((await twin.call('POST', '/edge/api/v1/enrollments', { token, body })).status).toBe(200)
+    const { privatePem, publicPem } = newKeyPair()
+    files['ada.pem'] = privatePem
+    files['ada.pub'] = publicPem
+    await run('keys', 'set', 'ada.pub', '--name', 'Ada', '--role', 'rules', '--role', 'read', '--instance', 'Lab')
+    const ada = (...args: readonly string[]) => run(...args, '--admin-key', 'ada.pem')
+    expect((await ada('instances', 'list')).out).toMatch(/\nLab .*\n$/)
+    expect(await ada('line-items', 'set', 'A', '--quantity', '5')).toMatchObject({ code: 0, err: '' })
+    expect((await ada('line-items', 'list', '--instance', 'Lab')).out).toMatch(/\nA /)
+    expect((await ada('line-items', 'list', '--instance', 'Other')).err).toContain('There is no instance Other.')
+    expect((await ada('usage', 'list')).err).toContain('with --instance in a command')
+    expect((await ada('devices', 'show', 'press-7')).out).toMatch(/name +press-7\n/)
+  })
+
   it('that do not exist are answered with a close one', async () => {
     await twin.shop()
     expect((await run('line-items', 'show', 'ACT-2')).err).toContain(

@@ -195,16 +195,10 @@ async function tableOf(noun: Noun, rows: readonly Row[], service: Service): Prom
 
 /** Of instances and devices, if they are in `lists`. */
 export async function namesFor(lists: ReadonlySet<'instances' | 'devices'>, service: Service): Promise<Names> {
-  const instances = lists.has('instances') ? await service.instances().catch(noneIfLimited) : []
-  const devices = lists.has('devices') ? await service.devices().catch(noneIfLimited) : []
+  const instances = lists.has('instances') ? await service.instances() : []
+  const devices = lists.has('devices') ? await service.devices() : []
   const entries = [...instances, ...devices].map((row) => [textOf(row['id']), textOf(row['shortName'] ?? row['name'])])
   return new Map(entries.filter(([, name]) => name !== '') as [string, string][])
-}
-
-/** A key that is limited to instances may not list them all: their ids are shown. */
-function noneIfLimited(error: unknown): readonly Row[] {
-  if (error instanceof CodedError && error.code === 'INSTANCE_NOT_IN_SCOPE') return []
-  throw error
 }
 
 /** Each field in a line. */

@@ -7,6 +7,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { uuid } from '../../protocol/wire.ts'
 import { nearest } from '../../settings/nearest.ts'
+import { readCaller } from '../sign-in/caller.ts'
 
 /** An object of the API. Numbers that a double would change are raw JSON. */
 export type Row = Readonly<Record<string, unknown>>
@@ -61,14 +62,44 @@ export class Service {
     return rows
   }
 
+  /** Those that the caller may read. */
   async instances(): Promise<readonly Row[]> {
-    return this.pages('/provisioning/api/v1.1/instances', 'content')
+    const path = '/provisioning/api/v1.1/instances'
+    return this.#readable(async (instanceId) =>
+      instanceId === null ? this.pages(path, 'content') : [(await this.get(`${path}/${instanceId}`)) as Row],
+    )
   }
 
-  /** @param labels `key=value`; devices that have all of them */
+  /**
+   * Those that the caller may read.
+   * @param labels `key=value`; devices that have all of them
+   */
   async devices(labels: readonly string[] = []): Promise<readonly Row[]> {
-    const query = labels.length === 0 ? '' : `?${new URLSearchParams({ labels: labels.join(',') }).toString()}`
-    return this.pages(`/edge/api/v1/devices${query}`, 'devices')
+    return this.#readable(async (instanceId) => {
+      const query = new URLSearchParams({
+        ...(labels.length === 0 ? {} : { labels: labels.join(',') }),
+        ...(instanceId === null ? {} : { instanceId }),
+      }).toString()
+      return this.pages(`/edge/api/v1/devices${query === '' ? '' : `?${query}`}`, 'devices')
+    })
+  }
+
+  /**
+   * A caller that is limited to instances may only name each of them.
+   * @param list of an instance; null: of all
+   */
+  async #readable(list: (instanceId: string | null) => Promise<readonly Row[]>): Promise<readonly Row[]> {
+    try {
+      return await list(null)
+    } catch (error) {
+      if (!(error instanceof CodedError) || error.code !== 'INSTANCE_NOT_IN_SCOPE') throw error
+    }
+    const { rights } = await readCaller(this.#client)
+    const rows = new Map<string, Row>()
+    for (const id of new Set(rights.flatMap(({ instances }) => instances ?? []))) {
+      for (const row of await list(id)) rows.set(String(row['id']), row)
+    }
+    return [...rows.values()]
   }
 
   /**

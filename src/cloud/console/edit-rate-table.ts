@@ -97,8 +97,7 @@ function rateTableForm(view: View, fields: Fields, problems: readonly string[]):
       <input type="datetime-local" step="0.001" name="effectiveFrom" value="${value('effectiveFrom')}" required
     /></label>
     <div class="rows">${tableOf('Rates', columns, rows)}</div>`
-  const note =
-    'Empty rows are omitted. A saved rate table never changes, and can be deleted until it takes effect.'
+  const note = 'Empty rows are omitted. A saved rate table never changes, and can be deleted until it takes effect.'
   return formPart(view, RATE_TABLE_EDIT, { title: 'Rates', problems, content, note })
 }
 
