@@ -376,7 +376,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     store,
     keys,
     authenticator,
-    slots: new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: present }),
+    slots: new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() }),
     requestTimeoutMs: requestTimeout,
     now,
     version: softwareVersion(),

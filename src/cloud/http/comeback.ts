@@ -8,7 +8,7 @@ const FIRST_MS = 1_000
 
 const WAIT_MS_MAX = 60_000
 
-/** Between two responses, ms: before any is measured, and at most. A pause without requests says nothing about the pace. */
+/** Between two responses, ms: before any is measured, and at most. */
 const GAP_MS_AT_FIRST = 5
 const GAP_MS_MAX = 50
 
@@ -20,22 +20,29 @@ export class Comeback {
   /** By caller, earliest first. */
   readonly #turns = new Map<string, number>()
   #gapMs = GAP_MS_AT_FIRST
-  #answeredAt: number | undefined
+  /** When the last response ended, or when a request began after a time without any. */
+  #measuredFrom: number
   #lastTurn = -Infinity
 
   /** @param now monotonic, ms */
   constructor(now: () => number) {
     this.#now = now
+    this.#measuredFrom = now()
+  }
+
+  /** A request begins while no other one is in progress: the time without any says nothing about the pace. */
+  began(): void {
+    this.#measuredFrom = this.#now()
   }
 
   answered(): void {
     const now = this.#now()
-    const gapMs = now - (this.#answeredAt ?? now - this.#gapMs)
+    const gapMs = now - this.#measuredFrom
     this.#gapMs += (Math.min(gapMs, GAP_MS_MAX) - this.#gapMs) * PART_OF_LAST
-    this.#answeredAt = now
+    this.#measuredFrom = now
   }
 
-  /** Returns the wait, ms. */
+  /** Returns the wait in whole milliseconds. */
   refused(caller: string): number {
     const now = this.#now()
     for (const [other, turn] of this.#turns) {
@@ -43,10 +50,15 @@ export class Comeback {
       this.#turns.delete(other)
     }
     const known = this.#turns.get(caller)
-    if (known !== undefined) return known - now
+    if (known !== undefined) return waitUntil(known, now)
     const next = Math.max(this.#lastTurn + this.#gapMs, now + FIRST_MS)
     this.#lastTurn = Math.min(next, now + WAIT_MS_MAX)
     this.#turns.set(caller, this.#lastTurn)
-    return this.#lastTurn - now
+    return waitUntil(this.#lastTurn, now)
   }
+}
+
+/** Not by a fraction above a second: a response names the wait in whole seconds, rounded up. */
+function waitUntil(turn: number, now: number): number {
+  return Math.max(1, Math.round(turn - now))
 }

@@ -3,7 +3,7 @@
  * arriving are counted apart from requests in progress: a body that never ends takes no place of a request that can be
  * answered. A slot is taken after authentication and released when the response is sent or the connection closes.
  *
- * The response to a refused caller says when a place will be free for it: see comeback.ts.
+ * The response to a refused client or device says when a place will be free for it: see comeback.ts.
  *
  * Each count has places that only administrators get, and places that only they and devices get. Registered client keys
  * leave each other as many places as each of them uses, whatever their number.
@@ -39,6 +39,8 @@ interface Share {
   readonly places: number
   /** Takes a place only if more than it has are free. */
   readonly leavesOthers: boolean
+  /** Comes back after all that were refused before. Administrators do not wait for thousands of devices. */
+  readonly getsTurn: boolean
 }
 
 export class Slots {
@@ -81,7 +83,7 @@ export class Slots {
     // Refuses before the body is read if the request could not begin now.
     this.#requirePlace(share, this.#inProgress)
     const slot = { of: hasBody ? this.#arriving : this.#inProgress, share }
-    slot.of.add(holder)
+    this.#enter(slot.of, holder)
     this.#slots.set(raw, slot)
     raw.once('close', () => {
       slot.of.remove(holder)
@@ -97,17 +99,22 @@ export class Slots {
     this.#requirePlace(share, this.#inProgress)
     slot.of.remove(share.holder)
     slot.of = this.#inProgress
-    slot.of.add(share.holder)
+    this.#enter(slot.of, share.holder)
   }
 
-  #requirePlace({ holder, places, leavesOthers }: Share, count: Count): void {
-    if (count.total >= places) throw overloaded(places, this.#comeback.refused(holder))
+  #enter(count: Count, holder: string): void {
+    if (count === this.#inProgress && count.total === 0) this.#comeback.began()
+    count.add(holder)
+  }
+
+  #requirePlace({ holder, places, leavesOthers, getsTurn }: Share, count: Count): void {
+    if (count.total >= places) throw overloaded(places, getsTurn ? this.#comeback.refused(holder) : RETRY_AFTER_MS)
     if (leavesOthers && count.of(holder) >= places - count.total) throw busy(count.of(holder))
   }
 
   #shareOf(caller: Caller): Share {
     const { requestsMax, ofKeyMax } = this.#limits
-    const ofDevices = { places: Math.ceil(requestsMax * PART_OF_DEVICES), leavesOthers: false }
+    const ofDevices = { places: Math.ceil(requestsMax * PART_OF_DEVICES), leavesOthers: false, getsTurn: true }
     switch (caller.kind) {
       case 'DEVICE':
         return { holder: `device ${caller.deviceId}`, most: REQUESTS_OF_ONE_DEVICE_MAX, ...ofDevices }
@@ -124,12 +131,14 @@ export class Slots {
           most: ofKeyMax,
           places: requestsMax,
           leavesOthers: false,
+          getsTurn: false,
         }
     }
   }
 
-  get #ofClients(): Pick<Share, 'places' | 'leavesOthers'> {
-    return { places: Math.ceil(this.#limits.requestsMax * PART_OF_CLIENTS), leavesOthers: true }
+  get #ofClients(): Pick<Share, 'places' | 'leavesOthers' | 'getsTurn'> {
+    const places = Math.ceil(this.#limits.requestsMax * PART_OF_CLIENTS)
+    return { places, leavesOthers: true, getsTurn: true }
   }
 }
 

@@ -335,6 +335,32 @@ describe('the server', () => {
     expect(again.status).toBe(201)
   })
 
+  it('says when to come again by the time that passes, although its wall clock is set back', async () => {
+    await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestsMax: 1 } }))
+    const instance = await twin.instance()
+    const token = await twin.administrationToken()
+    await twin.clientToken(instance)
+    const { hostname, port } = new URL(twin.cloud.address)
+    const refusal = async () => {
+      for (;;) {
+        // Refused itself if it arrives during the request below.
+        const slow = connect(Number(port), hostname).on('error', () => undefined)
+        onTestFinished(() => void slow.destroy())
+        slow.write(
+          `POST /dynamicmonetization${INSTANCES} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
+            'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
+        )
+        const by = { token: await twin.clientToken(instance), headers: { 'x-instance-id': instance } }
+        const { body, headers } = await twin.call('POST', '/api/v1.1/sessions', { ...by, body: {} })
+        if (pick(body, 'code') === 'OVERLOADED') return headers.get('retry-after')
+      }
+    }
+    twin.clockAheadMs = 240_000
+    expect(await refusal()).toBe('1')
+    twin.clockAheadMs = 0
+    expect(await refusal()).toBe('1')
+  })
+
   it('serves health, administrators, devices and other clients while bodies of two clients never end', async () => {
     const http = { requestsMax: 40, drainTimeout: 100 }
     await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, ...http } }))

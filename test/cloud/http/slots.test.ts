@@ -6,6 +6,7 @@ import type { FastifyReply } from 'fastify'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import type { Caller } from '../../../src/cloud/http/operation.ts'
 import { Slots } from '../../../src/cloud/http/slots.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { device as enrolled } from '../storage/suite.ts'
 
 const KEY = {
@@ -136,4 +137,43 @@ it('limits callers whose token is being checked', async () => {
   checked.resolve('first')
   expect(await first).toBe('first')
   expect(await slots.authenticate(async () => 'third')).toBe('third')
+})
+
+it('tells administrators to come back before the turns of many devices', () => {
+  const slots = new Slots({ requestsMax: 10, ofKeyMax: 500, now: () => 0 })
+  const waitOf = (caller: Caller): unknown => {
+    try {
+      slots.take(caller, reply(), false)
+    } catch (error) {
+      return error instanceof CodedError ? error.details['retryAfterMs'] : error
+    }
+    return 0
+  }
+  takeAll(slots, KEY)
+  const waits = Array.from({ length: 1_000 }, (_, index) => waitOf(device(`device-${index}`)))
+  expect(waits.at(-1)).toBe(5_995)
+  expect(waitOf(client('key'))).toBe(6_000)
+  expect(waitOf(KEY)).toBe(1_000)
+})
+
+it('measures the pace while requests are in progress only', () => {
+  let now = 0
+  const slots = new Slots({ requestsMax: 10, ofKeyMax: 500, now: () => now })
+  for (let n = 0; n < 1_000; n += 1) {
+    now += 10_000
+    const [first, second] = [reply(), reply()]
+    slots.take(KEY, first, n % 2 === 0)
+    now += n % 2 === 0 ? 10_000 : 0
+    slots.begin(first)
+    slots.take(KEY, second, false)
+    now += 4
+    first.raw.emit('close')
+    now += 4
+    second.raw.emit('close')
+  }
+  takeAll(slots, KEY)
+  const retryOf = (id: string) => expect.objectContaining({ details: { retryAfterMs: Number(id) } }) as Error
+  for (const id of ['1000', '1004', '1008']) {
+    expect(() => slots.take(device(id), reply(), false)).toThrow(retryOf(id))
+  }
 })
