@@ -71,6 +71,23 @@ async function atPath<T>(path: string, work: () => Promise<T>): Promise<T> {
   try {
     return await work()
   } catch (cause) {
-    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${path}.`, { cause })
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${path}: ${unwritableReason(cause)}.`, { cause })
   }
+}
+
+/** In words, of an error of the file system. */
+export function unwritableReason(error: unknown): string {
+  const { code, message } = error as NodeJS.ErrnoException
+  return REASONS[code ?? ''] ?? code ?? message
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ENOENT: 'its directory does not exist',
+  ENOTDIR: 'a part of its path is not a directory',
+  EISDIR: 'it is a directory',
+  EACCES: 'this user may not write there',
+  EPERM: 'this user may not write there',
+  EROFS: 'the file system is read-only',
+  ENOSPC: 'the disk is full',
+  EDQUOT: 'the quota of this user is used up',
 }

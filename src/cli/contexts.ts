@@ -6,7 +6,7 @@ import { z } from 'zod'
 import { CodedError, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { nearest } from '../settings/nearest.ts'
-import { writeFileAtomically } from './atomic-write.ts'
+import { unwritableReason, writeFileAtomically } from './atomic-write.ts'
 import type { Io } from './io.ts'
 
 const contextForm = z.strictObject({
@@ -47,7 +47,7 @@ export async function writeContexts(contexts: Contexts, io: Io): Promise<void> {
   try {
     mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
   } catch (cause) {
-    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${dirname(path)}.`, { cause })
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${dirname(path)}: ${unwritableReason(cause)}.`, { cause })
   }
   const text = async function* () {
     yield await Promise.resolve(Buffer.from(`${JSON.stringify(contexts, null, 2)}\n`))

@@ -70,3 +70,10 @@ it('does not follow a link that another user has put at the path or beside it', 
   expect([readFileSync(precious, 'utf8'), readFileSync(path, 'utf8')]).toEqual(['precious', 'said'])
   expect(lstatSync(path).isFile()).toBe(true)
 })
+
+it('names the reason why a path cannot be written', async () => {
+  const at = (path: string) => writeFileAtomically(join(directory, path), bytes('x'))
+  await expect(at('none/file')).rejects.toThrow('none/file: its directory does not exist.')
+  writeFileSync(join(directory, 'file'), '')
+  await expect(at('file/file')).rejects.toThrow('file/file: a part of its path is not a directory.')
+})

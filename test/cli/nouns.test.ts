@@ -1,6 +1,8 @@
 // The nouns of the command line, against a real cloud.
+import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { afterEach, beforeEach, describe, expect, it, test } from 'vitest'
+import { NOUNS } from '../../src/cli/nouns/nouns.ts'
 import { newDeviceKeys } from '../cloud/sync/test-device.ts'
 import { START, type Twin, newKeyPair, openTwin } from '../cloud/harness.ts'
 import { type Ran, administering, tallygate } from './outside.ts'
@@ -247,6 +249,14 @@ describe('a file that is invalid names the line and changes nothing:', () => {
     expect((await run('line-items', 'set', 'NEW')).err).toContain('USAGE: quantity: is missing')
     expect((await run('line-items', 'set')).err).toContain('Give the activationId, or a file with -f.')
   })
+})
+
+test.each(NOUNS.flatMap(({ examples }) => examples))('the example `%s` is understood', async (example) => {
+  files['rules.yaml'] = '{ lineItemId: FIRST-1000, actions: [{ action: ALLOW }] }'
+  files['ada.pem'] = newKeyPair().privatePem
+  const words = example.replace('"$session"', randomUUID()).split(' ')
+  const { code, err } = await run(...words.slice(1), '--url', 'http://127.0.0.1:1')
+  expect({ code, err }).toMatchObject({ code: 69, err: expect.stringContaining('SERVICE_UNREACHABLE') as string })
 })
 
 describe('an error', () => {

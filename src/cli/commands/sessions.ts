@@ -3,7 +3,6 @@ import type { Command } from 'commander'
 import { sessionCommandResult } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { uuidArgument } from '../arguments.ts'
-import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
 import { nounCommand } from '../nouns/command.ts'
@@ -35,5 +34,5 @@ export function command(io: Io): Command {
         writeLines(io.stdout, [flags.json === true ? jsonLine(answer) : text])
       })
   }
-  return examples(group, ['tallygate sessions list --instance Workshop', 'tallygate sessions lock "$session"'])
+  return group
 }

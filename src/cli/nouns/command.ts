@@ -3,6 +3,7 @@ import { Command } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument } from '../arguments.ts'
+import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
@@ -28,7 +29,7 @@ const DAY_MS = 86_400_000
 export function nounCommand(name: string, io: Io): Command {
   const noun = NOUNS.find((each) => each.name === name)
   if (noun === undefined) throw new Error(`invariant: there is no noun ${name}`)
-  const group = new Command(name)
+  const group = examples(new Command(name), noun.examples)
   addReaders(group, noun, io)
   if (isSettable(noun)) addSet(group, noun, io)
   if (noun.remove !== undefined) addDelete(group, { ...noun, remove: noun.remove }, io)

@@ -31,6 +31,8 @@ export interface Noun {
   /** Reads an object that `list` omits, by its id. */
   readonly path?: (id: string) => string
   readonly columns: readonly Column[]
+  /** Commands that the help shows. */
+  readonly examples: readonly string[]
   /** Several lines of the table for one object. */
   readonly lines?: (row: Row) => readonly Row[]
   readonly set?: Setting

@@ -23,6 +23,7 @@ const segment = (value: unknown): string => encodeURIComponent(textOf(value))
 const instances: Noun = {
   name: 'instances',
   one: 'instance',
+  examples: ['tallygate instances set Workshop --account me', 'tallygate instances list'],
   instance: 'none',
   list: async (service) => service.instances(),
   nameOf: (row) => textOf(row['shortName']),
@@ -50,6 +51,10 @@ const attributesOf = (row: Row): Row => (row['attributes'] ?? {}) as Row
 const lineItems: Noun = {
   name: 'line-items',
   one: 'line item',
+  examples: [
+    'tallygate line-items set FIRST-1000 --quantity 1000 --reset MONTHLY',
+    'tallygate line-items list --instance Workshop',
+  ],
   instance: 'one',
   list: async (service, { instanceId }) => service.rows(`${below(PROVISIONING, instanceId)}/line-items`),
   nameOf: (row) => textOf(row['activationId']),
@@ -128,6 +133,7 @@ const lineItems: Noun = {
 const rateTables: Noun = {
   name: 'rate-tables',
   one: 'rate table',
+  examples: ['tallygate rate-tables set 1 --rate LaserCut@1.0=0.85 --rate Print=1', 'tallygate rate-tables show 1'],
   instance: 'none',
   list: async (service) => service.rows(`${PROVISIONING}/rate-tables`),
   nameOf: ({ series, version }) =>
@@ -182,6 +188,7 @@ const rateTables: Noun = {
 const rules: Noun = {
   name: 'rules',
   one: 'list of actions',
+  examples: ['tallygate rules set FIRST-1000 -f rules.yaml', 'tallygate rules show FIRST-1000'],
   instance: 'one',
   list: listRules,
   nameOf: (row) => textOf(row['lineItemId']),
@@ -215,6 +222,10 @@ const rules: Noun = {
 const conditions: Noun = {
   name: 'conditions',
   one: 'condition',
+  examples: [
+    'tallygate conditions set design --property department --values design,cad',
+    'tallygate conditions delete design',
+  ],
   instance: 'one',
   list: async (service, { instanceId }) => service.rows(`${below(SERVICE, instanceId)}/conditions`),
   nameOf: ({ name, id }) => textOf(name ?? id),
@@ -244,6 +255,7 @@ const conditions: Noun = {
 const limits: Noun = {
   name: 'limits',
   one: 'consumption limit',
+  examples: ['tallygate limits set FIRST-1000 --limit 100 --frequency DAILY', 'tallygate limits list'],
   instance: 'one',
   list: listLimits,
   nameOf: (row) => textOf(row['lineItemId']),
@@ -294,6 +306,7 @@ const limits: Noun = {
 const settings: Noun = {
   name: 'configuration',
   one: 'configuration value',
+  examples: ['tallygate configuration set timezone.tolerant --value true', 'tallygate configuration list'],
   instance: 'none',
   list: async (service) => service.rows(`${PROVISIONING}/configuration`),
   nameOf: (row) => textOf(row['name']),
@@ -311,6 +324,7 @@ const settings: Noun = {
 const sessions: Noun = {
   name: 'sessions',
   one: 'session',
+  examples: ['tallygate sessions list --instance Workshop', 'tallygate sessions lock "$session"'],
   instance: 'any',
   list: async (service, { instanceId }) =>
     service.rows(`${SERVICE}/sessions${instanceId === null ? '' : `?instanceId=${instanceId}`}`),
@@ -329,6 +343,7 @@ const sessions: Noun = {
 const keys: Noun = {
   name: 'keys',
   one: 'key',
+  examples: ['tallygate keys set ada.pem --name Ada --role read --instance Workshop', 'tallygate keys delete Ada'],
   instance: 'none',
   list: async (service) => service.pages(`${SERVICE}/public-keys`, 'keys'),
   nameOf: (row) => textOf(row['id']),
@@ -347,6 +362,7 @@ const keys: Noun = {
 const usage: Noun = {
   name: 'usage',
   one: 'usage record',
+  examples: ['tallygate usage list --since 2026-05-01', 'tallygate usage export --out usage.csv'],
   instance: 'any',
   since: true,
   list: listUsage,

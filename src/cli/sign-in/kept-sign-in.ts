@@ -11,7 +11,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
-import { writeFileAtomically } from '../atomic-write.ts'
+import { unwritableReason, writeFileAtomically } from '../atomic-write.ts'
 import type { Io } from '../io.ts'
 
 const keptSignIn = z.object({
@@ -132,6 +132,6 @@ function makeDirectory(io: Io): void {
   try {
     mkdirSync(path, { recursive: true, mode: 0o700 })
   } catch (cause) {
-    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${path}.`, { cause })
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${path}: ${unwritableReason(cause)}.`, { cause })
   }
 }
