@@ -1,4 +1,4 @@
-import { ENGINE, type Engine } from '../../core/engine.ts'
+import type { Engine } from '../../core/engine.ts'
 
 export interface LinkOptions {
   /** Longest time between two segments, ms; the cloud may shorten it. */
@@ -20,18 +20,6 @@ export interface LinkOptions {
   readonly software: string
   /** That decides on this device, stated to the cloud. */
   readonly engine: Engine
-}
-
-export const LINK_DEFAULTS: Omit<LinkOptions, 'software'> = {
-  syncEveryMs: 5 * 60_000,
-  heartbeatEveryMs: 15 * 60_000,
-  sessionCheckEveryMs: 60 * 60_000,
-  batchEntries: 1_000,
-  backoffBaseMs: 1_000,
-  backoffCapMs: 5 * 60_000,
-  returnUnusedOnStop: false,
-  stopTimeoutMs: 2_000,
-  engine: ENGINE,
 }
 
 /** A round that needs more plans leaves the rest to the next round. */

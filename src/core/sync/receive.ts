@@ -8,9 +8,7 @@ import type { Micro } from '../pricing/amount.ts'
 import {
   type Counters,
   NO_COUNTERS,
-  billed,
   impossible,
-  outstanding,
   available,
   sumPostings,
 } from '../accounts/grant.ts'
@@ -330,10 +328,6 @@ function mergeCounters(
     after.set(account, terms.returns ? reported : { ...reported, returned: before.returned })
   }
   return after
-}
-
-export function movement(before: Counters, after: Counters): { readonly outstanding: Micro; readonly billed: Micro } {
-  return { outstanding: outstanding(after) - outstanding(before), billed: billed(after) - billed(before) }
 }
 
 function checkEntries(

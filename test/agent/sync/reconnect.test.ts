@@ -2,7 +2,7 @@
 // schedules the rounds of every device, with randomness and time of the test.
 import { describe, expect, it } from 'vitest'
 import { backoff } from '../../../src/agent/sync/backoff.ts'
-import { LINK_DEFAULTS } from '../../../src/agent/sync/limits.ts'
+import { LINK_DEFAULTS } from './test-device.ts'
 import { type RoundResult, Rounds } from '../../../src/agent/sync/rounds.ts'
 import { MQTT_DEFAULTS } from '../../../src/agent/platform/mqtt/mqtt-push.ts'
 import { seeded } from '../../../src/demo/random.ts'

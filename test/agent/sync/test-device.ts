@@ -10,7 +10,7 @@ import type { Journal } from '../../../src/agent/ledger/journal.ts'
 import { Ledger } from '../../../src/agent/ledger/ledger.ts'
 import type { DeviceKey } from '../../../src/agent/keys/device-key.ts'
 import { DeviceTokens } from '../../../src/agent/keys/device-token.ts'
-import { LINK_DEFAULTS, type LinkOptions } from '../../../src/agent/sync/limits.ts'
+import type { LinkOptions } from '../../../src/agent/sync/limits.ts'
 import { createLink, type Link } from '../../../src/agent/sync/link.ts'
 import type { Push } from '../../../src/agent/sync/push.ts'
 import { ActivePolicies } from '../../../src/agent/policy/active-policies.ts'
@@ -24,6 +24,18 @@ import { FaultyNetwork } from '../../scenarios/link/faulty-network.ts'
 import { TestDisk } from '../test-disk.ts'
 import { type KeyPlace, MemoryKeys, signerOf } from '../keys/memory-keys.ts'
 import { policyWith } from './policies.ts'
+
+export const LINK_DEFAULTS: Omit<LinkOptions, 'software'> = {
+  syncEveryMs: 5 * 60_000,
+  heartbeatEveryMs: 15 * 60_000,
+  sessionCheckEveryMs: 60 * 60_000,
+  batchEntries: 1_000,
+  backoffBaseMs: 1_000,
+  backoffCapMs: 5 * 60_000,
+  returnUnusedOnStop: false,
+  stopTimeoutMs: 2_000,
+  engine: ENGINE,
+}
 
 const LINE_ITEM = 'line-1'
 export const ACCOUNT = lineAccount(INSTANCE, LINE_ITEM, 0)

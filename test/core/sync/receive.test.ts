@@ -1,7 +1,7 @@
 import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
-import { NO_COUNTERS, billed, available } from '../../../src/core/accounts/grant.ts'
+import { type Counters, NO_COUNTERS, billed, available, outstanding } from '../../../src/core/accounts/grant.ts'
 import {
   type ChainFit,
   type DeviceAccount,
@@ -15,7 +15,6 @@ import {
   fitChain,
   mergeSegment,
   mergeReported,
-  movement,
   receive,
   withoutKnown,
 } from '../../../src/core/sync/receive.ts'
@@ -25,6 +24,11 @@ const OTHER = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const ACTION = actionAccount(INSTANCE, 'ACT-1', 'a')
 const instances = new Set([INSTANCE])
+
+const movement = (before: Counters, after: Counters) => ({
+  outstanding: outstanding(after) - outstanding(before),
+  billed: billed(after) - billed(before),
+})
 
 const active: EpochState = {
   status: 'ACTIVE',
