@@ -5,13 +5,7 @@
  */
 import { type AccountId, type ParsedAccount, type Posting, parseAccount } from '../accounts/account.ts'
 import type { Micro } from '../pricing/amount.ts'
-import {
-  type Counters,
-  NO_COUNTERS,
-  impossible,
-  available,
-  sumPostings,
-} from '../accounts/grant.ts'
+import { type Counters, NO_COUNTERS, impossible, available, sumPostings } from '../accounts/grant.ts'
 
 export interface EpochState {
   /** FENCED: no grants or returns, but late segments are billed. CLOSED: the final segment is merged. */
