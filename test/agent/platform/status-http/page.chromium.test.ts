@@ -97,11 +97,13 @@ function pictureFile(scene: string, width: number): string | null {
 describe('the status page in a browser', { timeout: 60_000 }, () => {
   for (const scene of Object.keys(SCENES) as (keyof typeof SCENES)[]) {
     it(`fits a phone and a desktop, and is accessible: ${scene}`, async () => {
-      for (const [viewport, scheme] of [
+      const shown = await Shown.open(scene, PHONE, 'dark')
+      for (const [viewport, colorScheme] of [
         [PHONE, 'dark'],
         [DESKTOP, 'light'],
       ] as const) {
-        const shown = await Shown.open(scene, viewport, scheme)
+        await shown.page.setViewportSize(viewport)
+        await shown.page.emulateMedia({ colorScheme })
         expect(await shown.page.getByRole('status').textContent()).toBe(SCENES[scene].health.sentence)
         expect(await shown.overflow()).toBe(0)
         if (viewport === PHONE) expect(await shown.hiddenByScrolling()).toBe(0)
