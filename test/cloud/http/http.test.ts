@@ -22,6 +22,18 @@ async function raw(twin: Twin, bytes: string): Promise<string> {
   return readAll(socket)
 }
 
+/** Sends a request whose body never ends. Refused itself if it arrives while another one has its place. */
+function beginBody(twin: Twin, token: string): Socket {
+  const { hostname, port } = new URL(twin.cloud.address)
+  const socket = connect(Number(port), hostname).on('error', () => undefined)
+  onTestFinished(() => void socket.destroy())
+  socket.write(
+    `POST /dynamicmonetization${INSTANCES} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
+      'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
+  )
+  return socket
+}
+
 /** The token of a client with a key of its own. */
 async function clientOf(twin: Twin, keyId: string, instance: string): Promise<string> {
   const { privatePem, publicPem } = newKeyPair()
@@ -318,18 +330,16 @@ describe('the server', () => {
   it('refuses more requests at a time than it is allowed, and says when to come again', async () => {
     await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestsMax: 1 } }))
     const token = await twin.administrationToken()
-    const { hostname, port } = new URL(twin.cloud.address)
-    const slow = connect(Number(port), hostname)
-    slow.write(
-      `POST /dynamicmonetization${INSTANCES} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
-        'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
-    )
     const post = async () => twin.call('POST', INSTANCES, { body: { shortName: 's', accountId: 'a' } })
+    const slow = [beginBody(twin, token)]
     let refused = await post()
-    while (refused.status === 201) refused = await post()
+    while (refused.status === 201) {
+      slow.push(beginBody(twin, token))
+      refused = await post()
+    }
     expect(refused).toMatchObject({ status: 503, body: { code: 'OVERLOADED' } })
     expect(refused.headers.get('retry-after')).toBe('1')
-    slow.destroy()
+    for (const socket of slow) socket.destroy()
     let again = await post()
     while (again.status === 503) again = await post()
     expect(again.status).toBe(201)
@@ -340,16 +350,9 @@ describe('the server', () => {
     const instance = await twin.instance()
     const token = await twin.administrationToken()
     await twin.clientToken(instance)
-    const { hostname, port } = new URL(twin.cloud.address)
     const refusal = async () => {
       for (;;) {
-        // Refused itself if it arrives during the request below.
-        const slow = connect(Number(port), hostname).on('error', () => undefined)
-        onTestFinished(() => void slow.destroy())
-        slow.write(
-          `POST /dynamicmonetization${INSTANCES} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
-            'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
-        )
+        beginBody(twin, token)
         const by = { token: await twin.clientToken(instance), headers: { 'x-instance-id': instance } }
         const { body, headers } = await twin.call('POST', '/api/v1.1/sessions', { ...by, body: {} })
         if (pick(body, 'code') === 'OVERLOADED') return headers.get('retry-after')

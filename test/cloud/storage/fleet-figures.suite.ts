@@ -170,6 +170,24 @@ export function fleetFiguresSuite(name: string, open: () => Promise<Store>): voi
       expect(await others(T0 + 222)).toEqual([711n, T0 + 3])
     })
 
+    it('remember the latest recall, also if it is for the device that asks first', async () => {
+      const recall = (n: number, at: number): Promise<void> =>
+        store.transaction((tx) =>
+          tx.edge.shortages.save({
+            ...{ account: ACCOUNT, who: idOf(n), lacking: 0n, enough: 1n, keep: null, since: T0, at: T0 },
+            ...{ recalledAt: at, notifiedAt: null },
+          }),
+        )
+      const times = { since: 0, until: T0, shortSince: 0 }
+      const recalledAt = async (n: number) =>
+        (await read((edge) => edge.shortages.of([ACCOUNT], times, idOf(n)))).get(ACCOUNT)?.othersRecalledAt
+      await add(1, 1)
+      await recall(1, T0)
+      for (let n = 2; n <= 22; n += 1) await recall(n, T0 - 1_000)
+      expect(await recalledAt(1)).toBe(T0 - 1_000)
+      expect(await recalledAt(2)).toBe(T0)
+    })
+
     it('are empty without shortages', async () => {
       const never = { since: 0, until: 1, shortSince: 0 }
       expect(await read((edge) => edge.shortages.of([ACCOUNT], never, 'unknown'))).toEqual(new Map())

@@ -53,9 +53,10 @@ export function shortageReader({ db, fleet }: Sql) {
           .execute()
         for (const { account, lacking, devices, ...row } of others) {
           const own = found.get(account)?.own
-          const recalledAt = toNumber(row.recalledAt)
+          const recalledAt = Number(row.recalledAt)
           found.set(account, { own, othersLacking: lacking, othersRecalledAt: recalledAt })
-          const value = { lacking: lacking + currentOf(own, times), recalledAt }
+          const ofAll = Math.max(recalledAt, own?.recalledAt ?? 0)
+          const value = { lacking: lacking + currentOf(own, times), recalledAt: ofAll }
           fleet.lacking.set(account, { value, devices: Number(devices), at: until })
         }
       }

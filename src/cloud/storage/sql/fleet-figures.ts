@@ -60,8 +60,8 @@ interface Balance {
 export interface Lacking {
   /** What they are short of now. */
   readonly lacking: Micro
-  /** The latest recall. */
-  readonly recalledAt: number | null
+  /** The latest recall, POSIX ms. */
+  readonly recalledAt: number
 }
 
 /** Of one process of the cloud. */
