@@ -33,7 +33,7 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, Entry>>>> = {
   },
   'Manage a cloud:': {
     apply: ['change a cloud to match a file', () => import('./commands/apply.ts')],
-    instances: noun('instances', "list and create instances, the customers' accounts"),
+    instances: noun('instances', "manage instances, the customers' accounts"),
     'line-items': noun('line-items', 'manage line items, the pools of tokens of an instance'),
     'rate-tables': noun('rate-tables', 'manage rate tables, the prices of items'),
     rules: noun('rules', 'manage rules of access: the actions of each line item'),
@@ -45,7 +45,7 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, Entry>>>> = {
     events: ['show events, and send them to sinks again', () => import('./commands/events.ts')],
     audit: ['list who changed what in the cloud', () => import('./commands/audit.ts')],
     keys: ['manage the keys of administrators and clients', () => import('./commands/keys.ts')],
-    configuration: noun('configuration', 'show and change configuration values of the service'),
+    configuration: noun('configuration', 'manage the configuration values of the service'),
     import: [
       'import from another service: instances, line items with their use, rules',
       () => import('./commands/import.ts'),
@@ -95,7 +95,7 @@ function noun(name: string, summary: string): Entry {
   const load = async (): Promise<CommandModule> => {
     const { nounCommand } = await import('./nouns/command.ts')
     return {
-      command: (io) => nounCommand(name, io).description(`${summary.charAt(0).toUpperCase()}${summary.slice(1)}.`),
+      command: (io) => nounCommand(name, io).description(`${summary.replace(/^manage/, 'Manages')}.`),
     }
   }
   return [summary, load]

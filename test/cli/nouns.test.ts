@@ -229,7 +229,11 @@ describe('a file that is invalid names the line and changes nothing:', () => {
     ['no object', '- 5\n', /\/x\.yaml:1: \[0\]: must be an object/],
     ['no content', '\n', /FILE_INVALID: \/x\.yaml is empty/],
     ['a second document', 'a: 1\n---\nb: 2\n', /\/x\.yaml:2: a second document begins: put each document into its own/],
-    ['too many levels', `a: ${'['.repeat(20_000)}${']'.repeat(20_000)}`, /\/x\.yaml:1: it is nested too deeply\. /],
+    [
+      'too many levels',
+      `a: ${'['.repeat(20_000)}${']'.repeat(20_000)}`,
+      /FILE_INVALID: \/x\.yaml:1: it is nested too deeply\. /,
+    ],
     ['many levels', `a: ${'['.repeat(70)}${']'.repeat(70)}`, /\/x\.yaml is nested too deeply\. /],
     ['too many characters', `a: "${'x'.repeat(8 * 1024 * 1024)}"`, /\/x\.yaml is larger than 8 MiB: split it/],
   ])('%s', async (_what, text, message) => {

@@ -37,7 +37,8 @@ export function readDocument(path: string, io: Io): FileDocument {
   const problems = [...document.errors, ...document.warnings].map(
     ({ code, message, pos: [start] }) => `${name}:${lines.linePos(start).line}: ${PARSER_MESSAGES[code] ?? message}`,
   )
-  if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.slice(0, PROBLEMS_MAX).join('; '))
+  if (problems.length > 0)
+    throw new CodedError('FILE_INVALID', [...new Set(problems)].slice(0, PROBLEMS_MAX).join('; '))
   const value = valueOf(() => document.toJS() as unknown, name)
   if (isTooDeep(text, value)) throw new CodedError('FILE_INVALID', `${name} is nested too deeply`)
   return {
