@@ -3,7 +3,7 @@
  * unchanged. Non-files, such as a pipe or /dev/null, are written to directly.
  */
 import { randomUUID } from 'node:crypto'
-import { realpathSync, statSync } from 'node:fs'
+import { mkdirSync, realpathSync, statSync } from 'node:fs'
 import { open, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { scratchAt } from '../agent/platform/system/scratch.ts'
@@ -75,8 +75,30 @@ async function atPath<T>(path: string, work: () => Promise<T>): Promise<T> {
   }
 }
 
+/** A directory that only this user can read, with its missing parents. @throws CodedError OUTPUT_UNWRITABLE */
+export function makePrivateDirectory(path: string): void {
+  try {
+    makeDirectories(path)
+  } catch (cause) {
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${path}: ${unwritableReason(cause)}.`, { cause })
+  }
+}
+
+/** The recursive mode of `mkdir` never ends in a folder that accepts no entries, such as /proc. */
+function makeDirectories(path: string): void {
+  if (statSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return
+  const parent = dirname(path)
+  if (parent !== path) makeDirectories(parent)
+  try {
+    mkdirSync(path, { mode: 0o700 })
+  } catch (error) {
+    // Another command may have made it.
+    if (!statSync(path, { throwIfNoEntry: false })?.isDirectory()) throw error
+  }
+}
+
 /** In words, of an error of the file system. */
-export function unwritableReason(error: unknown): string {
+function unwritableReason(error: unknown): string {
   const { code, message } = error as NodeJS.ErrnoException
   return REASONS[code ?? ''] ?? code ?? message
 }
@@ -85,6 +107,7 @@ const REASONS: Readonly<Record<string, string>> = {
   ENOENT: 'its directory does not exist',
   ENOTDIR: 'a part of its path is not a directory',
   EISDIR: 'it is a directory',
+  EEXIST: 'a file is in its place',
   EACCES: 'this user may not write there',
   EPERM: 'this user may not write there',
   EROFS: 'the file system is read-only',

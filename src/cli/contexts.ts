@@ -1,12 +1,11 @@
 /** The clouds that this user works with: one file in the XDG configuration folder, readable only by the user. */
-import { mkdirSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, isAbsolute, join } from 'node:path'
 import { z } from 'zod'
 import { CodedError, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { nearest } from '../settings/nearest.ts'
-import { unwritableReason, writeFileAtomically } from './atomic-write.ts'
+import { makePrivateDirectory, writeFileAtomically } from './atomic-write.ts'
 import type { Io } from './io.ts'
 
 const contextForm = z.strictObject({
@@ -44,11 +43,7 @@ export function readContexts(io: Io): Contexts {
 /** @throws CodedError OUTPUT_UNWRITABLE */
 export async function writeContexts(contexts: Contexts, io: Io): Promise<void> {
   const path = contextsFile(io)
-  try {
-    mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
-  } catch (cause) {
-    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${dirname(path)}: ${unwritableReason(cause)}.`, { cause })
-  }
+  makePrivateDirectory(dirname(path))
   const text = async function* () {
     yield await Promise.resolve(Buffer.from(`${JSON.stringify(contexts, null, 2)}\n`))
   }

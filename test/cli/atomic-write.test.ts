@@ -7,6 +7,7 @@ import {
   readFileSync,
   readdirSync,
   rmSync,
+  statSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
@@ -15,7 +16,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { refuseItself } from '../../src/cli/refuse-itself.ts'
-import { writeFileAtomically } from '../../src/cli/atomic-write.ts'
+import { makePrivateDirectory, writeFileAtomically } from '../../src/cli/atomic-write.ts'
 
 let directory: string
 beforeEach(() => {
@@ -54,7 +55,7 @@ it('a pipe, and a link to a device, are no place for a backup', async () => {
 it('an output that goes to a file by another name gets what is written', () => {
   const out = join(directory, 'out')
   const module = new URL('../../src/cli/atomic-write.ts', import.meta.url).href
-  const script = `import { writeFileAtomically } from '${module}'
+  const script = `import { makePrivateDirectory, writeFileAtomically } from '${module}'
     await writeFileAtomically('/proc/self/fd/1', (async function* () { yield Buffer.from('said') })())`
   execFileSync('sh', ['-c', '"$1" --input-type=module -e "$2" >"$3"', 'sh', process.execPath, script, out])
   expect(readFileSync(out, 'utf8')).toBe('said')
@@ -76,4 +77,23 @@ it('names the reason why a path cannot be written', async () => {
   await expect(at('none/file')).rejects.toThrow('none/file: its directory does not exist.')
   writeFileSync(join(directory, 'file'), '')
   await expect(at('file/file')).rejects.toThrow('file/file: a part of its path is not a directory.')
+})
+
+it('a private directory gets its missing parents, for this user only', () => {
+  const path = join(directory, 'one', 'two')
+  makePrivateDirectory(path)
+  makePrivateDirectory(path)
+  for (const made of [path, join(directory, 'one')]) expect(statSync(made).mode & 0o777).toBe(0o700)
+})
+
+it('where no directory can be made, the reason is told', () => {
+  writeFileSync(join(directory, 'file'), '')
+  for (const [place, reason] of [
+    ['/proc/config/tallygate', 'its directory does not exist'],
+    [join(directory, 'file'), 'a file is in its place'],
+    [join(directory, 'file', 'one'), 'a file is in its place'],
+  ] as const) {
+    const message = `Cannot create ${place}: ${reason}.`
+    expect(() => makePrivateDirectory(place)).toThrow(expect.objectContaining({ code: 'OUTPUT_UNWRITABLE', message }))
+  }
 })

@@ -1,7 +1,7 @@
 /** Problems with the file of the enrollment token that a technician can fix. */
 import { readFileSync, statSync } from 'node:fs'
 
-/** Why the file gives no token, as a sentence; null: it does not exist, or has content. */
+/** A sentence that explains why the file gives no token; null: it does not exist, or has content. */
 export function tokenFileProblem(path: string): string | null {
   try {
     return readFileSync(path, 'utf8').trim() === '' ? `${path} is empty.` : null

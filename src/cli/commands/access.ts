@@ -8,18 +8,15 @@ import { ITEM_STATUS } from '../../protocol/service/status.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { LOCAL_HEADERS } from '../../protocol/local/headers.ts'
 import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
-import { collect, countArgument, localInstanceArgument, pairArgument } from '../arguments.ts'
+import { localInstanceArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
+import { itemRequestBody, type ItemRequestFlags, withItemRequest } from '../item-request.ts'
 import { writeLines } from '../lines.ts'
 
-interface AccessFlags extends SocketFlags {
+interface AccessFlags extends SocketFlags, ItemRequestFlags {
   readonly instance?: string
   readonly item: string
-  readonly itemVersion?: string
-  readonly count: number
-  readonly requester: readonly [type: string, value: string]
-  readonly attribute?: readonly (readonly [key: string, value: string])[]
   readonly json?: true
 }
 
@@ -28,29 +25,18 @@ const REFUSED = 1
 const NOT_RATED = ITEM_STATUS.ITEM_NOT_RATED['v1.1']
 
 export function command(io: Io): Command {
-  const access = withSocketFlag(new Command('access'))
+  const described = withSocketFlag(new Command('access'))
     .description(
       'Sends an access request to the agent of this device, as an application would, and shows the response.',
     )
     .requiredOption('--item <name>', 'item to request')
-    .option('--item-version <version>', 'version of the item, exactly as in the rate table')
-    .option('--count <number>', 'quantity of the item', countArgument, 1)
-    .requiredOption(
-      '--requester <type:value>',
-      'requester, for example user:anna.keller',
-      pairArgument(':', 'user:anna'),
-    )
-    .option(
-      '--attribute <key=value>',
-      'entry of the requester dictionary; can be repeated',
-      collect(pairArgument('=', 'department=sales')),
-    )
+  const access = withItemRequest(described)
     .option('--instance <uuid>', "instance (default: the device's only instance)", localInstanceArgument)
     .option('--json', 'print the response as JSON')
     .action(async (flags: AccessFlags) => {
       using client = agentClient(flags, io)
       const path = `/elastic/api/v1.1/instances/${flags.instance ?? (await onlyInstance(client))}/access-request`
-      const call: Call = { method: 'POST', path, body: bodyOf(flags) }
+      const call: Call = { method: 'POST', path, body: itemRequestBody(flags.item, flags) }
       const response = await client.call(call)
       if (response.status !== 200) throw refusal(call, response)
       const { correlationId, allowed, code, description } = judge(response.text)
@@ -66,14 +52,6 @@ export function command(io: Io): Command {
     'tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna',
     'tallygate access --item LaserCut --requester user:anna --attribute department=sales --json',
   ])
-}
-
-function bodyOf({ item, itemVersion, count, requester: [type, value], attribute }: AccessFlags): unknown {
-  const dictionary = attribute === undefined ? {} : { dictionary: Object.fromEntries(attribute) }
-  return {
-    requester: { type, value, ...dictionary },
-    requestedItems: [{ item, ...(itemVersion === undefined ? {} : { version: itemVersion }), count }],
-  }
 }
 
 const answer = z.object({

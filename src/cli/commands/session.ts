@@ -6,10 +6,11 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
 import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
-import { collect, countArgument, localInstanceArgument, pairArgument, uuidArgument } from '../arguments.ts'
+import { localInstanceArgument, uuidArgument } from '../arguments.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
+import { itemRequestBody, type ItemRequestFlags, withItemRequest } from '../item-request.ts'
 
 interface Flags extends SocketFlags {
   readonly json?: true
@@ -19,12 +20,8 @@ interface OpenFlags extends Flags {
   readonly instance?: string
 }
 
-interface RequestFlags extends Flags {
+interface RequestFlags extends Flags, ItemRequestFlags {
   readonly item?: string
-  readonly itemVersion?: string
-  readonly count: number
-  readonly requester: readonly [type: string, value: string]
-  readonly attribute?: readonly (readonly [key: string, value: string])[]
   readonly endOnDeny?: true
 }
 
@@ -48,25 +45,14 @@ export function command(io: Io): Command {
   asProgram(withSocketFlag(group.command('show').argument('<id>', 'session', uuidArgument)))
     .description('Shows the state of a session.')
     .action((id: string, flags: Flags) => show(id, flags, io))
-  asProgram(withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument)))
+  const request = asProgram(withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument)))
     .description(
       "Requests an item in place of the session's current item. Without --item, the session releases its item and stays open.",
     )
     .option('--item <name>', 'item to request')
-    .option('--item-version <version>', 'version of the item, exactly as in the rate table')
-    .option('--count <number>', 'quantity of the item', countArgument, 1)
-    .requiredOption(
-      '--requester <type:value>',
-      'requester, for example user:anna.keller',
-      pairArgument(':', 'user:anna'),
-    )
-    .option(
-      '--attribute <key=value>',
-      'entry of the requester dictionary; can be repeated',
-      collect(pairArgument('=', 'department=sales')),
-    )
+  withItemRequest(request)
     .option('--end-on-deny', 'end the session if the request is refused')
-    .action((id: string, flags: RequestFlags) => request(id, flags, io))
+    .action((id: string, flags: RequestFlags) => requestItem(id, flags, io))
   withSocketFlag(group.command('heartbeat').argument('<id>', 'session', uuidArgument))
     .description('Sends a heartbeat for a session.')
     .action(async (id: string, flags: SocketFlags) => {
@@ -145,20 +131,12 @@ async function show(id: string, flags: Flags, io: Io): Promise<void> {
   writeLines(io.stdout, columns(rowsOf(shown, listed)))
 }
 
-async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {
-  const { item, itemVersion, count, requester, attribute, endOnDeny } = flags
-  const [type, value] = requester
-  const dictionary = attribute === undefined ? {} : { dictionary: Object.fromEntries(attribute) }
-  const version = itemVersion === undefined ? {} : { version: itemVersion }
+async function requestItem(id: string, flags: RequestFlags, io: Io): Promise<void> {
   using client = agentClient(flags, io)
   const call = {
     method: 'PUT',
     path: `${SESSIONS}/${id}`,
-    body: {
-      requester: { type, value, ...dictionary },
-      rollbackOnDeny: endOnDeny !== true,
-      requestedItems: item === undefined ? [] : [{ item, ...version, count }],
-    },
+    body: { ...itemRequestBody(flags.item, flags), rollbackOnDeny: flags.endOnDeny !== true },
   } as const
   const answer = await client.call(call)
   const parsed = accessResponseBody.safeParse(parseJson(answer.text))

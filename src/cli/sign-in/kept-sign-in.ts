@@ -3,7 +3,7 @@
  * commands from using one refresh token twice, which providers take for theft.
  */
 import { hash } from 'node:crypto'
-import { mkdirSync, readdirSync } from 'node:fs'
+import { readdirSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { isAbsolute, join } from 'node:path'
@@ -11,7 +11,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
-import { unwritableReason, writeFileAtomically } from '../atomic-write.ts'
+import { makePrivateDirectory, writeFileAtomically } from '../atomic-write.ts'
 import type { Io } from '../io.ts'
 
 const keptSignIn = z.object({
@@ -72,7 +72,7 @@ function listSignIns(io: Io): readonly KeptSignIn[] {
  * @throws CodedError OUTPUT_UNWRITABLE, and errors of `obtain`
  */
 export async function saveSignIn(cloud: string, io: Io, obtain: () => Promise<KeptSignIn>): Promise<void> {
-  makeDirectory(io)
+  makePrivateDirectory(directoryOf(io))
   const text = async function* () {
     yield Buffer.from(JSON.stringify(await obtain()))
   }
@@ -85,7 +85,7 @@ export async function removeSignIn(cloud: string, io: Io): Promise<void> {
 
 /** Runs `work` while no other command of this user does so for the same cloud. @throws CodedError OUTPUT_UNWRITABLE */
 export async function withSignInLock<T>(cloud: string, io: Io, work: () => Promise<T>): Promise<T> {
-  makeDirectory(io)
+  makePrivateDirectory(directoryOf(io))
   const { default: Sqlite } = await import('better-sqlite3')
   const path = fileOf(cloud, io).replace(/json$/, 'lock')
   for (const end = performance.now() + LOCK_WAIT_MS; ;) {
@@ -125,13 +125,4 @@ function fileOf(cloud: string, io: Io): string {
 function directoryOf({ env }: Io): string {
   const state = env['XDG_STATE_HOME'] ?? ''
   return join(isAbsolute(state) ? state : join(env['HOME'] ?? homedir(), '.local', 'state'), 'tallygate', 'sign-in')
-}
-
-function makeDirectory(io: Io): void {
-  const path = directoryOf(io)
-  try {
-    mkdirSync(path, { recursive: true, mode: 0o700 })
-  } catch (cause) {
-    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${path}: ${unwritableReason(cause)}.`, { cause })
-  }
 }

@@ -1,0 +1,40 @@
+/** The options and the body of a request for one item, as `tallygate access` and `tallygate session request` send it. */
+import type { Command } from 'commander'
+import { collect, countArgument, pairArgument } from './arguments.ts'
+
+export interface ItemRequestFlags {
+  readonly itemVersion?: string
+  readonly count: number
+  readonly requester: readonly [type: string, value: string]
+  readonly attribute?: readonly (readonly [key: string, value: string])[]
+}
+
+/** Adds all options but `--item`, which only some commands require. */
+export function withItemRequest(command: Command): Command {
+  return command
+    .option('--item-version <version>', 'version of the item, exactly as in the rate table')
+    .option('--count <number>', 'quantity of the item', countArgument, 1)
+    .requiredOption(
+      '--requester <type:value>',
+      'requester, for example user:anna.keller',
+      pairArgument(':', 'user:anna'),
+    )
+    .option(
+      '--attribute <key=value>',
+      'entry of the requester dictionary; can be repeated',
+      collect(pairArgument('=', 'department=sales')),
+    )
+}
+
+/** @param item undefined: the request names no item */
+export function itemRequestBody(
+  item: string | undefined,
+  { itemVersion, count, requester: [type, value], attribute }: ItemRequestFlags,
+): { readonly requester: object; readonly requestedItems: readonly object[] } {
+  const dictionary = attribute === undefined ? {} : { dictionary: Object.fromEntries(attribute) }
+  const version = itemVersion === undefined ? {} : { version: itemVersion }
+  return {
+    requester: { type, value, ...dictionary },
+    requestedItems: item === undefined ? [] : [{ item, ...version, count }],
+  }
+}
