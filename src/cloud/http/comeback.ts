@@ -12,7 +12,7 @@ const WAIT_MS_MAX = 60_000
 const GAP_MS_AT_FIRST = 5
 const GAP_MS_MAX = 50
 
-/** Turns are as much shorter than the average gap: a cloud that has become faster is not idle, and few callers come in vain. */
+/** Time between two turns, in average gaps. Less than one, so that a cloud that has become faster is not idle. */
 const EARLY = 1 / 2
 
 /** Part of the last gap in the average. */

@@ -2,6 +2,7 @@ import type { ChainFit } from '../../core/sync/receive.ts'
 import type { SyncAnswerWire } from '../../protocol/edge/sync.ts'
 import { signDocument } from '../../protocol/signing.ts'
 import type { Policies } from '../policy/load-policy.ts'
+import type { RulesInForce } from '../policy/rules-in-force.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import type { Keyring } from '../devices/keyring.ts'
 import type { OpenedSegment } from './open-segment.ts'
@@ -38,6 +39,10 @@ export interface MergeContext extends Moment {
   readonly sessions: ReadonlySet<string>
   /** The cloud's response to this segment before it was restored; null: none. */
   readonly proof: Proof | null
+}
+
+export interface MergeUnderRules extends MergeContext {
+  readonly rules: RulesInForce
 }
 
 export type MergeResult =

@@ -2,24 +2,19 @@
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { used } from '../accounts/pool.ts'
-import type { RulesInForce } from '../policy/rules-in-force.ts'
 import type { Delivery } from '../storage/device-records.ts'
 import type { Pool } from '../storage/records.ts'
 import type { OpenedEntry } from '../sync/open-segment.ts'
-import { type MergeContext, ownerOf } from '../sync/merge-context.ts'
+import { type MergeUnderRules, ownerOf } from '../sync/merge-context.ts'
 import { sumUsage } from './usage-of-entries.ts'
 
 export interface BilledEntries extends Pick<Delivery, 'branch' | 'previousHash' | 'billedBefore'> {
   readonly entries: readonly OpenedEntry[]
 }
 
-interface Context extends Pick<MergeContext, 'tx' | 'epoch' | 'segment' | 'now'> {
-  readonly rules: RulesInForce
-}
-
 /** @param pools before the entries */
 export async function writeUsage(
-  { tx, epoch, segment, now, rules }: Context,
+  { tx, epoch, segment, now, rules }: Pick<MergeUnderRules, 'tx' | 'epoch' | 'segment' | 'now' | 'rules'>,
   { entries, ...chain }: BilledEntries,
   pools: ReadonlyMap<AccountId, Pool>,
 ): Promise<void> {

@@ -1,18 +1,14 @@
 // What a page reads does not grow with the cloud: rows that queries return are counted, and none of them walks a large table.
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
-import { Kysely } from 'kysely'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { PAGES } from '../../../src/cloud/console/pages.ts'
 import type { View } from '../../../src/cloud/console/page.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
-import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
-import { ALONE } from '../../../src/cloud/storage/sql/sql.ts'
-import type { Tables } from '../../../src/cloud/storage/sql/tables.ts'
 import { readerOf } from '../../../src/cloud/storage/sql/transaction.ts'
-import { SingleConnectionDialect } from '../../../src/cloud/storage/sqlite/dialect.ts'
 import type { Instance } from '../../../src/cloud/storage/records.ts'
 import { type Twin, openTwin } from '../harness.ts'
+import { type Query, sqlOver } from '../storage/sql-over.ts'
 import { multiplyScene } from './multiply.ts'
 import { type Scene, furnish } from './scene.ts'
 
@@ -25,7 +21,7 @@ let twin: Twin
 let scene: Scene
 let database: Sqlite.Database
 let instance: Instance
-let queries: { readonly sql: string; readonly parameters: readonly unknown[] }[] = []
+let queries: Query[] = []
 
 beforeAll(async () => {
   twin = await openTwin()
@@ -41,11 +37,7 @@ afterAll(async () => {
 })
 
 async function viewOf(path: string, query: Readonly<Record<string, string>>): Promise<View> {
-  const db = new Kysely<Tables>({
-    dialect: new SingleConnectionDialect(database),
-    log: ({ query: { sql, parameters } }) => void queries.push({ sql, parameters }),
-  })
-  const reader = readerOf({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null, shrink: null })
+  const reader = readerOf(sqlOver(database, (query) => queries.push(query)))
   instance = (await reader.instances.get(scene.instanceId))!
   return {
     ...{ reader, instance, instances: [instance], query, path, root: '/console', formToken: '', now: twin.now },

@@ -1,16 +1,12 @@
 // A page of devices reads about as many rows as it shows, however many devices there are: plans of SQLite.
 import Sqlite from 'better-sqlite3'
-import { Kysely } from 'kysely'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { deviceReader } from '../../../src/cloud/storage/sql/edge-devices.ts'
-import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
-import { ALONE } from '../../../src/cloud/storage/sql/sql.ts'
-import type { Tables } from '../../../src/cloud/storage/sql/tables.ts'
 import { migrations } from '../../../src/cloud/storage/sqlite/database.ts'
-import { SingleConnectionDialect } from '../../../src/cloud/storage/sqlite/dialect.ts'
+import { type Query, sqlOver } from './sql-over.ts'
 
 let database: Sqlite.Database
-let asked: { readonly sql: string; readonly parameters: readonly unknown[] }[]
+let asked: Query[]
 let devices: ReturnType<typeof deviceReader>
 
 beforeEach(() => {
@@ -26,11 +22,7 @@ beforeEach(() => {
     INSERT INTO device_labels SELECT 'size', 'many', seq FROM devices;
     INSERT INTO device_labels SELECT 'kind', 'few', seq FROM devices WHERE seq <= 10;`)
   asked = []
-  const db = new Kysely<Tables>({
-    dialect: new SingleConnectionDialect(database),
-    log: ({ query }) => void asked.push(query),
-  })
-  devices = deviceReader({ db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null, shrink: null })
+  devices = deviceReader(sqlOver(database, (query) => asked.push(query)))
 })
 afterEach(() => database.close())
 

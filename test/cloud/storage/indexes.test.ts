@@ -1,19 +1,16 @@
 // Queries of one device, session or account do not grow with the others: the partial indexes are used, and values of parameters
 // cause no new plan.
-import { Kysely } from 'kysely'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { epochReader } from '../../../src/cloud/storage/sql/edge-epochs.ts'
 import { instanceReader } from '../../../src/cloud/storage/sql/instances.ts'
 import { sessionReader } from '../../../src/cloud/storage/sql/sessions.ts'
-import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
-import { ALONE, type Sql } from '../../../src/cloud/storage/sql/sql.ts'
-import type { Tables } from '../../../src/cloud/storage/sql/tables.ts'
-import { SingleConnectionDialect } from '../../../src/cloud/storage/sqlite/dialect.ts'
+import type { Sql } from '../../../src/cloud/storage/sql/sql.ts'
 import Sqlite from 'better-sqlite3'
 import { migrations } from '../../../src/cloud/storage/sqlite/database.ts'
+import { type Query, sqlOver } from './sql-over.ts'
 
 let database: Sqlite.Database
-let asked: { readonly sql: string; readonly parameters: readonly unknown[] }[]
+let asked: Query[]
 let sql: Sql
 let sessions: ReturnType<typeof sessionReader>
 
@@ -21,11 +18,7 @@ beforeEach(() => {
   database = new Sqlite(':memory:')
   for (const { sql } of migrations()) database.exec(sql)
   asked = []
-  const db = new Kysely<Tables>({
-    dialect: new SingleConnectionDialect(database),
-    log: ({ query }) => void asked.push(query),
-  })
-  sql = { db, lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null, shrink: null }
+  sql = sqlOver(database, (query) => asked.push(query))
   sessions = sessionReader(sql)
 })
 

@@ -1,14 +1,10 @@
 // What a segment leaves in the database file after the next one: its number and its hash.
 import { randomBytes } from 'node:crypto'
 import Sqlite from 'better-sqlite3'
-import { Kysely } from 'kysely'
 import { expect, it } from 'vitest'
 import { segmentTransaction } from '../../../src/cloud/storage/sql/edge-segments.ts'
-import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
-import { ALONE } from '../../../src/cloud/storage/sql/sql.ts'
-import type { Tables } from '../../../src/cloud/storage/sql/tables.ts'
 import { migrations } from '../../../src/cloud/storage/sqlite/database.ts'
-import { SingleConnectionDialect } from '../../../src/cloud/storage/sqlite/dialect.ts'
+import { sqlOver } from './sql-over.ts'
 
 const DEVICES = 10
 
@@ -17,15 +13,7 @@ it('an earlier segment takes a small part of the place of the last one', async (
   database.defaultSafeIntegers()
   for (const { sql } of migrations()) database.exec(sql)
   database.pragma('foreign_keys = off')
-  const db = new Kysely<Tables>({ dialect: new SingleConnectionDialect(database) })
-  const segments = segmentTransaction({
-    db,
-    lockRows: false,
-    rules: ALONE,
-    fleet: new FleetFigures(),
-    ahead: null,
-    shrink: null,
-  })
+  const segments = segmentTransaction(sqlOver(database))
   const bytes = (): number => {
     const read = (pragma: string): number => Number(database.pragma(pragma, { simple: true }))
     return (read('page_count') - read('freelist_count')) * read('page_size')
@@ -46,5 +34,5 @@ it('an earlier segment takes a small part of the place of the last one', async (
   expect(each).toBeLessThan(2_000 / 8)
   expect(await segments.get('d3', 1, 119)).toMatchObject({ seq: 119, signed: null })
   expect((await segments.get('d3', 1, 120))?.signed?.answer).toHaveLength(1_500)
-  await db.destroy()
+  database.close()
 })

@@ -8,9 +8,9 @@ import { deviceEvent } from '../../events/device-event.ts'
 import { used } from '../../accounts/pool.ts'
 import type { UsageRecord } from '../../storage/records.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
-import { type RulesInForce, openPools } from '../../policy/rules-in-force.ts'
+import { openPools } from '../../policy/rules-in-force.ts'
 import { type Settlement, settled, spentOn } from '../../storage/device-records.ts'
-import type { MergeContext } from '../merge-context.ts'
+import type { MergeContext, MergeUnderRules } from '../merge-context.ts'
 
 type Context = Pick<MergeContext, 'tx' | 'epoch' | 'now'>
 
@@ -24,7 +24,7 @@ export async function saveMoves(context: Context, moved: MovedPools): Promise<vo
 
 /** Counts what is out on a fenced epoch as used, or returns it to the pool. */
 export async function settleEpoch(
-  { tx, epoch, now, rules }: Context & { readonly rules: RulesInForce },
+  { tx, epoch, now, rules }: Pick<MergeUnderRules, 'tx' | 'epoch' | 'now' | 'rules'>,
   as: Settlement,
 ): Promise<void> {
   const records = await tx.edge.deviceAccounts.ofEpoch(epoch.deviceId, epoch.number)

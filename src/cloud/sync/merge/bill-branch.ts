@@ -19,20 +19,14 @@ import {
   overspentOn,
   settled,
 } from '../../storage/device-records.ts'
-import {
-  type OverspendCapOf,
-  type RulesInForce,
-  openPools,
-  overspendCapOf,
-  viewPools,
-} from '../../policy/rules-in-force.ts'
-import type { MergeContext } from '../merge-context.ts'
+import { type OverspendCapOf, openPools, overspendCapOf, viewPools } from '../../policy/rules-in-force.ts'
+import type { MergeUnderRules } from '../merge-context.ts'
 import type { BranchUnbilled } from './unbilled.ts'
 import { saveMoves } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
 
 export async function billBranch(
-  context: Pick<MergeContext, 'tx' | 'device' | 'segment' | 'now'> & { readonly rules: RulesInForce },
+  context: Pick<MergeUnderRules, 'tx' | 'device' | 'segment' | 'now' | 'rules'>,
   epoch: Epoch,
   entries: readonly OpenedEntry[],
 ): Promise<BranchUnbilled> {

@@ -24,7 +24,7 @@ import { reject, rejectOverspent } from '../reject.ts'
 import { type RulesInForce, lockRulesOf, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
-import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
+import { type MergeResult, type MergeContext, type MergeUnderRules, ownerOf, signAnswer } from '../merge-context.ts'
 import { type Unbilled, reportedOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
 
@@ -165,7 +165,7 @@ function accountsToTell(moves: readonly AccountMove[], limited: readonly DeviceA
 
 /** A superseded segment may arrive after a later epoch has delivered its entries and more: then it adds nothing. */
 function mergeInto(
-  { rules, device, epoch, segment, fit }: MergeContext & { readonly rules: RulesInForce },
+  { rules, device, epoch, segment, fit }: MergeUnderRules,
   known: ReadonlyMap<AccountId, DeviceAccountRecord>,
   grants: boolean,
 ): Merge {

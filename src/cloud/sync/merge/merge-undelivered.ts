@@ -22,15 +22,13 @@ import { keepEvidence } from './keep-evidence.ts'
 import { movePools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry, OpenedUndelivered } from '../open-segment.ts'
 import { type DeviceAccountRecord, type Epoch } from '../../storage/device-records.ts'
-import { type RulesInForce, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
-import type { MergeContext } from '../merge-context.ts'
+import { openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
+import type { MergeUnderRules } from '../merge-context.ts'
 import { type Unbilled, unbilledOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
 import { saveMoves, writeCounted } from '../grants/write-settlement.ts'
 
-type Context = Pick<MergeContext, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present'> & {
-  readonly rules: RulesInForce
-}
+type Context = Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present' | 'rules'>
 
 /**
  * @param also accounts that the transaction locks afterwards: all must be locked in one sequence

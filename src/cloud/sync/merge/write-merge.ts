@@ -8,8 +8,7 @@ import type { AccountMove, MovedPools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
-import type { MergeContext } from '../merge-context.ts'
-import type { RulesInForce } from '../../policy/rules-in-force.ts'
+import type { MergeContext, MergeUnderRules } from '../merge-context.ts'
 import { saveMoves } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
 
@@ -99,7 +98,7 @@ export async function requirePlausible(
 
 /** @param epoch as it was before */
 export async function writeMerge(
-  { tx, segment, now, rules }: Pick<MergeContext, 'tx' | 'segment' | 'now'> & { readonly rules: RulesInForce },
+  { tx, segment, now, rules }: Pick<MergeUnderRules, 'tx' | 'segment' | 'now' | 'rules'>,
   epoch: Epoch,
   { all, ofBranch }: SplitEntries,
   moved: MovedPools,

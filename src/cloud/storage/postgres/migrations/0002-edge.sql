@@ -118,12 +118,12 @@ CREATE TABLE segments (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
 
--- The last segment of each epoch. A row of its own is overwritten in place: in "segments", long values would leave gaps.
+-- The last segment of each epoch. A separate row is overwritten in place. In "segments", long values would leave gaps.
 CREATE TABLE last_segments (
   device_id TEXT COLLATE "C" NOT NULL,
   epoch BIGINT NOT NULL,
   seq BIGINT NOT NULL,
-  -- The signed segment, compressed with zstd (packed-document.ts), and the signed answer.
+  -- The signed segment (packed-document.ts) and the signed answer.
   document BYTEA NOT NULL,
   answer TEXT NOT NULL,
   PRIMARY KEY (device_id, epoch),

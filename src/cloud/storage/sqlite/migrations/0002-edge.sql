@@ -117,12 +117,12 @@ CREATE TABLE segments (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 ) STRICT, WITHOUT ROWID;
 
--- The last segment of each epoch. A row of its own is overwritten in place: in "segments", long values would leave gaps.
+-- The last segment of each epoch. A separate row is overwritten in place. In "segments", long values would leave gaps.
 CREATE TABLE last_segments (
   device_id TEXT NOT NULL,
   epoch INTEGER NOT NULL,
   seq INTEGER NOT NULL,
-  -- The signed segment, compressed with zstd (packed-document.ts), and the signed answer.
+  -- The signed segment (packed-document.ts) and the signed answer.
   document BLOB NOT NULL,
   answer TEXT NOT NULL,
   PRIMARY KEY (device_id, epoch),
