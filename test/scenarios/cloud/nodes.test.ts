@@ -229,7 +229,7 @@ describe('two nodes over one PostgreSQL', () => {
       expect(await ask()).toEqual([401, 401])
     })
 
-    it('go on with a session that the other one has begun, and end it once', { timeout: 120_000 }, async () => {
+    it('continue a session that the other one began, and end it once', { timeout: 120_000 }, async () => {
       await hotLineItem(1_000)
       const opened = await call(nodes[0], 'POST', '/api/v1.1/sessions', { instanceId: instance })
       const session = text(opened.body, 'sessionId')
@@ -260,7 +260,7 @@ describe('two nodes over one PostgreSQL', () => {
     })
   })
 
-  describe('of which one ends', () => {
+  describe('when one ends', () => {
     beforeEach(open)
     afterEach(close)
 
@@ -285,7 +285,7 @@ describe('two nodes over one PostgreSQL', () => {
       await done
       const { charged, granted } = await books()
       expect(charged).toBe(sum(granted.values()))
-      // What was answered is in the books; beyond that there may be what the dead node had no time to answer.
+      // The books have all answered requests, and may have others that the dead node could not answer in time.
       for (const { correlationId, micro } of result.granted) expect(granted.get(correlationId)).toBe(micro)
       expect(granted.size - result.granted.length).toBeLessThanOrEqual(4)
       // The other one continues: what the dead one had locked is free.
