@@ -1,4 +1,6 @@
+import { once } from 'node:events'
 import { chmod, mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { connectAsync } from 'mqtt'
@@ -145,6 +147,24 @@ describe('a server binary', () => {
     })
     expect(await way()).toContain('could not be prepared (no room)')
     expect(await leftovers()).toEqual([])
+  })
+
+  it('is not taken for another process that listens on its port', async () => {
+    await program('sample-server', 'setTimeout(() => process.exit(1), 200)')
+    const other = createServer()
+    const way = fromBinary({
+      names: ['sample-server'],
+      prepare: async (_folder, port) => {
+        if (!other.listening) await once(other.listen(port, '127.0.0.1'), 'listening')
+        return [String(port)]
+      },
+      url: String,
+    })
+    try {
+      expect(await way()).toContain('did not start')
+    } finally {
+      other.close()
+    }
   })
 
   it('is not there before it does its work', async () => {

@@ -3,7 +3,7 @@
 // every reason; with TALLYGATE_REQUIRE_SERVERS=1 they fail instead. No test ever passes because its server was missing.
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
 import { pbkdf2Sync, randomBytes } from 'node:crypto'
-import { accessSync, constants, globSync, readFileSync, statSync } from 'node:fs'
+import { accessSync, constants, existsSync, globSync, readFileSync, readlinkSync, statSync } from 'node:fs'
 import { chown, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { homedir, tmpdir } from 'node:os'
@@ -376,7 +376,6 @@ export function fromBinary(binary: BinaryServer): Way {
 async function launch(binary: BinaryServer, path: string, port: number): Promise<Running | string> {
   const folder = await mkdtemp(join(tmpdir(), 'tallygate-server-'))
   const user = binary.unprivileged === true && process.getuid?.() === 0 ? anotherUser() : undefined
-  const url = binary.url(port)
   let args: string[]
   try {
     if (user !== undefined) await chown(folder, user.uid, user.gid)
@@ -407,8 +406,10 @@ async function launch(binary: BinaryServer, path: string, port: number): Promise
     process.off('exit', killWithUs)
     await rm(folder, { recursive: true, force: true })
   }
+  // Only the preparation knows all of it.
+  const url = binary.url(port)
   const alive = (): boolean => isAlive(child)
-  const works = (): Promise<boolean> => binary.ready?.(url) ?? accepts(port)
+  const works = async (): Promise<boolean> => binary.ready?.(url) ?? ((await accepts(port)) && owns(child, port))
   if ((await until(works, 15_000, alive)) && isAlive(child)) return { url, stop }
   await stop()
   return `${path} did not start (${output.trim().split('\n').at(-1) ?? 'no output'})`
@@ -450,6 +451,32 @@ function accepts(port: number): Promise<boolean> {
     })
     socket.once('error', () => resolve(false))
   })
+}
+
+/** Another process may have taken the port, and a connection to a port without a listener may reach itself. */
+function owns({ pid }: ChildProcess, port: number): boolean {
+  if (!existsSync('/proc/net/tcp')) return true
+  const sockets = ['/proc/net/tcp', '/proc/net/tcp6'].flatMap((file) => listeningSockets(file, port))
+  return globSync(`/proc/${pid}/fd/*`).some((path) => sockets.includes(linkOf(path)))
+}
+
+/** Lines of /proc/net/tcp: number, address, peer, state, and six fields later the inode. */
+function listeningSockets(file: string, port: number): readonly string[] {
+  const end = `:${port.toString(16).toUpperCase().padStart(4, '0')}`
+  return readFileSync(file, 'utf8')
+    .split('\n')
+    .map((line) => line.trim().split(/\s+/))
+    .filter(([, address, , state]) => address?.endsWith(end) === true && state === '0A')
+    .map(({ 9: inode }) => `socket:[${inode}]`)
+}
+
+/** Empty if it is gone. */
+function linkOf(path: string): string {
+  try {
+    return readlinkSync(path)
+  } catch {
+    return ''
+  }
 }
 
 export async function freePort(): Promise<number> {
