@@ -34,12 +34,18 @@ const BLOCK_BYTES_MAX = 512 * 1024
 /** Bounds the memory that a malicious file can take. */
 const DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 
-const COMPRESSION = {
-  params: { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 },
-}
+const COMPRESSION = { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 }
+
+/** How much smaller entries become, at least. */
+const COMPRESSED_TO = 1 / 8
+
+const OUTPUT_BYTES_MIN = 512
 
 export function compress(bytes: Uint8Array): Buffer {
-  return zstdCompressSync(bytes, COMPRESSION)
+  const { length } = bytes
+  // The default takes 16 kB for each output: memory that only a collection of the whole heap frees.
+  const chunkSize = Math.max(OUTPUT_BYTES_MIN, Math.ceil(length * COMPRESSED_TO))
+  return zstdCompressSync(bytes, { params: COMPRESSION, chunkSize, pledgedSrcSize: length })
 }
 
 export function decompress(data: Buffer): Buffer {

@@ -33,6 +33,13 @@ interface MoreOfRecord {
   readonly sessions?: readonly StoredSession[]
 }
 
+/** Memory of records that is used again and again. */
+let scratch = Buffer.alloc(0)
+
+/** Longer records get their own. */
+const SCRATCH_BYTES_MAX = 1024 * 1024
+
+/** Valid until the next call. */
 export function recordOf(batch: PendingBatch, { bytes }: EntryTexts): Buffer {
   const { firstN, count, head, stamp, moves, reservations, answers, sessions } = batch
   const allowed = moves.filter(({ allowance }) => allowance > 0n)
@@ -46,7 +53,18 @@ export function recordOf(batch: PendingBatch, { bytes }: EntryTexts): Buffer {
   }
   const shortHead = Buffer.from(head, 'hex').toString('base64url')
   const header: RecordHeader = [firstN, count, shortHead, stampValues(stamp), more]
-  return Buffer.concat([Buffer.from(`${JSON.stringify(header)}\n`), bytes])
+  const text = `${JSON.stringify(header)}\n`
+  const textBytes = Buffer.byteLength(text)
+  const record = memoryFor(textBytes + bytes.length)
+  record.write(text)
+  record.set(bytes, textBytes)
+  return record
+}
+
+function memoryFor(length: number): Buffer {
+  if (length > SCRATCH_BYTES_MAX) return Buffer.allocUnsafe(length)
+  if (length > scratch.length) scratch = Buffer.alloc(Math.min(2 * length, SCRATCH_BYTES_MAX))
+  return scratch.subarray(0, length)
 }
 
 interface ReadBatch extends PendingBatch {
