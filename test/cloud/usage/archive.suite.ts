@@ -216,6 +216,19 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       expect(steps).toEqual([650, 90, 0])
     })
 
+    it('deletes all rows, at most 1,000 in a transaction', async () => {
+      await store.transaction((tx) => tx.usage.append(Array.from({ length: 2_500 }, (_, n) => usage(n))))
+      const left: number[] = []
+      const transaction: Store['transaction'] = async (work) => {
+        const result = await store.transaction(work)
+        left.push(await rowsLeft())
+        return result
+      }
+      const limits = { records: 10_000, characters: 1e7, piece: 500 }
+      await archiveUsage(deps({ limits, store: { read: (work) => store.read(work), transaction } }), EVER)
+      expect([...new Set(left)]).toEqual([2_500, 1_500, 500, 0])
+    })
+
     it('keeps what tells that an entry was billed', async () => {
       const first = delivery(1, [{}, {}, {}])
       const second = delivery(4, [{}, {}], { previousHash: first.entries.at(-1)!.hash })

@@ -153,8 +153,9 @@ export function usageArchiveTransaction(sql: Sql) {
       const end = last.upTo / USAGE_ROW_POSITIONS
       const deliveries = await deleteDeliveries(db, end)
       const rows = db.selectFrom('usage').select('seq').where('seq', '<=', end).orderBy('seq').limit(ROWS_DELETED_MAX)
-      const { numDeletedRows } = await db.deleteFrom('usage').where('seq', 'in', rows).executeTakeFirstOrThrow()
-      return deliveries || numDeletedRows === BigInt(ROWS_DELETED_MAX)
+      // Over PostgreSQL, a statement that returns no rows is not waited for.
+      const deleted = await db.deleteFrom('usage').where('seq', 'in', rows).returning('seq').execute()
+      return deliveries || deleted.length === ROWS_DELETED_MAX
     },
     /** Gives some freed space back to the file system. Returns whether there is more that it can give. */
     async giveSpaceBack(): Promise<boolean> {
