@@ -129,6 +129,9 @@ const FORGET_EVERY_MS = 60_000
 /** How often to look whether archiving is due, ms. */
 const ARCHIVE_EVERY_MS = 60_000
 
+/** How often to make partitions of the usage in advance, and to drop archived ones, ms. */
+const PARTITIONS_EVERY_MS = 60_000
+
 /** How often the metrics of instances change, ms. */
 const FLEET_EVERY_MS = 60_000
 
@@ -455,12 +458,19 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   })
   const fleet = new FleetWatch({ store, policies, terms, now, onRound: (figures) => metrics.fleet(figures) })
   const jobs = { timers, log }
+  const keepPartitions = async (): Promise<false> => {
+    await database.keepPartitions()
+    return false
+  }
   for (const job of [
     runRepeatedly(jobs, CLOCK_LOOK_EVERY_MS, look, 'the clocks were not compared'),
     runRepeatedly(jobs, MARK_EVERY_MS, () => sales.flush(), 'the sales mark was not flushed'),
     ...(settings.db === null
       ? []
-      : [runRepeatedly(jobs, TURN_EVERY_MS, () => sales.turn(), 'the sales mark was not compared')]),
+      : [
+          runRepeatedly(jobs, TURN_EVERY_MS, () => sales.turn(), 'the sales mark was not compared'),
+          runRepeatedly(jobs, PARTITIONS_EVERY_MS, keepPartitions, 'the partitions of the usage were not kept'),
+        ]),
     runRepeatedly(jobs, SETTLE_EVERY_MS, () => endRecoveries(store, now()), 'a recovery was not ended'),
     runRepeatedly(jobs, SETTLE_EVERY_MS, settle, 'a silent device was not settled'),
     runRepeatedly(jobs, NOTIFY_EVERY_MS, () => notifyServable(sharing), 'devices were not notified of tokens'),
@@ -579,7 +589,8 @@ async function openStore(
 ): Promise<PostgresStore> {
   if (db === null) {
     // A file responds.
-    return { ...openSqliteStore({ path: join(path, 'twin.db'), check, onBroken }), cut: () => undefined }
+    const file = openSqliteStore({ path: join(path, 'twin.db'), check, onBroken })
+    return { ...file, keepPartitions: async () => undefined, cut: () => undefined }
   }
   const open = () =>
     openPostgresStore({

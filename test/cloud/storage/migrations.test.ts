@@ -117,7 +117,8 @@ async function postgresTables(url: string): Promise<readonly Table[]> {
   const names = await runSql<{ oid: string; name: string }>(
     url,
     `SELECT oid::text, relname AS name FROM pg_class
-     WHERE relkind = 'r' AND relpersistence = 'p' AND relnamespace = current_schema()::regnamespace
+     WHERE relkind IN ('r', 'p') AND NOT relispartition AND relpersistence = 'p'
+       AND relnamespace = current_schema()::regnamespace
      ORDER BY relname COLLATE "C"`,
   )
   const tables: Table[] = []
@@ -134,7 +135,9 @@ async function postgresTables(url: string): Promise<readonly Table[]> {
     const indexes = await runSql<{ unique: boolean; primary: boolean; text: string }>(
       url,
       `SELECT indisunique AS unique, indisprimary AS primary, replace(pg_get_indexdef(indexrelid), '"', '') AS text
-       FROM pg_index WHERE indrelid = ${oid}`,
+       FROM pg_index WHERE indrelid = ${oid}
+       UNION SELECT true, false, replace(pg_get_indexdef(indexrelid), '"', '') FROM pg_index
+         JOIN pg_inherits ON inhrelid = indrelid AND inhparent = ${oid} WHERE indisunique AND NOT indisprimary`,
     )
     const indexText = (text: string): string => {
       const [, its = '', where] = /USING btree \(([^)]*)\)(?: WHERE (.*))?$/.exec(text) ?? []
@@ -188,7 +191,9 @@ describe('the migrations of both databases', () => {
     expect(expected.some(({ checks }) => checks.includes('charged+granted_out<=cap_in_force'))).toBe(true)
     // SQLite has one writer at a time: nothing to lock.
     const shared = (await postgresTables(schema.url)).filter(({ name }) => name !== 'row_numbers')
-    expect(shared).toEqual(expected)
+    // A partition that refers to a table locks it when it is made or dropped.
+    const partitioned = expected.map((table) => (table.name === 'deliveries' ? { ...table, references: [] } : table))
+    expect(shared).toEqual(partitioned)
   })
 
   it('compare text by its bytes wherever PostgreSQL looks it up or puts it in order', async () => {

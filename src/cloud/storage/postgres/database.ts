@@ -5,6 +5,7 @@ import { type Migration, readMigrations } from '../sql/migrations.ts'
 import { coded } from './failures.ts'
 import { type DatabaseAddress, Hosts, bounded, requirePrimary } from './hosts.ts'
 import { type Limits, SERVER_VERSION_MIN } from './limits.ts'
+import { makePartitions } from './partitions.ts'
 import { ADVISORY_CLASS } from './rule-locks.ts'
 
 export function migrations(folder = new URL('./migrations/', import.meta.url)): readonly Migration[] {
@@ -15,7 +16,7 @@ export function migrations(folder = new URL('./migrations/', import.meta.url)): 
 export const MIGRATION_TABLE = 'tallygate_migration'
 
 /**
- * Migrates the tables; returns the number of the schema that contains them.
+ * Migrates the tables and makes the first partitions; returns the number of the schema that contains them.
  *
  * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
  * DATABASE_NEWER, MIGRATION_UNFINISHED
@@ -26,6 +27,7 @@ export async function prepareDatabase(address: DatabaseAddress, limits: Limits, 
     if (await hasTable(client, MIGRATION_TABLE)) {
       throw new CodedError('MIGRATION_UNFINISHED', `${address.shown} contains an unfinished migration.`)
     }
+    await makePartitions(client, schema)
     return schema
   } catch (error) {
     throw coded(error, address.shown)

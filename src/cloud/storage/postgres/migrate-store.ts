@@ -7,11 +7,12 @@ import type pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import { RowDigest, type TableDigest, type Value } from '../sql/row-digest.ts'
 import type { Database } from '../sqlite/database.ts'
-import { type TableShape, digestOf, lastNumberOf, quoted, rowsOf, tablesOf } from '../sqlite/read-tables.ts'
+import { type TableShape, digestOf, lastNumberOf, quoted, rowsOf, tablesOf, usageBounds } from '../sqlite/read-tables.ts'
 import { MIGRATION_TABLE, hasTable, openDatabaseOfServer } from './database.ts'
 import { ConnectionLost, coded } from './failures.ts'
 import { databaseAddress } from './hosts.ts'
 import { LIMITS } from './limits.ts'
+import { createPartitions, partitionRows } from './partitions.ts'
 import { ADVISORY_CLASS } from './rule-locks.ts'
 
 export interface MigratedTable extends TableDigest {
@@ -50,7 +51,8 @@ export async function migrateStore({ source, from, to, onCopied }: MigrateStore)
   try {
     await lockTarget(client, schema, address.shown)
     const tables = tablesOf(source).map((table) => ({ ...table, expected: digestOf(source, table) }))
-    await begin(client, tables, { from, shown: address.shown })
+    const bounds = usageBounds(source, partitionRows)
+    await begin(client, tables, { bounds, from, shown: address.shown })
     for (const table of tables) {
       await copy(client, source, table)
       await verify(client, table)
@@ -79,11 +81,11 @@ async function lockTarget(client: pg.Client, schema: number, shown: string): Pro
   if (rows[0]?.locked !== true) throw new CodedError('STATE_IN_USE', `Another migration into ${shown} is running.`)
 }
 
-/** Marks an empty target, or continues an unfinished migration of the same rows. */
+/** Marks an empty target, and makes the partitions of its usage, or continues an unfinished migration of the same rows. */
 async function begin(
   client: pg.Client,
   tables: readonly ExpectedTable[],
-  { from, shown }: { readonly from: string; readonly shown: string },
+  { bounds, from, shown }: { readonly bounds: readonly bigint[]; readonly from: string; readonly shown: string },
 ): Promise<void> {
   const digests = JSON.stringify(tables.map(({ name, expected }) => ({ name, ...expected })))
   await client.query('BEGIN')
@@ -103,6 +105,7 @@ async function begin(
     }
     await client.query(`CREATE TABLE ${MIGRATION_TABLE} (digests TEXT NOT NULL)`)
     await client.query(`INSERT INTO ${MIGRATION_TABLE} VALUES ($1)`, [digests])
+    await createPartitions(client, bounds)
   }
   await client.query('COMMIT')
 }

@@ -17,6 +17,7 @@ import { prepareDatabase } from './database.ts'
 import { PoolDialect, WAITS, aheadOn } from './dialect.ts'
 import { CommitUnanswered, ConnectionLost, coded, endsWait, isWorthAnotherRun } from './failures.ts'
 import { LIMITS, type Limits } from './limits.ts'
+import { keepPartitions } from './partitions.ts'
 import { ruleLocks } from './rule-locks.ts'
 
 export interface PostgresStoreOptions {
@@ -35,6 +36,8 @@ export interface PostgresStoreOptions {
 }
 
 export interface PostgresStore extends Store {
+  /** Makes partitions of the usage in advance, and gives back the space of those that are archived. To be called often. */
+  keepPartitions(): Promise<void>
   /**
    * Cuts all connections: work in progress fails with STOPPING, or with OUTCOME_UNKNOWN if its commit is not answered.
    * Nothing more is read or written.
@@ -91,6 +94,16 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
     onOutbox(listener) {
       listeners.add(listener)
       return () => listeners.delete(listener)
+    },
+    async keepPartitions() {
+      const { client } = await pool.connect()
+      let isLost = true
+      try {
+        await keepPartitions(client, schema)
+        isLost = false
+      } finally {
+        client.release(isLost)
+      }
     },
     cut: () => pool.cut(),
     close: () => pool.end(),

@@ -68,9 +68,26 @@ export function digestOf(database: Database, table: TableShape): TableDigest {
 }
 
 /** The highest number that a numbered table has given to a row, also a deleted one; null: none. */
-export function lastNumberOf(database: Database, { name }: TableShape): bigint | null {
+export function lastNumberOf(database: Database, { name }: Pick<TableShape, 'name'>): bigint | null {
   const row = database.prepare('SELECT seq FROM sqlite_sequence WHERE name = ?').get(name)
   return (row as { readonly seq: bigint } | undefined)?.seq ?? null
+}
+
+/**
+ * Row numbers that divide the usage: the first, each after so many rows, and the one after the last. Empty: no usage.
+ * @param partRows rows of a part, by the number of all
+ */
+export function usageBounds(database: Database, partRows: (all: bigint) => bigint): readonly bigint[] {
+  const rows = 'SELECT seq FROM usage UNION ALL SELECT seq FROM deliveries'
+  const { all } = database.prepare(`SELECT count(*) AS "all" FROM (${rows})`).get() as { readonly all: bigint }
+  const starts = database
+    .prepare(
+      `SELECT seq FROM (SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM (${rows})) WHERE (n - 1) % ? = 0 ORDER BY seq`,
+    )
+    .pluck()
+    .all(partRows(all)) as readonly bigint[]
+  const last = lastNumberOf(database, { name: 'usage' })
+  return starts.length === 0 || last === null ? [] : [...starts, last + 1n]
 }
 
 /** Whether the file contains what administrators have entered: not only the key of the first start. */

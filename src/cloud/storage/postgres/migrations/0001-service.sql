@@ -153,6 +153,7 @@ CREATE TABLE imported_use (
   amount BIGINT NOT NULL CHECK (amount >= 0)
 );
 
+-- Partitions of ranges of rows are made in advance: partitions.ts.
 CREATE TABLE usage (
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   correlation_id TEXT COLLATE "C" NOT NULL,
@@ -180,7 +181,10 @@ CREATE TABLE usage (
   epoch BIGINT,
   entry BIGINT,
   meta_data TEXT
-);
+) PARTITION BY RANGE (seq);
+
+-- Rows without another partition. Usually empty.
+CREATE TABLE usage_rest PARTITION OF usage DEFAULT;
 
 CREATE INDEX usage_by_instance ON usage (instance_id, seq);
 

@@ -146,7 +146,8 @@ CREATE TABLE evidence (
   FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
 );
 
--- Ledger entries of devices, each billed once: those that a segment brought, with what makes their usage records.
+-- Ledger entries of devices, each billed once: those that a segment brought, with what makes their usage records. In partitions,
+-- as the usage, without a reference to "epochs": a partition that is made or dropped would lock that table.
 CREATE TABLE deliveries (
   -- Where its records stand among those of the table usage, whose numbers it shares.
   seq BIGINT NOT NULL PRIMARY KEY,
@@ -166,15 +167,18 @@ CREATE TABLE deliveries (
   to_time BIGINT NOT NULL,
   write_time BIGINT NOT NULL,
   -- Compressed with zstd: packed-delivery.ts.
-  body BYTEA NOT NULL,
-  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
-);
+  body BYTEA NOT NULL
+) PARTITION BY RANGE (seq);
 
 -- Compressed already.
 ALTER TABLE last_segments ALTER COLUMN document SET STORAGE EXTERNAL;
 ALTER TABLE deliveries ALTER COLUMN body SET STORAGE EXTERNAL;
 
-CREATE UNIQUE INDEX deliveries_one_chain ON deliveries (device_id, epoch, first_entry) WHERE branch = 0;
+-- Rows without another partition. Usually empty.
+CREATE TABLE deliveries_rest PARTITION OF deliveries DEFAULT;
+
+-- Each partition has this index.
+CREATE UNIQUE INDEX deliveries_rest_one_chain ON deliveries_rest (device_id, epoch, first_entry) WHERE branch = 0;
 CREATE INDEX deliveries_by_entry ON deliveries (device_id, epoch, last_entry);
 CREATE INDEX deliveries_by_instance ON deliveries (instance_id, seq);
 
