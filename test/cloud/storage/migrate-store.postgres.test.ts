@@ -2,7 +2,12 @@
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
 import { describe, expect, it, onTestFinished } from 'vitest'
+import { openDatabaseOfServer } from '../../../src/cloud/storage/postgres/database.ts'
+import { databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
+import { LIMITS } from '../../../src/cloud/storage/postgres/limits.ts'
+import { createPartitions, partitionRows } from '../../../src/cloud/storage/postgres/partitions.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
+import { usageBounds } from '../../../src/cloud/storage/sqlite/read-tables.ts'
 import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { ServerProxy } from '../../support/server-proxy.ts'
 import { postgres } from '../../support/servers.ts'
@@ -63,8 +68,37 @@ describe('tallygate cloud migrate', () => {
     expect(usage.status).toBeLessThan(500)
     const positions = await runSql<{ seq: string }>(schema.url, 'SELECT seq FROM usage ORDER BY seq')
     expect(positions.map(({ seq }) => Number(seq))).toEqual([1, 2, 3, 1001])
+    const partitions = await runSql(
+      schema.url,
+      `SELECT tableoid::regclass::text AS name, count(*)::int AS rows FROM usage GROUP BY 1
+       UNION ALL SELECT tableoid::regclass::text, count(*)::int FROM deliveries GROUP BY 1 ORDER BY 1`,
+    )
+    expect(partitions).toEqual([
+      { name: 'deliveries_from_1', rows: 1 },
+      { name: 'usage_from_1', rows: 3 },
+      { name: 'usage_from_1001', rows: 1 },
+    ])
     const { body } = await twin.call('GET', '/edge/api/v1/devices')
     expect(pick(body, 'devices', 0, 'name')).toBe('über')
+  })
+
+  it('divides the usage into partitions by rows, however far apart their numbers are', async () => {
+    const { file } = await soldTwin()
+    const source = new Sqlite(file, { readonly: true }).defaultSafeIntegers()
+    onTestFinished(() => void source.close())
+    expect(usageBounds(source, (all) => all / 2n)).toEqual([1n, 3n, 1001n])
+    expect(usageBounds(source, () => 1n)).toEqual([1n, 2n, 3n, 1000n, 1001n])
+    expect(partitionRows(16_000_000n)).toBe(1_000_000n)
+    const schema = await newSchema()
+    await (await openPostgresStore({ url: schema.url, onConnectionLost: () => undefined })).close()
+    const { client } = await openDatabaseOfServer(databaseAddress(schema.url), LIMITS)
+    onTestFinished(() => client.end())
+    await createPartitions(client, [5n, 262_140n, 262_150n, 900_000n])
+    const names = await runSql(
+      schema.url,
+      `SELECT relid::text AS name FROM pg_partition_tree('usage') WHERE isleaf ORDER BY relid`,
+    )
+    expect(names).toEqual(['rest', 'from_1', 'from_262145', 'from_262150'].map((name) => ({ name: `usage_${name}` })))
   })
 
   it('continues after a lost connection; until then no cloud starts on the copy', async () => {

@@ -7,7 +7,15 @@ import type pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import { RowDigest, type TableDigest, type Value } from '../sql/row-digest.ts'
 import type { Database } from '../sqlite/database.ts'
-import { type TableShape, digestOf, lastNumberOf, quoted, rowsOf, tablesOf, usageBounds } from '../sqlite/read-tables.ts'
+import {
+  type TableShape,
+  digestOf,
+  lastNumberOf,
+  quoted,
+  rowsOf,
+  tablesOf,
+  usageBounds,
+} from '../sqlite/read-tables.ts'
 import { MIGRATION_TABLE, hasTable, openDatabaseOfServer } from './database.ts'
 import { ConnectionLost, coded } from './failures.ts'
 import { databaseAddress } from './hosts.ts'

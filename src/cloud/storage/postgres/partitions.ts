@@ -79,7 +79,9 @@ async function createPartition(
   const like = 'INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE'
   await client.query(`CREATE TABLE ${name} (LIKE ${table} ${like})`)
   if (table === 'deliveries') {
-    await client.query(`CREATE UNIQUE INDEX ${name}_one_chain ON ${name} (device_id, epoch, first_entry) WHERE branch = 0`)
+    await client.query(
+      `CREATE UNIQUE INDEX ${name}_one_chain ON ${name} (device_id, epoch, first_entry) WHERE branch = 0`,
+    )
   }
   await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM (${from}) TO (${to})`)
 }
@@ -157,6 +159,8 @@ async function partitionsOf(client: pg.ClientBase, table: PartitionedTable): Pro
 /** A transaction that gives up if it does not get its locks soon. Returns whether it is done. */
 async function briefly(client: pg.ClientBase, work: () => Promise<void>): Promise<boolean> {
   await client.query(`BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
+  // A commit keeps its locks while it waits for a standby. Rows that need the partition follow it in the log.
+  await client.query('SET LOCAL synchronous_commit = local')
   try {
     await work()
     await client.query('COMMIT')
