@@ -88,7 +88,7 @@ describe('tallygate cloud migrate', () => {
     onTestFinished(() => void source.close())
     expect(usageBounds(source, (all) => all / 2n)).toEqual([1n, 3n, 1001n])
     expect(usageBounds(source, () => 1n)).toEqual([1n, 2n, 3n, 1000n, 1001n])
-    expect(partitionRows(16_000_000n)).toBe(1_000_000n)
+    expect(partitionRows(8_000_000n)).toBe(1_000_000n)
     const schema = await newSchema()
     await (await openPostgresStore({ url: schema.url, onConnectionLost: () => undefined })).close()
     const { client } = await openDatabaseOfServer(databaseAddress(schema.url), LIMITS)

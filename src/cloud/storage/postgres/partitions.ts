@@ -12,7 +12,7 @@ type PartitionedTable = (typeof TABLES)[number]
 
 /** Numbers of a partition: at least so many, or this part of the rows that are there. */
 const PARTITION_ROWS_MIN = 1n << 18n
-const PARTITIONS = 16n
+const PARTITIONS = 8n
 
 /** Numbers that other transactions may take while a partition is made, if there was none for them. */
 const MARGIN = 1n << 14n

@@ -56,15 +56,29 @@ export function usageReader(sql: Sql) {
   }
   const recordsOf = async (seq: bigint, range: Within): Promise<readonly NumberedUsage[]> => {
     const row = await db.selectFrom('deliveries').selectAll().where('seq', '=', seq).executeTakeFirstOrThrow()
-    const records = usageOf(row)
-    const last = seq * USAGE_ROW_POSITIONS
-    const entries = range.entries === true ? entryPartsOf(row, records) : []
-    const numbered = records.map((record, index) => {
-      const entry = entries[index]
-      const position = last - BigInt(records.length - 1 - index)
-      return { position, record, ...(entry === undefined ? {} : { entry }) }
-    })
-    return numbered.filter((each) => isWithin(each, range))
+    return recordsOfDelivery(row, range)
+  }
+  /** Reads the deliveries of the list in its sequence: as many at a time as have so many records. */
+  const deliveriesOf = (list: readonly Pick<Row<'deliveries'>, 'seq' | 'records'>[], range: Within, limit: number) => {
+    const rows = new Map<bigint, Row<'deliveries'>>()
+    let at = 0
+    return async (seq: bigint): Promise<Row<'deliveries'>> => {
+      if (!rows.has(seq)) {
+        rows.clear()
+        let [records, last] = [0n, seq]
+        for (; records < limit; at += 1) {
+          const next = list[at]
+          if (next === undefined) break
+          records += next.records
+          last = next.seq
+        }
+        const part = { ...range, after: (seq - 1n) * USAGE_ROW_POSITIONS, upTo: last * USAGE_ROW_POSITIONS }
+        for (const row of await deliveriesWithin(part).selectAll().execute()) rows.set(row.seq, row)
+      }
+      const row = rows.get(seq)
+      if (row === undefined) throw new Error('invariant: the deliveries of one snapshot stay')
+      return row
+    }
   }
   return {
     /** Oldest first. A delivery comes whole, so there can be more than `limit`; fewer are all. */
@@ -73,7 +87,12 @@ export function usageReader(sql: Sql) {
       for (let { after } = range; ;) {
         const rest = { ...range, after }
         const rows = await usageWithin(rest).selectAll().orderBy('seq').limit(limit).execute()
-        const deliveries = await deliveriesWithin(rest).select('seq').orderBy('seq').limit(limit).execute()
+        const deliveries = await deliveriesWithin(rest)
+          .select(['seq', 'records'])
+          .orderBy('seq')
+          .limit(limit)
+          .execute()
+        const deliveryOf = deliveriesOf(deliveries, rest, limit)
         const isAll = rows.length < limit && deliveries.length < limit
         const ends = [rows, deliveries].filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
         const end = isAll ? null : ends.reduce((least, seq) => (seq < least ? seq : least))
@@ -83,7 +102,7 @@ export function usageReader(sql: Sql) {
         ].sort((a, b) => (a.seq < b.seq ? -1 : 1))
         for (const { seq, row } of all) {
           if (end !== null && seq > end) break
-          if (row === null) found.push(...(await recordsOf(seq, range)))
+          if (row === null) found.push(...recordsOfDelivery(await deliveryOf(seq), range))
           else found.push({ position: seq * USAGE_ROW_POSITIONS, record: recordOf(row) })
           if (found.length >= limit) return found
         }
@@ -177,6 +196,18 @@ function endsOf({ db }: Sql) {
     .unionAll(newest('events'))
     .unionAll(db.selectFrom('forgotten_usage').select((of) => of.fn.max<bigint | null>('gone_on_after').as('end')))
     .unionAll(db.selectFrom('usage_archives').select((of) => of.fn.max<bigint | null>('up_to').as('end')))
+}
+
+function recordsOfDelivery(row: Row<'deliveries'>, range: Within): readonly NumberedUsage[] {
+  const records = usageOf(row)
+  const last = row.seq * USAGE_ROW_POSITIONS
+  const entries = range.entries === true ? entryPartsOf(row, records) : []
+  const numbered = records.map((record, index) => {
+    const entry = entries[index]
+    const position = last - BigInt(records.length - 1 - index)
+    return { position, record, ...(entry === undefined ? {} : { entry }) }
+  })
+  return numbered.filter((each) => isWithin(each, range))
 }
 
 /** Of each record, its part of an entry. The records of an entry follow each other. */
