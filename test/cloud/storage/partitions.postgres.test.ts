@@ -11,6 +11,7 @@ import { newEpoch } from '../../../src/cloud/sync/attach.ts'
 import { type ArchiveUsageDeps, archiveUsage } from '../../../src/cloud/usage/archive/archive-usage.ts'
 import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
+import { openTwin } from '../harness.ts'
 import { DEVICE, delivery } from './deliveries.suite.ts'
 import { device, usage } from './suite.ts'
 
@@ -250,6 +251,18 @@ describe('partitions of the usage', () => {
     await busy.query('SELECT pg_advisory_unlock_all()')
     await (await open()).close()
     expect(await partitions()).toHaveLength(2)
+  })
+
+  it('are made by a running cloud', async () => {
+    const twin = await openTwin((settings) => ({ ...settings, db: schema.url }))
+    try {
+      await append(1)
+      expect(await partitions()).toEqual(['usage_from_1'])
+      await twin.tick()
+      expect(await partitions()).toHaveLength(2)
+    } finally {
+      await twin[Symbol.asyncDispose]()
+    }
   })
 
   it('refuse no late row of a range that is gone', async () => {
