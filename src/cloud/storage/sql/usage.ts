@@ -87,11 +87,7 @@ export function usageReader(sql: Sql) {
       for (let { after } = range; ;) {
         const rest = { ...range, after }
         const rows = await usageWithin(rest).selectAll().orderBy('seq').limit(limit).execute()
-        const deliveries = await deliveriesWithin(rest)
-          .select(['seq', 'records'])
-          .orderBy('seq')
-          .limit(limit)
-          .execute()
+        const deliveries = await deliveriesWithin(rest).select(['seq', 'records']).orderBy('seq').limit(limit).execute()
         const deliveryOf = deliveriesOf(deliveries, rest, limit)
         const isAll = rows.length < limit && deliveries.length < limit
         const ends = [rows, deliveries].filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
