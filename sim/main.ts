@@ -87,7 +87,7 @@ async function one(seed: number): Promise<number> {
 
 async function several(): Promise<number> {
   const [count, from] = [wholeNumber('seeds', values.seeds), wholeNumber('from', values.from)]
-  const seeds = Array.from({ length: count }, (_, index) => from + index)
+  const runs = Array.from({ length: count }, (_, index) => ({ seed: from + index, options }))
   const totals = noTotals()
   const failures: RunResult[] = []
   const begun = performance.now()
@@ -101,8 +101,7 @@ async function several(): Promise<number> {
   // First signal: finish the running seeds and print totals. Second: exit.
   process.once('SIGINT', stop)
   await runMany({
-    seeds,
-    options,
+    runs,
     defect,
     threads: wholeNumber('threads', values.threads),
     onResult: (result) => {

@@ -11,11 +11,17 @@ const OPTIONS: PlanOptions = { devices: 3, hours: 2, requests: 12 }
 /** Further seeds, where the known one does not find its defect. */
 const SEARCHED_MAX = 60
 
-/** Defects that the first seed does not find, each with one that does. */
+/** A seed that finds each defect, chosen for a short run. */
 const KNOWN: Readonly<Record<string, number>> = {
-  'skip-flush': 5,
+  'answer-before-commit': 4,
+  'skip-flush': 2,
+  'skip-seal': 7,
+  'new-segment-on-retry': 3,
+  'forget-the-tail': 3,
+  'grant-not-stored': 2,
   'resends-nothing': 180,
   'return-not-durable': 3,
+  'any-attach-answer': 3,
   'clock-without-suspend': 7,
   'burn-nothing': 12,
   'stale-log': 96,
@@ -23,19 +29,24 @@ const KNOWN: Readonly<Record<string, number>> = {
   'dedupe-expires': 41,
   'release-at-expiry': 4,
   'claw-back': 34,
+  'no-fence-at-attach': 3,
   'grants-at-attach': 7,
+  'grant-beyond-the-pool': 4,
+  'sells-what-is-withheld': 2,
+  'archive-forgets-entries': 6,
+  'bill-branches-again': 4,
   'unlimited-for-good': 30,
   'settles-by-flag': 39,
   'late-delivery-as-branch': 28,
   'late-delivery-not-billed': 2,
   'period-number-again': 2,
+  'settles-by-any-clock': 3,
+  'salvage-without-log': 74,
   'returns-nothing': 6,
-  'asks-for-nothing': 15,
-  'recalls-nothing': 23,
+  'asks-for-nothing': 2,
   'copies-not-billed': 2,
   'remembers-word': 7,
-  'salvage-without-log': 74,
-  'archive-forgets-entries': 6,
+  'recalls-nothing': 23,
 }
 
 const found: string[] = []
@@ -68,8 +79,9 @@ beforeAll(signAtOnce)
 describe('each deliberate defect is found', () => {
   for (const { name, is } of DEFECTS) {
     test(`${name}: ${is}`, { timeout: 600_000 }, async () => {
-      const seeds = [KNOWN[name] ?? 1, ...Array.from({ length: SEARCHED_MAX }, (_, index) => 1 + index)]
-      const failure = await firstFailure(name, OPTIONS, seeds)
+      const known = KNOWN[name] ?? 1
+      const others = Array.from({ length: SEARCHED_MAX }, (_, index) => 1 + index).filter((seed) => seed !== known)
+      const failure = await firstFailure(name, OPTIONS, [known, ...others])
       expect(failure?.violation).toBeDefined()
       const { seed = 0, steps = 0, violation } = failure ?? {}
       // Without the defect the same seed breaks nothing.

@@ -9,8 +9,7 @@ async function digests(seeds: readonly number[], threads: number): Promise<Reado
   const found = new Map<string, string>()
   let order = 0
   await runMany({
-    seeds,
-    options: OPTIONS,
+    runs: seeds.map((seed) => ({ seed, options: OPTIONS })),
     defect: null,
     threads,
     onResult: ({ seed, digest }) => {

@@ -1,7 +1,7 @@
 // Agent and twin under faults that are drawn from seeds, and every seed that has ever failed.
 import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
-import { runMany } from '../../sim/many.ts'
+import { type SeedOptions, runMany } from '../../sim/many.ts'
 import type { PlanOptions } from '../../sim/draw/plan.ts'
 
 /** More for a longer look, as in CI. */
@@ -10,18 +10,11 @@ const SEEDS = Number(process.env['TALLYGATE_TEST_SEEDS'] ?? 40)
 /** Small, so that they take less than minutes. `npm run sim` draws larger ones. */
 const SMALL: PlanOptions = { devices: 2, hours: 1, requests: 10 }
 
-interface FailedSeed {
-  readonly seed: number
-  readonly options: PlanOptions
-  readonly reason: string
-}
-
 /** What each seed that broke a promise broke. */
-async function broken(seeds: readonly number[], options: PlanOptions): Promise<readonly string[]> {
+async function broken(runs: readonly SeedOptions[]): Promise<readonly string[]> {
   const found: string[] = []
   await runMany({
-    seeds,
-    options,
+    runs,
     defect: null,
     threads: 0,
     onResult: ({ seed, violation }) => {
@@ -33,31 +26,22 @@ async function broken(seeds: readonly number[], options: PlanOptions): Promise<r
 }
 
 test(`${SEEDS} seeds break no promise`, { timeout: 120_000 + SEEDS * 4_000 }, async () => {
-  const seeds = Array.from({ length: SEEDS }, (_, index) => 10_001 + index)
-  expect(await broken(seeds, SMALL)).toEqual([])
+  const runs = Array.from({ length: SEEDS }, (_, index) => ({ seed: 10_001 + index, options: SMALL }))
+  expect(await broken(runs)).toEqual([])
 })
 
 test(
   'keys of devices are replaced among the other faults, and under a twin that is restored',
   { timeout: 300_000 },
   async () => {
-    const seeds = Array.from({ length: Math.ceil(SEEDS / 10) }, (_, index) => 520 + index)
     const options: PlanOptions = { ...SMALL, always: ['rotate-key', 'twin-restore'], without: ['clone', 'restore'] }
-    expect(await broken(seeds, options)).toEqual([])
+    const runs = Array.from({ length: Math.ceil(SEEDS / 10) }, (_, index) => ({ seed: 520 + index, options }))
+    expect(await broken(runs)).toEqual([])
   },
 )
 
-const failed = JSON.parse(readFileSync(new URL('./failed-seeds.json', import.meta.url), 'utf8')) as FailedSeed[]
+const failed = JSON.parse(readFileSync(new URL('./failed-seeds.json', import.meta.url), 'utf8')) as SeedOptions[]
 
 test('the seeds that have ever failed break no promise', { timeout: 120_000 + failed.length * 30_000 }, async () => {
-  const alike = Map.groupBy(failed, ({ options }) => JSON.stringify(options))
-  for (const seeds of alike.values()) {
-    const [{ options }] = seeds as [FailedSeed]
-    expect(
-      await broken(
-        seeds.map(({ seed }) => seed),
-        options,
-      ),
-    ).toEqual([])
-  }
+  expect(await broken(failed)).toEqual([])
 })
