@@ -173,9 +173,9 @@ describe('the matrix of authorization', () => {
         if (verdict === 'PERMITTED') continue
         // Only a body that can be read names an instance.
         const isLate = verdict === 'INSTANCE_NOT_IN_SCOPE' && isNamedByBody
+        const token = await tokens[name]()
         for (const bad of isLate ? [{ body: { ...(prepared?.body as object), unknown: 1 } }] : BAD_BODIES) {
           const headers = { ...prepared?.headers, ...('headers' in bad ? bad.headers : {}) }
-          const token = await tokens[name]()
           const reply = await send(world, operation, version, { ...prepared, ...bad, headers, token })
           refusals.push({ name, ...bad, code: codeOf(reply) })
           wanted.push({ name, ...bad, code: verdict })
