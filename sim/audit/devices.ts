@@ -3,7 +3,7 @@ import type Sqlite from 'better-sqlite3'
 import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import { decodeTexts, type EntryTexts } from '../../src/agent/platform/sqlite/entry-texts.ts'
 import type { Damage } from '../device/disk.ts'
-import { entriesIn, folded } from '../device/entry-table.ts'
+import { entriesIn, accountsFolded } from '../device/entry-table.ts'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
 import type { EntryAudit } from './entries.ts'
@@ -71,7 +71,7 @@ export class DeviceAudit {
     const { database } = machine.deps.disk
     const sql = `SELECT id, unlimited, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead
       FROM account WHERE max(used, reserved) - refunded + returned > granted`
-    const rows = folded(database, () => query(database, sql).all()) as {
+    const rows = accountsFolded(database, () => query(database, sql).all()) as {
       id: string
       unlimited: bigint
       granted: bigint
@@ -134,7 +134,7 @@ export class DeviceAudit {
       return
     }
     this.#shared.suspects.add(deviceId)
-    const rows = folded(database, () => query(database, 'SELECT * FROM account').all()) as DeviceAccountRow[]
+    const rows = accountsFolded(database, () => query(database, 'SELECT * FROM account').all()) as DeviceAccountRow[]
     for (const row of rows as (DeviceAccountRow & { id: string })[]) {
       const available = row.granted - row.returned - row.used + row.refunded
       if (available > 0n) this.#shared.expose(deviceId, epoch, row.id, available)

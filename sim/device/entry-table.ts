@@ -1,19 +1,28 @@
 /** A journal's entries as rows, to look at them and to damage single ones. */
 import type Database from 'better-sqlite3'
 import { type Entry, entriesBetween, insertEntries } from '../../src/agent/platform/sqlite/entry-blocks.ts'
-import { foldDatabase } from '../../src/agent/platform/sqlite/pending-batches.ts'
+import { foldAccounts, foldDatabase, readPending } from '../../src/agent/platform/sqlite/pending-batches.ts'
 
 const ID_MAX = 2n ** 63n - 1n
 
 /** Reads a journal as its next fold will leave it, and changes nothing. */
-export function folded<T>(database: Database.Database, read: () => T): T {
+export function folded<T>(database: Database.Database, read: () => T, fold = foldDatabase): T {
   database.exec('SAVEPOINT folded')
   try {
-    foldDatabase(database)
+    fold(database)
     return read()
   } finally {
     database.exec('ROLLBACK TO folded; RELEASE folded')
   }
+}
+
+/** Cheaper, for a reader of the table `account` alone. */
+export function accountsFolded<T>(database: Database.Database, read: () => T): T {
+  return folded(database, read, () => {
+    const { batches, damage } = readPending(database)
+    if (damage !== null) throw new Error(`damaged: ${damage}`)
+    foldAccounts(database, batches)
+  })
 }
 
 export function entriesIn(database: Database.Database): readonly Entry[] {

@@ -40,6 +40,7 @@ export class Twin {
   #pending = 0
   #lastTurn: Promise<unknown> = Promise.resolve()
   readonly #listeners = new Set<() => void>()
+  readonly #queriesOf = new WeakMap<Database, Sql['db']>()
   #wallError = 0
   /** The next start declares a restore. */
   #isRestored = false
@@ -162,9 +163,16 @@ export class Twin {
     return this.#nodes.length === 1 ? new FleetFigures() : new FleetFigures({ exactMax: 0, usedMsPerDevice: 1_000 })
   }
 
+  /** Prepares statements once per database: nodes start often. */
+  #queries(database: Database): Sql['db'] {
+    const known = this.#queriesOf.get(database) ?? inOneHand(database, () => undefined)
+    this.#queriesOf.set(database, known)
+    return known
+  }
+
   #store(node: TwinNode, alive: () => boolean): Store {
     const { database } = this
-    const db = inOneHand(database, () => undefined)
+    const db = this.#queries(database)
     const sql: Sql = { db, lockRows: false, rules: ALONE, fleet: this.#fleetFigures(), ahead: null, shrink: null }
     const commits = new GroupCommit(this.#guarded(node, database, alive), () => 0)
     const counted = async <T>(work: () => Promise<T>): Promise<T> => {

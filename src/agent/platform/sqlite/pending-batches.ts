@@ -188,8 +188,11 @@ function foldEntries(database: Database.Database, { batches, entries, more }: Pe
     .run(entries.count + (more?.count ?? 0), last.head, ...stampValues(last.stamp))
 }
 
+const RAISE_ALLOWANCE = `INSERT INTO account (id, allowance) VALUES (?, ?)
+  ON CONFLICT (id) DO UPDATE SET allowance = max(allowance, excluded.allowance)`
+
 /** The constraints of the table check every account again. */
-function foldAccounts(database: Database.Database, batches: readonly PendingBatch[]): void {
+export function foldAccounts(database: Database.Database, batches: readonly PendingBatch[]): void {
   const moves = new Map<AccountId, Sum>()
   const reserved = new Map<AccountId, bigint>()
   for (const batch of batches) {
@@ -205,16 +208,13 @@ function foldAccounts(database: Database.Database, batches: readonly PendingBatc
       reserved.set(account, usedUpTo)
     }
   }
-  const allow = database.prepare(
-    `INSERT INTO account (id, allowance) VALUES (?, ?)
-       ON CONFLICT (id) DO UPDATE SET allowance = max(allowance, excluded.allowance)`,
-  )
+  if (moves.size === 0) return
   const move = database.prepare(
     `UPDATE account SET used = used + ?, refunded = refunded + ?, burned = burned + ?, reserved = coalesce(?, reserved)
        WHERE id = ?`,
   )
   for (const { account, used, refunded, burned, allowance } of moves.values()) {
-    if (allowance > 0n) allow.run(account, allowance)
+    if (allowance > 0n) database.prepare(RAISE_ALLOWANCE).run(account, allowance)
     const { changes } = move.run(used, refunded, burned, reserved.get(account) ?? null, account)
     if (changes !== 1) throw new Error(`invariant: ${account} is known`)
   }
