@@ -1,7 +1,6 @@
 /** The first page: pools, devices, usage and refusals at a glance. */
 import { roughly } from '../../core/accounts/in-words.ts'
 import { Html, html } from '../../html/html.ts'
-import { CONTACTS } from '../storage/device-records.ts'
 import { overdueBefore } from '../devices/terms.ts'
 import { CONTACT_TEXT } from './devices.ts'
 import { type Page, type View, ROWS_SHOWN, hrefOf, nameOfInstance, section, tableOf, timeOf, tokens } from './page.ts'
@@ -111,23 +110,16 @@ function lastsFor({ left }: PoolUse, charged: bigint, overMs: number): string {
 async function devicesPart(view: View): Promise<Html> {
   const instanceId = view.instance?.id
   const { scope } = view.administrator
-  const counts: Html[] = []
-  for (const contact of CONTACTS) {
-    const filter = {
-      instanceId,
-      scope,
-      contact: { state: contact, overdueBefore: overdueBefore(view.now, view.terms) },
-    }
-    const count = await view.reader.edge.devices.count(filter, COUNTED_MAX)
-    const shown = count === COUNTED_MAX ? `${COUNTED_MAX} or more` : String(count)
-    counts.push(
-      html`<div>
-        <dt><a href="${hrefOf(view, '/devices', { contact })}">${CONTACT_TEXT[contact]}</a></dt>
-        <dd>${shown}</dd>
-      </div>`,
-    )
-  }
-  return section('devices', 'Devices', html`<dl class="numbers">${counts}</dl>`)
+  const overdue = overdueBefore(view.now, view.terms)
+  const counts = await view.reader.edge.devices.countByContact({ instanceId, scope }, overdue, COUNTED_MAX)
+  const shown = [...counts].map(([contact, count]) => {
+    const number = count === COUNTED_MAX ? `${COUNTED_MAX} or more` : String(count)
+    return html`<div>
+      <dt><a href="${hrefOf(view, '/devices', { contact })}">${CONTACT_TEXT[contact]}</a></dt>
+      <dd>${number}</dd>
+    </div>`
+  })
+  return section('devices', 'Devices', html`<dl class="numbers">${shown}</dl>`)
 }
 
 const CHART_HEIGHT = 100

@@ -1,7 +1,7 @@
 /** Figures of each instance for monitoring. One step looks at one instance, so that no request waits long. */
 import { poolsOf } from '../accounts/pools-of.ts'
 import type { Policies } from '../policy/load-policy.ts'
-import { CONTACTS, type Contact } from '../storage/device-records.ts'
+import type { Contact } from '../storage/device-records.ts'
 import type { Instance } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { type EdgeTerms, overdueBefore } from './terms.ts'
@@ -57,11 +57,8 @@ export class FleetWatch {
   async #figuresOf(reader: Reader, { id: instanceId }: Instance): Promise<InstanceFigures> {
     const { policies, terms } = this.#deps
     const now = this.#deps.now()
-    const devices = new Map<Contact, number>()
-    for (const contact of CONTACTS) {
-      const filter = { instanceId, contact: { state: contact, overdueBefore: overdueBefore(now, terms) } }
-      devices.set(contact, await reader.edge.devices.count(filter, DEVICES_COUNTED_MAX))
-    }
+    const overdue = overdueBefore(now, terms)
+    const devices = await reader.edge.devices.countByContact({ instanceId }, overdue, DEVICES_COUNTED_MAX)
     const lineItems = (await policies.of(reader, instanceId))?.policy.lineItems ?? []
     const inUse = lineItems.filter(
       ({ state, startsAt, endsAt }) => state === 'DEPLOYED' && startsAt <= now && endsAt > now,

@@ -12,7 +12,7 @@ import {
 import { MICRO_MAX, decimal, wholeTokens } from '../../../src/core/pricing/amount.ts'
 import { type Session, newSession, step } from '../../../src/core/sessions/session.ts'
 import { type SigningKeyFile, claimSigningKey } from '../../../src/cloud/devices/claim-signing-key.ts'
-import type { Device } from '../../../src/cloud/storage/device-records.ts'
+import type { Device, DeviceFilter } from '../../../src/cloud/storage/device-records.ts'
 import { charge, grantOut, newPool, retarget } from '../../../src/cloud/accounts/pool.ts'
 import {
   type ConditionNode,
@@ -740,7 +740,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       const few = { key: 'kind', value: 'few' }
       const contact = { state: 'CURRENT', overdueBefore: 0 } as const
       const fewOnes = numbers.filter((n) => n % 100 === 7)
-      for (const [filter, expected] of [
+      const cases: readonly (readonly [DeviceFilter, readonly number[]])[] = [
         [{}, numbers],
         [{ instanceId: INSTANCE }, numbers],
         [{ labels: [many] }, numbers],
@@ -753,18 +753,22 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         [{ labels: [many], scope: new Set([INSTANCE, 'another']) }, numbers],
         [{ instanceId: INSTANCE, scope: new Set(['another']) }, []],
         [{ scope: new Set<string>() }, []],
-      ] as const) {
+      ]
+      for (const [filter, expected] of cases) {
         const found = await store.read((reader) => reader.edge.devices.find(filter, 3, 5))
         expect([filter, found.map(({ id }) => id)]).toEqual([filter, expected.slice(3, 8).map(idOf)])
-        const counted = await store.read((reader) => reader.edge.devices.count(filter, 5_000))
-        expect([filter, counted]).toEqual([filter, expected.length])
+        const counted = await store.read((reader) => reader.edge.devices.countByContact(filter, 0, 5_000))
+        expect([filter, counted.get('CURRENT')]).toEqual([filter, expected.length])
       }
       await store.transaction((tx) => tx.edge.devices.label(idOf(7), { size: 'one' }))
       const [relabeled] = await store.read((reader) =>
         reader.edge.devices.find({ labels: [{ key: 'size', value: 'one' }] }, 0, 2),
       )
       expect(relabeled).toMatchObject({ id: idOf(7), labels: { size: 'one' } })
-      expect(await store.read((reader) => reader.edge.devices.count({ labels: [few] }, 100))).toBe(fewOnes.length - 1)
+      const relabeledCounts = await store.read((reader) =>
+        reader.edge.devices.countByContact({ labels: [few] }, 0, 100),
+      )
+      expect(relabeledCounts.get('CURRENT')).toBe(fewOnes.length - 1)
     })
 
     describe('the signing key', () => {

@@ -1,17 +1,18 @@
 import type { Label, Labels } from '../../../protocol/edge/labels.ts'
 import type { PublicJwk } from '../../../protocol/signing.ts'
 import { type RawBuilder, type SqlBool, sql as expression } from 'kysely'
-import type {
-  Contact,
-  Device,
-  DeviceClock,
-  DeviceFilter,
-  DeviceKey,
-  DeviceKeyRecord,
-  DevicePart,
-  KnownDeviceKey,
-  EnrollmentRecord,
-  Suspension,
+import {
+  CONTACTS,
+  type Contact,
+  type Device,
+  type DeviceClock,
+  type DeviceFilter,
+  type DeviceKey,
+  type DeviceKeyRecord,
+  type DevicePart,
+  type KnownDeviceKey,
+  type EnrollmentRecord,
+  type Suspension,
 } from '../device-records.ts'
 import { type Sql, changedOf, chunks, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -61,6 +62,17 @@ function groupWithLabel({ key, value }: Label): DeviceGroup {
   }
 }
 
+function groupsOf({ instanceId, labels = [] }: DeviceFilter): readonly DeviceGroup[] {
+  return [...(instanceId === undefined ? [] : [groupOfInstance(instanceId)]), ...labels.map(groupWithLabel)]
+}
+
+interface Grouped {
+  readonly groups: readonly DeviceGroup[]
+  /** The first one with few members. */
+  readonly few: DeviceGroup | undefined
+  readonly isEmpty: boolean
+}
+
 function servesOnly(scope: ReadonlySet<string>): RawBuilder<SqlBool> {
   const served = expression`SELECT 1 FROM device_instances AS served WHERE served.device_id = devices.id`
   const others =
@@ -70,20 +82,25 @@ function servesOnly(scope: ReadonlySet<string>): RawBuilder<SqlBool> {
 
 export function deviceReader(sql: Sql) {
   const { db, fleet } = sql
-  const isFew = async ({ members }: DeviceGroup): Promise<boolean> => {
+  const sizeOf = async ({ members }: DeviceGroup): Promise<number> => {
     const counted = expression<{
       count: bigint
     }>`SELECT count(*) AS count FROM (${members} LIMIT ${FEW_MAX + 1}) AS counted`
     const { rows } = await counted.execute(db)
-    return Number(rows[0]?.count ?? 0n) <= FEW_MAX
+    return Number(rows[0]?.count ?? 0n)
+  }
+  const grouped = async (filter: DeviceFilter): Promise<Grouped> => {
+    const groups = groupsOf(filter)
+    for (const few of groups) {
+      const size = await sizeOf(few)
+      if (size <= FEW_MAX) return { groups, few, isEmpty: size === 0 }
+    }
+    return { groups, few: undefined, isEmpty: false }
   }
   /** With the expression that sorts in order of enrollment. */
-  const within = async ({ instanceId, contact, search, labels = [], scope = null }: DeviceFilter) => {
+  const matching = ({ contact, search, labels = [], scope = null }: DeviceFilter, { groups, few }: Grouped) => {
     let query = db.selectFrom('devices')
     let inOrder = 'devices.seq'
-    const groups = [...(instanceId === undefined ? [] : [groupOfInstance(instanceId)]), ...labels.map(groupWithLabel)]
-    let few: DeviceGroup | undefined
-    for (const group of groups) few ??= (await isFew(group)) ? group : undefined
     const [label] = labels
     if (few === undefined && label !== undefined && !isByContact(contact)) {
       const walked = query
@@ -110,6 +127,7 @@ export function deviceReader(sql: Sql) {
     }
     return { query, inOrder: expression.ref(inOrder) }
   }
+  const within = async (filter: DeviceFilter) => matching(filter, await grouped(filter))
   return {
     async get(id: string): Promise<Device | undefined> {
       const row = await db.selectFrom('devices').selectAll().where('id', '=', id).executeTakeFirst()
@@ -171,14 +189,24 @@ export function deviceReader(sql: Sql) {
       for (const row of rows) devices.push(deviceOf(row))
       return { devices, last: rows.length < limit ? null : (rows.at(-1)?.seq ?? null) }
     },
-    /** @param most counted; this number means "so many or more" */
-    async count(filter: DeviceFilter, most: number): Promise<number> {
-      const { query } = await within(filter)
-      const { count } = await db
-        .selectFrom(query.select('devices.seq').limit(most).as('some'))
-        .select(({ fn }) => fn.countAll<bigint>().as('count'))
-        .executeTakeFirstOrThrow()
-      return Number(count)
+    /** @param most counted of each; this number means "so many or more" */
+    async countByContact(
+      filter: Omit<DeviceFilter, 'contact'>,
+      overdueBefore: number,
+      most: number,
+    ): Promise<ReadonlyMap<Contact, number>> {
+      const group = await grouped(filter)
+      const counts = new Map(CONTACTS.map((state) => [state, 0]))
+      // One by one: a single statement would keep requests waiting on SQLite.
+      for (const state of group.isEmpty ? [] : CONTACTS) {
+        const { query } = matching({ ...filter, contact: { state, overdueBefore } }, group)
+        const { count } = await db
+          .selectFrom(query.select('devices.seq').limit(most).as('some'))
+          .select(({ fn }) => fn.countAll<bigint>().as('count'))
+          .executeTakeFirstOrThrow()
+        counts.set(state, Number(count))
+      }
+      return counts
     },
     /** Time of the newest accepted segment; null: none. */
     async newestSync(): Promise<number | null> {
