@@ -3,7 +3,6 @@
  * of exact bytes. Only EdDSA (Ed25519) and ES256; the key determines the algorithm.
  */
 import { hash } from 'node:crypto'
-import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import {
   CompactSign,
   type CryptoKey,
@@ -13,6 +12,7 @@ import {
   decodeProtectedHeader,
 } from 'jose'
 import { z } from 'zod'
+import { compress, decompress } from './zstd.ts'
 
 /** Stored in the JWS header `typ`. */
 export type DocumentKind =
@@ -48,15 +48,13 @@ const typeHeader = (kind: DocumentKind): string => `tallygate-${kind}+jws`
 /** Their entries are alike: compressed, a thousand of them take a seventeenth of the bytes to sign, send and verify. */
 const COMPRESSED_TYPES: ReadonlySet<unknown> = new Set([typeHeader('segment')])
 
-const COMPRESSION = { params: { [constants.ZSTD_c_compressionLevel]: 1 } }
-
 /** Bounds the memory that a malicious document can take, bytes. */
 const DECOMPRESSED_BYTES_MAX = 8 * 1024 * 1024
 
 /** Signs the exact text; that of a segment is compressed with Zstandard first. */
 export async function signDocument(kind: DocumentKind, text: string, signer: Signer): Promise<string> {
   const isCompressed = COMPRESSED_TYPES.has(typeHeader(kind))
-  return new CompactSign(isCompressed ? zstdCompressSync(text, COMPRESSION) : new TextEncoder().encode(text))
+  return new CompactSign(isCompressed ? compress(text) : new TextEncoder().encode(text))
     .setProtectedHeader({ alg: signer.algorithm, typ: typeHeader(kind), kid: signer.keyId })
     .sign(signer.privateKey)
 }
@@ -89,7 +87,7 @@ export function unverifiedText(document: string): string | undefined {
 /** @throws Error if it is not compressed as documents of this type are, or too long */
 function textOf(payload: Buffer, type: unknown): Buffer {
   if (!COMPRESSED_TYPES.has(type)) return payload
-  return zstdDecompressSync(payload, { maxOutputLength: DECOMPRESSED_BYTES_MAX })
+  return decompress(payload, DECOMPRESSED_BYTES_MAX)
 }
 
 /** The signed text; undefined if signature, algorithm or kind is wrong. Never throws on a bad document. */

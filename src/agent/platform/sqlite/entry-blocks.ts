@@ -2,12 +2,12 @@
  * Ledger entries in compressed blocks. Reads and writes one block at a time, so that memory does not grow with the ledger. A
  * damaged block loses only its own entries.
  */
-import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START } from '../../../protocol/signing.ts'
+import { compress, decompress } from '../../../protocol/zstd.ts'
 import { bufferOf, decodeTexts, encodeTexts, type EntryTexts, firstLines, headAfter } from './entry-texts.ts'
 
 export interface Entry {
@@ -34,22 +34,8 @@ const BLOCK_BYTES_MAX = 512 * 1024
 /** Bounds the memory that a malicious file can take. */
 const DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 
-const COMPRESSION = { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 }
-
-/** How much smaller entries become, at least. */
-const COMPRESSED_TO = 1 / 8
-
-const OUTPUT_BYTES_MIN = 512
-
-export function compress(bytes: Uint8Array): Buffer {
-  const { length } = bytes
-  // The default takes 16 kB for each output: memory that only a collection of the whole heap frees.
-  const chunkSize = Math.max(OUTPUT_BYTES_MIN, Math.ceil(length * COMPRESSED_TO))
-  return zstdCompressSync(bytes, { params: COMPRESSION, chunkSize, pledgedSrcSize: length })
-}
-
-export function decompress(data: Buffer): Buffer {
-  return zstdDecompressSync(data, { maxOutputLength: DECOMPRESSED_BYTES_MAX })
+export function decompressEntries(data: Buffer): Buffer {
+  return decompress(data, DECOMPRESSED_BYTES_MAX)
 }
 
 interface Statements {
@@ -212,7 +198,7 @@ export function* entriesBefore(database: Database.Database, before: bigint): Gen
 }
 
 function* entriesOf(row: BlockRow, from: bigint, upTo: bigint): Generator<Entry> {
-  const { bodies, inputs } = decodeTexts(decompress(row.data), Number(row.entries))
+  const { bodies, inputs } = decodeTexts(decompressEntries(row.data), Number(row.entries))
   for (const [index, body] of bodies.entries()) {
     const id = row.first_id + BigInt(index)
     if (id >= from && id <= upTo) yield { id, n: row.first_n + BigInt(index), body, inputs: inputs[index] ?? null }

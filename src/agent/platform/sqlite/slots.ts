@@ -4,7 +4,8 @@
  */
 import { crc32 } from 'node:zlib'
 import type Database from 'better-sqlite3'
-import { compress, decompress } from './entry-blocks.ts'
+import { compress } from '../../../protocol/zstd.ts'
+import { decompressEntries } from './entry-blocks.ts'
 
 /** Exactly fits a page of 1 KiB. */
 export const SLOT_BYTES = 984
@@ -103,7 +104,7 @@ export function recordsIn(slots: readonly Buffer[], generation: number): Pending
     const data = Buffer.concat(parts)
     parts = []
     try {
-      records.push(found.isCompressed ? decompress(data) : data)
+      records.push(found.isCompressed ? decompressEntries(data) : data)
     } catch {
       return { records, damage: `the record up to slot ${n} is damaged` }
     }

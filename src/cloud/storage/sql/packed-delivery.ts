@@ -2,8 +2,8 @@
  * The body of a delivery: a header line, and the exact texts of its entries, compressed together. Hashes of a chain are
  * computed again.
  */
-import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import { entryHash } from '../../../protocol/signing.ts'
+import { compress, decompress } from '../../../protocol/zstd.ts'
 import { entryBody } from '../../../protocol/edge/sync.ts'
 import { readEntry } from '../../../protocol/edge/read-entry.ts'
 import { type BilledEntry, usageOfEntries } from '../../usage/usage-of-entries.ts'
@@ -13,10 +13,6 @@ import type { Row } from './tables.ts'
 
 /** JSON texts cannot contain it. */
 const SEPARATOR = '\u001E'
-
-const COMPRESSION = {
-  params: { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 },
-}
 
 interface Header {
   /** Of a chain. */
@@ -42,11 +38,11 @@ export function packDelivery({ branch, previousHash, entries, billedBefore, inpu
     used: [...inputs.used].map(([account, tokens]) => [account, String(tokens)]),
   }
   const text = [JSON.stringify(header), ...entries.map((entry) => entry.text)].join(SEPARATOR)
-  return zstdCompressSync(text, COMPRESSION)
+  return compress(text)
 }
 
 function unpack({ body }: PackedDelivery): { readonly header: Header; readonly texts: readonly string[] } {
-  const [header = '', ...texts] = zstdDecompressSync(body).toString('utf8').split(SEPARATOR)
+  const [header = '', ...texts] = decompress(body).toString('utf8').split(SEPARATOR)
   return { header: JSON.parse(header) as Header, texts }
 }
 

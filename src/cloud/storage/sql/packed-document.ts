@@ -1,9 +1,5 @@
 /** A compact JWS; a long one compressed, with its parts decoded, as base64url hides every repetition. */
-import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
-
-const COMPRESSION = {
-  params: { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 },
-}
+import { compress, decompress } from '../../../protocol/zstd.ts'
 
 /** First byte of the packed text: the payload is decoded, or the document is as it was. */
 const [DECODED, PLAIN] = ['D', 'P']
@@ -17,16 +13,16 @@ export function packDocument(document: string): Buffer {
   const decoded = Buffer.from(payload, 'base64url')
   // Other documents are no JWS in the one form that can be made again.
   if (`${header}.${decoded.toString('base64url')}.${signature}` !== document) {
-    return zstdCompressSync(PLAIN + document, COMPRESSION)
+    return compress(PLAIN + document)
   }
   const head = Buffer.from(`${DECODED}${header}.${signature}.`)
-  return zstdCompressSync(Buffer.concat([head, decoded]), COMPRESSION)
+  return compress(Buffer.concat([head, decoded]))
 }
 
 export function unpackDocument(packed: Buffer): string {
   // What zstd has compressed begins with another byte.
   const isShort = packed[0] === PLAIN.charCodeAt(0)
-  const bytes = isShort ? packed : zstdDecompressSync(packed)
+  const bytes = isShort ? packed : decompress(packed)
   const text = bytes.toString('latin1')
   if (text.startsWith(PLAIN)) return bytes.subarray(1).toString('utf8')
   const endOfHeader = text.indexOf('.')

@@ -1,0 +1,25 @@
+/** Zstandard with its fastest level and a checksum, for texts in which much is alike. */
+import { kMaxLength } from 'node:buffer'
+import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
+
+const PARAMS = { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 }
+
+/** Part of its length that a text has at most, usually, when it is compressed. */
+const COMPRESSED_TO = 1 / 4
+
+const OUTPUT_BYTES_MIN = 512
+
+export function compress(text: Uint8Array | string): Buffer {
+  const bytes = typeof text === 'string' ? Buffer.from(text) : text
+  // The default takes 16 kB for each output: memory that only a collection of the whole heap frees.
+  const chunkSize = Math.max(OUTPUT_BYTES_MIN, Math.ceil(bytes.length * COMPRESSED_TO))
+  return zstdCompressSync(bytes, { params: PARAMS, chunkSize, pledgedSrcSize: bytes.length })
+}
+
+/**
+ * @param bytesMax bounds the memory that data of others can take
+ * @throws Error if the data is damaged, or too long
+ */
+export function decompress(data: Uint8Array, bytesMax = kMaxLength): Buffer {
+  return zstdDecompressSync(data, { maxOutputLength: bytesMax })
+}
