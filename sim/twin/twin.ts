@@ -174,7 +174,11 @@ export class Twin {
     const { database } = this
     const db = this.#queries(database)
     const sql: Sql = { db, lockRows: false, rules: ALONE, fleet: this.#fleetFigures(), ahead: null, shrink: null }
-    const commits = new GroupCommit(this.#guarded(node, database, alive), () => 0)
+    const commits = new GroupCommit(
+      this.#guarded(node, database, alive),
+      () => 0,
+      async () => undefined,
+    )
     const counted = async <T>(work: () => Promise<T>): Promise<T> => {
       this.#pending += 1
       try {

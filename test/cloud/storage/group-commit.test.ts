@@ -10,6 +10,7 @@ let database: Sqlite.Database
 let said: string[]
 let commits: GroupCommit
 let time: number
+let flush: () => Promise<void>
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'tallygate-commit-'))
@@ -18,7 +19,12 @@ beforeEach(() => {
   database.pragma('journal_mode = WAL')
   database.exec('CREATE TABLE notes (n INTEGER PRIMARY KEY, body TEXT) STRICT')
   time = 0
-  commits = new GroupCommit(database, () => time)
+  flush = async () => void said.push('flush')
+  commits = new GroupCommit(
+    database,
+    () => time,
+    () => flush(),
+  )
   said.length = 0
 })
 afterEach(() => {
@@ -45,6 +51,33 @@ describe('transactions that wait together', () => {
     await Promise.all(all)
     expect(told).toEqual([1, 2, 3, 4, 5].map((n) => `${n} after 1 commits`))
     expect(kept()).toEqual([1, 2, 3, 4, 5])
+  })
+
+  it('are told of it when it is flushed, and the next ones begin then', async () => {
+    const flushed = Promise.withResolvers<void>()
+    flush = () => {
+      said.push('flush')
+      return flushed.promise
+    }
+    const told: number[] = []
+    const begun = Promise.withResolvers<void>()
+    const first = commits.run(
+      async () => begun.resolve(),
+      () => true,
+    )
+    const all = [first, note(2)].map((done, n) => done.then(() => told.push(n)))
+    await begun.promise
+    await new Promise((resolve) => setImmediate(resolve))
+    expect([told, said]).toEqual([[], ['BEGIN IMMEDIATE', 'SAVEPOINT alone', 'RELEASE alone', 'COMMIT', 'flush']])
+    flushed.resolve()
+    await Promise.all(all)
+    expect(told).toEqual([0, 1])
+  })
+
+  it('have failed when the flush fails', async () => {
+    flush = () => Promise.reject(new Error('the disk is gone'))
+    const outcomes = await Promise.allSettled([note(1), note(2)])
+    expect(outcomes).toMatchObject([1, 2].map(() => ({ reason: { message: 'the disk is gone' } })))
   })
 
   it('fail by themselves: what one of them wrote before it failed is gone, and nothing else is', async () => {

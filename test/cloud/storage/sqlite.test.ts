@@ -1,4 +1,13 @@
-import { mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
@@ -136,6 +145,20 @@ describe('a database file', () => {
 
   it('is refused when its folder does not exist', () => {
     expect(codeOf(() => open(join(folder, 'nowhere', 'twin.db')))).toBe('STATE_UNWRITABLE')
+  })
+
+  it('stops a store for good when its log cannot be flushed, and answers nothing that a power cut could undo', async () => {
+    const broken: unknown[] = []
+    const store = openSqliteStore({ path, check: false, onBroken: (error) => broken.push(error) })
+    const setting = { name: 'n', value: 'v', modified: 1, updatedBy: 'k' }
+    // A flush of this device fails, while SQLite goes on writing to the file that it has opened.
+    renameSync(`${path}-wal`, `${path}-wal-of-sqlite`)
+    symlinkSync('/dev/null', `${path}-wal`)
+    const write = store.transaction((tx) => tx.configuration.save(setting))
+    await expect(write).rejects.toMatchObject({ code: 'SQLITE_IOERR_FSYNC' })
+    expect(broken).toMatchObject([{ code: 'SQLITE_IOERR_FSYNC' }])
+    await expect(store.read((reader) => reader.configuration.list())).rejects.toThrow('the store is broken')
+    await store.close()
   })
 
   it('stops a store for good when a page of it turns out to be damaged', async () => {

@@ -1,6 +1,6 @@
 /**
  * Waiting transactions share one commit and so one flush. Each runs in a savepoint: a failure affects only itself. Results
- * are returned after the commit; if it fails, all its transactions fail without effect.
+ * are returned after the flush; if the commit fails, all its transactions fail without effect.
  */
 import { setTimeout } from 'node:timers/promises'
 import Sqlite from 'better-sqlite3'
@@ -25,17 +25,22 @@ interface Waiting {
 export class GroupCommit {
   readonly #database: Database
   readonly #stopwatch: () => number
+  readonly #flush: () => Promise<void>
   readonly #waiting: Waiting[] = []
   #running: Promise<void> | undefined
 
-  /** @param stopwatch monotonic clock, ms */
-  constructor(database: Database, stopwatch: () => number) {
+  /**
+   * @param stopwatch monotonic clock, ms
+   * @param flush makes commits durable
+   */
+  constructor(database: Database, stopwatch: () => number, flush: () => Promise<void>) {
     this.#database = database
     this.#stopwatch = stopwatch
+    this.#flush = flush
   }
 
   /**
-   * Resolves after the commit.
+   * Resolves when the commit is durable.
    * @param isLast called after the work; true if the next transaction must not see its uncommitted writes
    */
   run<T>(work: () => Promise<T>, isLast: () => boolean): Promise<T> {
@@ -72,6 +77,7 @@ export class GroupCommit {
         if (one.isLast() || group.length >= GROUP_MAX || this.#stopwatch() - begun > GROUP_MS_MAX) break
       }
       database.exec('COMMIT')
+      await this.#flush()
     } catch (error) {
       if (database.inTransaction) database.exec('ROLLBACK')
       if (group.length === 0) group.push(...this.#waiting.splice(0, 1))

@@ -14,6 +14,7 @@ import { readerOf, runWork } from '../sql/transaction.ts'
 import { coded, openDatabase, openReader } from './database.ts'
 import { SingleConnectionDialect, inOneHand } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
+import { LogFlush } from './log-flush.ts'
 
 export interface SqliteStoreOptions {
   readonly path: string
@@ -23,17 +24,31 @@ export interface SqliteStoreOptions {
   readonly onBroken: (error: unknown) => void
 }
 
+/**
+ * Frames of the write-ahead log that trigger a checkpoint: 16 MiB. A sync writes about 15, most to pages that the next ones write
+ * as well, so a longer log saves writes; the thread waits longer for each checkpoint.
+ */
+const CHECKPOINT_FRAMES = 4_000
+
 /** @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER or STATE_UNWRITABLE */
 export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): Store {
   const forWriting = openDatabase(path, { check })
   const forReading = openReader(path)
   // The group waits for another process's lock, and other events run meanwhile.
   forWriting.pragma('busy_timeout = 0')
+  // A commit flushes nothing itself: that would block the thread.
+  forWriting.pragma('synchronous = NORMAL')
+  forWriting.pragma(`wal_autocheckpoint = ${CHECKPOINT_FRAMES}`)
+  const log = new LogFlush(path)
   // A statement blocks the thread. Between the statements of a long transaction, other events run.
   const giveWay = giveWayTo(() => performance.now(), setImmediate)
   const writer = inOneHand(forWriting, giveWay)
   const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading) })
-  const commits = new GroupCommit(forWriting, () => performance.now())
+  const commits = new GroupCommit(
+    forWriting,
+    () => performance.now(),
+    () => log.flush(),
+  )
   const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
   const shrink = (pages: number): boolean => {
@@ -74,11 +89,14 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
         return result
       }),
     read: (work) =>
-      guard(() =>
-        reader
+      guard(async () => {
+        const result = await reader
           .transaction()
-          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null }))),
-      ),
+          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null })))
+        // It may have read a commit that a power cut could still undo.
+        await log.ended()
+        return result
+      }),
     onOutbox(listener) {
       listeners.add(listener)
       return () => listeners.delete(listener)
@@ -90,6 +108,7 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
       await writer.destroy()
       forReading.close()
       forWriting.close()
+      await log.close()
     },
   }
 }
