@@ -1,5 +1,4 @@
 /** Zstandard with its fastest level and a checksum, for texts in which much is alike. */
-import { kMaxLength } from 'node:buffer'
 import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 
 const PARAMS = { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 }
@@ -20,6 +19,6 @@ export function compress(text: Uint8Array | string): Buffer {
  * @param bytesMax bounds the memory that data of others can take
  * @throws Error if the data is damaged, or too long
  */
-export function decompress(data: Uint8Array, bytesMax = kMaxLength): Buffer {
-  return zstdDecompressSync(data, { maxOutputLength: bytesMax })
+export function decompress(data: Uint8Array, bytesMax?: number): Buffer {
+  return zstdDecompressSync(data, bytesMax === undefined ? {} : { maxOutputLength: bytesMax })
 }
