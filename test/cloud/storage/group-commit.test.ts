@@ -54,22 +54,22 @@ describe('transactions that wait together', () => {
   })
 
   it('are told of it when it is flushed, and the next ones begin then', async () => {
-    const flushed = Promise.withResolvers<void>()
+    const flushed = Promise.withResolvers<undefined>()
     flush = () => {
       said.push('flush')
       return flushed.promise
     }
     const told: number[] = []
-    const begun = Promise.withResolvers<void>()
+    const begun = Promise.withResolvers<undefined>()
     const first = commits.run(
-      async () => begun.resolve(),
+      async () => begun.resolve(undefined),
       () => true,
     )
     const all = [first, note(2)].map((done, n) => done.then(() => told.push(n)))
     await begun.promise
     await new Promise((resolve) => setImmediate(resolve))
     expect([told, said]).toEqual([[], ['BEGIN IMMEDIATE', 'SAVEPOINT alone', 'RELEASE alone', 'COMMIT', 'flush']])
-    flushed.resolve()
+    flushed.resolve(undefined)
     await Promise.all(all)
     expect(told).toEqual([0, 1])
   })

@@ -11,7 +11,7 @@ import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
-import { coded, openDatabase, openReader } from './database.ts'
+import { type Database, coded, openDatabase, openReader } from './database.ts'
 import { SingleConnectionDialect, inOneHand } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
 import { LogFlush } from './log-flush.ts'
@@ -32,13 +32,8 @@ const CHECKPOINT_FRAMES = 4_000
 
 /** @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER or STATE_UNWRITABLE */
 export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): Store {
-  const forWriting = openDatabase(path, { check })
+  const forWriting = openWriter(path, check)
   const forReading = openReader(path)
-  // The group waits for another process's lock, and other events run meanwhile.
-  forWriting.pragma('busy_timeout = 0')
-  // A commit flushes nothing itself: that would block the thread.
-  forWriting.pragma('synchronous = NORMAL')
-  forWriting.pragma(`wal_autocheckpoint = ${CHECKPOINT_FRAMES}`)
   const log = new LogFlush(path)
   // A statement blocks the thread. Between the statements of a long transaction, other events run.
   const giveWay = giveWayTo(() => performance.now(), setImmediate)
@@ -111,6 +106,16 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
       await log.close()
     },
   }
+}
+
+function openWriter(path: string, check: boolean): Database {
+  const database = openDatabase(path, { check })
+  // The group waits for another process's lock, and other events run meanwhile.
+  database.pragma('busy_timeout = 0')
+  // A commit flushes nothing itself: that would block the thread.
+  database.pragma('synchronous = NORMAL')
+  database.pragma(`wal_autocheckpoint = ${CHECKPOINT_FRAMES}`)
+  return database
 }
 
 /** After a failed write or flush, the disk's content is unknown; a damaged page may give a wrong balance. */
