@@ -2,11 +2,9 @@
  * The composition root: the only file that names concrete adapters. Nothing answers before it can; shutdown runs in
  * reverse.
  */
-import { createPublicKey, hkdfSync, randomUUID } from 'node:crypto'
-import { existsSync, readFileSync } from 'node:fs'
-import { hostname } from 'node:os'
+import { hkdfSync, randomUUID } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { createSecureContext } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
@@ -14,74 +12,42 @@ import { CodedError } from '../protocol/errors.ts'
 import { isLoopback } from '../protocol/sign-in.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
-import { thumbprint } from '../protocol/signing.ts'
+import { isUnreachable } from './cells/cell-store.ts'
+import { Directory } from './cells/directory.ts'
+import { CellWatch } from './cells/watch-cells.ts'
+import { type CellDeps, type ComposedCell, archiveTerms, composeCell } from './compose-cell.ts'
 import { ConsoleSignIn } from './console/sign-in.ts'
-import { registerConsole } from './http/console/register-console.ts'
-import { edgeOperations } from './http/edge/edge.ts'
+import { type ConsoleDeps, registerConsole } from './http/console/register-console.ts'
 import { registerHealth } from './http/health.ts'
 import { registerSignIn } from './http/sign-in.ts'
 import { registerDocs } from './http/openapi/register-docs.ts'
+import { authenticatorOver, routeOverCells } from './http/route-over-cells.ts'
 import { serveOperations } from './http/serve.ts'
 import { serveWebSockets } from './http/web-sockets.ts'
 import { Slots } from './http/slots.ts'
 import { createServer } from './http/server.ts'
-import { serviceOperations } from './http/service/service.ts'
-import { zstd } from './platform/archive/compression.ts'
+import { Cell, type CellNode, isShared } from './open-cell.ts'
 import { openPlace } from './platform/archive/open-place.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
 import { openKeyring } from './platform/key-file/keyring-file.ts'
-import { Metrics } from './platform/metrics/metrics.ts'
-import {
-  METRICS_PATH,
-  countDecisions,
-  countRequests,
-  listenForMetrics,
-  registerMetrics,
-} from './platform/metrics/serve-metrics.ts'
-import { openSinks } from './platform/events/open-sinks.ts'
-import { openPush } from './platform/mqtt/open-push.ts'
+import { Metrics, type MetricsSource, merged } from './platform/metrics/metrics.ts'
+import { METRICS_PATH, countRequests, listenForMetrics, registerMetrics } from './platform/metrics/serve-metrics.ts'
+import { type Push, openPush } from './platform/mqtt/open-push.ts'
 import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
-import { type PostgresStore, openPostgresStore } from './storage/postgres/store.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
-import { holdsData } from './storage/sqlite/read-tables.ts'
-import { openSqliteStore } from './storage/sqlite/store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
 import { certificateProblem } from '../platform/certificate-problem.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { softwareVersion } from '../platform/software-version.ts'
-import { openMarkFile } from './platform/system/mark-file.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
-import { CloudShortages } from './sync/grants/cloud-shortages.ts'
-import { Authenticator } from './service-api/authenticate.ts'
 import { SignIn } from './service-api/sign-in.ts'
-import { CLOCK_LOOK_EVERY_MS, ClockGuard, type Clocks, type PausedBy } from './runtime/clock-guard.ts'
-import { announcePools } from './events/announce-pools.ts'
-import { EventPublisher, type PublisherDeps } from './events/publish-events.ts'
-import type { Sink } from './events/sink.ts'
-import { FleetWatch } from './devices/watch-fleet.ts'
-import { takeNextKey } from './devices/change-device-key.ts'
-import { claimSigningKey } from './devices/claim-signing-key.ts'
-import { type Keyring, LiveKeyring } from './devices/keyring.ts'
-import { registerFirstKey } from './service-api/change-keys.ts'
-import { type ExpireInactive, expireNextInactive } from './sync/grants/expire-inactive.ts'
-import { notifyServable, recallEveryMs, recallForCloud } from './sync/grants/watch-shortages.ts'
-import { Policies } from './policy/load-policy.ts'
-import { changeSharedRules, renewDuePolicy } from './policy/bump-policy-revision.ts'
-import { endRecoveries } from './sync/recovery/recovery.ts'
-import { Sales, TURN_EVERY_MS } from './sync/recovery/sales.ts'
-import { giveWayTo } from './runtime/give-way.ts'
+import type { Clocks, PausedBy } from './runtime/clock-guard.ts'
+import { LiveKeyring } from './devices/keyring.ts'
+import { changeSharedRules } from './policy/bump-policy-revision.ts'
 import { type RepeatedJobDeps, type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
-import { forgetTraffic } from './storage/audit.ts'
-import { forgetAnswers } from './service-api/idempotency-key.ts'
-import { AccessBatcher } from './service-api/request-access.ts'
-import { heartbeatOfDevice, sweepNextSession } from './sessions/session-life.ts'
 import type { Store } from './storage/store.ts'
-import { watchStore } from './storage/watch-store.ts'
-import type { EdgeTerms } from './devices/terms.ts'
 import { type CloudSettings, cloudOptions } from './settings.ts'
-import { EventRetention } from './events/event-retention.ts'
-import { ArchiveDaily } from './usage/archive/archive-daily.ts'
 
 export interface Overrides {
   readonly log?: Logger
@@ -119,37 +85,16 @@ export interface Cloud {
 
 const REAP_EVERY_MS = 50
 
+/** How often to look whether the database of a cell responds, ms. */
+const PROBE_EVERY_MS = 1_000
+
+/** How often to look whether a cell lacks changes of the control cell, ms. */
+const COPY_EVERY_MS = 5_000
+
 const TOTALS_TIMEOUT_MS = 2_000
 
 /** Part of the concurrent requests that may wait for the OpenID Connect provider. */
 const PART_OF_SIGN_INS = 1 / 4
-
-const FORGET_EVERY_MS = 60_000
-
-/** How often to look whether archiving is due, ms. */
-const ARCHIVE_EVERY_MS = 60_000
-
-/** How often to make partitions of the usage in advance, and to drop archived ones, ms. */
-const PARTITIONS_EVERY_MS = 60_000
-
-/** How often the metrics of instances change, ms. */
-const FLEET_EVERY_MS = 60_000
-
-/** How often to look for policies to renew: calendars last for weeks. */
-const POLICIES_EVERY_MS = 60_000
-
-/** How often to look for devices that were short of tokens that are available again, ms. */
-const NOTIFY_EVERY_MS = 1_000
-
-/** Shortest interval between recalls for the cloud's own needs; the sync interval can be this short, ms. */
-const RECALL_EVERY_MIN_MS = 1_000
-
-const SETTLE_EVERY_MS = 60_000
-
-/** How often a sink looks for new events, ms. */
-const EVENTS_EVERY_MS = 1_000
-
-const MARK_EVERY_MS = 1_000
 
 /** @throws CodedError when the store, a key, the certificate or the address cannot be used */
 export async function startCloud(first: CloudSettings, overrides: Overrides = {}): Promise<Cloud> {
@@ -214,76 +159,72 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   const directory = settings.store.path
   makeDirectory(directory)
-  if (settings.db === null) started.defer(claimStore(join(directory, 'twin.lock')))
-  const database = await openStore(settings, log, (error) => fail(error), overrides.stop)
-  started.defer(() => database.close())
-  cuts.push(() => database.cut())
-  await requireMigrated(settings, database)
+  requireOneDatabase(settings)
+  if (!isShared(settings)) started.defer(claimStore(join(directory, 'twin.lock')))
   const administrationKeyFile = join(directory, 'administration-key.pem')
-  await giveFirstKey(database, administrationKeyFile, log, now())
   const signingKeyFile = join(directory, 'signing-key.pem')
-  const openKeys = () => openSigningKey(signingKeyFile, database, settings.keys.replaceSigning, now())
-  const keys = new LiveKeyring(await openKeys())
-
-  const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
-  const markFile = openMarkFile(join(directory, 'sales.mark'))
-  started.defer(() => markFile.close())
-  const sales = new Sales({
-    store: database,
-    file: markFile,
-    policies,
-    shared: settings.db !== null,
-    restored: settings.store.restored,
-    now,
-    newId,
-    pause: overrides.pause ?? sleep,
-    onRecovery: (reason) =>
-      log.warn({ code: 'STORE_RESTORED', reason }, 'the store comes from a backup: recovery begins'),
-    onBroken: (error) => fail(error),
-  })
-  // Before the first client: nothing sold after the backup may be sold again.
-  await sales.start()
-  started.defer(() => sales.close())
-
-  const metrics = new Metrics({
-    version: softwareVersion(),
-    totals: () => database.read((reader) => reader.totals()),
-    totalsTimeoutMs: TOTALS_TIMEOUT_MS,
-    // Administrators back up PostgreSQL with its own tools.
-    lastBackupAt: () => (settings.db === null ? (readLastBackup(directory)?.at ?? null) : null),
-    paused: () => paused(),
-  })
-  const poolTerms = { lowPercent: () => settings.events.lowPercent, now }
-  const store = watchStore(announcePools(sales.store, poolTerms), metrics, () => performance.now())
   const comparesDatabase = overrides.now === undefined
   const boot = overrides.boot ?? (comparesDatabase ? bootClock() : { bootId: '', sinceBoot: now })
-  const clocks: Clocks = { now, ...boot, comparesDatabase }
-  const clock = new ClockGuard({ store, clocks, log, settleAfterMs: () => settings.edge.settleAfter })
-  const trustsClock = (): boolean => clock.isTrusted()
-  const present = (): number => clock.present()
-  await clock.look()
-  const onKeyReplaced = (deviceId: string): void => push.drop(deviceId)
+  const metricsDeps = {
+    version: softwareVersion(),
+    totalsTimeoutMs: TOTALS_TIMEOUT_MS,
+    // Administrators back up PostgreSQL with its own tools.
+    lastBackupAt: () => (isShared(settings) ? null : (readLastBackup(directory)?.at ?? null)),
+  }
+  const node = {
+    ...{ settings, log, now, newId, administrationKeyFile, signingKeyFile, metricsDeps },
+    clocks: { now, ...boot, comparesDatabase },
+    pause: overrides.pause,
+    fail: (error: unknown) => fail(error),
+  }
+  const cells = cellsOf(node)
+  const [control] = cells
+  for (const cell of cells) {
+    started.defer(() => cell.stop())
+    cuts.push(() => cell.cut())
+  }
+  const signal = overrides.stop ?? new AbortController().signal
+  await awaitDatabase(() => startCells(cells, log), { waitMs: settings.dbWait, signal, log })
+  const keys = new LiveKeyring(await openKeyring(signingKeyFile))
+  const metrics = settings.cells === null ? control.metrics : nodeMetrics(metricsDeps)
+  const paused = (): readonly PausedBy[] => [...new Set(cells.flatMap((cell) => cell.paused()))]
   const signIn = signInOf(settings, now, log)
-  const authenticator = new Authenticator({
-    store,
-    defer: setImmediate,
-    takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced }, deviceId, used),
-    signIn,
+  const tls = readTls(settings.tls)
+  examine(settings, tls)
+  const running: { push?: Push } = {}
+  const push = (): Push => {
+    if (running.push === undefined) throw new Error('invariant: the broker is open when requests are served')
+    return running.push
+  }
+  const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
+  const secret = servesConsole(settings.http) ? consoleSecret(signingKeyFile) : null
+  const composed = await composeAll(cells, {
+    ...{ settings, log, now, newId, timers, keys, signIn, push, publicAddress },
+    consoleSignIn: (store) => (secret === null ? null : new ConsoleSignIn({ store, newId, secret })),
   })
+  const [controlCell] = composed.cells
+  const watch = settings.cells === null ? null : new CellWatch({ cells, keys, now, log })
+  const over =
+    watch === null ? null : { cells: composed.cells, directory: composed.directory, copy: () => watch.copy() }
+  await watch?.copy()
   const reloadKeys = async (): Promise<void> => {
     try {
-      if (!keys.replace(await openKeys())) return
+      const up = cells.filter(({ store }) => store.isUp)
+      for (const cell of up) await cell.claimSigningKey()
+      if (!keys.replace(await openKeyring(signingKeyFile))) return
       // Policies also tell devices which keys to trust.
-      await store.transaction((tx) => changeSharedRules(tx, now(), async () => undefined))
+      for (const { store } of up) {
+        await store.transaction((tx) => changeSharedRules(tx, now(), async () => undefined))
+      }
       log.info({ keyId: keys.signer.keyId, trusted: keys.trusted.map(({ keyId }) => keyId) }, 'signing keys reloaded')
     } catch (error) {
       log.error({ err: error }, 'signing keys not reloaded')
     }
   }
-  const tls = readTls(settings.tls)
-  examine(settings, tls)
-  const push = await openPush({ settings: settings.push, tls, store, authenticator, now, newId, timers, log })
-  started.defer(() => push.close())
+  const stores = cells.map(({ store }) => store)
+  const authenticator = over === null ? controlCell.authenticator : authenticatorOver(over)
+  running.push = await openPush({ settings: settings.push, tls, stores, authenticator, now, newId, timers, log })
+  started.defer(() => push().close())
   const { http, stopAccepting, renewCertificate } = createServer({
     prefix,
     bodyMax: settings.http.bodyMax,
@@ -297,107 +238,26 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   countRequests(http, metrics)
   registerHealth(
     http,
-    () => store.read((reader) => reader.keys.countAdministration()),
-    () => paused(),
+    () => requireOne(stores),
+    () => [...paused(), ...(watch?.conditions ?? [])],
   )
-  const sinks = await openSinks(settings.events, now)
-  const { trialInterval } = settings.sessions
-  const sessionIntervalMs = trialInterval === 0 ? null : trialInterval
-  const terms = termsOf(settings.edge, sessionIntervalMs)
-  const shortages = new CloudShortages(terms)
-  const service = {
-    store,
-    policies,
-    shortages,
-    batcher: new AccessBatcher(store, policies, shortages, setImmediate),
-    newId,
-    keyDelayMs: settings.keys.delay,
-    tenantId: settings.usage.tenantId,
-    giveWay: giveWayTo(() => performance.now(), setImmediate),
-    sessionIntervalMs,
-    trustsClock,
-  }
-  const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
-  let isSettlementPaused = false
-  const settlement: ExpireInactive = {
-    store,
-    policies,
-    present,
-    get afterMs() {
-      return settings.edge.settleAfter
-    },
-    get as() {
-      return settings.edge.settleAs === 'charge' ? 'CHARGED' : 'RELEASED'
-    },
-    get percentMax() {
-      return settings.edge.settlePercentMax
-    },
-    onPaused: (paused) => {
-      if (paused && !isSettlementPaused)
-        log.warn({ code: 'SETTLEMENT_TOO_LARGE' }, 'settlement waits for an administrator')
-      isSettlementPaused = paused
-    },
-  }
-  const paused = (): readonly PausedBy[] => [
-    ...(clock.doubt === null ? [] : [clock.doubt.code]),
-    ...(isSettlementPaused ? (['SETTLEMENT_TOO_LARGE'] as const) : []),
-  ]
-  const consoleSignIn = servesConsole(settings.http)
-    ? new ConsoleSignIn({ store, newId, secret: consoleSecret(signingKeyFile) })
-    : null
-  const presence = (deviceId: string) => push.presence(deviceId)
-  const commands = { store, now, present, sessions: service, onRevoked: (deviceId: string) => push.drop(deviceId) }
-  const forDevices = edgeOperations({
-    ...commands,
-    console: consoleSignIn,
-    keys,
-    policies,
-    terms,
-    newId,
-    addresses: () => ({
-      edge: `${publicAddress()}/edge/api/v1`,
-      service: `${publicAddress()}/api`,
-      push: push.url,
-    }),
-    heartbeat: (tx, device, at, locked) => heartbeatOfDevice(tx, device.id, at, locked),
-    presence,
-    onKeyReplaced,
-    onOutcome: (outcome) => metrics.sync(outcome),
-    onRestored: (deviceId, instances) => {
-      log.warn({ code: 'STORE_RESTORED', deviceId, instances }, 'the store comes from a backup: recovery begins')
-    },
-    trustsClock,
-    giveWay: service.giveWay,
-    sweeps: { clock, settlement },
-    sinks,
-    tenantId: settings.usage.tenantId,
-  })
-
-  const operations = [...countDecisions(serviceOperations(service), metrics), ...forDevices]
   const { requestsMax, requestsPerKeyMax, requestTimeout } = settings.http
+  const slots = new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() })
   const serving = {
-    store,
-    keys,
-    authenticator,
-    slots: new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() }),
+    ...{ store: controlCell.store, keys, authenticator: controlCell.authenticator, now, slots },
     requestTimeoutMs: requestTimeout,
-    now,
     version: softwareVersion(),
+    routeOver: over === null ? null : (index: number, version: string) => routeOverCells(over, index, version),
   }
-  serveOperations(http, prefix, serving, operations)
+  serveOperations(http, prefix, serving, controlCell.operations)
   registerSignIn(http, prefix, signIn)
-  registerDocs(http, prefix, operations)
-  if (consoleSignIn !== null) {
-    const { slots } = serving
-    registerConsole(http, prefix, {
-      ...{ store, policies, presence, terms, authenticator, slots, now, signIn: consoleSignIn },
-      ...{ sessions: service, devices: commands, tenantId: settings.usage.tenantId },
-      isSecure: () => publicAddress().startsWith('https:'),
-    })
-  }
+  registerDocs(http, prefix, controlCell.operations)
+  registerConsoles(http, prefix, composed.cells, { slots, isSecure: () => publicAddress().startsWith('https:') })
 
-  if (push.accept !== null) serveWebSockets(http, `${prefix}/push`, push.accept)
-  const metricsOrigin = await openMetrics(settings.metrics, http, metrics, started)
+  const { accept } = push()
+  if (accept !== null) serveWebSockets(http, `${prefix}/push`, accept)
+  const shown = watch === null ? metrics : merged([metrics, ...cells.map((cell) => cell.metrics)])
+  const metricsOrigin = await openMetrics(settings.metrics, http, shown, started)
 
   const { host, port } = settings.http
   const origin = await listen(() => http.listen({ host, port }), host, port)
@@ -408,89 +268,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     await http.close()
     clearInterval(reap)
   })
-
-  const sweep = (): Promise<boolean> => sweepNextSession(service, now())
-  const sharing = { store, policies, now, terms }
-  const renew = (): Promise<boolean> => store.transaction((tx) => renewDuePolicy(tx, now()))
-  let recalledAt = -Infinity
-  const recall = async (): Promise<false> => {
-    const at = now()
-    if (Math.abs(at - recalledAt) < recallEveryMs(terms)) return false
-    recalledAt = at
-    return recallForCloud(sharing)
-  }
-  const settle = async (): Promise<boolean> => trustsClock() && expireNextInactive(settlement)
-  const look = async (): Promise<false> => {
-    await clock.look()
-    return false
-  }
-  const forgetSessions = async (): Promise<boolean> => {
-    const { sessionRetention, sessionsMax } = settings.audit
-    return forgetTraffic(store, trustsClock() ? now() - sessionRetention : 0, sessionsMax)
-  }
-  publishEvents(sinks, started, {
-    ...{ store, now, log, timers, tenantId: settings.usage.tenantId, fraction: Math.random, watcher: metrics },
-    // Only one process uses a file, and its lease need not expire when it is killed.
-    nodeId: settings.db === null ? 'file' : newId(),
-  })
-  const eventRetention = new EventRetention({
-    ...{ store, now, trustsClock, log },
-    terms: () => ({
-      retentionMs: settings.events.retention,
-      undeliveredRetentionMs: settings.events.undeliveredRetention,
-    }),
-  })
-  const archive = new ArchiveDaily({
-    store,
-    compression: zstd,
-    tenantId: settings.usage.tenantId,
-    now,
-    giveWay: service.giveWay,
-    terms: () => archiveTerms(settings.usage),
-    open: (place, signal) => openPlace(place, settings.s3, signal),
-    newHolder: () => `The cloud on ${hostname()}, process ${process.pid} (${newId()})`,
-    trustsClock,
-    onArchive: ({ place, manifest, records }) => {
-      metrics.archive.archived(records)
-      log.info({ place, manifest, records }, 'usage was archived')
-    },
-    onState: (state) => metrics.archive.state(state),
-  })
-  const fleet = new FleetWatch({ store, policies, terms, now, onRound: (figures) => metrics.fleet(figures) })
-  const jobs = { timers, log }
-  const keepPartitions = async (): Promise<false> => {
-    await database.keepPartitions()
-    return false
-  }
-  for (const job of [
-    runRepeatedly(jobs, CLOCK_LOOK_EVERY_MS, look, 'the clocks were not compared'),
-    runRepeatedly(jobs, MARK_EVERY_MS, () => sales.flush(), 'the sales mark was not flushed'),
-    ...(settings.db === null
-      ? []
-      : [
-          runRepeatedly(jobs, TURN_EVERY_MS, () => sales.turn(), 'the sales mark was not compared'),
-          runRepeatedly(jobs, PARTITIONS_EVERY_MS, keepPartitions, 'the partitions of the usage were not kept'),
-        ]),
-    runRepeatedly(jobs, SETTLE_EVERY_MS, () => endRecoveries(store, now()), 'a recovery was not ended'),
-    runRepeatedly(jobs, SETTLE_EVERY_MS, settle, 'a silent device was not settled'),
-    runRepeatedly(jobs, NOTIFY_EVERY_MS, () => notifyServable(sharing), 'devices were not notified of tokens'),
-    runRepeatedly(jobs, RECALL_EVERY_MIN_MS, recall, 'tokens were not recalled for the cloud'),
-    runRepeatedly(jobs, settings.sessions.sweepEvery, sweep, 'a session was not moved on'),
-    runRepeatedly(jobs, FORGET_EVERY_MS, () => forgetAnswers(store, now()), 'old answers were not deleted'),
-    runRepeatedly(jobs, FORGET_EVERY_MS, forgetSessions, 'old records of sessions were not deleted'),
-    runRepeatedly(jobs, FORGET_EVERY_MS, () => eventRetention.step(), 'old events were not deleted'),
-    runRepeatedly(jobs, ARCHIVE_EVERY_MS, () => archive.step(), 'usage was not archived'),
-    runRepeatedly(jobs, POLICIES_EVERY_MS, renew, 'a policy was not renewed'),
-    runRepeatedly(jobs, FLEET_EVERY_MS, () => fleet.step(), 'the figures of an instance were not read'),
-  ]) {
-    started.defer(() => job.stop())
-  }
-  started.defer(() => archive.stop())
+  for (const cell of composed.cells) cell.run(started)
+  if (watch !== null) runCellWatch(watch, { timers, log }, started)
   started.defer(() => stopAccepting())
 
   late.renewCertificate = ({ certificate, key }) => {
     renewCertificate({ certificate, key })
-    push.renewCertificate({ certificate, key })
+    push().renewCertificate({ certificate, key })
   }
 
   const parts = started.move()
@@ -507,7 +291,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   fail = (error) => void end(error)
   const address = `${origin}${prefix}`
   log.info(
-    { http: address, push: push.local, metrics: metricsOrigin, store: directory, adminKeyFile: administrationKeyFile },
+    {
+      http: address,
+      push: push().local,
+      metrics: metricsOrigin,
+      store: directory,
+      adminKeyFile: administrationKeyFile,
+    },
     'listening',
   )
   return {
@@ -527,20 +317,102 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   }
 }
 
-function publishEvents(
-  sinks: readonly Sink[],
-  started: AsyncDisposableStack,
-  deps: Omit<PublisherDeps, 'sink'> & RepeatedJobDeps,
+function requireOneDatabase({ db, cells }: CloudSettings): void {
+  if (db === null || cells === null) return
+  throw new CodedError(
+    'CONFIG_INVALID',
+    'db and cells are both set. With cells, name the database of db as the first cell.',
+  )
+}
+
+/** Without cells, the cloud is one. */
+function cellsOf(node: CellNode): readonly [Cell, ...Cell[]] {
+  const [first = null, ...others] = node.settings.cells ?? []
+  return [new Cell(node, first, true), ...others.map((place) => new Cell(node, place, false))]
+}
+
+/**
+ * Starts the cells that have not started. One that responds is enough.
+ * @throws CodedError of a cell that can never start, or DATABASE_UNREACHABLE if no cell responds
+ */
+async function startCells(cells: readonly [Cell, ...Cell[]], log: Logger): Promise<void> {
+  const results = await Promise.allSettled(cells.map((cell) => cell.start()))
+  const failed = results.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
+  const fatal = failed.find((error) => !isUnreachable(error))
+  if (fatal !== undefined) throw fatal
+  if (failed.length === cells.length) throw failed[0]
+  for (const { name } of cells.filter(({ isStarted }) => !isStarted)) {
+    log.warn({ code: 'DATABASE_UNREACHABLE', cell: name }, 'the database of the cell does not respond')
+  }
+}
+
+/** @throws CodedError if no store responds */
+async function requireOne(stores: readonly Store[]): Promise<void> {
+  const reads = stores.map((store) => store.read((reader) => reader.keys.countAdministration()))
+  const results = await Promise.allSettled(reads)
+  const [failed] = results.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
+  if (results.every(({ status }) => status === 'rejected')) throw failed
+}
+
+function nodeMetrics(deps: CellNode['metricsDeps']): Metrics {
+  const totals = (): Promise<never> => Promise.reject(new Error('invariant: the cells count their totals'))
+  return new Metrics({ ...deps, part: 'NODE', totals, paused: () => [] })
+}
+
+interface ComposedCells {
+  readonly cells: readonly [ComposedCell, ...ComposedCell[]]
+  readonly directory: Directory<ComposedCell>
+}
+
+async function composeAll(
+  cells: readonly [Cell, ...Cell[]],
+  deps: Omit<CellDeps, 'isElsewhere'>,
+): Promise<ComposedCells> {
+  const late: { directory?: Directory<ComposedCell> } = {}
+  const isElsewhere = async (id: string): Promise<boolean> =>
+    ((await late.directory?.find('instance', id)) ?? null) !== null
+  const all = { ...deps, ...(deps.settings.cells === null ? {} : { isElsewhere }) }
+  const [control, ...others] = cells
+  const composed: ComposedCells['cells'] = [
+    await composeCell(control, all),
+    ...(await Promise.all(others.map((cell) => composeCell(cell, all)))),
+  ]
+  late.directory = new Directory(composed, () => performance.now())
+  return { cells: composed, directory: late.directory }
+}
+
+/** Cells other than the control cell have consoles below `cells/<name>`. */
+function registerConsoles(
+  http: FastifyInstance,
+  prefix: string,
+  [control, ...others]: ComposedCells['cells'],
+  deps: Pick<ConsoleDeps, 'slots' | 'isSecure'>,
 ): void {
-  for (const sink of sinks) {
-    const publisher = new EventPublisher({ ...deps, sink })
-    const job = runRepeatedly(deps, EVENTS_EVERY_MS, () => publisher.step(), `events were not sent to ${sink.name}`)
-    started.defer(async () => {
-      publisher.stop()
-      await job.stop()
-      await publisher.release()
-      await sink.close()
-    })
+  const register = (
+    { console, consoleSignIn: signIn }: ComposedCell,
+    place: string,
+    controlled: string | null,
+  ): void => {
+    if (signIn !== null) registerConsole(http, place, { ...console, ...deps, signIn, controlled })
+  }
+  register(control, prefix, null)
+  for (const cell of others) register(cell, `${prefix}/cells/${cell.name}`, control.name)
+}
+
+function runCellWatch(watch: CellWatch, deps: RepeatedJobDeps, started: AsyncDisposableStack): void {
+  for (const job of [
+    runRepeatedly(deps, PROBE_EVERY_MS, () => watch.probe(), 'the cells were not probed'),
+    runRepeatedly(
+      deps,
+      COPY_EVERY_MS,
+      async () => {
+        await watch.copy()
+        return false
+      },
+      'the control cell was not copied',
+    ),
+  ]) {
+    started.defer(() => job.stop())
   }
 }
 
@@ -560,7 +432,7 @@ function consoleSecret(signingKeyFile: string): Uint8Array {
 async function openMetrics(
   { listen: at, token }: CloudSettings['metrics'],
   http: FastifyInstance,
-  metrics: Metrics,
+  metrics: MetricsSource,
   started: AsyncDisposableStack,
 ): Promise<string | null> {
   const secret = token?.reveal() ?? null
@@ -581,98 +453,12 @@ async function openMetrics(
   return listener.origin
 }
 
-async function openStore(
-  { db, dbPassword, dbWait, dbStandby, store: { path, check } }: CloudSettings,
-  log: Logger,
-  onBroken: (error: unknown) => void,
-  signal = new AbortController().signal,
-): Promise<PostgresStore> {
-  if (db === null) {
-    // A file responds.
-    const file = openSqliteStore({ path: join(path, 'twin.db'), check, onBroken })
-    return { ...file, keepPartitions: async () => undefined, cut: () => undefined }
-  }
-  const open = () =>
-    openPostgresStore({
-      url: db,
-      password: dbPassword?.reveal() ?? null,
-      requiresStandby: dbStandby,
-      onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
-      onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
-    })
-  return awaitDatabase(open, { waitMs: dbWait, signal, log })
-}
-
-/** @throws CodedError STORE_NOT_MIGRATED if the data of this cloud is in its directory, and not in its database */
-async function requireMigrated({ db, store: { path, startEmpty } }: CloudSettings, store: Store): Promise<void> {
-  const file = join(path, 'twin.db')
-  if (db === null || startEmpty || !holdsData(file)) return
-  // Every cloud that has started has registered a key.
-  if ((await store.read((reader) => reader.keys.countAdministration())) > 0) return
-  throw new CodedError('STORE_NOT_MIGRATED', `The PostgreSQL database is empty, but ${file} contains data.`)
-}
-
-/** @throws CodedError SIGNING_KEY_DIFFERS, KEY_UNUSABLE, STATE_UNWRITABLE */
-async function openSigningKey(path: string, store: Store, replacement: string | null, now: number): Promise<Keyring> {
-  const file = {
-    path,
-    exists: () => existsSync(path),
-    open: async () => {
-      const { signer, succeeded } = await openKeyring(path)
-      return { keyId: signer.keyId, succeeded }
-    },
-  }
-  await claimSigningKey(store, file, replacement, now)
-  return openKeyring(path)
-}
-
 function makeDirectory(path: string): void {
   try {
     makeDurableDirectory(path)
   } catch (cause) {
     throw new CodedError('STATE_UNWRITABLE', `${path} cannot be made.`, { cause })
   }
-}
-
-async function giveFirstKey(store: Store, path: string, log: Logger, now: number): Promise<void> {
-  const keyId = await registerFirstKey(
-    store,
-    async () => {
-      const publicKey = createPublicKey(openKeyFile(path, 'P-256').privateKey)
-      const id = await thumbprint(publicKey.export({ format: 'jwk' }))
-      return { id, pem: publicKey.export({ type: 'spki', format: 'pem' }) }
-    },
-    now,
-  )
-  if (keyId !== undefined) log.info({ path, keyId }, 'the first administration key was made')
-}
-
-/** A reload may change these, so they are read at each use. */
-function termsOf(edge: CloudSettings['edge'], sessionIntervalMs: number | null): EdgeTerms {
-  return {
-    get grantLifetimeMs() {
-      return edge.grantLifetime
-    },
-    get syncEveryMs() {
-      return edge.syncEvery
-    },
-    get receiptMarginMs() {
-      return edge.receiptMargin
-    },
-    get attachesMax() {
-      return edge.attachesMax
-    },
-    grantHorizonMs: edge.grantHorizon,
-    policyUsableMs: edge.policyUsable,
-    sessionIntervalMs,
-  }
-}
-
-/** Null: usage stays in the database. @throws CodedError CONFIG_INVALID */
-function archiveTerms({ retention, archive }: CloudSettings['usage']): { retentionMs: number; place: string } | null {
-  if (retention === 0) return null
-  if (archive === null) throw new CodedError('CONFIG_INVALID', 'usage.retention needs usage.archive.')
-  return { retentionMs: retention, place: archive }
 }
 
 /** @throws CodedError CONFIG_INVALID */

@@ -17,6 +17,7 @@ import {
 import { accessRules } from '../protocol/sign-in.ts'
 import { API_PREFIX } from '../protocol/wire.ts'
 import { EVENT_GROUPS } from '../protocol/edge/events.ts'
+import { cellSettings } from './cells/cell-settings.ts'
 import { webhookSettings } from './events/sink-settings.ts'
 
 /** Asymmetric ones only: a party that can check a token must not be able to make one. */
@@ -116,6 +117,11 @@ const options = {
   dbStandby: toggle({
     help: 'Change nothing unless PostgreSQL confirms commits only when a standby has them (synchronous_standby_names, synchronous_commit). Requests then get DATABASE_WITHOUT_STANDBY.',
     default: false,
+  }),
+  cells: structure(cellSettings, {
+    help: 'Several PostgreSQL databases instead of db; each has the data of some instances. The first one is the control cell, where rate tables, keys and configuration are changed. docs/how-to/use-cells.md describes them.',
+    takes:
+      'a list such as [{ name = "north", url = "postgres://tallygate@north/tallygate", password_file = "/etc/tallygate/north" }]; new_accounts = false: the cell gets no new accounts',
   }),
   store: {
     path: path({

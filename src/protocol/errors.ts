@@ -510,6 +510,20 @@ export const ERRORS = catalogue({
     exit: 69,
     retry: 'later',
   },
+  CELL_REQUIRED: {
+    meaning: 'The request concerns the data of one cell, and does not say which one. Nothing was changed.',
+    remedy: 'Name one of the cells in the message with the header x-cell, or an instance.',
+    http: 400,
+    retry: 'no',
+  },
+  CELL_DIFFERS: {
+    meaning: 'The database belongs to another cell than the one that the settings name. Nothing was changed.',
+    remedy:
+      'Correct the setting cells: each database keeps its name, and the first cell stays the first one. A database that is a cell cannot be used with the setting db.',
+    http: 500,
+    exit: 78,
+    retry: 'no',
+  },
   STORE_NOT_MIGRATED: {
     meaning: 'The PostgreSQL database of the cloud is empty, but its directory contains a SQLite database with data.',
     remedy:

@@ -56,7 +56,9 @@ export function shownError(error: unknown, request: FastifyRequest, reply: Fasti
   const { retryAfterMs } = shown.details
   if (typeof retryAfterMs === 'number') void reply.header('retry-after', Math.ceil(retryAfterMs / 1000))
   else if (shown.httpStatus === 503) void reply.header('retry-after', RETRY_AFTER_S)
-  const message = INSIDE.has(shown.code) ? ERRORS[shown.code].meaning : shown.message
+  const { cell } = shown.details
+  const place = typeof cell === 'string' ? `The cell ${cell}: ` : ''
+  const message = INSIDE.has(shown.code) ? `${place}${ERRORS[shown.code].meaning}` : shown.message
   return { status: shown.httpStatus, message, code: shown.code }
 }
 

@@ -85,6 +85,9 @@ export interface Answer {
   readonly stream?: { readonly type: string; readonly pieces: AsyncIterable<string> }
 }
 
+/** @param ask each cell in turn, with a query of the operation */
+export type MergeCells = (ask: readonly ((query: unknown) => Promise<Answer>)[], query: unknown) => Promise<Answer>
+
 /** Part of a call that is known before its body is read. */
 type CallHead<Params, Kind extends CallerKind> = Pick<
   Call<Params, unknown, unknown, Kind>,
@@ -131,6 +134,13 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   readonly limitedByHeader?: true
   /** Access that depends on more than the path, checked before the body is read. @throws CodedError */
   readonly requireAccess?: (head: CallHead<Params, Kind>) => Promise<void>
+  /**
+   * Which cell answers a request that names no instance, device or session. `CONTROL`: the control cell, which has what it
+   * concerns for all cells. `ANY`: each cell can. A function merges the answers of all cells. Absent: the caller names it.
+   */
+  readonly cells?: 'CONTROL' | 'ANY' | MergeCells
+  /** Where a request names the account of the instances that it concerns. */
+  readonly account?: { readonly part: 'query' | 'body'; readonly path: readonly string[] }
   readonly handle: (call: Call<Params, Query, Body, Kind, Version>) => Promise<Answer>
 }
 
@@ -250,6 +260,7 @@ const EVERYWHERE: readonly ErrorCode[] = [
   'NOT_RECORDED',
   'STATE_UNWRITABLE',
   'DATABASE_CORRUPT',
+  'CELL_REQUIRED',
 ]
 
 /** Errors of reading a body, which DELETE does too. */

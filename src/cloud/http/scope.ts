@@ -66,9 +66,21 @@ export function namesOf({ params, query, body, limitedByHeader }: Operation, ver
   return limitedByHeader === true ? [...declared, ['header', 'instanceId']] : declared
 }
 
+export type NamedId = readonly [field: (typeof IDS)[number], id: string]
+
+/** @param parts as they were sent: fields that are not ids are left to their schemas */
+export function namedIds(named: Named, parts: Readonly<Partial<Record<Part, unknown>>>): readonly NamedId[] {
+  return named.flatMap(([part, field]) => {
+    const value = (parts[part] as Readonly<Record<string, unknown>> | null | undefined)?.[field]
+    return [value].flat().flatMap((each) => {
+      const id = uuid.toLowerCase().safeParse(each)
+      return id.success ? [[field, id.data] as const] : []
+    })
+  })
+}
+
 /**
  * Checks every instance that the given parts of a request concern.
- * @param parts the body as it was sent: fields that are not ids are left to its schema
  * @returns whether the parts name anything
  * @throws CodedError INSTANCE_NOT_IN_SCOPE
  */
@@ -79,13 +91,7 @@ export async function requireScope(
   parts: Readonly<Partial<Record<Part, unknown>>>,
 ): Promise<boolean> {
   if (administrator.scope === null) return true
-  const ids = named.flatMap(([part, field]) => {
-    const value = (parts[part] as Readonly<Record<string, unknown>> | null | undefined)?.[field]
-    return [value].flat().flatMap((each) => {
-      const id = uuid.toLowerCase().safeParse(each)
-      return id.success ? [[field, id.data] as const] : []
-    })
-  })
+  const ids = namedIds(named, parts)
   if (ids.length === 0) return false
   const concerned = await store.read(async (reader) => {
     const found: string[] = []

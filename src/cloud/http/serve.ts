@@ -4,6 +4,7 @@
  */
 import { type Named, namesOf, requireInstanceOf, requireRole, requireScope, requireUnlimited } from './scope.ts'
 import type { Role } from '../../protocol/service/keys.ts'
+import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import type { z } from 'zod'
@@ -43,6 +44,8 @@ export interface CheckDeps {
 }
 
 export interface ServeDeps extends CheckDeps {
+  /** Of the operation at the index, if it is served over cells. Null: there are none. */
+  readonly routeOver: ((index: number, version: string) => Route) | null
   readonly slots: Slots
   /** Maximum time for a complete request to arrive, ms. */
   readonly requestTimeoutMs: number
@@ -56,24 +59,28 @@ export function serveOperations(
   deps: ServeDeps,
   operations: readonly Operation[],
 ): void {
-  for (const operation of operations) {
+  for (const [index, operation] of operations.entries()) {
     const bases = operation.atRoot && prefix !== '' ? [prefix, ''] : [prefix]
     for (const version of operation.versions) {
+      const route = deps.routeOver?.(index, version) ?? routeTo(operation, version, deps)
+      const options = optionsOf(operation, version, route, deps)
       for (const address of addressesOf(operation, version)) {
-        for (const base of bases) http.route({ url: `${base}${address}`, ...routeOf(operation, version, deps) })
+        for (const base of bases) http.route({ url: `${base}${address}`, ...options })
       }
     }
   }
 }
 
-type RequestHead = Pick<FastifyRequest, 'headers' | 'params' | 'query'>
+export type RequestHead = Pick<FastifyRequest, 'headers' | 'params' | 'query'>
 
-type Received = Pick<FastifyRequest, 'headers' | 'body'> & Pick<Call<unknown, unknown, unknown>, 'log'>
+export type Received = Pick<FastifyRequest, 'headers' | 'body'> & Pick<Call<unknown, unknown, unknown>, 'log'>
 
 /** An operation with its checks, apart from the transport. */
 export interface Route {
   /** Before the body is read. @throws CodedError if the caller must not call the operation */
   readonly admit: (request: RequestHead) => Promise<Head>
+  /** For a permitted caller, before the body is read. @throws CodedError */
+  readonly enter: (head: Head, response: ServerResponse) => void
   /** @throws CodedError */
   readonly answer: (head: Head, request: Received) => Promise<Answer>
 }
@@ -82,6 +89,7 @@ export function routeTo(operation: Operation, version: string, deps: CheckDeps):
   const limits: Limits = { role: roleOf(operation), named: namesOf(operation, version) }
   return {
     admit: (request) => readHead(operation, limits, request, deps),
+    enter: ({ principal }, response) => operation.admit?.(principal, response),
     answer: async (head, request) => {
       const input = await readBody(operation, version, head, { limits, request, store: deps.store })
       const { headers, log } = request
@@ -96,10 +104,14 @@ interface Limits {
   readonly named: Named
 }
 
-function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<RouteOptions, 'url'> {
+function optionsOf(
+  operation: Operation,
+  version: string,
+  { admit, enter, answer }: Route,
+  deps: ServeDeps,
+): Omit<RouteOptions, 'url'> {
   const { method, bodyMax, gzip = false, sendsTimeAndVersion } = operation
   const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
-  const { admit, answer } = routeTo(operation, version, deps)
   const heads = new WeakMap<FastifyRequest, Head>()
   const arrivals = new WeakMap<FastifyRequest, () => void>()
   return {
@@ -117,7 +129,7 @@ function routeOf(operation: Operation, version: string, deps: ServeDeps): Omit<R
       if (!gzip) refuseCompressed(request)
       const arrives = hasBody(request)
       deps.slots.take(caller, reply, arrives)
-      operation.admit?.(caller, reply.raw)
+      enter(head, reply.raw)
       if (arrives) arrivals.set(request, watchArrival(request, caller.kind, deps.requestTimeoutMs))
       reply.raw.once('close', () => arrivals.get(request)?.())
       heads.set(request, head)

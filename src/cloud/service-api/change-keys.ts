@@ -13,15 +13,19 @@ export interface KeyDeps {
   readonly store: Store
   /** After which a saved key begins, and a deleted one ends, to verify. */
   readonly delayMs: number
+  /** Whether another cell has the instance. */
+  readonly isElsewhere?: ((instanceId: string) => Promise<boolean>) | undefined
 }
 
 /** @throws CodedError BAD_REQUEST for an unusable key, LAST_ADMINISTRATION_KEY */
 export async function saveKeys(
-  { store, delayMs }: KeyDeps,
+  { store, delayMs, isElsewhere }: KeyDeps,
   type: KeyType,
   keys: readonly KeyToSave[],
   now: number,
 ): Promise<readonly KeyRecord[]> {
+  const elsewhere = new Set<string>()
+  for (const id of keys.flatMap(({ instances }) => instances ?? [])) if (await isElsewhere?.(id)) elsewhere.add(id)
   for (const [index, { publicKey }] of keys.entries()) {
     if (readVerificationKey(publicKey) === undefined) {
       throw new CodedError(
@@ -48,7 +52,7 @@ export async function saveKeys(
         created: isReplaced ? stored.created : now,
         modified: now,
       }
-      await refuseWrongLimits(tx, key, `body[${index}]`)
+      await refuseWrongLimits(tx, key, elsewhere, `body[${index}]`)
       await tx.keys.save(key)
       saved.push(key)
     }
@@ -76,7 +80,12 @@ function limitsOf({ name, roles, instances }: KeyToSave, stored: Limits | undefi
 }
 
 /** @throws CodedError BAD_REQUEST */
-async function refuseWrongLimits(tx: Transaction, key: KeyRecord, place: string): Promise<void> {
+async function refuseWrongLimits(
+  tx: Transaction,
+  key: KeyRecord,
+  elsewhere: ReadonlySet<string>,
+  place: string,
+): Promise<void> {
   const { type, roles, instances } = key
   if (instances === null) return
   if (type === 'administration-key' && (roles === null || roles.includes('keys'))) {
@@ -84,7 +93,7 @@ async function refuseWrongLimits(tx: Transaction, key: KeyRecord, place: string)
     throw new CodedError('BAD_REQUEST', `${place}.instances: the role keys cannot be limited to instances; ${fix}`)
   }
   for (const id of instances) {
-    if ((await tx.instances.get(id)) !== undefined) continue
+    if (elsewhere.has(id) || (await tx.instances.get(id)) !== undefined) continue
     throw new CodedError('BAD_REQUEST', `${place}.instances: there is no instance ${id}`)
   }
 }
@@ -96,7 +105,12 @@ async function requireAdministration(tx: Transaction): Promise<void> {
 }
 
 /** @throws CodedError NOT_FOUND, LAST_ADMINISTRATION_KEY */
-export async function deleteKey({ store, delayMs }: KeyDeps, type: KeyType, id: string, now: number): Promise<void> {
+export async function deleteKey(
+  { store, delayMs }: Omit<KeyDeps, 'isElsewhere'>,
+  type: KeyType,
+  id: string,
+  now: number,
+): Promise<void> {
   await store.transaction(async (tx) => {
     await tx.keys.lock()
     const key = await tx.keys.get(type, id)

@@ -32,6 +32,13 @@ export interface Calendar {
   readonly next: number
 }
 
+/** Which cell a database is. */
+export interface CellRecord {
+  readonly name: string
+  /** Rate tables, keys and configuration are changed in this cell. */
+  readonly isControl: boolean
+}
+
 export interface LineItemRecord {
   readonly instanceId: string
   readonly id: string

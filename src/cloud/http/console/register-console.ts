@@ -46,6 +46,8 @@ export interface ConsoleDeps extends Pick<View, 'policies' | 'presence' | 'terms
   readonly tenantId: string
   /** Browsers reach the console by HTTPS only. */
   readonly isSecure: () => boolean
+  /** The cell where rate tables are changed; null: this one. */
+  readonly controlled: string | null
   readonly now: () => number
 }
 
@@ -184,7 +186,7 @@ class Console {
     const { store, now, sessions } = this.#deps
     const editor = requireRole(signedIn.administrator, 'rules')
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
-    if (!edit.isOfInstance) requireUnlimited(editor)
+    if (!edit.isOfInstance) this.#requireControl(editor)
     else if (view.instance === null) throw new CodedError('NOT_FOUND', 'No instance is chosen.')
     else requireInstanceOf(editor, view.instance.id)
     const acting = { store: actingAs(store, editor), newId: sessions.newId, now: now() }
@@ -213,6 +215,14 @@ class Console {
     const range = { instanceId: instance?.id ?? null, ...rangeOf(query), after: null }
     const { pieces } = await exportUsage(store, { format: 'csv', tenantId, ...range })
     return reply.headers(HEADERS).type(USAGE_MEDIA_TYPES.csv).send(Readable.from(pieces))
+  }
+
+  /** @throws CodedError INSTANCE_NOT_IN_SCOPE, CELL_REQUIRED */
+  #requireControl(editor: Administrator): void {
+    requireUnlimited(editor)
+    const { controlled } = this.#deps
+    if (controlled === null) return
+    throw new CodedError('CELL_REQUIRED', `Rate tables are changed in the console of the first cell, ${controlled}.`)
   }
 
   /** Asks for a sign-in if that could help. */

@@ -11,6 +11,7 @@ export function callerOperations(): readonly Operation[] {
       path: '/caller',
       principals: ADMINISTRATORS,
       concernsCaller: true,
+      cells: 'ANY',
       id: 'showCaller',
       tag: 'Administration',
       summary: 'Show the name, roles and instances of the calling administrator',

@@ -17,6 +17,7 @@ export function consoleOperations({ console }: ConsoleDeps): readonly Operation[
       path: '/console-codes',
       principals: ADMINISTRATORS,
       concernsCaller: true,
+      cells: 'ANY',
       role: 'read',
       id: 'createConsoleCode',
       tag: 'Administration',

@@ -47,6 +47,7 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
       method: 'GET',
       path: '/signing-keys',
       principals: ['DEVICE'],
+      cells: 'ANY',
       id: 'getSigningKeys',
       tag: 'Devices',
       summary: 'Get the chain of signing keys: each key is introduced by the previous one',

@@ -25,6 +25,7 @@ import { labelDevice } from '../../devices/label-device.ts'
 import { DEVICES_PAGE, DEVICES_PAGE_MAX } from '../../devices/limits.ts'
 import { commandDeviceSession } from '../../sessions/command-device-session.ts'
 import { commandSession } from '../../sessions/command-session.ts'
+import { pagesOf } from '../merge-cells.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation, inDevice, instanceId } from '../operation.ts'
 
 export type AdministerDevices = ViewDevices & DeviceCommandDeps
@@ -86,6 +87,7 @@ function showOperations(deps: AdministerDevices): readonly Operation[] {
       ...look,
       path: '/devices',
       query: devicesQuery,
+      cells: pagesOf('devices'),
       id: 'listDevices',
       summary: 'List devices in order of enrollment',
       description: '`labels` selects devices that have all of these labels, for example `site=berlin,line=3`.',

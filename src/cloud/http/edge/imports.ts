@@ -13,6 +13,7 @@ export function importOperations({ store, newId }: ImportDeps): readonly Operati
       params: inInstance,
       body: importBody,
       bodyForm: importForm,
+      account: { part: 'body', path: ['instance', 'accountId'] },
       bodyMax: IMPORT_BODY_BYTES_MAX,
       id: 'importInstance',
       role: 'rules',

@@ -17,7 +17,12 @@ import {
 import type { Store } from '../../storage/store.ts'
 import { type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 
-const place = { path: '/configuration', areas: ['provisioning/api'], principals: ADMINISTRATORS } as const
+const place = {
+  path: '/configuration',
+  areas: ['provisioning/api'],
+  principals: ADMINISTRATORS,
+  cells: 'CONTROL',
+} as const
 
 export function configurationOperations(store: Store): readonly Operation[] {
   return [

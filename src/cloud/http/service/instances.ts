@@ -14,6 +14,7 @@ import type { Instance } from '../../storage/records.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Area, type Operation, inInstance, serviceOperation, ADMINISTRATORS } from '../operation.ts'
+import { pagesOf } from '../merge-cells.ts'
 import { pageOf } from './page.ts'
 
 /** v1.1 has instances below `api` as well, and so below its second address. */
@@ -34,6 +35,8 @@ export function instanceOperations(store: Store, newId: () => string): readonly 
       method: 'GET',
       path: '/instances',
       query: instanceQuery,
+      account: { part: 'query', path: ['accountId'] },
+      cells: pagesOf('content'),
       handle: async ({ query: { next = 0, size = PAGE_SIZE_DEFAULT, accountId } }) =>
         store.read(async (reader) => {
           if (accountId !== undefined) {
@@ -54,6 +57,7 @@ export function instanceOperations(store: Store, newId: () => string): readonly 
       method: 'POST',
       path: '/instances',
       body: instanceBody,
+      account: { part: 'body', path: ['accountId'] },
       handle: async ({ principal, body: { shortName, accountId }, now }) => ({
         status: 201,
         body: instanceToWire(

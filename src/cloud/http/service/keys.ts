@@ -13,14 +13,13 @@ import {
   publicKeyPage,
   publicKeys,
 } from '../../../protocol/service/keys.ts'
-import { deleteKey, saveKeys } from '../../service-api/change-keys.ts'
+import { type KeyDeps, deleteKey, saveKeys } from '../../service-api/change-keys.ts'
 import type { KeyRecord, KeyType } from '../../storage/records.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 import { pageOf } from './page.ts'
 
-const areas = ['api', 'floating/api'] as const
-const principals = ADMINISTRATORS
+const place = { areas: ['api', 'floating/api'], principals: ADMINISTRATORS, cells: 'CONTROL' } as const
 
 interface Kind {
   readonly type: KeyType
@@ -46,8 +45,13 @@ const KINDS: readonly Kind[] = [
 const changeErrors = (type: KeyType): readonly ErrorCode[] =>
   type === 'administration-key' ? ['LAST_ADMINISTRATION_KEY'] : []
 
-/** @param delayMs after which a saved key begins, and a deleted one ends, to verify */
-export function keyOperations(store: Store, delayMs: number): readonly Operation[] {
+export interface KeyOperationDeps extends Pick<KeyDeps, 'isElsewhere'> {
+  readonly store: Store
+  /** After which a saved key begins, and a deleted one ends, to verify. */
+  readonly keyDelayMs: number
+}
+
+export function keyOperations({ store, keyDelayMs: delayMs, isElsewhere }: KeyOperationDeps): readonly Operation[] {
   return [
     ...KINDS.flatMap(({ type, path, ids }) => [
       serviceOperation({
@@ -59,12 +63,13 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
         role: 'keys',
         method: 'PUT',
         path,
-        areas,
-        principals,
+        ...place,
         body: keysBodies[type],
         handle: async ({ body, principal, now }) => ({
           status: 200,
-          body: (await saveKeys({ store: actingAs(store, principal), delayMs }, type, body, now)).map(keyToWire),
+          body: (await saveKeys({ store: actingAs(store, principal), delayMs, isElsewhere }, type, body, now)).map(
+            keyToWire,
+          ),
         }),
       }),
       serviceOperation({
@@ -76,8 +81,7 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
         role: 'keys',
         method: 'DELETE',
         path: `${path}/:keyId`,
-        areas,
-        principals,
+        ...place,
         params: z.object({ keyId }),
         handle: async ({ params, principal, now }) => {
           await deleteKey({ store: actingAs(store, principal), delayMs }, type, params.keyId, now)
@@ -92,8 +96,7 @@ export function keyOperations(store: Store, delayMs: number): readonly Operation
       answers: { 200: { description: 'One page.', body: publicKeyPage } },
       method: 'GET',
       path: '/public-keys',
-      areas,
-      principals,
+      ...place,
       query: keysQuery,
       handle: async ({ query: { next: from = 0, size = PAGE_SIZE_DEFAULT } }) => {
         const page = await store.read((reader) =>

@@ -19,7 +19,12 @@ import type { Store } from '../../storage/store.ts'
 import { type Answer, type Operation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 import { RATE_TABLE_EXAMPLE } from './examples.ts'
 
-const place = { path: '/rate-tables', areas: ['provisioning/api'], principals: ADMINISTRATORS } as const
+const place = {
+  path: '/rate-tables',
+  areas: ['provisioning/api'],
+  principals: ADMINISTRATORS,
+  cells: 'CONTROL',
+} as const
 
 export function rateTableOperations(store: Store): readonly Operation[] {
   return [

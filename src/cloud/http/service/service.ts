@@ -3,7 +3,6 @@ import type { CloudShortages } from '../../sync/grants/cloud-shortages.ts'
 import type { Policies } from '../../policy/load-policy.ts'
 import type { AccessBatcher } from '../../service-api/request-access.ts'
 import type { GiveWay } from '../../runtime/give-way.ts'
-import type { Store } from '../../storage/store.ts'
 import type { Operation } from '../operation.ts'
 import { accessRequestOperations } from './access-request.ts'
 import { actionOperations } from './actions.ts'
@@ -11,19 +10,17 @@ import { conditionOperations } from './conditions.ts'
 import { configurationOperations } from './configuration.ts'
 import { consumptionLimitOperations } from './consumption-limits.ts'
 import { instanceOperations } from './instances.ts'
-import { keyOperations } from './keys.ts'
+import { type KeyOperationDeps, keyOperations } from './keys.ts'
 import { lineItemOperations } from './line-items.ts'
 import { rateTableOperations } from './rate-tables.ts'
 import { sessionOperations } from './sessions.ts'
 import { usageOperations, usageReportOperations } from './usage.ts'
 
-export interface ServiceDeps {
-  readonly store: Store
+export interface ServiceDeps extends KeyOperationDeps {
   readonly policies: Policies
   readonly batcher: AccessBatcher
   readonly shortages: CloudShortages
   readonly newId: () => string
-  readonly keyDelayMs: number
   readonly tenantId: string
   readonly giveWay: GiveWay
   readonly sessionIntervalMs: number | null
@@ -37,6 +34,7 @@ export function serviceOperations({
   shortages,
   newId,
   keyDelayMs,
+  isElsewhere,
   tenantId,
   giveWay,
   sessionIntervalMs,
@@ -50,7 +48,7 @@ export function serviceOperations({
     ...consumptionLimitOperations(store),
     ...rateTableOperations(store),
     ...configurationOperations(store),
-    ...keyOperations(store, keyDelayMs),
+    ...keyOperations({ store, keyDelayMs, isElsewhere }),
     ...accessRequestOperations(batcher, newId),
     ...sessionOperations({ store, policies, shortages, newId, sessionIntervalMs, trustsClock }),
     ...usageOperations(store, tenantId),

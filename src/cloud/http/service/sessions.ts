@@ -32,6 +32,7 @@ import {
   openSession,
   requestInSession,
 } from '../../sessions/session-life.ts'
+import { inTurns } from '../merge-cells.ts'
 import { type Call, type Operation, serviceOperation, CLIENTS, CLIENTS_AND_DEVICES } from '../operation.ts'
 import { requireInstanceOf } from '../scope.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
@@ -86,6 +87,7 @@ export function sessionOperations(deps: SessionDeps): readonly Operation[] {
       path: '/sessions',
       query: sessionsQuery,
       limitedByHeader: true,
+      cells: inTurns(SESSIONS_SHOWN_MAX),
       handle: async (call) => {
         const { query, instanceHeader } = call
         if (query.instanceId !== undefined) belongsTo(call)({ instanceId: query.instanceId, deviceId: null })

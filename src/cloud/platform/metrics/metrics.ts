@@ -17,7 +17,20 @@ import type { StoreWatcher } from '../../storage/watch-store.ts'
 import { ArchiveMetrics } from './archive-metrics.ts'
 import { collectProcessMetrics } from './process-metrics.ts'
 
+/** Of the node, not of its stores. */
+const OF_NODE: ReadonlySet<string> = new Set([
+  'http_requests_total',
+  'http_request_duration_seconds',
+  'http_bodies_incomplete_total',
+  'config_last_reload_successful',
+  'last_backup_timestamp_seconds',
+  'build_info',
+])
+const OF_CELL = ['cell_up', 'cell_behind']
+
 export interface MetricsDeps {
+  /** Absent: the metrics are of the node and its only store. Else of a cell, or only of the node. */
+  readonly part?: { readonly cell: string } | 'NODE'
   readonly version: string
   /** Queried at each scrape. */
   readonly totals: () => Promise<Totals>
@@ -27,6 +40,26 @@ export interface MetricsDeps {
   readonly paused: () => readonly PausedBy[]
   /** Longest wait for the totals, ms; after it the scrape omits them. */
   readonly totalsTimeoutMs: number
+}
+
+export type MetricsSource = Pick<Metrics, 'text' | 'contentType'>
+
+/** The lines of each metric together, as the format requires. */
+export function merged(sources: readonly [MetricsSource, ...MetricsSource[]]): MetricsSource {
+  return {
+    contentType: sources[0].contentType,
+    async text() {
+      const metrics = new Map<string, string[]>()
+      for (const text of await Promise.all(sources.map((source) => source.text()))) {
+        for (const metric of text.split(/^(?=# HELP )/m)) {
+          const [help = '', type = '', ...samples] = metric.trimEnd().split('\n')
+          const head = `${help}\n${type}`
+          metrics.set(head, [...(metrics.get(head) ?? []), ...samples])
+        }
+      }
+      return [...metrics].map(([head, samples]) => [head, ...samples, ''].join('\n')).join('\n')
+    },
+  }
 }
 
 /** Label for requests without a route: paths are unbounded. */
@@ -63,6 +96,8 @@ export class Metrics implements StoreWatcher, EventWatcher {
   readonly #sinksFailing: Gauge<'sink'>
   readonly #devices: Gauge<'instance_id' | 'contact'>
   readonly #tokensLeft: Gauge<'instance_id'>
+  readonly #cellUp: Gauge
+  readonly #cellBehind: Gauge
   #looking: Promise<void> | undefined
 
   constructor(deps: MetricsDeps) {
@@ -134,7 +169,30 @@ export class Metrics implements StoreWatcher, EventWatcher {
       { version: deps.version, node: process.versions.node },
       1,
     )
-    collectProcessMetrics(this.#registry)
+    this.#cellUp = gauge('cell_up', 'Whether the database of the cell responds.')
+    this.#cellBehind = gauge('cell_behind', 'Whether the cell lacks changes of rate tables, keys or configuration.')
+    this.#keepOnly(deps.part)
+  }
+
+  #keepOnly(part: MetricsDeps['part']): void {
+    if (part === undefined || part === 'NODE') collectProcessMetrics(this.#registry)
+    else this.#registry.setDefaultLabels({ cell: part.cell })
+    const remove = (names: Iterable<string>): void => {
+      for (const name of names) this.#registry.removeSingleMetric(`tallygate_${name}`)
+    }
+    if (part === undefined) remove(OF_CELL)
+    else if (part !== 'NODE') remove(OF_NODE)
+    else {
+      for (const { name } of this.#registry.getMetricsAsArray()) {
+        const own = /^tallygate_(.*)$/.exec(name)?.[1]
+        if (own !== undefined && !OF_NODE.has(own)) this.#registry.removeSingleMetric(name)
+      }
+    }
+  }
+
+  cell(isUp: boolean, isBehind: boolean): void {
+    this.#cellUp.set(isUp ? 1 : 0)
+    this.#cellBehind.set(isBehind ? 1 : 0)
   }
 
   get contentType(): string {

@@ -13,7 +13,7 @@ import type { AccessResponse } from '../../../protocol/service/access-request.ts
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 import { answerError } from '../../http/answer-error.ts'
 import { type Operation, declaredAnswers } from '../../http/operation.ts'
-import type { Metrics } from './metrics.ts'
+import type { Metrics, MetricsSource } from './metrics.ts'
 
 export const METRICS_PATH = '/metrics'
 
@@ -47,7 +47,7 @@ export function countDecisions(operations: readonly Operation[], metrics: Metric
 }
 
 /** On the cloud's own server. @param token null: local clients only */
-export function registerMetrics(http: FastifyInstance, metrics: Metrics, token: string | null): void {
+export function registerMetrics(http: FastifyInstance, metrics: MetricsSource, token: string | null): void {
   const form = { description: 'The text format of Prometheus.', body: z.string(), mediaType: MEDIA_TYPE }
   const answers = declaredAnswers('GET', { 200: form }, [])
   http.get(METRICS_PATH, { config: { answers } }, async (request, reply) => {
@@ -74,7 +74,7 @@ export interface MetricsListener {
  */
 export async function listenForMetrics(
   { host, port }: { readonly host: string; readonly port: number },
-  metrics: Metrics,
+  metrics: MetricsSource,
   token: string | null,
   onFault: (error: unknown) => void,
 ): Promise<MetricsListener> {
@@ -113,7 +113,7 @@ export async function listenForMetrics(
 
 async function answer(
   { method, url = '', headers }: IncomingMessage,
-  metrics: Metrics,
+  metrics: MetricsSource,
   token: string | null,
 ): Promise<{ readonly status: number; readonly type: string; readonly text: string }> {
   try {

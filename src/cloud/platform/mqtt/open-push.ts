@@ -18,8 +18,9 @@ export interface PushDeps {
   readonly settings: CloudSettings['push']
   /** Certificate of the cloud, also used by the embedded broker. */
   readonly tls: { readonly certificate: string; readonly key: string } | null
-  readonly store: Store
-  readonly authenticator: Authenticator
+  /** One for each cell. */
+  readonly stores: readonly Store[]
+  readonly authenticator: Pick<Authenticator, 'authenticate'>
   /** POSIX ms. */
   readonly now: () => number
   readonly newId: () => string
@@ -110,7 +111,7 @@ function openExternal(deps: PushDeps): Push {
     throw new CodedError('CONFIG_INVALID', 'push.url takes no user name: set push.username and push.password.')
   }
   const presence = new Presence(deps.now)
-  const waiting: { publisher?: NotificationPublisher } = {}
+  const waiting: { publisher?: Publishers } = {}
   const broker = openExternalBroker({
     url,
     username,
@@ -155,11 +156,20 @@ function openNone(deps: PushDeps): Push {
   }
 }
 
-function publish({ store, now, timers, log }: PushDeps, broker: Broker): NotificationPublisher {
+type Publishers = Pick<NotificationPublisher, 'announcePolicies' | 'idle' | 'stop'>
+
+function publish({ stores, now, timers, log }: PushDeps, broker: Broker): Publishers {
   const lookEveryMs = NOTIFICATION_LOOK_MS
-  const publisher = new NotificationPublisher({ store, broker, now, timers, log, lookEveryMs })
-  publisher.start()
-  return publisher
+  const all = stores.map((store) => {
+    const publisher = new NotificationPublisher({ store, broker, now, timers, log, lookEveryMs })
+    publisher.start()
+    return publisher
+  })
+  return {
+    announcePolicies: () => all.forEach((each) => each.announcePolicies()),
+    idle: async () => void (await Promise.all(all.map((each) => each.idle()))),
+    stop: async () => void (await Promise.all(all.map((each) => each.stop()))),
+  }
 }
 
 async function signIn({ authenticator, now }: PushDeps, token: string): Promise<SignedIn> {

@@ -28,5 +28,8 @@ export function configurationTransaction(sql: Sql) {
         .onConflict((conflict) => conflict.column('name').doUpdateSet(columns))
         .execute()
     },
+    async remove(name: string): Promise<void> {
+      await sql.db.deleteFrom('configuration').where('name', '=', name).execute()
+    },
   }
 }

@@ -68,6 +68,11 @@ export interface EdgeTables {
     thumbprint: string
     since: bigint
   }
+  cell: {
+    slot: bigint
+    name: string
+    is_control: bigint
+  }
   enrollments: {
     jti: string
     thumbprint: string

@@ -14,6 +14,10 @@ export function instanceReader({ db }: Sql) {
       const rows = await db.selectFrom('instances').selectAll().orderBy('seq').offset(offset).limit(limit).execute()
       return rows.map(instanceOf)
     },
+    async hasAccount(accountId: string): Promise<boolean> {
+      const row = await db.selectFrom('instances').select('id').where('account_id', '=', accountId).executeTakeFirst()
+      return row !== undefined
+    },
     async defaultOf(accountId: string): Promise<Instance | undefined> {
       const row = await db
         .selectFrom('instances')

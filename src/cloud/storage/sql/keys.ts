@@ -26,6 +26,10 @@ export function keyReader({ db }: Sql) {
         .execute()
       return rows.map(keyOf)
     },
+    /** With deleted ones that still verify. By creation. */
+    async all(): Promise<readonly KeyRecord[]> {
+      return (await db.selectFrom('public_keys').selectAll().orderBy('seq').execute()).map(keyOf)
+    },
     /** Administration keys that can save keys. Excludes deleted keys. */
     async countAdministration(): Promise<number> {
       const { count } = await db

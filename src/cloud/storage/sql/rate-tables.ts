@@ -33,6 +33,19 @@ export function rateTableReader({ db }: Sql) {
         created: Number(created),
       }))
     },
+    /** Without items, by creation. */
+    async names(): Promise<readonly Omit<RateTableRecord, 'items'>[]> {
+      const rows = await db
+        .selectFrom('rate_tables')
+        .select(['series', 'version', 'effective_from', 'created'])
+        .orderBy('seq')
+        .execute()
+      return rows.map(({ effective_from, created, ...name }) => ({
+        ...name,
+        effectiveFrom: Number(effective_from),
+        created: Number(created),
+      }))
+    },
     /** By creation. */
     async list(): Promise<readonly RateTableRecord[]> {
       return (await db.selectFrom('rate_tables').selectAll().orderBy('seq').execute()).map(rateTableOf)

@@ -1,5 +1,6 @@
 import { accountReader, accountTransaction } from './accounts.ts'
 import { actionReader, actionTransaction } from './actions.ts'
+import { cellReader, cellTransaction } from './cell.ts'
 import { conditionReader, conditionTransaction } from './conditions.ts'
 import { configurationReader, configurationTransaction } from './configuration.ts'
 import { consumptionLimitReader, consumptionLimitTransaction } from './consumption-limits.ts'
@@ -50,6 +51,7 @@ export function readerOf(sql: Sql) {
     consumptionLimits: consumptionLimitReader(sql),
     keys: keyReader(sql),
     configuration: configurationReader(sql),
+    cell: cellReader(sql),
     accounts: accountReader(sql),
     importedUse: importedUseReader(sql),
     usage: usageReader(sql),
@@ -96,6 +98,7 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
     consumptionLimits: consumptionLimitTransaction(sql),
     keys: keyTransaction(sql),
     configuration: configurationTransaction(sql),
+    cell: cellTransaction(sql),
     accounts,
     importedUse: importedUseTransaction(sql),
     usage,

@@ -329,6 +329,14 @@ CREATE TABLE signing_key (
   since BIGINT NOT NULL
 );
 
+-- The cell that this database is; no row: it is the whole cloud.
+CREATE TABLE cell (
+  slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
+  name TEXT NOT NULL,
+  -- 1: rate tables, keys and configuration are changed here, and copied to the other cells.
+  is_control BIGINT NOT NULL CHECK (is_control IN (0, 1))
+);
+
 -- Who changed what, kept permanently. Written in the transaction of the change.
 CREATE TABLE audit (
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

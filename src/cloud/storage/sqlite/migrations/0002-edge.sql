@@ -317,6 +317,13 @@ CREATE TABLE signing_key (
   since INTEGER NOT NULL
 ) STRICT;
 
+-- The cell that this database is; no row: it is the whole cloud. Cells are PostgreSQL databases.
+CREATE TABLE cell (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  name TEXT NOT NULL,
+  is_control INTEGER NOT NULL CHECK (is_control IN (0, 1))
+) STRICT;
+
 -- Who changed what, kept permanently. Written in the transaction of the change.
 CREATE TABLE audit (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,

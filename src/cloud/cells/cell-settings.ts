@@ -1,0 +1,25 @@
+import { z } from 'zod'
+
+export const CELLS_MAX = 50
+
+const DATABASE = /^postgres(ql)?:\/\/\S+$/
+
+const cell = z.strictObject({
+  name: z.string().regex(/^[a-z0-9][a-z0-9-]{0,30}$/),
+  /** As the setting `db`. */
+  url: z.string().regex(DATABASE),
+  /** A file with the password of the database. Default: the setting `db_password`. */
+  password_file: z.string().min(1).optional(),
+  /** False: it gets no new accounts. Default: true. */
+  new_accounts: z.boolean().optional(),
+})
+
+/** The first one is the control cell. */
+export const cellSettings = z
+  .array(cell)
+  .min(1)
+  .max(CELLS_MAX)
+  .refine((all) => new Set(all.map(({ name }) => name)).size === all.length)
+  .refine((all) => all.some(({ new_accounts }) => new_accounts !== false))
+
+export type CellSettings = z.infer<typeof cell>

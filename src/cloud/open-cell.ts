@@ -1,0 +1,235 @@
+/** The database of a cell, or of the whole cloud: opened, claimed, and compared with its sales mark. */
+import { createPublicKey } from 'node:crypto'
+import { existsSync, readFileSync, renameSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Logger } from 'pino'
+import { CodedError } from '../protocol/errors.ts'
+import { thumbprint } from '../protocol/signing.ts'
+import type { CellSettings } from './cells/cell-settings.ts'
+import { CellStore } from './cells/cell-store.ts'
+import { claimCell } from './cells/claim-cell.ts'
+import { claimSigningKey } from './devices/claim-signing-key.ts'
+import { announcePools } from './events/announce-pools.ts'
+import { openKeyFile } from './platform/key-file/key-file.ts'
+import { openKeyring } from './platform/key-file/keyring-file.ts'
+import { Metrics } from './platform/metrics/metrics.ts'
+import { openMarkFile } from './platform/system/mark-file.ts'
+import { Policies } from './policy/load-policy.ts'
+import { ClockGuard, type Clocks } from './runtime/clock-guard.ts'
+import { registerFirstKey } from './service-api/change-keys.ts'
+import type { CloudSettings } from './settings.ts'
+import { type PostgresStore, openPostgresStore } from './storage/postgres/store.ts'
+import { holdsData } from './storage/sqlite/read-tables.ts'
+import { openSqliteStore } from './storage/sqlite/store.ts'
+import type { Store } from './storage/store.ts'
+import { watchStore } from './storage/watch-store.ts'
+import { Sales } from './sync/recovery/sales.ts'
+
+/** What all cells of a node share. */
+export interface CellNode {
+  readonly settings: CloudSettings
+  readonly log: Logger
+  readonly now: () => number
+  readonly newId: () => string
+  readonly clocks: Clocks
+  readonly pause?: ((ms: number) => Promise<unknown>) | undefined
+  /** Called when the node must end. */
+  readonly fail: (error: unknown) => void
+  readonly administrationKeyFile: string
+  readonly signingKeyFile: string
+  readonly metricsDeps: Omit<ConstructorParameters<typeof Metrics>[0], 'totals' | 'paused' | 'part'>
+}
+
+export class Cell {
+  readonly name: string
+  readonly store: CellStore
+  readonly policies: Policies
+  readonly metrics: Metrics
+  readonly clock: ClockGuard
+  /** Whether rate tables, keys and configuration are changed here. */
+  readonly isControl: boolean
+  /** Whether it gets new accounts. */
+  readonly isOpen: boolean
+  /** Null: the cloud has no cells. */
+  readonly #place: CellSettings | null
+  readonly #node: CellNode
+  #running:
+    { readonly sales: Sales; readonly database: PostgresStore; readonly parts: AsyncDisposableStack } | undefined
+  #starting: Promise<void> | undefined
+  /** Thumbprint of the signing key that its database knows. */
+  signingKey = ''
+  isSettlementPaused = false
+
+  constructor(node: CellNode, place: CellSettings | null, isControl: boolean) {
+    const { settings, log, metricsDeps, clocks } = node
+    this.#node = node
+    this.#place = place
+    this.name = place?.name ?? ''
+    this.isControl = isControl
+    this.isOpen = place?.new_accounts ?? true
+    this.store = new CellStore(place?.name ?? null)
+    this.policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
+    this.clock = new ClockGuard({ store: this.store, clocks, log, settleAfterMs: () => settings.edge.settleAfter })
+    this.metrics = new Metrics({
+      ...metricsDeps,
+      totals: () => this.store.read((reader) => reader.totals()),
+      paused: () => this.paused(),
+      ...(place === null ? {} : { part: { cell: place.name } }),
+    })
+  }
+
+  get isStarted(): boolean {
+    return this.#running !== undefined
+  }
+
+  /** Undefined: the database has not responded yet. */
+  get sales(): Sales | undefined {
+    return this.#running?.sales
+  }
+
+  readonly paused = () => [
+    ...(this.clock.doubt === null ? [] : [this.clock.doubt.code]),
+    ...(this.isSettlementPaused ? (['SETTLEMENT_TOO_LARGE'] as const) : []),
+  ]
+
+  /** One attempt. @throws CodedError when the store or a key cannot be used */
+  async start(): Promise<void> {
+    if (this.isStarted) return
+    this.#starting ??= this.#start().finally(() => (this.#starting = undefined))
+    await this.#starting
+  }
+
+  async #start(): Promise<void> {
+    const { settings, now, newId, pause = sleep, log, fail, administrationKeyFile } = this.#node
+    await using opened = new AsyncDisposableStack()
+    const database = await this.#openStore()
+    opened.defer(() => database.close())
+    await claimCell(database, this.#place === null ? null : { name: this.name, isControl: this.isControl })
+    if (this.isControl) {
+      await requireMigrated(settings, database)
+      await giveFirstKey(database, administrationKeyFile, log, now())
+    }
+    await this.#claim(database)
+    const markFile = openMarkFile(this.#markPath(settings.store.path))
+    opened.defer(() => markFile.close())
+    const sales = new Sales({
+      store: database,
+      file: markFile,
+      policies: this.policies,
+      shared: isShared(settings),
+      restored: settings.store.restored,
+      now,
+      newId,
+      pause,
+      onRecovery: (reason) =>
+        log.warn({ code: 'STORE_RESTORED', reason }, 'the store comes from a backup: recovery begins'),
+      onBroken: fail,
+    })
+    // Before the first client: nothing sold after the backup may be sold again.
+    await sales.start()
+    opened.defer(() => sales.close())
+    const poolTerms = { lowPercent: () => settings.events.lowPercent, now }
+    this.store.attach(watchStore(announcePools(sales.store, poolTerms), this.metrics, () => performance.now()))
+    try {
+      await this.clock.look()
+    } catch (error) {
+      this.store.detach()
+      throw error
+    }
+    this.#running = { sales, database, parts: opened.move() }
+  }
+
+  async #openStore(): Promise<PostgresStore> {
+    const { settings, log, fail } = this.#node
+    const { db, dbPassword, dbStandby, store } = settings
+    const url = this.#place?.url ?? db
+    if (url === null) {
+      const file = { path: join(store.path, 'twin.db'), check: store.check, onBroken: fail }
+      // A file responds.
+      return { ...openSqliteStore(file), cut: () => undefined }
+    }
+    const file = this.#place?.password_file
+    return openPostgresStore({
+      url,
+      password: file === undefined ? (dbPassword?.reveal() ?? null) : readSecret(file),
+      requiresStandby: dbStandby,
+      onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
+      onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
+    })
+  }
+
+  /** A cloud that gets cells keeps the mark of its database, which becomes the control cell. */
+  #markPath(directory: string): string {
+    const path = join(directory, 'sales.mark')
+    if (this.#place === null) return path
+    const own = join(directory, `sales-${this.name}.mark`)
+    if (this.isControl && existsSync(path) && !existsSync(own)) renameSync(path, own)
+    return own
+  }
+
+  /** Registers the signing key of the node. @throws CodedError SIGNING_KEY_DIFFERS, KEY_UNUSABLE, STATE_UNWRITABLE */
+  async claimSigningKey(): Promise<void> {
+    await this.#claim(this.store)
+  }
+
+  async #claim(store: Store): Promise<void> {
+    const { signingKeyFile: path, settings, now } = this.#node
+    const file = {
+      path,
+      exists: () => existsSync(path),
+      open: async () => {
+        const { signer, succeeded } = await openKeyring(path)
+        return { keyId: signer.keyId, succeeded }
+      },
+    }
+    await claimSigningKey(store, file, settings.keys.replaceSigning, now())
+    this.signingKey = (await openKeyring(path)).signer.keyId
+  }
+
+  /** Cuts what does not respond, because the time for a stop is over. */
+  cut(): void {
+    this.#running?.database.cut()
+  }
+
+  async stop(): Promise<void> {
+    await this.#starting?.catch(() => undefined)
+    await this.#running?.parts.disposeAsync()
+  }
+}
+
+export function isShared({ db, cells }: Pick<CloudSettings, 'db' | 'cells'>): boolean {
+  return db !== null || cells !== null
+}
+
+/** @throws CodedError STORE_NOT_MIGRATED if the data of this cloud is in its directory, and not in its database */
+async function requireMigrated(settings: CloudSettings, store: Store): Promise<void> {
+  const { path, startEmpty } = settings.store
+  const file = join(path, 'twin.db')
+  if (!isShared(settings) || startEmpty || !holdsData(file)) return
+  // Every cloud that has started has registered a key.
+  if ((await store.read((reader) => reader.keys.countAdministration())) > 0) return
+  throw new CodedError('STORE_NOT_MIGRATED', `The PostgreSQL database is empty, but ${file} contains data.`)
+}
+
+async function giveFirstKey(store: Store, path: string, log: Logger, now: number): Promise<void> {
+  const keyId = await registerFirstKey(
+    store,
+    async () => {
+      const publicKey = createPublicKey(openKeyFile(path, 'P-256').privateKey)
+      const id = await thumbprint(publicKey.export({ format: 'jwk' }))
+      return { id, pem: publicKey.export({ type: 'spki', format: 'pem' }) }
+    },
+    now,
+  )
+  if (keyId !== undefined) log.info({ path, keyId }, 'the first administration key was made')
+}
+
+/** @throws CodedError CONFIG_UNREADABLE */
+function readSecret(path: string): string {
+  try {
+    return readFileSync(path, 'utf8').trim()
+  } catch (cause) {
+    throw new CodedError('CONFIG_UNREADABLE', `${path} cannot be read.`, { cause })
+  }
+}

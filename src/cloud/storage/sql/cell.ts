@@ -1,0 +1,29 @@
+import type { CellRecord } from '../records.ts'
+import { type Sql, toFlag } from './sql.ts'
+
+export function cellReader({ db }: Sql) {
+  return {
+    /** Undefined: the database is no cell. */
+    async get(): Promise<CellRecord | undefined> {
+      const row = await db.selectFrom('cell').selectAll().executeTakeFirst()
+      return row === undefined ? undefined : { name: row.name, isControl: row.is_control === 1n }
+    },
+  }
+}
+
+export function cellTransaction(sql: Sql) {
+  const { db, lockRows } = sql
+  return {
+    ...cellReader(sql),
+    async register({ name, isControl }: CellRecord): Promise<void> {
+      await db
+        .insertInto('cell')
+        .values({ slot: 1n, name, is_control: toFlag(isControl) })
+        .execute()
+    },
+    /** Serializes copies of the rate tables, keys and configuration into this cell. No other work waits. */
+    async lockCopies(): Promise<void> {
+      if (lockRows) await db.selectFrom('cell').select('slot').forUpdate().execute()
+    },
+  }
+}
