@@ -1,4 +1,4 @@
-// Two PostgreSQL servers of a test's own: a primary and its standby, which a test may kill, promote and connect again. They
+// Two PostgreSQL servers of a test's own: a primary and its standby, or two that have nothing in common, which a test may kill, promote and connect again. They
 // need the programs of an installed PostgreSQL: a container would have to give up its processes and its files.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -139,6 +139,13 @@ export class PostgresProcess {
   }
 }
 
+async function initialize(server: PostgresProcess): Promise<void> {
+  const cluster = ['-U', 'test', '-A', 'trust', '-E', 'UTF8', '--locale=C', '--data-checksums', '--no-sync']
+  await server.run('initdb', '-D', server.data, ...cluster)
+  await appendFile(join(server.data, 'postgresql.conf'), SETTINGS)
+  await server.start()
+}
+
 function childrenOf(parent: number): readonly number[] {
   const isChild = (pid: string): boolean => {
     try {
@@ -164,20 +171,31 @@ export class PostgresPair implements AsyncDisposable {
 
   /** The first server is the primary, and the second one its standby. Commits do not wait for it yet. */
   static async start(programs: string): Promise<PostgresPair> {
+    return PostgresPair.#open(programs, async (primary, standby) => {
+      await initialize(primary)
+      await standby.run('pg_basebackup', '-D', standby.data, '-R', '-c', 'fast', '--no-sync', '-d', primary.url)
+      await standby.start()
+    })
+  }
+
+  /** Two servers that have nothing in common. */
+  static async startApart(programs: string): Promise<PostgresPair> {
+    return PostgresPair.#open(programs, async (...servers) => void (await Promise.all(servers.map(initialize))))
+  }
+
+  static async #open(
+    programs: string,
+    make: (first: PostgresProcess, second: PostgresProcess) => Promise<void>,
+  ): Promise<PostgresPair> {
     const folder = await mkdtemp(join(tmpdir(), 'tallygate-pair-'))
     const user = process.getuid?.() === 0 ? anotherUser() : undefined
     if (user !== undefined) await chown(folder, user.uid, user.gid)
     const place = { programs, folder, user }
-    const primary = new PostgresProcess(place, 'first', await freePort())
-    const standby = new PostgresProcess(place, 'second', await freePort())
-    const pair = new PostgresPair(folder, [primary, standby])
+    const first = new PostgresProcess(place, 'first', await freePort())
+    const second = new PostgresProcess(place, 'second', await freePort())
+    const pair = new PostgresPair(folder, [first, second])
     try {
-      const cluster = ['-U', 'test', '-A', 'trust', '-E', 'UTF8', '--locale=C', '--data-checksums', '--no-sync']
-      await primary.run('initdb', '-D', primary.data, ...cluster)
-      await appendFile(join(primary.data, 'postgresql.conf'), SETTINGS)
-      await primary.start()
-      await standby.run('pg_basebackup', '-D', standby.data, '-R', '-c', 'fast', '--no-sync', '-d', primary.url)
-      await standby.start()
+      await make(first, second)
       return pair
     } catch (error) {
       await pair[Symbol.asyncDispose]()
