@@ -144,7 +144,7 @@ export default {
       comment: 'Use cases and adapters are composed; they know nothing of the composition.',
       severity: 'error',
       from: { path: `${side}/[^/]+/` },
-      to: { path: '^src/$1/(compose|main)[.]ts$' },
+      to: { path: '^src/$1/(compose|compose-cell|open-cell|main)[.]ts$' },
     },
     {
       name: 'capabilities-do-no-io',
@@ -164,7 +164,7 @@ export default {
       name: 'only-compose-names-adapters',
       comment: 'One place on each side names the concrete adapters.',
       severity: 'error',
-      from: { path: `${side}/[^/]+[.]ts$`, pathNot: `${side}/compose[.]ts$` },
+      from: { path: `${side}/[^/]+[.]ts$`, pathNot: `${side}/(compose|compose-cell|open-cell)[.]ts$` },
       to: { path: `^src/$1/${adapters}` },
     },
     {

@@ -340,7 +340,8 @@ async function startCells(cells: readonly [Cell, ...Cell[]], log: Logger): Promi
   const failed = results.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
   const fatal = failed.find((error) => !isUnreachable(error))
   if (fatal !== undefined) throw fatal
-  if (failed.length === cells.length) throw failed[0]
+  const [first] = failed
+  if (failed.length === cells.length) throw first
   for (const { name } of cells.filter(({ isStarted }) => !isStarted)) {
     log.warn({ code: 'DATABASE_UNREACHABLE', cell: name }, 'the database of the cell does not respond')
   }

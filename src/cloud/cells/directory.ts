@@ -1,5 +1,5 @@
 /**
- * Leads from an id to the cell that has it. There is no table: the cells themselves are asked, and hits are remembered,
+ * Leads from an id to the cell that has it. There is no table: the cells themselves are searched, and hits are remembered,
  * because nothing moves to another cell. Unknown ids are remembered for a second.
  */
 import { hash } from 'node:crypto'
@@ -41,7 +41,7 @@ export class Directory<Cell extends DirectoryCell> {
 
   /**
    * Null: no cell has it.
-   * @throws CodedError if a cell could not be asked, and no other one has it
+   * @throws CodedError if a cell does not respond, and no other one has it
    */
   async find(kind: Kind, id: string): Promise<Cell | null> {
     const key = `${kind} ${id}`
@@ -102,7 +102,7 @@ export class Directory<Cell extends DirectoryCell> {
   }
 }
 
-/** Makes room for one more, without the oldest. */
+/** Removes the oldest entry of a full map. */
 function shorten(map: Map<string, unknown>, max: number): void {
   const [oldest] = map.keys()
   if (map.size >= max && oldest !== undefined) map.delete(oldest)

@@ -13,7 +13,7 @@ import type { Operation } from './operation.ts'
 import { type NamedId, namedIds, namesOf } from './scope.ts'
 import { type CheckDeps, type Head, type Received, type RequestHead, type Route, routeTo } from './serve.ts'
 
-export const CELL_HEADER = 'x-cell'
+const CELL_HEADER = 'x-cell'
 
 export interface ServedCell extends DirectoryCell, CheckDeps {
   readonly store: Store & { readonly isUp: boolean }

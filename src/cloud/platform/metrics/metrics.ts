@@ -15,6 +15,7 @@ import type { UsageRecord } from '../../storage/records.ts'
 import type { Totals } from '../../storage/records.ts'
 import type { StoreWatcher } from '../../storage/watch-store.ts'
 import { ArchiveMetrics } from './archive-metrics.ts'
+import { CellMetrics } from './cell-metrics.ts'
 import { collectProcessMetrics } from './process-metrics.ts'
 
 /** Of the node, not of its stores. */
@@ -26,8 +27,6 @@ const OF_NODE: ReadonlySet<string> = new Set([
   'last_backup_timestamp_seconds',
   'build_info',
 ])
-const OF_CELL = ['cell_up', 'cell_behind']
-
 export interface MetricsDeps {
   /** Absent: the metrics are of the node and its only store. Else of a cell, or only of the node. */
   readonly part?: { readonly cell: string } | 'NODE'
@@ -96,8 +95,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
   readonly #sinksFailing: Gauge<'sink'>
   readonly #devices: Gauge<'instance_id' | 'contact'>
   readonly #tokensLeft: Gauge<'instance_id'>
-  readonly #cellUp: Gauge
-  readonly #cellBehind: Gauge
+  readonly #cell: CellMetrics | null
   #looking: Promise<void> | undefined
 
   constructor(deps: MetricsDeps) {
@@ -169,30 +167,22 @@ export class Metrics implements StoreWatcher, EventWatcher {
       { version: deps.version, node: process.versions.node },
       1,
     )
-    this.#cellUp = gauge('cell_up', 'Whether the database of the cell responds.')
-    this.#cellBehind = gauge('cell_behind', 'Whether the cell lacks changes of rate tables, keys or configuration.')
-    this.#keepOnly(deps.part)
+    this.#cell = this.#keepOnly(deps.part)
   }
 
-  #keepOnly(part: MetricsDeps['part']): void {
-    if (part === undefined || part === 'NODE') collectProcessMetrics(this.#registry)
+  #keepOnly(part: MetricsDeps['part']): CellMetrics | null {
+    const isOfNode = part === undefined || part === 'NODE'
+    if (isOfNode) collectProcessMetrics(this.#registry)
     else this.#registry.setDefaultLabels({ cell: part.cell })
-    const remove = (names: Iterable<string>): void => {
-      for (const name of names) this.#registry.removeSingleMetric(`tallygate_${name}`)
+    for (const { name } of part === undefined ? [] : this.#registry.getMetricsAsArray()) {
+      const own = /^tallygate_(.*)$/.exec(name)?.[1]
+      if (own !== undefined && OF_NODE.has(own) !== isOfNode) this.#registry.removeSingleMetric(name)
     }
-    if (part === undefined) remove(OF_CELL)
-    else if (part !== 'NODE') remove(OF_NODE)
-    else {
-      for (const { name } of this.#registry.getMetricsAsArray()) {
-        const own = /^tallygate_(.*)$/.exec(name)?.[1]
-        if (own !== undefined && !OF_NODE.has(own)) this.#registry.removeSingleMetric(name)
-      }
-    }
+    return isOfNode ? null : new CellMetrics(this.#registry)
   }
 
   cell(isUp: boolean, isBehind: boolean): void {
-    this.#cellUp.set(isUp ? 1 : 0)
-    this.#cellBehind.set(isBehind ? 1 : 0)
+    this.#cell?.set(isUp, isBehind)
   }
 
   get contentType(): string {
