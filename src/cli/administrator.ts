@@ -21,6 +21,7 @@ export interface AdministratorFlags {
   readonly kid?: string
   readonly caFile?: string
   readonly context?: string
+  readonly cell?: string
 }
 
 /** A cloud, and the key to call it with. */
@@ -30,12 +31,15 @@ export interface Target {
   readonly adminKey?: string | undefined
   readonly kid?: string | undefined
   readonly caFile?: string | undefined
+  /** For what concerns one cell of the cloud. */
+  readonly cell?: string | undefined
 }
 
 export function withAdministratorFlags(command: Command): Command {
   return withCloudFlags(command)
     .option('--admin-key <file>', 'private administration key (PEM); default: the user whom tallygate login signed in')
     .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
+    .option('--cell <name>', 'cell of the cloud, for what concerns the data of one (CELL_REQUIRED)')
 }
 
 export function withCloudFlags(command: Command): Command {
@@ -59,6 +63,7 @@ export function targetOf(flags: AdministratorFlags, io: Io): Target {
     adminKey,
     kid,
     caFile: flags.caFile ?? variable('TALLYGATE_CA_FILE', io) ?? context.caFile,
+    cell: flags.cell,
   }
 }
 
@@ -97,10 +102,13 @@ export async function administratorToken(
 }
 
 /** @param token null: none */
-export function clientWith({ url, caFile }: Target, token: string | null, io: Io): HttpClient {
+export function clientWith({ url, caFile, cell }: Target, token: string | null, io: Io): HttpClient {
   return new HttpClient({
     address: url,
-    ...(token === null ? {} : { headers: { authorization: `Bearer ${token}` } }),
+    headers: {
+      ...(token === null ? {} : { authorization: `Bearer ${token}` }),
+      ...(cell === undefined ? {} : { 'x-cell': cell }),
+    },
     ...(caFile === undefined ? {} : { ca: readAuthority(io, caFile) }),
     proxy: io.env,
     unreachable: 'SERVICE_UNREACHABLE',

@@ -45,8 +45,9 @@ function backupCommand(service: Command, io: Io): Command {
     .description('Copies the database of the cloud into one file while the cloud runs, and verifies the copy.')
     .argument('<file>', 'output file; an existing file is replaced once the copy is complete')
     .action(async (file: string) => {
-      const { db, store } = settingsOf(service, cloudOptions, io)
-      if (db !== null) throw new CodedError('USAGE', 'This cloud stores its data in PostgreSQL: use pg_dump.')
+      const { db, cells, store } = settingsOf(service, cloudOptions, io)
+      if (db !== null || cells !== null)
+        throw new CodedError('USAGE', 'This cloud stores its data in PostgreSQL: use pg_dump.')
       const { backUpStore } = await import('../../cloud/storage/sqlite/backup.ts')
       const database = join(store.path, 'twin.db')
       refuseItself(database, file)

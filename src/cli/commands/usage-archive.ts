@@ -68,7 +68,7 @@ async function writeArchives(settings: CloudSettings, place: string, before: num
   }
 }
 
-async function openStore({ db, dbPassword, dbStandby, store: { path } }: CloudSettings): Promise<Store> {
+async function openStore({ db, cells, dbPassword, dbStandby, store: { path } }: CloudSettings): Promise<Store> {
   if (db !== null) {
     const { openPostgresStore } = await import('../../cloud/storage/postgres/store.ts')
     return openPostgresStore({
@@ -78,6 +78,7 @@ async function openStore({ db, dbPassword, dbStandby, store: { path } }: CloudSe
       onConnectionLost: () => undefined,
     })
   }
+  if (cells !== null) throw new CodedError('USAGE', 'This cloud has cells: give --db with the URL of one, and --to.')
   const { openSqliteStore } = await import('../../cloud/storage/sqlite/store.ts')
   const file = join(path, 'twin.db')
   if (!existsSync(file)) throw new CodedError('STATE_UNWRITABLE', `The database ${file} does not exist.`)
