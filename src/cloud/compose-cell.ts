@@ -70,7 +70,7 @@ export interface CellDeps extends Pick<CellNode, 'settings' | 'log' | 'now' | 'n
   readonly push: () => Push
   readonly signIn: SignIn | null
   /** Null: the console is off. */
-  readonly consoleSignIn: (store: Cell['store']) => ConsoleSignIn | null
+  readonly consoleSignIn: ConsoleSignIn | null
   readonly publicAddress: () => string
   readonly isElsewhere?: ((instanceId: string) => Promise<boolean>) | undefined
 }
@@ -84,7 +84,6 @@ export interface ComposedCell {
   readonly authenticator: Authenticator
   readonly operations: readonly Operation[]
   readonly console: Omit<ConsoleDeps, 'slots' | 'signIn' | 'isSecure' | 'controlled'>
-  readonly consoleSignIn: ConsoleSignIn | null
   /** Starts the repeated work, which ends with the stack. */
   readonly run: (started: AsyncDisposableStack) => void
 }
@@ -118,10 +117,9 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const settlement = settlementOf(cell, settings.edge, log)
   const presence = (deviceId: string) => push().presence(deviceId)
   const commands = { store, now, present, sessions: service, onRevoked: (deviceId: string) => push().drop(deviceId) }
-  const consoleSignIn = deps.consoleSignIn(store)
   const forDevices = edgeOperations({
     ...commands,
-    console: consoleSignIn,
+    console: deps.consoleSignIn,
     ...{ keys, policies, terms, newId, presence, onKeyReplaced, trustsClock, sinks, tenantId },
     addresses: () => ({
       edge: `${publicAddress()}/edge/api/v1`,
@@ -140,7 +138,6 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
     ...{ name: cell.name, isOpen: cell.isOpen, store, keys, now, authenticator },
     operations: [...countDecisions(serviceOperations(service), metrics), ...forDevices],
     console: { store, policies, presence, terms, authenticator, now, sessions: service, devices: commands, tenantId },
-    consoleSignIn,
     run: (started) => {
       publishEvents(cell, sinks, started, deps)
       const archive = archiveOf(cell, service.giveWay, deps)

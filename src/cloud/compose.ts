@@ -197,10 +197,11 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     return running.push
   }
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
-  const secret = servesConsole(settings.http) ? consoleSecret(signingKeyFile) : null
+  const consoleSignIn = servesConsole(settings.http)
+    ? new ConsoleSignIn({ store: control.store, newId, secret: consoleSecret(signingKeyFile) })
+    : null
   const composed = await composeAll(cells, {
-    ...{ settings, log, now, newId, timers, keys, signIn, push, publicAddress },
-    consoleSignIn: (store) => (secret === null ? null : new ConsoleSignIn({ store, newId, secret })),
+    ...{ settings, log, now, newId, timers, keys, signIn, push, publicAddress, consoleSignIn },
   })
   const [controlCell] = composed.cells
   const watch = settings.cells === null ? null : new CellWatch({ cells, keys, now, log })
@@ -252,7 +253,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   serveOperations(http, prefix, serving, controlCell.operations)
   registerSignIn(http, prefix, signIn)
   registerDocs(http, prefix, controlCell.operations)
-  registerConsoles(http, prefix, composed.cells, { slots, isSecure: () => publicAddress().startsWith('https:') })
+  if (consoleSignIn !== null) {
+    const isSecure = (): boolean => publicAddress().startsWith('https:')
+    registerConsoles(http, prefix, composed.cells, { slots, signIn: consoleSignIn, isSecure })
+  }
 
   const { accept } = push()
   if (accept !== null) serveWebSockets(http, `${prefix}/push`, accept)
@@ -387,17 +391,12 @@ function registerConsoles(
   http: FastifyInstance,
   prefix: string,
   [control, ...others]: ComposedCells['cells'],
-  deps: Pick<ConsoleDeps, 'slots' | 'isSecure'>,
+  deps: Pick<ConsoleDeps, 'slots' | 'isSecure' | 'signIn'>,
 ): void {
-  const register = (
-    { console, consoleSignIn: signIn }: ComposedCell,
-    place: string,
-    controlled: string | null,
-  ): void => {
-    if (signIn !== null) registerConsole(http, place, { ...console, ...deps, signIn, controlled })
+  registerConsole(http, prefix, { ...control.console, ...deps, controlled: null })
+  for (const { name, console } of others) {
+    registerConsole(http, `${prefix}/cells/${name}`, { ...console, ...deps, controlled: control.name })
   }
-  register(control, prefix, null)
-  for (const cell of others) register(cell, `${prefix}/cells/${cell.name}`, control.name)
 }
 
 function runCellWatch(watch: CellWatch, deps: RepeatedJobDeps, started: AsyncDisposableStack): void {

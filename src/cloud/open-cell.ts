@@ -57,12 +57,14 @@ export class Cell {
   #running:
     { readonly sales: Sales; readonly database: PostgresStore; readonly parts: AsyncDisposableStack } | undefined
   #starting: Promise<void> | undefined
+  readonly #cut = Promise.withResolvers<never>()
   /** Thumbprint of the signing key that its database knows. */
   signingKey = ''
   isSettlementPaused = false
 
   constructor(node: CellNode, place: CellSettings | null, isControl: boolean) {
     const { settings, log, metricsDeps, clocks } = node
+    this.#cut.promise.catch(() => undefined)
     this.#node = node
     this.#place = place
     this.name = place?.name ?? ''
@@ -97,7 +99,7 @@ export class Cell {
   async start(): Promise<void> {
     if (this.isStarted) return
     this.#starting ??= this.#start().finally(() => (this.#starting = undefined))
-    await this.#starting
+    await Promise.race([this.#starting, this.#cut.promise])
   }
 
   async #start(): Promise<void> {
@@ -105,6 +107,8 @@ export class Cell {
     await using opened = new AsyncDisposableStack()
     const database = await this.#openStore()
     opened.defer(() => database.close())
+    // After a cut, nothing more is read or written.
+    void this.#cut.promise.catch(() => database.cut())
     await claimCell(database, this.#place === null ? null : { name: this.name, isControl: this.isControl })
     if (this.isControl) {
       await requireMigrated(settings, database)
@@ -118,7 +122,7 @@ export class Cell {
       file: markFile,
       policies: this.policies,
       shared: isShared(settings),
-      restored: settings.store.restored,
+      restored: this.#place?.restored ?? settings.store.restored,
       now,
       newId,
       pause,
@@ -189,11 +193,11 @@ export class Cell {
 
   /** Cuts what does not respond, because the time for a stop is over. */
   cut(): void {
-    this.#running?.database.cut()
+    this.#cut.reject(new CodedError('STOPPING', 'The cloud stops, and the database of a cell does not respond.'))
   }
 
   async stop(): Promise<void> {
-    await this.#starting?.catch(() => undefined)
+    await Promise.race([this.#starting, this.#cut.promise]).catch(() => undefined)
     await this.#running?.parts.disposeAsync()
   }
 }

@@ -12,6 +12,8 @@ const cell = z.strictObject({
   password_file: z.string().min(1).optional(),
   /** False: it gets no new accounts. Default: true. */
   new_accounts: z.boolean().optional(),
+  /** As the setting `store.restored`, for this database. */
+  restored: z.boolean().optional(),
 })
 
 /** The first one is the control cell. */
