@@ -8,7 +8,7 @@ import {
   type Operation,
   serviceOperation,
 } from '../../../src/cloud/http/operation.ts'
-import { type ServedCell, routeOverCells } from '../../../src/cloud/http/route-over-cells.ts'
+import { type ServedCell, authenticatorOver, routeOverCells } from '../../../src/cloud/http/route-over-cells.ts'
 import type { Reader } from '../../../src/cloud/storage/store.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 
@@ -186,5 +186,15 @@ describe('the cell of a request', () => {
     await world.send({ cells: 'CONTROL' }, {})
     await world.send(inPath, { params: { instanceId: NORTH.instance } })
     expect(world.copies).toBe(1)
+  })
+
+  it('is that of the device that connects to the broker', async () => {
+    const world = new World()
+    const cells = [world.cell('north', [], {}), world.cell('south', [DEVICE], {})] as [ServedCell, ServedCell]
+    const directory = new Directory(cells, () => 0)
+    const authenticator = authenticatorOver({ cells, directory, copy: async () => undefined })
+    await authenticator.authenticate(`Bearer ${unsigned({ iss: DEVICE })}`, 0)
+    await authenticator.authenticate(`Bearer ${unsigned({ iss: 'somewhere' })}`, 0)
+    expect(world.checked).toEqual(['south', 'north'])
   })
 })

@@ -239,6 +239,12 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
     expect((await call('GET', `/api/v1.1/sessions/${session}/heartbeat`, { node: 1 })).status).toBe(204)
     expect((await call('GET', '/api/v1.1/sessions', { node: 1 })).body).toMatchObject([{ sessionId: session }])
     expect(await runSql(south!.url, 'SELECT id FROM sessions')).toEqual([{ id: session }])
+    // Each cell has a console.
+    const consoleOf = (place: string, query = ''): Promise<Reply> =>
+      call('GET', `${place}/console${query}`, { headers: { cookie: `tallygate_console=${adminToken}` } })
+    expect((await consoleOf('', `?instance=${ofNorth}`)).status).toBe(200)
+    expect((await consoleOf('/cells/south', `?instance=${ofSouth}`)).status).toBe(200)
+    expect((await consoleOf('/cells/south', `?instance=${ofNorth}`)).status).toBe(404)
     const nothing = await call('GET', `/provisioning/api/v1.1/instances/${crypto.randomUUID()}`)
     expect(nothing).toMatchObject({ status: 404, body: { code: 'NOT_FOUND' } })
   })
@@ -251,6 +257,9 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
     await expect(TwinProcess.start(['--db', north!.url, '--store-path', join(directory, 'a')])).rejects.toThrow(
       'ended with 78',
     )
+    await expect(
+      TwinProcess.start(['--db', north!.url, '--cells', cellsOf(south!.url), '--store-path', join(directory, 'a')]),
+    ).rejects.toThrow('ended with 78')
     // Even the control cell.
     await north!.kill()
     nodes = [await startNode('a')]
