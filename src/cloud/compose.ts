@@ -342,10 +342,8 @@ function cellsOf(node: CellNode): readonly [Cell, ...Cell[]] {
 async function startCells(cells: readonly [Cell, ...Cell[]], log: Logger): Promise<void> {
   const results = await Promise.allSettled(cells.map((cell) => cell.start()))
   const failed = results.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
-  const fatal = failed.find((error) => !isUnreachable(error))
-  if (fatal !== undefined) throw fatal
-  const [first] = failed
-  if (failed.length === cells.length) throw first
+  const fatal = failed.filter((error) => !isUnreachable(error))
+  if (fatal.length > 0 || failed.length === cells.length) throw [...fatal, ...failed][0]
   for (const { name } of cells.filter(({ isStarted }) => !isStarted)) {
     log.warn({ code: 'DATABASE_UNREACHABLE', cell: name }, 'the database of the cell does not respond')
   }
@@ -354,9 +352,9 @@ async function startCells(cells: readonly [Cell, ...Cell[]], log: Logger): Promi
 /** @throws CodedError if no store responds */
 async function requireOne(stores: readonly Store[]): Promise<void> {
   const reads = stores.map((store) => store.read((reader) => reader.keys.countAdministration()))
-  const results = await Promise.allSettled(reads)
-  const [failed] = results.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
-  if (results.every(({ status }) => status === 'rejected')) throw failed
+  await Promise.any(reads).catch((error: unknown) => {
+    throw error instanceof AggregateError ? error.errors[0] : error
+  })
 }
 
 function nodeMetrics(deps: CellNode['metricsDeps']): Metrics {
