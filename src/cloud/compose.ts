@@ -340,7 +340,10 @@ function cellsOf(node: CellNode): readonly [Cell, ...Cell[]] {
  * @throws CodedError of a cell that can never start, or DATABASE_UNREACHABLE if no cell responds
  */
 async function startCells(cells: readonly [Cell, ...Cell[]], log: Logger): Promise<void> {
-  const results = await Promise.allSettled(cells.map((cell) => cell.start()))
+  const [control, ...others] = cells
+  // At the first start, the control cell knows which keys there are.
+  const results = await Promise.allSettled([control.start()])
+  results.push(...(await Promise.allSettled(others.map((cell) => cell.start()))))
   const failed = results.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
   const fatal = failed.filter((error) => !isUnreachable(error))
   if (fatal.length > 0 || failed.length === cells.length) throw [...fatal, ...failed][0]

@@ -104,6 +104,9 @@ export class Cell {
 
   async #start(): Promise<void> {
     const { settings, now, newId, pause = sleep, log, fail, administrationKeyFile } = this.#node
+    if (!this.isControl && !existsSync(this.#node.signingKeyFile)) {
+      throw new CodedError('DATABASE_UNREACHABLE', 'The first start of a node requires the first cell.')
+    }
     await using opened = new AsyncDisposableStack()
     const database = await this.#openStore()
     opened.defer(() => database.close())

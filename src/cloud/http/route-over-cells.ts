@@ -94,17 +94,21 @@ class CellChoice {
     const named = namesOf(operation, version)
     this.#over = over
     this.#operation = operation
-    // A session is in the cell of its instance, so that the header saves a search.
-    this.#inHead = [['header', 'instanceId'], ...named.filter(([part]) => part !== 'body' && part !== 'header')]
+    // A session is in the cell of its instance, so that the header saves a search. Other operations ignore the header.
+    const isOfSessions = named.some(([part, field]) => field === 'sessionId' || part === 'header' || part === 'body')
+    const usesHeader = operation.readsInstanceHeader && isOfSessions
+    this.#inHead = [
+      ...(usesHeader ? [['header', 'instanceId'] as const] : []),
+      ...named.filter(([part]) => part !== 'body' && part !== 'header'),
+    ]
     this.#inBody = named.filter(([part]) => part === 'body')
   }
 
   /** Null: the body decides, or all cells answer. @throws CodedError */
   async byHead({ params, query, headers }: RequestHead): Promise<ServedCell | null> {
-    const { cells, principals, readsInstanceHeader, account } = this.#operation
+    const { cells, principals, account } = this.#operation
     if (cells === 'CONTROL') return this.#over.cells[0]
-    const header = readsInstanceHeader ? { instanceId: headers[instanceHeader] } : {}
-    const ids = namedIds(this.#inHead, { params, query, header })
+    const ids = namedIds(this.#inHead, { params, query, header: { instanceId: headers[instanceHeader] } })
     const found = await this.#firstOf(ids)
     if (found !== null) return found
     if (principals.includes('DEVICE')) {

@@ -143,6 +143,13 @@ describe('the cell of a request', () => {
     expect(await new World().send(creates, request)).toBe('north')
   })
 
+  it('is not chosen by a header x-instance-id that the operation ignores', async () => {
+    const headers = { 'x-instance-id': SOUTH.instance }
+    expect(await new World().send(creates, { body: { accountId: 'old-north' }, headers })).toBe('north')
+    expect(await new World().send(list, { headers })).toBe('north south')
+    await expect(new World().send(inQuery, { headers })).rejects.toMatchObject({ code: 'CELL_REQUIRED' })
+  })
+
   it('is required where nothing else names it, and after the caller was checked', async () => {
     const world = new World()
     await expect(world.send({}, {})).rejects.toMatchObject({
