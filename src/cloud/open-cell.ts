@@ -112,11 +112,9 @@ export class Cell {
     opened.defer(() => database.close())
     // After a cut, nothing more is read or written.
     void this.#cut.promise.catch(() => database.cut())
+    if (this.isControl) await requireMigrated(settings, database)
     await claimCell(database, this.#place === null ? null : { name: this.name, isControl: this.isControl })
-    if (this.isControl) {
-      await requireMigrated(settings, database)
-      await giveFirstKey(database, administrationKeyFile, log, now())
-    }
+    if (this.isControl) await giveFirstKey(database, administrationKeyFile, log, now())
     await this.#claim(database)
     const markFile = openMarkFile(this.#markPath(settings.store.path))
     opened.defer(() => markFile.close())
