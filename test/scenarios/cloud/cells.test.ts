@@ -249,6 +249,23 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
     expect(nothing).toMatchObject({ status: 404, body: { code: 'NOT_FOUND' } })
   })
 
+  it('continues with the database of a cloud that had no cells', async () => {
+    const [before, added] = ['alone', 'added'].map((name) => north!.url.replace(/postgres$/, name)) as [string, string]
+    for (const name of ['alone', 'added']) await runSql(north!.url, `CREATE DATABASE ${name}`)
+    for (const node of nodes.splice(0)) expect(await node.end('SIGTERM')).toBe(0)
+    nodes = [await TwinProcess.start(['--db', before, '--store-path', join(directory, 'c')])]
+    adminToken = await tokenOf(await readFile(join(directory, 'c', 'administration-key.pem'), 'utf8'))
+    await rateTable('1')
+    const id = await instance()
+    expect(await charged(id)).toBe(Number(PRICE_TEXT))
+    expect(await nodes[0]!.end('SIGTERM')).toBe(0)
+    nodes = [await startNode('c', cellsOf(before, added))]
+    // No recovery begins: the sales mark belongs to the database.
+    expect(await charged(id)).toBe(Number(PRICE_TEXT))
+    expect(await runSql(before, 'SELECT * FROM recoveries')).toEqual([])
+    expect(await runSql(added, 'SELECT version FROM rate_tables')).toEqual([{ version: '1' }])
+  })
+
   it('starts while a cell is away, and refuses databases of other cells', async () => {
     const [ofNorth, ofSouth] = [(await instancesIn(north!, 1))[0]!, (await instancesIn(south!, 1))[0]!]
     await rateTable('1')
