@@ -60,7 +60,11 @@ export class CellWatch {
     } catch (error) {
       this.#note(cell, 'database', error)
     }
-    cell.metrics.cell(cell.store.isUp, this.#behind.has(cell.name))
+    this.#show(cell)
+  }
+
+  #show({ name, store, metrics }: WatchedCell): void {
+    metrics.cell(store.isUp, this.#behind.has(name))
   }
 
   /** Copies to all cells that respond. The others follow when they do. */
@@ -68,6 +72,7 @@ export class CellWatch {
     const [control, ...others] = this.#deps.cells
     await Promise.all(this.#deps.cells.map((cell) => this.#claim(cell)))
     await Promise.all(others.map((cell) => this.#copy(control, cell)))
+    for (const cell of this.#deps.cells) this.#show(cell)
   }
 
   async #copy(control: WatchedCell, cell: WatchedCell): Promise<void> {

@@ -95,6 +95,7 @@ describe('a watch over cells', () => {
     south.failure = AWAY
     await watch.copy()
     await watch.copy()
+    expect(south.seen.at(-1)).toBe('up, behind')
     await watch.probe()
     expect(watch.conditions).toEqual(['CELL_UNREACHABLE south', 'CELL_BEHIND south'])
     expect(south.seen.at(-1)).toBe('away, behind')
