@@ -44,6 +44,9 @@ const FORGET_EVERY_MS = 60_000
 /** How often to look whether archiving is due, ms. */
 const ARCHIVE_EVERY_MS = 60_000
 
+/** How often to make partitions of the usage in advance, and to drop archived ones, ms. */
+const PARTITIONS_EVERY_MS = 60_000
+
 /** How often the metrics of instances change, ms. */
 const FLEET_EVERY_MS = 60_000
 
@@ -196,7 +199,12 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
   const settle = async (): Promise<boolean> => trustsClock() && expireNextInactive(settlement)
   const turn = async (): Promise<boolean> => (await cell.sales?.turn()) ?? false
   return [
-    ...(isShared(settings) ? [[TURN_EVERY_MS, turn, 'the sales mark was not compared'] as const] : []),
+    ...(isShared(settings)
+      ? ([
+          [TURN_EVERY_MS, turn, 'the sales mark was not compared'],
+          [PARTITIONS_EVERY_MS, () => cell.keepPartitions(), 'the partitions of the usage were not kept'],
+        ] as const)
+      : []),
     [CLOCK_LOOK_EVERY_MS, look, 'the clocks were not compared'],
     [SETTLE_EVERY_MS, () => endRecoveries(store, now()), 'a recovery was not ended'],
     [SETTLE_EVERY_MS, settle, 'a silent device was not settled'],

@@ -152,7 +152,7 @@ export class Cell {
     if (url === null) {
       const file = { path: join(store.path, 'twin.db'), check: store.check, onBroken: fail }
       // A file responds.
-      return { ...openSqliteStore(file), cut: () => undefined }
+      return { ...openSqliteStore(file), keepPartitions: async () => undefined, cut: () => undefined }
     }
     const file = this.#place?.password_file
     return openPostgresStore({
@@ -190,6 +190,12 @@ export class Cell {
     }
     await claimSigningKey(store, file, settings.keys.replaceSigning, now())
     this.signingKey = (await openKeyring(path)).signer.keyId
+  }
+
+  /** Makes partitions of the usage in advance, and drops archived ones. */
+  async keepPartitions(): Promise<false> {
+    await this.#running?.database.keepPartitions()
+    return false
   }
 
   /** Cuts what does not respond, because the time for a stop is over. */
