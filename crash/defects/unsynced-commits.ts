@@ -1,4 +1,6 @@
-/** A defect, preloaded: SQLite does not flush commits but reports that it does. */
+/** A defect, preloaded: commits are not flushed, neither by SQLite nor beside its thread, but report that they are. */
+import fs from 'node:fs'
+import { syncBuiltinESMExports } from 'node:module'
 import Database from 'better-sqlite3'
 
 // The method is handed its database again when it is called.
@@ -10,3 +12,7 @@ Database.prototype.pragma = function (this: Database.Database, source: string, o
   if (source.includes('=')) return pragma.call(this, 'synchronous = NORMAL', options)
   return 2n
 }
+
+const flushNothing = (_file: number, flushed: fs.NoParamCallback): void => void setImmediate(flushed, null)
+fs.fdatasync = Object.assign(flushNothing, { __promisify__: () => Promise.resolve() })
+syncBuiltinESMExports()
