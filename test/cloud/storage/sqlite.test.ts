@@ -1,13 +1,4 @@
-import {
-  mkdtempSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  symlinkSync,
-  truncateSync,
-  writeFileSync,
-} from 'node:fs'
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
@@ -147,17 +138,106 @@ describe('a database file', () => {
     expect(codeOf(() => open(join(folder, 'nowhere', 'twin.db')))).toBe('STATE_UNWRITABLE')
   })
 
+  const setting = { name: 'n', value: 'v', modified: 1, updatedBy: 'k' }
+
+  /** A store whose flushes end as the test wants, after the first one. */
+  const openFlushed = (flush: () => Promise<void>, onBroken: (error: unknown) => void = () => undefined) => {
+    let count = 0
+    const flushFile = async () => ((count += 1) === 1 ? undefined : flush())
+    return openSqliteStore({ path, check: false, onBroken, flushFile })
+  }
+
   it('stops a store for good when its log cannot be flushed, and answers nothing that a power cut could undo', async () => {
     const broken: unknown[] = []
-    const store = openSqliteStore({ path, check: false, onBroken: (error) => broken.push(error) })
-    const setting = { name: 'n', value: 'v', modified: 1, updatedBy: 'k' }
-    // A flush of this device fails, while SQLite goes on writing to the file that it has opened.
-    renameSync(`${path}-wal`, `${path}-wal-of-sqlite`)
-    symlinkSync('/dev/null', `${path}-wal`)
+    const store = openFlushed(
+      () => Promise.reject(new Error('EIO')),
+      (error) => broken.push(error),
+    )
     const write = store.transaction((tx) => tx.configuration.save(setting))
     await expect(write).rejects.toMatchObject({ code: 'SQLITE_IOERR_FSYNC' })
     expect(broken).toMatchObject([{ code: 'SQLITE_IOERR_FSYNC' }])
     await expect(store.read((reader) => reader.configuration.list())).rejects.toThrow('the store is broken')
+    await store.close()
+  })
+
+  it('is not believed when a flush succeeds after one that failed', async () => {
+    let flushes = 0
+    const store = openFlushed(async () => {
+      flushes += 1
+      if (flushes === 1) throw new Error('EIO')
+    })
+    const writes = ['a', 'b'].map((name) =>
+      store.transaction(async (tx) => {
+        await tx.configuration.save({ ...setting, name })
+        // The next transaction needs a commit for itself.
+        await tx.outbox.appendPolicies(1)
+      }),
+    )
+    const failed = { reason: { code: 'SQLITE_IOERR_FSYNC' } }
+    expect(await Promise.allSettled(writes)).toMatchObject([failed, failed])
+    await store.close()
+  })
+
+  it.each(['returns', 'refuses'])(
+    '%s after a read only when the commits that it may have seen are flushed',
+    async (how) => {
+      const flushed = Promise.withResolvers<undefined>()
+      const begun = Promise.withResolvers<undefined>()
+      const store = openFlushed(() => {
+        begun.resolve(undefined)
+        return flushed.promise
+      })
+      const write = store.transaction((tx) => tx.configuration.save(setting))
+      await begun.promise
+      const seen = Promise.withResolvers<unknown>()
+      let isAnswered = false
+      const read = store
+        .read(async (reader) => {
+          seen.resolve(await reader.configuration.list())
+          if (how === 'refuses') throw new Error('refused')
+        })
+        .catch(() => undefined)
+        .then(() => (isAnswered = true))
+      expect(await seen.promise).toEqual([setting])
+      for (let turn = 0; turn < 10; turn += 1) await new Promise((resolve) => setImmediate(resolve))
+      expect(isAnswered).toBe(false)
+      flushed.resolve(undefined)
+      await Promise.all([write, read])
+      await store.close()
+    },
+  )
+
+  /** Files as a killed process leaves them: a commit is in the log only. */
+  const leaveLog = () => {
+    const original = newPath()
+    const database = openDatabase(original, { check: false })
+    database.exec(`INSERT INTO configuration VALUES ('n', 'v', 1, 'k')`)
+    for (const suffix of ['', '-wal']) copyFileSync(`${original}${suffix}`, `${path}${suffix}`)
+    database.close()
+  }
+
+  it('is read only when the commits that a killed process has left are flushed', async () => {
+    leaveLog()
+    const flushed = Promise.withResolvers<undefined>()
+    const store = openSqliteStore({ path, check: false, onBroken: () => undefined, flushFile: () => flushed.promise })
+    const seen = Promise.withResolvers<unknown>()
+    let isAnswered = false
+    const read = store
+      .read(async (reader) => seen.resolve(await reader.configuration.list()))
+      .then(() => (isAnswered = true))
+    expect(await seen.promise).toEqual([setting])
+    for (let turn = 0; turn < 10; turn += 1) await new Promise((resolve) => setImmediate(resolve))
+    expect(isAnswered).toBe(false)
+    flushed.resolve(undefined)
+    await read
+    await store.close()
+  })
+
+  it('begins a new log at the start: that of a failed disk may have a gap, behind which commits would be lost', async () => {
+    leaveLog()
+    const store = open(path)
+    expect(statSync(`${path}-wal`).size).toBe(0)
+    expect(await store.read((reader) => reader.configuration.list())).toEqual([setting])
     await store.close()
   })
 

@@ -4,15 +4,25 @@ import { promisify } from 'node:util'
 import Sqlite from 'better-sqlite3'
 import { messageOf } from '../../../protocol/errors.ts'
 
+/** @param file descriptor */
+export type FlushFile = (file: number) => Promise<void>
+
 export class LogFlush {
   readonly #path: string
-  #file: number | undefined
-  #failed: { readonly error: unknown } | undefined
+  readonly #flushFile: FlushFile
+  readonly #file: number
   #last: Promise<void> = Promise.resolve()
 
-  /** @param path of the database */
-  constructor(path: string) {
+  /**
+   * Begins a flush: a process that was killed may have left commits that are not on the disk.
+   * @param path of an open database
+   */
+  constructor(path: string, flushFile: FlushFile = promisify(fdatasync)) {
     this.#path = `${path}-wal`
+    this.#flushFile = flushFile
+    // Before the first commit: a file that is opened after a failed write may not learn of it.
+    this.#file = openSync(this.#path, 'r+')
+    this.flush().catch(() => undefined)
   }
 
   /**
@@ -20,7 +30,7 @@ export class LogFlush {
    * @throws SqliteError SQLITE_IOERR_FSYNC, also in all later calls: the disk's content is unknown
    */
   flush(): Promise<void> {
-    this.#last = this.#flush()
+    this.#last = this.#last.then(() => this.#flush())
     return this.#last
   }
 
@@ -30,18 +40,15 @@ export class LogFlush {
   }
 
   async close(): Promise<void> {
-    if (this.#file !== undefined) await promisify(close)(this.#file)
+    await this.#last.catch(() => undefined)
+    await promisify(close)(this.#file)
   }
 
   async #flush(): Promise<void> {
-    if (this.#failed !== undefined) throw this.#failed.error
     try {
-      this.#file ??= openSync(this.#path, 'r+')
-      await promisify(fdatasync)(this.#file)
+      await this.#flushFile(this.#file)
     } catch (cause) {
-      const error = new Sqlite.SqliteError(`${this.#path}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC')
-      this.#failed = { error }
-      throw error
+      throw new Sqlite.SqliteError(`${this.#path}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC')
     }
   }
 }

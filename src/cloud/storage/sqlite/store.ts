@@ -14,7 +14,7 @@ import { readerOf, runWork } from '../sql/transaction.ts'
 import { type Database, coded, openDatabase, openReader } from './database.ts'
 import { SingleConnectionDialect, inOneHand } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
-import { LogFlush } from './log-flush.ts'
+import { type FlushFile, LogFlush } from './log-flush.ts'
 
 export interface SqliteStoreOptions {
   readonly path: string
@@ -22,6 +22,8 @@ export interface SqliteStoreOptions {
   readonly check: boolean
   /** Called once when the file may not contain what was committed. */
   readonly onBroken: (error: unknown) => void
+  /** Default: fdatasync. */
+  readonly flushFile?: FlushFile
 }
 
 /**
@@ -31,30 +33,23 @@ export interface SqliteStoreOptions {
 const CHECKPOINT_FRAMES = 4_000
 
 /** @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER or STATE_UNWRITABLE */
-export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): Store {
+export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStoreOptions): Store {
   const forWriting = openWriter(path, check)
   const forReading = openReader(path)
-  const log = new LogFlush(path)
+  const log = new LogFlush(path, flushFile)
   // A statement blocks the thread. Between the statements of a long transaction, other events run.
   const giveWay = giveWayTo(() => performance.now(), setImmediate)
   const writer = inOneHand(forWriting, giveWay)
   const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading) })
-  const commits = new GroupCommit(
-    forWriting,
-    () => performance.now(),
-    () => log.flush(),
-  )
+  const checkpoint = checkpointOf(forWriting)
+  const flush = async (): Promise<void> => {
+    await log.flush()
+    checkpoint()
+  }
+  const commits = new GroupCommit(forWriting, () => performance.now(), flush)
   const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
-  const shrink = (pages: number): boolean => {
-    const free = (): bigint => forWriting.pragma('freelist_count', { simple: true }) as bigint
-    const before = free()
-    // Not a query: it steps once for each page.
-    forWriting.exec(`PRAGMA incremental_vacuum(${pages})`)
-    const after = free()
-    // A file that was created without the means for it gives nothing back.
-    return after > 0n && after < before
-  }
+  const shrink = (pages: number): boolean => shrinkBy(forWriting, pages)
   const health: { cause?: unknown } = {}
 
   const guard = async <T>(run: () => Promise<T>): Promise<T> => {
@@ -85,12 +80,14 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
       }),
     read: (work) =>
       guard(async () => {
-        const result = await reader
-          .transaction()
-          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null })))
-        // It may have read a commit that a power cut could still undo.
-        await log.ended()
-        return result
+        try {
+          return await reader
+            .transaction()
+            .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null })))
+        } finally {
+          // It may have read a commit that a power cut could still undo. A refusal may depend on it, too.
+          await log.ended()
+        }
       }),
     onOutbox(listener) {
       listeners.add(listener)
@@ -112,10 +109,42 @@ function openWriter(path: string, check: boolean): Database {
   const database = openDatabase(path, { check })
   // The group waits for another process's lock, and other events run meanwhile.
   database.pragma('busy_timeout = 0')
+  // If a flush failed in the last process, the disk may lack a part of the log, and new commits behind it would be lost.
+  database.pragma('wal_checkpoint(TRUNCATE)')
   // A commit flushes nothing itself: that would block the thread.
   database.pragma('synchronous = NORMAL')
-  database.pragma(`wal_autocheckpoint = ${CHECKPOINT_FRAMES}`)
+  // SQLite ignores the failures of automatic ones.
+  database.pragma('wal_autocheckpoint = 0')
   return database
+}
+
+/**
+ * A checkpoint when the log is long. A failed flush is as final as that of a commit: a second one could succeed without the
+ * pages on the disk. On a full disk, the log grows until a later checkpoint succeeds.
+ */
+function checkpointOf(database: Database): () => void {
+  const size = database.prepare('PRAGMA wal_checkpoint(NOOP)').raw()
+  const checkpoint = database.prepare('PRAGMA wal_checkpoint(PASSIVE)')
+  return () => {
+    const [, frames = 0n] = size.get() as readonly bigint[]
+    if (frames < CHECKPOINT_FRAMES) return
+    try {
+      checkpoint.get()
+    } catch (error) {
+      if (!(error instanceof Sqlite.SqliteError) || error.code !== 'SQLITE_FULL') throw error
+    }
+  }
+}
+
+/** Returns whether there is more to give back. */
+function shrinkBy(database: Database, pages: number): boolean {
+  const free = (): bigint => database.pragma('freelist_count', { simple: true }) as bigint
+  const before = free()
+  // Not a query: it steps once for each page.
+  database.exec(`PRAGMA incremental_vacuum(${pages})`)
+  const after = free()
+  // A file that was created without the means for it gives nothing back.
+  return after > 0n && after < before
 }
 
 /** After a failed write or flush, the disk's content is unknown; a damaged page may give a wrong balance. */
