@@ -41,12 +41,26 @@ export function openDatabase(path: string): Database.Database {
     const result = database.pragma('quick_check(1)', { simple: true })
     if (result !== 'ok') throw corrupt(path, `the integrity check reports: ${String(result)}`)
     migrate(database, path)
+    flushLog(database, path)
     flushDirectoryOf(path)
     return database
   } catch (error) {
     database?.close()
     throw refusal(error, path)
   }
+}
+
+/**
+ * Makes what was read durable before it is answered or sent: the last process may have been killed before a flush. If a flush
+ * failed in it, the disk may lack a part of the log, and new commits behind the gap would be lost: a new log begins.
+ */
+function flushLog(database: Database.Database, path: string): void {
+  try {
+    database.pragma('wal_checkpoint(TRUNCATE)')
+  } catch (error) {
+    if (!(error instanceof Database.SqliteError) || error.code !== 'SQLITE_FULL') throw error
+  }
+  flush(`${path}-wal`)
 }
 
 /** Creates the file for its owner only. Never opens an existing file: closing it would drop this process's locks. */
@@ -71,11 +85,16 @@ function makeDirectory(path: string): void {
 
 /** Makes the creation, renaming or removal of a file durable. */
 export function flushDirectoryOf(path: string): void {
-  const directory = openSync(dirname(path), 'r')
+  flush(dirname(path))
+}
+
+/** A file that is not the database: closing that would drop this process's locks. */
+function flush(path: string): void {
+  const file = openSync(path, 'r')
   try {
-    fsyncSync(directory)
+    fsyncSync(file)
   } finally {
-    closeSync(directory)
+    closeSync(file)
   }
 }
 

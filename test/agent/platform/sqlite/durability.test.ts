@@ -3,7 +3,7 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import Database from 'better-sqlite3'
@@ -80,6 +80,19 @@ describe('the database file', () => {
       expect(existsSync(`${path}-shm`)).toBe(false)
       database.close()
     }
+  })
+
+  it('begins a new log when it is opened: a killed process may not have flushed the old one', () => {
+    const [path, left] = ['a.db', 'b.db'].map((name) => join(temporaryDirectory(), name)) as [string, string]
+    const database = openDatabase(path)
+    database.exec('UPDATE state SET grant_aged_ms = 7')
+    for (const suffix of ['', '-wal']) copyFileSync(`${path}${suffix}`, `${left}${suffix}`)
+    database.close()
+    expect(statSync(`${left}-wal`).size).toBeGreaterThan(0)
+    const opened = openDatabase(left)
+    expect(statSync(`${left}-wal`).size).toBe(0)
+    expect(opened.prepare('SELECT grant_aged_ms FROM state').pluck().get()).toBe(7n)
+    opened.close()
   })
 
   it('and its log are readable by their owner only', async () => {
