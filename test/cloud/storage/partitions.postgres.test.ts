@@ -140,6 +140,19 @@ describe('partitions of the usage', () => {
     expect(await exported()).toBe(1)
   })
 
+  it('refuse no row that is written while the partition for it is made', async () => {
+    await lastNumber(SIZE)
+    const maker = await connect()
+    await maker.query('BEGIN; CREATE TABLE made (LIKE usage INCLUDING ALL EXCLUDING IDENTITY)')
+    await maker.query(`ALTER TABLE usage ATTACH PARTITION made FOR VALUES FROM (${SIZE + 1}) TO (${2 * SIZE})`)
+    const written = append(1)
+    const waits = `SELECT 1 FROM pg_locks WHERE relation = 'usage_rest'::regclass AND NOT granted`
+    while ((await runSql(schema.url, waits)).length === 0);
+    await maker.query('COMMIT')
+    await written
+    expect(await rows()).toEqual({ made: [SIZE + 2] })
+  })
+
   it('give the space of archived rows back, and keep what tells that an entry was billed', async () => {
     const empty = await bytes()
     const first = delivery(1, [{}, {}])

@@ -61,6 +61,7 @@ const MEETINGS: ReadonlySet<string> = new Set([
   '40P01', // deadlock_detected
   '23505', // unique_violation
   '23503', // foreign_key_violation
+  '23514', // check_violation: the partition of the row was made meanwhile
 ])
 
 /** Maps a database failure to a code for operators; passes others on. */
