@@ -383,7 +383,7 @@ async function composeAll(
     await composeCell(control, all),
     ...(await Promise.all(others.map((cell) => composeCell(cell, all)))),
   ]
-  late.directory = new Directory(composed, () => performance.now())
+  late.directory = new Directory(composed)
   return { cells: composed, directory: late.directory }
 }
 

@@ -1,6 +1,6 @@
 /**
  * Leads from an id to the cell that has it. There is no table: the cells themselves are searched, and hits are remembered,
- * because nothing moves to another cell. Unknown ids are remembered for a second.
+ * because nothing moves to another cell. Unknown ids are searched again: another node may have just created them.
  */
 import { hash } from 'node:crypto'
 import type { Reader, Store } from '../storage/store.ts'
@@ -15,8 +15,6 @@ export interface DirectoryCell {
 export type Kind = 'instance' | 'device' | 'session' | 'account'
 
 const HITS_MAX = 100_000
-const UNKNOWN_MAX = 10_000
-const UNKNOWN_MS = 1_000
 
 const HAS: Readonly<Record<Kind, (reader: Reader, id: string) => Promise<boolean>>> = {
   instance: async (reader, id) => (await reader.instances.get(id)) !== undefined,
@@ -27,16 +25,11 @@ const HAS: Readonly<Record<Kind, (reader: Reader, id: string) => Promise<boolean
 
 export class Directory<Cell extends DirectoryCell> {
   readonly #cells: readonly Cell[]
-  readonly #now: () => number
   readonly #hits = new Map<string, Cell>()
-  /** When they expire. */
-  readonly #unknown = new Map<string, number>()
   readonly #asking = new Map<string, Promise<Cell | null>>()
 
-  /** @param now monotonic, ms */
-  constructor(cells: readonly Cell[], now: () => number) {
+  constructor(cells: readonly Cell[]) {
     this.#cells = cells
-    this.#now = now
   }
 
   /**
@@ -47,14 +40,17 @@ export class Directory<Cell extends DirectoryCell> {
     const key = `${kind} ${id}`
     const known = this.#hits.get(key)
     if (known !== undefined) return known
-    if ((this.#unknown.get(key) ?? -Infinity) > this.#now()) return null
-    const asking =
-      this.#asking.get(key) ??
-      this.#ask(kind, id)
-        .then((found) => this.#keep(kind, key, found))
-        .finally(() => this.#asking.delete(key))
+    const earlier = this.#asking.get(key)
+    // It may have missed what was created since it began.
+    const found = earlier === undefined ? null : await earlier
+    if (found !== null) return found
+    const asking = this.#ask(kind, id).finally(() => {
+      if (this.#asking.get(key) === asking) this.#asking.delete(key)
+    })
     this.#asking.set(key, asking)
-    return asking
+    const cell = await asking
+    if (cell !== null) this.#keep(key, cell)
+    return cell
   }
 
   /** The cell of an account without instances: the same on all nodes with the same settings. */
@@ -67,11 +63,6 @@ export class Directory<Cell extends DirectoryCell> {
     return first.cell
   }
 
-  /** An instance was created. */
-  forgetUnknown(instanceId: string): void {
-    this.#unknown.delete(`instance ${instanceId}`)
-  }
-
   async #ask(kind: Kind, id: string): Promise<Cell | null> {
     const answers = await Promise.allSettled(
       this.#cells.map(async (cell) => ((await cell.store.read((reader) => HAS[kind](reader, id))) ? cell : null)),
@@ -80,7 +71,8 @@ export class Directory<Cell extends DirectoryCell> {
       answer.status === 'fulfilled' && answer.value !== null ? [answer.value] : [],
     )
     const [cell, ...others] = found
-    if (others.length > 0) {
+    // Nodes with different settings may have put the instances of an account into several cells.
+    if (others.length > 0 && kind !== 'account') {
       const names = found.map(({ name }) => name).join(', ')
       throw new Error(`invariant: the ${kind} ${id} is in one cell, and not in ${names}`)
     }
@@ -90,20 +82,9 @@ export class Directory<Cell extends DirectoryCell> {
     return null
   }
 
-  #keep(kind: Kind, key: string, cell: Cell | null): Cell | null {
-    if (cell !== null) {
-      shorten(this.#hits, HITS_MAX)
-      this.#hits.set(key, cell)
-    } else if (kind !== 'account') {
-      shorten(this.#unknown, UNKNOWN_MAX)
-      this.#unknown.set(key, this.#now() + UNKNOWN_MS)
-    }
-    return cell
+  #keep(key: string, cell: Cell): void {
+    const [oldest] = this.#hits.keys()
+    if (this.#hits.size >= HITS_MAX && oldest !== undefined) this.#hits.delete(oldest)
+    this.#hits.set(key, cell)
   }
-}
-
-/** Removes the oldest entry of a full map. */
-function shorten(map: Map<string, unknown>, max: number): void {
-  const [oldest] = map.keys()
-  if (map.size >= max && oldest !== undefined) map.delete(oldest)
 }

@@ -31,7 +31,7 @@ export interface OverCells {
 
 /** @param index of the operation in each cell */
 export function routeOverCells(over: OverCells, index: number, version: string): Route {
-  const { cells, copy, directory } = over
+  const { cells, copy } = over
   const routes = new Map(cells.map((cell) => [cell, routeTo(operationAt(cell, index), version, cell)]))
   const operation = operationAt(cells[0], index)
   const choice = new CellChoice(over, operation, version)
@@ -58,9 +58,6 @@ export function routeOverCells(over: OverCells, index: number, version: string):
       const cell = known ?? (await choice.byBody(head, request))
       const answer = await routeIn(cell).answer(head, request)
       if (operation.cells === 'CONTROL' && operation.method !== 'GET') await copy()
-      if (operation.account?.part === 'body') {
-        for (const [, id] of namedIds([['params', 'instanceId']], head)) directory.forgetUnknown(id)
-      }
       return answer
     },
   }

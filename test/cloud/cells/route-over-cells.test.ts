@@ -87,7 +87,7 @@ class World {
       this.cell('north', [NORTH.instance, NORTH.session, 'old-north'], declared),
       this.cell('south', [SOUTH.instance, SOUTH.session, DEVICE, 'old-south'], declared),
     ] as [ServedCell, ServedCell]
-    const directory = new Directory(cells, () => 0)
+    const directory = new Directory(cells)
     const copy = async (): Promise<void> => void (this.copies += 1)
     const route = routeOverCells({ cells, directory, copy }, 0, 'v1.1')
     const { params = {}, query = {}, headers = {}, body } = request
@@ -198,7 +198,7 @@ describe('the cell of a request', () => {
   it('is that of the device that connects to the broker', async () => {
     const world = new World()
     const cells = [world.cell('north', [], {}), world.cell('south', [DEVICE], {})] as [ServedCell, ServedCell]
-    const directory = new Directory(cells, () => 0)
+    const directory = new Directory(cells)
     const authenticator = authenticatorOver({ cells, directory, copy: async () => undefined })
     await authenticator.authenticate(`Bearer ${unsigned({ iss: DEVICE })}`, 0)
     await authenticator.authenticate(`Bearer ${unsigned({ iss: 'somewhere' })}`, 0)
