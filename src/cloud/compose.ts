@@ -174,6 +174,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const node = {
     ...{ settings, log, now, newId, administrationKeyFile, signingKeyFile, metricsDeps },
     clocks: { now, ...boot, comparesDatabase },
+    cloud: { id: null },
     pause: overrides.pause,
     fail: (error: unknown) => fail(error),
   }

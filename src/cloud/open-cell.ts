@@ -8,7 +8,7 @@ import { CodedError } from '../protocol/errors.ts'
 import { thumbprint } from '../protocol/signing.ts'
 import type { CellSettings } from './cells/cell-settings.ts'
 import { CellStore } from './cells/cell-store.ts'
-import { claimCell } from './cells/claim-cell.ts'
+import { claimCell, requireNoCell } from './cells/claim-cell.ts'
 import { claimSigningKey } from './devices/claim-signing-key.ts'
 import { announcePools } from './events/announce-pools.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
@@ -38,6 +38,8 @@ export interface CellNode {
   readonly fail: (error: unknown) => void
   readonly administrationKeyFile: string
   readonly signingKeyFile: string
+  /** What the control cell has given to all cells; null: it has not responded yet. */
+  readonly cloud: { id: string | null }
   readonly metricsDeps: Omit<ConstructorParameters<typeof Metrics>[0], 'totals' | 'paused' | 'part'>
 }
 
@@ -113,7 +115,7 @@ export class Cell {
     // After a cut, nothing more is read or written.
     void this.#cut.promise.catch(() => database.cut())
     if (this.isControl) await requireMigrated(settings, database)
-    await claimCell(database, this.#place === null ? null : { name: this.name, isControl: this.isControl })
+    await this.#claimCell(database)
     if (this.isControl) await giveFirstKey(database, administrationKeyFile, log, now())
     await this.#claim(database)
     const markFile = openMarkFile(this.#markPath(settings.store.path))
@@ -143,6 +145,14 @@ export class Cell {
       throw error
     }
     this.#running = { sales, database, parts: opened.move() }
+  }
+
+  async #claimCell(database: Store): Promise<void> {
+    const { name, isControl } = this
+    const { cloud, newId } = this.#node
+    if (this.#place === null) await requireNoCell(database)
+    else if (isControl) cloud.id = await claimCell(database, { name, isControl, cloudId: newId() })
+    else await claimCell(database, { name, isControl, cloudId: cloud.id })
   }
 
   async #openStore(): Promise<PostgresStore> {

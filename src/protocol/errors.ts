@@ -517,9 +517,9 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   CELL_DIFFERS: {
-    meaning: 'The database belongs to another cell than the one that the settings name. Nothing was changed.',
+    meaning: 'The database belongs to another cell, or another cloud, than the settings name. Nothing was changed.',
     remedy:
-      'Correct the setting cells: each database keeps its name, and the first cell stays the first one. A database that is a cell cannot be used with the setting db.',
+      'Correct the setting cells: each database keeps its name, and the first cell stays the first one. If its database was lost, restore it. A database that is a cell cannot be used with the setting db.',
     http: 500,
     exit: 78,
     retry: 'no',

@@ -1,27 +1,55 @@
-/** A database keeps its cell: with another one, requests would be decided with the data of other instances. */
+/**
+ * A database keeps its cell, and its cloud. With another one, requests would be decided with the data of other instances, and a
+ * copy would replace keys and rate tables of another cloud.
+ */
 import { CodedError } from '../../protocol/errors.ts'
 import type { CellRecord } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 
+interface Claim extends Pick<CellRecord, 'name' | 'isControl'> {
+  /** For the control cell, a new one in case it has none. Null: the control cell has not responded yet. */
+  readonly cloudId: string | null
+}
+
 /**
- * @param cell null: the cloud has no cells
- * @throws CodedError CELL_DIFFERS
+ * Returns the id of the cloud.
+ * @throws CodedError CELL_DIFFERS, or DATABASE_UNREACHABLE if a new cell needs the control cell
  */
-export async function claimCell(store: Store, cell: CellRecord | null): Promise<void> {
+export async function claimCell(store: Store, claim: Claim): Promise<string> {
   const known =
-    (await store.read((reader) => reader.cell.get())) ??
-    (cell === null ? undefined : await store.transaction((tx) => register(tx, cell)))
-  if (known === undefined || (known.name === cell?.name && known.isControl === cell.isControl)) return
-  const wanted = cell === null ? 'the only database (db)' : describe(cell)
-  throw new CodedError('CELL_DIFFERS', `The settings name this database as ${wanted}, but it is ${describe(known)}.`)
+    (await store.read((reader) => reader.cell.get())) ?? (await store.transaction((tx) => register(tx, claim)))
+  const { name, isControl, cloudId } = claim
+  if (known.name !== name || known.isControl !== isControl) throw differs(describe(claim), describe(known))
+  if (!isControl && cloudId !== null && known.cloudId !== cloudId) {
+    throw differs(describe(claim), `the cell ${name} of another cloud, with another database as its first cell`)
+  }
+  return known.cloudId
 }
 
-async function register(tx: Transaction, cell: CellRecord): Promise<CellRecord> {
+/** For a cloud without cells. @throws CodedError CELL_DIFFERS */
+export async function requireNoCell(store: Store): Promise<void> {
+  const known = await store.read((reader) => reader.cell.get())
+  if (known !== undefined) throw differs('the only database (db)', describe(known))
+}
+
+async function register(tx: Transaction, { name, isControl, cloudId }: Claim): Promise<CellRecord> {
   const known = await tx.cell.get()
-  if (known === undefined) await tx.cell.register(cell)
-  return known ?? cell
+  if (known !== undefined) return known
+  if (cloudId === null)
+    throw new CodedError('DATABASE_UNREACHABLE', 'The first start of a cell requires the first cell.')
+  // Every cloud that has started has registered a key. Copies would delete it.
+  if (!isControl && (await tx.keys.countAdministration()) > 0) {
+    throw differs(describe({ name, isControl }), 'that of a cloud without cells, and can only become the first one')
+  }
+  const registered = { name, isControl, cloudId }
+  await tx.cell.register(registered)
+  return registered
 }
 
-function describe({ name, isControl }: CellRecord): string {
+function differs(wanted: string, actual: string): CodedError {
+  return new CodedError('CELL_DIFFERS', `The settings name this database as ${wanted}, but it is ${actual}.`)
+}
+
+function describe({ name, isControl }: Pick<CellRecord, 'name' | 'isControl'>): string {
   return isControl ? `the first cell, ${name}` : `the cell ${name}, which is not the first one`
 }

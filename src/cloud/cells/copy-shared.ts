@@ -2,6 +2,7 @@
  * Copies rate tables, configuration and keys from the control cell to another one. A lock of the target comes before the
  * read of the source: of two nodes that copy, the later one reads the later state, so that a deleted key never returns.
  */
+import { CodedError } from '../../protocol/errors.ts'
 import { changeSharedRules } from '../policy/bump-policy-revision.ts'
 import type { ConfigurationValue, KeyRecord, RateTableRecord } from '../storage/records.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
@@ -9,6 +10,7 @@ import type { Reader, Store, Transaction } from '../storage/store.ts'
 type TableName = Omit<RateTableRecord, 'items'>
 
 interface Shared {
+  readonly cloudId: string | undefined
   readonly tables: readonly TableName[]
   readonly configuration: readonly ConfigurationValue[]
   readonly keys: readonly KeyRecord[]
@@ -19,7 +21,7 @@ interface Change<T> {
   readonly save: readonly T[]
 }
 
-/** Returns whether anything was copied. */
+/** Returns whether anything was copied. @throws CodedError CELL_DIFFERS if the target is a cell of another cloud */
 export async function copyShared(control: Store, target: Store, now: () => number): Promise<boolean> {
   if (isSame(await control.read(readShared), await target.read(readShared))) return false
   return target.transaction(async (tx) => {
@@ -54,6 +56,7 @@ async function changeKeys(tx: Transaction, { remove, save }: Change<KeyRecord>):
 
 async function readShared(reader: Reader): Promise<Shared> {
   return {
+    cloudId: (await reader.cell.get())?.cloudId,
     tables: (await reader.rateTables.names()).map(nameOf),
     configuration: await reader.configuration.list(),
     keys: await reader.keys.all(),
@@ -65,7 +68,11 @@ function nameOf({ series, version, effectiveFrom, created }: TableName): TableNa
   return { series, version, effectiveFrom, created }
 }
 
+/** @throws CodedError CELL_DIFFERS */
 function isSame(one: Shared, other: Shared): boolean {
+  if (one.cloudId !== other.cloudId) {
+    throw new CodedError('CELL_DIFFERS', 'This cell belongs to another cloud, with another database as its first cell.')
+  }
   return (['tables', 'configuration', 'keys'] as const).every((part) => {
     const { remove, save } = difference<object>(one[part], other[part])
     return remove.length + save.length === 0

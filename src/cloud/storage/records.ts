@@ -37,6 +37,8 @@ export interface CellRecord {
   readonly name: string
   /** Rate tables, keys and configuration are changed in this cell. */
   readonly isControl: boolean
+  /** Id that the control cell gave to the cloud: the same in all its cells. */
+  readonly cloudId: string
 }
 
 export interface LineItemRecord {

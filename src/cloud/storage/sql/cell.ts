@@ -6,7 +6,7 @@ export function cellReader({ db }: Sql) {
     /** Undefined: the database is no cell. */
     async get(): Promise<CellRecord | undefined> {
       const row = await db.selectFrom('cell').selectAll().executeTakeFirst()
-      return row === undefined ? undefined : { name: row.name, isControl: row.is_control === 1n }
+      return row === undefined ? undefined : { name: row.name, isControl: row.is_control === 1n, cloudId: row.cloud_id }
     },
   }
 }
@@ -15,10 +15,10 @@ export function cellTransaction(sql: Sql) {
   const { db, lockRows } = sql
   return {
     ...cellReader(sql),
-    async register({ name, isControl }: CellRecord): Promise<void> {
+    async register({ name, isControl, cloudId }: CellRecord): Promise<void> {
       await db
         .insertInto('cell')
-        .values({ slot: 1n, name, is_control: toFlag(isControl) })
+        .values({ slot: 1n, name, is_control: toFlag(isControl), cloud_id: cloudId })
         .execute()
     },
     /** Serializes copies of the rate tables, keys and configuration into this cell. No other work waits. */

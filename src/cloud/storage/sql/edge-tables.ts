@@ -72,6 +72,7 @@ export interface EdgeTables {
     slot: bigint
     name: string
     is_control: bigint
+    cloud_id: string
   }
   enrollments: {
     jti: string

@@ -334,7 +334,9 @@ CREATE TABLE cell (
   slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
   name TEXT NOT NULL,
   -- 1: rate tables, keys and configuration are changed here, and copied to the other cells.
-  is_control BIGINT NOT NULL CHECK (is_control IN (0, 1))
+  is_control BIGINT NOT NULL CHECK (is_control IN (0, 1)),
+  -- The same in all cells of a cloud.
+  cloud_id TEXT NOT NULL
 );
 
 -- Who changed what, kept permanently. Written in the transaction of the change.

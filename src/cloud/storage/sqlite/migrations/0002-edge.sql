@@ -321,7 +321,9 @@ CREATE TABLE signing_key (
 CREATE TABLE cell (
   slot INTEGER PRIMARY KEY CHECK (slot = 1),
   name TEXT NOT NULL,
-  is_control INTEGER NOT NULL CHECK (is_control IN (0, 1))
+  is_control INTEGER NOT NULL CHECK (is_control IN (0, 1)),
+  -- The same in all cells of a cloud.
+  cloud_id TEXT NOT NULL
 ) STRICT;
 
 -- Who changed what, kept permanently. Written in the transaction of the change.
