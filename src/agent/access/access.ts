@@ -18,11 +18,16 @@
  *   9 CALLER_LIMITED                      the caller's token budget covers the charge
  *  10 NOT_RECORDED                        the ledger has taken the entry
  */
-import type { AccessRequest, Warning } from '../../core/rules/decision.ts'
+import type { Warning } from '../../core/rules/decision.ts'
 import type { Session } from '../../core/sessions/session.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { flat } from '../../protocol/json-text.ts'
-import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
+import {
+  type ReadAccessRequest,
+  accessRequestBody,
+  plainAccessRequest,
+  requestOf,
+} from '../../protocol/service/access-request.ts'
 import { accessResponseText } from '../../protocol/service/access-response-text.ts'
 import { DENIED_STATUS } from '../../protocol/service/sessions.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
@@ -137,7 +142,7 @@ export class Access {
     }
   }
 
-  #alone(call: AccessCall, { request, metaData }: ReadBody, claim: Claim | null): Promise<AccessAnswer> {
+  #alone(call: AccessCall, { request, metaData }: ReadAccessRequest, claim: Claim | null): Promise<AccessAnswer> {
     const { apiVersion, instanceId, quota } = call
     return this.charge<never>({
       apiVersion,
@@ -247,28 +252,28 @@ export class Access {
 
 const OK = 200
 
-export interface ReadBody {
-  readonly request: AccessRequest
-  readonly metaData: MetaData
-}
-
 /** The socket passes the same object for bytes that repeat, so such a body is validated once. */
 export class RequestBodies {
-  readonly #read: Readonly<Record<ApiVersion, WeakMap<object, ReadBody>>> = {
+  readonly #read: Readonly<Record<ApiVersion, WeakMap<object, ReadAccessRequest>>> = {
     'v1.0': new WeakMap(),
     'v1.1': new WeakMap(),
   }
 
   /** @param isKept the same object may come again. @throws CodedError BAD_REQUEST */
-  read(version: ApiVersion, given: unknown, isKept = false): ReadBody {
+  read(version: ApiVersion, given: unknown, isKept = false): ReadAccessRequest {
     const isObject = isKept && typeof given === 'object' && given !== null
     const known = isObject ? this.#read[version].get(given) : undefined
     if (known !== undefined) return known
-    const parsed = accessRequestBody[version].safeParse(given)
-    if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error))
-    const { requestedItems } = parsed.data
-    const read = { request: requestOf(parsed.data), metaData: requestedItems.map(({ metaData }) => metaData) }
+    const read = plainAccessRequest(given) ?? parsedRequest(version, given)
     if (isObject) this.#read[version].set(given, read)
     return read
   }
+}
+
+/** @throws CodedError BAD_REQUEST */
+function parsedRequest(version: ApiVersion, given: unknown): ReadAccessRequest {
+  const parsed = accessRequestBody[version].safeParse(given)
+  if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error))
+  const { requestedItems } = parsed.data
+  return { request: requestOf(parsed.data), metaData: requestedItems.map(({ metaData }) => metaData) }
 }

@@ -40,6 +40,7 @@ const DECIMAL = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d{1,4}))?$/
  * of reasonable size.
  */
 export function parseDecimal(source: string | number): Decimal | undefined {
+  if (Number.isSafeInteger(source)) return { digits: BigInt(source), scale: 0 }
   const match = DECIMAL.exec(String(source))
   if (match === null) return undefined
   const [, sign, whole = '', fraction = '', exponentText = '0'] = match
