@@ -3,6 +3,7 @@ import { randomBytes, randomUUID } from 'node:crypto'
 import { Agent, request } from 'node:http'
 import { gzipSync } from 'node:zlib'
 import { SignJWT, exportJWK, generateKeyPair } from 'jose'
+import { correlationIds } from '../../src/agent/access/correlation-ids.ts'
 import { lineAccount } from '../../src/core/accounts/account.ts'
 import { attachAnswer } from '../../src/protocol/edge/attach.ts'
 import { enrollmentResponse } from '../../src/protocol/edge/enrollment.ts'
@@ -37,6 +38,7 @@ export class DeliveringDevice implements Disposable {
   readonly #token: string
   readonly #connection = new Agent({ keepAlive: true, maxSockets: 1 })
   readonly #bodies: Buffer[] = []
+  readonly #newCorrelationId = correlationIds(randomUUID)
   #epoch = 0
   #seq = 0
   #hash = CHAIN_START
@@ -122,7 +124,7 @@ export class DeliveringDevice implements Disposable {
       instanceId: this.#instanceId,
       policyRevision: 3,
       engine: 1,
-      correlationId: randomUUID(),
+      correlationId: this.#newCorrelationId(),
       requester: { type: 'user', value: `user-${n % 64}` },
       items: [
         {

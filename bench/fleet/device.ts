@@ -2,6 +2,7 @@
 import { randomBytes, randomUUID } from 'node:crypto'
 import { gzipSync } from 'node:zlib'
 import { SignJWT, exportJWK, generateKeyPair } from 'jose'
+import { correlationIds } from '../../src/agent/access/correlation-ids.ts'
 import { lineAccount } from '../../src/core/accounts/account.ts'
 import { attachAnswer } from '../../src/protocol/edge/attach.ts'
 import { type EntryBodyWire, type SegmentWire, signedAnswer, syncAnswer } from '../../src/protocol/edge/sync.ts'
@@ -28,6 +29,7 @@ const TOKEN_LIFETIME_S = 6 * 3_600
 export class FleetDevice {
   readonly jwk: PublicJwk
   readonly #signer: Signer
+  readonly #newCorrelationId = correlationIds(randomUUID)
   /** Micro-tokens by account. */
   readonly balances = new Map<string, { granted: bigint; used: bigint }>()
   id = ''
@@ -157,7 +159,7 @@ export class FleetDevice {
       instanceId,
       policyRevision: 1,
       engine: 1,
-      correlationId: randomUUID(),
+      correlationId: this.#newCorrelationId(),
       requester: { type: 'user', value: `user-${n % 64}` },
       items: [
         {

@@ -3,6 +3,7 @@ import { ENGINE, type Engine } from '../core/engine.ts'
 import { wholeTokens } from '../core/pricing/amount.ts'
 import { Access } from './access/access.ts'
 import { Callers } from './access/callers/callers.ts'
+import { correlationIds } from './access/correlation-ids.ts'
 import type { Names } from './access/callers/caller-selector.ts'
 import { Clock, type TimeSource } from './runtime/clock.ts'
 import type { WriteBehindDeps } from './ledger/commits.ts'
@@ -105,7 +106,8 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
   const { settings, journal, keys, time, timers, randomness, log, onFatal, version, engine = ENGINE } = deps
   const found = await journal.read()
   const clock = new Clock(time, found.clock)
-  const recovered = (await recover(deps, clock, found)) ? await journal.read() : found
+  const newCorrelationId = correlationIds(deps.newId)
+  const recovered = (await recover({ ...deps, newCorrelationId }, clock, found)) ? await journal.read() : found
   const { snapshot, edits } = await withSignedState(recovered, log)
   const policies = new ActivePolicies()
   const use = new UseOverTime({ now: () => clock.reading().now, sinceBoot: () => clock.sinceBoot() })
@@ -146,7 +148,7 @@ export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
     applyCommands: (commands) => sessions.applyCommands(commands, () => link.wake('notification')),
     onFatal,
   })
-  const running = { clock, policies, ledger, link, use }
+  const running = { clock, policies, ledger, link, use, newCorrelationId }
   const requests = requestsOf(deps, running, snapshot)
   const { sessions } = requests
   const diagnostics = diagnosticsOf(deps, running, { ...snapshot, edits })
@@ -184,12 +186,13 @@ interface Running {
   readonly ledger: Ledger
   readonly link: Link
   readonly use: UseOverTime
+  readonly newCorrelationId: () => string
 }
 
 /** The use cases of applications. */
 function requestsOf(
   { settings, names, ownUid, newId, timers, log, onFatal, engine = ENGINE }: AgentDeps,
-  { clock, policies, ledger, link }: Running,
+  { clock, policies, ledger, link, newCorrelationId }: Running,
   snapshot: Snapshot,
 ): Pick<AssembledAgent, 'access' | 'offers' | 'callers' | 'sessions'> {
   const idempotencyCache = new IdempotencyCache(snapshot.idempotencyCache, settings.state.answersMax)
@@ -208,7 +211,7 @@ function requestsOf(
     decisions,
     idempotencyCache,
     keepsInputs: settings.explain.decisions > 0,
-    newId,
+    newCorrelationId,
     engine: engine.version,
   })
   const sessions = new Sessions(
@@ -223,6 +226,7 @@ function requestsOf(
       },
       timers,
       newId,
+      newCorrelationId,
       engine: engine.version,
       onCharged: (owner, tokens, quota) => (quota ?? callers.quotaOfOwner(owner))?.charged(tokens),
       log,
@@ -237,7 +241,7 @@ function requestsOf(
 /** The use cases of technicians. */
 function diagnosticsOf(
   deps: AgentDeps,
-  { clock, policies, ledger, link, use }: Running,
+  { clock, policies, ledger, link, use, newCorrelationId }: Running,
   { salvages = [], edits }: Pick<Snapshot, 'salvages'> & Pick<StatusDeps, 'edits'>,
 ): Pick<AssembledAgent, 'status' | 'refusals' | 'use' | 'decision' | 'readiness' | 'wear'> {
   const { settings, journal, timers, version, engine = ENGINE } = deps
@@ -251,7 +255,7 @@ function diagnosticsOf(
   })
   const refusals = new Refusals({
     now: () => clock.reading().now,
-    newId: deps.newId,
+    newCorrelationId,
     most: settings.explain.refusals,
   })
   const statusDeps = {
@@ -302,7 +306,7 @@ async function withSignedState(
 
 /** Whether the journal has changed. */
 async function recover(
-  { journal, volatileLog, time, newId, log, engine = ENGINE }: AgentDeps,
+  { journal, volatileLog, time, newCorrelationId, log, engine = ENGINE }: AgentDeps & Pick<Running, 'newCorrelationId'>,
   clock: Clock,
   snapshot: Snapshot,
 ): Promise<boolean> {
@@ -310,7 +314,14 @@ async function recover(
   const sameBoot = snapshot.clock?.bootId === stored.bootId
   const passed = sameBoot ? Math.max(0, stored.sinceBoot - snapshot.clock.sinceBoot) : stored.sinceBoot
   const stamp = { clock: stored, grantAgedMs: Math.floor((snapshot.grant?.agedMs ?? 0) + passed) }
-  const parts = { journal, left: volatileLog?.left(), bootId: time.bootId, newId, log, engine: engine.version }
+  const parts = {
+    journal,
+    left: volatileLog?.left(),
+    bootId: time.bootId,
+    newCorrelationId,
+    log,
+    engine: engine.version,
+  }
   return recoverReservations({ ...parts, reading: () => clock.reading(), stamp: () => stamp }, snapshot)
 }
 

@@ -111,7 +111,7 @@ export interface AccessDeps {
   readonly decisions: LocalDecisions
   readonly idempotencyCache: IdempotencyCache
   readonly keepsInputs: boolean
-  readonly newId: () => string
+  readonly newCorrelationId: () => string
   /** Version of the engine that decides, recorded in each entry. */
   readonly engine: number
 }
@@ -194,9 +194,9 @@ export class Access {
     const { apiVersion, claim, quota, session } = request
     const notOperable = session?.check(attempt) ?? null
     if (notOperable !== null) return Promise.resolve(notOperable)
-    const { ledger, newId } = this.#deps
+    const { ledger, newCorrelationId } = this.#deps
     const { policy, decision } = attempt
-    const correlationId = newId()
+    const correlationId = newCorrelationId()
     const status = session === null || allGranted(decision) ? OK : DENIED_STATUS
     const body = apiVersion === null ? '' : accessResponseText(apiVersion, correlationId, request.request, decision)
     const policyRevision = policy.document.revision

@@ -8,7 +8,7 @@ import type { KeptRefusal } from '../../protocol/local/decision.ts'
 export interface RefusalsDeps {
   /** Best estimate, POSIX ms. */
   readonly now: () => number
-  readonly newId: () => string
+  readonly newCorrelationId: () => string
   readonly most: number
 }
 
@@ -26,8 +26,8 @@ export class Refusals {
 
   /** Returns the correlation id. */
   add({ code, message }: Pick<CodedError, 'code' | 'message'>, request: string, caller: string | null): string {
-    const { now, newId, most } = this.#deps
-    const correlationId = newId()
+    const { now, newCorrelationId, most } = this.#deps
+    const correlationId = newCorrelationId()
     this.#kept.set(correlationId, {
       correlationId,
       at: now(),

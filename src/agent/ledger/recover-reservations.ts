@@ -17,7 +17,7 @@ export interface RecoverReservations {
   readonly bootId: string
   readonly reading: () => ClockReading
   readonly stamp: () => ClockStamp
-  readonly newId: () => string
+  readonly newCorrelationId: () => string
   readonly engine: number
   readonly log: { warn(fields: Record<string, unknown>, message: string): void }
 }
@@ -48,7 +48,10 @@ export async function recoverReservations(parts: RecoverReservations, snapshot: 
   return true
 }
 
-function burnsOf({ reading, newId, engine }: RecoverReservations, snapshot: Snapshot): readonly PendingEntry[] {
+function burnsOf(
+  { reading, newCorrelationId, engine }: RecoverReservations,
+  snapshot: Snapshot,
+): readonly PendingEntry[] {
   const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => parseAccount(account)?.instanceId ?? '')
   const { now, earliest, latest } = reading()
   return [...byInstance].map(([instanceId, blocks], index): PendingEntry => {
@@ -66,7 +69,7 @@ function burnsOf({ reading, newId, engine }: RecoverReservations, snapshot: Snap
       instanceId,
       policyRevision: policy?.revision ?? 1,
       engine,
-      correlationId: newId(),
+      correlationId: newCorrelationId(),
       requester: { type: '', value: '' },
       items: [],
       postings: postings.map(({ account, amount }) => ({ account, amount: String(amount) })),

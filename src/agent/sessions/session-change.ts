@@ -35,7 +35,7 @@ export interface Moment {
   readonly epoch: number
   /** Version of the engine. */
   readonly engine: number
-  readonly newId: () => string
+  readonly newCorrelationId: () => string
 }
 
 type EventName = NonNullable<EntryBodyWire['session']>['event']
@@ -45,7 +45,7 @@ export function changeBy(
   kept: KeptSession,
   event: SessionEvent,
   moment: Moment,
-  correlationId: string = moment.newId(),
+  correlationId: string = moment.newCorrelationId(),
 ): Change {
   const made = step(kept.session, event, moment.reading.earliest)
   const next: KeptSession = { ...kept, session: made.session, epoch: made.session.charge === null ? 0 : kept.epoch }
@@ -59,7 +59,7 @@ export function changeByCharge(
   latest: KeptSession,
   event: SessionEvent,
   attempt: Attempt,
-  { epoch, engine, newId, entryOf }: Omit<Moment, 'reading'> & { readonly entryOf: SessionEntryOf },
+  { epoch, engine, newCorrelationId, entryOf }: Omit<Moment, 'reading'> & { readonly entryOf: SessionEntryOf },
 ): Change {
   const { reading } = attempt
   const kept = { ...latest, policyRevision: attempt.policy.document.revision }
@@ -75,11 +75,14 @@ export function changeByCharge(
   const entry = (n: number): PendingEntry => entryOf(n, { id: kept.session.id, event: event.kind })
   const refund = kept.epoch === epoch ? refundable(made.refund) : []
   if (refund.length === 0) return { next, entries: [entry] }
-  return { next, entries: [refundEntry(headOf(kept, event.kind, { reading, engine }, newId()), refund), entry] }
+  return {
+    next,
+    entries: [refundEntry(headOf(kept, event.kind, { reading, engine }, newCorrelationId()), refund), entry],
+  }
 }
 
 export function openingOf(next: KeptSession, moment: Moment): Change {
-  return { next, entries: [plainEntry(headOf(next, 'OPENED', moment, moment.newId()))] }
+  return { next, entries: [plainEntry(headOf(next, 'OPENED', moment, moment.newCorrelationId()))] }
 }
 
 /** By account, the refund for the rest of the running interval. */

@@ -56,7 +56,9 @@ export interface SessionsDeps {
    * @param quota of the owner's last request in it; undefined: none since the start
    */
   readonly onCharged: (owner: string | null, tokens: Micro, quota: CallerQuota | undefined) => void
+  /** Of a session. */
   readonly newId: () => string
+  readonly newCorrelationId: () => string
   /** Version of the engine that decides, recorded in each entry. */
   readonly engine: number
   readonly log: { warn(fields: Record<string, unknown>, message: string): void }
@@ -212,7 +214,7 @@ export class Sessions {
       order.quota?.request(order.request.requester)
       return this.#alone(order.sessionId, order.belongs, async (slot) => {
         if (order.request.items.length > 0) return this.#request(slot, order, claim)
-        const correlationId = this.#deps.newId()
+        const correlationId = this.#deps.newCorrelationId()
         const { session, policyRevision } = slot.latest
         const body = accessResponseText(order.apiVersion, correlationId, order.request, { items: [] })
         const change = this.#changeBy(slot.latest, { kind: 'HALTED' }, this.#deps.clock.reading(), correlationId)
@@ -375,7 +377,7 @@ export class Sessions {
       readonly eventOf: (items: readonly ReservedItem[] | null, attempt: Attempt) => SessionEvent
     },
   ): Promise<SessionAnswer> {
-    const { access, ledger, newId, engine } = this.#deps
+    const { access, ledger, newCorrelationId, engine } = this.#deps
     const { items } = request.request
     return access.charge<NotOperable>({
       ...request,
@@ -386,7 +388,12 @@ export class Sessions {
         record: (attempt, entryOf, record) => {
           const { decision } = attempt
           const event = by.eventOf(chargedItems(items, request.metaData, decision), attempt)
-          const change = changeByCharge(slot.latest, event, attempt, { epoch: ledger.epoch(), engine, newId, entryOf })
+          const change = changeByCharge(slot.latest, event, attempt, {
+            epoch: ledger.epoch(),
+            engine,
+            newCorrelationId,
+            entryOf,
+          })
           return this.#commit(slot, change, record)
         },
       },
@@ -456,8 +463,8 @@ export class Sessions {
   }
 
   #moment(reading: ClockReading): Moment {
-    const { ledger, newId, engine } = this.#deps
-    return { reading, epoch: ledger.epoch(), engine, newId }
+    const { ledger, newCorrelationId, engine } = this.#deps
+    return { reading, epoch: ledger.epoch(), engine, newCorrelationId }
   }
 
   /** Records session and entries in one transaction. Rejects with NOT_RECORDED when nothing was recorded. */

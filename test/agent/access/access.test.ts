@@ -90,7 +90,7 @@ class Device {
       decisions,
       idempotencyCache: new IdempotencyCache([], 10),
       keepsInputs: true,
-      newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
+      newCorrelationId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
       engine: 1,
     })
   }

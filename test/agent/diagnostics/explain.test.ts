@@ -197,7 +197,7 @@ describe('a decision that is explained', () => {
 describe('a refusal without an entry', () => {
   const refusals = (most: number): Refusals => {
     let ids = 0
-    return new Refusals({ now: () => 5, newId: () => uuidOf(String((ids += 1))), most })
+    return new Refusals({ now: () => 5, newCorrelationId: () => uuidOf(String((ids += 1))), most })
   }
 
   it('is explained by the check that failed, and the last of them are remembered', async () => {

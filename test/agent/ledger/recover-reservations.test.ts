@@ -40,7 +40,7 @@ async function recover(changes: Partial<Snapshot>, left?: LeftLog): Promise<Reco
     bootId: 'boot-1',
     reading: () => READING,
     stamp: () => STAMP,
-    newId: () => 'id',
+    newCorrelationId: () => 'id',
     engine: 1,
     log: { warn: (fields: unknown) => void warned.push(fields) },
   }

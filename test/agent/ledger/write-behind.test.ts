@@ -74,7 +74,7 @@ class Process {
       bootId: time.bootId,
       reading: () => clock.reading(),
       stamp: () => STAMP,
-      newId: () => `0c1d8a1e-0000-4000-8000-${String((ids += 1)).padStart(12, '0')}`,
+      newCorrelationId: () => `0c1d8a1e-0000-4000-8000-${String((ids += 1)).padStart(12, '0')}`,
       engine: 1,
       log: { warn: (_fields: unknown, message: string) => void this.warned.push(message) },
     }

@@ -117,10 +117,17 @@ export class SessionDevice {
     const { ledger, clock, activePolicies: policies } = this
     const decisions = new LocalDecisions({ ledger, clock, policies, topUps, topUpDeadlineMs: 2_000 })
     const newId = (): string => `00000000-0000-4000-a000-${String((this.#ids += 1)).padStart(12, '0')}`
-    this.access = new Access({ ledger, decisions, idempotencyCache, keepsInputs: true, newId, engine: 1 })
+    this.access = new Access({
+      ledger,
+      decisions,
+      idempotencyCache,
+      keepsInputs: true,
+      newCorrelationId: newId,
+      engine: 1,
+    })
     this.sessions = new Sessions(
       {
-        ...{ ledger, clock, policies, topUps, newId, engine: 1 },
+        ...{ ledger, clock, policies, topUps, newId, newCorrelationId: newId, engine: 1 },
         access: this.access,
         liveMax: this.liveMax,
         timers: this.time,
