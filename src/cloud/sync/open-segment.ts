@@ -12,7 +12,7 @@ import {
   entryBody,
   segment,
 } from '../../protocol/edge/sync.ts'
-import { readEntry } from '../../protocol/edge/read-entry.ts'
+import { EntryReader } from '../../protocol/edge/read-entry.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { type PublicJwk, entryHash, openDocument, sha256 } from '../../protocol/signing.ts'
 import { importPublicKey } from '../devices/device-key.ts'
@@ -94,14 +94,8 @@ export async function openSegment(
   const { data } = parsed
   if (data.deviceId !== device.id) return not('The segment is of another device.')
 
-  const entries: OpenedEntry[] = []
-  let hash = data.entries.previousHash
-  for (const [index, body] of data.entries.bodies.entries()) {
-    const entry = await openEntry(body, `segment.entries.bodies[${index}]`, giveWay)
-    if (typeof entry === 'string') return not(entry)
-    hash = entryHash(hash, body)
-    entries.push({ n: data.entries.first + index, hash, text: body, body: entry })
-  }
+  const { entries, problem } = await openEntries(data.entries, 'segment.entries', giveWay)
+  if (problem !== undefined) return not(problem)
   return {
     opened: true,
     segment: {
@@ -134,19 +128,13 @@ async function openUndeliveredRange(
   { epoch, entries: range, counted, final }: NonNullable<Segment['undeliveredRange']>,
   giveWay: GiveWay,
 ): Promise<OpenedUndelivered> {
-  const entries: OpenedEntry[] = []
-  let hash = range.previousHash
-  for (const [index, text] of range.bodies.entries()) {
-    hash = entryHash(hash, text)
-    const body = await openEntry(text, 'entry', giveWay)
-    if (typeof body !== 'string') entries.push({ n: range.first + index, hash, text, body })
-  }
+  const { entries, last } = await openEntries(range, 'entries', giveWay)
   const { first, previousHash, head, bodies } = range
   return {
     epoch,
     first,
     previousHash,
-    isChained: hash === head,
+    isChained: last === head,
     count: bodies.length,
     entries,
     counted: counted ?? null,
@@ -154,19 +142,39 @@ async function openUndeliveredRange(
   }
 }
 
-async function openEntry(text: string, at: string, giveWay: GiveWay): Promise<EntryBody | string> {
-  const pause = giveWay()
-  if (pause !== undefined) await pause
-  const body = readEntry(parseJson(text)) ?? (await parseEntry(text, at, giveWay))
-  if (typeof body === 'string') return body
-  for (const item of body.items) {
-    const count = parseDecimal(item.count)
-    if (count === undefined || count.digits < 0n) return `${at}: a count is not a decimal`
+/** Those that can be read. */
+async function openEntries(
+  { first, previousHash, bodies }: Segment['entries'],
+  at: string,
+  giveWay: GiveWay,
+): Promise<{
+  readonly entries: readonly OpenedEntry[]
+  /** Computed hash of the last one, or the previous hash. */
+  readonly last: string
+  /** Of the first one that cannot be read. */
+  readonly problem: string | undefined
+}> {
+  const reader = new EntryReader()
+  const entries: OpenedEntry[] = []
+  let problem: string | undefined
+  let hash = previousHash
+  for (const [index, text] of bodies.entries()) {
+    const pause = giveWay()
+    if (pause !== undefined) await pause
+    hash = entryHash(hash, text)
+    const body = reader.read(text) ?? (await parseEntry(text, `${at}.bodies[${index}]`, giveWay))
+    if (typeof body === 'string') problem ??= body
+    else entries.push({ n: first + index, hash, text, body })
   }
-  return body
+  return { entries, last: hash, problem }
 }
 
 async function parseEntry(text: string, at: string, giveWay: GiveWay): Promise<EntryBody | string> {
   const entry = await parseLists(entryBody, parseJson(text), { lists: ENTRY_LISTS, root: at, giveWay })
-  return entry.parsed ? entry.data : entry.problem
+  if (!entry.parsed) return entry.problem
+  for (const item of entry.data.items) {
+    const count = parseDecimal(item.count)
+    if (count === undefined || count.digits < 0n) return `${at}: a count is not a decimal`
+  }
+  return entry.data
 }

@@ -5,7 +5,7 @@
 import { entryHash } from '../../../protocol/signing.ts'
 import { compress, decompress } from '../../../protocol/zstd.ts'
 import { entryBody } from '../../../protocol/edge/sync.ts'
-import { readEntry } from '../../../protocol/edge/read-entry.ts'
+import { EntryReader } from '../../../protocol/edge/read-entry.ts'
 import { type BilledEntry, usageOfEntries } from '../../usage/usage-of-entries.ts'
 import type { Delivery, LedgerEntry } from '../device-records.ts'
 import type { UsageRecord } from '../records.ts'
@@ -62,10 +62,11 @@ export function usageOf(delivery: PackedDelivery): readonly UsageRecord[] {
   const { header, texts } = unpack(delivery)
   const { branch, billedBefore, writeTime, accountIds, quantities, used } = header
   const before = new Set(billedBefore)
+  const reader = new EntryReader()
   const entries = texts
     .map((text, index): BilledEntry => ({
       n: branch?.[index]?.[0] ?? Number(delivery.first_entry) + index,
-      body: readEntry(JSON.parse(text)) ?? entryBody.parse(JSON.parse(text)),
+      body: reader.read(text) ?? entryBody.parse(JSON.parse(text)),
     }))
     .filter(({ n }) => !before.has(n))
   return usageOfEntries(entries, {
