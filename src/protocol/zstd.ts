@@ -8,6 +8,10 @@ const COMPRESSED_TO = 1 / 4
 
 const OUTPUT_BYTES_MIN = 512
 
+/** A text of many entries is one piece of memory, which needs no copy. */
+const EXPANDED_FROM = 64
+const PIECE_BYTES_MAX = 1024 * 1024
+
 export function compress(text: Uint8Array | string): Buffer {
   const bytes = typeof text === 'string' ? Buffer.from(text) : text
   // The default takes 16 kB for each output: memory that only a collection of the whole heap frees.
@@ -20,5 +24,6 @@ export function compress(text: Uint8Array | string): Buffer {
  * @throws Error if the data is damaged, or too long
  */
 export function decompress(data: Uint8Array, bytesMax?: number): Buffer {
-  return zstdDecompressSync(data, bytesMax === undefined ? {} : { maxOutputLength: bytesMax })
+  const chunkSize = Math.min(Math.max(OUTPUT_BYTES_MIN, data.length * EXPANDED_FROM), PIECE_BYTES_MAX)
+  return zstdDecompressSync(data, { chunkSize, ...(bytesMax === undefined ? {} : { maxOutputLength: bytesMax }) })
 }
