@@ -13,18 +13,28 @@ if (Number(process.versions.node.split('.')[0]) < oldestMajor) {
 }
 // A clone runs its sources, so that a forgotten build never stands in for them; an installed package has only dist.
 const source = new URL('../src/cli/main.ts', import.meta.url)
-// A device has little memory: docs/explanation/benchmarks.md shows the effect of each setting. V8 reads them when it starts, so the
-// process starts again in place. The Debian package starts with them. Node would close sockets that systemd passes.
-const agentFlags = ['--max-semi-space-size=4', '--max-old-space-size=256', '--single-threaded-gc', '--expose-gc']
+// docs/explanation/benchmarks.md shows the effect of each setting: a device has little memory, and a cloud keeps what many devices deliver
+// at once. V8 reads them when it starts, so the process starts again in place. The Debian package starts with them. Node would close
+// sockets that systemd passes.
+const settings = new Map([
+  [
+    'agent',
+    {
+      flags: ['--max-semi-space-size=4', '--max-old-space-size=256', '--single-threaded-gc', '--expose-gc'],
+      env: { MALLOC_ARENA_MAX: '2' },
+    },
+  ],
+  ['cloud', { flags: ['--max-semi-space-size=16'], env: {} }],
+]).get(process.argv[2])
 if (
-  process.argv[2] === 'agent' &&
+  settings !== undefined &&
   process.platform === 'linux' &&
   process.env.LISTEN_FDS === undefined &&
   !existsSync(source) &&
-  !process.execArgv.includes(agentFlags[0])
+  !process.execArgv.some((flag) => flag.startsWith('--max-semi-space-size='))
 ) {
-  const args = [process.execPath, ...process.execArgv, ...agentFlags, ...process.argv.slice(1)]
-  process.execve(process.execPath, args, { MALLOC_ARENA_MAX: '2', ...process.env })
+  const args = [process.execPath, ...process.execArgv, ...settings.flags, ...process.argv.slice(1)]
+  process.execve(process.execPath, args, { ...settings.env, ...process.env })
 }
 // Stack traces name the sources of the bundles. Reading the maps takes time and memory, so only on request.
 if (process.argv.includes('--debug')) process.setSourceMapsEnabled(true)

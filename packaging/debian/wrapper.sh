@@ -6,4 +6,7 @@ if [ "${1-}" = agent ]; then
 	export MALLOC_ARENA_MAX="${MALLOC_ARENA_MAX-2}"
 	exec $home/runtime/node --max-semi-space-size=4 --max-old-space-size=256 --single-threaded-gc --expose-gc $home/bin/tallygate.js "$@"
 fi
+if [ "${1-}" = cloud ]; then
+	exec $home/runtime/node --max-semi-space-size=16 $home/bin/tallygate.js "$@"
+fi
 exec $home/runtime/node $home/bin/tallygate.js "$@"

@@ -1,4 +1,4 @@
-// The runtime settings of an installed agent, whichever way it was installed.
+// The runtime settings of an installed agent and cloud, whichever way they were installed.
 import { spawnSync } from 'node:child_process'
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -6,6 +6,7 @@ import { expect, test } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
 
 const SETTINGS = ['--max-semi-space-size=4', '--max-old-space-size=256', '--single-threaded-gc', '--expose-gc']
+const CLOUD_SETTINGS = ['--max-semi-space-size=16']
 
 /** An installation without the program, which shows how it was started. */
 function started(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
@@ -39,12 +40,21 @@ test('an agent gets the settings for little memory, and keeps its own', () => {
   ])
 })
 
+test('a cloud gets the setting for little memory while devices deliver, and keeps its own', () => {
+  expect(started(['cloud', '-x'])).toEqual([CLOUD_SETTINGS, ['cloud', '-x'], null])
+  const own = ['--max-semi-space-size=32']
+  expect(started([...own, 'cloud', '-x'])).toEqual([own, ['cloud', '-x'], null])
+})
+
 test('an agent with sockets of the service manager, one with the settings, and other commands start as they are', () => {
   expect(started(['agent', '-x'], { LISTEN_FDS: '1' })).toEqual([[], ['agent', '-x'], null])
   expect(started([...SETTINGS, 'agent', '-x'])).toEqual([SETTINGS, ['agent', '-x'], null])
-  expect(started(['cloud', '-x'])).toEqual([[], ['cloud', '-x'], null])
+  expect(started(['usage', '-x'])).toEqual([[], ['usage', '-x'], null])
+  expect(started(['constructor', '-x'])).toEqual([[], ['constructor', '-x'], null])
 })
 
-test('the Debian package starts the agent with the same settings', () => {
-  expect(readFileSync('packaging/debian/wrapper.sh', 'utf8')).toContain(`node ${SETTINGS.join(' ')} `)
+test('the Debian package starts both with the same settings', () => {
+  const wrapper = readFileSync('packaging/debian/wrapper.sh', 'utf8')
+  expect(wrapper).toContain(`node ${SETTINGS.join(' ')} `)
+  expect(wrapper).toContain(`node ${CLOUD_SETTINGS.join(' ')} `)
 })
