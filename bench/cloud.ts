@@ -1,6 +1,6 @@
 /**
  * `npm run bench:cloud`: one-off access requests per second per store, compared with the same framework writing only a
- * row. `--nodes`: several nodes share one PostgreSQL. See docs/explanation/benchmarks.md.
+ * row. `--nodes`: numbers of nodes that share one PostgreSQL, compared with each other. See docs/explanation/benchmarks.md.
  */
 import { randomUUID } from 'node:crypto'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
@@ -23,7 +23,9 @@ that writes one row. PostgreSQL: TALLYGATE_TEST_POSTGRES_URL, or an installed on
   --connections LIST   connections that ask in turn, over all nodes (1,16,64)
   --seconds N          length of one measurement (3)
   --rounds N           alternating rounds; the table shows medians over them (3)
-  --nodes N            nodes of the twin over one PostgreSQL (1); more than one leaves SQLite out
+  --nodes LIST         nodes of the twin over one PostgreSQL (1); with more than one, SQLite is left out
+  --instances N        instances over which the requests are spread (1)
+  --store LIST         sqlite, postgres (sqlite,postgres)
   --state-dir DIR      where the stores keep their data (.tallygate in the working folder)
   --help               this text
 `
@@ -34,7 +36,8 @@ const RAMP_MS = 100
 interface Contender {
   readonly name: string
   readonly store: string
-  readonly isFloor: boolean
+  /** 0: the floor. */
+  readonly nodes: number
   start(directory: string): Promise<{ readonly loaded: Loaded; readonly cleanUp: () => Promise<void> }>
 }
 
@@ -52,17 +55,27 @@ interface Account {
   readonly books: Books
 }
 
-function contenders(nodes: number, postgres: PostgresServer | undefined): readonly Contender[] {
+interface Compared {
+  readonly sqlite: boolean
+  readonly postgres: PostgresServer | undefined
+  readonly nodes: readonly number[]
+  readonly instances: number
+}
+
+function contenders({ sqlite, postgres, nodes, instances }: Compared): readonly Contender[] {
   const list: Contender[] = []
   const none = async (): Promise<void> => undefined
-  if (nodes === 1) {
+  if (sqlite) {
     const store = 'SQLite'
     list.push({
-      ...{ name: 'twin', store, isFloor: false },
-      start: async (directory) => ({ loaded: await startTwin(directory, 1, null), cleanUp: none }),
+      ...{ name: 'twin', store, nodes: 1 },
+      start: async (directory) => ({
+        loaded: await startTwin(directory, { nodes: 1, instances }, null),
+        cleanUp: none,
+      }),
     })
     list.push({
-      ...{ name: 'floor', store, isFloor: true },
+      ...{ name: 'floor', store, nodes: 0 },
       start: async (directory) => ({ loaded: await startFloor(directory, null), cleanUp: none }),
     })
   }
@@ -78,12 +91,14 @@ function contenders(nodes: number, postgres: PostgresServer | undefined): readon
       }
       return { loaded: await start(url.href), cleanUp }
     }
+    for (const each of nodes) {
+      list.push({
+        ...{ name: each === 1 ? 'twin' : `twin, ${each} nodes`, store, nodes: each },
+        start: (directory) => inSchema((url) => startTwin(directory, { nodes: each, instances }, url)),
+      })
+    }
     list.push({
-      ...{ name: nodes === 1 ? 'twin' : `twin, ${nodes} nodes`, store, isFloor: false },
-      start: (directory) => inSchema((url) => startTwin(directory, nodes, url)),
-    })
-    list.push({
-      ...{ name: 'floor', store, isFloor: true },
+      ...{ name: 'floor', store, nodes: 0 },
       start: (directory) => inSchema((url) => startFloor(directory, url)),
     })
   }
@@ -117,6 +132,8 @@ async function main(): Promise<void> {
       seconds: { type: 'string', default: '3' },
       rounds: { type: 'string', default: '3' },
       nodes: { type: 'string', default: '1' },
+      instances: { type: 'string', default: '1' },
+      store: { type: 'string', default: 'sqlite,postgres' },
       'state-dir': { type: 'string', default: '.tallygate' },
       help: { type: 'boolean', default: false },
     },
@@ -131,9 +148,13 @@ async function main(): Promise<void> {
     throw new Error(`--${name} takes whole numbers from 1 to 1000, not '${text}'`)
   }
   const connections = values.connections.split(',').map((text) => count('connections', text))
-  const [rounds, nodes, seconds] = [
+  const nodes = values.nodes.split(',').map((text) => count('nodes', text))
+  const stores = values.store.split(',')
+  const unknown = stores.find((name) => name !== 'sqlite' && name !== 'postgres')
+  if (unknown !== undefined) throw new Error(`--store takes sqlite and postgres, not '${unknown}'`)
+  const [rounds, instances, seconds] = [
     count('rounds', values.rounds),
-    count('nodes', values.nodes),
+    count('instances', values.instances),
     count('seconds', values.seconds),
   ]
   const parent = resolve(values['state-dir'])
@@ -141,13 +162,20 @@ async function main(): Promise<void> {
   const directory = mkdtempSync(join(parent, 'bench-cloud-'))
   // The database's user needs access to subdirectories.
   chmodSync(directory, 0o711)
-  const generators = Array.from({ length: nodes }, () => new LoadGenerator())
+  const generators = Array.from({ length: Math.max(...nodes) }, () => new LoadGenerator())
   let postgres: PostgresServer | string = 'not looked for'
   try {
     const storage = measureStorage(directory)
-    postgres = await startPostgres(directory)
-    if (typeof postgres === 'string') console.log(`PostgreSQL is left out: ${postgres}`)
-    const list = contenders(nodes, typeof postgres === 'string' ? undefined : postgres)
+    if (stores.includes('postgres')) {
+      postgres = await startPostgres(directory)
+      if (typeof postgres === 'string') console.log(`PostgreSQL is left out: ${postgres}`)
+    }
+    const list = contenders({
+      sqlite: stores.includes('sqlite') && Math.max(...nodes) === 1,
+      postgres: typeof postgres === 'string' ? undefined : postgres,
+      nodes,
+      instances,
+    })
     const measurements: Measurement[] = []
     const accounts: Account[] = []
     for (let round = 0; round < rounds; round += 1) {
@@ -179,7 +207,8 @@ async function main(): Promise<void> {
       `storage   ${storage.fileSystem} on ${storage.device}; 4 KiB and fdatasync, median: ${storage.appendMs.toFixed(3)} ms`,
     )
     if (typeof postgres !== 'string') console.log(`database  PostgreSQL ${postgres.version}`)
-    console.log(`load      closed loop, ${rounds} alternating rounds of ${seconds} s, medians\n`)
+    const spread = instances === 1 ? '' : `, requests spread over ${instances} instances`
+    console.log(`load      closed loop, ${rounds} alternating rounds of ${seconds} s, medians${spread}\n`)
     console.log(table(rowsOf(list, connections, measurements), 3))
     console.log('')
     for (const { contender, acknowledged, books } of accounts) {
@@ -212,16 +241,21 @@ function rowsOf(
 ): string[][] {
   const figures = (contender: Contender, each: number) =>
     measurements.filter((one) => one.contender === contender && one.connections === each)
-  const rows = [['connections', 'store', 'server', 'requests/s', 'p50 ms', 'p99 ms', 'of floor']]
+  /** The median of the ratios to the contender with so many nodes. */
+  const of = (nodes: number, contender: Contender, each: number): string => {
+    const other = list.find((one) => one.store === contender.store && one.nodes === nodes)
+    if (other === undefined || contender.nodes <= nodes) return ''
+    const bases = figures(other, each)
+    const ratios = figures(contender, each).flatMap(({ perSecond }, round) => {
+      const base = bases[round]
+      return base === undefined ? [] : [perSecond / base.perSecond]
+    })
+    return median(ratios).toFixed(2)
+  }
+  const rows = [['connections', 'store', 'server', 'requests/s', 'p50 ms', 'p99 ms', 'of floor', 'of one node']]
   for (const each of connections) {
     for (const contender of list) {
       const own = figures(contender, each)
-      const floor = list.find(({ store, isFloor }) => isFloor && store === contender.store)
-      const below = floor === undefined || contender.isFloor ? [] : figures(floor, each)
-      const ratios = own.flatMap(({ perSecond }, round) => {
-        const base = below[round]
-        return base === undefined ? [] : [perSecond / base.perSecond]
-      })
       rows.push([
         String(each),
         contender.store,
@@ -229,7 +263,8 @@ function rowsOf(
         Math.round(median(own.map(({ perSecond }) => perSecond))).toLocaleString('en'),
         median(own.map(({ p50 }) => p50)).toFixed(2),
         median(own.map(({ p99 }) => p99)).toFixed(2),
-        ratios.length === 0 ? '' : median(ratios).toFixed(2),
+        of(0, contender, each),
+        of(1, contender, each),
       ])
     }
   }

@@ -29,8 +29,21 @@ const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url)
 const QUANTITY = 1_000_000_000
 export const MICRO_CHARGED = 1_000_000n
 
+/** Digits in each body that the load generator replaces, so that each user asks once. */
+const SERIAL = '0'.repeat(10)
+
+export interface TwinOptions {
+  readonly nodes: number
+  /** Requests are spread over them. */
+  readonly instances: number
+}
+
 /** @param db address of an empty schema; null: SQLite */
-export async function startTwin(directory: string, nodes: number, db: string | null): Promise<Loaded> {
+export async function startTwin(
+  directory: string,
+  { nodes, instances }: TwinOptions,
+  db: string | null,
+): Promise<Loaded> {
   const started: Awaited<ReturnType<typeof startNode>>[] = []
   for (let index = 0; index < nodes; index += 1) {
     const path = join(directory, `node-${index}`)
@@ -50,7 +63,7 @@ export async function startTwin(directory: string, nodes: number, db: string | n
     lifetimeMs: 24 * 3_600_000,
   })
   const authorization = `Bearer ${token}`
-  const path = await provision(first.address, authorization)
+  const paths = await provision(first.address, authorization, instances)
   return {
     targets: started.map(({ address }): Target => {
       const { port, pathname } = new URL(address)
@@ -59,13 +72,14 @@ export async function startTwin(directory: string, nodes: number, db: string | n
         socketPath: '',
         port: Number(port),
         authorization,
-        path: `${pathname}${path}`,
+        paths: paths.map((path) => `${pathname}${path}`),
         bodies: Array.from({ length: 64 }, (_, index) =>
           JSON.stringify({
-            requester: { type: 'user', value: `user-${index}`, dictionary: { department: 'print' } },
+            requester: { type: 'user', value: `user-${index}-${SERIAL}`, dictionary: { department: 'print' } },
             requestedItems: [{ item: 'Print', version: '1.0', count: 1 }],
           }),
         ),
+        serial: SERIAL,
         grantMark: '"code":"1001"',
       }
     }),
@@ -96,8 +110,8 @@ async function startNode(path: string, db: string | null) {
   return { address, kill }
 }
 
-/** Creates one line item for one department. Returns the path of the access request. */
-async function provision(address: string, authorization: string): Promise<string> {
+/** Creates instances, each with one line item for one department. Returns the paths of their access requests. */
+async function provision(address: string, authorization: string, instances: number): Promise<readonly string[]> {
   const call = async (method: string, path: string, body: unknown): Promise<unknown> => {
     const headers = { authorization, 'content-type': 'application/json' }
     const response = await fetch(`${address}${path}`, { method, headers, body: JSON.stringify(body) })
@@ -107,31 +121,35 @@ async function provision(address: string, authorization: string): Promise<string
   }
   const now = Date.now()
   const provisioning = '/provisioning/api/v1.1'
-  const made = await call('POST', `${provisioning}/instances`, { shortName: 'bench', accountId: 'bench' })
-  const { id } = made as { id: string }
   await call('POST', `${provisioning}/rate-tables`, {
     effectiveFrom: now - 1_000,
     version: '1',
     items: [{ name: 'Print', version: '1.0', rate: 1 }],
   })
-  await call('PUT', `${provisioning}/instances/${id}/line-items`, {
-    activationId: 'HOT',
-    state: 'DEPLOYED',
-    quantity: QUANTITY,
-    start: now - 1_000,
-    end: now + 86_400_000,
-    attributes: { elastic: true },
-  })
-  const conditions = await call('POST', `/api/v1.1/instances/${id}/conditions`, [
-    { name: 'printers', operator: 'IN', property: 'department', values: ['print'] },
-  ])
-  const conditionId = (conditions as { id: string }[])[0]?.id
-  const actions = [{ name: 'printers', conditionId, action: 'ALLOW', allocation: QUANTITY }]
-  await call('POST', `/api/v1.1/instances/${id}/line-items/HOT/actions`, actions)
-  return `/elastic/api/v1.1/instances/${id}/access-request`
+  const paths: string[] = []
+  for (let index = 0; index < instances; index += 1) {
+    const made = await call('POST', `${provisioning}/instances`, { shortName: `bench ${index}`, accountId: 'bench' })
+    const { id } = made as { id: string }
+    await call('PUT', `${provisioning}/instances/${id}/line-items`, {
+      activationId: 'HOT',
+      state: 'DEPLOYED',
+      quantity: QUANTITY,
+      start: now - 1_000,
+      end: now + 86_400_000,
+      attributes: { elastic: true },
+    })
+    const conditions = await call('POST', `/api/v1.1/instances/${id}/conditions`, [
+      { name: 'printers', operator: 'IN', property: 'department', values: ['print'] },
+    ])
+    const conditionId = (conditions as { id: string }[])[0]?.id
+    const actions = [{ name: 'printers', conditionId, action: 'ALLOW', allocation: QUANTITY }]
+    await call('POST', `/api/v1.1/instances/${id}/line-items/HOT/actions`, actions)
+    paths.push(`/elastic/api/v1.1/instances/${id}/access-request`)
+  }
+  return paths
 }
 
-const POOL = `SELECT charged, cap_in_force AS cap FROM accounts WHERE id LIKE 'line/%'`
+const POOL = `SELECT sum(charged) AS charged, sum(cap_in_force) AS cap FROM accounts WHERE id LIKE 'line/%'`
 const RECORDED = `SELECT count(*) AS recorded, count(DISTINCT correlation_id) AS requests FROM usage WHERE status = 'GRANTED'`
 
 interface Row {
@@ -183,7 +201,7 @@ export async function startFloor(directory: string, db: string | null): Promise<
   if (message === undefined) throw new Error('the floor does not start')
   return {
     targets: [
-      { protocol: 'http', socketPath: '', port: message.port, path: '/', bodies: ['{}'], grantMark: FLOOR_MARK },
+      { protocol: 'http', socketPath: '', port: message.port, paths: ['/'], bodies: ['{}'], grantMark: FLOOR_MARK },
     ],
     async killAndAudit() {
       child.kill('SIGKILL')

@@ -60,7 +60,7 @@ export function agentOf({
       const args: Command = [...command, 'agent', ...places, '--durability', durability, '--log-level', 'error']
       const { child, exit } = await startAgent(args, socketPath)
       return {
-        target: { protocol: 'http', socketPath, path: REQUEST_PATH, bodies, serial: SERIAL, grantMark },
+        target: { protocol: 'http', socketPath, paths: [REQUEST_PATH], bodies, serial: SERIAL, grantMark },
         pid: child.pid ?? 0,
         async killAndCount() {
           // Denials are answered before they are recorded: a clean stop records the last ones.

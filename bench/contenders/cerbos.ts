@@ -58,7 +58,7 @@ export const cerbos: Contender = {
       target: {
         protocol: 'http',
         socketPath,
-        path: '/api/check/resources',
+        paths: ['/api/check/resources'],
         bodies: [BODY],
         grantMark: '"EFFECT_ALLOW"',
       },

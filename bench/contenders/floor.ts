@@ -28,7 +28,7 @@ export function floor(stack: FloorStack, sizes: Sizes): Contender {
         target: {
           protocol: 'http',
           socketPath: options.socketPath,
-          path: REQUEST_PATH,
+          paths: [REQUEST_PATH],
           bodies: REQUEST_BODIES,
           serial: SERIAL,
           grantMark: FLOOR_MARK,

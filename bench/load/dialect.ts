@@ -21,7 +21,8 @@ export interface HttpTarget {
   /** Instead of the socket: a local port. */
   readonly port?: number
   readonly authorization?: string
-  readonly path: string
+  /** Requests take them in turn. */
+  readonly paths: readonly string[]
   /** JSON texts; connection `i` uses number `i` modulo their count. */
   readonly bodies: readonly string[]
   /** Digits in each body that are replaced by a running number, so that no body is sent twice. Absent: bodies repeat. */

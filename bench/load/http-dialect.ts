@@ -4,18 +4,20 @@ import type { Dialect, HttpTarget } from './dialect.ts'
 const HEAD_END = Buffer.from('\r\n\r\n')
 
 export function httpDialect({
-  path,
+  paths,
   bodies,
   serial = '',
   grantMark,
   authorization,
-}: Pick<HttpTarget, 'path' | 'bodies' | 'serial' | 'grantMark' | 'authorization'>): Dialect {
+}: Pick<HttpTarget, 'paths' | 'bodies' | 'serial' | 'grantMark' | 'authorization'>): Dialect {
   const mark = Buffer.from(grantMark)
+  /** By body and path. */
   const requests = new Map<number, SerialRequest>()
   let sent = 0
-  const prepared = (connection: number): SerialRequest => {
-    const body = bodies[connection % bodies.length]
-    if (body === undefined) throw new Error('at least one body is needed')
+  const prepared = (number: number): SerialRequest => {
+    const body = bodies[Math.floor(number / paths.length)]
+    const path = paths[number % paths.length]
+    if (body === undefined || path === undefined) throw new Error('at least one body and one path are needed')
     const request = Buffer.from(
       `POST ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n` +
         (authorization === undefined ? '' : `Authorization: ${authorization}\r\n`) +
@@ -27,10 +29,11 @@ export function httpDialect({
   }
   return {
     request(connection) {
-      let request = requests.get(connection)
+      const number = (connection % bodies.length) * paths.length + (sent % paths.length)
+      let request = requests.get(number)
       if (request === undefined) {
-        request = prepared(connection)
-        requests.set(connection, request)
+        request = prepared(number)
+        requests.set(number, request)
       }
       sent += 1
       const { bytes, serialAt } = request

@@ -149,7 +149,7 @@ async function record(site: Site): Promise<number> {
   const target = {
     protocol: 'http',
     socketPath: site.socketPath,
-    path: site.requestPath,
+    paths: [site.requestPath],
     bodies: [JSON.stringify(requestBody(1))],
     grantMark: '"totalTokensCharged":1',
   } as const

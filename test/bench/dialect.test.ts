@@ -4,7 +4,7 @@ import { postgresDialect } from '../../bench/load/postgres-dialect.ts'
 import { redisCommand, redisDialect } from '../../bench/load/redis-dialect.ts'
 
 describe('HTTP', () => {
-  const dialect = httpDialect({ path: '/path', bodies: ['{"é":1}', '{}'], grantMark: 'GRANTED' })
+  const dialect = httpDialect({ paths: ['/path'], bodies: ['{"é":1}', '{}'], grantMark: 'GRANTED' })
   const answer = Buffer.from('HTTP/1.1 200 OK\r\ncontent-length: 13\r\nX: y\r\n\r\n{"c":"GRANTED')
 
   test('frames the body by its bytes, and gives each connection its own', () => {
@@ -13,11 +13,22 @@ describe('HTTP', () => {
   })
 
   test('writes a running number into each body, and keeps its length', () => {
-    const numbered = httpDialect({ path: '/path', bodies: ['{"job":"000"}'], serial: '000', grantMark: 'GRANTED' })
+    const numbered = httpDialect({ paths: ['/path'], bodies: ['{"job":"000"}'], serial: '000', grantMark: 'GRANTED' })
     const bodies = [0, 1, 0].map((connection) => numbered.request(connection).toString().split('\r\n\r\n')[1])
     expect(bodies).toEqual(['{"job":"001"}', '{"job":"002"}', '{"job":"003"}'])
-    const without = httpDialect({ path: '/path', bodies: ['{}'], serial: '000', grantMark: 'GRANTED' })
+    const without = httpDialect({ paths: ['/path'], bodies: ['{}'], serial: '000', grantMark: 'GRANTED' })
     expect(() => without.request(0)).toThrow('the body has no 000')
+  })
+
+  test('takes the paths in turn', () => {
+    const spread = httpDialect({ paths: ['/a', '/b'], bodies: ['1', '2'], grantMark: 'GRANTED' })
+    const requests = [0, 1, 1, 0].map((connection) => spread.request(connection).toString())
+    expect(requests.map((text) => [text.split(' ')[1], text.at(-1)])).toEqual([
+      ['/a', '1'],
+      ['/b', '2'],
+      ['/a', '2'],
+      ['/b', '1'],
+    ])
   })
 
   test('takes an answer when all of it has come', () => {
