@@ -274,7 +274,9 @@ const answered = new WeakMap<CompiledQuery['query'], (rows: readonly unknown[]) 
  */
 export function aheadOn(db: Kysely<Tables>): NonNullable<Sql['ahead']> {
   return async <R>(query: Compilable<R>) => {
-    const compiled = sendAhead(query.compile())
+    const made = query.compile()
+    // Transactions share the text of a prepared query, not what is sent with it.
+    const compiled = sendAhead({ ...made, query: { ...made.query } })
     let rows: readonly R[] | undefined
     answered.set(compiled.query, (received) => (rows = received as readonly R[]))
     await db.executeQuery(compiled)

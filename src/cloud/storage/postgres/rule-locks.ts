@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto'
 import { sql as raw } from 'kysely'
-import type { RuleLocks, Sql } from '../sql/sql.ts'
+import { type RuleLocks, type Sql, prepared } from '../sql/sql.ts'
 import { sendAhead } from './dialect.ts'
 
 /** First half of two-part lock keys: `TGcl`. The second half is the schema, to separate clouds on one server. */
@@ -18,14 +18,22 @@ export function ruleLocks(db: Sql['db'], schema: number): RuleLocks {
     await db.executeQuery(sendAhead(raw`SELECT ${locks}`.compile(db)))
   }
   return {
-    hold: (instanceId) =>
-      take(raw`pg_advisory_xact_lock_shared(${everything}), pg_advisory_xact_lock_shared(${rules(instanceId)})`),
+    async hold(instanceId) {
+      await db.executeQuery(sendAhead(holding(db, [ADVISORY_CLASS, schema, keyOf(schema, instanceId)])))
+    },
     lock: (instanceId) =>
       take(raw`pg_advisory_xact_lock_shared(${everything}), pg_advisory_xact_lock(${rules(instanceId)})`),
     lockAll: () => take(raw`pg_advisory_xact_lock(${everything})`),
     add: () => take(raw`pg_advisory_xact_lock_shared(${everything})`),
   }
 }
+
+const holding = prepared((db) => ({
+  compile: () =>
+    raw`SELECT pg_advisory_xact_lock_shared(${0}::int, ${0}::int), pg_advisory_xact_lock_shared(${0n}::bigint)`.compile(
+      db,
+    ),
+}))
 
 /** Instances whose keys collide only wait for each other unnecessarily. */
 function keyOf(schema: number, instanceId: string): bigint {

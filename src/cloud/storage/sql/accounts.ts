@@ -1,10 +1,10 @@
 /** A CHECK constraint enforces the invariant of a pool. */
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { sql as statement } from 'kysely'
-import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { type AccountId, lineAccount, parseAccount } from '../../../core/accounts/account.ts'
 import { newPool } from '../../accounts/pool.ts'
 import type { Pool } from '../records.ts'
-import { type Sql, chunks, WouldWait, isLockNotAvailable } from './sql.ts'
+import { type Sql, chunks, WouldWait, filledUp, isLockNotAvailable, prepared } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function accountReader(sql: Sql) {
@@ -54,7 +54,7 @@ export function accountTransaction(sql: Sql) {
     if (sql.ahead === null || some === undefined || more !== undefined) return
     // Waiting is safe only after all existing locks.
     if (last !== undefined || ahead !== undefined) return
-    ahead = { requested: new Set(some), rows: await sql.ahead(locking(db, some, 'WAIT')) }
+    ahead = { requested: new Set(some), rows: await sql.ahead({ compile: () => locking(db, some, 'WAIT') }) }
   }
   /** Accounts locked ahead. Valid immediately: later, the transaction may have changed them. */
   const takeAhead = (wanted: readonly AccountId[]) => {
@@ -108,27 +108,32 @@ export function accountTransaction(sql: Sql) {
     },
     async save(pools: readonly Pool[]): Promise<void> {
       for (const some of chunks(pools.map(rowOf), 50)) {
-        await db
-          .insertInto('accounts')
-          .values(some)
-          .onConflict((conflict) =>
-            conflict.column('id').doUpdateSet((excluded) => ({
-              charged: excluded.ref('excluded.charged'),
-              granted_out: excluded.ref('excluded.granted_out'),
-              billed_by_devices: excluded.ref('excluded.billed_by_devices'),
-              sold: excluded.ref('excluded.sold'),
-              withheld: excluded.ref('excluded.withheld'),
-              cap_target: excluded.ref('excluded.cap_target'),
-              cap_in_force: excluded.ref('excluded.cap_in_force'),
-              cap_highest: excluded.ref('excluded.cap_highest'),
-            })),
-          )
-          .execute()
+        const parameters = some.flatMap((row) => Object.values(row))
+        await db.executeQuery(saving(db, parameters, some.length))
       }
     },
   }
   return { accounts, lockAhead }
 }
+
+/** Parameters follow the field sequence of {@link rowOf}. */
+const saving = prepared((db, count) =>
+  db
+    .insertInto('accounts')
+    .values(Array.from({ length: count }, () => rowOf(newPool(lineAccount('', '', 0), 0n))))
+    .onConflict((conflict) =>
+      conflict.column('id').doUpdateSet((excluded) => ({
+        charged: excluded.ref('excluded.charged'),
+        granted_out: excluded.ref('excluded.granted_out'),
+        billed_by_devices: excluded.ref('excluded.billed_by_devices'),
+        sold: excluded.ref('excluded.sold'),
+        withheld: excluded.ref('excluded.withheld'),
+        cap_target: excluded.ref('excluded.cap_target'),
+        cap_in_force: excluded.ref('excluded.cap_in_force'),
+        cap_highest: excluded.ref('excluded.cap_highest'),
+      })),
+    ),
+)
 
 /**
  * Line item pools first: users of an allocation or limit also use its line item, so two that create the same account
@@ -160,11 +165,9 @@ async function withoutWaiting<T>({ db }: Sql, insert: () => Promise<T>): Promise
 async function select({ db }: Sql, accounts: readonly AccountId[], how: Locking): Promise<Map<AccountId, Pool>> {
   const pools = new Map<AccountId, Pool>()
   for (const some of chunks([...new Set(accounts)].sort(lockOrder))) {
-    const rows = await locking(db, some, how)
-      .execute()
-      .catch((error: unknown) => {
-        throw how === 'NO_WAIT' && isLockNotAvailable(error) ? new WouldWait(error) : error
-      })
+    const { rows } = await db.executeQuery(locking(db, some, how)).catch((error: unknown) => {
+      throw how === 'NO_WAIT' && isLockNotAvailable(error) ? new WouldWait(error) : error
+    })
     for (const row of rows) pools.set(row.id, poolOf(row))
   }
   return pools
@@ -173,13 +176,23 @@ async function select({ db }: Sql, accounts: readonly AccountId[], how: Locking)
 type Locking = 'NONE' | 'WAIT' | 'NO_WAIT'
 
 function locking(db: Sql['db'], accounts: readonly AccountId[], how: Locking) {
-  const listed = db.selectFrom('accounts').selectAll().where('id', 'in', accounts)
-  if (how === 'NONE') return listed
-  const locked = listed
+  const ids = filledUp(accounts)
+  return LOCKING[how](db, ids, ids.length)
+}
+
+const listing = (db: Sql['db'], count: number) =>
+  db.selectFrom('accounts').selectAll().where('id', 'in', Array<AccountId>(count).fill(''))
+
+const listingLocked = (db: Sql['db'], count: number) =>
+  listing(db, count)
     .orderBy(statement<boolean>`id NOT LIKE 'line/%'`)
     .orderBy('id')
     .forNoKeyUpdate()
-  return how === 'WAIT' ? locked : locked.noWait()
+
+const LOCKING = {
+  NONE: prepared(listing),
+  WAIT: prepared(listingLocked),
+  NO_WAIT: prepared((db, count) => listingLocked(db, count).noWait()),
 }
 
 function rowOf(pool: Pool): Row<'accounts'> {

@@ -1,17 +1,12 @@
 import type { Role } from '../../../protocol/service/keys.ts'
 import type { KeyRecord, KeyType, KeyVersion } from '../records.ts'
-import { type Sql, toBigint, toNumber } from './sql.ts'
+import { type Sql, prepared, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function keyReader({ db }: Sql) {
   return {
     async get(type: KeyType, id: string): Promise<KeyRecord | undefined> {
-      const row = await db
-        .selectFrom('public_keys')
-        .selectAll()
-        .where('type', '=', type)
-        .where('id', '=', id)
-        .executeTakeFirst()
+      const [row] = (await db.executeQuery(keyWithId(db, [type, id]))).rows
       return row === undefined ? undefined : keyOf(row)
     },
     /** By creation. */
@@ -43,6 +38,8 @@ export function keyReader({ db }: Sql) {
     },
   }
 }
+
+const keyWithId = prepared((db) => db.selectFrom('public_keys').selectAll().where('type', '=', '').where('id', '=', ''))
 
 export function keyTransaction(sql: Sql) {
   const { db, lockRows } = sql

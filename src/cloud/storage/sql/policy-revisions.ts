@@ -1,17 +1,13 @@
 /** Rows are read under the lock of the rules, so they are current. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { PolicyRevision } from '../records.ts'
-import { type Sql, toBigint, toNumber } from './sql.ts'
+import { type Sql, prepared, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function policyRevisionReader({ db }: Sql) {
   return {
     async get(instanceId: string): Promise<PolicyRevision | undefined> {
-      const row = await db
-        .selectFrom('policy_revisions')
-        .selectAll()
-        .where('instance_id', '=', instanceId)
-        .executeTakeFirst()
+      const [row] = (await db.executeQuery(revisionWithId(db, [instanceId]))).rows
       return row === undefined ? undefined : revisionOf(row)
     },
     /** The revisions of the instances after this id, in the order of their ids. */
@@ -50,6 +46,8 @@ export function policyRevisionReader({ db }: Sql) {
     },
   }
 }
+
+const revisionWithId = prepared((db) => db.selectFrom('policy_revisions').selectAll().where('instance_id', '=', ''))
 
 export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readonly AccountId[]) => Promise<void>) {
   const { db, rules } = sql

@@ -6,7 +6,7 @@
 import type { Sql } from './sql.ts'
 
 /** For inserts into tables that share the row numbers. */
-export function inserter({ db, lockRows }: Sql) {
+export function inserter({ db, lockRows }: Pick<Sql, 'db' | 'lockRows'>) {
   // A statement locks its tables before it runs.
   return lockRows ? db.with('numbered', (query) => query.deleteFrom('row_numbers')) : db
 }

@@ -1,5 +1,5 @@
 /** Context of all queries: Kysely inside one transaction, and the locking features of the database. */
-import type { Compilable, Kysely } from 'kysely'
+import type { Compilable, CompiledQuery, Kysely } from 'kysely'
 import type { FleetFigures } from './fleet-figures.ts'
 import type { Tables } from './tables.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -41,6 +41,40 @@ const VALUES_MAX = 500
 
 export function* chunks<T>(list: readonly T[], size = VALUES_MAX): Generator<readonly T[]> {
   for (let at = 0; at < list.length; at += size) yield list.slice(at, at + size)
+}
+
+/** With a number of values: so many. Every value of the query is a parameter. */
+type Build<R> = (db: Sql['db'], count: number) => Compilable<R>
+
+/**
+ * A query whose text is built once for each database and number of values: that takes longer than to run it.
+ * @param build from any values. The parameters that are given later replace them, in their order
+ */
+export function prepared<R>(
+  build: Build<R>,
+): (db: Sql['db'], parameters: readonly unknown[], count?: number) => CompiledQuery<R> {
+  const known = new WeakMap<object, Map<number, CompiledQuery<R>>>()
+  return (db, parameters, count = 1) => {
+    const { adapter } = db.getExecutor()
+    const byCount = known.get(adapter) ?? new Map<number, CompiledQuery<R>>()
+    known.set(adapter, byCount)
+    const query = byCount.get(count) ?? build(db, count).compile()
+    byCount.set(count, query)
+    if (query.parameters.length !== parameters.length) throw new Error('invariant: each value is a parameter')
+    return { ...query, parameters }
+  }
+}
+
+/**
+ * A list for a condition `IN`, filled up by repetition to one of few lengths, so that few texts serve any list.
+ * @param list not empty, at most a chunk
+ */
+export function filledUp<T>(list: readonly T[]): readonly T[] {
+  const length = Math.min(VALUES_MAX, 2 ** Math.ceil(Math.log2(list.length)))
+  const [first] = list
+  return list.length === length || first === undefined
+    ? list
+    : [...list, ...Array.from({ length: length - list.length }, () => first)]
 }
 
 /** The columns of `after` that differ. Writing a column rewrites its indexes, even if the value is the same. */

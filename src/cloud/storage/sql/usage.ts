@@ -3,7 +3,7 @@
  * records are made when they are read. Both share one sequence of row numbers with the events. The records of row `s` have the positions up
  * to `s * USAGE_ROW_POSITIONS`, in order.
  */
-import { type CompiledQuery, type RawBuilder, sql as statement } from 'kysely'
+import { type RawBuilder, sql as statement } from 'kysely'
 import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
 import type { Delivery } from '../device-records.ts'
 import {
@@ -19,7 +19,7 @@ import {
 import { insertEvent } from './events.ts'
 import { inserter } from './row-numbers.ts'
 import { entriesOf, packDelivery, usageOf } from './packed-delivery.ts'
-import { type Sql, toFlag } from './sql.ts'
+import { type Sql, prepared, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** The first row with a later position. */
@@ -253,7 +253,7 @@ function isWhollyWithin(
  * locks
  */
 export function usageTransaction(sql: Sql) {
-  const { db } = sql
+  const { db, lockRows } = sql
   const appended: (UsageRecord | Delivery | EventRecord)[] = []
   const settled = async (): Promise<bigint> => {
     const { ahead } = sql
@@ -322,7 +322,7 @@ export function usageTransaction(sql: Sql) {
         const parameters = (appended.slice(at, at + count) as UsageRecord[]).flatMap((record) =>
           Object.values(rowOf(record)),
         )
-        await db.executeQuery({ ...insertOf(sql, count), parameters })
+        await db.executeQuery((lockRows ? insertingNumbered : inserting)(db, parameters, count))
         at += count
       }
     },
@@ -391,25 +391,13 @@ function largestPart(rows: number): number {
   return Math.min(ROWS_MAX, 2 ** Math.floor(Math.log2(rows)))
 }
 
-/** Building such a long statement takes longer than running it: cache it. */
-const inserts = new WeakMap<object, Map<number, CompiledQuery>>()
-
 /** Parameters follow the field sequence of {@link rowOf}. */
-function insertOf(sql: Sql, count: number): CompiledQuery {
-  const { adapter } = sql.db.getExecutor()
-  const known = inserts.get(adapter) ?? new Map<number, CompiledQuery>()
-  inserts.set(adapter, known)
-  const found = known.get(count)
-  if (found !== undefined) return found
-  const made = inserter(sql)
-    .insertInto('usage')
-    .values(Array.from({ length: count }, () => rowOf(SAMPLE)))
-    .compile()
-  if (made.parameters.length !== count * Object.keys(rowOf(SAMPLE)).length) {
-    throw new Error('invariant: each value of a row is a parameter')
-  }
-  known.set(count, made)
-  return made
+const inserting = prepared((db, count) => insert({ db, lockRows: false }, count))
+const insertingNumbered = prepared((db, count) => insert({ db, lockRows: true }, count))
+
+function insert(sql: Pick<Sql, 'db' | 'lockRows'>, count: number) {
+  const rows = Array.from({ length: count }, () => rowOf(SAMPLE))
+  return inserter(sql).insertInto('usage').values(rows)
 }
 
 const SAMPLE: UsageRecord = {

@@ -7,7 +7,6 @@ import {
   type QueryResult,
   SqliteDialect,
   SqliteQueryCompiler,
-  SqliteDriver,
 } from 'kysely'
 import { requireStorable } from '../sql/sql.ts'
 import type { GiveWay } from '../../runtime/give-way.ts'
@@ -17,50 +16,19 @@ import type { Database } from './database.ts'
 /** Prepared statements per connection; bulk inserts have many texts. */
 const STATEMENTS_MAX = 500
 
-export class SingleConnectionDialect extends SqliteDialect {
-  readonly #database: Database
-
-  constructor(database: Database) {
-    super({ database })
-    this.#database = database
-  }
-
-  override createQueryCompiler(): SqliteQueryCompiler {
-    return new StablePlans()
-  }
-
-  override createDriver(): SqliteDriver {
-    const database = this.#database
-    return new StorableDriver({ database: { close: () => database.close(), prepare: keepStatements(database) } })
-  }
-}
-
 /**
  * Hides the values of parameters from the planner. SQLite parses and plans a statement again at each execution if the plan
  * may depend on one, as with LIMIT and with ORDER BY. Conditions of partial indexes must therefore be literals.
  */
-class StablePlans extends SqliteQueryCompiler {
+export class StablePlans extends SqliteQueryCompiler {
   protected override getCurrentParameterPlaceholder(): string {
     return '+?'
   }
 }
 
-class StorableDriver extends SqliteDriver {
-  override async acquireConnection(): Promise<DatabaseConnection> {
-    const connection = await super.acquireConnection()
-    return {
-      async executeQuery<R>(query: CompiledQuery): Promise<QueryResult<R>> {
-        requireStorable(query.parameters)
-        return connection.executeQuery<R>(query)
-      },
-      streamQuery: (query, size) => connection.streamQuery(query, size),
-    }
-  }
-}
-
 /** For a connection whose caller serializes transactions and queries: queries run directly, without a queue. */
 export function inOneHand(database: Database, giveWay: GiveWay): Kysely<Tables> {
-  const dialect = new SingleConnectionDialect(database)
+  const dialect = new SqliteDialect({ database })
   const prepare = keepStatements(database)
   const connection: DatabaseConnection = {
     executeQuery: async <R>({ sql, parameters }: CompiledQuery) => {
@@ -72,7 +40,7 @@ export function inOneHand(database: Database, giveWay: GiveWay): Kysely<Tables> 
       throw new Error('streaming is not supported')
     },
   }
-  const executor = new StraightExecutor(dialect.createQueryCompiler(), dialect.createAdapter(), {
+  const executor = new StraightExecutor(new StablePlans(), dialect.createAdapter(), {
     provideConnection: (consumer) => consumer(connection),
   })
   return new Kysely<Tables>({ config: { dialect }, dialect, driver: dialect.createDriver(), executor })

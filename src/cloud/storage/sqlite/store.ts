@@ -4,15 +4,14 @@
  * refuses everything: the process must restart.
  */
 import Sqlite from 'better-sqlite3'
-import { Kysely } from 'kysely'
 import { giveWayTo } from '../../runtime/give-way.ts'
-import type { Store } from '../store.ts'
+import { Turns } from '../../runtime/turns.ts'
+import type { Reader, Store } from '../store.ts'
 import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
-import type { Tables } from '../sql/tables.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
 import { type Database, coded, openDatabase, openReader } from './database.ts'
-import { SingleConnectionDialect, inOneHand } from './dialect.ts'
+import { inOneHand } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
 import { type FlushFile, LogFlush } from './log-flush.ts'
 
@@ -40,14 +39,9 @@ export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStor
   // A statement blocks the thread. Between the statements of a long transaction, other events run.
   const giveWay = giveWayTo(() => performance.now(), setImmediate)
   const writer = inOneHand(forWriting, giveWay)
-  const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading) })
-  const checkpoint = checkpointOf(forWriting)
-  const flush = async (): Promise<void> => {
-    await log.flush()
-    checkpoint()
-  }
-  const commits = new GroupCommit(forWriting, () => performance.now(), flush)
+  const commits = new GroupCommit(forWriting, () => performance.now(), flushOf(log, checkpointOf(forWriting)))
   const fleet = new FleetFigures()
+  const snapshots = new Snapshots(forReading, fleet)
   const listeners = new Set<() => void>()
   const shrink = (pages: number): boolean => shrinkBy(forWriting, pages)
   const health: { cause?: unknown } = {}
@@ -81,9 +75,7 @@ export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStor
     read: (work) =>
       guard(async () => {
         try {
-          return await reader
-            .transaction()
-            .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null })))
+          return await snapshots.read(work)
         } finally {
           // It may have read a commit that a power cut could still undo. A refusal may depend on it, too.
           await log.ended()
@@ -95,13 +87,41 @@ export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStor
     },
     async close() {
       await commits.idle()
-      // Kysely closes only connections that it has used.
-      await reader.destroy()
-      await writer.destroy()
+      await snapshots.ended()
       forReading.close()
       forWriting.close()
       await log.close()
     },
+  }
+}
+
+/** Reads one after another, each from one snapshot. */
+class Snapshots {
+  readonly #turns = new Turns(1)
+  readonly #reader: Reader
+  readonly #begin: Sqlite.Statement
+  readonly #end: Sqlite.Statement
+
+  constructor(database: Database, fleet: FleetFigures) {
+    const db = inOneHand(database, () => undefined)
+    this.#reader = readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null })
+    this.#begin = database.prepare('BEGIN')
+    this.#end = database.prepare('COMMIT')
+  }
+
+  read<T>(work: (reader: Reader) => Promise<T>): Promise<T> {
+    return this.#turns.take(async () => {
+      this.#begin.run()
+      try {
+        return await work(this.#reader)
+      } finally {
+        this.#end.run()
+      }
+    })
+  }
+
+  async ended(): Promise<void> {
+    await this.#turns.take(async () => undefined)
   }
 }
 
@@ -133,6 +153,22 @@ function checkpointOf(database: Database): () => void {
     } catch (error) {
       if (!(error instanceof Sqlite.SqliteError) || error.code !== 'SQLITE_FULL') throw error
     }
+  }
+}
+
+/** To be called between transactions. If a checkpoint fails, all later calls do. */
+function flushOf(log: LogFlush, checkpoint: () => void): () => Promise<void> {
+  let failed: { readonly error: unknown } | undefined
+  return async () => {
+    if (failed !== undefined) throw failed.error
+    try {
+      // Not after the flush: the next transaction runs meanwhile.
+      checkpoint()
+    } catch (error) {
+      failed = { error }
+      throw error
+    }
+    await log.flush()
   }
 }
 
