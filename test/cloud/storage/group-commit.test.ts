@@ -44,6 +44,22 @@ const note = (n: number, body = '') =>
 const kept = (): unknown[] => database.prepare('SELECT n FROM notes ORDER BY n').pluck().all()
 const count = (sql: string): number => said.filter((each) => each === sql).length
 
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
+
+/** Begins the flush of a commit. @returns how it ends; later ones succeed */
+async function duringFlush(begin: () => unknown): Promise<PromiseWithResolvers<undefined>> {
+  const [begun, flushed] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
+  flush = () => {
+    said.push('flush')
+    flush = async () => void said.push('flush')
+    begun.resolve(undefined)
+    return flushed.promise
+  }
+  begin()
+  await begun.promise
+  return flushed
+}
+
 describe('transactions that wait together', () => {
   it('share one commit, and hear of it only afterwards', async () => {
     const told: string[] = []
@@ -53,31 +69,62 @@ describe('transactions that wait together', () => {
     expect(kept()).toEqual([1, 2, 3, 4, 5])
   })
 
-  it('are told of it when it is flushed, and the next ones begin then', async () => {
-    const flushed = Promise.withResolvers<undefined>()
-    flush = () => {
-      said.push('flush')
-      return flushed.promise
-    }
+  it('are told of it when it is flushed, and the next ones run meanwhile and are committed then', async () => {
     const told: number[] = []
-    const begun = Promise.withResolvers<undefined>()
-    const first = commits.run(
-      async () => begun.resolve(undefined),
-      () => true,
-    )
-    const all = [first, note(2)].map((done, n) => done.then(() => told.push(n)))
-    await begun.promise
-    await new Promise((resolve) => setImmediate(resolve))
-    expect([told, said]).toEqual([[], ['BEGIN IMMEDIATE', 'SAVEPOINT alone', 'RELEASE alone', 'COMMIT', 'flush']])
-    flushed.resolve(undefined)
+    const noted = (n: number) => note(n).then(() => told.push(n))
+    const flushing = await duringFlush(() => noted(1))
+    const others = [noted(2), noted(3)]
+    await turn()
+    const later = noted(4)
+    await turn()
+    expect(told).toEqual([])
+    expect([count('COMMIT'), count('flush'), count('SAVEPOINT alone')]).toEqual([1, 1, 4])
+    flushing.resolve(undefined)
+    await Promise.all([...others, later])
+    expect(told).toEqual([1, 2, 3, 4])
+    expect([count('COMMIT'), count('flush')]).toEqual([2, 2])
+  })
+
+  it('share one commit during a flush, however many they are and however long it takes', async () => {
+    const flushing = await duringFlush(() => note(1000))
+    time += 21
+    const all = Array.from({ length: 200 }, (_, n) => note(n))
+    await turn()
+    time += 21
+    all.push(note(200))
+    await turn()
+    flushing.resolve(undefined)
     await Promise.all(all)
-    expect(told).toEqual([0, 1])
+    expect(count('COMMIT')).toBe(2)
+    expect(kept()).toHaveLength(202)
   })
 
   it('have failed when the flush fails', async () => {
     flush = () => Promise.reject(new Error('the disk is gone'))
     const outcomes = await Promise.allSettled([note(1), note(2)])
     expect(outcomes).toMatchObject([1, 2].map(() => ({ reason: { message: 'the disk is gone' } })))
+  })
+
+  it('have failed when they ran during a flush that fails, as each later flush does', async () => {
+    const first = Promise.withResolvers<PromiseSettledResult<number>[]>()
+    const flushing = await duringFlush(() => first.resolve(Promise.allSettled([note(1)])))
+    const second = Promise.allSettled([note(2)])
+    await turn()
+    flush = () => flushing.promise
+    flushing.reject(new Error('the disk is gone'))
+    const outcomes = [...(await first.promise), ...(await second)]
+    expect(outcomes).toMatchObject([1, 2].map(() => ({ reason: { message: 'the disk is gone' } })))
+  })
+
+  it('are flushed when the store is idle', async () => {
+    const told: number[] = []
+    const flushing = await duringFlush(() => void note(1).then(() => told.push(1)))
+    const idle = commits.idle().then(() => told.push(0))
+    await turn()
+    expect(told).toEqual([])
+    flushing.resolve(undefined)
+    await idle
+    expect(told).toEqual([1, 0])
   })
 
   it('fail by themselves: what one of them wrote before it failed is gone, and nothing else is', async () => {

@@ -1,6 +1,7 @@
 /**
  * Waiting transactions share one commit and so one flush. Each runs in a savepoint: a failure affects only itself. Results
- * are returned after the flush; if the commit fails, all its transactions fail without effect.
+ * are returned after the flush; if the commit fails, all its transactions fail without effect. While a commit is flushed,
+ * the next transactions run; they are committed after that flush, so that each flush serves as many as possible.
  */
 import { setTimeout } from 'node:timers/promises'
 import Sqlite from 'better-sqlite3'
@@ -28,6 +29,9 @@ export class GroupCommit {
   readonly #flush: () => Promise<void>
   readonly #waiting: Waiting[] = []
   #running: Promise<void> | undefined
+  /** Resolves at the end of the flush, whether or not it succeeds. Undefined: none is in progress. */
+  #flushing: Promise<void> | undefined
+  #arrived: () => void = () => undefined
 
   /**
    * @param stopwatch monotonic clock, ms
@@ -46,13 +50,15 @@ export class GroupCommit {
   run<T>(work: () => Promise<T>, isLast: () => boolean): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       this.#waiting.push({ work, isLast, resolve, reject })
+      this.#arrived()
       this.#running ??= this.#drain()
     })
   }
 
-  /** Resolves when no transaction is waiting. */
+  /** Resolves when no transaction is waiting, and all are flushed. */
   async idle(): Promise<void> {
     while (this.#running !== undefined) await this.#running
+    await this.#flushing
   }
 
   async #drain(): Promise<void> {
@@ -70,21 +76,38 @@ export class GroupCommit {
       await this.#begin()
       const begun = this.#stopwatch()
       for (;;) {
-        const one = this.#waiting.shift()
+        const one = this.#waiting.shift() ?? (await this.#nextDuringFlush())
         if (one === undefined) break
         group.push(one)
         outcomes.push(await this.#alone(one))
-        if (one.isLast() || group.length >= GROUP_MAX || this.#stopwatch() - begun > GROUP_MS_MAX) break
+        if (one.isLast()) break
+        // Until the flush ends, the first transaction waits for it, whatever others do.
+        const isFull = group.length >= GROUP_MAX || this.#stopwatch() - begun > GROUP_MS_MAX
+        if (isFull && this.#flushing === undefined) break
       }
+      await this.#flushing
       database.exec('COMMIT')
-      await this.#flush()
     } catch (error) {
       if (database.inTransaction) database.exec('ROLLBACK')
       if (group.length === 0) group.push(...this.#waiting.splice(0, 1))
       for (const { reject } of group) reject(error)
       return
     }
-    for (const tell of outcomes) tell()
+    this.#flushing = this.#flush()
+      .then(
+        () => outcomes.forEach((tell) => tell()),
+        (error: unknown) => group.forEach(({ reject }) => reject(error)),
+      )
+      .then(() => (this.#flushing = undefined))
+  }
+
+  /** Undefined: the flush has ended, or none is in progress. */
+  async #nextDuringFlush(): Promise<Waiting | undefined> {
+    while (this.#waiting.length === 0 && this.#flushing !== undefined) {
+      const arrived = new Promise<void>((resolve) => (this.#arrived = resolve))
+      await Promise.race([arrived, this.#flushing])
+    }
+    return this.#waiting.shift()
   }
 
   /** Waits for another process's lock without blocking the thread. */
