@@ -32,7 +32,7 @@ export const MICRO_CHARGED = 1_000_000n
 /** Digits in each body that the load generator replaces, so that each user asks once. */
 const SERIAL = '0'.repeat(10)
 
-export interface TwinOptions {
+interface TwinOptions {
   readonly nodes: number
   /** Requests are spread over them. */
   readonly instances: number

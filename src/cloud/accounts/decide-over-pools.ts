@@ -35,7 +35,7 @@ export interface DecidedOverPools<T> {
 /**
  * @param orders are decided in this order
  * @param options.refunded is refunded before anything is charged
- * @param options.likely accounts that will probably be needed; default: found by reading
+ * @param options.guess of the same orders: stands if the pools are as it assumed. Default: made by reading
  */
 export async function decideInTurn<T>(
   tx: Transaction,
@@ -43,12 +43,13 @@ export async function decideInTurn<T>(
   orders: readonly PoolRequest<T>[],
   options: {
     readonly refunded?: readonly ReservedItem[]
-    readonly likely?: ReadonlySet<AccountId> | undefined
+    readonly guess?: Guess<T> | undefined
   } = {},
 ): Promise<DecidedOverPools<T>> {
   const back = refundsByAccount(options.refunded ?? [])
   const fresh = (account: AccountId): Pool => newPool(account, capIn(loaded, account))
-  const likely = options.likely ?? (await guess(tx, loaded, orders, fresh))
+  const { guess } = options
+  const likely = guess?.consulted ?? (await consultedByReading(tx, loaded, orders, fresh))
   const locked = new Map<AccountId, Pool>()
   const exists = new Set<AccountId>()
   const lock = async (accounts: Iterable<AccountId>): Promise<void> => {
@@ -61,8 +62,11 @@ export async function decideInTurn<T>(
     }
   }
   await lock(new Set([...back.keys(), ...likely]))
+  let guessed = back.size === 0 && guess !== undefined && isRight(guess, locked) ? guess.turn : undefined
   for (;;) {
-    const turn = takeTurns(loaded, orders, { pools: locked, availableOfUnknown: 0n, refunded: [...back.keys()] })
+    const inputs = { pools: locked, availableOfUnknown: 0n, refunded: [...back.keys()] }
+    const turn = guessed ?? takeTurns(loaded, orders, inputs)
+    guessed = undefined
     if (turn.unknown.size > 0) {
       await lock(turn.unknown)
       continue
@@ -119,16 +123,35 @@ export async function decideWithoutCharge(
   }
 }
 
-/**
- * The accounts that the requests will probably need, by earlier copies of the pools. An unknown pool is assumed to be
- * full.
- */
-export function likelyAccounts<T>(
+/** Decisions by earlier copies of the pools. */
+interface Guess<T> {
+  /** The accounts that the requests will probably need. */
+  readonly consulted: ReadonlySet<AccountId>
+  readonly turn: Turn<T>
+  /** Of the consulted accounts, the copies. */
+  readonly seen: ReadonlyMap<AccountId, Pool>
+}
+
+/** An unknown pool is assumed to be full. */
+export function guessInTurn<T>(
   loaded: LoadedPolicy,
   orders: readonly PoolRequest<T>[],
   lastSeen: ReadonlyMap<AccountId, Pool>,
-): ReadonlySet<AccountId> {
-  return tryTurns(loaded, orders, { pools: lastSeen, availableOfUnknown: MICRO_MAX }).consulted
+): Guess<T> {
+  const turn = takeTurns(loaded, orders, { pools: lastSeen, availableOfUnknown: MICRO_MAX })
+  const seen = new Map<AccountId, Pool>()
+  for (const account of turn.consulted) {
+    const pool = lastSeen.get(account)
+    if (pool !== undefined) seen.set(account, pool)
+  }
+  return { consulted: turn.consulted, turn, seen }
+}
+
+/** Whether the decisions would be the same. */
+function isRight<T>({ consulted, seen }: Guess<T>, locked: ReadonlyMap<AccountId, Pool>): boolean {
+  if (seen.size < consulted.size) return false
+  for (const [account, pool] of seen) if (!isDeepStrictEqual(pool, locked.get(account))) return false
+  return true
 }
 
 function tryTurns<T>(loaded: LoadedPolicy, orders: readonly PoolRequest<T>[], inputs: TurnInputs): Turn<undefined> {
@@ -143,7 +166,7 @@ function tryTurns<T>(loaded: LoadedPolicy, orders: readonly PoolRequest<T>[], in
  * The same by reading. Assuming full pools finds only the first line item that could serve; assuming empty pools finds
  * all.
  */
-async function guess<T>(
+async function consultedByReading<T>(
   tx: Transaction,
   loaded: LoadedPolicy,
   orders: readonly PoolRequest<T>[],
@@ -163,6 +186,7 @@ async function guess<T>(
 
 interface Turn<T> {
   readonly outcomes: readonly PromiseSettledResult<T>[]
+  /** The pools looked at or refunded. */
   readonly after: ReadonlyMap<AccountId, Pool>
   readonly charged: ReadonlySet<AccountId>
   /** Pools that grant something below the least amount. Their totals are recorded, so they must be locked too. */
@@ -184,17 +208,23 @@ function takeTurns<T>(
   orders: readonly PoolRequest<T>[],
   { pools, availableOfUnknown, refunded = [] }: TurnInputs,
 ): Turn<T> {
-  const after = new Map(pools)
+  const after = new Map<AccountId, Pool>()
   const charged = new Set<AccountId>()
   const drawnForNothing = new Set<AccountId>()
   const consulted = new Set<AccountId>()
   const unknown = new Set<AccountId>()
+  const look = (account: AccountId): Pool | undefined => {
+    const pool = after.get(account) ?? pools.get(account)
+    if (pool !== undefined) after.set(account, pool)
+    return pool
+  }
+  refunded.forEach(look)
   const one = ({ request, mode, now, settle }: PoolRequest<T>): T => {
     const before = new Map<AccountId, Pool>()
-    for (const account of refunded) before.set(account, after.get(account) ?? invariantPool())
+    for (const account of refunded) before.set(account, look(account) ?? invariantPool())
     const availableOf = (account: AccountId) => {
       consulted.add(account)
-      const pool = after.get(account)
+      const pool = look(account)
       if (pool === undefined) {
         unknown.add(account)
         return { left: availableOfUnknown, shortage: 'POOL' } as const

@@ -1,15 +1,22 @@
 /**
- * Serves waiting requests in batches, by arrival: the next batch gathers while one is in progress. Each caller gets its
- * own outcome; a failed batch fails all its requests.
+ * Serves waiting requests in batches, by arrival: the next batch gathers while one is in progress, until that one lets it
+ * begin. Each caller gets its own outcome; a failed batch fails all its requests.
  */
 
 /** Calls after the other events of this turn of the event loop. */
 export type Defer = (call: () => void) => void
 
+export interface Batch<Order> {
+  /** Takes the requests that wait by now, in order, up to the first that does not fit. */
+  readonly join: (fits: (order: Order) => boolean) => readonly Order[]
+  /** Lets the next batch begin before this one has ended. */
+  readonly next: () => void
+}
+
 export interface BatcherOptions<Order, Answer> {
   readonly defer: Defer
-  /** Serves a batch of at least one: one outcome per request, in order. */
-  readonly serve: (orders: readonly Order[]) => Promise<readonly PromiseSettledResult<Answer>[]>
+  /** Serves a batch of at least one: one outcome per request, in order, those that have joined last. */
+  readonly serve: (orders: readonly Order[], batch: Batch<Order>) => Promise<readonly PromiseSettledResult<Answer>[]>
   readonly weightOf?: (order: Order) => number
   /** Largest weight of a batch; a heavier request is served alone. */
   readonly weightMax: number
@@ -24,54 +31,77 @@ interface Waiting<Order, Answer> {
 export class Batcher<Order, Answer> {
   readonly #options: BatcherOptions<Order, Answer>
   readonly #waiting: Waiting<Order, Answer>[] = []
-  #busy = false
+  /** A batch gathers. */
+  #gathers = false
+  #inProgress = 0
 
   constructor(options: BatcherOptions<Order, Answer>) {
     this.#options = options
   }
 
   get idle(): boolean {
-    return !this.#busy
+    return !this.#gathers && this.#inProgress === 0
   }
 
   ask(order: Order): Promise<Answer> {
     return new Promise<Answer>((resolve, reject) => {
       this.#waiting.push({ order, resolve, reject })
-      if (this.#busy) return
-      this.#busy = true
-      // Requests of the same turn of the event loop join the first batch.
-      this.#options.defer(() => void this.#work())
+      if (!this.#gathers) this.#gather()
     })
   }
 
+  #gather(): void {
+    this.#gathers = this.#waiting.length > 0
+    if (!this.#gathers) return
+    // Requests of the same turn of the event loop join the batch.
+    this.#options.defer(() => void this.#work())
+  }
+
   async #work(): Promise<void> {
-    while (this.#waiting.length > 0) await this.#serve(this.#next())
-    this.#busy = false
-  }
-
-  #next(): readonly Waiting<Order, Answer>[] {
-    const { weightOf = () => 1, weightMax } = this.#options
-    let weight = 0
-    let count = 0
-    for (const { order } of this.#waiting) {
-      weight += weightOf(order)
-      if (count > 0 && weight > weightMax) break
-      count += 1
+    let isOver = false
+    const next = (): void => {
+      if (isOver) return
+      isOver = true
+      this.#gather()
     }
-    return this.#waiting.splice(0, count)
+    const batch: Waiting<Order, Answer>[] = []
+    this.#take(batch, () => true)
+    this.#inProgress += 1
+    await this.#serve(batch, { next, join: (fits) => this.#take(batch, fits) })
+    this.#inProgress -= 1
+    next()
   }
 
-  async #serve(batch: readonly Waiting<Order, Answer>[]): Promise<void> {
+  /** Into the batch. Returns what it has taken. */
+  #take(batch: Waiting<Order, Answer>[], fits: (order: Order) => boolean): readonly Order[] {
+    const { weightOf = () => 1, weightMax } = this.#options
+    let weight = batch.reduce((sum, { order }) => sum + weightOf(order), 0)
+    const taken: Order[] = []
+    for (;;) {
+      const [first] = this.#waiting
+      if (first === undefined || !fits(first.order)) return taken
+      weight += weightOf(first.order)
+      if (batch.length > 0 && weight > weightMax) return taken
+      batch.push(first)
+      taken.push(first.order)
+      this.#waiting.shift()
+    }
+  }
+
+  async #serve(waiting: readonly Waiting<Order, Answer>[], batch: Batch<Order>): Promise<void> {
     try {
-      const outcomes = await this.#options.serve(batch.map(({ order }) => order))
-      for (const [index, { resolve, reject }] of batch.entries()) {
+      const outcomes = await this.#options.serve(
+        waiting.map(({ order }) => order),
+        batch,
+      )
+      for (const [index, { resolve, reject }] of waiting.entries()) {
         const outcome = outcomes[index]
         if (outcome === undefined) reject(new Error('invariant: each order has an outcome'))
         else if (outcome.status === 'fulfilled') resolve(outcome.value)
         else reject(outcome.reason)
       }
     } catch (reason) {
-      for (const { reject } of batch) reject(reason)
+      for (const { reject } of waiting) reject(reason)
     }
   }
 }

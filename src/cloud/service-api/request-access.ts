@@ -7,8 +7,9 @@ import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
-import { type PoolRequest, decideInTurn, likelyAccounts } from '../accounts/decide-over-pools.ts'
-import { Batcher, type Defer } from '../runtime/batcher.ts'
+import { type PoolRequest, decideInTurn, guessInTurn } from '../accounts/decide-over-pools.ts'
+import { type Batch, Batcher, type Defer } from '../runtime/batcher.ts'
+import { needsNewRevision } from '../policy/bump-policy-revision.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import { IDEMPOTENCY_LIFETIME_MS, type IdempotencyClaim, keyInUse, requireSame } from './idempotency-key.ts'
 import type { Pool, UsageRecord } from '../storage/records.ts'
@@ -49,20 +50,30 @@ type Outcome = PromiseSettledResult<AccessResult>
 
 interface InstanceBatcher {
   readonly batcher: Batcher<Placed, AccessResult>
-  /** The pools after the last decisions here; other nodes may have changed them. */
+  /** The pools after the last decisions here, which may have failed; other nodes may have changed them. */
   readonly lastSeen: Map<AccountId, Pool>
+}
+
+interface InstanceBatch extends Batch<Placed> {
+  readonly instanceId: string
+  readonly batcher: InstanceBatcher
 }
 
 export class AccessBatcher {
   readonly #store: Pick<Store, 'transaction'>
-  readonly #policies: Policies
+  readonly #policies: Pick<Policies, 'hold' | 'lastOf'>
   readonly #shortages: CloudShortages
   readonly #defer: Defer
   readonly #batchers = new Map<string, InstanceBatcher>()
   /** Scopes of idempotency keys whose requests are being decided here. */
   readonly #claimed = new Set<string>()
 
-  constructor(store: Pick<Store, 'transaction'>, policies: Policies, shortages: CloudShortages, defer: Defer) {
+  constructor(
+    store: Pick<Store, 'transaction'>,
+    policies: Pick<Policies, 'hold' | 'lastOf'>,
+    shortages: CloudShortages,
+    defer: Defer,
+  ) {
     this.#store = store
     this.#policies = policies
     this.#shortages = shortages
@@ -103,7 +114,7 @@ export class AccessBatcher {
     const made: InstanceBatcher = {
       batcher: new Batcher({
         defer: this.#defer,
-        serve: (placed) => this.#serve(instanceId, made, placed),
+        serve: (placed, batch) => this.#serve({ ...batch, instanceId, batcher: made }, [...placed]),
         weightOf: ({ order }) => order.request.items.length,
         weightMax: BATCH_ITEMS_MAX,
       }),
@@ -113,74 +124,93 @@ export class AccessBatcher {
     return made
   }
 
-  /** If the store refuses a batch because of one request, its halves are tried separately. */
-  async #serve(instanceId: string, batcher: InstanceBatcher, placed: readonly Placed[]): Promise<readonly Outcome[]> {
+  /**
+   * If the store refuses a batch because of one request, its halves are tried separately.
+   * @param placed grows by the requests that join
+   */
+  async #serve(batch: InstanceBatch, placed: Placed[]): Promise<readonly Outcome[]> {
     try {
-      return await this.#decide(instanceId, batcher, placed)
+      return await this.#decide(batch, placed)
     } catch (reason) {
       // The key is stored now: the next attempt finds its answer.
-      if (reason instanceof StoredMeanwhile) return this.#serve(instanceId, batcher, placed)
+      if (reason instanceof StoredMeanwhile) return this.#serve(batch, placed)
       if (placed.length === 1 || !mayBeOfOneRequest(reason)) return placed.map(() => ({ status: 'rejected', reason }))
       const half = placed.length >> 1
-      return [
-        ...(await this.#serve(instanceId, batcher, placed.slice(0, half))),
-        ...(await this.#serve(instanceId, batcher, placed.slice(half))),
-      ]
+      const part = { ...batch, join: () => [] }
+      return [...(await this.#serve(part, placed.slice(0, half))), ...(await this.#serve(part, placed.slice(half)))]
     }
   }
 
-  async #decide(instanceId: string, batcher: InstanceBatcher, all: readonly Placed[]): Promise<readonly Outcome[]> {
-    const latest = all.reduce((max, { now }) => Math.max(max, now), 0)
+  async #decide(batch: InstanceBatch, all: Placed[]): Promise<readonly Outcome[]> {
     let runs = 0
-    const decided = await this.#store.transaction(async (tx) => {
+    const outcomes = await this.#store.transaction((tx) => {
       runs += 1
-      const repeated = await repetitionsOf(tx, all)
-      const placed = all.filter((each) => !repeated.has(each))
-      if (placed.length === 0) return { repeated, placed, outcomes: [], after: new Map<AccountId, Pool>() }
-      // Do not repeat a guess that made the transaction start over.
-      const likelyBy = (policy: LoadedPolicy | undefined): ReadonlySet<AccountId> | undefined =>
-        runs > 1 || policy === undefined
-          ? undefined
-          : likelyAccounts(
-              policy,
-              placed.map((each) => orderOf(policy, each)),
-              batcher.lastSeen,
-            )
-      const last = this.#policies.lastOf(instanceId)
-      const guessed = likelyBy(last)
-      const loaded = await this.#policies.hold(tx, instanceId, latest, guessed)
-      if (loaded === undefined) return undefined
-      const orders = placed.map((each) => orderOf(loaded, each))
-      const likely = loaded === last ? guessed : likelyBy(loaded)
-      const { outcomes, changed, after } = await decideInTurn(tx, loaded, orders, { likely })
-      await tx.accounts.save(changed)
-      await tx.usage.append(
-        outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? outcome.value.records : [])),
-      )
-      const requests = placed.flatMap(({ order: { request } }, index) => {
-        const outcome = outcomes[index]
-        if (outcome?.status !== 'fulfilled') return []
-        return [{ request, mode: 'BEST_EFFORT', decision: outcome.value.decision } as const]
-      })
-      await this.#shortages.note(tx, loaded, { requests, pools: after }, latest)
-      await storeAnswers(tx, placed, outcomes)
-      return { repeated, placed, outcomes, after }
+      return this.#decideIn(tx, batch, all, runs === 1)
     })
-    if (decided === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-    const { repeated, placed, outcomes, after } = decided
-    if (batcher.lastSeen.size + after.size > LAST_SEEN_MAX) batcher.lastSeen.clear()
-    for (const [account, pool] of after) batcher.lastSeen.set(account, pool)
-    const decisions = new Map(placed.map((each, index) => [each, outcomes[index]]))
+    if (outcomes === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${batch.instanceId}.`)
     return all.map((each): Outcome => {
-      const earlier = repeated.get(each)
-      if (earlier !== undefined) return earlier
-      const outcome = decisions.get(each)
+      const outcome = outcomes.get(each)
       if (outcome === undefined) throw new Error('invariant: one outcome for each order')
-      return outcome.status === 'fulfilled'
-        ? { status: 'fulfilled', value: { decision: outcome.value.decision } }
-        : outcome
+      return outcome
     })
   }
+
+  /** Undefined: there is no such instance. */
+  async #decideIn(
+    tx: Transaction,
+    { instanceId, batcher, join, next }: InstanceBatch,
+    all: Placed[],
+    isFirst: boolean,
+  ): Promise<ReadonlyMap<Placed, Outcome> | undefined> {
+    if (isFirst) all.push(...join(() => true))
+    const results = new Map(await repetitionsOf(tx, all))
+    const placed = all.filter((each) => !results.has(each))
+    if (placed.length === 0) return results
+    const guessBy = (policy: LoadedPolicy) => {
+      const orders = placed.map((each) => orderOf(policy, each))
+      // Do not repeat a guess that made the transaction start over.
+      return { policy, orders, guess: isFirst ? guessInTurn(policy, orders, batcher.lastSeen) : undefined }
+    }
+    const last = this.#policies.lastOf(instanceId)
+    const first = last === undefined ? undefined : guessBy(last)
+    const loaded = await this.#policies.hold(tx, instanceId, latestOf(placed), first?.guess?.consulted)
+    if (loaded === undefined) return undefined
+    // While it waited for the locks, for example of another node, more requests have come.
+    const joined = isFirst ? join(({ now }) => !needsNewRevision(loaded, now)) : []
+    all.push(...joined)
+    for (const [each, outcome] of await repetitionsOf(tx, joined)) results.set(each, outcome)
+    placed.push(...joined.filter((each) => !results.has(each)))
+    const { orders, guess } = joined.length === 0 && first?.policy === loaded ? first : guessBy(loaded)
+    const { outcomes, changed, after } = await decideInTurn(tx, loaded, orders, { guess })
+    await tx.accounts.save(changed)
+    const settled = outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value : undefined))
+    await tx.usage.append(settled.flatMap((each) => each?.records ?? []))
+    const requests = settled.flatMap((each, index) => {
+      const request = placed[index]?.order.request
+      return each === undefined || request === undefined ? [] : [{ ...BEST_EFFORT, request, decision: each.decision }]
+    })
+    await this.#shortages.note(tx, loaded, { requests, pools: after }, latestOf(placed))
+    await storeAnswers(tx, placed, outcomes)
+    if (batcher.lastSeen.size + after.size > LAST_SEEN_MAX) batcher.lastSeen.clear()
+    for (const [account, pool] of after) batcher.lastSeen.set(account, pool)
+    // While this transaction is committed, the next one reads and waits for its locks.
+    next()
+    for (const [index, outcome] of outcomes.entries()) {
+      const each = placed[index]
+      if (each !== undefined) results.set(each, resultOf(outcome))
+    }
+    return results
+  }
+}
+
+const BEST_EFFORT = { mode: 'BEST_EFFORT' } as const
+
+function latestOf(placed: readonly Placed[]): number {
+  return placed.reduce((max, { now }) => Math.max(max, now), 0)
+}
+
+function resultOf(outcome: PromiseSettledResult<Settled>): Outcome {
+  return outcome.status === 'fulfilled' ? { status: 'fulfilled', value: { decision: outcome.value.decision } } : outcome
 }
 
 /** Another node has stored an answer for the key of one of the requests. */

@@ -5,7 +5,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import {
   decideInTurn,
   decideOverPools,
-  likelyAccounts,
+  guessInTurn,
   refundPools,
 } from '../../../src/cloud/accounts/decide-over-pools.ts'
 import { charge, newPool, withhold } from '../../../src/cloud/accounts/pool.ts'
@@ -14,6 +14,7 @@ import { createRateTable } from '../../../src/cloud/service-api/change-rate-tabl
 import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
 import { setConsumptionLimit } from '../../../src/cloud/service-api/set-consumption-limit.ts'
+import type { Pool } from '../../../src/cloud/storage/records.ts'
 import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
 import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 import { type AccountId, lineAccount, limitAccount } from '../../../src/core/accounts/account.ts'
@@ -162,8 +163,9 @@ describe('a pool that does not exist yet', () => {
 })
 
 describe('locks', () => {
-  async function calls(store: Store, counts: readonly string[], likely?: ReadonlySet<AccountId>) {
+  async function calls(store: Store, counts: readonly string[], lastSeen?: ReadonlyMap<AccountId, Pool>) {
     const [locks, reads]: [AccountId[][], AccountId[][]] = [[], []]
+    let decisions = 0
     const { outcomes } = await inTransaction(store, async (tx, loaded) => {
       const watched = withAccounts(tx, {
         lock: async (accounts) => {
@@ -175,14 +177,20 @@ describe('locks', () => {
           return tx.accounts.get(accounts)
         },
       })
-      const orders = counts.map((count) => ({ ...prints(count), settle: (decision: Decision) => gist(decision) }))
-      const decided = await decideInTurn(watched, loaded, orders, { likely })
+      const settle = (decision: Decision) => {
+        decisions += 1
+        return gist(decision)
+      }
+      const orders = counts.map((count) => ({ ...prints(count), settle }))
+      const guess = lastSeen === undefined ? undefined : guessInTurn(loaded, orders, lastSeen)
+      const decided = await decideInTurn(watched, loaded, orders, { guess })
       await tx.accounts.save(decided.changed)
       return decided
     })
     return {
       locks,
       reads,
+      decisions,
       outcomes: outcomes.map((each) => (each.status === 'fulfilled' ? each.value : (each.reason as unknown))),
     }
   }
@@ -200,20 +208,35 @@ describe('locks', () => {
 
   it('are taken without reading where the caller knows the pools, and again for one that it did not expect', async () => {
     const store = await openStore([10, 5])
-    expect(await calls(store, ['8'], new Set([A]))).toMatchObject({ locks: [[A]], reads: [] })
-    expect(await calls(store, ['4'], new Set([A]))).toMatchObject({
+    expect(await calls(store, ['8'], new Map())).toMatchObject({ locks: [[A]], reads: [] })
+    expect(await calls(store, ['4'], new Map())).toMatchObject({
       locks: [[A], [B]],
       reads: [],
       outcomes: [[['A 2000000', 'B 2000000']]],
     })
   })
 
+  it('are taken for decisions that stand if the pools are as they were, and are made again if not', async () => {
+    const store = await openStore([10])
+    const before = newPool(A, 10_000_000n)
+    expect(await calls(store, ['4', '3'], new Map([[A, before]]))).toMatchObject({
+      decisions: 2,
+      outcomes: [[['A 4000000']], [['A 3000000']]],
+    })
+    expect(await calls(store, ['4'], new Map([[A, before]]))).toMatchObject({
+      decisions: 2,
+      outcomes: [['INSUFFICIENT_TOKENS']],
+    })
+    const pools = await store.read((reader) => reader.accounts.get([A]))
+    expect(pools.get(A)?.charged).toBe(7_000_000n)
+  })
+
   it('are expected by pools that were seen before, and a pool that was never seen is expected to be full', async () => {
     const store = await openStore([10, 5])
     const orders = [{ ...prints('4'), settle: () => undefined }]
     const [unseen, emptyA] = await inTransaction(store, async (_tx, loaded) => [
-      likelyAccounts(loaded, orders, new Map()),
-      likelyAccounts(loaded, orders, new Map([[A, charge(newPool(A, 10_000_000n), 8_000_000n)]])),
+      guessInTurn(loaded, orders, new Map()).consulted,
+      guessInTurn(loaded, orders, new Map([[A, charge(newPool(A, 10_000_000n), 8_000_000n)]])).consulted,
     ])
     expect(unseen).toEqual(new Set([A]))
     expect(emptyA).toEqual(new Set([A, B]))

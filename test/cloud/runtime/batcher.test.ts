@@ -1,20 +1,31 @@
 import { describe, expect, it } from 'vitest'
-import { Batcher } from '../../../src/cloud/runtime/batcher.ts'
+import { type Batch, Batcher } from '../../../src/cloud/runtime/batcher.ts'
 
 /** A desk whose batches are finished by the test. */
 function openBatcher(weightMax = 3, weightOf: (order: string) => number = () => 1) {
-  const batches: { readonly orders: readonly string[]; readonly finish: PromiseWithResolvers<undefined> }[] = []
+  const batches: {
+    readonly orders: readonly string[]
+    readonly next: () => void
+    readonly join: Batch<string>['join']
+    readonly finish: PromiseWithResolvers<undefined>
+  }[] = []
   const waiting: PromiseWithResolvers<undefined>[] = []
   const batcher = new Batcher<string, string>({
     defer: setImmediate,
     weightMax,
     weightOf,
-    async serve(orders) {
+    async serve(orders, { next, join }) {
       const finish = Promise.withResolvers<undefined>()
-      batches.push({ orders, finish })
+      const all = [...orders]
+      const joined: typeof join = (fits) => {
+        const taken = join(fits)
+        all.push(...taken)
+        return taken
+      }
+      batches.push({ orders, next, join: joined, finish })
       for (const each of waiting.splice(0)) each.resolve(undefined)
       await finish.promise
-      return orders.map((order) =>
+      return all.map((order) =>
         order === 'bad' ? { status: 'rejected', reason: order } : { status: 'fulfilled', value: order.toUpperCase() },
       )
     },
@@ -44,6 +55,48 @@ describe('a desk', () => {
     expect(next.orders).toEqual(['b', 'c'])
     next.finish.resolve(undefined)
     expect(await Promise.all(others)).toEqual(['B', 'C'])
+  })
+
+  it('lets the next batch begin before one has ended, when that one says so', async () => {
+    const { batcher, batch, batches } = openBatcher()
+    const first = batcher.ask('a')
+    const { next, finish } = await batch(0)
+    const second = batcher.ask('b')
+    next()
+    const { orders, finish: finishSecond } = await batch(1)
+    expect(orders).toEqual(['b'])
+    const third = batcher.ask('c')
+    next()
+    finish.resolve(undefined)
+    expect(await first).toBe('A')
+    await new Promise((resolve) => setImmediate(resolve))
+    expect(batches).toHaveLength(2)
+    finishSecond.resolve(undefined)
+    expect(await second).toBe('B')
+    expect(batcher.idle).toBe(false)
+    ;(await batch(2)).finish.resolve(undefined)
+    expect(await third).toBe('C')
+    await new Promise((resolve) => setImmediate(resolve))
+    expect(batcher.idle).toBe(true)
+  })
+
+  it('takes those who have come since into a batch in progress, in order, up to the first that does not fit', async () => {
+    const { batcher, batch } = openBatcher(4)
+    const asked = ['a', 'b', 'c', 'd', 'e', 'f'].map((order) => batcher.ask(order))
+    const { orders, join, finish } = await batch(0)
+    expect(orders).toEqual(['a', 'b', 'c', 'd'])
+    expect(join(() => true)).toEqual([])
+    finish.resolve(undefined)
+    const second = await batch(1)
+    expect(second.orders).toEqual(['e', 'f'])
+    const later = ['g', 'h', 'i'].map((order) => batcher.ask(order))
+    expect(second.join((order) => order !== 'g')).toEqual([])
+    expect(second.join((order) => order !== 'h')).toEqual(['g'])
+    expect(second.join(() => true)).toEqual(['h'])
+    second.finish.resolve(undefined)
+    expect((await batch(2)).orders).toEqual(['i'])
+    ;(await batch(2)).finish.resolve(undefined)
+    expect(await Promise.all([...asked, ...later])).toEqual([...'ABCDEFGHI'])
   })
 
   it('bounds a batch by weight, and serves what is heavier alone', async () => {

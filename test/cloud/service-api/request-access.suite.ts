@@ -174,6 +174,57 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(transactions).toBe(2)
     })
 
+    it('that come while a batch waits for its locks join it', async () => {
+      const id = await newInstance([10, 3])
+      const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
+      const [waits, locked] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+      const held: typeof policies.hold = async (...inputs) => {
+        const loaded = await policies.hold(...inputs)
+        waits.resolve()
+        await locked.promise
+        return loaded
+      }
+      const calls: string[] = []
+      const waiting = { hold: held, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
+      const over = watched(store, (name) => calls.push(name))
+      const batcher = new AccessBatcher(over, waiting, cloudShortages(), setImmediate)
+      const first = batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
+      await waits.promise
+      const once = { claim: { scope: 's', requestHash: 'h' }, answerOf: () => '{}' }
+      const others = [1, 2].map((who) => batcher.request(orderOf(id, { who, count: '1' }), NOW))
+      const withKey = batcher.requestOnce({ ...orderOf(id, { who: 3, count: '1' }), once }, NOW)
+      locked.resolve()
+      const decisions = await Promise.all([first, ...others])
+      expect(decisions.map(gist)).toEqual([0, 1, 2].map(() => [['A 700000']]))
+      expect(await withKey).toHaveProperty('decision')
+      expect(calls.filter((name) => name === 'transaction')).toHaveLength(1)
+      expect(await requireExactBooks(id)).toBe(2_800_000n)
+    })
+
+    it('that come while a batch waits for its locks do not join it when the calendars are due for them', async () => {
+      const id = await newInstance([10], { resetFrequency: 'DAILY' })
+      const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
+      const [waits, locked] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+      let due = NOW
+      const held: typeof policies.hold = async (...inputs) => {
+        const loaded = await policies.hold(...inputs)
+        due = loaded?.calendarDue ?? NOW
+        waits.resolve()
+        await locked.promise
+        return loaded
+      }
+      const waiting = { hold: held, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
+      const batcher = new AccessBatcher(store, waiting, cloudShortages(), setImmediate)
+      const first = batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
+      await waits.promise
+      const second = batcher.request(orderOf(id, { who: 1, count: '1' }), due)
+      locked.resolve()
+      expect(gist(await first)).toEqual([['A 700000']])
+      expect(due).toBeGreaterThan(NOW)
+      expect(gist(await second)).toEqual([['A 700000']])
+      expect(await usageOf(id)).toMatchObject([{ used: 700_000n }, { used: 700_000n }])
+    })
+
     it('alone take one transaction, which looks once at the rules and locks once', async () => {
       const id = await newInstance()
       const calls: string[] = []
