@@ -132,6 +132,6 @@ async function cloudKey() {
   const jwk = publicJwk.parse(pair.publicKey.export({ format: 'jwk' }))
   const pem = pair.privateKey.export({ format: 'pem', type: 'pkcs8' })
   const algorithm = 'EdDSA' as const
-  const privateKey = await importPKCS8(pem, algorithm)
+  const privateKey = await importPKCS8(pem, algorithm, { extractable: true })
   return { publicJwk: jwk, signer: { keyId: await thumbprint(jwk), algorithm, privateKey } }
 }

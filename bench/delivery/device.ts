@@ -56,7 +56,7 @@ export class DeliveringDevice implements Disposable {
 
   /** Enrolled, attached, and with `tokens` granted of the line item `ACT-1`. */
   static async join(address: string, instanceId: string, enrollmentToken: string, tokens: number) {
-    const { publicKey, privateKey } = await generateKeyPair('EdDSA')
+    const { publicKey, privateKey } = await generateKeyPair('EdDSA', { extractable: true })
     const { kty, crv, x } = await exportJWK(publicKey)
     const jwk = publicJwk.parse({ kty, crv, x })
     const signer: Signer = { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey }

@@ -48,7 +48,7 @@ export class FleetDevice {
   }
 
   static async make(): Promise<FleetDevice> {
-    const { publicKey, privateKey } = await generateKeyPair('EdDSA')
+    const { publicKey, privateKey } = await generateKeyPair('EdDSA', { extractable: true })
     const { kty, crv, x } = await exportJWK(publicKey)
     const jwk = publicJwk.parse({ kty, crv, x })
     return new FleetDevice(jwk, { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey })

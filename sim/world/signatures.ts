@@ -2,8 +2,8 @@
  * Synchronous signatures: real ones complete in a thread pool's unpredictable sequence. They still bind text and key
  * pair, but are not secret.
  */
-import { createHash, createPrivateKey, createPublicKey, hash } from 'node:crypto'
-import type { KeyObject } from 'node:crypto'
+import crypto, { KeyObject, createHash, createPrivateKey, createPublicKey, hash } from 'node:crypto'
+import { syncBuiltinESMExports } from 'node:module'
 import type { CryptoKey } from 'jose'
 import { type PublicJwk, type Signer, publicJwk } from '../../src/protocol/signing.ts'
 
@@ -12,7 +12,7 @@ type ToCryptoKey = KeyObject & {
 }
 
 /** The public half stands for the key in a signature. */
-const publicHalf = new WeakMap<CryptoKey, string>()
+const publicHalf = new WeakMap<CryptoKey | KeyObject, string>()
 const imported = new Map<string, CryptoKey>()
 
 export interface KeyPair {
@@ -32,7 +32,7 @@ export function keyPair(name: string): KeyPair {
   const secret = createPrivateKey({ key: der, format: 'der', type: 'pkcs8' })
   const { x } = createPublicKey(secret).export({ format: 'jwk' })
   const jwk = publicJwk.parse({ kty: 'OKP', crv: 'Ed25519', x })
-  const privateKey = (secret as ToCryptoKey).toCryptoKey({ name: 'Ed25519' }, false, ['sign'])
+  const privateKey = (secret as ToCryptoKey).toCryptoKey({ name: 'Ed25519' }, true, ['sign'])
   publicHalf.set(privateKey, x ?? '')
   const keyId = Buffer.from(hash('sha256', JSON.stringify({ crv: 'Ed25519', kty: 'OKP', x }), 'hex'), 'hex')
   const pair: KeyPair = {
@@ -54,10 +54,16 @@ function importPublic(x: string): CryptoKey {
   return made
 }
 
-function signature(key: CryptoKey, data: Uint8Array): Buffer {
-  const x = publicHalf.get(key)
+function signature(key: CryptoKey | KeyObject, data: Uint8Array): Buffer {
+  const x = publicHalf.get(key) ?? (key instanceof KeyObject ? xOf(key) : undefined)
   if (x === undefined) throw new Error('the key is one of the simulation')
   return createHash('sha512').update(x).update(data).digest()
+}
+
+function xOf(key: KeyObject): string {
+  const { x = '' } = key.export({ format: 'jwk' })
+  publicHalf.set(key, x)
+  return x
 }
 
 interface Subtle {
@@ -67,8 +73,19 @@ interface Subtle {
   importKey: (format: string, jwk: { x?: string }) => Promise<CryptoKey>
 }
 
-/** Replaces Web Crypto's in this process. Returns a function that restores them. */
+interface Given {
+  readonly key: KeyObject
+}
+
+type Verified = (error: Error | null, isValid: boolean) => void
+
+/** Replaces Web Crypto's and Node's in this process. Returns a function that restores them. */
 export function signAtOnce(): () => void {
+  const restoreNode = replaceNodes({
+    sign: (_algorithm: unknown, data: Uint8Array, { key }: Given) => signature(key, data),
+    verify: (_algorithm: unknown, data: Uint8Array, { key }: Given, made: Uint8Array, done: Verified) =>
+      done(null, signature(key, data).equals(made)),
+  })
   const subtle = Object.getPrototypeOf(globalThis.crypto.subtle) as Subtle
   const { sign, verify, digest, importKey } = subtle
   subtle.sign = async (_algorithm, key, data) => bytes(signature(key, data))
@@ -81,7 +98,20 @@ export function signAtOnce(): () => void {
     if (format !== 'jwk' || x === undefined) throw new Error('keys come as JWK')
     return importPublic(x)
   }
-  return () => void Object.assign(subtle, { sign, verify, digest, importKey })
+  return () => {
+    restoreNode()
+    Object.assign(subtle, { sign, verify, digest, importKey })
+  }
+}
+
+function replaceNodes(functions: Readonly<Record<'sign' | 'verify', unknown>>): () => void {
+  const { sign, verify } = crypto
+  const replace = (by: typeof functions): void => {
+    Object.assign(crypto, by)
+    syncBuiltinESMExports()
+  }
+  replace(functions)
+  return () => replace({ sign, verify })
 }
 
 function bytes(buffer: Buffer): ArrayBuffer {

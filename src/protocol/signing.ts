@@ -2,15 +2,8 @@
  * Signed documents: compact JWS with an explicit type, so that one kind never passes as another. Fingerprints: SHA-256
  * of exact bytes. Only EdDSA (Ed25519) and ES256; the key determines the algorithm.
  */
-import { hash } from 'node:crypto'
-import {
-  CompactSign,
-  type CryptoKey,
-  type JWK,
-  calculateJwkThumbprint,
-  compactVerify,
-  decodeProtectedHeader,
-} from 'jose'
+import { KeyObject, hash, sign, verify } from 'node:crypto'
+import { type CryptoKey, type JWK, calculateJwkThumbprint, decodeProtectedHeader } from 'jose'
 import { z } from 'zod'
 import { compress, decompress } from './zstd.ts'
 
@@ -53,10 +46,66 @@ const DECOMPRESSED_BYTES_MAX = 8 * 1024 * 1024
 
 /** Signs the exact text; that of a segment is compressed with Zstandard first. */
 export async function signDocument(kind: DocumentKind, text: string, signer: Signer): Promise<string> {
-  const isCompressed = COMPRESSED_TYPES.has(typeHeader(kind))
-  return new CompactSign(isCompressed ? compress(text) : new TextEncoder().encode(text))
-    .setProtectedHeader({ alg: signer.algorithm, typ: typeHeader(kind), kid: signer.keyId })
-    .sign(signer.privateKey)
+  const { algorithm, keyId, privateKey } = signer
+  const typ = typeHeader(kind)
+  const payload = COMPRESSED_TYPES.has(typ) ? compress(text) : Buffer.from(text)
+  const header = Buffer.from(JSON.stringify({ alg: algorithm, typ, kid: keyId }))
+  const input = `${header.toString('base64url')}.${payload.toString('base64url')}`
+  const signature = sign(DIGESTS[algorithm], Buffer.from(input), keyOf(privateKey))
+  return `${input}.${signature.toString('base64url')}`
+}
+
+/** Ed25519 hashes by itself. */
+const DIGESTS = { EdDSA: null, ES256: 'sha256' } as const
+
+type VerifyingKey = CryptoKey | KeyObject
+
+const keyObjects = new WeakMap<CryptoKey, KeyObject>()
+
+/** For the functions of `node:crypto`: those of Web Crypto take a thread of the pool several times for each signature. */
+function keyOf(key: VerifyingKey): { readonly key: KeyObject; readonly dsaEncoding: 'ieee-p1363' } {
+  if (key instanceof KeyObject) return { key, dsaEncoding: 'ieee-p1363' }
+  const known = keyObjects.get(key) ?? KeyObject.from(key)
+  keyObjects.set(key, known)
+  return { key: known, dsaEncoding: 'ieee-p1363' }
+}
+
+interface OpenedJws {
+  readonly header: Readonly<Record<string, unknown>>
+  readonly payload: Buffer
+}
+
+const BASE64URL = /^[\w-]*$/
+
+/** Undefined if signature or algorithm is wrong, or it is no compact JWS. Never throws on a bad one. */
+export async function openJws(text: string, publicKey: VerifyingKey): Promise<OpenedJws | undefined> {
+  const parts = text.split('.')
+  const [head = '', body = '', signature = ''] = parts
+  if (parts.length !== 3 || !parts.every((part) => BASE64URL.test(part))) return undefined
+  const key = keyOf(publicKey)
+  const algorithm = key.key.asymmetricKeyType === 'ed25519' ? 'EdDSA' : 'ES256'
+  const header = parseHeader(head)
+  // No extension is supported, so none can be critical.
+  if (header?.['alg'] !== algorithm || 'crit' in header) return undefined
+  const isSigned = await new Promise<boolean>((resolve) => {
+    verify(
+      DIGESTS[algorithm],
+      Buffer.from(`${head}.${body}`),
+      key,
+      Buffer.from(signature, 'base64url'),
+      (error, isValid) => resolve(error === null && isValid),
+    )
+  })
+  return isSigned ? { header, payload: Buffer.from(body, 'base64url') } : undefined
+}
+
+function parseHeader(part: string): OpenedJws['header'] | undefined {
+  try {
+    const header: unknown = JSON.parse(Buffer.from(part, 'base64url').toString('utf8'))
+    return typeof header === 'object' && header !== null ? (header as OpenedJws['header']) : undefined
+  } catch {
+    return undefined
+  }
 }
 
 /** Unverified key id of a document; undefined if it is not a JWS. */
@@ -94,20 +143,18 @@ function textOf(payload: Buffer, type: unknown): Buffer {
 export async function openDocument(
   kind: DocumentKind,
   document: string,
-  publicKey: CryptoKey,
+  publicKey: VerifyingKey,
 ): Promise<string | undefined> {
+  const opened = await openJws(document, publicKey)
+  if (opened?.header['typ'] !== typeHeader(kind)) return undefined
   try {
-    const { payload, protectedHeader } = await compactVerify(document, publicKey, {
-      algorithms: [...SIGNING_ALGORITHMS],
-    })
-    if (protectedHeader.typ !== typeHeader(kind)) return undefined
-    return new TextDecoder('utf-8', { fatal: true }).decode(
-      textOf(Buffer.from(payload.buffer, payload.byteOffset, payload.length), protectedHeader.typ),
-    )
+    return UTF8.decode(textOf(opened.payload, opened.header['typ']))
   } catch {
     return undefined
   }
 }
+
+const UTF8 = new TextDecoder('utf-8', { fatal: true })
 
 /** RFC 7638 thumbprint, the id of pinned keys. */
 export async function thumbprint(key: JWK): Promise<string> {

@@ -1,6 +1,6 @@
-import { randomBytes } from 'node:crypto'
+import { KeyObject, generateKeyPairSync, randomBytes, sign } from 'node:crypto'
 import { zstdCompressSync } from 'node:zlib'
-import { CompactSign, exportJWK, generateKeyPair } from 'jose'
+import { CompactSign, compactVerify, exportJWK, generateKeyPair } from 'jose'
 import { beforeAll, describe, expect, it } from 'vitest'
 import {
   type Signer,
@@ -16,7 +16,7 @@ let signer: Signer
 let publicKey: CryptoKey
 
 beforeAll(async () => {
-  const { publicKey: verifies, privateKey } = await generateKeyPair('EdDSA')
+  const { publicKey: verifies, privateKey } = await generateKeyPair('EdDSA', { extractable: true })
   const { kty, crv, x } = await exportJWK(verifies)
   signer = { keyId: await thumbprint(publicJwk.parse({ kty, crv, x })), algorithm: 'EdDSA', privateKey }
   publicKey = verifies
@@ -44,6 +44,57 @@ describe.each(['segment', 'policy'] as const)('a signed document of kind %s', (k
     const other = await generateKeyPair('EdDSA')
     expect(await openDocument(kind, document, other.publicKey)).toBeUndefined()
   })
+})
+
+describe('a document', () => {
+  it('is opened with a key of its algorithm, of either kind', async () => {
+    const { publicKey: verifies, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+    const imported = privateKey.toCryptoKey({ name: 'ECDSA', namedCurve: 'P-256' }, true, ['sign'])
+    const document = await signDocument('policy', '{}', { keyId: 'k', algorithm: 'ES256', privateKey: imported })
+    expect(await openDocument('policy', document, verifies)).toBe('{}')
+    expect(await openDocument('policy', document, publicKey)).toBeUndefined()
+    const { payload } = await compactVerify(document, verifies)
+    expect(Buffer.from(payload).toString()).toBe('{}')
+  })
+
+  it.each([
+    ['names another algorithm', { alg: 'ES256' }],
+    ['names no algorithm', { alg: undefined }],
+    ['has an extension that must be understood', { crit: ['b64'], b64: true }],
+  ])('is not opened if it %s', async (_what, header) => {
+    const typ = 'tallygate-policy+jws'
+    const signed = (part: object) => signedText(`${text({ alg: 'EdDSA', typ, ...part })}.${text({})}`)
+    expect(await openDocument('policy', signed({}), publicKey)).toBe('{}')
+    expect(await openDocument('policy', signed(header), publicKey)).toBeUndefined()
+  })
+
+  it('is not opened if it is no compact JWS, or changed', async () => {
+    const document = await signDocument('policy', '{}', signer)
+    const [header = '', payload = '', signature = ''] = document.split('.')
+    for (const bad of [
+      ...[
+        '',
+        'x',
+        `${header}.${payload}`,
+        `${document}.`,
+        `${document}.x`,
+        `${header}.${payload}.`,
+        `.${payload}.${signature}`,
+      ],
+      ...[
+        `${header}.${payload}.!${signature}`,
+        `${header}.${payload}.${signature}AAAA`,
+        `${header}.${text([])}.${signature}`,
+      ],
+      ...[`${text(null)}.${payload}.${signature}`, `${text('x')}.${payload}.${signature}`],
+    ]) {
+      expect(await openDocument('policy', bad, publicKey)).toBeUndefined()
+    }
+  })
+
+  const text = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString('base64url')
+  const signedText = (input: string): string =>
+    `${input}.${sign(null, Buffer.from(input), KeyObject.from(signer.privateKey)).toString('base64url')}`
 })
 
 describe('the payload of a segment', () => {

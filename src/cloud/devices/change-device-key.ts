@@ -145,7 +145,7 @@ interface OpenedLink {
  * @throws CodedError DEVICE_KEY_REFUSED
  */
 async function openLink(deviceId: string, previous: DeviceKey, link: KeyLink): Promise<OpenedLink> {
-  const before = await importPublicKey(previous.publicKey)
+  const before = importPublicKey(previous.publicKey)
   if (before === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
   const text = await openDocument('device-key', link.introduction, before)
   if (text === undefined) throw refused('The introduction is not signed by the key that the device has.')
@@ -153,7 +153,7 @@ async function openLink(deviceId: string, previous: DeviceKey, link: KeyLink): P
   if (change === undefined) throw refused('The introduction does not have the form of one.')
   if (change.deviceId !== deviceId) throw refused('The introduction is of another device.')
   if (change.previous !== previous.thumbprint) throw refused('The introduction names another key before it.')
-  const next = await importPublicKey(change.next)
+  const next = importPublicKey(change.next)
   if (next === undefined) throw refused('The next key is not a usable public key.')
   if ((await openDocument('device-key-possession', link.possession, next)) !== text) {
     throw refused('The next key has not signed what introduces it.')

@@ -37,7 +37,7 @@ export async function enroll(
   request: z.infer<typeof enrollmentRequest>,
 ): Promise<Enrollment> {
   const { claims, expired } = await readToken(keys, token, now())
-  if ((await importPublicKey(request.publicKey)) === undefined) {
+  if (importPublicKey(request.publicKey) === undefined) {
     throw new CodedError('BAD_REQUEST', 'body.publicKey: is not a usable public key')
   }
   const key = { jwk: request.publicKey, thumbprint: await thumbprint(request.publicKey) }

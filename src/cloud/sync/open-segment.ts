@@ -82,7 +82,7 @@ export async function openSegment(
   giveWay: GiveWay = () => undefined,
 ): Promise<Opening> {
   if (document.length > DOCUMENT_MAX) return not(`The segment is longer than ${DOCUMENT_MAX} characters.`)
-  const key = await importPublicKey(publicKey)
+  const key = importPublicKey(publicKey)
   if (key === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
   const text = await openDocument('segment', document, key)
   if (text === undefined) return not('The segment is not signed by this device.')

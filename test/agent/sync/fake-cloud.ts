@@ -48,7 +48,7 @@ export interface CloudKey {
 export async function makeCloudKey(): Promise<CloudKey> {
   const { publicKey, privateKey } = generateKeyPairSync('ed25519')
   const jwk = publicJwk.parse(publicKey.export({ format: 'jwk' }))
-  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA')
+  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA', { extractable: true })
   if (imported instanceof Uint8Array) throw new Error('a key pair is no secret')
   return { jwk, signer: { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey: imported } }
 }

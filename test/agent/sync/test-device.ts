@@ -338,7 +338,7 @@ export class TestDevice {
 export async function makeDeviceKey(): Promise<DeviceKey> {
   const { publicKey, privateKey } = generateKeyPairSync('ed25519')
   const jwk = publicJwk.parse(publicKey.export({ format: 'jwk' }))
-  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA')
+  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA', { extractable: true })
   if (imported instanceof Uint8Array) throw new Error('a key pair is no secret')
   return { publicJwk: jwk, signer: { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey: imported } }
 }

@@ -87,7 +87,7 @@ export interface DeviceKeys {
 }
 
 export async function newDeviceKeys(algorithm: 'EdDSA' | 'ES256' = 'EdDSA'): Promise<DeviceKeys> {
-  const { publicKey, privateKey } = await generateKeyPair(algorithm)
+  const { publicKey, privateKey } = await generateKeyPair(algorithm, { extractable: true })
   const { kty, crv, x, y } = await exportJWK(publicKey)
   const jwk = publicJwk.parse(kty === 'EC' ? { kty, crv, x, y } : { kty, crv, x })
   return { signer: { keyId: await thumbprint(jwk), algorithm, privateKey }, jwk }

@@ -301,7 +301,7 @@ export class Twin implements AsyncDisposable {
 }
 
 async function newKeyring(): Promise<Keyring> {
-  const { publicKey, privateKey } = await generateKeyPair('EdDSA')
+  const { publicKey, privateKey } = await generateKeyPair('EdDSA', { extractable: true })
   const { kty, crv, x } = await exportJWK(publicKey)
   const jwk = publicJwk.parse({ kty, crv, x })
   const keyId = await thumbprint(jwk)

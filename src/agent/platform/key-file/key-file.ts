@@ -175,7 +175,11 @@ async function deviceKey(pem: string, path: string): Promise<DeviceKey> {
   const text = privateKey.export({ format: 'pem', type: 'pkcs8' })
   return {
     publicJwk: jwk,
-    signer: { keyId: await thumbprint(jwk), algorithm, privateKey: await importPKCS8(text, algorithm) },
+    signer: {
+      keyId: await thumbprint(jwk),
+      algorithm,
+      privateKey: await importPKCS8(text, algorithm, { extractable: true }),
+    },
   }
 }
 

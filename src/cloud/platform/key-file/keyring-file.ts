@@ -55,7 +55,7 @@ export async function openKeyring(path: string): Promise<KeyringFile> {
     if (trusted && key.keyId !== own.keyId && before.every(({ keyId }) => keyId !== key.keyId)) before.push(key)
   }
   return {
-    signer: { keyId: own.keyId, algorithm: 'EdDSA', privateKey: privateKey.toCryptoKey('Ed25519', false, ['sign']) },
+    signer: { keyId: own.keyId, algorithm: 'EdDSA', privateKey: privateKey.toCryptoKey('Ed25519', true, ['sign']) },
     trusted: [own, ...before],
     introductions: chain.map(({ introduction }) => introduction),
     succeeded: await Promise.all(chain.map(({ previous }) => thumbprint(previous))),
@@ -90,7 +90,7 @@ export async function rotateSigningKey(
     const signer = {
       keyId: from,
       algorithm: 'EdDSA',
-      privateKey: current.toCryptoKey('Ed25519', false, ['sign']),
+      privateKey: current.toCryptoKey('Ed25519', true, ['sign']),
     } as const
     const introduction = await signDocument('key', JSON.stringify({ introduces: next, at: now }), signer)
     writeChain(path, [...chain, { previous, introduction, introduces: to, trusted: true }])
