@@ -6,7 +6,7 @@ import { type Named, namesOf, requireInstanceOf, requireRole, requireScope, requ
 import type { Role } from '../../protocol/service/keys.ts'
 import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
-import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
+import type { FastifyInstance, FastifyRequest, RouteOptions } from 'fastify'
 import type { z } from 'zod'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { REFUSALS, readJsonBody } from '../../protocol/service/refusals.ts'
@@ -17,9 +17,9 @@ import { requireEnrollmentToken } from '../devices/enroll.ts'
 import type { Keyring } from '../devices/keyring.ts'
 import { type Authenticator, bearerOf, bearerToken } from '../service-api/authenticate.ts'
 import type { Store } from '../storage/store.ts'
-import { answerError, sendJson } from './answer-error.ts'
+import { sendJson } from './answer-error.ts'
 import { watchArrival } from './arrival.ts'
-import { decompressUpTo, notGzip } from './gzip.ts'
+import { decompress } from './gzip.ts'
 import {
   type Answer,
   type Call,
@@ -112,13 +112,12 @@ function optionsOf(
 ): Omit<RouteOptions, 'url'> {
   const { method, bodyMax, gzip = false, sendsTimeAndVersion } = operation
   const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
-  const heads = new WeakMap<FastifyRequest, Head>()
+  const heads = new WeakMap<FastifyRequest, Head & { readonly encoding: 'gzip' | null }>()
   const arrivals = new WeakMap<FastifyRequest, () => void>()
   return {
     method,
     config: { answers },
     ...(bodyMax === undefined ? {} : { bodyLimit: bodyMax }),
-    ...(gzip && bodyMax !== undefined ? { preParsing: decompressUpTo(bodyMax), errorHandler: answerGzipError } : {}),
     ...(sendsTimeAndVersion
       ? { onSend: async (_, reply) => void reply.header('date', new Date(deps.now()).toUTCString()) }
       : {}),
@@ -126,19 +125,22 @@ function optionsOf(
     onRequest: async (request, reply) => {
       const head = await deps.slots.authenticate(async () => admit(request))
       const caller = head.principal
-      if (!gzip) refuseCompressed(request)
+      const encoding = encodingOf(request, gzip)
       const arrives = hasBody(request)
       deps.slots.take(caller, reply, arrives)
       enter(head, reply.raw)
       if (arrives) arrivals.set(request, watchArrival(request, caller.kind, deps.requestTimeoutMs))
       reply.raw.once('close', () => arrivals.get(request)?.())
-      heads.set(request, head)
+      heads.set(request, { ...head, encoding })
       if (sendsTimeAndVersion && 'keyId' in caller) void reply.header(VERSION_HEADER, deps.version)
     },
     preValidation: async (request, reply) => {
       arrivals.get(request)?.()
       deps.slots.begin(reply)
-      if (request.body !== undefined) request.body = readJsonBody(request.body as Buffer).value
+      if (request.body === undefined) return
+      const body = request.body as Buffer
+      const isCompressed = heads.get(request)?.encoding === 'gzip'
+      request.body = readJsonBody(isCompressed ? await decompress(body, bodyMax ?? Infinity) : body).value
     },
     handler: async (request, reply) => {
       const head = heads.get(request)
@@ -272,18 +274,16 @@ function read(value: string | string[] | undefined, schema: z.ZodType<string>, n
   return value === undefined ? null : parse(schema, value, name)
 }
 
-/** @throws CodedError MEDIA_TYPE_NOT_SUPPORTED for a compressed body */
-function refuseCompressed({ method, headers }: FastifyRequest): void {
+/** Null: not compressed. @throws CodedError MEDIA_TYPE_NOT_SUPPORTED for a compression that the operation does not take */
+function encodingOf({ method, headers }: FastifyRequest, takesGzip: boolean): 'gzip' | null {
   const encoding = headers['content-encoding']?.toLowerCase()
-  if (method === 'GET' || encoding === undefined || encoding === 'identity') return
-  throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', REFUSALS.compressed)
+  if (method === 'GET' || encoding === undefined || encoding === 'identity') return null
+  if (!takesGzip) throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', REFUSALS.compressed)
+  if (encoding === 'gzip') return encoding
+  throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body uses a compression other than gzip.')
 }
 
 function hasBody({ method, headers }: FastifyRequest): boolean {
   if (method === 'GET') return false
   return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0
-}
-
-function answerGzipError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  answerError(notGzip(error) ?? error, request, reply)
 }

@@ -371,6 +371,13 @@ describe('a sync over HTTP', () => {
     expect((await sendRaw(client, body, { 'content-encoding': 'gzip' })).status).toBe(200)
   })
 
+  it('takes a long body that is compressed to a short one', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const body = gzipSync(JSON.stringify({ segment: 'x'.repeat(200_000), nonce: randomUUID() }))
+    expect(body.length).toBeLessThan(8_192)
+    expect(codeOf(await sendRaw(client, body, { 'content-encoding': 'gzip' }))).toEqual([422, 'SEGMENT_REJECTED'])
+  })
+
   it('refuses a body that is compressed badly, otherwise, or to a bomb', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     const plain = Buffer.from(JSON.stringify({ segment: 'x', nonce: randomUUID() }))
