@@ -85,6 +85,9 @@ export interface Cloud {
 
 const REAP_EVERY_MS = 50
 
+/** Connections that wait to be accepted: Node's 511 are too few when all devices come back. The kernel may allow fewer. */
+const CONNECTIONS_WAITING_MAX = 4_096
+
 /** How often to look whether the database of a cell responds, ms. */
 const PROBE_EVERY_MS = 1_000
 
@@ -265,7 +268,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const metricsOrigin = await openMetrics(settings.metrics, http, shown, started)
 
   const { host, port } = settings.http
-  const origin = await listen(() => http.listen({ host, port }), host, port)
+  const origin = await listen(() => http.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }), host, port)
   cuts.push(() => http.server.closeAllConnections())
   started.defer(async () => {
     // Connections may become idle after the server has closed the idle ones.

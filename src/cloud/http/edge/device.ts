@@ -31,6 +31,9 @@ const LONG_SEGMENT = 16_384
 /** More would not be faster: they are opened on one thread. */
 const LONG_SEGMENTS_AT_ONCE = 2
 
+/** More would wait in the database. Opened segments of all devices that come back would take memory, and time to collect it. */
+const SEGMENTS_AT_ONCE = 64
+
 /** Not strict: a later agent may state more. */
 const enginesQuery = z.object({ engine: wholeNumber(ENGINE_MAX), oldestEngine: wholeNumber(ENGINE_MAX) })
 const compactJws = z.string().regex(/^[\w-]+\.[\w-]+\.[\w-]+$/)
@@ -89,7 +92,7 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
 
 function syncOperations(deps: OwnDevice): readonly Operation[] {
   const gate = new SyncGate(deps.present)
-  const turns = new Turns(LONG_SEGMENTS_AT_ONCE)
+  const [turns, longTurns] = [new Turns(SEGMENTS_AT_ONCE), new Turns(LONG_SEGMENTS_AT_ONCE)]
   return [
     edgeOperation({
       method: 'POST',
@@ -128,7 +131,7 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
           deps.onOutcome?.(outcome)
         }
         const work = () => sync({ ...deps, onOutcome }, device, segment, proofs)
-        const taken = await (segment.length > LONG_SEGMENT ? turns.take(work) : work())
+        const taken = await (segment.length > LONG_SEGMENT ? longTurns : turns).take(work)
         if (!taken.taken) {
           const details = { deviceId: device.id, ...taken.details }
           log.warn(details, 'a segment was refused')
