@@ -96,6 +96,7 @@ export class SharedCloud {
       recordOf: () => this.recordOf(deviceId),
       inUse: new Set(used > before.used ? [ACCOUNT] : []),
       releasing: false,
+      unsaved: { moves: [], after: new Map() },
     })
     return { grant, recalls: this.#recallsFrom(deviceId) }
   }

@@ -76,6 +76,30 @@ export class Policies {
     return loaded
   }
 
+  /** As {@link Policies.hold}, of several instances. Those that are unknown are left out. */
+  async holdAll(
+    tx: Transaction,
+    instanceIds: readonly string[],
+    now: number,
+  ): Promise<ReadonlyMap<string, LoadedPolicy>> {
+    const sorted = [...instanceIds].sort()
+    const all = new Map<string, LoadedPolicy>()
+    const isCurrent = (instanceId: string): boolean => {
+      const kept = this.#kept.get(instanceId)
+      return kept !== undefined && !needsNewRevision(kept, now)
+    }
+    if (!this.#raised.has(tx) && sorted.every(isCurrent)) {
+      const revisions = await tx.policyRevisions.holdAll(sorted)
+      for (const revision of revisions) all.set(revision.instanceId, await this.at(tx, revision))
+      return all
+    }
+    for (const instanceId of sorted) {
+      const loaded = await this.hold(tx, instanceId, now)
+      if (loaded !== undefined) all.set(instanceId, loaded)
+    }
+    return all
+  }
+
   /** The last cached policy; only for guesses. */
   lastOf(instanceId: string): LoadedPolicy | undefined {
     return this.#kept.get(instanceId)

@@ -12,16 +12,11 @@ export type RulesInForce = ReadonlyMap<string, LoadedPolicy>
 
 export async function lockRulesOf(
   tx: Transaction,
-  policies: Pick<Policies, 'hold'>,
+  policies: Pick<Policies, 'holdAll'>,
   instanceIds: readonly string[],
   now: number,
 ): Promise<RulesInForce> {
-  const rules = new Map<string, LoadedPolicy>()
-  for (const instanceId of [...instanceIds].sort()) {
-    const loaded = await policies.hold(tx, instanceId, now)
-    if (loaded !== undefined) rules.set(instanceId, loaded)
-  }
-  return rules
+  return policies.holdAll(tx, instanceIds, now)
 }
 
 /** The highest cap that rules on devices may contain. Amounts in micro-tokens. */

@@ -14,7 +14,7 @@ import { Batcher, type Defer } from '../runtime/batcher.ts'
 import { authenticateDevice } from '../devices/authenticate-device.ts'
 import type { KnownDeviceKey } from '../storage/device-records.ts'
 import type { KeyRecord, KeyVersion } from '../storage/records.ts'
-import type { Reader, Store } from '../storage/store.ts'
+import type { Store } from '../storage/store.ts'
 import { type Principal, lowerCase } from './principal.ts'
 import type { SignIn } from './sign-in.ts'
 import { type VerificationKey, readVerificationKey } from './verification-key.ts'
@@ -154,20 +154,21 @@ async function findKeys(
   names: readonly KeyName[],
 ): Promise<readonly PromiseSettledResult<FoundKey | undefined>[]> {
   return store.read(async (reader) => {
-    const found = new Map<string, FoundKey | undefined>()
-    for (const { kid, kty } of names) {
-      const name = `${kty} ${kid}`
-      if (!found.has(name)) found.set(name, await findKey(reader, kid, kty))
-    }
-    return names.map(({ kid, kty }) => ({ status: 'fulfilled', value: found.get(`${kty} ${kid}`) }))
+    const registered = new Map<string, KeyRecord>()
+    for (const key of await reader.keys.withIds(idsOf(names))) registered.set(`${key.type} ${key.id}`, key)
+    const others = names.filter(({ kid, kty }) => kty === 'CLIENT' && !registered.has(`client-key ${kid}`))
+    const devices = await reader.edge.devices.withKeys(idsOf(others))
+    return names.map(({ kid, kty }) => {
+      const key = registered.get(`${kty === 'ADMIN' ? 'administration-key' : 'client-key'} ${kid}`)
+      if (key !== undefined) return { status: 'fulfilled', value: { kind: 'REGISTERED', key } }
+      const found = kty === 'CLIENT' ? devices.get(kid) : undefined
+      return { status: 'fulfilled', value: found === undefined ? undefined : { kind: 'DEVICE', key: found } }
+    })
   })
 }
 
-async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promise<FoundKey | undefined> {
-  const key = await reader.keys.get(kty === 'ADMIN' ? 'administration-key' : 'client-key', kid)
-  if (key !== undefined) return { kind: 'REGISTERED', key }
-  const found = kty === 'CLIENT' ? await reader.edge.devices.withKey(kid) : undefined
-  return found === undefined ? undefined : { kind: 'DEVICE', key: found }
+function idsOf(names: readonly KeyName[]): readonly string[] {
+  return [...new Set(names.map(({ kid }) => kid))]
 }
 
 /** @throws CodedError TOKEN_INVALID for a client without instances */

@@ -12,13 +12,14 @@ import type { Device } from '../storage/device-records.ts'
 /**
  * Locks the sessions that a segment may touch, before rules and accounts: see the lock sequence in store.ts. Returns
  * the locked ids; a session opened meanwhile waits for the next segment.
+ * @param notEnded ids of the device's sessions
  */
 export async function lockSessions(
   tx: Transaction,
-  { id }: Device,
+  notEnded: readonly string[],
   { sessions }: { readonly sessions: readonly SessionSnapshot[] },
 ): Promise<ReadonlySet<string>> {
-  const touched = new Set([...(await tx.sessions.notEnded(id)), ...sessions.map((session) => session.id.toLowerCase())])
+  const touched = new Set([...notEnded, ...sessions.map((session) => session.id.toLowerCase())])
   const locked = new Set<string>()
   for (const each of [...touched].sort()) if ((await tx.sessions.lock(each)) !== undefined) locked.add(each)
   return locked

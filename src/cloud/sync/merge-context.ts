@@ -23,7 +23,7 @@ export interface Sync {
   /** Absent: long work never gives way to other events. */
   readonly giveWay?: GiveWay
   readonly terms: EdgeTerms
-  readonly policies: Pick<Policies, 'hold'>
+  readonly policies: Pick<Policies, 'holdAll'>
   /** A sync is a heartbeat of the device's sessions. */
   readonly heartbeat: (tx: Transaction, device: Device, now: number, locked: ReadonlySet<string>) => Promise<void>
 }

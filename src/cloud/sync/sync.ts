@@ -47,10 +47,18 @@ export async function sync(
   const rules = await openRules(deps.keys, device.instanceIds, proofDocuments)
   const moment = { now: deps.now(), present: deps.present() }
   const { outcome, taken, restored, suspension } = await deps.store.transaction(async (tx) => {
-    const locked = await tx.edge.devices.lock(device.id)
+    const { segment } = opening
+    // Sent together and answered in this order: what follows the lock is read under it.
+    const [locked, notEnded, known] = await Promise.all([
+      tx.edge.devices.lock(device.id),
+      tx.sessions.notEnded(device.id),
+      tx.edge.epochs.get(device.id, segment.epoch),
+    ])
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
     requireTrusted(locked)
-    const judged = await take({ deps, tx, device: locked, segment: opening.segment, ...moment }, { proofs, rules })
+    // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
+    const sessions = await lockSessions(tx, notEnded, segment)
+    const judged = await take({ deps, tx, device: locked, segment, ...moment }, known, sessions, { proofs, rules })
     return { ...judged, suspension: locked.suspension }
   })
   deps.onOutcome?.(outcome)
@@ -81,11 +89,13 @@ interface Judged {
 
 type Received = Pick<MergeContext, 'deps' | 'tx' | 'device' | 'segment' | keyof Moment>
 
-async function take(received: Received, { proofs, rules }: Shown): Promise<Judged> {
+async function take(
+  received: Received,
+  known: Epoch | undefined,
+  sessions: MergeContext['sessions'],
+  { proofs, rules }: Shown,
+): Promise<Judged> {
   const { tx, device, segment } = received
-  // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
-  const sessions = await lockSessions(tx, device, segment)
-  const known = await tx.edge.epochs.get(device.id, segment.epoch)
   const learned = known === undefined ? await learn(received) : { device, epoch: known }
   if (learned === undefined) {
     const problem = 'The cloud never gave out this epoch.'

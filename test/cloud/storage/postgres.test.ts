@@ -1,10 +1,10 @@
 import { inspect } from 'node:util'
-import { Kysely, sql } from 'kysely'
+import { sql } from 'kysely'
 import pg from 'pg'
 import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { newSession } from '../../../src/core/sessions/session.ts'
-import { PoolDialect } from '../../../src/cloud/storage/postgres/dialect.ts'
+import { transactionsOver } from '../../../src/cloud/storage/postgres/dialect.ts'
 import { databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
 import { LIMITS, type Limits } from '../../../src/cloud/storage/postgres/limits.ts'
 import { openPool } from '../../../src/cloud/storage/postgres/pool.ts'
@@ -286,6 +286,33 @@ describe('on PostgreSQL', () => {
       expect(await deciding).toEqual([1, 1])
       await changing
       expect(await nodes[1].read((reader) => reader.policyRevisions.get(INSTANCE))).toMatchObject({ revision: 2 })
+    })
+
+    it('decide by rules of several instances that do not change meanwhile', async () => {
+      const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
+      const [holds, gate] = [newGate(), newGate()]
+      const deciding = nodes[0].transaction(async (tx) => {
+        const before = await tx.policyRevisions.holdAll([INSTANCE, 'nowhere'])
+        holds.resolve(undefined)
+        await gate.promise
+        return [...before, await tx.policyRevisions.get(INSTANCE)].map((each) => each?.revision)
+      })
+      await holds.promise
+      const changing = nodes[1].transaction((tx) => changeRules(tx, INSTANCE, 1, async () => undefined))
+      await waiting(1)
+      gate.resolve(undefined)
+      expect(await deciding).toEqual([1, 1])
+      await changing
+    })
+
+    it('refuse a statement after their end', async () => {
+      const store = await withAccount(await node({}, named()), 1n)
+      let late: (() => Promise<unknown>) | undefined
+      await store.transaction(async (tx) => {
+        late = () => tx.policyRevisions.get(INSTANCE)
+        await late()
+      })
+      await expect(late?.()).rejects.toThrow('before the end of its transaction')
     })
 
     it('let a change of the rules have its turn, however many decisions follow each other', async () => {
@@ -654,8 +681,9 @@ describe('on PostgreSQL', () => {
     const url = new URL(schema.url)
     url.searchParams.set('options', `${url.searchParams.get('options') ?? ''} -csynchronous_commit=off`)
     const pool = openPool(databaseAddress(url.href), LIMITS, () => undefined)
-    const database = new Kysely({ dialect: new PoolDialect(pool, false) })
-    const { rows } = await sql<{ synchronous_commit: string }>`SHOW synchronous_commit`.execute(database)
+    const { rows } = await transactionsOver(pool, false)('WRITE', (database) =>
+      sql<{ synchronous_commit: string }>`SHOW synchronous_commit`.execute(database),
+    )
     await pool.end()
     expect(rows).toEqual([{ synchronous_commit: 'on' }])
   })

@@ -550,6 +550,21 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
       })
 
+      it('of several instances are held together, and unknown ones are left out', async () => {
+        const other = '7'.repeat(8) + INSTANCE.slice(8)
+        const revision = { instanceId: other, revision: 3, bumpedAt: 5, listedAt: 5, calendarDue: null, engine: 2 }
+        await store.transaction(async (tx) => {
+          await tx.instances.insert(instance(other))
+          await tx.policyRevisions.insert(revision)
+        })
+        await store.transaction(async (tx) => {
+          const ids = [INSTANCE, other, 'nowhere'].sort()
+          const held = await tx.policyRevisions.holdAll(ids)
+          expect(held).toEqual(await Promise.all([INSTANCE, other].sort().map((id) => tx.policyRevisions.get(id))))
+          expect(await tx.policyRevisions.holdAll([])).toEqual([])
+        })
+      })
+
       it('are held together with accounts that are locked next, which are as they are without that', async () => {
         const [a, b, c] = ['A', 'B', 'C'].map((id) => lineAccount(INSTANCE, id, 0)) as [string, string, string]
         await store.transaction(async (tx) => {

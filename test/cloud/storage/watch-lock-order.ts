@@ -70,6 +70,10 @@ function watched(tx: Transaction): Transaction {
         locks.take('rules', instanceId)
         return tx.policyRevisions.hold(instanceId, likely)
       },
+      async holdAll(instanceIds) {
+        for (const instanceId of instanceIds) locks.take('rules', instanceId)
+        return tx.policyRevisions.holdAll(instanceIds)
+      },
       async lock(instanceId) {
         locks.change(instanceId)
         return tx.policyRevisions.lock(instanceId)

@@ -9,18 +9,18 @@ import {
   type CompiledQuery,
   type DatabaseConnection,
   DeleteQueryNode,
-  type Driver,
   InsertQueryNode,
   type Kysely,
   PostgresDialect,
   type QueryResult,
   SelectQueryNode,
-  type TransactionSettings,
   UpdateQueryNode,
 } from 'kysely'
+import type { Duplex } from 'node:stream'
 import type pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Sql, requireStorable } from '../sql/sql.ts'
+import { straight } from '../sql/straight.ts'
 import type { Tables } from '../sql/tables.ts'
 import { CommitUnanswered, ConnectionLost, endsConnection, endsWait, isStalePlan, messageOf } from './failures.ts'
 import type { Pool, PooledConnection } from './pool.ts'
@@ -31,60 +31,35 @@ const NAMES_MAX = 300
 /** Longer texts vary too much to be prepared. */
 const NAMED_LENGTH_MAX = 10_000
 
-export class PoolDialect extends PostgresDialect {
-  readonly #pool: Pool
-  readonly #requiresStandby: boolean
-
-  /** @param requiresStandby whether a write begins only if its commit will wait for a standby */
-  constructor(pool: Pool, requiresStandby: boolean) {
-    super({ pool: () => Promise.reject(new Error('invariant: the driver makes the connections')) })
-    this.#pool = pool
-    this.#requiresStandby = requiresStandby
+/**
+ * Runs transactions, each on a connection of the pool. Their statements are sent at once, in the order of the calls.
+ * @param requiresStandby whether a write begins only if its commit will wait for a standby
+ */
+export function transactionsOver(pool: Pool, requiresStandby: boolean) {
+  const dialect = new PostgresDialect({
+    pool: () => Promise.reject(new Error('invariant: the connections come from the pool of the store')),
+  })
+  const parts = {
+    dialect,
+    compiler: dialect.createQueryCompiler(),
+    adapter: dialect.createAdapter(),
+    driver: dialect.createDriver(),
   }
-
-  override createDriver(): PoolDriver {
-    return new PoolDriver(this.#pool, this.#requiresStandby)
-  }
-}
-
-/** Does not end the pool, which belongs to the caller. */
-class PoolDriver implements Driver {
-  readonly #pool: Pool
-  readonly #requiresStandby: boolean
-  readonly #texts = new Texts()
-
-  constructor(pool: Pool, requiresStandby: boolean) {
-    this.#pool = pool
-    this.#requiresStandby = requiresStandby
-  }
-
-  async init(): Promise<void> {
-    // Connections are opened on demand.
-  }
-
-  async acquireConnection(): Promise<Connection> {
-    return new Connection(await this.#pool.connect(), this.#texts)
-  }
-
-  async beginTransaction(connection: Connection, { accessMode }: TransactionSettings): Promise<void> {
-    connection.begin(accessMode === 'read only' ? 'READ' : 'WRITE', this.#requiresStandby)
-  }
-
-  async commitTransaction(connection: Connection): Promise<void> {
-    await connection.commit()
-  }
-
-  /** Never throws: the caller must receive the transaction's own failure. */
-  async rollbackTransaction(connection: Connection): Promise<void> {
-    await connection.rollback()
-  }
-
-  async releaseConnection(connection: Connection): Promise<void> {
-    connection.release()
-  }
-
-  async destroy(): Promise<void> {
-    // Ignored, see above.
+  const texts = new Texts()
+  return async <T>(purpose: 'READ' | 'WRITE', work: (db: Kysely<Tables>) => Promise<T>): Promise<T> => {
+    const connection = new Connection(await pool.connect(), texts)
+    try {
+      connection.begin(purpose, requiresStandby)
+      const result = await work(straight(parts, connection))
+      await connection.commit()
+      return result
+    } catch (error) {
+      // Never throws: the caller must receive the transaction's own failure.
+      await connection.rollback()
+      throw error
+    } finally {
+      connection.release()
+    }
   }
 }
 
@@ -101,6 +76,7 @@ const BEGIN = {
   WRITE: `BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text AS xid, ${WAITS} AS waits`,
 }
 
+/** One transaction on a connection. */
 class Connection implements DatabaseConnection {
   readonly #client: pg.PoolClient
   readonly #serverRun: string
@@ -112,6 +88,8 @@ class Connection implements DatabaseConnection {
     this.#waitEnded ||= endsWait(notice)
   }
   #lost = false
+  #isOver = false
+  #isCorked = false
   /** Whether a commit did not wait for its standby to the end. */
   #waitEnded = false
   #purpose: 'READ' | 'WRITE' = 'WRITE'
@@ -132,8 +110,22 @@ class Connection implements DatabaseConnection {
     client.on('notice', this.#onNotice)
   }
 
-  async run(text: string): Promise<pg.QueryResult> {
-    return this.#guard(() => this.#client.query(text))
+  async #run(text: string): Promise<pg.QueryResult> {
+    return this.#send({ text })
+  }
+
+  /** Statements of one turn of the event loop leave in one packet. */
+  #send(query: pg.QueryConfig): Promise<pg.QueryResult> {
+    const { stream } = (this.#client as unknown as { readonly connection: { readonly stream: Duplex } }).connection
+    if (!this.#isCorked) {
+      this.#isCorked = true
+      stream.cork()
+      process.nextTick(() => {
+        this.#isCorked = false
+        stream.uncork()
+      })
+    }
+    return this.#guard(() => this.#client.query(query))
   }
 
   async executeQuery<R>({ sql, parameters, query }: CompiledQuery): Promise<QueryResult<R>> {
@@ -141,7 +133,9 @@ class Connection implements DatabaseConnection {
     const locks = sentAhead.has(query)
     // Outside a transaction, a write would be permanent at once.
     if (!locks && !SelectQueryNode.is(query)) await this.#begun
-    const answer = this.#guard(() => this.#client.query({ ...this.#texts.named(sql), values: [...parameters] }))
+    // It would run alone, or in the next transaction of the connection.
+    if (this.#isOver) throw new Error('invariant: a statement comes before the end of its transaction')
+    const answer = this.#send({ ...this.#texts.named(sql), values: [...parameters] })
     if (locks || onlyWrites(query)) {
       const received = answer.then(
         ({ rows }) => answered.get(query)?.(rows),
@@ -173,7 +167,7 @@ class Connection implements DatabaseConnection {
   async #begin(purpose: 'READ' | 'WRITE'): Promise<void> {
     let begun: { readonly xid: string; readonly waits: boolean } | undefined
     try {
-      const results = await this.run(BEGIN[purpose])
+      const results = await this.#run(BEGIN[purpose])
       const [, second] = [results].flat() as readonly pg.QueryResult<NonNullable<typeof begun>>[]
       begun = second?.rows[0]
     } catch (cause) {
@@ -188,15 +182,16 @@ class Connection implements DatabaseConnection {
   }
 
   async commit(): Promise<void> {
+    this.#isOver = true
     if (this.#purpose === 'READ') {
       // A read-only transaction: its end does not matter.
-      this.run('COMMIT').catch(() => undefined)
+      this.#run('COMMIT').catch(() => undefined)
       return
     }
     // The transaction id is needed to look up the commit's outcome.
     await this.#begun
     if (this.#failures.length > 0) throw this.#failures[0]
-    const committed = settled(this.run('COMMIT'))
+    const committed = settled(this.#run('COMMIT'))
     const waited = this.#requiresStandby ? this.#waits() : true
     const answer = await committed
     await this.#ahead
@@ -222,7 +217,7 @@ class Connection implements DatabaseConnection {
 
   /** Sent behind COMMIT: when `synchronous_standby_names` is emptied, commits that wait are confirmed without a notice. */
   async #waits(): Promise<boolean> {
-    const answer = this.run(`SELECT ${WAITS} AS waits`) as Promise<pg.QueryResult<{ readonly waits: boolean }>>
+    const answer = this.#run(`SELECT ${WAITS} AS waits`) as Promise<pg.QueryResult<{ readonly waits: boolean }>>
     return answer.then(
       ({ rows }) => rows[0]?.waits === true,
       () => false,
@@ -230,9 +225,10 @@ class Connection implements DatabaseConnection {
   }
 
   async rollback(): Promise<void> {
+    this.#isOver = true
     if (this.#lost) return
     try {
-      await this.run('ROLLBACK')
+      await this.#run('ROLLBACK')
     } catch {
       this.#lost = true
     }

@@ -18,8 +18,9 @@ export function ruleLocks(db: Sql['db'], schema: number): RuleLocks {
     await db.executeQuery(sendAhead(raw`SELECT ${locks}`.compile(db)))
   }
   return {
-    async hold(instanceId) {
-      await db.executeQuery(sendAhead(holding(db, [ADVISORY_CLASS, schema, keyOf(schema, instanceId)])))
+    hold: async (...instanceIds) => {
+      const keys = instanceIds.map((instanceId) => keyOf(schema, instanceId))
+      await db.executeQuery(sendAhead(holding(db, [ADVISORY_CLASS, schema, ...keys], keys.length)))
     },
     lock: (instanceId) =>
       take(raw`pg_advisory_xact_lock_shared(${everything}), pg_advisory_xact_lock(${rules(instanceId)})`),
@@ -28,11 +29,11 @@ export function ruleLocks(db: Sql['db'], schema: number): RuleLocks {
   }
 }
 
-const holding = prepared((db) => ({
-  compile: () =>
-    raw`SELECT pg_advisory_xact_lock_shared(${0}::int, ${0}::int), pg_advisory_xact_lock_shared(${0n}::bigint)`.compile(
-      db,
-    ),
+const holding = prepared((db, count) => ({
+  compile: () => {
+    const locks = Array.from({ length: count }, () => raw`pg_advisory_xact_lock_shared(${0n}::bigint)`)
+    return raw`SELECT pg_advisory_xact_lock_shared(${0}::int, ${0}::int), ${raw.join(locks)}`.compile(db)
+  },
 }))
 
 /** Instances whose keys collide only wait for each other unnecessarily. */

@@ -3,18 +3,16 @@
  * number of times. A lost connection affects only its caller. An unanswered commit is looked up before reporting.
  */
 import { setTimeout as pause } from 'node:timers/promises'
-import { Kysely } from 'kysely'
 import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../store.ts'
 import { FleetFigures } from '../sql/fleet-figures.ts'
 import { ALONE } from '../sql/sql.ts'
-import type { Tables } from '../sql/tables.ts'
 import { readerOf, runWork } from '../sql/transaction.ts'
 import { databaseAddress } from './hosts.ts'
 import { type Pool, type PooledConnection, openPool } from './pool.ts'
 import { prepareDatabase } from './database.ts'
-import { PoolDialect, WAITS, aheadOn } from './dialect.ts'
+import { WAITS, aheadOn, transactionsOver } from './dialect.ts'
 import { CommitUnanswered, ConnectionLost, coded, endsWait, isWorthAnotherRun } from './failures.ts'
 import { LIMITS, type Limits } from './limits.ts'
 import { keepPartitions } from './partitions.ts'
@@ -58,7 +56,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
   const pool = openPool(address, limits, ({ message }) => {
     options.onConnectionLost(new CodedError('DATABASE_UNREACHABLE', `${shown}: ${message}`))
   })
-  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool, requiresStandby) })
+  const inTransaction = transactionsOver(pool, requiresStandby)
   const fleet = new FleetFigures()
   const listeners = new Set<() => void>()
 
@@ -69,7 +67,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         written.outbox = false
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}
         try {
-          return await database.transaction().execute(async (db) => {
+          return await inTransaction('WRITE', async (db) => {
             const sql = { db, lockRows: true, rules: ruleLocks(db, schema), fleet, ahead: aheadOn(db), shrink: null }
             const result = await runWork(sql, work, () => (written.outbox = true))
             done.result = result
@@ -86,10 +84,9 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
     },
     read: (work) =>
       rerunning(shown, limits, onRerun, () =>
-        database
-          .transaction()
-          .setAccessMode('read only')
-          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null }))),
+        inTransaction('READ', (db) =>
+          work(readerOf({ db, lockRows: false, rules: ALONE, fleet, ahead: null, shrink: null })),
+        ),
       ),
     onOutbox(listener) {
       listeners.add(listener)

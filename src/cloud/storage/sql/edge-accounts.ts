@@ -2,30 +2,64 @@
 import { sql as expression } from 'kysely'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
-import { type DeviceAccountRecord, type Epoch, NOTHING_RETURNABLE, type Returnable } from '../device-records.ts'
+import {
+  type DeviceAccountRecord,
+  type Epoch,
+  NOTHING_RETURNABLE,
+  type Returnable,
+  newDeviceAccount,
+} from '../device-records.ts'
 import type { Pool } from '../records.ts'
 import { poolOf } from './accounts.ts'
-import { type Sql, chunks, toFlag } from './sql.ts'
+import { type Sql, chunks, filledUp, prepared, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Unspent tokens on the device. */
 export const LEFT = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
+
+const HAS_ROOM = expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`
+
+const ABOVE = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
+
+function allOfEpoch(db: Sql['db'], deviceId = '', epoch = 0n) {
+  return db
+    .selectFrom('device_accounts')
+    .selectAll('device_accounts')
+    .where('device_accounts.device_id', '=', deviceId)
+    .where('device_accounts.epoch', '=', epoch)
+}
+
+const someOfEpoch = prepared((db, count) => allOfEpoch(db).where('account', 'in', Array<AccountId>(count).fill('')))
+
+const limitedOfEpoch = prepared((db) =>
+  allOfEpoch(db)
+    .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+    .where(expression<boolean>`device_accounts.metered = 1`)
+    .where('accounts.cap_target', 'is not', null)
+    .orderBy('device_accounts.unlimited', 'desc')
+    .orderBy('device_accounts.account')
+    .limit(0),
+)
+
+const aboveCapsOfEpoch = prepared((db) =>
+  db
+    .selectFrom('device_accounts')
+    .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+    .select(['device_accounts.account', LEFT.as('available'), ABOVE.as('above')])
+    .where('device_accounts.device_id', '=', '')
+    .where('device_accounts.epoch', '=', 0n)
+    .where(HAS_ROOM)
+    .where(expression<boolean>`${ABOVE} > 0`)
+    .orderBy('device_accounts.account')
+    .limit(0),
+)
 
 interface Sums extends Returnable {
   readonly devices: number
 }
 
 export function deviceAccountReader({ db, fleet }: Sql) {
-  const ofEpoch = (deviceId: string, epoch: number) =>
-    db
-      .selectFrom('device_accounts')
-      .selectAll('device_accounts')
-      .where('device_accounts.device_id', '=', deviceId)
-      .where('device_accounts.epoch', '=', BigInt(epoch))
-  const withRoom = (deviceId: string, epoch: number) =>
-    ofEpoch(deviceId, epoch).where(
-      expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
-    )
+  const ofEpoch = (deviceId: string, epoch: number) => allOfEpoch(db, deviceId, BigInt(epoch))
   const active = () =>
     db
       .selectFrom('device_accounts')
@@ -68,8 +102,9 @@ export function deviceAccountReader({ db, fleet }: Sql) {
     ): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>> {
       const records = new Map<AccountId, DeviceAccountRecord>()
       for (const some of chunks([...new Set(accounts)])) {
-        const rows = await ofEpoch(deviceId, epoch).where('account', 'in', some).execute()
-        for (const row of rows) records.set(row.account, recordOf(row))
+        const listed = filledUp(some)
+        const query = someOfEpoch(db, [deviceId, BigInt(epoch), ...listed], listed.length)
+        for (const row of (await db.executeQuery(query)).rows) records.set(row.account, recordOf(row))
       }
       return records
     },
@@ -121,15 +156,7 @@ export function deviceAccountReader({ db, fleet }: Sql) {
     },
     /** Metered accounts that have a limit by the current rules; those granted without one first. */
     async limitedAgain(deviceId: string, epoch: number, limit: number): Promise<readonly DeviceAccountRecord[]> {
-      const rows = await ofEpoch(deviceId, epoch)
-        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
-        .where(expression<boolean>`device_accounts.metered = 1`)
-        .where('accounts.cap_target', 'is not', null)
-        .orderBy('device_accounts.unlimited', 'desc')
-        .orderBy('device_accounts.account')
-        .limit(limit)
-        .execute()
-      return rows.map(recordOf)
+      return (await db.executeQuery(limitedOfEpoch(db, [deviceId, BigInt(epoch), limit]))).rows.map(recordOf)
     },
     async overspendOf(accounts: Iterable<AccountId>): Promise<ReadonlyMap<AccountId, Micro>> {
       const sums = new Map<AccountId, Micro>()
@@ -194,7 +221,7 @@ export function deviceAccountReader({ db, fleet }: Sql) {
       return found
     },
     async hasRoom(deviceId: string, epoch: number): Promise<boolean> {
-      const row = await withRoom(deviceId, epoch).limit(1).executeTakeFirst()
+      const row = await ofEpoch(deviceId, epoch).where(HAS_ROOM).limit(1).executeTakeFirst()
       return row !== undefined
     },
     /** The epoch's accounts whose outstanding tokens exceed their cap: its balance, and the excess. */
@@ -203,16 +230,7 @@ export function deviceAccountReader({ db, fleet }: Sql) {
       epoch: number,
       limit: number,
     ): Promise<readonly { readonly account: AccountId; readonly available: Micro; readonly above: Micro }[]> {
-      const above = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
-      return withRoom(deviceId, epoch)
-        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
-        .select('device_accounts.account')
-        .select(LEFT.as('available'))
-        .select(above.as('above'))
-        .where(above, '>', 0n)
-        .orderBy('device_accounts.account')
-        .limit(limit)
-        .execute()
+      return (await db.executeQuery(aboveCapsOfEpoch(db, [deviceId, BigInt(epoch), limit]))).rows
     },
   }
 }
@@ -222,29 +240,34 @@ export function deviceAccountTransaction(sql: Sql) {
     ...deviceAccountReader(sql),
     async save(records: readonly DeviceAccountRecord[]): Promise<void> {
       for (const some of chunks(records.map(rowOf), 50)) {
-        await sql.db
-          .insertInto('device_accounts')
-          .values(some)
-          .onConflict((conflict) =>
-            conflict.columns(['device_id', 'epoch', 'account']).doUpdateSet((excluded) => ({
-              granted: excluded.ref('excluded.granted'),
-              used: excluded.ref('excluded.used'),
-              refunded: excluded.ref('excluded.refunded'),
-              returned: excluded.ref('excluded.returned'),
-              branch_used: excluded.ref('excluded.branch_used'),
-              overspend: excluded.ref('excluded.overspend'),
-              branch_overspend: excluded.ref('excluded.branch_overspend'),
-              presumed: excluded.ref('excluded.presumed'),
-              released: excluded.ref('excluded.released'),
-              unlimited: excluded.ref('excluded.unlimited'),
-              metered: excluded.ref('excluded.metered'),
-            })),
-          )
-          .execute()
+        const parameters = some.flatMap((row) => Object.values(row))
+        await sql.db.executeQuery(saving(sql.db, parameters, some.length))
       }
     },
   }
 }
+
+/** Parameters follow the field sequence of {@link rowOf}. */
+const saving = prepared((db, count) =>
+  db
+    .insertInto('device_accounts')
+    .values(Array.from({ length: count }, () => rowOf(newDeviceAccount('', 0, ''))))
+    .onConflict((conflict) =>
+      conflict.columns(['device_id', 'epoch', 'account']).doUpdateSet((excluded) => ({
+        granted: excluded.ref('excluded.granted'),
+        used: excluded.ref('excluded.used'),
+        refunded: excluded.ref('excluded.refunded'),
+        returned: excluded.ref('excluded.returned'),
+        branch_used: excluded.ref('excluded.branch_used'),
+        overspend: excluded.ref('excluded.overspend'),
+        branch_overspend: excluded.ref('excluded.branch_overspend'),
+        presumed: excluded.ref('excluded.presumed'),
+        released: excluded.ref('excluded.released'),
+        unlimited: excluded.ref('excluded.unlimited'),
+        metered: excluded.ref('excluded.metered'),
+      })),
+    ),
+)
 
 export function poolsOf({ db }: Sql) {
   return async (instanceId: string): Promise<readonly Pool[]> => {

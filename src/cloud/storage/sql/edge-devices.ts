@@ -14,7 +14,7 @@ import {
   type EnrollmentRecord,
   type Suspension,
 } from '../device-records.ts'
-import { type Sql, changedOf, chunks, toBigint, toFlag, toNumber } from './sql.ts'
+import { type Sql, changedOf, chunks, filledUp, prepared, preparedUpdate, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As literals, like in the partial indexes. */
@@ -130,21 +130,15 @@ export function deviceReader(sql: Sql) {
   const within = async (filter: DeviceFilter) => matching(filter, await grouped(filter))
   return {
     async get(id: string): Promise<Device | undefined> {
-      const row = await db.selectFrom('devices').selectAll().where('id', '=', id).executeTakeFirst()
+      const [row] = (await db.executeQuery(deviceWithId(db, [id]))).rows
       return row === undefined ? undefined : deviceOf(row)
     },
     async withKey(thumbprint: string): Promise<KnownDeviceKey | undefined> {
-      const key = await db.selectFrom('device_keys').selectAll().where('thumbprint', '=', thumbprint).executeTakeFirst()
-      if (key === undefined) return undefined
-      const row = await db.selectFrom('devices').selectAll().where('id', '=', key.device_id).executeTakeFirstOrThrow()
-      const device = deviceOf(row)
-      return {
-        device,
-        thumbprint,
-        publicKey: thumbprint === device.thumbprint ? device.publicKey : (JSON.parse(key.public_key) as PublicJwk),
-        state: stateOf(device, thumbprint),
-      }
+      return (await withKeys(db, [thumbprint])).get(thumbprint)
     },
+    /** By thumbprint. */
+    withKeys: (thumbprints: readonly string[]): Promise<ReadonlyMap<string, KnownDeviceKey>> =>
+      withKeys(db, thumbprints),
     /** Newest first. */
     async keysOf(device: Device, limit: number): Promise<readonly DeviceKeyRecord[]> {
       const rows = await db
@@ -251,6 +245,39 @@ export function deviceReader(sql: Sql) {
   }
 }
 
+const deviceWithId = prepared((db) => db.selectFrom('devices').selectAll().where('id', '=', ''))
+
+const lockedDevice = prepared((db) => db.selectFrom('devices').selectAll().where('id', '=', '').forNoKeyUpdate())
+
+const devicesWithKeys = prepared((db, count) =>
+  db
+    .selectFrom('device_keys')
+    .innerJoin('devices', 'devices.id', 'device_keys.device_id')
+    .selectAll('devices')
+    .select(['device_keys.thumbprint as used_thumbprint', 'device_keys.public_key as used_key'])
+    .where('device_keys.thumbprint', 'in', Array<string>(count).fill('')),
+)
+
+async function withKeys(db: Sql['db'], thumbprints: readonly string[]): Promise<ReadonlyMap<string, KnownDeviceKey>> {
+  const found = new Map<string, KnownDeviceKey>()
+  for (const some of chunks(thumbprints)) {
+    const listed = filledUp(some)
+    for (const row of (await db.executeQuery(devicesWithKeys(db, listed, listed.length))).rows) {
+      const device = deviceOf(row)
+      const thumbprint = row.used_thumbprint
+      found.set(thumbprint, {
+        device,
+        thumbprint,
+        publicKey: thumbprint === device.thumbprint ? device.publicKey : (JSON.parse(row.used_key) as PublicJwk),
+        state: stateOf(device, thumbprint),
+      })
+    }
+  }
+  return found
+}
+
+const updatedDevice = preparedUpdate((db, columns) => db.updateTable('devices').set(columns).where('id', '=', ''))
+
 export function deviceTransaction(sql: Sql) {
   const { db, lockRows } = sql
   const serve = async ({ id, instanceIds }: Device): Promise<void> => {
@@ -285,8 +312,7 @@ export function deviceTransaction(sql: Sql) {
   return {
     ...deviceReader(sql),
     async lock(id: string): Promise<Device | undefined> {
-      const query = db.selectFrom('devices').selectAll().where('id', '=', id)
-      const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
+      const [row] = (await db.executeQuery((lockRows ? lockedDevice : deviceWithId)(db, [id]))).rows
       return row === undefined ? undefined : deviceOf(row)
     },
     async insert(device: Device): Promise<void> {
@@ -313,7 +339,7 @@ export function deviceTransaction(sql: Sql) {
       const columns = columnsOf(device)
       const changed = stored === undefined ? columns : changedOf(columnsOf(stored), columns)
       if (Object.keys(changed).length === 0) return
-      await db.updateTable('devices').set(changed).where('id', '=', device.id).execute()
+      await db.executeQuery(updatedDevice(db, changed, [device.id]))
       if (changed.instance_ids !== undefined) await serve(device)
     },
   }

@@ -1,7 +1,7 @@
 /** A unique index allows one active epoch per device. */
 import { sql as expression } from 'kysely'
 import type { Epoch, InactiveEpoch, SettlementLoad } from '../device-records.ts'
-import { type Sql, changedOf, toBigint, toFlag, toNumber } from './sql.ts'
+import { type Sql, changedOf, toBigint, toFlag, toNumber, prepared, preparedUpdate } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As a literal, like in the partial index. */
@@ -36,12 +36,7 @@ export function epochReader({ db }: Sql) {
       )
   return {
     async get(deviceId: string, number: number): Promise<Epoch | undefined> {
-      const row = await db
-        .selectFrom('epochs')
-        .selectAll()
-        .where('device_id', '=', deviceId)
-        .where('number', '=', BigInt(number))
-        .executeTakeFirst()
+      const [row] = (await db.executeQuery(epochWithNumber(db, [deviceId, BigInt(number)]))).rows
       return row === undefined ? undefined : epochOf(row)
     },
     async newest(deviceId: string, limit: number): Promise<readonly Epoch[]> {
@@ -95,6 +90,14 @@ export function epochReader({ db }: Sql) {
   }
 }
 
+const epochWithNumber = prepared((db) =>
+  db.selectFrom('epochs').selectAll().where('device_id', '=', '').where('number', '=', 0n),
+)
+
+const updatedEpoch = preparedUpdate((db, columns) =>
+  db.updateTable('epochs').set(columns).where('device_id', '=', '').where('number', '=', 0n),
+)
+
 export function epochTransaction(sql: Sql) {
   const { db } = sql
   return {
@@ -111,12 +114,7 @@ export function epochTransaction(sql: Sql) {
       const columns = columnsOf(epoch)
       const changed = stored === undefined ? columns : changedOf(columnsOf(stored), columns)
       if (Object.keys(changed).length === 0) return
-      await db
-        .updateTable('epochs')
-        .set(changed)
-        .where('device_id', '=', epoch.deviceId)
-        .where('number', '=', BigInt(epoch.number))
-        .execute()
+      await db.executeQuery(updatedEpoch(db, changed, [epoch.deviceId, BigInt(epoch.number)]))
     },
     /** Moves the start of inactivity of every unsettled epoch, at most to `latest`. */
     async moveInactivity(byMs: number, latest: number): Promise<void> {

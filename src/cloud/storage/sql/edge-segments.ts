@@ -2,7 +2,7 @@ import { sql as expression } from 'kysely'
 import type { Evidence, LastSegment, LedgerEntry, MergedSegment } from '../device-records.ts'
 import { entriesOf } from './packed-delivery.ts'
 import { packDocument, unpackDocument } from './packed-document.ts'
-import type { Sql } from './sql.ts'
+import { type Sql, prepared } from './sql.ts'
 import type { Row } from './tables.ts'
 import { SHORT_HASH_BYTES } from './usage-archives.ts'
 
@@ -36,21 +36,30 @@ export function segmentTransaction(sql: Sql) {
     ...segmentReader(sql),
     /** As the last one of its epoch. */
     async append({ deviceId, epoch, seq, ...segment }: LastSegment): Promise<void> {
-      const key = { device_id: deviceId, epoch: BigInt(epoch), seq: BigInt(seq) }
-      await db
-        .insertInto('segments')
-        .values({ ...key, hash: segment.hash, received_at: BigInt(segment.receivedAt) })
-        .execute()
+      const key = [deviceId, BigInt(epoch), BigInt(seq)] as const
+      await db.executeQuery(insertedSegment(db, [...key, segment.hash, BigInt(segment.receivedAt)]))
       const { document, answer } = segment.signed
-      const last = { seq: key.seq, document: packDocument(document), answer }
-      await db
-        .insertInto('last_segments')
-        .values({ ...key, ...last })
-        .onConflict((conflict) => conflict.columns(['device_id', 'epoch']).doUpdateSet(last))
-        .execute()
+      await db.executeQuery(replacedLast(db, [...key, packDocument(document), answer]))
     },
   }
 }
+
+const insertedSegment = prepared((db) =>
+  db.insertInto('segments').values({ device_id: '', epoch: 0n, seq: 0n, hash: '', received_at: 0n }),
+)
+
+const replacedLast = prepared((db) =>
+  db
+    .insertInto('last_segments')
+    .values({ device_id: '', epoch: 0n, seq: 0n, document: Buffer.alloc(0), answer: '' })
+    .onConflict((conflict) =>
+      conflict.columns(['device_id', 'epoch']).doUpdateSet((excluded) => ({
+        seq: excluded.ref('excluded.seq'),
+        document: excluded.ref('excluded.document'),
+        answer: excluded.ref('excluded.answer'),
+      })),
+    ),
+)
 
 export function evidenceReader({ db }: Sql) {
   return {

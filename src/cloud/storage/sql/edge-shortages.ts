@@ -13,7 +13,7 @@ import {
 } from '../device-records.ts'
 import { LEFT } from './edge-accounts.ts'
 import type { Lacking } from './fleet-figures.ts'
-import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
+import { type Sql, chunks, filledUp, prepared, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Null: not limited. */
@@ -30,27 +30,19 @@ export function shortageReader({ db, fleet }: Sql) {
       const { since, until, shortSince } = times
       const found = new Map<AccountId, Shortages>()
       for (const some of chunks([...new Set(accounts)])) {
-        const noted = db.selectFrom('shortages').where('at', '>', BigInt(since)).where('at', '<=', BigInt(until))
-        for (const row of await noted.where('account', 'in', some).where('who', '=', who).selectAll().execute()) {
-          found.set(row.account, { ...NO_SHORTAGES, own: shortageOf(row) })
+        const known = new Map(some.map((account) => [account, fleet.lacking.get(account, until)?.value]))
+        const unknown = some.filter((account) => known.get(account) === undefined)
+        const noted = [who, BigInt(since), BigInt(until)]
+        const [own, others] = await Promise.all([
+          rowsOf(some, (listed) => db.executeQuery(ownOf(db, [...noted, ...listed], listed.length))),
+          rowsOf(unknown, (listed) =>
+            db.executeQuery(othersOf(db, [BigInt(shortSince), ...noted, ...listed], listed.length)),
+          ),
+        ])
+        for (const row of own) found.set(row.account, { ...NO_SHORTAGES, own: shortageOf(row) })
+        for (const [account, figure] of known) {
+          if (figure !== undefined) found.set(account, without(figure, found.get(account)?.own, times))
         }
-        const unknown: AccountId[] = []
-        for (const account of some) {
-          const known = fleet.lacking.get(account, until)?.value
-          if (known === undefined) unknown.push(account)
-          else found.set(account, without(known, found.get(account)?.own, times))
-        }
-        if (unknown.length === 0) continue
-        const isShort = expression`keep IS NOT NULL AND at > ${BigInt(shortSince)}`
-        const others = await noted
-          .where('account', 'in', unknown)
-          .where('recalled_at', 'is not', null)
-          .where('who', '<>', who)
-          .select('account')
-          .select(({ fn }) => [fn.max('recalled_at').as('recalledAt'), fn.countAll<bigint>().as('devices')])
-          .select(expression<bigint>`CAST(sum(CASE WHEN ${isShort} THEN lacking ELSE 0 END) AS BIGINT)`.as('lacking'))
-          .groupBy('account')
-          .execute()
         for (const { account, lacking, devices, ...row } of others) {
           const own = found.get(account)?.own
           const recalledAt = Number(row.recalledAt)
@@ -69,35 +61,8 @@ export function shortageReader({ db, fleet }: Sql) {
       { since, until }: NotedTimes,
       limit: number,
     ): Promise<readonly (Recall & { readonly available: Micro })[]> {
-      // Many may be short of one account: the index names the lowest level without reading them all.
-      const lowest = db
-        .selectFrom('shortages')
-        .select('shortages.keep')
-        .where(expression<boolean>`shortages.account = device_accounts.account`)
-        .where('shortages.recalled_at', 'is not', null)
-        .where('shortages.keep', 'is not', null)
-        .where('shortages.who', '<>', deviceId)
-        .where('shortages.at', '>', BigInt(since))
-        .where('shortages.at', '<=', BigInt(until))
-        .where(expression<boolean>`${FREE} < shortages.enough`)
-        .orderBy('shortages.keep')
-        .limit(1)
-      const levels = db
-        .selectFrom('device_accounts')
-        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
-        .select(['device_accounts.account', lowest.as('keep'), LEFT.as('available')])
-        .where('device_accounts.device_id', '=', deviceId)
-        .where('device_accounts.epoch', '=', BigInt(epoch))
-        .where(LEFT, '>', 0n)
-      return db
-        .selectFrom(levels.as('levels'))
-        .select(['account', 'available'])
-        .select((of) => of.ref('keep').$castTo<bigint>().as('keep'))
-        .where('keep', 'is not', null)
-        .orderBy(expression`available - keep`, 'desc')
-        .orderBy('account')
-        .limit(limit)
-        .execute()
+      const parameters = [deviceId, BigInt(since), BigInt(until), deviceId, BigInt(epoch), limit]
+      return (await db.executeQuery(recallsOf(db, parameters))).rows
     },
     /** Devices short of a pool that has tokens again, and not notified since. */
     servable: (
@@ -107,6 +72,73 @@ export function shortageReader({ db, fleet }: Sql) {
       servable(db, times, limit).execute(),
   }
 }
+
+/** @returns the rows of a query for a list, filled up; without a query, none for an empty list */
+async function rowsOf<T, R>(
+  list: readonly T[],
+  query: (listed: readonly T[]) => Promise<{ readonly rows: readonly R[] }>,
+): Promise<readonly R[]> {
+  return list.length === 0 ? [] : (await query(filledUp(list))).rows
+}
+
+const ownOf = prepared((db, count) =>
+  db
+    .selectFrom('shortages')
+    .selectAll()
+    .where('who', '=', '')
+    .where('at', '>', 0n)
+    .where('at', '<=', 0n)
+    .where('account', 'in', Array<AccountId>(count).fill('')),
+)
+
+const othersOf = prepared((db, count) =>
+  db
+    .selectFrom('shortages')
+    .select('account')
+    .select(({ fn }) => [fn.max('recalled_at').as('recalledAt'), fn.countAll<bigint>().as('devices')])
+    .select(
+      expression<bigint>`CAST(sum(CASE WHEN keep IS NOT NULL AND at > ${0n} THEN lacking ELSE 0 END) AS BIGINT)`.as(
+        'lacking',
+      ),
+    )
+    .where('who', '<>', '')
+    .where('at', '>', 0n)
+    .where('at', '<=', 0n)
+    .where('account', 'in', Array<AccountId>(count).fill(''))
+    .where('recalled_at', 'is not', null)
+    .groupBy('account'),
+)
+
+const recallsOf = prepared((db) => {
+  // Many may be short of one account: the index names the lowest level without reading them all.
+  const lowest = db
+    .selectFrom('shortages')
+    .select('shortages.keep')
+    .where(expression<boolean>`shortages.account = device_accounts.account`)
+    .where('shortages.recalled_at', 'is not', null)
+    .where('shortages.keep', 'is not', null)
+    .where('shortages.who', '<>', '')
+    .where('shortages.at', '>', 0n)
+    .where('shortages.at', '<=', 0n)
+    .where(expression<boolean>`${FREE} < shortages.enough`)
+    .orderBy('shortages.keep')
+    .limit(expression.lit(1))
+  const levels = db
+    .selectFrom('device_accounts')
+    .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+    .select(['device_accounts.account', lowest.as('keep'), LEFT.as('available')])
+    .where('device_accounts.device_id', '=', '')
+    .where('device_accounts.epoch', '=', 0n)
+    .where(expression<boolean>`${LEFT} > 0`)
+  return db
+    .selectFrom(levels.as('levels'))
+    .select(['account', 'available'])
+    .select((of) => of.ref('keep').$castTo<bigint>().as('keep'))
+    .where('keep', 'is not', null)
+    .orderBy(expression`available - keep`, 'desc')
+    .orderBy('account')
+    .limit(0)
+})
 
 export function shortageTransaction(sql: Sql) {
   const { db, lockRows } = sql

@@ -1,6 +1,7 @@
+import { sql as raw } from 'kysely'
 import type { Role } from '../../../protocol/service/keys.ts'
 import type { KeyRecord, KeyType, KeyVersion } from '../records.ts'
-import { type Sql, prepared, toBigint, toNumber } from './sql.ts'
+import { type Sql, chunks, filledUp, prepared, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function keyReader({ db }: Sql) {
@@ -8,6 +9,16 @@ export function keyReader({ db }: Sql) {
     async get(type: KeyType, id: string): Promise<KeyRecord | undefined> {
       const [row] = (await db.executeQuery(keyWithId(db, [type, id]))).rows
       return row === undefined ? undefined : keyOf(row)
+    },
+    /** Of any type. */
+    async withIds(ids: readonly string[]): Promise<readonly KeyRecord[]> {
+      const found: KeyRecord[] = []
+      for (const some of chunks(ids)) {
+        const listed = filledUp(some)
+        const { rows } = await db.executeQuery(keysWithIds(db, listed, listed.length))
+        found.push(...rows.map(keyOf))
+      }
+      return found
     },
     /** By creation. */
     async list(offset: number, limit: number): Promise<readonly KeyRecord[]> {
@@ -38,6 +49,15 @@ export function keyReader({ db }: Sql) {
     },
   }
 }
+
+const keysWithIds = prepared((db, count) =>
+  db
+    .selectFrom('public_keys')
+    .selectAll()
+    // Named for the index, which begins with it.
+    .where(raw<boolean>`type IN ('administration-key', 'client-key')`)
+    .where('id', 'in', Array<string>(count).fill('')),
+)
 
 const keyWithId = prepared((db) => db.selectFrom('public_keys').selectAll().where('type', '=', '').where('id', '=', ''))
 

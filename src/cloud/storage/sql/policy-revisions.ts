@@ -1,7 +1,7 @@
 /** Rows are read under the lock of the rules, so they are current. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { PolicyRevision } from '../records.ts'
-import { type Sql, prepared, toBigint, toNumber } from './sql.ts'
+import { type Sql, chunks, filledUp, prepared, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function policyRevisionReader({ db }: Sql) {
@@ -47,6 +47,17 @@ export function policyRevisionReader({ db }: Sql) {
   }
 }
 
+/** So many locks in a statement. */
+const INSTANCES_MAX = 64
+
+const revisionsWithIds = prepared((db, count) =>
+  db
+    .selectFrom('policy_revisions')
+    .selectAll()
+    .where('instance_id', 'in', Array<string>(count).fill(''))
+    .orderBy('instance_id'),
+)
+
 const revisionWithId = prepared((db) => db.selectFrom('policy_revisions').selectAll().where('instance_id', '=', ''))
 
 export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readonly AccountId[]) => Promise<void>) {
@@ -62,6 +73,17 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
       await rules.hold(instanceId)
       await lockAhead(likely)
       return reader.get(instanceId)
+    },
+    /** As `hold`, of several instances, in the sequence of their ids. */
+    async holdAll(instanceIds: readonly string[]): Promise<readonly PolicyRevision[]> {
+      const found: PolicyRevision[] = []
+      for (const some of chunks(instanceIds, INSTANCES_MAX)) {
+        const listed = filledUp(some)
+        await rules.hold(...some)
+        const { rows } = await db.executeQuery(revisionsWithIds(db, listed, listed.length))
+        found.push(...rows.map(revisionOf))
+      }
+      return found
     },
     /** Locks the instance's rules for a change. Changes do this first. */
     async lock(instanceId: string): Promise<PolicyRevision | undefined> {

@@ -3,12 +3,19 @@ import { sql as expression } from 'kysely'
 import { type Session, type SessionState, hasEnded, nextDue } from '../../../core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
+import { type Sql, chunks, prepared, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As literals, like in the partial indexes: SQLite uses such an index only if it can prove that it applies. */
 const IS_LIVE = expression<boolean>`state IN ('IDLE', 'ACTIVE')`
 const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
+
+const notEnded = prepared((db) => {
+  const of = (column: 'device_id' | 'kept_by') =>
+    db.selectFrom('sessions').select('id').where(column, '=', '').where(HAS_NOT_ENDED)
+  // Each half uses its column's index; OR would not.
+  return of('device_id').union(of('kept_by')).orderBy('id')
+})
 
 export function sessionReader({ db }: Sql) {
   return {
@@ -50,11 +57,7 @@ export function sessionReader({ db }: Sql) {
       return rows.map((row) => ({ number: row.seq, session: sessionOf(row) }))
     },
     async notEnded(deviceId: string): Promise<readonly string[]> {
-      const of = (column: 'device_id' | 'kept_by') =>
-        db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)
-      // Each half uses its column's index; OR would not.
-      const rows = await of('device_id').union(of('kept_by')).orderBy('id').execute()
-      return rows.map(({ id }) => id)
+      return (await db.executeQuery(notEnded(db, [deviceId, deviceId]))).rows.map(({ id }) => id)
     },
     async ofDevice(deviceId: string): Promise<readonly Session[]> {
       const rows = await db

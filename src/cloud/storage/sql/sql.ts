@@ -19,8 +19,8 @@ export interface Sql {
 
 /** Locks on an instance's rules, until the transaction ends. */
 export interface RuleLocks {
-  /** Shared. */
-  hold(instanceId: string): Promise<void>
+  /** Shared, in the given sequence. */
+  hold(...instanceIds: readonly string[]): Promise<void>
   /** Exclusive. */
   lock(instanceId: string): Promise<void>
   /** Exclusive for all instances, including new ones. */
@@ -62,6 +62,24 @@ export function prepared<R>(
     byCount.set(count, query)
     if (query.parameters.length !== parameters.length) throw new Error('invariant: each value is a parameter')
     return { ...query, parameters }
+  }
+}
+
+/**
+ * As {@link prepared}, of an update of any columns.
+ * @param build from any values of the columns
+ */
+export function preparedUpdate(
+  build: (db: Sql['db'], columns: never) => Compilable,
+): (db: Sql['db'], changed: Readonly<Record<string, unknown>>, key: readonly unknown[]) => CompiledQuery {
+  const byColumns = new Map<string, ReturnType<typeof prepared<unknown>>>()
+  return (db, changed, key) => {
+    const columns = Object.keys(changed)
+    const name = columns.join(' ')
+    const values = Object.fromEntries(columns.map((column) => [column, null])) as never
+    const update = byColumns.get(name) ?? prepared<unknown>((from) => build(from, values))
+    byColumns.set(name, update)
+    return update(db, [...Object.values(changed), ...key])
   }
 }
 

@@ -343,6 +343,7 @@ async function insertDelivery(sql: Sql, delivery: Delivery): Promise<void> {
   const { sums, entries } = delivery
   if (BigInt(sums.records) > USAGE_ROW_POSITIONS) throw new Error('invariant: a segment is bounded')
   const numbers = entries.map(({ n }) => n)
+  const seq = sql.lockRows ? [] : [await nextRow(sql)]
   const values = {
     device_id: delivery.deviceId,
     epoch: BigInt(delivery.epoch),
@@ -357,10 +358,31 @@ async function insertDelivery(sql: Sql, delivery: Delivery): Promise<void> {
     write_time: BigInt(delivery.inputs.writeTime),
     body: packDelivery(delivery),
   }
-  await inserter(sql)
+  const query = sql.lockRows ? insertedNumbered : insertedDelivery
+  await sql.db.executeQuery(query(sql.db, [...seq, ...Object.values(values)]))
+}
+
+/** Parameters follow the field sequence of the values in {@link insertDelivery}. */
+const insertedDelivery = prepared((db) => db.insertInto('deliveries').values({ seq: 0n, ...NO_DELIVERY }))
+const insertedNumbered = prepared((db) =>
+  inserter({ db, lockRows: true })
     .insertInto('deliveries')
-    .values({ seq: await nextSeq(sql), ...values })
-    .execute()
+    .values({ seq: statement<bigint>`nextval(${ROW_NUMBERS})`, ...NO_DELIVERY }),
+)
+
+const NO_DELIVERY: Omit<Row<'deliveries'>, 'seq'> = {
+  device_id: '',
+  epoch: 0n,
+  segment: 0n,
+  branch: 0n,
+  first_entry: 0n,
+  last_entry: 0n,
+  instance_id: null,
+  records: 0n,
+  from_time: 0n,
+  to_time: 0n,
+  write_time: 0n,
+  body: Buffer.alloc(0),
 }
 
 /** In PostgreSQL an expression, so that the row gets its number under the lock of {@link inserter}. */
@@ -370,14 +392,18 @@ async function nextSeq(sql: Sql): Promise<bigint | RawBuilder<bigint>> {
 
 /** SQLite: the number that AUTOINCREMENT would take. */
 async function nextRow(sql: Sql): Promise<bigint> {
-  const { rows } = await statement<{
-    seq: bigint
-  }>`UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'usage' RETURNING seq`.execute(sql.db)
-  const [row] = rows
+  const [row] = (await sql.db.executeQuery(nextNumber(sql.db, []))).rows
   if (row !== undefined) return row.seq
   await setLastRow(sql, 1n)
   return 1n
 }
+
+const nextNumber = prepared((db) => ({
+  compile: () =>
+    statement<{
+      seq: bigint
+    }>`UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'usage' RETURNING seq`.compile(db),
+}))
 
 async function setLastRow({ db }: Sql, row: bigint): Promise<void> {
   await statement`DELETE FROM sqlite_sequence WHERE name = 'usage'`.execute(db)

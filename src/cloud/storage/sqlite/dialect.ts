@@ -2,13 +2,13 @@
 import {
   type CompiledQuery,
   type DatabaseConnection,
-  DefaultQueryExecutor,
-  Kysely,
+  type Kysely,
   type QueryResult,
   SqliteDialect,
   SqliteQueryCompiler,
 } from 'kysely'
 import { requireStorable } from '../sql/sql.ts'
+import { straight } from '../sql/straight.ts'
 import type { GiveWay } from '../../runtime/give-way.ts'
 import type { Tables } from '../sql/tables.ts'
 import type { Database } from './database.ts'
@@ -40,16 +40,8 @@ export function inOneHand(database: Database, giveWay: GiveWay): Kysely<Tables> 
       throw new Error('streaming is not supported')
     },
   }
-  const executor = new StraightExecutor(new StablePlans(), dialect.createAdapter(), {
-    provideConnection: (consumer) => consumer(connection),
-  })
-  return new Kysely<Tables>({ config: { dialect }, dialect, driver: dialect.createDriver(), executor })
-}
-
-class StraightExecutor extends DefaultQueryExecutor {
-  override executeQuery<R>(query: CompiledQuery): Promise<QueryResult<R>> {
-    return this.provideConnection((connection) => connection.executeQuery<R>(query))
-  }
+  const [compiler, adapter, driver] = [new StablePlans(), dialect.createAdapter(), dialect.createDriver()]
+  return straight({ dialect, compiler, adapter, driver }, connection)
 }
 
 function answerTo<R>(statement: Statement, parameters: readonly unknown[]): QueryResult<R> {

@@ -13,7 +13,7 @@ import { settleEpoch } from './write-settlement.ts'
 
 export interface ExpireInactive {
   readonly store: Pick<Store, 'read' | 'transaction'>
-  readonly policies: Pick<Policies, 'hold'>
+  readonly policies: Pick<Policies, 'holdAll'>
   /** {@link Moment.present} */
   readonly present: () => number
   readonly afterMs: number

@@ -6,6 +6,7 @@ import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { type Need, type TopUpRequest, available, sumPostings } from '../../../core/accounts/grant.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
+import type { MovedPools } from '../../accounts/move-pools.ts'
 import { freeForDevices } from '../../accounts/pool.ts'
 import type { Pool } from '../../storage/records.ts'
 import {
@@ -65,6 +66,8 @@ export interface Giving {
   readonly recordOf: (account: AccountId) => DeviceAccountRecord
   readonly inUse: ReadonlySet<AccountId>
   readonly releasing: boolean
+  /** Changes of the same accounts that are saved together with the grant. */
+  readonly unsaved: Pick<MovedPools, 'moves' | 'after'>
 }
 
 export interface GrantContext {
@@ -91,8 +94,11 @@ export async function giveGrant(taking: GrantContext, giving: Giving): Promise<G
   const granting = grantRequested(requested, topUps.needs, topUps.topUpRequests, (account) =>
     quantityOf(account, grantable),
   )
-  await tx.accounts.save([...granting.pools.values()])
-  await tx.edge.deviceAccounts.save(granting.accounts)
+  const { moves, after } = giving.unsaved
+  const moved = moves.map((move) => [move.after.account, move.after] as const)
+  const granted = granting.accounts.map((record) => [record.account, record] as const)
+  await tx.accounts.save([...new Map([...after, ...granting.pools]).values()])
+  await tx.edge.deviceAccounts.save([...new Map([...moved, ...granted]).values()])
   const isUnmet = granting.unmet.length > 0
   const lacked = [...requested.values()]
     .filter(({ pool, mustReturn, isUnproven }) => pool.capTarget !== null && !mustReturn && !isUnproven)

@@ -54,15 +54,14 @@ export async function recallsFrom(
   const { shortages, deviceAccounts } = tx.edge
   const noted = { since: shortSince(now, deps.terms), until: now }
   const recalls = new Map<AccountId, Micro>()
-  for (const { account, available, above } of await deviceAccounts.aboveCaps(device.id, epoch.number, RELEASES_MAX)) {
+  const [aboveCaps, recalled] = await Promise.all([
+    deviceAccounts.aboveCaps(device.id, epoch.number, RELEASES_MAX),
+    shortages.recallsFrom(device.id, epoch.number, noted, RELEASES_MAX),
+  ])
+  for (const { account, available, above } of aboveCaps) {
     recalls.set(account, available > above ? available - above : 0n)
   }
-  for (const { account, keep, available } of await shortages.recallsFrom(
-    device.id,
-    epoch.number,
-    noted,
-    RELEASES_MAX,
-  )) {
+  for (const { account, keep, available } of recalled) {
     const used = spent.get(account) ?? 0n
     const level = used <= 0n ? keep : used < keep ? keep - used : 0n
     const other = recalls.get(account)

@@ -7,6 +7,7 @@ import { type Micro, formatMicro } from '../../../core/pricing/amount.ts'
 import { deviceEvent } from '../../events/device-event.ts'
 import { used } from '../../accounts/pool.ts'
 import type { UsageRecord } from '../../storage/records.ts'
+import type { Transaction } from '../../storage/store.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
 import { openPools } from '../../policy/rules-in-force.ts'
 import { type Settlement, settled, spentOn } from '../../storage/device-records.ts'
@@ -16,10 +17,20 @@ type Context = Pick<MergeContext, 'tx' | 'epoch' | 'now'>
 
 /** Saves the accounts and pools, and writes the usage that they presume. */
 export async function saveMoves(context: Context, moved: MovedPools): Promise<void> {
-  const { tx } = context
-  await tx.accounts.save([...moved.after.values()])
-  await tx.edge.deviceAccounts.save(moved.moves.map(({ after }) => after))
-  await writeLines(context, 'PRESUMED', moved, ({ before, after }) => after.presumed - before.presumed)
+  await saveAccounts(context.tx, moved)
+  await writePresumed(context, moved)
+}
+
+export async function saveAccounts(
+  tx: Transaction,
+  { moves, after }: Pick<MovedPools, 'moves' | 'after'>,
+): Promise<void> {
+  await tx.accounts.save([...after.values()])
+  await tx.edge.deviceAccounts.save(moves.map((move) => move.after))
+}
+
+export function writePresumed(context: Context, moved: MovedPools): Promise<void> {
+  return writeLines(context, 'PRESUMED', moved, ({ before, after }) => after.presumed - before.presumed)
 }
 
 /** Counts what is out on a fenced epoch as used, or returns it to the pool. */

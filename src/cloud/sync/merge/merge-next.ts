@@ -21,6 +21,8 @@ import {
   newDeviceAccount,
 } from '../../storage/device-records.ts'
 import { reject, rejectOverspent } from '../reject.ts'
+import type { Pool } from '../../storage/records.ts'
+import { saveAccounts } from '../grants/write-settlement.ts'
 import { type RulesInForce, lockRulesOf, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
@@ -38,11 +40,15 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const grantable = grantableAt(rules, now)
   const topUps = goesOn && device.suspension === null ? segment.topUps : NO_TOP_UPS
   const requested = accountsOf(topUps, grantable)
-  const limited = goesOn ? await tx.edge.deviceAccounts.limitedAgain(device.id, epoch.number, LIMITED_AGAIN_MAX) : []
-  const named = [...[...received.counters, ...limited].map(({ account }) => account), ...requested]
-  const known = segment.final
-    ? await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number)
-    : await tx.edge.deviceAccounts.get(device.id, epoch.number, named)
+  const ofSegment = [...received.counters.map(({ account }) => account), ...requested]
+  const [limited, stored] = await Promise.all([
+    goesOn ? tx.edge.deviceAccounts.limitedAgain(device.id, epoch.number, LIMITED_AGAIN_MAX) : [],
+    segment.final
+      ? tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number)
+      : tx.edge.deviceAccounts.get(device.id, epoch.number, ofSegment),
+  ])
+  const named = [...ofSegment, ...limited.map(({ account }) => account)]
+  const known = new Map([...stored, ...limited.map((record) => [record.account, record] as const)])
 
   const served = named.filter((account) => isServed(account, device))
   const unbilled = await mergeUndelivered({ ...context, rules }, served)
@@ -65,6 +71,9 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   if (moved === undefined) return reject(context, 'AMOUNT_BEYOND_BELIEF', {})
   await requirePlausible(context, epoch, moved)
   await writeMerge({ ...context, rules }, epoch, split, moved)
+  // With a grant, all is saved together. A device that has to return tokens is judged by what is stored.
+  const savesWithGrant = goesOn && !device.releaseRequested
+  if (!savesWithGrant) await saveAccounts(tx, moved)
 
   const next: Epoch = {
     ...epoch,
@@ -81,7 +90,9 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
     if (segment.header.seq === 1) await disconnectUntold(tx, device.id, segment.sessions, now)
     await takeSessions(tx, device, segment.sessions, deps.trustsClock() ? now - SESSION_REST_MS : null)
   }
-  const renewal = goesOn ? await renew(context, { rules, grantable, topUps, named: toReport }, known, moved) : null
+  const unsaved = savesWithGrant ? moved : { moves: [], after: new Map<AccountId, Pool>() }
+  const giving = { rules, grantable, topUps, named: toReport, unsaved }
+  const renewal = goesOn ? await renew(context, giving, known, moved) : null
   const answer = context.proof?.document ?? (await signAnswer(deps, answerTo(context, next, unbilled, renewal)))
   await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term }, epoch)
   await saveReceived(context, answer, grants && renewal?.releasing !== true)
@@ -105,7 +116,7 @@ interface Renewal {
 /** The next grant of a current epoch, with all that it must do before its next segment. */
 async function renew(
   context: MergeContext,
-  giving: Pick<Giving, 'rules' | 'grantable' | 'topUps' | 'named'>,
+  giving: Pick<Giving, 'rules' | 'grantable' | 'topUps' | 'named' | 'unsaved'>,
   known: ReadonlyMap<AccountId, DeviceAccountRecord>,
   { moves, ...moved }: MovedPools,
 ): Promise<Renewal> {

@@ -26,7 +26,7 @@ import { openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import type { MergeUnderRules } from '../merge-context.ts'
 import { type Unbilled, unbilledOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
-import { saveMoves, writeCounted } from '../grants/write-settlement.ts'
+import { saveAccounts, saveMoves, writeCounted } from '../grants/write-settlement.ts'
 
 type Context = Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present' | 'rules'>
 
@@ -201,6 +201,7 @@ async function continueChain(
   if (moved === undefined) return false
   await requirePlausible(context, old, moved)
   await writeMerge(context, old, split, moved)
+  await saveAccounts(tx, moved)
   const { lastEntry, entryHead } = merge
   const status = closes ? 'CLOSED' : old.status
   await tx.edge.epochs.save({

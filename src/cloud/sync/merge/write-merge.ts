@@ -9,7 +9,7 @@ import type { OpenedEntry } from '../open-segment.ts'
 import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
 import type { MergeContext, MergeUnderRules } from '../merge-context.ts'
-import { saveMoves } from '../grants/write-settlement.ts'
+import { writePresumed } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
 
 export interface SplitEntries {
@@ -96,7 +96,7 @@ export async function requirePlausible(
   }
 }
 
-/** @param epoch as it was before */
+/** Writes the usage; the caller saves the accounts and pools. @param epoch as it was before */
 export async function writeMerge(
   { tx, segment, now, rules }: Pick<MergeUnderRules, 'tx' | 'segment' | 'now' | 'rules'>,
   epoch: Epoch,
@@ -107,5 +107,5 @@ export async function writeMerge(
   const billedBefore = ofBranch.map(({ n }) => n)
   const chain = { branch: false, previousHash: epoch.entryHead, entries: all, billedBefore }
   await writeUsage({ tx, epoch, segment, now, rules }, chain, moved.before)
-  await saveMoves({ tx, epoch, now }, moved)
+  await writePresumed({ tx, epoch, now }, moved)
 }

@@ -39,6 +39,7 @@ interface Scene {
   readonly unproven?: boolean
   readonly endsAt?: number
   readonly term?: number
+  readonly unsaved?: Giving['unsaved']
 }
 
 /** 100 tokens in each pool: other devices hold 60, this one none. */
@@ -74,6 +75,7 @@ function give(scene: Scene) {
     ...{ rules, grantable: grantableAt(rules, NOW), topUps: { topUpRequests: requests, needs }, named, pools },
     recordOf: (account) => records.get(account) ?? newDeviceAccount('me', 1, account),
     ...{ inUse: new Set(inUse), releasing },
+    unsaved: scene.unsaved ?? { moves: [], after: new Map() },
   }
   const { outbox, edge } = tables.tx
   const tx = {
@@ -124,6 +126,33 @@ describe('a grant', () => {
     expect(saved.accounts).toMatchObject([{ granted: 50n }])
     await give({ requests: [wanted(90n)], reserve: 30n })
     expect(saved.accounts).toMatchObject([{ granted: 10n }])
+  })
+
+  it('is saved together with earlier changes, once for each account', async () => {
+    const before = newDeviceAccount('me', 1, LINE)
+    const used = { ...before, granted: 9n, used: 9n }
+    const other = newDeviceAccount('me', 1, OTHER)
+    const changed = pool(LINE, { billedByDevices: 9n })
+    await give({
+      requests: [wanted(5n)],
+      pools: [changed],
+      records: [used],
+      unsaved: {
+        moves: [
+          { before, after: used },
+          { before: other, after: { ...other, used: 1n } },
+        ],
+        after: new Map([
+          [LINE, changed],
+          [OTHER, pool(OTHER)],
+        ]),
+      },
+    })
+    expect(saved.pools).toMatchObject([{ account: LINE, grantedOut: 65n, billedByDevices: 9n }, { account: OTHER }])
+    expect(saved.accounts).toMatchObject([
+      { account: LINE, granted: 14n, used: 9n },
+      { account: OTHER, used: 1n },
+    ])
   })
 
   it('tells of accounts that are only named', async () => {
