@@ -12,7 +12,6 @@ import type { Io } from './io.ts'
 import { onlySignIn } from './sign-in/kept-sign-in.ts'
 import { signInToken } from './sign-in/sign-in-token.ts'
 
-/** Of tokens for one command. */
 const TOKEN_LIFETIME_MS = 300_000
 
 export interface AdministratorFlags {
@@ -24,14 +23,12 @@ export interface AdministratorFlags {
   readonly cell?: string
 }
 
-/** A cloud, and the key to call it with. */
 export interface Target {
   readonly url: string
   /** Path of the key; absent: the signed-in user. */
   readonly adminKey?: string | undefined
   readonly kid?: string | undefined
   readonly caFile?: string | undefined
-  /** For what concerns one cell of the cloud. */
   readonly cell?: string | undefined
 }
 
@@ -83,16 +80,12 @@ function variable(name: string, { env }: Io): string | undefined {
   return value === '' ? undefined : value
 }
 
-/** @throws CodedError USAGE, KEY_UNUSABLE, SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE */
 export async function administrator(flags: AdministratorFlags, io: Io): Promise<HttpClient> {
   const target = targetOf(flags, io)
   return clientWith(target, await administratorToken(target, io), io)
 }
 
-/**
- * @param lifetimeMs of a token made from a key
- * @throws CodedError KEY_UNUSABLE, SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE
- */
+/** @param lifetimeMs of a token made from a key */
 export async function administratorToken(
   { url, adminKey, kid }: Target,
   io: Io,
@@ -101,7 +94,6 @@ export async function administratorToken(
   return adminKey === undefined ? signInToken(url, io) : keyToken(adminKey, kid, io, lifetimeMs)
 }
 
-/** @param token null: none */
 export function clientWith({ url, caFile, cell }: Target, token: string | null, io: Io): HttpClient {
   return new HttpClient({
     address: url,
@@ -115,7 +107,6 @@ export function clientWith({ url, caFile, cell }: Target, token: string | null, 
   })
 }
 
-/** @throws CodedError KEY_UNUSABLE */
 export async function keyToken(
   file: string,
   kid: string | undefined,

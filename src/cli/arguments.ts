@@ -95,7 +95,6 @@ export function collect<T>(
   return (text, before = []) => [...before, parse(text)]
 }
 
-/** PEM of an authority. @throws CodedError USAGE */
 export function readAuthority(io: Io, path: string): string {
   const pem = readFileArgument(io, path, 'USAGE')
   if (hasCertificate(pem)) return pem

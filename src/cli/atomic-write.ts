@@ -75,7 +75,7 @@ async function atPath<T>(path: string, work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** A directory that only this user can read, with its missing parents. @throws CodedError OUTPUT_UNWRITABLE */
+/** Readable by this user only. Also makes missing parents. */
 export function makePrivateDirectory(path: string): void {
   try {
     makeDirectories(path)
@@ -97,7 +97,6 @@ function makeDirectories(path: string): void {
   }
 }
 
-/** In words, of an error of the file system. */
 function unwritableReason(error: unknown): string {
   const { code, message } = error as NodeJS.ErrnoException
   return REASONS[code ?? ''] ?? code ?? message

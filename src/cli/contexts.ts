@@ -9,7 +9,6 @@ import { makePrivateDirectory, writeFileAtomically } from './atomic-write.ts'
 import type { Io } from './io.ts'
 
 const contextForm = z.strictObject({
-  /** Address of the cloud with its path prefix. */
   url: z.string(),
   /** Absolute path of the private administration key; absent: the signed-in user. */
   adminKey: z.string().optional(),
@@ -23,7 +22,6 @@ export type Context = z.infer<typeof contextForm>
 const contextsForm = z.strictObject({ current: z.string().nullable(), contexts: z.record(z.string(), contextForm) })
 export type Contexts = z.infer<typeof contextsForm>
 
-/** @throws CodedError CONFIG_INVALID */
 export function readContexts(io: Io): Contexts {
   const path = contextsFile(io)
   let text
@@ -40,7 +38,6 @@ export function readContexts(io: Io): Contexts {
   )
 }
 
-/** @throws CodedError OUTPUT_UNWRITABLE */
 export async function writeContexts(contexts: Contexts, io: Io): Promise<void> {
   const path = contextsFile(io)
   makePrivateDirectory(dirname(path))
@@ -50,7 +47,6 @@ export async function writeContexts(contexts: Contexts, io: Io): Promise<void> {
   await writeFileAtomically(path, text())
 }
 
-/** @throws CodedError USAGE if there is no context with this name */
 export function contextNamed(name: string, { contexts }: Contexts): Context {
   const found = Object.hasOwn(contexts, name) ? contexts[name] : undefined
   if (found !== undefined) return found

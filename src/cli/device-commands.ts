@@ -85,7 +85,6 @@ async function label(named: string, set: readonly string[], flags: LabelFlags, i
 const BATCH = 100
 
 interface OrderPath {
-  /** Of the command. */
   readonly name: string
   readonly path: string
 }
@@ -210,7 +209,6 @@ function describe(device: DeviceState): readonly string[] {
   return [...properties, ...(device.outstanding.length === 0 ? [] : ['', ...accounts])]
 }
 
-/** Includes the administrator and the time if the device is suspended or revoked. */
 function stateOf({ revokedAt, revokedBy, suspension, forked, status }: DeviceState): string {
   const by = (who: string | null, at: number): string =>
     `since ${new Date(at).toISOString()}${who === null ? '' : ` by ${who}`}`

@@ -1,4 +1,3 @@
-/** Adds examples to the end of a command's help. */
 import type { Command } from 'commander'
 
 export function examples(command: Command, lines: readonly string[]): Command {

@@ -3,9 +3,7 @@ export interface World {
   readonly stdout: Output
   readonly stderr: Output
   readonly env: Readonly<Record<string, string | undefined>>
-  /** POSIX ms. */
   readonly now: () => number
-  /** @throws if the file cannot be read */
   readonly readText: (path: string) => string
   /**
    * Once called, the first termination signal aborts the returned signal, and the command must end by itself. A

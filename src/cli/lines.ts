@@ -8,17 +8,14 @@ import type { Output } from './io.ts'
 // oxlint-disable-next-line no-control-regex -- control characters are intended here
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
 
-/** Escapes all characters that would control a terminal. */
 export function harmless(text: string): string {
   return text.replace(UNSEEN, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
 }
 
-/** @param lines without line ends */
 export function writeLines(output: Output, lines: readonly string[]): void {
   output.write(linesText(lines))
 }
 
-/** @param lines without line ends */
 export function linesText(lines: readonly string[]): string {
   return lines.map((line) => `${harmless(line)}\n`).join('')
 }
@@ -28,7 +25,6 @@ export function counted(count: number, one: string, many: string): string {
   return `${count} ${count === 1 ? one : many}`
 }
 
-/** Formats rows as aligned columns. */
 export function columns(given: readonly (readonly string[])[]): readonly string[] {
   const rows = given.map((row) => row.map(harmless))
   const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? []

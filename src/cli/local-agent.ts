@@ -16,13 +16,11 @@ export function withSocketFlag(command: Command): Command {
   return command.option('--socket <path>', 'agent socket (default: from the agent settings)')
 }
 
-/** @throws CodedError if the agent settings are invalid */
 export function agentClient(flags: SocketFlags, io: Io): HttpClient {
   const path = flags.socket ?? agentSettings(io).socket.path
   return new HttpClient({ address: `unix:${path}`, unreachable: 'AGENT_UNREACHABLE' })
 }
 
-/** Settings of the local agent, from its file and the environment. @throws CodedError if they are invalid */
 export function agentSettings(io: Io): AgentSettings {
   const sources = { file: settingsFile(agentOptions, io), env: io.env, flags: {}, readText: io.readText }
   return loadSettings(agentOptions, sources)

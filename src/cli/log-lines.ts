@@ -67,7 +67,6 @@ function optionsOf(unit: string, lines: number): readonly string[] {
   return ['--no-pager', '--quiet', '--output', 'cat', '--unit', unit, '--lines', String(lines)]
 }
 
-/** @throws CodedError AGENT_UNREACHABLE and other errors of the call */
 export async function rememberedLines(client: HttpClient): Promise<readonly string[]> {
   return splitLines(await client.text({ method: 'GET', path: AGENT_LOG_PATH }))
 }
@@ -81,7 +80,6 @@ export function readLine(line: string): z.infer<typeof logLine> | undefined {
   return logLine.safeParse(parseJson(line)).data
 }
 
-/** Formats time, level, message and fields for a person. */
 export function readable(line: string): string {
   const read = readLine(line)
   if (read === undefined) return line

@@ -14,7 +14,6 @@ interface CommandModule {
 
 type Entry = readonly [summary: string, load: () => Promise<CommandModule>]
 
-/** The commands under the headings of the help. */
 const GROUPS: Readonly<Record<string, Readonly<Record<string, Entry>>>> = {
   'Try it:': {
     dev: ['run a cloud and an agent with a sample site, for development', () => import('./commands/dev.ts')],

@@ -22,9 +22,7 @@ export interface ProvisionedDevice {
   /** `issued`: new token. `waiting`: an earlier token is still usable. */
   readonly state: 'enrolled' | 'issued' | 'waiting' | 'failed'
   readonly file: string | null
-  /** POSIX ms. */
   readonly expiresAt: number | null
-  /** Empty if there is none. */
   readonly problem: string
 }
 
@@ -33,7 +31,6 @@ export interface Line {
   /** Names of devices that are enrolled and not revoked. */
   readonly enrolled: ReadonlySet<string>
   readonly issue: (device: ListedDevice) => Promise<{ readonly token: string; readonly expiresAt: number }>
-  /** POSIX ms. */
   readonly now: () => number
 }
 
@@ -77,7 +74,6 @@ function wordsOf(text: string): readonly string[] {
   return text.split(/\s+/).filter((word) => word !== '')
 }
 
-/** Null: none. */
 function labelsProblem(text: string): string | null {
   try {
     changedLabels({}, { set: labelsIn(text) })

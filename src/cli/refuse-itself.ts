@@ -7,7 +7,6 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'
 import { isNoFile } from './atomic-write.ts'
 
-/** Files of a database. */
 const SUFFIXES = ['', '-wal', '-shm', '-journal', '-disk-reserve']
 
 /** @throws CodedError USAGE if `to` is a file of the database, OUTPUT_UNWRITABLE if it is not a regular file */

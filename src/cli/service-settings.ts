@@ -30,7 +30,6 @@ export function serviceCommand(name: string, table: OptionTable<OptionTree>): Co
   )
 }
 
-/** @throws CodedError */
 export function settingsOf<T extends OptionTree>(command: Command, table: OptionTable<T>, io: Io): Settings<T> {
   const given = command.opts<Record<string, string | undefined>>()
   const flags: Record<string, string> = {}

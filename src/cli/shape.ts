@@ -2,7 +2,6 @@
 import type { Command, Option } from 'commander'
 
 export interface OptionShape {
-  /** For example `--level`. */
   readonly long: string
   readonly short: string | null
   /** As shown in help: `--level <level>`. */
@@ -10,7 +9,6 @@ export interface OptionShape {
   readonly takesValue: boolean
   /** Empty: any value. */
   readonly choices: readonly string[]
-  /** The value is a path. */
   readonly isPath: boolean
   readonly description: string
 }

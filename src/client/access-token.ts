@@ -18,7 +18,6 @@ export interface AccessTokenOptions {
   /** Instances that a client token may use. */
   readonly instanceIds: readonly string[]
   readonly issuer: string
-  /** POSIX ms. */
   readonly now: number
   readonly lifetimeMs: number
 }

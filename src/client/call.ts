@@ -1,4 +1,3 @@
-/** One HTTP request. */
 export interface Call {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
   /** Path below the address, such as `/api/v1.1/sessions`. */

@@ -2,7 +2,6 @@
 import { z } from 'zod'
 import { type Micro, MICRO_PER_TOKEN, parseDecimal } from '../core/pricing/amount.ts'
 
-/** @throws SyntaxError */
 export function parseExactJson(text: string): unknown {
   return (JSON.parse as ParseWithSource)(text, (_key, value, context) =>
     typeof value === 'number' ? context.source : value,

@@ -142,7 +142,6 @@ export class HttpClient implements Disposable {
     return `${withoutCredentials(address)}${used === null ? '' : ` through the proxy ${used.host}`}`
   }
 
-  /** @param code of Node */
   #codeOf(code: unknown): ErrorCode {
     if (typeof code === 'string' && code in CERTIFICATE_PROBLEMS) return 'CERTIFICATE_REFUSED'
     const { address, unreachable } = this.#options
@@ -186,7 +185,6 @@ const CERTIFICATE_PROBLEMS: Readonly<Record<string, string>> = {
   UNABLE_TO_VERIFY_LEAF_SIGNATURE: UNKNOWN_AUTHORITY,
 }
 
-/** Removes the password from an address that goes into messages. */
 function withoutCredentials(address: string): string {
   return address.replace(/\/\/[^/?#]*@/, '//')
 }
@@ -196,7 +194,6 @@ function successText(call: Call, answer: Answer): string {
   throw refusal(call, answer)
 }
 
-/** @throws CodedError with the service's code if it sent one, or ANSWER_UNEXPECTED */
 export function parsedBody<T extends z.ZodType>(call: Call, answer: Answer, schema: T): z.output<T> {
   const body = parseJson(successText(call, answer))
   if (body === undefined) {
@@ -207,7 +204,6 @@ export function parsedBody<T extends z.ZodType>(call: Call, answer: Answer, sche
   throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `${requestText(call, answer)}: answer`))
 }
 
-/** Converts an error response. */
 export function refusal(call: Call, answer: Pick<Answer, 'status' | 'text' | 'from'>): CodedError {
   const { status, text } = answer
   const parsed = errorBody.safeParse(parseJson(text))

@@ -16,7 +16,6 @@ export interface Disturbance {
   /** Number of answered requests at which it starts (and, if it lasts, ends). */
   readonly from: number
   readonly until: number
-  /** Clock error to set, ms. */
   readonly clockErrorMs: number
 }
 
@@ -58,7 +57,6 @@ export function planChaos(random: Random, requests: number, cutOff: readonly [nu
   )
 }
 
-/** Targets of the disturbances. */
 export interface Victims {
   readonly agent: Agent
   readonly twin: Twin

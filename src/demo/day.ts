@@ -22,7 +22,6 @@ export type RecordedRequest = z.infer<typeof recordedRequest>
 
 export const DAY_FILE = new URL('./day.ndjson', import.meta.url)
 
-/** @throws if the file, which is part of the program, is missing or malformed */
 export function readDay(file: URL = DAY_FILE): readonly RecordedRequest[] {
   const lines = readFileSync(file, 'utf8').trimEnd().split('\n')
   return lines.map((line) => recordedRequest.parse(JSON.parse(line)))

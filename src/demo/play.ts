@@ -27,16 +27,13 @@ export interface PlayOptions {
 
 export interface AnsweredItem {
   readonly outcome: ItemStatus
-  /** The refusal that it must get. */
   readonly must: RefusalReason | undefined
   readonly charges: readonly { readonly lineItemId: string; readonly micro: Micro }[]
 }
 
-/** The response to one request, by requested item. */
 export interface AnsweredRequest {
   readonly request: RecordedRequest
   readonly items: readonly AnsweredItem[]
-  /** Number of retries. */
   readonly repeats: number
 }
 

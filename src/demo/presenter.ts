@@ -2,7 +2,6 @@
 import { grouped } from './report.ts'
 
 export interface Presenter {
-  /** Reports a completed step. */
   step(text: string): void
   progress(done: number, total: number, note: string): void
   /** Prints permanent text after the progress. */

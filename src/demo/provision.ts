@@ -73,7 +73,6 @@ export async function provision(twin: HttpClient, now: number): Promise<string> 
   return instanceId
 }
 
-/** Creates the one-time token that enrolls a device. */
 export async function enrollmentToken(twin: HttpClient, instanceId: string): Promise<string> {
   const body = { instanceIds: [instanceId], name: 'hall gateway' }
   const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body } as const

@@ -22,7 +22,6 @@ export interface Proxy {
   close(): Promise<void>
   /** Sets the behavior, also for open connections. */
   behave(how: Behaviour): void
-  /** Total bytes in both directions. */
   readonly carried: number
 }
 

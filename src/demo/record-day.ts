@@ -81,7 +81,6 @@ const HABITS: Readonly<Record<string, Habit>> = {
   'jo.marsh': { weight: 2, orders: [denied(engrave), denied(print)] },
 }
 
-/** Returns the text of `day.ndjson`. */
 export function recordDay(seed: number, length: number): string {
   const random = seeded(seed)
   const times = Array.from({ length }, () => random.between(OPENS_S, CLOSES_S - 1)).sort((a, b) => a - b)

@@ -12,7 +12,6 @@ const OUTCOMES: readonly (readonly [ItemStatus, string])[] = [
   ),
 ]
 
-/** The final tables, as lines. */
 export function reportText(result: DemoResult): readonly string[] {
   const answered = result.phases.flatMap((phase) => phase.answered)
   const counts = [...result.phases.map((phase) => countOutcomes(phase.answered)), countOutcomes(answered)]

@@ -27,7 +27,6 @@ export interface Ledgers {
   readonly service: Ledger
   /** Charges less refunds in the export of usage records, by line item. */
   readonly exported: Ledger
-  /** Names given by the administrator. */
   readonly names: ReadonlyMap<AccountId, string>
 }
 
@@ -58,7 +57,6 @@ export interface DemoResult {
   readonly wrong: readonly AnsweredRequest[]
   /** Devices that the cloud reports as copied, restored or wrong; the only device is honest. */
   readonly alarms: number
-  /** Number of kills of the agent. */
   readonly kills: number
   /** Number of disturbances by kind, with `--chaos`. */
   readonly disturbances: ReadonlyMap<DisturbanceKind, number>

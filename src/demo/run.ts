@@ -169,7 +169,6 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   }
 }
 
-/** Replays the recorded day, with the network cut in its middle third. */
 async function playDay(options: DemoOptions, site: Site): Promise<Pick<DemoResult, 'phases' | 'disturbances'>> {
   const { agent, twin, proxies, presenter, signal, instanceId } = site
   const day = readDay()

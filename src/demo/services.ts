@@ -24,7 +24,6 @@ abstract class Restartable {
 
   protected abstract options(): ServiceOptions
 
-  /** Called when the service listens. */
   protected abstract ready(process: ServiceProcess): void
 
   async start(): Promise<void> {
@@ -38,7 +37,6 @@ abstract class Restartable {
     })
   }
 
-  /** Sends SIGKILL and restarts. */
   killAndRestart(): void {
     this.kills += 1
     this.#restarting = this.#restarting.then(async () => {
@@ -68,7 +66,6 @@ abstract class Restartable {
 
 interface TwinOptions {
   readonly directory: string
-  /** Ports for devices. */
   readonly publicPorts: { readonly http: number; readonly push: number }
   readonly readyWithinMs: number
 }

@@ -14,7 +14,6 @@ const SESSIONS = '/api/v1.1/sessions'
 const INTERVALS = 3
 const WHO = 'carla.rossi'
 
-/** @throws CodedError DEMO_FAILED */
 export async function playSessionScene(scene: Scene): Promise<void> {
   const { socketPath, instanceId, technician, administrator, presenter } = scene
   const account = lineAccount(instanceId, SESSION_LINE_ITEM, 0)

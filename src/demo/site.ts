@@ -52,7 +52,6 @@ interface Rule {
   readonly action: 'ALLOW' | 'DENY'
   /** None: the default rule. */
   readonly condition?: keyof typeof CONDITIONS
-  /** Tokens. */
   readonly allocation?: number
 }
 

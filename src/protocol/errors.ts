@@ -5,7 +5,6 @@
 import { z } from 'zod'
 
 interface CatalogueEntry {
-  /** One sentence. */
   readonly meaning: string
   readonly remedy: string
   /** HTTP status, used when the code is sent over HTTP. */

@@ -116,14 +116,12 @@ function rawNumber(text: string): number {
 /** A field of responses only. A body can repeat it, so that a client can send back what it read; it is ignored. */
 export const readOnlyField = z.unknown().optional().meta({ readOnly: true })
 
-/** An instant of a query, POSIX milliseconds. */
 export const queryInstant = z
   .string()
   .regex(/^\d{1,15}$/, 'must be POSIX milliseconds')
   .transform(Number)
   .pipe(instant)
 
-/** A boolean of a query, in any case. */
 export const queryBoolean = z
   .string()
   .toLowerCase()

@@ -115,7 +115,6 @@ export function url<const T extends string | null>(
 /** Without the hosts after a comma. */
 const withOneHost = (given: string): string => given.replace(/^([^/]+:\/\/(?:[^/?#]*@)?[^/?#,]+),[^/?#]*/, '$1')
 
-/** One of several words. */
 export function choice<const V extends string, const T extends V | null>(
   words: readonly V[],
   description: OptionDescription<T>,

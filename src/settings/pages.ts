@@ -7,7 +7,6 @@ export interface Section {
   readonly table: OptionTable<OptionTree>
 }
 
-/** Returns Markdown. */
 export function configurationPage(sections: readonly Section[]): string {
   return `# Configuration
 

@@ -16,7 +16,6 @@ export interface ReloadLog {
 export interface ReloadNotice {
   readonly code: Extract<ErrorCode, 'CONFIG_NOT_RELOADED' | 'CONFIG_NEEDS_RESTART'>
   readonly message: string
-  /** POSIX ms. */
   readonly since: number
 }
 
@@ -38,7 +37,6 @@ export interface ReloadDeps<T extends OptionTree> {
    */
   readonly files?: (settings: Settings<T>) => Readonly<Record<string, string>>
   readonly log: ReloadLog
-  /** POSIX ms. */
   readonly now: () => number
 }
 

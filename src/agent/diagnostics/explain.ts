@@ -57,14 +57,12 @@ export interface Explanation {
   readonly clock: { readonly now: number; readonly earliest: number | null; readonly latest: number | null }
   readonly instanceId: string | null
   readonly policyRevision: number | null
-  /** Version of the engine that decided. */
   readonly engine: number | null
   readonly requester: { readonly type: string; readonly value: string; readonly dictionary: unknown } | null
   readonly entry: number | null
   readonly session: { readonly id: string; readonly event: string } | null
   readonly checkOrder: readonly Check[]
   readonly items: readonly ExplainedItem[]
-  /** Balances at that moment, in the sequence of their use. */
   readonly accounts: readonly {
     readonly account: AccountId
     readonly left: string
@@ -79,10 +77,7 @@ export interface Explanation {
   readonly answer: string | null
 }
 
-/**
- * @param engine version of the engine of this software
- * @throws CodedError DATABASE_CORRUPT for an invalid entry
- */
+/** @throws CodedError DATABASE_CORRUPT for an invalid entry */
 export async function explain(kept: KeptDecision, engine = ENGINE.version): Promise<Explanation> {
   if (kept.kind === 'refusal') return refusalExplained(kept.refusal)
   const { raw, reading } = readEntry(kept.body)
@@ -203,7 +198,6 @@ interface Replayed {
   readonly isExact: boolean
 }
 
-/** Balance of an account without recorded input. */
 const NO_BALANCE: AvailableBalance = { left: 0n, shortage: 'GRANT' }
 
 function replay(policy: PolicyView, request: AccessRequest, { balances }: DecisionInputs, mode: Mode): Replayed {
@@ -321,7 +315,6 @@ function explainedItem(policy: PolicyView, request: AccessRequest, outcome: Item
   }
 }
 
-/** Per check of {@link ITEM_CHECKS}. */
 function itemEvidence(
   policy: PolicyView,
   { dictionary }: Requester,

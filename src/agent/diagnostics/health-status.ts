@@ -25,7 +25,6 @@ export function healthStatusOf(status: AgentStatusWire): HealthStatus {
   return stoppedStatus(status) ?? supplyStatus(status) ?? problemStatus(status) ?? workingStatus(status)
 }
 
-/** Of a device that refuses everything, whatever its balances. */
 function stoppedStatus(status: AgentStatusWire): HealthStatus | null {
   const { deviceId, epoch, fenced, suspension, policies, conditions } = status
   if (deviceId === null) return notEnrolledStatus(status)
@@ -165,7 +164,6 @@ function workingStatus(status: AgentStatusWire): HealthStatus {
   return { level: 'ok', sentence, steps: [] }
 }
 
-/** Of all line items. */
 function balanceOf({ accounts }: AgentStatusWire): { readonly isDry: boolean; readonly atHand: string } {
   const lines = accounts.filter(({ account }) => account.startsWith('line/'))
   if (lines.some(({ unlimited }) => unlimited)) return { isDry: false, atHand: 'unlimited tokens' }
@@ -186,7 +184,6 @@ export function suspensionSentence({ state, since }: DeviceSuspension): string {
 /** Without notifications, a response that is older, ms, does not show that the cloud still responds. */
 const RECENT_MS = 120_000
 
-/** Whether the cloud responds, and whether it accepts this device. */
 export function cloudInWords(
   status: Pick<AgentStatusWire, 'connected' | 'conditions' | 'lastContactAt' | 'push' | 'clock'>,
 ): string {

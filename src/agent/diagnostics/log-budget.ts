@@ -20,9 +20,7 @@ const DAY_MS = 86_400_000
 const WARNING = 40
 
 export interface LogBudgetDeps {
-  /** Includes the line break. */
   readonly write: (line: string) => void
-  /** Boot-time reading, ms. */
   readonly sinceBoot: () => number
   readonly timers: Timers
   /** Bytes; 0: no limit. */

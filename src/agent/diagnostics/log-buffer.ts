@@ -9,7 +9,6 @@ export class LogBuffer {
   #lines: string[] = []
   #length = 0
 
-  /** @param line one JSON object with its line break */
   add(line: string): void {
     this.#lines.push(line)
     this.#length += line.length

@@ -12,7 +12,6 @@ import type { Ledger } from '../ledger/ledger.ts'
 import type { Timers } from '../sync/ports.ts'
 import { type RulesDeps, requireRules } from '../access/local-decisions.ts'
 
-/** Shortest time between two probe writes, ms. */
 export const PROBE_EVERY_MS = 5_000
 
 /** A slower journal is not ready, ms. */
@@ -21,7 +20,6 @@ export const PROBE_TIMEOUT_MS = 2_000
 /** Time between watchdog writes while they succeed, ms: each one wears the flash. */
 export const WATCH_WRITES_EVERY_MS = 60_000
 
-/** Result of a journal write; whether it came in time. */
 interface Written {
   readonly failure: CodedError | null
   readonly answered: boolean

@@ -6,7 +6,6 @@ import type { CodedError } from '../../protocol/errors.ts'
 import type { KeptRefusal } from '../../protocol/local/decision.ts'
 
 export interface RefusalsDeps {
-  /** Best estimate, POSIX ms. */
   readonly now: () => number
   readonly newCorrelationId: () => string
   readonly most: number
@@ -17,7 +16,6 @@ const TEXT_MAX = 500
 
 export class Refusals {
   readonly #deps: RefusalsDeps
-  /** Oldest first. */
   readonly #kept = new Map<string, KeptRefusal>()
 
   constructor(deps: RefusalsDeps) {

@@ -17,14 +17,12 @@ import type { LinkLog } from '../sync/ports.ts'
 export interface StatusDeps {
   readonly version: string
   readonly engine: number
-  /** Best estimate, POSIX ms. */
   readonly startedAt: number
   readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grant' | 'lastEntry'>
   readonly link: Pick<Link, 'status'>
   readonly clock: Pick<Clock, 'reading' | 'wall'>
   readonly journal: Pick<Journal, 'condition'>
   readonly salvages: readonly SalvageRecord[]
-  /** Found at the start. */
   readonly edits: readonly Edit[]
   readonly wear: Pick<Wear, 'reading' | 'condition'>
   readonly supply: Pick<TokenSupply, 'conditions'>
@@ -43,7 +41,6 @@ function isExplainedBySuspension(
   return code === 'SESSION_LOCKED' || code === 'DEVICE_LOCKED' || code === 'DEVICE_TERMINATED'
 }
 
-/** The backup is missing or too old. */
 function overdueOf(
   backup: LastBackup | null,
   maxAgeMs: number,
@@ -86,7 +83,6 @@ function conditionsOf(deps: StatusDeps, { conditions, suspension, connected }: L
 /** A larger difference, ms, misleads people and other programs. */
 const CLOCK_OFF_MS = 60_000
 
-/** Compares the wall clock with the known time. */
 function wrongClockOf(clock: StatusDeps['clock']): AgentStatusWire['conditions'][number] | null {
   const { earliest, latest, now } = clock.reading()
   const wall = clock.wall()

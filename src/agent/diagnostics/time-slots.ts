@@ -6,7 +6,6 @@ export class TimeSlots {
   readonly #amounts: Micro[]
   #slot: number
 
-  /** @param sinceBoot boot-time reading, ms, here and below */
   constructor(slotMs: number, count: number, sinceBoot: number) {
     this.#slotMs = slotMs
     this.#amounts = Array.from({ length: count }, () => 0n)

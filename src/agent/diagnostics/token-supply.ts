@@ -17,7 +17,6 @@ export class TokenSupply {
   readonly #now: () => number
   #since = new Map<string, number>()
 
-  /** @param now best estimate, POSIX ms */
   constructor(ledger: Pick<Ledger, 'supplies'>, now: () => number) {
     this.#ledger = ledger
     this.#now = now

@@ -11,7 +11,6 @@ import { TimeSlots } from './time-slots.ts'
 export const RECALLED_MAX = 1_000
 
 export interface UseDeps {
-  /** Best estimate, POSIX ms. */
   readonly now: () => number
   /** Boot-time reading, ms: setting the clock does not shift the counts. */
   readonly sinceBoot: () => number

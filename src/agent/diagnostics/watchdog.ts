@@ -5,7 +5,6 @@
 import type { Timers } from '../sync/ports.ts'
 
 export interface WatchdogDeps {
-  /** Time between two probes, ms. */
   readonly everyMs: number
   /** A rejection counts as a failure. */
   readonly look: () => Promise<boolean>

@@ -12,7 +12,6 @@ const SAMPLE_MS = 10 * 60_000
 /** With fewer decisions, other writes (identity, rules, clock) dominate the figure. */
 const DECISIONS_MIN = 100
 
-/** Period of the projection. */
 const WINDOW_MS = 86_400_000
 
 export interface WearDeps {
@@ -20,9 +19,7 @@ export interface WearDeps {
   readonly written: () => number | null
   /** Last entry of the ledger; restarts with each epoch. */
   readonly lastEntry: () => number
-  /** Boot-time reading, ms. */
   readonly sinceBoot: () => number
-  /** Best estimate, POSIX ms. */
   readonly now: () => number
   readonly timers: Timers
   /** Bytes per day; 0: no budget. */
@@ -61,7 +58,6 @@ export class Wear {
     this.#cancel()
   }
 
-  /** Null if the system does not report writes. */
   reading(): StorageWear | null {
     const [first] = this.#samples
     const now = first === undefined ? null : this.#sample()
@@ -82,7 +78,6 @@ export class Wear {
     }
   }
 
-  /** Raised while the projection exceeds the budget. */
   condition(): HealthCondition | null {
     const reading = this.reading()
     const perDay = reading?.perDay ?? null

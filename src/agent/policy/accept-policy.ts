@@ -20,7 +20,6 @@ export interface PolicyTerms {
   readonly instanceId: string
   /** The revision that the document must exceed; 0: any. */
   readonly above: number
-  /** Of this agent. */
   readonly engine: Engine
 }
 

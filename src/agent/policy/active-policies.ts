@@ -21,7 +21,6 @@ export class ActivePolicies {
 
   #suspension: DeviceSuspension | null = null
 
-  /** Null: not suspended. */
   get suspension(): DeviceSuspension | null {
     return this.#suspension
   }
@@ -58,7 +57,6 @@ export class ActivePolicies {
     }
   }
 
-  /** POSIX ms. */
   usableUntil({ document }: PolicyInForce): number {
     const heardAt = this.#confirmedAt.get(document.instanceId.toLowerCase())?.get(document.revision) ?? 0
     return Math.max(document.issuedAt, heardAt) + document.usableForMs

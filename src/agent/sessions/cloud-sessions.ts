@@ -82,7 +82,6 @@ function take(
   }
 }
 
-/** Undefined when the cloud refused. */
 async function unlessRefused<T>(
   context: StepContext,
   instanceId: string,

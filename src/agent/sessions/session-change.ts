@@ -22,18 +22,15 @@ import { type Attempt, allGranted } from '../access/local-decisions.ts'
 import type { PendingEntry } from '../ledger/journal.ts'
 import type { KeptSession } from './kept-session.ts'
 
-/** Entries by their numbers, and the session after them. */
 export interface Change {
   readonly next: KeptSession
   readonly entries: readonly ((n: number) => PendingEntry)[]
 }
 
-/** The circumstances of a change. */
 export interface Moment {
   readonly reading: ClockReading
   /** The current epoch: charges of others cannot be refunded. */
   readonly epoch: number
-  /** Version of the engine. */
   readonly engine: number
   readonly newCorrelationId: () => string
 }

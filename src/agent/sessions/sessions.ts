@@ -59,7 +59,6 @@ export interface SessionsDeps {
   /** Of a session. */
   readonly newId: () => string
   readonly newCorrelationId: () => string
-  /** Version of the engine that decides, recorded in each entry. */
   readonly engine: number
   readonly log: { warn(fields: Record<string, unknown>, message: string): void }
   /** A broken invariant, or a write with unknown outcome: the process must end. */
@@ -110,7 +109,6 @@ interface Slot {
   /** Includes changes that are not yet recorded. */
   latest: KeptSession
   tail: Promise<unknown>
-  /** Of the owner's last request; undefined: none since the start. */
   quota?: CallerQuota | undefined
 }
 

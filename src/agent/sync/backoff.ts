@@ -11,11 +11,7 @@ export interface BackoffLimits {
 /** Longest wait by a Retry-After, ms. Responses with it are unsigned: anyone on the network can send one. */
 export const RETRY_AFTER_MAX_MS = 5 * 60_000
 
-/**
- * @param failures failed attempts in a row, 1 or more
- * @param retryAfterMs as the cloud requested; 0: not requested
- * @param fraction uniform in [0, 1)
- */
+/** @param fraction uniform in [0, 1) */
 export function backoff(
   failures: number,
   retryAfterMs: number,

@@ -11,7 +11,6 @@ import type { Identity } from '../ledger/journal.ts'
 import type { Cloud } from './cloud.ts'
 import type { DeviceKey } from '../keys/device-key.ts'
 
-/** As configured by the operator. */
 export type EnrollmentToken =
   | { readonly token: string; /** Path of its file, or name of its environment variable. */ readonly source: string }
   | { readonly token: null; /** Why there is none: a sentence. */ readonly reason: string }

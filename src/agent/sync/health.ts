@@ -13,7 +13,6 @@ export interface HealthCondition {
   readonly subject: string
   readonly code: ErrorCode
   readonly message: string
-  /** Best estimate, POSIX ms. */
   readonly since: number
   readonly details: Readonly<Record<string, unknown>>
 }

@@ -12,13 +12,10 @@ export interface LinkOptions {
   /** Wait after the first failed round, ms; doubles with each failure. */
   readonly backoffBaseMs: number
   readonly backoffCapMs: number
-  /** Whether a clean stop returns all balances to the pools. */
   readonly returnUnusedOnStop: boolean
-  /** Longest time that a clean stop waits for the cloud, ms. */
   readonly stopTimeoutMs: number
   /** Name and version of the software; at most 64 characters. */
   readonly software: string
-  /** That decides on this device, stated to the cloud. */
   readonly engine: Engine
 }
 

@@ -64,11 +64,8 @@ export interface LinkStatus {
   readonly unacknowledgedSeq: number | null
   readonly policies: readonly {
     readonly instanceId: string
-    /** Revision in force; 0: none. */
     readonly applied: number
-    /** Newest revision that the cloud has named; 0: none. */
     readonly newest: number
-    /** Engine that the rules in force were made for; null: no rules. */
     readonly engine: number | null
   }[]
   readonly sessions: readonly {
@@ -86,7 +83,6 @@ export interface LinkStatus {
 export interface KeyStatus {
   /** Thumbprint of the current key. */
   readonly id: string
-  /** Best estimate, POSIX ms; null: unknown. */
   readonly since: number | null
   /** Thumbprint of the next key; null: no rotation. */
   readonly next: string | null

@@ -96,7 +96,6 @@ export interface LinkMemory {
   readonly sessions: Map<string, SessionMemory>
 
   contact: 'UNKNOWN' | 'UP' | 'DOWN'
-  /** Best estimate, POSIX ms. */
   lastContactAt: number | null
   lastSyncAt: number | null
   /** Boot-time reading of the last merged segment with a new answer, ms. */

@@ -36,7 +36,6 @@ export interface LinkLedger {
   /** Applies the current rules to a grant that is about to be stored; accounts that it limits are limited durably. */
   prepareGrant(grant: AppliedGrant): Promise<AppliedGrant>
   prepareRules(policy: Policy): Promise<void>
-  /** Null: no grant yet. */
   takenGrant(): ReceivedGrant | null
   applyGrant(grant: AppliedGrant): void
   begin(epoch: number): void

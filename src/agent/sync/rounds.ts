@@ -24,7 +24,6 @@ export type RoundResult =
 
 export interface RoundsOptions {
   readonly timers: Timers
-  /** Boot-time reading, ms. */
   readonly sinceBoot: () => number
   readonly randomness: Pick<Randomness, 'fraction'>
   readonly backoffBaseMs: number

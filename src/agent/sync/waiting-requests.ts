@@ -18,7 +18,6 @@ interface Waiting extends WaitingTopUp {
 }
 
 export class WaitingRequests {
-  /** In sequence of arrival. */
   readonly #waiting = new Set<Waiting>()
   readonly #timers: Timers
   readonly #most: number

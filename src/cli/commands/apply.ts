@@ -16,7 +16,6 @@ interface ApplyFlags extends AdministratorFlags {
   readonly file: string
   readonly dryRun?: true
   readonly json?: true
-  /** Without output. */
   readonly quiet?: true
 }
 
@@ -42,7 +41,6 @@ interface Step extends Planned {
   readonly object: SiteObject
 }
 
-/** Shows the differences and makes them. */
 export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
   const objects = readSite(readDocument(flags.file, io), io.now())
   using client = await administrator(flags, io)
@@ -97,7 +95,6 @@ async function planned(objects: readonly SiteObject[], target: Target, now: numb
   return steps
 }
 
-/** Conditions that are neither in the file nor in the cloud. */
 async function unknownConditions(
   { given, instance, where }: SiteObject,
   objects: readonly SiteObject[],
@@ -117,7 +114,6 @@ async function unknownConditions(
   })
 }
 
-/** The cloud, with the lists that were read. */
 class Target {
   readonly #service: Service
   readonly #lists = new Map<string, Promise<readonly Row[]>>()

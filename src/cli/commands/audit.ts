@@ -1,4 +1,3 @@
-/** Lists the audit of the cloud. */
 import { Command, InvalidArgumentError } from 'commander'
 import type { z } from 'zod'
 import { AUDITED_ACTIONS, auditList } from '../../protocol/edge/administration.ts'

@@ -1,4 +1,3 @@
-/** Manages contexts: a cloud, and the key to administer it with. */
 import { resolve } from 'node:path'
 import { Command } from 'commander'
 import { type AdministratorFlags, keyToken } from '../administrator.ts'

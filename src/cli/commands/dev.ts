@@ -75,7 +75,6 @@ async function run(flags: DevFlags, io: Io): Promise<void> {
 
 interface Started {
   readonly agent: ServiceProcess
-  /** What to try. */
   readonly lines: readonly string[]
 }
 

@@ -1,4 +1,3 @@
-/** Events of the cloud, and the sinks that receive them. */
 import { Command, InvalidArgumentError } from 'commander'
 import { z } from 'zod'
 import { EVENT_TYPES, deadLetterList, eventSinkList, eventSinkState } from '../../protocol/edge/events.ts'

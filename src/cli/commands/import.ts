@@ -152,7 +152,6 @@ function connect(io: Io, { name, token, ...remote }: Remote): Connection {
   }
 }
 
-/** @throws CodedError USAGE, KEY_UNUSABLE */
 function sourceToken({ fromKey, fromKid, fromToken }: ImportFlags, io: Io): () => Promise<string> {
   if (fromKey !== undefined) return async () => keyToken(fromKey, fromKid, io)
   if (fromToken === undefined) throw new CodedError('USAGE', 'Give --from-key or --from-token.')
@@ -161,13 +160,11 @@ function sourceToken({ fromKey, fromKid, fromToken }: ImportFlags, io: Io): () =
   return async () => token
 }
 
-/** Prints each result when it is there. */
 class Report {
   readonly #flags: ImportFlags
   readonly #io: Io
   #changes = 0
   #conflicts = 0
-  /** Instances. */
   done = 0
 
   constructor(flags: ImportFlags, io: Io) {
@@ -200,7 +197,6 @@ class Report {
     writeLines(this.#io.stdout, [title, ...lines.map((line) => `  ${line}`), ''])
   }
 
-  /** @throws CodedError IMPORT_CONFLICT */
   end(ignored: readonly string[]): void {
     const isApplied = this.#flags.apply === true
     if (this.#flags.json === true) writeLines(this.#io.stdout, [jsonLine({ ignored })])

@@ -59,7 +59,6 @@ async function set(file: string, flags: SetFlags, io: Io): Promise<void> {
   writeLines(io.stdout, [saved?.id ?? id])
 }
 
-/** @throws CodedError KEY_UNUSABLE */
 async function publicHalf(text: string, file: string): Promise<{ readonly pem: string; readonly id: string }> {
   try {
     const key = createPublicKey(text)

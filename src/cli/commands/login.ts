@@ -1,4 +1,3 @@
-/** Signs a user in to a cloud, for all commands of administrators. */
 import { Command, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { SIGN_IN_PATH, isLoopback, signInOptions } from '../../protocol/sign-in.ts'

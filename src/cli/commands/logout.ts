@@ -1,4 +1,3 @@
-/** Ends a sign-in, here and at the provider. */
 import { Command } from 'commander'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { type AdministratorFlags, targetOf, withCloudFlags } from '../administrator.ts'

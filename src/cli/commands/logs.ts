@@ -64,7 +64,6 @@ export function command(io: Io): Command {
     })
 }
 
-/** Between two questions to a running agent, ms. */
 const FOLLOW_EVERY_MS = 500
 
 /** Until interrupted. An agent that restarts is followed. */

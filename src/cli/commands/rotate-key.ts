@@ -43,7 +43,6 @@ function described(key: string, next: string, done: boolean): string {
   return `The key ${next} replaces ${key} once the cloud is reached. Run tallygate status to check.`
 }
 
-/** Polls until the time `until`. @throws CodedError if the cloud or the state directory refuses the key */
 async function isDone(client: HttpClient, next: string, until: number, io: Io): Promise<boolean> {
   for (;;) {
     const { key, conditions } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)

@@ -1,4 +1,3 @@
-/** Sessions in the cloud. */
 import type { Command } from 'commander'
 import { sessionCommandResult } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'

@@ -21,7 +21,6 @@ interface StatusFlags extends SocketFlags {
   readonly every: number
 }
 
-/** Exit codes of `--check`. */
 const CHECK_EXIT = { ok: 0, attention: 1, refusing: 2 } as const
 
 export function command(io: Io): Command {
@@ -114,7 +113,6 @@ function rulesText(
 }
 
 interface View {
-  /** POSIX ms. */
   readonly now: number
   readonly isWhole: boolean
 }

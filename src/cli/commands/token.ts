@@ -59,7 +59,6 @@ export function command(io: Io): Command {
     })
 }
 
-/** @throws CodedError USAGE, NOT_FOUND, and those of the cloud in the current context for a name */
 async function idsOf(named: readonly string[], io: Io): Promise<readonly string[]> {
   if (named.every((each) => uuid.safeParse(each).success)) return named
   using client = await administrator({}, io)

@@ -111,7 +111,6 @@ export function archiveSettings(io: Io): CloudSettings {
   })
 }
 
-/** @throws CodedError CONFIG_INVALID */
 export async function archiveAt(
   place: string,
   { s3 }: Pick<CloudSettings, 's3'>,

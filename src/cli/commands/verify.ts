@@ -42,7 +42,6 @@ export function command(io: Io): Command {
     })
 }
 
-/** @throws CodedError LEDGER_UNREADABLE */
 function readBundle(path: string, io: Io): LedgerBundle {
   const unreadable = (why: string, cause?: unknown): CodedError =>
     new CodedError('LEDGER_UNREADABLE', `${path}: ${why}`, { cause, details: { path } })

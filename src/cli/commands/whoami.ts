@@ -1,4 +1,3 @@
-/** Shows how the cloud knows the caller. */
 import { Command } from 'commander'
 import { type AdministratorFlags, administrator, targetOf, withAdministratorFlags } from '../administrator.ts'
 import { examples } from '../examples.ts'

@@ -7,7 +7,6 @@ import { type Observations, type FileObservation, isProblem } from './observatio
 export interface Repair {
   readonly what: string
   readonly done: boolean
-  /** Reason for the failure; empty if done. */
   readonly problem: string
 }
 

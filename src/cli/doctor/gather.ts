@@ -41,15 +41,12 @@ import {
 } from './observations.ts'
 
 export interface GatherOptions {
-  /** Overrides the socket of the agent settings. */
   readonly socket?: string | undefined
-  /** Whether to contact name servers, cloud and broker. */
   readonly network: boolean
 }
 
 const OLDEST_NODE_MAJOR = 24
 
-/** Timeout for the agent's response. */
 const AGENT_PATIENCE_MS = 5_000
 
 export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<Observations> {

@@ -15,7 +15,6 @@ export interface FileObservation {
   readonly path: string
   /** `none`: does not exist. `hidden`: this user cannot look. */
   readonly kind: 'file' | 'directory' | 'socket' | 'other' | 'none' | 'hidden'
-  /** Permission bits. */
   readonly mode: number
   readonly uid: number
   readonly size: number
@@ -92,7 +91,6 @@ export interface Observations {
   /** Whether the agent, or a service manager for it, listens on the socket. Null: unknown. */
   readonly isListened: boolean | null
   readonly agent: AgentStatus | Problem
-  /** All processes that run an agent. */
   readonly agents: readonly { readonly pid: number; readonly user: string; readonly command: string }[]
   readonly memory: {
     readonly total: number | null

@@ -16,7 +16,6 @@ export interface RunningAgent {
 }
 
 export interface StartedWith {
-  /** `NAME=value` strings. */
   readonly environment: readonly string[]
   readonly words: readonly string[]
   readonly folder: string

@@ -24,11 +24,9 @@ export type ChoiceWhy = 'SOCKET' | 'ENVIRONMENT' | 'ONLY' | 'NONE' | 'SEVERAL'
 
 export interface Choice {
   readonly why: ChoiceWhy
-  /** The user gave `--socket`. */
   readonly isNamed: boolean
   /** Process whose settings are used; null: this command's or this machine's. */
   readonly process: { readonly pid: number; readonly user: string } | null
-  /** Other running agents. */
   readonly others: readonly OtherAgent[]
 }
 
@@ -41,7 +39,6 @@ export interface OtherAgent {
 
 type World = Pick<Io, 'env' | 'readText'>
 
-/** @param socket from `--socket`; undefined: from the settings */
 export function choose(
   io: World,
   agents: readonly RunningAgent[],
@@ -81,7 +78,6 @@ export function choose(
 
 const PREFIX = `${agentOptions.envPrefix}_`
 
-/** Which variables of the environment the agent reads. */
 const READ_BY_AGENT = new RegExp(`^(${PREFIX}|(https?|no)_proxy=?$)`, 'i')
 
 function startedWith(io: World, { environment, words, folder }: StartedWith): SettingsSources {

@@ -8,7 +8,6 @@ const FIRST_WAIT_MS = 1_000
 const WAIT_MS_MAX = 60_000
 
 export interface Patience {
-  /** POSIX ms. */
   readonly now: () => number
   readonly wait: (ms: number) => Promise<void>
   /** Called before each wait. */

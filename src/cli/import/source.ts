@@ -263,7 +263,7 @@ export class Source {
   }
 }
 
-/** Rounded up, so that no use is lost. @throws CodedError SOURCE_UNEXPECTED */
+/** Rounded up, so that no use is lost. */
 function microOf(used: string, name: string, notes: string[]): Micro {
   const value = parseDecimal(used)
   if (value === undefined || value.digits < 0n) throw unexpected(`${name}: used: must be a number, 0 or more`)

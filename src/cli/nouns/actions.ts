@@ -35,7 +35,7 @@ export function comparableActions({ lineItemId, actions }: Row): Row {
   return { lineItemId, actions: settable }
 }
 
-/** The body of a PUT: an action that stays keeps its id, and so its use. @throws CodedError NOT_FOUND */
+/** The body of a PUT: an action that stays keeps its id, and so its use. */
 export async function savedActions({ service, scope, body, existing }: Change): Promise<readonly Row[]> {
   const conditions = await conditionsOf(service, scope.instanceId)
   const left = [...((existing?.['actions'] ?? []) as readonly Row[])]

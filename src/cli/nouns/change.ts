@@ -11,7 +11,6 @@ import type { Row } from './service.ts'
 export interface Difference {
   /** `attributes.elastic` */
   readonly path: string
-  /** Null: absent. */
   readonly before: string | null
   readonly after: string | null
 }
@@ -19,11 +18,9 @@ export interface Difference {
 export interface Planned {
   readonly body: Row
   readonly existing: Row | undefined
-  /** Empty: nothing to do. */
   readonly differences: readonly Difference[]
 }
 
-/** A settable noun. */
 export type Settable = Noun & { readonly set: Setting }
 
 /** @throws CodedError CONFLICT if the object exists, differs and cannot be changed */
@@ -42,7 +39,6 @@ export function plan({ set, one, nameOf }: Settable, given: Row, existing: Row |
 }
 
 export interface Problem {
-  /** In the body. */
   readonly path: Path
   readonly problem: string
   readonly isMissing?: true
@@ -63,7 +59,7 @@ function problemOf(issue: z.core.$ZodIssue): readonly Problem[] {
   return [{ path, problem: isUnquoted ? 'must be text: write it in quotes' : issue.message }]
 }
 
-/** Times can be given as text. @param where line of a path. @throws CodedError FILE_INVALID */
+/** Times can be given as text. @param where line of a path */
 export function withTimes({ set }: Settable, given: Row, where: (path: Path) => string): Row {
   const times = set.fields.filter(({ kind, path }) => kind === 'time' && typeof given[path] === 'string')
   const parsed = times.map(({ path }): readonly [string, number] => {

@@ -1,4 +1,3 @@
-/** The commands of one noun: list, show, set and delete. */
 import { Command } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
@@ -134,7 +133,6 @@ async function scopeOf({ instance, since }: Noun, service: Service, flags: Flags
   return { instanceId, since: flags.since ?? io.now() - DAY_MS, ...until }
 }
 
-/** @throws CodedError NOT_FOUND, with a close name; USAGE if several have the name */
 async function found(noun: Noun, name: string, service: Service, scope: Scope): Promise<Row> {
   if (noun.path !== undefined) return (await service.get(noun.path(name))) as Row
   const rows = await noun.list(service, scope)
@@ -151,7 +149,6 @@ async function found(noun: Noun, name: string, service: Service, scope: Scope): 
   return first
 }
 
-/** The objects of the file or of the argument, with the options. @throws CodedError USAGE, FILE_INVALID */
 function givenObjects(noun: Settable, name: string | undefined, flags: Flags, io: Io): readonly Row[] {
   const { set } = noun
   const withOptions = (object: Row): Row =>
@@ -202,7 +199,6 @@ export async function namesFor(lists: ReadonlySet<'instances' | 'devices'>, serv
   return new Map(entries.filter(([, name]) => name !== '') as [string, string][])
 }
 
-/** Each field in a line. */
 function detailsOf(row: Row, prefix = ''): readonly string[] {
   return columns(pairsOf(row, prefix))
 }

@@ -25,7 +25,7 @@ const PARSER_MESSAGES: Readonly<Record<string, string>> = {
   RESOURCE_EXHAUSTION: 'it is nested too deeply',
 }
 
-/** @param path `-`: standard input. @throws CodedError USAGE, FILE_INVALID */
+/** @param path `-`: standard input */
 export function readDocument(path: string, io: Io): FileDocument {
   const name = path === '-' ? 'standard input' : path
   const text = readFileArgument(io, path === '-' ? '/dev/stdin' : path, 'USAGE')

@@ -6,7 +6,6 @@ import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { parseDecimal, toMicro } from '../../core/pricing/amount.ts'
 import type { Row, Service } from './service.ts'
 
-/** Limits of a list, from the options of the command. */
 export interface Scope {
   /** Null: all instances, or the noun belongs to no instance. */
   readonly instanceId: string | null
@@ -31,7 +30,6 @@ export interface Noun {
   /** Reads an object that `list` omits, by its id. */
   readonly path?: (id: string) => string
   readonly columns: readonly Column[]
-  /** Commands that the help shows. */
   readonly examples: readonly string[]
   /** Several lines of the table for one object. */
   readonly lines?: (row: Row) => readonly Row[]
@@ -39,7 +37,6 @@ export interface Noun {
   readonly remove?: (row: Row, scope: Scope) => Call
 }
 
-/** How an object is created and changed. */
 export interface Setting {
   /** Property of a new object that the argument of `set` names. */
   readonly name: string

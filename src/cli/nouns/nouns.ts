@@ -395,7 +395,6 @@ export const NOUNS = [
   settings,
 ] satisfies readonly Noun[]
 
-/** @param name of a noun with `set` */
 export function settableNoun(name: string): Settable {
   const noun: Noun | undefined = NOUNS.find((each) => each.name === name)
   if (noun?.set === undefined) throw new Error(`invariant: there is no noun ${name} that can be set`)

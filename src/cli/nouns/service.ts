@@ -22,7 +22,6 @@ export class Service {
     this.#client = client
   }
 
-  /** @throws CodedError of the service, or SERVICE_UNREACHABLE */
   async send(call: Call): Promise<Answer> {
     const answer = await this.#client.call(call)
     if (answer.status >= 200 && answer.status < 300) return answer
@@ -102,11 +101,7 @@ export class Service {
     return [...rows.values()]
   }
 
-  /**
-   * Id of an instance.
-   * @param named an id, a short name, or undefined for the only instance of the cloud
-   * @throws CodedError USAGE if that is not exactly one
-   */
+  /** @param named an id, a short name, or undefined for the only instance of the cloud */
   async instanceId(named: string | undefined): Promise<string> {
     if (named !== undefined && uuid.safeParse(named).success) return named.toLowerCase()
     const all = await this.instances()
@@ -119,7 +114,7 @@ export class Service {
     throw new CodedError('USAGE', `The cloud has several instances (${names.join(', ')}). Name one with --instance.`)
   }
 
-  /** Id of a device, by its id or its name; a revoked device only if no other has the name. @throws CodedError USAGE, NOT_FOUND */
+  /** By id or name; a revoked device only if no other has the name. */
   async deviceId(named: string): Promise<string> {
     if (uuid.safeParse(named).success) return named
     const all = await this.devices()
@@ -141,7 +136,6 @@ function idOfNamed(named: string, rows: readonly Row[], { one, name }: { one: st
   )
 }
 
-/** @param known names or ids that exist */
 export function notFound(one: string, named: string, known: readonly string[]): CodedError {
   const close = nearest(
     named,

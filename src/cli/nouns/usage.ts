@@ -1,4 +1,3 @@
-/** Usage records of a time, oldest first. */
 import { parseRepeatableJson } from '../../client/exact-json.ts'
 import type { Scope } from './noun.ts'
 import type { Row, Service } from './service.ts'

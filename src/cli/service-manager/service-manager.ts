@@ -26,7 +26,6 @@ export interface ServiceManager {
 /** The first descriptor after standard input, output and error. */
 const FIRST_PASSED = 3
 
-/** @throws CodedError SOCKET_PASSED_UNUSABLE */
 export function serviceManager(env: Environment, pid: number): ServiceManager {
   const path = env['NOTIFY_SOCKET']
   const tell = (...lines: readonly string[]): void => {

@@ -37,7 +37,6 @@ interface Calls {
 
 let loaded: Calls | undefined
 
-/** @throws CodedError SYSTEM_UNSUPPORTED */
 function calls(): Calls {
   if (loaded !== undefined) return loaded
   try {

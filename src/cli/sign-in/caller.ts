@@ -1,4 +1,3 @@
-/** The caller as the cloud knows it. */
 import type { HttpClient } from '../../client/http.ts'
 import { type CallerState, callerState } from '../../protocol/edge/administration.ts'
 

@@ -43,7 +43,6 @@ export function readSignIn(cloud: string, io: Io): KeptSignIn | undefined {
   return kept?.cloud === cloud ? kept : undefined
 }
 
-/** The only cloud with a signed-in user. @throws CodedError USAGE */
 export function onlySignIn(io: Io): string {
   const [first, ...others] = listSignIns(io)
   if (first === undefined) {
@@ -83,7 +82,7 @@ export async function removeSignIn(cloud: string, io: Io): Promise<void> {
   await rm(fileOf(cloud, io), { force: true })
 }
 
-/** Runs `work` while no other command of this user does so for the same cloud. @throws CodedError OUTPUT_UNWRITABLE */
+/** Runs `work` while no other command of this user does so for the same cloud. */
 export async function withSignInLock<T>(cloud: string, io: Io, work: () => Promise<T>): Promise<T> {
   makePrivateDirectory(directoryOf(io))
   const { default: Sqlite } = await import('better-sqlite3')

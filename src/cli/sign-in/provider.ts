@@ -43,7 +43,6 @@ export class Provider {
     this.#config = config
   }
 
-  /** @throws CodedError SIGN_IN_UNAVAILABLE, SIGN_IN_FAILED */
   static async open(
     { issuer, clientId }: Pick<SignInOptionsWire, 'issuer' | 'clientId'>,
     { env }: Pick<Io, 'env'>,
@@ -68,7 +67,7 @@ export class Provider {
     return this.#config.serverMetadata().device_authorization_endpoint !== undefined
   }
 
-  /** The user enters a code in a browser on any machine. @throws CodedError SIGN_IN_FAILED, SIGN_IN_UNAVAILABLE */
+  /** The user enters a code in a browser on any machine. */
   async signInByDevice(scope: string, io: Io): Promise<Tokens> {
     const code = await guarded(() => openid.initiateDeviceAuthorization(this.#config, { scope }))
     const { verification_uri: address, verification_uri_complete: whole, user_code: userCode } = code
@@ -78,7 +77,7 @@ export class Provider {
     return tokensOf(await guarded(() => openid.pollDeviceAuthorizationGrant(this.#config, code, undefined, { signal })))
   }
 
-  /** The browser of this machine returns to a loopback address. @throws CodedError SIGN_IN_FAILED, SIGN_IN_UNAVAILABLE */
+  /** The browser of this machine returns to a loopback address. */
   async signInByBrowser(scope: string, io: Io): Promise<Tokens> {
     const [state, nonce, verifier] = [openid.randomState(), openid.randomNonce(), openid.randomPKCECodeVerifier()]
     await using server = await RedirectServer.open(state)
@@ -99,7 +98,6 @@ export class Provider {
     })
   }
 
-  /** @throws CodedError SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE */
   async refresh(refreshToken: string): Promise<Tokens> {
     try {
       return tokensOf(await guarded(() => openid.refreshTokenGrant(this.#config, refreshToken)))
@@ -109,7 +107,7 @@ export class Provider {
     }
   }
 
-  /** False: the provider offers no revocation. @throws CodedError SIGN_IN_FAILED, SIGN_IN_UNAVAILABLE */
+  /** False: the provider offers no revocation. */
   async revoke(refreshToken: string): Promise<boolean> {
     if (this.#config.serverMetadata().revocation_endpoint === undefined) return false
     await guarded(() => openid.tokenRevocation(this.#config, refreshToken, { token_type_hint: 'refresh_token' }))
@@ -125,7 +123,7 @@ const NO_RESPONSE = new Set([
   'OAUTH_RESPONSE_IS_NOT_JSON',
 ])
 
-/** Messages contain no tokens. @throws CodedError SIGN_IN_FAILED, SIGN_IN_UNAVAILABLE */
+/** Messages contain no tokens. */
 async function guarded<T>(ask: () => Promise<T>): Promise<T> {
   try {
     return await ask()
@@ -147,7 +145,6 @@ async function guarded<T>(ask: () => Promise<T>): Promise<T> {
   }
 }
 
-/** @throws CodedError SIGN_IN_FAILED */
 function tokensOf(response: openid.TokenEndpointResponse & openid.TokenEndpointResponseHelpers): Tokens {
   const claims = response.claims()
   if (claims === undefined || response.id_token === undefined) {

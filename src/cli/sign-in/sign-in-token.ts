@@ -7,7 +7,6 @@ import { type KeptSignIn, cloudAddress, readSignIn, saveSignIn, withSignInLock }
 /** A token is renewed before its end: the command may send it for a while. Of short lives, a tenth. */
 const MARGIN_MS = 60_000
 
-/** @throws CodedError SIGN_IN_REQUIRED, SIGN_IN_UNAVAILABLE, OUTPUT_UNWRITABLE */
 export async function signInToken(url: string, io: Io): Promise<string> {
   const cloud = cloudAddress(url)
   const kept = requireSignIn(cloud, io)

@@ -134,7 +134,6 @@ function jsonOf(value: unknown): string {
   return `${JSON.stringify(value, (_key, part: unknown) => (typeof part === 'bigint' ? String(part) : part), 2)}\n`
 }
 
-/** Empty if the file cannot be read. */
 function textOf(path: string): string {
   try {
     return readFileSync(path, 'utf8')

@@ -9,7 +9,6 @@ export interface PackedFile {
 const BLOCK_BYTES = 512
 const NAME_BYTES_MAX = 100
 
-/** @param now POSIX ms */
 export function tar(files: readonly PackedFile[], now: number): Buffer {
   const pieces = files.flatMap(({ name, text }) => {
     const content = Buffer.from(text, 'utf8')

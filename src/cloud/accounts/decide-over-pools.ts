@@ -104,7 +104,7 @@ export async function decideOverPools(
   return { ...outcome.value, changed, after }
 }
 
-/** The decision that a one-off request would get now. Charges nothing. @param now POSIX ms */
+/** The decision that a one-off request would get now. Charges nothing. */
 export async function decideWithoutCharge(
   reader: Pick<Reader, 'accounts'>,
   loaded: LoadedPolicy,

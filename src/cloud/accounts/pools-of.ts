@@ -10,7 +10,6 @@ export interface PoolUse {
   readonly used: bigint
   /** Quantity and overdraft, less what was used; null: unlimited. */
   readonly left: bigint | null
-  /** Part of what is left. */
   readonly onDevices: bigint
   /** End of the period, POSIX ms; null: it has none. */
   readonly resetAt: number | null

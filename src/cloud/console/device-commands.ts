@@ -43,7 +43,6 @@ const DEVICE_COMMAND_TEXT: Readonly<Record<DeviceCommandName, CommandText>> = {
 
 const COMMANDS = Object.keys(DEVICE_COMMAND_TEXT) as readonly DeviceCommandName[]
 
-/** @throws CodedError NOT_FOUND */
 export function commandOf(name = ''): DeviceCommandName {
   const found = COMMANDS.find((each) => each === name)
   if (found === undefined) throw new CodedError('NOT_FOUND', `There is no command ${name} for devices.`)
@@ -72,7 +71,6 @@ export function commandChoice(view: View, { search, contact, labels }: DeviceCho
   </div>`
 }
 
-/** On the page of a device. */
 export function commandLinks(view: View, { id }: Pick<Device, 'id'>): Html {
   return html`<p class="filter">
     ${COMMANDS.map(
@@ -155,7 +153,6 @@ async function chosenDevices(
   return { devices, isMore: false }
 }
 
-/** @throws CodedError CONSOLE_FORM_REFUSED for more than the form of the console sends */
 export function commandedIds(devices = ''): readonly string[] {
   const ids = devices.split(' ').filter((id) => id !== '')
   if (ids.length <= COMMANDED_MAX) return ids
@@ -204,7 +201,6 @@ export async function* resultPieces(view: View, { command, ids, run }: CommandRu
 
 const DONE = html`<span class="ok">done</span>`
 
-/** Null: the command was carried out. */
 async function problemOf(run: CommandRun['run'], id: string): Promise<Html | null> {
   try {
     await run(id)

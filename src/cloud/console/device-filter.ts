@@ -7,12 +7,10 @@ import type { View } from './page.ts'
 export interface DeviceChoice {
   readonly search: string
   readonly contact: Contact | undefined
-  /** As they were written. */
   readonly labels: string
   readonly filter: DeviceFilter
 }
 
-/** @throws CodedError LABEL_INVALID */
 export function deviceFilterOf(
   view: Pick<View, 'query' | 'instance' | 'now' | 'terms' | 'administrator'>,
 ): DeviceChoice {

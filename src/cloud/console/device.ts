@@ -86,7 +86,7 @@ function labelsPart(view: View, device: Device): Html {
     <p class="soft">Such as site=berlin line=3, separated by spaces. ${labelLinks(view, device)}</p>`
 }
 
-/** The change to exactly the labels of the form. @throws CodedError LABEL_INVALID */
+/** The change to exactly the labels of the form. */
 export function labelChangeOf({ labels }: Pick<Device, 'labels'>, text = ''): z.infer<typeof labelChange> {
   return { set: labelsIn(text), remove: Object.keys(labels) }
 }

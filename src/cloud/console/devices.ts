@@ -113,7 +113,6 @@ export function labelLinks(view: View, { labels }: Pick<Device, 'labels'>): Html
   return html`${all.map((each) => html`<a href="${hrefOf(view, '/devices', { labels: each })}">${each}</a> `)}`
 }
 
-/** For people. */
 export function stateInWords({
   revokedAt,
   suspension,

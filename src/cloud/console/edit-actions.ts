@@ -27,7 +27,6 @@ export const ACTIONS_EDIT: Edit = {
 /** Each row lists the conditions to choose from. */
 const CONDITIONS_SHOWN_MAX = 200
 
-/** @throws CodedError NOT_FOUND */
 export function editActionsPage(view: View): Promise<Page> {
   const { reader, query } = view
   const { lineItem = '' } = query

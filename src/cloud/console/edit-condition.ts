@@ -23,7 +23,6 @@ export const CONDITION_EDIT: Edit = {
     ofInstance(view, 'The condition was not saved', async () => conditionForm(view, fields, problems)),
 }
 
-/** @throws CodedError NOT_FOUND */
 export function editConditionPage(view: View): Promise<Page> {
   const { reader, query } = view
   const { condition, as } = query

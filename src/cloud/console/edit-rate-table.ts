@@ -25,10 +25,8 @@ export const RATE_TABLE_EDIT: Edit = {
   }),
 }
 
-/** Items of a form. */
 const ITEMS_MAX = 100
 
-/** @throws CodedError NOT_FOUND */
 export async function editRateTablePage(view: View): Promise<Page> {
   const { series, version } = view.query
   const title = 'New rate table'

@@ -5,13 +5,11 @@ import type { RuleDeps } from '../policy/bump-policy-revision.ts'
 import { permits } from '../service-api/principal.ts'
 import { type Page, type View, formTokenField, hrefOf, section } from './page.ts'
 
-/** Of a form, by name. */
 export type Fields = Readonly<Record<string, string>>
 
 export interface EditDeps extends RuleDeps {
   /** Empty for an edit that is not of an instance. */
   readonly instanceId: string
-  /** POSIX ms. */
   readonly now: number
 }
 
@@ -36,7 +34,6 @@ export interface Form {
   readonly title: string
   readonly problems: readonly string[]
   readonly content: Html
-  /** Below the form. */
   readonly note: string
 }
 
@@ -104,7 +101,6 @@ export function rowsIn(fields: Fields, field: string, max: number): readonly num
   throw new CodedError('CONSOLE_FORM_REFUSED', `The form has ${rows.length} rows, and takes up to ${max + EMPTY_ROWS}.`)
 }
 
-/** What a change that the service refuses shows. @throws other errors */
 export function problemOf(error: unknown): string {
   if (error instanceof CodedError && (error.code === 'BAD_REQUEST' || error.code === 'CONFLICT')) {
     return `${error.message} (${error.code})`

@@ -10,7 +10,6 @@ import type { DeviceStateWire } from '../../protocol/edge/administration.ts'
 import type { Instance } from '../storage/records.ts'
 import type { Reader } from '../storage/store.ts'
 
-/** Rows of a table. */
 export const ROWS_SHOWN = 50
 
 export interface ConsoleTerms {
@@ -18,7 +17,6 @@ export interface ConsoleTerms {
   readonly syncEveryMs: number
 }
 
-/** What a page can use. */
 export interface View {
   readonly reader: Reader
   readonly policies: Policies
@@ -38,7 +36,6 @@ export interface View {
   readonly query: Readonly<Record<string, string>>
   /** Goes into every form. */
   readonly formToken: string
-  /** POSIX ms. */
   readonly now: number
 }
 
@@ -117,7 +114,7 @@ export function contentPolicy(script?: string): string {
   ].join('; ')
 }
 
-/** A whole document. @param header null: no administrator is signed in */
+/** @param header null: no administrator is signed in */
 export function documentOf({ title, content }: Page, header: Html | null): string {
   return html`<!doctype html>
     <html lang="en">

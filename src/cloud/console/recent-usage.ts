@@ -41,7 +41,6 @@ export function isRefusal(status: string): status is RefusalReason {
   return Object.hasOwn(REFUSAL_REASONS, status)
 }
 
-/** Of a status of a usage record. */
 export function statusInWords(status: string): string {
   return isRefusal(status) ? `refused: ${REFUSAL_REASONS[status].label}` : status.toLowerCase().replaceAll('_', ' ')
 }

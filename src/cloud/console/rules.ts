@@ -80,7 +80,6 @@ function conditionOf(condition: NamedCondition | undefined): string {
 
 const VALUES_SHOWN = 10
 
-/** For people. */
 function conditionInWords(condition: Condition): string {
   switch (condition.operator) {
     case 'NOT':

@@ -84,7 +84,6 @@ async function openedBy(view: View, { deviceId }: Session): Promise<Html> {
   return deviceLink(view, { id: deviceId, name: device?.name ?? null })
 }
 
-/** Asks before the command is sent. */
 export async function confirmPage(view: View, name: SessionCommandName): Promise<Page> {
   const { verb, effect } = SESSION_COMMANDS[name]
   const id = view.params['sessionId'] ?? ''

@@ -21,7 +21,6 @@ export interface ConsoleSignInDeps {
   readonly store: Pick<Store, 'transaction'>
   /** 32 bytes, the same on all nodes. */
   readonly secret: Uint8Array
-  /** Unique. */
   readonly newId: () => string
 }
 
@@ -32,11 +31,7 @@ export class ConsoleSignIn {
     this.#deps = deps
   }
 
-  /**
-   * @param token that was accepted in this request
-   * @param now POSIX ms
-   * @throws CodedError CONSOLE_SIGN_IN_REFUSED for a token that does not fit in a cookie
-   */
+  /** @throws CodedError CONSOLE_SIGN_IN_REFUSED for a token that does not fit in a cookie */
   async codeFor(token: string, now: number): Promise<{ readonly code: string; readonly expiresAt: number }> {
     if (token.length > TOKEN_LENGTH_MAX) {
       const limit = `${token.length} characters, and a cookie takes up to ${TOKEN_LENGTH_MAX}`

@@ -40,7 +40,6 @@ export interface ConsoleRange {
   readonly to: number | null
 }
 
-/** @throws CodedError BAD_REQUEST */
 export function rangeOf({ from = '', to = '' }: View['query']): ConsoleRange {
   const range = { from: instantOf('From', from), to: instantOf('To', to) }
   if (range.from !== null && range.to !== null && range.from >= range.to) {

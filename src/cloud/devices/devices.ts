@@ -16,7 +16,6 @@ import { type Device, type DeviceClock, type DeviceFilter, billedOn, reservedOn 
 
 export interface ViewDevices {
   readonly store: Pick<Store, 'read'>
-  /** Null: unknown. */
   readonly presence: (deviceId: string) => DeviceStateWire['presence']
 }
 

@@ -36,7 +36,6 @@ export class LiveKeyring implements Keyring {
     return this.#current.introductions ?? []
   }
 
-  /** Returns whether the trusted keys changed. */
   replace(next: Keyring): boolean {
     const named = ({ trusted }: Keyring): string => trusted.map(({ keyId }) => keyId).join(' ')
     const isOther = named(this.#current) !== named(next)

@@ -17,7 +17,6 @@ export interface FleetWatchDeps {
   readonly store: Pick<Store, 'read'>
   readonly policies: Policies
   readonly terms: EdgeTerms
-  /** POSIX ms. */
   readonly now: () => number
   /** Called with all figures at the end of a round. */
   readonly onRound: (figures: readonly InstanceFigures[]) => void

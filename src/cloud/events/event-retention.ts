@@ -4,7 +4,6 @@
  */
 import type { Store } from '../storage/store.ts'
 
-/** Rows that one transaction reads. */
 const ROWS_MAX = 500
 
 export interface EventRetentionDeps {

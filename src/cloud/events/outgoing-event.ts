@@ -8,11 +8,9 @@ export interface OutgoingEvent {
   readonly position: bigint
   /** The same for every attempt, and after a restore. With the source, it identifies the event forever. */
   readonly id: string
-  /** With the prefix `tallygate.`, the type of the CloudEvent. */
   readonly type: 'usage' | EventType
   /** Id of a device, or of an instance: events with the same key are sent in order. */
   readonly key: string
-  /** The CloudEvent. */
   readonly json: string
 }
 

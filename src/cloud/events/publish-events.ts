@@ -17,7 +17,6 @@ export interface PublisherDeps {
   /** Different for each run of a node that shares the store: a lease is of one id. */
   readonly nodeId: string
   readonly now: () => number
-  /** Uniform in [0, 1). */
   readonly fraction: () => number
   readonly log: {
     info(fields: Record<string, unknown>, message: string): void
@@ -49,9 +48,7 @@ const ATTEMPTS_MAX = 3
 const BACKOFF_BASE_MS = 1_000
 const BACKOFF_CAP_MS = 5 * 60_000
 
-/** Events after the cursor. */
 interface Chunk {
-  /** The cursor. */
   readonly after: bigint
   readonly events: readonly OutgoingEvent[]
   /** Where the cursor is once all are sent. */

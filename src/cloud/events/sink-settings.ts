@@ -3,7 +3,6 @@ import { EVENT_GROUPS } from '../../protocol/edge/events.ts'
 
 const SINKS_MAX = 20
 
-/** Name of the NATS sink. */
 export const NATS_SINK = 'nats'
 
 /** Credentials belong in files, which no command shows. */
@@ -22,7 +21,6 @@ const webhook = z.strictObject({
   url: webhookUrl,
   /** A file with secrets, one for each line: `whsec_` and base64. Each signs. */
   secret_file: z.string().min(1),
-  /** A file with a bearer token. */
   token_file: z.string().min(1).optional(),
   /** Default: all. */
   types: z.array(z.enum(EVENT_GROUPS)).min(1).max(EVENT_GROUPS.length).optional(),

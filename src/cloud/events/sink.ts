@@ -1,7 +1,6 @@
 import type { EventGroup } from '../../protocol/edge/events.ts'
 import type { OutgoingEvent } from './outgoing-event.ts'
 
-/** A receiver of events. */
 export interface Sink {
   readonly name: string
   readonly kind: 'webhook' | 'nats'

@@ -22,7 +22,6 @@ export interface UsageReportOptions {
   readonly pastDays: number
   /** From 1. */
   readonly pageNumber: number
-  /** POSIX ms. */
   readonly now: number
 }
 

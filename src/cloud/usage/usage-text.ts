@@ -35,11 +35,9 @@ export interface ArchivedUsage {
   readonly position: bigint
   readonly instanceId: string
   readonly activationId: string | null
-  /** POSIX ms. */
   readonly usageTime: number
   readonly writeTime: number
   readonly tokens: Micro
-  /** The line of the export. */
   text(format: UsageFormat): string
 }
 

@@ -28,7 +28,6 @@ export interface LineItem {
   readonly rateTableSeries: string
   readonly startsAt: number
   readonly endsAt: number
-  /** Micro-tokens. */
   readonly quantity: Micro
   /** Above the quantity; 0n: none. */
   readonly overdraft: Micro | 'UNLIMITED'

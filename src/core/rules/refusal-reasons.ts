@@ -19,7 +19,6 @@ interface Reason {
   readonly retry: 'NEVER' | 'LATER' | 'ONLINE'
   /** Status code of the service API; v1.1 has a zero after the first digit. */
   readonly code: `2${string}`
-  /** Short text for tables. */
   readonly label: string
   /** Description in the response. */
   readonly text: string

@@ -78,7 +78,6 @@ export interface LinkState {
   readonly connected: boolean
   /** Boot-time reading of the last merged segment, ms; null: none since the start. */
   readonly syncedAt: number | null
-  /** Boot-time reading, ms. */
   readonly now: number
   readonly syncEveryMs: number
   /** Longest time without heartbeat or merged segment, ms. */

@@ -12,7 +12,6 @@ export const LAST_BACKUP_FILE = 'last-backup.json'
 export const LAST_BACKUP_BYTES_MAX = 16 * 1024
 
 export const lastBackup = z.strictObject({
-  /** POSIX ms, clock of the machine. */
   at: instant,
   file: plainText(4_096),
 })

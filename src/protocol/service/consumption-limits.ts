@@ -6,7 +6,6 @@ import { RESET_FREQUENCIES } from './line-items.ts'
 
 const frequency = z.enum(RESET_FREQUENCIES).exclude(['NONE'])
 
-/** Body of PUT. */
 export const consumptionLimitBody = z
   .strictObject({
     limit: decimalNumber('POSITIVE')

@@ -21,7 +21,6 @@ export const paging = {
     .optional(),
 }
 
-/** Body of `POST .../instances`. */
 export const instanceBody = z
   .strictObject({
     shortName: countedText(1, 100),

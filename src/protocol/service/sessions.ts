@@ -9,7 +9,6 @@ export const SESSIONS_SHOWN_MAX = 100
 
 export const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED'] as const
 
-/** Body of POST. */
 export const sessionBody = z
   .strictObject({
     instanceId: uuid.toLowerCase(),
@@ -26,7 +25,6 @@ export const sessionCreated = z.strictObject({ sessionId: uuid })
 
 export const sessionsQuery = z.object({ instanceId: uuid.toLowerCase().optional() })
 
-/** Element of GET sessions. */
 const listedSession = z
   .strictObject({
     sessionId: uuid,

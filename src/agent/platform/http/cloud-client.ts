@@ -21,7 +21,6 @@ export interface CloudHttpDeps {
   readonly exchange: HttpExchange
   readonly tokens: Pick<DeviceTokens, 'token' | 'followCloudClock'>
   readonly pause: (ms: number) => Promise<void>
-  /** Uniform in [0, 1). */
   readonly fraction: () => number
 }
 
@@ -50,7 +49,6 @@ interface Call {
   readonly url: string
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
-  /** Compress a long body; the cloud accepts it. */
   readonly compress?: boolean
   /** False: a second send may count twice. */
   readonly repeatable: boolean

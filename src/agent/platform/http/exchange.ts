@@ -36,7 +36,6 @@ export interface ExchangeOptions extends Outgoing {
    * Longest duration of request and response, ms, in addition to the time for their bodies at {@link BYTES_PER_S_MIN}.
    */
   readonly durationMs: number
-  /** Longest duration of the whole exchange, ms. */
   readonly wholeMs: number
   readonly answerBytesMax: number
 }
@@ -62,7 +61,6 @@ const IDLE_MS = 4_000
 
 export interface Exchange {
   readonly exchange: HttpExchange
-  /** Closes idle connections. */
   readonly close: () => void
 }
 
@@ -119,7 +117,6 @@ class Deadline {
   #bytes: number
   #timer: NodeJS.Timeout | undefined
 
-  /** @param bytes of the request's body */
   constructor(options: ExchangeOptions, bytes: number) {
     this.#options = options
     this.#bytes = bytes

@@ -17,7 +17,6 @@ export interface MqttPushOptions extends Outgoing {
   /** For a broker with its own users; null: device id and device token. */
   readonly username: string | null
   readonly password: string | null
-  /** MQTT keep-alive, s. */
   readonly keepaliveS: number
   /** Until the broker has confirmed the subscriptions. */
   readonly connectTimeoutMs: number
@@ -26,7 +25,6 @@ export interface MqttPushOptions extends Outgoing {
   readonly stableMs: number
   /** Resolves after `ms`, or once the signal aborts. */
   readonly pause: (ms: number, signal: AbortSignal) => Promise<void>
-  /** Uniform in [0, 1). */
   readonly fraction: () => number
   /** Monotonic, ms. */
   readonly now: () => number
@@ -48,7 +46,6 @@ const MESSAGE_BYTES_MAX = 8 * 1024
 /** Longest packet; on a longer one the agent disconnects before buffering it. */
 const PACKET_BYTES_MAX = 64 * 1024
 
-/** MQTT 5 receive maximum. */
 const RECEIVE_MAX = 16
 
 /** How long a clean stop waits for the broker to acknowledge the goodbye, ms. */

@@ -18,7 +18,6 @@ export interface StatusOptions {
   readonly auth: StatusAuthOptions
   readonly report: () => Promise<DeviceReportWire>
   readonly readiness: () => Promise<Readiness>
-  /** Called for unexpected errors. */
   readonly onFault: (error: unknown) => void
 }
 

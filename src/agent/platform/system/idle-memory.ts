@@ -17,7 +17,6 @@ export interface IdleMemoryDeps {
   readonly timers: Timers
   /** Used by all threads since the start, ms. */
   readonly processorMs: () => number
-  /** Size of the heap of this thread, bytes. */
   readonly heapBytes: () => number
   readonly release: () => void
 }

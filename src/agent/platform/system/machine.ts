@@ -4,7 +4,6 @@ import { readFile, stat, statfs } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { DeviceReportWire } from '../../../protocol/local/report.ts'
 
-/** @param directory the state directory */
 export async function lookAtMachine(directory: string): Promise<DeviceReportWire['machine']> {
   const [disk, memory, ownMemory, ledgerSize] = await Promise.all([
     statfs(directory).catch(() => null),

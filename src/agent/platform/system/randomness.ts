@@ -1,4 +1,3 @@
-/** Cryptographic randomness of the operating system. */
 import { randomBytes, randomInt } from 'node:crypto'
 import type { Randomness } from '../../sync/ports.ts'
 

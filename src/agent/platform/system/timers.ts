@@ -1,4 +1,3 @@
-/** Process timers. */
 import type { Timers } from '../../sync/ports.ts'
 
 /** Longest timeout that Node supports; longer waits are shortened to it. */

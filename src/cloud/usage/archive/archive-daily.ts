@@ -11,7 +11,6 @@ export interface ArchiveDailyDeps extends Omit<ArchiveUsageDeps, 'place' | 'hold
   readonly terms: () => { readonly retentionMs: number; readonly place: string } | null
   /** @throws CodedError CONFIG_INVALID */
   readonly open: (place: string, signal: AbortSignal) => ArchivePlace
-  /** Unique for each call. */
   readonly newHolder: () => string
   readonly trustsClock: () => boolean
   readonly onState: (state: ArchiveState) => void
@@ -20,7 +19,6 @@ export interface ArchiveDailyDeps extends Omit<ArchiveUsageDeps, 'place' | 'hold
 export interface ArchiveState {
   /** When a run of any node last archived everything that was due, POSIX ms; null: never. */
   readonly finishedAt: number | null
-  /** Whether the last run of this node failed. */
   readonly failed: boolean
 }
 

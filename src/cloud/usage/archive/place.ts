@@ -1,15 +1,11 @@
-/** Where archives are: a directory or an S3-compatible store. Files are never changed. */
+/** Where archives are: a directory or an S3-compatible store. Files are never changed. Methods throw ARCHIVE_UNAVAILABLE. */
 export interface ArchivePlace {
   /** As administrators write it. */
   readonly name: string
-  /** @throws CodedError ARCHIVE_UNAVAILABLE */
   list(): Promise<readonly string[]>
-  /** Null: there is no such file. @throws CodedError ARCHIVE_UNAVAILABLE */
+  /** Null: there is no such file. */
   get(name: string): Promise<Buffer | null>
-  /**
-   * Writes a whole file, durable when it resolves. False: there is a file with this name, and it is unchanged.
-   * @throws CodedError ARCHIVE_UNAVAILABLE
-   */
+  /** Writes a whole file, durable when it resolves. False: there is a file with this name, and it is unchanged. */
   create(name: string, body: Buffer): Promise<boolean>
 }
 
