@@ -8,6 +8,7 @@ import {
   type View,
   ROWS_SHOWN,
   hrefOf,
+  instanceField,
   olderLink,
   requireReadable,
   section,
@@ -37,7 +38,7 @@ export async function auditPage(view: View): Promise<Page> {
       'list',
       deviceId === undefined ? 'Changes, newest first' : `Changes of device ${device}, newest first`,
       html`<form method="get" action="${root}/audit">
-          ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
+          ${instanceField(view)}
           <label>Device, by name or id <input name="device" value="${device}" /></label>
           <label
             ><span

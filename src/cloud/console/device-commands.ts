@@ -8,6 +8,7 @@ import {
   type Page,
   type View,
   ROWS_SHOWN,
+  confirmation,
   documentOf,
   formTokenField,
   headerOf,
@@ -113,12 +114,7 @@ export async function confirmCommandPage(view: View): Promise<Page> {
         <form method="post" action="${hrefOf(view, '/devices/command', { command })}">
           ${formTokenField(view)}
           <input type="hidden" name="devices" value="${devices.map(({ id }) => id).join(' ')}" />
-          <label
-            ><span
-              ><input type="checkbox" name="confirmed" value="yes" required /> Yes, ${verb.toLowerCase()} for
-              ${count}</span
-            ></label
-          >
+          ${confirmation(`Yes, ${verb.toLowerCase()} for ${count}`)}
           <button class="danger">${verb}: ${count}</button>
           ${back}
         </form>`,

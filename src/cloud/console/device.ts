@@ -1,5 +1,5 @@
 /** One device: state, key, clock, grants, sessions and audit. */
-import { accountInWords, roughly } from '../../core/accounts/in-words.ts'
+import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import type { z } from 'zod'
 import { type labelChange, labelsIn, labelsText } from '../../protocol/edge/labels.ts'
@@ -16,12 +16,12 @@ import {
   ROWS_SHOWN,
   formTokenField,
   hrefOf,
+  numeric,
   requireReadable,
   rowsOf,
   section,
   tableOf,
   timeOf,
-  tokens,
 } from './page.ts'
 import { sessionsTable } from './sessions.ts'
 
@@ -37,9 +37,9 @@ export async function devicePage(view: View): Promise<Page> {
   const accounts = await reader.edge.deviceAccounts.someOfEpoch(device.id, device.epoch, ROWS_SHOWN)
   const grants = accounts.map(({ account, granted, used, refunded, returned, unlimited }) => [
     accountInWords(account),
-    unlimited ? 'unlimited' : tokens(granted - returned - used + refunded),
-    tokens(used - refunded),
-    tokens(granted),
+    unlimited ? 'unlimited' : tokensInWords(granted - returned - used + refunded),
+    tokensInWords(used - refunded),
+    tokensInWords(granted),
   ])
   const sessions = await reader.sessions.page({ deviceId: device.id }, ROWS_SHOWN)
   const keys = (await reader.edge.devices.keysOf(device, ROWS_SHOWN)).map(
@@ -50,7 +50,6 @@ export async function devicePage(view: View): Promise<Page> {
     ],
   )
   const audit = await reader.edge.audit.list({ deviceId: device.id }, AUDIT_SHOWN)
-  const numeric = (title: string) => ({ title, numeric: true }) as const
   return {
     title: device.name ?? device.id,
     content: html`${section(

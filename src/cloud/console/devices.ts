@@ -9,6 +9,8 @@ import {
   type View,
   ROWS_SHOWN,
   hrefOf,
+  instanceField,
+  numeric,
   offsetOf,
   option,
   pagesByOffset,
@@ -48,16 +50,7 @@ export async function devicesPage(view: View): Promise<Page> {
     ])
   }
   const chosen = { search, contact: contact ?? '', labels }
-  const columns = [
-    'Device',
-    'State',
-    'Last sync',
-    'Live updates',
-    'Rules',
-    { title: 'Backlog', numeric: true },
-    'Software',
-    'Labels',
-  ] as const
+  const columns = ['Device', 'State', 'Last sync', 'Live updates', 'Rules', numeric('Backlog'), 'Software', 'Labels']
   return {
     title: 'Devices',
     content: section(
@@ -77,9 +70,9 @@ export async function devicesPage(view: View): Promise<Page> {
   }
 }
 
-function filterForm({ root, instance }: View, { search, labels, contact }: DeviceChoice): Html {
-  return html`<form method="get" action="${root}/devices">
-    ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
+function filterForm(view: View, { search, labels, contact }: DeviceChoice): Html {
+  return html`<form method="get" action="${view.root}/devices">
+    ${instanceField(view)}
     <label>Start of the name or id <input type="search" name="search" value="${search}" /></label>
     <label>Labels, such as site=berlin <input name="labels" value="${labels}" /></label>
     <label>

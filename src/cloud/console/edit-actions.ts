@@ -6,7 +6,7 @@ import { firstProblem } from '../../protocol/errors.ts'
 import { replacedActionsBody } from '../../protocol/service/actions.ts'
 import { replaceActions } from '../service-api/change-actions.ts'
 import { requireLineItem } from '../service-api/show-line-items.ts'
-import { type Edit, type Fields, EMPTY_ROWS, formPart, numberOf, rowsIn, textOf } from './edit.ts'
+import { type Edit, type Fields, EMPTY_ROWS, formPart, numberOf, rowInput, rowsIn, textOf } from './edit.ts'
 import { type Page, type View, ROWS_SHOWN, ofInstance, option, tableOf } from './page.ts'
 
 export const ACTIONS_EDIT: Edit = {
@@ -78,12 +78,7 @@ async function actionsForm(view: View, instanceId: string, fields: Fields, probl
   const rows = rowsIn(fields, 'effect', ROWS_SHOWN).map((row, at) => {
     const value = (name: string): string => fields[`${name}.${row}`] ?? ''
     const input = (name: string, label: string, type: Html): Html =>
-      html`<input
-        ${type}
-        name="${name}.${row}"
-        value="${formValue(value(name))}"
-        aria-label="${label} of action ${at + 1}"
-      />`
+      rowInput(fields, `${name}.${row}`, `${label} of action ${at + 1}`, type)
     const isNew = value('id') === ''
     return [
       html`<input type="hidden" name="id.${row}" value="${value('id')}" />${input('position', 'Position', POSITION)}`,

@@ -5,7 +5,7 @@ import type { RatedItem } from '../../core/rules/policy.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { createRateTable } from '../service-api/change-rate-tables.ts'
-import { type Edit, type Fields, EMPTY_ROWS, formPart, instantOf, numberOf, rowsIn, textOf } from './edit.ts'
+import { type Edit, type Fields, EMPTY_ROWS, formPart, instantOf, numberOf, rowInput, rowsIn, textOf } from './edit.ts'
 import { type Page, type View, tableOf } from './page.ts'
 
 export const RATE_TABLE_EDIT: Edit = {
@@ -74,12 +74,7 @@ function rateTableForm(view: View, fields: Fields, problems: readonly string[]):
   const value = (name: string): Html => formValue(fields[name] ?? '')
   const rows = rowsIn(fields, 'item', ITEMS_MAX).map((row, at) => {
     const input = (name: string, label: string, type: Html): Html =>
-      html`<input
-        ${type}
-        name="${name}.${row}"
-        value="${value(`${name}.${row}`)}"
-        aria-label="${label} of row ${at + 1}"
-      />`
+      rowInput(fields, `${name}.${row}`, `${label} of row ${at + 1}`, type)
     return [
       input('item', 'Item', TEXT),
       input('itemVersion', 'Version', SHORT),

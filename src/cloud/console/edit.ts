@@ -1,9 +1,9 @@
 /** Forms that change rules. Each checks and saves like the operation of the service. */
-import { type Html, html } from '../../html/html.ts'
+import { type Html, formValue, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { RuleDeps } from '../policy/bump-policy-revision.ts'
 import { permits } from '../service-api/principal.ts'
-import { type Page, type View, formTokenField, hrefOf, section } from './page.ts'
+import { type Page, type View, confirmation, formTokenField, hrefOf, section } from './page.ts'
 
 export type Fields = Readonly<Record<string, string>>
 
@@ -42,18 +42,13 @@ export function formPart(
   { path, next, needsConfirmation }: Edit,
   { title, problems, content, note }: Form,
 ): Html {
-  const confirmation = html`<label
-    ><span
-      ><input type="checkbox" name="confirmed" value="yes" required /> Yes, save it. Devices get the change with their
-      next sync</span
-    ></label
-  >`
   return section(
     'edit',
     title,
     html`${problems.length === 0 ? '' : html`<div class="problem" role="alert">${problems.map((each) => html`<p>${each}</p>`)}</div>`}
       <form method="post" action="${hrefOf(view, path)}">
-        ${formTokenField(view)} ${content} ${needsConfirmation ? confirmation : ''}
+        ${formTokenField(view)} ${content}
+        ${needsConfirmation ? confirmation('Yes, save it. Devices get the change with their next sync') : ''}
         <button>Save</button>
         <a href="${hrefOf(view, next)}">Cancel</a>
       </form>
@@ -65,6 +60,11 @@ export function formPart(
 export function textOf(fields: Fields, name: string): string | undefined {
   const value = fields[name]?.trim() ?? ''
   return value === '' ? undefined : value
+}
+
+/** The input of a row's field, which is named `field.row`. */
+export function rowInput(fields: Fields, name: string, label: string, type: Html): Html {
+  return html`<input ${type} name="${name}" value="${formValue(fields[name] ?? '')}" aria-label="${label}" />`
 }
 
 /** NaN if it is not a number, which the schemas refuse. */

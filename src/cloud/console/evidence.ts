@@ -1,7 +1,8 @@
 /** What the cloud decided about the epochs of a device, and why: forks, contested use, and settlement after silence. */
+import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import type { Device, Epoch, Evidence, FenceReason, Settlement } from '../storage/device-records.ts'
-import { type View, section, tableOf, timeOf, tokens } from './page.ts'
+import { type View, section, tableOf, timeOf } from './page.ts'
 
 const EPOCHS_SHOWN = 10
 const SEGMENTS_SHOWN = 20
@@ -79,7 +80,7 @@ function contestedTable({ now }: View, contested: Contested): Html {
       timeOf(usageTime, now),
       `${requesterType} ${requesterValue}`,
       item,
-      tokens(used),
+      tokensInWords(used),
       source.kind === 'device' ? `epoch ${source.epoch}, entry ${source.entry}` : source.kind,
       html`<code>${correlationId}</code>`,
     ])

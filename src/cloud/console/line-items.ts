@@ -1,4 +1,5 @@
 /** Line items of an instance with their pools and limits. */
+import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { html } from '../../html/html.ts'
 import { mayEditRules } from './edit.ts'
 import {
@@ -6,13 +7,13 @@ import {
   type View,
   ROWS_SHOWN,
   hrefOf,
+  numeric,
   offsetOf,
   ofInstance,
   pagesByOffset,
   section,
   tableOf,
   timeOf,
-  tokens,
 } from './page.ts'
 import { poolsOf } from '../accounts/pools-of.ts'
 
@@ -28,13 +29,12 @@ export function lineItemsPage(view: View): Promise<Page> {
       lineItem.elastic ? lineItem.state.toLowerCase() : `${lineItem.state.toLowerCase()}, not elastic`,
       html`${timeOf(lineItem.startsAt, now)} – ${timeOf(lineItem.endsAt, now)}`,
       lineItem.rateTableSeries === '' ? 'without series' : lineItem.rateTableSeries,
-      tokens(lineItem.quantity),
-      tokens(used),
-      left === null ? 'unlimited' : tokens(left),
+      tokensInWords(lineItem.quantity),
+      tokensInWords(used),
+      left === null ? 'unlimited' : tokensInWords(left),
       resetAt === null ? 'never' : timeOf(resetAt, now),
-      lineItem.consumptionLimit === null ? 'none' : `${tokens(lineItem.consumptionLimit.limit)} per requester`,
+      lineItem.consumptionLimit === null ? 'none' : `${tokensInWords(lineItem.consumptionLimit.limit)} per requester`,
     ])
-    const numeric = (title: string) => ({ title, numeric: true }) as const
     const columns = [
       ...['Line item', 'State', 'Window', 'Series'],
       ...['Quantity', 'Used', 'Left'].map(numeric),

@@ -1,9 +1,9 @@
 /** The first page: pools, devices, usage and refusals at a glance. */
-import { roughly } from '../../core/accounts/in-words.ts'
+import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { Html, html } from '../../html/html.ts'
 import { overdueBefore } from '../devices/terms.ts'
 import { CONTACT_TEXT } from './devices.ts'
-import { type Page, type View, ROWS_SHOWN, hrefOf, nameOfInstance, section, tableOf, timeOf, tokens } from './page.ts'
+import { type Page, type View, ROWS_SHOWN, hrefOf, nameOfInstance, numeric, section, tableOf, timeOf } from './page.ts'
 import { type PoolUse, poolsOf } from '../accounts/pools-of.ts'
 import { HOURS, type RecentUsage, isRefusal, recentUsage, statusInWords } from './recent-usage.ts'
 
@@ -53,16 +53,16 @@ async function poolsPart(view: View, instanceId: string, recent: RecentUsage): P
   const rows = pools.map((pool) => [
     pool.lineItem.id,
     shareOf(pool),
-    tokens(pool.used),
-    pool.left === null ? 'unlimited' : tokens(pool.left),
-    tokens(pool.onDevices),
+    tokensInWords(pool.used),
+    pool.left === null ? 'unlimited' : tokensInWords(pool.left),
+    tokensInWords(pool.onDevices),
     lastsFor(pool, charged.get(pool.lineItem.id) ?? 0n, now - recent.since),
     pool.resetAt === null ? html`ends ${timeOf(pool.lineItem.endsAt, now)}` : html`resets ${timeOf(pool.resetAt, now)}`,
   ])
   const columns = [
     'Line item',
     'Used',
-    ...['Tokens used', 'Tokens left', 'Of these on devices'].map((title) => ({ title, numeric: true as const })),
+    ...['Tokens used', 'Tokens left', 'Of these on devices'].map(numeric),
     'Lasts',
     'Period',
   ]
@@ -129,12 +129,12 @@ function usagePart({ now }: View, { byHour, since }: RecentUsage): Html {
   const total = byHour.reduce((sum, each) => sum + each, 0n)
   const bars = byHour.map((amount, hour) => {
     const height = peak <= 0n || amount <= 0n ? 0 : Math.max(1, Number((amount * BigInt(CHART_HEIGHT)) / peak))
-    const title = `${hourOf(now, hour)}: ${tokens(amount)} tokens`
+    const title = `${hourOf(now, hour)}: ${tokensInWords(amount)} tokens`
     return html`<rect x="${hour * 10 + 1}" y="${CHART_HEIGHT - height}" width="8" height="${height}">
       <title>${title}</title>
     </rect>`
   })
-  const label = `${tokens(total)} tokens in the last ${roughly(now - since)}, at most ${tokens(peak)} in an hour`
+  const label = `${tokensInWords(total)} tokens in the last ${roughly(now - since)}, at most ${tokensInWords(peak)} in an hour`
   return section(
     'usage',
     'Usage per hour',

@@ -1,6 +1,6 @@
 /** The frame of every page of the console, and the parts that pages share. */
 import { hash } from 'node:crypto'
-import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { roughly } from '../../core/accounts/in-words.ts'
 import { BASE_STYLE } from '../../html/base-style.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { Html, type Piece, html } from '../../html/html.ts'
@@ -186,6 +186,17 @@ export function formTokenField({ formToken }: Pick<View, 'formToken'>): Html {
   return html`<input type="hidden" name="formToken" value="${formToken}" />`
 }
 
+/** Keeps the chosen instance in a form of the method GET. */
+export function instanceField({ instance }: Pick<View, 'instance'>): Html | string {
+  return instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`
+}
+
+export function confirmation(text: string): Html {
+  return html`<label
+    ><span><input type="checkbox" name="confirmed" value="yes" required /> ${text}</span></label
+  >`
+}
+
 export function option(value: string, text: string, chosen: string): Html {
   return html`<option value="${value}" ${value === chosen ? new Html('selected') : ''}>${text}</option>`
 }
@@ -208,6 +219,10 @@ export function rowsOf(rows: readonly (readonly [name: string, value: Piece])[])
 }
 
 export type Column = string | { readonly title: string; readonly numeric: true }
+
+export function numeric(title: string): Column {
+  return { title, numeric: true }
+}
 
 /** On a phone, rows are cards. The roles keep it a table for screen readers there. */
 export function tableOf(label: string, columns: readonly Column[], rows: readonly (readonly Piece[])[]): Html {
@@ -307,10 +322,6 @@ export function timeOf(at: number | null, now: number): Html {
   const words = distance >= 0 ? `${roughly(distance)} ago` : `in ${roughly(-distance)}`
   const exact = new Date(at).toISOString()
   return html`<time datetime="${exact}" title="${exact}">${words}</time>`
-}
-
-export function tokens(amount: bigint): string {
-  return tokensInWords(amount)
 }
 
 export function nameOfInstance({ shortName, id }: Pick<Instance, 'shortName' | 'id'>): string {

@@ -1,4 +1,5 @@
 /** Rules of access of an instance: the actions of each line item, in the order in which they decide. */
+import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import type { Condition, NamedCondition } from '../../core/rules/policy.ts'
 import { mayEditRules } from './edit.ts'
@@ -15,7 +16,6 @@ import {
   pagesByOffset,
   section,
   tableOf,
-  tokens,
 } from './page.ts'
 
 export function rulesPage(view: View): Promise<Page> {
@@ -35,7 +35,9 @@ export function rulesPage(view: View): Promise<Page> {
         action.name ?? action.id,
         action.conditionId === null ? 'if no other action decides' : conditionOf(conditions.get(action.conditionId)),
         action.effect === 'ALLOW' ? 'allow' : 'deny',
-        action.allocation === null ? 'none' : `${tokens(used ?? 0n)} of ${tokens(action.allocation)} used`,
+        action.allocation === null
+          ? 'none'
+          : `${tokensInWords(used ?? 0n)} of ${tokensInWords(action.allocation)} used`,
       ])
       const columns = ['Action', 'Condition', 'Effect', 'Allocation'] as const
       const body =

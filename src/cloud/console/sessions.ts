@@ -7,6 +7,7 @@ import {
   type Page,
   type View,
   ROWS_SHOWN,
+  confirmation,
   formTokenField,
   hrefOf,
   nameOfInstance,
@@ -103,10 +104,7 @@ export async function confirmPage(view: View, name: SessionCommandName): Promise
       effect,
       html`${rowsOf(rows)}
         <form method="post" action="${hrefOf(view, `/sessions/${session.id}/${name}`)}">
-          ${formTokenField(view)}
-          <label
-            ><span><input type="checkbox" name="confirmed" value="yes" required /> Yes, do this</span></label
-          >
+          ${formTokenField(view)} ${confirmation('Yes, do this')}
           <button class="danger">${verb} the session</button>
           <a href="${hrefOf(view, '/sessions')}">Cancel</a>
         </form>`,

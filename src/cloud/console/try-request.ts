@@ -1,5 +1,5 @@
 /** Shows how a request would be decided now, and why. Charges nothing, and writes nothing. */
-import { accountInWords } from '../../core/accounts/in-words.ts'
+import { accountInWords, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { ItemOutcome, RejectionDetail } from '../../core/rules/decision.ts'
 import { ITEM_CHECKS, REFUSAL_REASONS } from '../../core/rules/refusal-reasons.ts'
@@ -8,7 +8,7 @@ import { firstProblem } from '../../protocol/errors.ts'
 import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
 import { decideWithoutCharge } from '../accounts/decide-over-pools.ts'
 import type { LoadedPolicy } from '../policy/load-policy.ts'
-import { type Page, type View, ofInstance, section, tableOf, tokens } from './page.ts'
+import { type Page, type View, ofInstance, section, tableOf } from './page.ts'
 
 export function tryPage(view: View): Promise<Page> {
   return ofInstance(view, 'Try a request', async (_instance, loaded) => {
@@ -81,7 +81,7 @@ function outcomePart(item: ItemOutcome, loaded: LoadedPolicy): Html {
     lineItemId,
     actionId === null ? 'no rules: all are allowed' : actionName(loaded, lineItemId, actionId),
     formatDecimal(rate),
-    tokens(charged),
+    tokensInWords(charged),
   ])
   const columns = [
     'Line item',
@@ -89,7 +89,7 @@ function outcomePart(item: ItemOutcome, loaded: LoadedPolicy): Html {
     { title: 'Rate', numeric: true },
     { title: 'Tokens', numeric: true },
   ] as const
-  return html`<p class="ok" role="status"><strong>Granted for ${tokens(item.total)} tokens</strong></p>
+  return html`<p class="ok" role="status"><strong>Granted for ${tokensInWords(item.total)} tokens</strong></p>
     ${tableOf('Line items that pay', columns, rows)}`
 }
 
@@ -126,6 +126,6 @@ function whyInWords(detail: RejectionDetail, loaded: LoadedPolicy): string {
   const amounts =
     account === undefined || needed === undefined || left === undefined
       ? ''
-      : `: ${tokens(needed)} needed, ${tokens(left)} left in ${accountInWords(account)}`
+      : `: ${tokensInWords(needed)} needed, ${tokensInWords(left)} left in ${accountInWords(account)}`
   return `${WHY[why]}${by}${amounts}`
 }

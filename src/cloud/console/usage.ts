@@ -1,5 +1,5 @@
 /** Usage records, newest first, with filter and totals. Each page looks at a limited number of records. */
-import { roughly } from '../../core/accounts/in-words.ts'
+import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Html, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -11,12 +11,13 @@ import {
   type View,
   ROWS_SHOWN,
   hrefOf,
+  instanceField,
+  numeric,
   olderLink,
   option,
   section,
   tableOf,
   timeOf,
-  tokens,
 } from './page.ts'
 import { isRefusal, statusInWords } from './recent-usage.ts'
 
@@ -93,7 +94,7 @@ export async function usagePage(view: View): Promise<Page> {
       'records',
       'Records',
       html`<p>
-          ${fitting.length} of ${whose} fit: ${tokens(total)} tokens,
+          ${fitting.length} of ${whose} fit: ${tokensInWords(total)} tokens,
           ${refusals === 1 ? '1 refusal' : `${refusals} refusals`}.
           <a href="${hrefOf(view, '/usage.csv', { from, to })}" download
             >Export all records${isRange ? ' of this time' : ''} as CSV</a
@@ -109,13 +110,13 @@ export async function usagePage(view: View): Promise<Page> {
   }
 }
 
-function filterForm({ query, instance, root }: View, by: Bucket): Html {
+function filterForm(view: View, by: Bucket): Html {
+  const { query, root } = view
   const { outcome = '', item = '', requester = '', device = '', from = '', to = '' } = query
   const time = (name: string, label: string, value: string): Html =>
     html`<label>${label} <input type="datetime-local" name="${name}" value="${value}" /></label>`
   return html`<form method="get" action="${root}/usage">
-    ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
-    ${time('from', 'From, UTC', from)} ${time('to', 'To, UTC', to)}
+    ${instanceField(view)} ${time('from', 'From, UTC', from)} ${time('to', 'To, UTC', to)}
     <label>
       Totals by
       <select name="by">
@@ -148,7 +149,7 @@ function bucketsPart(fitting: readonly NumberedUsage[], by: Bucket): Html {
         .replace('T', ' '),
       String(records.length),
       String(records.filter(({ record }) => isRefusal(record.status)).length),
-      tokens(records.reduce((sum, { record }) => sum + record.tokens, 0n)),
+      tokensInWords(records.reduce((sum, { record }) => sum + record.tokens, 0n)),
     ])
   const columns = ['Beginning', numeric('Records'), numeric('Refusals'), numeric('Tokens')]
   const rest = rows.length - BUCKETS_SHOWN
@@ -156,7 +157,6 @@ function bucketsPart(fitting: readonly NumberedUsage[], by: Bucket): Html {
   ${rest > 0 ? html`<p class="soft">And ${rest} more. Choose totals by day, or a shorter time.</p>` : ''}`
 }
 
-const numeric = (title: string) => ({ title, numeric: true }) as const
 const COLUMNS = ['When', 'Requester', 'Item', numeric('Count'), 'Result', 'Line item', numeric('Tokens'), 'Source']
 
 function rowOf(view: View, record: UsageRecord, names: ReadonlyMap<string, string>) {
@@ -168,7 +168,7 @@ function rowOf(view: View, record: UsageRecord, names: ReadonlyMap<string, strin
     formatDecimal(record.count),
     statusInWords(record.status),
     record.activationId ?? 'none',
-    tokens(record.tokens),
+    tokensInWords(record.tokens),
     source.kind === 'device'
       ? shortDeviceLink(view, source.deviceId, names)
       : source.kind === 'session'
