@@ -2,7 +2,7 @@
  * Gathers the inputs of the checks from files, system, agent socket, a copy of the database, and the network. Changes
  * nothing. Failures are part of the result.
  */
-import { constants, statSync, readFileSync, accessSync, existsSync } from 'node:fs'
+import { constants, statSync, accessSync, existsSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { dirname, join, resolve } from 'node:path'
@@ -39,6 +39,7 @@ import {
   type Problem,
   isProblem,
 } from './observations.ts'
+import { textOf } from '../../platform/text-of.ts'
 
 export interface GatherOptions {
   readonly socket?: string | undefined
@@ -68,7 +69,11 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
   const keys = await keysOf(settings)
   const key = keyOf(keyFilesOf(settings).path, keys)
   const { identity } = inspected
-  const outgoing = { proxy: proxyOf(settings.proxy, chosen.sources.env), extraCa: textOf(settings.tls.caFile) }
+  const { caFile } = settings.tls
+  const outgoing = {
+    proxy: proxyOf(settings.proxy, chosen.sources.env),
+    extraCa: caFile === null ? null : textOf(caFile),
+  }
   const reach = async (url: string | null | undefined) =>
     network && url !== null && url !== undefined && URL.canParse(url) ? lookAtEndpoint(url, outgoing) : null
   const [cloud, broker, verification] = await Promise.all([
@@ -352,14 +357,6 @@ function sqliteVersion(): string {
     return database.prepare('SELECT sqlite_version()').pluck().get() as string
   } finally {
     database.close()
-  }
-}
-
-function textOf(path: string | null): string | null {
-  try {
-    return path === null ? null : readFileSync(path, 'utf8')
-  } catch {
-    return null
   }
 }
 

@@ -3,8 +3,9 @@
  * own, root's, or those in the control group of the service unit. Otherwise another user could direct this command,
  * which may run as root and repairs files, to files of their choice.
  */
-import { readFileSync, readdirSync, readlinkSync, statSync } from 'node:fs'
+import { readdirSync, readlinkSync, statSync } from 'node:fs'
 import { userOf } from '../../agent/platform/system/names.ts'
+import { textOf } from '../../platform/text-of.ts'
 
 export interface RunningAgent {
   readonly pid: number
@@ -75,12 +76,4 @@ function folderOf(pid: number): string | null {
 
 function partsOf(path: string): readonly string[] | null {
   return textOf(path)?.split('\0') ?? null
-}
-
-function textOf(path: string): string | null {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return null
-  }
 }

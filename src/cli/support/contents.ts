@@ -1,5 +1,4 @@
 /** Files of a support bundle. They never contain entries, keys or tokens; every file passes the redactor. */
-import { readFileSync } from 'node:fs'
 import { arch, platform, release, uptime } from 'node:os'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
@@ -14,6 +13,7 @@ import type { Io } from '../io.ts'
 import { USUAL_UNIT, journalLines, rememberedLines } from '../log-lines.ts'
 import { redactor } from './redact.ts'
 import type { PackedFile } from './tar.ts'
+import { textOf } from '../../platform/text-of.ts'
 
 /** Maximum text per file; the beginning of longer text is omitted. */
 const TEXT_MAX = 2_000_000
@@ -34,7 +34,7 @@ export async function contents(
     { name: 'doctor.json', text: jsonOf(examine(observations)) },
     { name: 'versions.json', text: jsonOf(versionsOf(observations)) },
     { name: 'settings.json', text: jsonOf(settingsOf(settings)) },
-    ...(configuration.file === null ? [] : [{ name: 'agent.toml', text: textOf(configuration.file) }]),
+    ...(configuration.file === null ? [] : [{ name: 'agent.toml', text: textOf(configuration.file) ?? '' }]),
     { name: 'environment.json', text: jsonOf(environmentOf(io)) },
     { name: 'log.ndjson', text: log },
     { name: 'schema.sql', text: inspected.tables === null ? '' : `${inspected.tables};\n` },
@@ -88,7 +88,7 @@ function versionsOf({ version, node, sqlite, timeZone, now }: Observations): unk
     sqlite,
     components: process.versions,
     system: { platform: platform(), arch: arch(), release: release(), upForSeconds: Math.floor(uptime()) },
-    distribution: /^PRETTY_NAME="?([^"\n]*)/m.exec(textOf('/etc/os-release'))?.[1] ?? null,
+    distribution: /^PRETTY_NAME="?([^"\n]*)/m.exec(textOf('/etc/os-release') ?? '')?.[1] ?? null,
     timeZone: timeZone.name,
   }
 }
@@ -127,17 +127,9 @@ function secretsOf({ settings, key, configuration }: Observations): readonly str
   })
   const [, ...secretFiles] = configuration.file === null ? [null, ...configuration.files] : configuration.files
   const paths = [key.path, ...secretFiles.flatMap((file) => (file === null ? [] : [file.path]))]
-  return [...set, ...paths.map(textOf)]
+  return [...set, ...paths.map((path) => textOf(path) ?? '')]
 }
 
 function jsonOf(value: unknown): string {
   return `${JSON.stringify(value, (_key, part: unknown) => (typeof part === 'bigint' ? String(part) : part), 2)}\n`
-}
-
-function textOf(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return ''
-  }
 }

@@ -2,11 +2,11 @@
  * The process that connected to a Unix socket, by SO_PEERCRED and SO_PEERGROUPS, which a client cannot forge. Node has no
  * API for it, so libc is called through koffi.
  */
-import { readFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import koffi from 'koffi'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Caller } from '../../access/callers/callers.ts'
+import { textOf } from '../../../platform/text-of.ts'
 
 const SOL_SOCKET = 1
 const SO_PEERCRED = 17
@@ -31,10 +31,10 @@ export interface SharedIds {
 export function openPeerCredentials(): (socket: Socket) => Caller | CodedError {
   const getsockopt = load()
   const ids = idsOf({
-    uidMap: textOf('/proc/self/uid_map'),
-    gidMap: textOf('/proc/self/gid_map'),
-    overflowUid: textOf('/proc/sys/kernel/overflowuid'),
-    overflowGid: textOf('/proc/sys/kernel/overflowgid'),
+    uidMap: textOf('/proc/self/uid_map') ?? '',
+    gidMap: textOf('/proc/self/gid_map') ?? '',
+    overflowUid: textOf('/proc/sys/kernel/overflowuid') ?? '',
+    overflowGid: textOf('/proc/sys/kernel/overflowgid') ?? '',
   })
   return (socket) => {
     const caller = callerAt(getsockopt, socket)
@@ -72,14 +72,6 @@ function isWholeMap(map: string): boolean {
 
 function overflowOf(text: string): number {
   return /^\d{1,10}$/.test(text.trim()) ? Number(text) : OVERFLOW_ID
-}
-
-function textOf(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return ''
-  }
 }
 
 function callerAt(getsockopt: GetSockOpt, socket: Socket): Caller | null {

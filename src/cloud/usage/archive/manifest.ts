@@ -6,6 +6,7 @@ import { createHash } from 'node:crypto'
 import { z } from 'zod'
 import { formatMicro, parseDecimal } from '../../../core/pricing/amount.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 import { hashText } from '../../../protocol/signing.ts'
 import { usageCursor } from '../../../protocol/service/usage-export.ts'
 import { USAGE_ROW_POSITIONS, type UsageArchive } from '../../storage/records.ts'
@@ -62,19 +63,11 @@ export interface StoredManifest {
 export async function readManifest(place: ArchivePlace, name: string): Promise<StoredManifest> {
   const body = await place.get(name)
   if (body === null) throw damaged(place, `the manifest ${name} is missing`)
-  const parsed = manifestSchema.safeParse(jsonOf(body))
+  const parsed = manifestSchema.safeParse(parseJson(body.toString('utf8')))
   if (!parsed.success) throw damaged(place, `${name} is not a manifest of an archive`)
   const { after, upTo } = parsed.data
   if (manifestName(after, upTo) !== name) throw damaged(place, `${name} contains another archive than its name says`)
   return { name, sha256: sha256(body), manifest: parsed.data }
-}
-
-function jsonOf(body: Buffer): unknown {
-  try {
-    return JSON.parse(body.toString('utf8'))
-  } catch {
-    return undefined
-  }
 }
 
 export function damaged({ name }: Pick<ArchivePlace, 'name'>, what: string): CodedError {
