@@ -21,6 +21,8 @@ export interface AdministratorFlags {
   readonly caFile?: string
   readonly context?: string
   readonly cell?: string
+  /** Of the commands that have it. */
+  readonly json?: true
 }
 
 export interface Target {

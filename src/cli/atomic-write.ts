@@ -9,8 +9,11 @@ import { dirname } from 'node:path'
 import { scratchAt } from '../agent/platform/system/scratch.ts'
 import { CodedError } from '../protocol/errors.ts'
 
+type Pieces = AsyncIterable<string | Uint8Array>
+
 /** @throws CodedError OUTPUT_UNWRITABLE, and errors of the pieces */
-export async function writeFileAtomically(path: string, pieces: AsyncIterable<Uint8Array>): Promise<void> {
+export async function writeFileAtomically(path: string, content: string | Uint8Array | Pieces): Promise<void> {
+  const pieces = typeof content === 'string' || content instanceof Uint8Array ? [content] : content
   if (isNoFile(path)) {
     await writeThrough(path, pieces)
     return
@@ -48,7 +51,7 @@ export function isNoFile(path: string): boolean {
   }
 }
 
-async function writeThrough(path: string, pieces: AsyncIterable<Uint8Array>): Promise<void> {
+async function writeThrough(path: string, pieces: Pieces | readonly (string | Uint8Array)[]): Promise<void> {
   const file = await atPath(path, () => open(path, 'w'))
   try {
     for await (const piece of pieces) await atPath(path, () => file.writeFile(piece))

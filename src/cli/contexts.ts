@@ -41,10 +41,7 @@ export function readContexts(io: Io): Contexts {
 export async function writeContexts(contexts: Contexts, io: Io): Promise<void> {
   const path = contextsFile(io)
   makePrivateDirectory(dirname(path))
-  const text = async function* () {
-    yield await Promise.resolve(Buffer.from(`${JSON.stringify(contexts, null, 2)}\n`))
-  }
-  await writeFileAtomically(path, text())
+  await writeFileAtomically(path, `${JSON.stringify(contexts, null, 2)}\n`)
 }
 
 export function contextNamed(name: string, { contexts }: Contexts): Context {

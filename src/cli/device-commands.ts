@@ -15,7 +15,6 @@ import type { Io } from './io.ts'
 import { Service } from './nouns/service.ts'
 
 interface OrderFlags extends AdministratorFlags {
-  readonly json?: true
   readonly session?: string
   readonly label?: readonly string[]
   readonly yes?: true
@@ -23,7 +22,6 @@ interface OrderFlags extends AdministratorFlags {
 }
 
 interface LabelFlags extends AdministratorFlags {
-  readonly json?: true
   readonly remove?: readonly string[]
 }
 
@@ -81,8 +79,8 @@ async function label(named: string, set: readonly string[], flags: LabelFlags, i
   writeLines(io.stdout, [flags.json === true ? jsonLine(device) : text === '' ? 'No labels.' : text])
 }
 
-/** Devices per administration token, because the token is valid for a few minutes only. */
-const BATCH = 100
+/** A token is valid for a few minutes only. */
+export const DEVICES_PER_TOKEN = 100
 
 interface OrderPath {
   readonly name: string
@@ -107,9 +105,9 @@ async function orderAll({ name, path }: OrderPath, flags: OrderFlags, io: Io): P
   }
   let refused = 0
   let done = 0
-  for (let from = 0; from < devices.length; from += BATCH) {
+  for (let from = 0; from < devices.length; from += DEVICES_PER_TOKEN) {
     using client = await administrator(flags, io)
-    for (const device of devices.slice(from, from + BATCH)) {
+    for (const device of devices.slice(from, from + DEVICES_PER_TOKEN)) {
       if (refused > 0 && flags.stopOnError === true) break
       const problem = await client
         .json({ method: 'POST', path: `${EDGE}/devices/${device.id}/${path}` }, deviceState)

@@ -20,6 +20,17 @@ export function linesText(lines: readonly string[]): string {
   return lines.map((line) => `${harmless(line)}\n`).join('')
 }
 
+/** The number itself if no date can show it. */
+export function instantText(instant: number): string {
+  const date = new Date(instant)
+  return Number.isNaN(date.getTime()) ? String(instant) : date.toISOString()
+}
+
+/** As one word of a shell. */
+export function shellQuoted(text: string): string {
+  return `'${text.replaceAll("'", "'\\''")}'`
+}
+
 /** `1 entry`, `2 entries`. */
 export function counted(count: number, one: string, many: string): string {
   return `${count} ${count === 1 ? one : many}`

@@ -2,14 +2,15 @@ import type { Command } from 'commander'
 import { HttpClient } from '../client/http.ts'
 import { join } from 'node:path'
 import { agentOptions, type AgentSettings } from '../agent/settings.ts'
-import { loadSettings } from '../settings/load.ts'
 import type { Io } from './io.ts'
-import { settingsFile } from './service-settings.ts'
+import { foundSettings } from './service-settings.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { agentStatus, AGENT_STATUS_PATH } from '../protocol/local/status.ts'
 
 export interface SocketFlags {
   readonly socket?: string
+  /** Of the commands that have it. */
+  readonly json?: true
 }
 
 export function withSocketFlag(command: Command): Command {
@@ -22,8 +23,7 @@ export function agentClient(flags: SocketFlags, io: Io): HttpClient {
 }
 
 export function agentSettings(io: Io): AgentSettings {
-  const sources = { file: settingsFile(agentOptions, io), env: io.env, flags: {}, readText: io.readText }
-  return loadSettings(agentOptions, sources)
+  return foundSettings(agentOptions, io)
 }
 
 export function agentDatabase(flag: string | undefined, io: Io): string {

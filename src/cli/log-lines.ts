@@ -11,6 +11,7 @@ import type { HttpClient } from '../client/http.ts'
 import { AGENT_LOG_PATH } from '../protocol/local/log.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import type { Io } from './io.ts'
+import { instantText } from './lines.ts'
 
 export const USUAL_UNIT = 'tallygate-agent'
 
@@ -87,10 +88,5 @@ export function readable(line: string): string {
   const name = LEVELS[level] ?? String(level)
   const fields = Object.entries(rest).filter(([, value]) => value !== null)
   const more = fields.map(([key, value]) => `${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
-  return [instantOf(time), name.padEnd(5), msg, ...more].join(' ')
-}
-
-function instantOf(time: number): string {
-  const date = new Date(time)
-  return Number.isNaN(date.getTime()) ? String(time) : date.toISOString()
+  return [instantText(time), name.padEnd(5), msg, ...more].join(' ')
 }

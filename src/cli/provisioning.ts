@@ -101,7 +101,7 @@ async function provisionOne(
     return { name, state: 'waiting', file, expiresAt: left, problem: '' }
   try {
     const { token, expiresAt } = await issue(device)
-    await writeFileAtomically(file, bytesOf(token))
+    await writeFileAtomically(file, `${token}\n`)
     return { name, state: 'issued', file, expiresAt, problem: '' }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
@@ -117,8 +117,4 @@ function usableUntil(file: string): number | null {
   } catch {
     return null
   }
-}
-
-async function* bytesOf(token: string): AsyncIterable<Uint8Array> {
-  yield await Promise.resolve(Buffer.from(`${token}\n`))
 }

@@ -62,6 +62,13 @@ function defaultOf({ defaultValue }: Option, description: string): string {
   return isShown && !description.includes('(default') ? `${description} (default: ${defaultValue})` : description
 }
 
+/** Text of the line at each command: the path of its parent, then its own word. */
+export function stepsTo(commands: readonly CommandShape[]): readonly string[] {
+  return commands.flatMap(({ path }) =>
+    path.length === 0 ? [] : [`${path.slice(0, -1).join(' ')} ${path.at(-1) ?? ''}`],
+  )
+}
+
 /** A command and all its subcommands, itself first. */
 export function* everyCommand(shape: CommandShape): Generator<CommandShape> {
   yield shape

@@ -17,7 +17,6 @@ import { writeLines } from '../lines.ts'
 interface AccessFlags extends SocketFlags, ItemRequestFlags {
   readonly instance?: string
   readonly item: string
-  readonly json?: true
 }
 
 const REFUSED = 1

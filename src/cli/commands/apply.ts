@@ -15,7 +15,6 @@ import { type SiteObject, readSite } from '../nouns/site.ts'
 interface ApplyFlags extends AdministratorFlags {
   readonly file: string
   readonly dryRun?: true
-  readonly json?: true
   readonly quiet?: true
 }
 

@@ -1,5 +1,6 @@
 import { Command, InvalidArgumentError } from 'commander'
 import type { z } from 'zod'
+import { queryText } from '../../client/call.ts'
 import { AUDITED_ACTIONS, auditList } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument, wholeNumberArgument } from '../arguments.ts'
@@ -21,7 +22,6 @@ interface AuditFlags extends AdministratorFlags {
   readonly sessions?: true
   readonly before?: number
   readonly limit: number
-  readonly json?: true
 }
 
 /** The cloud's maximum page size. */
@@ -59,27 +59,26 @@ export function command(io: Io): Command {
 async function list(flags: AuditFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const service = new Service(client)
-  const query = queryOf({
-    ...flags,
-    ...(flags.instance === undefined ? {} : { instance: await service.instanceId(flags.instance) }),
-    ...(flags.device === undefined ? {} : { device: await service.deviceId(flags.device) }),
-  })
+  const { by, action, since, until, sessions, before } = flags
+  const instanceId = flags.instance === undefined ? undefined : await service.instanceId(flags.instance)
+  const deviceId = flags.device === undefined ? undefined : await service.deviceId(flags.device)
+  const filter = { deviceId, instanceId, by, action, since, until, sessions }
   const records: AuditRow[] = []
-  let next: string | null = null
+  let next: string | null = before === undefined ? null : String(before)
   do {
-    query.set('size', String(Math.min(PAGE_MAX, flags.limit - records.length)))
-    if (next !== null) query.set('before', next)
-    const page = await client.json({ method: 'GET', path: `/edge/api/v1/audit?${query.toString()}` }, auditList)
+    const size = Math.min(PAGE_MAX, flags.limit - records.length)
+    const query = queryText({ ...filter, size, before: next })
+    const page = await client.json({ method: 'GET', path: `/edge/api/v1/audit?${query}` }, auditList)
     records.push(...page.records)
     next = page.next
   } while (next !== null && records.length < flags.limit)
   const names: Names =
     flags.json === true ? new Map() : await namesFor(new Set(['instances', 'devices'] as const), service)
-  const rows = records.map(({ at, by, action, ...object }) => [
+  const rows = records.map(({ at, by: actor, action: change, ...object }) => [
     new Date(at).toISOString(),
-    by.kind.toLowerCase(),
-    actorText(by),
-    action.toLowerCase().replaceAll('_', ' '),
+    actor.kind.toLowerCase(),
+    actorText(actor),
+    change.toLowerCase().replaceAll('_', ' '),
     objectText(object, names),
     object.detail ?? '',
   ])
@@ -89,12 +88,6 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
 }
 
 type AuditRow = z.infer<typeof auditList>['records'][number]
-
-function queryOf({ device, instance, by, action, since, until, sessions, before }: AuditFlags): URLSearchParams {
-  const values = { deviceId: device, instanceId: instance, by, action, since, until, sessions, before }
-  const given = Object.entries(values).flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]]))
-  return new URLSearchParams(given)
-}
 
 /** People can choose their names, so the subject goes with them. */
 function actorText({ name, keyId, issuer }: AuditRow['by']): string {

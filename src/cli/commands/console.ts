@@ -15,7 +15,6 @@ import { jsonLine, writeLines } from '../lines.ts'
 
 interface Flags extends AdministratorFlags {
   readonly for: number
-  readonly json?: true
 }
 
 export function command(io: Io): Command {

@@ -14,10 +14,9 @@ import { enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { administrator } from '../administrator.ts'
-import { SAMPLE_SITE } from '../dev/sample-site.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { writeLines } from '../lines.ts'
+import { shellQuoted, writeLines } from '../lines.ts'
 import { Service } from '../nouns/service.ts'
 import { applySite } from './apply.ts'
 
@@ -25,6 +24,22 @@ interface DevFlags {
   readonly directory?: string
   readonly file?: string
 }
+
+/** The site of the README, as a file for `tallygate apply`. */
+const SAMPLE_SITE = `# Change this file and run: tallygate apply -f site.yaml
+rateTables:
+  - version: '1'
+    effectiveFrom: 0
+    items:
+      - { name: LaserCut, version: '1.0', rate: 0.85 }
+      - { name: LaserEngrave, version: '1.0', rate: 0.4 }
+instances:
+  - shortName: Workshop
+    accountId: me
+    lineItems:
+      - activationId: FIRST-1000
+        quantity: 1000
+`
 
 const READY_WITHIN_MS = 120_000
 const STOP_WITHIN_MS = 10_000
@@ -103,8 +118,8 @@ async function start(flags: DevFlags, directory: string, stack: AsyncDisposableS
     // Of the clients in sdk/.
     TALLYGATE_SOCKET: socket,
   }
-  const text = Object.entries(variables).map(([name, value]) => `export ${name}=${quoted(value)}\n`)
-  const command = `${quoted(process.execPath)} ${quoted(COMMAND)}`
+  const text = Object.entries(variables).map(([name, value]) => `export ${name}=${shellQuoted(value)}\n`)
+  const command = `${shellQuoted(process.execPath)} ${shellQuoted(COMMAND)}`
   // A clone is not on the path.
   text.push(`command -v tallygate >/dev/null || tallygate() { ${command} "$@"; }\n`)
   writeFileSync(join(directory, 'env'), text.join(''))
@@ -131,10 +146,6 @@ async function start(flags: DevFlags, directory: string, stack: AsyncDisposableS
     `Without the cloud: kill ${pid}. The agent continues.`,
   ]
   return { agent, lines }
-}
-
-function quoted(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`
 }
 
 const portsForm = z.object({ http: z.number(), push: z.number() })

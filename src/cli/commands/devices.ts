@@ -1,6 +1,6 @@
 import { mkdirSync } from 'node:fs'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
+import { queryText } from '../../client/call.ts'
 import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
 import {
@@ -16,9 +16,10 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { collect, durationArgument, labelArgument, readFileArgument } from '../arguments.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
-import { addDeviceCommands, shortState, unreported } from '../device-commands.ts'
+import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreported } from '../device-commands.ts'
 import type { Io } from '../io.ts'
 import { Service } from '../nouns/service.ts'
+import { type Seen, watch } from '../watch.ts'
 import { type ListedDevice, parseDeviceList, provision } from '../provisioning.ts'
 
 interface EnrollmentFlags extends AdministratorFlags {
@@ -31,13 +32,11 @@ interface EnrollmentFlags extends AdministratorFlags {
 interface ProvisionFlags extends AdministratorFlags {
   readonly out: string
   readonly ttl?: number
-  readonly json?: true
 }
 
 interface ListFlags extends AdministratorFlags {
   readonly instance?: string
   readonly label?: readonly string[]
-  readonly json?: true
   readonly watch?: true
   readonly every: number
 }
@@ -92,7 +91,9 @@ export function command(io: Io): Command {
       new Option('--watch', 'repeat: redraw on a terminal, otherwise print one line per change').conflicts('json'),
     )
     .addOption(new Option('--every <time>', 'interval of --watch').argParser(durationArgument).default(10_000, '10s'))
-    .action((flags: ListFlags) => (flags.watch === true ? watchList(flags, io) : list(flags, io)))
+    .action((flags: ListFlags) =>
+      flags.watch === true ? watch(() => look(flags, io), flags.every, io) : list(flags, io),
+    )
   withAdministratorFlags(devices.command('offline-policy'))
     .description(
       'Sets or shows what devices do with a line item when their grant is used up and they cannot reach the cloud.',
@@ -187,9 +188,6 @@ async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<voi
   io.stdout.write(`${token}\n`)
 }
 
-/** Devices per administration token, because the token is valid for a few minutes only. */
-const BATCH = 100
-
 async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promise<void> {
   const devices = parseDeviceList(readFileArgument(io, path, 'USAGE'))
   mkdirSync(flags.out, { recursive: true, mode: 0o700 })
@@ -197,14 +195,14 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
   const names = known.filter(({ revokedAt }) => revokedAt === null).map(({ name }) => name ?? '')
   const enrolled = new Set(names)
   const counts = { enrolled: 0, issued: 0, waiting: 0, failed: 0 }
-  for (let from = 0; from < devices.length; from += BATCH) {
+  for (let from = 0; from < devices.length; from += DEVICES_PER_TOKEN) {
     using client = await administrator(flags, io)
     const issue = ({ name, instanceIds, labels }: ListedDevice) => {
       const body = { instanceIds, name, labels, ...(flags.ttl === undefined ? {} : { lifetimeMs: flags.ttl }) }
       return client.json({ method: 'POST', path: '/edge/api/v1/enrollment-tokens', body }, enrollmentTokenResponse)
     }
     const line = { directory: flags.out, enrolled, issue, now: io.now }
-    for await (const device of provision(devices.slice(from, from + BATCH), line)) {
+    for await (const device of provision(devices.slice(from, from + DEVICES_PER_TOKEN), line)) {
       counts[device.state] += 1
       if (flags.json === true) writeLines(io.stdout, [jsonLine(device)])
       else if (device.state === 'failed') writeLines(io.stdout, [`${device.name}: ${device.problem}`])
@@ -225,38 +223,13 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
   writeLines(io.stdout, lines)
 }
 
-const CLEAR = '\u001B[H\u001B[2J'
-
-/** Runs until interrupted. An unreachable cloud is shown, not an error. */
-async function watchList(flags: ListFlags, io: Io): Promise<void> {
-  const { stdout, now } = io
-  const signal = io.stop()
-  const stopped = new Promise<null>((resolve) => signal.addEventListener('abort', () => resolve(null)))
-  let last: ReadonlySet<string> = new Set()
-  while (!signal.aborted) {
-    const looked = allDevices(flags, io).then(table, (error: unknown) => {
-      if (!(error instanceof CodedError) || error.code !== 'SERVICE_UNREACHABLE') throw error
-      return [`NO RESPONSE  ${error.message}`]
-    })
-    const rows = await Promise.race([looked, stopped])
-    if (rows === null) return
-    const at = new Date(now()).toISOString()
-    if (stdout.isTTY === true) stdout.write(`${CLEAR}${at}  (Ctrl-C to stop)\n\n${rows.join('\n')}\n`)
-    else {
-      const changed = rows.filter((row) => !last.has(cellsOf(row)))
-      writeLines(
-        stdout,
-        changed.map((row) => `${at}  ${row}`),
-      )
-    }
-    last = new Set(rows.map(cellsOf))
-    await sleep(flags.every, undefined, { signal }).catch(() => undefined)
-  }
-}
-
-/** Without the width of the columns, which depends on other rows. */
-function cellsOf(row: string): string {
-  return row.replaceAll(/\s+/g, ' ')
+/** An unreachable cloud is shown, not an error. */
+async function look(flags: ListFlags, io: Io): Promise<Seen> {
+  const rows = await allDevices(flags, io).then(table, (error: unknown) => {
+    if (!(error instanceof CodedError) || error.code !== 'SERVICE_UNREACHABLE') throw error
+    return [`NO RESPONSE  ${error.message}`]
+  })
+  return { page: rows, lines: rows }
 }
 
 async function allDevices(
@@ -269,10 +242,8 @@ async function allDevices(
   const devices: DeviceState[] = []
   let next = 0
   do {
-    const query = new URLSearchParams({ next: String(next) })
-    if (instanceId !== undefined) query.set('instanceId', instanceId)
-    if (label !== undefined) query.set('labels', label.join(','))
-    const page = await client.json({ method: 'GET', path: `/edge/api/v1/devices?${query.toString()}` }, deviceList)
+    const query = queryText({ next, instanceId, labels: label?.join(',') })
+    const page = await client.json({ method: 'GET', path: `/edge/api/v1/devices?${query}` }, deviceList)
     devices.push(...page.devices)
     next = page.next
   } while (next !== 0)

@@ -7,7 +7,6 @@ import type { Io } from '../io.ts'
 import { counted, jsonLine, writeLines } from '../lines.ts'
 
 interface DoctorFlags extends SocketFlags {
-  readonly json?: true
   readonly all?: true
   readonly fix?: true
   readonly network: boolean

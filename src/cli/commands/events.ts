@@ -1,6 +1,7 @@
 import { Command, InvalidArgumentError } from 'commander'
 import { z } from 'zod'
 import { EVENT_TYPES, deadLetterList, eventSinkList, eventSinkState } from '../../protocol/edge/events.ts'
+import { queryText } from '../../client/call.ts'
 import type { HttpClient } from '../../client/http.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
@@ -10,11 +11,7 @@ import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { Service } from '../nouns/service.ts'
 
-interface Flags extends AdministratorFlags {
-  readonly json?: true
-}
-
-interface ListFlags extends Flags {
+interface ListFlags extends AdministratorFlags {
   readonly instance?: string
   readonly device?: string
   readonly type?: string
@@ -22,7 +19,7 @@ interface ListFlags extends Flags {
   readonly limit: number
 }
 
-interface ReplayFlags extends Flags {
+interface ReplayFlags extends AdministratorFlags {
   readonly after?: string
   readonly deadLetters?: true
 }
@@ -49,16 +46,16 @@ export function command(io: Io): Command {
   named('show')
     .description('Shows an event as sinks receive it, in JSON. It can be usage.')
     .argument('<id>', 'id of the event')
-    .action((id: string, flags: Flags) => show(id, flags, io))
+    .action((id: string, flags: AdministratorFlags) => show(id, flags, io))
   named('sinks')
     .description('Lists sinks, how far each has got, and why it fails.')
     .option('--json', 'print one JSON document per line')
-    .action((flags: Flags) => sinks(flags, io))
+    .action((flags: AdministratorFlags) => sinks(flags, io))
   named('dead-letters')
     .description('Lists events that a sink has rejected, oldest first.')
     .argument('<sink>', 'name of the sink')
     .option('--json', 'print one JSON document per line')
-    .action((sink: string, flags: Flags) => deadLetters(sink, flags, io))
+    .action((sink: string, flags: AdministratorFlags) => deadLetters(sink, flags, io))
   named('replay')
     .description('Sends events to a sink again, with the same ids.')
     .argument('<sink>', 'name of the sink')
@@ -74,13 +71,13 @@ export function command(io: Io): Command {
     .description('Discards the events that a sink has rejected.')
     .argument('<sink>', 'name of the sink')
     .option('--json', 'print one JSON document')
-    .action((sink: string, flags: Flags) => discard(sink, flags, io))
+    .action((sink: string, flags: AdministratorFlags) => discard(sink, flags, io))
   named('forget')
     .description(
       'Forgets a sink that was removed from the settings. One that is still there begins with the next event.',
     )
     .argument('<sink>', 'name of the sink')
-    .action((sink: string, flags: Flags) => forget(sink, flags, io))
+    .action((sink: string, flags: AdministratorFlags) => forget(sink, flags, io))
   return examples(events, [
     'tallygate events list --type line-item.low',
     'tallygate events sinks',
@@ -93,13 +90,12 @@ type Event = Readonly<Record<string, unknown>>
 async function list(flags: ListFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const service = new Service(client)
-  const values = {
+  const query = queryText({
     instanceId: flags.instance === undefined ? undefined : await service.instanceId(flags.instance),
     deviceId: flags.device === undefined ? undefined : await service.deviceId(flags.device),
-    ...{ type: flags.type, before: flags.before, size: String(flags.limit) },
-  }
-  const given = Object.entries(values).flatMap(([name, value]) => (value === undefined ? [] : [[name, value]]))
-  const { events, next } = await eventsAt(client, new URLSearchParams(given))
+    ...{ type: flags.type, before: flags.before, size: flags.limit },
+  })
+  const { events, next } = await eventsAt(client, query)
   const rows = events.map(({ time, type, subject, id }) => [time, type, subject, id].map(String))
   writeLines(
     io.stdout,
@@ -108,21 +104,21 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
   if (next !== null) io.stderr.write(`There are more events: repeat the command with --before ${next}\n`)
 }
 
-async function show(id: string, flags: Flags, io: Io): Promise<void> {
+async function show(id: string, flags: AdministratorFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
-  const { events } = await eventsAt(client, new URLSearchParams({ id }))
+  const { events } = await eventsAt(client, queryText({ id }))
   writeLines(io.stdout, events.map(jsonLine))
 }
 
 /** Numbers stay as they are. */
-async function eventsAt(client: HttpClient, query: URLSearchParams) {
-  const answer = await new Service(client).get(`/edge/api/v1/events?${query.toString()}`)
+async function eventsAt(client: HttpClient, query: string) {
+  const answer = await new Service(client).get(`/edge/api/v1/events?${query}`)
   return z.object({ events: z.array(z.custom<Event>()), next: z.string().nullable() }).parse(answer)
 }
 
 type Sink = z.infer<typeof eventSinkState>
 
-async function sinks(flags: Flags, io: Io): Promise<void> {
+async function sinks(flags: AdministratorFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const { sinks: all } = await client.json({ method: 'GET', path: SINKS }, eventSinkList)
   writeLines(io.stdout, flags.json === true ? all.map(jsonLine) : tableOf(all))
@@ -147,7 +143,7 @@ function stateOf({ settings, failingSince, behind }: Sink): string {
   return behind ? 'sending' : 'up to date'
 }
 
-async function deadLetters(sink: string, flags: Flags, io: Io): Promise<void> {
+async function deadLetters(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const rows: z.infer<typeof deadLetterList>['deadLetters'] = []
   for (let next: string | null = '0'; next !== null;) {
@@ -170,13 +166,13 @@ async function replay(sink: string, { after, deadLetters: dead, ...flags }: Repl
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : tableOf([state]))
 }
 
-async function discard(sink: string, flags: Flags, io: Io): Promise<void> {
+async function discard(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const state = await client.json({ method: 'DELETE', path: `${sinkPath(sink)}/dead-letters` }, eventSinkState)
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : tableOf([state]))
 }
 
-async function forget(sink: string, flags: Flags, io: Io): Promise<void> {
+async function forget(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   await new Service(client).send({ method: 'DELETE', path: sinkPath(sink) })
   writeLines(io.stdout, [`The sink ${sink} is forgotten.`])

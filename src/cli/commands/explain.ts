@@ -9,7 +9,6 @@ import type { Io } from '../io.ts'
 
 interface ExplainFlags extends SocketFlags {
   readonly db?: string
-  readonly json?: true
 }
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/

@@ -33,7 +33,6 @@ interface ImportFlags extends AdministratorFlags {
   readonly apply?: true
   readonly addUsed?: true
   readonly lowerUsed?: true
-  readonly json?: true
 }
 
 /** Of one answer of the source, bytes. */

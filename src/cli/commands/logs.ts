@@ -21,7 +21,6 @@ interface LogsFlags extends SocketFlags {
   readonly lines: number
   readonly level?: keyof typeof SEVERITY
   readonly id?: string
-  readonly json?: true
   readonly follow?: true
 }
 

@@ -4,17 +4,13 @@ import { agentClient, type SocketFlags, withSocketFlag } from '../local-agent.ts
 import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 
-interface OffersFlags extends SocketFlags {
-  readonly json?: true
-}
-
 export function command(io: Io): Command {
   return withSocketFlag(new Command('offers'))
     .description(
       'Lists the items that applications can request from the agent now, with the line items that pay for them and their rates in tokens. Rules of access and balances can still refuse a request.',
     )
     .option('--json', 'print one JSON document')
-    .action(async (flags: OffersFlags) => {
+    .action(async (flags: SocketFlags) => {
       using client = agentClient(flags, io)
       const found = await client.json({ method: 'GET', path: AGENT_OFFERS_PATH }, offers)
       if (flags.json === true) io.stdout.write(`${jsonLine(found)}\n`)

@@ -7,10 +7,6 @@ import { examples } from '../examples.ts'
 import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 
-interface RecoveryFlags extends AdministratorFlags {
-  readonly json?: true
-}
-
 export function command(io: Io): Command {
   const recovery = new Command('recovery').description(
     'Shows and ends the recovery of a cloud whose database was restored from a backup.',
@@ -23,15 +19,15 @@ export function command(io: Io): Command {
   named(
     'show',
     'Shows which devices the recovery of an instance waits for, and which tokens are withheld and sold in the meantime.',
-  ).action((named: string, flags: RecoveryFlags) => show(named, flags, io))
+  ).action((named: string, flags: AdministratorFlags) => show(named, flags, io))
   named(
     'end',
     'Ends the recovery of an instance and sells the withheld tokens. They may have been sold before the restore.',
-  ).action((named: string, flags: RecoveryFlags) => end(named, flags, io))
+  ).action((named: string, flags: AdministratorFlags) => end(named, flags, io))
   return examples(recovery, ['tallygate recovery show Workshop', 'tallygate recovery end Workshop'])
 }
 
-async function show(named: string, flags: RecoveryFlags, io: Io): Promise<void> {
+async function show(named: string, flags: AdministratorFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const instanceId = await new Service(client).instanceId(named)
   const path = `/edge/api/v1/instances/${instanceId}/recovery`
@@ -39,7 +35,7 @@ async function show(named: string, flags: RecoveryFlags, io: Io): Promise<void> 
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : [...describe(state), ...accounts(state, 'WITHHELD')])
 }
 
-async function end(named: string, flags: RecoveryFlags, io: Io): Promise<void> {
+async function end(named: string, flags: AdministratorFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const instanceId = await new Service(client).instanceId(named)
   const path = `/edge/api/v1/instances/${instanceId}/recovery/end`

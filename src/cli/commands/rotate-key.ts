@@ -13,7 +13,6 @@ import { jsonLine } from '../lines.ts'
 interface RotateKeyFlags extends SocketFlags {
   /** ms; false: do not wait. */
   readonly wait: number | false
-  readonly json?: true
 }
 
 const LOOK_EVERY_MS = 200

@@ -12,15 +12,11 @@ import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { itemRequestBody, type ItemRequestFlags, withItemRequest } from '../item-request.ts'
 
-interface Flags extends SocketFlags {
-  readonly json?: true
-}
-
-interface OpenFlags extends Flags {
+interface OpenFlags extends SocketFlags {
   readonly instance?: string
 }
 
-interface RequestFlags extends Flags, ItemRequestFlags {
+interface RequestFlags extends SocketFlags, ItemRequestFlags {
   readonly item?: string
   readonly endOnDeny?: true
 }
@@ -41,10 +37,10 @@ export function command(io: Io): Command {
     })
   asProgram(withSocketFlag(group.command('list')))
     .description('Lists the live sessions that the caller can see, newest first.')
-    .action((flags: Flags) => list(flags, io))
+    .action((flags: SocketFlags) => list(flags, io))
   asProgram(withSocketFlag(group.command('show').argument('<id>', 'session', uuidArgument)))
     .description('Shows the state of a session.')
-    .action((id: string, flags: Flags) => show(id, flags, io))
+    .action((id: string, flags: SocketFlags) => show(id, flags, io))
   const request = asProgram(withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument)))
     .description(
       "Requests an item in place of the session's current item. Without --item, the session releases its item and stays open.",
@@ -102,7 +98,7 @@ function asProgram(command: Command): Command {
   return command.option('--json', 'print one JSON document per line')
 }
 
-async function list(flags: Flags, io: Io): Promise<void> {
+async function list(flags: SocketFlags, io: Io): Promise<void> {
   using client = agentClient(flags, io)
   const sessions = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
   if (flags.json === true) {
@@ -119,7 +115,7 @@ async function list(flags: Flags, io: Io): Promise<void> {
   else writeLines(io.stdout, columns([['session', 'state', 'charged until', 'instance'], ...rows]))
 }
 
-async function show(id: string, flags: Flags, io: Io): Promise<void> {
+async function show(id: string, flags: SocketFlags, io: Io): Promise<void> {
   using client = agentClient(flags, io)
   const shown = await client.json({ method: 'GET', path: `${SESSIONS}/${id}` }, session)
   if (flags.json === true) {

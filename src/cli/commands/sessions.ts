@@ -6,10 +6,6 @@ import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
 import { nounCommand } from '../nouns/command.ts'
 
-interface Flags extends AdministratorFlags {
-  readonly json?: true
-}
-
 const COMMANDS = [
   ['lock', 'Suspends a session until it is unlocked.'],
   ['unlock', 'Resumes a locked session.'],
@@ -24,7 +20,7 @@ export function command(io: Io): Command {
     withAdministratorFlags(group.command(name).argument('<id>', 'session', uuidArgument))
       .description(description)
       .option('--json', 'print one JSON document')
-      .action(async (id: string, flags: Flags) => {
+      .action(async (id: string, flags: AdministratorFlags) => {
         using client = await administrator(flags, io)
         const path = `/edge/api/v1/sessions/${id}/${name}`
         const answer = await client.json({ method: 'POST', path, body: {} }, sessionCommandResult)

@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import { z } from 'zod'
 import { cloudInWords, healthStatusOf } from '../../agent/diagnostics/health-status.ts'
@@ -10,11 +9,11 @@ import type { DeviceReportWire } from '../../protocol/local/report.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
 import { agentClient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { durationArgument } from '../arguments.ts'
-import { columns, counted, jsonLine, linesText, writeLines } from '../lines.ts'
+import { columns, counted, jsonLine, writeLines } from '../lines.ts'
+import { type Seen, watch } from '../watch.ts'
 import type { Io } from '../io.ts'
 
 interface StatusFlags extends SocketFlags {
-  readonly json?: true
   readonly check?: true
   readonly watch?: true
   readonly all?: true
@@ -41,7 +40,7 @@ export function command(io: Io): Command {
     .action(async (flags: StatusFlags) => {
       using client = agentClient(flags, io)
       if (flags.watch === true) {
-        await watch(() => ask(client), flags, io)
+        await watch(() => look(client, flags, io), flags.every, io)
         return
       }
       const { status, health } = await ask(client)
@@ -62,32 +61,15 @@ async function ask(client: HttpClient): Promise<AgentReport> {
   throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `GET ${AGENT_STATUS_PATH}: answer`))
 }
 
-const CLEAR = '\u001B[H\u001B[2J'
-
-/** Runs until interrupted. An unreachable agent is shown as a state, not an error. */
-async function watch(look: () => Promise<AgentReport>, flags: StatusFlags, io: Io): Promise<void> {
-  const { stdout, stop, now } = io
-  const signal = stop()
-  const stopped = new Promise<null>((resolve) => signal.addEventListener('abort', () => resolve(null)))
-  let last = ''
-  while (!signal.aborted) {
-    const looked = look().then(
-      ({ status, health }) => [lineOf(status, health), describe(status, health, whole(flags, io))] as const,
-      (error: unknown) => {
-        if (!(error instanceof CodedError)) throw error
-        const text = `NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`
-        return [text, [text]] as const
-      },
-    )
-    // Do not wait for an agent that hangs.
-    const seen = await Promise.race([looked, stopped])
-    if (seen === null) return
-    const [line, page] = seen
-    const at = new Date(now()).toISOString()
-    if (stdout.isTTY === true) stdout.write(CLEAR + linesText([`${at}  (Ctrl-C to stop)`, '', ...page]))
-    else if (line !== last) writeLines(stdout, [`${at}  ${line}`])
-    last = line
-    await sleep(flags.every, undefined, { signal }).catch(() => undefined)
+/** An unreachable agent is shown as a state, not an error. */
+async function look(client: HttpClient, flags: StatusFlags, io: Io): Promise<Seen> {
+  try {
+    const { status, health } = await ask(client)
+    return { page: describe(status, health, whole(flags, io)), lines: [lineOf(status, health)] }
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    const page = [`NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`]
+    return { page, lines: page }
   }
 }
 

@@ -26,13 +26,9 @@ export function command(io: Io): Command {
       const packed = await promisify(gzip)(tar(files, observations.now))
       const stamp = new Date(observations.now).toISOString().replaceAll(/[:.]/g, '-')
       const path = flags.output ?? `tallygate-support-${stamp}.tar.gz`
-      await writeFileAtomically(path, once(packed))
+      await writeFileAtomically(path, packed)
       io.stdout.write(
         `${path}: ${packed.length} bytes, ${files.length} files. Review it before you send it: tar -xOzf ${path} | less\n`,
       )
     })
-}
-
-async function* once(bytes: Uint8Array): AsyncIterable<Uint8Array> {
-  yield await Promise.resolve(bytes)
 }

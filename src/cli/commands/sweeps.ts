@@ -6,10 +6,6 @@ import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
 
-interface Flags extends AdministratorFlags {
-  readonly json?: true
-}
-
 const SWEEPS = '/edge/api/v1/sweeps'
 
 export function command(io: Io): Command {
@@ -19,20 +15,24 @@ export function command(io: Io): Command {
   withAdministratorFlags(sweeps.command('show'))
     .description('Shows whether sweeps are paused, and why.')
     .option('--json', 'print one JSON document')
-    .action((flags: Flags) => call({ method: 'GET', path: SWEEPS }, flags, io))
+    .action((flags: AdministratorFlags) => call({ method: 'GET', path: SWEEPS }, flags, io))
   const confirm = sweeps.command('confirm').description('Resumes paused sweeps.')
   withAdministratorFlags(confirm.command('clock'))
     .description('Confirms that the clock of the cloud is correct.')
     .option('--json', 'print one JSON document')
-    .action((flags: Flags) => call({ method: 'POST', path: `${SWEEPS}/clock/confirm` }, flags, io))
+    .action((flags: AdministratorFlags) => call({ method: 'POST', path: `${SWEEPS}/clock/confirm` }, flags, io))
   withAdministratorFlags(confirm.command('settlement'))
     .description('Settles all devices that are due now, regardless of their number.')
     .option('--json', 'print one JSON document')
-    .action((flags: Flags) => call({ method: 'POST', path: `${SWEEPS}/settlement/confirm` }, flags, io))
+    .action((flags: AdministratorFlags) => call({ method: 'POST', path: `${SWEEPS}/settlement/confirm` }, flags, io))
   return examples(sweeps, ['tallygate sweeps show', 'tallygate sweeps confirm clock'])
 }
 
-async function call(request: { readonly method: 'GET' | 'POST'; readonly path: string }, flags: Flags, io: Io) {
+async function call(
+  request: { readonly method: 'GET' | 'POST'; readonly path: string },
+  flags: AdministratorFlags,
+  io: Io,
+) {
   using client = await administrator(flags, io)
   const state = await client.json(request, sweepState)
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : [clockLine(state), settlementLine(state)])

@@ -8,10 +8,9 @@ import { type CloudSettings, cloudOptions } from '../../cloud/settings.ts'
 import type { Store } from '../../cloud/storage/store.ts'
 import type { ReadArchiveDeps } from '../../cloud/usage/archive/read-archive.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
-import { loadSettings } from '../../settings/load.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
-import { settingsFile, settingsOf } from '../service-settings.ts'
+import { settingsOf } from '../service-settings.ts'
 import { storeCommand } from './cloud.ts'
 
 export function archiveCommand(io: Io): Command {
@@ -99,16 +98,6 @@ async function verify(archive: ReadArchiveDeps, io: Io): Promise<void> {
   io.stdout.write(
     `${name} is whole: ${archives} archives, ${files} files, ${records} records ${begin}, up to ${range.upTo}.\n`,
   )
-}
-
-/** Settings of the file and the environment: credentials of the store. */
-export function archiveSettings(io: Io): CloudSettings {
-  return loadSettings(cloudOptions, {
-    file: settingsFile(cloudOptions, io),
-    flags: {},
-    env: io.env,
-    readText: io.readText,
-  })
 }
 
 export async function archiveAt(

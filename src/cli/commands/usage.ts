@@ -4,6 +4,8 @@
  */
 import { Service } from '../nouns/service.ts'
 import { type Command, InvalidArgumentError, Option } from 'commander'
+import { cloudOptions } from '../../cloud/settings.ts'
+import { queryText } from '../../client/call.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { uuid } from '../../protocol/wire.ts'
 import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
@@ -11,7 +13,8 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { timeArgument } from '../arguments.ts'
 import type { Io, Output } from '../io.ts'
 import { nounCommand } from '../nouns/command.ts'
-import { archiveAt, archiveCommand, archiveSettings } from './usage-archive.ts'
+import { foundSettings } from '../service-settings.ts'
+import { archiveAt, archiveCommand } from './usage-archive.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
 
 interface ExportFlags extends AdministratorFlags {
@@ -45,16 +48,9 @@ export function command(io: Io): Command {
 async function exportUsage(flags: ExportFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const instanceId = flags.instance === undefined ? undefined : await new Service(client).instanceId(flags.instance)
-  const query = new URLSearchParams({ format: flags.format })
-  for (const [name, value] of [
-    ['instanceId', instanceId],
-    ['from', flags.from],
-    ['to', flags.to],
-    ['after', flags.after],
-  ] as const) {
-    if (value !== undefined) query.set(name, String(value))
-  }
-  const call = { method: 'GET', path: `/provisioning/api/v1.1/usage?${query.toString()}` } as const
+  const { format, from, to, after } = flags
+  const query = queryText({ format, instanceId, from, to, after })
+  const call = { method: 'GET', path: `/provisioning/api/v1.1/usage?${query}` } as const
   const { headers, pieces } = await client.stream(call)
   const next = usageCursor.safeParse(headers[usageCursorHeader])
   if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The response has no header ${usageCursorHeader}.`)
@@ -67,23 +63,19 @@ async function readBack({ fromArchive = '', ...flags }: ExportFlags, io: Io): Pr
   if (instance !== undefined && !uuid.safeParse(instance).success) {
     throw new CodedError('USAGE', '--instance takes an id with --from-archive, because an archive contains no names.')
   }
-  const { next, pieces } = await exportArchive(await archiveAt(fromArchive, archiveSettings(io)), {
+  const { next, pieces } = await exportArchive(await archiveAt(fromArchive, foundSettings(cloudOptions, io)), {
     after: flags.after === undefined ? 0n : BigInt(flags.after),
     instanceId: instance?.toLowerCase() ?? null,
     from: flags.from ?? null,
     to: flags.to ?? null,
     format: flags.format,
   })
-  await writeExport(flags, bytesOf(pieces), next, io)
-}
-
-async function* bytesOf(pieces: AsyncIterable<string>): AsyncGenerator<Buffer> {
-  for await (const piece of pieces) yield Buffer.from(piece)
+  await writeExport(flags, pieces, next, io)
 }
 
 async function writeExport(
   { out }: Pick<ExportFlags, 'out'>,
-  pieces: AsyncIterable<Buffer>,
+  pieces: AsyncIterable<string | Buffer>,
   next: bigint,
   io: Io,
 ): Promise<void> {
@@ -93,10 +85,11 @@ async function writeExport(
 }
 
 /** Respects backpressure. */
-async function writeOut(output: Output, pieces: AsyncIterable<Buffer>): Promise<void> {
+async function writeOut(output: Output, pieces: AsyncIterable<string | Buffer>): Promise<void> {
   const decoder = new TextDecoder()
   for await (const piece of pieces) {
-    const isTaken = output.write(decoder.decode(piece, { stream: true })) !== false
+    const text = typeof piece === 'string' ? piece : decoder.decode(piece, { stream: true })
+    const isTaken = output.write(text) !== false
     if (!isTaken && isStream(output)) await new Promise<void>((resolve) => output.once('drain', resolve))
   }
 }

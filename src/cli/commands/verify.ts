@@ -31,7 +31,7 @@ export function command(io: Io): Command {
         throw new CodedError('USAGE', 'Give a bundle or --db, not both.')
       }
       const ledger = bundle === undefined ? await readLedger(agentDatabase(flags.db, io)) : readBundle(bundle, io)
-      if (flags.export !== undefined) await writeFileAtomically(flags.export, pieces(ledger))
+      if (flags.export !== undefined) await writeFileAtomically(flags.export, `${JSON.stringify(ledger)}\n`)
       const verification = await verifyLedger(ledger)
       const isWhole = verification.findings.length === 0
       writeLines(
@@ -55,10 +55,6 @@ function readBundle(path: string, io: Io): LedgerBundle {
   const parsed = ledgerBundle.safeParse(value)
   if (!parsed.success) throw unreadable(firstProblem(parsed.error, 'bundle'))
   return parsed.data
-}
-
-async function* pieces(ledger: LedgerBundle): AsyncIterable<Uint8Array> {
-  yield await Promise.resolve(Buffer.from(`${JSON.stringify(ledger)}\n`))
 }
 
 function describe({ findings, checked, engines }: Verification): readonly string[] {

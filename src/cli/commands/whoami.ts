@@ -5,19 +5,15 @@ import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { callerText, readCaller, rightsText } from '../sign-in/caller.ts'
 
-interface WhoamiFlags extends AdministratorFlags {
-  readonly json?: true
-}
-
 export function command(io: Io): Command {
   const whoami = withAdministratorFlags(new Command('whoami'))
     .description('Shows the signed-in user, or the name of a key, with its roles as the cloud knows them.')
     .option('--json', 'print one JSON document')
-    .action((flags: WhoamiFlags) => show(flags, io))
+    .action((flags: AdministratorFlags) => show(flags, io))
   return examples(whoami, ['tallygate whoami', 'tallygate whoami --url https://cloud.example'])
 }
 
-async function show(flags: WhoamiFlags, io: Io): Promise<void> {
+async function show(flags: AdministratorFlags, io: Io): Promise<void> {
   const { url } = targetOf(flags, io)
   using client = await administrator(flags, io)
   const caller = await readCaller(client)

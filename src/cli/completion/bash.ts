@@ -1,22 +1,23 @@
 /** Completion script for bash. Generated from the commands; completing a line runs nothing. */
-import { type CommandShape, type OptionShape, everyCommand } from '../shape.ts'
+import { type CommandShape, type OptionShape, everyCommand, stepsTo } from '../shape.ts'
+import { shellQuoted } from '../lines.ts'
 
 export function bashCompletion(program: CommandShape): string {
   const commands = [...everyCommand(program)]
   const cases = (rows: readonly string[]): string => (rows.length === 0 ? '    (none) ;;' : rows.join('\n'))
-  const steps = commands.filter(({ path }) => path.length > 0).map(({ path }) => quoted(stepTo(path)))
+  const steps = stepsTo(commands).map(shellQuoted)
   const valued = commands.flatMap(({ path, options }) =>
     options.filter(({ takesValue }) => takesValue).map((option) => ({ path, option })),
   )
   const choices = valued
     .filter(({ option }) => option.choices.length > 0)
-    .map(({ path, option }) => `    ${patternOf(path, option)}) words=${quoted(option.choices.join(' '))} ;;`)
+    .map(({ path, option }) => `    ${patternOf(path, option)}) words=${shellQuoted(option.choices.join(' '))} ;;`)
   const files = valued.filter(({ option }) => option.isPath && option.choices.length === 0)
   const others = valued.filter(({ option }) => !option.isPath && option.choices.length === 0)
   const list = (rows: typeof valued): string => rows.map(({ path, option }) => patternOf(path, option)).join('|')
   const words = commands.map(({ path, options, commands: below }) => {
     const all = [...below.map((each) => each.path.at(-1) ?? ''), ...options.map(({ long }) => long), '--help']
-    return `    ${quoted(path.join(' '))}) words=${quoted([...new Set(all)].join(' '))} ;;`
+    return `    ${shellQuoted(path.join(' '))}) words=${shellQuoted([...new Set(all)].join(' '))} ;;`
   })
   return `# Completion of tallygate for bash. Generated from the commands.
 _tallygate() {
@@ -49,16 +50,7 @@ complete -F _tallygate tallygate
 `
 }
 
-/** Text of the line at a command: the parent's path, then the command's own word. */
-function stepTo(path: readonly string[]): string {
-  return `${path.slice(0, -1).join(' ')} ${path.at(-1) ?? ''}`
-}
-
 function patternOf(path: readonly string[], { long, short }: OptionShape): string {
   const names = short === null || short === long ? [long] : [long, short]
-  return names.map((name) => quoted(`${path.join(' ')} ${name}`)).join('|')
-}
-
-function quoted(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`
+  return names.map((name) => shellQuoted(`${path.join(' ')} ${name}`)).join('|')
 }

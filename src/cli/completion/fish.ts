@@ -1,4 +1,4 @@
-import { type CommandShape, everyCommand } from '../shape.ts'
+import { type CommandShape, everyCommand, stepsTo } from '../shape.ts'
 
 export function fishCompletion(program: CommandShape): string {
   const commands = [...everyCommand(program)]
@@ -19,7 +19,7 @@ export function fishCompletion(program: CommandShape): string {
       }),
     ]
   })
-  const steps = commands.filter(({ path }) => path.length > 0).map(({ path }) => quoted(stepTo(path)))
+  const steps = stepsTo(commands).map(quoted)
   const valued = commands.flatMap(({ path, options }) =>
     options
       .filter(({ takesValue }) => takesValue)
@@ -51,11 +51,6 @@ end
 
 ${lines.join('\n')}
 `
-}
-
-/** Text of the line at a command: the parent's path, then the command's own word. */
-function stepTo(path: readonly string[]): string {
-  return `${path.slice(0, -1).join(' ')} ${path.at(-1) ?? ''}`
 }
 
 function quoted(text: string): string {

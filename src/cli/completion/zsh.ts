@@ -1,27 +1,26 @@
-import { type CommandShape, everyCommand } from '../shape.ts'
+import { type CommandShape, everyCommand, stepsTo } from '../shape.ts'
+import { shellQuoted } from '../lines.ts'
 
 export function zshCompletion(program: CommandShape): string {
   const commands = [...everyCommand(program)]
-  const steps = commands
-    .filter(({ path }) => path.length > 0)
-    .map(({ path }) => quoted(`${path.slice(0, -1).join(' ')} ${path.at(-1) ?? ''}`))
+  const steps = stepsTo(commands).map(shellQuoted)
   const values: string[] = []
   const valued: string[] = []
   for (const { path, options } of commands) {
     for (const { long, takesValue, choices, isPath } of options) {
       if (!takesValue) continue
-      const pattern = quoted(`${path.join(' ')} ${long}`)
+      const pattern = shellQuoted(`${path.join(' ')} ${long}`)
       valued.push(pattern)
-      if (choices.length > 0) values.push(`    ${pattern}) compadd -- ${choices.map(quoted).join(' ')}; return ;;`)
+      if (choices.length > 0) values.push(`    ${pattern}) compadd -- ${choices.map(shellQuoted).join(' ')}; return ;;`)
       else values.push(`    ${pattern}) ${isPath ? '_files; ' : ''}return ;;`)
     }
   }
   const words = commands.map(({ path, options, commands: below }) => {
     const rows = [
-      ...below.map((each) => quoted(`${each.path.at(-1) ?? ''}:${described(each.summary)}`)),
-      ...options.map(({ long, description }) => quoted(`${long}:${described(description)}`)),
+      ...below.map((each) => shellQuoted(`${each.path.at(-1) ?? ''}:${described(each.summary)}`)),
+      ...options.map(({ long, description }) => shellQuoted(`${long}:${described(description)}`)),
     ]
-    return `    ${quoted(path.join(' '))}) found=(${rows.join(' ')}) ;;`
+    return `    ${shellQuoted(path.join(' '))}) found=(${rows.join(' ')}) ;;`
   })
   return `#compdef tallygate
 # Completion of tallygate for zsh. Generated from the commands.
@@ -49,8 +48,4 @@ _tallygate "$@"
 
 function described(text: string): string {
   return text.replaceAll(/\s+/g, ' ').replaceAll(':', '\\:')
-}
-
-function quoted(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`
 }

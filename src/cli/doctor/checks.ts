@@ -637,7 +637,7 @@ export const CHECKS: readonly Check[] = [
     run: ({ cloud }) =>
       reachable(cloud, 'Check cable, route and firewall. The device keeps deciding requests within its grants.'),
   },
-  { name: 'cloud-certificate', run: ({ cloud }) => certificateOf(cloud, 'tls.ca_file') },
+  { name: 'cloud-certificate', run: ({ cloud }) => certificateOf(cloud, 'fail') },
   { name: 'cloud-certificate-expiry', run: ({ cloud, now }) => expiryOf(cloud, now) },
   {
     name: 'sign-in',
@@ -669,7 +669,7 @@ export const CHECKS: readonly Check[] = [
       )
     },
   },
-  { name: 'broker-certificate', run: ({ broker }) => certificateOf(broker, 'tls.ca_file', 'warn') },
+  { name: 'broker-certificate', run: ({ broker }) => certificateOf(broker, 'warn') },
   {
     name: 'memory',
     run: ({ memory: { available, total, limit, used } }) => {
@@ -722,11 +722,7 @@ function reachable(endpoint: EndpointObservation | null, remedy: string): Findin
   return warn(`${host}:${port}${way}: ${connected.message}`, advice)
 }
 
-function certificateOf(
-  endpoint: EndpointObservation | null,
-  setting: string,
-  level: 'warn' | 'fail' = 'fail',
-): Finding {
+function certificateOf(endpoint: EndpointObservation | null, level: 'warn' | 'fail'): Finding {
   if (endpoint === null) return skip(NOT_ENROLLED)
   if (!endpoint.secure) {
     const isLocal = /^(localhost|127\.|\[?::1)/.test(endpoint.host)
@@ -739,7 +735,7 @@ function certificateOf(
   if (certificate === null) return skip('no response')
   const evidence = `${certificate.subject}, by ${certificate.issuer}`
   if (certificate.distrust === null) return ok(evidence)
-  const remedy = `Correct the certificate, or add its authority to ${setting}. Also check the clock: a wrong clock has the same effect.`
+  const remedy = `Correct the certificate, or add its authority to tls.ca_file. Also check the clock: a wrong clock has the same effect.`
   return { level, evidence: `${evidence}: ${certificate.distrust}`, remedy }
 }
 

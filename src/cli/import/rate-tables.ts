@@ -6,6 +6,7 @@ import { rateTables } from '../../protocol/service/rate-tables.ts'
 import { exactNumber } from '../../protocol/wire.ts'
 import type { Call } from '../../client/call.ts'
 import { type Answer, refusal } from '../../client/http.ts'
+import { instantText } from '../lines.ts'
 import type { Source, SourceRateTable } from './source.ts'
 
 export interface RateTableTarget {
@@ -55,12 +56,6 @@ async function create(target: RateTableTarget, table: SourceRateTable, conflicts
 
 async function listed(target: RateTableTarget): Promise<readonly z.output<(typeof rateTables)['v1.1']>[number][]> {
   return target.json({ method: 'GET', path: PATH }, rateTables['v1.1'])
-}
-
-/** The cloud refuses instants that it cannot store. */
-function instantText(instant: number): string {
-  const date = new Date(instant)
-  return Number.isNaN(date.getTime()) ? String(instant) : date.toISOString()
 }
 
 type AnyTable = Pick<SourceRateTable, 'series' | 'version' | 'effectiveFrom'> & {

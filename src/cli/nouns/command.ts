@@ -17,7 +17,6 @@ interface Flags extends AdministratorFlags {
   readonly since?: number
   readonly until?: number
   readonly file?: string
-  readonly json?: true
 }
 
 type Removable = Noun & { readonly remove: NonNullable<Noun['remove']> }

@@ -1,5 +1,8 @@
 /** The nouns of the command line. To add one, add a row. */
 import { z } from 'zod'
+import { queryText } from '../../client/call.ts'
+import { parseRepeatableJson } from '../../client/exact-json.ts'
+import { CodedError } from '../../protocol/errors.ts'
 import { conditionInput } from '../../protocol/service/conditions.ts'
 import { consumptionLimitBody } from '../../protocol/service/consumption-limits.ts'
 import { instanceBody } from '../../protocol/service/instances.ts'
@@ -8,11 +11,8 @@ import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
 import type { Settable } from './change.ts'
-import { type Noun, column, named, textOf, time, tokens, tokensText } from './noun.ts'
-import { nextReset } from './next-reset.ts'
-import { listLimits } from './limits.ts'
-import { type Row } from './service.ts'
-import { listUsage } from './usage.ts'
+import { type Noun, type Scope, column, named, textOf, time, tokens, tokensText } from './noun.ts'
+import type { Row, Service } from './service.ts'
 
 const PROVISIONING = '/provisioning/api/v1.1'
 const SERVICE = '/api/v1.1'
@@ -434,5 +434,45 @@ function withoutIds({ id: _id, ...row }: Row): Row {
     ...row,
     ...('condition' in row ? { condition: nested(row['condition']) } : {}),
     ...('conditions' in row ? { conditions: (row['conditions'] as readonly unknown[]).map(nested) } : {}),
+  }
+}
+
+/** The service shows limits one by one. */
+async function listLimits(service: Service, { instanceId }: Scope): Promise<readonly Row[]> {
+  const lineItems = await service.rows(`${below(PROVISIONING, instanceId)}/line-items`)
+  const limits: Row[] = []
+  for (const { activationId } of lineItems) {
+    const id = textOf(activationId)
+    const path = `${below(SERVICE, instanceId)}/line-items/${segment(id)}/consumption-limit`
+    try {
+      limits.push({ lineItemId: id, ...((await service.get(path)) as Row) })
+    } catch (error) {
+      if (!(error instanceof CodedError && error.code === 'NOT_FOUND')) throw error
+    }
+  }
+  return limits
+}
+
+async function listUsage(service: Service, { instanceId, since, until }: Scope): Promise<readonly Row[]> {
+  const query = queryText({ format: 'ndjson', instanceId, from: since, to: until })
+  const { text } = await service.send({ method: 'GET', path: `${PROVISIONING}/usage?${query}` })
+  return text.split('\n').flatMap((line) => (line === '' ? [] : [parseRepeatableJson(line) as Row]))
+}
+
+/** The end of the current period in UTC, POSIX ms; weeks begin on Monday. Undefined for an unknown frequency. */
+function nextReset(frequency: unknown, now: number): number | undefined {
+  const date = new Date(now)
+  const [year, month, day] = [date.getUTCFullYear(), date.getUTCMonth(), date.getUTCDate()]
+  switch (frequency) {
+    case 'DAILY':
+      return Date.UTC(year, month, day + 1)
+    case 'WEEKLY':
+      return Date.UTC(year, month, day + 7 - ((date.getUTCDay() + 6) % 7))
+    case 'MONTHLY':
+      return Date.UTC(year, month + 1, 1)
+    case 'YEARLY':
+      return Date.UTC(year + 1, 0, 1)
+    default:
+      return undefined
   }
 }

@@ -1,6 +1,6 @@
 /** The administration API of a cloud for the nouns of the command line: rows as the API sends them. */
 import { z } from 'zod'
-import type { Call } from '../../client/call.ts'
+import { type Call, queryText } from '../../client/call.ts'
 import { numberText, parseRepeatableJson } from '../../client/exact-json.ts'
 import { type Answer, type HttpClient, refusal } from '../../client/http.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -75,10 +75,7 @@ export class Service {
    */
   async devices(labels: readonly string[] = []): Promise<readonly Row[]> {
     return this.#readable(async (instanceId) => {
-      const query = new URLSearchParams({
-        ...(labels.length === 0 ? {} : { labels: labels.join(',') }),
-        ...(instanceId === null ? {} : { instanceId }),
-      }).toString()
+      const query = queryText({ labels: labels.length === 0 ? null : labels.join(','), instanceId })
       return this.pages(`/edge/api/v1/devices${query === '' ? '' : `?${query}`}`, 'devices')
     })
   }
