@@ -44,6 +44,11 @@ const HEAD_TIMEOUT_MS_MAX = 10_000
 /** Check interval for slow requests, ms. */
 const ARRIVALS_CHECKED_EVERY_MS_MAX = 5_000
 
+/** Operations check bodies by themselves. */
+function compileNothing(): never {
+  throw new Error('invariant: routes have no schemas of Fastify')
+}
+
 export function createServer(options: ServerOptions): Server {
   const { requestTimeoutMs } = options
   const arrival = {
@@ -63,6 +68,8 @@ export function createServer(options: ServerOptions): Server {
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: PATH_SEGMENT_MAX },
     frameworkErrors: (error, request, reply) => answerError(error, request, reply),
     requestTimeout: requestTimeoutMs,
+    // Loading the compilers takes longer than the rest of the start.
+    schemaController: { compilersFactory: { buildValidator: compileNothing, buildSerializer: compileNothing } },
     clientErrorHandler: connections.refuse,
     ...(options.tls === null
       ? { http: arrival }
