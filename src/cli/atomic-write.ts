@@ -3,10 +3,11 @@
  * unchanged. Non-files, such as a pipe or /dev/null, are written to directly.
  */
 import { randomUUID } from 'node:crypto'
-import { mkdirSync, realpathSync, statSync } from 'node:fs'
+import { realpathSync, statSync } from 'node:fs'
 import { open, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { scratchAt } from '../agent/platform/system/scratch.ts'
+import { makeDirectories } from '../platform/make-directories.ts'
 import { CodedError } from '../protocol/errors.ts'
 
 type Pieces = AsyncIterable<string | Uint8Array>
@@ -81,22 +82,9 @@ async function atPath<T>(path: string, work: () => Promise<T>): Promise<T> {
 /** Readable by this user only. Also makes missing parents. */
 export function makePrivateDirectory(path: string): void {
   try {
-    makeDirectories(path)
+    makeDirectories(path, 0o700)
   } catch (cause) {
     throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${path}: ${unwritableReason(cause)}.`, { cause })
-  }
-}
-
-/** The recursive mode of `mkdir` never ends in a folder that accepts no entries, such as /proc. */
-function makeDirectories(path: string): void {
-  if (statSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return
-  const parent = dirname(path)
-  if (parent !== path) makeDirectories(parent)
-  try {
-    mkdirSync(path, { mode: 0o700 })
-  } catch (error) {
-    // Another command may have made it.
-    if (!statSync(path, { throwIfNoEntry: false })?.isDirectory()) throw error
   }
 }
 

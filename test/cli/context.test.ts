@@ -4,6 +4,7 @@ import { createServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { ERRORS } from '../../src/protocol/errors.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { type Twin, newKeyPair, openTwin } from '../cloud/harness.ts'
 import { Authority } from '../support/certificates.ts'
@@ -44,6 +45,15 @@ describe('a context', () => {
     const shown = `${readFileSync(file, 'utf8')}${(await run(['context', 'list'])).out}`
     expect(shown).toContain(twin.cloud.administrationKeyFile)
     expect(shown).not.toContain('PRIVATE KEY')
+  })
+
+  it('is not stored where no directory can be made, and the reason is told', async () => {
+    const { code, err } = await tallygate(
+      ['context', 'add', 'prod', '--url', origin(), '--admin-key', twin.cloud.administrationKeyFile],
+      { env: { HOME: '/proc' }, readText: (path) => readFileSync(path, 'utf8') },
+    )
+    expect(code).toBe(ERRORS.OUTPUT_UNWRITABLE.exit)
+    expect(err).toContain('Cannot create /proc/.config/tallygate: its directory does not exist.')
   })
 
   it('is chosen by name, by variable or as the current one', async () => {

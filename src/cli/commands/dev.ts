@@ -2,7 +2,7 @@
  * Runs a cloud and an agent with a sample site on this machine, for trying things out. Both are separate processes with the
  * settings of a normal installation.
  */
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -14,6 +14,7 @@ import { enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { administrator } from '../administrator.ts'
+import { makePrivateDirectory } from '../atomic-write.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { shellQuoted, writeLines } from '../lines.ts'
@@ -63,7 +64,7 @@ async function run(flags: DevFlags, io: Io): Promise<void> {
   const signal = io.stop()
   const directory =
     flags.directory === undefined ? mkdtempSync(join(tmpdir(), 'tallygate-dev-')) : resolve(flags.directory)
-  mkdirSync(directory, { recursive: true, mode: 0o700 })
+  makePrivateDirectory(directory)
   const temporary =
     flags.directory === undefined ? [directory] : ['env', 'cloud.pid'].map((name) => join(directory, name))
   const lastResort = (): void => {

@@ -1,4 +1,3 @@
-import { mkdirSync } from 'node:fs'
 import { Command, Option } from 'commander'
 import { queryText } from '../../client/call.ts'
 import { tokensInWords } from '../../core/accounts/in-words.ts'
@@ -14,6 +13,7 @@ import { labelsIn, labelsText } from '../../protocol/edge/labels.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { collect, durationArgument, labelArgument, readFileArgument } from '../arguments.ts'
+import { makePrivateDirectory } from '../atomic-write.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreported } from '../device-commands.ts'
@@ -190,7 +190,7 @@ async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<voi
 
 async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promise<void> {
   const devices = parseDeviceList(readFileArgument(io, path, 'USAGE'))
-  mkdirSync(flags.out, { recursive: true, mode: 0o700 })
+  makePrivateDirectory(flags.out)
   const known = await allDevices(flags, io)
   const names = known.filter(({ revokedAt }) => revokedAt === null).map(({ name }) => name ?? '')
   const enrolled = new Set(names)

@@ -2,9 +2,10 @@
  * Binds a listening server to a path. The socket has its final permissions before it appears there. Only a socket
  * without a listener is ever removed.
  */
-import { chmodSync, linkSync, lstatSync, mkdirSync, statSync, unlinkSync } from 'node:fs'
+import { chmodSync, linkSync, lstatSync, statSync, unlinkSync } from 'node:fs'
 import { type Server, connect } from 'node:net'
 import { dirname } from 'node:path'
+import { makeDirectories } from '../../../platform/make-directories.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 /** The kernel's limit on a socket path, minus the suffix of the temporary name. */
@@ -20,7 +21,7 @@ export async function claimPath(server: Server, path: string, mode: number): Pro
     throw occupied(path, `is longer than ${PATH_BYTES_MAX} bytes, the limit for a socket path`)
   }
   try {
-    mkdirSync(dirname(path), { recursive: true })
+    makeDirectories(dirname(path))
   } catch (error) {
     throw occupied(path, `cannot be created: ${(error as Error).message}`, error)
   }

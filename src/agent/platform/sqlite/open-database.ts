@@ -3,9 +3,10 @@
  * binding opens an existing write-ahead log with weaker ones. Any problem becomes one CodedError; a damaged file stays
  * unchanged.
  */
-import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, readdirSync } from 'node:fs'
+import { closeSync, existsSync, fsyncSync, openSync, readFileSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
+import { makeDirectories } from '../../../platform/make-directories.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 
 /** "TgJ1", in the file header. */
@@ -77,7 +78,7 @@ function createFile(path: string): void {
 
 /** For the owner only. Flushes the parent directory: otherwise a power cut could remove the new directory. */
 function makeDirectory(path: string): void {
-  const first = mkdirSync(path, { recursive: true, mode: 0o700 })
+  const first = makeDirectories(path, 0o700)
   if (first === undefined) return
   const above = dirname(resolve(first))
   for (let made = resolve(path); made !== above; made = dirname(made)) flushDirectoryOf(made)

@@ -2,19 +2,10 @@
  * The volatile log, in files on tmpfs or another directory that is lost at reboot. Nothing is flushed. Each turn begins a
  * new file, removed once the journal contains its entries. The log of an earlier process is read once, before any write.
  */
-import {
-  closeSync,
-  fstatSync,
-  ftruncateSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  readdirSync,
-  rmSync,
-  writeSync,
-} from 'node:fs'
+import { closeSync, fstatSync, ftruncateSync, openSync, readFileSync, readdirSync, rmSync, writeSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
+import { makeDirectories } from '../../../platform/make-directories.ts'
 import { accountId } from '../../../protocol/edge/sync.ts'
 import { microText } from '../../../protocol/wire.ts'
 import { sha256 } from '../../../protocol/signing.ts'
@@ -99,7 +90,7 @@ export class TmpfsLog implements VolatileLog {
   }
 
   begin(epoch: number, from: Anchor): void {
-    mkdirSync(this.#options.directory, { recursive: true })
+    makeDirectories(this.#options.directory)
     this.remove()
     this.#epoch = epoch
     this.#oldest = 1

@@ -1,10 +1,11 @@
 /** Creates directories that survive a power cut. */
-import { closeSync, fsyncSync, mkdirSync, openSync } from 'node:fs'
+import { closeSync, fsyncSync, openSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
+import { makeDirectories } from '../../../platform/make-directories.ts'
 
 /** Creates a directory and its parents for the owner only, unless it exists. Flushes files left by a killed process. */
 export function makeDurableDirectory(path: string): void {
-  const first = mkdirSync(path, { recursive: true, mode: 0o700 })
+  const first = makeDirectories(path, 0o700)
   flush(path)
   if (first === undefined) return
   const above = dirname(resolve(first))
