@@ -28,6 +28,7 @@ export interface PublisherDeps {
 export interface EventWatcher {
   eventsDelivered(sink: string, count: number): void
   eventRejected(sink: string): void
+  /** Also called at the start, before anything is sent. */
   sinkFailing(sink: string, failing: boolean): void
 }
 
@@ -73,6 +74,7 @@ export class EventPublisher {
 
   constructor(deps: PublisherDeps) {
     this.#deps = deps
+    deps.watcher.sinkFailing(deps.sink.name, false)
   }
 
   /** Sends some events. Returns whether there may be more to do now. */

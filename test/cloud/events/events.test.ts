@@ -72,6 +72,12 @@ describe('events of a cloud', () => {
     expect(metrics).toContain('tallygate_events_total{sink="billing",outcome="delivered"} 9')
   })
 
+  it('are counted from zero, so that the first rejected one is an increase', async () => {
+    const metrics = await (await fetch(twin.cloud.metricsAddress)).text()
+    expect(metrics).toContain('tallygate_events_total{sink="billing",outcome="rejected"} 0')
+    expect(metrics).toContain('tallygate_event_sink_failing{sink="billing"} 0')
+  })
+
   it('wait for a receiver that is out, over a restart, and are never refused to clients', async () => {
     const instance = await twin.shop(ALWAYS)
     receiver.respond = () => 503

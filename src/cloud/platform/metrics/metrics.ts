@@ -64,6 +64,18 @@ export function merged(sources: readonly [MetricsSource, ...MetricsSource[]]): M
 /** Label for requests without a route: paths are unbounded. */
 const NO_ROUTE = 'none'
 
+const SYNC_OUTCOMES: Readonly<Record<SyncOutcome, string>> = {
+  MERGE: 'merge',
+  REPEAT: 'repeat',
+  KNOWN: 'known',
+  BEHIND: 'behind',
+  FORK: 'fork',
+  UNREADABLE: 'unreadable',
+  REJECTED: 'rejected',
+}
+
+const SOURCES: readonly UsageRecord['source']['kind'][] = ['one-off', 'session', 'device']
+
 const SESSION_STATES: readonly SessionState[] = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'DISCONNECTED', 'FAILED']
 
 /** Seconds. A commit takes 0.1 to 10 ms depending on the disk; waiting for locks takes longer. */
@@ -147,7 +159,6 @@ export class Metrics implements StoreWatcher, EventWatcher {
     this.#tokensOnDevices = gauge('tokens_on_devices', 'Tokens granted to devices and not returned.')
     this.#totalsUp = gauge('store_totals_up', 'Whether the store returned its totals for this scrape.')
     this.#reloaded = gauge('config_last_reload_successful', 'Whether the last reload of the settings succeeded.')
-    this.#reloaded.set(1)
     this.#lastBackup = gauge('last_backup_timestamp_seconds', 'Time of the last successful backup of the store.')
     this.#paused = gauge('sweeps_paused', 'Whether irreversible background work is paused, by reason.', 'code')
     this.#events = counter('events_total', 'Events sent, by sink and outcome.', 'sink', 'outcome')
@@ -167,7 +178,19 @@ export class Metrics implements StoreWatcher, EventWatcher {
       { version: deps.version, node: process.versions.node },
       1,
     )
+    this.#startSeries()
     this.#cell = this.#keepOnly(deps.part)
+  }
+
+  /** Counters at zero: Prometheus sees no increase in a series that begins with its first event, so alerts would miss that event. */
+  #startSeries(): void {
+    this.#reloaded.set(1)
+    for (const outcome of Object.values(SYNC_OUTCOMES)) this.#syncs.inc({ outcome }, 0)
+    for (const labels of LABELS_OF_CODE['v1.1'].values()) this.#decisions.inc(labels, 0)
+    for (const source of SOURCES) {
+      this.#tokensCharged.inc({ source }, 0)
+      this.#tokensRefunded.inc({ source }, 0)
+    }
   }
 
   #keepOnly(part: MetricsDeps['part']): CellMetrics | null {
@@ -224,7 +247,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
   }
 
   sync(outcome: SyncOutcome): void {
-    quietly(() => this.#syncs.inc({ outcome: outcome.toLowerCase() }))
+    quietly(() => this.#syncs.inc({ outcome: SYNC_OUTCOMES[outcome] }))
   }
 
   transaction(committed: boolean, ms: number): void {
@@ -277,7 +300,10 @@ export class Metrics implements StoreWatcher, EventWatcher {
   }
 
   sinkFailing(sink: string, failing: boolean): void {
-    quietly(() => this.#sinksFailing.set({ sink }, failing ? 1 : 0))
+    quietly(() => {
+      this.#sinksFailing.set({ sink }, failing ? 1 : 0)
+      for (const outcome of ['delivered', 'rejected']) this.#events.inc({ sink, outcome }, 0)
+    })
   }
 
   /** Replaces the figures of all instances. */

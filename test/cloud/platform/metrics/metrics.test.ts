@@ -114,6 +114,20 @@ describe('the metrics of the twin', () => {
     expect(renewed('refunds_total', { source: 'session' })).toBe(refunds)
   })
 
+  it('count from zero, so that the first event is an increase for Prometheus', async () => {
+    await using twin = await openTwin()
+    const text = await (await fetch(twin.cloud.metricsAddress)).text()
+    for (const line of [
+      'tallygate_edge_syncs_total{outcome="fork"} 0',
+      'tallygate_edge_syncs_total{outcome="rejected"} 0',
+      'tallygate_decisions_total{result="granted",code="1001"} 0',
+      'tallygate_tokens_charged_total{source="device"} 0',
+      'tallygate_tokens_refunded_total{source="session"} 0',
+    ]) {
+      expect(text.split('\n')).toContain(line)
+    }
+  })
+
   it('have a closed list of series, whatever is asked for', async () => {
     await using twin = await openTwin()
     await twin.access('64d2028c-ae87-4069-a624-66089d957ef9', { ['x"\\\n']: 1 })
