@@ -78,6 +78,9 @@ describe('alerts and dashboard', () => {
 })
 
 describe('the compose file', () => {
+  const compose = parse(text('compose.yaml')) as Compose
+  const services = Object.entries(compose.services)
+
   it('sets variables that are settings', () => {
     const options = [...namedOptions(agentOptions), ...namedOptions(cloudOptions)]
     // A secret may also be the value itself.
@@ -87,14 +90,17 @@ describe('the compose file', () => {
     expect(set.filter((name) => !known.includes(name))).toEqual([])
   })
 
+  it('serves the console at the port that it publishes', () => {
+    const { environment = {}, ports } = compose.services['cloud']!
+    const { http } = loadSettings(cloudOptions, { file: null, env: environment, flags: {}, readText: () => 'secret' })
+    expect([http.console, ports]).toEqual(['on', [`127.0.0.1:\${CLOUD_PORT:-}:${http.port}`]])
+  })
+
   it('gives the cloud more time for a stop than it takes', () => {
     const cloud = /^ {2}cloud:\n(?:(?: {4}.*)?\n)+/m.exec(text('compose.yaml'))?.[0] ?? ''
     const { http } = loadSettings(cloudOptions, { file: null, env: {}, flags: {}, readText: () => '' })
     expect(Number(/stop_grace_period: (\d+)s/.exec(cloud)?.[1]) * 1_000).toBeGreaterThan(http.drainTimeout + 1_000)
   })
-
-  const compose = parse(text('compose.yaml')) as Compose
-  const services = Object.entries(compose.services)
 
   it('has commands and health checks of texts only: a colon in plain YAML makes an object', () => {
     for (const [name, { command, healthcheck }] of services) {
@@ -154,6 +160,7 @@ interface Compose {
     Record<
       string,
       {
+        readonly environment?: Readonly<Record<string, string>>
         readonly volumes?: readonly string[]
         readonly command?: readonly string[]
         readonly ports?: readonly string[]
