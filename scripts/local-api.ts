@@ -147,6 +147,7 @@ export const localOperations: readonly DescribedOperation[] = [
           instances: [
             {
               instanceId: '64d2028c-ae87-4069-a624-66089d957ef9',
+              name: 'Workshop',
               policyRevision: 3,
               items: [{ item: 'LaserCut', version: '1.0', lineItems: [{ activationId: 'FIRST-1000', rate: 0.85 }] }],
             },

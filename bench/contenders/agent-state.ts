@@ -63,7 +63,13 @@ export async function prepareAgentState(
     pushUrl: null,
     suspension: null,
   })
-  const terms = { issuedAt: now, usableForMs: 30 * DAY_MS, grantHorizonMs: DAY_MS, trustedKeys: [cloud.publicJwk] }
+  const terms = {
+    instanceName: '',
+    issuedAt: now,
+    usableForMs: 30 * DAY_MS,
+    grantHorizonMs: DAY_MS,
+    trustedKeys: [cloud.publicJwk],
+  }
   const document = await signDocument('policy', JSON.stringify(policyToWire(policy, terms)), cloud.signer)
   await journal.savePolicy({ instanceId: policy.instanceId, revision: policy.revision, document }, null)
   await journal.attach(1)

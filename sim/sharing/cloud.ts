@@ -57,6 +57,7 @@ export class SharedCloud {
       engine: 1,
       accountId: 'customer',
       policy,
+      instanceName: '',
       compiled,
       lineItems,
       cloudReserves: new Map(),

@@ -57,6 +57,7 @@ export class SharingDevice {
     activePolicies.put({
       document: {
         ...policy,
+        instanceName: '',
         format: 1,
         engine: 1,
         oldestEngine: 1,

@@ -20,12 +20,6 @@ export function uuidArgument(text: string): string {
   return text
 }
 
-/** A device does not know the names of its instances. */
-export function localInstanceArgument(text: string): string {
-  if (uuid.safeParse(text).success) return text
-  throw new InvalidArgumentError('Use the id of the instance, which tallygate offers shows.')
-}
-
 export function urlArgument(text: string): string {
   if (!URL.canParse(text) || !/^https?:\/\//.test(text)) throw new InvalidArgumentError('Use an http or https URL.')
   return text

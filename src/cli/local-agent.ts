@@ -5,6 +5,8 @@ import { agentOptions, type AgentSettings } from '../agent/settings.ts'
 import type { Io } from './io.ts'
 import { foundSettings } from './service-settings.ts'
 import { CodedError } from '../protocol/errors.ts'
+import { parseJson } from '../protocol/parse-json.ts'
+import { uuid } from '../protocol/wire.ts'
 import { agentStatus, AGENT_STATUS_PATH } from '../protocol/local/status.ts'
 
 export interface SocketFlags {
@@ -30,15 +32,37 @@ export function agentDatabase(flag: string | undefined, io: Io): string {
   return flag ?? join(agentSettings(io).state.directory, 'journal.db')
 }
 
-/** Default instance of a command. @throws CodedError NOT_ENROLLED; USAGE if the device serves several */
-export async function onlyInstance(client: HttpClient): Promise<string> {
-  const { instanceIds } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
-  const [first, ...others] = instanceIds
-  if (first !== undefined && others.length === 0) return first
-  throw first === undefined
-    ? new CodedError('NOT_ENROLLED', 'The agent serves no instance yet.')
-    : new CodedError(
-        'USAGE',
-        `The device serves several instances (${instanceIds.join(', ')}). Select one with --instance.`,
-      )
+export function withInstanceOption(command: Command): Command {
+  return command.option('--instance <id or name>', "instance (default: the device's only instance)")
+}
+
+/**
+ * Id of an instance of the device.
+ * @param named an id, a short name, or undefined for the only instance
+ * @throws CodedError NOT_ENROLLED; NOT_FOUND or USAGE if that is not exactly one
+ */
+export async function localInstance(client: HttpClient, named: string | undefined): Promise<string> {
+  if (named !== undefined && uuid.safeParse(named).success) return named.toLowerCase()
+  const { policies } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+  if (policies.length === 0) throw new CodedError('NOT_ENROLLED', 'The agent serves no instance yet.')
+  const [found, ...others] = named === undefined ? policies : policies.filter(({ name }) => name === named)
+  if (found !== undefined && others.length === 0) return found.instanceId
+  const served = policies.map(instanceInWords).join(', ')
+  if (found === undefined)
+    throw new CodedError('NOT_FOUND', `The device serves no instance ${named ?? ''}. It serves ${served}.`)
+  throw named === undefined
+    ? new CodedError('USAGE', `The device serves several instances: ${served}. Select one with --instance.`)
+    : new CodedError('USAGE', `Several instances have the name ${named}: ${served}. Use the id.`)
+}
+
+/** Names of the instances by id; empty for a caller that may not observe the agent. */
+export async function instanceNames(client: HttpClient): Promise<ReadonlyMap<string, string | null>> {
+  const { status, text } = await client.call({ method: 'GET', path: AGENT_STATUS_PATH })
+  const parsed = status === 200 ? agentStatus.safeParse(parseJson(text)) : undefined
+  return new Map(parsed?.data?.policies.map(({ instanceId, name }) => [instanceId, name]))
+}
+
+/** @param name null: unknown */
+export function instanceInWords({ instanceId, name }: { instanceId: string; name: string | null }): string {
+  return name === null || name === '' ? instanceId : `${name} (${instanceId})`
 }

@@ -6,6 +6,14 @@ import { tallygate } from './outside.ts'
 
 const path = `POST /elastic/api/v1.1/instances/${instanceId}/access-request`
 const status = { [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus() } }
+const second = instanceId.replace(/9$/, '8')
+/** @param names of two instances at most; null: not known yet */
+const serving = (...names: readonly (string | null)[]) => {
+  const policies = names.map((name, index) => {
+    return { instanceId: index === 0 ? instanceId : second, name, applied: 1, newest: 1, engine: 1 }
+  })
+  return { [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus({ policies }) } }
+}
 const item = ['--item', 'LaserCut', '--requester', 'user:anna:keller']
 
 const CORRELATION = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
@@ -56,17 +64,58 @@ test('--json is the answer as it came', async () => {
 
 describe('without --instance', () => {
   test('a device that serves several is asked to choose', async () => {
-    const two = agentStatus({ instanceIds: [instanceId, instanceId.replace(/9$/, '8')] })
-    await using agent = await fakeService('socket', { [`GET ${AGENT_STATUS_PATH}`]: { body: two } })
-    expect(await tallygate(['access', '--socket', agent.address, ...item])).toMatchObject({ code: 64, out: '' })
+    await using agent = await fakeService('socket', serving('Workshop', 'Plant 7'))
+    const { code, out, err } = await tallygate(['access', '--socket', agent.address, ...item])
+    expect({ code, out }).toEqual({ code: 64, out: '' })
+    expect(err).toContain(
+      `The device serves several instances: Workshop (${instanceId}), Plant 7 (${second}). Select one with --instance.`,
+    )
   })
 
   test('a device that serves none is not enrolled', async () => {
-    const none = agentStatus({ instanceIds: [], deviceId: null })
+    const none = agentStatus({ policies: [], deviceId: null })
     await using agent = await fakeService('socket', { [`GET ${AGENT_STATUS_PATH}`]: { body: none } })
     const { code, err } = await tallygate(['access', '--socket', agent.address, ...item])
     expect(code).toBe(78)
     expect(err).toContain('NOT_ENROLLED')
+  })
+})
+
+describe('--instance', () => {
+  const ask = async (named: string, ...names: readonly (string | null)[]) => {
+    const allowed = { body: answer('1001', '1', '') }
+    await using agent = await fakeService('socket', {
+      ...serving(...names),
+      [path]: allowed,
+      [path.replace(instanceId, second)]: allowed,
+    })
+    const { code, err } = await tallygate(['access', '--socket', agent.address, '--instance', named, ...item])
+    return { code, err, asked: agent.asked.map(({ method, url }) => `${method} ${url}`) }
+  }
+
+  test('takes the name of an instance', async () => {
+    const { code, asked } = await ask('Plant 7', 'Workshop', 'Plant 7')
+    expect([code, asked.at(-1)]).toEqual([0, path.replace(instanceId, second)])
+  })
+
+  test('takes an id without asking for the names', async () => {
+    expect(await ask(instanceId.toUpperCase(), 'Workshop')).toEqual({ code: 0, err: '', asked: [path] })
+  })
+
+  test('with an unknown name lists the instances of the device, without names before the rules are there', async () => {
+    const { code, err } = await ask('Workshp', 'Workshop', null)
+    expect(code).toBe(1)
+    expect(err).toContain(
+      `NOT_FOUND: The device serves no instance Workshp. It serves Workshop (${instanceId}), ${second}.`,
+    )
+  })
+
+  test('with a name that several instances have lists them and asks for the id', async () => {
+    const { code, err, asked } = await ask('Plant', 'Plant', 'Plant')
+    expect([code, asked.length]).toEqual([64, 1])
+    expect(err).toContain(
+      `Several instances have the name Plant: Plant (${instanceId}), Plant (${second}). Use the id.`,
+    )
   })
 })
 

@@ -76,7 +76,14 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
       state: { epoch: 1, fenced: 0, last_entry: 12, acked_entry: 9 },
       policies: [
         {
-          ...{ instanceId, revision: 8, confirmedAt: NOW - 1_000, issuedAt: NOW - DAY, usableForMs: 30 * DAY },
+          ...{
+            instanceId,
+            name: 'Workshop',
+            revision: 8,
+            confirmedAt: NOW - 1_000,
+            issuedAt: NOW - DAY,
+            usableForMs: 30 * DAY,
+          },
           ...{ engine: 1, oldestEngine: 1 },
         },
       ],
@@ -93,7 +100,7 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
     isListened: true,
     agent: parsedStatus.parse(
       agentStatus({
-        policies: [{ instanceId, applied: 8, newest: 8, engine: 1 }],
+        policies: [{ instanceId, name: 'Workshop', applied: 8, newest: 8, engine: 1 }],
         clock: { now: NOW, earliest: NOW - 500, latest: NOW + 500 },
       }),
     ),

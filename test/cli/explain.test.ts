@@ -180,6 +180,7 @@ test('a person reads the checks, and the first that failed', async () => {
   const { text } = await client.call({ method: 'POST', path: `/v1.1/instances/${INSTANCE}/access-request`, body })
   const { code, out } = await tallygate(['explain', correlationIdOf(text).toUpperCase(), '--socket', agent.socketPath])
   expect(code).toBe(0)
+  expect(out).toMatch(new RegExp(`^rules +revision 2 of instance Workshop \\(${INSTANCE}\\)$`, 'm'))
   expect(out).toContain('1 of copy: DENIED_BY_RULE, 0 tokens\n')
   expect(out).toContain(
     '  NO  the actions of such a line item allow the requester (DENIED_BY_RULE)\n        line-2: NO_RULE_MATCHES\n',

@@ -11,13 +11,13 @@ const items = [
 const found = (instances: readonly object[]) => ({ [`GET ${AGENT_OFFERS_PATH}`]: { body: { instances } } })
 
 test('each item has a line with its version, its rate and who pays', async () => {
-  await using agent = await fakeService('socket', found([{ instanceId, policyRevision: 3, items }]))
+  await using agent = await fakeService('socket', found([{ instanceId, name: 'Workshop', policyRevision: 3, items }]))
   const { code, out } = await tallygate(['offers', '--socket', agent.address])
   expect(code).toBe(0)
   expect(out.split('\n').map((line) => line.split(/ {2,}/))).toEqual([
     ['ITEM', 'VERSION', 'RATE', 'LINE ITEM', 'INSTANCE'],
-    ['LaserCut', '1.0', '0.85', 'FIRST-1000', instanceId],
-    ['LaserEngrave', '-', '0.1 * minutes', 'FIRST-1000', instanceId],
+    ['LaserCut', '1.0', '0.85', 'FIRST-1000', `Workshop (${instanceId})`],
+    ['LaserEngrave', '-', '0.1 * minutes', 'FIRST-1000', `Workshop (${instanceId})`],
     [''],
   ])
 })

@@ -11,16 +11,18 @@ test('keeps a session at the agent from its beginning to its end', async () => {
   const agent = await site.start()
   await new Application(agent).until(({ accounts }) => accounts.some(({ granted }) => granted > 0n))
   const session = (...args: string[]) => tallygate(['session', ...args, '--socket', site.socketPath])
-  const id = (await session('open')).out.trim()
+  const id = (await session('open', '--instance', 'Workshop')).out.trim()
   expect((await session('show', id)).out).toMatch(
     new RegExp(
-      `^session +${id}\ninstance +${INSTANCE}\nstate +IDLE\ncharged until +never\nlast heartbeat +(never|20.*Z)\nlast request +never\n$`,
+      `^session +${id}\ninstance +Workshop \\(${INSTANCE}\\)\nstate +IDLE\ncharged until +never\nlast heartbeat +(never|20.*Z)\nlast request +never\n$`,
     ),
   )
   const ask = (...args: string[]) => session('request', id, '--requester', 'user:ada', ...args)
   expect(await ask('--item', 'print', '--count', '2.5')).toEqual({ code: 0, out: 'allowed: 2.5 tokens\n', err: '' })
   expect((await session('show', id)).out).toMatch(/^state +ACTIVE\npays for +2\.5 print\ncharged until +20.*Z$/m)
-  expect((await session('list')).out).toMatch(new RegExp(`^session .*\n${id}  ACTIVE +20`))
+  expect((await session('list')).out).toMatch(
+    new RegExp(`^session .*\n${id}  ACTIVE +20\\S+ +Workshop \\(${INSTANCE}\\)\n`),
+  )
   const json = async (...args: string[]): Promise<unknown> => JSON.parse((await session(...args, '--json')).out)
   expect(await json('list')).toMatchObject({ sessionId: id, state: 'ACTIVE' })
   expect(await json('show', id)).toMatchObject({ state: 'ACTIVE', items: [{ item: 'print', count: 2.5 }] })

@@ -17,7 +17,7 @@ test('it says in words how the agent is', async () => {
     'cloud     connected, last contact 10 seconds ago',
     'ledger    12 entries, 3 not yet in the cloud',
     'spending  from available balances, for another 24 hours without the cloud',
-    `rules     revision 7 of instance ${instanceId}, revision 8 is available`,
+    `rules     revision 7 of instance Workshop (${instanceId}), revision 8 is available`,
     '',
     'TOKENS OF  BALANCE  CHARGED  NOTE',
     'LW-ANNUAL  120      30       the cloud has no more, up to 20 of the balance is overdraft',
@@ -103,7 +103,7 @@ describe('--check tells by the exit code', () => {
   ])('%s', async (_what, changes, expected) => {
     const line = agentStatus().accounts[0]!
     const well = {
-      policies: [{ instanceId, applied: 8, newest: 8, engine: 1 }],
+      policies: [{ instanceId, name: 'Workshop', applied: 8, newest: 8, engine: 1 }],
       accounts: [{ ...line, exhausted: false }],
     }
     await using agent = await fakeService('socket', { [path]: { body: agentStatus({ ...well, ...changes }) } })

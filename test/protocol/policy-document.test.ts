@@ -44,6 +44,7 @@ const policy = (lineItems: readonly LineItem[]): Policy => ({
 })
 
 const terms = {
+  instanceName: 'Workshop',
   issuedAt: 4,
   usableForMs: 5,
   grantHorizonMs: 6,

@@ -16,7 +16,8 @@ export function currentOffers(deps: RulesDeps, reading: ClockReading): OffersWir
     try {
       const { document, compiled } = requireRules(deps, instanceId.toLowerCase(), reading)
       const items = compiled.at(reading).offers().map(offerToWire)
-      instances.push({ instanceId: document.instanceId, policyRevision: document.revision, items })
+      const { instanceName: name, revision: policyRevision } = document
+      instances.push({ instanceId: document.instanceId, name, policyRevision, items })
     } catch (error) {
       problem ??= error
     }

@@ -56,6 +56,8 @@ export interface Explanation {
   /** POSIX ms: best estimate and bounds; null: unbounded. */
   readonly clock: { readonly now: number; readonly earliest: number | null; readonly latest: number | null }
   readonly instanceId: string | null
+  /** Short name; null: unknown. */
+  readonly instanceName: string | null
   readonly policyRevision: number | null
   readonly engine: number | null
   readonly requester: { readonly type: string; readonly value: string; readonly dictionary: unknown } | null
@@ -84,7 +86,7 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
   const before: Omit<Explanation, 'items' | 'accounts' | 'replay' | 'answer' | 'kind'> = {
     correlationId: raw.correlationId,
     clock: reading,
-    instanceId: raw.instanceId,
+    ...{ instanceId: raw.instanceId, instanceName: null },
     policyRevision: raw.policyRevision,
     engine: raw.engine,
     requester: raw.kind === 'burn' ? null : { ...raw.requester, dictionary: null },
@@ -128,7 +130,7 @@ export async function explain(kept: KeptDecision, engine = ENGINE.version): Prom
   const isSame = replayed.isExact && entryFrom(raw, reading, request, decision) === kept.body
   const signed = opened === undefined ? ' The key that signed those rules is no longer one of the pinned keys.' : ''
   return {
-    ...before,
+    ...{ ...before, instanceName: parsed.data.instanceName },
     kind: 'decision',
     requester: { ...raw.requester, dictionary: inputs.dictionary },
     items: decision.items.map((outcome, index) => explainedItem(policy, request, outcome, index)),
@@ -265,6 +267,7 @@ function refusalExplained({ correlationId, at, request, caller, code, message }:
     kind: 'refusal',
     clock: { now: at, earliest: null, latest: null },
     instanceId: null,
+    instanceName: null,
     policyRevision: null,
     engine: null,
     requester: null,

@@ -67,6 +67,8 @@ export interface LinkStatus {
     readonly applied: number
     readonly newest: number
     readonly engine: number | null
+    /** Short name of the instance; null: no rules. */
+    readonly name: string | null
   }[]
   readonly sessions: readonly {
     readonly instanceId: string
@@ -203,7 +205,8 @@ class CloudLink implements Link {
       backlog: backlogOf(memory, this.#deps.ledger.lastEntry()),
       unacknowledgedSeq: memory.unacknowledged?.seq ?? null,
       policies: [...memory.policies].map(([instanceId, { applied, newest, engine }]) => {
-        return { instanceId, applied, newest, engine }
+        const name = this.#deps.activePolicies.get(instanceId.toLowerCase())?.document.instanceName ?? null
+        return { instanceId, applied, newest, engine, name }
       }),
       sessions: [...memory.sessions].map(
         ([

@@ -48,6 +48,8 @@ export interface ActivePolicy {
 
 /** The rules in force; the link replaces them per instance. */
 export interface LinkPolicies {
+  /** @param instanceId in lower case */
+  get(instanceId: string): ActivePolicy | undefined
   put(policy: ActivePolicy): void
   /** Effective for the next decision; null: not suspended. */
   suspend(suspension: DeviceSuspension | null): void

@@ -7,8 +7,7 @@ import { refusal } from '../../client/http.ts'
 import { ITEM_STATUS } from '../../protocol/service/status.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { LOCAL_HEADERS } from '../../protocol/local/headers.ts'
-import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
-import { localInstanceArgument } from '../arguments.ts'
+import { agentClient, localInstance, type SocketFlags, withInstanceOption, withSocketFlag } from '../local-agent.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { itemRequestBody, type ItemRequestFlags, withItemRequest } from '../item-request.ts'
@@ -29,12 +28,11 @@ export function command(io: Io): Command {
       'Sends an access request to the agent of this device, as an application would, and shows the response.',
     )
     .requiredOption('--item <name>', 'item to request')
-  const access = withItemRequest(described)
-    .option('--instance <uuid>', "instance (default: the device's only instance)", localInstanceArgument)
+  const access = withInstanceOption(withItemRequest(described))
     .option('--json', 'print the response as JSON')
     .action(async (flags: AccessFlags) => {
       using client = agentClient(flags, io)
-      const path = `/elastic/api/v1.1/instances/${flags.instance ?? (await onlyInstance(client))}/access-request`
+      const path = `/elastic/api/v1.1/instances/${await localInstance(client, flags.instance)}/access-request`
       const call: Call = { method: 'POST', path, body: itemRequestBody(flags.item, flags) }
       const response = await client.call(call)
       if (response.status !== 200) throw refusal(call, response)
@@ -50,6 +48,7 @@ export function command(io: Io): Command {
   return examples(access, [
     'tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna',
     'tallygate access --item LaserCut --requester user:anna --attribute department=sales --json',
+    'tallygate access --instance Workshop --item LaserCut --item-version 1.0 --requester user:anna',
   ])
 }
 

@@ -3,7 +3,7 @@ import { findInLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import { type Explanation, type Check, explain } from '../../agent/diagnostics/explain.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { AGENT_DECISIONS_PATH, type KeptDecision, keptDecision } from '../../protocol/local/decision.ts'
-import { agentClient, agentDatabase, type SocketFlags, withSocketFlag } from '../local-agent.ts'
+import { agentClient, agentDatabase, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import type { Io } from '../io.ts'
 
@@ -91,7 +91,17 @@ function describe(explanation: Explanation): readonly string[] {
   return [...lines, '', `Replay: ${replay.result}. ${replay.says}`]
 }
 
-function factsOf({ correlationId, kind, clock, instanceId, policyRevision, engine, requester, entry }: Explanation) {
+function factsOf({
+  correlationId,
+  kind,
+  clock,
+  instanceId,
+  instanceName: name,
+  policyRevision,
+  engine,
+  requester,
+  entry,
+}: Explanation) {
   const rows: (readonly string[])[] = [['decision', correlationId]]
   if (kind !== 'decision') rows[0] = [kind, correlationId]
   const at = new Date(clock.now).toISOString()
@@ -99,7 +109,8 @@ function factsOf({ correlationId, kind, clock, instanceId, policyRevision, engin
   const bound = clock.latest === null ? '' : ` and before ${new Date(clock.latest).toISOString()}`
   rows.push(['at', `${at}${sure}${bound}`])
   if (requester !== null) rows.push(['requester', `${requester.type} ${requester.value}`])
-  if (instanceId !== null) rows.push(['rules', `revision ${policyRevision ?? 0} of instance ${instanceId}`])
+  if (instanceId !== null)
+    rows.push(['rules', `revision ${policyRevision ?? 0} of instance ${instanceInWords({ instanceId, name })}`])
   if (engine !== null) rows.push(['engine', String(engine)])
   if (entry !== null) rows.push(['entry', String(entry)])
   return rows

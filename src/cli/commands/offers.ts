@@ -1,6 +1,6 @@
 import { Command } from 'commander'
 import { AGENT_OFFERS_PATH, type OffersWire, offers } from '../../protocol/local/offers.ts'
-import { agentClient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
+import { agentClient, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 
@@ -19,14 +19,14 @@ export function command(io: Io): Command {
 }
 
 function tableOf({ instances }: OffersWire): readonly string[] {
-  const rows = instances.flatMap(({ instanceId, items }) =>
+  const rows = instances.flatMap(({ instanceId, name, items }) =>
     items.flatMap(({ item, version = '-', lineItems }) =>
       lineItems.map(({ activationId, rate, formula = '' }) => [
         item,
         version,
         rate === undefined ? formula : String(rate),
         activationId,
-        instanceId,
+        instanceInWords({ instanceId, name }),
       ]),
     ),
   )

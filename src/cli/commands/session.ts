@@ -5,8 +5,16 @@ import { refusal } from '../../client/http.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
-import { agentClient, onlyInstance, type SocketFlags, withSocketFlag } from '../local-agent.ts'
-import { localInstanceArgument, uuidArgument } from '../arguments.ts'
+import {
+  agentClient,
+  instanceInWords,
+  instanceNames,
+  localInstance,
+  type SocketFlags,
+  withInstanceOption,
+  withSocketFlag,
+} from '../local-agent.ts'
+import { uuidArgument } from '../arguments.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
@@ -26,12 +34,11 @@ const REFUSED = 1
 
 export function command(io: Io): Command {
   const group = new Command('session').description('Manages sessions of the agent of this device.')
-  asProgram(withSocketFlag(group.command('open')))
+  withInstanceOption(asProgram(withSocketFlag(group.command('open'))))
     .description('Opens a session and prints its id. It costs nothing until you request an item.')
-    .option('--instance <uuid>', "instance (default: the device's only instance)", localInstanceArgument)
     .action(async (flags: OpenFlags) => {
       using client = agentClient(flags, io)
-      const body = { instanceId: flags.instance ?? (await onlyInstance(client)) }
+      const body = { instanceId: await localInstance(client, flags.instance) }
       const created = await client.json({ method: 'POST', path: SESSIONS, body }, sessionCreated)
       io.stdout.write(`${flags.json === true ? jsonLine(created) : created.sessionId}\n`)
     })
@@ -74,11 +81,12 @@ export function command(io: Io): Command {
 function rowsOf(
   { sessionId, instanceId, state, items }: z.infer<typeof session>,
   listed: z.infer<typeof liveSessions>[number] | undefined,
+  names: ReadonlyMap<string, string | null>,
 ): readonly (readonly string[])[] {
   const instant = (at: number): string => (at === 0 ? 'never' : new Date(at).toISOString())
   return [
     ['session', sessionId],
-    ['instance', instanceId],
+    ['instance', instanceInWords({ instanceId, name: names.get(instanceId) ?? null })],
     ['state', state],
     ...items.map(({ item, version, count }) => [
       'pays for',
@@ -105,11 +113,12 @@ async function list(flags: SocketFlags, io: Io): Promise<void> {
     writeLines(io.stdout, sessions.map(jsonLine))
     return
   }
+  const names = await instanceNames(client)
   const rows = sessions.map(({ sessionId, state, chargedUntil, instanceId }) => [
     sessionId,
     state,
     chargedUntil === 0 ? '-' : new Date(chargedUntil).toISOString(),
-    instanceId,
+    instanceInWords({ instanceId, name: names.get(instanceId) ?? null }),
   ])
   if (rows.length === 0) io.stdout.write('No live sessions.\n')
   else writeLines(io.stdout, columns([['session', 'state', 'charged until', 'instance'], ...rows]))
@@ -124,7 +133,7 @@ async function show(id: string, flags: SocketFlags, io: Io): Promise<void> {
   }
   const live = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
   const listed = live.find(({ sessionId }) => sessionId === shown.sessionId)
-  writeLines(io.stdout, columns(rowsOf(shown, listed)))
+  writeLines(io.stdout, columns(rowsOf(shown, listed, await instanceNames(client))))
 }
 
 async function requestItem(id: string, flags: RequestFlags, io: Io): Promise<void> {

@@ -7,7 +7,7 @@ import { billed, available } from '../../core/accounts/grant.ts'
 import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
-import { agentClient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
+import { agentClient, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { durationArgument } from '../arguments.ts'
 import { columns, counted, jsonLine, writeLines } from '../lines.ts'
 import { type Seen, watch } from '../watch.ts'
@@ -85,13 +85,13 @@ function lineOf(
 }
 
 function rulesText(
-  { instanceId, applied, newest, engine: madeFor }: AgentStatus['policies'][number],
+  { applied, newest, engine: madeFor, ...instance }: AgentStatus['policies'][number],
   engine: number,
 ): string {
   const engines =
     madeFor === null || madeFor === engine ? '' : `, made for engine ${madeFor}, decided by engine ${engine}`
   const news = newest > applied ? `, revision ${newest} is available` : ''
-  return `revision ${applied} of instance ${instanceId}${engines}${news}`
+  return `revision ${applied} of instance ${instanceInWords(instance)}${engines}${news}`
 }
 
 interface View {

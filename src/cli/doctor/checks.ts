@@ -9,6 +9,7 @@ import { available } from '../../core/accounts/grant.ts'
 import { roughly, sizeInWords } from '../../core/accounts/in-words.ts'
 import { ERRORS, type ErrorCode } from '../../protocol/errors.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
+import { instanceInWords } from '../local-agent.ts'
 import type { Observations, EndpointObservation, FileObservation, Problem } from './observations.ts'
 import { isProblem } from './observations.ts'
 import type { Choice, ChoiceWhy, OtherAgent } from './sources.ts'
@@ -533,16 +534,17 @@ export const CHECKS: readonly Check[] = [
       if (identity === null) return skip(NOT_ENROLLED)
       const missing = identity.instanceIds.filter((id) => !policies.some(({ instanceId }) => instanceId === id))
       if (missing.length > 0) return fail(`no rules for ${missing.join(', ')}`, 'Connect the device to the cloud.')
-      for (const { instanceId, revision, engine, oldestEngine } of policies) {
+      for (const { revision, engine, oldestEngine, ...instance } of policies) {
         if (engine === null || oldestEngine === null) continue
         const outdated = outdatedSide(ENGINE, { version: engine, oldest: oldestEngine })
         if (outdated === null) continue
-        const says = `revision ${revision} of ${instanceId} is for engine ${engine}, this is engine ${ENGINE.version}`
+        const says = `revision ${revision} of ${instanceInWords(instance)} is for engine ${engine}, this is engine ${ENGINE.version}`
         return fail(says, ERRORS[`${outdated}_ENGINE_OLD`].remedy)
       }
-      const aged = policies.map(({ instanceId, revision, issuedAt, usableForMs, confirmedAt }) => {
+      const aged = policies.map(({ revision, issuedAt, usableForMs, confirmedAt, ...instance }) => {
         const until = issuedAt === null || usableForMs === null ? now : Math.max(issuedAt, confirmedAt) + usableForMs
-        return { leftMs: until - now, usableForMs: usableForMs ?? 0, says: `revision ${revision} of ${instanceId}` }
+        const says = `revision ${revision} of ${instanceInWords(instance)}`
+        return { leftMs: until - now, usableForMs: usableForMs ?? 0, says }
       })
       const worst = aged.toSorted((a, b) => a.leftMs - b.leftMs)[0]
       if (worst === undefined) return skip('the device serves no instance')
@@ -560,7 +562,9 @@ export const CHECKS: readonly Check[] = [
       const behind = agent.policies.filter(({ applied, newest }) => newest > applied)
       if (behind.length === 0) return ok('all rules are up to date')
       const says = behind
-        .map(({ instanceId, applied, newest }) => `${instanceId}: ${applied} applied, ${newest} available`)
+        .map(
+          ({ applied, newest, ...instance }) => `${instanceInWords(instance)}: ${applied} applied, ${newest} available`,
+        )
         .join(', ')
       return warn(says, 'tallygate status shows the reason. The current rules stay in force until then.')
     },

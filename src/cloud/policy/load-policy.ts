@@ -18,6 +18,8 @@ export interface LoadedPolicy {
   readonly bumpedAt: number
   readonly engine: number
   readonly accountId: string
+  /** Short name of the instance. */
+  readonly instanceName: string
   readonly policy: Policy
   readonly compiled: CompiledPolicy
   readonly lineItems: ReadonlyMap<string, LineItem>
@@ -139,6 +141,7 @@ export class Policies {
       bumpedAt: revision.bumpedAt,
       engine: revision.engine,
       accountId: instance.accountId,
+      instanceName: instance.shortName,
       policy,
       compiled: compilePolicy(policy),
       lineItems: new Map(policy.lineItems.map((lineItem) => [lineItem.id, lineItem])),

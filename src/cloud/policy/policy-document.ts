@@ -46,12 +46,14 @@ export async function signedPolicy(
     const document = await reader.edge.policyDocuments.get(instanceId, revision)
     if (document !== undefined) return { revision, document, policy: null }
     const sessionIntervalMs = terms.sessionIntervalMs ?? (await chargeIntervalMs(reader))
-    return { revision, document: null, policy: (await policies.at(reader, newest)).policy, sessionIntervalMs }
+    const { policy, instanceName } = await policies.at(reader, newest)
+    return { revision, document: null, policy, instanceName, sessionIntervalMs }
   })
   if (found === undefined) return undefined
   if (found.document !== null) return { revision: found.revision, document: found.document }
   if (found.policy === null) return null
   const issue = {
+    instanceName: found.instanceName,
     issuedAt: now(),
     usableForMs: terms.policyUsableMs,
     grantHorizonMs: terms.grantHorizonMs,

@@ -167,10 +167,11 @@ function withIds(input: ConditionInput, stored: ConditionNode | undefined): Cond
 async function write(tx: Transaction, { instanceId, body, now }: Wanted, plan: ImportPlan): Promise<void> {
   const { shortName, accountId } = body.instance
   const before = await tx.instances.get(instanceId)
+  const isRenamed = before !== undefined && before.shortName !== shortName
   if (before === undefined) {
     const instance = { id: instanceId, shortName, accountId, defaultInstance: plan.createsDefault }
     await insertInstance(tx, { ...instance, created: now, modified: now }, now)
-  } else if (before.shortName !== shortName) await tx.instances.rename(instanceId, shortName, now)
+  } else if (isRenamed) await tx.instances.rename(instanceId, shortName, now)
   const revision = await lockRules(tx, instanceId)
   await saveConditions(tx, instanceId, plan)
   for (const { record, isKnown, actions } of plan.lineItems) {
@@ -181,7 +182,8 @@ async function write(tx: Transaction, { instanceId, body, now }: Wanted, plan: I
     }
     if (isKnown) await retargetAccounts(tx, record, now)
   }
-  if (plan.conditions.length > 0 || plan.lineItems.length > 0) await bumpPolicyRevision(tx, revision, now)
+  const changesRules = isRenamed || plan.conditions.length > 0 || plan.lineItems.length > 0
+  if (changesRules) await bumpPolicyRevision(tx, revision, now)
   await takeOverUse(tx, plan, now)
   await audit(tx, { instanceId, body, now }, plan)
 }

@@ -86,6 +86,8 @@ const ratedItem = z.union([
 export const policyDocument = z.strictObject({
   format: z.literal(1),
   instanceId: uuid,
+  /** Short name in the cloud; it does not identify the instance. */
+  instanceName: z.string(),
   revision: z.int().min(1),
   /** Engine of the cloud that made this document, and the oldest agent engine that can use it. */
   engine: engineVersion,
@@ -135,13 +137,14 @@ export function policyOf(document: PolicyDocument): Policy {
 /** The inverse of parsing and {@link policyOf}. */
 export function policyToWire(
   policy: Policy,
-  terms: Pick<PolicyDocument, 'issuedAt' | 'usableForMs' | 'grantHorizonMs' | 'trustedKeys'> &
+  terms: Pick<PolicyDocument, 'instanceName' | 'issuedAt' | 'usableForMs' | 'grantHorizonMs' | 'trustedKeys'> &
     Partial<Pick<PolicyDocument, 'sessionIntervalMs'>>,
   engine: Engine = ENGINE,
 ): PolicyDocumentWire {
   return {
     format: 1,
     instanceId: policy.instanceId,
+    instanceName: terms.instanceName,
     revision: policy.revision,
     engine: engine.version,
     oldestEngine: engine.oldest,

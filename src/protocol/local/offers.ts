@@ -29,6 +29,7 @@ export const offers = z
     instances: z.array(
       z.strictObject({
         instanceId: uuid,
+        name: z.string().meta({ description: 'Short name of the instance.' }),
         policyRevision: z.int().min(1),
         items: z.array(offeredItem),
       }),

@@ -52,10 +52,14 @@ export const agentStatus = z.strictObject({
   lastEntry: z.int().min(0),
   backlog: z.int().min(0),
   unacknowledgedSeq: z.int().min(1).nullable(),
-  /** Per instance: revision in force (0: none) with the engine that it was made for, and the newest known. */
+  /**
+   * Per instance: its short name (null: not known yet), the revision in force (0: none) with the engine that it was made for,
+   * and the newest known.
+   */
   policies: z.array(
     z.strictObject({
       instanceId: uuid,
+      name: z.string().nullable(),
       applied: z.int().min(0),
       newest: z.int().min(0),
       engine: z.int().min(1).nullable(),

@@ -55,6 +55,7 @@ describe('the offers', () => {
       instances: [
         {
           instanceId: INSTANCE,
+          name: 'Workshop',
           policyRevision: 7,
           items: [
             { item: 'LaserCut', version: '1.0', lineItems: paidBy({ rate: 0.85 }) },

@@ -59,7 +59,7 @@ interface Made {
 /** One decision as the agent makes, records and answers it. */
 async function made(key: CloudKey, { policy: raw, request, clock, balances, mode }: Scenario): Promise<Made> {
   const policy = onTheWire(raw)
-  const terms = { issuedAt: 1, usableForMs: 1, grantHorizonMs: 1, trustedKeys: [key.jwk] }
+  const terms = { instanceName: 'Workshop', issuedAt: 1, usableForMs: 1, grantHorizonMs: 1, trustedKeys: [key.jwk] }
   const rules = await signDocument('policy', JSON.stringify(policyToWire(policy, terms)), key.signer)
   const held = balances.map((balance): AvailableBalance => ({
     ...balance,
@@ -125,7 +125,7 @@ describe('a decision that is explained', () => {
     expect(await result({ inputs: kept.inputs!.replace(';', ';5P,') })).toBe('different')
     expect(await result({ body: kept.body.replace(/"charged":"\d+"/, '"charged":"1234567"') })).toBe('different')
     const empty = policyToWire(onTheWire({ ...sample.policy, lineItems: [] }), {
-      ...{ issuedAt: 1, usableForMs: 1, grantHorizonMs: 1, trustedKeys: [key.jwk] },
+      ...{ instanceName: 'Workshop', issuedAt: 1, usableForMs: 1, grantHorizonMs: 1, trustedKeys: [key.jwk] },
     })
     expect(await result({ rules: await signDocument('policy', JSON.stringify(empty), key.signer) })).toBe('different')
   })

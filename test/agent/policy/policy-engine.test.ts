@@ -24,7 +24,9 @@ test('an agent uses rules of a newer cloud that still supports its engine', asyn
   await upgradeCloud(device, 3, 1)
   await device.sync()
   expect([inForce(device), device.conditions]).toEqual([2, []])
-  expect(device.link.status().policies).toEqual([{ instanceId: INSTANCE, applied: 2, newest: 2, engine: 3 }])
+  expect(device.link.status().policies).toEqual([
+    { instanceId: INSTANCE, applied: 2, newest: 2, engine: 3, name: 'Workshop' },
+  ])
 })
 
 test('an agent that is too old for the cloud uses its rules until they expire, delivers, and names the side to upgrade', async () => {

@@ -49,7 +49,9 @@ test('a change notification that lies costs one look, and changes nothing', asyn
   push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 999 })
   await device.pass(1_000)
   expect(device.conditions).toEqual([])
-  expect(device.link.status().policies).toEqual([{ instanceId: INSTANCE, applied: 1, newest: 1, engine: 1 }])
+  expect(device.link.status().policies).toEqual([
+    { instanceId: INSTANCE, applied: 1, newest: 1, engine: 1, name: 'Workshop' },
+  ])
 })
 
 test('a retained change notification of what is in force already costs nothing', async () => {
@@ -104,7 +106,9 @@ test('ten thousand change notifications at once, true, forged or senseless, cost
   await device.pass(5_000)
   expect(rounds(device) - before).toBeLessThanOrEqual(2)
   expect(device.cloud.calls.length - calls).toBeLessThanOrEqual(6)
-  expect(device.link.status().policies).toEqual([{ instanceId: INSTANCE, applied: 1, newest: 1, engine: 1 }])
+  expect(device.link.status().policies).toEqual([
+    { instanceId: INSTANCE, applied: 1, newest: 1, engine: 1, name: 'Workshop' },
+  ])
   expect(device.conditions).toEqual([])
 })
 

@@ -9,6 +9,7 @@ export function policyWith(revision: number, changes: Partial<Unsigned> = {}): U
   return {
     format: 1,
     instanceId: INSTANCE,
+    instanceName: 'Workshop',
     revision,
     engine: 1,
     oldestEngine: 1,

@@ -253,6 +253,7 @@ describe('the policy', () => {
     const policy = policyDocument.parse(JSON.parse(text ?? ''))
     expect(policy).toMatchObject({
       instanceId,
+      instanceName: 'Test',
       issuedAt: twin.now,
       grantHorizonMs: 24 * HOUR,
       lineItems: [{ id: 'ACT-1', quantity: 100n * TOKENS }],

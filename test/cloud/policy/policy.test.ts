@@ -165,6 +165,7 @@ describe('the policy of an instance', () => {
       { id: 'B', rateTableSeries: '', overdraft: 'UNLIMITED', actions: [], consumptionLimit: { limit: 9n } },
     ])
     const terms = {
+      instanceName: 'Test',
       issuedAt: NOW,
       usableForMs: 1,
       grantHorizonMs: 1,

@@ -110,6 +110,14 @@ export function importInstanceSuite(
       expect(await store.read((reader) => reader.policyRevisions.get(id))).toEqual(state.revision)
     })
 
+    it('raises the revision of the rules for a new name, which they contain', async () => {
+      await send()
+      const before = await store.read((reader) => reader.policyRevisions.get(id))
+      await send({ instance: { shortName: 'Plant 7', accountId: 'acme', defaultInstance: true } })
+      const after = await store.read((reader) => reader.policyRevisions.get(id))
+      expect(after!.revision).toBe(before!.revision + 1)
+    })
+
     it('records who imported which use, and from where', async () => {
       await send()
       expect(

@@ -29,6 +29,7 @@ export interface InspectedDatabase {
     readonly revision: number
     readonly confirmedAt: number
     /** From the signed document, unverified; null if unreadable. */
+    readonly name: string | null
     readonly issuedAt: number | null
     readonly usableForMs: number | null
     readonly engine: number | null
@@ -123,19 +124,21 @@ function policiesOf(database: Database.Database): InspectedDatabase['policies'] 
       'SELECT instance_id AS instanceId, revision, confirmed_at AS confirmedAt, document FROM policy ORDER BY instance_id',
     )
     .all() as { instanceId: string; revision: number; confirmedAt: number; document: string }[]
-  return rows.map(({ document, ...row }) => {
+  return rows.map(({ document: signed, ...row }) => {
     try {
-      const text = unverifiedText(document) ?? ''
-      const { issuedAt, usableForMs, engine, oldestEngine } = JSON.parse(text) as Readonly<Record<string, unknown>>
+      const text = unverifiedText(signed) ?? ''
+      const document = JSON.parse(text) as Readonly<Record<string, unknown>>
+      const { instanceName, issuedAt, usableForMs, engine, oldestEngine } = document
       return {
         ...row,
+        name: typeof instanceName === 'string' ? instanceName : null,
         issuedAt: numberOf(issuedAt),
         usableForMs: numberOf(usableForMs),
         engine: numberOf(engine),
         oldestEngine: numberOf(oldestEngine),
       }
     } catch {
-      return { ...row, issuedAt: null, usableForMs: null, engine: null, oldestEngine: null }
+      return { ...row, name: null, issuedAt: null, usableForMs: null, engine: null, oldestEngine: null }
     }
   })
 }

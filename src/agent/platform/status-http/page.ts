@@ -47,7 +47,7 @@ export function statusPage(report: DeviceReportWire): string {
           <div data-part="steps">${stepsOf(health.steps)}</div>
         </header>
         <main>
-          ${problemsOf(report)} ${connectionOf(report)} ${ledgerOf(report)} ${tokensOf(report)} ${decisionsOf(report)}
+          ${problemsOf(report)} ${tokensOf(report)} ${connectionOf(report)} ${ledgerOf(report)} ${decisionsOf(report)}
           ${refusalsOf(report)}
         </main>
         <footer><span id="live">Reload the page to refresh it.</span> <a href="/status">As JSON</a></footer>
@@ -120,6 +120,10 @@ const SESSION = {
 
 function connectionOf({ status }: DeviceReportWire): Html {
   const { lastContactAt, lastSyncAt, push, clock, policies, sessions, grant } = status
+  const ofInstance = (id: string): string => {
+    const name = policies.find(({ instanceId }) => instanceId === id)?.name ?? null
+    return name === null || name === '' ? '' : ` of ${name}`
+  }
   const rows: Row[] = [
     ...(status.name === null ? [] : [['Device id', status.deviceId ?? ''] as const]),
     ['Cloud', cloudInWords(status)],
@@ -127,9 +131,9 @@ function connectionOf({ status }: DeviceReportWire): Html {
     ['Last contact', ago(lastContactAt, clock.now)],
     ['Last sync', ago(lastSyncAt, clock.now)],
     ['Notifications', PUSH[push]],
-    ...sessions.map(({ state }): Row => ['Session', SESSION[state]]),
-    ...policies.map(({ applied, newest }): Row => [
-      'Rules',
+    ...sessions.map(({ instanceId, state }): Row => [`Session${ofInstance(instanceId)}`, SESSION[state]]),
+    ...policies.map(({ instanceId, applied, newest }): Row => [
+      `Rules${ofInstance(instanceId)}`,
       newest > applied ? `revision ${applied} applied, ${newest} available` : `revision ${applied}, up to date`,
     ]),
     ['Grant', grant === null ? 'none' : `valid for another ${inWords(grant.remainingMs)} without the cloud`],

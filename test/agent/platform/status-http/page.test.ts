@@ -20,7 +20,12 @@ describe('the status page', () => {
     const problem = { subject: HOSTILE, code: HOSTILE, message: HOSTILE, remedy: HOSTILE, since: 1 }
     const page = statusPage(
       reportWith(
-        { name: HOSTILE, accounts: [{ ...account, account: `limit/i/${name}/${name}/${name}/0` }], version: HOSTILE },
+        {
+          name: HOSTILE,
+          accounts: [{ ...account, account: `limit/i/${name}/${name}/${name}/0` }],
+          policies: [{ ...agentStatus().policies[0]!, name: HOSTILE }],
+          version: HOSTILE,
+        },
         {
           decisions: [{ ...decision(1, HOSTILE, '0', HOSTILE, HOSTILE), version: HOSTILE, count: HOSTILE }],
           problems: [problem],
@@ -50,6 +55,22 @@ describe('the status page', () => {
     ]) {
       expect(page).toContain(words)
     }
+  })
+
+  it('names the instances of the rules and of the sessions, as far as they are known', () => {
+    const [policy] = agentStatus().policies
+    const instanceId = 'b1a0b7a4-6f36-4ef0-9b4e-1c55b9f7a0d2'
+    const page = statusPage(
+      reportWith({
+        policies: [policy!, { ...policy!, instanceId, name: null }],
+        sessions: [
+          { instanceId: policy!.instanceId, state: 'OPEN', sessionId: null },
+          { instanceId, state: 'CLOSED', sessionId: null },
+        ],
+      }),
+    )
+    const rows = [...page.matchAll(/<dt>((?:Rules|Session)[^<]*)</g)].map(([, label]) => label)
+    expect(rows).toEqual(['Session of Workshop', 'Session', 'Rules of Workshop', 'Rules'])
   })
 
   it('shows the key of the device, since when, and the one that shall follow', () => {

@@ -168,7 +168,10 @@ export const SCENES: Readonly<Record<Scene, DeviceReportWire>> = {
     { deviceId: null, name: null, accounts: [], policies: [], grant: null, connected: false, lastContactAt: null },
     { decisions: [], use: { ...use, accounts: [] } },
   ),
-  working: reportWith({ accounts, policies: [{ instanceId, applied: 8, newest: 8, engine: 1 }] }, { decisions, use }),
+  working: reportWith(
+    { accounts, policies: [{ instanceId, name: 'Workshop', applied: 8, newest: 8, engine: 1 }] },
+    { decisions, use },
+  ),
   offline: reportWith(
     { accounts, ...isAway, conditions: [conditionOf(away)] },
     { decisions, problems: [away], use: sinceNoon },
