@@ -177,10 +177,10 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     it('that come while a batch waits for its locks join it', async () => {
       const id = await newInstance([10, 3])
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
-      const [waits, locked] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+      const [waits, locked] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
       const held: typeof policies.hold = async (...inputs) => {
         const loaded = await policies.hold(...inputs)
-        waits.resolve()
+        waits.resolve(undefined)
         await locked.promise
         return loaded
       }
@@ -193,7 +193,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const once = { claim: { scope: 's', requestHash: 'h' }, answerOf: () => '{}' }
       const others = [1, 2].map((who) => batcher.request(orderOf(id, { who, count: '1' }), NOW))
       const withKey = batcher.requestOnce({ ...orderOf(id, { who: 3, count: '1' }), once }, NOW)
-      locked.resolve()
+      locked.resolve(undefined)
       const decisions = await Promise.all([first, ...others])
       expect(decisions.map(gist)).toEqual([0, 1, 2].map(() => [['A 700000']]))
       expect(await withKey).toHaveProperty('decision')
@@ -204,12 +204,12 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     it('that come while a batch waits for its locks do not join it when the calendars are due for them', async () => {
       const id = await newInstance([10], { resetFrequency: 'DAILY' })
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
-      const [waits, locked] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+      const [waits, locked] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
       let due = NOW
       const held: typeof policies.hold = async (...inputs) => {
         const loaded = await policies.hold(...inputs)
         due = loaded?.calendarDue ?? NOW
-        waits.resolve()
+        waits.resolve(undefined)
         await locked.promise
         return loaded
       }
@@ -218,7 +218,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const first = batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
       await waits.promise
       const second = batcher.request(orderOf(id, { who: 1, count: '1' }), due)
-      locked.resolve()
+      locked.resolve(undefined)
       expect(gist(await first)).toEqual([['A 700000']])
       expect(due).toBeGreaterThan(NOW)
       expect(gist(await second)).toEqual([['A 700000']])
