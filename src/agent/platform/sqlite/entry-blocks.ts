@@ -8,6 +8,7 @@ import type { Micro } from '../../../core/pricing/amount.ts'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START } from '../../../protocol/signing.ts'
 import { compress, decompress } from '../../../protocol/zstd.ts'
+import { prepared } from './prepared.ts'
 import { bufferOf, decodeTexts, encodeTexts, type EntryTexts, firstLines, headAfter } from './entry-texts.ts'
 
 export interface Entry {
@@ -38,34 +39,12 @@ export function decompressEntries(data: Buffer): Buffer {
   return decompress(data, DECOMPRESSED_BYTES_MAX)
 }
 
-interface Statements {
-  readonly insert: Database.Statement
-  readonly from: Database.Statement
-  readonly before: Database.Statement
-}
-
-/** Prepared statements by connection. */
-const prepared = new WeakMap<Database.Database, Statements>()
-
-function statementsOf(database: Database.Database): Statements {
-  const known = prepared.get(database)
-  if (known !== undefined) return known
-  const statements = {
-    insert: database.prepare('INSERT INTO block (first_id, first_n, entries, data) VALUES (?, ?, ?, ?)'),
-    from: database
-      .prepare(
-        `SELECT * FROM block
-           WHERE first_id >= coalesce((SELECT max(first_id) FROM block WHERE first_id <= :next), :next) AND first_id <= :upTo
-           ORDER BY first_id LIMIT 1`,
-      )
-      .safeIntegers(true),
-    before: database
-      .prepare('SELECT * FROM block WHERE first_id < ? ORDER BY first_id DESC LIMIT 1')
-      .safeIntegers(true),
-  }
-  prepared.set(database, statements)
-  return statements
-}
+const INSERT = 'INSERT INTO block (first_id, first_n, entries, data) VALUES (?, ?, ?, ?)'
+const FROM = `SELECT * FROM block
+  WHERE first_id >= coalesce((SELECT max(first_id) FROM block WHERE first_id <= :next), :next) AND first_id <= :upTo
+  ORDER BY first_id LIMIT 1`
+const BEFORE = 'SELECT * FROM block WHERE first_id < ? ORDER BY first_id DESC LIMIT 1'
+const NEXT = 'SELECT min(first_id) AS id FROM block WHERE first_id > ?'
 
 interface Block {
   readonly entries: number
@@ -120,7 +99,7 @@ export class UnstoredEntries {
    * @param more entries that follow; null: none
    */
   storeIn(database: Database.Database, { id, n }: Pick<Entry, 'id' | 'n'>, more: EntryTexts | null): void {
-    const { insert } = statementsOf(database)
+    const insert = prepared(database, INSERT)
     let stored = 0n
     const store = ({ entries, data }: Block): void => {
       insert.run(id + stored, n + stored, entries, data)
@@ -170,7 +149,7 @@ export function insertEntries(
  * @throws Error at a damaged block
  */
 export function* entriesBetween(database: Database.Database, after: bigint, upTo: bigint): Generator<Entry> {
-  const { from } = statementsOf(database)
+  const from = prepared(database, FROM)
   for (let next = after + 1n; next <= upTo;) {
     const row = from.get({ next, upTo }) as BlockRow | undefined
     if (row === undefined) return
@@ -182,13 +161,12 @@ export function* entriesBetween(database: Database.Database, after: bigint, upTo
 }
 
 function nextBlock(database: Database.Database, id: bigint): bigint | null {
-  const sql = 'SELECT min(first_id) FROM block WHERE first_id > ?'
-  return database.prepare(sql).safeIntegers(true).pluck().get(id) as bigint | null
+  return (prepared(database, NEXT).get(id) as { readonly id: bigint | null }).id
 }
 
 /** Entries with ids below `before`, newest first. @throws Error at a damaged block */
 export function* entriesBefore(database: Database.Database, before: bigint): Generator<Entry> {
-  const statement = statementsOf(database).before
+  const statement = prepared(database, BEFORE)
   for (let below = before; ;) {
     const row = statement.get(below) as BlockRow | undefined
     if (row === undefined) return

@@ -12,6 +12,7 @@ import { UnstoredEntries } from './entry-blocks.ts'
 import { decodeTexts, encodeTexts, type EntryTexts } from './entry-texts.ts'
 import type { AccountMove, Batch } from './journal-calls.ts'
 import { stampValues, type StampValues } from './journal-statements.ts'
+import { prepared } from './prepared.ts'
 import { readSlots } from './slots.ts'
 
 /** A commit without the texts of its entries, and with the chain head after its last entry. */
@@ -154,7 +155,7 @@ export function readPending(database: Database.Database): Pending {
 
 function stateOf(database: Database.Database): FoldedState {
   const sql = 'SELECT entry_base, last_entry, entry_head, slot_generation FROM state'
-  return database.prepare(sql).safeIntegers(true).get() as FoldedState
+  return prepared(database, sql).get() as FoldedState
 }
 
 /** Folds batches in the caller's transaction. @param answerSlots of each application session */
@@ -179,13 +180,13 @@ function foldEntries(database: Database.Database, { batches, entries, more }: Pe
   if (last === undefined) return
   const { entry_base, last_entry } = stateOf(database)
   entries.storeIn(database, { id: entry_base + last_entry + 1n, n: last_entry + 1n }, more ?? null)
-  database
-    .prepare(
-      `UPDATE state SET last_entry = last_entry + ?, entry_head = ?, slot_generation = slot_generation + 1,
-         clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?, clock_latest = ?,
-         grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
-    )
-    .run(entries.count + (more?.count ?? 0), last.head, ...stampValues(last.stamp))
+  const advance = prepared(
+    database,
+    `UPDATE state SET last_entry = last_entry + ?, entry_head = ?, slot_generation = slot_generation + 1,
+       clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?, clock_latest = ?,
+       grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
+  )
+  advance.run(entries.count + (more?.count ?? 0), last.head, ...stampValues(last.stamp))
 }
 
 const RAISE_ALLOWANCE = `INSERT INTO account (id, allowance) VALUES (?, ?)
@@ -209,12 +210,13 @@ export function foldAccounts(database: Database.Database, batches: readonly Pend
     }
   }
   if (moves.size === 0) return
-  const move = database.prepare(
+  const move = prepared(
+    database,
     `UPDATE account SET used = used + ?, refunded = refunded + ?, burned = burned + ?, reserved = coalesce(?, reserved)
        WHERE id = ?`,
   )
   for (const { account, used, refunded, burned, allowance } of moves.values()) {
-    if (allowance > 0n) database.prepare(RAISE_ALLOWANCE).run(account, allowance)
+    if (allowance > 0n) prepared(database, RAISE_ALLOWANCE).run(account, allowance)
     const { changes } = move.run(used, refunded, burned, reserved.get(account) ?? null, account)
     if (changes !== 1) throw new Error(`invariant: ${account} is known`)
   }
@@ -231,7 +233,8 @@ function foldAnswers(database: Database.Database, batches: readonly PendingBatch
   }
   if (newest.size === 0) return
   const { entry_base } = stateOf(database)
-  const store = database.prepare(
+  const store = prepared(
+    database,
     `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
        VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
   )
@@ -246,7 +249,8 @@ function foldAnswers(database: Database.Database, batches: readonly PendingBatch
 function foldSessions(database: Database.Database, batches: readonly PendingBatch[]): void {
   const newest = new Map(batches.flatMap(({ sessions }) => sessions.map((session) => [session.id, session] as const)))
   if (newest.size === 0) return
-  const store = database.prepare(
+  const store = prepared(
+    database,
     'INSERT OR REPLACE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
   )
   for (const { id, ended, since, document, snapshot } of newest.values()) {
