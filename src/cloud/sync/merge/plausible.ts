@@ -25,10 +25,12 @@ export async function plausibleBy(
   { grantsForgotten }: Pick<Epoch, 'grantsForgotten'>,
 ): Promise<IsPlausible> {
   const overspend = await reader.edge.deviceAccounts.overspendOf(accounts)
-  return ({ before, after }, { account, capTarget, capHighest, sold, charged, grantedOut }, raised) => {
+  return ({ before, after }, { account, capTarget, capHighest, sold, withheld, charged, grantedOut }, raised) => {
     if (raised <= 0n || before.metered || capTarget === null || parseAccount(account)?.kind !== 'line') return true
     const aboveAnyCap = (overspend.get(account) ?? 0n) + overspendOn(after) - overspendOn(before)
-    const highest = grantsForgotten && sold > capHighest ? sold : capHighest
+    // A device may have lost the proofs of what the cloud has forgotten.
+    const isForgotten = grantsForgotten || withheld > 0n
+    const highest = isForgotten && sold > capHighest ? sold : capHighest
     return charged + grantedOut <= 2n * highest + aboveAnyCap
   }
 }

@@ -190,6 +190,24 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       },
     )
 
+    it.each([
+      ['bills', 300n, undefined],
+      ['does not bill', 2_000n, 1],
+    ])(
+      '%s %d tokens of a device that has lost the proofs of the grant, with 900 in the sales mark',
+      async (_, amount, unbilled) => {
+        await twin.setLineItem('ACT-1', { quantity: 10n })
+        const device = await TestDevice.join(twin)
+        await forgottenAnswer(device, await device.seal(), 5_000n)
+        device.charge(charge(amount))
+        await restore(900n)
+        const { deliver } = await successorOf(device)
+        const answer = await deliver(device.undeliveredRange(1, 1))
+        expect('unbilled' in answer ? answer.unbilled : undefined).toBe(unbilled)
+        expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: unbilled === undefined ? amount : 0n })
+      },
+    )
+
     it('bills what was used while it granted without limit, which it has forgotten, until the device knows of the limit', async () => {
       const device = await TestDevice.join(twin)
       const first = await device.seal([topUpRequest(LINE, 100n)])
