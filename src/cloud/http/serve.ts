@@ -112,7 +112,7 @@ function optionsOf(
 ): Omit<RouteOptions, 'url'> {
   const { method, bodyMax, gzip = false, sendsTimeAndVersion } = operation
   const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
-  const heads = new WeakMap<FastifyRequest, Head & { readonly encoding: 'gzip' | null }>()
+  const heads = new WeakMap<FastifyRequest, Head>()
   const arrivals = new WeakMap<FastifyRequest, () => void>()
   return {
     method,
@@ -125,13 +125,13 @@ function optionsOf(
     onRequest: async (request, reply) => {
       const head = await deps.slots.authenticate(async () => admit(request))
       const caller = head.principal
-      const encoding = encodingOf(request, gzip)
+      encodingOf(request, gzip)
       const arrives = hasBody(request)
       deps.slots.take(caller, reply, arrives)
       enter(head, reply.raw)
       if (arrives) arrivals.set(request, watchArrival(request, caller.kind, deps.requestTimeoutMs))
       reply.raw.once('close', () => arrivals.get(request)?.())
-      heads.set(request, { ...head, encoding })
+      heads.set(request, head)
       if (sendsTimeAndVersion && 'keyId' in caller) void reply.header(VERSION_HEADER, deps.version)
     },
     preValidation: async (request, reply) => {
@@ -139,7 +139,7 @@ function optionsOf(
       deps.slots.begin(reply)
       if (request.body === undefined) return
       const body = request.body as Buffer
-      const isCompressed = heads.get(request)?.encoding === 'gzip'
+      const isCompressed = encodingOf(request, gzip) === 'gzip'
       request.body = readJsonBody(isCompressed ? await decompress(body, bodyMax ?? Infinity) : body).value
     },
     handler: async (request, reply) => {
