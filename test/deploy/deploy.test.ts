@@ -92,7 +92,10 @@ describe('the compose file', () => {
 
   it('serves the console at the port that it publishes', () => {
     const { environment = {}, ports } = compose.services['cloud']!
-    const { http } = loadSettings(cloudOptions, { file: null, env: environment, flags: {}, readText: () => 'secret' })
+    const env = Object.fromEntries(
+      Object.entries(environment).map(([name, value]) => [name, value.replace(/\$\{\w+:-([^}]*)\}/, '$1')]),
+    )
+    const { http } = loadSettings(cloudOptions, { file: null, env, flags: {}, readText: () => 'secret' })
     expect([http.console, ports]).toEqual(['on', [`127.0.0.1:\${CLOUD_PORT:-}:${http.port}`]])
   })
 
