@@ -4,6 +4,8 @@ import { gunzip, gunzipSync } from 'node:zlib'
 import { CodedError } from '../../protocol/errors.ts'
 import { REFUSALS } from '../../protocol/service/refusals.ts'
 
+const decompressAside = promisify<Buffer, object, Buffer>(gunzip)
+
 /** Up to so many bytes, decompressing takes less time than handing the work to another thread. */
 const QUICK_INPUT_MAX = 8_192
 const QUICK_OUTPUT_MAX = 65_536
@@ -18,7 +20,7 @@ export async function decompress(body: Buffer, bytesMax: number): Promise<Buffer
       const quick = decompressQuickly(body, Math.min(bytesMax, QUICK_OUTPUT_MAX))
       if (quick !== undefined) return quick
     }
-    return await promisify<Buffer, object, Buffer>(gunzip)(body, { maxOutputLength: bytesMax })
+    return await decompressAside(body, { maxOutputLength: bytesMax })
   } catch (cause) {
     throw isTooLarge(cause)
       ? new CodedError('BODY_TOO_LARGE', REFUSALS.bodyTooLarge, { cause })

@@ -15,10 +15,7 @@ const REQUESTED_ITEMS_MAX = 500
 
 /** Not a zod record: that drops the key `__proto__`, and a DENY rule on it would be skipped. */
 const jsonObject = z
-  .custom<Readonly<Record<string, unknown>>>(
-    (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
-    'must be an object',
-  )
+  .custom<JsonObject>(isJsonObject, 'must be an object')
   .meta({ wire: { type: 'object', additionalProperties: true } })
 
 /** This key sets the prototype in programs that copy objects carelessly. */

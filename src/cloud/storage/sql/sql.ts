@@ -76,8 +76,9 @@ export function preparedUpdate(
   return (db, changed, key) => {
     const columns = Object.keys(changed)
     const name = columns.join(' ')
-    const values = Object.fromEntries(columns.map((column) => [column, null])) as never
-    const update = byColumns.get(name) ?? prepared<unknown>((from) => build(from, values))
+    const update =
+      byColumns.get(name) ??
+      prepared<unknown>((from) => build(from, Object.fromEntries(columns.map((column) => [column, null])) as never))
     byColumns.set(name, update)
     return update(db, [...Object.values(changed), ...key])
   }

@@ -28,7 +28,7 @@ export async function plausibleBy(
   return ({ before, after }, { account, capTarget, capHighest, sold, withheld, charged, grantedOut }, raised) => {
     if (raised <= 0n || before.metered || capTarget === null || parseAccount(account)?.kind !== 'line') return true
     const aboveAnyCap = (overspend.get(account) ?? 0n) + overspendOn(after) - overspendOn(before)
-    // A device may have lost the proofs of what the cloud has forgotten.
+    // The device may have lost the proofs of forgotten grants.
     const isForgotten = grantsForgotten || withheld > 0n
     const highest = isForgotten && sold > capHighest ? sold : capHighest
     return charged + grantedOut <= 2n * highest + aboveAnyCap
