@@ -6,14 +6,20 @@ import { crc32 } from 'node:zlib'
 import type Database from 'better-sqlite3'
 import { compress } from '../../../protocol/zstd.ts'
 import { decompressEntries } from './entry-blocks.ts'
+import { restoreIds, shortenIds } from './repeated-ids.ts'
 
 /** Exactly fits a page of 1 KiB. */
 export const SLOT_BYTES = 984
 
-/** Checksum of the rest, generation, and the bytes of the record from here on with a mark for compressed ones. */
+/** Checksum of the rest, generation, and the bytes of the record from here on with a mark of its form. */
 const HEADER_BYTES = 12
 const CONTENT_BYTES = SLOT_BYTES - HEADER_BYTES
 const COMPRESSED = 0x8000_0000
+const SHORT_IDS = 0x4000_0000
+const LENGTH = 0x3fff_ffff
+
+/** Longer records are compressed. For shorter ones, that takes longer than writing another slot. */
+const UNCOMPRESSED_BYTES_MAX = 2 * CONTENT_BYTES
 
 /** Above this fraction in use, the pending commits are written to the tables in a moment without a caller. */
 const LOW_FRACTION = 0.75
@@ -31,10 +37,9 @@ export class Slots {
 
   /** The slots for a record; null if they are not free. */
   fit(record: Buffer): PlacedRecord | null {
-    const isLong = record.length > CONTENT_BYTES
-    const data = isLong ? compress(record) : record
-    const slots = Math.ceil(data.length / CONTENT_BYTES)
-    return this.#used + slots > this.#count ? null : { data, mark: isLong ? COMPRESSED : 0, slots }
+    const packed = packedFrom(record)
+    const slots = Math.ceil(packed.data.length / CONTENT_BYTES)
+    return this.#used + slots > this.#count ? null : { ...packed, slots }
   }
 
   /** Call {@link Slots.written} once it is committed. */
@@ -65,10 +70,24 @@ export class Slots {
   }
 }
 
-export interface PlacedRecord {
+interface PackedRecord {
   readonly data: Buffer
   readonly mark: number
+}
+
+export interface PlacedRecord extends PackedRecord {
   readonly slots: number
+}
+
+function packedFrom(record: Buffer): PackedRecord {
+  if (record.length <= CONTENT_BYTES) return { data: record, mark: 0 }
+  if (record.length <= UNCOMPRESSED_BYTES_MAX) return { data: shortenIds(record), mark: SHORT_IDS }
+  return { data: compress(record), mark: COMPRESSED }
+}
+
+function unpacked({ data, mark }: PackedRecord): Buffer {
+  if (mark === SHORT_IDS) return restoreIds(data)
+  return mark === COMPRESSED ? decompressEntries(data) : data
 }
 
 /** Pending records, as far as they can be read. */
@@ -104,7 +123,7 @@ export function recordsIn(slots: readonly Buffer[], generation: number): Pending
     const data = Buffer.concat(parts)
     parts = []
     try {
-      records.push(found.isCompressed ? decompressEntries(data) : data)
+      records.push(unpacked({ data, mark: found.mark }))
     } catch {
       return { records, damage: `the record up to slot ${n} is damaged` }
     }
@@ -116,7 +135,7 @@ interface SlotContent {
   readonly generation: number
   /** From here to the end of the record. */
   readonly length: number
-  readonly isCompressed: boolean
+  readonly mark: number
   readonly content: Buffer
 }
 
@@ -127,8 +146,7 @@ function contentOf(slot: unknown): SlotContent | 'DAMAGED' | null {
   if (generation === 0 && slot.every((byte) => byte === 0)) return null
   if (crc32(slot.subarray(4)) !== slot.readUInt32BE(0)) return 'DAMAGED'
   const field = slot.readUInt32BE(8)
-  const isCompressed = field >= COMPRESSED
-  const length = isCompressed ? field - COMPRESSED : field
+  const length = field & LENGTH
   const content = slot.subarray(HEADER_BYTES, HEADER_BYTES + Math.min(length, CONTENT_BYTES))
-  return { generation, length, isCompressed, content }
+  return { generation, length, mark: (field & ~LENGTH) >>> 0, content }
 }
