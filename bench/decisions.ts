@@ -6,10 +6,11 @@ import { cpus } from 'node:os'
 import { join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { installedPostgres } from './cloud/postgres-server.ts'
-import { agent, denyingAgent, measureSizes, writeBehindAgent } from './contenders/agent.ts'
+import { agentsOf, measureSizes } from './contenders/agent.ts'
 import { cerbos, cerbosVersion } from './contenders/cerbos.ts'
 import type { Contender } from './contenders/contender.ts'
 import { floor } from './contenders/floor.ts'
+import { installation } from './contenders/installation.ts'
 import { withPlace } from './contenders/place.ts'
 import { postgres } from './contenders/postgres.ts'
 import { type RedisProgram, redis, redisVersion } from './contenders/redis.ts'
@@ -29,11 +30,12 @@ const REST_MS = 1_000
 async function main(options: Options, directory: string): Promise<void> {
   const storage = measureStorage(directory)
   if (storage.fileSystem === 'tmpfs') throw new Error(`${directory} is on tmpfs, where nothing lasts: give --state-dir`)
+  const { command } = await installation(null, directory)
   const sizes = await withPlace(directory, measureSizes)
   const peers = peersOf(sizes.entryBytes)
   const floors = options.stacks.map((stack) => floor(stack, sizes))
   const plan = {
-    contenders: [agent, writeBehindAgent, denyingAgent, ...floors, ...peers.flatMap(({ contenders }) => contenders)],
+    contenders: [...Object.values(agentsOf(command)), ...floors, ...peers.flatMap(({ contenders }) => contenders)],
     connections: options.connections,
     rounds: options.rounds,
     durationMs: options.seconds * 1000,

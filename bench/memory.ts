@@ -8,7 +8,7 @@ import { parseArgs } from 'node:util'
 import { median } from './load/latency.ts'
 import type { MemoryUse } from './measure/process-use.ts'
 import { bareNode, connected, startTimes, underLoad } from './memory/figures.ts'
-import { installation } from './memory/installation.ts'
+import { installation } from './contenders/installation.ts'
 
 const USAGE = `npm run bench:memory -- [OPTION...]
 

@@ -19,13 +19,18 @@ export type Command = readonly [program: string, ...args: string[]]
 
 const COMMAND: Command = [process.execPath, fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))]
 
-export const agent = agentOf({ name: 'agent' })
+/** @param command of an installation; omitted: of this clone */
+export function agentsOf(command: Command = COMMAND) {
+  return {
+    agent: agentOf({ name: 'agent', command }),
+    /** Responses within a reservation follow a write to a log on tmpfs, which a power cut loses. */
+    writeBehindAgent: agentOf({ name: 'agent (write-behind)', durability: 'write-behind', command }),
+    /** Refuses every request by a rule: a full decision that charges nothing. */
+    denyingAgent: agentOf({ name: 'agent (denials)', bodies: DENIED_BODIES, grantMark: DENIAL_MARK, command }),
+  }
+}
 
-/** Responses within a reservation follow a write to a log on tmpfs, which a power cut loses. */
-export const writeBehindAgent = agentOf({ name: 'agent (write-behind)', durability: 'write-behind' })
-
-/** Refuses every request by a rule: a full decision that charges nothing. */
-export const denyingAgent = agentOf({ name: 'agent (denials)', bodies: DENIED_BODIES, grantMark: DENIAL_MARK })
+export const { agent, writeBehindAgent, denyingAgent } = agentsOf()
 
 export interface AgentPlan {
   readonly name: string

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { layApplication } from '../../scripts/package/application.ts'
 import { outputOf } from '../../scripts/package/output-of.ts'
 import { ARCHITECTURES } from '../../scripts/package/runtime.ts'
-import type { Command } from '../contenders/agent.ts'
+import type { Command } from './agent.ts'
 
 /** As the package installs it. */
 const HOME = '/usr/lib/tallygate'
