@@ -56,10 +56,10 @@ export class Connections {
     })
     server.on('checkExpectation', this.#refuseExpectation)
     // After the checks that need no body.
-    http.addHook('preParsing', async ({ raw }) => {
+    http.addHook('preParsing', ({ raw }, _reply, _payload, done) => {
       const broken = this.#broken.get(raw)
-      if (broken !== undefined) throw broken
-      this.#continue.get(raw)?.()
+      if (broken === undefined) this.#continue.get(raw)?.()
+      done(broken)
     })
   }
 

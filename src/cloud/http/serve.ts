@@ -123,14 +123,18 @@ function optionsOf(
       : {}),
     // Before the body is read: unauthorized callers must not cause reads.
     onRequest: async (request, reply) => {
-      const head = await deps.slots.authenticate(async () => admit(request))
+      const head = await deps.slots.authenticate(() => admit(request))
       const caller = head.principal
       encodingOf(request, gzip)
       const arrives = hasBody(request)
       deps.slots.take(caller, reply, arrives)
       enter(head, reply.raw)
-      if (arrives) arrivals.set(request, watchArrival(request, caller.kind, deps.requestTimeoutMs))
-      reply.raw.once('close', () => arrivals.get(request)?.())
+      // A short body has arrived with the head.
+      if (arrives && !request.raw.complete) {
+        const stop = watchArrival(request, caller.kind, deps.requestTimeoutMs)
+        arrivals.set(request, stop)
+        reply.raw.once('close', stop)
+      }
       heads.set(request, head)
       if (sendsTimeAndVersion && 'keyId' in caller) void reply.header(VERSION_HEADER, deps.version)
     },

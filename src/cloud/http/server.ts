@@ -84,9 +84,9 @@ export function createServer(options: ServerOptions): Server {
   http.setErrorHandler((error, request, reply) => answerError(error, request, reply))
   const stopAccepting = refuseRequests(http, options)
   if (options.onWrongAnswer !== null) checkAnswers(http, options.onWrongAnswer)
-  http.addHook('onResponse', async (request, reply) => {
-    const { method, routeOptions } = request
-    request.log.debug({ method, route: routeOptions.url, status: reply.statusCode, ms: reply.elapsedTime }, 'request')
+  http.addHook('onResponse', ({ method, routeOptions, log }, reply, done) => {
+    log.debug({ method, route: routeOptions.url, status: reply.statusCode, ms: reply.elapsedTime }, 'request')
+    done()
   })
   return {
     http,
@@ -103,14 +103,15 @@ function refuseRequests(http: FastifyInstance, { prefix }: ServerOptions): () =>
   const methods = new PathMethods()
   http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
   http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods.at(request.url), request, reply))
-  http.addHook('onRequest', async (request, reply) => {
-    if (stopping) throw new CodedError('STOPPING', 'The service is shutting down.')
+  http.addHook('onRequest', (request, reply, done) => {
+    if (stopping) done(new CodedError('STOPPING', 'The service is shutting down.'))
     // Before the body is read: no handler needs it.
-    if (request.is404) return answerUnrouted(prefix, methods.at(request.url), request, reply)
-    return undefined
+    else if (request.is404) answerUnrouted(prefix, methods.at(request.url), request, reply)
+    else done()
   })
-  http.addHook('onSend', async (_request, reply) => {
+  http.addHook('onSend', (_request, reply, payload, done) => {
     if (stopping) void reply.header('connection', 'close')
+    done(null, payload)
   })
   return () => {
     stopping = true

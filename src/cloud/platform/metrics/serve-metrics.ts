@@ -21,8 +21,9 @@ const MEDIA_TYPE = 'text/plain'
 
 /** Counts the server's requests; call before registering its routes. */
 export function countRequests(http: FastifyInstance, metrics: Metrics): void {
-  http.addHook('onResponse', async ({ method, routeOptions }, reply) => {
+  http.addHook('onResponse', ({ method, routeOptions }, reply, done) => {
     metrics.request(method, routeOptions.url, reply.statusCode, reply.elapsedTime)
+    done()
   })
 }
 
