@@ -177,7 +177,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const node = {
     ...{ settings, log, now, newId, administrationKeyFile, signingKeyFile, metricsDeps },
     clocks: { now, ...boot, comparesDatabase },
-    cloud: { id: null },
+    cloud: null,
     pause: overrides.pause,
     fail: (error: unknown) => fail(error),
   }

@@ -8,7 +8,7 @@ import { CodedError } from '../protocol/errors.ts'
 import { thumbprint } from '../protocol/signing.ts'
 import type { CellSettings } from './cells/cell-settings.ts'
 import { CellStore } from './cells/cell-store.ts'
-import { claimCell, requireNoCell } from './cells/claim-cell.ts'
+import { claimCell, registerName, requireAllCells, requireNoCell } from './cells/claim-cell.ts'
 import { claimSigningKey } from './devices/claim-signing-key.ts'
 import { announcePools } from './events/announce-pools.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
@@ -39,7 +39,7 @@ export interface CellNode {
   readonly administrationKeyFile: string
   readonly signingKeyFile: string
   /** What the control cell has given to all cells; null: it has not responded yet. */
-  readonly cloud: { id: string | null }
+  cloud: { readonly id: string; readonly store: Store } | null
   readonly metricsDeps: Omit<ConstructorParameters<typeof Metrics>[0], 'totals' | 'paused' | 'part'>
 }
 
@@ -149,10 +149,16 @@ export class Cell {
 
   async #claimCell(database: Store): Promise<void> {
     const { name, isControl } = this
-    const { cloud, newId } = this.#node
+    const { cloud, newId, settings } = this.#node
     if (this.#place === null) await requireNoCell(database)
-    else if (isControl) cloud.id = await claimCell(database, { name, isControl, cloudId: newId() })
-    else await claimCell(database, { name, isControl, cloudId: cloud.id })
+    else if (isControl) {
+      const id = await claimCell(database, { name, isControl, cloudId: newId() })
+      await requireAllCells(database, settings.cells?.map((each) => each.name) ?? [])
+      this.#node.cloud = { id, store: database }
+    } else {
+      await claimCell(database, { name, isControl, cloudId: cloud?.id ?? null })
+      if (cloud !== null) await registerName(cloud.store, name)
+    }
   }
 
   async #openStore(): Promise<PostgresStore> {

@@ -26,6 +26,21 @@ export async function claimCell(store: Store, claim: Claim): Promise<string> {
   return known.cloudId
 }
 
+/** @throws CodedError CELL_DIFFERS if the settings lack a cell: its instances would be unknown here */
+export async function requireAllCells(control: Store, names: readonly string[]): Promise<void> {
+  const known = await control.read((reader) => reader.cell.names())
+  const missing = known.filter((name) => !names.includes(name))
+  if (missing.length === 0) return
+  const message = `The cloud has the cells ${known.join(', ')}, and the settings of this node lack ${missing.join(', ')}.`
+  throw new CodedError('CELL_DIFFERS', message)
+}
+
+/** After its claim. */
+export async function registerName(control: Store, name: string): Promise<void> {
+  const known = await control.read((reader) => reader.cell.names())
+  if (!known.includes(name)) await control.transaction((tx) => tx.cell.addName(name))
+}
+
 /** For a cloud without cells. @throws CodedError CELL_DIFFERS */
 export async function requireNoCell(store: Store): Promise<void> {
   const known = await store.read((reader) => reader.cell.get())

@@ -2,7 +2,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { claimCell, requireNoCell } from '../../../src/cloud/cells/claim-cell.ts'
+import { claimCell, registerName, requireAllCells, requireNoCell } from '../../../src/cloud/cells/claim-cell.ts'
 import { copyShared } from '../../../src/cloud/cells/copy-shared.ts'
 import { registerFirstKey } from '../../../src/cloud/service-api/change-keys.ts'
 import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
@@ -50,6 +50,17 @@ describe('a database that is claimed as a cell', () => {
     await expect(claimCell(store, alone)).rejects.toMatchObject({ code: 'DATABASE_UNREACHABLE' })
     await claimCell(store, SOUTH)
     expect(await claimCell(store, alone)).toBe('cloud')
+  })
+
+  it('keeps the names of all cells in the control cell, which every node must have', async () => {
+    await claimCell(store, NORTH)
+    await requireAllCells(store, ['north'])
+    for (const name of ['south', 'south', 'west']) await registerName(store, name)
+    await requireAllCells(store, ['north', 'west', 'south'])
+    await expect(requireAllCells(store, ['north', 'south'])).rejects.toMatchObject({
+      code: 'CELL_DIFFERS',
+      message: expect.stringContaining('lack west') as string,
+    })
   })
 
   it('becomes the first one, or none, if it has the data of a cloud without cells', async () => {

@@ -266,11 +266,13 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
     expect(await runSql(added, 'SELECT version FROM rate_tables')).toEqual([{ version: '1' }])
   })
 
-  it('starts while a cell is away, and refuses databases of other cells', async () => {
+  it('starts while a cell is away, and refuses databases of other cells and settings without a cell', async () => {
     const [ofNorth, ofSouth] = [(await instancesIn(north!, 1))[0]!, (await instancesIn(south!, 1))[0]!]
     await rateTable('1')
     for (const node of nodes.splice(0)) expect(await node.end('SIGTERM')).toBe(0)
     await expect(startNode('a', cellsOf(south!.url, north!.url))).rejects.toThrow('ended with 78')
+    // The other node has started with both.
+    await expect(startNode('a', cellsOf(north!.url))).rejects.toThrow('ended with 78')
     await expect(TwinProcess.start(['--db', north!.url, '--store-path', join(directory, 'a')])).rejects.toThrow(
       'ended with 78',
     )

@@ -8,6 +8,11 @@ export function cellReader({ db }: Sql) {
       const row = await db.selectFrom('cell').selectAll().executeTakeFirst()
       return row === undefined ? undefined : { name: row.name, isControl: row.is_control === 1n, cloudId: row.cloud_id }
     },
+    /** In the control cell: of all cells of the cloud, sorted. */
+    async names(): Promise<readonly string[]> {
+      const rows = await db.selectFrom('cell_name').select('name').orderBy('name').execute()
+      return rows.map(({ name }) => name)
+    },
   }
 }
 
@@ -19,6 +24,14 @@ export function cellTransaction(sql: Sql) {
       await db
         .insertInto('cell')
         .values({ slot: 1n, name, is_control: toFlag(isControl), cloud_id: cloudId })
+        .execute()
+    },
+    /** In the control cell. */
+    async addName(name: string): Promise<void> {
+      await db
+        .insertInto('cell_name')
+        .values({ name })
+        .onConflict((conflict) => conflict.doNothing())
         .execute()
     },
     /** Serializes copies of the rate tables, keys and configuration into this cell. No other work waits. */

@@ -68,6 +68,7 @@ export interface EdgeTables {
     thumbprint: string
     since: bigint
   }
+  cell_name: { name: string }
   cell: {
     slot: bigint
     name: string

@@ -339,6 +339,11 @@ CREATE TABLE cell (
   cloud_id TEXT NOT NULL
 );
 
+-- In the first cell: all cells of the cloud. A node that lacked one would not know its instances.
+CREATE TABLE cell_name (
+  name TEXT COLLATE "C" NOT NULL PRIMARY KEY
+);
+
 -- Who changed what, kept permanently. Written in the transaction of the change.
 CREATE TABLE audit (
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

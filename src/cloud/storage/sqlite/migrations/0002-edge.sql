@@ -326,6 +326,11 @@ CREATE TABLE cell (
   cloud_id TEXT NOT NULL
 ) STRICT;
 
+-- In the first cell: all cells of the cloud. A node that lacked one would not know its instances.
+CREATE TABLE cell_name (
+  name TEXT NOT NULL PRIMARY KEY
+) STRICT;
+
 -- Who changed what, kept permanently. Written in the transaction of the change.
 CREATE TABLE audit (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
