@@ -2,10 +2,10 @@ import { copyFileSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
-import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { claimStore } from '../../../src/cloud/storage/sqlite/claim-store.ts'
 import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
-import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
+import { flushOf, openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
 import { deliveriesSuite } from './deliveries.suite.ts'
 import { fleetFiguresSuite } from './fleet-figures.suite.ts'
@@ -158,6 +158,18 @@ describe('a database file', () => {
     expect(broken).toMatchObject([{ code: 'SQLITE_IOERR_FSYNC' }])
     await expect(store.read((reader) => reader.configuration.list())).rejects.toThrow('the store is broken')
     await store.close()
+  })
+
+  it('is not flushed after a checkpoint that failed, even if a later one would succeed', async () => {
+    const failed = new Sqlite.SqliteError('disk I/O error', 'SQLITE_IOERR_WRITE')
+    const checkpoint = vi.fn().mockImplementationOnce(() => {
+      throw failed
+    })
+    const log = { flush: vi.fn(async () => undefined) }
+    const flush = flushOf(log, checkpoint)
+    for (let time = 0; time < 2; time += 1) await expect(flush()).rejects.toBe(failed)
+    expect(checkpoint).toHaveBeenCalledTimes(1)
+    expect(log.flush).not.toHaveBeenCalled()
   })
 
   it('is not believed when a flush succeeds after one that failed', async () => {

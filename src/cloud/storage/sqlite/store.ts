@@ -157,7 +157,7 @@ function checkpointOf(database: Database): () => void {
 }
 
 /** To be called between transactions. If a checkpoint fails, all later calls do. */
-function flushOf(log: LogFlush, checkpoint: () => void): () => Promise<void> {
+export function flushOf(log: Pick<LogFlush, 'flush'>, checkpoint: () => void): () => Promise<void> {
   let failed: { readonly error: unknown } | undefined
   return async () => {
     if (failed !== undefined) throw failed.error
