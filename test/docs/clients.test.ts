@@ -51,7 +51,10 @@ it.for([
   if (name === 'Node') installClient(directory)
   writeFileSync(join(directory, file), blocks.get(language) ?? '')
   const env = { ...process.env, TALLYGATE_SOCKET: site.socketPath, GOFLAGS: '-mod=mod', GOPROXY: 'off' }
-  const shell = spawn('bash', ['-euo', 'pipefail', '-c', blocks.get('sh') ?? 'exit 1'], { cwd: directory, env })
+  const shell = spawn('bash', ['--norc', '-euo', 'pipefail', '-c', blocks.get('sh') ?? 'exit 1'], {
+    cwd: directory,
+    env,
+  })
   let [out, err] = ['', '']
   shell.stdout.on('data', (chunk: Buffer) => (out += chunk.toString()))
   shell.stderr.on('data', (chunk: Buffer) => (err += chunk.toString()))

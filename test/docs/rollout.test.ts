@@ -34,7 +34,7 @@ it('the files and commands of the page run in their order', { timeout: 120_000 }
   }
   const run = async (block: string): Promise<string> => {
     const options = { env, cwd: directory }
-    return (await promisify(execFile)('bash', ['-euo', 'pipefail', '-c', block], options)).stdout
+    return (await promisify(execFile)('bash', ['--norc', '-euo', 'pipefail', '-c', block], options)).stdout
   }
 
   const [first = '', ...rest] = blocksOf('sh')
