@@ -11,7 +11,6 @@ const RENEWAL_PART = 1 / 5
  * Why clients refuse a certificate, or soon will; null: they accept its dates and names.
  *
  * @param pem the certificate first, then its chain
- * @param hosts names or addresses by which clients reach the server
  */
 export function certificateProblem(pem: string, hosts: readonly string[], now: number): string | null {
   const certificate = new X509Certificate(pem)

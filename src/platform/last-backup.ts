@@ -1,4 +1,3 @@
-/** The last backup of a database, as noted beside it by `tallygate backup`. */
 import { lstatSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import {
@@ -8,7 +7,6 @@ import {
   parseLastBackup,
 } from '../protocol/local/last-backup.ts'
 
-/** Null: unknown. */
 export function readLastBackup(directory: string): LastBackup | null {
   const path = join(directory, LAST_BACKUP_FILE)
   try {

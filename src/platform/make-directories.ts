@@ -1,10 +1,7 @@
 import { mkdirSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 
-/**
- * Creates a directory with its missing parents, and returns the first one that it created. Node's recursive `mkdir` never ends
- * in a directory that accepts no entries, such as /proc.
- */
+/** Returns the first new directory. Node's recursive `mkdir` never ends in a directory that accepts no entries (/proc). */
 export function makeDirectories(path: string, mode = 0o777): string | undefined {
   if (isDirectory(path)) return undefined
   const parent = dirname(path)
@@ -12,7 +9,6 @@ export function makeDirectories(path: string, mode = 0o777): string | undefined 
   try {
     mkdirSync(path, { mode })
   } catch (error) {
-    // Another process may have made it.
     if (!isDirectory(path)) throw error
     return first
   }

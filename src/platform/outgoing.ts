@@ -14,10 +14,7 @@ export interface Outgoing {
   readonly extraCa: string | null
 }
 
-/**
- * Certificates of the trusted authorities, PEM: those of the system (SSL_CERT_FILE and SSL_CERT_DIR replace them), or
- * Node's own if the system has none, those of NODE_EXTRA_CA_CERTS, and `extra`.
- */
+/** PEM of the system's authorities, or Node's if there are none, of NODE_EXTRA_CA_CERTS, and `extra`. */
 export function authorities(extra: string | null): string[] {
   const system = getCACertificates('system')
   const known = system.length > 0 ? system : getCACertificates('bundled')
@@ -41,8 +38,7 @@ export function openAgent(address: string, pool: AgentOptions, { proxy, extraCa 
 }
 
 /**
- * The proxy for an address of the schemes http, https, ws and wss, with its credentials; null: the connection is direct, as
- * always to this machine.
+ * The proxy for an address (http, https, ws, wss), with its credentials; null: the connection is direct.
  *
  * @throws CodedError CONFIG_INVALID
  */
@@ -63,7 +59,6 @@ function isSecure(address: string): boolean {
   return /^(https|wss):/.test(address)
 }
 
-/** The name in lower case comes first, as in other programs. An empty variable is as if it was not set. */
 function variableOf(name: string, variables: ProxyVariables): string {
   const given = [variables[name.toLowerCase()], variables[name]].map((value) => value?.trim() ?? '')
   return given.find((value) => value !== '') ?? ''

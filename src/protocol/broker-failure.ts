@@ -1,8 +1,5 @@
-/**
- * Broker connection failures in words of the error catalogue, for cloud and agent. Informative only: both continue
- * without change notifications.
- */
-import { CodedError } from './errors.ts'
+/** Broker connection failures. Informative only: both sides continue without change notifications. */
+import { CodedError, type ErrorCode } from './errors.ts'
 
 /** MQTT 3.1.1, then 5: identity, user name, password, permissions. */
 const REFUSALS: ReadonlySet<unknown> = new Set([2, 4, 5, 0x85, 0x86, 0x87, 0x8a, 0x8c])
@@ -32,23 +29,12 @@ const CERTIFICATE: ReadonlySet<unknown> = new Set([
 export function brokerFailure(url: string, cause: unknown): CodedError {
   const { code, message } = cause as { readonly code?: unknown; readonly message?: unknown }
   const reason = typeof message === 'string' && message !== '' ? message : String(code)
-  const details = { broker: placeOf(url), reason }
-  if (REFUSALS.has(code)) {
-    return new CodedError('BROKER_REFUSED', `The broker ${details.broker} refused the connection: ${reason}.`, {
-      details,
-      cause,
-    })
-  }
-  if (CERTIFICATE.has(code)) {
-    return new CodedError('BROKER_NOT_TRUSTED', `The certificate of ${details.broker} is not trusted: ${reason}.`, {
-      details,
-      cause,
-    })
-  }
-  return new CodedError('BROKER_UNREACHABLE', `The broker ${details.broker} cannot be reached: ${reason}.`, {
-    details,
-    cause,
-  })
+  const broker = placeOf(url)
+  const failure = (found: ErrorCode, text: string): CodedError =>
+    new CodedError(found, `${text}: ${reason}.`, { details: { broker, reason }, cause })
+  if (REFUSALS.has(code)) return failure('BROKER_REFUSED', `The broker ${broker} refused the connection`)
+  if (CERTIFICATE.has(code)) return failure('BROKER_NOT_TRUSTED', `The certificate of ${broker} is not trusted`)
+  return failure('BROKER_UNREACHABLE', `The broker ${broker} cannot be reached`)
 }
 
 /** The broker accepted the connection but denied these topics. */

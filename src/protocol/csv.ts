@@ -1,5 +1,3 @@
-/** Fields of CSV (RFC 4180) that are safe to open in a spreadsheet. */
-
 /** Includes full-width forms, which some spreadsheets treat alike. */
 const FORMULA_OR_APOSTROPHE = /^[=+\-@'\t\r\n＝＋－＠]/
 

@@ -1,12 +1,8 @@
-/** Listen errors in words of the error catalogue, for all servers. */
 import { CodedError } from './errors.ts'
 
 const NOT_PERMITTED: ReadonlySet<unknown> = new Set(['EACCES', 'EADDRNOTAVAIL'])
 
-/**
- * @param place for people, such as `127.0.0.1:7080`
- * @returns ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED, or the unchanged cause
- */
+/** @returns ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED, or the unchanged cause */
 export function listenFailure(cause: unknown, place: string): unknown {
   const { code, syscall } = cause as { readonly code?: unknown; readonly syscall?: unknown }
   if (code === 'EADDRINUSE') return new CodedError('ADDRESS_IN_USE', `Another process listens on ${place}.`, { cause })

@@ -5,7 +5,6 @@ export class PacketMeter {
   readonly #bytesMax: number
   /** Remaining bytes of the current packet; null while its length is read. */
   #rest: number | null = null
-  /** Fixed header bytes read. */
   #read = 0
   #length = 0
 

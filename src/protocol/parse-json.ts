@@ -1,9 +1,4 @@
-/**
- * Parses untrusted JSON. JSON.parse accepts any nesting depth, but recursive code does not: the depth is limited
- * first.
- */
-
-/** Deeper than any API document; safe for every recursive function. */
+/** Deeper than any API document, and safe for every recursive function: JSON.parse itself accepts any depth. */
 export const JSON_DEPTH_MAX = 64
 
 const strictUtf8 = new TextDecoder('utf-8', { fatal: true })
@@ -28,11 +23,7 @@ export function parseJson(text: string): unknown {
   return isTooDeep(text, value) ? undefined : value
 }
 
-/**
- * Iterates level by level, so it has no depth limit itself.
- *
- * @param text from which the value was parsed
- */
+/** Iterates level by level, so it has no depth limit itself. @param text from which the value was parsed */
 export function isTooDeep(text: string, value: unknown): boolean {
   if (!hasManyOpenings(text)) return false
   let level = [value].filter(isContainer)
@@ -43,7 +34,6 @@ export function isTooDeep(text: string, value: unknown): boolean {
   return false
 }
 
-/** Cheap and sufficient to rule out deep nesting. */
 function hasManyOpenings(text: string): boolean {
   let openings = 0
   for (const opening of ['{', '[']) {

@@ -1,7 +1,4 @@
-/**
- * Change notifications over MQTT. They say that something changed, not what: they carry no authority, and a forged,
- * repeated or withheld one costs at most a request or a delay.
- */
+/** Change notifications over MQTT say that something changed, not what: they carry no authority. */
 import { z } from 'zod'
 import { parseJson } from './parse-json.ts'
 import { uuid } from './wire.ts'
@@ -17,7 +14,6 @@ export const deviceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/
 /** Retained, last will: whether the device's agent is connected. */
 export const presenceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/presence`
 
-/** Filter for the presence of all devices. */
 export const EVERY_PRESENCE = `${TOPIC_ROOT}/devices/+/presence`
 
 export const policyNotification = z.strictObject({ instanceId: uuid, revision: z.int().min(1) })
@@ -26,7 +22,6 @@ export const presence = z.strictObject({ online: z.boolean() })
 
 const PRESENCE_BYTES_MAX = 256
 
-/** Undefined if the message is not a presence. */
 export function readPresence(payload: string | Uint8Array): z.infer<typeof presence> | undefined {
   if (Buffer.byteLength(payload) > PRESENCE_BYTES_MAX) return undefined
   return presence.safeParse(parseJson(Buffer.from(payload).toString('utf8'))).data

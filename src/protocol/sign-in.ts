@@ -3,7 +3,6 @@ import { z } from 'zod'
 import { ROLES } from './service/keys.ts'
 import { uuid } from './wire.ts'
 
-/** Below the prefix of the cloud; needs no token. */
 export const SIGN_IN_PATH = '/edge/api/v1/sign-in'
 
 export const signInOptions = z.strictObject({
@@ -11,7 +10,6 @@ export const signInOptions = z.strictObject({
   issuer: z.string(),
   /** Of a public client without a secret. */
   clientId: z.string(),
-  /** Separated by spaces. */
   scopes: z.string(),
   /** The cloud accepts an ID token at most this long after its issue. */
   maxTokenAgeMs: z.int().min(0),
@@ -39,7 +37,6 @@ const accessRule = z
     /** Of the claim. */
     value: z.string().min(1).max(1_000),
     roles: z.array(z.enum(ROLES)).min(1).max(ROLES.length),
-    /** Absent: all. */
     instances: z.array(uuid.toLowerCase()).min(1).max(INSTANCES_MAX).optional(),
   })
   .refine(({ roles, instances }) => instances === undefined || !roles.includes('keys'))

@@ -1,6 +1,6 @@
 /**
- * Signed documents: compact JWS with an explicit type, so that one kind never passes as another. Fingerprints: SHA-256
- * of exact bytes. Only EdDSA (Ed25519) and ES256; the key determines the algorithm.
+ * Signed documents: compact JWS with an explicit type, so that one kind never passes as another. The key determines the
+ * algorithm.
  */
 import { KeyObject, hash, sign, verify } from 'node:crypto'
 import { type CryptoKey, type JWK, calculateJwkThumbprint, decodeProtectedHeader } from 'jose'

@@ -1,7 +1,4 @@
-/**
- * Scalars on the wire: micro-tokens as integer text (edge API); tokens, counts and rates as JSON numbers (service
- * API); instants as POSIX milliseconds. JSON numbers are written from exact decimal text, never from a double.
- */
+/** Scalars on the wire. JSON numbers are written from exact decimal text, never from a double. */
 import { z } from 'zod'
 import {
   type Decimal,
@@ -39,20 +36,16 @@ export const pathText = (maxLength: number) =>
 
 export const uuid = z.guid()
 
-/** The end of the year 9999, POSIX ms. */
 export const INSTANT_MAX = 253_402_300_799_999
 
-/** POSIX milliseconds, up to the end of the year 9999. */
 export const instant = z.int().min(0).max(INSTANT_MAX)
 
-/** Micro-tokens as decimal integer text. */
 export const microText = z
   .string()
   .regex(/^(0|[1-9]\d{0,18})$/, 'must be a whole number of micro-tokens as text')
   .transform((text) => BigInt(text))
   .refine((amount) => amount <= MICRO_MAX, 'must fit a signed 64-bit integer')
 
-/** An exact, non-negative decimal as text. */
 export const decimalText = z
   .string()
   .max(80)
@@ -96,7 +89,6 @@ export function tokensNumber(amount: Micro): number {
   return rawNumber(formatMicro(amount))
 }
 
-/** @param text of an integer */
 export function integerNumber(text: string): number {
   return rawNumber(text)
 }
@@ -129,7 +121,6 @@ export const queryBoolean = z
   .transform((text) => text === 'true')
   .meta({ wire: { type: 'boolean' } })
 
-/** Default path prefix of a cloud. */
 export const API_PREFIX = '/dynamicmonetization'
 
 /** Header with the cloud's version for authenticated devices and administrators. */

@@ -3,7 +3,6 @@ import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 
 const PARAMS = { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 }
 
-/** Part of its length that a text has at most, usually, when it is compressed. */
 const COMPRESSED_TO = 1 / 4
 
 const OUTPUT_BYTES_MIN = 512
@@ -19,10 +18,7 @@ export function compress(text: Uint8Array | string): Buffer {
   return zstdCompressSync(bytes, { params: PARAMS, chunkSize, pledgedSrcSize: bytes.length })
 }
 
-/**
- * @param bytesMax bounds the memory that data of others can take
- * @throws Error if the data is damaged, or too long
- */
+/** @throws Error if the data is damaged, or too long */
 export function decompress(data: Uint8Array, bytesMax?: number): Buffer {
   const chunkSize = Math.min(Math.max(OUTPUT_BYTES_MIN, data.length * EXPANDED_FROM), PIECE_BYTES_MAX)
   return zstdDecompressSync(data, { chunkSize, ...(bytesMax === undefined ? {} : { maxOutputLength: bytesMax }) })

@@ -1,14 +1,10 @@
-/**
- * Periods of line items and consumption limits, in UTC, counted from an anchor in calendar units. A month that is too
- * short takes its last day, the next one the anchor's day again.
- */
+/** Periods in UTC, counted from an anchor. A month that is too short takes its last day, the next one the anchor's again. */
 import { periodAt } from '../../core/rules/compile.ts'
 import type { Period } from '../../core/rules/policy.ts'
 import type { Calendar, ConsumptionLimitRecord, ResetFrequency } from '../storage/records.ts'
 
 type Frequency = Exclude<ResetFrequency, 'NONE'>
 
-/** The end of the year 9999. */
 const LAST_INSTANT = 253_402_300_799_999
 
 /** Periods listed after the current one. A policy is renewed when half of them have begun. */
@@ -47,26 +43,19 @@ export function stepsTo(frequency: Frequency, anchor: number, instant: number): 
   return steps
 }
 
-/** The periods listed in a policy, and when they must be listed again; null: never. */
+/** `due`: when the periods must be listed again; null: never. */
 export interface Listed {
   readonly periods: readonly Period[]
   readonly due: number | null
 }
 
-/**
- * The periods of a line item in a policy issued at `at`: the one before the current, the current, and some ahead.
- * Boundaries count from the line item's start.
- */
+/** The periods in a policy issued at `at`: the previous, the current, and some ahead. Boundaries count from `start`. */
 export function lineItemPeriods(calendar: Calendar, start: number, at: number): Listed {
   const { frequency, first, firstAt } = calendar
   if (frequency === 'NONE') return { periods: [{ index: first, from: null, until: null }], due: null }
   return list({ ...calendar, frequency }, start, stepsTo(frequency, start, Math.max(firstAt, start)), at)
 }
 
-/**
- * A line item's periods in a policy issued at `at`: the previous, the current, and some ahead. Boundaries count from
- * its start.
- */
 export function limitPeriods({ frequency, first, nextReset }: Calendared, at: number): Listed {
   return list({ frequency, first, next: first + 1 }, nextReset, -1, at)
 }
@@ -97,7 +86,6 @@ function list(
   return { periods, due: due > LAST_INSTANT ? null : due }
 }
 
-/** The current period's number; after the end of the list, the last one listed. */
 export function currentPeriod(calendar: Calendar, start: number, now: number): number {
   return periodAt(lineItemPeriods(calendar, start, now).periods, now)?.index ?? calendar.first
 }
@@ -113,9 +101,8 @@ export function newCalendar(frequency: ResetFrequency, start: number, now: numbe
 
 /**
  * The calendar after a changed start or frequency. The current period keeps its number and counts, unless devices with
- * older rules would begin to charge this number only after the new period has ended: the clock has gone back since, or
- * the start was later. Later periods get unlisted numbers, to differ from those of devices with the old calendar.
- * @param listedAt when the newest policy was issued
+ * older rules would begin to charge this number only after the new period has ended. Later periods get unlisted numbers,
+ * to differ from those of devices with the old calendar.
  */
 export function changedCalendar(
   before: { readonly calendar: Calendar; readonly start: number },
@@ -136,10 +123,7 @@ function firstEnd(calendar: Calendar, start: number): number {
   return lineItemPeriods(calendar, start, calendar.firstAt).periods[0]?.until ?? Infinity
 }
 
-/**
- * The lowest number above all that policies have listed.
- * @param listedAt when the newest policy was issued
- */
+/** The lowest number above all that policies have listed. */
 export function unlistedPeriod(calendar: Calendar, start: number, listedAt: number): number {
   return Math.max(calendar.next, lastListed(lineItemPeriods(calendar, start, listedAt), calendar.first) + 1)
 }

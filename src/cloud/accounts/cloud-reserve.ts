@@ -1,7 +1,4 @@
-/**
- * Tokens per period of a line item reserved for the cloud's own clients: never granted, and recalled if already
- * granted. Source: docs/decisions/fair-sharing.md.
- */
+/** Tokens of a line item for the cloud's own clients, which devices never get. Source: docs/decisions/fair-sharing.md. */
 import { recordChange } from '../storage/audit.ts'
 import { lineAccount } from '../../core/accounts/account.ts'
 import { type Micro, formatMicro } from '../../core/pricing/amount.ts'
@@ -11,6 +8,7 @@ import type { Policies } from '../policy/load-policy.ts'
 import { free } from './pool.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
 import { requireLineItem } from '../service-api/show-line-items.ts'
+import type { CloudReserve } from '../storage/device-records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 
 export interface CloudReserves {
@@ -34,17 +32,9 @@ export async function showCloudReserve(
   })
 }
 
-/**
- * @param tokens micro-tokens; 0n: no reserve
- * @throws CodedError NOT_FOUND
- */
 export async function setCloudReserve(
   parts: CloudReserves,
-  {
-    instanceId,
-    lineItemId,
-    tokens,
-  }: { readonly instanceId: string; readonly lineItemId: string; readonly tokens: Micro },
+  { instanceId, lineItemId, tokens }: CloudReserve,
 ): Promise<CloudReserveStateWire> {
   const at = parts.now()
   await parts.store.transaction((tx) =>
@@ -62,11 +52,7 @@ export async function setCloudReserve(
 async function reservedByDevices(
   reader: Reader,
   policies: Pick<Policies, 'of'>,
-  {
-    instanceId,
-    lineItemId,
-    tokens,
-  }: { readonly instanceId: string; readonly lineItemId: string; readonly tokens: Micro },
+  { instanceId, lineItemId, tokens }: CloudReserve,
   now: number,
 ): Promise<Micro> {
   const lineItem = (await policies.of(reader, instanceId))?.lineItems.get(lineItemId)

@@ -1,7 +1,4 @@
-/**
- * Decides requests one after another in one transaction. Guesses the pools, then locks them by id. A failed request
- * charges nothing and does not affect the others. The caller saves the changed pools.
- */
+/** Decides requests one after another in one transaction. Guesses the pools, then locks them by id. */
 import { isDeepStrictEqual } from 'node:util'
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { MICRO_MAX } from '../../core/pricing/amount.ts'
@@ -17,25 +14,19 @@ export interface PoolRequest<T> {
   readonly request: AccessRequest
   readonly mode: Mode
   readonly now: number
-  /**
-   * Turns the decision into the result. May be called more than once, so it has no effects; if it throws, nothing is
-   * charged.
-   * @param before the pools looked at or refunded, after the refund and before the charge
-   */
+  /** May be called more than once, so it has no effects; if it throws, nothing is charged. */
   readonly settle: (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => T
 }
 
 export interface DecidedOverPools<T> {
   readonly outcomes: readonly PromiseSettledResult<T>[]
-  /** The pools that refund and charges change. The caller saves them if the decisions take effect. */
   readonly changed: readonly Pool[]
   readonly after: ReadonlyMap<AccountId, Pool>
 }
 
 /**
- * @param orders are decided in this order
  * @param options.refunded is refunded before anything is charged
- * @param options.guess of the same orders: stands if the pools are as it assumed. Default: made by reading
+ * @param options.guess stands if the pools are as it assumed. Default: made by reading
  */
 export async function decideInTurn<T>(
   tx: Transaction,
@@ -125,10 +116,8 @@ export async function decideWithoutCharge(
 
 /** Decisions by earlier copies of the pools. */
 interface Guess<T> {
-  /** The accounts that the requests will probably need. */
   readonly consulted: ReadonlySet<AccountId>
   readonly turn: Turn<T>
-  /** Of the consulted accounts, the copies. */
   readonly seen: ReadonlyMap<AccountId, Pool>
 }
 
@@ -147,25 +136,13 @@ export function guessInTurn<T>(
   return { consulted: turn.consulted, turn, seen }
 }
 
-/** Whether the decisions would be the same. */
 function isRight<T>({ consulted, seen }: Guess<T>, locked: ReadonlyMap<AccountId, Pool>): boolean {
   if (seen.size < consulted.size) return false
   for (const [account, pool] of seen) if (!isDeepStrictEqual(pool, locked.get(account))) return false
   return true
 }
 
-function tryTurns<T>(loaded: LoadedPolicy, orders: readonly PoolRequest<T>[], inputs: TurnInputs): Turn<undefined> {
-  return takeTurns(
-    loaded,
-    orders.map((order) => ({ ...order, settle: () => undefined })),
-    inputs,
-  )
-}
-
-/**
- * The same by reading. Assuming full pools finds only the first line item that could serve; assuming empty pools finds
- * all.
- */
+/** Assuming full pools finds only the first line item that could serve; assuming empty pools finds all. */
 async function consultedByReading<T>(
   tx: Transaction,
   loaded: LoadedPolicy,
@@ -175,7 +152,8 @@ async function consultedByReading<T>(
   const seen = new Map<AccountId, Pool>()
   let consulted: ReadonlySet<AccountId> = new Set()
   for (const availableOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {
-    const turn = tryTurns(loaded, orders, { pools: seen, availableOfUnknown })
+    const trial = orders.map((order) => ({ ...order, settle: () => undefined }))
+    const turn = takeTurns(loaded, trial, { pools: seen, availableOfUnknown })
     consulted = turn.consulted
     if (turn.unknown.size === 0) break
     const found = await tx.accounts.get([...turn.unknown])
@@ -186,7 +164,6 @@ async function consultedByReading<T>(
 
 interface Turn<T> {
   readonly outcomes: readonly PromiseSettledResult<T>[]
-  /** The pools looked at or refunded. */
   readonly after: ReadonlyMap<AccountId, Pool>
   readonly charged: ReadonlySet<AccountId>
   /** Pools that grant something below the least amount. Their totals are recorded, so they must be locked too. */
@@ -197,7 +174,6 @@ interface Turn<T> {
 
 interface TurnInputs {
   readonly pools: ReadonlyMap<AccountId, Pool>
-  /** The assumed balance of an account without a pool. */
   readonly availableOfUnknown: bigint
   /** Shown to each `settle`, with the pools that its decision uses. */
   readonly refunded?: readonly AccountId[]

@@ -1,7 +1,4 @@
-/**
- * Carries changes of a device's counters over to the pools. Every such change goes through here, so that pool totals
- * stay the sums over devices.
- */
+/** Every change of a device's counters goes through here, so that pool totals stay the sums over devices. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import { accountFor, bill, overrun, takeBack } from './pool.ts'
@@ -16,7 +13,6 @@ export interface AccountMove {
 export interface MovedPools {
   readonly moves: readonly AccountMove[]
   readonly before: ReadonlyMap<AccountId, Pool>
-  /** The pools that changed. */
   readonly after: ReadonlyMap<AccountId, Pool>
 }
 

@@ -1,13 +1,12 @@
 /**
  * Arithmetic of one account. Invariant: cloud charges + tokens at devices <= cap in force. A lowered cap takes effect
- * as tokens return, because devices cannot know of it. Callers check first; a violation throws.
+ * as tokens return.
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, MICRO_MAX } from '../../core/pricing/amount.ts'
 import type { Action, LineItem } from '../../core/rules/policy.ts'
 import type { Pool } from '../storage/records.ts'
 
-/** @param cap null: metered only */
 export function newPool(account: AccountId, cap: Micro | null): Pool {
   const spent = { charged: 0n, grantedOut: 0n, billedByDevices: 0n, sold: 0n, withheld: 0n }
   return { account, ...spent, capTarget: cap, capInForce: cap, capHighest: cap ?? 0n }
@@ -57,10 +56,7 @@ export function takeBack(pool: Pool, amount: Micro): Pool {
   return follow({ ...pool, grantedOut: pool.grantedOut - amount })
 }
 
-/**
- * Tokens that a device had beyond the record: metered use, copies, grants from before a restore. They are spent, so the
- * cap in force rises with them.
- */
+/** Tokens that a device had beyond the record: they are spent, so the cap in force rises with them. */
 export function overrun(pool: Pool, amount: Micro): Pool {
   if (amount < 0n || amount > MICRO_MAX - pool.charged - pool.grantedOut) {
     throw new Error('invariant: an overrun fits a 64-bit counter')
@@ -76,10 +72,7 @@ export function takeOver(pool: Pool, amount: Micro): Pool {
   return follow({ ...pool, charged: pool.charged + amount, sold: counted(pool.sold, amount) })
 }
 
-/**
- * A restored store does not know all sales: withholds the difference until a device accounts for it.
- * @param sold upper bound of the tokens sold so far
- */
+/** A restored store does not know all sales: withholds the difference. @param sold upper bound of the tokens sold so far */
 export function withhold(pool: Pool, sold: Micro): Pool {
   const lost = sold - pool.sold
   return lost <= 0n ? pool : { ...pool, sold, withheld: counted(pool.withheld, lost) }
@@ -117,7 +110,6 @@ function follow(pool: Pool): Pool {
   return { ...pool, capInForce: capTarget === null || capTarget > out ? capTarget : out }
 }
 
-/** Quantity plus overdraft; null: metered only. */
 function lineItemCap(lineItem: Pick<LineItem, 'quantity' | 'overdraft'>): Micro | null {
   return lineItem.overdraft === 'UNLIMITED' ? null : lineItem.quantity + lineItem.overdraft
 }

@@ -11,7 +11,6 @@ export interface PoolUse {
   /** Quantity and overdraft, less what was used; null: unlimited. */
   readonly left: bigint | null
   readonly onDevices: bigint
-  /** End of the period, POSIX ms; null: it has none. */
   readonly resetAt: number | null
 }
 

@@ -1,7 +1,4 @@
-/**
- * Applies a line item's rules to the caps of its accounts. Periods that are over or not in its calendar keep their
- * caps.
- */
+/** Periods that are over or not in the line item's calendar keep their caps. */
 import { parseAccount } from '../../core/accounts/account.ts'
 import { currentPeriod, isToCome } from './calendar.ts'
 import { lineItemOf } from '../service-api/line-item-terms.ts'
@@ -9,7 +6,6 @@ import { capOf, retarget } from './pool.ts'
 import type { LineItemRecord, Pool } from '../storage/records.ts'
 import type { Transaction } from '../storage/store.ts'
 
-/** Sees the transaction's own writes. */
 export async function retargetAccounts(tx: Transaction, record: LineItemRecord, now: number): Promise<void> {
   const { instanceId, id, calendar, start } = record
   const actions = await tx.actions.of(instanceId, id)

@@ -1,15 +1,10 @@
-/**
- * Serves waiting requests in batches, by arrival: the next batch gathers while one is in progress, until that one lets it
- * begin. Each caller gets its own outcome; a failed batch fails all its requests.
- */
+/** Serves waiting requests in batches, by arrival. A failed batch fails all its requests. */
 
-/** Calls after the other events of this turn of the event loop. */
 export type Defer = (call: () => void) => void
 
 export interface Batch<Order> {
   /** Takes the requests that wait by now, in order, up to the first that does not fit. */
   readonly join: (fits: (order: Order) => boolean) => readonly Order[]
-  /** Lets the next batch begin before this one has ended. */
   readonly next: () => void
 }
 
@@ -31,7 +26,6 @@ interface Waiting<Order, Answer> {
 export class Batcher<Order, Answer> {
   readonly #options: BatcherOptions<Order, Answer>
   readonly #waiting: Waiting<Order, Answer>[] = []
-  /** A batch gathers. */
   #gathers = false
   #inProgress = 0
 
@@ -72,7 +66,6 @@ export class Batcher<Order, Answer> {
     next()
   }
 
-  /** Into the batch. Returns what it has taken. */
   #take(batch: Waiting<Order, Answer>[], fits: (order: Order) => boolean): readonly Order[] {
     const { weightOf = () => 1, weightMax } = this.#options
     let weight = batch.reduce((sum, { order }) => sum + weightOf(order), 0)

@@ -1,7 +1,6 @@
 /**
  * Pauses irreversible work while this node's wall clock is in doubt: a wrong clock could settle the whole fleet at
- * once. Doubts and remedies: docs/how-to/operations.md. Each node that trusts its clock writes the record once per
- * look.
+ * once. Doubts and remedies: docs/how-to/operations.md.
  */
 import { recordChange } from '../storage/audit.ts'
 import type { Actor } from '../storage/audit-records.ts'
@@ -10,9 +9,7 @@ import type { Store } from '../storage/store.ts'
 
 export interface Clocks {
   readonly now: () => number
-  /** Time since boot, suspend included, ms. */
   readonly sinceBoot: () => number
-  /** Changes with each boot. */
   readonly bootId: string
   /** Whether to compare with the database's clock. False for a simulated wall clock. */
   readonly comparesDatabase: boolean
@@ -39,7 +36,6 @@ const CLOCK_GAP_MAX_MS = 7 * 24 * 60 * 60_000
 
 export const CLOCK_LOOK_EVERY_MS = 60_000
 
-/** A record up to this age gives the present time, ms. */
 const RECORD_FRESH_MS = 3 * CLOCK_LOOK_EVERY_MS
 
 export interface ClockLog {
@@ -70,17 +66,13 @@ export class ClockGuard {
     return this.#doubt === null && this.#trusted !== null && jump(this.#trusted, this.#read()) === null
   }
 
-  /** Null: trusted. */
   get doubt(): ClockDoubt | null {
     if (this.#doubt === 'NOT_LOOKED') return null
     if (this.#doubt !== null || this.#trusted === null) return this.#doubt
     return jump(this.#trusted, this.#read())
   }
 
-  /**
-   * The time for measuring inactivity. While the wall clock is in doubt, this is the last trusted time plus the time
-   * since boot: a device that reports meanwhile must not look inactive later.
-   */
+  /** For measuring inactivity. In doubt, the last trusted time plus the time since boot. */
   present(): number {
     const { at, sinceBoot } = this.#read()
     const base = this.#trusted ?? this.#before
@@ -101,13 +93,12 @@ export class ClockGuard {
     this.#tell(doubt)
     this.#doubt = doubt
     this.#before = lastBefore(record, after)
-    if (doubt === null) await this.#trust(after)
+    if (doubt !== null) return
+    await store.transaction(({ sweeps }) => sweeps.noteClock(after))
+    this.#trusted = after
   }
 
-  /**
-   * An administrator confirms the wall clock. The start of each inactivity moves with the clock, and by the time that
-   * the cloud was off: neither makes a device inactive.
-   */
+  /** The start of each inactivity moves with the clock, and by the time that the cloud was off. */
   async confirm(by: Actor): Promise<void> {
     const reading = this.#read()
     const { doubt } = this
@@ -121,11 +112,6 @@ export class ClockGuard {
     this.#tell(null)
     this.#trusted = reading
     this.#doubt = null
-  }
-
-  async #trust(reading: ClockRecord): Promise<void> {
-    await this.#options.store.transaction(({ sweeps }) => sweeps.noteClock(reading))
-    this.#trusted = reading
   }
 
   #read(): ClockRecord {
@@ -162,17 +148,13 @@ function doubtOf(
   return aheadMs > gapMaxMs ? { code: 'CLOCK_AHEAD_OF_RECORD', aheadMs } : null
 }
 
-/**
- * The last instant by the record. One from before this boot is no later than the boot. Null: the wall clock is ahead of
- * it by as much as the machine may have been off.
- */
+/** The last instant by the record; null: the wall clock is ahead of it by as much as the machine may have been off. */
 function lastBefore(record: ClockRecord | undefined, reading: ClockRecord): ClockRecord | null {
   if (record === undefined) return null
   if (record.bootId === reading.bootId && record.sinceBoot <= reading.sinceBoot) return record
   return reading.at < record.at ? { ...record, bootId: reading.bootId, sinceBoot: 0 } : null
 }
 
-/** Both readings are of the same boot. */
 function jump(before: ClockRecord, reading: ClockRecord): ClockDoubt | null {
   const aheadMs = reading.at - before.at - (reading.sinceBoot - before.sinceBoot)
   return Math.abs(aheadMs) > CLOCK_STEP_MAX_MS ? { code: 'CLOCK_JUMPED', aheadMs } : null

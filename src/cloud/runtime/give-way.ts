@@ -1,15 +1,9 @@
-/** Lets other events run during long work. */
-
-/** How long a turn of the event loop lasts before its work gives way, ms. */
 const TURN_MS_MAX = 15
 
 /** Call it at short intervals during long work, and wait for what it returns; undefined: no wait. */
 export type GiveWay = () => Promise<void> | undefined
 
-/**
- * @param stopwatch monotonic, ms
- * @param defer calls after waiting events
- */
+/** @param stopwatch monotonic, ms */
 export function giveWayTo(stopwatch: () => number, defer: (call: () => void) => void): GiveWay {
   let begun: number | undefined
   const begin = () => {

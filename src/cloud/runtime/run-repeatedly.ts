@@ -15,10 +15,7 @@ export interface RepeatedJob {
 
 const ROUND_MAX = 1_000
 
-/**
- * @param doNext does one piece of work; false when there is none
- * @param failed the log message if it throws
- */
+/** @param doNext does one piece of work; false when there is none */
 export function runRepeatedly(
   { timers, log }: RepeatedJobDeps,
   everyMs: number,

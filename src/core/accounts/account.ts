@@ -1,6 +1,4 @@
-/**
- * Accounts: counters of tokens that can run out. The id is the same text on the device, on the wire and in the cloud.
- */
+/** Accounts: counters of tokens that can run out. Device, wire and cloud use the same ids. */
 import type { Micro } from '../pricing/amount.ts'
 
 /** `<kind>/<part>/...`, percent-encoded. Made only by the functions below. */
@@ -25,7 +23,6 @@ export function limitAccount(
   return join('limit', instanceId, lineItemId, requester.type, requester.value, String(period))
 }
 
-/** Whether it is a requester's limit; their number is unbounded. */
 export function isLimitAccount(id: AccountId): boolean {
   return id.startsWith('limit/')
 }
@@ -33,7 +30,6 @@ export function isLimitAccount(id: AccountId): boolean {
 /** The wire's limit, well below the 2,704 bytes of a PostgreSQL index row. The bounds below keep every id within it. */
 export const ACCOUNT_ID_MAX = 2_048
 export const LINE_ITEM_ENCODED_MAX = 768
-/** Characters of a requester's type and value together, encoded. */
 export const REQUESTER_ENCODED_MAX = 1_200
 
 /** A UTF-16 unit has at most three bytes, each percent-encoded as three characters. */
@@ -76,13 +72,11 @@ export function parseAccount(id: AccountId): ParsedAccount | undefined {
 
 function parseParts(id: AccountId): ParsedAccount | undefined {
   const [kind, ...encoded] = id.split('/')
-  const parts: string[] = []
-  for (const part of encoded) {
-    try {
-      parts.push(decodeURIComponent(part))
-    } catch {
-      return undefined
-    }
+  let parts: string[]
+  try {
+    parts = encoded.map(decodeURIComponent)
+  } catch {
+    return undefined
   }
   const [instanceId = '', lineItemId = '', third = '', fourth = '', fifth = ''] = parts
   const made = (): ParsedAccount | undefined => {

@@ -14,17 +14,14 @@ export interface Supply {
 }
 
 export interface GrantSizes {
-  /** Without zero grants. */
   readonly granted: ReadonlyMap<AccountId, Micro>
   readonly unmet: readonly Need[]
-  /** Charges of the served requests. */
   readonly spoken: ReadonlyMap<AccountId, Micro>
 }
 
 /**
  * How much to add to a device's grants. Waiting requests come first, in sequence: each gets what its accounts lack,
- * from all of them or none; one that the pools cannot pay is skipped. Then balances are raised to the requested target,
- * at most to the fair share.
+ * from all of them or none. Then balances are raised to the requested target, at most to the fair share.
  *
  * @param supplyOf `UNLIMITED`: not counted; undefined: cannot be granted
  */
@@ -72,8 +69,6 @@ export function sizeGrants(
 /**
  * How much devices keep in a recall: the highest level at which those above it return what is lacking, at most the fair
  * share. 0n if all their tokens are not enough.
- *
- * @param balances balances of the devices that can be recalled
  */
 export function recallLevel(balances: readonly Micro[], share: Micro, lacking: Micro): Micro {
   const returned = (level: Micro): Micro =>

@@ -1,7 +1,6 @@
 /**
- * Arithmetic of grants. Each account of a device epoch has four counters that only grow: granted (written by the
- * cloud), used, refunded and returned (written by the device). Messages carry absolute values, so a lost, repeated or
- * late message can be stale but never wrong.
+ * Each account of a device epoch has four counters that only grow: granted (written by the cloud), used, refunded and
+ * returned (by the device). Messages carry absolute values, so a late message can be stale but never wrong.
  */
 import type { AccountId, Posting } from './account.ts'
 import type { Micro } from '../pricing/amount.ts'
@@ -15,16 +14,11 @@ export interface Counters {
 
 export const NO_COUNTERS: Counters = { granted: 0n, used: 0n, refunded: 0n, returned: 0n }
 
-/** The available balance: `G - R - U + F`. */
 export function available(counters: Counters): Micro {
   return counters.granted - counters.returned - counters.used + counters.refunded
 }
 
-/**
- * The most that can be left of the overdraft, which is spent last.
- *
- * @param overdraft at most this many tokens, the last of `granted`
- */
+/** The most that can be left of the overdraft: it is the last part of `granted`, and is spent last. */
 export function overdraftLeft(counters: Counters, overdraft: Micro): Micro {
   const left = available(counters)
   if (left <= 0n) return 0n
@@ -36,7 +30,6 @@ export function outstanding(counters: Counters): Micro {
   return counters.granted - counters.returned
 }
 
-/** The billed amount: `U - F`. */
 export function billed(counters: Counters): Micro {
   return counters.used - counters.refunded
 }

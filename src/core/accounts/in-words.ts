@@ -1,4 +1,3 @@
-/** Formats durations, sizes and accounts for people; programs use JSON. */
 import { type Micro, formatMicro, wholeTokens } from '../pricing/amount.ts'
 import { type AccountId, parseAccount } from './account.ts'
 
@@ -18,7 +17,6 @@ const SIZE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
 export function roughly(ms: number): string {
   const [unit, size] = TIME_UNITS.find(([, each]) => ms >= 2 * each) ?? TIME_UNITS[3]
   const whole = Math.floor(ms / size)
-  // Only a second is the largest unit with a value of one.
   return whole === 1 ? '1 second' : `${whole} ${unit}`
 }
 

@@ -1,6 +1,6 @@
 /**
- * Exact amounts: tokens are `bigint` micro-tokens (10^-6), and decimals keep every digit. No binary floating point; the
- * only rounding is {@link roundHalfEven}, applied once per charge.
+ * Tokens are `bigint` micro-tokens (10^-6), and decimals keep every digit. No binary floating point; the only rounding
+ * is {@link roundHalfEven}, applied once per charge.
  */
 
 /** 1 token = 1_000_000n. */
@@ -13,7 +13,6 @@ const MICRO_SCALE = 6
 /** Largest signed 64-bit integer, about 9.2 * 10^12 tokens: every database can store it. */
 export const MICRO_MAX: Micro = 2n ** 63n - 1n
 
-/** Caps at {@link MICRO_MAX}, which no account exceeds. */
 export function countable(amount: Micro): Micro {
   return amount < MICRO_MAX ? amount : MICRO_MAX
 }
@@ -35,10 +34,7 @@ const EXPONENT_MAX = 40
 
 const DECIMAL = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d{1,4}))?$/
 
-/**
- * Accepts JSON number text, or a number by its shortest exact text. Undefined for anything that is not a finite decimal
- * of reasonable size.
- */
+/** Accepts JSON number text, or a number by its shortest exact text. Undefined if it is not finite or too large. */
 export function parseDecimal(source: string | number): Decimal | undefined {
   if (Number.isSafeInteger(source)) return { digits: BigInt(source), scale: 0 }
   const match = DECIMAL.exec(String(source))
@@ -70,7 +66,6 @@ export function ratio(num: bigint, den: bigint): Ratio {
   return { num: (sign * num) / divisor, den: (sign * den) / divisor }
 }
 
-/** At most one of them may be zero. */
 function greatestCommonDivisor(a: bigint, b: bigint): bigint {
   let [x, y] = [a < 0n ? -a : a, b < 0n ? -b : b]
   while (y !== 0n) [x, y] = [y, x % y]
@@ -86,7 +81,6 @@ export function roundHalfEven({ num, den }: Ratio): bigint {
   return floor % 2n === 0n ? floor : floor + 1n
 }
 
-/** Rounded half to even at the sixth fractional digit. */
 export function toMicro(tokens: Decimal): Micro {
   return roundHalfEven(ratio(tokens.digits * MICRO_PER_TOKEN, 10n ** BigInt(tokens.scale)))
 }

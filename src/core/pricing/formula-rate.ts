@@ -1,16 +1,13 @@
 /**
  * Evaluates a formula for one requested item. Fractions are exact; the rate is rounded once, half to even, at the sixth
- * fractional digit. Errors are returned as values: evaluation never throws, and its work is bounded by the formula's
- * size.
+ * fractional digit. Errors are returned as values.
  */
 import { type Decimal, MICRO_MAX, MICRO_PER_TOKEN, type Ratio, decimalRatio, ratio, roundHalfEven } from './amount.ts'
 import type { Expression, Operation } from './formula.ts'
 
-/** By lower-case name. */
 export type Variables = ReadonlyMap<string, Decimal>
 
 export type FormulaFailure =
-  /** The request lacks a variable of the formula. */
   | 'FORMULA_VARIABLE_MISSING'
   | 'FORMULA_DIVIDES_BY_ZERO'
   /** A part of the formula, or the rate, is too large or too fine. */
@@ -127,7 +124,6 @@ function wholeWithin({ num, den }: Ratio, max: bigint): bigint | undefined {
   return num % den === 0n && whole >= -max && whole <= max ? whole : undefined
 }
 
-/** Makes the denominator positive. `den` is not zero. */
 function positive(num: bigint, den: bigint): Ratio {
   return den < 0n ? { num: -num, den: -den } : { num, den }
 }

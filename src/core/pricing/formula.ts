@@ -11,11 +11,8 @@
  */
 import { type Ratio, decimal, decimalRatio } from './amount.ts'
 
-/** Characters. */
 export const FORMULA_LENGTH_MAX = 1_000
-/** Nesting of parentheses, calls and signs. */
 export const FORMULA_DEPTH_MAX = 32
-/** Numbers, variables, operators and calls. */
 export const FORMULA_NODES_MAX = 128
 const NUMBER_DIGITS_MAX = 30
 const NAME_LENGTH_MAX = 64
@@ -35,7 +32,6 @@ const ARITY = {
 
 export type FormulaFunction = keyof typeof ARITY
 
-/** `+`, `*` and `^` use the equivalent functions. */
 export type Operation = FormulaFunction | 'SUBTRACT' | 'DIVIDE' | 'NEGATE'
 
 export type Expression =
@@ -68,7 +64,6 @@ export function variableName(text: string): string | undefined {
   return VARIABLE.test(name) ? name : undefined
 }
 
-/** Only A to Z: lower-casing other letters may leave or enter the alphabet. */
 function asciiLowerCase(text: string): string {
   return text.replace(/[A-Z]/g, (letter) => letter.toLowerCase())
 }
@@ -112,7 +107,6 @@ function tokenize(text: string): { readonly tokens: readonly Token[] } | Formula
   }
 }
 
-/** Ends a parse from any depth; never leaves this file. */
 class Refusal extends Error {
   readonly problem: FormulaProblem
 
@@ -122,7 +116,6 @@ class Refusal extends Error {
   }
 }
 
-/** Precedence climbing. */
 class Parser {
   readonly #tokens: readonly Token[]
   #next = 0

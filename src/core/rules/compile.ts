@@ -1,7 +1,6 @@
 /**
- * Compiles a policy for fast decisions. Everything that depends only on the policy and the time is computed once per
- * span between two changes, and per item on first use, so that a decision costs the same however many other line items
- * and items exist.
+ * Compiles a policy for fast decisions: what depends only on the policy and the time is computed once per span between
+ * two changes, and per item on first use.
  */
 import { type AccountId, actionAccount, lineAccount } from '../accounts/account.ts'
 import { MICRO_PER_TOKEN, type Decimal, type Ratio, ratio } from '../pricing/amount.ts'
@@ -38,7 +37,6 @@ export function fixedRate(rate: Decimal): FixedRate {
   return { kind: 'FIXED', rate, microRate: ratio(rate.digits * MICRO_PER_TOKEN, 10n ** BigInt(rate.scale)) }
 }
 
-/** Candidates are in charging sequence. */
 export type ItemView =
   | { readonly rated: false; readonly rejectionDetails: readonly RejectionDetail[] }
   | {
@@ -48,10 +46,8 @@ export type ItemView =
       readonly refusedByClock: boolean
     }
 
-/** An item that a usable line item pays for. */
 export interface Offer {
   readonly name: string
-  /** Empty: no version. */
   readonly version: string
   /** In charging sequence, at least one. */
   readonly candidates: readonly Candidate[]
@@ -59,7 +55,6 @@ export interface Offer {
 
 export interface CompiledPolicy {
   readonly policy: Policy
-  /** Fast when the same time span was used before. */
   at(clock: ClockReading): PolicyView
 }
 
@@ -67,10 +62,7 @@ const NOT_RATED: ItemView = { rated: false, rejectionDetails: [] }
 
 const SPANS_MAX = 16
 
-/**
- * Never throws on a policy that the protocol's schema accepts; a missing condition evaluates as an error and so refuses
- * (see {@link danglingConditions}).
- */
+/** Never throws on a valid policy; a missing condition evaluates as an error and so refuses. */
 export function compilePolicy(policy: Policy): CompiledPolicy {
   const conditions = new Map<string, Evaluate>(policy.conditions.map((named) => [named.id, compileCondition(named)]))
   const widen = policy.timezoneTolerant ? TOLERANCE_MS : 0
@@ -152,7 +144,6 @@ interface CompiledTable {
   readonly effectiveFrom: number
   readonly items: readonly RatedItem[]
   readonly rates: ReadonlyMap<string, CompiledRate>
-  /** Start of the next table of the series; Infinity: none. */
   readonly effectiveUntil: number
 }
 
@@ -261,7 +252,6 @@ export class PolicyView {
     this.#clock = clock
   }
 
-  /** Fast when the same item was requested before. */
   item(name: string, version: string): ItemView {
     const key = itemKey(name, version)
     const known = this.#items.get(key)
@@ -280,8 +270,7 @@ export class PolicyView {
 
   /** What can be requested, before the requester and balances are checked; by name and version. */
   offers(): readonly Offer[] {
-    this.#offers ??= this.#findOffers()
-    return this.#offers
+    return (this.#offers ??= this.#findOffers())
   }
 
   #findOffers(): readonly Offer[] {
@@ -298,7 +287,6 @@ export class PolicyView {
     return [...offers.values()].toSorted((a, b) => compare(a.name, b.name) || compare(a.version, b.version))
   }
 
-  /** @param rates of the item, by series */
   #ratedItem(rates: ReadonlyMap<string, CompiledRate>): ItemView {
     const { bySeries, tables, policy } = this.#terms
     const candidates: Candidate[] = []
@@ -337,7 +325,6 @@ export class PolicyView {
   }
 }
 
-/** The first check that a line item fails, the uncertain clock last; null: usable. */
 function unusable(
   { lineItem, opensAt, closesAt }: CompiledLineItem,
   { now, earliest, latest }: ClockReading,

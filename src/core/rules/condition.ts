@@ -1,7 +1,4 @@
-/**
- * Compiles conditions on the requester's dictionary. Evaluation never throws on data: the result is ERROR if a
- * condition cannot be evaluated, and an ERROR always refuses.
- */
+/** Evaluation never throws on data: the result is ERROR if a condition cannot be evaluated, and an ERROR always refuses. */
 import { CONDITION_DEPTH_MAX, type Condition } from './policy.ts'
 
 export type ConditionResult = 'TRUE' | 'FALSE' | 'ERROR'
@@ -12,7 +9,6 @@ export type Evaluate = (dictionary: Dictionary) => ConditionResult
 
 export const ALWAYS_ERROR: Evaluate = () => 'ERROR'
 
-/** @param depth nesting level of `condition`, 1 at the top */
 export function compileCondition(condition: Condition, depth = 1): Evaluate {
   if (depth > CONDITION_DEPTH_MAX) return ALWAYS_ERROR
   switch (condition.operator) {
@@ -54,7 +50,7 @@ function compileAll(parts: readonly Condition[], decidedBy: 'TRUE' | 'FALSE', de
 
 /**
  * True if the property, or any element of an array, is one of the values. Numbers and booleans are compared by their
- * JSON text. Absent or null is FALSE; an object cannot be compared.
+ * JSON text. Absent or null is FALSE.
  */
 function compileIn(property: string, values: readonly string[]): Evaluate {
   const wanted = new Set(values)
@@ -96,7 +92,6 @@ function elementsOf(array: readonly unknown[]): Elements {
   return elements
 }
 
-/** Text for comparison; null: absent or null value, undefined: not comparable. */
 function textOf(value: unknown): string | null | undefined {
   switch (typeof value) {
     case 'string':

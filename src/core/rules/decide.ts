@@ -37,13 +37,9 @@ import type { Action } from './policy.ts'
 import type { ItemCheck, RefusalReason } from './refusal-reasons.ts'
 import { type Rules, type Ruling, rulingsFor } from './rules.ts'
 
-/**
- * Best effort (one-off requests): items are granted or refused one by one, in sequence. All or nothing (session
- * requests): one refused item leaves all uncharged.
- */
+/** Best effort (one-off requests): items are decided one by one. All or nothing (sessions): one refusal leaves all uncharged. */
 export type Mode = 'BEST_EFFORT' | 'ALL_OR_NOTHING'
 
-/** Pure. The caller must apply the postings in one transaction before it responds. */
 export function decide(policy: PolicyView, request: AccessRequest, availableOf: AvailableOf, mode: Mode): Decision {
   const charges = new Charges(policy, request.requester, availableOf)
   const items = request.items.map((item) => charges.add(item))
@@ -57,7 +53,6 @@ function withoutCharge(outcome: ItemOutcome): ItemOutcome {
   return outcome.outcome === 'GRANTED' ? { outcome: 'NOT_CHARGED' } : outcome
 }
 
-/** The charges of one request: each item is decided on what the items before it leave. */
 class Charges {
   readonly warnings: Warning[] = []
   readonly #policy: PolicyView
@@ -204,7 +199,6 @@ interface Payer {
   readonly rate: FixedRate
   readonly action: Action | null
   readonly accounts: readonly PayerAccount[]
-  /** Pays from overspend, after its balance is used up. */
   readonly inOverspend: boolean
 }
 
@@ -212,7 +206,6 @@ function hasOverspend({ accounts }: Payer): boolean {
   return accounts.some(({ left, reach }) => left !== 'UNLIMITED' && reach > left)
 }
 
-/** Smallest balance of the accounts up to a check; in overspend, only the part above the balances. */
 function capacity({ accounts, inOverspend }: Payer, check: CapacityCheck): Micro | 'UNLIMITED' {
   const last = CAPACITY_CHECKS.indexOf(check)
   let least: Micro | 'UNLIMITED' = 'UNLIMITED'
@@ -232,9 +225,8 @@ interface Share {
 }
 
 /**
- * Charges the payers in sequence, each at its own rate. The count is an exact fraction and only the total is rounded:
- * the last share absorbs the rounding, so that shares always sum to the rounded total. Undefined when the payers cannot
- * pay all of it.
+ * Charges the payers in sequence, each at its own rate. Only the total is rounded: the last share absorbs the rounding.
+ * Undefined when the payers cannot pay all of it.
  */
 function split(
   count: Ratio,
@@ -264,7 +256,6 @@ function split(
   }
 }
 
-/** Micro-tokens for `count` on top of `sum`, so that their sum is rounded once. */
 function chargeFor(count: Ratio, microRate: Ratio, sum: Micro): Micro {
   const den = count.den * microRate.den
   return roundHalfEven({ num: sum * den + count.num * microRate.num, den }) - sum
@@ -284,7 +275,6 @@ function granted(shares: readonly Share[]): ItemOutcome {
   return { outcome: 'GRANTED', shares: chargeShares, total }
 }
 
-/** Returns the first balance check that fails, with every account that is too small by itself. */
 function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, readonly RejectionDetail[]] {
   const check = CAPACITY_CHECKS.find((each) => split(count, (index) => payers[index], each) === undefined)
   if (check === undefined) throw new Error('invariant: a refused split fails at one of the checks')

@@ -1,7 +1,4 @@
-/**
- * Inputs and results of a decision, shared by the cloud, which decides on whole pools, and the device, which decides on
- * its grants.
- */
+/** Inputs and results of a decision on whole pools (cloud) or grants (device). */
 import type { AccountId, Posting } from '../accounts/account.ts'
 import type { Decimal, Micro } from '../pricing/amount.ts'
 import type { FormulaFailure, Variables } from '../pricing/formula-rate.ts'
@@ -10,15 +7,12 @@ import type { RefusalReason } from './refusal-reasons.ts'
 export interface Requester {
   readonly type: string
   readonly value: string
-  /** Input of conditions; keys and values are the customer's. */
   readonly dictionary: Readonly<Record<string, unknown>>
 }
 
 export interface RequestedItem {
   readonly name: string
-  /** Empty: no version. */
   readonly version: string
-  /** Greater than zero. */
   readonly count: Decimal
   readonly variables?: Variables
 }
@@ -28,10 +22,7 @@ export interface AccessRequest {
   readonly items: readonly RequestedItem[]
 }
 
-/**
- * The known time, POSIX ms: best estimate, and an interval that contains the true time. A trusted clock gives the same
- * instant three times; `latest` null: unbounded.
- */
+/** Best estimate, and an interval that contains the true time; `latest` null: unbounded. */
 export interface ClockReading {
   readonly now: number
   readonly earliest: number
@@ -43,8 +34,8 @@ export function exactly(now: number): ClockReading {
 }
 
 /**
- * Why an account cannot give more: the pool is empty (as the cloud reported), this device's grant is used up or
- * expired, or the cloud was restored from a backup and withholds tokens that may have been sold.
+ * Why an account cannot give more. GRANT: the device's part of the pool is used up. RECOVERY: the cloud was restored
+ * from a backup and withholds tokens that may have been sold.
  */
 export type Shortage = 'POOL' | 'GRANT' | 'GRANT_EXPIRED' | 'RECOVERY'
 
@@ -96,7 +87,6 @@ export type ItemOutcome =
   | {
       readonly outcome: 'REFUSED'
       readonly reason: RefusalReason
-      /** At most {@link REJECTION_DETAILS_MAX}. */
       readonly rejectionDetails: readonly RejectionDetail[]
     }
   /** Another item made the all-or-nothing request fail. */
@@ -104,13 +94,9 @@ export type ItemOutcome =
 
 export const REJECTION_DETAILS_MAX = 16
 
-export type Warning =
-  | 'CLOCK_UNDECIDED_ALLOWED'
-  /** Partly paid by the offline policy of an essential line item. */
-  | 'ESSENTIAL_OFFLINE'
+export type Warning = 'CLOCK_UNDECIDED_ALLOWED' | 'ESSENTIAL_OFFLINE'
 
 export interface Decision {
-  /** In the sequence of the request. */
   readonly items: readonly ItemOutcome[]
   /** Merged by account; empty: nothing is charged. Apply all in one transaction. */
   readonly postings: readonly Posting[]

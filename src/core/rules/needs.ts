@@ -14,10 +14,7 @@ export function payingAccounts({ postings }: Decision): (share: ChargeShare) => 
       .map(({ account }) => account)
 }
 
-/**
- * The needs of a decision, in charging sequence: one per item where items are granted separately, one for all
- * otherwise.
- */
+/** In charging sequence: one need per item where items are granted separately, otherwise one for all. */
 export function needsOf(decision: Decision, mode: Mode): readonly Need[] {
   if (decision.postings.length === 0) return []
   if (mode === 'ALL_OR_NOTHING') return [decision.postings]

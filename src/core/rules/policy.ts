@@ -1,7 +1,6 @@
 /**
  * The rules of one instance at one revision as plain data, with calendars already converted to instants. The cloud
- * signs it and the device stores it; {@link compilePolicy} prepares it for decisions. Times are POSIX milliseconds;
- * `null`: open.
+ * signs it and the device stores it. `null`: open.
  */
 import type { Decimal, Micro } from '../pricing/amount.ts'
 
@@ -12,9 +11,7 @@ export interface Policy {
   readonly lineItems: readonly LineItem[]
   readonly conditions: readonly NamedCondition[]
   readonly rateTables: readonly RateTable[]
-  /** `timezone.tolerant`: widens every line item window by 12 h at both ends. */
   readonly timezoneTolerant: boolean
-  /** What to decide if the clock cannot tell whether a window is open; see {@link ClockReading}. */
   readonly undecidedClock: 'allow' | 'refuse'
 }
 
@@ -24,17 +21,14 @@ export interface LineItem {
   readonly id: string
   readonly state: LineItemState
   readonly elastic: boolean
-  /** Empty: the tables without a series. */
   readonly rateTableSeries: string
   readonly startsAt: number
   readonly endsAt: number
   readonly quantity: Micro
-  /** Above the quantity; 0n: none. */
   readonly overdraft: Micro | 'UNLIMITED'
   /** Ascending, without gaps or overlap; a line item without resets has one period, open at both ends. */
   readonly periods: readonly Period[]
   readonly actions: readonly Action[]
-  /** Per requester; null: none. */
   readonly consumptionLimit: ConsumptionLimit | null
   /** Behavior when the grant is used up and the cloud is unreachable; absent: refuse. */
   readonly offline?: OfflinePolicy | undefined
@@ -74,7 +68,6 @@ export type Condition =
   | { readonly operator: 'IN'; readonly property: string; readonly values: readonly string[] }
 
 export interface RateTable {
-  /** Empty: no series. */
   readonly series: string
   /** Informational; never used to select a table. */
   readonly version: string
@@ -95,14 +88,12 @@ export interface FixedRateItem extends NamedItem {
 }
 
 export interface FormulaItem extends NamedItem {
-  /** Accepted by `parseFormula`; its value is the rate. */
   readonly formula: string
   readonly rate?: never
 }
 
 export type RatedItem = FixedRateItem | FormulaItem
 
-/** Deeper conditions are refused by the API and evaluate as an error. */
 export const CONDITION_DEPTH_MAX = 10
 
 /** `timezone.tolerant` widens a line item's window by this much at both ends. Source: interface, Configuration. */

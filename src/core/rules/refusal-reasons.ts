@@ -12,19 +12,15 @@ export type ItemCheck = keyof typeof ITEM_CHECKS
 
 interface Reason {
   readonly check: ItemCheck
-  /**
-   * When the same request may succeed: never before an administrator changes something, when tokens are returned or a period
-   * starts, or when the device reaches the cloud.
-   */
+  /** When the same request may succeed: after an administrator's change, when tokens return, or when the cloud is reached. */
   readonly retry: 'NEVER' | 'LATER' | 'ONLINE'
   /** Status code of the service API; v1.1 has a zero after the first digit. */
   readonly code: `2${string}`
   readonly label: string
-  /** Description in the response. */
   readonly text: string
 }
 
-/** Every reason for which an item is refused. A new reason is a row here and the rule that gives it. */
+/** Every reason for which an item is refused. */
 export const REFUSAL_REASONS = {
   ITEM_NOT_RATED: {
     check: 'RATED',

@@ -1,7 +1,6 @@
 /**
- * The actions of one line item. The first one whose condition is met decides; if none is, the default action, wherever
- * it is in the list. Without actions a line item is unrestricted; with actions it refuses requesters that no action
- * allows.
+ * The actions of one line item. The first one whose condition is met decides, else the default action. Without actions
+ * a line item is unrestricted; with actions it refuses requesters that no action allows.
  */
 import { ALWAYS_ERROR, type Dictionary, type Evaluate, type ConditionResult } from './condition.ts'
 import type { Action } from './policy.ts'
@@ -25,7 +24,6 @@ interface Entry {
 const ALWAYS: Evaluate = () => 'TRUE'
 const ALWAYS_UNRESTRICTED: Rules = () => UNRESTRICTED
 
-/** @param conditions by id; a missing one evaluates as an error */
 export function compileRules(actions: readonly Action[], conditions: ReadonlyMap<string, Evaluate>): Rules {
   if (actions.length === 0) return ALWAYS_UNRESTRICTED
   const entries = defaultLast(actions).map((action): Entry => {
@@ -51,10 +49,7 @@ function defaultLast(actions: readonly Action[]): readonly Action[] {
   ]
 }
 
-/**
- * Evaluates the actions for one requester. Caches each list and condition, so that a request cannot make a decision
- * costly by repetition.
- */
+/** Evaluates the actions for one requester. Caches results, so that repetition in a request does not make it costly. */
 export function rulingsFor(dictionary: Dictionary): (rules: Rules) => Ruling {
   const rulings = new Map<Rules, Ruling>()
   const results = new Map<Evaluate, ConditionResult>()

@@ -1,9 +1,7 @@
 /**
- * The state machine of sessions. A session is charged in advance per interval; the unused part is refunded. Every
- * change is a {@link step}; the host applies its charges and refunds in one transaction.
- *
- * docs/decisions/sessions.md has the table of events and states; a test compares it with this file. Source: interface,
- * Sessions; documentation on states, intervals and heartbeats.
+ * The state machine of sessions. A session is charged in advance per interval; the unused part is refunded. The host
+ * applies the charges and refunds of a {@link step} in one transaction. docs/decisions/sessions.md has the table of
+ * events and states. Source: interface, Sessions; documentation on states, intervals and heartbeats.
  */
 import type { AccountId } from '../accounts/account.ts'
 import { type Decimal, type Micro, ratio, roundHalfEven } from '../pricing/amount.ts'
@@ -17,7 +15,6 @@ import { payingAccounts } from '../rules/needs.ts'
 export type SessionState = 'IDLE' | 'ACTIVE' | 'LOCKED' | 'TERMINATED' | 'FAILED' | 'DISCONNECTED'
 
 export interface SessionItem extends RequestedItem {
-  /** JSON text. */
   readonly metaData: string | null
 }
 
@@ -25,7 +22,6 @@ export interface ReservedShare {
   readonly lineItemId: string
   readonly accounts: readonly AccountId[]
   readonly charged: Micro
-  /** Tokens per unit of count, if the host stores it. */
   readonly rate?: Decimal
 }
 
@@ -52,17 +48,12 @@ export interface Session {
   readonly created: number
   /** Of the last granted request; automatic charges use it. */
   readonly requester: Requester | null
-  /** Null unless ACTIVE. */
   readonly charge: IntervalCharge | null
-  /** Length of the current intervals, ms; 0 unless ACTIVE. */
   readonly intervalMs: number
-  /** POSIX ms; null: no heartbeat needed. */
   readonly heartbeatDue: number | null
   /** 0: never. */
   readonly lastHeartbeat: number
-  /** 0: never. */
   readonly lastAccessRequest: number
-  /** Start of its state. */
   readonly since: number
 }
 
@@ -91,26 +82,21 @@ export type SessionEvent =
 
 export interface Step {
   readonly session: Session
-  /** Empty: nothing is refunded. */
   readonly refund: readonly ReservedItem[]
 }
 
-/**
- * An IDLE session ends after this time, and an ended one is deleted after the same time. Source: documentation on
- * sessions.
- */
+/** An IDLE session ends after this time, and an ended one is deleted after it. Source: documentation on sessions. */
 export const SESSION_REST_MS = 30 * 24 * 60 * 60 * 1000
 
 export function isLive(session: Pick<Session, 'state'>): boolean {
   return session.state === 'IDLE' || session.state === 'ACTIVE'
 }
 
-/** A locked session has not ended. */
 export function hasEnded(session: Pick<Session, 'state'>): boolean {
   return !isLive(session) && session.state !== 'LOCKED'
 }
 
-/** The events that each state accepts; see docs/decisions/sessions.md. */
+/** The events that each state accepts. */
 const TAKES: Readonly<Record<SessionState, readonly SessionEvent['kind'][]>> = {
   IDLE: ['GRANTED', 'REFUSED', 'HALTED', 'HEARTBEAT', 'IDLED_OUT', 'CLOSED', 'FAILED', 'LOCKED', 'SUSPENDED'],
   ACTIVE: [
@@ -208,7 +194,6 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
   }
 }
 
-/** Timer events of a session. `FORGET`: delete the ended session. */
 export type Due = 'RENEWAL' | 'HEARTBEAT_MISSED' | 'IDLED_OUT' | 'FORGET'
 
 /** Null: nothing is due. Call again after each step. */
@@ -228,15 +213,11 @@ export function nextDue(session: Session): number {
   return session.heartbeatDue === null ? until : Math.min(until, session.heartbeatDue)
 }
 
-/** POSIX ms; 0: nothing is charged. */
 export function chargedUntil(session: Session): number {
   return session.charge?.until ?? 0
 }
 
-/**
- * The refund if the charge of the running interval ended now: the unused time's part of each item. Shares are parts of
- * the item's rounded total, so they sum to it and none exceeds its charge.
- */
+/** The refund if the interval ended now. Shares are parts of the item's rounded total, so none exceeds its charge. */
 export function unused({ charge }: Session, now: number): readonly ReservedItem[] {
   if (charge === null || charge.from === charge.until) return []
   const unusedMs = BigInt(Math.max(0, charge.until - Math.max(now, charge.from)))
@@ -287,7 +268,7 @@ function end(session: Session, refund: readonly ReservedItem[], now: number): St
   return { session: { ...session, state: 'TERMINATED', ...NO_TIMELINE, since: now }, refund }
 }
 
-/** The interval that contains `now`: intervals that passed while no host was running are not charged. */
+/** The interval that contains `now`. Intervals that passed while no host was running are not charged. */
 function nextInterval({ charge, intervalMs }: Session, now: number): [number, number] {
   if (charge === null) throw new Error('invariant: only an ACTIVE session is renewed')
   const missed = Math.max(0, Math.floor((now - charge.until) / intervalMs))

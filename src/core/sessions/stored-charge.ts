@@ -1,6 +1,4 @@
-/**
- * A session's charge as plain JSON for the database, with decimals and micro-tokens as text. No message contains it.
- */
+/** A session's charge as JSON for the database, with decimals and micro-tokens as text. */
 import { decimal, formatDecimal } from '../pricing/amount.ts'
 import type { Variables } from '../pricing/formula-rate.ts'
 import type { ReservedItem, IntervalCharge } from './session.ts'

@@ -1,19 +1,9 @@
-/**
- * Plans a sync round from the device's state, as a list of steps. Every step commits separately and can be repeated, so
- * a plan can be dropped at any point and made again.
- */
+/** Plans a sync round as a list of steps. Every step commits separately and can be repeated, so a plan can be dropped. */
 
 export type Step =
-  | { readonly kind: 'enroll' }
-  /** Key rotation, in steps that may span several rounds. */
-  | { readonly kind: 'prepare-key' }
-  | { readonly kind: 'announce-key' }
-  | { readonly kind: 'replace-key' }
-  /** Sends the key links to a cloud that has forgotten them. */
-  | { readonly kind: 'show-links' }
-  | { readonly kind: 'attach' }
-  /** Sends the unacknowledged segment, byte for byte. */
-  | { readonly kind: 'send-segment' }
+  | { readonly kind: 'enroll' | 'attach' | 'send-segment' }
+  /** Key rotation, in steps that may span several rounds; `show-links` is for a cloud that has forgotten them. */
+  | { readonly kind: 'prepare-key' | 'announce-key' | 'replace-key' | 'show-links' }
   | {
       readonly kind: 'seal-and-send'
       /** Returns all balances with it. */
@@ -27,17 +17,13 @@ export type Step =
 
 export interface PolicyState {
   readonly instanceId: string
-  /** Revision in force; 0: none. */
   readonly applied: number
-  /** Newest revision that the cloud has named; 0: none. */
   readonly newest: number
-  /** Already fetched in this round. */
   readonly tried: boolean
 }
 
 export interface SessionState {
   readonly instanceId: string
-  /** Null: not open. */
   readonly sessionId: string | null
   /** Boot-time reading of the last heartbeat or merged segment, ms. */
   readonly aliveAt: number
@@ -45,25 +31,20 @@ export interface SessionState {
   readonly checkedAt: number
   /** The cloud may have changed it. */
   readonly looking: boolean
-  /** Already checked in this round. */
   readonly tried: boolean
 }
 
 export interface LinkState {
-  /** `POSSIBLE`: not enrolled, with a token that was not refused. */
   readonly enrollment: 'DONE' | 'POSSIBLE' | 'IMPOSSIBLE'
   readonly key: 'REPLACE' | 'PREPARE' | 'ANNOUNCE' | 'SHOW' | 'SETTLED'
-  /** 0: none yet. */
   readonly epoch: number
   /**
-   * `FENCED`: replaced in the cloud, which waits for the rest. `CLOSED`: fully delivered. `ABANDONED`: its segments
-   * cannot continue, so the rest is sent as its undelivered range by the next epoch. `FORKED`: the same, because
-   * another writer continued its chain.
+   * `FENCED`: replaced in the cloud, which waits for the rest. `CLOSED`: fully delivered. `ABANDONED`: the next epoch
+   * sends the rest as its undelivered range. `FORKED`: the same, because another writer continued its chain.
    */
   readonly fence: 'NONE' | 'FENCED' | 'CLOSED' | 'ABANDONED' | 'FORKED'
   readonly unacknowledged: boolean
   readonly unsealed: number
-  /** The previous segment was full. */
   readonly moreToSend: boolean
   /** Accounts need tokens that this round has not requested yet. */
   readonly wanting: boolean
@@ -76,7 +57,6 @@ export interface LinkState {
   readonly policies: readonly PolicyState[]
   readonly sessions: readonly SessionState[]
   readonly connected: boolean
-  /** Boot-time reading of the last merged segment, ms; null: none since the start. */
   readonly syncedAt: number | null
   readonly now: number
   readonly syncEveryMs: number
@@ -84,7 +64,6 @@ export interface LinkState {
   readonly heartbeatEveryMs: number
   /** Longest time between checks: a merged segment keeps a session alive, but does not report its state. */
   readonly checkEveryMs: number
-  /** As many unsealed entries trigger a segment. */
   readonly batchEntries: number
 }
 
@@ -107,8 +86,7 @@ export interface LinkState {
  */
 export function plan(state: LinkState): readonly Step[] {
   if (state.enrollment !== 'DONE') return state.enrollment === 'POSSIBLE' ? [{ kind: 'enroll' }] : []
-  const key = keyStep(state.key)
-  if (key !== undefined) return [key]
+  if (state.key !== 'SETTLED') return [{ kind: KEY_STEPS[state.key] }]
   if (state.epoch === 0 || state.fence === 'ABANDONED' || state.fence === 'FORKED') return [{ kind: 'attach' }]
   if (state.fence === 'CLOSED' && !state.unacknowledged && state.unsealed === 0) return [{ kind: 'attach' }]
 
@@ -122,20 +100,12 @@ export function plan(state: LinkState): readonly Step[] {
   ]
 }
 
-function keyStep(state: LinkState['key']): Step | undefined {
-  switch (state) {
-    case 'REPLACE':
-      return { kind: 'replace-key' }
-    case 'PREPARE':
-      return { kind: 'prepare-key' }
-    case 'ANNOUNCE':
-      return { kind: 'announce-key' }
-    case 'SHOW':
-      return { kind: 'show-links' }
-    case 'SETTLED':
-      return undefined
-  }
-}
+const KEY_STEPS = {
+  REPLACE: 'replace-key',
+  PREPARE: 'prepare-key',
+  ANNOUNCE: 'announce-key',
+  SHOW: 'show-links',
+} as const
 
 function segmentSteps(state: LinkState): readonly Step[] {
   if (state.unacknowledged) return [{ kind: 'send-segment' }]

@@ -1,7 +1,6 @@
 /**
- * How the cloud processes reported segments: {@link receive} classifies a segment, {@link mergeSegment} merges it into
- * the counters. Neither ever lowers a counter, and the billed amount rises by exactly what the ledger entries add up
- * to.
+ * How the cloud processes reported segments. No counter ever falls, and the billed amount rises by exactly what the
+ * ledger entries add up to.
  */
 import { type AccountId, type ParsedAccount, type Posting, parseAccount } from '../accounts/account.ts'
 import type { Micro } from '../pricing/amount.ts'
@@ -10,15 +9,12 @@ import { type Counters, NO_COUNTERS, impossible, available, sumPostings } from '
 export interface EpochState {
   /** FENCED: no grants or returns, but late segments are billed. CLOSED: the final segment is merged. */
   readonly status: 'ACTIVE' | 'FENCED' | 'CLOSED'
-  /** 0 before the first segment. */
   readonly lastSeq: number
   /** Hash of the last merged segment; initially the chain start. */
   readonly lastHash: string
-  /** 0 before the first entry. */
   readonly lastEntry: number
   /** Hash of the last merged entry; initially the chain start. */
   readonly entryHead: string
-  /** A later epoch has delivered this epoch's entries, or has reported that there are no more. */
   readonly carriedOn: boolean
 }
 
@@ -29,21 +25,15 @@ export interface SegmentHeader {
 }
 
 export type MergeOutcome =
-  /** The next segment; `grants`: it can earn grants and return tokens. */
   | { readonly kind: 'MERGE'; readonly grants: boolean }
-  /** The last one again: send the stored answer, byte for byte. */
   | { readonly kind: 'REPEAT' }
-  /** An earlier one again: report the cloud's position. */
   | { readonly kind: 'KNOWN' }
-  /** Segments before it are missing: request them. Only in a restored cloud. */
   | { readonly kind: 'BEHIND' }
   /** Two writers continued one chain (a copy, or a restored backup): keep the evidence, fence, bill both branches. */
   | { readonly kind: 'FORK' }
 
 /**
- * Classifies a segment. Rows are tried from the top. A late segment's entries may already have been delivered by a
- * later epoch.
- *
+ * Classifies a segment. Rows are tried from the top.
  * | seq        | hash, previousHash                | entries     | status                | outcome          |
  * |------------|-----------------------------------|-------------|-----------------------|------------------|
  * | = last     | hash is the one on record         | any         | any                   | REPEAT           |
@@ -99,17 +89,11 @@ export type ChainFit =
 
 export type EntryRange = Pick<ReceivedSegment, 'firstEntry' | 'entriesPreviousHash' | 'entryHashes'>
 
-/** Number of the last entry of a range; if empty, of the one before its start. */
 export function lastOf({ firstEntry, entryHashes }: EntryRange): number {
   return firstEntry + entryHashes.length - 1
 }
 
-/**
- * One hash comparison suffices, because a hash covers all earlier entries: at the chain's end, or at the range's end if
- * earlier.
- *
- * @param recorded hash of the merged entry with the range's last number, if the chain is longer; undefined: lost
- */
+/** Compares one hash, which covers all earlier entries. @param recorded of the range's last number; undefined: lost */
 export function fitChain(
   { lastEntry, entryHead }: Pick<EpochState, 'lastEntry' | 'entryHead'>,
   range: EntryRange,
@@ -126,7 +110,6 @@ export function fitChain(
   return { kind: firstEntry > lastEntry ? 'DETACHED' : 'CONTRADICTS' }
 }
 
-/** Without the first `known` entries. */
 export function withoutKnown(segment: ReceivedSegment, known: number): ReceivedSegment {
   return {
     ...segment,
@@ -138,11 +121,9 @@ export function withoutKnown(segment: ReceivedSegment, known: number): ReceivedS
 }
 
 export interface DeviceAccount extends Counters {
-  /** Unlimited in the last grant. */
   readonly unlimited: boolean
   /** Use may exceed `granted`: the account is or was unlimited, and the device may report use from before the limit. */
   readonly metered: boolean
-  /** Total use above the grants by the offline policy. */
   readonly overspend: Micro
 }
 
@@ -174,12 +155,10 @@ export interface ReceivedSegment {
   /** Chain head after the last entry, as reported. */
   readonly entryHead: string
   readonly entries: readonly ReceivedEntry[]
-  /** Computed here, from `entriesPreviousHash` on. */
   readonly entryHashes: readonly string[]
 }
 
 export interface MergeTerms {
-  /** Ids of the instances that the device serves. */
   readonly instances: ReadonlySet<string>
   /** Raises of `returned` count. False for a fenced epoch: tokens returned too late are kept reserved. */
   readonly returns: boolean
@@ -189,10 +168,7 @@ export interface MergeTerms {
   readonly grantTaken: boolean
   /** A restored cloud has forgotten grants: `granted` follows use. */
   readonly grantsForgotten: boolean
-  /**
-   * Maximum overspend of a device until its next contact, by the offline policy; the highest of its revisions.
-   * `granted` follows such use. Absent: 0.
-   */
+  /** Maximum overspend of a device until its next contact, over its policy's revisions; `granted` follows it. Absent: 0. */
   readonly overspendCapOf?: (instanceId: string, lineItemId: string) => Micro
 }
 
@@ -232,11 +208,10 @@ export type MergeProblem =
   | 'MORE_OVERSPEND_THAN_ALLOWED'
 
 /**
- * Returns the counters after a segment with outcome MERGE, or the first problem. Per account, use must rise by exactly
+ * The counters after a segment with outcome MERGE, or the first problem. Per account, use must rise by exactly
  * what the `access` and `burn` entries post, and refunds by what the `refund` entries post.
  *
- * @param accounts known accounts of the epoch: at least those that the segment names, all of them if it closes the
- * epoch
+ * @param accounts of the epoch: at least those that the segment names, all of them if it closes the epoch
  */
 export function mergeSegment(
   state: EpochState,
@@ -271,9 +246,7 @@ export function mergeSegment(
   }
 }
 
-/**
- * Returns the counters as the device reports them, for entries that the cloud has lost and the device no longer keeps.
- */
+/** The counters as reported, for entries that the cloud has lost and the device no longer keeps. */
 export function mergeReported(
   accounts: ReadonlyMap<AccountId, DeviceAccount>,
   counters: ReceivedSegment['counters'],
@@ -346,10 +319,7 @@ function checkEntries(
   return undefined
 }
 
-/**
- * Checks one entry by itself: served instance, accounts of that instance, postings equal to the billed lines.
- * Undefined: valid.
- */
+/** Checks one entry by itself: served instance, accounts of that instance, postings equal to the billed lines. */
 export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string>): MergeProblem | undefined {
   if (!instances.has(entry.instanceId)) return 'INSTANCE_NOT_SERVED'
   if (entry.kind === 'session' && entry.items.length + entry.postings.length > 0) return 'ENTRY_DOES_NOT_ADD_UP'
@@ -389,10 +359,7 @@ function* postingsOf(
   for (const entry of entries) if (counts(entry.kind)) yield* entry.postings
 }
 
-/**
- * Use above the grants that a segment reports under the offline policy; the segment settles it. The cap applies to a
- * line item's pool over all periods together, and to each of its other accounts.
- */
+/** Use above the grants under the offline policy. The cap applies to all periods of a line item together. */
 class Overspend {
   readonly #capOf: NonNullable<MergeTerms['overspendCapOf']>
   readonly #grantsForgotten: boolean
@@ -403,10 +370,7 @@ class Overspend {
     this.#grantsForgotten = grantsForgotten
   }
 
-  /**
-   * Raises `granted` to cover the account's use; undefined when that exceeds the cap. If grants were forgotten, use
-   * above the cap counts as a forgotten grant.
-   */
+  /** Raises `granted` to cover the use; undefined above the cap. If grants were forgotten, that counts as one of them. */
   cover(parsed: ParsedAccount, account: DeviceAccount): DeviceAccount | undefined {
     const missing = -available(account)
     if (missing <= 0n) return account
@@ -420,7 +384,6 @@ class Overspend {
   }
 }
 
-/** Metered use counts as granted. */
 function followMeter(account: DeviceAccount): DeviceAccount {
   const { granted, used, refunded, returned, metered } = account
   const spent = used - refunded + returned

@@ -1,7 +1,4 @@
-/**
- * The administrator's view of devices and accounts. All calls need AdministrationAccess. Amounts are micro-tokens as
- * integer text.
- */
+/** The administrator's view of devices and accounts. All calls need AdministrationAccess. */
 import { z } from 'zod'
 import { ROLES } from '../service/keys.ts'
 import { SESSION_STATES } from '../service/sessions.ts'
@@ -10,9 +7,6 @@ import { deviceSuspension } from './device-suspension.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
-/**
- * `NONE`: never attached. `FENCED`: gets no grants. `CLOSED`: its final segment is merged; the device attaches again.
- */
 const epochStatus = z.enum(['NONE', 'ACTIVE', 'FENCED', 'CLOSED'])
 
 export const deviceState = z
@@ -22,24 +16,19 @@ export const deviceState = z
     instanceIds: z.array(uuid),
     enrolledAt: instant,
     revokedAt: instant.nullable(),
-    /** Name of the administration key, or its id. */
     revokedBy: z.string().nullable(),
     key: z.strictObject({
-      /** RFC 7638 thumbprint. */
       id: z.string(),
       since: instant,
       /** Announced by the device, not used yet. */
       next: z.string().nullable(),
       rotationRequested: z.boolean(),
     }),
-    /** Suspension by an administrator. */
     suspension: deviceSuspension
       .extend({
-        /** Name of the administration key, or its id. */
         by: z.string(),
       })
       .nullable(),
-    /** Connection of the agent to the MQTT broker, as seen by this node; null: unknown. */
     presence: z.strictObject({ online: z.boolean(), since: instant }).nullable(),
     /** As of the last segment. */
     clock: z
@@ -53,17 +42,13 @@ export const deviceState = z
         takenAt: instant,
       })
       .nullable(),
-    /** Time of the last accepted segment. */
     lastSyncAt: instant.nullable(),
     software: z.string().nullable(),
-    /** 0: never attached. */
     epoch: z.int().min(0),
     status: epochStatus,
-    /** The cloud saw two writers, now or in an earlier epoch: a copy or a restored backup. See the evidence. */
+    /** The cloud saw two writers, now or in an earlier epoch: a copy or a restored backup. */
     forked: z.boolean(),
-    /** A segment was inconsistent, now or in an earlier epoch. See the evidence. */
     rejected: z.boolean(),
-    /** Last segment merged. */
     seq: z.int().min(0),
     /** Recorded but unsent entries, as of the last segment. */
     backlog: z.int().min(0),
@@ -72,7 +57,6 @@ export const deviceState = z
     policies: z.array(
       z.strictObject({
         instanceId: uuid,
-        /** In force on the device as of its last segment; 0: none. */
         applied: z.int().min(0),
         newest: z.int().min(0),
       }),
@@ -108,10 +92,8 @@ const clockDoubt = z
 const settlementState = z.strictObject({
   /** More devices are due than can be settled without confirmation by an administrator. */
   paused: z.boolean(),
-  /** Silent devices that are due for settlement. */
   due: z.int().min(0),
   settled: z.int().min(0),
-  /** Maximum within 24 hours. */
   allowed: z.int().min(0),
 })
 export type SettlementStateWire = z.input<typeof settlementState>
@@ -182,10 +164,7 @@ export const auditList = z
     records: z.array(
       z.strictObject({
         at: instant,
-        /**
-         * `keyId`: of the key that signed the token, null for CLOUD. `issuer`: the OpenID Connect provider of an administrator
-         * who signed in; then `keyId` is the subject there. `name`: of the key, the device or the person at that time.
-         */
+        /** `keyId` is null for CLOUD; with an `issuer` (OpenID Connect), it is the subject there. */
         by: z.strictObject({
           kind: z.enum(['ADMINISTRATOR', 'CLIENT', 'DEVICE', 'CLOUD']),
           keyId: z.string().nullable(),
@@ -209,9 +188,7 @@ export type AuditListWire = z.input<typeof auditList>
 /** `GET .../edge/api/v1/caller`: the administrator that sends the request. */
 export const callerState = z
   .strictObject({
-    /** Of the key; with an issuer, the subject there. */
     keyId: z.string(),
-    /** The OpenID Connect provider; null: a registered key. */
     issuer: z.string().nullable(),
     name: z.string().nullable(),
     /** Roles, and the instances in which they apply; null: all. */
@@ -220,10 +197,7 @@ export const callerState = z
   .meta({ id: 'Caller' })
 export type CallerState = z.infer<typeof callerState>
 
-/**
- * Response to `POST .../edge/api/v1/sessions/{sessionId}/lock`, `/unlock` and `/terminate`. `PENDING`, with status
- * 202: the device that keeps the session applies the command at its next sync.
- */
+/** Of `.../sessions/{sessionId}/lock`, `/unlock` and `/terminate`. `PENDING` (202): applied at the device's next sync. */
 export const sessionCommandResult = z.strictObject({
   sessionId: uuid,
   state: z.enum(SESSION_STATES),
@@ -231,20 +205,14 @@ export const sessionCommandResult = z.strictObject({
 })
 export type SessionCommandResultWire = z.input<typeof sessionCommandResult>
 
-/**
- * The same below `.../devices/{deviceId}`. `NOTED`, with status 202: the cloud does not know the session, so `state`
- * is null; the device receives the command when it reports the session.
- */
+/** The same below `.../devices/{deviceId}`. `NOTED` (202): the cloud does not know the session. */
 export const deviceSessionCommandResult = sessionCommandResult.extend({
   state: sessionCommandResult.shape.state.nullable(),
   outcome: z.enum(['DONE', 'PENDING', 'NOTED']),
 })
 export type DeviceSessionCommandResultWire = z.input<typeof deviceSessionCommandResult>
 
-/**
- * `GET .../edge/api/v1/devices/{deviceId}/evidence`, newest first: segments that were not merged, and segments with
- * undelivered entries of a forked or rejected epoch.
- */
+/** `GET .../edge/api/v1/devices/{deviceId}/evidence`, newest first: segments that were not merged, or undelivered. */
 export const deviceEvidence = z
   .strictObject({
     evidence: z.array(
@@ -268,16 +236,12 @@ export type DeviceEvidenceWire = z.input<typeof deviceEvidence>
 
 export const EVIDENCE_SHOWN_MAX = 20
 
-/**
- * `GET .../edge/api/v1/instances/{instanceId}/accounts`. `grantedOut` and `billedByDevices` are the sums of
- * `outstanding` and `billed` over the devices; `charged + grantedOut` ≤ `capInForce`.
- */
+/** `GET .../edge/api/v1/instances/{instanceId}/accounts`. `charged + grantedOut` ≤ `capInForce`. */
 export const accountLedger = z
   .strictObject({
     accounts: z.array(
       z.strictObject({
         account: z.string(),
-        /** Null: unlimited. */
         cap: microText.nullable(),
         /** Exceeds `cap` by grants from before the cap was lowered, and by overspend of copied devices. */
         capInForce: microText.nullable(),
@@ -291,10 +255,7 @@ export const accountLedger = z
         withheld: microText,
         /** Overspend of devices under the offline policy, covered by the pool. */
         overspend: microText,
-        /**
-         * Maximum by which real usage can exceed the cap: tokens released without evidence, and unaccounted tokens of
-         * forked epochs, which each copy of the device can spend.
-         */
+        /** How far real usage can exceed the cap: tokens released without evidence, and those of forked epochs. */
         exposure: z.strictObject({ released: microText, copies: microText }),
         devices: z.array(
           z.strictObject({
@@ -327,7 +288,6 @@ export type AccountLedgerWire = z.input<typeof accountLedger>
 /** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/offline-policy`. */
 export const offlinePolicyRequest = z.discriminatedUnion('policy', [
   z.strictObject({ policy: z.literal('refuse') }),
-  /** Maximum overspend of each device until its next contact. */
   z.strictObject({
     policy: z.literal('essential'),
     overspendCap: microText.refine((cap) => cap > 0n, 'must be more than 0'),
@@ -340,9 +300,7 @@ export const offlinePolicyState = z.strictObject({
   lineItemId: z.string(),
   policy: z.enum(['refuse', 'essential']),
   overspendCap: microText,
-  /** Devices that serve the instance and are not revoked. */
   devices: z.int().min(0),
-  /** Maximum overspend of all devices: cap × devices. */
   exposure: microText,
 })
 export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
@@ -350,7 +308,6 @@ export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
 /** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/cloud-reserve`. "0": nothing is reserved. */
 export const cloudReserveRequest = z.strictObject({ tokens: microText })
 
-/** Tokens of a line item that devices never receive, per period. */
 export const cloudReserveState = z
   .strictObject({
     instanceId: uuid,
@@ -362,20 +319,15 @@ export const cloudReserveState = z
   .meta({ id: 'CloudReserve' })
 export type CloudReserveStateWire = z.input<typeof cloudReserveState>
 
-/**
- * `GET .../edge/api/v1/instances/{instanceId}/recovery`. `POST .../recovery/end` responds with the state before the
- * end: the amounts that may be sold twice.
- */
+/** `GET .../edge/api/v1/instances/{instanceId}/recovery`. `.../recovery/end` responds with the state before the end. */
 export const recoveryState = z
   .strictObject({
     /** Null: no recovery in progress. */
+    /** Null: no recovery in progress. */
     since: instant.nullable(),
-    /**
-     * Null: possibly sold tokens are withheld, the rest is sold. Otherwise nothing is sold: `NODE` until another node
-     * has shown its sales mark, `MARK` until an administrator ends the recovery.
-     */
+    /** Nothing is sold until another node shows its sales mark (NODE), or until an administrator ends the recovery (MARK). */
     unproven: z.enum(['MARK', 'NODE']).nullable(),
-    /** Devices that must report; `epoch` is null for a device that never attached. Up to 100. */
+    /** Up to 100; `epoch` is null for a device that never attached. */
     waitingFor: z.array(
       z.strictObject({
         deviceId: uuid,
@@ -383,10 +335,7 @@ export const recoveryState = z
         status: z.enum(['ACTIVE', 'FENCED', 'CLOSED']).nullable(),
       }),
     ),
-    /**
-     * Maximum amounts sold twice if an administrator ends the recovery (`atRisk`), and amounts sold in the meantime
-     * (`free`). Up to 100.
-     */
+    /** Up to 100: amounts that ending the recovery may sell twice, and amounts sold in the meantime (`free`). */
     accounts: z.array(z.strictObject({ account: z.string(), atRisk: microText, free: microText })),
   })
   .meta({ id: 'RecoveryState' })

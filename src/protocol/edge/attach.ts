@@ -1,7 +1,4 @@
-/**
- * Starts the next epoch of a device. The cloud fences the previous epoch and stores its answer under the nonce. The
- * device accepts only an answer with its current nonce and an epoch above all earlier ones.
- */
+/** Starts the next epoch of a device. It accepts only an answer with its current nonce and an epoch above all earlier ones. */
 import { z } from 'zod'
 import { hashText } from '../signing.ts'
 import { uuid } from '../wire.ts'
@@ -14,9 +11,7 @@ export const attachRequest = z
     above: z.int().min(0),
     /** Last acknowledged segment of that epoch; 0: none, or a different one remains. */
     acknowledged: z.int().min(0),
-    /** Entries that the device has still to deliver. */
     backlog: z.int().min(0),
-    /** Software version, for the administrator. */
     software: z.string().max(64),
   })
   .meta({ id: 'AttachRequest' })
@@ -26,9 +21,6 @@ export const attachAnswer = z.strictObject({
   deviceId: uuid,
   nonce: z.string(),
   epoch: z.int().min(1),
-  /**
-   * The cloud was restored and may lack acknowledged segments: the end of what it has of the device's highest epoch. The
-   * device sends the kept segments of all earlier epochs again. Null: the cloud lacks nothing.
-   */
+  /** Where a restored cloud's chain of the highest epoch ends: the device sends its kept segments again. */
   restored: z.strictObject({ lastEntry: z.int().min(0), entryHead: hashText }).nullable(),
 })

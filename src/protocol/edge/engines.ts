@@ -7,7 +7,6 @@ export const ENGINE_MAX = 1_000_000
 
 export const engineVersion = z.int().min(1).max(ENGINE_MAX)
 
-/** Query of `GET .../instances/{instanceId}/policy`: the engine of the agent. */
 export const engineQuery = (agent: Engine): string => `engine=${agent.version}&oldestEngine=${agent.oldest}`
 
 /** @throws CodedError AGENT_ENGINE_OLD or CLOUD_ENGINE_OLD */

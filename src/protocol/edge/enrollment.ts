@@ -1,7 +1,4 @@
-/**
- * An administrator creates a one-time enrollment token and passes it to the device out of band; the device trusts the
- * key fingerprints in it. The device generates its own key pair; the private key never leaves it.
- */
+/** An administrator passes a one-time enrollment token to the device, which trusts the key fingerprints in it. */
 import { z } from 'zod'
 import { labels } from './labels.ts'
 import { publicJwk } from '../signing.ts'
@@ -17,7 +14,6 @@ export const enrollmentTokenRequest = z
       .min(60_000)
       .max(366 * 86_400_000)
       .optional(),
-    /** Suggested device name. */
     name: plainText(100).optional(),
     /** Of the device. One that is enrolled already keeps its other labels. */
     labels: labels.optional(),
@@ -33,16 +29,13 @@ export const enrollmentClaims = z.object({
   jti: uuid,
   exp: z.int(),
   iat: z.int(),
-  /** Base address of the edge area: `https://host/prefix/edge/api/v1`. */
   edge: z.url(),
   instances: z.array(uuid).min(1),
-  /** Thumbprints of the cloud's signing keys that the device pins. */
   pins: z.array(z.string()).min(1),
   name: z.string().optional(),
   labels: labels.optional(),
 })
 
-/** Body of `POST .../edge/api/v1/enrollments`, with the enrollment token as bearer. */
 export const enrollmentRequest = z
   .strictObject({
     publicKey: publicJwk,

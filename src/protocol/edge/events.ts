@@ -17,7 +17,6 @@ export const EVENT_TYPES = [
 ] as const
 export type EventType = (typeof EVENT_TYPES)[number]
 
-/** What a sink can subscribe to. */
 export const EVENT_GROUPS = ['usage', 'line-item', 'device'] as const
 export type EventGroup = (typeof EVENT_GROUPS)[number]
 
@@ -29,7 +28,6 @@ const cloudEvent = z
     source: z.string(),
     /** `tallygate.` and the type, such as `tallygate.usage` or `tallygate.device.enrolled`. */
     type: z.string(),
-    /** Id of the instance or the device. */
     subject: z.string(),
     time: z.string(),
     datacontenttype: z.literal('application/json'),
@@ -43,10 +41,7 @@ const cloudEvent = z
   })
   .meta({ id: 'CloudEvent', description: 'CloudEvents 1.0 in JSON.' })
 
-/**
- * `GET .../edge/api/v1/events?instanceId=&deviceId=&type=&before=&size=`: events but for usage, newest first; `next` is
- * null on the last page. With `id`: that event, which can be usage.
- */
+/** `GET .../edge/api/v1/events?...`, newest first, without usage. With `id`: that event, which can be usage. */
 export const eventList = z
   .strictObject({ events: z.array(cloudEvent), next: z.string().nullable() })
   .meta({ id: 'EventList' })
@@ -67,7 +62,6 @@ export const eventSinkState = z
     /** The newest event of the cloud is after `position`. */
     behind: z.boolean(),
     deliveredAt: instant.nullable(),
-    /** Null: the last attempt succeeded. */
     failingSince: instant.nullable(),
     problem: z.string().nullable(),
     deadLetters: z.int().min(0),
@@ -86,7 +80,6 @@ export const deadLetterList = z
         position: z.string(),
         eventId: z.string(),
         type: z.string(),
-        /** The response of the receiver. */
         problem: z.string(),
         at: instant,
       }),
@@ -98,7 +91,6 @@ export type DeadLetterListWire = z.input<typeof deadLetterList>
 
 /** `POST .../edge/api/v1/event-sinks/{sink}/replay`. */
 export const replayRequest = z.union([
-  /** Sends again what is after this position. */
   z.strictObject({ after: usageCursor }),
   z.strictObject({ deadLetters: z.literal(true) }),
 ])

@@ -1,14 +1,10 @@
-/**
- * Import of an instance that another service keeps. `PUT .../edge/api/v1/instances/{instanceId}/import` compares it with
- * what this service has, and on request takes it over. docs/how-to/migrate.md describes the rules.
- */
+/** Import of an instance that another service keeps; see docs/how-to/migrate.md. */
 import { z } from 'zod'
 import { CONDITIONS_MAX, conditionInput } from '../service/conditions.ts'
 import { ACTIONS_MAX, replacedAction } from '../service/actions.ts'
 import { lineItemBodies } from '../service/line-items.ts'
 import { countedText, microText, plainText, uuid } from '../wire.ts'
 
-/** Maximum body, bytes. */
 export const IMPORT_BODY_BYTES_MAX = 16 * 1024 * 1024
 
 /** An import is one transaction, and others wait for it. */
@@ -56,13 +52,11 @@ export const importBody = bodyOf(z.unknown())
 export type ImportBody = z.infer<typeof importBody>
 export type ImportWire = z.input<typeof importBody>
 
-/** One difference, in words for people. */
 const importChange = z
   .strictObject({
     /** Such as `line item ACT-1`. */
     object: z.string(),
     field: z.string(),
-    /** Null: does not exist. */
     before: z.string().nullable(),
     after: z.string().nullable(),
   })
@@ -71,12 +65,9 @@ export type ImportChange = z.infer<typeof importChange>
 
 export const importResult = z
   .strictObject({
-    /** The changes were made, or there were none to make. */
     applied: z.boolean(),
     changes: z.array(importChange),
-    /** Differences that stay, and consequences. */
     notes: z.array(z.string()),
-    /** Reasons why nothing is changed. */
     conflicts: z.array(z.string()),
   })
   .meta({ id: 'ImportResult' })

@@ -2,10 +2,8 @@
 import { z } from 'zod'
 import { CodedError } from '../errors.ts'
 
-/** Labels of one device. */
 export const LABELS_MAX = 16
 
-/** Characters of a key, and of a value. */
 const LENGTH_MAX = 63
 
 const RULE = `must have 1 to ${LENGTH_MAX} letters, digits and . _ : / @ + -, and begin with a letter or digit`
@@ -18,7 +16,6 @@ const part = z
   .refine((text) => PART.test(text) && Array.from(text).length <= LENGTH_MAX, RULE)
   .meta({ wire: { type: 'string', minLength: 1, maxLength: LENGTH_MAX } })
 
-/** By key. */
 export type Labels = Readonly<Record<string, string>>
 
 export interface Label {
@@ -35,7 +32,6 @@ export const labels = z
 export const labelChange = z
   .strictObject({
     set: labels.optional(),
-    /** Keys. */
     remove: z.array(part).max(LABELS_MAX).optional(),
   })
   .meta({ id: 'LabelChange' })

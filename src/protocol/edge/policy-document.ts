@@ -1,6 +1,6 @@
 /**
- * The signed policy of one instance: everything that a device needs to decide alone until the next revision. Unknown
- * fields are refused, so that a device never applies half of a rule.
+ * The signed policy of one instance, a compact JWS: everything that a device needs to decide alone until the next
+ * revision. Unknown fields are refused, so that a device never applies half of a rule.
  */
 import { z } from 'zod'
 import { ENGINE, type Engine } from '../../core/engine.ts'
@@ -9,11 +9,6 @@ import type { Condition, NamedCondition, Policy, RatedItem } from '../../core/ru
 import { publicJwk } from '../signing.ts'
 import { engineQuery, engineVersion } from './engines.ts'
 import { decimalText, formulaText, instant, microText, plainText, uuid } from '../wire.ts'
-
-/**
- * `GET .../instances/{instanceId}/policy` returns the compact JWS of kind `policy` as the body. The ETag is the quoted
- * revision; a matching `If-None-Match` returns 304.
- */
 export const POLICY_MEDIA_TYPE = 'application/jose'
 
 /** Default `session.charge.period`. Source: documentation on configuration. */
@@ -23,12 +18,10 @@ export const policyTag = (revision: number): string => `"${revision}"`
 
 export interface PolicyRequest {
   readonly instanceId: string
-  /** 0: none. */
   readonly knownRevision: number
   readonly engine: Engine
 }
 
-/** The request for the policy, unless the cloud still has the known revision. */
 export function policyRequest(
   edgeUrl: string,
   { instanceId, knownRevision, engine }: PolicyRequest,
@@ -69,7 +62,6 @@ const lineItem = z.strictObject({
   periods: z.array(period).min(1),
   actions: z.array(action),
   consumptionLimit: z.strictObject({ limit: microText, periods: z.array(period).min(1) }).nullable(),
-  /** Behavior when the grant is used up and the cloud is unreachable. Absent: refuse. */
   offline: z
     .discriminatedUnion('policy', [
       z.strictObject({ policy: z.literal('refuse') }),
@@ -86,10 +78,8 @@ const ratedItem = z.union([
 export const policyDocument = z.strictObject({
   format: z.literal(1),
   instanceId: uuid,
-  /** Short name in the cloud; it does not identify the instance. */
   instanceName: z.string(),
   revision: z.int().min(1),
-  /** Engine of the cloud that made this document, and the oldest agent engine that can use it. */
   engine: engineVersion,
   oldestEngine: engineVersion,
   issuedAt: instant,
@@ -97,7 +87,6 @@ export const policyDocument = z.strictObject({
   usableForMs: z.int().min(0),
   /** How long a grant should last without contact, ms: top-ups are burn rate × this. */
   grantHorizonMs: z.int().min(0),
-  /** Charge period of sessions, ms. */
   sessionIntervalMs: z.int().min(1).default(DEFAULT_SESSION_INTERVAL_MS),
   timezoneTolerant: z.boolean(),
   undecidedClock: z.enum(['allow', 'refuse']),
@@ -114,14 +103,12 @@ export const policyDocument = z.strictObject({
       items: z.array(ratedItem),
     }),
   ),
-  /** Keys that the device trusts from this revision on, including the signing key. */
   trustedKeys: z.array(publicJwk).min(1),
 })
 
 export type PolicyDocument = z.infer<typeof policyDocument>
 export type PolicyDocumentWire = z.input<typeof policyDocument>
 
-/** The policy in the form of core. */
 export function policyOf(document: PolicyDocument): Policy {
   return {
     instanceId: document.instanceId,

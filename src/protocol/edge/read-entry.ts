@@ -1,7 +1,4 @@
-/**
- * Reads ledger entries as agents write them, many times as fast as the schema: a segment has up to a thousand. Anything else
- * goes to the schema, which decides and names the problem.
- */
+/** Reads ledger entries as agents write them, many times as fast as the schema, which decides about anything else. */
 import { ACCOUNT_ID_MAX } from '../../core/accounts/account.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { parseJson } from '../parse-json.ts'
@@ -18,7 +15,6 @@ type Content = Pick<EntryBody, 'items' | 'postings'>
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/
 const UUID_LENGTH = 36
-/** All of them fit 64 bits. */
 const MICRO = /^(0|[1-9]\d{0,17})$/
 const KINDS: ReadonlySet<unknown> = new Set(['access', 'refund', 'session', 'burn'])
 const EVENTS: ReadonlySet<unknown> = new Set(SESSION_EVENTS)
@@ -31,10 +27,7 @@ const ID = ',"correlationId":"'
 const AFTER_ID = '",'
 const ITEMS = ',"items":['
 
-/**
- * Reads entries of one device. Only their beginnings and ids differ much: every other part is parsed once for all entries with the
- * same text. These entries share the result.
- */
+/** Parses everything but beginnings and ids once for all entries with the same text; these entries share the result. */
 export class EntryReader {
   readonly #places = new Parts(readPlace)
   readonly #sources = new Parts(readSource)
@@ -88,7 +81,6 @@ class Parts<T> {
   readonly #read: (value: Json) => T | null
   readonly #known = new Map<string, T | null>()
 
-  /** @param read null: not as agents write it */
   constructor(read: (value: Json) => T | null) {
     this.#read = read
   }

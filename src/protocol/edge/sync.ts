@@ -1,7 +1,6 @@
 /**
- * A device sends a segment; the cloud responds with one answer. A segment is sealed (durable, with a random salt and
- * the previous hash) before its first byte leaves the device, and is resent unchanged until acknowledged; the cloud
- * repeats its stored answer. Both are signed; nothing else changes a balance.
+ * A device sends a segment; the cloud responds with one answer. A segment is durable before its first byte leaves the
+ * device, and is resent unchanged until acknowledged; the cloud repeats its stored answer. Both are signed.
  */
 import { z } from 'zod'
 import { ACCOUNT_ID_MAX } from '../../core/accounts/account.ts'
@@ -14,13 +13,9 @@ import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionCommand, sessionSnapshot }
 
 export const accountId = z.string().min(1).max(ACCOUNT_ID_MAX)
 
-/** A longer backlog is sent in several segments. */
 export const SEGMENT_ENTRIES_MAX = 1_000
 
-/**
- * Maximum JSON bytes of a segment and of its parts: encoded in base64url, signed and sent with a nonce, it fits the
- * body of a sync. A single entry may exceed its part; top-up requests use the remainder.
- */
+/** Maximum JSON bytes of a segment and of its parts. A single entry may exceed its part; top-up requests use the rest. */
 export const SEGMENT_BYTES_MAX = 6_150_000
 export const SEGMENT_ENTRIES_BYTES_MAX = 2_000_000
 export const SEGMENT_COUNTERS_BYTES_MAX = 1_500_000
@@ -31,20 +26,14 @@ export const SEGMENT_NEEDS_BYTES_MAX = 500_000
 /** Maximum text of a segment's entries, UTF-16 units; a single entry may exceed it. */
 export const SEGMENT_TEXT_MAX = 1_000_000
 
-/** Maximum accounts in the counters, and in the top-up requests, of a segment. */
 export const SEGMENT_ACCOUNTS_MAX = 20_000
 
-/** Maximum waiting requests in a segment, and accounts per request. */
 export const SEGMENT_NEEDS_MAX = 1_000
 export const NEED_ACCOUNTS_MAX = 1_500
 
-/**
- * Decompressed body of a sync, bytes: fits a full segment plus its previous answer. Answers are bounded by their
- * parts: grants name accounts in the top-up requests of the segment, and all other lists have limits.
- */
+/** Decompressed body of a sync: a full segment plus its previous answer. */
 export const SYNC_BODY_BYTES_MAX = 16 * 1024 * 1024
 
-/** Maximum recalled accounts per answer; more follow later. */
 export const RELEASES_MAX = 1_000
 
 export const PROOFS_MAX = 32
@@ -55,18 +44,12 @@ export const PROOFS_TEXT_MAX = 4 * 1024 * 1024
 /** Largest signed policy that a device shows to a restored cloud, characters. */
 export const RULES_SHOWN_MAX = 1_000_000
 
-/**
- * Body of `POST .../devices/{deviceId}/sync`. `nonce` is fresh for each attempt and is returned in the signed time.
- */
+/** Body of `POST .../devices/{deviceId}/sync`. `nonce` is fresh for each attempt. */
 export const syncRequest = z
   .strictObject({
     segment: z.string().min(1),
     nonce: z.string().min(16).max(64),
-    /**
-     * Compact JWS that the cloud itself signed for this device: earlier answers, so that a restored cloud can re-enter
-     * its grants (the answer to this same segment is returned again), or policies of a revision above the cloud's
-     * newest.
-     */
+    /** Signed by the cloud: earlier answers, for a restored cloud, or policies of a revision above the cloud's newest. */
     proofs: z
       .array(z.string().min(1))
       .max(PROOFS_MAX)
@@ -87,17 +70,13 @@ const entryRange = z.strictObject({
 })
 
 /**
- * Undelivered entries of an earlier epoch, whose own chain was forked or refused. Numbers and chain are those of that
- * epoch. Each entry is billed once, by its chained hash, whichever copy delivers it. Empty if the device only reports
- * that there are no more.
+ * Undelivered entries of an earlier epoch, whose own chain was forked or refused. Each entry is billed once, by its
+ * chained hash, whichever copy delivers it. Empty if there are no more.
  */
 const undeliveredRange = z.strictObject({
   epoch: z.int().min(1),
   entries: entryRange,
-  /**
-   * Counters as of the first entry, if the cloud lost the entries before it and the device no longer keeps them. Sent
-   * before the entries; `isLast` marks the end. Absent if nothing is missing.
-   */
+  /** Counters as of the first entry, if neither cloud nor device has the entries before it. Sent before the entries. */
   counted: z
     .strictObject({
       counters: z
@@ -106,10 +85,7 @@ const undeliveredRange = z.strictObject({
       isLast: z.boolean(),
     })
     .optional(),
-  /**
-   * All entries of that epoch are delivered now: unless there was another writer, the cloud closes the epoch exactly.
-   * Always false for the remainder after a restore.
-   */
+  /** All entries of that epoch are delivered now, so that the cloud can close it. False for a remainder after a restore. */
   final: z.boolean(),
 })
 
@@ -117,14 +93,12 @@ const undeliveredRange = z.strictObject({
 export const segment = z.strictObject({
   deviceId: uuid,
   epoch: z.int().min(1),
-  /** 1, 2, 3 ... per epoch. */
   seq: z.int().min(1),
   /** SHA-256 of the previous segment's payload; the chain start for the first. */
   previousHash: hashText,
   /** Random, so that copies of a device diverge at their first segment. */
   salt: z.string().min(16).max(64),
   bootId: z.string().max(64),
-  /** The device's time at sealing. `latest` null: unbounded. */
   clock: z.strictObject({ now: instant, earliest: instant, latest: instant.nullable() }),
   /** Absolute counters, as of the last entry in this segment, of all accounts that changed since the previous one. */
   counters: z
@@ -149,9 +123,7 @@ export const segment = z.strictObject({
         .max(NEED_ACCOUNTS_MAX),
     )
     .max(SEGMENT_NEEDS_MAX),
-  /** Revision in force per instance; 0: none. */
   policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })).max(1000),
-  /** Sessions that changed since the previous segment. */
   sessions: z.array(sessionSnapshot).max(SEGMENT_SESSIONS_MAX).default([]),
   /** Last segment of a fenced epoch; the cloud closes the epoch exactly. */
   final: z.boolean(),
@@ -160,9 +132,8 @@ export type Segment = z.infer<typeof segment>
 export type SegmentWire = z.input<typeof segment>
 
 /**
- * One immutable ledger entry: a decided access request with its refusals, a refund, a burn, or a session change
- * without tokens (`session`: no items, no postings). Postings on a line item's account add up to the charges of the
- * parts (or refunds). A burn is the maximum loss of a power cut: postings without items, each account its own amount.
+ * One immutable ledger entry. Postings on a line item's account add up to the charges (or refunds) of the parts. A burn
+ * is the maximum loss of a power cut: postings without items. `session` has neither.
  */
 export const entryBody = z.strictObject({
   n: z.int().min(1),
@@ -175,25 +146,19 @@ export const entryBody = z.strictObject({
   /** Engine that decided; the cloud bills the recorded amounts whichever it is. */
   engine: engineVersion,
   correlationId: uuid,
-  /** Session and event; absent for a one-off request. */
   session: z.strictObject({ id: uuid, event: z.enum(SESSION_EVENTS) }).optional(),
   requester: z.strictObject({ type: plainText(1024), value: plainText(1024) }),
   items: z.array(
     z.strictObject({
       item: plainText(256),
       version: plainText(256),
-      /** Decimal text. */
       count: z.string().max(100),
-      /** Variables for rate table formulas; decimal text by name. */
       variables: z.record(z.string().max(64), z.string().max(100)).optional(),
-      /** `GRANTED`, `NOT_CHARGED`, or the reason of the refusal. */
       outcome: plainText(64),
-      /** Micro-tokens. */
       total: microText,
       parts: z.array(
         z.strictObject({
           lineItemId: plainText(256),
-          /** Decimal text. */
           rate: z.string().max(100),
           actionId: plainText(64).nullable(),
           charged: microText,
@@ -214,18 +179,15 @@ export const entryBody = z.strictObject({
 export type EntryBody = z.infer<typeof entryBody>
 export type EntryBodyWire = z.input<typeof entryBody>
 
-/** Two signed documents; the second is fresh for each attempt. */
 export const signedAnswer = z
   .strictObject({ answer: z.string().min(1), time: z.string().min(1) })
   .meta({ id: 'SignedAnswer', description: 'Two compact JWS: the answer, and the signed time of this attempt.' })
 
-/** Payload of the JWS of kind `time`, signed by the cloud for this attempt and this answer only. */
 export const signedTime = z.strictObject({
   nonce: z.string(),
   time: instant,
   /** SHA-256 of the signed answer's text. */
   answer: hashText,
-  /** Suspension of the device; null: none. */
   suspension: deviceSuspension.nullable().default(null),
 })
 
@@ -234,7 +196,6 @@ const grant = z.strictObject({
   term: z.int().min(1),
   /** Powered-on time since receipt in which the device can spend its balance, ms. */
   lifetimeMs: z.int().min(0),
-  /** The same end in wall time. */
   expiresAt: instant,
   /** Cumulative; accounts that are not named keep their grants. */
   accounts: z.array(
@@ -247,53 +208,37 @@ const grant = z.strictObject({
       available: microText,
       /** What other devices in contact could return to the pool, for a later request. Absent: nothing, or not needed. */
       returnable: microText.optional(),
-      /** Unlimited overdraft: usage is metered only. */
       unlimited: z.boolean(),
-      /**
-       * Maximum overdraft among the unspent tokens (the last of `granted`): grants on all devices above the quantity
-       * of the line item. Absent: none.
-       */
+      /** Maximum overdraft among the unspent tokens, the last of `granted`. Absent: none. */
       overdraft: microText.optional(),
     }),
   ),
 })
 export type Grant = z.infer<typeof grant>
 
-/**
- * `release`: return all available balance. `sync`: sync again at once. `resend`: the cloud was restored and may lack
- * acknowledged segments of earlier epochs; send again those that are kept.
- */
+/** `release`: return all balance. `sync`: sync again at once. `resend`: send kept segments of earlier epochs again. */
 const directive = z.enum(['release', 'sync', 'resend'])
 
 /** Recall: return the balance above `keep`. The device may keep less, not more. */
 const release = z.strictObject({ account: accountId, keep: microText })
 
-/**
- * Signed proof that these entries are billed. A device deletes a segment only with its receipt, and not before
- * `retainUntil`.
- */
+/** Signed proof that these entries are billed. A device deletes a segment only with it, and not before `retainUntil`. */
 const receipt = z.strictObject({
   epoch: z.int().min(1),
   seq: z.int().min(1),
-  /** Of the segment. */
   hash: hashText,
   /** Own entries of the segment; `to` is `from - 1` if there are none. `head` is the chain head after the last. */
   entries: z.strictObject({ from: z.int().min(1), to: z.int().min(0), head: hashText }),
-  /** POSIX ms; until then the cloud may request the segment again. */
   retainUntil: instant,
 })
 
 const common = { deviceId: uuid, epoch: z.int().min(1) }
 
-/**
- * Number of entries in the segment, of an earlier epoch or a fork, that are not billed but kept as evidence. Absent:
- * none.
- */
+/** Entries of an earlier epoch or a fork that are not billed but kept as evidence. */
 const unbilled = z.int().min(1).optional()
 
 /** Payload of the JWS of kind `sync-answer`, signed by the cloud. */
 export const syncAnswer = z.discriminatedUnion('outcome', [
-  /** Everything in the segment is billed. */
   z.strictObject({
     outcome: z.literal('MERGED'),
     ...common,
@@ -301,14 +246,11 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     hash: hashText,
     receipt,
     grant: grant.nullable(),
-    /** Newest revisions in the cloud. */
     policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })),
     directives: z.array(directive),
     releases: z.array(release).max(RELEASES_MAX),
     sessions: z.array(sessionCommand).max(SEGMENT_SESSIONS_MAX).default([]),
-    /** Thumbprint of the key to replace; ignored by a device with another key. */
     replaceKey: thumbprintText.optional(),
-    /** Latest time of the next sync. */
     nextSyncMs: z.int().min(0),
     time: instant,
     unbilled,
@@ -318,9 +260,8 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
   /** Earlier segments are missing: resend from `seq + 1`. */
   z.strictObject({ outcome: z.literal('BEHIND'), ...common, seq: z.int().min(0) }),
   /**
-   * The epoch is no longer current; `seq` is its last merged segment. If not closed: stop spending, seal and send the
-   * rest as final, attach again. If closed: attach again. Either way this segment is acknowledged: merged, or, if
-   * `forked` and `hash` differs, kept as evidence with its entries billed as a branch.
+   * The epoch is no longer current; `seq` is its last merged segment. If not closed: seal and send the rest as final.
+   * Then attach again. This segment is merged, or, if `forked` and `hash` differs, billed as a branch.
    */
   z.strictObject({
     outcome: z.literal('FENCED'),
@@ -329,14 +270,10 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     hash: hashText,
     forked: z.boolean(),
     closed: z.boolean(),
-    /** Receipt of this segment, if merged. */
     receipt: receipt.nullable(),
     unbilled,
   }),
-  /**
-   * The segment is inconsistent and kept as evidence; it is not merged, and the epoch gets no more grants. Its
-   * entries can be delivered as undelivered entries of the next epoch.
-   */
+  /** The segment is inconsistent and kept as evidence. The next epoch can deliver its entries. */
   z.strictObject({ outcome: z.literal('REJECTED'), ...common, hash: hashText, problem: z.string().max(1000) }),
 ])
 export type SyncAnswer = z.infer<typeof syncAnswer>

@@ -8,13 +8,10 @@ export const AGENT_DECISIONS_PATH = '/tallygate/v1/decisions/'
 /** Carries the correlation id of refusals whose body has no place for it. */
 export const CORRELATION_HEADER = 'x-tallygate-correlation-id'
 
-/** A request rejected before a decision; the agent keeps the latest. */
 const keptRefusal = z.strictObject({
   correlationId: uuid,
   at: instant,
-  /** Method and path. */
   request: z.string(),
-  /** User of the calling process; null if unknown. */
   caller: z.string().nullable(),
   code: z.string(),
   message: z.string(),
@@ -24,13 +21,10 @@ export type KeptRefusal = z.infer<typeof keptRefusal>
 export const keptDecision = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('entry'),
-    /** Ledger entry, as hashed and sent. */
     body: z.string(),
     /** Inputs of the decision besides rules and entry; null if not kept. */
     inputs: z.string().nullable(),
-    /** Signed rules in force, a compact JWS; null if no longer kept. */
     rules: z.string().nullable(),
-    /** Pinned public keys of the cloud, JWK as text. */
     trustedKeys: z.array(z.string()).readonly(),
   }),
   z.strictObject({ kind: z.literal('refusal'), refusal: keptRefusal }),

@@ -1,11 +1,9 @@
-/** Headers that only the agent's socket has. */
 export const LOCAL_HEADERS = {
   /** Requests: a UUID that the program chooses, and the number of the request under it. */
   session: 'x-tallygate-session',
   request: 'x-tallygate-request',
   /** Requests: `connection` ends the session with the connection. */
   bound: 'x-tallygate-bound',
-  /** Responses. */
   durability: 'x-tallygate-durability',
   policyRevision: 'x-tallygate-policy-revision',
   warnings: 'x-tallygate-warnings',

@@ -1,14 +1,10 @@
-/**
- * Note of `tallygate backup` and `tallygate cloud backup` beside the database: time and original path of the last good
- * copy.
- */
+/** Note of `tallygate backup` and `tallygate cloud backup` beside the database. */
 import { z } from 'zod'
 import { parseJson } from '../parse-json.ts'
 import { instant, plainText } from '../wire.ts'
 
 export const LAST_BACKUP_FILE = 'last-backup.json'
 
-/** Longer files are ignored. */
 export const LAST_BACKUP_BYTES_MAX = 16 * 1024
 
 export const lastBackup = z.strictObject({

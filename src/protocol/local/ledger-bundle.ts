@@ -1,7 +1,4 @@
-/**
- * The exported ledger of a device, input of `tallygate verify`. The file is untrusted: check everything. Amounts are
- * decimal text of micro-tokens, hashes lower-case hexadecimal, instants POSIX ms.
- */
+/** The exported ledger of a device, input of `tallygate verify`: not trusted. */
 import { z } from 'zod'
 import { hashText } from '../signing.ts'
 
@@ -12,15 +9,12 @@ const text = z.string()
 export const ledgerBundle = z.strictObject({
   format: z.literal('tallygate-ledger'),
   version: z.literal(1),
-  /** Null: not enrolled. */
   deviceId: text.nullable(),
-  /** Pinned public keys of the cloud, JWK as text. */
   trustedKeys: z.array(text),
   /** Keys that the cloud has replaced; they signed earlier answers. */
   formerKeys: z.array(text),
   state: z.strictObject({
     epoch: count,
-    /** Id of the last entry before this epoch. */
     entryBase: count,
     lastEntry: count,
     entryHead: hashText,
@@ -33,11 +27,8 @@ export const ledgerBundle = z.strictObject({
   }),
   /** Null: none. `agedMs`: powered-on time counted against the lifetime. */
   grant: z.strictObject({ term: count, lifetimeMs: count, expiresAt: z.int(), agedMs: z.int() }).nullable(),
-  /** The cloud's answers that prove grants and confirmations, as compact JWS. */
   signedAnswers: z.array(text),
-  /** The rules in force; `document` as signed. */
   policies: z.array(z.strictObject({ instanceId: text, revision: z.int(), document: text, confirmedAt: z.int() })),
-  /** Signed rules that were replaced. */
   pastPolicies: z.array(text),
   accounts: z.array(
     z.strictObject({
@@ -48,9 +39,7 @@ export const ledgerBundle = z.strictObject({
       returned: amount,
       /** Overspend allowed until the next contact with the cloud. */
       allowance: amount,
-      /** Usage may exceed the grant. */
       unlimited: z.boolean(),
-      /** The cloud reported an empty pool. */
       exhausted: z.boolean(),
       /** At most this many tokens of `granted` are overdraft. */
       overdraft: amount,
@@ -69,7 +58,6 @@ export const ledgerBundle = z.strictObject({
       hash: hashText,
       state: z.enum(['UNACKNOWLEDGED', 'ACKNOWLEDGED', 'ABANDONED']),
       document: text,
-      /** Signed receipt of the cloud. */
       answer: text.nullable(),
     }),
   ),

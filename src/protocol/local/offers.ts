@@ -1,4 +1,3 @@
-/** The items that can be requested on the device now. */
 import { z } from 'zod'
 import { uuid } from '../wire.ts'
 

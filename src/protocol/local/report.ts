@@ -1,7 +1,4 @@
-/**
- * Report of the status endpoint: the agent status plus details for technicians. Amounts are micro-tokens as integer
- * text, instants POSIX milliseconds, sizes bytes.
- */
+/** Report of the status endpoint: the agent status plus details for technicians. Sizes are bytes. */
 import { z } from 'zod'
 import { accountId } from '../edge/sync.ts'
 import { instant, microText } from '../wire.ts'
@@ -25,7 +22,6 @@ export const deviceReport = z.strictObject({
     /** What to do next, in order. Commands are in backticks. */
     steps: z.array(z.string()),
   }),
-  /** Accuracy of the device's time; `widthMs` null: unbounded. */
   clock: z.strictObject({ health: z.enum(['exact', 'rough', 'unbounded']), widthMs: z.int().min(0).nullable() }),
   status: agentStatus,
   /** Null if unknown. Disk of the state directory; agent memory as PSS. */
@@ -37,45 +33,34 @@ export const deviceReport = z.strictObject({
     memoryFree: size,
     memoryTotal: size,
   }),
-  /**
-   * Charges of the last day per line item pool and action allocation, without refunds. Counted in memory by powered-on
-   * time; after a start, restored from the ledger.
-   */
+  /** Charges of the last day per line item pool and action allocation, without refunds. */
   use: z.strictObject({
     binMs: z.int().min(1),
-    /** End of the current (last) bin. */
     until: instant,
     /** Complete from here on; earlier data may be missing. */
     since: instant,
-    /** Accounts with charges. */
     accounts: z.array(
       z.strictObject({
         account: accountId,
-        /** Per bin, oldest first. */
         charged: z.array(microText).length(USE_BINS),
       }),
     ),
   }),
-  /** Newest first, without refunds and similar entries. */
   decisions: z
     .array(
       z.strictObject({
         n: z.int().min(1),
-        /** Argument of `tallygate explain`. */
         correlationId: z.string(),
         at: instant,
         requester: z.strictObject({ type: z.string(), value: z.string() }),
         item: z.string(),
         version: z.string(),
-        /** Decimal text. */
         count: z.string(),
-        /** `GRANTED`, `NOT_CHARGED`, or the reason of the refusal. */
         outcome: z.string(),
         tokens: microText,
       }),
     )
     .max(DECISIONS_MAX),
-  /** Requests since the start that were rejected before a decision, newest first. */
   refusals: z
     .array(
       z.strictObject({

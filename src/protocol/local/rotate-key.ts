@@ -1,4 +1,3 @@
-/** Key rotation on a technician's request. */
 import { z } from 'zod'
 import { thumbprintText } from '../edge/device-key.ts'
 

@@ -5,15 +5,12 @@ import { accountId } from '../edge/sync.ts'
 import { lastBackup } from './last-backup.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
-/** Writes to storage, bytes. */
 const storageWear = z.strictObject({
   /** Since the agent's start, including the initial reserve file. */
   written: z.int().min(0),
   /** Measurement time of the next two values, at most a day. */
   measuredMs: z.int().min(0),
-  /** Per ledger entry; null: too few entries. */
   perDecision: z.int().nullable(),
-  /** Projected; null: measured too briefly. */
   perDay: z.int().nullable(),
   budgetPerDay: z.int().min(0).nullable(),
 })
@@ -24,38 +21,25 @@ export const AGENT_STATUS_PATH = '/tallygate/v1/status'
 
 export const agentStatus = z.strictObject({
   version: z.string(),
-  /** Version of the engine that decides. */
   engine: z.int().min(1),
   startedAt: instant,
-  /** Null: not enrolled yet. */
   deviceId: uuid.nullable(),
-  /** From the enrollment token; null: none. */
   name: z.string().nullable(),
   instanceIds: z.array(uuid),
-  /** 0: not attached yet. */
   epoch: z.int().min(0),
   fenced: z.boolean(),
   /** `since` null: unknown. `next` null: none announced. */
   key: z.strictObject({ id: z.string(), since: instant.nullable(), next: z.string().nullable() }),
-  /** Suspension by an administrator; null: none. */
   suspension: deviceSuspension.nullable(),
-  /** The cloud responded to the last exchange. */
   connected: z.boolean(),
   lastContactAt: instant.nullable(),
   lastSyncAt: instant.nullable(),
-  /**
-   * `durable`: charges are on disk before the response. `write-behind`: charges are within a reservation on disk;
-   * a power cut counts the rest of the reservation as used.
-   */
+  /** `durable`: charges are on disk before the response. `write-behind`: within a reservation that a power cut burns. */
   durability: z.enum(['durable', 'write-behind']),
-  /** Acknowledged or not. */
   lastEntry: z.int().min(0),
   backlog: z.int().min(0),
   unacknowledgedSeq: z.int().min(1).nullable(),
-  /**
-   * Per instance: its short name (null: not known yet), the revision in force (0: none) with the engine that it was made for,
-   * and the newest known.
-   */
+  /** `name` null: not known yet. `applied` 0: none; `engine` is the one that it was made for. */
   policies: z.array(
     z.strictObject({
       instanceId: uuid,
@@ -87,15 +71,11 @@ export const agentStatus = z.strictObject({
       returned: microText,
       exhausted: z.boolean(),
       unlimited: z.boolean(),
-      /** Maximum overdraft in the balance; it is spent last. */
       overdraft: microText,
     }),
   ),
-  /** Null if unknown. */
   storage: storageWear.nullable(),
-  /** Last good backup; null: none recorded. */
   backup: lastBackup.nullable(),
-  /** Problems, oldest first; those of change notifications are last. */
   conditions: z.array(z.strictObject({ subject: z.string(), code: z.string(), message: z.string(), since: instant })),
 })
 export type AgentStatus = z.infer<typeof agentStatus>

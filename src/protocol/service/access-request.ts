@@ -1,7 +1,4 @@
-/**
- * Access request and response, for one-off and session requests. Source: interface, Sessions and Non-session access
- * request; documentation on request and response bodies.
- */
+/** Source: interface, Sessions and Non-session access request; documentation on request and response bodies. */
 import { z } from 'zod'
 import type { AccessRequest, Decision, RequestedItem } from '../../core/rules/decision.ts'
 import type { Variables } from '../../core/pricing/formula-rate.ts'
@@ -78,7 +75,6 @@ const itemFields = {
   /** Older spelling of `version`. */
   requestedVersion: plainText(256).optional(),
   count: decimalNumber('POSITIVE'),
-  /** Goes to the usage records only. */
   metaData: metaData.optional().meta({ description: 'Written to the usage records only.' }),
 }
 
@@ -88,7 +84,6 @@ const hasOneVersion = (item: { readonly version?: unknown; readonly requestedVer
 
 const ITEM_META = { id: 'ItemToRequest', description: '`version` or its older spelling `requestedVersion`, not both.' }
 
-/** Formulas exist only in v1.1. */
 const requestedItem = {
   'v1.0': z
     .strictObject({
@@ -135,7 +130,6 @@ const chargedLineItem = z
   .strictObject({ activationId: z.string(), rate: z.number().min(0), tokensCharged: z.number().min(0) })
   .meta({ id: 'ChargedLineItem' })
 
-/** @param code of the status */
 const responseBody = <Code extends z.ZodType<string>>(code: Code) =>
   z
     .strictObject({
@@ -156,7 +150,6 @@ const responseBody = <Code extends z.ZodType<string>>(code: Code) =>
     })
     .meta({ id: 'AccessResponse', description: 'One element for each requested item, in their order.' })
 
-/** For readers: any status code. */
 export const accessResponseBody = responseBody(z.string())
 export type AccessResponse = z.infer<typeof accessResponseBody>
 
@@ -167,7 +160,6 @@ const codesIn = (version: ApiVersion) =>
       .join('\n'),
   })
 
-/** Responses of the service, by version. */
 export const accessResponses: Readonly<Record<ApiVersion, z.ZodType>> = {
   'v1.0': responseBody(codesIn('v1.0')),
   'v1.1': responseBody(codesIn('v1.1')),
@@ -192,14 +184,10 @@ export function requestOf(body: Pick<AccessRequestBody, 'requester' | 'requested
 
 export interface ReadAccessRequest {
   readonly request: AccessRequest
-  /** Per requested item; undefined for none. */
   readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
 }
 
-/**
- * The same as `accessRequestBody` and {@link requestOf} for plain bodies, several times as fast: printable ASCII, no variables, no
- * nested metadata. Undefined for any other body, valid or not.
- */
+/** The same as `accessRequestBody` and {@link requestOf} for plain bodies, several times as fast; undefined for others. */
 export function plainAccessRequest(given: unknown): ReadAccessRequest | undefined {
   if (!isJsonObject(given)) return undefined
   let requester: AccessRequest['requester'] | undefined

@@ -28,16 +28,12 @@ export const replacedAction = z
   .meta({ id: 'ActionToSave', description: 'With the `id` of an existing action, its usage count is kept.' })
 export type ActionInput = z.infer<typeof replacedAction>
 
-/** Body of POST: actions to append. */
 export const createdActionsBody = z.array(createdAction).min(1).max(ACTIONS_MAX)
 
 /** Body of PUT: the complete list; empty removes all. */
 export const replacedActionsBody = z.array(replacedAction).max(ACTIONS_MAX)
 
-/**
- * First problem of the whole list; undefined if valid.
- * @param conditions ids of the instance's conditions
- */
+/** First problem of the whole list; undefined if valid. */
 export function actionsProblem(
   actions: readonly Pick<ActionInput, 'conditionId' | 'action' | 'allocation'>[],
   conditions: ReadonlySet<string>,

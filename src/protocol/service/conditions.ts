@@ -4,10 +4,7 @@ import { plainText, uuid } from '../wire.ts'
 
 const CONDITION_VALUES_MAX = 100
 export const CONDITIONS_MAX = 1_000
-/**
- * Characters of JSON of all conditions of an instance. Each decision may evaluate them all, and each device stores
- * them: this bounds the cost of a decision.
- */
+/** Characters of JSON of all conditions of an instance: each decision may evaluate them all, and each device stores them. */
 export const CONDITIONS_CHARACTERS_MAX = 4_000_000
 
 const label = { id: uuid.toLowerCase().optional(), name: plainText(256).optional() }
@@ -40,13 +37,11 @@ export const conditionInput: z.ZodType<ConditionInput> = z
 
 const list = z.array(conditionInput).min(1).max(CONDITIONS_MAX)
 
-/** Body of POST and PATCH: an array, or an object with an array. */
 export const conditionsBody = z.union([
   list,
   z.strictObject({ conditions: list }).transform(({ conditions }) => conditions),
 ])
 
-/** Nesting depth; at least 1. */
 export function conditionDepth(condition: ConditionInput): number {
   switch (condition.operator) {
     case 'AND':

@@ -49,7 +49,6 @@ const change = z
   })
   .meta({ id: 'ConfigurationChange' })
 
-/** Body of PATCH: one or more values. */
 export const configurationBody = z.union([
   z
     .array(change)
@@ -61,7 +60,6 @@ export const configurationBody = z.union([
   change.transform((one) => [one]),
 ])
 
-/** Undefined if valid. */
 export function configurationProblem(version: ApiVersion, { name, value }: z.infer<typeof change>): string | undefined {
   const definition = CONFIGURATION.find((each) => each.name === name && each.versions.includes(version))
   if (definition === undefined) return `unknown configuration value ${JSON.stringify(name)}`

@@ -5,10 +5,7 @@ import { paging } from './instances.ts'
 
 export const keyId = pathText(256)
 
-/**
- * What an administration key permits, besides reading. operator: devices, sessions and recovery. rules: instances, line
- * items, rules of access, rate tables and configuration. keys: keys, and so everything.
- */
+/** operator: devices, sessions and recovery. rules: instances, line items and configuration. keys: keys, and so everything. */
 export const ROLES = ['read', 'operator', 'rules', 'keys'] as const
 export type Role = (typeof ROLES)[number]
 
@@ -16,7 +13,6 @@ const KEY_INSTANCES_MAX = 100
 
 /** Extensions of this project. Absent when a key is saved: as before, or no limit for a new key. */
 const roles = z.array(z.enum(ROLES)).min(1).max(ROLES.length).optional()
-/** Instances that tokens of the key can concern. Null: all. */
 const instances = z.array(uuid.toLowerCase()).min(1).max(KEY_INSTANCES_MAX).nullable().optional()
 
 const KEY_TYPES = ['administration-key', 'client-key'] as const
@@ -24,7 +20,6 @@ const KEY_TYPES = ['administration-key', 'client-key'] as const
 const fields = <Type extends (typeof KEY_TYPES)[number]>(type: Type) => ({
   id: keyId,
   publicKey: z.string().min(1).max(10_000),
-  /** An extension of this project. Absent: as before. */
   name: plainText(100).min(1).optional(),
   instances,
   type: z.literal(type).optional().meta({ readOnly: true }),
@@ -60,11 +55,8 @@ export const keysQuery = z.object(paging)
 const publicKey = z
   .strictObject({
     id: z.string(),
-    /** Absent: the key has none. */
     name: z.string().optional(),
-    /** Of an administration key with roles. */
     roles,
-    /** Absent: all. */
     instances,
     type: z.enum(KEY_TYPES),
     publicKey: z.string(),

@@ -1,7 +1,4 @@
-/**
- * Line items on the wire. A PUT reports all problems in the wording of the original service's validator: path and
- * problem. Source: interface, Errors; documentation on line items.
- */
+/** A PUT reports all problems, in the words of the original service. Source: interface, Errors; documentation on line items. */
 import { z } from 'zod'
 import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/accounts/account.ts'
 import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/pricing/amount.ts'
@@ -13,7 +10,6 @@ export const OVERDRAFT_TYPES = ['Number', 'Unlimited'] as const
 /** Values chosen by this project: docs/decisions/periods.md. */
 export const RESET_FREQUENCIES = ['NONE', 'DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'] as const
 
-/** Maximum whole tokens, overdraft included. */
 const TOKENS_MAX = Number(MICRO_MAX / MICRO_PER_TOKEN)
 
 export const lineItemId = pathText(256).refine(
@@ -39,11 +35,9 @@ const shape = {
   start: instant,
   end: instant,
   used: readOnlyField,
-  /** Repeats the path. */
   instanceId: z.string().optional(),
 }
 
-/** Body of `PUT .../line-items`, by version. */
 export const lineItemBodies = {
   'v1.0': z.strictObject({ ...shape, attributes: attributesV10 }).meta({ id: 'LineItemToMap' }),
   'v1.1': z.strictObject({ ...shape, attributes: attributesV11 }).meta({ id: 'LineItemToMap' }),
@@ -51,7 +45,6 @@ export const lineItemBodies = {
 
 export type LineItemBody = z.infer<(typeof lineItemBodies)['v1.1']> & { readonly given?: GivenIntegers }
 
-/** Larger than {@link instant} and {@link wholeTokens} if it was given so. */
 const shownInteger = z.number().min(0)
 
 const shown = {
@@ -81,7 +74,6 @@ export const lineItemProblems = {
   'v1.1': z.strictObject({ message: problemTexts }).meta({ id: 'LineItemProblems' }),
 } as const
 
-/** Text of the integers that are larger than what the service counts with, as they were given. */
 export type GivenIntegers = Readonly<Partial<Record<'start' | 'end' | 'quantity' | 'overdraftLimit', string>>>
 
 /** 2^63, the double of Java's Long.MAX_VALUE. */
@@ -110,7 +102,6 @@ function clamped(payload: unknown): { readonly value: unknown; readonly given: G
 export type LineItemParse =
   { readonly ok: true; readonly body: LineItemBody } | { readonly ok: false; readonly problems: readonly string[] }
 
-/** @param instanceId of the path, in lower case */
 export function parseLineItem(version: ApiVersion, instanceId: string, payload: unknown): LineItemParse {
   const { value, given } = clamped(payload)
   const parsed = lineItemBodies[version].safeParse(value, { reportInput: true })
@@ -185,7 +176,6 @@ function problemsOf(issue: z.core.$ZodIssue): readonly string[] {
   }
 }
 
-/** Skips the bound of exact integers; the field's own closer bound is reported. */
 function isSafeBound(bound: number | bigint): boolean {
   return bound === Number.MAX_SAFE_INTEGER || bound === Number.MIN_SAFE_INTEGER
 }

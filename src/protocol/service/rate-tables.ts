@@ -38,14 +38,10 @@ const bodyOf = (item: z.ZodType<RatedItem>) =>
     )
     .meta({ id: 'NewRateTable' })
 
-/** Body of POST; formulas exist only in v1.1. */
 export const rateTableBody = { 'v1.0': bodyOf(fixedRateItem), 'v1.1': bodyOf(ratedItem) }
 export type RateTableBody = z.infer<(typeof rateTableBody)[ApiVersion]>
 
-/**
- * Query of DELETE; without `series`, only a table without series. Strict, because a misspelled `series` would delete
- * another table.
- */
+/** Without `series`, only a table without series. Strict: with a misspelled `series`, another table would be deleted. */
 export const rateTableQuery = z.strictObject({
   series: plainText(256).optional(),
   version: plainText(256).min(1),

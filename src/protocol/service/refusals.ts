@@ -34,15 +34,11 @@ export function expectationUnknown(expect = ''): CodedError {
   return new CodedError('EXPECTATION_UNKNOWN', `Expect: ${shown} is not supported; only 100-continue is.`)
 }
 
-/** Value of the header `allow`. */
 export function allowedMethods(methods: readonly string[]): string {
   return [...methods.toSorted(), 'OPTIONS'].join(', ')
 }
 
-/**
- * A body as JSON, with its text. No body at all has the value undefined.
- * @throws CodedError BAD_JSON; BAD_REQUEST if nested too deeply, checked before any recursive code runs
- */
+/** A body as JSON, with its text. @throws CodedError BAD_JSON; BAD_REQUEST if nested too deeply */
 export function readJsonBody(bytes: Uint8Array): { readonly text: string; readonly value: unknown } {
   if (bytes.length === 0) return { text: '', value: undefined }
   const text = jsonText(bytes)

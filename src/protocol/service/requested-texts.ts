@@ -5,23 +5,19 @@ import type { Variables } from '../../core/pricing/formula-rate.ts'
 import { exactNumber } from '../wire.ts'
 
 export interface RequestedTexts {
-  /** JSON. */
   readonly requester: string
   readonly items: readonly RequestedItemTexts[]
 }
 
 /** JSON of an unclosed object; more fields follow after a comma. */
 export interface RequestedItemTexts {
-  /** As in a ledger entry. */
   readonly entry: string
-  /** As in an answer. */
   readonly answer: string
 }
 
 /** Answer and entry of a decision follow each other. A map of all requests would cost more garbage collection than it saves. */
 let last: { readonly request: AccessRequest; readonly texts: RequestedTexts } | undefined
 
-/** Cached for the last request object. */
 export function requestedTexts(request: AccessRequest): RequestedTexts {
   if (last?.request !== request) {
     const { type, value } = request.requester

@@ -1,10 +1,9 @@
-/** Sessions on the wire, the same for the cloud and for a device. Source: interface, Sessions; documentation on session operations. */
+/** Sessions on the wire. Source: interface, Sessions; documentation on session operations. */
 import { z } from 'zod'
 import { type Session, chargedUntil } from '../../core/sessions/session.ts'
 import { exactNumber, instant, plainText, readOnlyField, uuid } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
-/** Maximum in GET sessions. Source: interface, Limits. */
 export const SESSIONS_SHOWN_MAX = 100
 
 export const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED'] as const

@@ -1,7 +1,6 @@
 /**
- * Status codes of requested items: three digits in v1.0, four in v1.1. The interface defines 101, 102 and 201; the
- * other codes are this project's choice (docs/decisions/item-status-codes.md). Clients should decide by the first
- * digit: 1 is not an error, 2 is refused.
+ * Status codes of requested items. The interface defines 101, 102 and 201; the others are this project's choice
+ * (docs/decisions/item-status-codes.md). The first digit decides: 1 is not an error, 2 is refused.
  */
 import { REFUSAL_REASONS, type RefusalReason } from '../../core/rules/refusal-reasons.ts'
 

@@ -1,7 +1,4 @@
-/**
- * Query and columns of the usage export. Names up to `ITEM` come from the service's data warehouse; the other names
- * and the operation are this project's own (docs/decisions/usage-records.md).
- */
+/** Names up to `ITEM` come from the service's data warehouse; the other names are this project's own. */
 import { z } from 'zod'
 import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import { queryInstant, uuid } from '../wire.ts'
@@ -14,7 +11,6 @@ export const USAGE_MEDIA_TYPES: Readonly<Record<UsageFormat, string>> = {
   ndjson: 'application/x-ndjson; charset=utf-8',
 }
 
-/** Cursor of the next export; valid once the response is complete. */
 export const usageCursorHeader = 'x-next-cursor'
 
 /** Position of a record in order of writing; 0 is before all. */
@@ -24,10 +20,7 @@ export const usageCursor = z
   .transform(BigInt)
   .refine((cursor) => cursor <= MICRO_MAX, 'must be the cursor of a previous export')
 
-/**
- * Query of `GET .../usage`. Times are usage times, POSIX ms: `from` inclusive, `to` exclusive. Strict: without a
- * misspelled filter, the export would contain other records.
- */
+/** Query of `GET .../usage`. Strict: without a misspelled filter, the export would contain other records. */
 export const usageQuery = z
   .strictObject({
     format: z.enum(USAGE_FORMATS).optional(),
@@ -41,7 +34,6 @@ export const usageQuery = z
     message: 'must be later than from',
   })
 
-/** Column names in CSV and JSON, in order. */
 export const USAGE_COLUMNS = [
   ['CORRELATION_ID', 'correlationId'],
   ['TENANT_ID', 'tenantId'],

@@ -1,12 +1,8 @@
-/**
- * Query and rows of the usage report, as existing reporters call it. docs/reference/usage-report.md says which names
- * are known and which meanings are this project's reading.
- */
+/** Query and rows of the usage report, as existing reporters call it; see docs/reference/usage-report.md. */
 import { z } from 'zod'
 import { uuid } from '../wire.ts'
 import { USAGE_COLUMNS } from './usage-export.ts'
 
-/** Records of a page. */
 export const REPORT_PAGE_RECORDS = 10_000
 
 /** A hundred years. */
@@ -27,11 +23,9 @@ export const usageReportQuery = z.object({
   meterType: z.literal('elastic', 'must be elastic').optional(),
   pastDays: queryCount(PAST_DAYS_MAX),
   pageNumber: queryCount(999_999_999).optional(),
-  /** An extension of this project. */
   instanceId: uuid.toLowerCase().optional(),
 })
 
-/** Fields of a row that the usage export does not have, in order. */
 export const REPORT_FIELDS = [
   'itemQuantity',
   'meterQuantity',
@@ -43,5 +37,4 @@ export const REPORT_FIELDS = [
 
 export type ReportField = (typeof REPORT_FIELDS)[number]
 
-/** Field names of a row, in order. */
 export const REPORT_ROW: readonly string[] = [...USAGE_COLUMNS.map(([, key]) => key), ...REPORT_FIELDS]
