@@ -1,41 +1,21 @@
 /**
- * Backup of a ledger while the agent runs, and restore. A restored ledger has no tokens and keeps every entry that the
- * cloud may lack, from the backup and from the replaced ledger if readable. Nothing replaced is deleted.
+ * Writes the ledger's content at one moment to a single file. Needs space for two copies in the directory of `to`.
+ *
+ * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
  */
-import {
-  chmodSync,
-  chownSync,
-  closeSync,
-  existsSync,
-  fsyncSync,
-  linkSync,
-  mkdtempSync,
-  openSync,
-  renameSync,
-  rmSync,
-  statSync,
-} from 'node:fs'
+import { chmodSync, chownSync, existsSync, linkSync, mkdtempSync, renameSync, rmSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
-import { flushDirectoryOf, openDatabase } from './open-database.ts'
+import { flush, flushDirectoryOf, openDatabase } from './open-database.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
-import { fill, finishSalvage } from './salvage-journal.ts'
+import { asideOf, fill, finishSalvage } from './salvage-journal.ts'
 import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
 import { copyConsistently, withConsistentSnapshot } from './consistent-snapshot.ts'
-
-/**
- * Writes the ledger's content at one moment during the call to a single file, replacing it at the end. Needs space for two
- * copies in the directory of `to`.
- *
- * @param path the agent's database; the agent may run
- * @returns the copy's content as a bundle that can be verified
- * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
- */
 export async function backUpLedger(path: string, to: string): Promise<LedgerBundle> {
   const unwritable = (cause: unknown): CodedError =>
     new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${messageOf(cause)}`, { cause })
@@ -67,19 +47,16 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
 }
 
 export interface Restored {
-  /** Path of the replaced ledger; null: there was none. */
   readonly replaced: string | null
-  /** Undelivered entries to be sent. */
   readonly undelivered: number
   /** Undelivered entries of the replaced ledger found in neither; null: unknown. */
   readonly lost: number | null
 }
 
 /**
- * Replaces a ledger with a backup.
+ * The new ledger has no tokens, and every entry that the cloud may lack. The replaced one is kept.
  *
  * @param path the agent's database; the agent must be stopped
- * @param wall POSIX ms; used only for the name of the kept file
  * @param left entries that the agent answered but did not write to a ledger that is damaged now; null: none
  * @throws CodedError STATE_IN_USE, BACKUP_FOREIGN, RESERVATION_OPEN, DATABASE_CORRUPT, DATABASE_NEWER, LEDGER_UNREADABLE,
  * STATE_UNWRITABLE
@@ -113,21 +90,13 @@ export async function restoreLedger(
   }
 }
 
-/** Renames the ledger with its companion files; returns the new name. */
 function putAside(path: string, wall: number): string {
-  const aside = asideOf(path, wall)
+  const aside = asideOf(path, 'replaced', wall)
   // The log first: after an interruption, a database without its log is merely older.
   for (const suffix of ['-journal', '-shm', '-wal', '']) {
     if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
   }
   flushDirectoryOf(path)
-  return aside
-}
-
-function asideOf(path: string, wall: number): string {
-  const stamp = new Date(wall).toISOString().replaceAll(/[:.]/g, '-')
-  let aside = `${path}.replaced-${stamp}`
-  for (let n = 2; existsSync(aside); n += 1) aside = `${path}.replaced-${stamp}-${n}`
   return aside
 }
 
@@ -163,7 +132,6 @@ function lock(path: string): OpenedLedger {
   }
 }
 
-/** @throws CodedError DATABASE_CORRUPT */
 function foldLocked(database: Database.Database, path: string): void {
   try {
     foldDatabase(database)
@@ -173,7 +141,6 @@ function foldLocked(database: Database.Database, path: string): void {
   }
 }
 
-/** Null if there is no ledger. */
 function salvageOfOpened(opened: OpenedLedger, path: string, left: BootLog | null): Salvage | null {
   if (opened === 'NONE') return null
   // Reuses the locking connection: closing another one in this process would release the lock.
@@ -201,7 +168,7 @@ function replace(path: string, fresh: string, opened: OpenedLedger, wall: number
     const found = putAside(path, wall)
     if (existsSync(found)) aside = found
   } else {
-    aside = asideOf(path, wall)
+    aside = asideOf(path, 'replaced', wall)
     linkSync(path, aside)
   }
   renameSync(fresh, path)
@@ -257,7 +224,6 @@ function own(fresh: string, path: string): void {
   if (process.getuid?.() === 0) chownSync(fresh, uid, gid)
 }
 
-/** @throws CodedError DATABASE_CORRUPT */
 function requireIntegrity(path: string): void {
   const corrupt = (why: string, cause?: unknown): CodedError =>
     new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
@@ -270,15 +236,6 @@ function requireIntegrity(path: string): void {
     throw error instanceof CodedError ? error : corrupt(messageOf(error), error)
   } finally {
     database?.close()
-  }
-}
-
-function flush(path: string): void {
-  const file = openSync(path, 'r')
-  try {
-    fsyncSync(file)
-  } finally {
-    closeSync(file)
   }
 }
 

@@ -1,7 +1,4 @@
-/**
- * Compares the counters of the accounts with the segments and entries that they were counted from. Each counter is
- * stored only for speed, so a difference means that the file was edited or damaged.
- */
+/** The counters of accounts are stored only for speed: a difference means that the file was edited or damaged. */
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -60,7 +57,6 @@ function expect(account: AccountId, field: string, stored: Micro, proven: Micro 
   throw new Error(`invariant: ${field} of ${account} is ${stored}, but its entries and segments say ${proven}`)
 }
 
-/** Newest first. */
 function* newestSegments(statements: JournalStatements, { epoch }: StateRow): Generator<Read> {
   let bytes = 0
   for (const row of statements.segmentsNewestFirst.iterate(epoch) as Iterable<SegmentRow>) {

@@ -1,7 +1,4 @@
-/**
- * Consistent snapshot of a database and its write-ahead log while the agent keeps writing. The agent locks the files and
- * must not be disturbed; nothing beside them is created or changed.
- */
+/** Copies a database and its write-ahead log while the agent keeps writing, without locks and changes beside them. */
 import { createReadStream } from 'node:fs'
 import { copyFile, mkdtemp, open, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -9,7 +6,6 @@ import { join } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
 import { scratchAt } from '../system/scratch.ts'
 
-/** Retries after a checkpoint by the agent during a copy. */
 const ATTEMPTS = 20
 
 /** Bytes of the write-ahead log's header, which changes when the log restarts. */
@@ -53,7 +49,6 @@ export async function copyConsistently(path: string, to: string): Promise<void> 
   )
 }
 
-/** Null if there is no log. */
 async function logHead(path: string): Promise<string | null> {
   try {
     await using file = await open(`${path}-wal`, 'r')

@@ -1,11 +1,7 @@
-/**
- * Reserved disk space: a file that is deleted when the disk is full, so that the device can still seal and deliver its
- * last segments. A missing reservation is never an error.
- */
+/** A file that is deleted when the disk is full, so that the device can still deliver. A missing one is no error. */
 import { closeSync, fsyncSync, openSync, rmSync, statSync, statfsSync, writeSync } from 'node:fs'
 import { dirname } from 'node:path'
 
-/** Written at a time. */
 const CHUNK_BYTES = 256 * 1024
 
 export class DiskReserve {

@@ -1,7 +1,4 @@
-/**
- * Ledger entries in compressed blocks. Reads and writes one block at a time, so that memory does not grow with the ledger. A
- * damaged block loses only its own entries.
- */
+/** Ledger entries in compressed blocks, one in memory at a time. A damaged block loses only its own entries. */
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -15,7 +12,6 @@ export interface Entry {
   readonly id: bigint
   readonly n: bigint
   readonly body: string
-  /** Null: none kept. */
   readonly inputs: string | null
 }
 
@@ -55,12 +51,11 @@ interface Block {
 const KEPT_BYTES_MAX = 1024 * 1024
 
 /**
- * Entries that are not in blocks yet, in a buffer that is used again and again: the garbage collector hardly sees buffers, so many
- * of them would stay for long. Those that fill a block can be compressed beforehand, so that storing them takes little time.
+ * Entries that are not in blocks yet, in a buffer that is used again and again, because the garbage collector hardly
+ * sees buffers. Those that fill a block can be compressed beforehand.
  */
 export class UnstoredEntries {
   #blocks: Block[] = []
-  /** The entries behind the blocks, in the first bytes. */
   #buffer = Buffer.alloc(0)
   #bytes = 0
   #entries = 0
@@ -69,7 +64,6 @@ export class UnstoredEntries {
     return this.#blocks.reduce((sum, { entries }) => sum + entries, this.#entries)
   }
 
-  /** Copies the texts. */
   add({ count, bytes }: EntryTexts): void {
     const length = this.#bytes + bytes.length
     if (length > this.#buffer.length) {
@@ -82,7 +76,6 @@ export class UnstoredEntries {
     this.#entries += count
   }
 
-  /** Compresses one block if there are enough entries for it. */
   compressOne(): boolean {
     if (this.#entries < BLOCK_ENTRIES && this.#bytes < BLOCK_BYTES_MAX) return false
     const { block, length } = firstBlock(this.#buffer.subarray(0, this.#bytes))
@@ -93,11 +86,7 @@ export class UnstoredEntries {
     return true
   }
 
-  /**
-   * Stores all of them in the caller's transaction, numbered from the given ones, and changes nothing here.
-   *
-   * @param more entries that follow; null: none
-   */
+  /** In the caller's transaction, numbered from the given ones; changes nothing here. */
   storeIn(database: Database.Database, { id, n }: Pick<Entry, 'id' | 'n'>, more: EntryTexts | null): void {
     const insert = prepared(database, INSERT)
     let stored = 0n
@@ -131,7 +120,6 @@ function firstBlock(bytes: Buffer): { readonly block: Block; readonly length: nu
   return { block: { entries: lines, data: compress(bytes.subarray(0, length)) }, length }
 }
 
-/** Stores entries without gaps, the first of which has this id and number. */
 export function insertEntries(
   database: Database.Database,
   first: Pick<Entry, 'id' | 'n'>,
@@ -143,11 +131,7 @@ export function insertEntries(
   new UnstoredEntries().storeIn(database, first, texts)
 }
 
-/**
- * Entries with ids after `after`, up to `upTo`, in order. Entries that do not exist are skipped.
- *
- * @throws Error at a damaged block
- */
+/** Entries with ids after `after`, up to `upTo`, in order, skipping missing ones. @throws Error at a damaged block */
 export function* entriesBetween(database: Database.Database, after: bigint, upTo: bigint): Generator<Entry> {
   const from = prepared(database, FROM)
   for (let next = after + 1n; next <= upTo;) {

@@ -1,13 +1,9 @@
-/**
- * Texts of consecutive entries as bytes: in this form they go to the journal's thread, into slots and into blocks. Bytes cost no
- * garbage collection, and each text is encoded once.
- */
+/** Texts of consecutive entries as bytes, which cost no garbage collection: each text is encoded once. */
 import { hash } from 'node:crypto'
 import type { PendingEntry } from '../../ledger/journal.ts'
 
 export interface EntryTexts {
   readonly count: number
-  /** How many of them have decision inputs. */
   readonly withInputs: number
   /** UTF-8: a line for each entry with its body and, after a tab, its decision inputs. JSON texts contain neither separator. */
   readonly bytes: Uint8Array<ArrayBuffer>
@@ -42,14 +38,12 @@ export function encodeTexts(entries: readonly Pick<PendingEntry, 'body' | 'input
   return { count: entries.length, withInputs, bytes }
 }
 
-/** The same bytes. */
 export function bufferOf({ bytes }: Pick<EntryTexts, 'bytes'>): Buffer {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
 }
 
 export interface DecodedTexts {
   readonly bodies: readonly string[]
-  /** Null where none are kept. */
   readonly inputs: readonly (string | null)[]
 }
 

@@ -1,10 +1,8 @@
 /** Runs housekeeping in small steps while the journal's thread is idle. Under constant load, one step runs now and then. */
 import type { Timers } from '../../sync/ports.ts'
 
-/** Time without a call after which the thread counts as idle. */
 export const IDLE_MS = 100
 
-/** Interval between steps under constant load. */
 export const STEP_EVERY_MS = 10_000
 
 /** Idle time before retrying a step that could not proceed. */
@@ -13,7 +11,6 @@ export const TRY_AGAIN_MS = 60_000
 export interface HousekeepingDeps {
   /** Runs one step. False when there is nothing (more) to do. */
   readonly step: () => boolean
-  /** Monotonic, ms. */
   readonly now: () => number
   readonly timers: Timers
 }

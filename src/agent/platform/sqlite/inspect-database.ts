@@ -1,25 +1,20 @@
-/**
- * Diagnoses the agent's database from a copy, for technicians. Never writes. Unreadable parts are reported; a damaged or
- * foreign file is a finding, not an error.
- */
-import { readdirSync } from 'node:fs'
+/** Diagnoses the agent's database from a copy, for technicians. A damaged or foreign file is a finding, not an error. */
 import { stat, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { unverifiedText } from '../../../protocol/signing.ts'
 import type { Identity, SalvageRecord } from '../../ledger/journal.ts'
-import { APPLICATION_ID } from './open-database.ts'
+import { APPLICATION_ID, migrationNames } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
+import { attempt } from './read-damaged.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
 
 export interface InspectedDatabase {
-  /** Why parts are unknown; null when everything was read. */
   readonly problem: { readonly code: string; readonly message: string } | null
   /** Result of SQLite's quick_check: `ok` or its findings; null if the file could not be opened. */
   readonly quickCheck: string | null
   readonly schema: number | null
-  /** Newest schema known to this version. */
   readonly knownSchema: number
   readonly tables: string | null
   readonly identity: Identity | null
@@ -39,9 +34,7 @@ export interface InspectedDatabase {
 }
 
 export async function inspectDatabase(path: string): Promise<InspectedDatabase> {
-  const knownSchema = readdirSync(new URL('./migrations/', import.meta.url)).filter((name) =>
-    name.endsWith('.sql'),
-  ).length
+  const knownSchema = migrationNames().length
   const nothing = { quickCheck: null, schema: null, knownSchema, tables: null, identity: null, state: null }
   try {
     await requireDiskSpace(path)
@@ -74,44 +67,27 @@ function inspect(copy: string, knownSchema: number): InspectedDatabase {
   const database = new Database(copy)
   try {
     database.pragma('trusted_schema = OFF')
-    const attempt = <T>(read: () => T, otherwise: T): T => {
-      try {
-        return read()
-      } catch {
-        return otherwise
-      }
-    }
     const id = database.pragma('application_id', { simple: true })
     const quickCheck = String(database.pragma('quick_check(1)', { simple: true }))
     const schema = database.pragma('user_version', { simple: true }) as number
     const isForeign = id !== APPLICATION_ID
     // Entries that are pending belong to the state.
-    attempt(() => foldDatabase(database), undefined)
-    const text = attempt(
-      () => database.prepare('SELECT document FROM identity').pluck().get() as string | undefined,
-      undefined,
-    )
+    attempt(() => foldDatabase(database))
+    const text = attempt(() => database.prepare('SELECT document FROM identity').pluck().get() as string | undefined)
     return {
       problem: isForeign ? { code: 'DATABASE_CORRUPT', message: 'the file is the database of another program' } : null,
       quickCheck,
       schema,
       knownSchema,
-      tables: attempt(
-        () =>
-          database
-            .prepare('SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name')
-            .pluck()
-            .all()
-            .join(';\n'),
-        null,
+      tables: attempt(() =>
+        database.prepare('SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name').pluck().all().join(';\n'),
       ),
-      identity: attempt(() => (text === undefined ? null : (JSON.parse(text) as Identity)), null),
+      identity: attempt(() => (text === undefined || text === null ? null : (JSON.parse(text) as Identity))),
       state: attempt(
         () => database.prepare('SELECT * FROM state').get() as Readonly<Record<string, number | string | null>>,
-        null,
       ),
-      policies: attempt(() => policiesOf(database), []),
-      salvages: attempt(() => salvagesOf(database), []),
+      policies: attempt(() => policiesOf(database)) ?? [],
+      salvages: attempt(() => salvagesOf(database)) ?? [],
     }
   } finally {
     database.close()

@@ -15,42 +15,32 @@ import type {
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { EntryTexts } from './entry-texts.ts'
 
-/** Limits in pages of the database, in bytes and in entries. */
 export interface JournalLimits {
   readonly pagesMax: number
   /** Extra pages for seals, acknowledgements and cleanup, which must succeed on a full disk. */
   readonly diskReservePages: number
-  /** Entries of one segment, at most SEGMENT_ENTRIES_MAX of the protocol. */
   readonly segmentEntriesMax: number
   readonly retentionMs: number
-  /** Limit for acknowledged segments, regardless of age. */
   readonly retainedBytesMax: number
-  /** Application sessions of each caller whose last response is kept. */
   readonly answersMax: number
-  /** Newest acknowledged entries to keep, with their decision inputs. */
   readonly recentEntries: number
-  /** Limit for all documents of replaced rules together. */
   readonly pastRulesBytesMax: number
 }
 
-/** Increments of one account's counters. */
 export interface AccountMove {
   readonly account: AccountId
   readonly used: Micro
   readonly refunded: Micro
   readonly returned: Micro
   readonly burned: Micro
-  /** How far usage may exceed the grant; 0n: not at all. */
   readonly allowance: Micro
 }
 
 export interface Batch {
-  /** Number of the first entry; the others follow without gaps. */
   readonly firstN: number
   readonly texts: EntryTexts
   readonly moves: readonly AccountMove[]
   readonly answers: readonly IdempotencyRecord[]
-  /** The latest state of each session. */
   readonly sessions: readonly StoredSession[]
   readonly reservations: readonly Reservation[]
   /** These entries were already answered, so they may use the disk space reserved for deliveries. */
@@ -59,7 +49,6 @@ export interface Batch {
 }
 
 export interface PreparedSeal {
-  /** Exact text to sign. */
   readonly text: string
 }
 
@@ -74,7 +63,6 @@ export interface WorkerOptions {
   readonly limits: JournalLimits
   /** Files that exist only once the journal has content. */
   readonly later: readonly string[]
-  /** Entries that an earlier process answered but did not write to the journal; null: none. */
   readonly left: BootLog | null
 }
 

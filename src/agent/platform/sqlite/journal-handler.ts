@@ -1,7 +1,4 @@
-/**
- * Handles calls on the journal's thread, one at a time in order. A failure that may have left a partial write ends the
- * process.
- */
+/** One call at a time, in order. A failure that may have left a partial write ends the process. */
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import type { CallFailure, JournalAnswer, JournalCall } from './journal-calls.ts'
@@ -9,7 +6,6 @@ import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
 
 export interface JournalHandlerDeps {
-  /** Path of the database, for messages. */
   readonly path: string
   /** Run by the first call, so that an open failure is returned like any other. */
   readonly open: () => JournalStore
@@ -17,41 +13,33 @@ export interface JournalHandlerDeps {
 }
 
 export class JournalHandler {
-  readonly #path: string
-  readonly #open: () => JournalStore
-  readonly #diskReserve: JournalHandlerDeps['diskReserve']
+  readonly #deps: JournalHandlerDeps
   #store: JournalStore | undefined
   /** A failure between calls, returned to the next call. */
   #failed: { readonly error: unknown } | undefined
 
-  constructor({ path, open, diskReserve }: JournalHandlerDeps) {
-    this.#path = path
-    this.#open = open
-    this.#diskReserve = diskReserve
+  constructor(deps: JournalHandlerDeps) {
+    this.#deps = deps
   }
 
   answerTo(call: JournalCall): JournalAnswer {
     try {
       return { ok: true, value: this.#take(call) }
     } catch (error) {
-      return { ok: false, failure: failureOf(error, this.#path, this.#store !== undefined) }
+      return { ok: false, failure: failureOf(error, this.#deps.path, this.#store !== undefined) }
     }
   }
 
-  /** Work after a call was answered. Never throws, as {@link JournalHandler.tidy}. */
   answered(): void {
     this.#unasked((store) => store.tidyWhenDue())
   }
 
-  /**
-   * One housekeeping step for an idle moment. False when there is nothing (more) to do. Never throws: a failure is as final
-   * as one in a commit and fails every later call.
-   */
+  /** One step in an idle moment; false: nothing (more) to do. Never throws: a failure fails every later call. */
   tidy(): boolean {
     let isMore = false
     this.#unasked((store) => {
       isMore = store.shrink()
-      if (!isMore && !store.hasDiskReserve) store.hasDiskReserve = this.#diskReserve.fill()
+      if (!isMore && !store.hasDiskReserve) store.hasDiskReserve = this.#deps.diskReserve.fill()
     })
     return isMore
   }
@@ -75,19 +63,19 @@ export class JournalHandler {
     if (method === 'append' && !call.args[0].answered) return this.#appendUnanswered(store, run)
     // Nothing depends on it: it never uses the reserved disk space.
     if (method === 'saveClock') return run()
-    if (method === 'read') store.hasDiskReserve = this.#diskReserve.fill()
+    if (method === 'read') store.hasDiskReserve = this.#deps.diskReserve.fill()
     const result = this.#withDiskReserve(store, run)
-    if (method === 'acknowledge') store.hasDiskReserve = this.#diskReserve.fill()
+    if (method === 'acknowledge') store.hasDiskReserve = this.#deps.diskReserve.fill()
     return result
   }
 
   /** Opening folds what an earlier process left pending, which may need the reserved disk space. */
   #opened(): JournalStore {
     try {
-      return this.#open()
+      return this.#deps.open()
     } catch (error) {
-      if (!isFull(error) || !this.#diskReserve.release()) throw error
-      const store = this.#open()
+      if (!isFull(error) || !this.#deps.diskReserve.release()) throw error
+      const store = this.#deps.open()
       store.hasDiskReserve = false
       return store
     }
@@ -98,18 +86,17 @@ export class JournalHandler {
     try {
       return withDiskSpace(store, append)
     } catch (error) {
-      if (store.hasDiskReserve || !this.#diskReserve.fill()) throw error
+      if (store.hasDiskReserve || !this.#deps.diskReserve.fill()) throw error
       store.hasDiskReserve = true
       return append()
     }
   }
 
-  /** Releases the reserved disk space if a call that must succeed runs out of space. */
   #withDiskReserve(store: JournalStore, run: () => unknown): unknown {
     try {
       return withDiskSpace(store, run)
     } catch (error) {
-      if (!isFull(error) || !this.#diskReserve.release()) throw error
+      if (!isFull(error) || !this.#deps.diskReserve.release()) throw error
       store.hasDiskReserve = false
       store.checkpointLog()
       return run()
@@ -127,10 +114,7 @@ function withDiskSpace<T>(open: JournalStore, work: () => T): T {
   }
 }
 
-/**
- * Out of space or not writable. SQLite detects these before the commit record is complete and before any flush, so the
- * transaction is rolled back and recovery cannot bring it back.
- */
+/** SQLite detects these before the commit record is complete and before any flush, so the transaction is rolled back. */
 function isSurelyUndone(error: unknown): boolean {
   return isFull(error) || (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_READONLY'))
 }
@@ -139,10 +123,7 @@ function isFull(error: unknown): boolean {
   return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
 }
 
-/**
- * A page that reads wrongly after the check at the start may read correctly again: the restart checks the whole file and
- * salvages it only if the damage is real.
- */
+/** A page that reads wrongly after the check at the start may be sound: the restart checks the whole file. */
 function failureOf(error: unknown, path: string, wasChecked: boolean): CallFailure {
   if (error instanceof CodedError) return { code: error.code, message: error.message, details: error.details }
   const message = messageOf(error)

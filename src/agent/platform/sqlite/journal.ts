@@ -1,7 +1,6 @@
 /**
- * The journal in SQLite, on a separate thread. Calls run and are answered in order; while a segment is being signed, later
- * calls wait. A device that cannot record refuses every request: `condition` says why. After a failure of unknown
- * outcome, all calls fail and `onBroken` is called once.
+ * The journal in SQLite, on a separate thread. Calls are answered in order; while a segment is being signed, later calls
+ * wait. After a failure of unknown outcome, all calls fail.
  */
 import { Worker } from 'node:worker_threads'
 import type { AccountId } from '../../../core/accounts/account.ts'
@@ -37,19 +36,15 @@ import type {
 import { encodeTexts } from './entry-texts.ts'
 
 export interface JournalOptions {
-  /** Path of the database file; its directory is created if missing. */
   readonly path: string
   readonly limits: JournalLimits
   /** Files that exist only once the journal has content: beside one of them, an empty database is damaged. */
   readonly later?: readonly string[]
   /** Volatile log of an earlier process; it continues a damaged journal. */
   readonly left?: BootLog | null
-  /** Signs a segment's payload with the device key; resolves with the document to send. */
   readonly sign: (payload: string) => Promise<string>
-  /** POSIX ms, to date conditions and records with a retention time. */
   readonly now: () => number
   readonly log: LinkLog
-  /** Called once when a write's outcome is unknown or an invariant is broken: the process must end. */
   readonly onBroken: (error: Error) => void
 }
 
@@ -67,7 +62,6 @@ interface Waiting {
 /** Takes calls and answers them in the order in which they are posted. */
 export interface JournalThread {
   post(call: JournalCall): void
-  /** Ends the thread without answering pending calls. */
   terminate(): void
 }
 
@@ -135,12 +129,10 @@ async function find(client: JournalClient, correlationId: string): Promise<Recor
   return null
 }
 
-/** Calls the methods of the thread in order, and tracks whether the journal accepts entries. */
 class JournalClient {
   readonly #options: JournalOptions
   readonly #thread: JournalThread
   readonly #ended: Promise<void>
-  /** In the worker's response order. */
   #waiting: Waiting[] = []
   #answered = 0
   /** Calls made while a segment is being signed; null otherwise. */
@@ -197,7 +189,6 @@ class JournalClient {
     }
   }
 
-  /** Answers earlier calls first. Idempotent. */
   async close(): Promise<void> {
     if (!this.#isClosing) {
       if (this.#broken === null) await this.call('close').catch(() => undefined)
@@ -273,7 +264,6 @@ class JournalClient {
   }
 }
 
-/** Sums counters so that the worker writes each account once per transaction. */
 function batchOf(
   entries: readonly PendingEntry[],
   reservations: readonly Reservation[],

@@ -6,9 +6,7 @@ import type { Anchor, LeftLog } from '../../ledger/volatile-log.ts'
 export interface LoggedChain {
   readonly epoch: number
   readonly anchor: Anchor
-  /** Entries after the anchor, by number, without gaps. */
   readonly entries: ReadonlyMap<number, PendingEntry>
-  /** Hash chain heads from the anchor on, by number. */
   readonly heads: ReadonlyMap<number, string>
   readonly lastEntry: number
 }

@@ -1,8 +1,4 @@
-/**
- * Opens the journal's database with durable commits. Settings are applied and read back at every open, because the
- * binding opens an existing write-ahead log with weaker ones. Any problem becomes one CodedError; a damaged file stays
- * unchanged.
- */
+/** Settings are read back at every open, because the binding opens an existing write-ahead log with weaker ones. */
 import { closeSync, existsSync, fsyncSync, openSync, readFileSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
@@ -18,9 +14,7 @@ export const PAGE_BYTES = 1024
 /** How long to wait for another process to release the file, for example while it exits. */
 export const BUSY_MS = 200
 
-/**
- * @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT
- */
+/** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT; a damaged file stays unchanged */
 export function openDatabase(path: string): Database.Database {
   createFile(path)
   let database: Database.Database | undefined
@@ -52,8 +46,8 @@ export function openDatabase(path: string): Database.Database {
 }
 
 /**
- * Makes what was read durable before it is answered or sent: the last process may have been killed before a flush. If a flush
- * failed in it, the disk may lack a part of the log, and new commits behind the gap would be lost: a new log begins.
+ * Makes what was read durable: the last process may have been killed before a flush. If a flush failed in it, the log may
+ * have a gap, behind which new commits would be lost: a new log begins.
  */
 function flushLog(database: Database.Database, path: string): void {
   try {
@@ -84,13 +78,12 @@ function makeDirectory(path: string): void {
   for (let made = resolve(path); made !== above; made = dirname(made)) flushDirectoryOf(made)
 }
 
-/** Makes the creation, renaming or removal of a file durable. */
 export function flushDirectoryOf(path: string): void {
   flush(dirname(path))
 }
 
 /** A file that is not the database: closing that would drop this process's locks. */
-function flush(path: string): void {
+export function flush(path: string): void {
   const file = openSync(path, 'r')
   try {
     fsyncSync(file)
@@ -117,11 +110,20 @@ function refuseForeign(database: Database.Database, path: string): void {
   if (id !== 0n || isEmpty !== 1n) throw corrupt(path, 'it is the database of another program')
 }
 
-function migrate(database: Database.Database, path: string): void {
-  const folder = new URL('./migrations/', import.meta.url)
-  const migrations = readdirSync(folder)
+const MIGRATIONS = new URL('./migrations/', import.meta.url)
+
+export function migrationNames(): readonly string[] {
+  return readdirSync(MIGRATIONS)
     .filter((name) => name.endsWith('.sql'))
     .sort()
+}
+
+export function readMigration(name: string): string {
+  return readFileSync(new URL(name, MIGRATIONS), 'utf8')
+}
+
+function migrate(database: Database.Database, path: string): void {
+  const migrations = migrationNames()
   const version = Number(database.pragma('user_version', { simple: true }))
   if (version > migrations.length) {
     throw new CodedError(
@@ -132,7 +134,7 @@ function migrate(database: Database.Database, path: string): void {
   }
   for (const [index, name] of migrations.entries()) {
     if (index < version) continue
-    const sql = readFileSync(new URL(name, folder), 'utf8')
+    const sql = readMigration(name)
     database
       .transaction(() => {
         database.exec(sql)

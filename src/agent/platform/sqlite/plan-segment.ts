@@ -1,7 +1,4 @@
-/**
- * Plans the next segment from unsealed journal data: entries of earlier epochs first, then the current ones with the
- * counters as of the last entry, within the wire limits. Read-only.
- */
+/** Plans the next segment: entries of earlier epochs first, then the current ones with the counters as of the last. */
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -44,7 +41,6 @@ export interface SealPlan {
     readonly epoch: bigint
     readonly sealedEntry: bigint
     readonly head: string
-    /** Accounts whose counters before the entries are reported. */
     readonly counted: readonly AccountId[]
   } | null
 }
@@ -55,13 +51,11 @@ interface SealedCounters {
   returned: Micro
 }
 
-/** The segment to sign and the changes to commit with it. */
 interface PlannedSegment {
   readonly text: string
   readonly plan: SealPlan
 }
 
-/** Read-only; nothing is pending. */
 export function planSegment(
   database: Database.Database,
   identity: Identity,
@@ -133,7 +127,6 @@ export function planSegment(
   return { text, plan }
 }
 
-/** As many as fit; the rest go with the next segment. */
 function unsealedSessions(
   statements: JournalStatements,
 ): readonly { readonly id: string; readonly snapshot: string }[] {
@@ -173,7 +166,6 @@ function sealable(
 ): {
   readonly bodies: readonly string[]
   readonly counters: ReadonlyMap<AccountId, SealedCounters>
-  /** All counters are reported, unless entries remain. */
   readonly isFullyReported: boolean
 } {
   let count = unsealed.length
@@ -197,9 +189,7 @@ function undeliveredRangeIn(
 ): {
   readonly wire: NonNullable<SegmentWire['undeliveredRange']>
   readonly plan: NonNullable<SealPlan['undeliveredRange']>
-  /** Undelivered entries of all earlier epochs that remain after this segment. */
   readonly left: number
-  /** Entries remain, or the end of an epoch is not reported yet. */
   readonly isMoreToFollow: boolean
 } | null {
   const statements = statementsOf(database)
@@ -251,7 +241,6 @@ interface CountRow {
   readonly refunded: Micro
 }
 
-/** Counters before the entries that fit into a segment; null when all are reported. */
 function countedIn(
   statements: JournalStatements,
   epoch: bigint,
@@ -266,18 +255,12 @@ function countedIn(
   return { rows, isLast: rows.length === all.length }
 }
 
-/** Current counters of every account charged or refunded since the last segment. */
 function movedNow(statements: JournalStatements): Map<AccountId, SealedCounters> {
   const rows = statements.movedAccounts.all() as AccountRow[]
   return new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
 }
 
-/**
- * Adds returns of this segment and earlier unreported ones. An account without space is reported later; until then, the
- * cloud believes that the device has more.
- *
- * @returns whether all of them fit
- */
+/** Returns of this segment and earlier ones; an account without space is reported later. @returns whether all fit */
 function addReturned(
   statements: JournalStatements,
   counters: Map<AccountId, SealedCounters>,
@@ -302,10 +285,7 @@ function addReturned(
   return true
 }
 
-/**
- * Counters as of the last segment plus the given entries; later entries are excluded. Returns go with the segment that
- * leaves no entries behind: they may come from a later refund.
- */
+/** As of the last segment plus the given entries. Returns go with the last ones: they may come from a later refund. */
 function countersAfter(statements: JournalStatements, bodies: readonly string[]): Map<AccountId, SealedCounters> {
   const counters = new Map<AccountId, SealedCounters>()
   for (const body of bodies) {

@@ -1,7 +1,4 @@
-/**
- * Reads the proven data of a damaged journal without changing it: identity, rules, sessions, last responses, and the
- * undelivered entries as far as the hash chain is intact.
- */
+/** Reads the proven data of a damaged journal without changing it. */
 import { constants, copyFileSync, existsSync, rmSync, statSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { sessionSnapshot } from '../../../protocol/edge/sessions.ts'
@@ -11,6 +8,7 @@ import { keptSession } from '../../sessions/kept-session.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { type LoggedChain, loggedChain } from './logged-chain.ts'
 import { entriesBetween } from './entry-blocks.ts'
+import { type AnswerRow, type PolicyRow, type SessionRow, type StateRow, answerOf } from './journal-statements.ts'
 import { openDatabase } from './open-database.ts'
 import { foldDamaged } from './pending-batches.ts'
 
@@ -21,7 +19,6 @@ const ENTRY_ID_MAX = 2n ** 63n - 1n
 /** Length of an empty write-ahead log. */
 const LOG_HEADER_BYTES = 32
 
-/** Undelivered entries of one epoch, with the chain head before the first. */
 export interface Undelivered {
   readonly epoch: number
   readonly ackedEntry: number
@@ -40,7 +37,6 @@ export interface Salvage {
   readonly undelivered: readonly Undelivered[]
   /** Number of undelivered, unreadable entries; null if unknown. */
   readonly lost: number | null
-  /** Open reservations whose usage may not be recorded. */
   readonly hasOpenReservations: boolean
   /** Last responses whose entries are proven or delivered, least recent first. */
   readonly answers: readonly SalvagedAnswer[]
@@ -49,21 +45,6 @@ export interface Salvage {
 interface SalvagedAnswer extends IdempotencyRecord {
   /** The undelivered entry that the response belongs to; null: a delivered one. */
   readonly entry: { readonly epoch: number; readonly n: number } | null
-}
-
-interface PolicyRow {
-  readonly instance_id: string
-  readonly revision: bigint
-  readonly document: string
-  readonly confirmed_at: bigint
-}
-
-interface SessionRow {
-  readonly id: string
-  readonly ended: bigint
-  readonly since: bigint
-  readonly document: string
-  readonly snapshot: string
 }
 
 const NOTHING: Salvage = {
@@ -110,11 +91,7 @@ export function salvaged(path: string, left: BootLog | null = null): Salvage {
   }
 }
 
-/**
- * Salvages an open ledger without changing it.
- *
- * @param logged entries that an earlier process of this boot answered beyond the ledger
- */
+/** @param logged entries that an earlier process of this boot answered beyond the ledger */
 export function salvageOf(database: Database.Database, logged: LoggedChain | null = null): Salvage {
   const identity = attempt(() => {
     const text = database.prepare('SELECT document FROM identity').pluck().get() as string
@@ -166,10 +143,7 @@ interface Chain {
   readonly undelivered: Undelivered
 }
 
-/**
- * Adds responses and sessions from the volatile log, as far as their entries were salvaged. A log that does not join the
- * ledger's chain replaces the shorter list of its epoch: undelivered entries must have no gap.
- */
+/** A log that does not join the ledger's chain replaces the shorter list of its epoch: undelivered entries have no gap. */
 function fromLog(salvage: Salvage, logged: LoggedChain, rows: readonly ChainRow[]): Salvage {
   const { epoch, anchor, entries, heads, lastEntry } = logged
   const row = rows.find((each) => Number(each.epoch) === epoch)
@@ -227,7 +201,7 @@ function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] 
 /** Responses to proven or delivered entries. A response to an unreadable entry would have no charge. */
 function storedAnswers(database: Database.Database, chains: readonly Chain[]): readonly SalvagedAnswer[] {
   const rows =
-    attempt(() => database.prepare('SELECT * FROM answer ORDER BY entry_id, slot').all() as AnswerRow[]) ?? []
+    attempt(() => database.prepare('SELECT * FROM answer ORDER BY entry_id, slot').all() as EntryAnswerRow[]) ?? []
   return rows.flatMap((row): SalvagedAnswer[] => {
     const chain = chains.find(
       ({ row: { entry_base: base }, undelivered: { ackedEntry, lastEntry } }) =>
@@ -235,25 +209,11 @@ function storedAnswers(database: Database.Database, chains: readonly Chain[]): r
     )
     const n = chain === undefined ? 0 : Number(row.entry_id - chain.row.entry_base)
     if (chain !== undefined && n > chain.undelivered.ackedEntry + chain.undelivered.bodies.length) return []
-    const answer = {
-      session: row.session,
-      n: Number(row.n),
-      requestHash: row.request_hash,
-      answer: row.body,
-      status: Number(row.status),
-      policyRevision: Number(row.policy_revision),
-    }
-    return [{ ...answer, entry: chain === undefined ? null : { epoch: chain.undelivered.epoch, n } }]
+    return [{ ...answerOf(row), entry: chain === undefined ? null : { epoch: chain.undelivered.epoch, n } }]
   })
 }
 
-interface AnswerRow {
-  readonly session: string
-  readonly n: bigint
-  readonly request_hash: string
-  readonly body: string
-  readonly status: bigint
-  readonly policy_revision: bigint
+interface EntryAnswerRow extends AnswerRow {
   readonly entry_id: bigint
 }
 
@@ -268,23 +228,14 @@ function isSession(row: SessionRow): boolean {
   )
 }
 
-interface ChainRow {
-  readonly epoch: bigint
-  readonly entry_base: bigint
-  readonly acked_entry: bigint
-  readonly acked_head: string
-  readonly sealed_entry: bigint
-  readonly sealed_head: string
-  readonly last_entry: bigint
-}
+type ChainRow = Pick<
+  StateRow,
+  'epoch' | 'entry_base' | 'acked_entry' | 'acked_head' | 'sealed_entry' | 'sealed_head' | 'last_entry'
+>
 
 interface UndeliveredRangeRow extends ChainRow {
   readonly last_head: string
   readonly whole: bigint
-}
-
-interface StateRow extends ChainRow {
-  readonly entry_head: string
 }
 
 function undeliveredOf(row: ChainRow, bodies: readonly string[], wasWhole: boolean): Undelivered {
@@ -300,15 +251,11 @@ function undeliveredOf(row: ChainRow, bodies: readonly string[], wasWhole: boole
   }
 }
 
-/** Number of unreadable entries. */
 export function lostOf(undelivered: readonly Undelivered[]): number {
   return undelivered.reduce((sum, { ackedEntry, bodies, lastEntry }) => sum + lastEntry - ackedEntry - bodies.length, 0)
 }
 
-/**
- * Entries after the last acknowledged one, up to the last of `heads` that their chain reaches. The volatile log continues
- * them or replaces unreadable rows.
- */
+/** The volatile log continues the entries or replaces unreadable rows. @param heads their chain must reach one of them */
 function chained(
   database: Database.Database,
   row: ChainRow,
@@ -334,7 +281,6 @@ function chained(
   return joined.length > alone.length ? joined : alone
 }
 
-/** Bodies after the last acknowledged entry, up to the first missing or unreadable one. */
 function readable(database: Database.Database, { entry_base, acked_entry }: ChainRow): readonly string[] {
   const bodies: string[] = []
   attempt(() => {

@@ -1,8 +1,4 @@
-/**
- * Reads a ledger from a copy of the database and its write-ahead log, because a running agent locks them. The file may be
- * damaged or malicious: nothing in it is executed, and tables are read only if they match this version's schema exactly.
- */
-import { readFile, readdir } from 'node:fs/promises'
+/** The file may be malicious: nothing in it is executed, and tables are read only if they match this version's schema. */
 import Database from 'better-sqlite3'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CodedError, firstProblem, messageOf } from '../../../protocol/errors.ts'
@@ -10,7 +6,7 @@ import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-
 import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
 import { entriesBefore, entriesBetween } from './entry-blocks.ts'
 import { type PolicyRow, policyOf, signedAnswersSql } from './journal-statements.ts'
-import { APPLICATION_ID } from './open-database.ts'
+import { APPLICATION_ID, migrationNames, readMigration } from './open-database.ts'
 import { foldDatabase } from './pending-batches.ts'
 import { withConsistentSnapshot } from './consistent-snapshot.ts'
 
@@ -21,26 +17,16 @@ export async function readLedger(path: string): Promise<LedgerBundle> {
   return withConsistentSnapshot(path, (copy) => readLedgerCopy(copy, path))
 }
 
-/**
- * Reads a copy that no other process uses.
- *
- * @param name file name for messages
- * @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER
- */
+/** A copy that no other process uses. @param name for messages. @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER */
 export async function readLedgerCopy(copy: string, name: string): Promise<LedgerBundle> {
   return readCopy(copy, name, bundleFrom)
 }
 
-/**
- * The newest entry with this correlation id, with its decision inputs; null if there is none.
- *
- * @throws CodedError as {@link readLedger}
- */
+/** The newest entry with this correlation id; null: none. @throws CodedError as {@link readLedger} */
 export async function findInLedger(path: string, correlationId: string): Promise<RecordedEntry | null> {
   return withConsistentSnapshot(path, (copy) => readCopy(copy, path, (database) => entryFrom(database, correlationId)))
 }
 
-/** @param read throws if the database cannot be read */
 async function readCopy<T>(copy: string, path: string, read: (database: Database.Database) => T): Promise<T> {
   const corrupt = (why: string, cause?: unknown): CodedError =>
     new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
@@ -93,8 +79,7 @@ function identityOf(database: Database.Database): Partial<Identity> | null {
 
 /** Rejects triggers, views, and other tables, which could run code of the file or keep a reader busy forever. */
 async function requireOwnSchema(database: Database.Database, path: string): Promise<void> {
-  const folder = new URL('./migrations/', import.meta.url)
-  const names = (await readdir(folder)).filter((name) => name.endsWith('.sql')).sort()
+  const names = migrationNames()
   const version = database.pragma('user_version', { simple: true }) as number
   if (version > names.length) {
     throw new CodedError(
@@ -107,7 +92,7 @@ async function requireOwnSchema(database: Database.Database, path: string): Prom
   }
   const own = new Database(':memory:')
   try {
-    for (const name of names.slice(0, version)) own.exec(await readFile(new URL(name, folder), 'utf8'))
+    for (const name of names.slice(0, version)) own.exec(readMigration(name))
     if (schemaOf(database) !== schemaOf(own)) throw new Error("the tables differ from this version's schema")
   } finally {
     own.close()
@@ -120,7 +105,6 @@ function schemaOf(database: Database.Database): string {
   )
 }
 
-/** Raw contents; the schema validates the form. */
 function bundleOf(database: Database.Database): unknown {
   const known = identityOf(database)
   return {

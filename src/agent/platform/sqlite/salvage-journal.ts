@@ -1,7 +1,8 @@
 /**
- * Replaces an unusable journal. The damaged file is renamed with a timestamp, never deleted; the new one contains all
- * readable, proven data, continued by the volatile log where it fits. Rule signatures are checked again at use. The device
- * gets no tokens until it attaches again.
+ * Opens the journal, or salvages all readable, proven data into a new one. The damaged file is renamed, never deleted.
+ * The device gets no tokens until it attaches again.
+ *
+ * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
  */
 import { existsSync, lstatSync, renameSync, writeFileSync } from 'node:fs'
 import Database from 'better-sqlite3'
@@ -13,13 +14,6 @@ import type { JournalLimits, WorkerOptions } from './journal-calls.ts'
 import { SUFFIXES, type Salvage, attempt, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
 import { insertEntries } from './entry-blocks.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
-
-/**
- * Opens the journal, or salvages it into a new one.
- *
- * @param wall POSIX ms; used only for the file name
- * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
- */
 export function openOrSalvage({ path, limits, later, left }: WorkerOptions, wall: () => number): JournalStore {
   finishSalvage(path)
   try {
@@ -33,17 +27,14 @@ export function openOrSalvage({ path, limits, later, left }: WorkerOptions, wall
   }
 }
 
-/**
- * Builds the replacement under a temporary name until it is complete. If the process ends before that, the next start
- * begins again; if later, {@link finishSalvage} continues.
- */
+/** Builds the replacement under a temporary name until it is complete; then {@link finishSalvage} can continue. */
 function prepareSalvage(path: string, at: number, why: string, left: BootLog | null): void {
   const salvage = salvaged(path, left)
   const draft = `${path}.draft`
   remove(draft)
   const database = openDatabase(draft)
   try {
-    fill(database, salvage, { at, aside: asideOf(path, at), why })
+    fill(database, salvage, { at, aside: asideOf(path, 'damaged', at), why })
   } finally {
     database.close()
   }
@@ -58,7 +49,7 @@ export function finishSalvage(path: string): void {
   const database = new Database(salvagedFrom)
   const { at, file } = database.prepare('SELECT at, file FROM salvage').get() as { at: number; file: string }
   // If that name is taken while a journal is still in place, it belongs to another journal: use a new name.
-  const aside = existsSync(file) && existsSync(path) ? asideOf(path, at) : file
+  const aside = existsSync(file) && existsSync(path) ? asideOf(path, 'damaged', at) : file
   database.prepare('UPDATE salvage SET file = ?').run(aside)
   database.close()
   // The log first: after an interruption, a database without its log is merely older.
@@ -84,10 +75,7 @@ function probed(path: string, limits: JournalLimits): JournalStore {
   }
 }
 
-/**
- * SQLite treats an empty file as a new database and deletes its log. The database has lost its content if files exist
- * beside it that are created only later.
- */
+/** SQLite treats an empty file as a new database. It has lost its content if files exist that are created only later. */
 function refuseEmptied(path: string, later: readonly string[]): void {
   if (!isEmpty(path)) return
   // Another process may be creating the file.
@@ -114,18 +102,14 @@ function isDamage(error: unknown, path: string): boolean {
   return /^SQLITE_(CORRUPT|NOTADB|ERROR|CONSTRAINT|MISMATCH|SCHEMA)/.test(error.code)
 }
 
-function asideOf(path: string, at: number): string {
+export function asideOf(path: string, what: 'damaged' | 'replaced', at: number): string {
   const stamp = new Date(at).toISOString().replaceAll(/[:.]/g, '-')
-  let aside = `${path}.damaged-${stamp}`
-  for (let n = 2; existsSync(aside); n += 1) aside = `${path}.damaged-${stamp}-${n}`
+  let aside = `${path}.${what}-${stamp}`
+  for (let n = 2; existsSync(aside); n += 1) aside = `${path}.${what}-${stamp}-${n}`
   return aside
 }
 
-/**
- * Undelivered entries are sent with the next epoch.
- *
- * @param damage problem for the technician; null: none
- */
+/** @param damage problem for the technician; null: none */
 export function fill(
   database: Database.Database,
   { identity, policies, sessions, undelivered, lost, answers }: Salvage,

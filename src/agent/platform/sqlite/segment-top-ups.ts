@@ -1,7 +1,4 @@
-/**
- * Top-up requests in a segment. An invalid one would make the whole segment unreadable, so amounts are capped to a
- * counter's range and requests beyond the wire limits are dropped.
- */
+/** An invalid request would make the whole segment unreadable. In order, as many as fit; waiting requests come first. */
 import { ACCOUNT_ID_MAX } from '../../../core/accounts/account.ts'
 import { countable } from '../../../core/pricing/amount.ts'
 import type { Need, TopUpRequest } from '../../../core/accounts/grant.ts'
@@ -12,12 +9,6 @@ import {
   SEGMENT_TOP_UPS_BYTES_MAX,
   type SegmentWire,
 } from '../../../protocol/edge/sync.ts'
-
-/**
- * In order, as many as fit. Needs of waiting requests come first.
- *
- * @param bytesLeft space left in the segment
- */
 export function segmentTopUps(
   { needs, topUpRequests }: { readonly needs: readonly Need[]; readonly topUpRequests: readonly TopUpRequest[] },
   bytesLeft: number,
