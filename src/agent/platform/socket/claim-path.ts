@@ -1,7 +1,5 @@
-/**
- * Binds a listening server to a path. The socket has its final permissions before it appears there. Only a socket
- * without a listener is ever removed.
- */
+/** The socket has its final permissions before it appears. Only a socket without a listener is ever removed. */
+import { once } from 'node:events'
 import { chmodSync, linkSync, lstatSync, statSync, unlinkSync } from 'node:fs'
 import { type Server, connect } from 'node:net'
 import { dirname } from 'node:path'
@@ -11,11 +9,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 /** The kernel's limit on a socket path, minus the suffix of the temporary name. */
 const PATH_BYTES_MAX = 106
 
-/**
- * Listens at `path` with the permissions `mode`. Returns a function that removes the socket, unless it was replaced.
- *
- * @throws CodedError SOCKET_IN_USE or SOCKET_PATH_OCCUPIED
- */
+/** Returns a function that removes the socket, unless it was replaced. @throws CodedError SOCKET_IN_USE, SOCKET_PATH_OCCUPIED */
 export async function claimPath(server: Server, path: string, mode: number): Promise<() => void> {
   if (Buffer.byteLength(path) > PATH_BYTES_MAX) {
     throw occupied(path, `is longer than ${PATH_BYTES_MAX} bytes, the limit for a socket path`)
@@ -30,7 +24,7 @@ export async function claimPath(server: Server, path: string, mode: number): Pro
     const unborn = `${path}~`
     await clear(unborn)
     await clear(path)
-    await listen(server, unborn)
+    await once(server.listen(unborn), 'listening')
     try {
       chmodSync(unborn, mode)
       linkSync(unborn, path)
@@ -50,7 +44,6 @@ export async function claimPath(server: Server, path: string, mode: number): Pro
   }
 }
 
-/** Removes a socket without a listener; throws for anything else at the path. */
 async function clear(path: string): Promise<void> {
   const found = lstatSync(path, { throwIfNoEntry: false })
   if (found === undefined) return
@@ -71,16 +64,6 @@ function answers(path: string): Promise<boolean> {
       // EAGAIN means that the accept queue is full, so a process is listening.
       else if (error.code === 'EAGAIN') resolve(true)
       else reject(error)
-    })
-  })
-}
-
-function listen(server: Server, path: string): Promise<void> {
-  return new Promise((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(path, () => {
-      server.off('error', reject)
-      resolve()
     })
   })
 }

@@ -1,7 +1,6 @@
 /**
- * Fast path of the socket: answers a plain access request that arrives in one piece without the overhead of Node's HTTP
- * server. For any other request, the connection and all its bytes move to Node's server for good, so no message is
- * parsed twice or kept half-read here.
+ * Answers a plain access request that arrives in one piece without the overhead of Node's HTTP server. For any other
+ * request, the connection and all its bytes move to Node's server for good, so no message is parsed twice.
  */
 import type { Server } from 'node:http'
 import type { Socket } from 'node:net'
@@ -18,7 +17,6 @@ const HEAD_BYTES_MAX = 2_048
 
 export interface FastPathOptions {
   readonly bodyBytesMax: number
-  /** Idle timeout, ms. */
   readonly keepAliveMs: number
 }
 
@@ -49,7 +47,6 @@ export class FastPath {
     this.#connections.delete(connection)
   }
 
-  /** Moves a connection to Node's server. */
   handOver(socket: Socket): void {
     for (const listener of this.#toServer) listener.call(this.#server, socket)
   }
@@ -82,7 +79,6 @@ export class FastPath {
 class Connection {
   readonly #socket: Socket
   readonly #path: FastPath
-  /** No data received yet. */
   isNew = true
   #isBusy = false
   /** Data arrived before the reply: the client pipelines. */
@@ -178,7 +174,6 @@ const REQUEST_LINE = /^POST (\/[\x21-\x7e]*) HTTP\/1\.1$/
 const HEADER = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e]*)$/
 const LENGTH = /^\d{1,9}$/
 
-/** Headers that change the message framing or the connection. */
 const FRAMING = [
   'transfer-encoding',
   'trailer',

@@ -1,7 +1,4 @@
-/**
- * Parses a request of the socket: its path, its idempotency key, and its JSON body (content type, size, UTF-8 and
- * nesting depth).
- */
+/** Parses the path, the idempotency key and the JSON body of a request. */
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { crc32 } from 'node:zlib'
@@ -38,12 +35,10 @@ export type Route =
   | { readonly to: 'offers' }
   | { readonly to: 'log' }
   | { readonly to: 'rotate-key' }
-  /** The id is in lower case. */
   | { readonly to: 'decision'; readonly correlationId: string }
   | { readonly to: 'live' }
   /** An operation of the service that only the cloud offers. */
   | { readonly to: 'cloud' }
-  /** For OPTIONS: the methods of the path. */
   | { readonly to: 'options'; readonly allowed: readonly string[] }
   | { readonly to: 'refusal'; readonly error: CodedError; readonly allowed?: readonly string[] }
 
@@ -131,7 +126,6 @@ function ownRoute(method: string, path: string): Route | undefined {
   return path === '/livez' ? LIVE : undefined
 }
 
-/** The service's session operations, by path kind and method. */
 const SESSION_OPERATIONS: Readonly<
   Record<'sessions' | 'session' | 'heartbeat', Readonly<Record<string, Extract<Route, { to: 'session' }>['operation']>>>
 > = {
@@ -160,10 +154,7 @@ export interface JsonBody {
   readonly isKept?: boolean
 }
 
-/**
- * Calls back once with the body or a CodedError (MEDIA_TYPE_NOT_SUPPORTED, BODY_TOO_LARGE, BAD_JSON). Does not call back
- * if the connection breaks first.
- */
+/** Calls back once with the body or a CodedError, unless the connection breaks first. */
 export function readJson(
   request: IncomingMessage,
   bytesMax: number,
@@ -239,14 +230,13 @@ const BODY_BYTES_MAX = 2_048
 const SEEN_MAX = 1_024
 
 /**
- * Cache of parsed bodies that came before, keyed by their bytes. Keeping bodies that never come again would cost more garbage
- * collection than parsing them. Callers share the cached objects, so they must not change them.
+ * Parsed bodies by their bytes. Keeping bodies that never come again would cost more garbage collection than parsing
+ * them. Callers share the cached objects, so they must not change them.
  */
 export class KnownBodies {
   readonly #known = new Map<string, JsonBody>()
   readonly #seen = new Uint32Array(SEEN_MAX)
 
-  /** {@link parseBody}, cached from the second time on. */
   parse(bytes: Buffer): JsonBody | CodedError {
     if (bytes.length > BODY_BYTES_MAX || !isUtf8(bytes)) return parseBody(bytes)
     const sum = crc32(bytes)
@@ -285,11 +275,8 @@ function ofKey(key: string | readonly string[], isNumbered: boolean, owner: stri
 }
 
 /**
- * Reads the idempotency key from the headers. Keys are scoped to the caller, which is a user. A session name is a UUID,
- * so that programs of one user cannot choose the same name by accident.
- *
- * @param owner the caller, without spaces; null when callers are not identified
- * @throws CodedError BAD_REQUEST
+ * Keys are scoped to the caller, which is a user. A session name is a UUID, so that programs of one user cannot choose
+ * the same one by accident. @param owner null when callers are not identified. @throws CodedError BAD_REQUEST
  */
 export function idempotencyKeyOf(
   headers: Readonly<Record<string, string | readonly string[] | undefined>>,

@@ -3,10 +3,7 @@ import { connect } from 'node:net'
 
 const REQUEST = 'GET /livez HTTP/1.1\r\nHost: device\r\nConnection: close\r\n\r\n'
 
-/**
- * Whether a server responds at the path within `limitMs`. A connection closed without a response counts as alive: the
- * agent closes connections above a limit.
- */
+/** A connection closed without a response counts as alive: the agent closes connections above a limit. */
 export function probeSocket(path: string, limitMs: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)

@@ -11,7 +11,6 @@ export interface Reply {
   /** Alternating names and values, without Content-Type and Content-Length. */
   readonly headers: readonly string[]
   readonly body: string
-  /** Content type. Default: application/json. */
   readonly type?: string
 }
 
@@ -48,10 +47,7 @@ function refusalBody({ code, message }: Pick<CodedError, 'code' | 'message'>): s
   return JSON.stringify({ message, code })
 }
 
-/** Serializes a whole HTTP response.
- *
- * @param keepAliveMs idle timeout; null: close after this response
- */
+/** @param keepAliveMs idle timeout; null: close after this response */
 export function replyText({ status, headers, body }: Reply, keepAliveMs: number | null): string {
   let text = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n`
   for (let index = 0; index < headers.length; index += 2)

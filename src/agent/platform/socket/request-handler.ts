@@ -1,7 +1,4 @@
-/**
- * Handles the socket's requests, whichever way they arrive: identifies the caller, checks its role and its limits,
- * delegates, and forms the reply. No business rules here, and no input can end the process.
- */
+/** Handles the socket's requests, whichever way they arrive. No business rules here, and no input can end the process. */
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import type { z } from 'zod'
@@ -30,23 +27,19 @@ export interface RequestHandlerDeps {
   /** Omitted: session paths return NOT_FOUND. */
   readonly sessions?: SessionService
   readonly status: () => AgentStatusWire
-  /** Omitted: the path returns NOT_FOUND. */
   readonly offers?: () => OffersWire
   /** For technicians. Omitted: these paths return NOT_FOUND. */
   readonly inspection?: {
-    /** Null: not recorded. */
     readonly decision: (correlationId: string) => Promise<KeptDecision | null>
     readonly log: () => string
     /** Remembers a refusal that has no ledger entry; returns its correlation id. */
     readonly refused: (error: CodedError, request: string, caller: string | null) => string
   }
-  /** Omitted: the path returns NOT_FOUND. */
   readonly rotateKey?: () => Promise<z.input<typeof keyRotation>>
   /** Where the cloud serves the service API. Null: not enrolled yet. */
   readonly cloudAddress?: () => string | null
   /** Omitted: every client has every role, and callers are not identified. */
   readonly callers?: {
-    /** Or why the caller is not identified. */
     readonly identify: (connection: Socket) => Caller | CodedError
     readonly rules: Callers
   }
@@ -76,9 +69,7 @@ const ANYBODY: Admission = { owner: null, quota: null }
 export class RequestHandler {
   readonly #deps: RequestHandlerDeps
   readonly #callers = new WeakMap<Socket, Caller | CodedError>()
-  /** Number of open connections by caller, and by limit. */
   readonly #connected = new Map<string, number>()
-  /** Connections bound to a session. */
   readonly #bound = new WeakSet<Socket>()
   #waiting = 0
   phase: Phase = 'SERVING'
@@ -106,7 +97,6 @@ export class RequestHandler {
     return true
   }
 
-  /** Whether a session ends with the connection. */
   isBound(connection: Socket): boolean {
     return this.#bound.has(connection)
   }
@@ -170,7 +160,6 @@ export class RequestHandler {
     )
   }
 
-  /** Every other route. */
   other(target: Exclude<Route, { to: 'access' | 'session' }>, connection: Socket, answer: Answer): void {
     switch (target.to) {
       case 'status':
@@ -243,7 +232,6 @@ export class RequestHandler {
     return found
   }
 
-  /** Identifies the caller and checks its role and limits. */
   #admit(connection: Socket, role: CallerRole): Admission | CodedError {
     const { callers } = this.#deps
     if (callers === undefined) return ANYBODY
@@ -260,7 +248,6 @@ export class RequestHandler {
     return { owner: callerName(caller), quota: rules.quotaOf(caller) }
   }
 
-  /** Whether an admitted caller has the administrator role. */
   #administers(connection: Socket): boolean {
     const caller = this.#callers.get(connection)
     if (caller instanceof CodedError) return false

@@ -1,8 +1,8 @@
 /**
- * HTTP over a Unix socket for local applications: listens, reads the requests that Node's server parses, and stops. File
- * permissions control who can connect; bearer tokens are ignored. Each connection starts on the fast path and moves to
- * Node's server with its first request that is not plain.
+ * HTTP over a Unix socket for local applications. File permissions control who can connect. Each connection starts on
+ * the fast path and moves to Node's server with its first request that is not plain.
  */
+import { once } from 'node:events'
 import { type IncomingMessage, type Server, type ServerResponse, createServer } from 'node:http'
 import { Server as NetServer, type Socket } from 'node:net'
 import type { CodedError } from '../../../protocol/errors.ts'
@@ -26,16 +26,11 @@ import { takesBody } from './session-requests.ts'
 
 export interface SocketOptions extends RequestHandlerDeps {
   readonly path: string
-  /**
-   * Descriptor of an already listening socket (socket activation). It outlives this agent, so new clients wait for the
-   * next one. Omitted: the agent creates the path and removes it at a stop.
-   */
+  /** An already listening socket (socket activation) outlives this agent, so new clients wait for the next one. */
   readonly passed?: number
-  /** File mode of the socket. */
   readonly mode: number
   readonly bodyBytesMax: number
   readonly connectionsMax: number
-  /** Time for a whole request to arrive, ms. */
   readonly requestTimeoutMs: number
 }
 
@@ -108,12 +103,11 @@ class UnixSocketServer implements SocketServer {
   async open(): Promise<void> {
     const { path, passed, mode } = this.#options
     if (passed === undefined) this.#release = await claimPath(this.#server, path, mode)
-    else await listenOn(this.#server, passed)
+    else await once(this.#server.listen({ fd: passed }, BACKLOG), 'listening')
   }
 
   stop(drainMs: number): Promise<void> {
-    this.#stopped ??= this.#stop(drainMs)
-    return this.#stopped
+    return (this.#stopped ??= this.#stop(drainMs))
   }
 
   async #stop(drainMs: number): Promise<void> {
@@ -123,7 +117,6 @@ class UnixSocketServer implements SocketServer {
       this.#server.closeAllConnections()
     }, drainMs)
     if (this.#options.passed !== undefined) await this.#handOver(drainMs)
-    // Stops new connections by path while open ones finish.
     this.#release()
     const closed = new Promise<void>((resolve) => {
       this.#server.close(() => resolve())
@@ -133,10 +126,7 @@ class UnixSocketServer implements SocketServer {
     clearTimeout(deadline)
   }
 
-  /**
-   * Serves requests that clients have already sent before the stop, each as the last of its connection. Busy clients then
-   * reconnect to the next agent without losing a request.
-   */
+  /** Requests that clients have already sent are the last of their connections; busy clients reconnect to the next agent. */
   async #handOver(drainMs: number): Promise<void> {
     const seen = { isEmpty: false }
     // Stops listening only: Node's HTTP server would also close idle connections.
@@ -151,7 +141,6 @@ class UnixSocketServer implements SocketServer {
     this.#handler.phase = 'STOPPING'
   }
 
-  /** Handles a request whose head Node's server has parsed. */
   readonly #take = (request: IncomingMessage, response: ServerResponse): void => {
     const answer = this.#answerOf(request, response)
     if (this.#handler.phase === 'STOPPING') {
@@ -184,7 +173,6 @@ class UnixSocketServer implements SocketServer {
     this.#answerOf(request, response)(refused(expectationUnknown(request.headers.expect)))
   }
 
-  /** The reply function for a request on Node's server. */
   #answerOf(request: IncomingMessage, response: ServerResponse): Answer {
     response.sendDate = false
     this.#responses.set(request.socket, response)
@@ -205,16 +193,12 @@ class UnixSocketServer implements SocketServer {
     })
   }
 
-  /** Handles parser errors and timeouts. */
   readonly #giveUp = (error: NodeJS.ErrnoException, socket: Socket): void => {
     if (error.code === 'ECONNRESET') socket.destroy()
     else this.#answerLast(socket, brokenRefusal(error.code))
   }
 
-  /**
-   * Sends a final response for the last request. Earlier pending responses go first: otherwise the client would match this
-   * one to an earlier request, retry it and be charged again.
-   */
+  /** After earlier pending responses: otherwise the client would match it to one of them, and be charged again. */
   #answerLast(socket: Socket, reply: Reply): void {
     if (this.#ending.has(socket)) return
     this.#ending.add(socket)
@@ -235,16 +219,6 @@ class UnixSocketServer implements SocketServer {
       last.prependOnceListener('finish', end)
     }
   }
-}
-
-function listenOn(server: Server, fd: number): Promise<void> {
-  return new Promise((resolve, reject) => {
-    server.once('error', reject)
-    server.listen({ fd }, BACKLOG, () => {
-      server.off('error', reject)
-      resolve()
-    })
-  })
 }
 
 const NO_CONTENT = 204

@@ -1,7 +1,4 @@
-/**
- * Session requests on the socket, with the service's paths, bodies and responses. Agent-specific headers carry the
- * idempotency key and bind a session to its connection.
- */
+/** Session requests on the socket, with the service's paths, bodies and responses. */
 import type { IncomingHttpHeaders } from 'node:http'
 import { z } from 'zod'
 import type { Session } from '../../../core/sessions/session.ts'
@@ -35,16 +32,12 @@ export type SessionTarget = Extract<Route, { to: 'session' }>
 
 export interface SessionRequest {
   readonly target: SessionTarget
-  /** Path with query. */
   readonly url: string
   readonly headers: IncomingHttpHeaders
   /** Or why it cannot be read. Null for operations without a body. */
   readonly body: JsonBody | CodedError | null
-  /** The caller; null when callers are not identified. */
   readonly owner: string | null
-  /** Whether the caller may access sessions of others. */
   readonly administers: boolean
-  /** The caller's limits. */
   readonly quota?: CallerQuota
   /** Calls back when the request's connection closes, immediately if it is closed already. */
   readonly onDisconnect: (call: () => void) => void
@@ -129,13 +122,11 @@ function requestedOf(service: SessionService, request: SessionRequest, belongs: 
   }
 }
 
-/** @throws CodedError if it cannot be read */
 function bodyOf({ body }: SessionRequest): JsonBody | null {
   if (body instanceof CodedError) throw body
   return body
 }
 
-/** Repeated keys as arrays. */
 function queryOf(url: string): Readonly<Record<string, string | readonly string[]>> {
   const { searchParams } = new URL(url, 'http://socket')
   return Object.fromEntries(
