@@ -68,9 +68,13 @@ const LOOPBACK = new BlockList()
 LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4')
 LOOPBACK.addAddress('::1', 'ipv6')
 
+export function isLoopback(host: string): boolean {
+  return host === 'localhost' || contains(LOOPBACK, host)
+}
+
 /** @param list of host names (subdomains included), addresses, networks such as 10.0.0.0/8, each with `:port` if wanted; or `*` */
 function isDirect(host: string, port: string, list: string): boolean {
-  if (host === 'localhost' || contains(LOOPBACK, host)) return true
+  if (isLoopback(host)) return true
   return list.split(/[\s,]+/).some((entry) => {
     const { name = entry, only } = /^(?<name>[^:]+|\[.+\]):(?<only>\d+)$/.exec(entry)?.groups ?? {}
     if (only !== undefined && only !== port) return false

@@ -1,7 +1,4 @@
-/**
- * The device report as Prometheus text. The series are fixed. No names or label values come from callers; the version is
- * the only variable label.
- */
+/** The device report as Prometheus text. The series are fixed, and no label values come from callers. */
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { countersOf } from '../../diagnostics/health-status.ts'
 

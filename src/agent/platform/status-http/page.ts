@@ -1,7 +1,4 @@
-/**
- * The status page: the whole report on one self-contained page for phones and desktops. Works without script; script
- * keeps it up to date. Names chosen by callers are always escaped.
- */
+/** One self-contained page, which works without script. Names chosen by callers are always escaped. */
 import { hash } from 'node:crypto'
 import { accountInWords, sizeInWords, tokensInWords } from '../../../core/accounts/in-words.ts'
 import { available } from '../../../core/accounts/grant.ts'
@@ -17,7 +14,6 @@ const sourceOf = (text: string): string => `'sha256-${hash('sha256', text, 'base
 const STYLE_ELEMENT = new Html(`<style>${STYLE}</style>`)
 const SCRIPT_ELEMENT = new Html(`<script>${SCRIPT}</script>`)
 
-/** Content-Security-Policy header of the page. */
 export const PAGE_POLICY = [
   "default-src 'none'",
   `style-src ${sourceOf(STYLE)}`,
@@ -66,7 +62,6 @@ function stepsOf(steps: readonly string[]): Html {
         </ol>`
 }
 
-/** Shows text in backticks as code. */
 function withCode(text: string): readonly Html[] {
   return text.split('`').map((part, at) => (at % 2 === 1 ? html`<code>${part}</code>` : html`${part}`))
 }
@@ -87,7 +82,6 @@ function problemsOf({ problems, status }: DeviceReportWire): Html {
   </section>`
 }
 
-/** Requests that failed with an error before a decision. */
 function refusalsOf({ refusals, problems, status }: DeviceReportWire): Html {
   const list = [...Map.groupBy(refusals, ({ code, message }) => `${code} ${message}`).values()].flatMap((same) => {
     const [newest] = same
@@ -172,7 +166,6 @@ function backupOf({ backup, clock: { now } }: DeviceReportWire['status']): strin
   return backup === null ? 'none' : `${inWords(Math.max(0, now - backup.at))} ago, ${backup.file}`
 }
 
-/** For comparison with `tallygate devices show`. */
 function keyOf({ key: { id, since, next }, clock: { now } }: DeviceReportWire['status']): string {
   const age = since === null ? '' : `, for ${inWords(Math.max(0, now - since))}`
   return `${id}${age}${next === null ? '' : `; next key: ${next}`}`
@@ -241,7 +234,6 @@ function tokensOf({ status, use }: DeviceReportWire): Html {
   </section>`
 }
 
-/** Charges over time, as a curve scaled to its peak and in words. */
 function useOf(name: string, charged: readonly bigint[], use: DeviceReportWire['use']): Html {
   const sum = charged.reduce((total, amount) => total + amount, 0n)
   if (sum === 0n) return html`<span class="soft">nothing</span>`
@@ -261,11 +253,7 @@ function peakOf(charged: readonly bigint[]): { readonly at: number; readonly mos
 
 const CURVE_HEIGHT = 20
 
-/**
- * One step for each bin, so that a single bin is visible too.
- *
- * @param first bin where data begins; earlier bins are unknown
- */
+/** One step for each bin, so that a single bin is visible too. @param first bin where data begins */
 function curve(label: string, amounts: readonly bigint[], most: bigint, first: number): Html {
   const steps = amounts.slice(first).map((amount, at) => {
     const share = Number((amount * 1_000n) / most) / 1_000

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { createSecureContext } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Secret } from '../../../settings/option.ts'
-import { type StatusAuthOptions, requireSafe } from './status-auth.ts'
+import { type StatusAuthOptions, certificateUnusable, requireSafe } from './status-auth.ts'
 
 export interface StatusAuthFiles {
   readonly host: string
@@ -46,11 +46,7 @@ function readTls(
   try {
     createSecureContext({ cert: tls.certificate, key: tls.key, ...(tls.clientCa === null ? {} : { ca: tls.clientCa }) })
   } catch (cause) {
-    throw new CodedError(
-      'CONFIG_INVALID',
-      'The certificate, key or client CA of status.* cannot be used. Check status.certificate_file, status.key_file and status.client_ca_file.',
-      { cause },
-    )
+    throw certificateUnusable(cause)
   }
   return tls
 }

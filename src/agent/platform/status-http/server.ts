@@ -1,7 +1,4 @@
-/**
- * Read-only HTTP server for the device status: browsers, monitoring and supervisors. It takes no body and shares no
- * state with the application socket.
- */
+/** Read-only HTTP server for browsers, monitoring and supervisors; it takes no body. */
 import { type IncomingMessage, type Server, type ServerResponse, createServer as createPlain } from 'node:http'
 import { createServer as createTls } from 'node:https'
 import { type AddressInfo, isIPv6 } from 'node:net'
@@ -9,7 +6,7 @@ import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from '
 import { CodedError } from '../../../protocol/errors.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
-import { type StatusAuthOptions, requireReader, requireSafe } from './status-auth.ts'
+import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
 import { metricsText } from './metrics-text.ts'
 import { PAGE_POLICY, statusPage } from './page.ts'
 
@@ -22,12 +19,8 @@ export interface StatusOptions {
 }
 
 export interface StatusServer {
-  /** `http://host:port` */
   readonly origin: string
-  /**
-   * Replaces certificate, key, client CA or token for new connections and requests; open connections stay. The host and
-   * whether TLS and a client CA are used cannot change.
-   */
+  /** For new connections and requests. The host, and whether TLS and a client CA are used, cannot change. */
   renew(auth: StatusAuthOptions): void
   stop(): Promise<void>
 }
@@ -98,11 +91,7 @@ function createServer({ tls }: StatusAuthOptions): Server {
       rejectUnauthorized: false,
     })
   } catch (cause) {
-    throw new CodedError(
-      'CONFIG_INVALID',
-      'The certificate, key or client CA of status.* cannot be used. Check status.certificate_file, status.key_file and status.client_ca_file.',
-      { cause },
-    )
+    throw certificateUnusable(cause)
   }
 }
 

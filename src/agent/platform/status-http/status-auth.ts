@@ -1,10 +1,10 @@
 /**
- * Access control for the status server. On loopback, any local program may read. Beyond it, TLS is required, plus the
- * token or a client certificate. Requests that a foreign web page triggers are recognized by their Host header.
+ * On loopback, any local program may read. Beyond it, TLS is required, plus the token or a client certificate. The Host
+ * header shows requests that a foreign web page triggers.
  */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
-import { BlockList, isIP } from 'node:net'
+import { isLoopback } from '../../../platform/outgoing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface StatusAuthOptions {
@@ -14,9 +14,13 @@ export interface StatusAuthOptions {
   readonly token: string | null
 }
 
-const LOOPBACK = new BlockList()
-LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4')
-LOOPBACK.addAddress('::1', 'ipv6')
+export function certificateUnusable(cause: unknown): CodedError {
+  return new CodedError(
+    'CONFIG_INVALID',
+    'The certificate, key or client CA of status.* cannot be used. Check status.certificate_file, status.key_file and status.client_ca_file.',
+    { cause },
+  )
+}
 
 /** @throws CodedError CONFIG_INVALID when the network could read the status without authentication */
 export function requireSafe({ host, tls, token }: StatusAuthOptions): void {
@@ -35,10 +39,7 @@ export function requireSafe({ host, tls, token }: StatusAuthOptions): void {
   }
 }
 
-/**
- * @param certified the client presented a certificate signed by `clientCa`
- * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, BAD_REQUEST
- */
+/** @param certified by `clientCa`. @throws CodedError TOKEN_MISSING, TOKEN_INVALID, BAD_REQUEST */
 export function requireReader(
   { host, token, tls }: StatusAuthOptions,
   headers: IncomingHttpHeaders,
@@ -70,13 +71,6 @@ function tokenIn(authorization = ''): string | null {
   return colon < 0 ? null : pair.slice(colon + 1)
 }
 
-function isLoopback(host: string): boolean {
-  if (host === 'localhost') return true
-  const family = isIP(host)
-  return family !== 0 && LOOPBACK.check(host, family === 6 ? 'ipv6' : 'ipv4')
-}
-
-/** The host name or address, without port and brackets. */
 function nameIn(host = ''): string {
   return host
     .replace(/:\d{1,5}$/, '')
