@@ -1,18 +1,13 @@
-/**
- * The device's key pair, which signs segments and tokens. The next key is durable before it is announced, and used only
- * after it has replaced the current one.
- */
+/** Signs segments and tokens. The next key is durable before it is announced, and used only after it has replaced this one. */
 import type { PublicJwk, Signer } from '../../protocol/signing.ts'
 
 export interface DeviceKey {
-  /** `keyId`: RFC 7638 thumbprint of the public key. */
   readonly signer: Signer
   readonly publicJwk: PublicJwk
 }
 
 export interface DeviceKeys {
   readonly current: DeviceKey
-  /** Null: no rotation. */
   readonly next: DeviceKey | null
   /** Creates the next key durably if there is none. @throws CodedError DEVICE_KEY_PROVIDED, STATE_UNWRITABLE */
   prepare(): Promise<DeviceKey>

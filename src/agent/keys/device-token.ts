@@ -1,32 +1,27 @@
-/**
- * Signs the device's short-lived access tokens. The wall clock may be wrong, so after a refusal for time, tokens follow
- * the cloud's clock. That time is unsigned and only dates tokens.
- */
+/** Short-lived access tokens. The wall clock may be wrong: after a refusal for time, they follow the cloud's clock. */
 import { SignJWT } from 'jose'
 import type { Identity } from '../ledger/journal.ts'
 import type { DeviceKeys } from './device-key.ts'
-import type { LinkClock } from '../sync/ports.ts'
+import type { Clock } from '../runtime/clock.ts'
 
 const LIFETIME_MS = 5 * 60_000
 
 /** Tokens start this much earlier, for a clock that is slightly ahead. */
 const BACKDATED_MS = 60_000
 
-/** A token is not reused with less time left than this. */
 const LEFT_MIN_MS = 2 * 60_000
 
 export class DeviceTokens {
   readonly #keys: Pick<DeviceKeys, 'current'>
-  readonly #clock: Pick<LinkClock, 'wall' | 'sinceBoot'>
+  readonly #clock: Pick<Clock, 'wall' | 'sinceBoot'>
   #offsetMs = 0
   #cached: { readonly of: string; readonly token: string; readonly madeAt: number } | undefined
 
-  constructor(keys: Pick<DeviceKeys, 'current'>, clock: Pick<LinkClock, 'wall' | 'sinceBoot'>) {
+  constructor(keys: Pick<DeviceKeys, 'current'>, clock: Pick<Clock, 'wall' | 'sinceBoot'>) {
     this.#keys = keys
     this.#clock = clock
   }
 
-  /** A cached token for this device and its instances, until it is about to expire. */
   async token(device: Identity): Promise<string> {
     const { keyId } = this.#keys.current.signer
     const of = [keyId, device.deviceId, ...device.instanceIds].join(' ')
@@ -39,7 +34,6 @@ export class DeviceTokens {
     return token
   }
 
-  /** A token that was never used. */
   async fresh(device: Identity): Promise<string> {
     const now = this.#clock.wall() + this.#offsetMs
     const { signer } = this.#keys.current

@@ -1,11 +1,7 @@
-/**
- * Learns the cloud's new signing keys when a signature is by an unknown key. A key is trusted only if a trusted key
- * introduced it.
- */
+/** Learns the cloud's new signing keys. A key is trusted only if a trusted key introduced it. */
 import { keyIntroduction } from '../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
-import { parseJson } from '../../protocol/parse-json.ts'
 import type { Cloud } from '../sync/cloud.ts'
 import { type LinkMemory, identityOf } from '../sync/memory.ts'
 import type { LinkJournal, LinkLog } from '../sync/ports.ts'
@@ -19,7 +15,6 @@ interface KeyLearning {
   readonly signal: AbortSignal
 }
 
-/** Returns true when a new key is trusted, durably. */
 export async function learnKeys({ cloud, journal, memory, log, signal }: KeyLearning): Promise<boolean> {
   const identity = identityOf(memory)
   const trustedKeys = await grown(identity.trustedKeys, await introductions())
@@ -33,7 +28,6 @@ export async function learnKeys({ cloud, journal, memory, log, signal }: KeyLear
   log.info({ keys: trustedKeys.length }, 'the cloud signs with a new key that its previous key has signed')
   return true
 
-  /** Empty if the cloud knows none or does not answer. */
   async function introductions(): Promise<readonly string[]> {
     try {
       return await cloud.signingKeys(identity, signal)
@@ -47,8 +41,7 @@ export async function learnKeys({ cloud, journal, memory, log, signal }: KeyLear
 async function grown(trusted: readonly string[], documents: readonly string[]): Promise<readonly string[]> {
   let keys = trusted
   for (const document of documents) {
-    const opened = await (await Trust.of(keys)).open('key', document)
-    const introduced = opened === undefined ? undefined : keyIntroduction.safeParse(parseJson(opened.text)).data
+    const introduced = await (await Trust.of(keys)).read('key', document, keyIntroduction)
     if (introduced === undefined) continue
     const known = keys.map((text) => JSON.parse(text) as PublicJwk)
     keys = await distinctKeys([...known, introduced.introduces])

@@ -1,7 +1,6 @@
 /**
  * Rotates the device key. The next key is durable before it is announced, and used only after the cloud's signed answer
- * is in the journal with the link from the old key. Every step can be repeated; until the next key is used, the cloud
- * accepts both.
+ * is in the journal. Every step can be repeated; until the next key is used, the cloud accepts both.
  */
 import type { LinkState } from '../../core/sync/plan.ts'
 import { type KeyChange, KEY_LINKS_MAX, type KeyLink, keyAnswer } from '../../protocol/edge/device-key.ts'
@@ -11,7 +10,7 @@ import type { Identity } from '../ledger/journal.ts'
 import type { SignedAnswer } from '../sync/cloud.ts'
 import type { DeviceKey, DeviceKeys } from './device-key.ts'
 import { type LinkMemory, identityOf } from '../sync/memory.ts'
-import { believe, believeTime, call, type StepContext, type StepResult } from '../sync/step.ts'
+import { believe, believeTime, call, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
 
 export const KEY = 'device key'
 
@@ -28,7 +27,6 @@ export function keyState(keys: DeviceKeys, memory: LinkMemory, isOrdered: boolea
   return announcing === ready ? 'ANNOUNCE' : 'PREPARE'
 }
 
-/** Creates the next key and stores the request, which survives restarts and time offline. */
 export async function prepareKey(context: StepContext): Promise<StepResult> {
   const { keys, clock, memory, rotation, health, log } = context
   // A waiting technician gets the response; for other requests a condition is raised.
@@ -105,10 +103,9 @@ export async function replaceKey(context: StepContext): Promise<StepResult> {
   return 'PLAN_AGAIN'
 }
 
-/** The current key still works, so the round continues. */
-function goOnWithout({ memory, health, log }: StepContext, error: CodedError): StepResult {
-  memory.key.isTried = true
-  if (health.raise(KEY, error)) log.warn({ code: error.code, ...error.details }, error.message)
+function goOnWithout(context: StepContext, error: CodedError): StepResult {
+  context.memory.key.isTried = true
+  raiseAndLog(context, KEY, error)
   return 'PLAN_AGAIN'
 }
 

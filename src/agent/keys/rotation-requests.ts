@@ -2,9 +2,7 @@
 import type { CodedError } from '../../protocol/errors.ts'
 
 export interface RotationStatus {
-  /** Thumbprint of the current key. */
   readonly key: string
-  /** Thumbprint of the next key. */
   readonly next: string
 }
 

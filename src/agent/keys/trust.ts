@@ -1,5 +1,7 @@
 /** The cloud's keys that this device trusts: pinned by the enrollment token or named by a verified policy. */
 import { type CryptoKey, importJWK } from 'jose'
+import type { z } from 'zod'
+import { parseJson } from '../../protocol/parse-json.ts'
 import { type DocumentKind, openDocument, type PublicJwk, publicJwk, thumbprint } from '../../protocol/signing.ts'
 
 interface TrustedKey {
@@ -31,7 +33,6 @@ export class Trust {
     return new Trust(await Promise.all(keys))
   }
 
-  /** Undefined when no trusted key signed it as a document of this kind. */
   async open(kind: DocumentKind, document: string): Promise<Opened | undefined> {
     for (const { key, jwk } of this.#keys) {
       const text = await openDocument(kind, document, key)
@@ -39,9 +40,14 @@ export class Trust {
     }
     return undefined
   }
+
+  /** Undefined also for a document that does not fit the schema. */
+  async read<S extends z.ZodType>(kind: DocumentKind, document: string, schema: S): Promise<z.output<S> | undefined> {
+    const opened = await this.open(kind, document)
+    return opened === undefined ? undefined : schema.safeParse(parseJson(opened.text)).data
+  }
 }
 
-/** As JWK text without duplicates, by first occurrence. */
 export async function distinctKeys(keys: readonly PublicJwk[]): Promise<readonly string[]> {
   const byThumbprint = new Map<string, string>()
   for (const key of keys) {
@@ -53,7 +59,6 @@ export async function distinctKeys(keys: readonly PublicJwk[]): Promise<readonly
 
 const FORMER_KEYS_MAX = 8
 
-/** The latest keys that are replaced now or were before. */
 export function formerKeys(
   before: { readonly trustedKeys: readonly string[]; readonly formerKeys?: readonly string[] },
   trusted: readonly string[],

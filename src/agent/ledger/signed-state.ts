@@ -1,7 +1,6 @@
 /**
- * Grants and confirmations, taken from the cloud's signed answers instead of the columns that repeat them: an edited
- * ledger spends nothing that was not signed. Columns below the signed values stay, because the rules may have limited
- * an account since.
+ * Grants and confirmations, taken from the cloud's signed answers: an edited ledger spends nothing that was not signed.
+ * Smaller values stay, because the rules may have limited an account since.
  */
 import { z } from 'zod'
 import type { AccountId } from '../../core/accounts/account.ts'
@@ -12,25 +11,21 @@ import { unverifiedText } from '../../protocol/signing.ts'
 import { Trust } from '../keys/trust.ts'
 import type { AccountState, Identity, Snapshot, StoredGrant, StoredPolicy } from './journal.ts'
 
-/** Of a policy document; its signature is checked when it is put in force. */
 const policyTerms = z.object({ revision: z.int() })
 
 type Derived = Pick<Snapshot, 'accounts' | 'grant' | 'policies'>
 
-/** One value of the ledger that no signed document proves. */
 export interface Edit {
   /** An account, `grant of epoch 1`, or `policy of <instance>`. */
   readonly where: string
   readonly field: string
   readonly stored: string
-  /** Null: no signed document names it. */
   readonly signed: string | null
 }
 
 export interface SignedState {
   readonly accounts: ReadonlyMap<AccountId, Grant['accounts'][number]>
   readonly grant: Omit<StoredGrant, 'agedMs'> | null
-  /** POSIX ms, by {@link policyKey}. */
   readonly confirmedAt: ReadonlyMap<string, number>
 }
 
@@ -48,8 +43,7 @@ export async function openSigned(
   const grants: Grant[] = []
   const confirmedAt = new Map<string, number>()
   for (const document of answers) {
-    const opened = await trust.open('sync-answer', document)
-    const answer = opened === undefined ? undefined : syncAnswer.safeParse(parseJson(opened.text)).data
+    const answer = await trust.read('sync-answer', document, syncAnswer)
     if (answer?.outcome !== 'MERGED' || answer.deviceId !== deviceId) continue
     for (const policy of answer.policies) {
       const key = policyKey(policy)
@@ -75,7 +69,6 @@ function policyKey({ instanceId, revision }: Pick<StoredPolicy, 'instanceId' | '
   return `${instanceId.toLowerCase()} ${revision}`
 }
 
-/** The state to start with, and where the ledger says otherwise. */
 export function deriveState(
   { epoch, accounts, grant, policies }: Derived & Pick<Snapshot, 'epoch'>,
   signed: SignedState,

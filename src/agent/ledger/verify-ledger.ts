@@ -1,16 +1,7 @@
-/**
- * Checks a ledger against itself and against the cloud's signatures: entry chain, segment chain, receipts, counters and
- * grants. Never throws on a damaged ledger. Makes no decision again, so it fits entries of every engine version.
- */
+/** Checks a ledger against itself and the cloud's signatures. Never throws on a damaged one, and decides nothing again. */
 import { z } from 'zod'
 import { engineVersion } from '../../protocol/edge/engines.ts'
-import {
-  entryBody,
-  segment as segmentForm,
-  type Segment,
-  syncAnswer,
-  type SyncAnswer,
-} from '../../protocol/edge/sync.ts'
+import { entryBody, segment as segmentForm, type Segment, syncAnswer } from '../../protocol/edge/sync.ts'
 import { firstProblem } from '../../protocol/errors.ts'
 import type { LedgerBundle } from '../../protocol/local/ledger-bundle.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
@@ -40,7 +31,6 @@ export interface Finding {
 
 export interface Verification {
   readonly findings: readonly Finding[]
-  /** Numbers of checked parts, so that a clean result is meaningful. */
   readonly checked: {
     readonly entries: number
     /** Entries whose place in the chain could be checked. */
@@ -49,7 +39,6 @@ export interface Verification {
     readonly receipts: number
     readonly accounts: number
   }
-  /** Number of entries per engine version that decided them, oldest version first. */
   readonly engines: readonly { readonly engine: number; readonly entries: number }[]
 }
 
@@ -112,7 +101,6 @@ async function trustOf(keys: Pick<LedgerBundle, 'trustedKeys' | 'formerKeys'>, f
 
 const nameOf = ({ epoch, seq }: Pick<SegmentRow, 'epoch' | 'seq'>): string => `segment ${seq} of epoch ${epoch}`
 
-/** Readable segments only; unreadable ones are findings. */
 function readSegments({ segments, deviceId }: LedgerBundle, find: Find): readonly ReadSegment[] {
   return segments.flatMap((row): ReadSegment[] => {
     const where = nameOf(row)
@@ -173,7 +161,7 @@ async function checkReceipts(segments: readonly ReadSegment[], trust: Trust, fin
   let sound = 0
   for (const { row, payload } of segments) {
     if (row.answer === null) continue
-    const answer = await answerOf(row.answer, trust)
+    const answer = await trust.read('sync-answer', row.answer, syncAnswer)
     const where = nameOf(row)
     if (answer === undefined) {
       find('RECEIPT', where, 'the answer to it is not signed by a pinned key')
@@ -303,7 +291,6 @@ function sumOf(entries: LedgerBundle['entries']): Map<string, { used: bigint; re
   return sums
 }
 
-/** Compares the counters as of the last segment with the newest segment that names each account. */
 function checkSealedCounters({ state, accounts }: LedgerBundle, segments: readonly ReadSegment[], find: Find): void {
   const newest = new Map<string, { readonly row: SegmentRow; readonly counters: Segment['counters'][number] }>()
   for (const { row, payload } of segments) {
@@ -326,7 +313,6 @@ function checkSealedCounters({ state, accounts }: LedgerBundle, segments: readon
   }
 }
 
-/** Compares grants and rules with what the cloud signed, as a start of the agent does. */
 async function checkSigned(ledger: LedgerBundle, trust: Trust, find: Find): Promise<void> {
   const { state, deviceId, grant, policies, signedAnswers } = ledger
   const { epoch } = state
@@ -345,12 +331,12 @@ async function checkSigned(ledger: LedgerBundle, trust: Trust, find: Find): Prom
   }
   const caps = new Map<string, bigint>()
   for (const { instanceId, document } of policies) {
-    const rules = await rulesOf(document, trust)
+    const rules = await trust.read('policy', document, policyDocument)
     if (rules?.instanceId === instanceId) addCaps(rules, caps)
     else find('POLICY', `policy of ${instanceId}`, 'it is not signed by a pinned key, or is of another instance')
   }
   for (const document of ledger.pastPolicies) {
-    const rules = await rulesOf(document, trust)
+    const rules = await trust.read('policy', document, policyDocument)
     if (rules !== undefined) addCaps(rules, caps)
   }
   for (const { account, allowance, used, returned } of ledger.accounts) {
@@ -363,11 +349,6 @@ async function checkSigned(ledger: LedgerBundle, trust: Trust, find: Find): Prom
   }
 }
 
-async function rulesOf(document: string, trust: Trust): Promise<PolicyDocument | undefined> {
-  const opened = await trust.open('policy', document)
-  return opened === undefined ? undefined : policyDocument.safeParse(parseJson(opened.text)).data
-}
-
 function addCaps(rules: PolicyDocument, caps: Map<string, bigint>): void {
   for (const { id, offline } of policyOf(rules).lineItems) {
     if (offline?.policy !== 'essential') continue
@@ -375,9 +356,4 @@ function addCaps(rules: PolicyDocument, caps: Map<string, bigint>): void {
     const known = caps.get(key) ?? 0n
     caps.set(key, offline.overspendCap > known ? offline.overspendCap : known)
   }
-}
-
-async function answerOf(document: string, trust: Trust): Promise<SyncAnswer | undefined> {
-  const opened = await trust.open('sync-answer', document)
-  return opened === undefined ? undefined : syncAnswer.safeParse(parseJson(opened.text)).data
 }

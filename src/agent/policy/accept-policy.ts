@@ -1,7 +1,4 @@
-/**
- * Checks a policy document in sequence: trusted signature, engine, schema, instance, newer revision, completeness. The first
- * failure names the code.
- */
+/** Checks a policy document in sequence; the first failure names the code. */
 import { z } from 'zod'
 import type { Engine } from '../../core/engine.ts'
 import { compilePolicy, danglingConditions } from '../../core/rules/compile.ts'
@@ -9,10 +6,10 @@ import { engineVersion, requireEnginesFit } from '../../protocol/edge/engines.ts
 import { policyDocument, policyOf } from '../../protocol/edge/policy-document.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type PublicJwk, thumbprint } from '../../protocol/signing.ts'
-import type { ActivePolicy } from '../sync/ports.ts'
+import type { PolicyInForce } from './active-policies.ts'
 import type { Trust } from '../keys/trust.ts'
 
-export interface AcceptedPolicy extends ActivePolicy {
+export interface AcceptedPolicy extends PolicyInForce {
   readonly signedBy: PublicJwk
 }
 
@@ -23,10 +20,7 @@ export interface PolicyTerms {
   readonly engine: Engine
 }
 
-/**
- * @throws CodedError POLICY_SIGNATURE_BAD, AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD, POLICY_REVISION_OLDER or
- *   POLICY_INCOMPLETE
- */
+/** @throws CodedError POLICY_SIGNATURE_BAD, AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD, POLICY_REVISION_OLDER, POLICY_INCOMPLETE */
 export async function acceptPolicy(
   trust: Trust,
   signed: string,

@@ -1,7 +1,4 @@
-/**
- * The rules in force, one policy per instance. A policy is replaced as a whole and expires a time after the cloud last
- * signed that it is the newest; the document sets that time.
- */
+/** A policy is replaced as a whole, and expires a time after the cloud last signed that it is the newest. */
 import type { CompiledPolicy } from '../../core/rules/compile.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
@@ -16,7 +13,6 @@ export interface PolicyInForce {
 
 export class ActivePolicies {
   readonly #policies = new Map<string, PolicyInForce>()
-  /** Per instance and revision, when the cloud last confirmed it. */
   readonly #confirmedAt = new Map<string, Map<number, number>>()
 
   #suspension: DeviceSuspension | null = null
@@ -42,10 +38,7 @@ export class ActivePolicies {
     this.#policies.set(policy.document.instanceId.toLowerCase(), policy)
   }
 
-  /**
-   * Records the newest revisions that the cloud signed. A newer one than the revision in force stops extending its
-   * expiry.
-   */
+  /** A newer revision than the one in force stops extending its expiry. */
   confirm({ time, policies }: Confirmation): void {
     for (const { instanceId, revision } of policies) {
       const key = instanceId.toLowerCase()
@@ -62,7 +55,6 @@ export class ActivePolicies {
     return Math.max(document.issuedAt, heardAt) + document.usableForMs
   }
 
-  /** Uses the latest possible time if the clock is bounded. */
   isStale(policy: PolicyInForce, { earliest, latest }: ClockReading): boolean {
     return (latest ?? earliest) > this.usableUntil(policy)
   }

@@ -1,17 +1,14 @@
-/**
- * Fetches newer rules, checks them, stores them, and only then puts them in force. A refused document becomes a health
- * condition and does not end the round, so usage is still delivered.
- */
+/** Stores newer rules and only then puts them in force. A refused document does not end the round: usage is delivered. */
 import { learnKeys } from '../keys/learn-keys.ts'
 import { identityOf, type PolicyMemory } from '../sync/memory.ts'
-import { call, endsRound, type StepContext, type StepResult } from '../sync/step.ts'
+import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
 import { distinctKeys, formerKeys, Trust } from '../keys/trust.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { StoredPolicy } from '../ledger/journal.ts'
 import { acceptPolicy } from './accept-policy.ts'
 
 export async function fetchPolicy(context: StepContext, instanceId: string): Promise<StepResult> {
-  const { cloud, memory, health, log, signal, options } = context
+  const { cloud, memory, health, signal, options } = context
   const identity = identityOf(memory)
   const policyMemory = memory.policies.get(instanceId)
   if (policyMemory === undefined) throw new Error('invariant: only a policy of an own instance is fetched')
@@ -23,8 +20,7 @@ export async function fetchPolicy(context: StepContext, instanceId: string): Pro
     health.clear(policySubject(instanceId))
   } catch (error) {
     if (!(error instanceof CodedError) || endsRound(error) || error.code === 'NOT_RECORDED') throw error
-    const { code } = error
-    if (health.raise(policySubject(instanceId), error)) log.warn({ instanceId, code, ...error.details }, error.message)
+    raiseAndLog(context, policySubject(instanceId), error, { instanceId })
   }
   return 'GO_ON'
 }
@@ -48,8 +44,7 @@ async function takeDocument(
   })
   const { revision } = policy.document
   const identity = identityOf(memory)
-  // Rules of other instances may be signed by keys that this document drops. Keeps those keys, so that a restart
-  // without the cloud can verify them.
+  // Rules of other instances may be signed by keys that this document drops: a restart must still verify them.
   const others = [...memory.policies]
     .filter(([other]) => other !== instanceId)
     .flatMap(([, { signedBy }]) => (signedBy === null ? [] : [signedBy]))
@@ -71,20 +66,12 @@ async function takeDocument(
   log.info({ instanceId, revision }, 'policy in force')
 }
 
-/**
- * Restores the rules in force after a restart. Each stored document is verified again, so a manipulated database has no
- * effect, and an upgraded agent uses only rules that its engine can use.
- */
+/** Verifies each stored document again: a manipulated database has no effect, and the engine may be another. */
 export async function restorePolicies(
-  {
-    activePolicies,
-    health,
-    log,
-    memory,
-    options: { engine },
-  }: Pick<StepContext, 'activePolicies' | 'health' | 'log' | 'memory' | 'options'>,
+  { activePolicies, health, log, memory, options }: StepContext,
   stored: readonly StoredPolicy[],
 ): Promise<void> {
+  const { engine } = options
   for (const { instanceId, revision, document, confirmedAt } of stored) {
     const policyMemory = memory.policies.get(instanceId)
     if (policyMemory === undefined) continue

@@ -1,13 +1,12 @@
 /**
- * Opens the agent's sessions in the service API and keeps them alive. The request to open is durable before it is sent,
- * and the session's id once it is known, so a restart or a lost answer opens no second session. Refusals become health
- * conditions; only an unreachable cloud ends the round.
+ * Keeps the agent's sessions in the service API alive. The request to open is durable before it is sent, and the id once
+ * it is known, so a lost answer opens no second session. Only an unreachable cloud ends the round.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { CloudSession } from '../ledger/journal.ts'
 import { identityOf, type SessionMemory } from '../sync/memory.ts'
 import { nextSession, type SessionEvent } from '../sync/session-state.ts'
-import { call, endsRound, type StepContext, type StepResult } from '../sync/step.ts'
+import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'
 
 export async function openSession(context: StepContext, instanceId: string): Promise<StepResult> {
   const sessionMemory = memoryOf(context, instanceId)
@@ -54,7 +53,6 @@ function keptOf({ memory }: StepContext, instanceId: string): CloudSession | und
   return identityOf(memory).sessions?.find((session) => session.instanceId === instanceId)
 }
 
-/** Replaces the instance's session in the journal; null removes it. */
 async function keep({ journal, memory }: StepContext, instanceId: string, session: CloudSession | null): Promise<void> {
   const identity = identityOf(memory)
   const others = (identity.sessions ?? []).filter((other) => other.instanceId !== instanceId)
@@ -77,9 +75,7 @@ function take(
   const { session, notice } = nextSession(sessionMemory.session, event, clock.sinceBoot())
   sessionMemory.session = session
   if (notice === 'CLEAR') health.clear(subject)
-  else if (notice !== undefined && health.raise(subject, notice)) {
-    log.warn({ instanceId, code: notice.code, ...notice.details }, notice.message)
-  }
+  else if (notice !== undefined) raiseAndLog({ health, log }, subject, notice, { instanceId })
 }
 
 async function unlessRefused<T>(
@@ -91,9 +87,7 @@ async function unlessRefused<T>(
     return await work()
   } catch (error) {
     if (!(error instanceof CodedError) || endsRound(error)) throw error
-    const { code, details, message } = error
-    if (context.health.raise(sessionSubject(instanceId), error))
-      context.log.warn({ instanceId, code, ...details }, message)
+    raiseAndLog(context, sessionSubject(instanceId), error, { instanceId })
     return undefined
   }
 }

@@ -1,7 +1,4 @@
-/**
- * Interprets a signed answer to a segment: whether it belongs to the segment that was sent, and its result. Other
- * answers change nothing.
- */
+/** Whether a signed answer belongs to the segment that was sent, and its result. */
 import type { Grant, SyncAnswer } from '../../protocol/edge/sync.ts'
 
 export interface SentSegment {

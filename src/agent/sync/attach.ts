@@ -1,7 +1,4 @@
-/**
- * Gets an epoch. The nonce lives in memory only, so that a late answer to an earlier attach cannot revive an old epoch.
- * An attach grants nothing.
- */
+/** The nonce lives in memory only, so that a late answer to an earlier attach cannot revive an old epoch. */
 import { attachAnswer } from '../../protocol/edge/attach.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type LinkMemory, backlogOf, identityOf, takeEpoch } from './memory.ts'

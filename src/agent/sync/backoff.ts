@@ -1,10 +1,6 @@
-/**
- * Wait before the next attempt, with full jitter, so that a fleet that lost the cloud at once does not return at once.
- * The cloud's Retry-After is a minimum, with jitter added.
- */
+/** Full jitter: a fleet that lost the cloud at once does not return at once. The cloud's Retry-After is a minimum. */
 export interface BackoffLimits {
   readonly baseMs: number
-  /** Unless the cloud requests a longer wait. */
   readonly capMs: number
 }
 

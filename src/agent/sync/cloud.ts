@@ -1,7 +1,6 @@
 /**
- * The cloud's API; answers are parsed but not verified. Methods reject with a CodedError: CLOUD_UNREACHABLE without a
- * usable answer (detail `retryAfterMs`: the requested wait), otherwise the cloud's code. They change nothing on the
- * device.
+ * Answers are parsed but not verified. Methods reject with a CodedError: CLOUD_UNREACHABLE without a usable answer
+ * (detail `retryAfterMs`: the requested wait), otherwise the cloud's code.
  */
 import type { z } from 'zod'
 import type { attachRequest } from '../../protocol/edge/attach.ts'
@@ -36,18 +35,11 @@ export interface Cloud {
   /** @throws CodedError DEVICE_KEY_REFUSED among others */
   announceKey(device: Identity, request: z.input<typeof keyChangeRequest>, signal: AbortSignal): Promise<SignedAnswer>
   showKeyLinks(device: Identity, request: z.input<typeof keyLinksRequest>, signal: AbortSignal): Promise<SignedAnswer>
-  /**
-   * @param request the revision in force (0: none), and the engine that the rules are for
-   * @throws CodedError AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD among others
-   */
+  /** @throws CodedError AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD among others */
   policy(device: Identity, request: PolicyRequest, signal: AbortSignal): Promise<PolicyAnswer>
   /** Introductions of the cloud's signing keys, oldest first; not verified. */
   signingKeys(device: Identity, signal: AbortSignal): Promise<readonly string[]>
-  /**
-   * Returns the session's id.
-   *
-   * @param opening idempotency key
-   */
+  /** Returns the session's id. @param opening idempotency key */
   openSession(device: Identity, instanceId: string, opening: string, signal: AbortSignal): Promise<string>
   heartbeat(device: Identity, instanceId: string, sessionId: string, signal: AbortSignal): Promise<Heartbeat>
   /** Also resolves when the cloud no longer knows the session. */

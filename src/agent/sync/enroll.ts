@@ -1,7 +1,4 @@
-/**
- * Enrolls the device. The token arrives out of band, so the device trusts its fingerprints; the cloud's answer counts
- * only with a key that matches one of them. Idempotent: the same token and key get the same answer.
- */
+/** The token arrives out of band, so the device trusts its fingerprints: a key of the cloud must match one of them. */
 import { decodeJwt, decodeProtectedHeader } from 'jose'
 import type { z } from 'zod'
 import { enrollmentClaims } from '../../protocol/edge/enrollment.ts'
@@ -24,12 +21,7 @@ const REFUSALS: ReadonlySet<ErrorCode> = new Set([
   'ACCESS_KIND_WRONG',
 ])
 
-/**
- * Returns the identity for this key, with the keys that the token pins.
- *
- * @throws CodedError ENROLLMENT_REFUSED (do not try this token again), DEVICE_REVOKED, TRUST_MISMATCH,
- * CLOUD_UNREACHABLE
- */
+/** @throws CodedError ENROLLMENT_REFUSED (do not try this token again), DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE */
 export async function enroll(
   cloud: Pick<Cloud, 'enroll'>,
   key: DeviceKey,

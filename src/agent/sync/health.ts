@@ -1,7 +1,4 @@
-/**
- * Current health conditions, at most one per subject. A condition stays until the operation that raised it succeeds; it
- * decides nothing.
- */
+/** At most one condition per subject, which stays until the operation that raised it succeeds. */
 import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
 
 export const PUSH = 'push'
@@ -9,7 +6,6 @@ export const PUSH = 'push'
 export const REVOCATION = 'revocation'
 
 export interface HealthCondition {
-  /** For instance `policy 64d2028c-...` or `sync`. */
   readonly subject: string
   readonly code: ErrorCode
   readonly message: string

@@ -3,18 +3,14 @@ import type { Engine } from '../../core/engine.ts'
 export interface LinkOptions {
   /** Longest time between two segments, ms; the cloud may shorten it. */
   readonly syncEveryMs: number
-  /** Longest time without a heartbeat or merged segment, ms. */
   readonly heartbeatEveryMs: number
-  /** Longest time between two checks of a cloud session's state, ms. */
   readonly sessionCheckEveryMs: number
-  /** As many entries trigger a sync. */
   readonly batchEntries: number
   /** Wait after the first failed round, ms; doubles with each failure. */
   readonly backoffBaseMs: number
   readonly backoffCapMs: number
   readonly returnUnusedOnStop: boolean
   readonly stopTimeoutMs: number
-  /** Name and version of the software; at most 64 characters. */
   readonly software: string
   readonly engine: Engine
 }
@@ -25,27 +21,21 @@ export const PLANS_PER_ROUND_MAX = 64
 /** Further requests do not wait. */
 export const WAITING_REQUESTS_MAX = 10_000
 
-/**
- * Timer rounds start early by up to this fraction of the interval, so that devices that started together drift apart.
- */
+/** Timer rounds start early by up to this fraction of the interval: devices that started together drift apart. */
 export const EARLY_PART = 1 / 4
 
 /** Shortest time between rounds, ms, except for waiting requests and change notifications. */
 export const ROUND_GAP_MS = 1_000
 
-/** Shortest time between rounds for change notifications, ms. */
 export const NOTIFICATION_GAP_MS = 50
 
 /** Number of rounds at that rate; then one per {@link ROUND_GAP_MS}. */
 export const NOTIFICATION_BURST = 10
 
-/** Shortest time between rounds for waiting requests, ms. */
 export const REQUEST_GAP_MS = 50
 
-/** Number of rounds at that rate; then one per {@link ROUND_GAP_MS}. */
 export const REQUEST_BURST = 10
 
-/** Shortest interval that the cloud can set, ms. */
 export const SYNC_EVERY_MIN_MS = 1_000
 
 /** Gives up a segment that the cloud could not read this often, but not before {@link REFUSED_FOR_MIN_MS}. */

@@ -1,7 +1,6 @@
 /**
- * The device's connection to the cloud. Runs one round at a time, started by timer, change notification, low water or a
- * waiting request; only durable state passes between rounds. It never decides access requests, and they wait for it
- * only in {@link Link.requestGrant}.
+ * The device's connection to the cloud. Only durable state passes between rounds. It never decides access requests, and
+ * they wait for it only in {@link Link.requestGrant}.
  */
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -19,7 +18,7 @@ import { keyState } from '../keys/rotate-key.ts'
 import { RotationRequests, type RotationStatus } from '../keys/rotation-requests.ts'
 import { runRound } from './round.ts'
 import { type RoundResult, Rounds, type WakeReason } from './rounds.ts'
-import { showSuspension, type StepContext } from './step.ts'
+import { raiseAndLog, showSuspension, type StepContext } from './step.ts'
 import { WaitingRequests } from './waiting-requests.ts'
 
 export interface Link {
@@ -29,17 +28,11 @@ export interface Link {
   stop(): Promise<void>
   /** Requests a round. Calls during a round cause exactly one more. */
   wake(reason: WakeReason): void
-  /**
-   * Requests tokens. Resolves with the cloud's answer when a round that carried the request has ended; with null after
-   * `deadlineMs`, or at once when the cloud is known to be unreachable. Never rejects: the caller decides again on the
-   * ledger's balances.
-   */
+  /** Resolves after a round that carried the request; with null after `deadlineMs`, or if the cloud is unreachable. */
   requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null>
   status(): LinkStatus
   /**
-   * Requests a new device key; it is made when the cloud is reachable. Resolves when the request would survive a power
-   * cut.
-   *
+   * Resolves when the request would survive a power cut; the key is made when the cloud is reachable.
    * @throws CodedError NOT_ENROLLED, DEVICE_KEY_PROVIDED, STATE_UNWRITABLE, NOT_RECORDED, STOPPING
    */
   rotateKey(): Promise<RotationStatus>
@@ -49,9 +42,7 @@ export interface Link {
 
 export interface LinkStatus {
   readonly deviceId: string | null
-  /** From the enrollment token; null: none. */
   readonly name: string | null
-  /** 0: not attached. */
   readonly epoch: number
   readonly fenced: boolean
   readonly key: KeyStatus
@@ -67,7 +58,6 @@ export interface LinkStatus {
     readonly applied: number
     readonly newest: number
     readonly engine: number | null
-    /** Short name of the instance; null: no rules. */
     readonly name: string | null
   }[]
   readonly sessions: readonly {
@@ -78,24 +68,19 @@ export interface LinkStatus {
   readonly push: 'OFF' | 'CONNECTED' | 'DISCONNECTED'
   readonly rounds: { readonly done: number; readonly failed: number; readonly running: boolean }
   readonly notifications: { readonly taken: number; readonly ignored: number }
-  /** Oldest first. */
   readonly conditions: readonly HealthCondition[]
 }
 
 export interface KeyStatus {
-  /** Thumbprint of the current key. */
   readonly id: string
   readonly since: number | null
-  /** Thumbprint of the next key; null: no rotation. */
   readonly next: string | null
 }
 
 export interface LinkDeps extends Omit<StepContext, 'memory' | 'health' | 'waiting' | 'rotation' | 'signal'> {
-  /** Read at process start, before anything was recorded. */
   readonly snapshot: Snapshot
   readonly timers: Timers
   readonly tokens: Pick<DeviceTokens, 'fresh'>
-  /** Null: no push, even if the cloud offers it. */
   readonly push: Push | null
   /** Called once on a broken invariant or a write with unknown outcome: the process must end and reopen. */
   readonly onFatal: (error: unknown) => void
@@ -186,8 +171,7 @@ class CloudLink implements Link {
   }
 
   stop(): Promise<void> {
-    this.#stopped ??= this.#stop()
-    return this.#stopped
+    return (this.#stopped ??= this.#stop())
   }
 
   status(): LinkStatus {
@@ -208,18 +192,9 @@ class CloudLink implements Link {
         const name = this.#deps.activePolicies.get(instanceId.toLowerCase())?.document.instanceName ?? null
         return { instanceId, applied, newest, engine, name }
       }),
-      sessions: [...memory.sessions].map(
-        ([
-          instanceId,
-          {
-            session: { state, sessionId },
-          },
-        ]) => ({
-          instanceId,
-          state,
-          sessionId,
-        }),
-      ),
+      sessions: [...memory.sessions].map(([instanceId, { session }]) => {
+        return { instanceId, state: session.state, sessionId: session.sessionId }
+      }),
       push: this.#push === null ? 'OFF' : this.#pushConnected ? 'CONNECTED' : 'DISCONNECTED',
       rounds: this.#rounds.counts,
       notifications: { ...this.#notifications },
@@ -279,7 +254,6 @@ class CloudLink implements Link {
     await this.#push
   }
 
-  /** Returns unused tokens if configured, and closes the sessions, within the stop timeout. */
   async #sayGoodbye(): Promise<void> {
     const { options, timers, log } = this.#deps
     const late = new AbortController()
@@ -343,8 +317,7 @@ class CloudLink implements Link {
   }
 
   #showPush(error: CodedError): void {
-    const { code, details, message } = error
-    if (this.#health.raise(PUSH, error)) this.#deps.log.warn({ subject: PUSH, code, ...details }, message)
+    raiseAndLog({ health: this.#health, log: this.#deps.log }, PUSH, error, { subject: PUSH })
   }
 
   #notification(topic: string, payload: string, deviceId: string): void {

@@ -1,7 +1,4 @@
-/**
- * The link's state: the durable part as of the last commit, and observations since the start. A step changes it only
- * after the journal has committed the same change; the planner sees nothing else.
- */
+/** Durable state as of the last commit, and observations since the start. Changes only after the journal has committed. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { LinkState } from '../../core/sync/plan.ts'
@@ -12,15 +9,11 @@ import { NO_SESSION, type Session, keptSession } from './session-state.ts'
 import { Trust } from '../keys/trust.ts'
 
 export interface PolicyMemory {
-  /** Revision in force; 0: none. */
   applied: number
   /** Only higher revisions may come into force. */
   floor: number
-  /** Engine that the revision in force was made for; null: none. */
   engine: number | null
-  /** Newest revision that the cloud has named; 0: none. */
   newest: number
-  /** Signer of the revision in force; null: none. */
   signedBy: PublicJwk | null
   /** The signed revision in force, for a cloud that has forgotten it. Null: none. */
   document: string | null
@@ -37,15 +30,11 @@ export interface SessionMemory {
 }
 
 export interface KeyMemory {
-  /** The cloud's administrator requested a new key. */
   isRequested: boolean
-  /** The cloud refused the next key. */
   isRefused: boolean
-  /** Already announced in this round. */
   isTried: boolean
   /** The cloud may know only an earlier key. */
   isUnknown: boolean
-  /** The key links were already sent in this round. */
   isShown: boolean
 }
 
@@ -66,9 +55,7 @@ export interface LinkMemory {
   lastSeq: number
   lastSealedEntry: number
   lastAcknowledgedEntry: number
-  /** Undelivered entries of earlier epochs. */
   undeliveredRanges: number
-  /** Term of the last grant in this epoch; 0: none. */
   grantTerm: number
   /** The cloud has lost the acknowledged segments from here on; null: none. */
   resendFrom: number | null
@@ -78,18 +65,14 @@ export interface LinkMemory {
   lost: boolean
   /** A segment that the cloud could not read: number of refusals, and the boot-time reading of the first, ms. */
   refused: { readonly hash: string; readonly times: number; readonly since: number } | null
-  /** Signed answers and rules that are still to be sent to a cloud that has lost them. */
   proofs: readonly string[]
 
-  /** The last segment was full. */
   moreToSend: boolean
   releasing: boolean
   /** How much the device may keep of recalled accounts, until it has returned the rest. */
   keeps: ReadonlyMap<AccountId, Micro>
   looking: boolean
-  /** The cloud requested another round. */
   lookAgain: boolean
-  /** A segment of this round has carried the top-up requests. */
   topUpsCarried: boolean
 
   readonly policies: Map<string, PolicyMemory>
@@ -100,7 +83,6 @@ export interface LinkMemory {
   lastSyncAt: number | null
   /** Boot-time reading of the last merged segment with a new answer, ms. */
   syncedAt: number | null
-  /** Longest time to the next sync that the cloud has requested, ms. */
   nextSyncMs: number | null
 }
 
@@ -171,11 +153,7 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
   }
 }
 
-/**
- * Call when the new epoch is in the journal.
- *
- * @param lastEntry of the previous epoch
- */
+/** Call when the new epoch is in the journal. @param lastEntry of the previous epoch */
 export function takeEpoch(memory: LinkMemory, epoch: number, lastEntry: number): void {
   memory.undeliveredRanges += lastEntry - memory.lastAcknowledgedEntry
   memory.attachNonce = null
@@ -198,7 +176,6 @@ export function takeEpoch(memory: LinkMemory, epoch: number, lastEntry: number):
   memory.syncedAt = null
 }
 
-/** Entries that the cloud has not acknowledged. */
 export function backlogOf({ undeliveredRanges, lastAcknowledgedEntry }: LinkMemory, lastEntry: number): number {
   return undeliveredRanges + Math.max(0, lastEntry - lastAcknowledgedEntry)
 }

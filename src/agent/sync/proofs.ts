@@ -1,7 +1,4 @@
-/**
- * Proofs for a cloud that has forgotten what it signed: as many as fit the body of one sync; the rest goes with later
- * segments.
- */
+/** Proofs for a cloud that has forgotten what it signed, as many as fit the body of one sync. */
 import { PROOFS_MAX, PROOFS_TEXT_MAX, SYNC_BODY_BYTES_MAX } from '../../protocol/edge/sync.ts'
 
 /** Bytes of a body without segment and proofs, and of each proof without its text. */

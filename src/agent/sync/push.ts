@@ -23,11 +23,7 @@ export interface Push {
 export type ChangeNotification =
   { readonly kind: 'LOOK' } | { readonly kind: 'NOTHING_NEW' } | { readonly kind: 'MALFORMED' }
 
-/**
- * Parses a message. Policy notifications are retained and repeat with each connection, so known revisions are ignored.
- *
- * @param applied revision in force, per instance of the device
- */
+/** Policy notifications repeat with each connection: known revisions are ignored. @param applied revision, per instance */
 export function readNotification(
   topic: string,
   payload: string,

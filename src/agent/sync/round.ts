@@ -1,7 +1,4 @@
-/**
- * One sync round: plans with core, runs the steps in sequence, and plans again when a step changed the state. The first
- * failing step ends the round; each step commits separately, so nothing is undone.
- */
+/** Runs steps, and plans again when one changed the state. Each step commits separately, so a failure undoes nothing. */
 import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Identity } from '../ledger/journal.ts'
@@ -17,7 +14,6 @@ import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showL
 import { PUSH, REVOCATION } from './health.ts'
 import { showSuspension, type StepContext, type StepResult } from './step.ts'
 
-/** Subjects whose conditions a successful round clears. */
 const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
 
 /** Subjects whose conditions may only result from a revoked key. */

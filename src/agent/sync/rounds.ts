@@ -1,7 +1,4 @@
-/**
- * Schedules rounds: one at a time, with jitter. A wake carries no data; during a round it causes exactly one more.
- * After a failed round only time, or a sign that the network is back, ends the wait.
- */
+/** One round at a time, with jitter. After a failed one, only time or a sign that the network is back ends the wait. */
 import { backoff } from './backoff.ts'
 import {
   EARLY_PART,
@@ -17,7 +14,6 @@ import type { Randomness, Timers } from './ports.ts'
 export type WakeReason = 'timer' | 'notification' | 'low-water' | 'request' | 'enrolled' | 'operator'
 
 export type RoundResult =
-  /** `nextMs`: longest time until the next round. */
   | { readonly ok: true; readonly nextMs: number }
   /** `retryAfterMs`: as the cloud requested; 0: not requested. */
   | { readonly ok: false; readonly retryAfterMs: number }
@@ -39,7 +35,6 @@ export class Rounds {
   #running: Promise<void> | null = null
   #cancelTimer: (() => void) | null = null
   #timerAt = Infinity
-  /** Start of the next round without a wake. */
   #nextAt = Infinity
   #startedAt = -Infinity
   /** Separate, so that a flood of notifications cannot delay waiting requests. */
@@ -85,7 +80,6 @@ export class Rounds {
     this.#schedule()
   }
 
-  /** Aborts the round under way; resolves when it has ended. */
   async stop(): Promise<void> {
     this.#stopped.abort()
     this.#cancelTimer?.()

@@ -14,16 +14,15 @@ export interface SegmentExtent {
   readonly firstEntry: number
   /** `firstEntry - 1` when it contains no entries. */
   readonly lastEntry: number
-  /** Entries of an earlier epoch's undelivered range. */
   readonly undeliveredRange: number
-  /** Entries that did not fit. */
   readonly backlog: number
   readonly needs: number
 }
 
 /** Throws for a document that is not a segment: only the journal makes them. */
 export function extentOf({ document }: Pick<SealedSegment, 'document'>): SegmentExtent {
-  const { entries, undeliveredRange, backlog, needs } = payload.parse(payloadOf(document))
+  const text = unverifiedText(document) ?? ''
+  const { entries, undeliveredRange, backlog, needs } = payload.parse(JSON.parse(text))
   return {
     firstEntry: entries.first,
     lastEntry: entries.first + entries.bodies.length - 1,
@@ -31,8 +30,4 @@ export function extentOf({ document }: Pick<SealedSegment, 'document'>): Segment
     backlog,
     needs: needs.length,
   }
-}
-
-function payloadOf(document: string): unknown {
-  return JSON.parse(unverifiedText(document) ?? '')
 }

@@ -1,6 +1,6 @@
 /**
- * Sends segments and applies grants. A segment is durable before its first byte is sent, and is resent byte for byte
- * until it is acknowledged; a grant is durable before it can be spent. At most one segment is unacknowledged.
+ * A segment is durable before its first byte is sent, and is resent byte for byte until it is acknowledged; a grant is
+ * durable before it can be spent. At most one segment is unacknowledged.
  */
 import type { Step } from '../../core/sync/plan.ts'
 import { RULES_SHOWN_MAX, type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
@@ -13,7 +13,7 @@ import { type PolicyMemory, identityOf } from './memory.ts'
 import { proofsBeside } from './proofs.ts'
 import { extentOf } from './segment-extent.ts'
 import { nextSession } from './session-state.ts'
-import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
+import { believe, believeTime, call, raiseAndLog, type StepContext, type StepResult } from './step.ts'
 import { NO_TOP_UPS, topUpsOf, poolBalancesOf } from './top-ups.ts'
 
 /** An older answer, ms, is a stored one, so its news may be outdated. */
@@ -109,12 +109,12 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
 }
 
 /** The cloud keeps them as evidence only, and sending again would not change that. Shown until the next start. */
-function noteUnbilled({ health, log }: StepContext, answer: SyncAnswer, { seq }: SealedSegment): void {
+function noteUnbilled(context: StepContext, answer: SyncAnswer, { seq }: SealedSegment): void {
   const entries = answer.outcome === 'MERGED' || answer.outcome === 'FENCED' ? answer.unbilled : undefined
   if (entries === undefined) return
   const message = `The cloud keeps ${entries} entries of an earlier epoch as evidence and does not bill them.`
   const error = new CodedError('USAGE_UNBILLED', message, { details: { entries, seq } })
-  if (health.raise('undelivered entries', error)) log.warn({ code: error.code, ...error.details }, error.message)
+  raiseAndLog(context, 'undelivered entries', error)
 }
 
 /** Adds earlier answers for a cloud that has forgotten them. */
@@ -126,7 +126,8 @@ function proofsWith(context: StepContext, sent: SealedSegment): { readonly proof
   return shown.length === 0 ? {} : { proofs: shown }
 }
 
-async function nextToSend({ journal, memory, health, log }: StepContext): Promise<SealedSegment> {
+async function nextToSend(context: StepContext): Promise<SealedSegment> {
+  const { journal, memory } = context
   const { unacknowledged, resendFrom } = memory
   if (unacknowledged === null) throw new Error('invariant: a segment to send is there')
   if (memory.earlier !== null) {
@@ -143,7 +144,7 @@ async function nextToSend({ journal, memory, health, log }: StepContext): Promis
     `The cloud has lost segment ${resendFrom}, which this device no longer keeps.`,
     { details: { lost: resendFrom, sealed: unacknowledged.seq } },
   )
-  if (health.raise('device', error)) log.warn({ code: error.code, ...error.details }, error.message)
+  raiseAndLog(context, 'device', error)
   memory.proofs = await journal.proofs()
   memory.lost = true
   memory.resendFrom = null
@@ -159,12 +160,7 @@ function endOf({ epoch }: SegmentPlace): SegmentPlace {
   return { epoch, seq: Number.MAX_SAFE_INTEGER }
 }
 
-/**
- * Position after the cloud's last segment. Skips the rest of the epoch if a segment is missing here or another writer
- * continued it.
- *
- * @throws CodedError ANSWER_UNEXPECTED for the answer to another segment
- */
+/** Skips the rest of an epoch that misses a segment here, or has another writer. @throws CodedError ANSWER_UNEXPECTED */
 function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
   const { epoch, seq } = sent
   if (answer.epoch !== epoch) {
@@ -325,7 +321,6 @@ function isUnreadable(error: unknown): error is CodedError {
   return error instanceof CodedError && error.code === 'SEGMENT_REJECTED'
 }
 
-/** Whether refusals were frequent and long enough to abandon the chain. */
 function hasHadEnough(context: StepContext, sent: SealedSegment): boolean {
   const { clock, ledger, memory } = context
   const { seq, hash } = sent
@@ -343,10 +338,7 @@ function hasHadEnough(context: StepContext, sent: SealedSegment): boolean {
   return memory.refused.times >= REFUSALS_MAX && now - before.since >= REFUSED_FOR_MIN_MS
 }
 
-/**
- * Resending would be refused again, so the entries are sent as this epoch's undelivered range. The cloud keeps as
- * evidence what it cannot read there either.
- */
+/** Resending would be refused again, so the entries are sent as this epoch's undelivered range. */
 async function abandonRejected(context: StepContext, { seq }: SealedSegment, problem: string): Promise<void> {
   const { journal, ledger, memory, health, log } = context
   await ledger.freeze()
@@ -415,6 +407,6 @@ function showRules({ memory }: StepContext, policyMemory: PolicyMemory): void {
   memory.lookAgain = true
 }
 
-function raise({ health, log }: StepContext, error: CodedError, subject = SUBJECT): void {
-  if (health.raise(subject, error)) log.warn({ subject, code: error.code, ...error.details }, error.message)
+function raise(context: StepContext, error: CodedError, subject = SUBJECT): void {
+  raiseAndLog(context, subject, error, { subject })
 }

@@ -1,7 +1,4 @@
-/**
- * The agent's own session in the cloud, one per instance. It decides nothing on the device: it shows the cloud that the
- * agent is alive. It survives restarts.
- */
+/** The agent's own session in the cloud, which shows that the agent is alive. It decides nothing, and survives restarts. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { Heartbeat } from './cloud.ts'
 
@@ -10,9 +7,7 @@ export interface Session {
   readonly state: 'CLOSED' | 'KEPT' | 'OPEN' | 'LOCKED'
   /** Null exactly when closed. */
   readonly sessionId: string | null
-  /** Boot-time reading of the last heartbeat or merged segment, ms. */
   readonly aliveAt: number
-  /** Boot-time reading of the last answer about this session, ms. */
   readonly checkedAt: number
 }
 
@@ -44,10 +39,7 @@ export type SessionNotice = CodedError | 'CLEAR' | undefined
  * | any                | CLOSED | CLOSED | CLEAR          |
  * | CLOSED             | others | CLOSED |                |
  *
- * SESSION_ENDED stays visible until a heartbeat of the next session. A KEPT session may have expired while no agent
- * ran, which is no problem.
- *
- * @param now boot-time reading, ms
+ * SESSION_ENDED stays visible until a heartbeat of the next session. A KEPT session may have expired meanwhile.
  */
 export function nextSession(
   session: Session,

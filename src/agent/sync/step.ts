@@ -1,7 +1,4 @@
-/**
- * The context of a round's steps, and calls to the cloud: any answer proves contact, but counts only when signed by a
- * trusted key; signed time counts only for the attempt that requested it.
- */
+/** Any answer proves contact, but counts only when signed by a trusted key, and signed time only for its attempt. */
 import type { z } from 'zod'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { signedTime } from '../../protocol/edge/sync.ts'
@@ -16,15 +13,18 @@ import type { EnrollmentToken } from './enroll.ts'
 import type { Health } from './health.ts'
 import type { LinkOptions } from './limits.ts'
 import type { LinkMemory } from './memory.ts'
-import type { LinkPolicies, LinkClock, LinkJournal, LinkLedger, LinkLog, Randomness } from './ports.ts'
+import type { LinkJournal, LinkLog, Randomness } from './ports.ts'
+import type { Ledger } from '../ledger/ledger.ts'
+import type { ActivePolicies } from '../policy/active-policies.ts'
+import type { Clock } from '../runtime/clock.ts'
 import type { RotationRequests } from '../keys/rotation-requests.ts'
 import type { WaitingRequests } from './waiting-requests.ts'
 
 export interface StepContext {
   readonly journal: LinkJournal
-  readonly ledger: LinkLedger
-  readonly activePolicies: LinkPolicies
-  readonly clock: LinkClock
+  readonly ledger: Ledger
+  readonly activePolicies: ActivePolicies
+  readonly clock: Clock
   readonly applyCommands: (commands: readonly SessionCommand[]) => void
   readonly randomness: Randomness
   readonly cloud: Cloud
@@ -42,10 +42,7 @@ export interface StepContext {
 /** `PLAN_AGAIN`: the state has changed, so the plan may be outdated. */
 export type StepResult = 'GO_ON' | 'PLAN_AGAIN'
 
-/**
- * No answer, one that an attacker in the network could have sent, or a refusal of every request: the device works
- * offline.
- */
+/** No answer, one that an attacker in the network could have sent, or a refusal of every request. */
 const NO_CONTACT: ReadonlySet<ErrorCode> = new Set([
   'CLOUD_UNREACHABLE',
   'ANSWER_UNEXPECTED',
@@ -56,6 +53,16 @@ const NO_CONTACT: ReadonlySet<ErrorCode> = new Set([
 /** Whether the refusal applies to the whole device or to every call, so that further calls are useless. */
 export function endsRound({ code }: CodedError): boolean {
   return code === 'CLOUD_UNREACHABLE' || code === 'DEVICE_REVOKED'
+}
+
+/** Logs a condition when its code is new. @param fields of the log line, before those of the error */
+export function raiseAndLog(
+  { health, log }: Pick<StepContext, 'health' | 'log'>,
+  subject: string,
+  error: CodedError,
+  fields: Readonly<Record<string, unknown>> = {},
+): void {
+  if (health.raise(subject, error)) log.warn({ ...fields, code: error.code, ...error.details }, error.message)
 }
 
 export async function call<T>({ memory, clock }: StepContext, exchange: () => Promise<T>): Promise<T> {
@@ -70,11 +77,7 @@ export async function call<T>({ memory, clock }: StepContext, exchange: () => Pr
   }
 }
 
-/**
- * Verifies and parses a signed document.
- *
- * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
- */
+/** Verifies and parses a signed document. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
 export async function believe<S extends z.ZodType>(
   context: StepContext,
   kind: DocumentKind,
@@ -93,12 +96,7 @@ export async function believe<S extends z.ZodType>(
   throw new CodedError('ANSWER_UNEXPECTED', `The ${kind} cannot be understood: ${firstProblem(parsed.error, kind)}.`)
 }
 
-/**
- * The cloud's time, signed for this attempt. Also applies the suspension signed with it.
- *
- * @returns POSIX ms
- * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
- */
+/** The cloud's time, signed for this attempt. Also applies the suspension. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
 export async function believeTime(
   context: StepContext,
   { answer, time: document }: SignedAnswer,

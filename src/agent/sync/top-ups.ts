@@ -3,7 +3,7 @@ import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import type { Need, TopUpRequest } from '../../core/accounts/grant.ts'
 import { type Grant, SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
 import type { PoolBalances, PoolBalance } from '../access/local-decisions.ts'
-import type { LinkLedger } from './ports.ts'
+import type { Ledger } from '../ledger/ledger.ts'
 
 export interface TopUps {
   readonly topUpRequests: readonly TopUpRequest[]
@@ -17,12 +17,9 @@ interface Carried {
   readonly accounts: Iterable<AccountId>
 }
 
-/**
- * The needs of waiting requests, the accounts whose balance is queried, and target balances; none for accounts that are
- * being returned.
- */
+/** Also accounts whose balance is queried, but none that are being returned. */
 export function topUpsOf(
-  ledger: Pick<LinkLedger, 'topUpRequests' | 'exhaustedAccounts'>,
+  ledger: Pick<Ledger, 'topUpRequests' | 'exhaustedAccounts'>,
   { needs, accounts }: Carried,
   givenBack: ReadonlySet<AccountId>,
   isReleasing: boolean,

@@ -1,7 +1,4 @@
-/**
- * Access requests that wait for tokens. The next segment carries their needs. Each resolves with the cloud's answer, or
- * with null when a round failed or it timed out.
- */
+/** Access requests that wait for tokens. The next segment carries their needs; null: a round failed, or it timed out. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { type Micro, countable } from '../../core/pricing/amount.ts'
 import type { Need } from '../../core/accounts/grant.ts'
@@ -31,11 +28,7 @@ export class WaitingRequests {
     return this.#waiting.size >= this.#most
   }
 
-  /**
-   * Resolves when the request should check the ledger again. Null: no answer.
-   *
-   * @throws CodedError REQUEST_TOO_LARGE: does not fit a segment
-   */
+  /** Null: no answer. @throws CodedError REQUEST_TOO_LARGE: does not fit a segment */
   wait({ needs, accounts }: WaitingTopUp, patienceMs: number): Promise<PoolBalances | null> {
     const needBytes = bytesOf(needs)
     const isTooMany = needs.length > SEGMENT_NEEDS_MAX || needs.some(({ length }) => length > NEED_ACCOUNTS_MAX)
