@@ -1,7 +1,4 @@
-/**
- * Every account's counters in memory, including entries not yet in the journal. A charge that exceeds grant and
- * allowance throws before anything changes: it was decided on balances that this class returned.
- */
+/** Counters in memory, including entries not yet in the journal. A charge that does not fit throws before any change. */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import type { AvailableBalance } from '../../core/rules/decision.ts'
@@ -46,11 +43,7 @@ export class Balances {
     }
   }
 
-  /**
-   * The available balance while the grant is valid.
-   *
-   * @param refund recorded together with the charge
-   */
+  /** While the grant is valid. @param refund recorded together with the charge */
   availableOf(account: AccountId, refund = 0n): FiniteBalance {
     const balance = this.#balances.get(account)
     if (balance === undefined) return NOTHING_GRANTED
@@ -73,11 +66,7 @@ export class Balances {
     return this.#balances
   }
 
-  /**
-   * How much of an account was used above its grant.
-   *
-   * @param refund counted before use
-   */
+  /** How much of an account was used above its grant. @param refund counted before use */
   overspendOf(account: AccountId, refund = 0n): Micro {
     const balance = this.#balances.get(account)
     if (balance === undefined || balance.unlimited) return 0n
@@ -90,11 +79,7 @@ export class Balances {
     for (const balance of this.#balances.values()) if (available(balance) >= 0n) balance.allowance = 0n
   }
 
-  /**
-   * Raises `used` for all postings or for none. Returns true when an account has reached its low-water mark.
-   *
-   * @param allowances how far use of an account may exceed its grant
-   */
+  /** For all postings or for none; true when an account has reached its low-water mark. @param allowances above the grants */
   charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
     for (const [account, allowance] of allowances ?? []) {
       const balance = this.#balances.get(account) ?? this.#open(account)
@@ -141,21 +126,21 @@ export class Balances {
 
   /** Raises `returned` by the whole balance of as many accounts as fit. */
   giveUp(most: MostReturns): readonly Posting[] {
-    const returns: Posting[] = []
-    let bytes = 0
-    for (const [account, balance] of this.#balances) {
-      const amount = available(balance)
-      if (amount <= 0n) continue
-      bytes += counterBytesMax(account)
-      if (returns.length >= most.accounts || bytes > most.bytes) break
-      balance.returned += amount
-      returns.push({ account, amount })
-    }
+    return this.#raiseReturned(
+      [...this.#balances.keys()].map((account) => [account, 0n] as const),
+      most,
+    )
+  }
+
+  /** The same by the balance above the given amount of each account. */
+  giveUpAbove(keeps: ReadonlyMap<AccountId, Micro>, most: MostReturns): readonly Posting[] {
+    const returns = this.#raiseReturned(keeps, most)
+    // The low balance is intended: request no top-up.
+    for (const { account } of returns) this.#known(account).lowAt = -1n
     return returns
   }
 
-  /** Raises `returned` by the balance above the given amount of each account. */
-  giveUpAbove(keeps: ReadonlyMap<AccountId, Micro>, most: MostReturns): readonly Posting[] {
+  #raiseReturned(keeps: Iterable<readonly [AccountId, Micro]>, most: MostReturns): readonly Posting[] {
     const returns: Posting[] = []
     let bytes = 0
     for (const [account, keep] of keeps) {
@@ -166,8 +151,6 @@ export class Balances {
       bytes += counterBytesMax(account)
       if (returns.length >= most.accounts || bytes > most.bytes) break
       balance.returned += amount
-      // The low balance is intended: request no top-up.
-      balance.lowAt = -1n
       returns.push({ account, amount })
     }
     return returns
@@ -182,12 +165,7 @@ export class Balances {
     }
   }
 
-  /**
-   * Counts these accounts from now on. Use above their grants stays allowed: the cloud counts it as granted when it is
-   * reported.
-   *
-   * @returns those that were unlimited
-   */
+  /** Use above the grants stays allowed: the cloud counts it as granted when it is reported. @returns formerly unlimited ones */
   limit(accounts: Iterable<AccountId>): readonly AccountId[] {
     const limited: AccountId[] = []
     for (const account of accounts) {
@@ -255,10 +233,7 @@ function lowMark(balance: AccountBalance): Micro {
   return left > 0n ? left / 4n : 0n
 }
 
-/**
- * Upper bound of the JSON of an account's counters: the id, three numbers of up to 19 digits, and the names of the
- * four.
- */
+/** Upper bound of the JSON of an account's counters: the id, three numbers of up to 19 digits, and four names. */
 export function counterBytesMax(account: AccountId): number {
   return Buffer.byteLength(JSON.stringify(account)) + 110
 }

@@ -1,6 +1,4 @@
-/**
- * Estimates how fast an account is spent, from hourly slots of the last day. Not persisted.
- */
+/** How fast an account is spent, from hourly slots of the last day. */
 import type { Micro } from '../../core/pricing/amount.ts'
 import { TimeSlots } from '../diagnostics/time-slots.ts'
 
@@ -11,7 +9,6 @@ export class BurnRate {
   readonly #charged: TimeSlots
   readonly #begunAt: number
 
-  /** @param sinceBoot reading of the boot-time clock, ms, here and below */
   constructor(sinceBoot: number) {
     this.#charged = new TimeSlots(SLOT_MS, SLOTS, sinceBoot)
     this.#begunAt = sinceBoot

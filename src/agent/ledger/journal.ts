@@ -1,7 +1,6 @@
 /**
  * The device's durable storage. Every method resolves when its one transaction would survive a power cut. It rejects
- * with CodedError NOT_RECORDED if nothing was recorded, and with {@link JournalLost} if the outcome is unknown: the
- * process must then stop and reopen. Calls take effect in call sequence.
+ * with CodedError NOT_RECORDED if nothing was recorded, and with {@link JournalLost} if the process must stop and reopen.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -14,11 +13,8 @@ import type { HealthCondition } from '../sync/health.ts'
 /** The private key is not stored in the database. */
 export interface Identity {
   readonly deviceId: string
-  /** From the enrollment token. Absent: none. */
   readonly name?: string
-  /** Thumbprint of the device key. */
   readonly keyId: string
-  /** Best estimate, POSIX ms. Absent: unknown. */
   readonly keySince?: number
   /** The newest links between the device's keys, oldest first. Absent: it has had one key. */
   readonly keyLinks?: readonly KeyLink[]
@@ -32,7 +28,6 @@ export interface Identity {
   readonly edgeUrl: string
   readonly serviceUrl: string
   readonly pushUrl: string | null
-  /** As last signed by the cloud; null: not suspended. */
   readonly suspension: DeviceSuspension | null
   /** The agent's own sessions in the cloud, at most one per instance. Absent: none. */
   readonly sessions?: readonly CloudSession[]
@@ -42,7 +37,6 @@ export interface CloudSession {
   readonly instanceId: string
   /** Idempotency key of the request to open it. */
   readonly opening: string
-  /** Null: not answered yet. */
   readonly sessionId: string | null
 }
 
@@ -57,9 +51,7 @@ export interface StoredPolicy {
 
 /** The newest policies, as signed with an acknowledgement. */
 export interface Confirmation {
-  /** POSIX ms. */
   readonly time: number
-  /** Newest revision per instance; confirms a stored policy of that revision. */
   readonly policies: readonly { readonly instanceId: string; readonly revision: number }[]
 }
 
@@ -72,13 +64,9 @@ export interface StoredGrant {
 }
 
 export interface AccountState extends Counters {
-  /** The cloud reported an empty pool. */
   readonly exhausted: boolean
-  /** Granted without limit, as the rules allow. */
   readonly unlimited: boolean
-  /**
-   * How far use may exceed `granted` until it is reported: by the offline policy, or while it was unlimited. Absent: 0.
-   */
+  /** How far use may exceed `granted` until it is reported. Absent: 0. */
   readonly allowance?: Micro
   /** At most this many tokens, the last of `granted`, are overdraft of the line item. Absent: none. */
   readonly overdraft?: Micro
@@ -87,11 +75,9 @@ export interface AccountState extends Counters {
 /** The known time at a boot-time reading, so that a restart in the same boot can continue it. */
 export interface StoredClock {
   readonly bootId: string
-  /** Boot-time reading, suspend included, ms. */
   readonly sinceBoot: number
   /** POSIX ms, the true time is not earlier. Falls only by signed time. */
   readonly earliest: number
-  /** Null: unbounded. */
   readonly latest: number | null
 }
 
@@ -105,9 +91,7 @@ export interface ClockStamp {
 export interface IdempotencyRecord {
   readonly session: string
   readonly n: number
-  /** SHA-256 of the request; the same number with another request is refused. */
   readonly requestHash: string
-  /** Response body as sent. */
   readonly answer: string
   /** HTTP status; absent: 200. */
   readonly status?: number
@@ -117,7 +101,6 @@ export interface IdempotencyRecord {
 export interface StoredSession {
   readonly id: string
   readonly ended: boolean
-  /** Start of its state, POSIX ms; ended sessions are deleted after a while. */
   readonly since: number
   /** JSON text for the device itself. */
   readonly document: string
@@ -126,7 +109,6 @@ export interface StoredSession {
 }
 
 export interface SalvageRecord {
-  /** POSIX ms, wall clock. */
   readonly at: number
   readonly file: string
   readonly why: string
@@ -138,14 +120,12 @@ export interface SalvageRecord {
 /** Everything that a start needs, read in one transaction. */
 export interface Snapshot {
   readonly identity: Identity | null
-  /** 0: not attached yet. */
   readonly epoch: number
   /** Fenced by the cloud: no spending until the final segment is delivered and the device attached again. */
   readonly fenced: boolean
   readonly accounts: ReadonlyMap<AccountId, AccountState>
   readonly grant: StoredGrant | null
   readonly policies: readonly StoredPolicy[]
-  /** The cloud's signed answers that prove grants and confirmations. */
   readonly signedAnswers: readonly string[]
   readonly lastEntry: number
   readonly entryHead: string
@@ -154,7 +134,6 @@ export interface Snapshot {
   readonly openReservations: ReadonlyMap<AccountId, Micro>
   /** The part of `used` that power cuts burned in this epoch; accounts without burns are absent. */
   readonly burned: ReadonlyMap<AccountId, Micro>
-  /** Undelivered entries of earlier epochs. */
   readonly undeliveredRanges: number
   /** The cloud lost segments of them that have not been sent again. Absent: false. */
   readonly resendsEarlier?: boolean
@@ -162,7 +141,6 @@ export interface Snapshot {
   readonly sessions: readonly StoredSession[]
   readonly unacknowledged: SealedSegment | null
   readonly lastSeq: number
-  /** Over all epochs of this device. */
   readonly highestEpoch: number
   readonly clock: StoredClock | null
   /** Only those whose file still exists. Absent: none. */
@@ -172,7 +150,6 @@ export interface Snapshot {
 export interface PendingEntry {
   /** Consecutive, starting at lastEntry + 1; the journal checks it and adds the hash chain. */
   readonly n: number
-  /** Text of the entry body, hashed and sent as is. */
   readonly body: string
   /** Whether the postings raise `used` or `refunded`; a burn raises `used` and is also counted separately. */
   readonly moves: 'used' | 'refunded' | 'burned'
@@ -184,7 +161,6 @@ export interface PendingEntry {
   readonly isDenial?: boolean
   /** Decision inputs besides rules and body; never sent. Absent or null: none are kept. */
   readonly inputs?: string | null
-  /** The session after the entry, recorded in the same transaction. */
   readonly session?: StoredSession
 }
 
@@ -196,23 +172,18 @@ export interface Reservation {
 
 export interface RecordedEntry {
   readonly body: string
-  /** As {@link PendingEntry.inputs}; null: none kept. */
   readonly inputs: string | null
   /** The signed rules at the entry's revision; null: no longer kept. */
   readonly rules: string | null
-  /** The currently trusted public keys of the cloud, JWK text. */
   readonly trustedKeys: readonly string[]
 }
 
 export interface SealedSegment {
   readonly epoch: number
   readonly seq: number
-  /** SHA-256 of the payload text. */
   readonly hash: string
-  /** Compact JWS, sent byte for byte. */
   readonly document: string
   readonly final: boolean
-  /** The cloud's signed acknowledgement; null: none yet. */
   readonly answer: string | null
 }
 
@@ -221,7 +192,6 @@ export interface SegmentPlace {
   readonly seq: number
 }
 
-/** The cloud's signed answer to a segment, as received: the receipt. */
 export interface StoredAnswer {
   readonly document: string
   /** Keep the segment until then by the cloud's clock, POSIX ms; null: the cloud has not sent a time. */
@@ -230,7 +200,6 @@ export interface StoredAnswer {
   readonly resendsEarlier?: boolean
 }
 
-/** The newest grant, and the last entry decided before it arrived. */
 export interface ReceivedGrant {
   readonly term: number
   readonly lastEntry: number
@@ -260,7 +229,6 @@ export interface SealRequest {
   readonly policies: SegmentWire['policies']
   /** Raises `returned` by these amounts in the same transaction. */
   readonly returns: readonly Posting[]
-  /** Null: the epoch has none. */
   readonly grant: ReceivedGrant | null
   readonly final: boolean
 }
@@ -270,7 +238,6 @@ export interface GrantedAccount {
   readonly granted: Micro
   readonly exhausted: boolean
   readonly unlimited: boolean
-  /** At most this many tokens, the last of `granted`, are overdraft. Absent: none. */
   readonly overdraft?: Micro | undefined
 }
 
@@ -282,16 +249,12 @@ export class JournalLost extends Error {
   }
 }
 
-/**
- * The methods that are one call each: the store runs them synchronously on the journal's thread, and {@link Journal}
- * has them as promises. To add one, declare it here, list its name below and implement it in the store.
- */
+/** The store runs these methods synchronously on the journal's thread; {@link Journal} has them as promises. */
 export interface JournalOperations {
   read(): Snapshot
   /**
-   * The cloud has merged `seq`: stores the grant (null: none newer), the confirmation and the signed answer (null or absent:
-   * not stored) in one transaction. The segment may be deleted after the retention time, and not before the receipt
-   * allows it.
+   * The cloud has merged `seq`: stores everything else (null: not stored) in the same transaction. The segment may be
+   * deleted after the retention time, and not before the receipt allows it.
    */
   acknowledge(
     seq: number,
@@ -308,17 +271,14 @@ export interface JournalOperations {
   /** Spending has already stopped in memory. */
   fence(): void
   /**
-   * Starts a new epoch, higher than all before, with all counters 0. An unacknowledged segment is kept as evidence and
-   * not sent again; its entries are sent as the undelivered range of their epoch, with the next segments.
-   *
-   * @param leaving about the epoch before. Absent: {@link NOTHING_TO_SAY}
+   * Starts a new epoch with all counters 0. An unacknowledged segment is kept as evidence; its entries are sent as the
+   * undelivered range of their epoch. @param leaving about the epoch before. Absent: {@link NOTHING_TO_SAY}
    */
   attach(epoch: number, leaving?: Leaving): void
   /** Counts these accounts from now on. Use above their grants stays allowed; reservations beyond it are shortened. */
   limit(accounts: readonly AccountId[]): void
   saveIdentity(identity: Identity): void
   savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, keys: Pick<Identity, 'trustedKeys' | 'formerKeys'> | null): void
-  /** Stores the clock and the grant's age of an agent that writes nothing else. */
   saveClock(stamp: ClockStamp): void
   /** Newest first. */
   recent(limit: number): readonly EntryBodyWire[]
@@ -340,7 +300,6 @@ const OPERATIONS: Readonly<Record<keyof JournalOperations, true>> = {
 }
 export const JOURNAL_OPERATIONS = Object.keys(OPERATIONS) as readonly (keyof JournalOperations)[]
 
-/** The same methods, called from another thread. */
 export type Remote<T> = {
   readonly [M in keyof T]: T[M] extends (...args: infer A) => infer R ? (...args: A) => Promise<R> : never
 }
@@ -349,8 +308,7 @@ export interface Journal extends Remote<JournalOperations> {
   /** One transaction for all entries, in sequence. An entry after one that was not recorded is not recorded either. */
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void>
   /**
-   * Like {@link Journal.append}, and moves the ends of reservations in the same transaction; entries may be empty.
-   * Resolves with the hash chain over the epoch's entries. Fences and returns shorten reservations without a call.
+   * Like {@link Journal.append}, and moves the ends of reservations. Resolves with the hash chain over the epoch's entries.
    *
    * @param answered the entries were answered already, so they may use the disk space reserved for deliveries
    */
@@ -360,17 +318,11 @@ export interface Journal extends Remote<JournalOperations> {
     stamp: ClockStamp,
     answered: boolean,
   ): Promise<string>
-  /**
-   * Seals the next segment durably. Throws if one is unacknowledged. A backlog needs several: a segment that leaves
-   * entries behind is not final, even if `final` was requested, and its result says so.
-   */
+  /** Seals the next segment durably. Throws if one is unacknowledged. One that leaves entries behind is not final. */
   seal(order: SealRequest): Promise<SealedSegment>
   /** The newest entry with this correlation id; null: none kept. Entries may be recorded during the search. */
   find(correlationId: string): Promise<RecordedEntry | null>
-  /**
-   * The error that prevents recording, and since when; null while entries are accepted. Every refused write raises it.
-   * Only entries clear it that could not use reserved disk space: other writes need less.
-   */
+  /** The error that prevents recording. Only entries clear it that could not use reserved disk space. */
   condition(): HealthCondition | null
   close(): Promise<void>
 }

@@ -1,7 +1,6 @@
 /**
- * The device's ledger: balances, charges, and their durability. A decision is made and recorded in one synchronous
- * block on the balances in memory; entries that arrive during a commit form the next one. Entries that the journal
- * rejects are undone with all later ones. No entry may be answered before its promise resolves.
+ * A decision is made and recorded in one synchronous block on the balances in memory; entries that arrive during a
+ * commit form the next one. Entries that the journal rejects are undone with all later ones.
  */
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -40,10 +39,8 @@ export interface LedgerDeps {
   readonly startingGrant: Micro
   readonly reserve: WriteBehindDeps | null
   readonly defer: (call: () => void) => void
-  /** Monotonic, ms. */
   readonly now: () => number
   readonly timers: Timers
-  /** As many entries trigger a sync. */
   readonly batchEntries: number
   /** An account has reached its low-water mark, or enough entries wait for delivery. */
   readonly onNeed: () => void
@@ -64,7 +61,6 @@ export type FiniteBalanceOf = (account: AccountId) => FiniteBalance
 export interface Overspend {
   /** By account, the part of the charge that exceeds the grant and the refund recorded with it. */
   readonly above: ReadonlyMap<AccountId, Micro>
-  /** By account, how far use may exceed the grant. */
   readonly allowances: ReadonlyMap<AccountId, Micro>
 }
 
@@ -76,11 +72,9 @@ export interface ChargeableAboveGrant {
 export interface Supply {
   readonly account: AccountId
   readonly left: Micro
-  /** Of the line item. */
   readonly quantity: Micro
   /** Estimate from the use within the last day, ms; null: not used. */
   readonly lastsMs: number | null
-  /** The pool has no more, according to the cloud. */
   readonly exhausted: boolean
 }
 
@@ -171,31 +165,19 @@ export class Ledger {
     return this.#grant === null ? null : { ...this.#grant, agedMs: this.#age(this.#deps.clock.sinceBoot()) }
   }
 
-  /**
-   * Balances at this moment; valid until the next record or await. An expired grant provides nothing, whatever is
-   * refunded.
-   *
-   * @param refund by account, recorded together with the charge
-   */
+  /** Valid until the next record or await; an expired grant provides nothing. @param refund recorded with the charge */
   availableAt(reading: ClockReading, refund: Refund = NO_REFUND): FiniteBalanceOf {
     if (this.hasExpired(reading)) return this.#availableExpired
     return refund.size === 0 ? this.#available : (account) => this.#balances.availableOf(account, refund.get(account))
   }
 
-  /**
-   * As {@link Ledger.availableAt}, for a decision that is to be recorded.
-   *
-   * @throws CodedError STOPPING, NOT_ATTACHED
-   */
+  /** For a decision that is to be recorded. @throws CodedError STOPPING, NOT_ATTACHED */
   chargeable(reading: ClockReading, refund: Refund = NO_REFUND): FiniteBalanceOf {
     this.requireAttached()
     return this.availableAt(reading, refund)
   }
 
-  /**
-   * Like {@link Ledger.chargeable} for a device that cannot reach the cloud: essential line items may exceed the grant,
-   * up to their cap. A pool's cap counts over all periods together.
-   */
+  /** While the cloud is out of reach: essential line items may exceed the grant, up to their cap over all periods. */
   chargeableAboveGrant(reading: ClockReading, policy: Policy, refund: Refund): ChargeableAboveGrant {
     const availableOf = this.chargeable(reading, refund)
     const caps = overspendCapsOf(policy)
@@ -239,7 +221,6 @@ export class Ledger {
     this.#balances.settle()
   }
 
-  /** For the pool of a line item, sums all periods. */
   #overspendWith(account: AccountId, refund: Refund): Micro {
     const own = parseAccount(account)
     if (own?.kind !== 'line') return this.#balances.overspendOf(account, refund.get(account))
@@ -252,10 +233,7 @@ export class Ledger {
     return sum
   }
 
-  /**
-   * Uses the latest possible time, or powered-on time whatever the clock says. With an unbounded clock only powered-on
-   * time counts, so that a board without a battery can spend its grants right after boot.
-   */
+  /** With an unbounded clock only powered-on time counts, so that a board without a battery can spend its grants. */
   hasExpired({ earliest, latest }: ClockReading): boolean {
     if (this.#grant === null) return false
     if ((latest ?? earliest) > this.#grant.expiresAt) return true
@@ -269,10 +247,7 @@ export class Ledger {
     return balance.shortage === 'POOL' && balance.left === 0n ? balance : { left: 0n, shortage: 'GRANT_EXPIRED' }
   }
 
-  /**
-   * Charges an entry at once; `n` must be {@link Ledger.lastEntry} + 1. Resolves when it may be answered. Rejects with
-   * NOT_RECORDED when it was certainly not recorded, and undoes it.
-   */
+  /** Charges an entry at once, and resolves when it may be answered. Rejects with NOT_RECORDED and undoes it otherwise. */
   record(entry: PendingEntry): Promise<Durability> {
     if (this.status() !== 'ATTACHED') {
       return Promise.reject(new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment'))
@@ -293,10 +268,7 @@ export class Ledger {
     return this.#burned.get(account) ?? 0n
   }
 
-  /**
-   * Records several entries in one transaction. A charge among them may spend a refund among them; other charges only
-   * once it is durable. Resolves and rejects as {@link Ledger.record} does.
-   */
+  /** Records several entries in one transaction. A charge among them may spend a refund among them. */
   async recordTogether(entries: readonly PendingEntry[]): Promise<void> {
     this.requireAttached()
     for (const [index, { n }] of entries.entries()) {
@@ -361,15 +333,11 @@ export class Ledger {
     )
   }
 
-  /** Chargeable accounts whose pool is empty according to the cloud. */
   exhaustedAccounts(): readonly AccountId[] {
     return [...this.#targets().keys()].filter((account) => this.#balances.get(account)?.exhausted === true)
   }
 
-  /**
-   * Target balances of the accounts that may be charged: expected use within the horizon, at least the starting grant.
-   * Limits of single requesters count from their first charge.
-   */
+  /** Expected use within the horizon, at least the starting grant. Limits count from their first charge. */
   #targets(): ReadonlyMap<AccountId, Micro> {
     const reading = this.#deps.clock.reading()
     const sinceBoot = this.#deps.clock.sinceBoot()
@@ -401,9 +369,7 @@ export class Ledger {
     return targets
   }
 
-  /**
-   * Stops recording at once, until {@link Ledger.begin}. Resolves when every earlier entry is in the journal or undone.
-   */
+  /** Stops recording until {@link Ledger.begin}. Resolves when every earlier entry is in the journal or undone. */
   async freeze(): Promise<void> {
     if (this.status() === 'ATTACHED') this.#deps.beforeFreeze?.()
     this.#frozen = true
@@ -443,10 +409,8 @@ export class Ledger {
   }
 
   /**
-   * Returns tokens that the device can spare. Of recalled accounts it keeps its expected use within the horizon, at
-   * most the given amount. Of the others it returns what exceeds twice the target balance, down to the target.
-   *
-   * @param needed by waiting requests: excluded
+   * Of recalled accounts, keeps the expected use within the horizon, at most the given amount. Of the others, returns
+   * what exceeds twice the target balance, down to the target. @param needed by waiting requests: excluded
    */
   giveUpSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): readonly Posting[] {
     const sinceBoot = this.#deps.clock.sinceBoot()
@@ -461,7 +425,6 @@ export class Ledger {
     return returns
   }
 
-  /** Whether {@link Ledger.giveUpSpare} would return anything that was recalled. */
   hasSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean {
     for (const [account, keep] of this.#keptOf(recalled, this.#deps.clock.sinceBoot())) {
       const balance = this.#balances.get(account)
@@ -470,11 +433,9 @@ export class Ledger {
     return false
   }
 
-  /** Target balances of the accounts that far exceed them and the waiting requests. */
   #surplusAbove(needed: ReadonlyMap<AccountId, Micro>): ReadonlyMap<AccountId, Micro> {
     const above = new Map<AccountId, Micro>()
-    const instances = new Map<string, number>()
-    for (const { document } of this.#deps.policies.all()) instances.set(document.instanceId, document.grantHorizonMs)
+    const instances = this.#horizons()
     // With an unbounded clock it is unknown which accounts may still be charged.
     if (this.#deps.clock.reading().latest === null) return above
     const sinceBoot = this.#deps.clock.sinceBoot()
@@ -491,8 +452,7 @@ export class Ledger {
   }
 
   #keptOf(recalled: ReadonlyMap<AccountId, Micro>, sinceBoot: number): ReadonlyMap<AccountId, Micro> {
-    const horizons = new Map<string, number>()
-    for (const { document } of this.#deps.policies.all()) horizons.set(document.instanceId, document.grantHorizonMs)
+    const horizons = this.#horizons()
     return new Map(
       [...recalled].map(([account, keep]) => {
         const horizonMs = horizons.get(parseAccount(account)?.instanceId ?? '') ?? 0
@@ -502,15 +462,16 @@ export class Ledger {
     )
   }
 
+  #horizons(): ReadonlyMap<string, number> {
+    return new Map([...this.#deps.policies.all()].map(({ document }) => [document.instanceId, document.grantHorizonMs]))
+  }
+
   /** Undoes {@link Ledger.returnUnused} when the journal did not record it. */
   takeBackUnused(returns: readonly Posting[]): void {
     this.#balances.takeBack(returns)
   }
 
-  /**
-   * Applies the current rules to a grant that is about to be stored. Accounts that it limits are counted from now on:
-   * in memory at once, in the journal when it contains all earlier entries.
-   */
+  /** Accounts that the grant limits are counted from now on: in memory at once, in the journal after all earlier entries. */
   async prepareGrant<T extends { readonly accounts: readonly GrantedAccount[] }>(grant: T): Promise<T> {
     const accounts = grant.accounts.map((each) => {
       return each.unlimited && !this.#isUnlimitedByRules(each.account) ? { ...each, unlimited: false } : each

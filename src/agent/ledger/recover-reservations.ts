@@ -1,7 +1,6 @@
 /**
  * Closes reservations that the previous process left open. If the log fits the journal, its entries are recorded.
- * Otherwise the machine lost power: the rest of every reservation is burned, which is never less than was spent.
- * Idempotent.
+ * Otherwise the machine lost power, and the rest of every reservation is burned. Idempotent.
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'

@@ -1,7 +1,6 @@
 /**
- * Durable reservations: an account may be charged up to the end of its reservation without a flush, and a power cut
- * costs at most the rest of it. Invariant: an end in memory is never above the journal's. It rises after a commit, and
- * falls before one.
+ * An account may be charged up to the end of its reservation without a flush, and a power cut costs at most the rest.
+ * Invariant: an end in memory is never above the journal's. It rises after a commit, and falls before one.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -15,7 +14,6 @@ const RATE_OVER_MS = 100
 interface OpenReservation {
   /** No flush is needed while `used` is at most this. */
   end: Micro
-  /** Micro-tokens. */
   size: Micro
   /** `used` at the last commit that extended it, and the time of that commit. */
   usedBefore: Micro
@@ -23,7 +21,6 @@ interface OpenReservation {
   largest: Micro
 }
 
-/** `usedMax`: the limit of `used`. */
 export interface Spendable {
   readonly used: Micro
   readonly usedMax: Micro
@@ -36,10 +33,7 @@ export class Reservations {
   /** Their next ends, never below those in force. */
   readonly #proposed = new Map<OpenReservation, Micro>()
 
-  /**
-   * @param sizeMax of a reservation, unless one charge is larger
-   * @param now monotonic, ms
-   */
+  /** @param sizeMax unless one charge is larger. @param now monotonic, ms */
   constructor(sizeMax: Micro, now: () => number) {
     this.#sizeMax = sizeMax
     this.#now = now
@@ -101,7 +95,6 @@ export class Reservations {
     if (reservation.end > usedMax) reservation.end = usedMax
   }
 
-  /** Accounts with a reservation beyond their use, committed or proposed. */
   open(spendableOf: (account: AccountId) => Spendable): readonly AccountId[] {
     const isOpen = ([account, reservation]: [AccountId, OpenReservation]): boolean =>
       this.#proposed.has(reservation) || reservation.end > spendableOf(account).used

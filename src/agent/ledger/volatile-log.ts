@@ -1,7 +1,4 @@
-/**
- * Entries that were answered but are not yet in the journal (write-behind). It survives the process, not the machine,
- * so it is used only if it fits the journal: same boot, same epoch, and a chain that includes the journal's head.
- */
+/** Entries that were answered but are not yet in the journal. Survives the process, so it is used only if it fits the journal. */
 import { entryHash } from '../../protocol/signing.ts'
 import type { PendingEntry, Snapshot } from './journal.ts'
 
@@ -25,7 +22,6 @@ export interface VolatileLog {
   remove(): void
 }
 
-/** A log left by an earlier process. */
 export interface LeftLog {
   readonly bootId: string
   readonly epoch: number
@@ -39,12 +35,7 @@ export interface BootLog {
   readonly bootId: string
 }
 
-/**
- * The log's entries that the journal lacks; undefined when the log does not fit the journal, so that spending since
- * then is unknown.
- *
- * @param bootId of this boot
- */
+/** The log's entries that the journal lacks; undefined if it does not fit the journal: spending since then is unknown. */
 export function missingFrom(
   left: LeftLog | undefined,
   { epoch, lastEntry, entryHead }: Pick<Snapshot, 'epoch' | 'lastEntry' | 'entryHead'>,
