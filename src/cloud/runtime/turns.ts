@@ -4,7 +4,6 @@ export class Turns {
   readonly #waiting: (() => void)[] = []
   #running = 0
 
-  /** @param atOnce pieces of work at a time */
   constructor(atOnce: number) {
     this.#atOnce = atOnce
   }

@@ -1,7 +1,4 @@
-/**
- * Gives a device its next epoch and fences the previous one, which keeps its tokens until its final segment. Grants
- * nothing. Idempotent by nonce.
- */
+/** Gives a device its next epoch and fences the previous one, which keeps its tokens until its final segment. */
 import type { z } from 'zod'
 import type { attachAnswer, attachRequest } from '../../protocol/edge/attach.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -17,15 +14,11 @@ export interface Attach {
   readonly store: Pick<Store, 'transaction'>
   readonly keys: Keyring
   readonly now: () => number
-  /** {@link Moment.present} */
   readonly present: () => number
   readonly terms: Pick<EdgeTerms, 'attachesMax'>
 }
 
-/**
- * Returns the signed response, identical for the same nonce.
- * @throws CodedError DEVICE_REVOKED, DEVICE_TERMINATED, ATTACH_TOO_OFTEN
- */
+/** The same response for the same nonce. @throws CodedError DEVICE_REVOKED, DEVICE_TERMINATED, ATTACH_TOO_OFTEN */
 export async function attach(
   { store, keys, now, present, terms }: Attach,
   deviceId: string,
@@ -89,8 +82,7 @@ async function restoredFrom(
 }
 
 /**
- * A terminated device may still deliver its entries. If its epoch's chain cannot, it gets another epoch without grants
- * until that is closed. A closed epoch may have been a copy's.
+ * A terminated device may still deliver its entries, in another epoch without grants if its chain cannot.
  * @throws CodedError DEVICE_TERMINATED
  */
 async function requireOwing(
@@ -121,16 +113,12 @@ async function isRecovering(tx: Transaction, { instanceIds }: Device): Promise<b
   return underWay.some(({ instanceId }) => instanceIds.includes(instanceId))
 }
 
-/** Above every epoch that the device ever had, of which a restored cloud knows fewer. */
 function nextNumber(device: Device, above: number): number {
   const believed = above <= device.epoch + EPOCHS_FORGOTTEN_MAX
   return Math.max(device.epoch, believed ? above : 0) + 1
 }
 
-/**
- * How many epochs after the newest known one the device may have had, if neither a restored cloud nor a device without
- * its ledger knows of them. Their numbers must not return: entries are known by device, epoch and number.
- */
+/** Epochs that neither a restored cloud nor the device may know of: entries are known by epoch, which must not return. */
 async function forgottenAtMost(
   tx: Transaction,
   device: Device,

@@ -16,7 +16,6 @@ export interface Sync {
   readonly store: Pick<Store, 'read' | 'transaction'>
   readonly keys: Keyring
   readonly now: () => number
-  /** {@link Moment.present} */
   readonly present: () => number
   /** False while the clock is in doubt: then nothing is deleted for its age. */
   readonly trustsClock: () => boolean
@@ -24,7 +23,6 @@ export interface Sync {
   readonly giveWay?: GiveWay
   readonly terms: EdgeTerms
   readonly policies: Pick<Policies, 'holdAll'>
-  /** A sync is a heartbeat of the device's sessions. */
   readonly heartbeat: (tx: Transaction, device: Device, now: number, locked: ReadonlySet<string>) => Promise<void>
 }
 
@@ -47,10 +45,7 @@ export interface MergeUnderRules extends MergeContext {
 
 export type MergeResult =
   | { readonly taken: true; readonly answer: string; readonly unbilled: Unbilled | null }
-  /**
-   * The problem, for administrators. Inconsistent: `answer` is the signed refusal, and the device starts its next
-   * epoch. Malformed or wrongly signed: no response, because a later version or segment may correct it.
-   */
+  /** Inconsistent: `answer` is the signed refusal. Malformed: none, because a later segment may correct it. */
   | {
       readonly taken: false
       readonly problem: string

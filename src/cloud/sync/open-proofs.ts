@@ -45,7 +45,6 @@ async function openAnswer(keys: Keyring, document: string): Promise<SyncAnswer |
 export interface ShownRules {
   readonly instanceId: string
   readonly revision: number
-  /** POSIX ms. */
   readonly issuedAt: number
 }
 

@@ -1,6 +1,4 @@
-/**
- * Opens a device's segment: checks signature, form, and the hashes of payload and entries. Its claims are judged later.
- */
+/** Checks a segment's signature, form, and the hashes of payload and entries. Its claims are judged later. */
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../core/sync/receive.ts'
 import {
@@ -46,10 +44,8 @@ export interface OpenedSegment {
 /** Its content can never make the segment unreadable. */
 export interface OpenedUndelivered {
   readonly epoch: number
-  /** Number of the first entry and the hash before it, as claimed. */
   readonly first: number
   readonly previousHash: string
-  /** The hashes chain from before the first entry to the named head. */
   readonly isChained: boolean
   readonly count: number
   readonly entries: readonly OpenedEntry[]
@@ -74,7 +70,6 @@ const DOCUMENT_MAX = Math.ceil((SEGMENT_BYTES_MAX * 5) / 3)
 
 const not = (problem: string): Opening => ({ opened: false, problem })
 
-/** @param publicKey of the device that claims to have signed it */
 export async function openSegment(
   device: Pick<Device, 'id'>,
   publicKey: PublicJwk,
@@ -142,16 +137,13 @@ async function openUndeliveredRange(
   }
 }
 
-/** Those that can be read. */
 async function openEntries(
   { first, previousHash, bodies }: Segment['entries'],
   at: string,
   giveWay: GiveWay,
 ): Promise<{
   readonly entries: readonly OpenedEntry[]
-  /** Computed hash of the last one, or the previous hash. */
   readonly last: string
-  /** Of the first one that cannot be read. */
   readonly problem: string | undefined
 }> {
   const reader = new EntryReader()

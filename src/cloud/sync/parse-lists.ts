@@ -3,16 +3,13 @@ import type { z } from 'zod'
 import { firstProblem } from '../../protocol/errors.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
 
-/** Elements between two chances for other events. */
 const ELEMENTS_AT_A_TIME = 50
 
 export type Parsed<T> =
   { readonly parsed: true; readonly data: T } | { readonly parsed: false; readonly problem: string }
 
 export interface LongLists {
-  /** Maximum length of each list; checked before anything else is. */
   readonly lists: Readonly<Record<string, number>>
-  /** Name of the value in problems. */
   readonly root: string
   readonly giveWay: GiveWay
 }

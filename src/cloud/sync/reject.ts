@@ -1,7 +1,4 @@
-/**
- * Rejects an inconsistent segment of the right writer, which a retry cannot fix. The refusal is signed, so the device
- * starts a new epoch and delivers its entries as undelivered ones, judged separately.
- */
+/** Rejects an inconsistent segment: keeps it as evidence and fences the epoch. Signed, so that the device starts a new one. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import type { RulesInForce } from '../policy/rules-in-force.ts'
@@ -10,8 +7,6 @@ import { fenced } from './attach.ts'
 import { settleEpoch } from './grants/write-settlement.ts'
 import { keepEvidence } from './merge/keep-evidence.ts'
 import { type MergeResult, type MergeContext, ownerOf, signAnswer } from './merge-context.ts'
-
-/** Keeps the evidence and fences the epoch; no balance changes. */
 export async function reject(
   context: MergeContext,
   problem: string,
@@ -21,10 +16,7 @@ export async function reject(
   return refusal(context, problem, details)
 }
 
-/**
- * Like {@link reject}, for use above the grants: no honest device reports it. Everything that was granted is billed now,
- * as after silence, and corrected by the entries that the next epoch delivers.
- */
+/** Like {@link reject}, for use above the grants: all that was granted is billed, until the next epoch corrects it. */
 export async function rejectOverspent(
   context: MergeContext,
   rules: RulesInForce,

@@ -1,6 +1,6 @@
 /**
- * Accepts a device's segment in one transaction. Whatever a device sends, no token is granted that the pool does not
- * have, nothing is billed twice, and a retry gets the bytes of the first response.
+ * Accepts a device's segment in one transaction: no token is granted that the pool does not have, nothing is billed
+ * twice, and a retry gets the bytes of the first response.
  */
 import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
 import { namedKey } from '../../protocol/signing.ts'
@@ -21,17 +21,12 @@ import { requireTrusted } from '../devices/require-trusted.ts'
 export type SyncOutcome = MergeOutcome['kind'] | 'UNREADABLE' | 'REJECTED'
 
 export interface WatchedSync extends Sync {
-  /** Called after the commit. */
   readonly onOutcome?: (outcome: SyncOutcome) => void
   /** Called after the commit: the device has proven that the cloud lost documents of these instances. */
   readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
 }
 
-/**
- * With the suspension of the device at the same time.
- * @param device as it was when it was authenticated
- * @throws CodedError DEVICE_REVOKED
- */
+/** @throws CodedError DEVICE_REVOKED */
 export async function sync(
   deps: WatchedSync,
   device: Device,
@@ -66,10 +61,7 @@ export async function sync(
   return { ...taken, suspension }
 }
 
-/**
- * A segment is resent unchanged, so a since replaced key may have sealed it. The sender has authenticated with a
- * current key.
- */
+/** A resent segment may have been sealed by a key that was replaced since; its sender has authenticated. */
 async function signerOf(
   { store }: Pick<Sync, 'store'>,
   device: Device,

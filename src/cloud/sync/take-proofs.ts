@@ -10,13 +10,10 @@ import { saveMoves } from './grants/write-settlement.ts'
 
 interface Shown {
   readonly granted: Micro
-  /** The latest grant. */
   readonly last: { readonly term: number; readonly unlimited: boolean }
-  /** It was granted without limit at some time. */
   readonly metered: boolean
 }
 
-/** The epoch with its proven grants; unchanged when the proofs show nothing new. */
 export async function takeProofs(
   context: Pick<MergeContext, 'deps' | 'tx' | 'device' | 'epoch' | 'now'>,
   proofs: readonly Proof[],

@@ -1,7 +1,4 @@
-/**
- * Recalls tokens from devices for the cloud's own requests: a refusal that returned tokens could have prevented notes a
- * shortage and notifies the devices with most tokens. Source: docs/decisions/fair-sharing.md.
- */
+/** Recalls tokens from devices for the cloud's own requests. Source: docs/decisions/fair-sharing.md. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -44,10 +41,7 @@ export class CloudShortages {
     this.#terms = terms
   }
 
-  /**
-   * Notes the missing tokens, or that a short account can pay again.
-   * @param now POSIX ms
-   */
+  /** Notes the missing tokens, or that a short account can pay again. */
   async note(tx: Transaction, loaded: LoadedPolicy, { requests, pools }: Decided, now: number): Promise<void> {
     await this.#noteServed(tx, requests, now)
     const short = requests.filter(({ decision }) => isShort(decision))

@@ -1,6 +1,6 @@
 /**
- * Settles long inactive epochs: their tokens count as used (default) or return to the pool, at a reported risk. Later
- * evidence corrects this. After a restore, inactivity counts from the restore, because later grants may be lost.
+ * Settles long inactive epochs: their tokens count as used (default) or return to the pool, at a reported risk. After a
+ * restore, inactivity counts from the restore, because later grants may be lost.
  */
 import { recordChange } from '../../storage/audit.ts'
 import type { Policies } from '../../policy/load-policy.ts'
@@ -14,13 +14,11 @@ import { settleEpoch } from './write-settlement.ts'
 export interface ExpireInactive {
   readonly store: Pick<Store, 'read' | 'transaction'>
   readonly policies: Pick<Policies, 'holdAll'>
-  /** {@link Moment.present} */
   readonly present: () => number
   readonly afterMs: number
   readonly as: Settlement
   /** Percent of devices settled within {@link SETTLEMENT_WINDOW_MS} without confirmation. */
   readonly percentMax: number
-  /** Called after each look: whether settlement waits for an administrator. */
   readonly onPaused?: (paused: boolean) => void
 }
 
@@ -92,7 +90,6 @@ export async function confirmSettlement({
   })
 }
 
-/** Ends grants of the epoch and settles its tokens. The device is locked. */
 async function settle({ policies, as }: ExpireInactive, tx: Transaction, epoch: Epoch, now: number): Promise<void> {
   const device = await tx.edge.devices.get(epoch.deviceId)
   if (device === undefined) throw new Error('invariant: devices are never deleted')

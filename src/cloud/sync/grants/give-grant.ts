@@ -1,7 +1,4 @@
-/**
- * Books a grant sized by `grants.ts` in the transaction of the merge, and notes what the device still lacks. A restored
- * cloud grants nothing while its sales are unknown.
- */
+/** Books a grant sized by `grants.ts` in the transaction of the merge, and notes what the device still lacks. */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { type Need, type TopUpRequest, available, sumPostings } from '../../../core/accounts/grant.ts'
@@ -84,7 +81,6 @@ export interface GrantContext {
   readonly now: number
 }
 
-/** Returns the signed part; pools, accounts and shortages are saved. */
 export async function giveGrant(taking: GrantContext, giving: Giving): Promise<Grant> {
   const context: Context = { ...taking, ...giving }
   const { deps, tx, epoch, now, rules, grantable, topUps, releasing } = context
@@ -196,7 +192,6 @@ async function noteShortages(
   }
 }
 
-/** The part of the target balance that was not granted. */
 function inAdvanceOf({ account, record, wanted, share }: RequestedAccount, { granted }: Granting): Micro {
   const own = available(record) + (granted.get(account) ?? 0n)
   const lacking = (wanted < share ? wanted : share) - own
@@ -206,8 +201,6 @@ function inAdvanceOf({ account, record, wanted, share }: RequestedAccount, { gra
 /**
  * Free tokens that the unmet requests need together, as far as that many can become free; if none can be met, the need
  * of the smallest.
- * @param unmet by request, its need beyond the balance that no served request will use
- * @param usable free tokens
  * @param most free tokens plus everything other devices can return
  */
 function lackingOf(unmet: readonly Micro[], usable: Micro, most: Micro): Micro {

@@ -1,7 +1,4 @@
-/**
- * Sizes the grant in the response to a merged segment: never more than a pool has free, and only for accounts in the
- * current rules.
- */
+/** Sizes the grant in the response to a merged segment: never more than a pool has free. */
 import { type AccountId, type ParsedAccount, parseAccount } from '../../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
 import { isIn } from '../../../core/rules/compile.ts'
@@ -17,7 +14,6 @@ import type { RulesInForce } from '../../policy/rules-in-force.ts'
 /** The account's line item, if the account can be spent in this period or the next. */
 export type Grantable = (account: AccountId) => LineItem | undefined
 
-/** @param now POSIX ms */
 export function grantableAt(rules: RulesInForce, now: number): Grantable {
   return (account) => {
     const parsed = parseAccount(account)
@@ -60,7 +56,6 @@ export function quantityOf(account: AccountId, grantable: Grantable): Micro | un
   return parseAccount(account)?.kind === 'line' ? grantable(account)?.quantity : undefined
 }
 
-/** When the last line item of these rules ends; null: none is deployed. */
 export function lastUsableAt(rules: RulesInForce): number | null {
   let last: number | null = null
   for (const { policy } of rules.values()) {
@@ -76,7 +71,6 @@ export interface RequestedAccount {
   readonly pool: Pool
   readonly record: DeviceAccountRecord
   readonly reserved: Micro
-  /** The target balance that the device requests. */
   readonly wanted: Micro
   readonly share: Micro
   readonly spare: Micro
@@ -97,10 +91,7 @@ export function fairShare(pool: Pool, reserved: Micro, devices: number): Micro {
   return unspent > 0n ? unspent / BigInt(Math.max(1, devices)) : 0n
 }
 
-/**
- * @param requested every grantable account that the device needs or requests
- * @param quantity of a line item's pool, micro-tokens; undefined for an account without overdraft
- */
+/** @param quantity of a line item's pool; undefined for an account without overdraft */
 export function grantRequested(
   requested: ReadonlyMap<AccountId, RequestedAccount>,
   needs: readonly Need[],
@@ -145,10 +136,7 @@ export function grantRequested(
   return { ...sizes, pools, accounts, wire }
 }
 
-/**
- * Upper bound of overdraft in a device's unspent tokens. Which tokens are a pool's last shows only when they are spent,
- * so the excess over the quantity is reported to every device with that many.
- */
+/** Which tokens are a pool's last shows only when they are spent: every device has the excess over the quantity, at most. */
 function overdraftIn(balance: Micro, { charged, grantedOut }: Pool, quantity: Micro | undefined): Micro {
   if (quantity === undefined || balance <= 0n) return 0n
   const beyond = charged + grantedOut - quantity

@@ -1,7 +1,6 @@
 /**
- * Shares an empty pool. A shortage sets a level for its account; devices above it return the rest at their next sync,
- * and nothing needed elsewhere is granted in advance. Unreturned tokens are never reassigned. Source:
- * docs/decisions/fair-sharing.md.
+ * Shares an empty pool. A shortage sets a level for its account; devices above it return the rest at their next sync.
+ * Unreturned tokens are never reassigned. Source: docs/decisions/fair-sharing.md.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { type Micro, countable } from '../../../core/pricing/amount.ts'
@@ -35,15 +34,11 @@ export interface ShortageTransaction {
   }
 }
 
-/** Which shortages matter now. */
 export function shortTimes(now: number, terms: Terms): ShortTimes {
   return { since: now - REBALANCE_MS, until: now, shortSince: shortSince(now, terms) }
 }
 
-/**
- * Tokens that the device must return, as many as fit one response: needed by others, or above a cap. Levels count from
- * the balance before this segment, because its reported spending is not a return.
- */
+/** Tokens that the device must return. Reported spending is not a return: levels count from the balance before it. */
 export async function recallsFrom(
   { tx, device, epoch, now, deps }: MergeContext,
   moves: readonly AccountMove[],
@@ -74,16 +69,11 @@ interface Asking {
   readonly isInUse: boolean
   readonly wanted: Micro
   readonly share: Micro
-  /** Free tokens that this device could be granted. */
   readonly usable: Micro
-  /** Shortages of the account. */
   readonly noted: Shortages
 }
 
-/**
- * Free tokens that can be granted in advance, after the needs of others. With a recent shortage, a device that does not
- * use the account gets some only if everyone could have as much.
- */
+/** With a recent shortage, a device that does not use the account gets some in advance only if everyone could. */
 export function spareFor({ isInUse, wanted, share, usable, noted }: Asking, now: number): Micro {
   const { othersLacking, othersRecalledAt } = noted
   const isRebalanced = othersRecalledAt !== null && othersRecalledAt > now - REBALANCE_MS
@@ -100,16 +90,13 @@ interface ShortageContext {
 export interface Lack {
   readonly pool: Pool
   readonly who: string
-  /** Null: the cloud itself. */
   readonly deviceId: string | null
   /** Missing free tokens; 0n: only needed in advance. */
   readonly lacking: Micro
   readonly recalled: Micro
   readonly usable: Micro
   readonly share: Micro
-  /** On other devices. */
   readonly returnable: Returnable
-  /** Shortages of the account. */
   readonly noted: Shortages
 }
 
@@ -157,7 +144,6 @@ export async function noteLack({ deps, tx, now }: ShortageContext, lack: Lack): 
   if (notifications.length > 0) await tx.outbox.append(notifications, now)
 }
 
-/** Ends a shortage and its recall. The account is locked. */
 export async function noteServed(tx: ShortageTransaction, before: Shortage, now: number): Promise<void> {
   if (before.lacking === 0n && before.keep === null) return
   await tx.edge.shortages.save({ ...before, lacking: 0n, keep: null, notifiedAt: now })

@@ -1,7 +1,4 @@
-/**
- * Background work for shortages: notifies devices that can be served again, and recalls tokens before the cloud's own
- * renewals. Source: docs/decisions/fair-sharing.md.
- */
+/** Notifies devices that can be served again, and recalls tokens before the cloud's own renewals. */
 import { type AccountId, lineAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { periodAt } from '../../../core/rules/compile.ts'
@@ -51,7 +48,6 @@ export function recallEveryMs({ syncEveryMs }: Pick<EdgeTerms, 'syncEveryMs'>): 
   return Math.min(RECALL_EVERY_MAX_MS, syncEveryMs)
 }
 
-/** Always false: there is no immediate work left. */
 export async function recallForCloud({ store, policies, now, terms }: WatchShortages): Promise<false> {
   const at = now()
   const needed = await store.read(async (reader) => {
@@ -98,7 +94,6 @@ async function renewalsAhead(reader: Reader, until: number): Promise<ReadonlyMap
   return lackingOnly(reader, sums)
 }
 
-/** The part of cloud reserves that is neither charged nor free. */
 async function unfilledReserves(
   reader: Reader,
   policies: Pick<Policies, 'of'>,

@@ -1,7 +1,4 @@
-/**
- * Usage records without an entry, so that an account's records add up to its bill: presumed usage of an inactive epoch,
- * later corrections of it, and usage counted in entries that the cloud lost.
- */
+/** Usage records without an entry, so that an account's records add up to its bill. */
 import { parseAccount } from '../../../core/accounts/account.ts'
 import { type Micro, formatMicro } from '../../../core/pricing/amount.ts'
 import { deviceEvent } from '../../events/device-event.ts'
@@ -15,7 +12,6 @@ import type { MergeContext, MergeUnderRules } from '../merge-context.ts'
 
 type Context = Pick<MergeContext, 'tx' | 'epoch' | 'now'>
 
-/** Saves the accounts and pools, and writes the usage that they presume. */
 export async function saveMoves(context: Context, moved: MovedPools): Promise<void> {
   await saveAccounts(context.tx, moved)
   await writePresumed(context, moved)
@@ -55,7 +51,6 @@ export async function settleEpoch(
   )
 }
 
-/** Amounts are tokens as decimal text. */
 function settledTokens(moves: readonly AccountMove[]) {
   return moves.flatMap(({ before, after }) => {
     const parsed = parseAccount(after.account)

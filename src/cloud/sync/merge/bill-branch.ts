@@ -1,6 +1,6 @@
 /**
- * Bills entries outside the merged chain: a second writer's, or after a gap or inconsistency. Each is billed once, by
- * its chained hash. Refunds are not credited: they may have been credited already.
+ * Bills entries outside the merged chain. Each is billed once, by its chained hash. Refunds are not credited: they may
+ * have been credited already.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
@@ -51,8 +51,7 @@ export async function billBranch(
     const tally = new BranchTally(branch, pools)
     return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }
   }
-  // Unbilled entries must create no accounts: pools are opened for the rest only, and checked again after others'
-  // changes.
+  // Unbilled entries must create no accounts: pools are opened for the rest only, and checked again.
   const viewed = await viewPools(tx, rules, accountsOf(fresh), epoch)
   const ofRules = fresh.filter(({ body }) => body.postings.every(({ account }) => viewed.has(account)))
   const likely = judge(ofRules, viewed)
@@ -84,7 +83,6 @@ interface Branch {
   readonly isPlausible: IsPlausible
 }
 
-/** Judges a branch entry by entry: an implausible one does not affect the others. */
 class BranchTally {
   readonly doubted = new Set<AccountId>()
   readonly #branch: Branch

@@ -1,7 +1,4 @@
-/**
- * Merges and bills an epoch's next segment; a current epoch gets a grant. An inconsistent segment changes no balance,
- * becomes evidence, and ends the epoch's grants.
- */
+/** Merges and bills an epoch's next segment. An inconsistent one changes no balance and ends the epoch's grants. */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { SESSION_REST_MS } from '../../../core/sessions/session.ts'
 import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/sync/receive.ts'
@@ -100,7 +97,6 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   return { taken: true, answer, unbilled }
 }
 
-/** The final segment, with all entries of the epoch. */
 function isEnd({ segment, epoch }: MergeContext): boolean {
   return segment.final && lastOf(segment.received) >= epoch.lastEntry
 }
@@ -113,7 +109,6 @@ interface Renewal {
   readonly recalls: readonly Recall[]
 }
 
-/** The next grant of a current epoch, with all that it must do before its next segment. */
 async function renew(
   context: MergeContext,
   giving: Pick<Giving, 'rules' | 'grantable' | 'topUps' | 'named' | 'unsaved'>,
@@ -136,7 +131,6 @@ async function renew(
   return { rules: giving.rules, grant, releasing, commands, recalls: await recallsFrom(context, moves) }
 }
 
-/** @param isReleased a current epoch has returned the requested tokens, if any */
 async function saveReceived(context: MergeContext, answer: string, isReleased: boolean): Promise<void> {
   const { tx, device, epoch, segment, now } = context
   await tx.edge.segments.append({
@@ -150,7 +144,6 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
     ...device,
     lastSyncAt: now,
     clock: { ...segment.clock, takenAt: now },
-    // Only the current epoch reports the backlog.
     ...(epoch.number === device.epoch
       ? { backlog: segment.backlog, appliedPolicies: servedOnly(segment.policies, device.instanceIds) }
       : {}),
@@ -159,10 +152,7 @@ async function saveReceived(context: MergeContext, answer: string, isReleased: b
   await tx.edge.devices.save(heard, device)
 }
 
-/**
- * When the segment was first received. A resent one after a restore is not new contact: the device may show more, so
- * the recovery waits for it.
- */
+/** A segment resent after a restore is not new contact: the device may show more, so the recovery waits for it. */
 function receivedAt({ proof, now }: MergeContext): number {
   return proof?.answer.outcome === 'MERGED' ? Math.min(proof.answer.time, now) : now
 }

@@ -1,6 +1,6 @@
 /**
- * Merges undelivered entries of an earlier epoch. With one writer they continue its chain, refunds included, and the
- * last one closes it; others are billed as a branch. Unbillable ones are kept as evidence without refusing the segment.
+ * Merges undelivered entries of an earlier epoch. With one writer they continue its chain, and the last one closes it;
+ * others are billed as a branch. Unbillable ones are kept as evidence.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { sumPostings } from '../../../core/accounts/grant.ts'
@@ -30,10 +30,7 @@ import { saveAccounts, saveMoves, writeCounted } from '../grants/write-settlemen
 
 type Context = Pick<MergeUnderRules, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present' | 'rules'>
 
-/**
- * @param also accounts that the transaction locks afterwards: all must be locked in one sequence
- * @throws CodedError GRANTS_FORGOTTEN
- */
+/** @param also accounts to lock in one sequence with the others. @throws CodedError GRANTS_FORGOTTEN */
 export async function mergeUndelivered(context: Context, also: readonly AccountId[] = []): Promise<Unbilled | null> {
   const { tx, device, epoch, segment } = context
   const { undeliveredRange } = segment
@@ -98,12 +95,7 @@ function soundStart({ first, entries }: OpenedUndelivered, instances: ReadonlySe
   return end === -1 ? entries : entries.slice(0, end)
 }
 
-/**
- * A restored cloud may have lost entries that the device no longer has. With one writer, they are billed by the
- * counters, and the chain continues after them.
- * @returns null for impossible counters
- * @throws CodedError GRANTS_FORGOTTEN
- */
+/** Bills entries that both sides have lost by the device's counters; null: impossible ones. @throws CodedError GRANTS_FORGOTTEN */
 async function passLost(
   context: Context,
   old: Epoch,
@@ -166,11 +158,7 @@ async function noteFork({ tx, device, now }: Context, old: Epoch, fit: ChainFit)
   return forked
 }
 
-/**
- * @param sound all consistent entries, known ones included
- * @param range the entries missing from the chain
- * @returns false when they are inconsistent with the accounts
- */
+/** @returns false when the entries are inconsistent with the accounts. @param range the entries missing from the chain */
 async function continueChain(
   context: Context,
   old: Epoch,
@@ -232,7 +220,6 @@ function countersAfter(
   })
 }
 
-/** @param count of the entries outside the chain */
 async function unbilledIn(
   context: Context,
   { number }: Epoch,

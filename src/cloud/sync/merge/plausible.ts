@@ -1,9 +1,9 @@
 /**
  * Upper bound of devices' spending. Recorded grants are always plausible. Beyond them, copies and grants lost in a
- * restore may have spent the highest cap once more, and essential line items any amount. More is fabricated. A restore
- * may also have lost a higher cap: then the amount sold, which the sales mark shows, is the bound. Allocations and limits
- * need no separate bound, because what uses them uses a line item's tokens too; several restores may have granted
- * them several times.
+ * restore may have spent the highest cap (or the amount sold, which the sales mark shows) once more, and essential line
+ * items any amount. Allocations and limits need no bound, because what uses them uses a line item's tokens too.
+ *
+ * @param raised by how much the move exceeds recorded grants
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -11,12 +11,6 @@ import type { Pool } from '../../storage/records.ts'
 import type { Reader } from '../../storage/store.ts'
 import type { AccountMove } from '../../accounts/move-pools.ts'
 import { type Epoch, overspendOn } from '../../storage/device-records.ts'
-
-/**
- * @param move of one epoch
- * @param pool after the move
- * @param raised by how much the move exceeds recorded grants
- */
 export type IsPlausible = (move: AccountMove, pool: Pool, raised: Micro) => boolean
 
 export async function plausibleBy(

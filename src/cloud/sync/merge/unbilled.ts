@@ -7,28 +7,18 @@ export interface Unbilled {
 }
 
 export interface BranchUnbilled {
-  /** Inconsistent by themselves. */
   readonly unsound: number
-  /** Of accounts that no rules have ever had. */
   readonly unknown: number
   readonly implausible: number
   readonly accounts: ReadonlySet<AccountId>
 }
 
-/** Null: everything is billed. */
-export function unbilledOf({
-  broken = 0,
-  unreadable = 0,
-  misplaced = 0,
-  lost = 0,
-  branch,
-}: {
-  readonly broken?: number
-  readonly unreadable?: number
-  readonly misplaced?: number
-  readonly lost?: number
-  readonly branch?: BranchUnbilled
-}): Unbilled | null {
+export function unbilledOf(
+  counts: Partial<Record<'broken' | 'unreadable' | 'misplaced' | 'lost', number>> & {
+    readonly branch?: BranchUnbilled
+  },
+): Unbilled | null {
+  const { broken = 0, unreadable = 0, misplaced = 0, lost = 0, branch } = counts
   const { unsound = 0, unknown = 0, implausible = 0, accounts = new Set<string>() } = branch ?? {}
   const reasons: readonly (readonly [count: number, why: string])[] = [
     [broken, 'their hash chain is broken'],

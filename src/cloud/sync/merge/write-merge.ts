@@ -14,7 +14,6 @@ import { writeUsage } from '../../usage/write-usage.ts'
 
 export interface SplitEntries {
   readonly all: readonly OpenedEntry[]
-  /** Those that a branch has billed. */
   readonly ofBranch: readonly OpenedEntry[]
 }
 
@@ -32,7 +31,6 @@ export async function splitEntries(
   return { all: entries, ofBranch: entries.filter(({ hash }) => reported.has(hash)) }
 }
 
-/** @param records known accounts of the epoch */
 export function movesOf(
   epoch: Epoch,
   records: ReadonlyMap<AccountId, DeviceAccountRecord>,
@@ -54,12 +52,7 @@ export function movesOf(
   })
 }
 
-/**
- * An account that no rules have ever had. A restored cloud may have lost these rules: the segment waits until they are
- * entered again.
- * @param pools of the accounts that rules have had
- * @throws CodedError GRANTS_FORGOTTEN
- */
+/** An account that no rules have ever had. @throws CodedError GRANTS_FORGOTTEN: a restored cloud may have lost its rules */
 export function unknownAccount(
   { grantsForgotten }: Pick<Epoch, 'grantsForgotten'>,
   moves: readonly AccountMove[],
@@ -74,10 +67,7 @@ export function unknownAccount(
   return found?.account
 }
 
-/**
- * Grants of the epoch that a restored cloud lost must wait until the rules allow them.
- * @throws CodedError GRANTS_FORGOTTEN
- */
+/** @throws CodedError GRANTS_FORGOTTEN: grants that a restored cloud lost must wait until the rules allow them */
 export async function requirePlausible(
   { tx }: Pick<MergeContext, 'tx'>,
   epoch: Epoch,

@@ -9,16 +9,12 @@ import { type SalesMark, isHashed, markName } from './sales-mark.ts'
 export interface Comparison {
   readonly result: 'AGREES' | 'DATABASE_OLDER' | 'MARK_OLDER'
   readonly reason: string | null
-  /** Upper bound of sales of each account of the mark. */
   readonly sold: ReadonlyMap<AccountId, Micro>
   /** Other accounts may have been sold from as well, or more than `sold`. */
   readonly unknown: boolean
 }
 
-/**
- * The turn is written to the database first, and the next turn only when the file contains it. After a power cut the file may lack
- * a turn whose answer was lost, and the turn after it.
- */
+/** A power cut may lose a turn that was written to the file after the database, and the next one. */
 const TURNS_BEHIND_MAX = 2
 
 /** @param shared other nodes sell too: counts beyond the mark may be theirs */

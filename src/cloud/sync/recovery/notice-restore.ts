@@ -1,6 +1,7 @@
 /**
- * Detects a cloud restored together with its sales mark: a device shows signed documents that the cloud does not know.
- * Its instances then sell nothing, and revisions continue above all that may be lost.
+ * A device shows signed documents that the cloud does not know. They leave only after their commit, so this proves a
+ * restore: the device's instances sell nothing, unless a later recovery already waits for devices.
+ * @returns the instances that start a recovery
  */
 import { recordChange } from '../../storage/audit.ts'
 import { CLOUD } from '../../storage/audit-records.ts'
@@ -11,12 +12,6 @@ import type { Epoch } from '../../storage/device-records.ts'
 import { passForgottenRevisions } from '../../policy/bump-policy-revision.ts'
 import type { Transaction } from '../../storage/store.ts'
 import { recoversSince } from './recovery.ts'
-
-/**
- * Shown: an acknowledged segment of this epoch, a grant or rules that the cloud does not know. Signed documents leave
- * only after their commit, so this proves a restore. Ignored if a later recovery already waits for devices.
- * @returns the instances that start a recovery
- */
 export async function noticeRestore(
   { tx, device, epoch, now }: Pick<MergeContext, 'tx' | 'device' | 'epoch' | 'now'>,
   { proofs, rules }: Shown,

@@ -1,6 +1,6 @@
 /**
- * Recovery after a restore. Sales shown by the sales mark are withheld and the rest is sold; without that proof nothing
- * is. Ends when all devices have reported, or an administrator accepts the risk. See docs/decisions/sales-mark.md.
+ * After a restore, sales shown by the sales mark are withheld and the rest is sold; without that proof nothing is. Ends
+ * when all devices have reported, or an administrator accepts the risk. See docs/decisions/sales-mark.md.
  */
 import { nameOf, recordChange } from '../../storage/audit.ts'
 import { ENGINE } from '../../../core/engine.ts'
@@ -18,11 +18,9 @@ import { type Pool, USAGE_ROW_POSITIONS } from '../../storage/records.ts'
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
 
 export interface Forgotten {
-  /** Upper bound of total sales per account. */
   readonly sold: ReadonlyMap<AccountId, Micro>
   /** Why other accounts may have been sold from; null: they were not. */
   readonly unproven: Recovery['unproven']
-  /** The highest exported position of usage records. */
   readonly position: bigint
   readonly until: number
   readonly reason: string
@@ -48,7 +46,6 @@ export async function beginRecovery(
   await tx.usage.passForgotten(greatest(byTime, byCount, position))
 }
 
-/** Far below the end of 64 bits, whatever the clock says. */
 const POSITION_BY_TIME_MAX = 1n << 62n
 
 function least(a: bigint, b: bigint): bigint {
@@ -59,10 +56,7 @@ function greatest(first: bigint, ...others: readonly bigint[]): bigint {
   return others.reduce((most, each) => (each > most ? each : most), first)
 }
 
-/**
- * Devices must report after this: later than any report in the backup, even if this host's clock is behind. No report
- * counts before the clock reaches it.
- */
+/** Devices must report after this: later than any report in the backup, even if this host's clock is behind. */
 export async function recoversSince(reader: Reader, now: number): Promise<number> {
   return Math.max(now, ((await reader.edge.devices.newestSync()) ?? -1) + 1)
 }
@@ -85,7 +79,6 @@ async function withholdSold(
   await tx.accounts.save(behind.map((pool) => withhold(pool, sold.get(pool.account) ?? 0n)))
 }
 
-/** Ends finished recoveries. Always false: there is no immediate work left. */
 export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, now: number): Promise<false> {
   for (const { instanceId, since, unproven } of await store.read((reader) => reader.edge.recoveries.underWay())) {
     if (unproven !== null) continue
@@ -105,11 +98,7 @@ export async function showRecovery(
   return store.read((reader) => stateOf(reader, instanceId))
 }
 
-/**
- * An administrator accepts the risk: withheld and unproven tokens are sold again.
- * @returns the previous state, with the amounts that may be sold twice
- * @throws CodedError NOT_FOUND
- */
+/** An administrator accepts the risk. @returns the previous state, with the risk. @throws CodedError NOT_FOUND */
 export async function overrideRecovery(
   { store, now }: { readonly store: Pick<Store, 'transaction'>; readonly now: () => number },
   instanceId: string,
@@ -152,10 +141,7 @@ async function stateOf(reader: Reader, instanceId: string): Promise<RecoveryStat
   }
 }
 
-/**
- * Upper bound of tokens sold twice if the recovery ends: the withheld ones, even above those now free, because tokens
- * return. Without proof: all free tokens.
- */
+/** Tokens sold twice at most: the withheld ones, even above those now free, because tokens return. */
 function atRisk(pool: Pool, unproven: boolean): Micro {
   if (pool.capTarget === null) return 0n
   const left = unproven ? free(release(pool)) : 0n

@@ -1,7 +1,6 @@
 /**
- * A node's sales per account, kept outside the database to detect restores. `sold` is written after each commit and
- * flushed within a second; `reserved` is flushed before a sale exceeds it, and bounds the loss of a power cut. See
- * docs/decisions/sales-mark.md.
+ * A node's sales per account, outside the database. `sold` is written after each commit and flushed within a second;
+ * `reserved` is flushed before a sale exceeds it. See docs/decisions/sales-mark.md.
  */
 import { createHash } from 'node:crypto'
 import { type AccountId, isLimitAccount } from '../../../core/accounts/account.ts'
@@ -14,7 +13,6 @@ export const ACCOUNTS_MAX = 16_384
 
 const PEERS_MAX = 10
 
-/** Smallest and largest step, as a fraction of the account's cap. */
 const FIRST_STEP_PART = 64n
 const LAST_STEP_PART = 8n
 
@@ -32,12 +30,9 @@ interface Header {
   readonly turn: number
   readonly place: string
   readonly bootId: string | null
-  /** The node shut down cleanly: all its sales are recorded. */
   readonly closed: boolean
   readonly position: string
-  /** Approximate time of last work, POSIX ms. */
   readonly at: number
-  /** Accounts of line items or allocations were displaced. */
   readonly dropped: boolean
 }
 
@@ -163,10 +158,7 @@ export class SalesMark {
     return this.#find(markName(account))?.sold ?? 0n
   }
 
-  /**
-   * Starts using this mark from this turn.
-   * @param pools all accounts of the mark that the database has
-   */
+  /** Starts using this mark. @param pools all accounts of the mark that the database has */
   goOn(pools: Iterable<Pool>, turn: number, at: number): void {
     const known = new Map([...pools].map((pool) => [markName(pool.account), pool]))
     for (const shelf of Object.values(this.#shelves)) {
@@ -244,7 +236,6 @@ export class SalesMark {
     this.#isFlushed = true
   }
 
-  /** Resolves once all that was written before survives a power cut. */
   async flushLater(at: number): Promise<void> {
     if (!this.#isFlushed) {
       this.#write({ at })
@@ -254,7 +245,6 @@ export class SalesMark {
     await this.#flushing
   }
 
-  /** Shuts down: nothing more is sold. */
   close(at: number): void {
     if (this.#owed.size > 0) return
     this.flush()
@@ -295,7 +285,6 @@ function textOf(name: string, { sold, reserved, step }: Kept): string {
   return `${name} ${sold} ${reserved} ${step}`
 }
 
-/** Slot length less three counts of 19 digits with spaces. */
 const NAME_MAX = SLOT_TEXT_MAX - 60
 
 /** An account's name in a mark; an id too long for a slot is replaced by kind, instance and hash. */

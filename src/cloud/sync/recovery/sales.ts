@@ -1,7 +1,4 @@
-/**
- * A store that keeps a sales mark: no sale is committed that the mark cannot show, or on a database that counts less.
- * An older database starts a recovery before any sale. See docs/decisions/sales-mark.md.
- */
+/** No sale is committed that the mark cannot show, or on a database that counts less. See docs/decisions/sales-mark.md. */
 import { ENGINE } from '../../../core/engine.ts'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -30,7 +27,6 @@ export interface SalesDeps {
 
 export const TURN_EVERY_MS = 2_000
 
-/** How long to wait for another node's sign of life, ms. */
 const COMPANY_MS = 5_000
 const COMPANY_LOOK_MS = 250
 
@@ -60,10 +56,7 @@ export class Sales {
     this.#started.promise.catch(() => undefined)
   }
 
-  /**
-   * Compares mark and database while transactions wait.
-   * @throws CodedError NOT_RECORDED, STATE_UNWRITABLE, and the errors of the store
-   */
+  /** Compares mark and database. @throws CodedError NOT_RECORDED, STATE_UNWRITABLE, and the errors of the store */
   async start(): Promise<void> {
     try {
       this.#mark = await this.#open()
@@ -74,7 +67,6 @@ export class Sales {
     }
   }
 
-  /** Makes sales since the last call survive a power cut. */
   async flush(): Promise<false> {
     try {
       await this.#mark?.flushLater(this.#deps.now())
@@ -84,7 +76,6 @@ export class Sales {
     return false
   }
 
-  /** Checks that a shared database is unchanged, and shows other nodes that this one works. */
   async turn(): Promise<false> {
     const mark = this.#mark
     if (mark === undefined) return false
@@ -97,7 +88,8 @@ export class Sales {
       throw new CodedError('STATE_IN_USE', 'Another node works with a copy of the sales mark of this one.')
     }
     // The response to the last turn may be lost.
-    if (own === undefined || own.turn < mark.turn || !(await this.#count(own))) {
+    const counts = (id: string, turn: number) => store.transaction((tx) => tx.edge.salesMarks.turn(id, turn, now()))
+    if (own === undefined || own.turn < mark.turn || !(await counts(own.id, own.turn))) {
       await this.#recoverIfOlder(mark)
       return false
     }
@@ -106,11 +98,6 @@ export class Sales {
     if (own.awaited) await store.transaction((tx) => this.#show(tx, mark.id))
     if (records.some(({ accepted }) => !accepted)) await store.transaction((tx) => tx.edge.salesMarks.acceptAll())
     return false
-  }
-
-  async #count({ id, turn }: SalesMarkRecord): Promise<boolean> {
-    const { store, now } = this.#deps
-    return store.transaction((tx) => tx.edge.salesMarks.turn(id, turn, now()))
   }
 
   close(): void {
@@ -149,7 +136,8 @@ export class Sales {
     const own = records.find(({ id }) => id === found.id)
     const comparison = await compare(store, found, shared)
     const isInOtherHands = shared && (found.isElsewhere || comparison.result === 'MARK_OLDER')
-    if (isInOtherHands && own !== undefined && (await this.#works(own))) {
+    const works = (record: SalesMarkRecord): boolean => record.id === own?.id && record.turn > own.turn
+    if (isInOtherHands && own !== undefined && (await this.#comesTrue(works))) {
       return this.#begin('is a copy of that of another node', records)
     }
     if (restored || comparison.result !== 'AGREES') await this.#recover(found, comparison)
@@ -166,22 +154,15 @@ export class Sales {
     const record = { id: mark.id, turn: 1, seenAt: now(), awaited: false, accepted: records.length === 0 }
     await store.transaction((tx) => tx.edge.salesMarks.save(record))
     const isFirst = records.length === 0
-    if (restored || !(isFirst || (shared && (await this.#isAccepted(mark.id))))) {
+    // Another node, with a mark that fits the database, accepts this one.
+    const isAccepted = (each: SalesMarkRecord): boolean => each.id === mark.id && each.accepted
+    if (restored || !(isFirst || (shared && (await this.#comesTrue(isAccepted))))) {
       const reason =
         restored && isFirst ? 'store.restored is set, and there is no sales mark.' : `The sales mark ${what}.`
       await this.#recover(mark, { reason, sold: new Map(), unknown: true })
     }
     mark.goOn([], 1, now())
     return mark
-  }
-
-  /** Another node, with a mark that fits the database, accepts this one. */
-  async #isAccepted(id: string): Promise<boolean> {
-    return this.#comesTrue((record) => record.id === id && record.accepted)
-  }
-
-  async #works({ id, turn }: SalesMarkRecord): Promise<boolean> {
-    return this.#comesTrue((record) => record.id === id && record.turn > turn)
   }
 
   async #comesTrue(isSo: (record: SalesMarkRecord) => boolean): Promise<boolean> {
@@ -250,7 +231,6 @@ export class Sales {
     onRecovery(why)
   }
 
-  /** At run time; concurrent callers share one recovery. */
   async #recoverIfOlder(mark: SalesMark): Promise<void> {
     this.#recovering ??= (async () => {
       const { store, shared, now } = this.#deps
