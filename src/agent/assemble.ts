@@ -40,35 +40,26 @@ import type { AgentSettings } from './settings.ts'
 export interface AgentDeps {
   /** Reloadable settings are read at each use. */
   readonly settings: AgentSettings
-  /** Status of the last reload. Absent: settings never change. */
   readonly reloadNotice?: () => ReloadNotice | null
   readonly journal: Journal
   readonly keys: DeviceKeys
   readonly time: TimeSource
-  /** Monotonic process time in fractional ms, for measurements finer than the boot-time clock. */
   readonly elapsed: () => number
   readonly timers: Timers
   readonly randomness: Randomness
-  /** Returns a fresh UUID. */
   readonly newId: () => string
   /** Calls back after all input that is already available was handled. */
   readonly defer: (call: () => void) => void
   /** Absent: every response follows its commit, whatever the settings say. */
   readonly volatileLog?: VolatileLog & { readonly left: () => LeftLog | undefined }
   readonly cloud: (tokens: DeviceTokens) => Cloud
-  /** Bytes written to storage by this process. Absent or null: unknown. */
   readonly written?: () => number | null
-  /** Why the default file gives no enrollment token: a sentence. Absent or null: it does not exist. */
   readonly tokenFileProblem?: () => string | null
-  /** Last backup of the ledger; absent: unknown. */
   readonly lastBackup?: () => LastBackup | null
-  /** Null: no change notifications. */
   readonly push: Push | null
-  /** Users and groups of this system, and the agent's user. */
   readonly names: Names
   readonly ownUid: number
   readonly version: string
-  /** Absent: the engine of this software; a test or simulation states another. */
   readonly engine?: Engine
   readonly log: LinkLog
   /** The process must exit and restart. */
@@ -88,17 +79,13 @@ export interface AssembledAgent {
   readonly wear: Pick<Wear, 'start' | 'stop'>
   readonly refusals: Refusals
   readonly use: UseOverTime
-  /** The record of a decision or refusal; null if there is none. */
   readonly decision: (correlationId: string) => Promise<KeptDecision | null>
   /** Saves the clock regularly while nothing else writes. Returns a function that stops it. */
   keepClock(): () => void
-  /** Flushes pending entries and the clock to the journal. */
   drain(): Promise<void>
-  /** Stops all background writes. */
   stop(): void
 }
 
-/** Interval of clock writes while nothing else is written. */
 const CLOCK_EVERY_MS = 60_000
 
 /** Reads the journal. No background work runs until the link starts. */
@@ -189,7 +176,6 @@ interface Running {
   readonly newCorrelationId: () => string
 }
 
-/** The use cases of applications. */
 function requestsOf(
   { settings, names, ownUid, newId, timers, log, onFatal, engine = ENGINE }: AgentDeps,
   { clock, policies, ledger, link, newCorrelationId }: Running,
@@ -238,7 +224,6 @@ function requestsOf(
   return { access, offers, callers, sessions }
 }
 
-/** The use cases of technicians. */
 function diagnosticsOf(
   deps: AgentDeps,
   { clock, policies, ledger, link, use, newCorrelationId }: Running,

@@ -52,7 +52,6 @@ import { type AssembledAgent, assembleAgent } from './assemble.ts'
 import { Shutdown } from './shutdown.ts'
 import { type AgentSettings, ENROLLMENT_TOKEN_FILE, agentOptions } from './settings.ts'
 
-/** Replacements for tests and embedding programs. */
 export interface Overrides {
   readonly log?: Logger
   /** Sink for log lines within the daily limit, unless a logger is given. */
@@ -60,11 +59,8 @@ export interface Overrides {
   readonly time?: TimeSource
   readonly timers?: Timers
   readonly engine?: Engine
-  /** HTTP client to the cloud. */
   readonly exchange?: HttpExchange
-  /** Null: no change notifications. */
   readonly push?: Push | null
-  /** The service manager that receives notifications. */
   readonly supervisor?: Supervisor
   /** An already listening socket that outlives the agent: clients wait there between two agents. */
   readonly passedSocket?: { readonly fd: number; readonly path: string }
@@ -75,7 +71,6 @@ export interface Supervisor {
   /** Watchdog timeout, ms; null: none. */
   readonly watchdogMs: number | null
   ready(): void
-  /** @param sentence human-readable status */
   well(sentence: string): void
   stopping(): void
 }
@@ -87,11 +82,7 @@ export interface Agent {
   readonly link: Pick<Link, 'wake' | 'status'>
   /** Resolves after {@link Agent.stop}. Rejects after cleanup if the agent had to end by itself, with a CodedError as reason. */
   readonly ended: Promise<void>
-  /**
-   * Applies the reloadable settings; on any error, all stay unchanged and the status reports it.
-   *
-   * @param load reads all sources of the settings again. @throws CodedError
-   */
+  /** On any error, all settings stay unchanged and the status reports it. @param load reads them. @throws CodedError */
   reload(load: () => AgentSettings): void
   /** Refuses new requests, records pending ones, signs off from the cloud, and ends. Idempotent. */
   stop(): Promise<void>
@@ -300,7 +291,6 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
 /** Health checks per watchdog timeout: one may fail and be retried. */
 const LOOKS_PER_WATCHDOG = 3
 
-/** Timeout of a probe of the agent's own socket, ms. */
 const PROBE_LIMIT_MS = 2_000
 
 function watch(

@@ -3,19 +3,12 @@ import { type Overrides, composeAgent } from './compose.ts'
 import type { AgentSettings } from './settings.ts'
 
 export interface AgentProcess {
-  /** Reads all sources of the settings. @throws CodedError */
   readonly load: () => AgentSettings
-  /** Aborts to stop the agent. */
   readonly stop: AbortSignal
-  /** Registers a listener for reload requests. */
   readonly onReload: (listener: () => void) => void
 }
 
-/**
- * Runs the agent until the signal aborts, then drains. The caller handles process signals.
- *
- * @throws CodedError if it cannot start or had to end by itself
- */
+/** Until the signal aborts; then drains. @throws CodedError if the agent cannot start or had to end by itself */
 export async function runAgent(
   { load, stop, onReload }: AgentProcess,
   surroundings: Pick<Overrides, 'supervisor' | 'passedSocket'> = {},

@@ -15,7 +15,6 @@ import {
 
 const WHO = 'a comma-separated list of *, user:NAME, uid:N, group:NAME and gid:N'
 
-/** Default file of the enrollment token. */
 export const ENROLLMENT_TOKEN_FILE = '/etc/tallygate/enrollment-token'
 
 const options = {

@@ -1,15 +1,9 @@
-/**
- * Ends the agent once and in order. A stop drains pending work. After a failure, the in-memory state can no longer be
- * trusted, so clients are disconnected at once. Everything is released before `ended` settles.
- */
+/** Ends the agent once. After a failure, the in-memory state can no longer be trusted: clients are disconnected at once. */
 import { CodedError, messageOf } from '../protocol/errors.ts'
 
 export interface ShutdownSteps {
-  /** Finishes and records pending work. */
   readonly drain: () => Promise<void>
-  /** Disconnects all clients. */
   readonly abandon: () => Promise<void>
-  /** Closes everything. */
   readonly release: () => Promise<void>
 }
 
@@ -21,18 +15,14 @@ export class Shutdown {
   /** Resolves after a stop; rejects with a CodedError if the agent had to end by itself. */
   readonly ended: Promise<void>
   readonly #log: ShutdownLog
-  #resolve: () => void = () => undefined
-  #reject: (error: CodedError) => void = () => undefined
+  readonly #end = Promise.withResolvers<undefined>()
   #steps: ShutdownSteps | null = null
   #failure: { readonly error: unknown } | null = null
   #running: Promise<void> | null = null
 
   constructor(log: ShutdownLog) {
     this.#log = log
-    this.ended = new Promise((resolve, reject) => {
-      this.#resolve = resolve
-      this.#reject = reject
-    })
+    this.ended = this.#end.promise
     // Avoids an unhandled rejection while no caller is attached yet.
     this.ended.catch(() => undefined)
   }
@@ -56,15 +46,14 @@ export class Shutdown {
   }
 
   #run(steps: ShutdownSteps): Promise<void> {
-    this.#running ??= this.#finish(steps)
-    return this.#running
+    return (this.#running ??= this.#finish(steps))
   }
 
   async #finish(steps: ShutdownSteps): Promise<void> {
     await this.#attempt(this.#failure === null ? steps.drain : steps.abandon)
     await this.#attempt(steps.release)
-    if (this.#failure === null) this.#resolve()
-    else this.#reject(asCoded(this.#failure.error))
+    if (this.#failure === null) this.#end.resolve(undefined)
+    else this.#end.reject(asCoded(this.#failure.error))
   }
 
   async #attempt(step: () => Promise<void>): Promise<void> {

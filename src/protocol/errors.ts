@@ -1,19 +1,13 @@
-/**
- * The catalogue of error codes for every surface: HTTP, socket, CLI, configuration and database files.
- * `docs/reference/errors.md` is generated from it. A released code keeps its meaning.
- */
+/** Error codes of every surface. `docs/reference/errors.md` is generated from it. A released code keeps its meaning. */
 import { z } from 'zod'
 
 interface CatalogueEntry {
   readonly meaning: string
   readonly remedy: string
-  /** HTTP status, used when the code is sent over HTTP. */
   readonly http: number
   /** Process exit code; 1 if absent. */
   readonly exit?: number
-  /**
-   * `later`: retry unchanged. `online`: retry once the device has reached the cloud. `no`: change something first.
-   */
+  /** `later`: retry unchanged. `online`: retry once the device has reached the cloud. `no`: change something first. */
   readonly retry: 'no' | 'later' | 'online'
 }
 
@@ -1053,10 +1047,7 @@ export const ERRORS = catalogue({
 
 export type ErrorCode = keyof typeof ERRORS
 
-/**
- * An error that a user may see. `message` describes this occurrence; the catalogue has the general meaning and remedy.
- * Details must contain no secrets: they are logged and may be sent.
- */
+/** An error that a user may see. Details must contain no secrets: they are logged and may be sent. */
 export class CodedError extends Error {
   readonly code: ErrorCode
   readonly details: Readonly<Record<string, unknown>>

@@ -1,7 +1,6 @@
 /**
- * The pipeline of everything that is charged on the device: requests of applications, outside a session or in one, and
- * the automatic charges of sessions. It waits for the network only for a top-up, until the deadline. Decisions and
- * refusals are recorded before the response is sent; a request that cannot be recorded is not granted.
+ * The pipeline of everything that is charged on the device. It waits for the network only for a top-up, until the
+ * deadline. Decisions and refusals are recorded before the response; a request that cannot be recorded is not granted.
  *
  * The checks in sequence; the first one that fails names the code:
  *
@@ -48,10 +47,8 @@ import {
   tokensOf,
 } from './local-decisions.ts'
 
-/** A request outside a session. */
 export interface AccessCall {
   readonly apiVersion: ApiVersion
-  /** In lower case. */
   readonly instanceId: string
   readonly text: string
   readonly body: unknown
@@ -62,7 +59,6 @@ export interface AccessCall {
   readonly quota?: CallerQuota
 }
 
-/** Per requested item. */
 export type MetaData = AccessEntry['metaData']
 
 export interface ChargeRequest<T extends NotOperable> extends Question {
@@ -71,11 +67,9 @@ export interface ChargeRequest<T extends NotOperable> extends Question {
   readonly metaData: MetaData
   readonly claim: Claim | null
   readonly quota: CallerQuota | undefined
-  /** Null: outside a session. */
   readonly session: SessionCharge<T> | null
 }
 
-/** What a charge in a session does differently. */
 export interface SessionCharge<T extends NotOperable> {
   /** The result if the session takes no charge any more: it may have changed while waiting for the cloud. */
   readonly check: (attempt: Attempt) => T | null
@@ -83,24 +77,19 @@ export interface SessionCharge<T extends NotOperable> {
   readonly record: (attempt: Attempt, entryOf: SessionEntryOf, answer: IdempotencyRecord | null) => Promise<Durability>
 }
 
-/** The entry of a charge, by its number and the change of its session. */
 export type SessionEntryOf = (n: number, session: NonNullable<AccessEntry['session']>) => PendingEntry
 
 export interface AccessAnswer {
   readonly operable: true
-  /** As in the service API. */
   readonly status: number
-  /** JSON text of the response body, or empty. */
   readonly body: string
   readonly policyRevision: number
   readonly warnings: readonly Warning[]
   /** What to request instead of unknown items, in ASCII; absent: nothing. */
   readonly advice?: string
-  /** Whether the answer waited for a commit or used a reservation. */
   readonly durability: Durability
 }
 
-/** The session has ended or is locked. */
 export interface NotOperable {
   readonly operable: false
   readonly session: Session
@@ -112,7 +101,6 @@ export interface AccessDeps {
   readonly idempotencyCache: IdempotencyCache
   readonly keepsInputs: boolean
   readonly newCorrelationId: () => string
-  /** Version of the engine that decides, recorded in each entry. */
   readonly engine: number
 }
 
@@ -126,10 +114,7 @@ export class Access {
     this.#deps = deps
   }
 
-  /**
-   * Rejects with the codes above; any other error means that the process must end. Not async: each async function on
-   * this path slows a decision noticeably.
-   */
+  /** Rejects with the codes above. Not async: each async function on this path slows a decision noticeably. */
   request(call: AccessCall): Promise<AccessAnswer> {
     try {
       const read = this.#bodies.read(call.apiVersion, call.body, call.isKept)
@@ -156,11 +141,7 @@ export class Access {
     })
   }
 
-  /**
-   * Runs a numbered request once; a retry gets the first answer.
-   *
-   * @throws CodedError IDEMPOTENCY_CONFLICT, CONFLICT, and what `work` throws
-   */
+  /** A retry gets the first answer. @throws CodedError IDEMPOTENCY_CONFLICT, CONFLICT, and what `work` throws */
   async once<T extends NotOperable>(
     place: Place,
     work: (claim: Claim) => Promise<AccessAnswer | T>,
@@ -270,7 +251,6 @@ export class RequestBodies {
   }
 }
 
-/** @throws CodedError BAD_REQUEST */
 function parsedRequest(version: ApiVersion, given: unknown): ReadAccessRequest {
   const parsed = accessRequestBody[version].safeParse(given)
   if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error))

@@ -1,12 +1,11 @@
 /**
- * Correlation ids of a process. They come in groups that differ in their last two digits only: where entries are compressed, an id
- * takes two bytes instead of 17. So an id can be guessed from another one. That is harmless, because an id gives no right.
+ * Ids in groups that differ in their last two digits only: where entries are compressed, an id takes two bytes instead
+ * of 17. An id can be guessed from another one, but gives no right.
  */
 const GROUP_IDS = 256
 
 const LAST_DIGITS = Array.from({ length: GROUP_IDS }, (_, index) => index.toString(16).padStart(2, '0'))
 
-/** @param newId a random UUID. No two processes have the same, so each of them begins another group. */
 export function correlationIds(newId: () => string): () => string {
   let start = ''
   let used = GROUP_IDS

@@ -1,6 +1,4 @@
-/**
- * The texts that record a decision: its ledger entry, and its inputs. Built by hand because each decision waits for them.
- */
+/** The texts that record a decision, built by hand because each decision waits for them. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { formatDecimal, type Micro } from '../../core/pricing/amount.ts'
 import { quoted } from '../../protocol/json-text.ts'
@@ -22,7 +20,6 @@ export interface AccessEntry {
   readonly reading: ClockReading
   readonly instanceId: string
   readonly policyRevision: number
-  /** Engine that decided. */
   readonly engine: number
   readonly correlationId: string
   readonly request: AccessRequest
@@ -32,11 +29,7 @@ export interface AccessEntry {
   readonly session?: EntryBodyWire['session']
 }
 
-/**
- * This exact text is hashed, stored, sent and billed: the JSON of an `entryBody` of the edge protocol.
- *
- * @param aboveGrant by account, the part of its posting above the grant
- */
+/** This exact text is hashed, stored, sent and billed: the JSON of an `entryBody`. */
 export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<AccountId, Micro> = NOTHING_ABOVE): string {
   const { reading, request, decision, metaData } = entry
   const requested = requestedTexts(request)
@@ -90,10 +83,7 @@ function partText({ lineItemId, rate, actionId, charged }: ChargeShare): string 
   return `{"lineItemId":${quoted(lineItemId)},"rate":"${formatDecimal(rate)}","actionId":${action},"charged":"${charged}"}`
 }
 
-/**
- * The decision inputs that the ledger entry lacks. With the rules of that revision they reproduce the decision exactly.
- * They stay on the device.
- */
+/** What the entry and the rules of its revision lack to reproduce the decision. Stays on the device. */
 export interface DecisionInputs {
   /** Null: an automatic charge of a session, without a caller. */
   readonly apiVersion: ApiVersion | null
@@ -107,10 +97,7 @@ const SHORTAGES = { P: 'POOL', G: 'GRANT', X: 'GRANT_EXPIRED', R: 'RECOVERY' } a
 const NO_CLIENT = '-'
 const UNLIMITED = '*'
 
-/**
- * `version;balance,balance...;dictionary`. A balance: amount left, a letter for its shortage, overspend if any. Accounts
- * are left out: a replay requests them in the same sequence.
- */
+/** `version;balance,balance...;dictionary`. A balance: left, letter of its shortage, overspend. A replay knows the accounts. */
 export function decisionInputsText(
   apiVersion: ApiVersion | null,
   balances: Iterable<AvailableBalance>,
@@ -129,7 +116,6 @@ export function decisionInputsText(
 const TEXT = /^([01-]);([^;]*);(.*)$/s
 const BALANCE = /^(\*|\d{1,19})([PGXR])(?:\+(\d{1,19}))?$/
 
-/** Undefined for a text that {@link decisionInputsText} did not make. */
 export function parseDecisionInputs(text: string): DecisionInputs | undefined {
   const match = TEXT.exec(text)
   if (match === null) return undefined

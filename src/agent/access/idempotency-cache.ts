@@ -1,15 +1,10 @@
-/**
- * Keeps the last answer of each application session, so that a retry is harmless. An application numbers its requests
- * and sends one at a time per session; a repeated number gets the same answer, also while the first request is being
- * decided.
- */
+/** Keeps the last answer of each application session: a repeated number gets the same answer, even before it is decided. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { IdempotencyRecord } from '../ledger/journal.ts'
 
 export interface Place {
   readonly session: string
   readonly n: number
-  /** SHA-256 of the request. */
   readonly requestHash: string
 }
 
@@ -31,7 +26,6 @@ export class IdempotencyCache {
   readonly #answers: RecentOfEach<IdempotencyRecord>
   readonly #open = new Map<string, OpenClaim>()
 
-  /** @param stored least recently used first */
   constructor(stored: readonly IdempotencyRecord[], perCallerMax: number) {
     this.#answers = new RecentOfEach(perCallerMax)
     for (const answer of stored) this.#keep(answer)
@@ -75,7 +69,6 @@ export class IdempotencyCache {
     open?.resolve(answer)
   }
 
-  /** The same number may be sent again. */
   fail(claim: Claim, error: unknown): void {
     const open = this.#open.get(claim.session)
     this.#open.delete(claim.session)
@@ -102,27 +95,18 @@ export function recordOf(claim: Claim | null, { status, body, policyRevision }: 
   return { session, n, requestHash, answer: body, policyRevision, ...(status === 200 ? {} : { status }) }
 }
 
-/**
- * Names contain no space, so a caller cannot choose the name of another caller's application session.
- *
- * @param owner null where callers are not distinguished
- */
+/** Unambiguous, because names contain no space. @param owner null where callers are not distinguished */
 export function applicationSession(owner: string | null, name: string): string {
   return owner === null ? name : `${owner} ${name}`
 }
 
-/** The owner; '' where callers are not distinguished. */
 export function ownerOf(session: string): string {
   return session.slice(0, Math.max(0, session.indexOf(' ')))
 }
 
-/**
- * Keeps a value per application session. Each caller has the same capacity, so callers cannot evict each other's
- * values.
- */
+/** Keeps a value per application session. Each caller has the same capacity, so callers cannot evict each other's values. */
 export class RecentOfEach<T> {
   readonly #perCallerMax: number
-  /** By caller and application session, least recently used first. */
   readonly #callers = new Map<string, Map<string, T>>()
   #size = 0
 

@@ -1,7 +1,6 @@
 /**
- * Decides on the device's balances. If they fall short and the cloud can be reached, waits for a top-up; a refusal then
- * rests on a response newer than the request. If the cloud cannot be reached, the offline policy of essential line
- * items applies.
+ * Decides on the device's balances. If they fall short, waits for a top-up. If the cloud cannot be reached, the offline
+ * policy of essential line items applies.
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { AccountId } from '../../core/accounts/account.ts'
@@ -24,13 +23,11 @@ export interface WaitingTopUp {
 }
 
 export interface PoolBalance {
-  /** What the pool could give now. */
   readonly available: Micro
   /** What other devices could return to it. */
   readonly returnable: Micro
 }
 
-/** Accounts that could pay. */
 export type PoolBalances = ReadonlyMap<AccountId, PoolBalance>
 
 export interface RulesDeps {
@@ -48,18 +45,13 @@ export interface LocalDecisionsDeps extends RulesDeps {
   readonly ledger: Pick<Ledger, 'chargeable' | 'chargeableAboveGrant'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly topUps: RulesDeps['topUps'] & {
-    /**
-     * Resolves with the cloud's answer; with null if the cloud is unreachable or too slow. Rejects with
-     * REQUEST_TOO_LARGE if no segment can carry the request; the offline policy does not apply then.
-     */
+    /** Null if the cloud is unreachable or too slow. Rejects with REQUEST_TOO_LARGE if no segment can carry the request. */
     requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null>
   }
-  /** Longest wait for a top-up, ms. */
   readonly topUpDeadlineMs: number
 }
 
 export interface Question {
-  /** In lower case. */
   readonly instanceId: string
   readonly request: AccessRequest
   readonly mode: Mode
@@ -71,9 +63,7 @@ export interface Question {
 export interface Attempt extends Overspend {
   readonly policy: PolicyInForce
   readonly reading: ClockReading
-  /** The balances on this device. */
   readonly balanceOf: FiniteBalanceOf
-  /** The balances that the decision used. */
   readonly seen: BalancesSeen
   readonly decision: Decision
 }
@@ -91,7 +81,6 @@ const UNKNOWN: PoolBalance = { available: MICRO_MAX, returnable: 0n }
 const NOTHING: ReadonlyMap<AccountId, Micro> = new Map()
 const NO_OVERSPEND: Overspend = { above: NOTHING, allowances: NOTHING }
 
-/** The balances that a decision used, in sequence. */
 export class BalancesSeen {
   readonly #balances = new Map<AccountId, AvailableBalance>()
   readonly #availableOf: AvailableOf
@@ -125,8 +114,8 @@ export class LocalDecisions {
   }
 
   /**
-   * Rejects or throws the codes of {@link requireRules}, STOPPING, NOT_ATTACHED, REQUEST_TOO_LARGE, and what `take`
-   * throws. Awaits nothing when the balances suffice, for speed.
+   * Awaits nothing when the balances suffice, for speed. Rejects or throws the codes of {@link requireRules}, STOPPING,
+   * NOT_ATTACHED, REQUEST_TOO_LARGE, and what `take` throws.
    *
    * @param take records the decision in the same synchronous block: other requests charge the same accounts
    */
@@ -207,7 +196,6 @@ function withPool(poolBalances: PoolBalances, of: 'NOW' | 'RECALLED' = 'NOW'): V
   }
 }
 
-/** The needs that the refund does not cover. */
 function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): readonly Need[] {
   if (refund.size === 0) return needs
   return needs
@@ -232,12 +220,7 @@ function isAnyEssential({ lineItems }: Policy): boolean {
   return lineItems.some(({ offline }) => offline?.policy === 'essential')
 }
 
-/**
- * Checks in the sequence of the codes.
- *
- * @param instanceId in lower case
- * @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, NOT_FOUND, POLICY_MISSING, POLICY_STALE
- */
+/** @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, NOT_FOUND, POLICY_MISSING, POLICY_STALE, in this order */
 export function requireRules(
   { policies, topUps }: RulesDeps,
   instanceId: string,

@@ -1,4 +1,3 @@
-/** Tells applications what they can request: the list of items, and advice after a request for an item that is not rated. */
 import type { Candidate, Offer, PolicyView } from '../../core/rules/compile.ts'
 import type { AccessRequest, ClockReading, Decision } from '../../core/rules/decision.ts'
 import { CodedError } from '../../protocol/errors.ts'

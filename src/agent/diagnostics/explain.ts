@@ -1,7 +1,6 @@
 /**
  * Explains a decision by making it again with the same engine, from the rules and decision inputs of that moment. The
- * result must equal the ledger entry byte for byte; differences are reported. A decision of another engine version is
- * only shown. Uses no current state of the device.
+ * result must equal the ledger entry byte for byte.
  */
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, decimal, formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
@@ -45,7 +44,6 @@ export interface ExplainedItem {
   readonly count: string
   readonly outcome: string
   readonly tokens: string
-  /** Empty if the decision could not be reproduced. */
   readonly checkOrder: readonly Check[]
 }
 
@@ -53,10 +51,8 @@ export interface Explanation {
   readonly correlationId: string
   /** `change`: an entry without a decision, such as a refund. `refusal`: nothing was decided or recorded. */
   readonly kind: 'decision' | 'change' | 'refusal'
-  /** POSIX ms: best estimate and bounds; null: unbounded. */
   readonly clock: { readonly now: number; readonly earliest: number | null; readonly latest: number | null }
   readonly instanceId: string | null
-  /** Short name; null: unknown. */
   readonly instanceName: string | null
   readonly policyRevision: number | null
   readonly engine: number | null
@@ -75,7 +71,6 @@ export interface Explanation {
     readonly result: 'same' | 'different' | 'other-engine' | 'impossible' | 'none'
     readonly says: string
   }
-  /** JSON text of the response; null if there was none or it cannot be reproduced. */
   readonly answer: string | null
 }
 
@@ -161,10 +156,7 @@ async function trustOf(jwks: readonly string[]): Promise<Trust> {
   }
 }
 
-/**
- * The schema validates the entry, but drops keys that a JavaScript object cannot have, so the raw entry is returned
- * too.
- */
+/** Returns the raw entry, because the schema drops keys that a JavaScript object cannot have. */
 function readEntry(body: string): { readonly raw: EntryBodyWire; readonly reading: ClockReading } {
   const corrupt = (why: string): CodedError =>
     new CodedError('DATABASE_CORRUPT', `the entry of this decision cannot be read: ${why}`)
@@ -196,7 +188,6 @@ function requestFrom({ requester, items }: EntryBodyWire, { dictionary }: Decisi
 interface Replayed {
   readonly decision: Decision
   readonly balancesUsed: readonly (readonly [AccountId, AvailableBalance])[]
-  /** The replay used exactly the recorded balances. */
   readonly isExact: boolean
 }
 

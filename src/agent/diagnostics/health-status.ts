@@ -1,7 +1,4 @@
-/**
- * The device's status in one sentence and the next steps, for readers who do not know the documentation. The most severe
- * problem is shown; being offline is no problem while decisions are possible.
- */
+/** The device's status in one sentence and the next steps; being offline is no problem while decisions are possible. */
 import { available } from '../../core/accounts/grant.ts'
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
@@ -75,7 +72,6 @@ function notEnrolledStatus({ conditions }: AgentStatusWire): HealthStatus {
   return refusing(`This device is not enrolled yet: it grants nothing.${because}`, ...steps)
 }
 
-/** Of a device that can decide, but lacks tokens, time or its cloud. */
 function supplyStatus(status: AgentStatusWire): HealthStatus | null {
   const { grant, connected, conditions, sessions } = status
   const { isDry, atHand } = balanceOf(status)
@@ -118,7 +114,6 @@ function supplyStatus(status: AgentStatusWire): HealthStatus | null {
   return low === undefined ? null : attention(low.message, moreTokens(low))
 }
 
-/** @param subject `tokens of` a line item */
 function moreTokens({ subject }: AgentStatusWire['conditions'][number]): string {
   const lineItem = subject.replace(/^tokens of /, '')
   return `An administrator adds tokens with \`tallygate line-items set ${lineItem} --quantity TOKENS\``
@@ -171,7 +166,6 @@ function balanceOf({ accounts }: AgentStatusWire): { readonly isDry: boolean; re
   return { isDry: left === 0n, atHand: `${tokensInWords(left)} tokens` }
 }
 
-/** As an argument of `tallygate devices`. */
 function nameOf({ name, deviceId }: AgentStatusWire): string {
   return name !== null && /^[\w.-]+$/.test(name) ? name : (deviceId ?? '')
 }

@@ -1,14 +1,11 @@
 /**
- * Limits the bytes that the log writes per day, because it shares the flash with the ledger. Repeated lines are counted
- * and summarized every ten minutes; the rest fits a budget, half of it reserved for warnings and errors. Never blocks
- * or throws.
+ * Limits the bytes that the log writes per day, because it shares the flash with the ledger. Repeated lines are counted;
+ * half of the budget is reserved for warnings and errors. Never blocks or throws.
  */
 import type { Timers } from '../sync/ports.ts'
 
-/** Repeated lines are counted over this time. */
 const WINDOW_MS = 10 * 60_000
 
-/** Number of repeated lines written before counting. */
 const BURST = 5
 
 /** Kinds of lines tracked at a time; for others only the budget applies. */
@@ -66,7 +63,6 @@ export class LogBudget {
     this.#write(line, level)
   }
 
-  /** Writes the pending counts, at a stop. */
   flush(): void {
     for (const cancel of this.#cancels) cancel()
     this.#cancels.clear()
@@ -107,7 +103,6 @@ export class LogBudget {
     this.#tellLeftOut()
   }
 
-  /** Once there is budget again, reports how many lines were dropped. */
   #tellLeftOut(): void {
     if (this.#leftOut === 0) return
     const line = `{"level":${WARNING},"lines":${this.#leftOut},"msg":"log lines were left out: the log had its share of the day"}\n`
@@ -133,7 +128,6 @@ function availableMax(perDay: number): number {
   return perDay / 4
 }
 
-/** Same message, level and subject. Unparsable lines are a kind. */
 function kindOf(line: string): { readonly level: number; readonly kind: string } {
   try {
     const { level, msg, code, subject, reason } = JSON.parse(line) as Record<string, unknown>

@@ -2,7 +2,6 @@
 
 const LINES_MAX = 2_000
 
-/** UTF-16 units over all lines. */
 const TEXT_MAX = 1_000_000
 
 export class LogBuffer {
@@ -15,7 +14,6 @@ export class LogBuffer {
     if (this.#lines.length > 2 * LINES_MAX || this.#length > 2 * TEXT_MAX) this.#shorten()
   }
 
-  /** Oldest first. */
   text(): string {
     this.#shorten()
     return this.#lines.join('')

@@ -1,7 +1,4 @@
-/**
- * Checks whether a request could be served now: decides on the rules in force without charging, and writes to the
- * journal at most once per {@link PROBE_EVERY_MS}. Being offline or out of tokens counts as ready.
- */
+/** Whether a request could be served now. Being offline or out of tokens counts as ready. */
 import { decide } from '../../core/rules/decide.ts'
 import { decimal } from '../../core/pricing/amount.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
@@ -14,7 +11,6 @@ import { type RulesDeps, requireRules } from '../access/local-decisions.ts'
 
 export const PROBE_EVERY_MS = 5_000
 
-/** A slower journal is not ready, ms. */
 export const PROBE_TIMEOUT_MS = 2_000
 
 /** Time between watchdog writes while they succeed, ms: each one wears the flash. */
@@ -49,10 +45,7 @@ export class ReadinessProbe {
     return { ready: checks.every(({ ok }) => ok), checks }
   }
 
-  /**
-   * Whether requests are processed at all; for a supervisor, which restarts the agent if not. Refusals with a code (not
-   * enrolled, no rules, disk full) count as working, because a restart would not change them.
-   */
+  /** For a supervisor, which restarts the agent. Refusals with a code count as working: a restart would not change them. */
   async works(): Promise<boolean> {
     this.#decide()
     const last = await this.#written
@@ -60,7 +53,6 @@ export class ReadinessProbe {
     return answered
   }
 
-  /** The error that prevents decisions for every instance; null if one instance is ready. */
   #decide(): CodedError | null {
     const { topUps, clock, ledger } = this.#deps
     const reading = clock.reading()

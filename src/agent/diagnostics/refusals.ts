@@ -1,7 +1,4 @@
-/**
- * The last refused requests without a ledger entry, each with a correlation id that a technician can look up. In memory
- * only; the oldest are evicted.
- */
+/** The last refused requests without a ledger entry, each with a correlation id that a technician can look up. */
 import type { CodedError } from '../../protocol/errors.ts'
 import type { KeptRefusal } from '../../protocol/local/decision.ts'
 
@@ -11,7 +8,6 @@ export interface RefusalsDeps {
   readonly most: number
 }
 
-/** Longest kept text of a request or message, in UTF-16 units. */
 const TEXT_MAX = 500
 
 export class Refusals {
@@ -22,7 +18,6 @@ export class Refusals {
     this.#deps = deps
   }
 
-  /** Returns the correlation id. */
   add({ code, message }: Pick<CodedError, 'code' | 'message'>, request: string, caller: string | null): string {
     const { now, newCorrelationId, most } = this.#deps
     const correlationId = newCorrelationId()
@@ -41,12 +36,10 @@ export class Refusals {
     return correlationId
   }
 
-  /** Newest first. */
   latest(count: number): readonly KeptRefusal[] {
     return [...this.#kept.values()].slice(-count).reverse()
   }
 
-  /** @param correlationId in lower case */
   get(correlationId: string): KeptRefusal | undefined {
     return this.#kept.get(correlationId)
   }

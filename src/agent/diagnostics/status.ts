@@ -149,7 +149,6 @@ export function statusOf(deps: StatusDeps): AgentStatusWire {
 const REMEDY =
   'Look for the cause (disk, power, another program). Keep the file while use that is not billed may be in it; the warning ends when it is moved away.'
 
-/** Reports ledgers that were put aside, at each start for as long as the file exists; the status shows them as well. */
 export function logDamaged(log: Pick<LinkLog, 'warn'>, salvages: readonly SalvageRecord[]): void {
   for (const { at, file, why, salvagedEntries, lostEntries } of salvages) {
     log.warn(

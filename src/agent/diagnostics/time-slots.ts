@@ -12,7 +12,6 @@ export class TimeSlots {
     this.#slot = this.#slotAt(sinceBoot)
   }
 
-  /** Also accepts an earlier instant, as far back as the slots reach. */
   add(amount: Micro, sinceBoot: number): void {
     const slot = this.#turnTo(sinceBoot)
     if (slot <= this.#slot - this.#amounts.length) return

@@ -1,13 +1,9 @@
-/**
- * The device's charges over the last day, for display only. Counted in memory from journaled entries; a start restores
- * the part that the ledger still has. Limits of single requesters are left out, because their number is unbounded.
- */
+/** The device's charges over the last day, for display only. Limits are left out, because their number is unbounded. */
 import { type AccountId, type Posting, isLimitAccount } from '../../core/accounts/account.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import { type DeviceReportWire, USE_BINS, USE_BIN_MS } from '../../protocol/local/report.ts'
 import { TimeSlots } from './time-slots.ts'
 
-/** Entries read at a start. */
 export const RECALLED_MAX = 1_000
 
 export interface UseDeps {
@@ -19,7 +15,6 @@ export interface UseDeps {
 export class UseOverTime {
   readonly #deps: UseDeps
   readonly #accounts = new Map<AccountId, TimeSlots>()
-  /** Boot-time reading since which the counts are complete. */
   #since: number
 
   constructor(deps: UseDeps) {
@@ -32,11 +27,7 @@ export class UseOverTime {
     if (postings.length > 0) this.#addAt(postings, this.#deps.sinceBoot())
   }
 
-  /**
-   * Restores an earlier process's charges; call before adding any.
-   *
-   * @param entries newest first, without a gap
-   */
+  /** Restores an earlier process's charges; call before adding any. @param entries newest first, without a gap */
   recall(entries: readonly Pick<EntryBodyWire, 'at' | 'kind' | 'postings'>[]): void {
     const { now, sinceBoot } = this.#deps
     for (const { at, kind, postings } of entries) {

@@ -1,7 +1,4 @@
-/**
- * Notifies the supervisor after each successful probe, and otherwise stays silent, so that the supervisor restarts the
- * agent. A probe must fail only for reasons that a restart can fix.
- */
+/** Notifies the supervisor after each successful probe, which must fail only for reasons that a restart can fix. */
 import type { Timers } from '../sync/ports.ts'
 
 export interface WatchdogDeps {
@@ -14,7 +11,6 @@ export interface WatchdogDeps {
   readonly timers: Timers
 }
 
-/** Probes at once, then repeatedly. Returns a function that stops it. */
 export function startWatchdog({ everyMs, look, onWell, onIll, timers }: WatchdogDeps): () => void {
   let isOver = false
   let isIll = false

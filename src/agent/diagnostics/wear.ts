@@ -1,7 +1,4 @@
-/**
- * Measures bytes written to storage, per decision and per day. Flash storage has limited write endurance, so a device
- * that exceeds its budget is reported long before it fails. Only reads counters.
- */
+/** Flash storage has limited write endurance: a device that exceeds its budget is reported long before it fails. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { StorageWear } from '../../protocol/local/status.ts'
 import type { HealthCondition } from '../sync/health.ts'
@@ -15,7 +12,6 @@ const DECISIONS_MIN = 100
 const WINDOW_MS = 86_400_000
 
 export interface WearDeps {
-  /** Bytes that this process has sent to storage; null: the system does not report it. */
   readonly written: () => number | null
   /** Last entry of the ledger; restarts with each epoch. */
   readonly lastEntry: () => number
@@ -34,7 +30,6 @@ interface Sample {
 
 export class Wear {
   readonly #deps: WearDeps
-  /** Oldest first; all but the first are within the window. */
   #samples: Sample[] = []
   #lastEntry: number
   #decisions = 0

@@ -1,7 +1,5 @@
-/** Problems with the file of the enrollment token that a technician can fix. */
-import { readFileSync, statSync } from 'node:fs'
-
 /** A sentence that explains why the file gives no token; null: it does not exist, or has content. */
+import { readFileSync, statSync } from 'node:fs'
 export function tokenFileProblem(path: string): string | null {
   try {
     return readFileSync(path, 'utf8').trim() === '' ? `${path} is empty.` : null

@@ -1,18 +1,14 @@
 /**
- * The known time: an interval that contains the true time, from the cloud's signed time and the boot-time clock. Each
- * rule uses the end that cannot be abused. The wall clock, which can be changed, is only a best estimate within the
- * interval.
+ * An interval that contains the true time, from the cloud's signed time and the boot-time clock. Each rule uses the end
+ * that cannot be abused. The wall clock, which can be changed, is only a best estimate within the interval.
  */
 import type { ClockReading } from '../../core/rules/decision.ts'
 import type { StoredClock } from '../ledger/journal.ts'
 
-/** The only source of time. */
 export interface TimeSource {
-  /** POSIX ms. */
   wall(): number
   /** Suspend included, ms. */
   sinceBoot(): number
-  /** Differs after each boot. */
   readonly bootId: string
 }
 
@@ -22,7 +18,6 @@ const DRIFT_PPM = 200
 /** Maximum lag of a boot-time reading, ms: the clock has steps of 10 ms, and a reading may be cached for one. */
 const STEP_MS = 11
 
-/** The last millisecond of the year 9999; readings are capped to it. */
 const LAST_INSTANT = 253_402_300_799_999
 
 export class Clock {
@@ -45,7 +40,6 @@ export class Clock {
     return this.#source.bootId
   }
 
-  /** Suspend included, ms; only differences are meaningful. */
   sinceBoot(): number {
     return this.#source.sinceBoot()
   }

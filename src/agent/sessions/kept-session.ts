@@ -1,7 +1,6 @@
 /**
- * A session that this device keeps, with what the service's state machine does not have: the owner, the binding to a
- * connection and the epoch of the running charge, the only one that a refund can go to. Only this file reads the text
- * in the journal; the cloud shows the snapshot.
+ * A session with what the service's state machine does not have: the owner, the binding to a connection and the epoch of
+ * the running charge, the only one that a refund can go to.
  */
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Session, hasEnded } from '../../core/sessions/session.ts'
@@ -15,7 +14,6 @@ export interface KeptSession {
   readonly owner: string | null
   /** Ends when the connection that opened it closes; needs no heartbeats. */
   readonly bound: boolean
-  /** Epoch of the running charge; 0: none. */
   readonly epoch: number
   readonly policyRevision: number
 }

@@ -1,7 +1,4 @@
-/**
- * A change of a session: the state after it, and the ledger entries that record it. An access request writes its own
- * entry. The others are refunds, and changes that move no tokens. A refund names exactly the accounts that were charged.
- */
+/** The state after a change, and the ledger entries that record it. A refund names exactly the accounts that were charged. */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { parseAccount } from '../../core/accounts/account.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
@@ -37,7 +34,6 @@ export interface Moment {
 
 type EventName = NonNullable<EntryBodyWire['session']>['event']
 
-/** A change that charges nothing. */
 export function changeBy(
   kept: KeptSession,
   event: SessionEvent,
@@ -51,7 +47,6 @@ export function changeBy(
   return { next, entries: [refund.length > 0 ? refundEntry(head, refund) : plainEntry(head)] }
 }
 
-/** A change by the decision on a charge, whose entry follows the refund. */
 export function changeByCharge(
   latest: KeptSession,
   event: SessionEvent,
@@ -82,7 +77,6 @@ export function openingOf(next: KeptSession, moment: Moment): Change {
   return { next, entries: [plainEntry(headOf(next, 'OPENED', moment, moment.newCorrelationId()))] }
 }
 
-/** By account, the refund for the rest of the running interval. */
 export function restOf({ session }: KeptSession, { earliest }: ClockReading): readonly Posting[] {
   return refundPostings(refundable(unused(session, earliest)))
 }

@@ -1,8 +1,7 @@
 /**
- * The sessions that the device keeps, also offline and over restarts, by the same state machine as in the cloud. Each
- * change is recorded with its entries in one transaction before the response is sent. Operations on one session run one
- * at a time, overdue timers first. The clock is the earlier bound of the known time, so changing the wall clock has no
- * effect.
+ * The sessions that the device keeps, by the same state machine as in the cloud. Each change is recorded in one
+ * transaction before the response. Operations on one session run one at a time, overdue timers first. The clock is the
+ * earlier bound of the known time, so changing the wall clock has no effect.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -47,16 +46,10 @@ export interface SessionsDeps {
   readonly topUps: RulesDeps['topUps']
   readonly access: Pick<Access, 'once' | 'charge'>
   readonly clock: { reading(): ClockReading }
-  /** Live sessions at a time; more are refused. */
   readonly liveMax: number
   readonly timers: { after(ms: number, call: () => void): () => void }
-  /**
-   * Called after an automatic charge in a session of this owner.
-   *
-   * @param quota of the owner's last request in it; undefined: none since the start
-   */
+  /** After an automatic charge. @param quota of the owner's last request in the session; undefined: none since the start */
   readonly onCharged: (owner: string | null, tokens: Micro, quota: CallerQuota | undefined) => void
-  /** Of a session. */
   readonly newId: () => string
   readonly newCorrelationId: () => string
   readonly engine: number
@@ -69,7 +62,6 @@ export interface SessionsDeps {
 export type Belongs = (kept: KeptSession) => void
 
 export interface OpenSessionRequest {
-  /** In lower case. */
   readonly instanceId: string
   readonly owner: string | null
   readonly bound: boolean
@@ -104,7 +96,6 @@ const NOT_RENEWABLE: ReadonlySet<string> = new Set<ErrorCode>(['POLICY_STALE', '
 const NO_REFUND: ReadonlyMap<AccountId, Micro> = new Map()
 
 interface Slot {
-  /** As recorded in the journal. */
   durable: KeptSession | null
   /** Includes changes that are not yet recorded. */
   latest: KeptSession
@@ -115,7 +106,6 @@ interface Slot {
 export class Sessions {
   readonly #deps: SessionsDeps
   readonly #slots = new Map<string, Slot>()
-  /** Oldest first. */
   readonly #ended: string[] = []
   #cancelLook: () => void = () => undefined
   #isStopped = false
@@ -144,7 +134,6 @@ export class Sessions {
     await Promise.all([...this.#slots.values()].map(({ tail }) => tail))
   }
 
-  /** Live sessions, newest first. */
   list(belongs: (kept: KeptSession) => boolean): readonly Session[] {
     return [...this.#slots.values()]
       .flatMap(({ durable }) => (durable !== null && isLive(durable.session) && belongs(durable) ? [durable] : []))
@@ -159,9 +148,7 @@ export class Sessions {
     return (durable ?? latest).session
   }
 
-  /**
-   * @throws CodedError of {@link requireRules}, CALLER_LIMITED, OVERLOADED, NOT_RECORDED, and of the idempotency cache
-   */
+  /** @throws CodedError of {@link requireRules}, CALLER_LIMITED, OVERLOADED, NOT_RECORDED, and of the idempotency cache */
   open(order: OpenSessionRequest): Promise<SessionAnswer> {
     return this.#once(order.idempotencyKey, async (claim) => {
       const { clock, ledger, newId, liveMax } = this.#deps
@@ -202,9 +189,7 @@ export class Sessions {
   }
 
   /**
-   * Grants all items or none. A granted request replaces the session's current charge; an empty one makes the session
-   * idle.
-   *
+   * Grants all items or none, instead of the session's current charge; no items make the session idle.
    * @throws CodedError NOT_FOUND, NOT_RECORDED, and of {@link requireRules} and the idempotency cache
    */
   request(order: SessionAccessRequest): Promise<SessionAnswer> {
@@ -288,10 +273,7 @@ export class Sessions {
     }
   }
 
-  /**
-   * The epoch is about to end, and its accounts with it: refunds unused tokens now. The next epoch charges the sessions
-   * again. Synchronous; does not wait for earlier records.
-   */
+  /** Before the epoch ends, with its accounts: refunds unused tokens. The next epoch charges the sessions again. */
   suspend(): void {
     const reading = this.#deps.clock.reading()
     for (const slot of this.#slots.values()) {
@@ -398,7 +380,6 @@ export class Sessions {
     })
   }
 
-  /** Runs overdue timers. */
   async #settle(slot: Slot): Promise<void> {
     for (;;) {
       const reading = this.#deps.clock.reading()
@@ -423,7 +404,6 @@ export class Sessions {
     }
   }
 
-  /** Charges the same items again, by the current rules and rates. */
   async #chargeAgain(slot: Slot): Promise<void> {
     const { ledger, onCharged } = this.#deps
     const { requester, charge } = slot.latest.session
@@ -490,7 +470,6 @@ export class Sessions {
     return 'durable'
   }
 
-  /** Keeps only the newest ended sessions, for callers that query their state. */
   #remember(ended: string): void {
     this.#ended.push(ended)
     const forgotten = this.#ended.length > ENDED_MAX ? this.#ended.shift() : undefined

@@ -1,7 +1,4 @@
-/**
- * Parses lists of callers in settings: `*`, `user:anna`, `uid:1000`, `group:plant`, `gid:50`, separated by commas.
- * Names are resolved once, at start; an unknown name is a configuration error.
- */
+/** Lists of callers in settings: `*`, `user:anna`, `uid:1000`, `group:plant`, `gid:50`, separated by commas. */
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface Names {
@@ -13,10 +10,7 @@ export type CallerSelector = (caller: { readonly uid: number; readonly gids: rea
 
 const ONE = /^(user|uid|group|gid):([^\s:,;]+)$/
 
-/**
- * @param key of the setting, for the message
- * @throws CodedError CONFIG_INVALID
- */
+/** @throws CodedError CONFIG_INVALID, also for an unknown name */
 export function parseCallerSelector(key: string, text: string, names: Names): CallerSelector {
   const any = text.split(',').map((each) => parseOne(key, each.trim(), names))
   return (caller) => any.some((matches) => matches(caller))

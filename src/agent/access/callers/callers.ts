@@ -1,16 +1,13 @@
 /**
- * Authorizes callers of the socket, by the identity that the kernel reports. Roles: `use` (access requests and the
- * caller's sessions), `observe` (status), `administer` (all sessions, device key). Root and the agent's user have every
- * role because they own its state.
+ * Authorizes callers of the socket, by the identity that the kernel reports. `use`: access requests and own sessions.
+ * Root and the agent's user have every role because they own its state.
  */
 import { type Micro, wholeTokens } from '../../../core/pricing/amount.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Names, type CallerSelector, invalid, parseCallerSelector } from './caller-selector.ts'
 
-/** The process at the other end of a connection, as the kernel recorded it. */
 export interface Caller {
   readonly uid: number
-  /** Includes supplementary groups. */
   readonly gids: readonly number[]
   readonly pid: number
 }
@@ -25,24 +22,16 @@ export interface CallerSettings {
   readonly use: string
   readonly observe: string
   readonly administer: string
-  /** Null: no quotas. */
   readonly limits: string | null
 }
 
 /** Of one user under one limit: shared by all its connections that this limit is the first to name. */
 export interface CallerQuota {
-  /** User and limit. */
   readonly key: string
-  /** Concurrent connections; null: unlimited. */
   readonly connectionsMax: number | null
   /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
   request(requester: { readonly type: string; readonly value: string }): void
-  /**
-   * Counts a new session, which is a request too.
-   *
-   * @param live the caller's sessions that have not ended
-   * @throws CodedError CALLER_LIMITED
-   */
+  /** Counts a new session, which is a request too. @param live sessions of the caller. @throws CodedError CALLER_LIMITED */
   open(live: number): void
   /** @throws CodedError CALLER_LIMITED when the budget is too small; nothing is taken then */
   spend(tokens: Micro): void
@@ -53,7 +42,6 @@ export interface CallerQuota {
 
 interface Limit {
   readonly who: CallerSelector
-  /** Null: no limit. */
   readonly tokensPerHour: number | null
   readonly requestsPerSecond: number | null
   readonly connections: number | null
@@ -71,10 +59,7 @@ export class Callers {
   readonly #sinceBoot: () => number
   #budgets: Budgets
 
-  /**
-   * @param sinceBoot reading of the boot-time clock, ms
-   * @throws CodedError CONFIG_INVALID
-   */
+  /** @throws CodedError CONFIG_INVALID */
   constructor(settings: CallerSettings, names: Names, ownUid: number, sinceBoot: () => number) {
     this.#names = names
     this.#rules = parseRules(settings, names)
@@ -83,11 +68,7 @@ export class Callers {
     this.#budgets = new Budgets(sinceBoot)
   }
 
-  /**
-   * Returns a function that puts the rules in force. Unused allowances survive unless the limits change.
-   *
-   * @throws CodedError CONFIG_INVALID
-   */
+  /** Returns a function that puts the rules in force; the same limits keep what is left. @throws CodedError CONFIG_INVALID */
   prepare(settings: CallerSettings): () => void {
     const rules = parseRules(settings, this.#names)
     return () => {
@@ -125,7 +106,6 @@ export class Callers {
   }
 }
 
-/** What is left of a quota. */
 interface Budget {
   readonly tokens: Bucket | null
   readonly requests: Bucket | null
@@ -250,7 +230,6 @@ export class Bucket {
   #level: bigint
   #at: number
 
-  /** @param now monotonic clock reading, ms */
   constructor(capacity: bigint, refillMs: number, now: number) {
     this.#capacity = capacity
     this.#refillMs = BigInt(refillMs)
@@ -266,7 +245,6 @@ export class Bucket {
     return true
   }
 
-  /** Takes the amount even if the level becomes negative. */
   owe(amount: bigint, now: number): void {
     this.#fill(now)
     this.#level -= amount * this.#refillMs
@@ -286,7 +264,6 @@ export class Bucket {
     return Number((lacking + this.#capacity - 1n) / this.#capacity)
   }
 
-  /** Time until the bucket is full, ms; 0 if it is now. */
   fullInMs(now: number): number {
     return this.waitFor(this.#capacity, now)
   }
@@ -307,7 +284,6 @@ interface Rules {
   readonly limitsText: string | null
 }
 
-/** @throws CodedError CONFIG_INVALID */
 function parseRules(settings: CallerSettings, names: Names): Rules {
   return {
     selectors: {

@@ -1,7 +1,4 @@
-/**
- * The edge protocol over HTTP: URLs, tokens, status codes and strict parsing. Tokens are the only state. Idempotent calls
- * are retried a few times after a broken connection; longer waits are the caller's.
- */
+/** The edge protocol over HTTP. Idempotent calls are retried a few times after a broken connection. */
 import pRetry from 'p-retry'
 import { z } from 'zod'
 import { enrollmentResponse } from '../../../protocol/edge/enrollment.ts'
@@ -24,7 +21,6 @@ export interface CloudHttpDeps {
   readonly fraction: () => number
 }
 
-/** Immediate retries after a broken connection. */
 const REPEATS_MAX = 2
 
 /** Longest pause before the first retry, ms; doubles each time. */
@@ -163,26 +159,20 @@ async function send(
   })
 }
 
-/**
- * Returns a success response.
- *
- * @throws CodedError CLOUD_UNREACHABLE for temporary failures, the cloud's own code, or ANSWER_UNEXPECTED
- */
+/** @throws CodedError CLOUD_UNREACHABLE for temporary failures, the cloud's own code, or ANSWER_UNEXPECTED */
 function accepted(answer: HttpAnswer): HttpAnswer {
   const { status } = answer
   if (status >= 200 && status < 300) return answer
-  if (status === 429 && codeOf(answer) === 'ATTACH_TOO_OFTEN') {
-    throw new CodedError('ATTACH_TOO_OFTEN', messageOf(answer), { details: { retryAfterMs: retryAfter(answer) } })
-  }
-  if (codeOf(answer) === 'GRANTS_FORGOTTEN') {
-    throw new CodedError('GRANTS_FORGOTTEN', messageOf(answer), { details: { retryAfterMs: retryAfter(answer) } })
+  const named = codeOf(answer)
+  if ((status === 429 && named === 'ATTACH_TOO_OFTEN') || named === 'GRANTS_FORGOTTEN') {
+    throw new CodedError(named, messageOf(answer), { details: { retryAfterMs: retryAfter(answer) } })
   }
   if (status >= 500 || status === 429 || status === 408) {
     throw new CodedError('CLOUD_UNREACHABLE', `The cloud responded with HTTP status ${status}.`, {
       details: { status, retryAfterMs: retryAfter(answer) },
     })
   }
-  const code = codeOf(answer) ?? (hasMessage(answer) ? BY_STATUS[status] : undefined)
+  const code = named ?? (messageIn(answer) === undefined ? undefined : BY_STATUS[status])
   if (code === undefined) throw unexpected(answer, `HTTP status ${status}`)
   throw new CodedError(code, messageOf(answer), { details: { status } })
 }
@@ -221,13 +211,12 @@ function codeOf(answer: HttpAnswer): ErrorCode | undefined {
 
 const withMessage = z.object({ message: z.string() })
 
-function hasMessage(answer: HttpAnswer): boolean {
-  return withMessage.safeParse(parseJson(answer.body)).success
+function messageIn({ body }: HttpAnswer): string | undefined {
+  return withMessage.safeParse(parseJson(body)).data?.message
 }
 
 function messageOf(answer: HttpAnswer): string {
-  const body = withMessage.safeParse(parseJson(answer.body))
-  return body.success ? body.data.message.slice(0, 500) : `status ${answer.status}`
+  return messageIn(answer)?.slice(0, 500) ?? `status ${answer.status}`
 }
 
 /** Retry-After in seconds, or as a date relative to the Date header; returned in ms, 0 for none. */

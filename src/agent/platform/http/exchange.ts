@@ -1,7 +1,4 @@
-/**
- * One HTTP request and its complete response, with limits on silence, duration and size. Keeps connections alive; follows
- * no redirects; never retries. A missing response is CLOUD_UNREACHABLE with its cause.
- */
+/** One HTTP request and its complete response, within limits; no redirects, no retries. */
 import { type Agent, type IncomingMessage, request as requestPlain } from 'node:http'
 import { request as requestTls } from 'node:https'
 import { promisify } from 'node:util'
@@ -32,9 +29,7 @@ export type HttpExchange = (request: HttpRequest) => Promise<HttpAnswer>
 export interface ExchangeOptions extends Outgoing {
   /** Longest silence of the server, including the time to connect, ms. */
   readonly silenceMs: number
-  /**
-   * Longest duration of request and response, ms, in addition to the time for their bodies at {@link BYTES_PER_S_MIN}.
-   */
+  /** Longest duration, ms, in addition to the time for the bodies at {@link BYTES_PER_S_MIN}. */
   readonly durationMs: number
   readonly wholeMs: number
   readonly answerBytesMax: number
@@ -66,7 +61,6 @@ export interface Exchange {
 
 export function createExchange(options: ExchangeOptions): Exchange {
   const pool = { keepAlive: true, maxSockets: 4, timeout: IDLE_MS }
-  /** By origin: a device has one or two. */
   const agents = new Map<string, Agent>()
   const agentOf = ({ url }: HttpRequest): Agent => {
     const { origin } = new URL(url)
@@ -187,7 +181,6 @@ function unreachable({ url, signal }: HttpRequest, { proxy }: Outgoing, cause: u
   })
 }
 
-/** The first errno in the chain of causes; otherwise the error's name. */
 function errnoOf(error: unknown): string {
   for (let at = error; at instanceof Error; at = at.cause) {
     const { code } = at as { code?: unknown }

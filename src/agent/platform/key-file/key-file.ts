@@ -1,7 +1,4 @@
-/**
- * The device's private key as a PKCS #8 PEM file, readable by its owner only and never sent. The key is used only after
- * the file and its directory are flushed: a device that enrolled with a key lost in a power cut could never return.
- */
+/** The key is used only after its file is flushed: a device that enrolled with a lost key could never return. */
 import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
 import { link, open, readFile, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -19,12 +16,7 @@ export interface KeyFileOptions {
   readonly create: boolean
 }
 
-/**
- * Opens the key file, or creates one.
- *
- * @throws CodedError DEVICE_KEY_UNUSABLE if the file is missing, readable by others, or has no Ed25519 or P-256 key;
- * STATE_UNWRITABLE if a new key cannot be written
- */
+/** @throws CodedError DEVICE_KEY_UNUSABLE (also if readable by others); STATE_UNWRITABLE if a new key cannot be written */
 export async function openKeyFile({ path, create }: KeyFileOptions): Promise<DeviceKey> {
   // Service managers provide keys with an access list, which shows as group permissions.
   const closedTo = create ? 0o077 : 0o007
@@ -209,7 +201,6 @@ function ignoreMissing(error: unknown): void {
   if (errnoOf(error) !== 'ENOENT') throw error
 }
 
-/** The key that the agent generates if none is provided. */
 export function ownKeyFile({ state }: Pick<AgentSettings, 'state'>): string {
   return join(state.directory, 'device.key')
 }

@@ -1,8 +1,4 @@
-/**
- * Change notifications over MQTT 5, or 3.1.1 for older brokers. Each connection attempt uses a fresh token and a clean
- * session, and resubscribes; a retained notification reports missed changes. A broker that is down, slow or hostile
- * affects nothing but notifications.
- */
+/** Change notifications over MQTT 5, or 3.1.1. Each connection uses a fresh token and a clean session, and resubscribes. */
 import { connect, type IClientOptions, type MqttClient } from 'mqtt'
 import type { ClientOptions } from 'ws'
 import { type Outgoing, authorities, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
@@ -18,15 +14,12 @@ export interface MqttPushOptions extends Outgoing {
   readonly username: string | null
   readonly password: string | null
   readonly keepaliveS: number
-  /** Until the broker has confirmed the subscriptions. */
   readonly connectTimeoutMs: number
   readonly backoff: BackoffLimits
   /** A connection that lasted this long, ms, resets the reconnect delay. */
   readonly stableMs: number
-  /** Resolves after `ms`, or once the signal aborts. */
   readonly pause: (ms: number, signal: AbortSignal) => Promise<void>
   readonly fraction: () => number
-  /** Monotonic, ms. */
   readonly now: () => number
 }
 
@@ -56,7 +49,6 @@ const REFUSED = 0x80
 
 type Version = 4 | 5
 
-/** Response codes for an unsupported MQTT version. */
 const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
 
 export function createMqttPush(options: MqttPushOptions): Push {
@@ -84,7 +76,6 @@ interface Ended {
   readonly lastedMs: number
 }
 
-/** Connects once; resolves when that connection ends for any reason. */
 function holdConnection(
   options: MqttPushOptions,
   target: PushOptions,

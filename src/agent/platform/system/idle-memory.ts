@@ -1,7 +1,4 @@
-/**
- * Returns memory to the system while the process is idle. After the start and after a burst, V8 keeps the size of its heap
- * until an allocation needs more, and the C library keeps what was freed.
- */
+/** V8 keeps the size of its heap until an allocation needs more, and the C library keeps what was freed. */
 import { getHeapStatistics } from 'node:v8'
 import type { Timers } from '../../sync/ports.ts'
 
@@ -38,11 +35,7 @@ export function releaseWhenIdle({ timers, processorMs, heapBytes, release }: Idl
   return () => cancel()
 }
 
-/**
- * For this thread. Does nothing unless the process runs with `--expose-gc`, as the package starts it.
- *
- * @param trim returns what the C library holds
- */
+/** Does nothing unless the process runs with `--expose-gc`. @param trim returns what the C library holds */
 export function releaseIdleMemory(timers: Timers, trim: () => void = () => undefined): () => void {
   const collect = globalThis.gc
   if (collect === undefined) return () => undefined

@@ -24,10 +24,7 @@ export async function lookAtMachine(directory: string): Promise<DeviceReportWire
   }
 }
 
-/**
- * Bytes that this process wrote to storage according to the kernel: dirtied pages, without tmpfs and without the file
- * system's own writes.
- */
+/** According to the kernel: dirtied pages, without tmpfs and without the file system's own writes. */
 export function writtenBytes(): number | null {
   try {
     const io = readFileSync('/proc/self/io', 'utf8')

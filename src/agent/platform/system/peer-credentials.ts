@@ -1,7 +1,4 @@
-/**
- * The process that connected to a Unix socket, by SO_PEERCRED and SO_PEERGROUPS, which a client cannot forge. Node has no
- * API for it, so libc is called through koffi.
- */
+/** The process that connected to a Unix socket, which a client cannot forge. Node has no API for it. */
 import type { Socket } from 'node:net'
 import koffi from 'koffi'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -23,11 +20,7 @@ export interface SharedIds {
   readonly sharedGid: number | null
 }
 
-/**
- * The returned function gives CALLER_NOT_ALLOWED if the kernel does not know the caller, and CALLER_UNMAPPED.
- *
- * @throws CodedError SYSTEM_UNSUPPORTED if the kernel cannot be queried
- */
+/** @throws CodedError SYSTEM_UNSUPPORTED if the kernel cannot be queried */
 export function openPeerCredentials(): (socket: Socket) => Caller | CodedError {
   const getsockopt = load()
   const ids = idsOf({

@@ -1,7 +1,4 @@
-/**
- * Frame format of the volatile log: length, its complement and a checksum precede the text, so that a torn write is
- * distinguished from corruption.
- */
+/** Length, its complement and a checksum precede each text, so that a torn write is distinguished from corruption. */
 import { crc32 } from 'node:zlib'
 
 const HEAD_BYTES = 12
@@ -29,7 +26,6 @@ export class FrameWriter {
 
 export interface Frames {
   readonly texts: readonly string[]
-  /** The last frame is incomplete: its write was interrupted. */
   readonly torn: boolean
 }
 

@@ -1,7 +1,4 @@
-/**
- * The volatile log, in files on tmpfs or another directory that is lost at reboot. Nothing is flushed. Each turn begins a
- * new file, removed once the journal contains its entries. The log of an earlier process is read once, before any write.
- */
+/** In files on tmpfs, never flushed. Each turn begins a new file, removed once the journal contains its entries. */
 import { closeSync, fstatSync, ftruncateSync, openSync, readFileSync, readdirSync, rmSync, writeSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
@@ -16,12 +13,10 @@ import { FrameWriter, readFrames } from './frame.ts'
 
 export interface TmpfsLogOptions {
   readonly directory: string
-  /** File name prefix before the number; one per journal. */
   readonly name: string
   readonly bootId: string
 }
 
-/** Of the ledger in this state directory. */
 export function volatileLogOf(stateDirectory: string, directory: string, bootId: string): TmpfsLog {
   const name = `ledger-${sha256(resolve(stateDirectory)).slice(0, 16)}`
   return new TmpfsLog({ directory, name, bootId })
@@ -55,7 +50,6 @@ export class TmpfsLog implements VolatileLog {
   readonly #writer = new FrameWriter()
   #epoch = 0
   #file: number | null = null
-  /** Number of the file being written. */
   #current = 0
   #oldest = 0
 
