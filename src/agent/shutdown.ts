@@ -1,4 +1,4 @@
-/** Ends the agent once. After a failure, the in-memory state can no longer be trusted: clients are disconnected at once. */
+/** Ends the agent once. After a failure, the in-memory state can no longer be trusted: clients are cut off at once. */
 import { CodedError, messageOf } from '../protocol/errors.ts'
 
 export interface ShutdownSteps {

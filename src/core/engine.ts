@@ -1,4 +1,4 @@
-/** How rules and arithmetic decide, as a number in each policy and ledger entry; see docs/decisions/engine-version.md. */
+/** How rules and arithmetic decide: a number in each policy and entry. See docs/decisions/engine-version.md. */
 export interface Engine {
   readonly version: number
   /** Oldest version on the other side (agent or cloud) that this side works with. */

@@ -1,7 +1,7 @@
 import { mkdirSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 
-/** Returns the first new directory. Node's recursive `mkdir` never ends in a directory that accepts no entries (/proc). */
+/** Returns the first new directory. Node's recursive `mkdir` never ends where no entry can be made, as in /proc. */
 export function makeDirectories(path: string, mode = 0o777): string | undefined {
   if (isDirectory(path)) return undefined
   const parent = dirname(path)

@@ -97,7 +97,7 @@ const SHORTAGES = { P: 'POOL', G: 'GRANT', X: 'GRANT_EXPIRED', R: 'RECOVERY' } a
 const NO_CLIENT = '-'
 const UNLIMITED = '*'
 
-/** `version;balance,balance...;dictionary`. A balance: left, letter of its shortage, overspend. A replay knows the accounts. */
+/** `version;balance,balance...;dictionary`, each balance with a letter for its shortage, and overspend if any. */
 export function decisionInputsText(
   apiVersion: ApiVersion | null,
   balances: Iterable<AvailableBalance>,

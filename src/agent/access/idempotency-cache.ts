@@ -1,4 +1,4 @@
-/** Keeps the last answer of each application session: a repeated number gets the same answer, even before it is decided. */
+/** Keeps the last answer of each application session: a repeated number gets it, or waits until it is decided. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { IdempotencyRecord } from '../ledger/journal.ts'
 
@@ -104,7 +104,7 @@ export function ownerOf(session: string): string {
   return session.slice(0, Math.max(0, session.indexOf(' ')))
 }
 
-/** Keeps a value per application session. Each caller has the same capacity, so callers cannot evict each other's values. */
+/** A value per application session. Each caller has its own capacity, so callers cannot evict each other's values. */
 export class RecentOfEach<T> {
   readonly #perCallerMax: number
   readonly #callers = new Map<string, Map<string, T>>()

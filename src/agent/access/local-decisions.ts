@@ -45,7 +45,7 @@ export interface LocalDecisionsDeps extends RulesDeps {
   readonly ledger: Pick<Ledger, 'chargeable' | 'chargeableAboveGrant'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly topUps: RulesDeps['topUps'] & {
-    /** Null if the cloud is unreachable or too slow. Rejects with REQUEST_TOO_LARGE if no segment can carry the request. */
+    /** Null if the cloud is unreachable or too slow. Rejects with REQUEST_TOO_LARGE if it fits no segment. */
     requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null>
   }
   readonly topUpDeadlineMs: number
@@ -220,7 +220,7 @@ function isAnyEssential({ lineItems }: Policy): boolean {
   return lineItems.some(({ offline }) => offline?.policy === 'essential')
 }
 
-/** @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, NOT_FOUND, POLICY_MISSING, POLICY_STALE, in this order */
+/** @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, NOT_FOUND, POLICY_MISSING, POLICY_STALE */
 export function requireRules(
   { policies, topUps }: RulesDeps,
   instanceId: string,

@@ -1,6 +1,6 @@
 /**
- * Limits the bytes that the log writes per day, because it shares the flash with the ledger. Repeated lines are counted;
- * half of the budget is reserved for warnings and errors. Never blocks or throws.
+ * Limits the bytes that the log writes per day, because it shares the flash with the ledger. Repeated lines are
+ * counted; half of the budget is reserved for warnings and errors. Never blocks or throws.
  */
 import type { Timers } from '../sync/ports.ts'
 

@@ -45,7 +45,7 @@ export class ReadinessProbe {
     return { ready: checks.every(({ ok }) => ok), checks }
   }
 
-  /** For a supervisor, which restarts the agent. Refusals with a code count as working: a restart would not change them. */
+  /** For a supervisor. Refusals with a code count as working, because a restart would not change them. */
   async works(): Promise<boolean> {
     this.#decide()
     const last = await this.#written

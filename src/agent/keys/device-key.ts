@@ -1,4 +1,4 @@
-/** Signs segments and tokens. The next key is durable before it is announced, and used only after it has replaced this one. */
+/** The next key is durable before it is announced, and used only after it has replaced the current one. */
 import type { PublicJwk, Signer } from '../../protocol/signing.ts'
 
 export interface DeviceKey {

@@ -1,4 +1,4 @@
-/** Counters in memory, including entries not yet in the journal. A charge that does not fit throws before any change. */
+/** Counters in memory, entries not yet in the journal included. A charge that does not fit throws before any change. */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import type { AvailableBalance } from '../../core/rules/decision.ts'
@@ -79,7 +79,7 @@ export class Balances {
     for (const balance of this.#balances.values()) if (available(balance) >= 0n) balance.allowance = 0n
   }
 
-  /** For all postings or for none; true when an account has reached its low-water mark. @param allowances above the grants */
+  /** All postings or none; true when an account has reached its low-water mark. @param allowances above the grants */
   charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
     for (const [account, allowance] of allowances ?? []) {
       const balance = this.#balances.get(account) ?? this.#open(account)
@@ -165,7 +165,7 @@ export class Balances {
     }
   }
 
-  /** Use above the grants stays allowed: the cloud counts it as granted when it is reported. @returns formerly unlimited ones */
+  /** Use above the grants stays allowed: the cloud counts it as granted. @returns accounts that were unlimited */
   limit(accounts: Iterable<AccountId>): readonly AccountId[] {
     const limited: AccountId[] = []
     for (const account of accounts) {

@@ -1,6 +1,7 @@
 /**
  * The device's durable storage. Every method resolves when its one transaction would survive a power cut. It rejects
- * with CodedError NOT_RECORDED if nothing was recorded, and with {@link JournalLost} if the process must stop and reopen.
+ * with CodedError NOT_RECORDED if nothing was recorded, and with {@link JournalLost} if the process must stop and
+ * reopen.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -308,7 +309,8 @@ export interface Journal extends Remote<JournalOperations> {
   /** One transaction for all entries, in sequence. An entry after one that was not recorded is not recorded either. */
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void>
   /**
-   * Like {@link Journal.append}, and moves the ends of reservations. Resolves with the hash chain over the epoch's entries.
+   * Like {@link Journal.append}, and moves the ends of reservations. Resolves with the hash chain over the epoch's
+   * entries.
    *
    * @param answered the entries were answered already, so they may use the disk space reserved for deliveries
    */

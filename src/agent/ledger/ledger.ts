@@ -247,7 +247,7 @@ export class Ledger {
     return balance.shortage === 'POOL' && balance.left === 0n ? balance : { left: 0n, shortage: 'GRANT_EXPIRED' }
   }
 
-  /** Charges an entry at once, and resolves when it may be answered. Rejects with NOT_RECORDED and undoes it otherwise. */
+  /** Charges an entry at once, and resolves when it may be answered. Undone before it rejects with NOT_RECORDED. */
   record(entry: PendingEntry): Promise<Durability> {
     if (this.status() !== 'ATTACHED') {
       return Promise.reject(new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment'))
@@ -471,7 +471,7 @@ export class Ledger {
     this.#balances.takeBack(returns)
   }
 
-  /** Accounts that the grant limits are counted from now on: in memory at once, in the journal after all earlier entries. */
+  /** Counts the accounts that the grant limits: in memory at once, in the journal after all earlier entries. */
   async prepareGrant<T extends { readonly accounts: readonly GrantedAccount[] }>(grant: T): Promise<T> {
     const accounts = grant.accounts.map((each) => {
       return each.unlimited && !this.#isUnlimitedByRules(each.account) ? { ...each, unlimited: false } : each

@@ -1,4 +1,4 @@
-/** Checks a ledger against itself and the cloud's signatures. Never throws on a damaged one, and decides nothing again. */
+/** Checks a ledger against itself and the cloud's signatures. Never throws on a damaged one. */
 import { z } from 'zod'
 import { engineVersion } from '../../protocol/edge/engines.ts'
 import { entryBody, segment as segmentForm, type Segment, syncAnswer } from '../../protocol/edge/sync.ts'

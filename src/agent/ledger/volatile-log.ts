@@ -1,4 +1,4 @@
-/** Entries that were answered but are not yet in the journal. Survives the process, so it is used only if it fits the journal. */
+/** Entries that were answered but are not in the journal yet. It survives the process, and may not fit the journal. */
 import { entryHash } from '../../protocol/signing.ts'
 import type { PendingEntry, Snapshot } from './journal.ts'
 
@@ -35,7 +35,7 @@ export interface BootLog {
   readonly bootId: string
 }
 
-/** The log's entries that the journal lacks; undefined if it does not fit the journal: spending since then is unknown. */
+/** The log's entries that the journal lacks; undefined if it does not fit: then spending is unknown. */
 export function missingFrom(
   left: LeftLog | undefined,
   { epoch, lastEntry, entryHead }: Pick<Snapshot, 'epoch' | 'lastEntry' | 'entryHead'>,

@@ -20,7 +20,10 @@ export interface PolicyTerms {
   readonly engine: Engine
 }
 
-/** @throws CodedError POLICY_SIGNATURE_BAD, AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD, POLICY_REVISION_OLDER, POLICY_INCOMPLETE */
+/**
+ * @throws CodedError POLICY_SIGNATURE_BAD, AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD, POLICY_REVISION_OLDER or
+ *   POLICY_INCOMPLETE
+ */
 export async function acceptPolicy(
   trust: Trust,
   signed: string,

@@ -1,4 +1,4 @@
-/** Stores newer rules and only then puts them in force. A refused document does not end the round: usage is delivered. */
+/** Stores newer rules before it puts them in force. A refused document does not end the round: usage is delivered. */
 import { learnKeys } from '../keys/learn-keys.ts'
 import { identityOf, type PolicyMemory } from '../sync/memory.ts'
 import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from '../sync/step.ts'

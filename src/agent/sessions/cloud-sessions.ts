@@ -1,6 +1,6 @@
 /**
- * Keeps the agent's sessions in the service API alive. The request to open is durable before it is sent, and the id once
- * it is known, so a lost answer opens no second session. Only an unreachable cloud ends the round.
+ * Keeps the agent's sessions in the service API alive. The request to open is durable before it is sent, and the id
+ * once it is known, so a lost answer opens no second session. Only an unreachable cloud ends the round.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { CloudSession } from '../ledger/journal.ts'

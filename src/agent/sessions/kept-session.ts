@@ -1,6 +1,6 @@
 /**
- * A session with what the service's state machine does not have: the owner, the binding to a connection and the epoch of
- * the running charge, the only one that a refund can go to.
+ * A session with what the service's state machine does not have: the owner, the binding to a connection and the epoch
+ * of the running charge, the only one that a refund can go to.
  */
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Session, hasEnded } from '../../core/sessions/session.ts'

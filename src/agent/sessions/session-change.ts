@@ -1,4 +1,4 @@
-/** The state after a change, and the ledger entries that record it. A refund names exactly the accounts that were charged. */
+/** A change of a session, with the entries that record it. A refund names exactly the accounts that were charged. */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { parseAccount } from '../../core/accounts/account.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'

@@ -48,7 +48,7 @@ export interface SessionsDeps {
   readonly clock: { reading(): ClockReading }
   readonly liveMax: number
   readonly timers: { after(ms: number, call: () => void): () => void }
-  /** After an automatic charge. @param quota of the owner's last request in the session; undefined: none since the start */
+  /** After an automatic charge. @param quota of the owner's last request in it; undefined: none since the start */
   readonly onCharged: (owner: string | null, tokens: Micro, quota: CallerQuota | undefined) => void
   readonly newId: () => string
   readonly newCorrelationId: () => string
@@ -148,7 +148,7 @@ export class Sessions {
     return (durable ?? latest).session
   }
 
-  /** @throws CodedError of {@link requireRules}, CALLER_LIMITED, OVERLOADED, NOT_RECORDED, and of the idempotency cache */
+  /** @throws CodedError CALLER_LIMITED, OVERLOADED, NOT_RECORDED, and those of requireRules and Access.once */
   open(order: OpenSessionRequest): Promise<SessionAnswer> {
     return this.#once(order.idempotencyKey, async (claim) => {
       const { clock, ledger, newId, liveMax } = this.#deps

@@ -21,7 +21,7 @@ const REFUSALS: ReadonlySet<ErrorCode> = new Set([
   'ACCESS_KIND_WRONG',
 ])
 
-/** @throws CodedError ENROLLMENT_REFUSED (do not try this token again), DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE */
+/** @throws CodedError ENROLLMENT_REFUSED: this token is useless; DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE */
 export async function enroll(
   cloud: Pick<Cloud, 'enroll'>,
   key: DeviceKey,

@@ -1,4 +1,4 @@
-/** Durable state as of the last commit, and observations since the start. Changes only after the journal has committed. */
+/** Durable state, and observations since the start. A step changes it only after the journal has committed. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { LinkState } from '../../core/sync/plan.ts'

@@ -23,7 +23,7 @@ export interface Push {
 export type ChangeNotification =
   { readonly kind: 'LOOK' } | { readonly kind: 'NOTHING_NEW' } | { readonly kind: 'MALFORMED' }
 
-/** Policy notifications repeat with each connection: known revisions are ignored. @param applied revision, per instance */
+/** Policy notifications repeat with each connection: known revisions are ignored. @param applied by instance */
 export function readNotification(
   topic: string,
   payload: string,

@@ -1,4 +1,4 @@
-/** Runs steps, and plans again when one changed the state. Each step commits separately, so a failure undoes nothing. */
+/** Runs steps, and plans again when one changed the state. Each step commits separately: a failure undoes nothing. */
 import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Identity } from '../ledger/journal.ts'

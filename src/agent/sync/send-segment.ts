@@ -160,7 +160,7 @@ function endOf({ epoch }: SegmentPlace): SegmentPlace {
   return { epoch, seq: Number.MAX_SAFE_INTEGER }
 }
 
-/** Skips the rest of an epoch that misses a segment here, or has another writer. @throws CodedError ANSWER_UNEXPECTED */
+/** Skips the rest of an epoch that lacks a segment here, or has another writer. @throws CodedError ANSWER_UNEXPECTED */
 function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
   const { epoch, seq } = sent
   if (answer.epoch !== epoch) {

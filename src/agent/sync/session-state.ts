@@ -1,4 +1,4 @@
-/** The agent's own session in the cloud, which shows that the agent is alive. It decides nothing, and survives restarts. */
+/** The agent's own session in the cloud shows that the agent is alive. It decides nothing, and survives restarts. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { Heartbeat } from './cloud.ts'
 

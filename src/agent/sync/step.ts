@@ -96,7 +96,7 @@ export async function believe<S extends z.ZodType>(
   throw new CodedError('ANSWER_UNEXPECTED', `The ${kind} cannot be understood: ${firstProblem(parsed.error, kind)}.`)
 }
 
-/** The cloud's time, signed for this attempt. Also applies the suspension. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
+/** Also applies the suspension that is signed with it. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
 export async function believeTime(
   context: StepContext,
   { answer, time: document }: SignedAnswer,

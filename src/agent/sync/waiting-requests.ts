@@ -1,4 +1,4 @@
-/** Access requests that wait for tokens. The next segment carries their needs; null: a round failed, or it timed out. */
+/** Access requests that wait for tokens. The next segment carries their needs. Null: a round failed, or timed out. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { type Micro, countable } from '../../core/pricing/amount.ts'
 import type { Need } from '../../core/accounts/grant.ts'

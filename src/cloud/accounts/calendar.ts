@@ -1,4 +1,4 @@
-/** Periods in UTC, counted from an anchor. A month that is too short takes its last day, the next one the anchor's again. */
+/** Periods in UTC, counted from an anchor. A month that is too short takes its last day, the next one the anchor's. */
 import { periodAt } from '../../core/rules/compile.ts'
 import type { Period } from '../../core/rules/policy.ts'
 import type { Calendar, ConsumptionLimitRecord, ResetFrequency } from '../storage/records.ts'
@@ -101,8 +101,8 @@ export function newCalendar(frequency: ResetFrequency, start: number, now: numbe
 
 /**
  * The calendar after a changed start or frequency. The current period keeps its number and counts, unless devices with
- * older rules would begin to charge this number only after the new period has ended. Later periods get unlisted numbers,
- * to differ from those of devices with the old calendar.
+ * older rules would begin to charge this number only after the new period has ended. Later periods get unlisted
+ * numbers, to differ from those of devices with the old calendar.
  */
 export function changedCalendar(
   before: { readonly calendar: Calendar; readonly start: number },

@@ -1,4 +1,4 @@
-/** Tokens of a line item for the cloud's own clients, which devices never get. Source: docs/decisions/fair-sharing.md. */
+/** Tokens of a line item that devices never get; see docs/decisions/fair-sharing.md. */
 import { recordChange } from '../storage/audit.ts'
 import { lineAccount } from '../../core/accounts/account.ts'
 import { type Micro, formatMicro } from '../../core/pricing/amount.ts'

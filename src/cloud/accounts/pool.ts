@@ -72,7 +72,7 @@ export function takeOver(pool: Pool, amount: Micro): Pool {
   return follow({ ...pool, charged: pool.charged + amount, sold: counted(pool.sold, amount) })
 }
 
-/** A restored store does not know all sales: withholds the difference. @param sold upper bound of the tokens sold so far */
+/** A restored store does not know all sales: withholds the difference. @param sold upper bound of all sales */
 export function withhold(pool: Pool, sold: Micro): Pool {
   const lost = sold - pool.sold
   return lost <= 0n ? pool : { ...pool, sold, withheld: counted(pool.withheld, lost) }

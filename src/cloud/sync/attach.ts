@@ -118,7 +118,7 @@ function nextNumber(device: Device, above: number): number {
   return Math.max(device.epoch, believed ? above : 0) + 1
 }
 
-/** Epochs that neither a restored cloud nor the device may know of: entries are known by epoch, which must not return. */
+/** Epochs that neither side may know of any more. They must not return: entries are known by epoch and number. */
 async function forgottenAtMost(
   tx: Transaction,
   device: Device,

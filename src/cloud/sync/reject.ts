@@ -1,4 +1,4 @@
-/** Rejects an inconsistent segment: keeps it as evidence and fences the epoch. Signed, so that the device starts a new one. */
+/** Keeps an inconsistent segment as evidence and fences the epoch. Signed, so that the device starts a new one. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import type { RulesInForce } from '../policy/rules-in-force.ts'

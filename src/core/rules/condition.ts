@@ -1,4 +1,4 @@
-/** Evaluation never throws on data: the result is ERROR if a condition cannot be evaluated, and an ERROR always refuses. */
+/** Evaluation never throws on data: the result is ERROR if it is not possible, and an ERROR always refuses. */
 import { CONDITION_DEPTH_MAX, type Condition } from './policy.ts'
 
 export type ConditionResult = 'TRUE' | 'FALSE' | 'ERROR'

@@ -37,7 +37,7 @@ import type { Action } from './policy.ts'
 import type { ItemCheck, RefusalReason } from './refusal-reasons.ts'
 import { type Rules, type Ruling, rulingsFor } from './rules.ts'
 
-/** Best effort (one-off requests): items are decided one by one. All or nothing (sessions): one refusal leaves all uncharged. */
+/** Best effort (one-off requests): items are decided one by one. All or nothing (sessions): one refusal refuses all. */
 export type Mode = 'BEST_EFFORT' | 'ALL_OR_NOTHING'
 
 export function decide(policy: PolicyView, request: AccessRequest, availableOf: AvailableOf, mode: Mode): Decision {

@@ -12,7 +12,7 @@ export type ItemCheck = keyof typeof ITEM_CHECKS
 
 interface Reason {
   readonly check: ItemCheck
-  /** When the same request may succeed: after an administrator's change, when tokens return, or when the cloud is reached. */
+  /** When the same request may succeed: after a change by an administrator, when tokens return, or online. */
   readonly retry: 'NEVER' | 'LATER' | 'ONLINE'
   /** Status code of the service API; v1.1 has a zero after the first digit. */
   readonly code: `2${string}`

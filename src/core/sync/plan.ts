@@ -1,4 +1,4 @@
-/** Plans a sync round as a list of steps. Every step commits separately and can be repeated, so a plan can be dropped. */
+/** Plans a sync round as steps. Each commits separately and can be repeated, so a plan can be dropped at any point. */
 
 export type Step =
   | { readonly kind: 'enroll' | 'attach' | 'send-segment' }

@@ -168,7 +168,7 @@ export interface MergeTerms {
   readonly grantTaken: boolean
   /** A restored cloud has forgotten grants: `granted` follows use. */
   readonly grantsForgotten: boolean
-  /** Maximum overspend of a device until its next contact, over its policy's revisions; `granted` follows it. Absent: 0. */
+  /** Maximum overspend until the device's next contact, by its highest revision; `granted` follows it. Absent: 0. */
   readonly overspendCapOf?: (instanceId: string, lineItemId: string) => Micro
 }
 
@@ -370,7 +370,7 @@ class Overspend {
     this.#grantsForgotten = grantsForgotten
   }
 
-  /** Raises `granted` to cover the use; undefined above the cap. If grants were forgotten, that counts as one of them. */
+  /** Raises `granted` to cover the use. Above the cap: undefined, or a forgotten grant if grants were forgotten. */
   cover(parsed: ParsedAccount, account: DeviceAccount): DeviceAccount | undefined {
     const missing = -available(account)
     if (missing <= 0n) return account

@@ -197,7 +197,7 @@ export const callerState = z
   .meta({ id: 'Caller' })
 export type CallerState = z.infer<typeof callerState>
 
-/** Of `.../sessions/{sessionId}/lock`, `/unlock` and `/terminate`. `PENDING` (202): applied at the device's next sync. */
+/** Of `.../sessions/{sessionId}/lock`, `/unlock`, `/terminate`. `PENDING` (202): applied at the device's next sync. */
 export const sessionCommandResult = z.strictObject({
   sessionId: uuid,
   state: z.enum(SESSION_STATES),
@@ -325,7 +325,7 @@ export const recoveryState = z
     /** Null: no recovery in progress. */
     /** Null: no recovery in progress. */
     since: instant.nullable(),
-    /** Nothing is sold until another node shows its sales mark (NODE), or until an administrator ends the recovery (MARK). */
+    /** Nothing is sold until another node shows its sales mark (NODE), or an administrator ends the recovery (MARK). */
     unproven: z.enum(['MARK', 'NODE']).nullable(),
     /** Up to 100; `epoch` is null for a device that never attached. */
     waitingFor: z.array(

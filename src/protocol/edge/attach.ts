@@ -1,4 +1,4 @@
-/** Starts the next epoch of a device. It accepts only an answer with its current nonce and an epoch above all earlier ones. */
+/** Starts the next epoch. The device accepts only its current nonce, and an epoch above all earlier ones. */
 import { z } from 'zod'
 import { hashText } from '../signing.ts'
 import { uuid } from '../wire.ts'

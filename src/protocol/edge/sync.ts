@@ -15,7 +15,7 @@ export const accountId = z.string().min(1).max(ACCOUNT_ID_MAX)
 
 export const SEGMENT_ENTRIES_MAX = 1_000
 
-/** Maximum JSON bytes of a segment and of its parts. A single entry may exceed its part; top-up requests use the rest. */
+/** Maximum JSON bytes of a segment and its parts. A single entry may exceed its part; top-up requests use the rest. */
 export const SEGMENT_BYTES_MAX = 6_150_000
 export const SEGMENT_ENTRIES_BYTES_MAX = 2_000_000
 export const SEGMENT_COUNTERS_BYTES_MAX = 1_500_000
@@ -49,7 +49,7 @@ export const syncRequest = z
   .strictObject({
     segment: z.string().min(1),
     nonce: z.string().min(16).max(64),
-    /** Signed by the cloud: earlier answers, for a restored cloud, or policies of a revision above the cloud's newest. */
+    /** Signed by the cloud: earlier answers, or policies of a revision above the cloud's newest, if it was restored. */
     proofs: z
       .array(z.string().min(1))
       .max(PROOFS_MAX)
@@ -85,7 +85,7 @@ const undeliveredRange = z.strictObject({
       isLast: z.boolean(),
     })
     .optional(),
-  /** All entries of that epoch are delivered now, so that the cloud can close it. False for a remainder after a restore. */
+  /** All entries of that epoch are delivered now, so the cloud can close it. False for a remainder after a restore. */
   final: z.boolean(),
 })
 
@@ -222,7 +222,7 @@ const directive = z.enum(['release', 'sync', 'resend'])
 /** Recall: return the balance above `keep`. The device may keep less, not more. */
 const release = z.strictObject({ account: accountId, keep: microText })
 
-/** Signed proof that these entries are billed. A device deletes a segment only with it, and not before `retainUntil`. */
+/** Signed proof that these entries are billed. A device deletes a segment only with it, and after `retainUntil`. */
 const receipt = z.strictObject({
   epoch: z.int().min(1),
   seq: z.int().min(1),

@@ -34,7 +34,7 @@ export const agentStatus = z.strictObject({
   connected: z.boolean(),
   lastContactAt: instant.nullable(),
   lastSyncAt: instant.nullable(),
-  /** `durable`: charges are on disk before the response. `write-behind`: within a reservation that a power cut burns. */
+  /** `durable`: charges are on disk before the response. `write-behind`: a power cut burns what is reserved. */
   durability: z.enum(['durable', 'write-behind']),
   lastEntry: z.int().min(0),
   backlog: z.int().min(0),

@@ -187,7 +187,7 @@ export interface ReadAccessRequest {
   readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
 }
 
-/** The same as `accessRequestBody` and {@link requestOf} for plain bodies, several times as fast; undefined for others. */
+/** Like `accessRequestBody` and {@link requestOf} for plain bodies, several times as fast; undefined for others. */
 export function plainAccessRequest(given: unknown): ReadAccessRequest | undefined {
   if (!isJsonObject(given)) return undefined
   let requester: AccessRequest['requester'] | undefined

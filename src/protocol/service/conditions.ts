@@ -4,7 +4,7 @@ import { plainText, uuid } from '../wire.ts'
 
 const CONDITION_VALUES_MAX = 100
 export const CONDITIONS_MAX = 1_000
-/** Characters of JSON of all conditions of an instance: each decision may evaluate them all, and each device stores them. */
+/** JSON characters of all conditions of an instance: a decision may evaluate them all, and devices store them. */
 export const CONDITIONS_CHARACTERS_MAX = 4_000_000
 
 const label = { id: uuid.toLowerCase().optional(), name: plainText(256).optional() }

@@ -5,7 +5,7 @@ import { paging } from './instances.ts'
 
 export const keyId = pathText(256)
 
-/** operator: devices, sessions and recovery. rules: instances, line items and configuration. keys: keys, and so everything. */
+/** operator: devices, sessions, recovery. rules: instances, line items, configuration. keys: keys, so everything. */
 export const ROLES = ['read', 'operator', 'rules', 'keys'] as const
 export type Role = (typeof ROLES)[number]
 

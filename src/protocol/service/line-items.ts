@@ -1,4 +1,4 @@
-/** A PUT reports all problems, in the words of the original service. Source: interface, Errors; documentation on line items. */
+/** A PUT reports all problems, in the service's words. Source: interface, Errors; documentation on line items. */
 import { z } from 'zod'
 import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/accounts/account.ts'
 import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/pricing/amount.ts'

@@ -41,7 +41,7 @@ const bodyOf = (item: z.ZodType<RatedItem>) =>
 export const rateTableBody = { 'v1.0': bodyOf(fixedRateItem), 'v1.1': bodyOf(ratedItem) }
 export type RateTableBody = z.infer<(typeof rateTableBody)[ApiVersion]>
 
-/** Without `series`, only a table without series. Strict: with a misspelled `series`, another table would be deleted. */
+/** Without `series`, only a table without series. Strict: a misspelled `series` would delete another table. */
 export const rateTableQuery = z.strictObject({
   series: plainText(256).optional(),
   version: plainText(256).min(1),

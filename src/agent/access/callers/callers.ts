@@ -31,7 +31,7 @@ export interface CallerQuota {
   readonly connectionsMax: number | null
   /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
   request(requester: { readonly type: string; readonly value: string }): void
-  /** Counts a new session, which is a request too. @param live sessions of the caller. @throws CodedError CALLER_LIMITED */
+  /** A new session is a request too. @param live sessions of the caller. @throws CodedError CALLER_LIMITED */
   open(live: number): void
   /** @throws CodedError CALLER_LIMITED when the budget is too small; nothing is taken then */
   spend(tokens: Micro): void
@@ -68,7 +68,7 @@ export class Callers {
     this.#budgets = new Budgets(sinceBoot)
   }
 
-  /** Returns a function that puts the rules in force; the same limits keep what is left. @throws CodedError CONFIG_INVALID */
+  /** The result puts the rules in force; budgets survive unless the limits change. @throws CodedError CONFIG_INVALID */
   prepare(settings: CallerSettings): () => void {
     const rules = parseRules(settings, this.#names)
     return () => {

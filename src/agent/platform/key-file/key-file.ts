@@ -16,7 +16,7 @@ export interface KeyFileOptions {
   readonly create: boolean
 }
 
-/** @throws CodedError DEVICE_KEY_UNUSABLE (also if readable by others); STATE_UNWRITABLE if a new key cannot be written */
+/** @throws CodedError DEVICE_KEY_UNUSABLE, also if others can read it; STATE_UNWRITABLE for a new key */
 export async function openKeyFile({ path, create }: KeyFileOptions): Promise<DeviceKey> {
   // Service managers provide keys with an access list, which shows as group permissions.
   const closedTo = create ? 0o077 : 0o007

@@ -1,4 +1,4 @@
-/** Change notifications over MQTT 5, or 3.1.1. Each connection uses a fresh token and a clean session, and resubscribes. */
+/** Change notifications over MQTT 5, or 3.1.1. Each connection has a fresh token and a clean session. */
 import { connect, type IClientOptions, type MqttClient } from 'mqtt'
 import type { ClientOptions } from 'ws'
 import { type Outgoing, authorities, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'

@@ -9,7 +9,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 /** The kernel's limit on a socket path, minus the suffix of the temporary name. */
 const PATH_BYTES_MAX = 106
 
-/** Returns a function that removes the socket, unless it was replaced. @throws CodedError SOCKET_IN_USE, SOCKET_PATH_OCCUPIED */
+/** The result removes the socket, unless it was replaced. @throws CodedError SOCKET_IN_USE, SOCKET_PATH_OCCUPIED */
 export async function claimPath(server: Server, path: string, mode: number): Promise<() => void> {
   if (Buffer.byteLength(path) > PATH_BYTES_MAX) {
     throw occupied(path, `is longer than ${PATH_BYTES_MAX} bytes, the limit for a socket path`)

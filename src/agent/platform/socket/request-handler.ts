@@ -1,4 +1,4 @@
-/** Handles the socket's requests, whichever way they arrive. No business rules here, and no input can end the process. */
+/** Handles the socket's requests, whichever way they arrive. No business rules, and no input can end the process. */
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import type { z } from 'zod'

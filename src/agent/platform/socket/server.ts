@@ -126,7 +126,7 @@ class UnixSocketServer implements SocketServer {
     clearTimeout(deadline)
   }
 
-  /** Requests that clients have already sent are the last of their connections; busy clients reconnect to the next agent. */
+  /** Requests already sent are the last of their connections; busy clients then connect to the next agent. */
   async #handOver(drainMs: number): Promise<void> {
     const seen = { isEmpty: false }
     // Stops listening only: Node's HTTP server would also close idle connections.

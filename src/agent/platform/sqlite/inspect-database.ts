@@ -1,4 +1,4 @@
-/** Diagnoses the agent's database from a copy, for technicians. A damaged or foreign file is a finding, not an error. */
+/** Diagnoses the agent's database from a copy. A damaged or foreign file is a finding, not an error. */
 import { stat, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import Database from 'better-sqlite3'

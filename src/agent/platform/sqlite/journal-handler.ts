@@ -114,7 +114,7 @@ function withDiskSpace<T>(open: JournalStore, work: () => T): T {
   }
 }
 
-/** SQLite detects these before the commit record is complete and before any flush, so the transaction is rolled back. */
+/** SQLite detects these before the commit record is complete, and before any flush: the transaction is rolled back. */
 function isSurelyUndone(error: unknown): boolean {
   return isFull(error) || (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_READONLY'))
 }

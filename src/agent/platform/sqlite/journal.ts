@@ -1,6 +1,6 @@
 /**
- * The journal in SQLite, on a separate thread. Calls are answered in order; while a segment is being signed, later calls
- * wait. After a failure of unknown outcome, all calls fail.
+ * The journal in SQLite, on a separate thread. Calls are answered in order; while a segment is being signed, later
+ * calls wait. After a failure of unknown outcome, all calls fail.
  */
 import { Worker } from 'node:worker_threads'
 import type { AccountId } from '../../../core/accounts/account.ts'

@@ -14,7 +14,7 @@ export const PAGE_BYTES = 1024
 /** How long to wait for another process to release the file, for example while it exits. */
 export const BUSY_MS = 200
 
-/** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT; a damaged file stays unchanged */
+/** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER; DATABASE_CORRUPT: the file stays unchanged */
 export function openDatabase(path: string): Database.Database {
   createFile(path)
   let database: Database.Database | undefined
@@ -46,8 +46,8 @@ export function openDatabase(path: string): Database.Database {
 }
 
 /**
- * Makes what was read durable: the last process may have been killed before a flush. If a flush failed in it, the log may
- * have a gap, behind which new commits would be lost: a new log begins.
+ * Makes what was read durable: the last process may have been killed before a flush. If a flush failed in it, the log
+ * may have a gap, behind which new commits would be lost: a new log begins.
  */
 function flushLog(database: Database.Database, path: string): void {
   try {

@@ -143,7 +143,7 @@ interface Chain {
   readonly undelivered: Undelivered
 }
 
-/** A log that does not join the ledger's chain replaces the shorter list of its epoch: undelivered entries have no gap. */
+/** A log that does not join the ledger's chain replaces the shorter list of its epoch: no list may have a gap. */
 function fromLog(salvage: Salvage, logged: LoggedChain, rows: readonly ChainRow[]): Salvage {
   const { epoch, anchor, entries, heads, lastEntry } = logged
   const row = rows.find((each) => Number(each.epoch) === epoch)
@@ -255,7 +255,7 @@ export function lostOf(undelivered: readonly Undelivered[]): number {
   return undelivered.reduce((sum, { ackedEntry, bodies, lastEntry }) => sum + lastEntry - ackedEntry - bodies.length, 0)
 }
 
-/** The volatile log continues the entries or replaces unreadable rows. @param heads their chain must reach one of them */
+/** The volatile log continues the entries or replaces unreadable rows. @param heads the chain must reach one of them */
 function chained(
   database: Database.Database,
   row: ChainRow,

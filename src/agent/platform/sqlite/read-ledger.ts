@@ -1,4 +1,4 @@
-/** The file may be malicious: nothing in it is executed, and tables are read only if they match this version's schema. */
+/** The file may be malicious: nothing in it is executed, and its tables must match this version's schema exactly. */
 import Database from 'better-sqlite3'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CodedError, firstProblem, messageOf } from '../../../protocol/errors.ts'

@@ -1,4 +1,4 @@
-/** An invalid request would make the whole segment unreadable. In order, as many as fit; waiting requests come first. */
+/** As many as fit, waiting requests first. An invalid amount would make the whole segment unreadable. */
 import { ACCOUNT_ID_MAX } from '../../../core/accounts/account.ts'
 import { countable } from '../../../core/pricing/amount.ts'
 import type { Need, TopUpRequest } from '../../../core/accounts/grant.ts'

@@ -136,7 +136,7 @@ export function grantRequested(
   return { ...sizes, pools, accounts, wire }
 }
 
-/** Which tokens are a pool's last shows only when they are spent: every device has the excess over the quantity, at most. */
+/** Which tokens are a pool's last shows only when they are spent, so each device may have all of the excess. */
 function overdraftIn(balance: Micro, { charged, grantedOut }: Pool, quantity: Micro | undefined): Micro {
   if (quantity === undefined || balance <= 0n) return 0n
   const beyond = charged + grantedOut - quantity

@@ -1,4 +1,4 @@
-/** Two writers continue one chain: keeps both segments as evidence, and bills the other writer's charges as a branch. */
+/** Two writers continue one chain: keeps both segments as evidence, and bills the other's charges as a branch. */
 import { forkEvent } from '../../events/device-event.ts'
 import { fenced } from '../attach.ts'
 import { billBranch } from './bill-branch.ts'

@@ -95,7 +95,7 @@ function soundStart({ first, entries }: OpenedUndelivered, instances: ReadonlySe
   return end === -1 ? entries : entries.slice(0, end)
 }
 
-/** Bills entries that both sides have lost by the device's counters; null: impossible ones. @throws CodedError GRANTS_FORGOTTEN */
+/** Bills entries that both sides have lost by counters; null: impossible ones. @throws CodedError GRANTS_FORGOTTEN */
 async function passLost(
   context: Context,
   old: Epoch,
@@ -158,7 +158,7 @@ async function noteFork({ tx, device, now }: Context, old: Epoch, fit: ChainFit)
   return forked
 }
 
-/** @returns false when the entries are inconsistent with the accounts. @param range the entries missing from the chain */
+/** False when the entries are inconsistent with the accounts. @param range the entries missing from the chain */
 async function continueChain(
   context: Context,
   old: Epoch,

@@ -52,7 +52,7 @@ export function movesOf(
   })
 }
 
-/** An account that no rules have ever had. @throws CodedError GRANTS_FORGOTTEN: a restored cloud may have lost its rules */
+/** An account that no rules have ever had. @throws CodedError GRANTS_FORGOTTEN: a restored cloud may have lost them */
 export function unknownAccount(
   { grantsForgotten }: Pick<Epoch, 'grantsForgotten'>,
   moves: readonly AccountMove[],

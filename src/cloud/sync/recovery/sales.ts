@@ -1,4 +1,4 @@
-/** No sale is committed that the mark cannot show, or on a database that counts less. See docs/decisions/sales-mark.md. */
+/** Commits no sale that the mark cannot show, or on a database that counts less. See docs/decisions/sales-mark.md. */
 import { ENGINE } from '../../../core/engine.ts'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
