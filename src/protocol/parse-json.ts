@@ -1,6 +1,12 @@
 /** Deeper than any API document, and safe for every recursive function: JSON.parse itself accepts any depth. */
 export const JSON_DEPTH_MAX = 64
 
+export type JsonObject = Readonly<Record<string, unknown>>
+
+export function isJsonObject(value: unknown): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
 const strictUtf8 = new TextDecoder('utf-8', { fatal: true })
 
 /** Text of an HTTP body; undefined if not well-formed UTF-8. Ignores one byte order mark, as RFC 8259 allows. */

@@ -2,6 +2,7 @@
 import type { AccountId } from '../../core/accounts/account.ts'
 import { formatDecimal, type Micro } from '../../core/pricing/amount.ts'
 import { quoted } from '../../protocol/json-text.ts'
+import { isJsonObject } from '../../protocol/parse-json.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
 import { type RequestedItemTexts, requestedTexts } from '../../protocol/service/requested-texts.ts'
@@ -137,10 +138,10 @@ export function parseDecisionInputs(text: string): DecisionInputs | undefined {
   } catch {
     return undefined
   }
-  if (typeof dictionary !== 'object' || dictionary === null || Array.isArray(dictionary)) return undefined
+  if (!isJsonObject(dictionary)) return undefined
   return {
     apiVersion: mark === NO_CLIENT ? null : mark === '0' ? 'v1.0' : 'v1.1',
     balances,
-    dictionary: dictionary as Requester['dictionary'],
+    dictionary,
   }
 }

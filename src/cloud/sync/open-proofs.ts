@@ -1,7 +1,7 @@
 /** Proofs that devices show to a cloud that may have lost them; only documents signed by the cloud count. */
 import { z } from 'zod'
 import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
-import { openDocument } from '../../protocol/signing.ts'
+import { type DocumentKind, openDocument } from '../../protocol/signing.ts'
 import type { Keyring } from '../devices/keyring.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
 import type { Epoch } from '../storage/device-records.ts'
@@ -27,17 +27,18 @@ export async function openProofs(
   const proofs: Proof[] = []
   for (const document of documents) {
     await giveWay()
-    const answer = await openAnswer(keys, document)
+    const answer = syncAnswer.safeParse(await openTrusted(keys, 'sync-answer', document)).data
     if (answer?.deviceId !== deviceId) continue
     if (answer.outcome === 'MERGED' || answer.outcome === 'FENCED') proofs.push({ document, answer })
   }
   return proofs
 }
 
-async function openAnswer(keys: Keyring, document: string): Promise<SyncAnswer | undefined> {
+/** The content of a document that the cloud has signed; undefined for any other. */
+async function openTrusted(keys: Keyring, kind: DocumentKind, document: string): Promise<unknown> {
   for (const { publicKey } of keys.trusted) {
-    const text = await openDocument('sync-answer', document, publicKey)
-    if (text !== undefined) return syncAnswer.safeParse(JSON.parse(text)).data
+    const text = await openDocument(kind, document, publicKey)
+    if (text !== undefined) return JSON.parse(text)
   }
   return undefined
 }
@@ -62,11 +63,8 @@ export async function openRules(
 ): Promise<readonly ShownRules[]> {
   const rules: ShownRules[] = []
   for (const document of documents) {
-    for (const { publicKey } of keys.trusted) {
-      const text = await openDocument('policy', document, publicKey)
-      const shown = text === undefined ? undefined : shownRules.safeParse(JSON.parse(text)).data
-      if (shown !== undefined && instanceIds.includes(shown.instanceId)) rules.push(shown)
-    }
+    const shown = shownRules.safeParse(await openTrusted(keys, 'policy', document)).data
+    if (shown !== undefined && instanceIds.includes(shown.instanceId)) rules.push(shown)
   }
   return rules
 }

@@ -1,13 +1,11 @@
 /** Reads ledger entries as agents write them, many times as fast as the schema, which decides about anything else. */
 import { ACCOUNT_ID_MAX } from '../../core/accounts/account.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
-import { parseJson } from '../parse-json.ts'
+import { type JsonObject, isJsonObject, parseJson } from '../parse-json.ts'
 import { INSTANT_MAX } from '../wire.ts'
 import { ENGINE_MAX } from './engines.ts'
 import type { EntryBody } from './sync.ts'
 import { SESSION_EVENTS } from './sessions.ts'
-
-type Json = Readonly<Record<string, unknown>>
 
 type Place = Pick<EntryBody, 'instanceId' | 'policyRevision' | 'engine'>
 type Source = Pick<EntryBody, 'requester' | 'session'>
@@ -78,10 +76,10 @@ export class EntryReader {
 
 /** Parts of entries by their texts, without the braces. */
 class Parts<T> {
-  readonly #read: (value: Json) => T | null
+  readonly #read: (value: JsonObject) => T | null
   readonly #known = new Map<string, T | null>()
 
-  constructor(read: (value: Json) => T | null) {
+  constructor(read: (value: JsonObject) => T | null) {
     this.#read = read
   }
 
@@ -89,14 +87,14 @@ class Parts<T> {
     let part = this.#known.get(text)
     if (part === undefined) {
       const value = parseJson(`{${text}}`)
-      part = isObject(value) ? this.#read(value) : null
+      part = isJsonObject(value) ? this.#read(value) : null
       this.#known.set(text, part)
     }
     return part
   }
 }
 
-function readPlace(value: Json): Place | null {
+function readPlace(value: JsonObject): Place | null {
   const { instanceId, policyRevision, engine } = value
   const isRead =
     hasKeys(value, 3) &&
@@ -106,7 +104,7 @@ function readPlace(value: Json): Place | null {
   return isRead ? (value as Place) : null
 }
 
-function readSource(value: Json): Source | null {
+function readSource(value: JsonObject): Source | null {
   const { session, requester } = value
   const isRead =
     hasKeys(value, session === undefined ? 1 : 2) &&
@@ -115,7 +113,7 @@ function readSource(value: Json): Source | null {
   return isRead ? (value as unknown as Source) : null
 }
 
-function readContent(value: Json): Content | null {
+function readContent(value: JsonObject): Content | null {
   const { items, postings } = value
   const isRead =
     hasKeys(value, 2) &&
@@ -127,7 +125,7 @@ function readContent(value: Json): Content | null {
 }
 
 function readItem(value: unknown): boolean {
-  if (!isObject(value)) return false
+  if (!isJsonObject(value)) return false
   const { item, version, count, variables, outcome, total, parts, metaData } = value
   return (
     hasKeys(value, 6 + (variables === undefined ? 0 : 1) + (metaData === undefined ? 0 : 1)) &&
@@ -145,7 +143,7 @@ function readItem(value: unknown): boolean {
 }
 
 function readPart(value: unknown): boolean {
-  if (!isObject(value)) return false
+  if (!isJsonObject(value)) return false
   const { lineItemId, rate, actionId, charged } = value
   return (
     hasKeys(value, 4) &&
@@ -157,7 +155,7 @@ function readPart(value: unknown): boolean {
 }
 
 function readPosting(value: unknown): boolean {
-  if (!isObject(value)) return false
+  if (!isJsonObject(value)) return false
   const { account, amount, aboveGrant } = value
   return (
     hasKeys(value, aboveGrant === undefined ? 2 : 3) &&
@@ -169,7 +167,7 @@ function readPosting(value: unknown): boolean {
 }
 
 /** Replaces the text by its number. */
-function readMicro(owner: Json, name: string, text: unknown): boolean {
+function readMicro(owner: JsonObject, name: string, text: unknown): boolean {
   if (typeof text !== 'string' || !MICRO.test(text)) return false
   ;(owner as Record<string, unknown>)[name] = BigInt(text)
   return true
@@ -181,11 +179,11 @@ function isCount(text: string): boolean {
 }
 
 function isSession(value: unknown): boolean {
-  return isObject(value) && hasKeys(value, 2) && isUuid(value['id']) && EVENTS.has(value['event'])
+  return isJsonObject(value) && hasKeys(value, 2) && isUuid(value['id']) && EVENTS.has(value['event'])
 }
 
 function isRequester(value: unknown): boolean {
-  return isObject(value) && hasKeys(value, 2) && isPlain(value['type'], 1024) && isPlain(value['value'], 1024)
+  return isJsonObject(value) && hasKeys(value, 2) && isPlain(value['type'], 1024) && isPlain(value['value'], 1024)
 }
 
 function areVariables(value: unknown): boolean {
@@ -193,16 +191,12 @@ function areVariables(value: unknown): boolean {
 }
 
 /** The schema leaves `__proto__` out. */
-function isRecord(value: unknown): value is Json {
-  return isObject(value) && !Object.hasOwn(value, '__proto__')
-}
-
-function isObject(value: unknown): value is Json {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
+function isRecord(value: unknown): value is JsonObject {
+  return isJsonObject(value) && !Object.hasOwn(value, '__proto__')
 }
 
 /** With the required fields read, this many keys are exactly those. */
-function hasKeys(value: Json, count: number): boolean {
+function hasKeys(value: JsonObject, count: number): boolean {
   let found = 0
   for (const key in value) if (Object.hasOwn(value, key)) found += 1
   return found === count

@@ -5,6 +5,7 @@ import type { Variables } from '../../core/pricing/formula-rate.ts'
 import { REQUESTER_ENCODED_MAX, fitsEncoded } from '../../core/accounts/account.ts'
 import { type Decimal, parseDecimal } from '../../core/pricing/amount.ts'
 import { variableName } from '../../core/pricing/formula.ts'
+import { type JsonObject, isJsonObject } from '../parse-json.ts'
 import { decimalNumber, exactNumber, plainText, tokensNumber, uuid } from '../wire.ts'
 import { type ApiVersion, ITEM_STATUS } from './status.ts'
 
@@ -209,12 +210,6 @@ export function plainAccessRequest(given: unknown): ReadAccessRequest | undefine
     metaData.push(each['metaData'] as ReadAccessRequest['metaData'][number])
   }
   return { request: { requester, items }, metaData }
-}
-
-type JsonObject = Readonly<Record<string, unknown>>
-
-function isJsonObject(value: unknown): value is JsonObject {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 const PLAIN_TEXT = /^[ -~]{1,256}$/

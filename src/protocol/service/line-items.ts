@@ -2,6 +2,7 @@
 import { z } from 'zod'
 import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/accounts/account.ts'
 import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/pricing/amount.ts'
+import { type JsonObject, isJsonObject } from '../parse-json.ts'
 import { INSTANT_MAX, instant, pathText, plainText, readOnlyField } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
@@ -132,8 +133,8 @@ function contradictions(instanceId: string, payload: unknown): readonly string[]
   return problems
 }
 
-function fieldsOf(value: unknown): Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : {}
+function fieldsOf(value: unknown): JsonObject {
+  return isJsonObject(value) ? value : {}
 }
 
 function isWhole(value: unknown): value is number {
