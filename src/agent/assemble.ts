@@ -44,6 +44,7 @@ export interface AgentDeps {
   readonly journal: Journal
   readonly keys: DeviceKeys
   readonly time: TimeSource
+  /** Monotonic process time in fractional ms, for measurements finer than the boot-time clock. */
   readonly elapsed: () => number
   readonly timers: Timers
   readonly randomness: Randomness
@@ -53,6 +54,7 @@ export interface AgentDeps {
   /** Absent: every response follows its commit, whatever the settings say. */
   readonly volatileLog?: VolatileLog & { readonly left: () => LeftLog | undefined }
   readonly cloud: (tokens: DeviceTokens) => Cloud
+  /** Bytes written to storage by this process. Absent or null: unknown. */
   readonly written?: () => number | null
   readonly tokenFileProblem?: () => string | null
   readonly lastBackup?: () => LastBackup | null
@@ -60,6 +62,7 @@ export interface AgentDeps {
   readonly names: Names
   readonly ownUid: number
   readonly version: string
+  /** Absent: the engine of this software; a test or simulation states another. */
   readonly engine?: Engine
   readonly log: LinkLog
   /** The process must exit and restart. */

@@ -1,11 +1,17 @@
-/** How rules and arithmetic decide: a number in each policy and entry. See docs/decisions/engine-version.md. */
+/**
+ * How rules and arithmetic decide. Recorded in each policy and entry, so that a decision is compared only with the
+ * engine that made it. See docs/decisions/engine-version.md.
+ */
 export interface Engine {
   readonly version: number
   /** Oldest version on the other side (agent or cloud) that this side works with. */
   readonly oldest: number
 }
 
-/** Raise the version when an existing decision changes, or `oldest`. Then all policies are issued again. */
+/**
+ * Raise the version when an existing decision changes, or `oldest`: only then are all policies issued again. Raise
+ * `oldest` when older engines must not decide any more.
+ */
 export const ENGINE: Engine = { version: 1, oldest: 1 }
 
 /** The side that is too old for the other one; null: they work together. */

@@ -49,6 +49,7 @@ import {
 
 export interface AccessCall {
   readonly apiVersion: ApiVersion
+  /** In lower case. */
   readonly instanceId: string
   readonly text: string
   readonly body: unknown
@@ -67,6 +68,7 @@ export interface ChargeRequest<T extends NotOperable> extends Question {
   readonly metaData: MetaData
   readonly claim: Claim | null
   readonly quota: CallerQuota | undefined
+  /** Null: outside a session. */
   readonly session: SessionCharge<T> | null
 }
 
@@ -114,7 +116,10 @@ export class Access {
     this.#deps = deps
   }
 
-  /** Rejects with the codes above. Not async: each async function on this path slows a decision noticeably. */
+  /**
+   * Rejects with the codes above; any other error means that the process must end. Not async: each async function on
+   * this path slows a decision noticeably.
+   */
   request(call: AccessCall): Promise<AccessAnswer> {
     try {
       const read = this.#bodies.read(call.apiVersion, call.body, call.isKept)

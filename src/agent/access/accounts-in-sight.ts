@@ -1,7 +1,8 @@
-/** Accounts that may be charged within the horizon; a requester's limit is added only with its first request. */
 import { type AccountId, actionAccount, lineAccount } from '../../core/accounts/account.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import { type Period, type Policy, TOLERANCE_MS } from '../../core/rules/policy.ts'
+
+/** Accounts that may be charged within the horizon; a requester's limit is added only with its first request. */
 export function accountsInSight(policy: Policy, { now }: ClockReading, horizonMs: number): readonly AccountId[] {
   const until = now + horizonMs
   const widen = policy.timezoneTolerant ? TOLERANCE_MS : 0

@@ -6,6 +6,7 @@ const GROUP_IDS = 256
 
 const LAST_DIGITS = Array.from({ length: GROUP_IDS }, (_, index) => index.toString(16).padStart(2, '0'))
 
+/** @param newId a random UUID: no two processes share one, so each begins another group */
 export function correlationIds(newId: () => string): () => string {
   let start = ''
   let used = GROUP_IDS

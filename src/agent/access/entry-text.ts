@@ -98,7 +98,10 @@ const SHORTAGES = { P: 'POOL', G: 'GRANT', X: 'GRANT_EXPIRED', R: 'RECOVERY' } a
 const NO_CLIENT = '-'
 const UNLIMITED = '*'
 
-/** `version;balance,balance...;dictionary`, each balance with a letter for its shortage, and overspend if any. */
+/**
+ * `version;balance,balance...;dictionary`, each balance with a letter for its shortage, and overspend if any. Accounts
+ * are left out: a replay requests them in the same sequence.
+ */
 export function decisionInputsText(
   apiVersion: ApiVersion | null,
   balances: Iterable<AvailableBalance>,

@@ -1,6 +1,6 @@
 /**
- * Decides on the device's balances. If they fall short, waits for a top-up. If the cloud cannot be reached, the offline
- * policy of essential line items applies.
+ * Decides on the device's balances. If they fall short, waits for a top-up; a refusal then rests on a response newer
+ * than the request. If the cloud cannot be reached, the offline policy of essential line items applies.
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { AccountId } from '../../core/accounts/account.ts'
@@ -45,13 +45,17 @@ export interface LocalDecisionsDeps extends RulesDeps {
   readonly ledger: Pick<Ledger, 'chargeable' | 'chargeableAboveGrant'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly topUps: RulesDeps['topUps'] & {
-    /** Null if the cloud is unreachable or too slow. Rejects with REQUEST_TOO_LARGE if it fits no segment. */
+    /**
+     * Null if the cloud is unreachable or too slow. Rejects with REQUEST_TOO_LARGE if it fits no segment; the offline
+     * policy does not apply then.
+     */
     requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null>
   }
   readonly topUpDeadlineMs: number
 }
 
 export interface Question {
+  /** In lower case. */
   readonly instanceId: string
   readonly request: AccessRequest
   readonly mode: Mode

@@ -45,7 +45,10 @@ export class ReadinessProbe {
     return { ready: checks.every(({ ok }) => ok), checks }
   }
 
-  /** For a supervisor. Refusals with a code count as working, because a restart would not change them. */
+  /**
+   * Whether requests are processed at all; for a supervisor, which restarts the agent if not. Refusals with a code (not
+   * enrolled, no rules, disk full) count as working, because a restart would not change them.
+   */
   async works(): Promise<boolean> {
     this.#decide()
     const last = await this.#written

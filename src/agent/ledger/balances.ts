@@ -1,4 +1,7 @@
-/** Counters in memory, entries not yet in the journal included. A charge that does not fit throws before any change. */
+/**
+ * Counters in memory, entries not yet in the journal included. A charge that exceeds grant and allowance throws before
+ * anything changes: it was decided on balances that this class returned.
+ */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import type { AvailableBalance } from '../../core/rules/decision.ts'

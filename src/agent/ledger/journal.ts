@@ -1,7 +1,7 @@
 /**
  * The device's durable storage. Every method resolves when its one transaction would survive a power cut. It rejects
- * with CodedError NOT_RECORDED if nothing was recorded, and with {@link JournalLost} if the process must stop and
- * reopen.
+ * with CodedError NOT_RECORDED if nothing was recorded, and with {@link JournalLost} if the outcome is unknown: the
+ * process must then stop and reopen. Calls take effect in call sequence.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -53,6 +53,7 @@ export interface StoredPolicy {
 /** The newest policies, as signed with an acknowledgement. */
 export interface Confirmation {
   readonly time: number
+  /** Newest revision per instance; confirms a stored policy of that revision. */
   readonly policies: readonly { readonly instanceId: string; readonly revision: number }[]
 }
 
@@ -65,9 +66,10 @@ export interface StoredGrant {
 }
 
 export interface AccountState extends Counters {
+  /** The cloud reported an empty pool. */
   readonly exhausted: boolean
   readonly unlimited: boolean
-  /** How far use may exceed `granted` until it is reported. Absent: 0. */
+  /** How far use may exceed `granted` until it is reported: by the offline policy, or while it was unlimited. */
   readonly allowance?: Micro
   /** At most this many tokens, the last of `granted`, are overdraft of the line item. Absent: none. */
   readonly overdraft?: Micro
@@ -272,8 +274,9 @@ export interface JournalOperations {
   /** Spending has already stopped in memory. */
   fence(): void
   /**
-   * Starts a new epoch with all counters 0. An unacknowledged segment is kept as evidence; its entries are sent as the
-   * undelivered range of their epoch. @param leaving about the epoch before. Absent: {@link NOTHING_TO_SAY}
+   * Starts a new epoch with all counters 0. An unacknowledged segment is kept as evidence and not sent again; its
+   * entries are sent as the undelivered range of their epoch.
+   * @param leaving about the epoch before. Absent: {@link NOTHING_TO_SAY}
    */
   attach(epoch: number, leaving?: Leaving): void
   /** Counts these accounts from now on. Use above their grants stays allowed; reservations beyond it are shortened. */
@@ -309,8 +312,8 @@ export interface Journal extends Remote<JournalOperations> {
   /** One transaction for all entries, in sequence. An entry after one that was not recorded is not recorded either. */
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void>
   /**
-   * Like {@link Journal.append}, and moves the ends of reservations. Resolves with the hash chain over the epoch's
-   * entries.
+   * Like {@link Journal.append}, and moves the ends of reservations; entries may be empty. Resolves with the hash chain
+   * over the epoch's entries. Fences and returns shorten reservations without a call.
    *
    * @param answered the entries were answered already, so they may use the disk space reserved for deliveries
    */
@@ -320,11 +323,17 @@ export interface Journal extends Remote<JournalOperations> {
     stamp: ClockStamp,
     answered: boolean,
   ): Promise<string>
-  /** Seals the next segment durably. Throws if one is unacknowledged. One that leaves entries behind is not final. */
+  /**
+   * Seals the next segment durably. Throws if one is unacknowledged. A segment that leaves entries behind is not final,
+   * even if `final` was requested, and its result says so.
+   */
   seal(order: SealRequest): Promise<SealedSegment>
   /** The newest entry with this correlation id; null: none kept. Entries may be recorded during the search. */
   find(correlationId: string): Promise<RecordedEntry | null>
-  /** The error that prevents recording. Only entries clear it that could not use reserved disk space. */
+  /**
+   * The error that prevents recording; null while entries are accepted. Every refused write raises it. Only entries
+   * clear it that could not use reserved disk space: other writes need less.
+   */
   condition(): HealthCondition | null
   close(): Promise<void>
 }

@@ -1,6 +1,7 @@
 /**
  * A decision is made and recorded in one synchronous block on the balances in memory; entries that arrive during a
- * commit form the next one. Entries that the journal rejects are undone with all later ones.
+ * commit form the next one. Entries that the journal rejects are undone with all later ones. No entry may be answered
+ * before its promise resolves.
  */
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -233,7 +234,10 @@ export class Ledger {
     return sum
   }
 
-  /** With an unbounded clock only powered-on time counts, so that a board without a battery can spend its grants. */
+  /**
+   * Uses the latest possible time, or powered-on time whatever the clock says. With an unbounded clock only powered-on
+   * time counts, so that a board without a battery can spend its grants right after boot.
+   */
   hasExpired({ earliest, latest }: ClockReading): boolean {
     if (this.#grant === null) return false
     if ((latest ?? earliest) > this.#grant.expiresAt) return true
@@ -247,7 +251,10 @@ export class Ledger {
     return balance.shortage === 'POOL' && balance.left === 0n ? balance : { left: 0n, shortage: 'GRANT_EXPIRED' }
   }
 
-  /** Charges an entry at once, and resolves when it may be answered. Undone before it rejects with NOT_RECORDED. */
+  /**
+   * Charges an entry at once; `n` must be {@link Ledger.lastEntry} + 1. Resolves when it may be answered. Rejects with
+   * NOT_RECORDED when it was certainly not recorded, and undoes it.
+   */
   record(entry: PendingEntry): Promise<Durability> {
     if (this.status() !== 'ATTACHED') {
       return Promise.reject(new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment'))
@@ -268,7 +275,10 @@ export class Ledger {
     return this.#burned.get(account) ?? 0n
   }
 
-  /** Records several entries in one transaction. A charge among them may spend a refund among them. */
+  /**
+   * Records several entries in one transaction. A charge among them may spend a refund among them; other charges only
+   * once it is durable.
+   */
   async recordTogether(entries: readonly PendingEntry[]): Promise<void> {
     this.requireAttached()
     for (const [index, { n }] of entries.entries()) {

@@ -11,6 +11,7 @@ import { unverifiedText } from '../../protocol/signing.ts'
 import { Trust } from '../keys/trust.ts'
 import type { AccountState, Identity, Snapshot, StoredGrant, StoredPolicy } from './journal.ts'
 
+/** Of a policy document; its signature is checked when it is put in force. */
 const policyTerms = z.object({ revision: z.int() })
 
 type Derived = Pick<Snapshot, 'accounts' | 'grant' | 'policies'>
@@ -20,6 +21,7 @@ export interface Edit {
   readonly where: string
   readonly field: string
   readonly stored: string
+  /** Null: no signed document names it. */
   readonly signed: string | null
 }
 

@@ -1,4 +1,7 @@
-/** Checks a ledger against itself and the cloud's signatures. Never throws on a damaged one. */
+/**
+ * Checks a ledger against itself and the cloud's signatures. Never throws on a damaged one. Makes no decision again, so
+ * it fits entries of every engine version.
+ */
 import { z } from 'zod'
 import { engineVersion } from '../../protocol/edge/engines.ts'
 import { entryBody, segment as segmentForm, type Segment, syncAnswer } from '../../protocol/edge/sync.ts'

@@ -1,4 +1,7 @@
-/** Entries that were answered but are not in the journal yet. It survives the process, and may not fit the journal. */
+/**
+ * Entries that were answered but are not yet in the journal (write-behind). It survives the process, not the machine,
+ * so it is used only if it fits the journal: same boot, same epoch, and a chain that includes the journal's head.
+ */
 import { entryHash } from '../../protocol/signing.ts'
 import type { PendingEntry, Snapshot } from './journal.ts'
 

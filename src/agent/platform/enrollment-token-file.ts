@@ -1,5 +1,6 @@
-/** A sentence that explains why the file gives no token; null: it does not exist, or has content. */
 import { readFileSync, statSync } from 'node:fs'
+
+/** A sentence that explains why the file gives no token; null: it does not exist, or has content. */
 export function tokenFileProblem(path: string): string | null {
   try {
     return readFileSync(path, 'utf8').trim() === '' ? `${path} is empty.` : null

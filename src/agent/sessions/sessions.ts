@@ -62,6 +62,7 @@ export interface SessionsDeps {
 export type Belongs = (kept: KeptSession) => void
 
 export interface OpenSessionRequest {
+  /** In lower case. */
   readonly instanceId: string
   readonly owner: string | null
   readonly bound: boolean
@@ -106,6 +107,7 @@ interface Slot {
 export class Sessions {
   readonly #deps: SessionsDeps
   readonly #slots = new Map<string, Slot>()
+  /** Oldest first. */
   readonly #ended: string[] = []
   #cancelLook: () => void = () => undefined
   #isStopped = false
@@ -273,7 +275,10 @@ export class Sessions {
     }
   }
 
-  /** Before the epoch ends, with its accounts: refunds unused tokens. The next epoch charges the sessions again. */
+  /**
+   * Before the epoch ends, with its accounts: refunds unused tokens. The next epoch charges the sessions again.
+   * Synchronous; does not wait for earlier records.
+   */
   suspend(): void {
     const reading = this.#deps.clock.reading()
     for (const slot of this.#slots.values()) {

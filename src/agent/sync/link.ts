@@ -28,7 +28,10 @@ export interface Link {
   stop(): Promise<void>
   /** Requests a round. Calls during a round cause exactly one more. */
   wake(reason: WakeReason): void
-  /** Resolves after a round that carried the request; with null after `deadlineMs`, or if the cloud is unreachable. */
+  /**
+   * Resolves with the cloud's answer when a round that carried the request has ended; with null after `deadlineMs`, or
+   * at once when the cloud is known to be unreachable.
+   */
   requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<PoolBalances | null>
   status(): LinkStatus
   /**
@@ -43,6 +46,7 @@ export interface Link {
 export interface LinkStatus {
   readonly deviceId: string | null
   readonly name: string | null
+  /** 0: not attached. */
   readonly epoch: number
   readonly fenced: boolean
   readonly key: KeyStatus

@@ -1,4 +1,7 @@
-/** Durable state, and observations since the start. A step changes it only after the journal has committed. */
+/**
+ * The link's state: the durable part as of the last commit, and observations since the start. A step changes it only
+ * after the journal has committed the same change; the planner sees nothing else.
+ */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { LinkState } from '../../core/sync/plan.ts'
@@ -9,10 +12,12 @@ import { NO_SESSION, type Session, keptSession } from './session-state.ts'
 import { Trust } from '../keys/trust.ts'
 
 export interface PolicyMemory {
+  /** Revision in force; 0: none. */
   applied: number
   /** Only higher revisions may come into force. */
   floor: number
   engine: number | null
+  /** Newest revision that the cloud has named; 0: none. */
   newest: number
   signedBy: PublicJwk | null
   /** The signed revision in force, for a cloud that has forgotten it. Null: none. */
@@ -56,6 +61,7 @@ export interface LinkMemory {
   lastSealedEntry: number
   lastAcknowledgedEntry: number
   undeliveredRanges: number
+  /** Term of the last grant in this epoch; 0: none. */
   grantTerm: number
   /** The cloud has lost the acknowledged segments from here on; null: none. */
   resendFrom: number | null

@@ -1,4 +1,7 @@
-/** Any answer proves contact, but counts only when signed by a trusted key, and signed time only for its attempt. */
+/**
+ * Calls to the cloud: any answer proves contact, but counts only when signed by a trusted key; signed time counts only
+ * for the attempt that requested it.
+ */
 import type { z } from 'zod'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { signedTime } from '../../protocol/edge/sync.ts'
@@ -42,7 +45,10 @@ export interface StepContext {
 /** `PLAN_AGAIN`: the state has changed, so the plan may be outdated. */
 export type StepResult = 'GO_ON' | 'PLAN_AGAIN'
 
-/** No answer, one that an attacker in the network could have sent, or a refusal of every request. */
+/**
+ * No answer, one that an attacker in the network could have sent, or a refusal of every request: the device works
+ * offline.
+ */
 const NO_CONTACT: ReadonlySet<ErrorCode> = new Set([
   'CLOUD_UNREACHABLE',
   'ANSWER_UNEXPECTED',
@@ -96,7 +102,7 @@ export async function believe<S extends z.ZodType>(
   throw new CodedError('ANSWER_UNEXPECTED', `The ${kind} cannot be understood: ${firstProblem(parsed.error, kind)}.`)
 }
 
-/** Also applies the suspension that is signed with it. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
+/** POSIX ms. Also applies the suspension that is signed with it. @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED */
 export async function believeTime(
   context: StepContext,
   { answer, time: document }: SignedAnswer,

@@ -1,4 +1,3 @@
-/** Keeps an inconsistent segment as evidence and fences the epoch. Signed, so that the device starts a new one. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import type { RulesInForce } from '../policy/rules-in-force.ts'
@@ -7,6 +6,8 @@ import { fenced } from './attach.ts'
 import { settleEpoch } from './grants/write-settlement.ts'
 import { keepEvidence } from './merge/keep-evidence.ts'
 import { type MergeResult, type MergeContext, ownerOf, signAnswer } from './merge-context.ts'
+
+/** Keeps an inconsistent segment as evidence and fences the epoch. Signed, so that the device starts a new one. */
 export async function reject(
   context: MergeContext,
   problem: string,

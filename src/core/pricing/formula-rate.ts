@@ -1,10 +1,11 @@
 /**
  * Evaluates a formula for one requested item. Fractions are exact; the rate is rounded once, half to even, at the sixth
- * fractional digit. Errors are returned as values.
+ * fractional digit. Evaluation never throws, and its work is bounded by the formula's size.
  */
 import { type Decimal, MICRO_MAX, MICRO_PER_TOKEN, type Ratio, decimalRatio, ratio, roundHalfEven } from './amount.ts'
 import type { Expression, Operation } from './formula.ts'
 
+/** By lower-case name. */
 export type Variables = ReadonlyMap<string, Decimal>
 
 export type FormulaFailure =

@@ -64,6 +64,7 @@ export function variableName(text: string): string | undefined {
   return VARIABLE.test(name) ? name : undefined
 }
 
+/** Only A to Z: lower-casing other letters may leave or enter the alphabet. */
 function asciiLowerCase(text: string): string {
   return text.replace(/[A-Z]/g, (letter) => letter.toLowerCase())
 }
@@ -107,6 +108,7 @@ function tokenize(text: string): { readonly tokens: readonly Token[] } | Formula
   }
 }
 
+/** Ends a parse from any depth; never leaves this file. */
 class Refusal extends Error {
   readonly problem: FormulaProblem
 
@@ -116,6 +118,7 @@ class Refusal extends Error {
   }
 }
 
+/** Precedence climbing. */
 class Parser {
   readonly #tokens: readonly Token[]
   #next = 0

@@ -48,6 +48,7 @@ export type ItemView =
 
 export interface Offer {
   readonly name: string
+  /** Empty: no version. */
   readonly version: string
   /** In charging sequence, at least one. */
   readonly candidates: readonly Candidate[]
@@ -144,6 +145,7 @@ interface CompiledTable {
   readonly effectiveFrom: number
   readonly items: readonly RatedItem[]
   readonly rates: ReadonlyMap<string, CompiledRate>
+  /** Start of the next table of the series; Infinity: none. */
   readonly effectiveUntil: number
 }
 
@@ -325,6 +327,7 @@ export class PolicyView {
   }
 }
 
+/** The first check that a line item fails, the uncertain clock last; null: usable. */
 function unusable(
   { lineItem, opensAt, closesAt }: CompiledLineItem,
   { now, earliest, latest }: ClockReading,

@@ -50,7 +50,7 @@ function compileAll(parts: readonly Condition[], decidedBy: 'TRUE' | 'FALSE', de
 
 /**
  * True if the property, or any element of an array, is one of the values. Numbers and booleans are compared by their
- * JSON text. Absent or null is FALSE.
+ * JSON text. Absent or null is FALSE; an object cannot be compared.
  */
 function compileIn(property: string, values: readonly string[]): Evaluate {
   const wanted = new Set(values)
@@ -92,6 +92,7 @@ function elementsOf(array: readonly unknown[]): Elements {
   return elements
 }
 
+/** Null: absent or null value; undefined: not comparable. */
 function textOf(value: unknown): string | null | undefined {
   switch (typeof value) {
     case 'string':

@@ -40,6 +40,7 @@ import { type Rules, type Ruling, rulingsFor } from './rules.ts'
 /** Best effort (one-off requests): items are decided one by one. All or nothing (sessions): one refusal refuses all. */
 export type Mode = 'BEST_EFFORT' | 'ALL_OR_NOTHING'
 
+/** Pure. The caller must apply the postings in one transaction before it responds. */
 export function decide(policy: PolicyView, request: AccessRequest, availableOf: AvailableOf, mode: Mode): Decision {
   const charges = new Charges(policy, request.requester, availableOf)
   const items = request.items.map((item) => charges.add(item))
@@ -206,6 +207,7 @@ function hasOverspend({ accounts }: Payer): boolean {
   return accounts.some(({ left, reach }) => left !== 'UNLIMITED' && reach > left)
 }
 
+/** Smallest balance of the accounts up to a check; in overspend, only the part above the balances. */
 function capacity({ accounts, inOverspend }: Payer, check: CapacityCheck): Micro | 'UNLIMITED' {
   const last = CAPACITY_CHECKS.indexOf(check)
   let least: Micro | 'UNLIMITED' = 'UNLIMITED'
@@ -225,8 +227,8 @@ interface Share {
 }
 
 /**
- * Charges the payers in sequence, each at its own rate. Only the total is rounded: the last share absorbs the rounding.
- * Undefined when the payers cannot pay all of it.
+ * Charges the payers in sequence, each at its own rate. Only the total is rounded: the last share absorbs the rounding,
+ * so that shares always sum to it. Undefined when the payers cannot pay all of it.
  */
 function split(
   count: Ratio,
@@ -256,6 +258,7 @@ function split(
   }
 }
 
+/** Micro-tokens for `count` on top of `sum`, so that their sum is rounded once. */
 function chargeFor(count: Ratio, microRate: Ratio, sum: Micro): Micro {
   const den = count.den * microRate.den
   return roundHalfEven({ num: sum * den + count.num * microRate.num, den }) - sum

@@ -1,4 +1,4 @@
-/** The administrator's view of devices and accounts. All calls need AdministrationAccess. */
+/** The administrator's view of devices and accounts. All calls need AdministrationAccess. Amounts are micro-tokens. */
 import { z } from 'zod'
 import { ROLES } from '../service/keys.ts'
 import { SESSION_STATES } from '../service/sessions.ts'
@@ -7,6 +7,7 @@ import { deviceSuspension } from './device-suspension.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
+/** `NONE`: never attached. `FENCED`: gets no grants. `CLOSED`: its final segment is merged; it attaches again. */
 const epochStatus = z.enum(['NONE', 'ACTIVE', 'FENCED', 'CLOSED'])
 
 export const deviceState = z
@@ -16,6 +17,7 @@ export const deviceState = z
     instanceIds: z.array(uuid),
     enrolledAt: instant,
     revokedAt: instant.nullable(),
+    /** Name of the administration key, or its id. */
     revokedBy: z.string().nullable(),
     key: z.strictObject({
       id: z.string(),
@@ -29,6 +31,7 @@ export const deviceState = z
         by: z.string(),
       })
       .nullable(),
+    /** Connection of the agent to the MQTT broker, as seen by this node; null: unknown. */
     presence: z.strictObject({ online: z.boolean(), since: instant }).nullable(),
     /** As of the last segment. */
     clock: z
@@ -44,10 +47,12 @@ export const deviceState = z
       .nullable(),
     lastSyncAt: instant.nullable(),
     software: z.string().nullable(),
+    /** 0: never attached. */
     epoch: z.int().min(0),
     status: epochStatus,
-    /** The cloud saw two writers, now or in an earlier epoch: a copy or a restored backup. */
+    /** The cloud saw two writers, now or in an earlier epoch: a copy or a restored backup. See the evidence. */
     forked: z.boolean(),
+    /** A segment was inconsistent, now or in an earlier epoch. See the evidence. */
     rejected: z.boolean(),
     seq: z.int().min(0),
     /** Recorded but unsent entries, as of the last segment. */
@@ -57,6 +62,7 @@ export const deviceState = z
     policies: z.array(
       z.strictObject({
         instanceId: uuid,
+        /** In force on the device as of its last segment; 0: none. */
         applied: z.int().min(0),
         newest: z.int().min(0),
       }),
@@ -92,8 +98,10 @@ const clockDoubt = z
 const settlementState = z.strictObject({
   /** More devices are due than can be settled without confirmation by an administrator. */
   paused: z.boolean(),
+  /** Silent devices that are due for settlement. */
   due: z.int().min(0),
   settled: z.int().min(0),
+  /** Maximum within 24 hours. */
   allowed: z.int().min(0),
 })
 export type SettlementStateWire = z.input<typeof settlementState>
@@ -164,7 +172,10 @@ export const auditList = z
     records: z.array(
       z.strictObject({
         at: instant,
-        /** `keyId` is null for CLOUD; with an `issuer` (OpenID Connect), it is the subject there. */
+        /**
+         * `keyId`: of the key that signed the token, null for CLOUD. `issuer`: the OpenID Connect provider of an administrator
+         * who signed in; then `keyId` is the subject there. `name`: of the key, the device or the person at that time.
+         */
         by: z.strictObject({
           kind: z.enum(['ADMINISTRATOR', 'CLIENT', 'DEVICE', 'CLOUD']),
           keyId: z.string().nullable(),
@@ -189,6 +200,7 @@ export type AuditListWire = z.input<typeof auditList>
 export const callerState = z
   .strictObject({
     keyId: z.string(),
+    /** The OpenID Connect provider; null: a registered key. */
     issuer: z.string().nullable(),
     name: z.string().nullable(),
     /** Roles, and the instances in which they apply; null: all. */
@@ -205,14 +217,20 @@ export const sessionCommandResult = z.strictObject({
 })
 export type SessionCommandResultWire = z.input<typeof sessionCommandResult>
 
-/** The same below `.../devices/{deviceId}`. `NOTED` (202): the cloud does not know the session. */
+/**
+ * The same below `.../devices/{deviceId}`. `NOTED`, with status 202: the cloud does not know the session, so `state`
+ * is null; the device receives the command when it reports the session.
+ */
 export const deviceSessionCommandResult = sessionCommandResult.extend({
   state: sessionCommandResult.shape.state.nullable(),
   outcome: z.enum(['DONE', 'PENDING', 'NOTED']),
 })
 export type DeviceSessionCommandResultWire = z.input<typeof deviceSessionCommandResult>
 
-/** `GET .../edge/api/v1/devices/{deviceId}/evidence`, newest first: segments that were not merged, or undelivered. */
+/**
+ * `GET .../edge/api/v1/devices/{deviceId}/evidence`, newest first: segments that were not merged, and segments with
+ * undelivered entries of a forked or rejected epoch.
+ */
 export const deviceEvidence = z
   .strictObject({
     evidence: z.array(
@@ -236,12 +254,16 @@ export type DeviceEvidenceWire = z.input<typeof deviceEvidence>
 
 export const EVIDENCE_SHOWN_MAX = 20
 
-/** `GET .../edge/api/v1/instances/{instanceId}/accounts`. `charged + grantedOut` ≤ `capInForce`. */
+/**
+ * `GET .../edge/api/v1/instances/{instanceId}/accounts`. `grantedOut` and `billedByDevices` are the sums of
+ * `outstanding` and `billed` over the devices; `charged + grantedOut` ≤ `capInForce`.
+ */
 export const accountLedger = z
   .strictObject({
     accounts: z.array(
       z.strictObject({
         account: z.string(),
+        /** Null: unlimited. */
         cap: microText.nullable(),
         /** Exceeds `cap` by grants from before the cap was lowered, and by overspend of copied devices. */
         capInForce: microText.nullable(),
@@ -255,7 +277,10 @@ export const accountLedger = z
         withheld: microText,
         /** Overspend of devices under the offline policy, covered by the pool. */
         overspend: microText,
-        /** How far real usage can exceed the cap: tokens released without evidence, and those of forked epochs. */
+        /**
+         * Maximum by which real usage can exceed the cap: tokens released without evidence, and unaccounted tokens of
+         * forked epochs, which each copy of the device can spend.
+         */
         exposure: z.strictObject({ released: microText, copies: microText }),
         devices: z.array(
           z.strictObject({
@@ -301,6 +326,7 @@ export const offlinePolicyState = z.strictObject({
   policy: z.enum(['refuse', 'essential']),
   overspendCap: microText,
   devices: z.int().min(0),
+  /** Maximum overspend of all devices: cap × devices. */
   exposure: microText,
 })
 export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
@@ -308,6 +334,7 @@ export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
 /** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/cloud-reserve`. "0": nothing is reserved. */
 export const cloudReserveRequest = z.strictObject({ tokens: microText })
 
+/** Tokens of a line item that devices never receive, per period. */
 export const cloudReserveState = z
   .strictObject({
     instanceId: uuid,
@@ -323,11 +350,13 @@ export type CloudReserveStateWire = z.input<typeof cloudReserveState>
 export const recoveryState = z
   .strictObject({
     /** Null: no recovery in progress. */
-    /** Null: no recovery in progress. */
     since: instant.nullable(),
-    /** Nothing is sold until another node shows its sales mark (NODE), or an administrator ends the recovery (MARK). */
+    /**
+     * Null: possibly sold tokens are withheld, the rest is sold. Otherwise nothing is sold: `NODE` until another node
+     * has shown its sales mark, `MARK` until an administrator ends the recovery.
+     */
     unproven: z.enum(['MARK', 'NODE']).nullable(),
-    /** Up to 100; `epoch` is null for a device that never attached. */
+    /** Devices that must report; `epoch` is null for a device that never attached. Up to 100. */
     waitingFor: z.array(
       z.strictObject({
         deviceId: uuid,
@@ -335,7 +364,10 @@ export const recoveryState = z
         status: z.enum(['ACTIVE', 'FENCED', 'CLOSED']).nullable(),
       }),
     ),
-    /** Up to 100: amounts that ending the recovery may sell twice, and amounts sold in the meantime (`free`). */
+    /**
+     * Maximum amounts sold twice if an administrator ends the recovery (`atRisk`), and amounts sold in the meantime
+     * (`free`). Up to 100.
+     */
     accounts: z.array(z.strictObject({ account: z.string(), atRisk: microText, free: microText })),
   })
   .meta({ id: 'RecoveryState' })

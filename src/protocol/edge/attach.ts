@@ -1,4 +1,7 @@
-/** Starts the next epoch. The device accepts only its current nonce, and an epoch above all earlier ones. */
+/**
+ * Starts the next epoch of a device. The cloud fences the previous epoch and stores its answer under the nonce. The
+ * device accepts only an answer with its current nonce and an epoch above all earlier ones.
+ */
 import { z } from 'zod'
 import { hashText } from '../signing.ts'
 import { uuid } from '../wire.ts'
@@ -21,6 +24,9 @@ export const attachAnswer = z.strictObject({
   deviceId: uuid,
   nonce: z.string(),
   epoch: z.int().min(1),
-  /** Where a restored cloud's chain of the highest epoch ends: the device sends its kept segments again. */
+  /**
+   * The cloud was restored and may lack acknowledged segments: the end of what it has of the device's highest epoch. The
+   * device sends the kept segments of all earlier epochs again. Null: the cloud lacks nothing.
+   */
   restored: z.strictObject({ lastEntry: z.int().min(0), entryHead: hashText }).nullable(),
 })

@@ -1,10 +1,12 @@
-/**
- * It travels with the signed time, so an old one cannot be replayed. `LOCKED`: no grants until unlocked. `TERMINATED`:
- * the epoch is over; the device needs a newer enrollment token. In both states, the device still delivers its backlog.
- */
+/** Suspension of a device. It travels with the signed time, fresh for each attempt: an old one cannot be replayed. */
 import { z } from 'zod'
 import { CodedError } from '../errors.ts'
 import { instant } from '../wire.ts'
+
+/**
+ * `LOCKED`: no grants until unlocked. `TERMINATED`: the epoch is over; the device needs an enrollment token that was
+ * made later. In both states, the device still delivers its backlog.
+ */
 export const deviceSuspension = z.strictObject({
   state: z.enum(['LOCKED', 'TERMINATED']),
   since: instant,

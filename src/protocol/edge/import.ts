@@ -1,4 +1,4 @@
-/** Import of an instance that another service keeps; see docs/how-to/migrate.md. */
+/** Import of an instance that another service keeps. The rules: docs/how-to/migrate.md. */
 import { z } from 'zod'
 import { CONDITIONS_MAX, conditionInput } from '../service/conditions.ts'
 import { ACTIONS_MAX, replacedAction } from '../service/actions.ts'
@@ -57,6 +57,7 @@ const importChange = z
     /** Such as `line item ACT-1`. */
     object: z.string(),
     field: z.string(),
+    /** Null: does not exist. */
     before: z.string().nullable(),
     after: z.string().nullable(),
   })
@@ -67,7 +68,9 @@ export const importResult = z
   .strictObject({
     applied: z.boolean(),
     changes: z.array(importChange),
+    /** Differences that stay, and consequences. */
     notes: z.array(z.string()),
+    /** Reasons why nothing is changed. */
     conflicts: z.array(z.string()),
   })
   .meta({ id: 'ImportResult' })

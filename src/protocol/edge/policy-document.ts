@@ -1,6 +1,6 @@
 /**
- * The signed policy of one instance, a compact JWS: everything that a device needs to decide alone until the next
- * revision. Unknown fields are refused, so that a device never applies half of a rule.
+ * The signed policy of one instance: everything that a device needs to decide alone until the next revision. Unknown
+ * fields are refused, so that a device never applies half of a rule.
  */
 import { z } from 'zod'
 import { ENGINE, type Engine } from '../../core/engine.ts'
@@ -9,6 +9,8 @@ import type { Condition, NamedCondition, Policy, RatedItem } from '../../core/ru
 import { publicJwk } from '../signing.ts'
 import { engineQuery, engineVersion } from './engines.ts'
 import { decimalText, formulaText, instant, microText, plainText, uuid } from '../wire.ts'
+
+/** The policy as a compact JWS. Its ETag is the quoted revision; a matching `If-None-Match` returns 304. */
 export const POLICY_MEDIA_TYPE = 'application/jose'
 
 /** Default `session.charge.period`. Source: documentation on configuration. */
@@ -18,6 +20,7 @@ export const policyTag = (revision: number): string => `"${revision}"`
 
 export interface PolicyRequest {
   readonly instanceId: string
+  /** 0: none. */
   readonly knownRevision: number
   readonly engine: Engine
 }
@@ -62,6 +65,7 @@ const lineItem = z.strictObject({
   periods: z.array(period).min(1),
   actions: z.array(action),
   consumptionLimit: z.strictObject({ limit: microText, periods: z.array(period).min(1) }).nullable(),
+  /** Behavior when the grant is used up and the cloud is unreachable. Absent: refuse. */
   offline: z
     .discriminatedUnion('policy', [
       z.strictObject({ policy: z.literal('refuse') }),
@@ -80,6 +84,7 @@ export const policyDocument = z.strictObject({
   instanceId: uuid,
   instanceName: z.string(),
   revision: z.int().min(1),
+  /** Engine of the cloud that made this document, and the oldest agent engine that can use it. */
   engine: engineVersion,
   oldestEngine: engineVersion,
   issuedAt: instant,
@@ -87,6 +92,7 @@ export const policyDocument = z.strictObject({
   usableForMs: z.int().min(0),
   /** How long a grant should last without contact, ms: top-ups are burn rate × this. */
   grantHorizonMs: z.int().min(0),
+  /** Charge period of sessions. */
   sessionIntervalMs: z.int().min(1).default(DEFAULT_SESSION_INTERVAL_MS),
   timezoneTolerant: z.boolean(),
   undecidedClock: z.enum(['allow', 'refuse']),
@@ -103,6 +109,7 @@ export const policyDocument = z.strictObject({
       items: z.array(ratedItem),
     }),
   ),
+  /** Keys that the device trusts from this revision on, including the signing key. */
   trustedKeys: z.array(publicJwk).min(1),
 })
 

@@ -1,6 +1,6 @@
 /**
  * Sessions of devices on the wire: the device reports states, the cloud sends commands. Both are absolute and can be
- * repeated. Neither changes a balance.
+ * repeated. Neither changes a balance: charges and refunds are ledger entries.
  */
 import { z } from 'zod'
 import { SESSION_STATES } from '../service/sessions.ts'
@@ -9,15 +9,18 @@ import { instant, plainText, uuid } from '../wire.ts'
 /** Maximum in one segment or one answer; more follow in the next. */
 export const SEGMENT_SESSIONS_MAX = 1_000
 
+/** State when the segment was sealed: at its last entry, or later. Times are 0 for never. */
 export const sessionSnapshot = z.strictObject({
   id: uuid,
   instanceId: uuid,
   state: z.enum(SESSION_STATES),
   created: instant,
+  /** Time of the last state change. */
   since: instant,
   lastHeartbeat: instant,
   lastAccessRequest: instant,
   requester: z.strictObject({ type: plainText(1024), value: plainText(1024) }).nullable(),
+  /** Charge of the current interval; null if there is none. */
   charge: z
     .strictObject({
       from: instant,
@@ -27,6 +30,7 @@ export const sessionSnapshot = z.strictObject({
           z.strictObject({
             item: plainText(256),
             version: plainText(256),
+            /** Decimal text. */
             count: z.string().max(100),
             lineItemIds: z.array(plainText(256)).max(1_000),
           }),

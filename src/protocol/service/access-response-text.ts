@@ -1,9 +1,10 @@
-/** JSON.stringify of `accessResponse`, by hand because every decision needs it. @param correlationId a UUID */
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
 import type { AccessRequest, Decision, ItemOutcome } from '../../core/rules/decision.ts'
 import { quoted } from '../json-text.ts'
 import { type RequestedItemTexts, requestedTexts } from './requested-texts.ts'
 import { type ApiVersion, ITEM_STATUS } from './status.ts'
+
+/** The same text as JSON.stringify of `accessResponse`, by hand because every decision needs it. */
 export function accessResponseText(
   apiVersion: ApiVersion,
   correlationId: string,

@@ -27,6 +27,7 @@ export interface RequestHandlerDeps {
   /** Omitted: session paths return NOT_FOUND. */
   readonly sessions?: SessionService
   readonly status: () => AgentStatusWire
+  /** Omitted: the path returns NOT_FOUND. */
   readonly offers?: () => OffersWire
   /** For technicians. Omitted: these paths return NOT_FOUND. */
   readonly inspection?: {

@@ -26,7 +26,10 @@ import { takesBody } from './session-requests.ts'
 
 export interface SocketOptions extends RequestHandlerDeps {
   readonly path: string
-  /** An already listening socket (socket activation) outlives this agent, so new clients wait for the next one. */
+  /**
+   * Descriptor of an already listening socket (socket activation). It outlives this agent, so new clients wait for the
+   * next one. Omitted: the agent creates the path and removes it at a stop.
+   */
   readonly passed?: number
   readonly mode: number
   readonly bodyBytesMax: number
@@ -126,7 +129,10 @@ class UnixSocketServer implements SocketServer {
     clearTimeout(deadline)
   }
 
-  /** Requests already sent are the last of their connections; busy clients then connect to the next agent. */
+  /**
+   * Serves requests that clients have already sent before the stop, each as the last of its connection. Busy clients
+   * then reconnect to the next agent without losing a request.
+   */
   async #handOver(drainMs: number): Promise<void> {
     const seen = { isEmpty: false }
     // Stops listening only: Node's HTTP server would also close idle connections.
@@ -198,7 +204,10 @@ class UnixSocketServer implements SocketServer {
     else this.#answerLast(socket, brokenRefusal(error.code))
   }
 
-  /** After earlier pending responses: otherwise the client would match it to one of them, and be charged again. */
+  /**
+   * Sends a final response for the last request. Earlier pending responses go first: otherwise the client would match
+   * this one to an earlier request, retry it and be charged again.
+   */
   #answerLast(socket: Socket, reply: Reply): void {
     if (this.#ending.has(socket)) return
     this.#ending.add(socket)

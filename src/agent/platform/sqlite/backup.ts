@@ -1,7 +1,6 @@
 /**
- * Writes the ledger's content at one moment to a single file. Needs space for two copies in the directory of `to`.
- *
- * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
+ * Backup of a ledger while the agent runs, and restore. A restored ledger has no tokens and keeps every entry that the
+ * cloud may lack, from the backup and from the replaced ledger if readable. Nothing replaced is deleted.
  */
 import { chmodSync, chownSync, existsSync, linkSync, mkdtempSync, renameSync, rmSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -16,6 +15,14 @@ import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } f
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
 import { copyConsistently, withConsistentSnapshot } from './consistent-snapshot.ts'
+
+/**
+ * Writes the ledger's content at one moment during the call to a single file, replacing it at the end. Needs space for
+ * two copies in the directory of `to`.
+ *
+ * @param path the agent's database; the agent may run
+ * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
+ */
 export async function backUpLedger(path: string, to: string): Promise<LedgerBundle> {
   const unwritable = (cause: unknown): CodedError =>
     new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${messageOf(cause)}`, { cause })
@@ -47,6 +54,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
 }
 
 export interface Restored {
+  /** Path of the replaced ledger; null: there was none. */
   readonly replaced: string | null
   readonly undelivered: number
   /** Undelivered entries of the replaced ledger found in neither; null: unknown. */
@@ -54,9 +62,8 @@ export interface Restored {
 }
 
 /**
- * The new ledger has no tokens, and every entry that the cloud may lack. The replaced one is kept.
- *
  * @param path the agent's database; the agent must be stopped
+ * @param wall POSIX ms; used only for the name of the kept file
  * @param left entries that the agent answered but did not write to a ledger that is damaged now; null: none
  * @throws CodedError STATE_IN_USE, BACKUP_FOREIGN, RESERVATION_OPEN, DATABASE_CORRUPT, DATABASE_NEWER, LEDGER_UNREADABLE,
  * STATE_UNWRITABLE

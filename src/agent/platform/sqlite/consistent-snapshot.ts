@@ -1,4 +1,7 @@
-/** Copies a database and its write-ahead log while the agent keeps writing, without locks and changes beside them. */
+/**
+ * Copies a database and its write-ahead log while the agent keeps writing. The agent locks the files and must not be
+ * disturbed; nothing beside them is created or changed.
+ */
 import { createReadStream } from 'node:fs'
 import { copyFile, mkdtemp, open, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -6,6 +9,7 @@ import { join } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
 import { scratchAt } from '../system/scratch.ts'
 
+/** The agent may write a checkpoint during a copy. */
 const ATTEMPTS = 20
 
 /** Bytes of the write-ahead log's header, which changes when the log restarts. */

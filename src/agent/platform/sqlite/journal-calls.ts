@@ -19,9 +19,11 @@ export interface JournalLimits {
   readonly pagesMax: number
   /** Extra pages for seals, acknowledgements and cleanup, which must succeed on a full disk. */
   readonly diskReservePages: number
+  /** At most SEGMENT_ENTRIES_MAX of the protocol. */
   readonly segmentEntriesMax: number
   readonly retentionMs: number
   readonly retainedBytesMax: number
+  /** Application sessions of each caller whose last response is kept. */
   readonly answersMax: number
   readonly recentEntries: number
   readonly pastRulesBytesMax: number
@@ -33,6 +35,7 @@ export interface AccountMove {
   readonly refunded: Micro
   readonly returned: Micro
   readonly burned: Micro
+  /** How far usage may exceed the grant; 0n: not at all. */
   readonly allowance: Micro
 }
 
@@ -63,6 +66,7 @@ export interface WorkerOptions {
   readonly limits: JournalLimits
   /** Files that exist only once the journal has content. */
   readonly later: readonly string[]
+  /** Entries that an earlier process answered but did not write to the journal; null: none. */
   readonly left: BootLog | null
 }
 

@@ -114,7 +114,10 @@ function withDiskSpace<T>(open: JournalStore, work: () => T): T {
   }
 }
 
-/** SQLite detects these before the commit record is complete, and before any flush: the transaction is rolled back. */
+/**
+ * Out of space or not writable. SQLite detects these before the commit record is complete and before any flush, so the
+ * transaction is rolled back and recovery cannot bring it back.
+ */
 function isSurelyUndone(error: unknown): boolean {
   return isFull(error) || (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_READONLY'))
 }
@@ -123,7 +126,10 @@ function isFull(error: unknown): boolean {
   return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
 }
 
-/** A page that reads wrongly after the check at the start may be sound: the restart checks the whole file. */
+/**
+ * A page that reads wrongly after the check at the start may read correctly again: the restart checks the whole file
+ * and salvages it only if the damage is real.
+ */
 function failureOf(error: unknown, path: string, wasChecked: boolean): CallFailure {
   if (error instanceof CodedError) return { code: error.code, message: error.message, details: error.details }
   const message = messageOf(error)

@@ -260,7 +260,10 @@ function movedNow(statements: JournalStatements): Map<AccountId, SealedCounters>
   return new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
 }
 
-/** Returns of this segment and earlier ones; an account without space is reported later. @returns whether all fit */
+/**
+ * Adds returns of this segment and earlier unreported ones. An account without space is reported later; until then, the
+ * cloud believes that the device has more. Returns whether all of them fit.
+ */
 function addReturned(
   statements: JournalStatements,
   counters: Map<AccountId, SealedCounters>,
@@ -285,7 +288,10 @@ function addReturned(
   return true
 }
 
-/** As of the last segment plus the given entries. Returns go with the last ones: they may come from a later refund. */
+/**
+ * Counters as of the last segment plus the given entries; later entries are excluded. Returns go with the segment that
+ * leaves no entries behind: they may come from a later refund.
+ */
 function countersAfter(statements: JournalStatements, bodies: readonly string[]): Map<AccountId, SealedCounters> {
   const counters = new Map<AccountId, SealedCounters>()
   for (const body of bodies) {

@@ -1,9 +1,3 @@
-/**
- * Opens the journal, or salvages all readable, proven data into a new one. The damaged file is renamed, never deleted.
- * The device gets no tokens until it attaches again.
- *
- * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
- */
 import { existsSync, lstatSync, renameSync, writeFileSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
@@ -14,6 +8,14 @@ import type { JournalLimits, WorkerOptions } from './journal-calls.ts'
 import { SUFFIXES, type Salvage, attempt, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
 import { insertEntries } from './entry-blocks.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
+
+/**
+ * Opens the journal, or salvages all readable, proven data into a new one. The damaged file is renamed, never deleted.
+ * Rule signatures are checked again at use. The device gets no tokens until it attaches again.
+ *
+ * @param wall POSIX ms; used only for the file name
+ * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
+ */
 export function openOrSalvage({ path, limits, later, left }: WorkerOptions, wall: () => number): JournalStore {
   finishSalvage(path)
   try {

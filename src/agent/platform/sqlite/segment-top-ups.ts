@@ -1,4 +1,3 @@
-/** As many as fit, waiting requests first. An invalid amount would make the whole segment unreadable. */
 import { ACCOUNT_ID_MAX } from '../../../core/accounts/account.ts'
 import { countable } from '../../../core/pricing/amount.ts'
 import type { Need, TopUpRequest } from '../../../core/accounts/grant.ts'
@@ -9,6 +8,8 @@ import {
   SEGMENT_TOP_UPS_BYTES_MAX,
   type SegmentWire,
 } from '../../../protocol/edge/sync.ts'
+
+/** As many as fit, waiting requests first. An invalid amount would make the whole segment unreadable. */
 export function segmentTopUps(
   { needs, topUpRequests }: { readonly needs: readonly Need[]; readonly topUpRequests: readonly TopUpRequest[] },
   bytesLeft: number,

@@ -1,3 +1,10 @@
+import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import type { Pool } from '../../storage/records.ts'
+import type { Reader } from '../../storage/store.ts'
+import type { AccountMove } from '../../accounts/move-pools.ts'
+import { type Epoch, overspendOn } from '../../storage/device-records.ts'
+
 /**
  * Upper bound of devices' spending. Recorded grants are always plausible. Beyond them, copies and grants lost in a
  * restore may have spent the highest cap (or the amount sold, which the sales mark shows) once more, and essential line
@@ -5,12 +12,6 @@
  *
  * @param raised by how much the move exceeds recorded grants
  */
-import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
-import type { Micro } from '../../../core/pricing/amount.ts'
-import type { Pool } from '../../storage/records.ts'
-import type { Reader } from '../../storage/store.ts'
-import type { AccountMove } from '../../accounts/move-pools.ts'
-import { type Epoch, overspendOn } from '../../storage/device-records.ts'
 export type IsPlausible = (move: AccountMove, pool: Pool, raised: Micro) => boolean
 
 export async function plausibleBy(

@@ -1,8 +1,3 @@
-/**
- * A device shows signed documents that the cloud does not know. They leave only after their commit, so this proves a
- * restore: the device's instances sell nothing, unless a later recovery already waits for devices.
- * @returns the instances that start a recovery
- */
 import { recordChange } from '../../storage/audit.ts'
 import { CLOUD } from '../../storage/audit-records.ts'
 import type { AccountId } from '../../../core/accounts/account.ts'
@@ -12,6 +7,12 @@ import type { Epoch } from '../../storage/device-records.ts'
 import { passForgottenRevisions } from '../../policy/bump-policy-revision.ts'
 import type { Transaction } from '../../storage/store.ts'
 import { recoversSince } from './recovery.ts'
+
+/**
+ * A device shows signed documents that the cloud does not know. They leave only after their commit, so this proves a
+ * restore: the device's instances sell nothing, unless a later recovery already waits for devices.
+ * @returns the instances that start a recovery
+ */
 export async function noticeRestore(
   { tx, device, epoch, now }: Pick<MergeContext, 'tx' | 'device' | 'epoch' | 'now'>,
   { proofs, rules }: Shown,
