@@ -6,7 +6,7 @@ const ID = /[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}/g
 // oxlint-disable-next-line no-control-regex -- codes are control characters
 const ID_OR_CODE = /[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}|[\x0e-\x1f]/g
 
-/** Codes of the first ids. JSON texts contain none of these characters. */
+/** Codes of the first ids. JSON texts never contain these characters. */
 const FIRST_CODE = 0x0e
 const CODES = 0x20 - FIRST_CODE
 
