@@ -1,7 +1,4 @@
-/**
- * Which cloud a command of administrators calls, and as whom. Options come first, then environment variables, then the
- * context. A context belongs together: with another address, nothing else of it is used.
- */
+/** Which cloud a command calls, and as whom: options, else environment variables, else the context as a whole. */
 import type { Command } from 'commander'
 import { makeAccessToken } from '../client/access-token.ts'
 import { HttpClient } from '../client/http.ts'
@@ -21,7 +18,6 @@ export interface AdministratorFlags {
   readonly caFile?: string
   readonly context?: string
   readonly cell?: string
-  /** Of the commands that have it. */
   readonly json?: true
 }
 
@@ -76,7 +72,6 @@ function contextOf(flags: AdministratorFlags, io: Io): Target {
   return name === null ? { url: onlySignIn(io) } : contextNamed(name, contexts)
 }
 
-/** An empty variable is as if it was not set. */
 function variable(name: string, { env }: Io): string | undefined {
   const value = env[name]
   return value === '' ? undefined : value
@@ -87,7 +82,6 @@ export async function administrator(flags: AdministratorFlags, io: Io): Promise<
   return clientWith(target, await administratorToken(target, io), io)
 }
 
-/** @param lifetimeMs of a token made from a key */
 export async function administratorToken(
   { url, adminKey, kid }: Target,
   io: Io,

@@ -1,4 +1,3 @@
-/** Strict parsing of command line values; an invalid value is a USAGE error. */
 import { InvalidArgumentError } from 'commander'
 import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
@@ -8,7 +7,6 @@ import { hasCertificate } from '../platform/has-certificate.ts'
 import { unreadableReason } from '../settings/load.ts'
 import type { Io } from './io.ts'
 
-/** Returns milliseconds. */
 export function durationArgument(text: string): number {
   const ms = parseDuration(text)
   if (ms === undefined || ms === 0) throw new InvalidArgumentError('Use a duration such as 30s, 5m or 24h.')
@@ -35,7 +33,6 @@ export function cloudArgument(text: string): string {
 /** A smaller number is probably a year, a date or seconds. 0 is allowed. */
 const MILLISECONDS_MIN = 100_000_000_000
 
-/** Returns POSIX ms. */
 export function timeArgument(text: string): number {
   const ms = /^\d{1,15}$/.test(text) ? Number(text) : instantOf(text)
   if (ms === 0 || ms >= MILLISECONDS_MIN) return ms
@@ -65,10 +62,6 @@ export function countArgument(text: string): number {
   throw new InvalidArgumentError('Use a number greater than 0, such as 2.5.')
 }
 
-/**
- * Splits at the first separator.
- * @param example of a pair
- */
 export function pairArgument(separator: string, example: string): (text: string) => readonly [string, string] {
   return (text) => {
     const at = text.indexOf(separator)
@@ -77,7 +70,6 @@ export function pairArgument(separator: string, example: string): (text: string)
   }
 }
 
-/** Returns `key=value` in its stored form. */
 export function labelArgument(text: string): string {
   const { key, value } = parseLabel(text)
   return `${key}=${value}`

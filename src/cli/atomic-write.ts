@@ -1,7 +1,4 @@
-/**
- * Atomic write: writes a partial file beside the target, flushes and renames it. If writing fails, the target is
- * unchanged. Non-files, such as a pipe or /dev/null, are written to directly.
- */
+/** Writes a partial file beside the target, flushes and renames it. Non-files, such as pipes, are written directly. */
 import { randomUUID } from 'node:crypto'
 import { realpathSync, statSync } from 'node:fs'
 import { open, rename, rm } from 'node:fs/promises'
@@ -79,7 +76,6 @@ async function atPath<T>(path: string, work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Readable by this user only. Also makes missing parents. */
 export function makePrivateDirectory(path: string): void {
   try {
     makeDirectories(path, 0o700)

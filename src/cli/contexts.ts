@@ -10,11 +10,9 @@ import type { Io } from './io.ts'
 
 const contextForm = z.strictObject({
   url: z.string(),
-  /** Absolute path of the private administration key; absent: the signed-in user. */
+  /** Absolute path; absent: the signed-in user. */
   adminKey: z.string().optional(),
-  /** Key id; absent: the thumbprint of the key. */
   kid: z.string().optional(),
-  /** Absolute path of a PEM file with the authority of the cloud's certificate. */
   caFile: z.string().optional(),
 })
 export type Context = z.infer<typeof contextForm>

@@ -1,7 +1,4 @@
-/**
- * The commands of `tallygate devices` that name a device. Each is one call of the cloud; the device follows at its
- * next sync, which a change notification triggers.
- */
+/** The commands of `tallygate devices` that name a device, which follows at its next sync. */
 import type { Command } from 'commander'
 import { accountInWords, tokensInWords } from '../core/accounts/in-words.ts'
 import type { Micro } from '../core/pricing/amount.ts'
@@ -65,7 +62,6 @@ async function show(named: string, flags: OrderFlags, io: Io): Promise<void> {
   print(await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState), flags, io)
 }
 
-/** Without a change, it shows the labels. */
 async function label(named: string, set: readonly string[], flags: LabelFlags, io: Io): Promise<void> {
   const body = { set: labelsIn(set.join(' ')), remove: flags.remove ?? [] }
   using client = await administrator(flags, io)
@@ -87,7 +83,6 @@ interface OrderPath {
   readonly path: string
 }
 
-/** For each device with the labels, in order of enrollment. */
 async function orderAll({ name, path }: OrderPath, flags: OrderFlags, io: Io): Promise<void> {
   const { label: labels, session } = flags
   if (labels === undefined || session !== undefined) throw new CodedError('USAGE', 'Name a device, or give --label.')

@@ -5,10 +5,7 @@ export interface World {
   readonly env: Readonly<Record<string, string | undefined>>
   readonly now: () => number
   readonly readText: (path: string) => string
-  /**
-   * Once called, the first termination signal aborts the returned signal, and the command must end by itself. A
-   * process whose command never calls this ends at once.
-   */
+  /** From the first call on, the first termination signal aborts it, and the command must end by itself. */
   readonly stop: () => AbortSignal
   /** Once called, SIGHUP calls the listener instead of ending the process. */
   readonly onHangup: (listener: () => void) => void

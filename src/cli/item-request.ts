@@ -1,4 +1,3 @@
-/** The options and the body of a request for one item, as `tallygate access` and `tallygate session request` send it. */
 import type { Command } from 'commander'
 import { collect, countArgument, pairArgument } from './arguments.ts'
 
@@ -26,7 +25,6 @@ export function withItemRequest(command: Command): Command {
     )
 }
 
-/** @param item undefined: the request names no item */
 export function itemRequestBody(
   item: string | undefined,
   { itemVersion, count, requester: [type, value], attribute }: ItemRequestFlags,

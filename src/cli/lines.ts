@@ -1,10 +1,6 @@
-/**
- * Names come from requesters, so text may contain characters that control a terminal: those that move the cursor, end
- * a line or change the text direction are shown as escapes.
- */
+/** Names come from requesters: characters that control a terminal or change the text direction become escapes. */
 import type { Output } from './io.ts'
 
-/** Control characters, line separators and direction marks. */
 // oxlint-disable-next-line no-control-regex -- control characters are intended here
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
 
@@ -26,12 +22,10 @@ export function instantText(instant: number): string {
   return Number.isNaN(date.getTime()) ? String(instant) : date.toISOString()
 }
 
-/** As one word of a shell. */
 export function shellQuoted(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`
 }
 
-/** `1 entry`, `2 entries`. */
 export function counted(count: number, one: string, many: string): string {
   return `${count} ${count === 1 ? one : many}`
 }

@@ -11,7 +11,6 @@ import { agentStatus, AGENT_STATUS_PATH } from '../protocol/local/status.ts'
 
 export interface SocketFlags {
   readonly socket?: string
-  /** Of the commands that have it. */
   readonly json?: true
 }
 
@@ -36,11 +35,7 @@ export function withInstanceOption(command: Command): Command {
   return command.option('--instance <id or name>', "instance (default: the device's only instance)")
 }
 
-/**
- * Id of an instance of the device.
- * @param named an id, a short name, or undefined for the only instance
- * @throws CodedError NOT_ENROLLED; NOT_FOUND or USAGE if that is not exactly one
- */
+/** @param named undefined: the only instance. @throws CodedError NOT_ENROLLED; NOT_FOUND or USAGE if not exactly one */
 export async function localInstance(client: HttpClient, named: string | undefined): Promise<string> {
   if (named !== undefined && uuid.safeParse(named).success) return named.toLowerCase()
   const { policies } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
@@ -62,7 +57,6 @@ export async function instanceNames(client: HttpClient): Promise<ReadonlyMap<str
   return new Map(parsed?.data?.policies.map(({ instanceId, name }) => [instanceId, name]))
 }
 
-/** @param name null: unknown */
 export function instanceInWords({ instanceId, name }: { instanceId: string; name: string | null }): string {
   return name === null || name === '' ? instanceId : `${name} (${instanceId})`
 }

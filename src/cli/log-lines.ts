@@ -1,7 +1,4 @@
-/**
- * Reads the agent's last log lines from the systemd journal or from the memory of the running agent. A line is JSON
- * from the agent; other lines are kept unchanged.
- */
+/** The agent's last log lines, from the systemd journal or from the memory of the running agent. */
 import { execFile, spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import { once } from 'node:events'
@@ -24,7 +21,6 @@ const LEVELS: Readonly<Record<number, string>> = {
   60: 'FATAL',
 }
 
-/** Maximum bytes to read from the journal. */
 const JOURNAL_BYTES_MAX = 32 * 1024 * 1024
 
 const logLine = z.looseObject({ level: z.number(), time: z.number(), msg: z.string().default('') })
@@ -47,7 +43,6 @@ export async function journalLines(
   }
 }
 
-/** Passes on the last lines and each new one, until the signal aborts or the journal ends. */
 export async function followJournal(
   { unit, lines }: { readonly unit: string; readonly lines: number },
   show: (lines: readonly string[]) => void,

@@ -1,7 +1,4 @@
-/**
- * Runs the command in the real process. A closed output (`tallygate ... | head`) ends it without an error message. A
- * command that cleans up gets the first signal and is killed by the second. Services reload their settings on SIGHUP.
- */
+/** Runs the command in the real process. A command that cleans up gets the first signal; the second one kills it. */
 import { readFileSync, statSync } from 'node:fs'
 import { ERRORS } from '../protocol/errors.ts'
 import { run } from './program.ts'

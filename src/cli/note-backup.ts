@@ -5,11 +5,7 @@ import { dirname, join, resolve } from 'node:path'
 import { LAST_BACKUP_FILE, type LastBackup } from '../protocol/local/last-backup.ts'
 import { messageOf } from '../protocol/errors.ts'
 
-/**
- * The file gets the owner of the directory. A failure does not affect the backup; it is only reported.
- *
- * @returns a message for the user; null if all went well
- */
+/** Returns a message for the user, or null: a failure does not affect the backup. */
 export function noteBackup(database: string, file: string, now: number): string | null {
   const directory = dirname(database)
   const note: LastBackup = { at: now, file: resolve(file).replaceAll(/\p{C}/gu, '?') }

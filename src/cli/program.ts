@@ -1,7 +1,4 @@
-/**
- * Each command is a module that is loaded only when it is called. An error is one line on stderr, `tallygate: CODE:
- * what is wrong. what to do`, with the exit code of the catalogue.
- */
+/** Each command is a module that is loaded only when it is called. An error is one line: `tallygate: CODE: ...`. */
 import { Command, CommanderError } from 'commander'
 import { CodedError, ERRORS, messageOf } from '../protocol/errors.ts'
 import type { Io, World } from './io.ts'
@@ -126,7 +123,6 @@ export async function run(args: readonly string[], world: World): Promise<number
   }
 }
 
-/** Loads every command with all options, which takes a while. */
 export function wholeProgram(io: Io): Promise<Command> {
   return build(io, () => true)
 }
@@ -169,7 +165,6 @@ function calledBy(program: Command, args: readonly string[]): Command {
   return command
 }
 
-/** `tallygate devices list` */
 function wordsOf(command: Command): string {
   return command.parent === null ? command.name() : `${wordsOf(command.parent)} ${command.name()}`
 }
@@ -190,16 +185,11 @@ function line({ code, message }: CodedError, called: Command): string {
   return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ')
 }
 
-/**
- * Key ids are thumbprints (RFC 7638: SHA-256 in base64url), so one in 64 begins with a dash. Commands treat such a word
- * as an argument, not as an unknown option. Our options have no upper-case letters or digits, so no option is mistaken
- * for one.
- */
+/** Key ids (base64url) can begin with a dash, and are arguments. Options have no upper-case letters or digits. */
 function isDashedId(word: string): boolean {
   return /^-[\w-]{42}$/.test(word) && /[A-Z0-9]/.test(word)
 }
 
-/** For commands without subcommands. Option values need no special treatment. */
 function takeDashedIds(command: Command): void {
   const parse = command.parseOptions.bind(command)
   command.parseOptions = (words) => {

@@ -1,7 +1,4 @@
-/**
- * One-time tokens for a list of devices, one file each. A run can be interrupted and repeated with the same or a
- * longer list: enrolled devices are skipped, usable tokens are kept, and a failure affects only its own device.
- */
+/** One-time tokens for a list of devices, one file each. A run can be repeated: it skips devices that have one. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { decodeJwt } from 'jose'
@@ -11,7 +8,6 @@ import { uuid } from '../protocol/wire.ts'
 import { writeFileAtomically } from './atomic-write.ts'
 
 export interface ListedDevice {
-  /** Also the name of the token file. */
   readonly name: string
   readonly instanceIds: readonly string[]
   readonly labels: Labels
@@ -40,12 +36,7 @@ const HEADERS = ['name,instances', 'name,instances,labels']
 /** Tokens with less validity left are replaced: they must still be carried to the device. */
 const CARRYING_MS = 3_600_000
 
-/**
- * Reads CSV with the header `name,instances` or `name,instances,labels`; instances and labels are separated by spaces,
- * `#` begins a comment line.
- *
- * @throws CodedError USAGE with every invalid line
- */
+/** Fields are separated by spaces; `#` begins a comment. @throws CodedError USAGE with every invalid line */
 export function parseDeviceList(text: string): readonly ListedDevice[] {
   const devices = new Map<string, ListedDevice>()
   const problems: string[] = []
@@ -84,7 +75,6 @@ function labelsProblem(text: string): string | null {
   }
 }
 
-/** Each device is finished, including its file on disk, before the next one. */
 export async function* provision(devices: readonly ListedDevice[], line: Line): AsyncGenerator<ProvisionedDevice> {
   for (const device of devices) yield await provisionOne(device, line)
 }

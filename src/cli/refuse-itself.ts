@@ -1,7 +1,4 @@
-/**
- * Writing a backup over its own database, under any name, would destroy it. Non-files such as /dev/null are refused
- * too.
- */
+/** Writing a backup over its own database, under any name, would destroy it. */
 import { realpathSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'

@@ -12,7 +12,6 @@ import {
 } from '../settings/option.ts'
 import type { Io } from './io.ts'
 
-/** A command with `--config` and a flag for every option of the table. */
 export function serviceCommand(name: string, table: OptionTable<OptionTree>): Command {
   const command = new Command(name)
     .optionsGroup('Settings file:')
@@ -41,12 +40,10 @@ export function settingsOf<T extends OptionTree>(command: Command, table: Option
   return loadSettings(table, { file, flags, env: io.env, readText: io.readText })
 }
 
-/** Settings of a service from its file and the environment. */
 export function foundSettings<T extends OptionTree>(table: OptionTable<T>, io: Io): Settings<T> {
   return loadSettings(table, { file: settingsFile(table, io), flags: {}, env: io.env, readText: io.readText })
 }
 
-/** The default settings file; null if there is none. */
 export function settingsFile(table: OptionTable<OptionTree>, { env }: Pick<Io, 'env'>): string | null {
   const usual = usualFile(table)
   return env[`${table.envPrefix}_CONFIG`] ?? (existsSync(usual) ? usual : null)

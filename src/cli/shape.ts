@@ -4,7 +4,6 @@ import type { Command, Option } from 'commander'
 export interface OptionShape {
   readonly long: string
   readonly short: string | null
-  /** As shown in help: `--level <level>`. */
   readonly flags: string
   readonly takesValue: boolean
   /** Empty: any value. */
@@ -14,11 +13,9 @@ export interface OptionShape {
 }
 
 export interface CommandShape {
-  /** `['devices', 'list']`; empty for the program itself. */
   readonly path: readonly string[]
   readonly summary: string
   readonly description: string
-  /** `[options] <id>` */
   readonly usage: string
   readonly arguments: readonly { readonly name: string; readonly description: string; readonly required: boolean }[]
   readonly options: readonly OptionShape[]
@@ -56,7 +53,6 @@ function optionShape(option: Option): OptionShape {
   }
 }
 
-/** Adds the default if the description does not contain it. */
 function defaultOf({ defaultValue }: Option, description: string): string {
   const isShown = typeof defaultValue === 'string' || typeof defaultValue === 'number'
   return isShown && !description.includes('(default') ? `${description} (default: ${defaultValue})` : description
@@ -69,7 +65,6 @@ export function stepsTo(commands: readonly CommandShape[]): readonly string[] {
   )
 }
 
-/** A command and all its subcommands, itself first. */
 export function* everyCommand(shape: CommandShape): Generator<CommandShape> {
   yield shape
   for (const each of shape.commands) yield* everyCommand(each)

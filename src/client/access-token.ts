@@ -1,7 +1,4 @@
-/**
- * Creates access tokens. The service has no token endpoint; it knows public keys only.
- * Source of the claims: interface, Authentication; documentation on tokens.
- */
+/** Source of the claims: interface, Authentication; documentation on tokens. The service knows public keys only. */
 import { createPrivateKey, createPublicKey, type KeyObject } from 'node:crypto'
 import { SignJWT } from 'jose'
 import { CodedError } from '../protocol/errors.ts'
@@ -11,11 +8,9 @@ export interface AccessTokenOptions {
   readonly kind: 'ADMIN' | 'CLIENT'
   /** PEM; an RSA key of at least 2048 bits or a P-256 key. */
   readonly privateKey: string
-  /** Of the key, for messages. */
   readonly file?: string
   /** Id of the registered public key; default: its RFC 7638 thumbprint. */
   readonly keyId?: string
-  /** Instances that a client token may use. */
   readonly instanceIds: readonly string[]
   readonly issuer: string
   readonly now: number
@@ -52,7 +47,6 @@ function algorithmOf(key: KeyObject, file: string): 'ES256' | 'RS256' {
   throw new CodedError('KEY_UNUSABLE', `${file}: the key is neither an RSA key of 2048 bits or more nor a P-256 key.`)
 }
 
-/** RFC 7638 thumbprint of the public half. */
 async function keyIdOf(privateKey: KeyObject): Promise<string> {
   return thumbprint(createPublicKey(privateKey).export({ format: 'jwk' }))
 }

@@ -1,4 +1,3 @@
-/** The text of a query without the absent values. */
 export function queryText(values: Readonly<Record<string, string | number | boolean | null | undefined>>): string {
   const given = Object.entries(values).flatMap(([name, value]) =>
     value === null || value === undefined ? [] : [[name, String(value)]],
@@ -8,9 +7,7 @@ export function queryText(values: Readonly<Record<string, string | number | bool
 
 export interface Call {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
-  /** Path below the address, such as `/api/v1.1/sessions`. */
   readonly path: string
   readonly headers?: Readonly<Record<string, string>>
-  /** Sent as JSON. */
   readonly body?: unknown
 }

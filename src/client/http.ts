@@ -17,7 +17,6 @@ export interface ClientOptions {
   /** `http://host:port/prefix`, `https://...`, or `unix:/path/to.sock`. */
   readonly address: string
   readonly headers?: Readonly<Record<string, string>>
-  /** Error code for a missing response. */
   readonly unreachable: ErrorCode
   /** PEM of an authority that is trusted besides those of the system. */
   readonly ca?: string
@@ -35,7 +34,6 @@ export interface Answer {
   readonly status: number
   readonly headers: IncomingHttpHeaders
   readonly text: string
-  /** Address of the server, for messages. */
   readonly from?: string
 }
 
@@ -70,10 +68,7 @@ export class HttpClient implements Disposable {
     return { status, headers, text: await this.#read(response), from: this.#from() }
   }
 
-  /**
-   * Streams a successful response. @throws CodedError as {@link HttpClient.text}; the iteration also throws if the
-   * connection ends early
-   */
+  /** @throws CodedError as {@link HttpClient.text}; the iteration also throws if the connection ends early */
   async stream(call: Call): Promise<{ readonly headers: IncomingHttpHeaders; readonly pieces: AsyncIterable<Buffer> }> {
     const response = await this.#open(call)
     const status = response.statusCode ?? 0
@@ -173,7 +168,6 @@ const REASONS: Readonly<Record<string, string>> = {
 
 const UNKNOWN_AUTHORITY = 'this machine does not know the authority of the certificate'
 
-/** By the error code of Node. */
 const CERTIFICATE_PROBLEMS: Readonly<Record<string, string>> = {
   CERT_HAS_EXPIRED: 'the certificate has expired',
   CERT_NOT_YET_VALID: 'the certificate is not valid yet',

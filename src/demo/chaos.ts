@@ -1,7 +1,4 @@
-/**
- * Plans the disturbances of `--chaos`: killed processes, a wrong device clock, and a slow, lossy or broken network. The same
- * seed disturbs the same requests.
- */
+/** Plans the disturbances of `--chaos`. The same seed disturbs the same requests. */
 import { writeFileSync } from 'node:fs'
 import type { Presenter } from './presenter.ts'
 import type { Proxy } from './proxy.ts'
@@ -19,7 +16,6 @@ export interface Disturbance {
   readonly clockErrorMs: number
 }
 
-/** Number of disturbances by kind. */
 const TIMES: Readonly<Record<DisturbanceKind, number>> = {
   'agent killed': 4,
   'twin killed': 3,
@@ -36,7 +32,6 @@ const ofNetwork: ReadonlySet<DisturbanceKind> = new Set(['network slow', 'answer
 
 const CLOCK_ERRORS_MS = [-30 * DAY_MS, 90 * DAY_MS, -20 * 365 * DAY_MS, 0, 400 * DAY_MS, -3_600_000]
 
-/** @param cutOff range of requests with the network cut off anyway */
 export function planChaos(random: Random, requests: number, cutOff: readonly [number, number]): readonly Disturbance[] {
   const plan: Disturbance[] = []
   for (const [kind, times] of Object.entries(TIMES) as [DisturbanceKind, number][]) {
@@ -76,7 +71,6 @@ export class Chaos {
     this.#victims = victims
   }
 
-  /** Call after each answered request; `time` is the displayed time of day. */
   at(answered: number, time: string): void {
     for (const disturbance of this.#plan) {
       if (disturbance.from === answered) this.#begin(disturbance, time)
@@ -84,7 +78,6 @@ export class Chaos {
     }
   }
 
-  /** Ends all disturbances and waits until all processes run. */
   async over(): Promise<void> {
     const { agent, twin, network } = this.#victims
     await this.#work
@@ -138,7 +131,6 @@ export class Chaos {
     else for (const proxy of network) proxy.behave('well')
   }
 
-  /** Runs changes in sequence, so that the last one started ends last. */
   #after(work: () => Promise<unknown>): void {
     this.#work = this.#work.then(work)
   }

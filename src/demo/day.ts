@@ -1,10 +1,8 @@
-/** Reads the recorded day: one access request per line of `day.ndjson`, in order. */
 import { readFileSync } from 'node:fs'
 import { z } from 'zod'
 import { REQUESTERS } from './site.ts'
 
 const recordedRequest = z.strictObject({
-  /** Displayed time of day, `HH:MM:SS`. */
   at: z.string(),
   requester: z.string().refine((name) => Object.hasOwn(REQUESTERS, name), 'must be a requester of the site'),
   items: z.array(

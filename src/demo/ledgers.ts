@@ -1,4 +1,3 @@
-/** Reads the ledgers of device and cloud through their public interfaces, in exact amounts. */
 import { z } from 'zod'
 import { exactTokens, parseExactJson } from '../client/exact-json.ts'
 import type { HttpClient } from '../client/http.ts'
@@ -22,7 +21,6 @@ export async function readStatus(agent: HttpClient): Promise<AgentStatus> {
   return agent.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
 }
 
-/** Counts devices that the cloud reports as copied, restored or wrong; the only device is honest. */
 export async function alarmsOf(twin: HttpClient, instanceId: string): Promise<number> {
   const call = { method: 'GET', path: `/edge/api/v1/devices?instanceId=${instanceId}` } as const
   const { devices } = await twin.json(call, deviceList)
@@ -43,7 +41,6 @@ async function cloudLedger(twin: HttpClient, instanceId: string): Promise<Ledger
 
 const exportedRecord = z.object({ activationId: z.string().nullish(), tokens: exactTokens })
 
-/** Sums usage records per line item, as a billing job would; each charge and refund appears once. */
 async function exportedUsage(twin: HttpClient, instanceId: string): Promise<Ledger> {
   const path = `/provisioning/api/v1.1/usage?format=ndjson&instanceId=${instanceId}`
   const records = (await twin.text({ method: 'GET', path })).split('\n').filter((line) => line !== '')

@@ -1,7 +1,4 @@
-/**
- * The demo's applications: several connections send the recorded requests over the agent's socket and record the
- * responses. A request without a response is retried with the same idempotency key, so nothing is charged twice.
- */
+/** The demo's applications. A request without a response is retried with the same key, so nothing is charged twice. */
 import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import { exactTokens, parseExactJson } from '../client/exact-json.ts'
@@ -21,7 +18,6 @@ export interface PlayOptions {
   readonly signal: AbortSignal
   /** Longest time for one request with all its retries, ms. */
   readonly patienceMs: number
-  /** Called after each answered request with the number of answers so far. */
   readonly onAnswer: (answered: number, request: RecordedRequest) => void
 }
 
@@ -37,7 +33,6 @@ export interface AnsweredRequest {
   readonly repeats: number
 }
 
-/** Application sessions that span several phases of the day. */
 export class Applications implements Disposable {
   readonly #options: PlayOptions
   readonly #connections: Connection[]
@@ -106,7 +101,6 @@ class Connection implements Disposable {
 
 const REPEAT_AFTER_MS = 20
 
-/** Whether the error catalog allows sending the same request again. */
 function mayRepeat(error: unknown): boolean {
   return error instanceof CodedError && ERRORS[error.code].retry === 'later'
 }

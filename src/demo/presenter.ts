@@ -4,7 +4,6 @@ import { grouped } from './report.ts'
 export interface Presenter {
   step(text: string): void
   progress(done: number, total: number, note: string): void
-  /** Prints permanent text after the progress. */
   lines(lines: readonly string[]): void
 }
 

@@ -1,4 +1,3 @@
-/** Sets up the site in the cloud through the public administration API. */
 import { z } from 'zod'
 import type { HttpClient } from '../client/http.ts'
 import { enrollmentTokenResponse } from '../protocol/edge/enrollment.ts'
@@ -7,10 +6,6 @@ import { CONDITIONS, LINE_ITEMS, RATE_TABLES } from './site.ts'
 
 const DAY_MS = 86_400_000
 
-/**
- * @param now POSIX ms; start of windows and rate tables
- * @returns the id of the instance
- */
 export async function provision(twin: HttpClient, now: number): Promise<string> {
   const inDays = (days: number): number => now + days * DAY_MS
   const { id: instanceId } = await twin.json(

@@ -1,7 +1,4 @@
-/**
- * TCP proxy between device and cloud that can be cut, slow or lossy. Cutting destroys connections and stops listening, as
- * if the cable were unplugged.
- */
+/** TCP proxy between device and cloud that can be cut, slow or lossy. */
 import { createServer, connect, type Server, type Socket } from 'node:net'
 import type { AddressInfo } from 'node:net'
 import { Transform } from 'node:stream'
@@ -9,18 +6,14 @@ import { Transform } from 'node:stream'
 /** `one way`: responses are lost and the connection breaks instead. */
 export type Behaviour = 'well' | 'slowly' | 'one way'
 
-/** Delay per direction, ms. */
 const SLOW_MS = 300
 
 export interface Proxy {
   readonly port: number
-  /** Sets the target port for new connections. */
   lead(targetPort: number): void
   cut(): Promise<void>
-  /** Listens again on the same port. */
   restore(): Promise<void>
   close(): Promise<void>
-  /** Sets the behavior, also for open connections. */
   behave(how: Behaviour): void
   readonly carried: number
 }
@@ -94,7 +87,6 @@ export async function startProxy(): Promise<Proxy> {
   }
 }
 
-/** Forwards data after the current delay, or breaks the connection. */
 function carrier(how: () => number | 'lose'): Transform {
   return new Transform({
     transform(chunk: Buffer, _encoding, done) {

@@ -5,7 +5,6 @@ export interface Random {
   /** Uniform integer from `min` to `max`, inclusive. */
   between(min: number, max: number): number
   pick<T>(from: readonly T[]): T
-  /** Picks by weight. */
   weighted<T>(from: readonly (readonly [weight: number, value: T])[]): T
 }
 

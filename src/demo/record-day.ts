@@ -1,7 +1,4 @@
-/**
- * Generates `day.ndjson`: the site's requests from 07:00 to 19:00. The output depends only on the seed. After changing this
- * file or the site, run `node src/demo/record-day.ts`.
- */
+/** Generates `day.ndjson` from a seed. After changing this file or the site, run `node src/demo/record-day.ts`. */
 import { writeFileSync } from 'node:fs'
 import { DAY_FILE, type RecordedRequest } from './day.ts'
 import { type Random, seeded } from './random.ts'
@@ -29,7 +26,6 @@ const certificate: Weighted = [1, () => ({ item: 'Certificate', version: '1.0', 
 const firing: Weighted = [1, (random) => ({ item: 'Firing', version: '1.0', count: random.between(10, 90) })]
 const smallPrint: Weighted = [4, (random) => ({ item: 'Print3D', version: '2.0', count: some(random, 50, 800, 3) })]
 
-/** Items without a rate in effect. */
 const unrated: Weighted = [
   1,
   (random) => ({

@@ -1,4 +1,3 @@
-/** Formats a result as a table or JSON, with amounts as exact text. */
 import { formatMicro, type Micro } from '../core/pricing/amount.ts'
 import { REFUSAL_REASONS, type RefusalReason } from '../core/rules/refusal-reasons.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
@@ -101,7 +100,6 @@ function microText(amount: Micro | null): string | null {
   return amount === null ? null : String(amount)
 }
 
-/** Aligns columns: the first to the left, the others to the right, with a rule below the header. */
 function table(rows: readonly (readonly string[])[]): readonly string[] {
   const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? []
   const lines = rows.map((row) =>
@@ -118,7 +116,6 @@ function tokensText(amount: Micro | null): string {
   return amount === null ? '' : grouped(formatMicro(amount))
 }
 
-/** Groups the integer digits by thousands. */
 export function grouped(decimal: string): string {
   const [whole = '', fraction] = decimal.split('.')
   const text = whole.replaceAll(/\B(?=(\d{3})+$)/g, ',')

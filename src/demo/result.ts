@@ -1,7 +1,4 @@
-/**
- * Result of a run. It succeeds if both ledgers and the applications' responses agree for every line item, allocation and
- * consumption limit, to the micro-token.
- */
+/** A run succeeds if both ledgers and the responses agree for every account, to the micro-token. */
 import { type AccountId, parseAccount } from '../core/accounts/account.ts'
 import type { Micro } from '../core/pricing/amount.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
@@ -19,13 +16,10 @@ export interface Phase {
 export type Ledger = ReadonlyMap<AccountId, Micro>
 
 export interface Ledgers {
-  /** From the agent's socket. */
   readonly device: Ledger
-  /** From the cloud's accounts of its devices. */
   readonly cloud: Ledger
   /** `used` of line items and actions in the service API. */
   readonly service: Ledger
-  /** Charges less refunds in the export of usage records, by line item. */
   readonly exported: Ledger
   readonly names: ReadonlyMap<AccountId, string>
 }
@@ -43,7 +37,6 @@ export interface Comparison {
   readonly service: Micro | null
   /** Null where usage records give no amount: allocations and consumption limits. */
   readonly exported: Micro | null
-  /** Largest difference between any two columns. */
   readonly difference: Micro
 }
 
@@ -53,16 +46,13 @@ export type DisturbanceKind =
 export interface DemoResult {
   readonly phases: readonly Phase[]
   readonly comparisons: readonly Comparison[]
-  /** Requests with an item that did not get the required refusal. */
   readonly wrong: readonly AnsweredRequest[]
   /** Devices that the cloud reports as copied, restored or wrong; the only device is honest. */
   readonly alarms: number
   readonly kills: number
-  /** Number of disturbances by kind, with `--chaos`. */
   readonly disturbances: ReadonlyMap<DisturbanceKind, number>
   readonly drainMs: number
   readonly totalMs: number
-  /** Directory of databases and logs; null if deleted. */
   readonly directory: string | null
 }
 
@@ -75,11 +65,7 @@ export function succeeded({
   return isEqual && wrong.length === 0 && alarms === 0
 }
 
-/**
- * Compares every account known to any side, each line item followed by its parts.
- *
- * @throws Error for an unexpected account, or charges without an account
- */
+/** @throws Error for an unexpected account, or charges without an account */
 export function compare(answered: readonly AnsweredRequest[], ledgers: Ledgers): readonly Comparison[] {
   const { device, cloud, service, exported } = ledgers
   const sums = answeredSums(answered)
@@ -130,7 +116,6 @@ function readingOf(account: AccountId, names: Ledgers['names']): Reading {
 
 const keyOf = (...parts: readonly string[]): string => JSON.stringify(parts)
 
-/** Sums of the applications' responses, by line item, and by line item and requester. */
 function answeredSums(answered: readonly AnsweredRequest[]): ReadonlyMap<string, Micro> {
   const sums = new Map<string, Micro>()
   for (const { request, items } of answered) {

@@ -1,7 +1,4 @@
-/**
- * Demo scene: an administrator denies access to the workbench, a change notification reaches the device, and it refuses;
- * the next rule allows access again.
- */
+/** An administrator denies access to the workbench, the device refuses, and the next rule allows it again. */
 import { z } from 'zod'
 import { HttpClient } from '../client/http.ts'
 import { ITEM_STATUS, type ItemStatus } from '../protocol/service/status.ts'

@@ -1,7 +1,4 @@
-/**
- * Runs the demo: starts cloud and agent as processes, replays a recorded day with the network cut in its middle third, and
- * compares the ledgers, all through public interfaces.
- */
+/** Replays a recorded day on real processes, with the network cut in its middle third, and compares the ledgers. */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -29,13 +26,9 @@ import { LINE_ITEMS, RATE_TABLES } from './site.ts'
 
 export interface DemoOptions {
   readonly connections: number
-  /** Number of kills of the agent during the day. */
   readonly kills: number
-  /** Also kill both services, change the device's clock and disturb the network. */
   readonly chaos: boolean
-  /** Seed for the times of kills and disturbances. */
   readonly seed: number
-  /** Keep databases and logs. */
   readonly keep: boolean
   readonly presenter: Presenter
   readonly signal: AbortSignal
@@ -66,7 +59,6 @@ export async function runDemo(options: DemoOptions): Promise<DemoResult> {
   }
 }
 
-/** Rejects when the signal aborts; pending work then fails with its processes. */
 function aborted(signal: AbortSignal): Promise<never> {
   return new Promise((_resolve, reject) => {
     const fail = (): void => reject(signal.reason as Error)
@@ -82,7 +74,6 @@ interface Site extends Scene {
   readonly clockErrorFile: string
 }
 
-/** Starts cloud and agent. The stack stops them. */
 async function startSite(options: DemoOptions, directory: string, stack: AsyncDisposableStack): Promise<Site> {
   const { presenter, signal } = options
   const network = { http: await startProxy(), push: await startProxy() }
@@ -251,7 +242,6 @@ async function waitUntil(
   )
 }
 
-/** Numbers of answered requests at which the agent is killed while others are pending. */
 function momentsOfKills(random: Random, kills: number, requests: number): readonly number[] {
   const moments = new Set<number>()
   while (moments.size < Math.min(kills, requests - 1)) moments.add(random.between(1, requests - 1))

@@ -1,4 +1,3 @@
-/** Shared inputs and waiting of the demo scenes after the day. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { HttpClient } from '../client/http.ts'
 import { CodedError } from '../protocol/errors.ts'

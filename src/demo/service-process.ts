@@ -1,14 +1,10 @@
-/**
- * Runs cloud and agent as separate processes with the operator's command. A process is ready when it logs `listening`; an
- * early exit is an error with its last log lines. All are killed with the demo.
- */
+/** Cloud and agent as separate processes. One is ready when it logs `listening`. All are killed with the demo. */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { closeSync, openSync, writeSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { CodedError } from '../protocol/errors.ts'
 
-/** The program of this installation. */
 export const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 const LAST_WORDS = 20
 
@@ -17,15 +13,12 @@ export interface ServiceOptions {
   /** Program and first arguments; absent: this installation. */
   readonly command?: readonly [program: string, ...args: string[]]
   readonly args: readonly string[]
-  /** Module to preload. */
   readonly preload?: URL
   readonly env: Readonly<Record<string, string>>
-  /** Output is appended to this file. */
   readonly logFile: string
   readonly readyWithinMs: number
 }
 
-/** Fields of the `listening` log line. */
 export type Listening = Readonly<Record<string, unknown>>
 
 export interface ServiceProcess {
@@ -33,7 +26,6 @@ export interface ServiceProcess {
   readonly listening: Listening
   /** Resolves with the exit code or signal name. */
   readonly ended: Promise<number | string>
-  /** Terminates the process, and kills it after `graceMs`. */
   stop(graceMs: number): Promise<number | string>
   kill(): Promise<number | string>
 }
@@ -108,7 +100,6 @@ export async function startService(options: ServiceOptions): Promise<ServiceProc
 
 const running = new Set<ChildProcess>()
 
-/** Kills every process without waiting, for the demo's own exit. */
 export function killRunning(): void {
   for (const child of running) child.kill('SIGKILL')
 }

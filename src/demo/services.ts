@@ -7,7 +7,6 @@ import { type ServiceOptions, type ServiceProcess, startService } from './servic
 
 const LOOPBACK = '127.0.0.1'
 
-/** A service that can be killed and restarted on the same state. */
 abstract class Restartable {
   /** Rejects if it ends unexpectedly or cannot be restarted. Never resolves. */
   readonly failure: Promise<never>
@@ -46,7 +45,6 @@ abstract class Restartable {
     this.#restarting.catch((error: unknown) => this.#fail(error as Error))
   }
 
-  /** Resolves when no restart is in progress. */
   async restarted(): Promise<void> {
     await this.#restarting
   }

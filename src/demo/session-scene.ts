@@ -1,7 +1,4 @@
-/**
- * Demo scene: a session is charged per interval, locked and unlocked by an administrator, and refunded after its
- * application dies. Automatic charges are not reported to applications, so only the ledgers are compared.
- */
+/** A session is charged, locked and unlocked, and refunded after its application dies. */
 import { HttpClient } from '../client/http.ts'
 import { lineAccount } from '../core/accounts/account.ts'
 import { formatMicro } from '../core/pricing/amount.ts'

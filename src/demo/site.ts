@@ -1,14 +1,10 @@
-/**
- * The demo site: Lindenworks, an open workshop whose machines and members pay with tokens. Entries are bodies of the public
- * administration API. The amounts are chosen so that every reason for a refusal occurs during the day.
- */
+/** The demo site: bodies of the administration API. During the day, every reason for a refusal occurs. */
 
 export interface Person {
   readonly type: 'device' | 'user'
   readonly dictionary: Readonly<Record<string, string>>
 }
 
-/** All requesters by name, with the properties that conditions test. */
 export const REQUESTERS: Readonly<Record<string, Person>> = {
   'laser-1': { type: 'device', dictionary: { role: 'machine', area: 'hall', department: 'production' } },
   'laser-2': { type: 'device', dictionary: { role: 'machine', area: 'hall', department: 'production' } },
@@ -36,7 +32,6 @@ type Condition =
 
 const within = (property: string, ...values: string[]): Condition => ({ operator: 'IN', property, values })
 
-/** By name; the service assigns ids. */
 export const CONDITIONS = {
   suspended: within('status', 'suspended'),
   'contractor off the premises': {

@@ -1,10 +1,6 @@
-/**
- * Preloaded into the demo's agent: shifts its wall clock by the number of ms in a file. Simulates a user who sets the
- * clock of a device; the product has no such setting.
- */
+/** Preloaded into the demo's agent: shifts its wall clock by the number of ms in a file. */
 import { readFileSync } from 'node:fs'
 
-/** How often the file is looked at, ms. */
 const LOOK_EVERY_MS = 20
 
 const file = process.env['DEMO_CLOCK_ERROR_FILE'] ?? ''

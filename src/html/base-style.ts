@@ -1,4 +1,3 @@
-/** Style shared by the pages of both sides: colors for light and dark, text, sections and tables. */
 export const BASE_STYLE = `
 :root{color-scheme:light dark;--ground:#f6f7f8;--card:#fff;--ink:#16191d;--soft:#545c66;--line:#d9dde2;--ok:#0b6b3a;--attention:#8a5200;--refusing:#b3151f;--bar:#1f5fae;--area:#d3e0f0}
 @media(prefers-color-scheme:dark){:root{--ground:#12151a;--card:#1b2027;--ink:#e9edf2;--soft:#a8b2bd;--line:#323a45;--ok:#63d297;--attention:#f2b75c;--refusing:#ff8a8a;--bar:#7ab2f5;--area:#2b3d55}}

@@ -1,19 +1,14 @@
-/**
- * Loads settings. Precedence: flag, environment, file, default. Errors name the source, key and expected value, never a
- * secret. Unknown keys are errors too: a misspelled limit would not be in force.
- */
+/** Loads settings: flag, else environment, else file, else default. Unknown keys are errors. Errors show no secret. */
 import { parse as parseToml, TomlError } from 'smol-toml'
 import { CodedError } from '../protocol/errors.ts'
 import { nearest } from './nearest.ts'
 import { type NamedOption, namedOptions, type OptionTable, type OptionTree, type Settings } from './option.ts'
 
 export interface Sources {
-  /** The settings file; null if there is none. */
   readonly file: string | null
   readonly env: Readonly<Record<string, string | undefined>>
   /** By flag name: `{ 'socket-path': '/run/x.sock' }`. */
   readonly flags: Readonly<Record<string, string>>
-  /** Reads the settings file or a secret's file, or throws. */
   readonly readText: (path: string) => string
 }
 
@@ -35,7 +30,6 @@ export function loadSettings<T extends OptionTree>(table: OptionTable<T>, source
   return settings as Settings<T>
 }
 
-/** A value from one source, not validated yet. */
 interface Found {
   /** Source for messages: `/etc/tallygate/agent.toml: socket.path`. */
   readonly where: string
@@ -134,7 +128,6 @@ function refuseUnknownVariables(
   }
 }
 
-/** End of a message about an unknown word. */
 function suggestion(word: string, known: Iterable<string>): string {
   const near = nearest(word, known)
   return near === undefined ? '.' : `; did you mean ${near}?`
@@ -149,7 +142,6 @@ function read(path: string, readText: Sources['readText'], where?: string): stri
   }
 }
 
-/** In words, of an error of the file system. */
 export function unreadableReason(error: unknown): string {
   const { code } = error as { code?: unknown }
   return typeof code === 'string' ? (REASONS[code] ?? code) : 'it cannot be read'

@@ -1,13 +1,9 @@
-/**
- * Option tables. Each setting's TOML key, environment variable, flag, help, documentation and type come from one entry.
- * Tables are nested objects with camelCase keys; other names are derived from these.
- */
+/** Each setting's TOML key, environment variable, flag, help, documentation and type come from one table entry. */
 import type { z } from 'zod'
 import { formatBytes, formatDuration, parseBytes, parseDuration } from './quantity.ts'
 
 export interface Option<T> {
   readonly isOption: true
-  /** One sentence for operators: what the setting does and when to change it. */
   readonly help: string
   /** Accepted values; completes the sentence "Takes ...". */
   readonly takes: string
@@ -18,13 +14,8 @@ export interface Option<T> {
   readonly secret: boolean
   /** Whether a reload applies changes. `between values`: a change from one value to another, not to or from none. */
   readonly reloadable: boolean | 'between values'
-  /**
-   * Parses environment and flag values. Undefined: invalid.
-   *
-   * @param source of a secret: see {@link Secret.source}
-   */
+  /** Undefined: invalid. @param source of a secret: see {@link Secret.source} */
   readonly fromText: (text: string, source: string) => T | undefined
-  /** Parses TOML values. Undefined: invalid. */
   readonly fromToml: (value: unknown) => T | undefined
 }
 
@@ -32,7 +23,6 @@ export interface OptionTree {
   readonly [key: string]: Option<unknown> | OptionTree
 }
 
-/** Type of the values loaded from a tree of options. */
 export type Settings<T> = {
   readonly [K in keyof T]: T[K] extends Option<infer V> ? V : Settings<T[K]>
 }
@@ -86,14 +76,12 @@ export function text<const T extends string | null>(
   )
 }
 
-/** File system path; relative paths start at the working directory. */
 export function path<const T extends string | null>(
   description: OptionDescription<T>,
 ): Option<string | Extract<T, null>> {
   return ofText(description, 'a path', (given) => (given === '' || given.includes('\u0000') ? undefined : given))
 }
 
-/** Absolute URL with one of the schemes (without colon). */
 export function url<const T extends string | null>(
   description: OptionDescription<T> & {
     readonly schemes: readonly string[]
@@ -112,7 +100,6 @@ export function url<const T extends string | null>(
   )
 }
 
-/** Without the hosts after a comma. */
 const withOneHost = (given: string): string => given.replace(/^([^/]+:\/\/(?:[^/?#]*@)?[^/?#,]+),[^/?#]*/, '$1')
 
 export function choice<const V extends string, const T extends V | null>(
@@ -164,7 +151,6 @@ function jsonOf(text: string): unknown {
   }
 }
 
-/** Whole number of `unit` (plural noun). */
 export function integer<const T extends number | null>(
   description: OptionDescription<T> & { readonly min: number; readonly max: number; readonly unit?: string },
 ): Option<number | Extract<T, null>> {
@@ -207,14 +193,10 @@ export function toggle(description: OptionDescription<boolean>): Option<boolean>
   })
 }
 
-/**
- * Secret. File and flag name a file with the secret (`token_file`, `--token-file`). The environment names a file
- * (`..._TOKEN_FILE`) or contains the secret (`..._TOKEN`). White space around it is trimmed. Null if not set.
- *
- * @param spec `file`: is used if it exists and nothing else is set
- */
+/** Key and flag name a file; the environment names one (`..._FILE`) or contains the secret, which is trimmed. */
 export function secret(spec: {
   readonly help: string
+  /** Used if it exists and nothing else is set. */
   readonly file?: string
   readonly reloadable?: true
 }): Option<Secret | null> {
@@ -232,13 +214,10 @@ export function secret(spec: {
 }
 
 export interface OptionName {
-  /** Path in the tree, such as `['limits', 'bodyMax']`. */
   readonly path: readonly string[]
   /** TOML key, such as `limits.body_max`. */
   readonly key: string
-  /** Such as `TALLYGATE_AGENT_LIMITS_BODY_MAX`. */
   readonly env: string
-  /** Without dashes, such as `limits-body-max`. */
   readonly flag: string
 }
 
@@ -246,7 +225,6 @@ export interface NamedOption extends OptionName {
   readonly option: Option<unknown>
 }
 
-/** All options in the table's order, with their names. */
 export function namedOptions(table: OptionTable<OptionTree>): readonly NamedOption[] {
   const walk = (tree: OptionTree, above: readonly string[]): NamedOption[] =>
     Object.entries(tree).flatMap(([key, node]) => {

@@ -1,8 +1,6 @@
-/** Generates the documentation page of all settings from the option tables. */
 import { type NamedOption, namedOptions, type OptionTable, type OptionTree, usualFile } from './option.ts'
 
 export interface Section {
-  /** Such as `tallygate agent`. */
   readonly command: string
   readonly table: OptionTable<OptionTree>
 }

@@ -1,8 +1,4 @@
-/**
- * Reloads settings in a running service. Reloadable settings change in the view; others wait for a restart and are
- * reported. A reload is all or nothing: on an error, the running settings stay in force and the error is reported until a
- * reload succeeds.
- */
+/** Reloads settings in a running service, all or nothing: on an error, the running settings stay in force. */
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
 import { type NamedOption, type OptionTable, type OptionTree, type Settings, Secret, namedOptions } from './option.ts'
 
@@ -12,7 +8,6 @@ export interface ReloadLog {
   error(fields: Record<string, unknown>, message: string): void
 }
 
-/** Problem with the last reload. */
 export interface ReloadNotice {
   readonly code: Extract<ErrorCode, 'CONFIG_NOT_RELOADED' | 'CONFIG_NEEDS_RESTART'>
   readonly message: string
@@ -21,20 +16,10 @@ export interface ReloadNotice {
 
 export interface ReloadDeps<T extends OptionTree> {
   readonly table: OptionTable<T>
-  /** Settings at the start. */
   readonly settings: Settings<T>
-  /**
-   * Validates without changes; returns a function that applies the settings.
-   *
-   * @param next settings after the reload; those that need a restart are unchanged
-   * @throws CodedError if the settings cannot be used
-   */
+  /** Validates `next` and returns a function that applies it. @throws CodedError if it cannot be used */
   readonly prepare: (next: Settings<T>) => () => void
-  /**
-   * Contents of the files that a reload reads again, by the key of their setting.
-   *
-   * @throws CodedError if one cannot be used
-   */
+  /** Contents of the files that a reload reads again, by the key of their setting. @throws CodedError */
   readonly files?: (settings: Settings<T>) => Readonly<Record<string, string>>
   readonly log: ReloadLog
   readonly now: () => number
@@ -62,11 +47,7 @@ export class LiveSettings<T extends OptionTree> {
     return this.#notice
   }
 
-  /**
-   * Applies reloadable changes. Logs and reports CodedErrors instead of throwing them.
-   *
-   * @param load reads all sources again. @throws CodedError
-   */
+  /** Logs and reports CodedErrors of `load`, which reads all sources again. */
   reload(load: () => Settings<T>): void {
     const { prepare, files, log, now } = this.#deps
     try {
@@ -126,7 +107,6 @@ function isSame(one: unknown, other: unknown): boolean {
   return one === other || (typeof one === 'object' && JSON.stringify(one) === JSON.stringify(other))
 }
 
-/** `base` with the given options from `fresh`. */
 function merged<T extends OptionTree>(
   base: Settings<T>,
   fresh: Settings<T>,

@@ -1,4 +1,3 @@
-/** Runs until a signal stops it. SIGHUP reloads the settings. Logs JSON lines to standard output. */
 import type { Command } from 'commander'
 import { agentOptions } from '../../agent/settings.ts'
 import type { Io } from '../io.ts'

@@ -1,4 +1,3 @@
-/** Makes a cloud have what a file says: shows the differences, and changes only them. */
 import { Command } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
@@ -18,7 +17,6 @@ interface ApplyFlags extends AdministratorFlags {
   readonly quiet?: true
 }
 
-/** Of a dry run that found differences. */
 const WOULD_CHANGE = 2
 
 /** Shell convention: 128 + SIGINT. */
@@ -123,7 +121,6 @@ class Target {
     this.#service = service
   }
 
-  /** @throws CodedError USAGE if several instances have the name */
   async find({ noun, given, instance, where }: SiteObject): Promise<Row | undefined> {
     const instanceId = await this.#instanceId(instance)
     if (instanceId === undefined) return undefined

@@ -94,7 +94,6 @@ function actorText({ name, keyId, issuer }: AuditRow['by']): string {
   return issuer === null ? (name ?? keyId ?? '') : callerText({ name, keyId: keyId ?? '', issuer })
 }
 
-/** `instance Workshop line item ACT-1` */
 function objectText(
   ids: {
     readonly instanceId: string | null
@@ -113,7 +112,6 @@ function objectText(
   return objects.flatMap(([noun, id]) => (id === null ? [] : [`${noun} ${names.get(id) ?? id}`])).join(' ')
 }
 
-/** `lock-device`, as the table shows it or as the API names it. */
 function actionArgument(text: string): string {
   const name = text.toUpperCase().replaceAll(/[ -]/g, '_')
   const action = AUDITED_ACTIONS.find((each) => each === name)

@@ -1,4 +1,3 @@
-/** Runs until a signal stops it. SIGHUP reloads the settings. Logs JSON lines to standard output. */
 import { existsSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { Command } from 'commander'

@@ -7,7 +7,6 @@ import { shapeOf } from '../shape.ts'
 
 const SCRIPTS = { bash: bashCompletion, zsh: zshCompletion, fish: fishCompletion }
 
-/** @param program the whole command tree; loaded only when a script is generated */
 export function command(io: Io, program: () => Promise<Command>): Command {
   return new Command('completion')
     .description(

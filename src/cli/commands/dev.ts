@@ -1,7 +1,4 @@
-/**
- * Runs a cloud and an agent with a sample site on this machine, for trying things out. Both are separate processes with the
- * settings of a normal installation.
- */
+/** Runs a cloud and an agent with a sample site on this machine, as separate processes. */
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
@@ -26,7 +23,6 @@ interface DevFlags {
   readonly file?: string
 }
 
-/** The site of the README, as a file for `tallygate apply`. */
 const SAMPLE_SITE = `# Change this file and run: tallygate apply -f site.yaml
 rateTables:
   - version: '1'
@@ -94,7 +90,6 @@ interface Started {
   readonly lines: readonly string[]
 }
 
-/** Starts both. The stack stops them, the agent first. */
 async function start(flags: DevFlags, directory: string, stack: AsyncDisposableStack, io: Io): Promise<Started> {
   const { url, adminKey, pid } = await startCloud(directory, stack, io)
   const site = flags.file ?? join(directory, 'site.yaml')
@@ -200,7 +195,6 @@ async function startAgent(directory: string, tokenFile: string, stack: AsyncDisp
   return { agent, socket, status: z.object({ status: z.string() }).parse(agent.listening).status }
 }
 
-/** Resolves when the agent has rules and tokens. @throws the reason of the signal */
 async function ready(socket: string, signal: AbortSignal): Promise<void> {
   using client = new HttpClient({ address: `unix:${socket}`, unreachable: 'AGENT_UNREACHABLE' })
   for (;;) {

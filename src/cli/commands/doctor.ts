@@ -49,7 +49,6 @@ const SUMMARY = {
   fail: 'The agent has failures.',
 } as const
 
-/** @param isWhole whether to list the checks that passed or do not apply */
 function describe({ result, checks }: Examination, repairs: readonly Repair[], isWhole: boolean): readonly string[] {
   const of = (level: keyof typeof MARK) => checks.filter((each) => each.level === level)
   const [selected] = checks

@@ -1,4 +1,3 @@
-/** Imports from another service, instance by instance, or shows what would change. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import type { z } from 'zod'
@@ -35,7 +34,6 @@ interface ImportFlags extends AdministratorFlags {
   readonly lowerUsed?: true
 }
 
-/** Of one answer of the source, bytes. */
 const ANSWER_MAX = 64 * 1024 * 1024
 
 export function command(io: Io): Command {

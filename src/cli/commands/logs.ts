@@ -65,7 +65,6 @@ export function command(io: Io): Command {
 
 const FOLLOW_EVERY_MS = 500
 
-/** Until interrupted. An agent that restarts is followed. */
 async function follow(flags: LogsFlags, show: (lines: readonly string[]) => void, io: Io): Promise<void> {
   const signal = io.stop()
   if (flags.socket === undefined && (await journalLines(flags.unit, 1, io)) !== null) {
@@ -88,7 +87,6 @@ async function follow(flags: LogsFlags, show: (lines: readonly string[]) => void
   }
 }
 
-/** Lines to read when a filter is set. */
 const SEARCHED_LINES = 20_000
 
 async function linesOf(flags: LogsFlags, io: Io): Promise<readonly string[]> {

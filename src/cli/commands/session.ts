@@ -77,7 +77,6 @@ export function command(io: Io): Command {
   ])
 }
 
-/** @param listed undefined if the session is not among the live sessions */
 function rowsOf(
   { sessionId, instanceId, state, items }: z.infer<typeof session>,
   listed: z.infer<typeof liveSessions>[number] | undefined,

@@ -1,4 +1,3 @@
-/** Prints only the JWT. Needs a connection only to find instances by name. */
 import { Command, Option } from 'commander'
 import { makeAccessToken } from '../../client/access-token.ts'
 import { CodedError } from '../../protocol/errors.ts'

@@ -1,4 +1,3 @@
-/** Archives of usage records: writes them from the store of the cloud on this machine, and checks them. */
 import { randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { hostname } from 'node:os'

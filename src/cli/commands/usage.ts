@@ -1,7 +1,4 @@
-/**
- * Prints the next cursor only after every record before it was written, so a job that stores it gets each record
- * exactly once.
- */
+/** Prints the next cursor after every record before it was written: a job that stores it gets each record once. */
 import { Service } from '../nouns/service.ts'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'

@@ -1,4 +1,3 @@
-/** Completion script for bash. Generated from the commands; completing a line runs nothing. */
 import { type CommandShape, type OptionShape, everyCommand, stepsTo } from '../shape.ts'
 import { shellQuoted } from '../lines.ts'
 

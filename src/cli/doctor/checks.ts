@@ -1,8 +1,4 @@
-/**
- * The checks of `tallygate doctor`: each looks only at the gathered observations. An offline device that can still decide is
- * not broken, so anything that only the network could tell is a warning. Programs rely on the names: do not change
- * them.
- */
+/** What only the network can tell is a warning: an offline device that can still decide is not broken. */
 import { ENGINE, outdatedSide } from '../../core/engine.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { available } from '../../core/accounts/grant.ts'
@@ -38,7 +34,6 @@ const DAY_MS = 86_400_000
 /** Older versions have bugs in the write-ahead log that can damage databases. */
 const OLDEST_SQLITE = [3, 51, 3]
 
-/** Need of the agent, with a margin. */
 const MEMORY_MIN = 128 * MIB
 
 /** Automatic renewal should have happened before this. */
@@ -66,7 +61,6 @@ function remedyOf(code: string | null): string | undefined {
   return code !== null && Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode].remedy : undefined
 }
 
-/** Explains which settings the checks use. */
 const WHY: Readonly<Record<ChoiceWhy, (choice: Choice) => string>> = {
   SOCKET: ({ process }) => `settings of process ${processName(process)}, which listens there`,
   ENVIRONMENT: () => 'environment of this command (TALLYGATE_AGENT_...)',

@@ -59,7 +59,6 @@ async function addressesOf(host: string): Promise<readonly string[] | Problem> {
 }
 
 interface Way {
-  /** Rejects after {@link PATIENCE_MS} of silence. */
   readonly reach: () => Promise<Socket>
   readonly host: string
   readonly secure: boolean
@@ -92,7 +91,6 @@ async function direct(host: string, port: number): Promise<Socket> {
   return settled(socket, 'connect')
 }
 
-/** @param authority host:port */
 async function tunnelTo(authority: string, proxy: URL, { extraCa }: Outgoing): Promise<Socket> {
   const user = `${decodeURIComponent(proxy.username)}:${decodeURIComponent(proxy.password)}`
   const headers = {

@@ -6,7 +6,6 @@ export interface Examined extends Finding {
   readonly name: string
 }
 
-/** Exit codes of `tallygate doctor`, by the most severe finding. */
 export const RESULT_EXIT = { ok: 0, warn: 1, fail: 2 } as const
 
 export interface Examination {

@@ -1,7 +1,4 @@
-/**
- * Gathers the inputs of the checks from files, system, agent socket, a copy of the database, and the network. Changes
- * nothing. Failures are part of the result.
- */
+/** Gathers the inputs of the checks. Changes nothing. Failures are part of the result. */
 import { constants, statSync, accessSync, existsSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import { connect } from 'node:net'
@@ -243,7 +240,6 @@ async function verificationOf(path: string, problem: Problem | null): Promise<Ve
   }
 }
 
-/** Tested with a connection that sends nothing. */
 function listens(path: string): Promise<boolean | null> {
   return new Promise((resolve) => {
     const socket = connect(path)

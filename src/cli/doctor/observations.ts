@@ -75,16 +75,13 @@ export interface Observations {
   readonly reserveFileSystem: FileSystemObservation | Problem | null
   readonly diskReserve: FileObservation
   readonly key: FileObservation & { readonly problem: Problem | null; readonly keyId: string | null } & {
-    /** Of the announced next key; null if there is none. */
     readonly nextKeyId: string | null
   }
-  /** The file of the setting, or the default file. */
   readonly enrollmentToken: FileObservation
   readonly database: FileObservation
   readonly log: FileObservation
   readonly inspected: InspectedDatabase
   readonly verification: Verification | Problem
-  /** From the note beside the database; null if there is none. */
   readonly backup: LastBackup | null
   readonly isBackupThere: boolean
   readonly socket: FileObservation

@@ -1,15 +1,10 @@
-/**
- * The agents that run on this machine, from /proc. Start parameters are taken only from trusted processes: this user's
- * own, root's, or those in the control group of the service unit. Otherwise another user could direct this command,
- * which may run as root and repairs files, to files of their choice.
- */
+/** Agents on this machine. Only trusted processes name files: this command may run as root, and repairs them. */
 import { readdirSync, readlinkSync, statSync } from 'node:fs'
 import { userOf } from '../../agent/platform/system/names.ts'
 import { textOf } from '../../platform/text-of.ts'
 
 export interface RunningAgent {
   readonly pid: number
-  /** Beginning of the command line. */
   readonly command: string
   /** User name, or number if the user has no name. */
   readonly user: string
@@ -57,7 +52,6 @@ function pids(): readonly number[] {
   }
 }
 
-/** Null if the process has ended. */
 function ownerOf(pid: number): number | null {
   try {
     return statSync(`/proc/${pid}`).uid

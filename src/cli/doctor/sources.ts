@@ -1,7 +1,4 @@
-/**
- * Selects the agent to check and its settings: the agent that the user selects; otherwise the only trusted running
- * agent, with its start parameters; otherwise the settings of this machine. The choice records its reason.
- */
+/** The agent to check: the one that the user names; else the only trusted running one; else this machine's settings. */
 import { resolve } from 'node:path'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { loadSettings } from '../../settings/load.ts'
@@ -16,10 +13,7 @@ export interface SettingsSources {
   readonly flags: Readonly<Record<string, string>>
 }
 
-/**
- * `SOCKET`: the process that listens on `--socket`. `ENVIRONMENT`: the environment of this command. `ONLY`: the only
- * trusted running agent. `NONE`: no trusted agent runs. `SEVERAL`: more than one does.
- */
+/** `SOCKET`: listens on `--socket`. `ENVIRONMENT`: of this command. Others: trusted agents that run. */
 export type ChoiceWhy = 'SOCKET' | 'ENVIRONMENT' | 'ONLY' | 'NONE' | 'SEVERAL'
 
 export interface Choice {

@@ -10,7 +10,6 @@ const WAIT_MS_MAX = 60_000
 export interface Patience {
   readonly now: () => number
   readonly wait: (ms: number) => Promise<void>
-  /** Called before each wait. */
   readonly onBusy: (status: number, ms: number) => void
 }
 

@@ -1,7 +1,4 @@
-/**
- * Reads what another service has, through the service API. Numbers stay exact. Unknown fields are ignored and listed;
- * answers of another form are errors.
- */
+/** Reads another service through its API. Numbers stay exact; unknown fields are listed; other forms are errors. */
 import { z } from 'zod'
 import { parseExactJson } from '../../client/exact-json.ts'
 import type { Answer } from '../../client/http.ts'
@@ -103,10 +100,8 @@ const IGNORED_MAX = 100
 export class Source {
   readonly #get: (path: string) => Promise<Answer>
   readonly #version: ApiVersion
-  /** Names of fields that this project does not know. */
   readonly ignored = new Set<string>()
 
-  /** @param get repeats by itself while the service is busy */
   constructor(version: ApiVersion, get: (path: string) => Promise<Answer>) {
     this.#version = version
     this.#get = get

@@ -1,4 +1,3 @@
-/** Compares objects that a person gives with those of the cloud, and saves what differs. */
 import { isDeepStrictEqual } from 'node:util'
 import type { z } from 'zod'
 import { numberText } from '../../client/exact-json.ts'
@@ -9,7 +8,6 @@ import { type Noun, type Setting, textOf } from './noun.ts'
 import type { Row } from './service.ts'
 
 export interface Difference {
-  /** `attributes.elastic` */
   readonly path: string
   readonly before: string | null
   readonly after: string | null
@@ -59,7 +57,6 @@ function problemOf(issue: z.core.$ZodIssue): readonly Problem[] {
   return [{ path, problem: isUnquoted ? 'must be text: write it in quotes' : issue.message }]
 }
 
-/** Times can be given as text. @param where line of a path */
 export function withTimes({ set }: Settable, given: Row, where: (path: Path) => string): Row {
   const times = set.fields.filter(({ kind, path }) => kind === 'time' && typeof given[path] === 'string')
   const parsed = times.map(({ path }): readonly [string, number] => {

@@ -23,7 +23,6 @@ type Removable = Noun & { readonly remove: NonNullable<Noun['remove']> }
 
 const DAY_MS = 86_400_000
 
-/** @param name of a row of {@link NOUNS} */
 export function nounCommand(name: string, io: Io): Command {
   const noun = NOUNS.find((each) => each.name === name)
   if (noun === undefined) throw new Error(`invariant: there is no noun ${name}`)
@@ -115,7 +114,6 @@ function a(one: string): string {
   return `${/^[aeio]/.test(one) ? 'an' : 'a'} ${one}`
 }
 
-/** A verb with the options that all verbs of the noun have. */
 function verb(group: Command, noun: Noun, name: string): Command {
   const command = withAdministratorFlags(group.command(name))
   if (noun.instance === 'one')
@@ -190,7 +188,6 @@ async function tableOf(noun: Noun, rows: readonly Row[], service: Service): Prom
   ])
 }
 
-/** Of instances and devices, if they are in `lists`. */
 export async function namesFor(lists: ReadonlySet<'instances' | 'devices'>, service: Service): Promise<Names> {
   const instances = lists.has('instances') ? await service.instances() : []
   const devices = lists.has('devices') ? await service.devices() : []

@@ -16,7 +16,6 @@ export interface FileDocument {
 /** Larger documents need gigabytes of memory to parse. */
 const CHARACTERS_MAX = 8 * 1024 * 1024
 
-/** The rest often follows from the first. */
 const PROBLEMS_MAX = 10
 
 /** Messages of the parser that are addressed to programmers. */
@@ -25,7 +24,6 @@ const PARSER_MESSAGES: Readonly<Record<string, string>> = {
   RESOURCE_EXHAUSTION: 'it is nested too deeply',
 }
 
-/** @param path `-`: standard input */
 export function readDocument(path: string, io: Io): FileDocument {
   const name = path === '-' ? 'standard input' : path
   const text = readFileArgument(io, path === '-' ? '/dev/stdin' : path, 'USAGE')
@@ -75,7 +73,6 @@ function valueOf(read: () => unknown, name: string): unknown {
   }
 }
 
-/** `instances[0].shortName` */
 function pathText(path: Path): string {
   return path.reduce<string>((text, key) => {
     if (typeof key === 'number') return `${text}[${key}]`

@@ -1,4 +1,3 @@
-/** Options of `set`: one for each field of a noun. */
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { timeArgument } from '../arguments.ts'
@@ -14,7 +13,6 @@ export function addFieldOptions(command: Command, fields: readonly Field[]): voi
   }
 }
 
-/** @param flags as commander has parsed them */
 export function withFlags(object: Row, fields: readonly Field[], flags: Readonly<Record<string, unknown>>): Row {
   return fields.reduce((row, { path, flags: declared }) => {
     const value = flags[new Option(declared).attributeName()]

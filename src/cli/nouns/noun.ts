@@ -15,13 +15,10 @@ export interface Scope {
 }
 
 export interface Noun {
-  /** Word of the command line, such as `line-items`. */
   readonly name: string
-  /** In messages: `line item`. */
   readonly one: string
   /** `one`: the objects of one instance. `any`: of all instances, or of one. */
   readonly instance: 'none' | 'one' | 'any'
-  /** The list can be limited to a time. */
   readonly since?: true
   readonly list: (service: Service, scope: Scope) => Promise<readonly Row[]>
   /** Names one object on the command line and in a file; other unique properties are in `ids`. */
@@ -41,17 +38,12 @@ export interface Setting {
   /** Property of a new object that the argument of `set` names. */
   readonly name: string
   readonly fields: readonly Field[]
-  /** Of the body, for problems of a file. */
   readonly schema: z.ZodType
-  /**
-   * The body with all its fields: those given, else those of the existing object, else defaults.
-   * @param current from {@link Setting.current}; empty for a new object
-   */
+  /** The whole body: given fields, else those of `current`, which is empty for a new object, else defaults. */
   readonly complete: (given: Row, current: Row, now: number) => Row
   /** The settable fields of an existing object, as `complete` returns them. */
   readonly current: (row: Row) => Row
   readonly call: (change: Change) => Call | Promise<Call>
-  /** An existing object cannot be changed. */
   readonly fixed?: true
 }
 
@@ -63,16 +55,13 @@ export interface Change {
 }
 
 export interface Field {
-  /** `attributes.elastic` */
   readonly path: string
-  /** `--quantity <tokens>` */
   readonly flags: string
   readonly help: string
   readonly kind: 'text' | 'number' | 'boolean' | 'time' | 'words' | 'rates'
   readonly choices?: readonly string[]
 }
 
-/** Names of instances and devices by their id. */
 export type Names = ReadonlyMap<string, string>
 
 export interface Column {
@@ -86,17 +75,14 @@ export function column(head: string, property: string): Column {
   return { head, of: (row) => textOf(row[property]) }
 }
 
-/** @param zero what 0 means */
 export function time(head: string, property: string, zero = 'never'): Column {
   return { head, of: (row) => (row[property] === 0 ? zero : instantText(row[property])) }
 }
 
-/** Rounded down for people. */
 export function tokens(head: string, property: string): Column {
   return { head, of: (row) => tokensText(row[property]) }
 }
 
-/** The name of an instance or a device in place of its id. */
 export function named(head: string, property: string, list: 'instances' | 'devices'): Column {
   return { head, named: list, of: (row, names) => names.get(textOf(row[property])) ?? textOf(row[property]) }
 }

@@ -381,7 +381,6 @@ const usage: Noun = {
   ],
 }
 
-/** In the order of the help. */
 export const NOUNS = [
   instances,
   lineItems,
@@ -405,7 +404,6 @@ function overdraftText({ overdraftType, overdraftLimit }: Row): string {
   return overdraftType === 'Unlimited' ? 'unlimited' : tokensText(overdraftLimit)
 }
 
-/** Empty for a window without this end. */
 function windowText(value: unknown): string {
   return value === 0 || Number(textOf(value)) >= INSTANT_MAX ? '' : new Date(Number(textOf(value))).toISOString()
 }

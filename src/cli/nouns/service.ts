@@ -1,4 +1,3 @@
-/** The administration API of a cloud for the nouns of the command line: rows as the API sends them. */
 import { z } from 'zod'
 import { type Call, queryText } from '../../client/call.ts'
 import { numberText, parseRepeatableJson } from '../../client/exact-json.ts'
@@ -40,16 +39,11 @@ export class Service {
     }
   }
 
-  /** All rows of a list that has no pages. */
   async rows(path: string): Promise<readonly Row[]> {
     return rowsOf(await this.get(path), path)
   }
 
-  /**
-   * All rows of a list in pages.
-   * @param path with its query, to which `next` is added
-   * @param property of a page that has the rows
-   */
+  /** @param property of a page that has the rows */
   async pages(path: string, property: string): Promise<readonly Row[]> {
     const rows: Row[] = []
     for (let next = '0', isFirst = true; isFirst || next !== '0'; isFirst = false) {
@@ -61,7 +55,6 @@ export class Service {
     return rows
   }
 
-  /** Those that the caller may read. */
   async instances(): Promise<readonly Row[]> {
     const path = '/provisioning/api/v1.1/instances'
     return this.#readable(async (instanceId) =>
@@ -69,10 +62,6 @@ export class Service {
     )
   }
 
-  /**
-   * Those that the caller may read.
-   * @param labels `key=value`; devices that have all of them
-   */
   async devices(labels: readonly string[] = []): Promise<readonly Row[]> {
     return this.#readable(async (instanceId) => {
       const query = queryText({ labels: labels.length === 0 ? null : labels.join(','), instanceId })
@@ -80,10 +69,7 @@ export class Service {
     })
   }
 
-  /**
-   * A caller that is limited to instances may only name each of them.
-   * @param list of an instance; null: of all
-   */
+  /** A caller that is limited to instances may only name each of them; null lists all. */
   async #readable(list: (instanceId: string | null) => Promise<readonly Row[]>): Promise<readonly Row[]> {
     try {
       return await list(null)

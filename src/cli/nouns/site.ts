@@ -1,7 +1,4 @@
-/**
- * A file with everything that administrators set in a cloud, as a list of objects in the sequence in which they can be
- * created: configuration, rate tables, instances, and of each instance conditions, line items, their actions and limits.
- */
+/** A file with everything that administrators set in a cloud, as objects in the sequence of their creation. */
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
 import { type Settable, isRow, problemsOf, withTimes } from './change.ts'
@@ -15,7 +12,6 @@ export interface SiteObject {
   readonly given: Row
   /** Short name of the instance that it belongs to; null: none. */
   readonly instance: string | null
-  /** Of the object, or of a part of it, in the file. */
   readonly where: (path?: Path) => string
 }
 
@@ -73,7 +69,6 @@ export function readSite({ value, where }: FileDocument, now: number): readonly 
   return objects
 }
 
-/** A line item with its actions and its limit, which are objects of the service themselves. */
 function partsOf({ actions, limit, ...lineItem }: Row): readonly { noun: string; given: Row; path: Path }[] {
   const { activationId: lineItemId } = lineItem
   return [

@@ -1,7 +1,4 @@
-/**
- * systemd's protocols for services (sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3)). Without a service
- * manager, every call is a no-op; failed notifications are ignored.
- */
+/** systemd's protocols: sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3). Without systemd, calls are no-ops. */
 import { CodedError } from '../../protocol/errors.ts'
 import { listeningPath, sendDatagram } from './unix-calls.ts'
 
@@ -14,7 +11,6 @@ export interface PassedSocket {
 }
 
 export interface ServiceManager {
-  /** Watchdog interval in ms; null: no watchdog. */
   readonly watchdogMs: number | null
   readonly passedSocket: PassedSocket | null
   ready(): void

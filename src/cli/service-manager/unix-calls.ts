@@ -1,7 +1,4 @@
-/**
- * C library calls for Unix sockets that Node lacks: sending a datagram, and examining a passed descriptor. Used only
- * under a service manager; all calls return at once.
- */
+/** C library calls for Unix sockets that Node lacks. Used only under a service manager; all calls return at once. */
 import koffi from 'koffi'
 import { CodedError } from '../../protocol/errors.ts'
 
@@ -58,10 +55,7 @@ function calls(): Calls {
   }
 }
 
-/**
- * Sends one datagram to the socket at `path`; a leading `@` selects the abstract namespace. Returns false if no
- * process received it.
- */
+/** A leading `@` of `path` selects the abstract namespace. Returns false if no process received it. */
 export function sendDatagram(path: string, text: string): boolean {
   const name = Buffer.from(path.startsWith('@') ? `\0${path.slice(1)}` : path)
   if (name.length === 0 || name.length > PATH_BYTES_MAX) return false

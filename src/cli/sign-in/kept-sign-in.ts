@@ -1,7 +1,4 @@
-/**
- * The sign-ins of this user: one file per cloud in the XDG state folder, readable only by the user. A lock keeps parallel
- * commands from using one refresh token twice, which providers take for theft.
- */
+/** One file per cloud, only for the user. Locked: providers take a refresh token that is used twice for theft. */
 import { hash } from 'node:crypto'
 import { readdirSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
@@ -24,7 +21,6 @@ const keptSignIn = z.object({
   refreshToken: z.string().nullable(),
   /** POSIX ms, by the clock of this machine. */
   savedAt: z.number(),
-  /** How long the ID token can be used, ms. */
   usableMs: z.number(),
 })
 export type KeptSignIn = Readonly<z.infer<typeof keptSignIn>>
@@ -37,7 +33,6 @@ export function cloudAddress(url: string): string {
   return new URL(url).href.replace(/\/+$/, '')
 }
 
-/** @param cloud from {@link cloudAddress} */
 export function readSignIn(cloud: string, io: Io): KeptSignIn | undefined {
   const kept = read(fileOf(cloud, io), io)
   return kept?.cloud === cloud ? kept : undefined
@@ -66,10 +61,7 @@ function listSignIns(io: Io): readonly KeptSignIn[] {
   }
 }
 
-/**
- * Calls `obtain` once the file can be written, so that no tokens are obtained in vain.
- * @throws CodedError OUTPUT_UNWRITABLE, and errors of `obtain`
- */
+/** Calls `obtain` once the file can be written. @throws CodedError OUTPUT_UNWRITABLE, and errors of `obtain` */
 export async function saveSignIn(cloud: string, io: Io, obtain: () => Promise<KeptSignIn>): Promise<void> {
   makePrivateDirectory(directoryOf(io))
   const text = async function* () {
@@ -82,7 +74,6 @@ export async function removeSignIn(cloud: string, io: Io): Promise<void> {
   await rm(fileOf(cloud, io), { force: true })
 }
 
-/** Runs `work` while no other command of this user does so for the same cloud. */
 export async function withSignInLock<T>(cloud: string, io: Io, work: () => Promise<T>): Promise<T> {
   makePrivateDirectory(directoryOf(io))
   const { default: Sqlite } = await import('better-sqlite3')

@@ -1,7 +1,4 @@
-/**
- * Signs in at an OpenID Connect provider. The only file that loads `openid-client`: import this file where it is used, so
- * that other commands and the agent start without it.
- */
+/** Signs in at an OpenID Connect provider. Import it where it is used: it alone loads `openid-client`. */
 import { spawn } from 'node:child_process'
 import { setGlobalProxyFromEnv } from 'node:http'
 import { setDefaultCACertificates } from 'node:tls'
@@ -16,14 +13,11 @@ export interface Tokens {
   readonly idToken: string
   readonly refreshToken: string | null
   readonly subject: string
-  /** From its issue to its expiry, ms. */
   readonly lifetimeMs: number
 }
 
-/** Of one request to the provider. */
 const TIMEOUT_S = 30
 
-/** For the user. */
 const SIGN_IN_TIMEOUT_MS = 10 * 60_000
 
 /** The cloud checks the time of ID tokens; a wrong clock on this machine must not prevent a sign-in. */
@@ -67,7 +61,6 @@ export class Provider {
     return this.#config.serverMetadata().device_authorization_endpoint !== undefined
   }
 
-  /** The user enters a code in a browser on any machine. */
   async signInByDevice(scope: string, io: Io): Promise<Tokens> {
     const code = await guarded(() => openid.initiateDeviceAuthorization(this.#config, { scope }))
     const { verification_uri: address, verification_uri_complete: whole, user_code: userCode } = code
@@ -77,7 +70,6 @@ export class Provider {
     return tokensOf(await guarded(() => openid.pollDeviceAuthorizationGrant(this.#config, code, undefined, { signal })))
   }
 
-  /** The browser of this machine returns to a loopback address. */
   async signInByBrowser(scope: string, io: Io): Promise<Tokens> {
     const [state, nonce, verifier] = [openid.randomState(), openid.randomNonce(), openid.randomPKCECodeVerifier()]
     await using server = await RedirectServer.open(state)
@@ -115,7 +107,6 @@ export class Provider {
   }
 }
 
-/** Names of errors without a response of the provider. */
 const NO_RESPONSE = new Set([
   'OAUTH_TIMEOUT',
   'OAUTH_RESPONSE_IS_NOT_CONFORM',

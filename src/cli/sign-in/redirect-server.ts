@@ -34,7 +34,6 @@ export class RedirectServer implements AsyncDisposable {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}${PATH}`
   }
 
-  /** The address that the browser was sent to. @throws the reason of the signal */
   async received(signal: AbortSignal): Promise<URL> {
     const abort = (): void => this.#received.reject(signal.reason)
     signal.addEventListener('abort', abort, { once: true })

@@ -1,4 +1,3 @@
-/** The ID token of the signed-in user, renewed when it has expired. */
 import { decodeJwt } from 'jose'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'

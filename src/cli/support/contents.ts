@@ -119,7 +119,6 @@ function ledgerOf({ inspected, verification, database, log, diskReserve }: Obser
   return { problem, quickCheck, schema, files, identity: about, state, policies, salvages, verification }
 }
 
-/** All secrets on this machine, wherever they appear. */
 function secretsOf({ settings, key, configuration }: Observations): readonly string[] {
   const set = namedOptions(agentOptions).flatMap(({ path }) => {
     const value = path.reduce<unknown>((node, part) => (node as Record<string, unknown> | undefined)?.[part], settings)

@@ -1,7 +1,4 @@
-/**
- * Removes known secrets, and everything that looks like one, from text that leaves the device. It rather removes too
- * much.
- */
+/** Removes known secrets, and everything that looks like one, from text that leaves the device. Rather too much. */
 
 /** A shorter secret could match ordinary words. */
 const SECRET_LENGTH_MIN = 6
@@ -25,7 +22,6 @@ const PATTERNS: readonly (readonly [RegExp, string])[] = [
   ],
 ]
 
-/** @param known secrets of this machine, as stored in its files */
 export function redactor(known: readonly string[]): (text: string) => string {
   const lines = known.flatMap((secret) => secret.split(/\r?\n/))
   const secrets = [...new Set(lines.map((line) => line.trim()))]

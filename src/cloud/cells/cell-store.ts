@@ -1,7 +1,4 @@
-/**
- * The store of a cell, which exists before its database responds. While the database does not respond, every call fails
- * at once, so that requests to this cell do not occupy what the other cells need. Errors of the database name the cell.
- */
+/** While the database does not respond, every call fails at once. Errors of the database name the cell. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { Reader, Store, Transaction } from '../storage/store.ts'
 
@@ -22,7 +19,6 @@ export class CellStore implements Store {
     return this.#isUp
   }
 
-  /** The database responds. */
   attach(store: Store): void {
     this.#store = store
     store.onOutbox(() => this.#listeners.forEach((listener) => listener()))

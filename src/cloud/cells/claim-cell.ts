@@ -1,7 +1,4 @@
-/**
- * A database keeps its cell, and its cloud. With another one, requests would be decided with the data of other instances, and a
- * copy would replace keys and rate tables of another cloud.
- */
+/** Under another name, requests would be decided with other instances' data, and copies would replace keys. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { CellRecord } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
@@ -11,10 +8,7 @@ interface Claim extends Pick<CellRecord, 'name' | 'isControl'> {
   readonly cloudId: string | null
 }
 
-/**
- * Returns the id of the cloud.
- * @throws CodedError CELL_DIFFERS, or DATABASE_UNREACHABLE if a new cell needs the control cell
- */
+/** Returns the id of the cloud. @throws CodedError CELL_DIFFERS, DATABASE_UNREACHABLE */
 export async function claimCell(store: Store, claim: Claim): Promise<string> {
   const known =
     (await store.read((reader) => reader.cell.get())) ?? (await store.transaction((tx) => register(tx, claim)))

@@ -1,7 +1,4 @@
-/**
- * Copies rate tables, configuration and keys from the control cell to another one. A lock of the target comes before the
- * read of the source: of two nodes that copy, the later one reads the later state, so that a deleted key never returns.
- */
+/** The target is locked before the source is read: of two nodes that copy, the later one reads the later state. */
 import { CodedError } from '../../protocol/errors.ts'
 import { changeSharedRules } from '../policy/bump-policy-revision.ts'
 import type { ConfigurationValue, KeyRecord, RateTableRecord } from '../storage/records.ts'
@@ -68,7 +65,6 @@ function nameOf({ series, version, effectiveFrom, created }: TableName): TableNa
   return { series, version, effectiveFrom, created }
 }
 
-/** @throws CodedError CELL_DIFFERS */
 function isSame(one: Shared, other: Shared): boolean {
   if (one.cloudId !== other.cloudId) {
     throw new CodedError('CELL_DIFFERS', 'This cell belongs to another cloud, with another database as its first cell.')

@@ -1,14 +1,10 @@
-/**
- * Leads from an id to the cell that has it. There is no table: the cells themselves are searched, and hits are remembered,
- * because nothing moves to another cell. Unknown ids are searched again: another node may have just created them.
- */
+/** The cells themselves are searched, and hits are remembered, because nothing moves to another cell. */
 import { hash } from 'node:crypto'
 import type { Reader, Store } from '../storage/store.ts'
 
 export interface DirectoryCell {
   readonly name: string
   readonly store: Pick<Store, 'read'>
-  /** Whether it gets new accounts. */
   readonly isOpen: boolean
 }
 
@@ -32,10 +28,7 @@ export class Directory<Cell extends DirectoryCell> {
     this.#cells = cells
   }
 
-  /**
-   * Null: no cell has it.
-   * @throws CodedError if a cell does not respond, and no other one has it
-   */
+  /** @throws CodedError if a cell does not respond, and no other one has it */
   async find(kind: Kind, id: string): Promise<Cell | null> {
     const key = `${kind} ${id}`
     const known = this.#hits.get(key)

@@ -100,7 +100,6 @@ export class CellWatch {
     }
   }
 
-  /** Logs a problem once, and its end. */
   #note({ name }: WatchedCell, what: string, error: unknown): void {
     const key = `${name}: ${what}`
     const problem = error === null ? undefined : messageOf(error)

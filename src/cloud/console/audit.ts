@@ -1,4 +1,3 @@
-/** Who changed what, newest first. */
 import { type Html, html } from '../../html/html.ts'
 import { nameOf } from '../storage/audit.ts'
 import type { AuditRecord } from '../storage/audit-records.ts'

@@ -1,4 +1,3 @@
-/** Commands for several devices: the choice, the confirmation, and the results while they are carried out. */
 import { Html, html } from '../../html/html.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import type { DeviceCommandName } from '../devices/command-device.ts'
@@ -54,7 +53,6 @@ export function mayCommand({ administrator }: Pick<View, 'administrator'>): bool
   return administrator.rights.some((right) => permits(right, 'operator'))
 }
 
-/** The part of a form that follows its checkboxes. */
 export function commandChoice(view: View, { search, contact, labels }: DeviceChoice): Html {
   const hidden = (name: string, value: string): Html | string =>
     value === '' ? '' : html`<input type="hidden" name="${name}" value="${value}" />`
@@ -83,7 +81,6 @@ export function commandLinks(view: View, { id }: Pick<Device, 'id'>): Html {
   </p>`
 }
 
-/** Asks before the command is carried out, and names the number of devices. */
 export async function confirmCommandPage(view: View): Promise<Page> {
   const command = commandOf(view.query['command'])
   const { verb, effect } = DEVICE_COMMAND_TEXT[command]

@@ -1,4 +1,3 @@
-/** Which devices a list shows, from the query of the page. */
 import { CONTACTS, type Contact, type DeviceFilter } from '../storage/device-records.ts'
 import { parseLabels } from '../../protocol/edge/labels.ts'
 import { overdueBefore } from '../devices/terms.ts'

@@ -1,4 +1,3 @@
-/** Devices by name, in lists of other things. */
 import { type Html, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { uuid } from '../../protocol/wire.ts'
@@ -23,12 +22,7 @@ export function shortDeviceLink(view: View, id: string, names: ReadonlyMap<strin
   return html`<a href="${hrefOf(view, `/devices/${id}`)}">device ${names.get(id) ?? id.slice(0, 8)}</a> `
 }
 
-/**
- * Id of a device; undefined if the text is empty.
- *
- * @param named id or name
- * @throws CodedError NOT_FOUND, CONFLICT if several have the name
- */
+/** @param named id or name; empty: undefined. @throws CodedError NOT_FOUND, CONFLICT if several have the name */
 export async function deviceIdOf(view: View, named: string): Promise<string | undefined> {
   const id = uuid.toLowerCase().safeParse(named)
   if (named === '' || id.success) return id.data

@@ -1,4 +1,3 @@
-/** One device: state, key, clock, grants, sessions and audit. */
 import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import type { z } from 'zod'
@@ -85,7 +84,6 @@ function labelsPart(view: View, device: Device): Html {
     <p class="soft">Such as site=berlin line=3, separated by spaces. ${labelLinks(view, device)}</p>`
 }
 
-/** The change to exactly the labels of the form. */
 export function labelChangeOf({ labels }: Pick<Device, 'labels'>, text = ''): z.infer<typeof labelChange> {
   return { set: labelsIn(text), remove: Object.keys(labels) }
 }

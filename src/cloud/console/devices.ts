@@ -1,4 +1,3 @@
-/** The list of devices, with search and filter. */
 import { type Html, html } from '../../html/html.ts'
 import { reportedState } from '../devices/devices.ts'
 import { CONTACTS, type Contact, type Device } from '../storage/device-records.ts'
@@ -95,12 +94,10 @@ function selectBox({ id, name }: { readonly id: string; readonly name: string | 
   return html`<input type="checkbox" name="device" value="${id}" aria-label="Select ${name ?? id}" />`
 }
 
-/** Name and id, with a link to the page of the device. */
 export function deviceLink(view: View, { id, name }: { readonly id: string; readonly name: string | null }): Html {
   return html`<a href="${hrefOf(view, `/devices/${id}`)}">${name ?? 'without a name'}</a> <br /><code>${id}</code>`
 }
 
-/** Each finds the devices that have it. */
 export function labelLinks(view: View, { labels }: Pick<Device, 'labels'>): Html {
   const all = Object.entries(labels).map(([key, value]) => `${key}=${value}`)
   return html`${all.map((each) => html`<a href="${hrefOf(view, '/devices', { labels: each })}">${each}</a> `)}`

@@ -53,7 +53,6 @@ function isLine(value: string): boolean {
   return !/[\r\n]/.test(value)
 }
 
-/** One of the body of the service's operation. */
 function conditionOf(fields: Fields): unknown {
   const labeled = { id: textOf(fields, 'id'), name: textOf(fields, 'name') }
   const { json } = fields

@@ -1,4 +1,3 @@
-/** The form that maps a line item, or replaces its details. */
 import { type Html, formValue, html } from '../../html/html.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import {
@@ -58,7 +57,6 @@ function fieldsOf(record: LineItemRecord): Fields {
   }
 }
 
-/** The body of the service's operation, with the fields as they are in the form. */
 function lineItemOf(fields: Fields): unknown {
   const attributes = {
     elastic: fields['elastic'] === 'yes',

@@ -14,15 +14,12 @@ export interface EditDeps extends RuleDeps {
 }
 
 export interface Edit {
-  /** Of the form's page, below the console. */
   readonly path: string
-  /** The page that is shown after the change. */
   readonly next: string
   readonly isOfInstance: boolean
   readonly needsConfirmation: boolean
   /** Returns what is wrong; nothing if it is saved. @throws CodedError */
   readonly save: (deps: EditDeps, fields: Fields) => Promise<readonly string[]>
-  /** The form as it was sent. */
   readonly refused: (view: View, fields: Fields, problems: readonly string[]) => Promise<Page>
 }
 
@@ -56,13 +53,11 @@ export function formPart(
   )
 }
 
-/** Undefined if it is empty. */
 export function textOf(fields: Fields, name: string): string | undefined {
   const value = fields[name]?.trim() ?? ''
   return value === '' ? undefined : value
 }
 
-/** The input of a row's field, which is named `field.row`. */
 export function rowInput(fields: Fields, name: string, label: string, type: Html): Html {
   return html`<input ${type} name="${name}" value="${formValue(fields[name] ?? '')}" aria-label="${label}" />`
 }
@@ -83,14 +78,9 @@ export function instantText(at: number): string {
   return new Date(at).toISOString().slice(0, -1)
 }
 
-/** For rows that do not exist yet. */
 export const EMPTY_ROWS = 3
 
-/**
- * Numbers of the rows of a form, whose fields are named `field.number`.
- * @param max rows that the form shows, besides {@link EMPTY_ROWS}
- * @throws CodedError CONSOLE_FORM_REFUSED for more
- */
+/** Fields are named `field.number`. @throws CodedError CONSOLE_FORM_REFUSED for more than `max` and the empty rows */
 export function rowsIn(fields: Fields, field: string, max: number): readonly number[] {
   const rows: number[] = []
   for (const name of Object.keys(fields)) {

@@ -1,4 +1,3 @@
-/** Line items of an instance with their pools and limits. */
 import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { html } from '../../html/html.ts'
 import { mayEditRules } from './edit.ts'

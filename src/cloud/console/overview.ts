@@ -1,4 +1,3 @@
-/** The first page: pools, devices, usage and refusals at a glance. */
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { Html, html } from '../../html/html.ts'
 import { overdueBefore } from '../devices/terms.ts'
@@ -96,7 +95,6 @@ function shareOf({ lineItem, used, left }: PoolUse): Html {
     ${text}`
 }
 
-/** At the given use of the last `overMs`. */
 function lastsFor({ left }: PoolUse, charged: bigint, overMs: number): string {
   if (left === null) return 'without limit'
   if (left <= 0n) return 'used up'

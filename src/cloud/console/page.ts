@@ -1,4 +1,3 @@
-/** The frame of every page of the console, and the parts that pages share. */
 import { hash } from 'node:crypto'
 import { roughly } from '../../core/accounts/in-words.ts'
 import { BASE_STYLE } from '../../html/base-style.ts'
@@ -13,7 +12,6 @@ import type { Reader } from '../storage/store.ts'
 export const ROWS_SHOWN = 50
 
 export interface ConsoleTerms {
-  /** Maximum interval between two reports of a device, ms. */
   readonly syncEveryMs: number
 }
 
@@ -28,7 +26,6 @@ export interface View {
   readonly instance: Instance | null
   /** To choose from: the first {@link ROWS_SHOWN}. */
   readonly instances: readonly Instance[]
-  /** Path of the console. */
   readonly root: string
   /** Below the root. */
   readonly path: string
@@ -101,7 +98,6 @@ const STYLE_ELEMENT = new Html(`<style>${STYLE}</style>`)
 
 const sourceOf = (text: string): string => `'sha256-${hash('sha256', text, 'base64')}'`
 
-/** Header of every page. @param script that the page contains; absent: none */
 export function contentPolicy(script?: string): string {
   return [
     "default-src 'none'",
@@ -136,7 +132,6 @@ export function documentOf({ title, content }: Page, header: Html | null): strin
     </html> `.text
 }
 
-/** Menu, choice of the instance, and sign-out. */
 export function headerOf(view: View): Html {
   const { root, path, instance, instances, administrator } = view
   return html`<header>
@@ -283,12 +278,10 @@ export function requireReadable(view: View, instanceIds: readonly string[], what
   throw new CodedError('INSTANCE_NOT_IN_SCOPE', `${what} belongs to an instance that you may not read.`)
 }
 
-/** All of the instances. */
 export function mayRead({ administrator: { scope } }: View, instanceIds: readonly string[]): boolean {
   return scope === null || instanceIds.every((id) => scope.has(id.toLowerCase()))
 }
 
-/** Links of a table that shows {@link ROWS_SHOWN} of a list. */
 export function pagesByOffset(
   view: View,
   to: string,
@@ -303,7 +296,6 @@ export function offsetOf(text = '0'): number {
   return /^\d{1,9}$/.test(text) ? Number(text) : 0
 }
 
-/** Below a table that is read backwards. @param href null: the table is at its end */
 export function olderLink(href: string | null): Html {
   return pagesOf(null, href, 'Older')
 }

@@ -1,4 +1,3 @@
-/** Every page that a signed-in administrator can open, by its path below the console. */
 import { auditPage } from './audit.ts'
 import { confirmCommandPage } from './device-commands.ts'
 import { devicePage } from './device.ts'

@@ -1,4 +1,3 @@
-/** Rate tables by the time from which they apply, and the items of one. */
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Html, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'

@@ -10,7 +10,6 @@ export const HOURS = 24
 const RECORDS_MAX = 2_000
 
 export interface RecentUsage {
-  /** Used since then, newest first. */
   readonly records: readonly UsageRecord[]
   /** The records are complete since then, POSIX ms. */
   readonly since: number

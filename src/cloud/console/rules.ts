@@ -1,4 +1,3 @@
-/** Rules of access of an instance: the actions of each line item, in the order in which they decide. */
 import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import type { Condition, NamedCondition } from '../../core/rules/policy.ts'

@@ -1,4 +1,3 @@
-/** Sessions that have not ended, and the commands for them. */
 import type { Session } from '../../core/sessions/session.ts'
 import { type Html, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -19,7 +18,6 @@ import {
   timeOf,
 } from './page.ts'
 
-/** In a path, by what it does. */
 export const SESSION_COMMANDS = {
   lock: { command: 'LOCK', verb: 'Lock', effect: 'It accepts no requests until it is unlocked.' },
   unlock: { command: 'UNLOCK', verb: 'Unlock', effect: 'It accepts requests again.' },

@@ -1,11 +1,7 @@
-/** The page that exchanges the code in its URL, or asks for a token. */
 import { Html, html } from '../../html/html.ts'
 import type { Page } from './page.ts'
 
-/**
- * The fragment never reaches a server or its log, and leaves the address bar and the history at once. A URL that is
- * opened where this page is shown already changes only the fragment.
- */
+/** The fragment never reaches a server or its log, and leaves the address bar and the history at once. */
 export const SIGN_IN_SCRIPT = `
 function signIn(){
   const code=location.hash.slice(1)
@@ -18,7 +14,6 @@ addEventListener('hashchange',signIn)
 signIn()
 `
 
-/** @param problem of the last attempt; null: none */
 export function signInPage(root: string, problem: string | null): Page {
   const at = `${root}/sign-in`
   return {

@@ -1,9 +1,6 @@
 /**
- * Sign-in to the console. The CLI sends an access token with its request and gets a code, which goes into a URL. The
- * browser exchanges the code once for a cookie with that token, so every page is authenticated like a call of the API.
- *
- * A code contains the token, encrypted: nodes that share a signing key accept the codes of each other, and no node stores
- * tokens. The store only records that a code was used.
+ * The CLI gets a code for an access token, and the browser exchanges it once for a cookie with that token.
+ * A code contains the token, encrypted with a key of all nodes: no node stores tokens, only which codes were used.
  */
 import { EncryptJWT, jwtDecrypt } from 'jose'
 import { CodedError } from '../../protocol/errors.ts'
@@ -11,7 +8,6 @@ import { sha256 } from '../../protocol/signing.ts'
 import { IDEMPOTENCY_LIFETIME_MS } from '../service-api/idempotency-key.ts'
 import type { Store } from '../storage/store.ts'
 
-/** Time to open the URL, ms. */
 const CODE_LIFETIME_MS = 60_000
 
 /** Browsers drop larger cookies. */

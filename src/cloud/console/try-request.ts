@@ -60,7 +60,6 @@ async function resultPart(view: View, loaded: LoadedPolicy): Promise<Html> {
   return section('result', 'Decision', html`${items.map((item) => outcomePart(item, loaded))}`)
 }
 
-/** Lines like `name=value`; later ones replace earlier ones. */
 function pairsOf(text = ''): readonly (readonly [name: string, value: string])[] {
   return text
     .split('\n')

@@ -1,4 +1,3 @@
-/** Usage records, newest first, with filter and totals. Each page looks at a limited number of records. */
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Html, html } from '../../html/html.ts'
@@ -24,7 +23,6 @@ import { isRefusal, statusInWords } from './recent-usage.ts'
 /** A report of a device comes whole, so there can be more. */
 const RECORDS_MAX = 500
 
-/** With a range of time, whose totals are shown. */
 const RANGE_RECORDS_MAX = 5_000
 
 const OUTCOMES = { granted: 'granted', refused: 'refused', other: 'refunds and others' } as const
@@ -136,7 +134,6 @@ function filterForm(view: View, by: Bucket): Html {
   </form>`
 }
 
-/** Of the time of use, latest first. */
 function bucketsPart(fitting: readonly NumberedUsage[], by: Bucket): Html {
   const size = BUCKETS[by]
   const groups = Map.groupBy(fitting, ({ record }) => Math.floor(record.usageTime / size))

@@ -1,7 +1,4 @@
-/**
- * Authenticates a device by a short-lived JWT signed with its own key, which the service API and the broker also
- * accept.
- */
+/** A device signs a short-lived JWT with its own key, which the service API and the broker also accept. */
 import { decodeJwt } from 'jose'
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
@@ -27,11 +24,7 @@ const claims = z.object({
   cnf: z.object({ jwk: z.object({ kid: z.string(), kty: z.literal('CLIENT') }) }),
 })
 
-/**
- * @param found the key that the token claims
- * @param now POSIX ms
- * @throws CodedError TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED
- */
+/** @throws CodedError TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED */
 export async function authenticateDevice(found: KnownDeviceKey, token: string, now: number): Promise<DeviceAccess> {
   const { device, publicKey, thumbprint, state } = found
   const key = importPublicKey(publicKey)
@@ -57,10 +50,7 @@ export async function authenticateDevice(found: KnownDeviceKey, token: string, n
   return { device, instanceIds: device.instanceIds.filter((id) => named.has(id)) }
 }
 
-/**
- * Checks a token whose key the request itself introduces, before anything else is read.
- * @throws CodedError TOKEN_INVALID
- */
+/** For a token whose key the request itself introduces. @throws CodedError TOKEN_INVALID */
 export async function requireNamed(store: Pick<Store, 'read'>, token: string, deviceId: string): Promise<void> {
   let issuer: unknown
   try {

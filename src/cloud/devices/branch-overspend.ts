@@ -1,7 +1,4 @@
-/**
- * Overspend by branches of one epoch. The offline policy's cap bounds all deliveries together, because a copy that has
- * met the cloud is fenced. It applies to a line item's pool over all periods, and to each other account.
- */
+/** The offline policy's cap bounds all deliveries of an epoch together: a copy that has met the cloud is fenced. */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { OverspendCapOf } from '../policy/rules-in-force.ts'
@@ -19,7 +16,6 @@ export class BranchOverspend {
   readonly #caps: OverspendCapOf
   readonly #spent = new Map<string, Micro>()
 
-  /** @param records of all accounts of the epoch */
   constructor(records: Iterable<DeviceAccountRecord>, caps: OverspendCapOf) {
     this.#caps = caps
     for (const { account, branchOverspend } of records) this.#add(account, branchOverspend)

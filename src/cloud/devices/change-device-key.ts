@@ -1,7 +1,4 @@
-/**
- * Key rotation. A device announces its next key with a link signed by both keys; both are accepted until the next one
- * is first used. A replaced key is never accepted again, from any device.
- */
+/** Key rotation. Both keys are accepted until the next one is first used. A replaced key is never accepted again. */
 import { recordChange } from '../storage/audit.ts'
 import { deviceEvent } from '../events/device-event.ts'
 import type { Actor } from '../storage/audit-records.ts'
@@ -26,11 +23,7 @@ export interface ChangeDeviceKey {
   readonly onKeyReplaced: (deviceId: string) => void
 }
 
-/**
- * Returns the signed response; idempotent for the same link.
- * @param nonce that of the link
- * @throws CodedError DEVICE_KEY_REFUSED, DEVICE_REVOKED
- */
+/** Idempotent for the same link. @throws CodedError DEVICE_KEY_REFUSED, DEVICE_REVOKED */
 export async function announceKey(
   { store, keys, now }: Omit<ChangeDeviceKey, 'onKeyReplaced'>,
   deviceId: string,
@@ -56,8 +49,7 @@ export async function announceKey(
 }
 
 /**
- * A cloud restored from a backup may know only an earlier key: the device proves how it came to its current one, which
- * must have signed the request's token. The links are in order, oldest first.
+ * A restored cloud may know only an earlier key: the device proves how it came to its current one. Oldest link first.
  * @throws CodedError DEVICE_KEY_REFUSED, DEVICE_KEY_REPLACED, DEVICE_REVOKED, TOKEN_INVALID, TOKEN_NOT_IN_TIME
  */
 export async function showLinks(
@@ -124,7 +116,6 @@ async function replace(tx: Transaction, device: Device, { publicKey, thumbprint:
   await tx.events.append(deviceEvent(device, { type: 'device.key-changed', what: `key-changed/${id}`, at, detail }))
 }
 
-/** @throws CodedError DEVICE_KEY_REFUSED for a key that was registered before, or for too many keys */
 async function register(tx: Transaction, deviceId: string, keys: readonly DeviceKey[], at: number): Promise<void> {
   const recent = await tx.edge.devices.keysBetween(deviceId, at - KEYS_WINDOW_MS, at)
   if (recent + keys.length > KEYS_PER_HOUR_MAX) throw refused(`This device had ${recent} keys within an hour.`)
@@ -140,10 +131,7 @@ interface OpenedLink {
   readonly nonce: string
 }
 
-/**
- * @param previous the key that must have signed the introduction
- * @throws CodedError DEVICE_KEY_REFUSED
- */
+/** @param previous the key that must have signed the introduction */
 async function openLink(deviceId: string, previous: DeviceKey, link: KeyLink): Promise<OpenedLink> {
   const before = importPublicKey(previous.publicKey)
   if (before === undefined) throw new Error('invariant: the key of a device was usable when it was registered')

@@ -9,11 +9,7 @@ export interface SigningKeyFile {
   open(): Promise<{ readonly keyId: string; readonly succeeded: readonly string[] }>
 }
 
-/**
- * Registers the store's first key or a proper successor, and refuses any other.
- * @param replacement thumbprint of a key that may replace the registered one; null: none
- * @throws CodedError SIGNING_KEY_DIFFERS, and the errors of the file
- */
+/** @param replacement thumbprint that may replace the registered one. @throws CodedError SIGNING_KEY_DIFFERS */
 export async function claimSigningKey(
   store: Store,
   file: SigningKeyFile,

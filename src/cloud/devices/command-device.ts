@@ -1,4 +1,3 @@
-/** The commands for a device, by their names in paths. */
 import type { Principal } from '../service-api/principal.ts'
 import { actingAs } from '../storage/audit.ts'
 import type { Store } from '../storage/store.ts'

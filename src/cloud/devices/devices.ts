@@ -19,10 +19,7 @@ export interface ViewDevices {
   readonly presence: (deviceId: string) => DeviceStateWire['presence']
 }
 
-/**
- * @param offset position of the first one
- * @throws CodedError NOT_FOUND for an unknown instance
- */
+/** @throws CodedError NOT_FOUND for an unknown instance */
 export async function listDevices(
   { store, presence }: ViewDevices,
   filter: Pick<DeviceFilter, 'instanceId' | 'labels' | 'scope'>,
@@ -55,10 +52,7 @@ export interface DeviceCommands {
   readonly now: () => number
 }
 
-/**
- * Revokes the device's key. Its tokens stay reserved, because it may still spend them.
- * @throws CodedError NOT_FOUND
- */
+/** Its tokens stay reserved, because it may still spend them. @throws CodedError NOT_FOUND */
 export async function revokeDevice(
   { store, now, present }: DeviceCommands & Pick<Attach, 'present'>,
   deviceId: string,
@@ -80,10 +74,7 @@ export async function revokeDevice(
   })
 }
 
-/**
- * Requests that the device return its tokens, with each response until it has done so, and notifies it at once.
- * @throws CodedError NOT_FOUND, CONFLICT for a device that cannot return anything
- */
+/** Requested with each response until the device has done so. @throws CodedError NOT_FOUND, CONFLICT */
 export async function releaseDevice({ store, now }: DeviceCommands, deviceId: string): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
@@ -98,10 +89,7 @@ export async function releaseDevice({ store, now }: DeviceCommands, deviceId: st
   })
 }
 
-/**
- * Requests that the device rotate its key, with each response until it has done so, and notifies it at once.
- * @throws CodedError NOT_FOUND, CONFLICT for a revoked device
- */
+/** Requested with each response until the device has done so. @throws CodedError NOT_FOUND, CONFLICT */
 export async function rotateDeviceKey({ store, now }: DeviceCommands, deviceId: string): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {

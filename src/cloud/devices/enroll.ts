@@ -1,6 +1,4 @@
-/**
- * Enrollment: one token, one key. Idempotent for the same key; another key is refused. A known key keeps its device.
- */
+/** One token, one key. Idempotent for the same key; another key is refused. A known key keeps its device. */
 import { recordChange } from '../storage/audit.ts'
 import { deviceEvent } from '../events/device-event.ts'
 import { errors, jwtVerify } from 'jose'
@@ -26,11 +24,7 @@ export interface Enroll {
   readonly newId: () => string
 }
 
-/**
- * @param token the bearer token of the request
- * @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED, DEVICE_REVOKED for a revoked
- * key
- */
+/** @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED, DEVICE_REVOKED */
 export async function enroll(
   { store, keys, addresses, now, newId }: Enroll,
   token: string,
@@ -76,10 +70,7 @@ async function whoUsed(tx: Transaction, used: EnrollmentRecord, thumbprintNow: s
   throw refused('This enrollment token was used by another device.')
 }
 
-/**
- * Whether this cloud signed the token, expired or not: checked before anything is read. @throws CodedError
- * TOKEN_INVALID
- */
+/** Whether this cloud signed the token, expired or not. @throws CodedError TOKEN_INVALID */
 export async function requireEnrollmentToken(
   { keys, now }: Pick<Enroll, 'keys' | 'now'>,
   token: string,

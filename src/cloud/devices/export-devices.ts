@@ -12,7 +12,6 @@ export const DEVICE_MEDIA_TYPES = {
 
 export type DeviceFormat = keyof typeof DEVICE_MEDIA_TYPES
 
-/** Devices in memory at a time. */
 const PART = 100
 
 type State = Awaited<ReturnType<typeof reportedState>>

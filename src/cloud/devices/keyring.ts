@@ -3,7 +3,6 @@ import type { CryptoKey } from 'jose'
 import type { PublicJwk, Signer } from '../../protocol/signing.ts'
 
 export interface TrustedKey {
-  /** RFC 7638 thumbprint. */
   readonly keyId: string
   readonly jwk: PublicJwk
   readonly publicKey: CryptoKey

@@ -31,7 +31,6 @@ export const SERVABLE_NOTIFIED_MAX = 32
 /** How far above the last listed period a restored cloud accepts one. */
 export const PERIODS_FORGOTTEN_MAX = 10_000
 
-/** Cloud sessions whose next charge is planned for; the earliest due first. */
 export const RENEWALS_WATCHED_MAX = 1_000
 
 export const SHORTAGES_FORGOTTEN_MAX = 1_000
@@ -44,25 +43,16 @@ export const NOTIFICATIONS_PER_ROUND = 100
 
 export const INSTANCES_PER_ROUND = 500
 
-/**
- * How often a node looks for notifications, also those of other nodes, and renews the claim of those that it is
- * publishing, ms.
- */
+/** How often a node looks for notifications, and renews the claim of those that it is publishing. */
 export const NOTIFICATION_LOOK_MS = 300
 
-/**
- * How long a node has the exclusive right to publish the notifications it took, unless it renews the claim, ms. Another
- * node continues the work of one that died after at most this time and one look.
- */
+/** How long a node may publish what it has claimed without a renewal. Then another node continues. */
 export const NOTIFICATION_CLAIM_MS = 600
 
 /** Upper bound of rows of usage (records, or segments of a device) written after the backup from which a cloud was restored. */
 export const USAGE_FORGOTTEN_ROWS_MAX = 1_000_000_000n
 
-/**
- * A restored cloud continues at the row that it would have if it had written so many in each millisecond since 1970. So two
- * restores of one backup never use the same positions.
- */
+/** A restored cloud skips so many rows for each ms since 1970: two restores never use the same positions. */
 export const USAGE_ROWS_PER_MS = 16n
 
 /** Commands that wait for unreported sessions of one device. */

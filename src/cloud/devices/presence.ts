@@ -1,7 +1,4 @@
-/**
- * Devices connected to the broker, as far as this node has observed. Display only: at an external broker, other
- * publishers could fake it.
- */
+/** As far as this node has observed. Display only: at an external broker, other publishers could fake it. */
 import { presenceTopic, readPresence } from '../../protocol/push.ts'
 import { uuid } from '../../protocol/wire.ts'
 

@@ -1,7 +1,4 @@
-/**
- * Publishes change notifications until the broker acknowledges them; any node retries. Devices also poll, so
- * correctness does not depend on delivery.
- */
+/** Retries until the broker acknowledges. Devices also poll, so correctness does not depend on delivery. */
 import type { z } from 'zod'
 import { type deviceNotification, deviceTopic, type policyNotification, policyTopic } from '../../protocol/push.ts'
 import type { ChangeNotification, OutboxMessage } from '../storage/records.ts'
@@ -31,7 +28,6 @@ export interface NotificationPublisherOptions {
   readonly now: () => number
   readonly timers: Timers
   readonly log: NotificationLog
-  /** How often to look for notifications of other nodes, and to renew the claim of those being published, ms. */
   readonly lookEveryMs: number
 }
 

@@ -1,7 +1,4 @@
-/**
- * Signs the time for each attempt, so that the device can bound its clock. Signed with the response, so an old time
- * cannot be attached to another one.
- */
+/** Signed with the response, so that an old time cannot be attached to another one. */
 import type { z } from 'zod'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { signedTime } from '../../protocol/edge/sync.ts'

@@ -1,7 +1,4 @@
-/**
- * Locks, unlocks or terminates a device, which learns of it at its next sync. Without a sync, the expiry of its grants
- * limits it. Its usage is accepted in any state.
- */
+/** A device learns of it at its next sync; until then, the expiry of its grants limits it. */
 import { nameOf, recordChange } from '../storage/audit.ts'
 import { deviceEvent } from '../events/device-event.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -25,10 +22,7 @@ const STATE = { LOCK: 'LOCKED', UNLOCK: null, TERMINATE: 'TERMINATED' } as const
 const EVENT = { LOCK: 'locked', UNLOCK: 'unlocked', TERMINATE: 'terminated' } as const
 const ACTION = { LOCK: 'LOCK_DEVICE', UNLOCK: 'UNLOCK_DEVICE', TERMINATE: 'TERMINATE_DEVICE' } as const
 
-/**
- * Suspends the device, then each of its sessions; repeating the request completes one that was interrupted.
- * @throws CodedError NOT_FOUND, CONFLICT for a revoked or terminated device
- */
+/** Repeating the request completes one that was interrupted. @throws CodedError NOT_FOUND, CONFLICT */
 export async function suspendDevice(
   { store, sessions, now, present }: SuspendDevice,
   deviceId: string,

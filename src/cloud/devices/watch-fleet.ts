@@ -18,7 +18,6 @@ export interface FleetWatchDeps {
   readonly policies: Policies
   readonly terms: EdgeTerms
   readonly now: () => number
-  /** Called with all figures at the end of a round. */
   readonly onRound: (figures: readonly InstanceFigures[]) => void
 }
 

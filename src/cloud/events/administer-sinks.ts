@@ -1,4 +1,3 @@
-/** What administrators see and change of events and sinks. */
 import type { DeadLetterListWire, EventSinkStateWire } from '../../protocol/edge/events.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { recordChange } from '../storage/audit.ts'
@@ -16,7 +15,6 @@ export interface AdministerSinks {
 
 export interface EventPage {
   readonly events: readonly OutgoingEvent[]
-  /** Null: the last page. */
   readonly next: bigint | null
 }
 
@@ -89,11 +87,7 @@ export async function listDeadLetters(
   return { deadLetters, next: found.length > limit ? (deadLetters.at(-1)?.position ?? null) : null }
 }
 
-/**
- * @param what a position, after which everything is sent again; or the dead letters
- * @throws CodedError NOT_FOUND, CURSOR_UNKNOWN for a position that no event has reached, USAGE_ARCHIVED for
- * one with later records in an archive
- */
+/** @throws CodedError NOT_FOUND, CURSOR_UNKNOWN for a position that no event has reached, USAGE_ARCHIVED */
 export async function replay(
   { store }: Pick<AdministerSinks, 'store'>,
   sink: string,

@@ -1,7 +1,4 @@
-/**
- * A store that writes an event when a change of a line item's pool leaves few tokens, or none. Each period and capacity
- * has each event once.
- */
+/** Writes an event when a pool of a line item becomes low or exhausted: once for each period and capacity. */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { used } from '../accounts/pool.ts'

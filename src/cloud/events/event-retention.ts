@@ -1,7 +1,4 @@
-/**
- * Deletes old events that are not usage, once every sink has passed them. A sink that is stuck keeps them for a longer
- * time only. See docs/explanation/events.md.
- */
+/** Deletes old events that are not usage, once every sink has passed them. See docs/explanation/events.md. */
 import type { Store } from '../storage/store.ts'
 
 const ROWS_MAX = 500

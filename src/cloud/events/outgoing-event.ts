@@ -4,7 +4,6 @@ import type { EventRecord, NumberedEvent, NumberedUsage, UsageRecord } from '../
 import { usageLine } from '../usage/usage-text.ts'
 
 export interface OutgoingEvent {
-  /** Among the usage records. */
   readonly position: bigint
   /** The same for every attempt, and after a restore. With the source, it identifies the event forever. */
   readonly id: string

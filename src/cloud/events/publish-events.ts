@@ -1,8 +1,4 @@
-/**
- * Sends the events of one sink in order, and moves its cursor after each acknowledgment: nothing is lost, and after a
- * crash the last events come again with the same ids. A lease lets one node send at a time. See
- * docs/explanation/events.md.
- */
+/** Sends the events of one sink in order. A lease lets one node send at a time. See docs/explanation/events.md. */
 import { usageArchived } from '../usage/export-usage.ts'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
 import { DEAD_LETTERS_MAX, type DeadLetter, type SinkLease } from '../storage/records.ts'
@@ -32,7 +28,6 @@ export interface EventWatcher {
   sinkFailing(sink: string, failing: boolean): void
 }
 
-/** Longest time for one call of a sink, ms. */
 export const SEND_TIMEOUT_MS = 10_000
 
 /** A call and the move of the cursor fit in it twice, ms. */
@@ -52,7 +47,6 @@ const BACKOFF_CAP_MS = 5 * 60_000
 interface Chunk {
   readonly after: bigint
   readonly events: readonly OutgoingEvent[]
-  /** Where the cursor is once all are sent. */
   readonly end: bigint
 }
 
@@ -204,7 +198,6 @@ export class EventPublisher {
     return 'DONE'
   }
 
-  /** Moves the cursor behind the batch. */
   async #move(chunk: Chunk, batch: readonly OutgoingEvent[], buried?: DeadLetter): Promise<boolean> {
     const { store, sink } = this.#deps
     const rest = chunk.events.slice(batch.length)
@@ -244,7 +237,6 @@ export class EventPublisher {
     return this.#move(chunk, batch, { position, eventId: id, type, problem: message, at: now() })
   }
 
-  /** A dead letter, for an administrator. */
   async #sendAgain(letter: DeadLetter): Promise<boolean> {
     const { store, sink, now } = this.#deps
     const { position } = letter
@@ -288,7 +280,6 @@ export class EventPublisher {
   }
 }
 
-/** Of the groups of the sink, in the sequence of their positions. */
 async function readEvents(
   reader: Reader,
   { sink: { groups }, tenantId }: Pick<PublisherDeps, 'sink' | 'tenantId'>,

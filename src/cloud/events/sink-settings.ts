@@ -13,7 +13,6 @@ const webhookUrl = z.string().refine((text) => {
 })
 
 const webhook = z.strictObject({
-  /** Of its cursor. */
   name: z
     .string()
     .regex(/^[a-z0-9][a-z0-9-]{0,62}$/)
@@ -22,7 +21,6 @@ const webhook = z.strictObject({
   /** A file with secrets, one for each line: `whsec_` and base64. Each signs. */
   secret_file: z.string().min(1),
   token_file: z.string().min(1).optional(),
-  /** Default: all. */
   types: z.array(z.enum(EVENT_GROUPS)).min(1).max(EVENT_GROUPS.length).optional(),
 })
 

@@ -7,15 +7,10 @@ export interface Sink {
   /** For administrators: without secrets. */
   readonly address: string
   readonly groups: readonly EventGroup[]
-  /** Events per call of `send`. */
   readonly batchMax: number
-  /**
-   * Resolves when the receiver has acknowledged all of them.
-   * @throws EventsRejected if it will never take one of them; other errors are outages: the call is repeated
-   */
+  /** @throws EventsRejected if the receiver will never take one of them; after other errors, the call is repeated */
   send(events: readonly OutgoingEvent[], signal: AbortSignal): Promise<void>
   close(): Promise<void>
 }
 
-/** The message says why, for administrators. */
 export class EventsRejected extends Error {}

@@ -1,6 +1,4 @@
-/**
- * Changes of an instance's rules. The same transaction bumps the policy's revision and writes the change notification.
- */
+/** The transaction that changes rules also bumps the policy's revision and writes the change notification. */
 import { ENGINE } from '../../core/engine.ts'
 import { TOLERANCE_MS } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -8,16 +6,12 @@ import { LISTED_BACK_MS, limitPeriods, lineItemPeriods } from '../accounts/calen
 import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 
-/** For changes that create rules. */
 export interface RuleDeps {
   readonly store: Store
   readonly newId: () => string
 }
 
-/**
- * Changes one instance's rules exclusively, then bumps the revision.
- * @throws CodedError NOT_FOUND for an unknown instance
- */
+/** Bumps the revision after an exclusive change. @throws CodedError NOT_FOUND for an unknown instance */
 export async function changeRules<T>(
   tx: Transaction,
   instanceId: string,
@@ -37,10 +31,7 @@ export async function lockRules(tx: Transaction, instanceId: string): Promise<Po
   return revision
 }
 
-/**
- * Changes what all instances share, exclusively, and bumps every revision. All decisions wait, so it runs a constant
- * number of statements. Due dates of calendars stay: at worst, a calendar is extended too early.
- */
+/** All decisions wait, so it runs a constant number of statements. At worst, a calendar is extended too early. */
 export async function changeSharedRules<T>(tx: Transaction, now: number, change: () => Promise<T>): Promise<T> {
   await tx.policyRevisions.lockAll()
   const result = await change()
@@ -50,9 +41,8 @@ export async function changeSharedRules<T>(tx: Transaction, now: number, change:
 }
 
 /**
- * Bumps the revision beyond all that a restored cloud may have forgotten: a reused number would mean different rules to
- * some devices. The number grows with time, so that the same backup can be restored again.
- * @param proven the highest revision known to be signed; 0: none
+ * A restored cloud may have forgotten revisions; a reused number would mean different rules to some devices.
+ * It grows with time: the same backup can be restored again. @param proven the highest signed one; 0: none
  */
 export async function passForgottenRevisions(
   tx: Transaction,
@@ -87,10 +77,7 @@ export async function bumpPolicyRevision(
   return raised
 }
 
-/**
- * Bumps one instance whose listed periods are half over or in the future, or whose policy an older engine made. Returns
- * false when there is none; call again until then.
- */
+/** Bumps one instance whose policy is due, or of an older engine. Returns false when there is none. */
 export async function renewDuePolicy(tx: Transaction, now: number): Promise<boolean> {
   const terms = { now, raisedAfter: now + LISTED_BACK_MS, engine: ENGINE.version }
   const [instanceId] = await tx.policyRevisions.due(terms, 1)
@@ -100,11 +87,7 @@ export async function renewDuePolicy(tx: Transaction, now: number): Promise<bool
   return true
 }
 
-/**
- * Whether a policy's calendars are due, or were listed by a clock that was ahead: then calendars and rate tables may
- * not reach back to the present. Also after an upgrade: a revision means the same rules everywhere, and another engine
- * may make other rules of the same records.
- */
+/** Calendars that a clock ahead has listed may not reach the present; another engine may make other rules. */
 export function needsNewRevision(
   revision: Pick<PolicyRevision, 'calendarDue' | 'bumpedAt' | 'engine'>,
   now: number,

@@ -1,7 +1,4 @@
-/**
- * Compiles an instance's rules. A policy depends only on the store and the instant of the revision's bump, so it serves
- * all decisions at that revision. Only committed revisions are cached.
- */
+/** A policy depends only on the store and the instant of the bump, so it serves all decisions at that revision. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { type CompiledPolicy, compilePolicy } from '../../core/rules/compile.ts'
@@ -18,7 +15,6 @@ export interface LoadedPolicy {
   readonly bumpedAt: number
   readonly engine: number
   readonly accountId: string
-  /** Short name of the instance. */
   readonly instanceName: string
   readonly policy: Policy
   readonly compiled: CompiledPolicy
@@ -35,7 +31,6 @@ const SUPERSEDED_KEPT_MS = 30 * 24 * 60 * 60 * 1000
 
 export interface PoliciesOptions {
   readonly max: number
-  /** How to decide when the clock cannot tell whether a line item's window is open. */
   readonly undecidedClock: Policy['undecidedClock']
 }
 
@@ -49,11 +44,7 @@ export class Policies {
     this.#options = options
   }
 
-  /**
-   * The policy for this transaction, locked against changes until its end; calendars are extended first if due.
-   * Undefined: unknown instance.
-   * @param likely accounts that will probably be locked next
-   */
+  /** Locked against changes until the transaction ends. Undefined: unknown instance. @param likely the next locks */
   async hold(
     tx: Transaction,
     instanceId: string,

@@ -1,7 +1,4 @@
-/**
- * Per line item: without contact and tokens, devices refuse, or overspend an essential item up to a cap. The exposure
- * is the sum over all devices. Source: docs/decisions/offline-policy.md.
- */
+/** Without contact and tokens, devices refuse, or overspend up to a cap. Source: docs/decisions/offline-policy.md. */
 import { recordChange } from '../storage/audit.ts'
 import { type Micro, MICRO_MAX, formatMicro } from '../../core/pricing/amount.ts'
 import type { OfflinePolicyStateWire } from '../../protocol/edge/administration.ts'

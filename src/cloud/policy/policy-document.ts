@@ -15,22 +15,15 @@ export interface PolicyDocuments {
   readonly policies: Pick<Policies, 'at'>
   readonly now: () => number
   readonly terms: Pick<EdgeTerms, 'policyUsableMs' | 'grantHorizonMs' | 'sessionIntervalMs'>
-  /** Absent: the engine of this software. */
   readonly engine?: Engine
 }
 
 export interface SignedPolicy {
   readonly revision: number
-  /** Compact JWS of kind `policy`. */
   readonly document: string
 }
 
-/**
- * The newest policy; undefined for an instance without one.
- * @param known the caller's revision: the result is null if it is the newest
- * @param agent the caller's engine
- * @throws CodedError AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD
- */
+/** @param known the result is null if it is the newest. @throws CodedError AGENT_ENGINE_OLD, CLOUD_ENGINE_OLD */
 export async function signedPolicy(
   { store, keys, policies, now, terms, engine = ENGINE }: PolicyDocuments,
   instanceId: string,

@@ -1,7 +1,4 @@
-/**
- * Commands for a device's session. If the cloud does not know the session yet, the command is noted and sent with the
- * response to the sync that reports it. Unused commands are deleted later.
- */
+/** A command for a session that the cloud does not know yet is sent with the response to the sync that reports it. */
 import { recordChange } from '../storage/audit.ts'
 import { SESSION_REST_MS } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
@@ -18,10 +15,7 @@ export interface CommandDeviceSession extends CommandSession {
   readonly command: SessionCommand['command']
 }
 
-/**
- * @throws CodedError NOT_FOUND for an unknown device or another owner's session, CONFLICT for a closed session, a
- * revoked device, or too many commands
- */
+/** @throws CodedError NOT_FOUND, CONFLICT for a closed session, a revoked device, or too many commands */
 export async function commandDeviceSession(
   deps: SessionDeps,
   command: CommandDeviceSession,

@@ -1,7 +1,4 @@
-/**
- * Locks, unlocks or terminates a session. For a cloud session this happens at once; for a device's session the command is
- * noted and the device notified.
- */
+/** At once for a cloud session; for a device's session the command is noted and the device notified. */
 import { recordChange } from '../storage/audit.ts'
 import { type Session, hasEnded, isLive } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'

@@ -1,7 +1,4 @@
-/**
- * Sessions on devices, shown as reported; charges and refunds arrive as ledger entries. Commands are sent with each
- * response until reported as done.
- */
+/** Sessions on devices, as reported. Charges arrive as ledger entries; commands are sent until reported as done. */
 import { decimal, parseDecimal } from '../../core/pricing/amount.ts'
 import { type ReservedItem, type Session, hasEnded, newSession } from '../../core/sessions/session.ts'
 import type { SessionCommand, SessionSnapshot } from '../../protocol/edge/sessions.ts'
@@ -9,11 +6,7 @@ import { SEGMENT_SESSIONS_MAX } from '../../protocol/edge/sessions.ts'
 import type { Transaction } from '../storage/store.ts'
 import type { Device } from '../storage/device-records.ts'
 
-/**
- * Locks the sessions that a segment may touch, before rules and accounts: see the lock sequence in store.ts. Returns
- * the locked ids; a session opened meanwhile waits for the next segment.
- * @param notEnded ids of the device's sessions
- */
+/** Before rules and accounts: see the lock sequence in store.ts. One opened meanwhile waits for the next segment. */
 export async function lockSessions(
   tx: Transaction,
   notEnded: readonly string[],
@@ -25,11 +18,7 @@ export async function lockSessions(
   return locked
 }
 
-/**
- * Records the session reports of a device's current epoch. Ignores ids of other owners and instances that the device
- * does not serve.
- * @param forgetBefore deletes commands older than this; null: none
- */
+/** Ignores ids of other owners and instances. @param forgetBefore deletes commands older than this; null: none */
 export async function takeSessions(
   tx: Transaction,
   device: Device,
@@ -62,10 +51,7 @@ export async function commandsFor(tx: Transaction, deviceId: string): Promise<Se
   return commands
 }
 
-/**
- * A new epoch reports all of the device's sessions. Sessions missing from it were lost (wiped or restored ledger), with
- * unknown outcome. A later report, after a full segment, restores the session.
- */
+/** A new epoch reports all sessions: those missing were lost, with unknown outcome. A later report restores them. */
 export async function disconnectUntold(
   tx: Transaction,
   deviceId: string,

@@ -1,7 +1,4 @@
-/**
- * Life of a cloud session. Each operation locks the session and applies overdue timers first, so the moment of a sweep
- * does not change charges. Source: interface, Sessions; documentation on charges, refunds and heartbeats.
- */
+/** Overdue timers apply first. Source: interface, Sessions; documentation on charges, refunds and heartbeats. */
 import { recordChange } from '../storage/audit.ts'
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
@@ -39,7 +36,6 @@ export interface SessionDeps {
   readonly trustsClock: () => boolean
 }
 
-/** The session after the operation; `operable`: the operation was applied. */
 export interface Touched {
   readonly operable: boolean
   /** A device keeps the session: the command was noted for it. */
@@ -52,11 +48,7 @@ export interface OpenSession extends Pick<Session, 'instanceId' | 'deviceId'> {
   readonly opening: string | null
 }
 
-/**
- * Opens a session. A device has one own session per instance: the same opening returns the same session in any state,
- * and another opening closes the previous one.
- * @throws CodedError NOT_FOUND for an unknown instance; DEVICE_LOCKED, DEVICE_TERMINATED for a suspended device
- */
+/** The same opening returns the same session. @throws CodedError NOT_FOUND, DEVICE_LOCKED, DEVICE_TERMINATED */
 export async function openSession(deps: SessionDeps, order: OpenSession, now: number): Promise<Session> {
   const { instanceId, deviceId, opening } = order
   const fresh = newSession({ id: deps.newId(), instanceId, deviceId }, now)
@@ -110,10 +102,7 @@ export async function heartbeat(
   })
 }
 
-/**
- * A device's sync is the heartbeat of all its sessions.
- * @param locked ids of the sessions locked by this transaction: only those are touched
- */
+/** A device's sync is the heartbeat of those of its sessions that this transaction has locked. */
 export async function heartbeatOfDevice(
   tx: Transaction,
   deviceId: string,
@@ -163,10 +152,7 @@ export type SessionAnswer =
   | { readonly operable: true; readonly granted: boolean; readonly decision: Decision }
   | { readonly operable: false; readonly session: Session }
 
-/**
- * Grants all items or none. A granted request replaces the previous charge; an empty one makes the session idle.
- * @throws CodedError NOT_FOUND
- */
+/** Grants all items or none; an empty request makes the session idle. @throws CodedError NOT_FOUND */
 export async function requestInSession(
   deps: SessionDeps,
   order: SessionRequest,
@@ -212,7 +198,6 @@ export async function sweepNextSession(deps: SessionDeps, now: number): Promise<
   }
 }
 
-/** Changes sessions in one transaction, at one instant. */
 export class SessionChanges {
   readonly #deps: SessionDeps
   readonly #tx: Transaction
@@ -260,7 +245,6 @@ export class SessionChanges {
     return session
   }
 
-  /** Charges a live session's request, in place of its previous charge. */
   async request(before: Session, order: SessionRequest): Promise<{ granted: boolean; decision: Decision }> {
     const { correlationId, request, metaData, rollbackOnDeny } = order
     const { requester } = request

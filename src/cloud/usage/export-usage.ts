@@ -1,14 +1,10 @@
-/**
- * Exports usage records with bounded memory. The end position is fixed first, so that the next export continues without
- * gaps or duplicates despite concurrent writers.
- */
+/** The end position is fixed first: the next export continues without gaps or duplicates despite concurrent writers. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { UsageFormat } from '../../protocol/service/usage-export.ts'
 import type { UsageArchive, UsageRange } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import { usageHead, usageLine } from './usage-text.ts'
 
-/** Records in memory at a time. */
 export const USAGE_PIECE_RECORDS = 500
 
 export interface UsageExportOptions extends Pick<UsageRange, 'instanceId' | 'from' | 'to'> {
@@ -19,15 +15,11 @@ export interface UsageExportOptions extends Pick<UsageRange, 'instanceId' | 'fro
 }
 
 export interface UsageExport {
-  /** Cursor of the next export. */
   readonly next: bigint
   readonly pieces: AsyncIterable<string>
 }
 
-/**
- * @throws CodedError CURSOR_UNKNOWN for an unknown position, USAGE_FORGOTTEN for one after the backup from which the
- * cloud was restored, USAGE_ARCHIVED for one with later records in an archive, NOT_FOUND for an unknown instance
- */
+/** @throws CodedError CURSOR_UNKNOWN, USAGE_FORGOTTEN, USAGE_ARCHIVED, NOT_FOUND for an unknown instance */
 export async function exportUsage(store: Store, options: UsageExportOptions): Promise<UsageExport> {
   const { instanceId } = options
   const after = options.after ?? 0n
@@ -50,7 +42,6 @@ export async function exportUsage(store: Store, options: UsageExportOptions): Pr
   return { next: upTo, pieces: piecesOf(store, options, after, upTo) }
 }
 
-/** @param after of the request */
 export function usageArchived(after: bigint, { place, manifest, upTo }: UsageArchive): CodedError {
   return new CodedError(
     'USAGE_ARCHIVED',

@@ -1,7 +1,4 @@
-/**
- * A page of the usage report, streamed with bounded memory. Records keep their places: pages follow the order of
- * writing, and the time range begins with a day (UTC).
- */
+/** Records keep their places: pages follow the order of writing, and the time range begins with a day (UTC). */
 import { CodedError } from '../../protocol/errors.ts'
 import { REPORT_PAGE_RECORDS } from '../../protocol/service/usage-report.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
@@ -10,7 +7,6 @@ import type { Reader, Store } from '../storage/store.ts'
 import { USAGE_PIECE_RECORDS, usageArchived } from './export-usage.ts'
 import { reportRow } from './usage-text.ts'
 
-/** Rows of the store that one statement counts at most. */
 const ROWS_COUNTED_MAX = 4_096n
 
 const DAY_MS = 86_400_000
@@ -20,7 +16,6 @@ export interface UsageReportOptions {
   readonly instanceId: string | null
   /** Whole days before the current one. */
   readonly pastDays: number
-  /** From 1. */
   readonly pageNumber: number
   readonly now: number
 }
@@ -56,10 +51,7 @@ interface Range extends Omit<UsageRange, 'after' | 'limit'> {
   readonly now: number
 }
 
-/**
- * Archived use that is dated after now is not of the past days.
- * @throws CodedError USAGE_ARCHIVED if records of the range are archived, even since the page began
- */
+/** Archived use that is dated after now is not of the past days. */
 async function readUnarchived<T>(
   store: Store,
   { from, now }: Pick<Range, 'from' | 'now'>,
@@ -107,7 +99,6 @@ async function* pageOf(
   }
 }
 
-/** Current states by session id. Sessions that are no longer stored are absent. */
 async function sessionStates(store: Store, records: readonly NumberedUsage[]): Promise<ReadonlyMap<string, string>> {
   const ids = records.flatMap(({ record: { source } }) =>
     source.kind === 'one-off' || source.sessionId === undefined ? [] : [source.sessionId],

@@ -1,7 +1,4 @@
-/**
- * Usage records of device entries: one per charged or refunded share, per refused item, and per line item for tokens
- * lost in a power cut.
- */
+/** One record per charged or refunded share, per refused item, and per line item for tokens lost in a power cut. */
 import { parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, parseDecimal } from '../../core/pricing/amount.ts'
 import type { EntryBody } from '../../protocol/edge/sync.ts'

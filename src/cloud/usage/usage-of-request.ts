@@ -1,7 +1,4 @@
-/**
- * Usage records of the cloud's decisions: one per charged or refunded share, one per item not charged. Source:
- * documentation on usage data; docs/decisions/usage-records.md.
- */
+/** The cloud's usage records. Source: documentation on usage data; docs/decisions/usage-records.md. */
 import { type AccountId, lineAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
@@ -22,10 +19,7 @@ export interface ChargeHeader extends UsageHeader {
   readonly operation: Exclude<UsageOperation, 'REFUND'>
 }
 
-/**
- * @param items as requested, in order
- * @param decided `before`: the pools before the charge
- */
+/** @param decided `before`: the pools before the charge */
 export function usageOfDecision(
   header: ChargeHeader,
   loaded: LoadedPolicy,
@@ -72,7 +66,6 @@ function usedNow(loaded: LoadedPolicy, pools: ReadonlyMap<AccountId, Pool>, line
   return pool === undefined ? 0n : used(pool)
 }
 
-/** @param after the pools after the refund */
 export function usageOfRefund(
   header: UsageHeader,
   loaded: LoadedPolicy,

@@ -1,7 +1,4 @@
-/**
- * Usage records as CSV (RFC 4180) or JSON lines, with exact decimal numbers. In CSV, possible formulas and texts with a
- * leading apostrophe get an apostrophe in front.
- */
+/** With exact numbers. In CSV, possible formulas and texts with a leading apostrophe get an apostrophe in front. */
 import { type Micro, decimal, formatDecimal, formatMicro, toMicro } from '../../core/pricing/amount.ts'
 import { csvField } from '../../protocol/csv.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../protocol/service/status.ts'
@@ -12,7 +9,6 @@ import type { NumberedUsage, UsageRecord } from '../storage/records.ts'
 /** User text, our number or word, a JSON document, or empty. */
 type Cell = { readonly text: string } | { readonly number: string } | { readonly json: string } | null
 
-/** The first line; empty where the format has none. */
 export function usageHead(format: UsageFormat): string {
   return format === 'csv' ? `${USAGE_COLUMNS.map(([name]) => name).join(',')}\r\n` : ''
 }
@@ -30,7 +26,6 @@ export function archiveLine(tenantId: string, numbered: NumberedUsage): string {
   return `${line.slice(0, -'}\n'.length)},"rate":${rate === undefined ? 'null' : formatDecimal(rate)}}\n`
 }
 
-/** A line of an archive. Texts are as they were exported. */
 export interface ArchivedUsage {
   readonly position: bigint
   readonly instanceId: string
@@ -76,7 +71,6 @@ function archivedCell(key: UsageColumn, raw: string): Cell {
   return raw.startsWith('"') ? { text: JSON.parse(raw) as string } : { number: raw }
 }
 
-/** A row of the usage report: one JSON object. @param states of the sessions that are stored, by id */
 export function reportRow(tenantId: string, numbered: NumberedUsage, states: ReadonlyMap<string, string>): string {
   const cells = { ...cellsOf(tenantId, numbered), ...reportCells(numbered.record, states) }
   return `{${Object.entries(cells)

@@ -12,7 +12,6 @@ export interface BilledEntries extends Pick<Delivery, 'branch' | 'previousHash' 
   readonly entries: readonly OpenedEntry[]
 }
 
-/** @param pools before the entries */
 export async function writeUsage(
   { tx, epoch, segment, now, rules }: Pick<MergeUnderRules, 'tx' | 'epoch' | 'segment' | 'now' | 'rules'>,
   { entries, ...chain }: BilledEntries,
@@ -53,7 +52,6 @@ export async function writeUsage(
 interface Names {
   readonly instanceId: string
   readonly lineItemIds: ReadonlySet<string>
-  /** Of line items. */
   readonly accounts: ReadonlySet<AccountId>
 }
 

@@ -14,17 +14,11 @@ export interface S3Settings {
   readonly sessionToken: Secret | null
 }
 
-/** Of one request with its response. */
 const TIMEOUT_MS = 120_000
 
-/** After a response that says that the store is overloaded or fails. */
 const RETRIES_MAX = 3
 
-/**
- * @param address `s3://bucket/prefix`
- * @param stop cuts requests
- * @throws CodedError CONFIG_INVALID
- */
+/** @param address `s3://bucket/prefix`. @throws CodedError CONFIG_INVALID */
 export function archiveBucket(address: string, settings: S3Settings, stop: AbortSignal): ArchivePlace {
   const { bucket = '', prefix = '' } =
     /^s3:\/\/(?<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(?<prefix>[\w./=-]*?))?\/?$/.exec(address)?.groups ?? {}

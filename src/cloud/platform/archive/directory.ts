@@ -7,10 +7,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { ArchivePlace } from '../../usage/archive/place.ts'
 import { makeDurableDirectory } from '../system/durable-directory.ts'
 
-/**
- * @param path created with the first file
- * @param linkFile as `link` of Node
- */
+/** @param path created with the first file */
 export function archiveDirectory(path: string, linkFile = link): ArchivePlace {
   const name = resolve(path)
   const coded = (cause: unknown, what: string): CodedError =>

@@ -1,7 +1,4 @@
-/**
- * Publishes events to NATS JetStream, which drops an id that it has had within the duplicate window of its stream.
- * Connects with the first events, and again by itself.
- */
+/** JetStream drops an id that it has had within the duplicate window of its stream. Connects by itself. */
 import { JetStreamApiError, type JetStreamClient, jetstream } from '@nats-io/jetstream'
 import {
   type ConnectionOptions,
@@ -23,16 +20,13 @@ import { NATS_SINK } from '../../events/sink-settings.ts'
 export interface NatsOptions {
   /** `nats://host:port`, or `tls://` */
   readonly url: string
-  /** First words of the subjects. */
   readonly subject: string
   readonly groups: readonly EventGroup[]
   readonly username: string | null
   readonly password: string | null
-  /** Content of a credentials file; null: none. */
   readonly credentials: string | null
   /** Additional CA certificates in PEM; null: none. */
   readonly extraCa: string | null
-  /** For a batch. Default: {@link BATCH_TIMEOUT_MS}. */
   readonly timeoutMs?: number
 }
 

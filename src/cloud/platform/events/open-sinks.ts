@@ -1,4 +1,3 @@
-/** The sinks that the settings name. */
 import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
 import { EVENT_GROUPS } from '../../../protocol/edge/events.ts'

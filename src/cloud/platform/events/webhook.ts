@@ -1,7 +1,4 @@
-/**
- * Sends events to an HTTP address, as a batch of CloudEvents with a signature of Standard Webhooks
- * (https://www.standardwebhooks.com). Follows no redirects.
- */
+/** Sends batches of CloudEvents with a signature of Standard Webhooks (https://www.standardwebhooks.com). */
 import { createHash, createHmac } from 'node:crypto'
 import { type Agent, type IncomingMessage, request as plainRequest } from 'node:http'
 import { request as tlsRequest } from 'node:https'
@@ -18,11 +15,8 @@ export interface WebhookOptions extends Outgoing {
   readonly url: string
   readonly groups: readonly EventGroup[]
   readonly secrets: readonly Uint8Array[]
-  /** Bearer token; null: none. */
   readonly token: string | null
-  /** POSIX ms. */
   readonly now: () => number
-  /** Default: {@link SEND_TIMEOUT_MS}. */
   readonly timeoutMs?: number
 }
 
@@ -32,7 +26,6 @@ const REJECTING: ReadonlySet<number> = new Set([400, 409, 410, 413, 422])
 /** Also the limit of other receivers, such as Lago. */
 const BATCH_MAX = 100
 
-/** Hexadecimal digits of the digest in an id. */
 const DIGEST_SHOWN = 16
 
 const RESPONSE_BYTES_READ = 1_024

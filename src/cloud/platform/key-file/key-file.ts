@@ -8,7 +8,6 @@ export type KeyKind = 'P-256' | 'Ed25519'
 
 export interface KeyFile {
   readonly privateKey: KeyObject
-  /** Whether the key was just created. */
   readonly made: boolean
 }
 

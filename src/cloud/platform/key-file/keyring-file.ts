@@ -1,7 +1,4 @@
-/**
- * The cloud's signing key, created at the first start, and the chain of introductions by which devices move from one key to
- * the next. Each step of a rotation is durable; the old key signs until the last step, and an interrupted rotation resumes.
- */
+/** The cloud's signing key, and the introductions by which devices move to the next one. Each step is durable. */
 import { type KeyObject, createPublicKey } from 'node:crypto'
 import {
   chownSync,
@@ -34,7 +31,6 @@ const chainFile = z.array(
 )
 type Chain = z.infer<typeof chainFile>
 
-/** `signing-keys.json` beside the key. */
 export function chainPath(keyPath: string): string {
   return join(dirname(keyPath), 'signing-keys.json')
 }
@@ -62,14 +58,7 @@ export async function openKeyring(path: string): Promise<KeyringFile> {
   }
 }
 
-/**
- * Creates the next signing key, introduces it with the current one, and replaces that. A running cloud uses it after a
- * reload.
- *
- * @param now POSIX ms
- * @returns thumbprints of the old and new key
- * @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE, CONFLICT
- */
+/** A running cloud uses the new key after a reload. @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE, CONFLICT */
 export async function rotateSigningKey(
   path: string,
   now: number,
@@ -103,11 +92,7 @@ export async function rotateSigningKey(
   return { from, to }
 }
 
-/**
- * Removes a previous key: devices drop it with their next rules.
- *
- * @throws CodedError NOT_FOUND if the key is not trusted or is the current one; STATE_UNWRITABLE
- */
+/** @throws CodedError NOT_FOUND if the key is not trusted or is the current one; STATE_UNWRITABLE */
 export async function forgetSigningKey(path: string, keyId: string): Promise<void> {
   const keyring = await openKeyring(path)
   if (!keyring.trusted.slice(1).some((key) => key.keyId === keyId)) {

@@ -1,7 +1,4 @@
-/**
- * Prometheus metrics of the cloud. Label values come from closed lists, never from callers, so that the number of series is
- * bounded. Each server has its own registry.
- */
+/** Label values come from closed lists, never from callers, so that the number of series is bounded. */
 import { Counter, Gauge, Histogram, Registry } from 'prom-client'
 import { MICRO_PER_TOKEN, type Micro } from '../../../core/pricing/amount.ts'
 import type { SessionState } from '../../../core/sessions/session.ts'
@@ -18,7 +15,6 @@ import { ArchiveMetrics } from './archive-metrics.ts'
 import { CellMetrics } from './cell-metrics.ts'
 import { collectProcessMetrics } from './process-metrics.ts'
 
-/** Of the node, not of its stores. */
 const OF_NODE: ReadonlySet<string> = new Set([
   'http_requests_total',
   'http_request_duration_seconds',
@@ -31,11 +27,9 @@ export interface MetricsDeps {
   /** Absent: the metrics are of the node and its only store. Else of a cell, or only of the node. */
   readonly part?: { readonly cell: string } | 'NODE'
   readonly version: string
-  /** Queried at each scrape. */
   readonly totals: () => Promise<Totals>
   /** POSIX ms of the last good backup, read at each scrape; null: unknown. */
   readonly lastBackupAt: () => number | null
-  /** Reasons for paused sweeps, read at each scrape. */
   readonly paused: () => readonly PausedBy[]
   /** Longest wait for the totals, ms; after it the scrape omits them. */
   readonly totalsTimeoutMs: number
@@ -212,7 +206,6 @@ export class Metrics implements StoreWatcher, EventWatcher {
     return this.#registry.contentType
   }
 
-  /** Scrape output. Omits totals that are not available in time. */
   async text(): Promise<string> {
     await this.#look()
     const backupAt = this.#deps.lastBackupAt()
@@ -227,7 +220,6 @@ export class Metrics implements StoreWatcher, EventWatcher {
     this.#reloaded.set(successfully ? 1 : 0)
   }
 
-  /** @param route template of the route; undefined if no route matches */
   request(method: string, route: string | undefined, status: number, ms: number): void {
     const labels = { method, route: route ?? NO_ROUTE }
     quietly(() => {
@@ -240,7 +232,6 @@ export class Metrics implements StoreWatcher, EventWatcher {
     quietly(() => this.#brokenBodies.inc())
   }
 
-  /** @param code status code in that version of the API */
   decision(version: ApiVersion, code: string): void {
     const labels = LABELS_OF_CODE[version].get(code)
     if (labels !== undefined) quietly(() => this.#decisions.inc(labels))
@@ -306,7 +297,6 @@ export class Metrics implements StoreWatcher, EventWatcher {
     })
   }
 
-  /** Replaces the figures of all instances. */
   fleet(figures: readonly InstanceFigures[]): void {
     this.#devices.reset()
     this.#tokensLeft.reset()

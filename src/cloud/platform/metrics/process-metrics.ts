@@ -44,7 +44,6 @@ export function collectProcessMetrics(registry: Registry): void {
   )
 }
 
-/** Undefined where the system does not report it. */
 function openFiles(): number | undefined {
   try {
     return readdirSync('/proc/self/fd').length

@@ -1,7 +1,4 @@
-/**
- * Serves the metrics at a separate address, or at `/metrics` of the cloud's address for local clients or with the token:
- * they reveal sales and load. Failures here do not affect other requests.
- */
+/** Metrics reveal sales and load: without a token, only local clients read them at the cloud's own address. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import { type IncomingHttpHeaders, type IncomingMessage, type ServerResponse, createServer } from 'node:http'
 import { BlockList, isIPv6 } from 'node:net'
@@ -27,10 +24,8 @@ export function countRequests(http: FastifyInstance, metrics: Metrics): void {
   })
 }
 
-/** Operations that respond with an access response or a refusal. */
 const DECIDING: ReadonlySet<string> = new Set(['postaccessrequest', 'putsessionaccessrequest'])
 
-/** Counts the items that operations of the service API grant or refuse, from their responses. */
 export function countDecisions(operations: readonly Operation[], metrics: Metrics): readonly Operation[] {
   return operations.map((operation) =>
     DECIDING.has(operation.id)
@@ -64,15 +59,11 @@ export function registerMetrics(http: FastifyInstance, metrics: MetricsSource, t
 }
 
 export interface MetricsListener {
-  /** `http://host:port` */
   readonly origin: string
   close(): Promise<void>
 }
 
-/**
- * At a separate address without TLS, for a monitoring network. Rejects if listening fails.
- * @param token null: every client that reaches the address may read
- */
+/** Without TLS, for a monitoring network. @param token null: every client that reaches the address may read */
 export async function listenForMetrics(
   { host, port }: { readonly host: string; readonly port: number },
   metrics: MetricsSource,
@@ -137,7 +128,6 @@ LOOPBACK.addAddress('::1', 'ipv6')
 /** Headers that reveal a forwarded request. */
 const FORWARDED = ['forwarded', 'x-forwarded-for', 'x-real-ip', 'via']
 
-/** @throws CodedError TOKEN_MISSING, TOKEN_INVALID */
 function requireReader(headers: IncomingHttpHeaders, peer: string | undefined, token: string | null): void {
   if (token !== null) {
     requireToken(headers, token)
@@ -151,7 +141,6 @@ function requireReader(headers: IncomingHttpHeaders, peer: string | undefined, t
   )
 }
 
-/** @throws CodedError TOKEN_MISSING, TOKEN_INVALID */
 function requireToken({ authorization }: IncomingHttpHeaders, token: string): void {
   const given = /^Bearer +(\S+)$/i.exec(authorization ?? '')?.[1]
   if (given === undefined)

@@ -1,7 +1,6 @@
 /** A device may only subscribe to its own and its instances' topics, and publish its presence. */
 import { deviceTopic, policyTopic, presenceTopic, readPresence } from '../../../protocol/push.ts'
 
-/** An authenticated device. */
 export interface SignedIn {
   readonly deviceId: string
   readonly instanceIds: readonly string[]

@@ -1,7 +1,4 @@
-/**
- * MQTT broker inside a single-node cloud; devices sign in with their tokens. State is lost at a restart, and only this
- * process publishes: several nodes need an external broker.
- */
+/** MQTT broker inside a single-node cloud. State is lost at a restart, and only this process publishes. */
 import { type Server, createServer } from 'node:net'
 import { Duplex, Transform, type TransformCallback } from 'node:stream'
 import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
@@ -20,19 +17,15 @@ export interface EmbeddedBrokerOptions {
   readonly tls: { readonly certificate: string; readonly key: string } | null
   /** Resolves the device of a token. @throws CodedError for an invalid token */
   readonly signIn: (token: string) => Promise<SignedIn>
-  /** Called whenever a device connects or disconnects. */
   readonly onPresence: (deviceId: string, online: boolean) => void
   readonly log: { info(fields: Record<string, unknown>, message: string): void }
 }
 
 export interface EmbeddedBroker extends Broker {
-  /** Listening address, `mqtt://host:port`. */
   readonly url: string
-  /** Disconnects the device if connected. */
   drop(deviceId: string): void
   /** Serves a device that is connected in another way, such as over WebSocket. */
   accept(connection: Duplex): void
-  /** Replaces the TLS certificate for new connections. */
   renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
   close(): Promise<void>
 }
@@ -42,7 +35,6 @@ const PACKET_BYTES_MAX = 16 * 1024
 
 const CONNECTIONS_MAX = 10_000
 
-/** Timeouts for the CONNECT packet and for a device that does not read, ms. */
 const CONNECT_TIMEOUT_MS = 10_000
 const DRAIN_TIMEOUT_MS = 10_000
 
@@ -128,7 +120,6 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
   }
 }
 
-/** @param devices receives each device that signs in */
 function authenticator({ signIn, log }: EmbeddedBrokerOptions, devices: Map<Client, SignedIn>): AuthenticateHandler {
   return (client, username, password, done) => {
     const refuse = (returnCode: number, reason: string): void => {

@@ -1,7 +1,4 @@
-/**
- * Client of an external MQTT broker such as Mosquitto or EMQX, with MQTT 5 or 3.1.1. That broker controls subscriptions.
- * While it is unreachable, publishing fails and notifications stay in the outbox.
- */
+/** Client of an external MQTT broker. While it is unreachable, notifications stay in the outbox. */
 import { type IClientOptions, type MqttClient, connect } from 'mqtt'
 import { authorities } from '../../../platform/outgoing.ts'
 import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
@@ -13,7 +10,6 @@ export interface ExternalBrokerOptions {
   readonly url: string
   readonly username: string | null
   readonly password: string | null
-  /** Additional CA certificates in PEM; null for none. */
   readonly ca: string | null
   /** Unique per node: a broker allows one connection per client id. */
   readonly clientId: string
@@ -21,7 +17,6 @@ export interface ExternalBrokerOptions {
   readonly onConnect: () => void
   /** Called for presence messages, which any client may have sent. */
   readonly onPresence: (topic: string, payload: Uint8Array) => void
-  /** Default: 10 s. */
   readonly acknowledgeTimeoutMs?: number
   /** Uniform in [0, 1). */
   readonly fraction: () => number
@@ -40,7 +35,6 @@ export interface ExternalBroker extends Broker {
 const BACKOFF_BASE_MS = 1_000
 const BACKOFF_CAP_MS = 5_000
 
-/** Timeout for connecting, acknowledgements and closing, ms. */
 const CONNECT_TIMEOUT_MS = 10_000
 const ACKNOWLEDGE_TIMEOUT_MS = 10_000
 const END_TIMEOUT_MS = 1_000

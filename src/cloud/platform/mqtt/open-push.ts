@@ -1,4 +1,3 @@
-/** Opens the configured broker and the publisher of the outbox. */
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { readFileSync } from 'node:fs'
@@ -21,7 +20,6 @@ export interface PushDeps {
   /** One for each cell. */
   readonly stores: readonly Store[]
   readonly authenticator: Pick<Authenticator, 'authenticate'>
-  /** POSIX ms. */
   readonly now: () => number
   readonly newId: () => string
   readonly timers: Timers
@@ -34,7 +32,6 @@ export interface PushDeps {
 export interface Push {
   /** Address of the broker for this process; null: push is off. */
   readonly local: string | null
-  /** Address of the broker for devices. */
   readonly url: string | null
   /** Null: unknown. */
   presence(deviceId: string): DevicePresence | null
@@ -47,7 +44,6 @@ export interface Push {
   close(): Promise<void>
 }
 
-/** How long a disconnect waits for pending notifications, ms. */
 const LAST_NOTIFICATION_MS = 1_000
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED, CONFIG_INVALID, CONFIG_UNREADABLE */
@@ -142,7 +138,6 @@ function openExternal(deps: PushDeps): Push {
   }
 }
 
-/** Push is off: empties the outbox. */
 function openNone(deps: PushDeps): Push {
   const publisher = publish(deps, { isConnected: true, publish: async () => undefined })
   return {

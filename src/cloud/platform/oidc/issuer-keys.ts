@@ -1,7 +1,4 @@
-/**
- * The public keys of an OpenID Connect provider. Requests share one attempt to load them and wait for a limited time, and
- * only a few of them wait: a slow provider, or tokens that name unknown keys, must not delay other callers.
- */
+/** Requests share one attempt to load the keys, and few wait for it: a slow provider must not delay other callers. */
 import { type JWTVerifyGetKey, createLocalJWKSet, errors } from 'jose'
 import type { Logger } from 'pino'
 import { z } from 'zod'
@@ -13,7 +10,6 @@ export interface IssuerKeysOptions {
   readonly timeoutMs: number
   /** Requests that may wait for the provider, at most 16. */
   readonly waitingMax: number
-  /** POSIX ms. */
   readonly now: () => number
   readonly log: Pick<Logger, 'warn'>
 }

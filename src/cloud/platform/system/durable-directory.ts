@@ -1,4 +1,3 @@
-/** Creates directories that survive a power cut. */
 import { closeSync, fsyncSync, openSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import { makeDirectories } from '../../../platform/make-directories.ts'

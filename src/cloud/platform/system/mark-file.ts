@@ -1,7 +1,4 @@
-/**
- * Sales mark file beside the database. Each slot is one line with a checksum within a disk sector, so a power cut leaves
- * the old or the new content.
- */
+/** A slot is one line with a checksum within a disk sector: a power cut leaves the old or the new content. */
 import {
   closeSync,
   existsSync,
@@ -20,7 +17,6 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from '../../sync/recovery/mark-file.ts'
 import { readBootId } from './time.ts'
 
-/** Size of a disk sector. */
 const SLOT_BYTES = 512
 
 /** Content of a hole left by a failed write before a later one. */
@@ -32,7 +28,6 @@ export interface SystemMarkFile extends MarkFile {
   close(): void
 }
 
-/** @param path file in an existing directory */
 export function openMarkFile(path: string): SystemMarkFile {
   const bootId = readBootId()
   const open: { file: number | null } = { file: existsSync(path) ? openAt(path, 'r+') : null }

@@ -1,4 +1,3 @@
-/** Time since boot, and process timers. */
 import { readFileSync } from 'node:fs'
 import { randomUUID } from 'node:crypto'
 import type { Clocks } from '../../runtime/clock-guard.ts'
@@ -16,7 +15,6 @@ export function bootClock(): Pick<Clocks, 'sinceBoot' | 'bootId'> {
   return { bootId: randomUUID(), sinceBoot: () => Math.round(performance.now()) }
 }
 
-/** Null: unknown. */
 export function readBootId(): string | null {
   try {
     return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()

@@ -1,8 +1,4 @@
-/**
- * Writes usage records to archives and deletes them from the store. An archive is written in this sequence: plan in the
- * store, files, manifest, record in the store, deletion. A run that was killed is continued by the next one. One process
- * archives at a time; one that was thought dead cannot record.
- */
+/** Sequence: plan in the store, files, manifest, record in the store, deletion. The next run continues a killed one. */
 import { CodedError } from '../../../protocol/errors.ts'
 import { CLOUD } from '../../storage/audit-records.ts'
 import { recordChange } from '../../storage/audit.ts'
@@ -28,7 +24,6 @@ export interface ArchiveUsageDeps extends ArchiveClaimDeps, Omit<WriteArchiveDep
   readonly limits?: ArchiveLimits
 }
 
-/** With the claim. */
 interface Run extends Omit<ArchiveUsageDeps, 'limits'> {
   readonly claim: ArchiveClaim
   readonly limits: ArchiveLimits
@@ -39,10 +34,7 @@ export interface ArchiveRun {
   readonly records: number
 }
 
-/**
- * @param before POSIX ms: archives what was written before
- * @throws CodedError ARCHIVE_IN_USE, ARCHIVE_DIFFERS, ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE
- */
+/** @param before POSIX ms. @throws CodedError ARCHIVE_IN_USE, ARCHIVE_DIFFERS, ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE */
 export async function archiveUsage(deps: ArchiveUsageDeps, before: number): Promise<ArchiveRun> {
   const { now, onArchive, isStopping } = deps
   const claim = await ArchiveClaim.take(deps)
@@ -96,7 +88,6 @@ interface NextArchive extends PlannedArchive {
   readonly manifest: string | null
 }
 
-/** Null: nothing is due. */
 async function planNext(run: Run, before: number): Promise<NextArchive | null> {
   const { place, holder, claim } = run
   // Before the check of the claim, so that it is complete.

@@ -1,7 +1,4 @@
-/**
- * The manifest of an archive: which records its files contain, and the hash of the previous manifest. Names contain
- * positions, so that a repeated run writes the same files.
- */
+/** A manifest has the hash of the previous one. Names contain positions: a repeated run writes the same files. */
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
 import { formatMicro, parseDecimal } from '../../../core/pricing/amount.ts'
@@ -29,7 +26,6 @@ const manifestSchema = z.strictObject({
   latestUse: count,
   /** The use that devices date more than a day after its record was written, which latestUse leaves out; null: none. */
   usedAhead: z.strictObject({ from: count, to: count }).nullable(),
-  /** Null: this is the first archive. */
   previous: z.strictObject({ manifest: z.string().regex(MANIFEST_NAME), sha256: hashText }).nullable(),
   files: z.array(z.strictObject({ name: z.string().regex(FILE_NAME), records: count, bytes: count, sha256: hashText })),
   /** By instance and line item; null: no line item was charged. Tokens are decimals. */
@@ -97,7 +93,6 @@ export function manifestsIn(names: readonly string[]): readonly NamedRange[] {
   return names.flatMap((name) => rangeIn(MANIFEST_NAME, name)).sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
-/** Those of the manifest, in its order. */
 export function filesOf({ files }: Manifest): readonly (ArchivedFile & NamedRange)[] {
   return files.flatMap((file) => rangeIn(FILE_NAME, file.name).map((range) => ({ ...file, ...range })))
 }
@@ -114,7 +109,6 @@ export function sha256(body: Buffer): string {
 /** So that one device whose clock is years ahead does not hide all later use: ms. */
 const AHEAD_MS = 86_400_000
 
-/** Adds up records by instance and line item. */
 export class Tally {
   records = 0
   latestUse = 0
@@ -153,13 +147,11 @@ export class Tally {
     return { records: this.records, latestUse: this.latestUse, usedAhead: this.usedAhead, sums }
   }
 
-  /** Exactly what the manifest says. */
   fits({ records, latestUse, usedAhead, sums }: Manifest): boolean {
     return JSON.stringify(this.totals()) === JSON.stringify({ records, latestUse, usedAhead, sums })
   }
 }
 
-/** As the store keeps it. */
 export function archiveOf(
   { name, sha256: hash, manifest }: StoredManifest,
   place: string,

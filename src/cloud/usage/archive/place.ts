@@ -1,6 +1,5 @@
 /** Where archives are: a directory or an S3-compatible store. Files are never changed. Methods throw ARCHIVE_UNAVAILABLE. */
 export interface ArchivePlace {
-  /** As administrators write it. */
   readonly name: string
   list(): Promise<readonly string[]>
   /** Null: there is no such file. */

@@ -25,15 +25,11 @@ export interface ArchiveExportOptions extends Pick<UsageRange, 'after' | 'instan
 }
 
 export interface ArchiveExport {
-  /** Cursor of the next export. */
   readonly next: bigint
   readonly pieces: AsyncIterable<string>
 }
 
-/**
- * The same lines as the export of the cloud before it archived them.
- * @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE, CURSOR_UNKNOWN if the place does not contain the next records
- */
+/** @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE, CURSOR_UNKNOWN if the next records are not there */
 export async function exportArchive(deps: ReadArchiveDeps, options: ArchiveExportOptions): Promise<ArchiveExport> {
   const { place } = deps
   const { after } = options
@@ -76,7 +72,6 @@ async function* piecesOf(
   }
 }
 
-/** @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE */
 async function readFile(deps: ReadArchiveDeps, file: ArchivedFile): Promise<readonly ArchivedUsage[]> {
   const lines = (await readText(deps, file)).split('\n')
   const found = lines.slice(0, -1).map(readArchiveLine)
@@ -108,7 +103,6 @@ export interface ArchiveFindings {
   readonly range: { readonly after: bigint; readonly upTo: bigint } | null
   /** The manifest that the first one follows; null: none. */
   readonly continues: string | null
-  /** What is wrong; empty: all archives are whole. */
   readonly problems: readonly string[]
 }
 

@@ -27,7 +27,6 @@ export interface ArchiveLimits {
   readonly records: number
   /** In one file, before its compression. */
   readonly characters: number
-  /** Read at a time. */
   readonly piece: number
 }
 
@@ -38,12 +37,10 @@ export interface WriteArchiveDeps {
   readonly compression: Compression
   readonly tenantId: string
   readonly giveWay: GiveWay
-  /** Checked between steps. */
   readonly isStopping: () => boolean
   readonly limits: ArchiveLimits
 }
 
-/** The archive of the records after the one position, up to the other. */
 export interface PlannedArchive {
   readonly after: bigint
   readonly upTo: bigint
@@ -110,7 +107,6 @@ export async function adoptArchive(
   return stored
 }
 
-/** @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_DIFFERS unless the lines of the file are those of the store */
 async function compareFile(deps: WriteArchiveDeps, file: ArchivedFile & NamedRange, tally: Tally): Promise<void> {
   const { place, claim } = deps
   const { after, upTo } = file
@@ -145,7 +141,6 @@ interface Piece {
   readonly last: bigint
 }
 
-/** The lines of the records in the store. Each can be read back. */
 async function* piecesOf(
   { store, claim, giveWay, isStopping, tenantId, limits: { piece } }: WriteArchiveDeps,
   { after, upTo, tally }: Range,
@@ -181,10 +176,7 @@ function isReadable(line: string, { position, record }: NumberedUsage): boolean 
   )
 }
 
-/**
- * Writes a file, unless an earlier run has written the same text.
- * @returns its content in the place
- */
+/** Unless an earlier run has written the same text. Returns the content in the place. */
 async function keepFile({ place, claim, compression }: WriteArchiveDeps, name: string, text: string): Promise<Buffer> {
   // The text is whole: a process that takes over deletes its records later.
   await claim.check()
