@@ -1,6 +1,6 @@
 import { Command } from 'commander'
 import { type SocketFlags, withSocketFlag } from '../local-agent.ts'
-import { type Examination, RESULT_EXIT, examine } from '../doctor/examine.ts'
+import { type Examination, RESULT_EXIT, examine } from '../doctor/checks.ts'
 import { type Repair, repair } from '../doctor/fix.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
@@ -25,10 +25,9 @@ export function command(io: Io): Command {
     .option('--all', 'also show the checks that passed')
     .option('--json', 'print one JSON document')
     .action(async (flags: DoctorFlags) => {
-      const options = { socket: flags.socket, network: flags.network }
-      let observations = await gather(io, options)
+      let observations = await gather(io, flags)
       const repairs = flags.fix === true ? repair(observations) : []
-      if (repairs.some(({ done }) => done)) observations = await gather(io, options)
+      if (repairs.some(({ done }) => done)) observations = await gather(io, flags)
       const examination = examine(observations)
       const repaired = flags.fix === true ? { repairs } : {}
       writeLines(

@@ -21,7 +21,7 @@ export function command(io: Io): Command {
     .option('--output <file>', 'output file (default: tallygate-support-<time>.tar.gz in the current directory)')
     .option('--no-network', 'do not contact name servers, the cloud or the broker')
     .action(async (flags: BundleFlags) => {
-      const observations = await gather(io, { socket: flags.socket, network: flags.network })
+      const observations = await gather(io, flags)
       const files = await contents(observations, flags.socket, io)
       const packed = await promisify(gzip)(tar(files, observations.now))
       const stamp = new Date(observations.now).toISOString().replaceAll(/[:.]/g, '-')

@@ -3,11 +3,16 @@ import { ENGINE, outdatedSide } from '../../core/engine.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { roughly, sizeInWords } from '../../core/accounts/in-words.ts'
-import { ERRORS, type ErrorCode } from '../../protocol/errors.ts'
+import { ERRORS, type ErrorCode, messageOf } from '../../protocol/errors.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
 import { instanceInWords } from '../local-agent.ts'
-import type { Observations, EndpointObservation, FileObservation, Problem } from './observations.ts'
-import { isProblem } from './observations.ts'
+import {
+  type Observations,
+  type EndpointObservation,
+  type FileObservation,
+  type Problem,
+  isProblem,
+} from './observations.ts'
 import type { Choice, ChoiceWhy, OtherAgent } from './sources.ts'
 
 export type Level = 'ok' | 'warn' | 'fail' | 'skip'
@@ -18,9 +23,29 @@ export interface Finding {
   readonly remedy: string
 }
 
-export interface Check {
+export interface Examined extends Finding {
   readonly name: string
-  readonly run: (observations: Observations) => Finding
+}
+
+export const RESULT_EXIT = { ok: 0, warn: 1, fail: 2 } as const
+
+export interface Examination {
+  readonly result: keyof typeof RESULT_EXIT
+  readonly checks: readonly Examined[]
+}
+
+/** Never throws: a failed check is reported as a finding. */
+export function examine(observations: Observations): Examination {
+  const checks = Object.entries(CHECKS).map(([name, check]): Examined => {
+    try {
+      return { name, ...check(observations) }
+    } catch (error) {
+      const remedy = 'Send a support bundle (tallygate support-bundle): this is a bug in tallygate.'
+      return { name, ...warn(`the check failed: ${messageOf(error)}`, remedy) }
+    }
+  })
+  const has = (level: Level): boolean => checks.some((each) => each.level === level)
+  return { result: has('fail') ? 'fail' : has('warn') ? 'warn' : 'ok', checks }
 }
 
 const ok = (evidence: string): Finding => ({ level: 'ok', evidence, remedy: '' })
@@ -95,599 +120,478 @@ const isUnknown = ({ agent, database: { kind, readable } }: Observations): boole
 
 const NOT_ENROLLED = 'the device is not enrolled, so it has no cloud address yet'
 
-export const CHECKS: readonly Check[] = [
-  {
-    name: 'selected-agent',
-    run: ({ configuration: { choice }, socket, agent }) => {
-      const { isNamed, why, others } = choice
-      const place = isNamed ? `${socket.path}, named by --socket` : socket.path
-      const evidence = [`${place}: ${WHY[why](choice)}`, ...others.map(describeOther)].join('; ')
-      const settings = 'set TALLYGATE_AGENT_CONFIG and TALLYGATE_AGENT_STATE_DIRECTORY'
-      // Other agents are no fault of this one, so their check passes, with advice.
-      if (why === 'SEVERAL') {
-        return { ...ok(evidence), remedy: `Select one agent: ${isNamed ? '' : 'give its --socket, or '}${settings}.` }
-      }
-      const [only] = others
-      // An agent that responds on the socket of this machine's settings is the right one.
-      return why === 'NONE' && only !== undefined && isProblem(agent)
-        ? { ...ok(evidence), remedy: `To check that agent, run doctor as ${only.user}, or ${settings}.` }
-        : ok(evidence)
-    },
+/** By name: programs rely on the names, do not change them. */
+export const CHECKS: Readonly<Record<string, (observations: Observations) => Finding>> = {
+  'selected-agent': ({ configuration: { choice }, socket, agent }) => {
+    const { isNamed, why, others } = choice
+    const place = isNamed ? `${socket.path}, named by --socket` : socket.path
+    const evidence = [`${place}: ${WHY[why](choice)}`, ...others.map(describeOther)].join('; ')
+    const settings = 'set TALLYGATE_AGENT_CONFIG and TALLYGATE_AGENT_STATE_DIRECTORY'
+    // Other agents are no fault of this one, so their check passes, with advice.
+    if (why === 'SEVERAL') {
+      return { ...ok(evidence), remedy: `Select one agent: ${isNamed ? '' : 'give its --socket, or '}${settings}.` }
+    }
+    const [only] = others
+    // An agent that responds on the socket of this machine's settings is the right one.
+    return why === 'NONE' && only !== undefined && isProblem(agent)
+      ? { ...ok(evidence), remedy: `To check that agent, run doctor as ${only.user}, or ${settings}.` }
+      : ok(evidence)
   },
-  {
-    name: 'configuration',
-    run: ({ configuration: { file, choice, otherSocket, problem }, settings, socket }) => {
-      if (problem !== null)
-        return fail(
-          `${problem.code}: ${problem.message}`,
-          'Correct the setting; docs/reference/configuration.md lists all settings.',
+  configuration: ({ configuration: { file, choice, otherSocket, problem }, settings, socket }) => {
+    if (problem !== null)
+      return fail(
+        `${problem.code}: ${problem.message}`,
+        'Correct the setting; docs/reference/configuration.md lists all settings.',
+      )
+    const named = file === null ? 'no settings file' : `${file} is valid`
+    const { process } = choice
+    const whose = process === null ? 'the environment' : `the environment and flags of process ${process.pid}`
+    const where = `${named}; with ${whose}, the state directory is ${settings.state.directory}`
+    if (otherSocket === null) return ok(where)
+    return warn(
+      `${where} and the socket is ${otherSocket}; ${socket.path} may belong to another agent with other files`,
+      'Give doctor the settings of the right agent: TALLYGATE_AGENT_CONFIG, TALLYGATE_AGENT_STATE_DIRECTORY.',
+    )
+  },
+  'configuration-files': ({ configuration: { file, files } }) => {
+    // Other users may read the settings, but no secrets.
+    const open = files.filter(
+      ({ kind, mode, path }) => kind === 'file' && (mode & (path === file ? 0o002 : 0o007)) !== 0,
+    )
+    if (open.length > 0)
+      return fail(open.map(describeFile).join(', '), 'Run chmod o-rwx on these files, or run doctor --fix.')
+    return ok(files.length === 0 ? 'none' : files.map(describeFile).join(', '))
+  },
+  node: ({ node: { version, oldestMajor } }) =>
+    Number(version.split('.')[0]) >= oldestMajor
+      ? ok(`Node ${version}`)
+      : fail(`Node ${version} is older than ${oldestMajor}`, 'Use the Node.js runtime of the package.'),
+  sqlite: ({ sqlite }) => {
+    const parts = sqlite.split('.').map(Number)
+    const difference = OLDEST_SQLITE.map((part, index) => (parts[index] ?? 0) - part).find((each) => each !== 0) ?? 0
+    return difference >= 0
+      ? ok(`SQLite ${sqlite}`)
+      : fail(
+          `SQLite ${sqlite} is older than ${OLDEST_SQLITE.join('.')}`,
+          'Reinstall the package with its dependencies.',
         )
-      const named = file === null ? 'no settings file' : `${file} is valid`
-      const { process } = choice
-      const whose = process === null ? 'the environment' : `the environment and flags of process ${process.pid}`
-      const where = `${named}; with ${whose}, the state directory is ${settings.state.directory}`
-      if (otherSocket === null) return ok(where)
+  },
+  agent: ({ agent, agents, socket, configuration: { choice } }) => {
+    if (!isProblem(agent)) return ok('the agent responds on its socket')
+    if (agent.code === 'CALLER_NOT_ALLOWED')
+      return warn(agent.message, 'Run doctor as root, or add this user to callers.observe.')
+    if (agent.code === 'SOCKET_NOT_PERMITTED') return warn(agent.message, 'Run doctor as root.')
+    const isElsewhere = ({ pid }: { readonly pid: number }): boolean =>
+      choice.others.some(
+        (each) => each.pid === pid && typeof each.socket !== 'string' && each.socket.path !== socket.path,
+      )
+    const silent = agents.filter((each) => !isElsewhere(each)).map(({ pid }) => pid)
+    const running = silent.length > 0 ? `Process ${silent.join(', ')} runs but does not respond.` : 'It does not run.'
+    return fail(
+      `${agent.message} ${running}`,
+      'Start it (systemctl start tallygate-agent). tallygate logs shows why it stopped.',
+    )
+  },
+  'agent-version': ({ agent, version }) => {
+    if (isProblem(agent)) return skip('no agent responds')
+    return agent.version === version
+      ? ok(`agent and command have version ${version}`)
+      : warn(
+          `the agent has version ${agent.version}, this command ${version}`,
+          'Restart the agent to run the installed version.',
+        )
+  },
+  socket: ({ socket, agent, isListened }) => {
+    if (socket.kind === 'none') {
+      return isProblem(agent)
+        ? skip('no agent runs, and there is no socket')
+        : fail(`${socket.path} is missing`, 'Restart the agent.')
+    }
+    if (socket.kind !== 'socket')
+      return fail(`${socket.path} is a ${socket.kind}`, 'Move this file away, or set another socket.path.')
+    if (isProblem(agent) && isListened === false) {
       return warn(
-        `${where} and the socket is ${otherSocket}; ${socket.path} may belong to another agent with other files`,
-        'Give doctor the settings of the right agent: TALLYGATE_AGENT_CONFIG, TALLYGATE_AGENT_STATE_DIRECTORY.',
+        `${socket.path} is left over: no process listens`,
+        'Run doctor --fix to remove it, or start the agent, which also removes it.',
       )
-    },
+    }
+    return ok(describeFile(socket))
   },
-  {
-    name: 'configuration-files',
-    run: ({ configuration: { file, files } }) => {
-      // Other users may read the settings, but no secrets.
-      const open = files.filter(
-        ({ kind, mode, path }) => kind === 'file' && (mode & (path === file ? 0o002 : 0o007)) !== 0,
+  'socket-permissions': ({ socket, settings }) => {
+    if (socket.kind !== 'socket') return skip('there is no socket')
+    const wanted = Number.parseInt(settings.socket.mode, 8)
+    if (socket.mode === wanted) return ok(describeFile(socket))
+    const required = `socket.mode is ${settings.socket.mode}`
+    return warn(
+      `${describeFile(socket)}, but ${required}; users who can connect can spend tokens`,
+      'Restart the agent, or run doctor --fix.',
+    )
+  },
+  'state-directory': ({ directory }) => {
+    if (directory.kind === 'none')
+      return fail(`${directory.path} does not exist`, 'Start the agent: it creates the directory.')
+    if (directory.kind === 'hidden') return warn(`this user cannot read ${directory.path}`, 'Run doctor as root.')
+    if (directory.kind !== 'directory')
+      return fail(`${directory.path} is a ${directory.kind}`, 'Set state.directory to a directory.')
+    if ((directory.mode & 0o022) !== 0) {
+      return fail(
+        describeFile(directory),
+        'Run chmod 700 on it, or run doctor --fix: users who can write there can spend tokens.',
       )
-      if (open.length > 0)
-        return fail(open.map(describeFile).join(', '), 'Run chmod o-rwx on these files, or run doctor --fix.')
-      return ok(files.length === 0 ? 'none' : files.map(describeFile).join(', '))
-    },
+    }
+    if ((directory.mode & 0o007) !== 0)
+      return warn(describeFile(directory), 'Run chmod 700 on it, or run doctor --fix.')
+    return ok(describeFile(directory))
   },
-  {
-    name: 'node',
-    run: ({ node: { version, oldestMajor } }) =>
-      Number(version.split('.')[0]) >= oldestMajor
-        ? ok(`Node ${version}`)
-        : fail(`Node ${version} is older than ${oldestMajor}`, 'Use the Node.js runtime of the package.'),
+  owners: ({ directory, database, key, log, diskReserve }) => {
+    if (directory.kind !== 'directory') return skip('there is no state directory')
+    const others = [database, log, diskReserve, ...(key.path.startsWith(`${directory.path}/`) ? [key] : [])].filter(
+      ({ kind, uid }) => kind === 'file' && uid !== directory.uid,
+    )
+    if (others.length === 0) return ok(`all files belong to uid ${directory.uid}`)
+    const whom = others.map(({ path, uid }) => `${path} belongs to uid ${uid}`).join(', ')
+    return fail(
+      `${whom}; the directory belongs to uid ${directory.uid}`,
+      `Run chown ${directory.uid} on these files: the agent cannot use them.`,
+    )
   },
-  {
-    name: 'sqlite',
-    run: ({ sqlite }) => {
-      const parts = sqlite.split('.').map(Number)
-      const difference = OLDEST_SQLITE.map((part, index) => (parts[index] ?? 0) - part).find((each) => each !== 0) ?? 0
-      return difference >= 0
-        ? ok(`SQLite ${sqlite}`)
+  'file-system': ({ fileSystem, directory }) => {
+    if (isProblem(fileSystem)) return unlooked(fileSystem)
+    if (VOLATILE.has(fileSystem.type)) {
+      return fail(
+        `${directory.path} is on ${fileSystem.type}, which loses recorded charges at a restart`,
+        'Set state.directory to persistent storage, or mount a volume there.',
+      )
+    }
+    if (REMOTE.has(fileSystem.type)) {
+      return fail(`${directory.path} is on ${fileSystem.type}`, 'Set state.directory to local storage.')
+    }
+    return ok(`${directory.path} is on ${fileSystem.type}`)
+  },
+  'disk-space': ({ fileSystem, settings }) => {
+    if (isProblem(fileSystem)) return unlooked(fileSystem)
+    const { free, total } = fileSystem
+    const evidence = `${sizeInWords(free)} of ${sizeInWords(total)} free`
+    if (free < settings.state.diskReserve)
+      return fail(evidence, 'Free disk space: without it, the device cannot record decisions and refuses all requests.')
+    if (free < 8 * settings.state.diskReserve) return warn(evidence, 'Free disk space before the ledger needs it.')
+    return ok(evidence)
+  },
+  inodes: ({ fileSystem }) => {
+    if (isProblem(fileSystem)) return unlooked(fileSystem)
+    const { inodesFree, inodesTotal } = fileSystem
+    if (inodesTotal === 0) return skip('the file system does not count inodes')
+    const evidence = `${inodesFree} of ${inodesTotal} free`
+    if (inodesFree < 16) return fail(evidence, 'Remove unneeded files: no new files can be created.')
+    return inodesFree < 1_000 ? warn(evidence, 'Remove unneeded files.') : ok(evidence)
+  },
+  'reserve-file': ({ diskReserve, settings, database }) => {
+    if (database.kind === 'none') return skip('there is no ledger yet')
+    const wanted = settings.state.diskReserve
+    if (diskReserve.kind === 'file' && diskReserve.size >= wanted)
+      return ok(`${diskReserve.path} reserves ${sizeInWords(diskReserve.size)}`)
+    const evidence = `${diskReserve.path} ${diskReserve.kind === 'file' ? `reserves ${sizeInWords(diskReserve.size)} of ${sizeInWords(wanted)}` : 'is missing'}`
+    return warn(evidence, 'Free disk space. The agent fills the file at its next start, or run doctor --fix now.')
+  },
+  'reserve-directory': ({ reserveFileSystem, settings }) => {
+    if (reserveFileSystem === null) return skip('write-behind is off')
+    if (isProblem(reserveFileSystem))
+      return warn(`${settings.writeBehind.directory}: ${reserveFileSystem.message}`, 'Create the directory.')
+    return reserveFileSystem.type === 'tmpfs' || reserveFileSystem.type === 'ramfs'
+      ? ok(`${settings.writeBehind.directory} is on ${reserveFileSystem.type}`)
+      : warn(
+          `${settings.writeBehind.directory} is on ${reserveFileSystem.type}: each decision writes to it and wears out the storage`,
+          'Set write_behind.directory to a directory on tmpfs, such as /run/tallygate.',
+        )
+  },
+  database: ({ database, inspected: { problem, quickCheck }, agent }) => {
+    if (database.kind === 'none') {
+      return isProblem(agent)
+        ? skip('there is no ledger yet')
         : fail(
-            `SQLite ${sqlite} is older than ${OLDEST_SQLITE.join('.')}`,
-            'Reinstall the package with its dependencies.',
+            `${database.path} is missing while the agent runs`,
+            'If the agent uses another state directory, give doctor the same settings (TALLYGATE_AGENT_STATE_DIRECTORY). Otherwise restart the agent.',
           )
-    },
-  },
-  {
-    name: 'agent',
-    run: ({ agent, agents, socket, configuration: { choice } }) => {
-      if (!isProblem(agent)) return ok('the agent responds on its socket')
-      if (agent.code === 'CALLER_NOT_ALLOWED')
-        return warn(agent.message, 'Run doctor as root, or add this user to callers.observe.')
-      if (agent.code === 'SOCKET_NOT_PERMITTED') return warn(agent.message, 'Run doctor as root.')
-      const isElsewhere = ({ pid }: { readonly pid: number }): boolean =>
-        choice.others.some(
-          (each) => each.pid === pid && typeof each.socket !== 'string' && each.socket.path !== socket.path,
-        )
-      const silent = agents.filter((each) => !isElsewhere(each)).map(({ pid }) => pid)
-      const running = silent.length > 0 ? `Process ${silent.join(', ')} runs but does not respond.` : 'It does not run.'
+    }
+    if (problem?.code === 'LEDGER_UNREADABLE')
+      return warn(problem.message, 'Run doctor as root or as the user of the agent.')
+    if (problem !== null)
       return fail(
-        `${agent.message} ${running}`,
-        'Start it (systemctl start tallygate-agent). tallygate logs shows why it stopped.',
+        problem.message,
+        'Keep this file: it may contain unbilled usage. Restart the agent, which moves the file aside.',
       )
-    },
-  },
-  {
-    name: 'agent-version',
-    run: ({ agent, version }) => {
-      if (isProblem(agent)) return skip('no agent responds')
-      return agent.version === version
-        ? ok(`agent and command have version ${version}`)
-        : warn(
-            `the agent has version ${agent.version}, this command ${version}`,
-            'Restart the agent to run the installed version.',
-          )
-    },
-  },
-  {
-    name: 'socket',
-    run: ({ socket, agent, isListened }) => {
-      if (socket.kind === 'none') {
-        return isProblem(agent)
-          ? skip('no agent runs, and there is no socket')
-          : fail(`${socket.path} is missing`, 'Restart the agent.')
-      }
-      if (socket.kind !== 'socket')
-        return fail(`${socket.path} is a ${socket.kind}`, 'Move this file away, or set another socket.path.')
-      if (isProblem(agent) && isListened === false) {
-        return warn(
-          `${socket.path} is left over: no process listens`,
-          'Run doctor --fix to remove it, or start the agent, which also removes it.',
+    return quickCheck === 'ok'
+      ? ok('SQLite quick_check found no problems')
+      : fail(
+          `SQLite quick_check reports: ${quickCheck ?? 'no result'}`,
+          'Keep this file. Restart the agent: it moves the file aside and delivers the entries that it can prove.',
         )
-      }
-      return ok(describeFile(socket))
-    },
   },
-  {
-    name: 'socket-permissions',
-    run: ({ socket, settings }) => {
-      if (socket.kind !== 'socket') return skip('there is no socket')
-      const wanted = Number.parseInt(settings.socket.mode, 8)
-      if (socket.mode === wanted) return ok(describeFile(socket))
-      const required = `socket.mode is ${settings.socket.mode}`
+  'database-permissions': ({ database, log }) => {
+    if (database.kind !== 'file') return skip('there is no ledger yet')
+    const open = [database, log].filter(({ kind, mode }) => kind === 'file' && (mode & 0o077) !== 0)
+    return open.length === 0
+      ? ok(describeFile(database))
+      : fail(open.map(describeFile).join(', '), 'Run chmod 600 on these files, or run doctor --fix.')
+  },
+  'hash-chain': ({ verification, database }) => {
+    if (database.kind === 'none') return skip('there is no ledger yet')
+    if (isProblem(verification)) return warn(`not checked: ${verification.message}`, 'See the check "database".')
+    const { findings, checked } = verification
+    const [first] = findings
+    if (first === undefined)
+      return ok(
+        `${checked.entries} entries, ${checked.segments} segments and ${checked.receipts} receipts are consistent`,
+      )
+    return fail(
+      `${findings.length} findings, the first: ${first.where}: ${first.kind}: ${first.problem}`,
+      'Export the ledger (tallygate verify --export <file>) and look for a copied or altered database. Do not delete it.',
+    )
+  },
+  backup: ({ backup, isBackupThere, settings, now }) => {
+    const { maxAge } = settings.backup
+    const remedy = 'Run tallygate backup <file>, for example from a timer.'
+    if (backup === null) {
+      return maxAge === 0
+        ? skip('no backup recorded, and none is required (backup.max_age)')
+        : warn(`no backup recorded; backup.max_age is ${roughly(maxAge)}`, remedy)
+    }
+    const age = Math.max(0, now - backup.at)
+    const there = isBackupThere ? '' : ' (not accessible now)'
+    const evidence = `last backup ${roughly(age)} ago: ${backup.file}${there}`
+    return maxAge > 0 && age > maxAge ? warn(`${evidence}; backup.max_age is ${roughly(maxAge)}`, remedy) : ok(evidence)
+  },
+  schema: ({ inspected: { schema, knownSchema } }) => {
+    if (schema === null) return skip('there is no readable ledger')
+    if (schema > knownSchema)
+      return fail(
+        `schema ${schema} is newer than ${knownSchema}, the newest that this version supports`,
+        'Install the newer tallygate version again.',
+      )
+    return schema < knownSchema
+      ? ok(`schema ${schema}; the next start upgrades it to ${knownSchema}`)
+      : ok(`schema ${schema}`)
+  },
+  'write-ahead-log': ({ log, settings }) => {
+    if (log.kind !== 'file') return ok('there is none')
+    const most = Math.max(64 * MIB, 4 * settings.state.diskReserve)
+    return log.size <= most
+      ? ok(sizeInWords(log.size))
+      : warn(sizeInWords(log.size), 'Free disk space and restart the agent, or stop the agent and run doctor --fix.')
+  },
+  'damaged-ledgers': ({ inspected: { salvages } }) => {
+    const [last] = salvages.slice(-1)
+    if (last === undefined) return ok('no damaged ledger was ever moved aside')
+    const lost = last.lostEntries === null ? 'an unknown number' : String(last.lostEntries)
+    return warn(
+      `${last.file} was moved aside (${last.why}); ${last.salvagedEntries} entries salvaged, ${lost} lost`,
+      'Check the disk. Keep the file until an administrator has compared it with the cloud, then move it away.',
+    )
+  },
+  enrollment: (observations) => {
+    const { agent, inspected, settings, enrollmentToken, directory } = observations
+    const { identity } = inspected
+    if (isUnknown(observations)) return skip(UNKNOWN)
+    const deviceId = isProblem(agent) ? identity?.deviceId : agent.deviceId
+    if (deviceId !== null && deviceId !== undefined) return ok(`device ${deviceId}`)
+    const { kind, mode, uid, path } = enrollmentToken
+    const isHidden = kind === 'file' && directory.uid !== 0 && directory.uid !== uid && (mode & 0o044) === 0
+    if (directory.kind === 'directory' && isHidden) {
+      return fail(
+        `not enrolled, and the agent (uid ${directory.uid}) may not read ${describeFile(enrollmentToken)}`,
+        `Run chown ${directory.uid} ${path}, then systemctl reload tallygate-agent.`,
+      )
+    }
+    return settings.enrollment.token === null
+      ? fail(
+          'not enrolled, and there is no enrollment token',
+          'Ask an administrator for one: tallygate devices enrollment-token.',
+        )
+      : warn(
+          'not enrolled yet; an enrollment token is set',
+          'Connect the device to the cloud; tallygate status shows what prevents the enrollment.',
+        )
+  },
+  key: ({ key, settings, inspected: { identity } }) => {
+    if (key.kind === 'none' && identity === null && settings.device.keyFile === null) {
+      return skip('no key yet: the agent generates it at its first start')
+    }
+    if (key.kind === 'none') return fail(`${key.path} does not exist`, 'Put the key back, or enroll the device again.')
+    if (!key.readable) return warn(`this user cannot read ${key.path}`, 'Run doctor as root.')
+    // A service manager passes keys with an access list, which appears as group permissions.
+    const open = key.kind === 'file' && (key.mode & (settings.device.keyFile === null ? 0o077 : 0o007)) !== 0
+    if (open)
+      return fail(
+        describeFile(key),
+        'Run chmod 600 on it, or run doctor --fix: any user who can read the key can act as the device.',
+      )
+    return key.problem === null
+      ? ok(describeFile(key))
+      : fail(key.problem.message, 'Put the key back, or enroll the device again.')
+  },
+  'key-fits': ({ key: { keyId, nextKeyId }, inspected: { identity }, settings, now }) => {
+    if (keyId === null || identity === null) return skip('no key or no enrollment to compare')
+    const { keySince, nextKey = null } = identity
+    const age = keySince === undefined ? '' : `, for ${roughly(Math.max(0, now - keySince))}`
+    if (keyId === identity.keyId) {
+      const wanted = nextKey === null ? '' : `; ${nextKey.id} replaces it once the cloud is reached`
+      return ok(`the key file contains the key of the device: ${keyId}${age}${wanted}`)
+    }
+    if (nextKeyId === identity.keyId) {
+      return settings.device.keyFile === null
+        ? warn('a key change was interrupted', 'Start the agent: it completes the change.')
+        : ok(`device.next_key_file is the key of the device: ${nextKeyId}${age}`)
+    }
+    return fail(
+      'the key file does not contain the key of the device',
+      'Put the newest key back, or enroll the device again: the cloud refuses this key.',
+    )
+  },
+  attachment: (observations) => {
+    const { agent, inspected } = observations
+    const { state } = inspected
+    if (isUnknown(observations)) return skip(UNKNOWN)
+    const epoch = isProblem(agent) ? Number(state?.['epoch'] ?? 0) : agent.epoch
+    const fenced = isProblem(agent) ? state?.['fenced'] === 1 : agent.fenced
+    if (fenced) {
+      return fail(
+        `epoch ${epoch} is fenced`,
+        'Look for a second device with the same state. This device attaches again by itself once it is online.',
+      )
+    }
+    return epoch === 0 ? warn('never attached', 'Connect the device to the cloud.') : ok(`epoch ${epoch}`)
+  },
+  rules: ({ inspected: { policies, identity }, now }) => {
+    if (identity === null) return skip(NOT_ENROLLED)
+    const missing = identity.instanceIds.filter((id) => !policies.some(({ instanceId }) => instanceId === id))
+    if (missing.length > 0) return fail(`no rules for ${missing.join(', ')}`, 'Connect the device to the cloud.')
+    for (const { revision, engine, oldestEngine, ...instance } of policies) {
+      if (engine === null || oldestEngine === null) continue
+      const outdated = outdatedSide(ENGINE, { version: engine, oldest: oldestEngine })
+      if (outdated === null) continue
+      const says = `revision ${revision} of ${instanceInWords(instance)} is for engine ${engine}, this is engine ${ENGINE.version}`
+      return fail(says, ERRORS[`${outdated}_ENGINE_OLD`].remedy)
+    }
+    const aged = policies.map(({ revision, issuedAt, usableForMs, confirmedAt, ...instance }) => {
+      const until = issuedAt === null || usableForMs === null ? now : Math.max(issuedAt, confirmedAt) + usableForMs
+      const says = `revision ${revision} of ${instanceInWords(instance)}`
+      return { leftMs: until - now, usableForMs: usableForMs ?? 0, says }
+    })
+    const worst = aged.toSorted((a, b) => a.leftMs - b.leftMs)[0]
+    if (worst === undefined) return skip('the device serves no instance')
+    if (worst.leftMs <= 0) return fail(`${worst.says} can no longer be used`, 'Connect the device to the cloud once.')
+    const evidence = `${worst.says} can be used for another ${roughly(worst.leftMs)} without the cloud`
+    return worst.leftMs < Math.min(worst.usableForMs / 4, 2 * DAY_MS)
+      ? warn(evidence, 'Connect the device to the cloud.')
+      : ok(evidence)
+  },
+  'newest-rules': ({ agent }) => {
+    if (isProblem(agent)) return skip('no agent responds')
+    const behind = agent.policies.filter(({ applied, newest }) => newest > applied)
+    if (behind.length === 0) return ok('all rules are up to date')
+    const says = behind
+      .map(
+        ({ applied, newest, ...instance }) => `${instanceInWords(instance)}: ${applied} applied, ${newest} available`,
+      )
+      .join(', ')
+    return warn(says, 'tallygate status shows the reason. The current rules stay in force until then.')
+  },
+  grants: ({ agent }) => {
+    if (isProblem(agent)) return skip('no agent responds')
+    if (agent.grant === null) return warn('the device has no grant', 'Connect the device to the cloud.')
+    if (agent.grant.remainingMs === 0)
+      return fail('the grant has expired', 'Connect the device to the cloud: it grants no requests until then.')
+    return tokensLeft(agent)
+  },
+  backlog: ({ agent, inspected: { state } }) => {
+    const backlog = isProblem(agent)
+      ? Number(state?.['last_entry'] ?? 0) - Number(state?.['acked_entry'] ?? 0)
+      : agent.backlog
+    if (!isProblem(agent) && agent.connected && backlog > 10_000) {
       return warn(
-        `${describeFile(socket)}, but ${required}; users who can connect can spend tokens`,
-        'Restart the agent, or run doctor --fix.',
+        `${backlog} entries are not in the cloud, although the device is connected`,
+        'tallygate logs shows the responses of the cloud.',
       )
-    },
+    }
+    return ok(`${backlog} entries are not in the cloud yet`)
   },
-  {
-    name: 'state-directory',
-    run: ({ directory }) => {
-      if (directory.kind === 'none')
-        return fail(`${directory.path} does not exist`, 'Start the agent: it creates the directory.')
-      if (directory.kind === 'hidden') return warn(`this user cannot read ${directory.path}`, 'Run doctor as root.')
-      if (directory.kind !== 'directory')
-        return fail(`${directory.path} is a ${directory.kind}`, 'Set state.directory to a directory.')
-      if ((directory.mode & 0o022) !== 0) {
-        return fail(
-          describeFile(directory),
-          'Run chmod 700 on it, or run doctor --fix: users who can write there can spend tokens.',
-        )
-      }
-      if ((directory.mode & 0o007) !== 0)
-        return warn(describeFile(directory), 'Run chmod 700 on it, or run doctor --fix.')
-      return ok(describeFile(directory))
-    },
+  conditions: ({ agent }) => {
+    if (isProblem(agent)) return skip('no agent responds')
+    if (agent.conditions.length === 0) return ok('the agent reports no problems')
+    const says = agent.conditions.map(({ subject, code, message }) => `${subject}: ${code}: ${message}`).join('; ')
+    const isGrave = agent.conditions.some(({ subject }) => subject === 'ledger')
+    const remedies = new Set(agent.conditions.map(({ code }) => remedyOf(code)))
+    const [only] = remedies
+    const remedy = remedies.size === 1 && only ? only : 'tallygate status shows the remedy for each.'
+    return isGrave ? fail(says, remedy) : warn(says, remedy)
   },
-  {
-    name: 'owners',
-    run: ({ directory, database, key, log, diskReserve }) => {
-      if (directory.kind !== 'directory') return skip('there is no state directory')
-      const others = [database, log, diskReserve, ...(key.path.startsWith(`${directory.path}/`) ? [key] : [])].filter(
-        ({ kind, uid }) => kind === 'file' && uid !== directory.uid,
-      )
-      if (others.length === 0) return ok(`all files belong to uid ${directory.uid}`)
-      const whom = others.map(({ path, uid }) => `${path} belongs to uid ${uid}`).join(', ')
-      return fail(
-        `${whom}; the directory belongs to uid ${directory.uid}`,
-        `Run chown ${directory.uid} on these files: the agent cannot use them.`,
-      )
-    },
-  },
-  {
-    name: 'file-system',
-    run: ({ fileSystem, directory }) => {
-      if (isProblem(fileSystem)) return unlooked(fileSystem)
-      if (VOLATILE.has(fileSystem.type)) {
-        return fail(
-          `${directory.path} is on ${fileSystem.type}, which loses recorded charges at a restart`,
-          'Set state.directory to persistent storage, or mount a volume there.',
-        )
-      }
-      if (REMOTE.has(fileSystem.type)) {
-        return fail(`${directory.path} is on ${fileSystem.type}`, 'Set state.directory to local storage.')
-      }
-      return ok(`${directory.path} is on ${fileSystem.type}`)
-    },
-  },
-  {
-    name: 'disk-space',
-    run: ({ fileSystem, settings }) => {
-      if (isProblem(fileSystem)) return unlooked(fileSystem)
-      const { free, total } = fileSystem
-      const evidence = `${sizeInWords(free)} of ${sizeInWords(total)} free`
-      if (free < settings.state.diskReserve)
-        return fail(
-          evidence,
-          'Free disk space: without it, the device cannot record decisions and refuses all requests.',
-        )
-      if (free < 8 * settings.state.diskReserve) return warn(evidence, 'Free disk space before the ledger needs it.')
-      return ok(evidence)
-    },
-  },
-  {
-    name: 'inodes',
-    run: ({ fileSystem }) => {
-      if (isProblem(fileSystem)) return unlooked(fileSystem)
-      const { inodesFree, inodesTotal } = fileSystem
-      if (inodesTotal === 0) return skip('the file system does not count inodes')
-      const evidence = `${inodesFree} of ${inodesTotal} free`
-      if (inodesFree < 16) return fail(evidence, 'Remove unneeded files: no new files can be created.')
-      return inodesFree < 1_000 ? warn(evidence, 'Remove unneeded files.') : ok(evidence)
-    },
-  },
-  {
-    name: 'reserve-file',
-    run: ({ diskReserve, settings, database }) => {
-      if (database.kind === 'none') return skip('there is no ledger yet')
-      const wanted = settings.state.diskReserve
-      if (diskReserve.kind === 'file' && diskReserve.size >= wanted)
-        return ok(`${diskReserve.path} reserves ${sizeInWords(diskReserve.size)}`)
-      const evidence = `${diskReserve.path} ${diskReserve.kind === 'file' ? `reserves ${sizeInWords(diskReserve.size)} of ${sizeInWords(wanted)}` : 'is missing'}`
-      return warn(evidence, 'Free disk space. The agent fills the file at its next start, or run doctor --fix now.')
-    },
-  },
-  {
-    name: 'reserve-directory',
-    run: ({ reserveFileSystem, settings }) => {
-      if (reserveFileSystem === null) return skip('write-behind is off')
-      if (isProblem(reserveFileSystem))
-        return warn(`${settings.writeBehind.directory}: ${reserveFileSystem.message}`, 'Create the directory.')
-      return reserveFileSystem.type === 'tmpfs' || reserveFileSystem.type === 'ramfs'
-        ? ok(`${settings.writeBehind.directory} is on ${reserveFileSystem.type}`)
-        : warn(
-            `${settings.writeBehind.directory} is on ${reserveFileSystem.type}: each decision writes to it and wears out the storage`,
-            'Set write_behind.directory to a directory on tmpfs, such as /run/tallygate.',
-          )
-    },
-  },
-  {
-    name: 'database',
-    run: ({ database, inspected: { problem, quickCheck }, agent }) => {
-      if (database.kind === 'none') {
-        return isProblem(agent)
-          ? skip('there is no ledger yet')
-          : fail(
-              `${database.path} is missing while the agent runs`,
-              'If the agent uses another state directory, give doctor the same settings (TALLYGATE_AGENT_STATE_DIRECTORY). Otherwise restart the agent.',
-            )
-      }
-      if (problem?.code === 'LEDGER_UNREADABLE')
-        return warn(problem.message, 'Run doctor as root or as the user of the agent.')
-      if (problem !== null)
-        return fail(
-          problem.message,
-          'Keep this file: it may contain unbilled usage. Restart the agent, which moves the file aside.',
-        )
-      return quickCheck === 'ok'
-        ? ok('SQLite quick_check found no problems')
-        : fail(
-            `SQLite quick_check reports: ${quickCheck ?? 'no result'}`,
-            'Keep this file. Restart the agent: it moves the file aside and delivers the entries that it can prove.',
-          )
-    },
-  },
-  {
-    name: 'database-permissions',
-    run: ({ database, log }) => {
-      if (database.kind !== 'file') return skip('there is no ledger yet')
-      const open = [database, log].filter(({ kind, mode }) => kind === 'file' && (mode & 0o077) !== 0)
-      return open.length === 0
-        ? ok(describeFile(database))
-        : fail(open.map(describeFile).join(', '), 'Run chmod 600 on these files, or run doctor --fix.')
-    },
-  },
-  {
-    name: 'hash-chain',
-    run: ({ verification, database }) => {
-      if (database.kind === 'none') return skip('there is no ledger yet')
-      if (isProblem(verification)) return warn(`not checked: ${verification.message}`, 'See the check "database".')
-      const { findings, checked } = verification
-      const [first] = findings
-      if (first === undefined)
-        return ok(
-          `${checked.entries} entries, ${checked.segments} segments and ${checked.receipts} receipts are consistent`,
-        )
-      return fail(
-        `${findings.length} findings, the first: ${first.where}: ${first.kind}: ${first.problem}`,
-        'Export the ledger (tallygate verify --export <file>) and look for a copied or altered database. Do not delete it.',
-      )
-    },
-  },
-  {
-    name: 'backup',
-    run: ({ backup, isBackupThere, settings, now }) => {
-      const { maxAge } = settings.backup
-      const remedy = 'Run tallygate backup <file>, for example from a timer.'
-      if (backup === null) {
-        return maxAge === 0
-          ? skip('no backup recorded, and none is required (backup.max_age)')
-          : warn(`no backup recorded; backup.max_age is ${roughly(maxAge)}`, remedy)
-      }
-      const age = Math.max(0, now - backup.at)
-      const there = isBackupThere ? '' : ' (not accessible now)'
-      const evidence = `last backup ${roughly(age)} ago: ${backup.file}${there}`
-      return maxAge > 0 && age > maxAge
-        ? warn(`${evidence}; backup.max_age is ${roughly(maxAge)}`, remedy)
-        : ok(evidence)
-    },
-  },
-  {
-    name: 'schema',
-    run: ({ inspected: { schema, knownSchema } }) => {
-      if (schema === null) return skip('there is no readable ledger')
-      if (schema > knownSchema)
-        return fail(
-          `schema ${schema} is newer than ${knownSchema}, the newest that this version supports`,
-          'Install the newer tallygate version again.',
-        )
-      return schema < knownSchema
-        ? ok(`schema ${schema}; the next start upgrades it to ${knownSchema}`)
-        : ok(`schema ${schema}`)
-    },
-  },
-  {
-    name: 'write-ahead-log',
-    run: ({ log, settings }) => {
-      if (log.kind !== 'file') return ok('there is none')
-      const most = Math.max(64 * MIB, 4 * settings.state.diskReserve)
-      return log.size <= most
-        ? ok(sizeInWords(log.size))
-        : warn(sizeInWords(log.size), 'Free disk space and restart the agent, or stop the agent and run doctor --fix.')
-    },
-  },
-  {
-    name: 'damaged-ledgers',
-    run: ({ inspected: { salvages } }) => {
-      const [last] = salvages.slice(-1)
-      if (last === undefined) return ok('no damaged ledger was ever moved aside')
-      const lost = last.lostEntries === null ? 'an unknown number' : String(last.lostEntries)
-      return warn(
-        `${last.file} was moved aside (${last.why}); ${last.salvagedEntries} entries salvaged, ${lost} lost`,
-        'Check the disk. Keep the file until an administrator has compared it with the cloud, then move it away.',
-      )
-    },
-  },
-  {
-    name: 'enrollment',
-    run: (observations) => {
-      const { agent, inspected, settings, enrollmentToken, directory } = observations
-      const { identity } = inspected
-      if (isUnknown(observations)) return skip(UNKNOWN)
-      const deviceId = isProblem(agent) ? identity?.deviceId : agent.deviceId
-      if (deviceId !== null && deviceId !== undefined) return ok(`device ${deviceId}`)
-      const { kind, mode, uid, path } = enrollmentToken
-      const isHidden = kind === 'file' && directory.uid !== 0 && directory.uid !== uid && (mode & 0o044) === 0
-      if (directory.kind === 'directory' && isHidden) {
-        return fail(
-          `not enrolled, and the agent (uid ${directory.uid}) may not read ${describeFile(enrollmentToken)}`,
-          `Run chown ${directory.uid} ${path}, then systemctl reload tallygate-agent.`,
-        )
-      }
-      return settings.enrollment.token === null
-        ? fail(
-            'not enrolled, and there is no enrollment token',
-            'Ask an administrator for one: tallygate devices enrollment-token.',
-          )
-        : warn(
-            'not enrolled yet; an enrollment token is set',
-            'Connect the device to the cloud; tallygate status shows what prevents the enrollment.',
-          )
-    },
-  },
-  {
-    name: 'key',
-    run: ({ key, settings, inspected: { identity } }) => {
-      if (key.kind === 'none' && identity === null && settings.device.keyFile === null) {
-        return skip('no key yet: the agent generates it at its first start')
-      }
-      if (key.kind === 'none')
-        return fail(`${key.path} does not exist`, 'Put the key back, or enroll the device again.')
-      if (!key.readable) return warn(`this user cannot read ${key.path}`, 'Run doctor as root.')
-      // A service manager passes keys with an access list, which appears as group permissions.
-      const open = key.kind === 'file' && (key.mode & (settings.device.keyFile === null ? 0o077 : 0o007)) !== 0
-      if (open)
-        return fail(
-          describeFile(key),
-          'Run chmod 600 on it, or run doctor --fix: any user who can read the key can act as the device.',
-        )
-      return key.problem === null
-        ? ok(describeFile(key))
-        : fail(key.problem.message, 'Put the key back, or enroll the device again.')
-    },
-  },
-  {
-    name: 'key-fits',
-    run: ({ key: { keyId, nextKeyId }, inspected: { identity }, settings, now }) => {
-      if (keyId === null || identity === null) return skip('no key or no enrollment to compare')
-      const { keySince, nextKey = null } = identity
-      const age = keySince === undefined ? '' : `, for ${roughly(Math.max(0, now - keySince))}`
-      if (keyId === identity.keyId) {
-        const wanted = nextKey === null ? '' : `; ${nextKey.id} replaces it once the cloud is reached`
-        return ok(`the key file contains the key of the device: ${keyId}${age}${wanted}`)
-      }
-      if (nextKeyId === identity.keyId) {
-        return settings.device.keyFile === null
-          ? warn('a key change was interrupted', 'Start the agent: it completes the change.')
-          : ok(`device.next_key_file is the key of the device: ${nextKeyId}${age}`)
-      }
-      return fail(
-        'the key file does not contain the key of the device',
-        'Put the newest key back, or enroll the device again: the cloud refuses this key.',
-      )
-    },
-  },
-  {
-    name: 'attachment',
-    run: (observations) => {
-      const { agent, inspected } = observations
-      const { state } = inspected
-      if (isUnknown(observations)) return skip(UNKNOWN)
-      const epoch = isProblem(agent) ? Number(state?.['epoch'] ?? 0) : agent.epoch
-      const fenced = isProblem(agent) ? state?.['fenced'] === 1 : agent.fenced
-      if (fenced) {
-        return fail(
-          `epoch ${epoch} is fenced`,
-          'Look for a second device with the same state. This device attaches again by itself once it is online.',
-        )
-      }
-      return epoch === 0 ? warn('never attached', 'Connect the device to the cloud.') : ok(`epoch ${epoch}`)
-    },
-  },
-  {
-    name: 'rules',
-    run: ({ inspected: { policies, identity }, now }) => {
-      if (identity === null) return skip(NOT_ENROLLED)
-      const missing = identity.instanceIds.filter((id) => !policies.some(({ instanceId }) => instanceId === id))
-      if (missing.length > 0) return fail(`no rules for ${missing.join(', ')}`, 'Connect the device to the cloud.')
-      for (const { revision, engine, oldestEngine, ...instance } of policies) {
-        if (engine === null || oldestEngine === null) continue
-        const outdated = outdatedSide(ENGINE, { version: engine, oldest: oldestEngine })
-        if (outdated === null) continue
-        const says = `revision ${revision} of ${instanceInWords(instance)} is for engine ${engine}, this is engine ${ENGINE.version}`
-        return fail(says, ERRORS[`${outdated}_ENGINE_OLD`].remedy)
-      }
-      const aged = policies.map(({ revision, issuedAt, usableForMs, confirmedAt, ...instance }) => {
-        const until = issuedAt === null || usableForMs === null ? now : Math.max(issuedAt, confirmedAt) + usableForMs
-        const says = `revision ${revision} of ${instanceInWords(instance)}`
-        return { leftMs: until - now, usableForMs: usableForMs ?? 0, says }
-      })
-      const worst = aged.toSorted((a, b) => a.leftMs - b.leftMs)[0]
-      if (worst === undefined) return skip('the device serves no instance')
-      if (worst.leftMs <= 0) return fail(`${worst.says} can no longer be used`, 'Connect the device to the cloud once.')
-      const evidence = `${worst.says} can be used for another ${roughly(worst.leftMs)} without the cloud`
-      return worst.leftMs < Math.min(worst.usableForMs / 4, 2 * DAY_MS)
-        ? warn(evidence, 'Connect the device to the cloud.')
-        : ok(evidence)
-    },
-  },
-  {
-    name: 'newest-rules',
-    run: ({ agent }) => {
-      if (isProblem(agent)) return skip('no agent responds')
-      const behind = agent.policies.filter(({ applied, newest }) => newest > applied)
-      if (behind.length === 0) return ok('all rules are up to date')
-      const says = behind
-        .map(
-          ({ applied, newest, ...instance }) => `${instanceInWords(instance)}: ${applied} applied, ${newest} available`,
-        )
-        .join(', ')
-      return warn(says, 'tallygate status shows the reason. The current rules stay in force until then.')
-    },
-  },
-  {
-    name: 'grants',
-    run: ({ agent }) => {
-      if (isProblem(agent)) return skip('no agent responds')
-      if (agent.grant === null) return warn('the device has no grant', 'Connect the device to the cloud.')
-      if (agent.grant.remainingMs === 0)
-        return fail('the grant has expired', 'Connect the device to the cloud: it grants no requests until then.')
-      return tokensLeft(agent)
-    },
-  },
-  {
-    name: 'backlog',
-    run: ({ agent, inspected: { state } }) => {
-      const backlog = isProblem(agent)
-        ? Number(state?.['last_entry'] ?? 0) - Number(state?.['acked_entry'] ?? 0)
-        : agent.backlog
-      if (!isProblem(agent) && agent.connected && backlog > 10_000) {
-        return warn(
-          `${backlog} entries are not in the cloud, although the device is connected`,
-          'tallygate logs shows the responses of the cloud.',
-        )
-      }
-      return ok(`${backlog} entries are not in the cloud yet`)
-    },
-  },
-  {
-    name: 'conditions',
-    run: ({ agent }) => {
-      if (isProblem(agent)) return skip('no agent responds')
-      if (agent.conditions.length === 0) return ok('the agent reports no problems')
-      const says = agent.conditions.map(({ subject, code, message }) => `${subject}: ${code}: ${message}`).join('; ')
-      const isGrave = agent.conditions.some(({ subject }) => subject === 'ledger')
-      const remedies = new Set(agent.conditions.map(({ code }) => remedyOf(code)))
-      const [only] = remedies
-      const remedy = remedies.size === 1 && only ? only : 'tallygate status shows the remedy for each.'
-      return isGrave ? fail(says, remedy) : warn(says, remedy)
-    },
-  },
-  {
-    name: 'clock',
-    run: (observations) => {
-      const { agent, now, signIn } = observations
-      if (isUnknown(observations)) return skip(UNKNOWN)
-      if (!isProblem(agent) && agent.clock.latest !== null) {
-        const off = now < agent.clock.earliest ? agent.clock.earliest - now : Math.max(0, now - agent.clock.latest)
-        const evidence = `the wall clock is ${roughly(off)} off the time signed by the cloud`
-        return off > CLOCK_OFF_MS ? warn(evidence, SET_CLOCK) : ok(evidence)
-      }
-      const date = signIn === null || isProblem(signIn) ? null : signIn.date
-      if (date === null)
-        return warn("the wall clock cannot be compared with the cloud's clock", 'Connect the device to the cloud.')
-      const off = Math.abs(now - date)
-      const evidence = `the wall clock is ${roughly(off)} off the cloud's clock (unsigned)`
+  clock: (observations) => {
+    const { agent, now, signIn } = observations
+    if (isUnknown(observations)) return skip(UNKNOWN)
+    if (!isProblem(agent) && agent.clock.latest !== null) {
+      const off = now < agent.clock.earliest ? agent.clock.earliest - now : Math.max(0, now - agent.clock.latest)
+      const evidence = `the wall clock is ${roughly(off)} off the time signed by the cloud`
       return off > CLOCK_OFF_MS ? warn(evidence, SET_CLOCK) : ok(evidence)
-    },
+    }
+    const date = signIn === null || isProblem(signIn) ? null : signIn.date
+    if (date === null)
+      return warn("the wall clock cannot be compared with the cloud's clock", 'Connect the device to the cloud.')
+    const off = Math.abs(now - date)
+    const evidence = `the wall clock is ${roughly(off)} off the cloud's clock (unsigned)`
+    return off > CLOCK_OFF_MS ? warn(evidence, SET_CLOCK) : ok(evidence)
   },
-  {
-    name: 'time-zone',
-    run: ({ timeZone: { name, rules } }) =>
-      rules
-        ? ok(name)
-        : warn(
-            `the data of the time zone ${name} is missing`,
-            'Set TZ to an existing zone, or install tzdata: times are shown in UTC until then.',
-          ),
-  },
-  { name: 'cloud-name', run: ({ cloud }) => nameOf(cloud, 'fail') },
-  {
-    name: 'cloud-reachable',
-    run: ({ cloud }) =>
-      reachable(cloud, 'Check cable, route and firewall. The device keeps deciding requests within its grants.'),
-  },
-  { name: 'cloud-certificate', run: ({ cloud }) => certificateOf(cloud, 'fail') },
-  { name: 'cloud-certificate-expiry', run: ({ cloud, now }) => expiryOf(cloud, now) },
-  {
-    name: 'sign-in',
-    run: ({ signIn, version }) => {
-      if (signIn === null) return skip('no key, enrollment or connection to test with')
-      if (isProblem(signIn)) return warn(signIn.message, 'See the checks that begin with "cloud".')
-      const { status, code, words, twinVersion } = signIn
-      if (status === 200 || status === 304) {
-        return ok(
-          `the cloud accepts the device${twinVersion === null ? '' : `; cloud version ${twinVersion}, device version ${version}`}`,
-        )
-      }
-      if (status >= 500) return warn(`the cloud responds ${status}`, 'Contact the operator of the cloud.')
-      const answer = `the cloud responds ${status} ${code ?? ''}`.trimEnd()
-      return fail(words === null ? answer : `${answer}: ${words}`, signInRemedy(code))
-    },
-  },
-  {
-    name: 'broker-name',
-    run: ({ broker, settings }) => (settings.push.enabled ? nameOf(broker, 'warn') : skip('push.enabled is false')),
-  },
-  {
-    name: 'broker-reachable',
-    run: ({ broker, settings }) => {
-      if (!settings.push.enabled) return skip('push.enabled is false')
-      return reachable(
-        broker,
-        'Check address and firewall. Without the broker, the device finds changes at its next sync.',
+  'time-zone': ({ timeZone: { name, rules } }) =>
+    rules
+      ? ok(name)
+      : warn(
+          `the data of the time zone ${name} is missing`,
+          'Set TZ to an existing zone, or install tzdata: times are shown in UTC until then.',
+        ),
+  'cloud-name': ({ cloud }) => nameOf(cloud, 'fail'),
+  'cloud-reachable': ({ cloud }) =>
+    reachable(cloud, 'Check cable, route and firewall. The device keeps deciding requests within its grants.'),
+  'cloud-certificate': ({ cloud }) => certificateOf(cloud, 'fail'),
+  'cloud-certificate-expiry': ({ cloud, now }) => expiryOf(cloud, now),
+  'sign-in': ({ signIn, version }) => {
+    if (signIn === null) return skip('no key, enrollment or connection to test with')
+    if (isProblem(signIn)) return warn(signIn.message, 'See the checks that begin with "cloud".')
+    const { status, code, words, twinVersion } = signIn
+    if (status === 200 || status === 304) {
+      return ok(
+        `the cloud accepts the device${twinVersion === null ? '' : `; cloud version ${twinVersion}, device version ${version}`}`,
       )
-    },
+    }
+    if (status >= 500) return warn(`the cloud responds ${status}`, 'Contact the operator of the cloud.')
+    const answer = `the cloud responds ${status} ${code ?? ''}`.trimEnd()
+    return fail(words === null ? answer : `${answer}: ${words}`, signInRemedy(code))
   },
-  { name: 'broker-certificate', run: ({ broker }) => certificateOf(broker, 'warn') },
-  {
-    name: 'memory',
-    run: ({ memory: { available, total, limit, used } }) => {
-      if (limit !== null && limit < MEMORY_MIN) {
-        return warn(`the limit is ${sizeInWords(limit)}`, `Raise MemoryMax to ${sizeInWords(MEMORY_MIN)} or more.`)
-      }
-      if (limit !== null && used !== null && used > 0.9 * limit) {
-        return warn(
-          `${sizeInWords(used)} of the limit of ${sizeInWords(limit)} is used`,
-          'Raise MemoryMax, or find out which process uses the memory.',
-        )
-      }
-      if (available === null) return skip('the system does not report it')
-      const evidence = `${sizeInWords(available)} of ${sizeInWords(total ?? 0)} available, ${limit === null ? 'no limit' : `limit ${sizeInWords(limit)}`}`
-      return available < MEMORY_MIN / 2
-        ? warn(evidence, 'Stop unneeded programs: the system may kill the agent to free memory.')
-        : ok(evidence)
-    },
+  'broker-name': ({ broker, settings }) =>
+    settings.push.enabled ? nameOf(broker, 'warn') : skip('push.enabled is false'),
+  'broker-reachable': ({ broker, settings }) => {
+    if (!settings.push.enabled) return skip('push.enabled is false')
+    return reachable(
+      broker,
+      'Check address and firewall. Without the broker, the device finds changes at its next sync.',
+    )
   },
-]
+  'broker-certificate': ({ broker }) => certificateOf(broker, 'warn'),
+  memory: ({ memory: { available, total, limit, used } }) => {
+    if (limit !== null && limit < MEMORY_MIN) {
+      return warn(`the limit is ${sizeInWords(limit)}`, `Raise MemoryMax to ${sizeInWords(MEMORY_MIN)} or more.`)
+    }
+    if (limit !== null && used !== null && used > 0.9 * limit) {
+      return warn(
+        `${sizeInWords(used)} of the limit of ${sizeInWords(limit)} is used`,
+        'Raise MemoryMax, or find out which process uses the memory.',
+      )
+    }
+    if (available === null) return skip('the system does not report it')
+    const evidence = `${sizeInWords(available)} of ${sizeInWords(total ?? 0)} available, ${limit === null ? 'no limit' : `limit ${sizeInWords(limit)}`}`
+    return available < MEMORY_MIN / 2
+      ? warn(evidence, 'Stop unneeded programs: the system may kill the agent to free memory.')
+      : ok(evidence)
+  },
+}
 
 const SET_CLOCK = 'Set the clock (timedatectl set-ntp true), and check the battery of the hardware clock.'
 

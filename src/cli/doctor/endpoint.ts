@@ -36,16 +36,16 @@ export async function lookAtEndpoint(address: string, outgoing: Outgoing): Promi
   }
   const authority = hostname.includes(':') ? `${hostname}:${port}` : `${host}:${port}`
   if (proxy !== null) {
-    const reach = () => tunnelTo(authority, proxy, outgoing)
-    return { ...about, proxy: proxy.host, addresses: [], ...(await probe({ reach, host, secure }, outgoing)) }
+    const probed = await probe(() => tunnelTo(authority, proxy, outgoing), about, outgoing)
+    return { ...about, proxy: proxy.host, addresses: [], ...probed }
   }
   const addresses = await addressesOf(host)
   if (!Array.isArray(addresses)) {
     const connected = { code: 'NO_ADDRESS', message: 'the host has no address' }
     return { ...about, addresses, connected, certificate: null }
   }
-  const reach = () => direct(host, port)
-  return { ...about, addresses: addresses as readonly string[], ...(await probe({ reach, host, secure }, outgoing)) }
+  const probed = await probe(() => settled(connectPlain({ host, port }), 'connect'), about, outgoing)
+  return { ...about, addresses: addresses as readonly string[], ...probed }
 }
 
 async function addressesOf(host: string): Promise<readonly string[] | Problem> {
@@ -58,14 +58,9 @@ async function addressesOf(host: string): Promise<readonly string[] | Problem> {
   }
 }
 
-interface Way {
-  readonly reach: () => Promise<Socket>
-  readonly host: string
-  readonly secure: boolean
-}
-
 async function probe(
-  { reach, host, secure }: Way,
+  reach: () => Promise<Socket>,
+  { host, secure }: Pick<EndpointObservation, 'host' | 'secure'>,
   { extraCa }: Outgoing,
 ): Promise<Pick<EndpointObservation, 'connected' | 'certificate'>> {
   const begun = performance.now()
@@ -86,11 +81,6 @@ async function probe(
   }
 }
 
-async function direct(host: string, port: number): Promise<Socket> {
-  const socket = connectPlain({ host, port })
-  return settled(socket, 'connect')
-}
-
 async function tunnelTo(authority: string, proxy: URL, { extraCa }: Outgoing): Promise<Socket> {
   const user = `${decodeURIComponent(proxy.username)}:${decodeURIComponent(proxy.password)}`
   const headers = {
@@ -98,9 +88,9 @@ async function tunnelTo(authority: string, proxy: URL, { extraCa }: Outgoing): P
     ...(user === ':' ? {} : { 'proxy-authorization': `Basic ${Buffer.from(user).toString('base64')}` }),
   }
   const { protocol, hostname, port } = proxy
-  const target = { hostname: hostname.replace(/^\[(.*)\]$/, '$1'), port: port === '' ? null : Number(port) }
   const options = {
-    ...target,
+    hostname: hostname.replace(/^\[(.*)\]$/, '$1'),
+    port: port === '' ? null : Number(port),
     method: 'CONNECT',
     path: authority,
     headers,

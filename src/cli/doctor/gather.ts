@@ -11,7 +11,7 @@ import { inspectDatabase } from '../../agent/platform/sqlite/inspect-database.ts
 import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
 import type { DeviceKeys } from '../../agent/keys/device-key.ts'
 import { DeviceTokens } from '../../agent/keys/device-token.ts'
-import { type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
+import { verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { agentOptions, ENROLLMENT_TOKEN_FILE, type AgentSettings } from '../../agent/settings.ts'
 import { HttpClient } from '../../client/http.ts'
 import { ENGINE } from '../../core/engine.ts'
@@ -38,16 +38,14 @@ import {
 } from './observations.ts'
 import { textOf } from '../../platform/text-of.ts'
 
-export interface GatherOptions {
-  readonly socket?: string | undefined
-  readonly network: boolean
-}
-
 const OLDEST_NODE_MAJOR = 24
 
 const AGENT_PATIENCE_MS = 5_000
 
-export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<Observations> {
+export async function gather(
+  io: Io,
+  { socket: named, network }: { readonly socket?: string; readonly network: boolean },
+): Promise<Observations> {
   const agents = runningAgents()
   const chosen = choose(io, agents, named)
   const { settings, configuration } = configurationOf(io, chosen, named)
@@ -63,7 +61,8 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
   ])
   // This user may lack access to the directory; the agent has it.
   const backup = isProblem(agent) ? readLastBackup(directory) : agent.backup
-  const keys = await keysOf(settings)
+  // A check must not create a missing key.
+  const keys = await openKeyFiles({ ...keyFilesOf(settings), create: false }).catch(problemOf)
   const key = keyOf(keyFilesOf(settings).path, keys)
   const { identity } = inspected
   const { caFile } = settings.tls
@@ -76,7 +75,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
   const [cloud, broker, verification] = await Promise.all([
     reach(identity?.edgeUrl),
     reach(identity?.pushUrl),
-    verificationOf(databasePath, inspected.problem),
+    inspected.problem ?? readLedger(databasePath).then(verifyLedger).catch(problemOf),
   ])
   const isReached = cloud !== null && typeof cloud.connected === 'number'
   return {
@@ -201,26 +200,15 @@ const FILE_SYSTEMS: Readonly<Record<number, string>> = {
 async function fileSystemOf(directory: string): Promise<FileSystemObservation | Problem> {
   let path = directory
   while (!existsSync(path) && dirname(path) !== path) path = dirname(path)
-  try {
-    const { type, bavail, blocks, bsize, ffree, files } = await statfs(path)
-    return {
-      type: FILE_SYSTEMS[type >>> 0] ?? `0x${(type >>> 0).toString(16)}`,
-      free: bavail * bsize,
-      total: blocks * bsize,
-      inodesFree: ffree,
-      inodesTotal: files,
-    }
-  } catch (error) {
-    return problemOf(error)
-  }
-}
-
-async function keysOf(settings: AgentSettings): Promise<DeviceKeys | Problem> {
-  try {
-    // A check must not create a missing key.
-    return await openKeyFiles({ ...keyFilesOf(settings), create: false })
-  } catch (error) {
-    return problemOf(error)
+  const found = await statfs(path).catch(problemOf)
+  if (isProblem(found)) return found
+  const { type, bavail, blocks, bsize, ffree, files } = found
+  return {
+    type: FILE_SYSTEMS[type >>> 0] ?? `0x${(type >>> 0).toString(16)}`,
+    free: bavail * bsize,
+    total: blocks * bsize,
+    inodesFree: ffree,
+    inodesTotal: files,
   }
 }
 
@@ -229,15 +217,6 @@ function keyOf(path: string, keys: DeviceKeys | Problem): Observations['key'] {
   if (isProblem(keys)) return { ...file, problem: keys, keyId: null, nextKeyId: null }
   const { current, next } = keys
   return { ...file, problem: null, keyId: current.signer.keyId, nextKeyId: next?.signer.keyId ?? null }
-}
-
-async function verificationOf(path: string, problem: Problem | null): Promise<Verification | Problem> {
-  if (problem !== null) return problem
-  try {
-    return await verifyLedger(await readLedger(path))
-  } catch (error) {
-    return problemOf(error)
-  }
 }
 
 function listens(path: string): Promise<boolean | null> {
@@ -261,11 +240,7 @@ async function askAgent(path: string): Promise<Observations['agent']> {
     unreachable: 'AGENT_UNREACHABLE',
     timeoutMs: AGENT_PATIENCE_MS,
   })
-  try {
-    return await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
-  } catch (error) {
-    return problemOf(error)
-  }
+  return await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus).catch(problemOf)
 }
 
 function memoryOf(pid: number | null): Observations['memory'] {

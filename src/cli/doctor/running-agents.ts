@@ -21,7 +21,9 @@ export interface StartedWith {
 const UNIT = /^(?:0:|\d+:name=systemd):\/system\.slice\/tallygate-agent(?:@[^/]*)?\.service$/m
 
 export function runningAgents(): readonly RunningAgent[] {
-  return pids().flatMap((pid) => {
+  const names = orNull(() => readdirSync('/proc')) ?? []
+  const pids = names.filter((name) => /^\d+$/.test(name)).map(Number)
+  return pids.flatMap((pid) => {
     const words = partsOf(`/proc/${pid}/cmdline`) ?? []
     const at = words.findIndex((word) => /(^|\/)tallygate(\.js)?$/.test(word))
     if (at < 0 || at > 8 || words[at + 1] !== 'agent') return []
@@ -29,7 +31,7 @@ export function runningAgents(): readonly RunningAgent[] {
       .slice(at, at + 4)
       .join(' ')
       .trimEnd()
-    const uid = ownerOf(pid)
+    const uid = orNull(() => statSync(`/proc/${pid}`).uid)
     return uid === null ? [] : [{ pid, command, user: userOf(uid) ?? String(uid), started: startOf(pid, uid, words) }]
   })
 }
@@ -38,31 +40,14 @@ function startOf(pid: number, uid: number, words: readonly string[]): RunningAge
   const isOwn = uid === process.getuid?.() || uid === 0
   if (!isOwn && !UNIT.test(textOf(`/proc/${pid}/cgroup`) ?? '')) return 'NOT_TRUSTED'
   const environment = partsOf(`/proc/${pid}/environ`)
-  const folder = folderOf(pid)
+  const folder = orNull(() => readlinkSync(`/proc/${pid}/cwd`))
   return environment === null || folder === null ? 'NOT_READABLE' : { environment, words, folder }
 }
 
-function pids(): readonly number[] {
+/** Null if the process has ended, or this user may not look. */
+function orNull<T>(look: () => T): T | null {
   try {
-    return readdirSync('/proc')
-      .filter((name) => /^\d+$/.test(name))
-      .map(Number)
-  } catch {
-    return []
-  }
-}
-
-function ownerOf(pid: number): number | null {
-  try {
-    return statSync(`/proc/${pid}`).uid
-  } catch {
-    return null
-  }
-}
-
-function folderOf(pid: number): string | null {
-  try {
-    return readlinkSync(`/proc/${pid}/cwd`)
+    return look()
   } catch {
     return null
   }
