@@ -1,4 +1,5 @@
-import { Command } from 'commander'
+import { Command, InvalidArgumentError, Option } from 'commander'
+import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument } from '../arguments.ts'
@@ -7,8 +8,7 @@ import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { type Settable, isRow, plan, problemsOf, withTimes } from './change.ts'
 import { type Path, readDocument } from './document.ts'
-import { addFieldOptions, withFlags } from './fields.ts'
-import { type Names, type Noun, type Scope, textOf } from './noun.ts'
+import { type Field, type Names, type Noun, type Scope, textOf } from './noun.ts'
 import { NOUNS } from './nouns.ts'
 import { type Row, Service, notFound } from './service.ts'
 
@@ -19,8 +19,6 @@ interface Flags extends AdministratorFlags {
   readonly file?: string
 }
 
-type Removable = Noun & { readonly remove: NonNullable<Noun['remove']> }
-
 const DAY_MS = 86_400_000
 
 export function nounCommand(name: string, io: Io): Command {
@@ -28,8 +26,8 @@ export function nounCommand(name: string, io: Io): Command {
   if (noun === undefined) throw new Error(`invariant: there is no noun ${name}`)
   const group = examples(new Command(name), noun.examples)
   addReaders(group, noun, io)
-  if (isSettable(noun)) addSet(group, noun, io)
-  if (noun.remove !== undefined) addDelete(group, { ...noun, remove: noun.remove }, io)
+  if (noun.set !== undefined) addSet(group, { ...noun, set: noun.set }, io)
+  if (noun.remove !== undefined) addDelete(group, noun, noun.remove, io)
   return group
 }
 
@@ -55,7 +53,7 @@ function addReaders(group: Command, noun: Noun, io: Io): void {
       using client = await administrator(flags, io)
       const service = new Service(client)
       const row = await found(noun, name, service, await scopeOf(noun, service, flags, io))
-      writeLines(io.stdout, flags.json === true ? [jsonLine(row)] : detailsOf(row))
+      writeLines(io.stdout, flags.json === true ? [jsonLine(row)] : columns(pairsOf(row, '')))
     })
 }
 
@@ -91,7 +89,7 @@ function addSet(group: Command, noun: Settable, io: Io): void {
   })
 }
 
-function addDelete(group: Command, noun: Removable, io: Io): void {
+function addDelete(group: Command, noun: Noun, pathOf: NonNullable<Noun['remove']>, io: Io): void {
   verb(group, noun, 'delete')
     .description(`Deletes ${a(noun.one)}.`)
     .argument('<name>', `${noun.one}: its name or id`)
@@ -100,7 +98,7 @@ function addDelete(group: Command, noun: Removable, io: Io): void {
       const service = new Service(client)
       const scope = await scopeOf(noun, service, flags, io)
       const row = await found(noun, name, service, scope)
-      const { status } = await service.send(noun.remove(row, scope))
+      const { status } = await service.send({ method: 'DELETE', path: pathOf(row, scope) })
       const done = status === 202 ? 'the device receives the command with its next sync' : 'deleted'
       writeLines(io.stdout, [`${noun.one} ${noun.nameOf(row)}: ${done}`])
     })
@@ -174,10 +172,6 @@ function isSame(noun: Settable, row: Row, object: Row): boolean {
   return noun.nameOf(row) === noun.nameOf(noun.set.complete(object, {}, 0))
 }
 
-function isSettable(noun: Noun): noun is Settable {
-  return noun.set !== undefined
-}
-
 async function tableOf(noun: Noun, rows: readonly Row[], service: Service): Promise<readonly string[]> {
   if (rows.length === 0) return [`No ${noun.name.replaceAll('-', ' ')}.`]
   const names = await namesFor(new Set(noun.columns.flatMap((column) => column.named ?? [])), service)
@@ -195,10 +189,6 @@ export async function namesFor(lists: ReadonlySet<'instances' | 'devices'>, serv
   return new Map(entries.filter(([, name]) => name !== '') as [string, string][])
 }
 
-function detailsOf(row: Row, prefix = ''): readonly string[] {
-  return columns(pairsOf(row, prefix))
-}
-
 function pairsOf(row: Row, prefix: string): readonly (readonly string[])[] {
   return Object.entries(row).flatMap(([name, value]) => {
     const path = `${prefix}${name}`
@@ -209,4 +199,46 @@ function pairsOf(row: Row, prefix: string): readonly (readonly string[])[] {
       ? pairsOf(value as Row, `${path}.`)
       : [[path, Array.isArray(value) ? value.join(', ') : textOf(value)]]
   })
+}
+
+function addFieldOptions(command: Command, fields: readonly Field[]): void {
+  for (const field of fields) {
+    const option = new Option(field.flags, field.help)
+    command.addOption(
+      typeof field.kind === 'string' ? option.argParser(PARSERS[field.kind]) : option.choices(field.kind),
+    )
+  }
+}
+
+function withFlags(object: Row, fields: readonly Field[], flags: Readonly<Record<string, unknown>>): Row {
+  return fields.reduce((row, { path, flags: declared }) => {
+    const value = flags[new Option(declared).attributeName()]
+    if (value === undefined) return row
+    const [first = '', second] = path.split('.')
+    if (second === undefined) return { ...row, [first]: value }
+    return { ...row, [first]: { ...(row[first] as Row | undefined), [second]: value } }
+  }, object)
+}
+
+const PARSERS: Readonly<Record<Extract<Field['kind'], string>, (text: string, before: unknown) => unknown>> = {
+  text: (text) => text,
+  time: timeArgument,
+  number: (text) => {
+    if (parseDecimal(text) === undefined) throw new InvalidArgumentError('Use a number.')
+    return Number(text)
+  },
+  boolean: (text) => {
+    if (text !== 'true' && text !== 'false') throw new InvalidArgumentError('Use true or false.')
+    return text === 'true'
+  },
+  words: (text) => text.split(','),
+  rates: (text, before) => [...((before ?? []) as readonly Row[]), rateOf(text)],
+}
+
+/** `LaserCut@1.0=0.85` or `LaserCut=0.85` */
+function rateOf(text: string): Row {
+  const [, name, version, rate = ''] = /^([^@=]+)(?:@([^=]+))?=([\d.]+)$/.exec(text) ?? []
+  if (name === undefined || parseDecimal(rate) === undefined)
+    throw new InvalidArgumentError('Use an item with its rate, such as LaserCut@1.0=0.85.')
+  return { name, ...(version === undefined ? {} : { version }), rate: Number(rate) }
 }

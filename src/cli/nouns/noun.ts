@@ -31,7 +31,8 @@ export interface Noun {
   /** Several lines of the table for one object. */
   readonly lines?: (row: Row) => readonly Row[]
   readonly set?: Setting
-  readonly remove?: (row: Row, scope: Scope) => Call
+  /** The path to which a DELETE is sent. */
+  readonly remove?: (row: Row, scope: Scope) => string
 }
 
 export interface Setting {
@@ -58,8 +59,12 @@ export interface Field {
   readonly path: string
   readonly flags: string
   readonly help: string
-  readonly kind: 'text' | 'number' | 'boolean' | 'time' | 'words' | 'rates'
-  readonly choices?: readonly string[]
+  /** A list: the words to choose from. */
+  readonly kind: 'text' | 'number' | 'boolean' | 'time' | 'words' | 'rates' | readonly string[]
+}
+
+export function field(path: string, flags: string, help: string, kind: Field['kind']): Field {
+  return { path, flags, help, kind }
 }
 
 export type Names = ReadonlyMap<string, string>

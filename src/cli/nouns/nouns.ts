@@ -1,4 +1,3 @@
-/** The nouns of the command line. To add one, add a row. */
 import { z } from 'zod'
 import { queryText } from '../../client/call.ts'
 import { parseRepeatableJson } from '../../client/exact-json.ts'
@@ -11,7 +10,7 @@ import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
 import type { Settable } from './change.ts'
-import { type Noun, type Scope, column, named, textOf, time, tokens, tokensText } from './noun.ts'
+import { type Noun, type Scope, column, field, named, textOf, time, tokens, tokensText } from './noun.ts'
 import type { Row, Service } from './service.ts'
 
 const PROVISIONING = '/provisioning/api/v1.1'
@@ -20,382 +19,325 @@ const SERVICE = '/api/v1.1'
 const below = (area: string, instanceId: string | null): string => `${area}/instances/${instanceId}`
 const segment = (value: unknown): string => encodeURIComponent(textOf(value))
 
-const instances: Noun = {
-  name: 'instances',
-  one: 'instance',
-  examples: ['tallygate instances set Workshop --account me', 'tallygate instances list'],
-  instance: 'none',
-  list: async (service) => service.instances(),
-  nameOf: (row) => textOf(row['shortName']),
-  ids: ['id'],
-  columns: [
-    column('NAME', 'shortName'),
-    column('ACCOUNT', 'accountId'),
-    { head: 'DEFAULT', of: (row) => (row['defaultInstance'] === true ? 'yes' : '') },
-    time('CREATED', 'created'),
-    column('ID', 'id'),
-  ],
-  set: {
-    name: 'shortName',
-    fields: [{ path: 'accountId', flags: '--account <id>', help: 'customer account that owns it', kind: 'text' }],
-    schema: instanceBody,
-    complete: (given, current) => ({ ...current, ...given }),
-    current: ({ shortName, accountId }) => ({ shortName, accountId }),
-    call: ({ body }) => ({ method: 'POST', path: `${PROVISIONING}/instances`, body }),
-    fixed: true,
-  },
-}
-
 const attributesOf = (row: Row): Row => (row['attributes'] ?? {}) as Row
 
-const lineItems: Noun = {
-  name: 'line-items',
-  one: 'line item',
-  examples: [
-    'tallygate line-items set FIRST-1000 --quantity 1000 --reset MONTHLY',
-    'tallygate line-items list --instance Workshop',
-  ],
-  instance: 'one',
-  list: async (service, { instanceId }) => service.rows(`${below(PROVISIONING, instanceId)}/line-items`),
-  nameOf: (row) => textOf(row['activationId']),
-  columns: [
-    column('LINE ITEM', 'activationId'),
-    column('STATE', 'state'),
-    tokens('QUANTITY', 'quantity'),
-    tokens('USED', 'used'),
-    { head: 'OVERDRAFT', of: (row) => overdraftText(attributesOf(row)) },
-    { head: 'RESET', of: (row) => textOf(attributesOf(row)['resetFrequency']) },
-    { head: 'RATES', of: (row) => textOf(attributesOf(row)['rateTableSeries']) },
-    { head: 'START', of: (row) => windowText(row['start']) },
-    { head: 'END', of: (row) => windowText(row['end']) },
-  ],
-  set: {
-    name: 'activationId',
-    fields: [
-      { path: 'quantity', flags: '--quantity <tokens>', help: 'tokens per period', kind: 'number' },
-      {
-        path: 'state',
-        flags: '--state <state>',
-        help: 'state (default: DEPLOYED)',
-        kind: 'text',
-        choices: ['DEPLOYED', 'INACTIVE', 'OBSOLETE'],
-      },
-      { path: 'start', flags: '--start <time>', help: 'first moment of use (default: any)', kind: 'time' },
-      { path: 'end', flags: '--end <time>', help: 'last moment of use (default: any)', kind: 'time' },
-      {
-        path: 'attributes.elastic',
-        flags: '--elastic <boolean>',
-        help: 'can pay for access requests (default: true)',
-        kind: 'boolean',
-      },
-      {
-        path: 'attributes.rateTableSeries',
-        flags: '--series <name>',
-        help: 'series of its rate tables (default: tables without a series)',
-        kind: 'text',
-      },
-      {
-        path: 'attributes.overdraftType',
-        flags: '--overdraft-type <type>',
-        help: 'overdraft',
-        kind: 'text',
-        choices: ['Number', 'Unlimited'],
-      },
-      { path: 'attributes.overdraftLimit', flags: '--overdraft <tokens>', help: 'with type Number', kind: 'number' },
-      {
-        path: 'attributes.resetFrequency',
-        flags: '--reset <frequency>',
-        help: 'period of the quantity',
-        kind: 'text',
-        choices: RESET_FREQUENCIES,
-      },
+/** In the order of the help. To add a noun, add a row. */
+export const NOUNS: readonly Noun[] = [
+  {
+    name: 'instances',
+    one: 'instance',
+    examples: ['tallygate instances set Workshop --account me', 'tallygate instances list'],
+    instance: 'none',
+    list: async (service) => service.instances(),
+    nameOf: (row) => textOf(row['shortName']),
+    ids: ['id'],
+    columns: [
+      column('NAME', 'shortName'),
+      column('ACCOUNT', 'accountId'),
+      { head: 'DEFAULT', of: (row) => (row['defaultInstance'] === true ? 'yes' : '') },
+      time('CREATED', 'created'),
+      column('ID', 'id'),
     ],
-    schema: lineItemBodies['v1.1'],
-    complete: (given, current) => ({
-      ...{ state: 'DEPLOYED', start: 0, end: INSTANT_MAX },
-      ...current,
-      ...given,
-      attributes: { elastic: true, rateTableSeries: '', ...attributesOf('attributes' in given ? given : current) },
-    }),
-    current: ({ used: _used, ...row }) => row,
-    call: ({ body, scope }) => ({
-      method: 'PUT',
-      path: `${below(PROVISIONING, scope.instanceId)}/line-items`,
-      body,
-    }),
-  },
-  remove: (row, { instanceId }) => ({
-    method: 'DELETE',
-    path: `${below(PROVISIONING, instanceId)}/line-items/${segment(row['activationId'])}`,
-  }),
-}
-
-const rateTables: Noun = {
-  name: 'rate-tables',
-  one: 'rate table',
-  examples: ['tallygate rate-tables set 1 --rate LaserCut@1.0=0.85 --rate Print=1', 'tallygate rate-tables show 1'],
-  instance: 'none',
-  list: async (service) => service.rows(`${PROVISIONING}/rate-tables`),
-  nameOf: ({ series, version }) =>
-    [series, version]
-      .map(textOf)
-      .filter((each) => each !== '')
-      .join('/'),
-  columns: [
-    column('SERIES', 'series'),
-    column('VERSION', 'version'),
-    time('EFFECTIVE FROM', 'effectiveFrom', 'always'),
-    column('ITEM', 'item'),
-    column('ITEM VERSION', 'itemVersion'),
-    column('RATE', 'rate'),
-  ],
-  lines: (row) =>
-    (row['items'] as readonly Row[]).map(({ name, version, rate, formula }, index) => ({
-      ...(index === 0 ? row : {}),
-      ...{ item: name, itemVersion: version, rate: rate ?? formula },
-    })),
-  set: {
-    name: 'version',
-    fields: [
-      { path: 'series', flags: '--series <name>', help: 'series (default: none)', kind: 'text' },
-      { path: 'effectiveFrom', flags: '--effective-from <time>', help: 'first moment (default: now)', kind: 'time' },
-      {
-        path: 'items',
-        flags: '--rate <item=rate>',
-        help: 'item with its tokens per unit, such as LaserCut@1.0=0.85; can be repeated',
-        kind: 'rates',
-      },
-    ],
-    schema: rateTableBody['v1.1'],
-    complete: (given, current, now) => ({ series: '', effectiveFrom: now, ...current, ...given }),
-    current: ({ created: _created, ...row }) => row,
-    call: ({ body: { series, ...body } }) => ({
-      method: 'POST',
-      path: `${PROVISIONING}/rate-tables`,
-      body: { ...body, ...(series === '' ? {} : { series }) },
-    }),
-    fixed: true,
-  },
-  remove: ({ series, version }) => ({
-    method: 'DELETE',
-    path: `${PROVISIONING}/rate-tables?${new URLSearchParams({
-      ...(series === '' ? {} : { series: textOf(series) }),
-      version: textOf(version),
-    }).toString()}`,
-  }),
-}
-
-const rules: Noun = {
-  name: 'rules',
-  one: 'list of actions',
-  examples: ['tallygate rules set FIRST-1000 -f rules.yaml', 'tallygate rules show FIRST-1000'],
-  instance: 'one',
-  list: listRules,
-  nameOf: (row) => textOf(row['lineItemId']),
-  columns: [
-    column('LINE ITEM', 'lineItemId'),
-    column('ACTION', 'action'),
-    column('CONDITION', 'condition'),
-    tokens('ALLOCATION', 'allocation'),
-    tokens('USED', 'used'),
-    column('NAME', 'name'),
-  ],
-  lines: ({ lineItemId, actions }) => (actions as readonly Row[]).map((action) => ({ lineItemId, ...action })),
-  set: {
-    name: 'lineItemId',
-    fields: [],
-    schema: actionsBody,
-    complete: (given) => given,
-    current: comparableActions,
-    call: async (change) => ({
-      method: 'PUT',
-      path: `${below(SERVICE, change.scope.instanceId)}/line-items/${segment(change.body['lineItemId'])}/actions`,
-      body: await savedActions(change),
-    }),
-  },
-  remove: (row, { instanceId }) => ({
-    method: 'DELETE',
-    path: `${below(SERVICE, instanceId)}/line-items/${segment(row['lineItemId'])}/actions`,
-  }),
-}
-
-const conditions: Noun = {
-  name: 'conditions',
-  one: 'condition',
-  examples: [
-    'tallygate conditions set design --property department --values design,cad',
-    'tallygate conditions delete design',
-  ],
-  instance: 'one',
-  list: async (service, { instanceId }) => service.rows(`${below(SERVICE, instanceId)}/conditions`),
-  nameOf: ({ name, id }) => textOf(name ?? id),
-  ids: ['id'],
-  columns: [column('NAME', 'name'), { head: 'CONDITION', of: (row) => conditionText(row) }, column('ID', 'id')],
-  set: {
-    name: 'name',
-    fields: [
-      { path: 'property', flags: '--property <name>', help: 'property of the requester', kind: 'text' },
-      { path: 'values', flags: '--values <values>', help: 'accepted values, separated by commas', kind: 'words' },
-    ],
-    schema: conditionInput,
-    complete: (given) => ('operator' in given ? given : { operator: 'IN', ...given }),
-    current: withoutIds,
-    call: ({ body, existing, scope }) => ({
-      method: 'PATCH',
-      path: `${below(SERVICE, scope.instanceId)}/conditions`,
-      body: [{ ...body, ...(existing === undefined ? {} : { id: existing['id'] }) }],
-    }),
-  },
-  remove: ({ id }, { instanceId }) => ({
-    method: 'DELETE',
-    path: `${below(SERVICE, instanceId)}/conditions/${segment(id)}`,
-  }),
-}
-
-const limits: Noun = {
-  name: 'limits',
-  one: 'consumption limit',
-  examples: ['tallygate limits set FIRST-1000 --limit 100 --frequency DAILY', 'tallygate limits list'],
-  instance: 'one',
-  list: listLimits,
-  nameOf: (row) => textOf(row['lineItemId']),
-  columns: [
-    column('LINE ITEM', 'lineItemId'),
-    tokens('LIMIT', 'limit'),
-    column('FREQUENCY', 'frequency'),
-    time('NEXT RESET', 'nextReset'),
-  ],
-  set: {
-    name: 'lineItemId',
-    fields: [
-      { path: 'limit', flags: '--limit <tokens>', help: 'most tokens of one requester in a period', kind: 'number' },
-      {
-        path: 'frequency',
-        flags: '--frequency <frequency>',
-        help: 'length of a period',
-        kind: 'text',
-        choices: RESET_FREQUENCIES.filter((each) => each !== 'NONE'),
-      },
-      {
-        path: 'nextReset',
-        flags: '--next-reset <time>',
-        help: 'end of the first period (default: the end of this day, week, month or year, UTC)',
-        kind: 'time',
-      },
-    ],
-    schema: consumptionLimitBody.safeExtend({ lineItemId: lineItemBodies['v1.1'].shape.activationId }),
-    // The next reset of an existing limit moves by itself: only a new frequency sets another one.
-    complete: (given, current, now) => {
-      const isSame = given['frequency'] === undefined || given['frequency'] === current['frequency']
-      const reset = isSame && 'nextReset' in current ? current['nextReset'] : given['nextReset']
-      return { ...current, ...given, nextReset: reset ?? nextReset(given['frequency'], now) }
+    set: {
+      name: 'shortName',
+      fields: [field('accountId', '--account <id>', 'customer account that owns it', 'text')],
+      schema: instanceBody,
+      complete: (given, current) => ({ ...current, ...given }),
+      current: ({ shortName, accountId }) => ({ shortName, accountId }),
+      call: ({ body }) => ({ method: 'POST', path: `${PROVISIONING}/instances`, body }),
+      fixed: true,
     },
-    current: (row) => row,
-    call: ({ body: { lineItemId, ...body }, scope }) => ({
-      method: 'PUT',
-      path: `${below(SERVICE, scope.instanceId)}/line-items/${segment(lineItemId)}/consumption-limit`,
-      body,
-    }),
   },
-  remove: (row, { instanceId }) => ({
-    method: 'DELETE',
-    path: `${below(SERVICE, instanceId)}/line-items/${segment(row['lineItemId'])}/consumption-limit`,
-  }),
-}
-
-const settings: Noun = {
-  name: 'configuration',
-  one: 'configuration value',
-  examples: ['tallygate configuration set timezone.tolerant --value true', 'tallygate configuration list'],
-  instance: 'none',
-  list: async (service) => service.rows(`${PROVISIONING}/configuration`),
-  nameOf: (row) => textOf(row['name']),
-  columns: [column('NAME', 'name'), column('VALUE', 'value'), time('CHANGED', 'modified')],
-  set: {
-    name: 'name',
-    fields: [{ path: 'value', flags: '--value <value>', help: 'new value', kind: 'text' }],
-    schema: z.strictObject({ name: z.string(), value: z.string() }),
-    complete: (given, current) => ({ ...current, ...given, value: String(given['value'] ?? current['value']) }),
-    current: ({ name, value }) => ({ name, value }),
-    call: ({ body }) => ({ method: 'PATCH', path: `${PROVISIONING}/configuration`, body: [body] }),
+  {
+    name: 'line-items',
+    one: 'line item',
+    examples: [
+      'tallygate line-items set FIRST-1000 --quantity 1000 --reset MONTHLY',
+      'tallygate line-items list --instance Workshop',
+    ],
+    instance: 'one',
+    list: async (service, { instanceId }) => service.rows(`${below(PROVISIONING, instanceId)}/line-items`),
+    nameOf: (row) => textOf(row['activationId']),
+    columns: [
+      column('LINE ITEM', 'activationId'),
+      column('STATE', 'state'),
+      tokens('QUANTITY', 'quantity'),
+      tokens('USED', 'used'),
+      { head: 'OVERDRAFT', of: (row) => overdraftText(attributesOf(row)) },
+      { head: 'RESET', of: (row) => textOf(attributesOf(row)['resetFrequency']) },
+      { head: 'RATES', of: (row) => textOf(attributesOf(row)['rateTableSeries']) },
+      { head: 'START', of: (row) => windowText(row['start']) },
+      { head: 'END', of: (row) => windowText(row['end']) },
+    ],
+    set: {
+      name: 'activationId',
+      fields: [
+        field('quantity', '--quantity <tokens>', 'tokens per period', 'number'),
+        field('state', '--state <state>', 'state (default: DEPLOYED)', ['DEPLOYED', 'INACTIVE', 'OBSOLETE']),
+        field('start', '--start <time>', 'first moment of use (default: any)', 'time'),
+        field('end', '--end <time>', 'last moment of use (default: any)', 'time'),
+        field('attributes.elastic', '--elastic <boolean>', 'can pay for access requests (default: true)', 'boolean'),
+        field(
+          'attributes.rateTableSeries',
+          '--series <name>',
+          'series of its rate tables (default: tables without a series)',
+          'text',
+        ),
+        field('attributes.overdraftType', '--overdraft-type <type>', 'overdraft', ['Number', 'Unlimited']),
+        field('attributes.overdraftLimit', '--overdraft <tokens>', 'with type Number', 'number'),
+        field('attributes.resetFrequency', '--reset <frequency>', 'period of the quantity', RESET_FREQUENCIES),
+      ],
+      schema: lineItemBodies['v1.1'],
+      complete: (given, current) => ({
+        ...{ state: 'DEPLOYED', start: 0, end: INSTANT_MAX },
+        ...current,
+        ...given,
+        attributes: { elastic: true, rateTableSeries: '', ...attributesOf('attributes' in given ? given : current) },
+      }),
+      current: ({ used: _used, ...row }) => row,
+      call: ({ body, scope }) => ({
+        method: 'PUT',
+        path: `${below(PROVISIONING, scope.instanceId)}/line-items`,
+        body,
+      }),
+    },
+    remove: (row, { instanceId }) => `${below(PROVISIONING, instanceId)}/line-items/${segment(row['activationId'])}`,
   },
-}
-
-const sessions: Noun = {
-  name: 'sessions',
-  one: 'session',
-  examples: ['tallygate sessions list --instance Workshop', 'tallygate sessions lock "$session"'],
-  instance: 'any',
-  list: async (service, { instanceId }) =>
-    service.rows(`${SERVICE}/sessions${instanceId === null ? '' : `?instanceId=${instanceId}`}`),
-  nameOf: (row) => textOf(row['sessionId']),
-  path: (id) => `${SERVICE}/sessions/${segment(id)}`,
-  columns: [
-    column('SESSION', 'sessionId'),
-    column('STATE', 'state'),
-    named('INSTANCE', 'instanceId', 'instances'),
-    time('CHARGED UNTIL', 'chargedUntil'),
-    time('LAST REQUEST', 'lastAccessRequest'),
-  ],
-  remove: ({ sessionId }) => ({ method: 'DELETE', path: `${SERVICE}/sessions/${segment(sessionId)}` }),
-}
-
-const keys: Noun = {
-  name: 'keys',
-  one: 'key',
-  examples: ['tallygate keys set ada.pem --name Ada --role read --instance Workshop', 'tallygate keys delete Ada'],
-  instance: 'none',
-  list: async (service) => service.pages(`${SERVICE}/public-keys`, 'keys'),
-  nameOf: (row) => textOf(row['id']),
-  ids: ['name'],
-  columns: [
-    column('ID', 'id'),
-    column('NAME', 'name'),
-    column('TYPE', 'type'),
-    { head: 'ROLES', of: ({ type, roles }) => (type === 'client-key' ? '' : listText(roles)) },
-    { head: 'INSTANCES', of: (row) => listText(row['instances']) },
-    time('SINCE', 'modified'),
-  ],
-  remove: ({ id, type }) => ({ method: 'DELETE', path: `${SERVICE}/${textOf(type)}s/${segment(id)}` }),
-}
-
-const usage: Noun = {
-  name: 'usage',
-  one: 'usage record',
-  examples: ['tallygate usage list --since 2026-05-01', 'tallygate usage export --out usage.csv'],
-  instance: 'any',
-  since: true,
-  list: listUsage,
-  nameOf: (row) => textOf(row['correlationId']),
-  columns: [
-    time('TIME', 'usageTime'),
-    named('INSTANCE', 'instanceId', 'instances'),
-    named('DEVICE', 'deviceId', 'devices'),
-    column('REQUESTER', 'consumerId'),
-    column('ITEM', 'item'),
-    column('COUNT', 'count'),
-    column('LINE ITEM', 'activationId'),
-    tokens('TOKENS', 'tokens'),
-    column('OPERATION', 'operation'),
-    column('STATUS', 'status'),
-  ],
-}
-
-export const NOUNS = [
-  instances,
-  lineItems,
-  rateTables,
-  rules,
-  conditions,
-  limits,
-  sessions,
-  usage,
-  keys,
-  settings,
-] satisfies readonly Noun[]
+  {
+    name: 'rate-tables',
+    one: 'rate table',
+    examples: ['tallygate rate-tables set 1 --rate LaserCut@1.0=0.85 --rate Print=1', 'tallygate rate-tables show 1'],
+    instance: 'none',
+    list: async (service) => service.rows(`${PROVISIONING}/rate-tables`),
+    nameOf: ({ series, version }) =>
+      [series, version]
+        .map(textOf)
+        .filter((each) => each !== '')
+        .join('/'),
+    columns: [
+      column('SERIES', 'series'),
+      column('VERSION', 'version'),
+      time('EFFECTIVE FROM', 'effectiveFrom', 'always'),
+      column('ITEM', 'item'),
+      column('ITEM VERSION', 'itemVersion'),
+      column('RATE', 'rate'),
+    ],
+    lines: (row) =>
+      (row['items'] as readonly Row[]).map(({ name, version, rate, formula }, index) => ({
+        ...(index === 0 ? row : {}),
+        ...{ item: name, itemVersion: version, rate: rate ?? formula },
+      })),
+    set: {
+      name: 'version',
+      fields: [
+        field('series', '--series <name>', 'series (default: none)', 'text'),
+        field('effectiveFrom', '--effective-from <time>', 'first moment (default: now)', 'time'),
+        field(
+          'items',
+          '--rate <item=rate>',
+          'item with its tokens per unit, such as LaserCut@1.0=0.85; can be repeated',
+          'rates',
+        ),
+      ],
+      schema: rateTableBody['v1.1'],
+      complete: (given, current, now) => ({ series: '', effectiveFrom: now, ...current, ...given }),
+      current: ({ created: _created, ...row }) => row,
+      call: ({ body: { series, ...body } }) => ({
+        method: 'POST',
+        path: `${PROVISIONING}/rate-tables`,
+        body: { ...body, ...(series === '' ? {} : { series }) },
+      }),
+      fixed: true,
+    },
+    remove: ({ series, version }) => {
+      const query = queryText({ series: series === '' ? null : textOf(series), version: textOf(version) })
+      return `${PROVISIONING}/rate-tables?${query}`
+    },
+  },
+  {
+    name: 'rules',
+    one: 'list of actions',
+    examples: ['tallygate rules set FIRST-1000 -f rules.yaml', 'tallygate rules show FIRST-1000'],
+    instance: 'one',
+    list: listRules,
+    nameOf: (row) => textOf(row['lineItemId']),
+    columns: [
+      column('LINE ITEM', 'lineItemId'),
+      column('ACTION', 'action'),
+      column('CONDITION', 'condition'),
+      tokens('ALLOCATION', 'allocation'),
+      tokens('USED', 'used'),
+      column('NAME', 'name'),
+    ],
+    lines: ({ lineItemId, actions }) => (actions as readonly Row[]).map((action) => ({ lineItemId, ...action })),
+    set: {
+      name: 'lineItemId',
+      fields: [],
+      schema: actionsBody,
+      complete: (given) => given,
+      current: comparableActions,
+      call: async (change) => ({
+        method: 'PUT',
+        path: `${below(SERVICE, change.scope.instanceId)}/line-items/${segment(change.body['lineItemId'])}/actions`,
+        body: await savedActions(change),
+      }),
+    },
+    remove: (row, { instanceId }) => `${below(SERVICE, instanceId)}/line-items/${segment(row['lineItemId'])}/actions`,
+  },
+  {
+    name: 'conditions',
+    one: 'condition',
+    examples: [
+      'tallygate conditions set design --property department --values design,cad',
+      'tallygate conditions delete design',
+    ],
+    instance: 'one',
+    list: async (service, { instanceId }) => service.rows(`${below(SERVICE, instanceId)}/conditions`),
+    nameOf: ({ name, id }) => textOf(name ?? id),
+    ids: ['id'],
+    columns: [column('NAME', 'name'), { head: 'CONDITION', of: (row) => conditionText(row) }, column('ID', 'id')],
+    set: {
+      name: 'name',
+      fields: [
+        field('property', '--property <name>', 'property of the requester', 'text'),
+        field('values', '--values <values>', 'accepted values, separated by commas', 'words'),
+      ],
+      schema: conditionInput,
+      complete: (given) => ('operator' in given ? given : { operator: 'IN', ...given }),
+      current: withoutIds,
+      call: ({ body, existing, scope }) => ({
+        method: 'PATCH',
+        path: `${below(SERVICE, scope.instanceId)}/conditions`,
+        body: [{ ...body, ...(existing === undefined ? {} : { id: existing['id'] }) }],
+      }),
+    },
+    remove: ({ id }, { instanceId }) => `${below(SERVICE, instanceId)}/conditions/${segment(id)}`,
+  },
+  {
+    name: 'limits',
+    one: 'consumption limit',
+    examples: ['tallygate limits set FIRST-1000 --limit 100 --frequency DAILY', 'tallygate limits list'],
+    instance: 'one',
+    list: listLimits,
+    nameOf: (row) => textOf(row['lineItemId']),
+    columns: [
+      column('LINE ITEM', 'lineItemId'),
+      tokens('LIMIT', 'limit'),
+      column('FREQUENCY', 'frequency'),
+      time('NEXT RESET', 'nextReset'),
+    ],
+    set: {
+      name: 'lineItemId',
+      fields: [
+        field('limit', '--limit <tokens>', 'most tokens of one requester in a period', 'number'),
+        field(
+          'frequency',
+          '--frequency <frequency>',
+          'length of a period',
+          RESET_FREQUENCIES.filter((each) => each !== 'NONE'),
+        ),
+        field(
+          'nextReset',
+          '--next-reset <time>',
+          'end of the first period (default: the end of this day, week, month or year, UTC)',
+          'time',
+        ),
+      ],
+      schema: consumptionLimitBody.safeExtend({ lineItemId: lineItemBodies['v1.1'].shape.activationId }),
+      // The next reset of an existing limit moves by itself: only a new frequency sets another one.
+      complete: (given, current, now) => {
+        const isSame = given['frequency'] === undefined || given['frequency'] === current['frequency']
+        const reset = isSame && 'nextReset' in current ? current['nextReset'] : given['nextReset']
+        return { ...current, ...given, nextReset: reset ?? nextReset(given['frequency'], now) }
+      },
+      current: (row) => row,
+      call: ({ body: { lineItemId, ...body }, scope }) => ({
+        method: 'PUT',
+        path: `${below(SERVICE, scope.instanceId)}/line-items/${segment(lineItemId)}/consumption-limit`,
+        body,
+      }),
+    },
+    remove: (row, { instanceId }) =>
+      `${below(SERVICE, instanceId)}/line-items/${segment(row['lineItemId'])}/consumption-limit`,
+  },
+  {
+    name: 'sessions',
+    one: 'session',
+    examples: ['tallygate sessions list --instance Workshop', 'tallygate sessions lock "$session"'],
+    instance: 'any',
+    list: async (service, { instanceId }) =>
+      service.rows(`${SERVICE}/sessions${instanceId === null ? '' : `?instanceId=${instanceId}`}`),
+    nameOf: (row) => textOf(row['sessionId']),
+    path: (id) => `${SERVICE}/sessions/${segment(id)}`,
+    columns: [
+      column('SESSION', 'sessionId'),
+      column('STATE', 'state'),
+      named('INSTANCE', 'instanceId', 'instances'),
+      time('CHARGED UNTIL', 'chargedUntil'),
+      time('LAST REQUEST', 'lastAccessRequest'),
+    ],
+    remove: ({ sessionId }) => `${SERVICE}/sessions/${segment(sessionId)}`,
+  },
+  {
+    name: 'usage',
+    one: 'usage record',
+    examples: ['tallygate usage list --since 2026-05-01', 'tallygate usage export --out usage.csv'],
+    instance: 'any',
+    since: true,
+    list: listUsage,
+    nameOf: (row) => textOf(row['correlationId']),
+    columns: [
+      time('TIME', 'usageTime'),
+      named('INSTANCE', 'instanceId', 'instances'),
+      named('DEVICE', 'deviceId', 'devices'),
+      column('REQUESTER', 'consumerId'),
+      column('ITEM', 'item'),
+      column('COUNT', 'count'),
+      column('LINE ITEM', 'activationId'),
+      tokens('TOKENS', 'tokens'),
+      column('OPERATION', 'operation'),
+      column('STATUS', 'status'),
+    ],
+  },
+  {
+    name: 'keys',
+    one: 'key',
+    examples: ['tallygate keys set ada.pem --name Ada --role read --instance Workshop', 'tallygate keys delete Ada'],
+    instance: 'none',
+    list: async (service) => service.pages(`${SERVICE}/public-keys`, 'keys'),
+    nameOf: (row) => textOf(row['id']),
+    ids: ['name'],
+    columns: [
+      column('ID', 'id'),
+      column('NAME', 'name'),
+      column('TYPE', 'type'),
+      { head: 'ROLES', of: ({ type, roles }) => (type === 'client-key' ? '' : listText(roles)) },
+      { head: 'INSTANCES', of: (row) => listText(row['instances']) },
+      time('SINCE', 'modified'),
+    ],
+    remove: ({ id, type }) => `${SERVICE}/${textOf(type)}s/${segment(id)}`,
+  },
+  {
+    name: 'configuration',
+    one: 'configuration value',
+    examples: ['tallygate configuration set timezone.tolerant --value true', 'tallygate configuration list'],
+    instance: 'none',
+    list: async (service) => service.rows(`${PROVISIONING}/configuration`),
+    nameOf: (row) => textOf(row['name']),
+    columns: [column('NAME', 'name'), column('VALUE', 'value'), time('CHANGED', 'modified')],
+    set: {
+      name: 'name',
+      fields: [field('value', '--value <value>', 'new value', 'text')],
+      schema: z.strictObject({ name: z.string(), value: z.string() }),
+      complete: (given, current) => ({ ...current, ...given, value: String(given['value'] ?? current['value']) }),
+      current: ({ name, value }) => ({ name, value }),
+      call: ({ body }) => ({ method: 'PATCH', path: `${PROVISIONING}/configuration`, body: [body] }),
+    },
+  },
+]
 
 export function settableNoun(name: string): Settable {
-  const noun: Noun | undefined = NOUNS.find((each) => each.name === name)
+  const noun = NOUNS.find((each) => each.name === name)
   if (noun?.set === undefined) throw new Error(`invariant: there is no noun ${name} that can be set`)
   return { ...noun, set: noun.set }
 }
