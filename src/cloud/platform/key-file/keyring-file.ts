@@ -1,22 +1,13 @@
 /** The cloud's signing key, and the introductions by which devices move to the next one. Each step is durable. */
 import { type KeyObject, createPublicKey } from 'node:crypto'
-import {
-  chownSync,
-  closeSync,
-  existsSync,
-  fsyncSync,
-  openSync,
-  readFileSync,
-  renameSync,
-  statSync,
-  writeSync,
-} from 'node:fs'
+import { chownSync, existsSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
 import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
+import { flush } from '../system/durable-directory.ts'
 import { openKeyFile } from './key-file.ts'
 
 const chainFile = z.array(
@@ -76,18 +67,16 @@ export async function rotateSigningKey(
         'CONFLICT',
         `${chainPath(path)} already contains ${chain.length} keys. Forget a previous key first.`,
       )
-    const signer = {
-      keyId: from,
-      algorithm: 'EdDSA',
-      privateKey: current.toCryptoKey('Ed25519', true, ['sign']),
-    } as const
+    const privateKey = current.toCryptoKey('Ed25519', true, ['sign'])
+    const signer = { keyId: from, algorithm: 'EdDSA', privateKey } as const
     const introduction = await signDocument('key', JSON.stringify({ introduces: next, at: now }), signer)
     writeChain(path, [...chain, { previous, introduction, introduces: to, trusted: true }])
   }
   unlessWritable(path, () => {
     ownLike(path, nextPath)
     renameSync(nextPath, path)
-    flush(dirname(path), path)
+    flush(dirname(path))
+    flush(path)
   })
   return { from, to }
 }
@@ -95,18 +84,17 @@ export async function rotateSigningKey(
 /** @throws CodedError NOT_FOUND if the key is not trusted or is the current one; STATE_UNWRITABLE */
 export async function forgetSigningKey(path: string, keyId: string): Promise<void> {
   const keyring = await openKeyring(path)
-  if (!keyring.trusted.slice(1).some((key) => key.keyId === keyId)) {
-    const known = keyring.trusted.slice(1).map((key) => key.keyId)
+  const known = keyring.trusted.slice(1).map((key) => key.keyId)
+  if (!known.includes(keyId)) {
     throw new CodedError(
       'NOT_FOUND',
       `${keyId} is not a trusted previous signing key. Trusted previous keys: ${known.join(', ') || 'none'}.`,
     )
   }
-  const chain: Chain = []
-  for (const link of readChain(path)) {
-    chain.push((await thumbprint(link.previous)) === keyId ? { ...link, trusted: false } : link)
-  }
-  writeChain(path, chain)
+  const chain = readChain(path).map(async (link) =>
+    (await thumbprint(link.previous)) === keyId ? { ...link, trusted: false } : link,
+  )
+  writeChain(path, await Promise.all(chain))
 }
 
 async function trustedKey(jwk: PublicJwk): Promise<TrustedKey> {
@@ -132,16 +120,11 @@ function writeChain(keyPath: string, chain: Chain): void {
   const path = chainPath(keyPath)
   const partial = `${path}.new`
   unlessWritable(path, () => {
-    const file = openSync(partial, 'w', 0o600)
-    try {
-      writeSync(file, `${JSON.stringify(chain, null, 2)}\n`)
-      fsyncSync(file)
-    } finally {
-      closeSync(file)
-    }
+    writeFileSync(partial, `${JSON.stringify(chain, null, 2)}\n`, { mode: 0o600, flush: true })
     ownLike(keyPath, partial)
     renameSync(partial, path)
-    flush(dirname(path), path)
+    flush(dirname(path))
+    flush(path)
   })
 }
 
@@ -150,17 +133,6 @@ function ownLike(model: string, path: string): void {
   if (process.getuid?.() !== 0) return
   const { uid, gid } = statSync(model)
   chownSync(path, uid, gid)
-}
-
-function flush(...paths: readonly string[]): void {
-  for (const path of paths) {
-    const file = openSync(path, 'r')
-    try {
-      fsyncSync(file)
-    } finally {
-      closeSync(file)
-    }
-  }
 }
 
 function unlessWritable(path: string, work: () => void): void {

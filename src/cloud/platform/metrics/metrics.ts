@@ -11,8 +11,7 @@ import type { DeliverySums } from '../../storage/device-records.ts'
 import type { UsageRecord } from '../../storage/records.ts'
 import type { Totals } from '../../storage/records.ts'
 import type { StoreWatcher } from '../../storage/watch-store.ts'
-import { ArchiveMetrics } from './archive-metrics.ts'
-import { CellMetrics } from './cell-metrics.ts'
+import type { ArchiveState } from '../../usage/archive/archive-daily.ts'
 import { collectProcessMetrics } from './process-metrics.ts'
 
 const OF_NODE: ReadonlySet<string> = new Set([
@@ -58,15 +57,7 @@ export function merged(sources: readonly [MetricsSource, ...MetricsSource[]]): M
 /** Label for requests without a route: paths are unbounded. */
 const NO_ROUTE = 'none'
 
-const SYNC_OUTCOMES: Readonly<Record<SyncOutcome, string>> = {
-  MERGE: 'merge',
-  REPEAT: 'repeat',
-  KNOWN: 'known',
-  BEHIND: 'behind',
-  FORK: 'fork',
-  UNREADABLE: 'unreadable',
-  REJECTED: 'rejected',
-}
+const SYNC_OUTCOMES: readonly SyncOutcome[] = ['MERGE', 'REPEAT', 'KNOWN', 'BEHIND', 'FORK', 'UNREADABLE', 'REJECTED']
 
 const SOURCES: readonly UsageRecord['source']['kind'][] = ['one-off', 'session', 'device']
 
@@ -77,98 +68,94 @@ const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 
 export class Metrics implements StoreWatcher, EventWatcher {
   readonly #registry = new Registry()
-  readonly archive = new ArchiveMetrics(this.#registry)
+  readonly #archived = this.#counter(
+    'usage_archived_records_total',
+    'Usage records that this node has moved to archives.',
+  )
+  readonly #archiveFailed = this.#gauge(
+    'usage_archive_failed',
+    'Whether the last archiving of usage by this node failed.',
+  )
+  readonly #archivedAt = this.#gauge(
+    'usage_archive_last_success_timestamp_seconds',
+    'When all usage older than the retention was last archived.',
+  )
+  readonly #requests = this.#counter('http_requests_total', 'HTTP requests answered.', ['method', 'route', 'status'])
+  readonly #requestSeconds = this.#seconds(
+    'http_request_duration_seconds',
+    'Time from the request head to the end of the response.',
+    ['method', 'route'],
+  )
+  readonly #brokenBodies = this.#counter(
+    'http_bodies_incomplete_total',
+    'Requests whose connection ended before the body was complete.',
+  )
+  readonly #decisions = this.#counter(
+    'decisions_total',
+    'Items decided on access requests, by result and status code of API v1.1.',
+    ['result', 'code'],
+  )
+  readonly #usage = this.#counter(
+    'usage_records_total',
+    'Usage records committed, by operation, status, and where the request came from.',
+    ['operation', 'status', 'source'],
+  )
+  readonly #tokensCharged = this.#counter('tokens_charged_total', 'Tokens charged by committed usage records.', [
+    'source',
+  ])
+  readonly #tokensRefunded = this.#counter('tokens_refunded_total', 'Tokens refunded by committed usage records.', [
+    'source',
+  ])
+  readonly #automaticCharges = this.#counter('automatic_charges_total', 'Due session charges, by result.', [
+    'result',
+    'source',
+  ])
+  readonly #refunds = this.#counter('refunds_total', 'Refunds of prepaid session time that was not used.', ['source'])
+  readonly #syncs = this.#counter('edge_syncs_total', 'Segments received from devices, by outcome.', ['outcome'])
+  readonly #transactionSeconds = this.#seconds(
+    'store_transaction_duration_seconds',
+    'Duration of store transactions including waiting, by result.',
+    ['result'],
+  )
+  readonly #sessions = this.#gauge('sessions', 'Sessions in the store, counted up to 100000.', ['state'])
+  readonly #outbox = this.#gauge(
+    'outbox_backlog',
+    'Change notifications waiting to be published, counted up to 100000.',
+  )
+  readonly #tokensOnDevices = this.#gauge('tokens_on_devices', 'Tokens granted to devices and not returned.')
+  readonly #totalsUp = this.#gauge('store_totals_up', 'Whether the store returned its totals for this scrape.')
+  readonly #reloaded = this.#gauge(
+    'config_last_reload_successful',
+    'Whether the last reload of the settings succeeded.',
+  )
+  readonly #lastBackup = this.#gauge(
+    'last_backup_timestamp_seconds',
+    'Time of the last successful backup of the store.',
+  )
+  readonly #paused = this.#gauge('sweeps_paused', 'Whether irreversible background work is paused, by reason.', [
+    'code',
+  ])
+  readonly #events = this.#counter('events_total', 'Events sent, by sink and outcome.', ['sink', 'outcome'])
+  readonly #sinksFailing = this.#gauge('event_sink_failing', 'Whether the last attempt to send events failed.', [
+    'sink',
+  ])
+  readonly #devices = this.#gauge(
+    'devices',
+    'Devices of the first 50 instances by contact, counted up to 10000, once a minute.',
+    ['instance_id', 'contact'],
+  )
+  readonly #tokensLeft = this.#gauge(
+    'instance_tokens_left_ratio',
+    'Part of the tokens that is left in the scarcest line item of the instance, once a minute.',
+    ['instance_id'],
+  )
   readonly #deps: MetricsDeps
-  readonly #requests: Counter<'method' | 'route' | 'status'>
-  readonly #requestSeconds: Histogram<'method' | 'route'>
-  readonly #brokenBodies: Counter
-  readonly #decisions: Counter<'result' | 'code'>
-  readonly #usage: Counter<'operation' | 'status' | 'source'>
-  readonly #tokensCharged: Counter<'source'>
-  readonly #tokensRefunded: Counter<'source'>
-  readonly #automaticCharges: Counter<'result' | 'source'>
-  readonly #refunds: Counter<'source'>
-  readonly #syncs: Counter<'outcome'>
-  readonly #transactionSeconds: Histogram<'result'>
-  readonly #sessions: Gauge<'state'>
-  readonly #outbox: Gauge
-  readonly #tokensOnDevices: Gauge
-  readonly #totalsUp: Gauge
-  readonly #reloaded: Gauge
-  readonly #lastBackup: Gauge
-  readonly #paused: Gauge<'code'>
-  readonly #events: Counter<'sink' | 'outcome'>
-  readonly #sinksFailing: Gauge<'sink'>
-  readonly #devices: Gauge<'instance_id' | 'contact'>
-  readonly #tokensLeft: Gauge<'instance_id'>
-  readonly #cell: CellMetrics | null
+  readonly #cell: Readonly<Record<'up' | 'behind', Gauge>> | null
   #looking: Promise<void> | undefined
 
   constructor(deps: MetricsDeps) {
     this.#deps = deps
-    const registers = [this.#registry]
-    const counter = <L extends string = never>(name: string, help: string, ...labelNames: L[]): Counter<L> =>
-      new Counter({ name: `tallygate_${name}`, help, labelNames, registers })
-    const gauge = <L extends string = never>(name: string, help: string, ...labelNames: L[]): Gauge<L> =>
-      new Gauge({ name: `tallygate_${name}`, help, labelNames, registers })
-    const seconds = <L extends string>(name: string, help: string, ...labelNames: L[]): Histogram<L> =>
-      new Histogram({ name: `tallygate_${name}`, help, labelNames, registers, buckets: BUCKETS })
-
-    this.#requests = counter('http_requests_total', 'HTTP requests answered.', 'method', 'route', 'status')
-    this.#requestSeconds = seconds(
-      'http_request_duration_seconds',
-      'Time from the request head to the end of the response.',
-      'method',
-      'route',
-    )
-    this.#brokenBodies = counter(
-      'http_bodies_incomplete_total',
-      'Requests whose connection ended before the body was complete.',
-    )
-    this.#decisions = counter(
-      'decisions_total',
-      'Items decided on access requests, by result and status code of API v1.1.',
-      'result',
-      'code',
-    )
-    this.#usage = counter(
-      'usage_records_total',
-      'Usage records committed, by operation, status, and where the request came from.',
-      'operation',
-      'status',
-      'source',
-    )
-    this.#tokensCharged = counter('tokens_charged_total', 'Tokens charged by committed usage records.', 'source')
-    this.#tokensRefunded = counter('tokens_refunded_total', 'Tokens refunded by committed usage records.', 'source')
-    this.#automaticCharges = counter('automatic_charges_total', 'Due session charges, by result.', 'result', 'source')
-    this.#refunds = counter('refunds_total', 'Refunds of prepaid session time that was not used.', 'source')
-    this.#syncs = counter('edge_syncs_total', 'Segments received from devices, by outcome.', 'outcome')
-    this.#transactionSeconds = seconds(
-      'store_transaction_duration_seconds',
-      'Duration of store transactions including waiting, by result.',
-      'result',
-    )
-    this.#sessions = gauge('sessions', 'Sessions in the store, counted up to 100000.', 'state')
-    this.#outbox = gauge('outbox_backlog', 'Change notifications waiting to be published, counted up to 100000.')
-    this.#tokensOnDevices = gauge('tokens_on_devices', 'Tokens granted to devices and not returned.')
-    this.#totalsUp = gauge('store_totals_up', 'Whether the store returned its totals for this scrape.')
-    this.#reloaded = gauge('config_last_reload_successful', 'Whether the last reload of the settings succeeded.')
-    this.#lastBackup = gauge('last_backup_timestamp_seconds', 'Time of the last successful backup of the store.')
-    this.#paused = gauge('sweeps_paused', 'Whether irreversible background work is paused, by reason.', 'code')
-    this.#events = counter('events_total', 'Events sent, by sink and outcome.', 'sink', 'outcome')
-    this.#sinksFailing = gauge('event_sink_failing', 'Whether the last attempt to send events failed.', 'sink')
-    this.#devices = gauge(
-      'devices',
-      'Devices of the first 50 instances by contact, counted up to 10000, once a minute.',
-      'instance_id',
-      'contact',
-    )
-    this.#tokensLeft = gauge(
-      'instance_tokens_left_ratio',
-      'Part of the tokens that is left in the scarcest line item of the instance, once a minute.',
-      'instance_id',
-    )
-    gauge('build_info', 'Version of the running service; always 1.', 'version', 'node').set(
+    this.#gauge('build_info', 'Version of the running service; always 1.', ['version', 'node']).set(
       { version: deps.version, node: process.versions.node },
       1,
     )
@@ -176,10 +163,25 @@ export class Metrics implements StoreWatcher, EventWatcher {
     this.#cell = this.#keepOnly(deps.part)
   }
 
+  #counter<L extends string = never>(name: string, help: string, labelNames: readonly L[] = []): Counter<L> {
+    return new Counter({ name: `tallygate_${name}`, help, labelNames, registers: [this.#registry] })
+  }
+
+  #gauge<L extends string = never>(name: string, help: string, labelNames: readonly L[] = []): Gauge<L> {
+    return new Gauge({ name: `tallygate_${name}`, help, labelNames, registers: [this.#registry] })
+  }
+
+  #seconds<L extends string>(name: string, help: string, labelNames: readonly L[]): Histogram<L> {
+    return new Histogram({ name: `tallygate_${name}`, help, labelNames, registers: [this.#registry], buckets: BUCKETS })
+  }
+
   /** Counters at zero: Prometheus sees no increase in a series that begins with its first event, so alerts would miss that event. */
   #startSeries(): void {
     this.#reloaded.set(1)
-    for (const outcome of Object.values(SYNC_OUTCOMES)) this.#syncs.inc({ outcome }, 0)
+    // Without a retention there are no values.
+    this.#archiveFailed.remove()
+    this.#archivedAt.remove()
+    for (const outcome of SYNC_OUTCOMES) this.#syncs.inc({ outcome: outcome.toLowerCase() }, 0)
     for (const labels of LABELS_OF_CODE['v1.1'].values()) this.#decisions.inc(labels, 0)
     for (const source of SOURCES) {
       this.#tokensCharged.inc({ source }, 0)
@@ -187,7 +189,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
     }
   }
 
-  #keepOnly(part: MetricsDeps['part']): CellMetrics | null {
+  #keepOnly(part: MetricsDeps['part']): Readonly<Record<'up' | 'behind', Gauge>> | null {
     const isOfNode = part === undefined || part === 'NODE'
     if (isOfNode) collectProcessMetrics(this.#registry)
     else this.#registry.setDefaultLabels({ cell: part.cell })
@@ -195,11 +197,24 @@ export class Metrics implements StoreWatcher, EventWatcher {
       const own = /^tallygate_(.*)$/.exec(name)?.[1]
       if (own !== undefined && OF_NODE.has(own) !== isOfNode) this.#registry.removeSingleMetric(name)
     }
-    return isOfNode ? null : new CellMetrics(this.#registry)
+    if (isOfNode) return null
+    return {
+      up: this.#gauge('cell_up', 'Whether the database of the cell responds to this node.'),
+      behind: this.#gauge('cell_behind', 'Whether the cell may lack changes of rate tables, keys or configuration.'),
+    }
   }
 
   cell(isUp: boolean, isBehind: boolean): void {
-    this.#cell?.set(isUp, isBehind)
+    this.#cell?.up.set(isUp ? 1 : 0)
+    this.#cell?.behind.set(isBehind ? 1 : 0)
+  }
+
+  readonly archive = {
+    archived: (records: number): void => this.#archived.inc(records),
+    state: ({ finishedAt, failed }: ArchiveState): void => {
+      this.#archiveFailed.set(failed ? 1 : 0)
+      if (finishedAt !== null) this.#archivedAt.set(finishedAt / 1_000)
+    },
   }
 
   get contentType(): string {
@@ -238,7 +253,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
   }
 
   sync(outcome: SyncOutcome): void {
-    quietly(() => this.#syncs.inc({ outcome: SYNC_OUTCOMES[outcome] }))
+    quietly(() => this.#syncs.inc({ outcome: outcome.toLowerCase() }))
   }
 
   transaction(committed: boolean, ms: number): void {

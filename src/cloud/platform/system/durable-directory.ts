@@ -11,11 +11,12 @@ export function makeDurableDirectory(path: string): void {
   for (let made = resolve(path); made !== above; made = dirname(made)) flush(dirname(made))
 }
 
-function flush(path: string): void {
-  const directory = openSync(path, 'r')
+/** Makes a file, or the names in a directory, survive a power cut. */
+export function flush(path: string): void {
+  const file = openSync(path, 'r')
   try {
-    fsyncSync(directory)
+    fsyncSync(file)
   } finally {
-    closeSync(directory)
+    closeSync(file)
   }
 }

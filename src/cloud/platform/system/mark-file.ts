@@ -8,6 +8,7 @@ import {
   openSync,
   readFileSync,
   renameSync,
+  writeFileSync,
   writeSync,
 } from 'node:fs'
 import { dirname } from 'node:path'
@@ -15,6 +16,7 @@ import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from '../../sync/recovery/mark-file.ts'
+import { flush } from './durable-directory.ts'
 import { readBootId } from './time.ts'
 
 const SLOT_BYTES = 512
@@ -36,6 +38,11 @@ export function openMarkFile(path: string): SystemMarkFile {
     if (open.file === null) throw new Error('invariant: a mark is begun before it is written')
     return open.file
   }
+  // The state on disk is unknown: a second flush could falsely succeed.
+  const unflushed = (cause: unknown): never => {
+    failed.cause = cause
+    throw new CodedError('NOT_RECORDED', `${path} cannot be flushed.`, { cause })
+  }
   return {
     bootId,
     read: () => (open.file === null ? 'MISSING' : slotsIn(readFileSync(path))),
@@ -44,13 +51,9 @@ export function openMarkFile(path: string): SystemMarkFile {
       open.file = null
       const fresh = `${path}.new`
       recorded(path, () => {
-        const made = openSync(fresh, 'w', 0o600)
-        fsyncSync(made)
-        closeSync(made)
+        writeFileSync(fresh, '', { mode: 0o600, flush: true })
         renameSync(fresh, path)
-        const directory = openSync(dirname(path), 'r')
-        fsyncSync(directory)
-        closeSync(directory)
+        flush(dirname(path))
       })
       open.file = openAt(path, 'r+')
     },
@@ -68,16 +71,11 @@ export function openMarkFile(path: string): SystemMarkFile {
       try {
         fsyncSync(opened())
       } catch (cause) {
-        // The state on disk is unknown: a second flush could falsely succeed.
-        failed.cause = cause
-        throw new CodedError('NOT_RECORDED', `${path} cannot be flushed.`, { cause })
+        unflushed(cause)
       }
     },
     async flushLater() {
-      await flushData(opened()).catch((cause: unknown) => {
-        failed.cause = cause
-        throw new CodedError('NOT_RECORDED', `${path} cannot be flushed.`, { cause })
-      })
+      await flushData(opened()).catch(unflushed)
     },
     place() {
       const { dev, ino } = fstatSync(opened(), { bigint: true })
