@@ -1,5 +1,5 @@
 /** A bucket of an S3-compatible store with archives. A whole object appears at once, after its hash was checked. */
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { AwsClient } from 'aws4fetch'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Secret } from '../../../settings/option.ts'
@@ -23,16 +23,12 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
   const { bucket = '', prefix = '' } =
     /^s3:\/\/(?<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(?<prefix>[\w./=-]*?))?\/?$/.exec(address)?.groups ?? {}
   if (bucket === '') throw new CodedError('CONFIG_INVALID', `${address} does not have the form s3://bucket/prefix.`)
-  const { endpoint, region, accessKeyId, secretAccessKey, sessionToken } = settings
+  const { region, accessKeyId, secretAccessKey, sessionToken } = settings
   if (accessKeyId === null || secretAccessKey === null) {
     throw new CodedError('CONFIG_INVALID', `${address} needs s3.access_key_id and s3.secret_access_key.`)
   }
-  if (endpoint !== null && !isPlain(endpoint)) {
-    throw new CodedError(
-      'CONFIG_INVALID',
-      's3.endpoint takes an address without user, query and fragment. Put the key into s3.access_key_id and s3.secret_access_key.',
-    )
-  }
+  // Names with dots do not fit a certificate for hosts.
+  const base = `${serviceOf(settings)}/${bucket}`
   const client = new AwsClient({
     accessKeyId,
     secretAccessKey: secretAccessKey.reveal(),
@@ -41,12 +37,22 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
     service: 's3',
     retries: RETRIES_MAX,
   })
-  // Names with dots do not fit a certificate for hosts.
-  const base =
-    endpoint === null ? `https://s3.${region}.amazonaws.com/${bucket}` : `${endpoint.replace(/\/+$/, '')}/${bucket}`
   const folder = prefix === '' ? '' : `${prefix}/`
-  const call = (method: string, path: string, body?: Buffer, headers: Readonly<Record<string, string>> = {}) =>
-    send(client, { method, url: `${base}${path}`, body, headers, stop })
+  const call = async (method: string, path: string, body?: Buffer, headers: Readonly<Record<string, string>> = {}) => {
+    try {
+      const response = await client.fetch(`${base}${path}`, {
+        method,
+        // The store refuses a body that arrives changed.
+        headers: { 'x-amz-content-sha256': hash('sha256', body ?? ''), ...headers },
+        signal: AbortSignal.any([stop, AbortSignal.timeout(TIMEOUT_MS)]),
+        ...(body === undefined ? {} : { body: new Uint8Array(body) }),
+      })
+      return { status: response.status, text: Buffer.from(await response.arrayBuffer()) }
+    } catch (cause) {
+      const { origin } = new URL(base)
+      throw new CodedError('ARCHIVE_UNAVAILABLE', `${origin} cannot be reached: ${reasonOf(cause)}`, { cause })
+    }
+  }
   return {
     name: `s3://${bucket}${prefix === '' ? '' : `/${prefix}`}`,
     async list() {
@@ -82,40 +88,15 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
   }
 }
 
-/** Credentials belong in settings that no message shows. */
-function isPlain(endpoint: string): boolean {
-  const { username, password, search, hash } = new URL(endpoint)
-  return [username, password, search, hash].every((part) => part === '')
-}
-
-interface S3Call {
-  readonly method: string
-  readonly url: string
-  readonly body: Buffer | undefined
-  readonly headers: Readonly<Record<string, string>>
-  readonly stop: AbortSignal
-}
-
-async function send(
-  client: AwsClient,
-  { method, url, body, headers, stop }: S3Call,
-): Promise<{ status: number; text: Buffer }> {
-  // The store refuses a body that arrives changed.
-  const hash = createHash('sha256')
-    .update(body ?? '')
-    .digest('hex')
-  try {
-    const response = await client.fetch(url, {
-      method,
-      headers: { 'x-amz-content-sha256': hash, ...headers },
-      signal: AbortSignal.any([stop, AbortSignal.timeout(TIMEOUT_MS)]),
-      ...(body === undefined ? {} : { body: new Uint8Array(body) }),
-    })
-    return { status: response.status, text: Buffer.from(await response.arrayBuffer()) }
-  } catch (error) {
-    const { origin } = new URL(url)
-    throw new CodedError('ARCHIVE_UNAVAILABLE', `${origin} cannot be reached: ${reasonOf(error)}`, { cause: error })
-  }
+function serviceOf({ endpoint, region }: S3Settings): string {
+  if (endpoint === null) return `https://s3.${region}.amazonaws.com`
+  const { username, password, search, hash: fragment } = new URL(endpoint)
+  // Credentials belong in settings that no message shows.
+  if ([username, password, search, fragment].every((part) => part === '')) return endpoint.replace(/\/+$/, '')
+  throw new CodedError(
+    'CONFIG_INVALID',
+    's3.endpoint takes an address without user, query and fragment. Put the key into s3.access_key_id and s3.secret_access_key.',
+  )
 }
 
 /** `fetch` gives the reason of the network as the cause. */

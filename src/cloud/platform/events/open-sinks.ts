@@ -1,27 +1,20 @@
-import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
 import { EVENT_GROUPS } from '../../../protocol/edge/events.ts'
 import type { Sink } from '../../events/sink.ts'
 import type { CloudSettings } from '../../settings.ts'
+import { readText } from '../system/read-text.ts'
 import { WebhookSink, parseSecrets } from './webhook.ts'
 
 /** @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE */
 export async function openSinks(settings: CloudSettings['events'], now: () => number): Promise<readonly Sink[]> {
   const { webhooks, caFile } = settings
-  const extraCa = caFile === null ? null : read(caFile)
-  return [...webhookSinks(webhooks ?? [], extraCa, now), ...(await natsSinks(settings, extraCa))]
-}
-
-function webhookSinks(
-  webhooks: NonNullable<CloudSettings['events']['webhooks']>,
-  extraCa: string | null,
-  now: () => number,
-): readonly Sink[] {
-  return webhooks.map(({ name, url, secret_file, token_file, types = EVENT_GROUPS }) => {
-    const secrets = parseSecrets(read(secret_file), secret_file)
-    const token = token_file === undefined ? null : read(token_file).trim()
+  const extraCa = caFile === null ? null : readText(caFile)
+  const sinks = (webhooks ?? []).map(({ name, url, secret_file, token_file, types = EVENT_GROUPS }) => {
+    const secrets = parseSecrets(readText(secret_file), secret_file)
+    const token = token_file === undefined ? null : readText(token_file).trim()
     return new WebhookSink({ name, url, groups: types, secrets, token, now, proxy: process.env, extraCa })
   })
+  return [...sinks, ...(await natsSinks(settings, extraCa))]
 }
 
 async function natsSinks(settings: CloudSettings['events'], extraCa: string | null): Promise<readonly Sink[]> {
@@ -44,12 +37,4 @@ async function natsSinks(settings: CloudSettings['events'], extraCa: string | nu
     credentials: settings.natsCredentials?.reveal() ?? null,
   }
   return [new NatsSink({ url, subject, groups, username, ...secrets, extraCa })]
-}
-
-function read(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `${path} cannot be read.`, { cause })
-  }
 }

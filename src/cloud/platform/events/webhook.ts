@@ -1,5 +1,5 @@
 /** Sends batches of CloudEvents with a signature of Standard Webhooks (https://www.standardwebhooks.com). */
-import { createHash, createHmac } from 'node:crypto'
+import { createHmac, hash } from 'node:crypto'
 import { type Agent, type IncomingMessage, request as plainRequest } from 'node:http'
 import { request as tlsRequest } from 'node:https'
 import { openAgent, type Outgoing } from '../../../platform/outgoing.ts'
@@ -73,7 +73,7 @@ export class WebhookSink implements Sink {
     if (first === undefined || last === undefined) return
     const body = `[${events.map(({ json }) => json).join(',')}]`
     // Positions alone do not name a body: the settings decide which events between them are sent.
-    const id = `${this.name}-${first.position}-${last.position}-${digestOf(body)}`
+    const id = `${this.name}-${first.position}-${last.position}-${hash('sha256', body).slice(0, DIGEST_SHOWN)}`
     const timestamp = Math.floor(this.#options.now() / 1_000)
     const signed = `${id}.${timestamp}.${body}`
     const { secrets, token, timeoutMs = SEND_TIMEOUT_MS } = this.#options
@@ -111,10 +111,6 @@ export class WebhookSink implements Sink {
       request.end(body)
     })
   }
-}
-
-function digestOf(body: string): string {
-  return createHash('sha256').update(body).digest('hex').slice(0, DIGEST_SHOWN)
 }
 
 /** The rest is read, so that the connection can be used again, but not kept. */

@@ -1,5 +1,6 @@
 /** Metrics reveal sales and load: without a token, only local clients read them at the cloud's own address. */
-import { createHash, timingSafeEqual } from 'node:crypto'
+import { hash, timingSafeEqual } from 'node:crypto'
+import { once } from 'node:events'
 import { type IncomingHttpHeaders, type IncomingMessage, type ServerResponse, createServer } from 'node:http'
 import { BlockList, isIPv6 } from 'node:net'
 import type { AddressInfo } from 'node:net'
@@ -27,19 +28,16 @@ export function countRequests(http: FastifyInstance, metrics: Metrics): void {
 const DECIDING: ReadonlySet<string> = new Set(['postaccessrequest', 'putsessionaccessrequest'])
 
 export function countDecisions(operations: readonly Operation[], metrics: Metrics): readonly Operation[] {
-  return operations.map((operation) =>
-    DECIDING.has(operation.id)
-      ? {
-          ...operation,
-          handle: async (call) => {
-            const answer = await operation.handle(call)
-            const { requestedItems = [] } = (answer.body ?? {}) as Partial<AccessResponse>
-            for (const { status } of requestedItems) metrics.decision(call.version as ApiVersion, status.code)
-            return answer
-          },
-        }
-      : operation,
-  )
+  const counted = (operation: Operation): Operation => ({
+    ...operation,
+    handle: async (call) => {
+      const answer = await operation.handle(call)
+      const { requestedItems = [] } = (answer.body ?? {}) as Partial<AccessResponse>
+      for (const { status } of requestedItems) metrics.decision(call.version as ApiVersion, status.code)
+      return answer
+    },
+  })
+  return operations.map((operation) => (DECIDING.has(operation.id) ? counted(operation) : operation))
 }
 
 /** On the cloud's own server. @param token null: local clients only */
@@ -58,39 +56,25 @@ export function registerMetrics(http: FastifyInstance, metrics: MetricsSource, t
   })
 }
 
-export interface MetricsListener {
-  readonly origin: string
-  close(): Promise<void>
-}
-
 /** Without TLS, for a monitoring network. @param token null: every client that reaches the address may read */
 export async function listenForMetrics(
   { host, port }: { readonly host: string; readonly port: number },
   metrics: MetricsSource,
   token: string | null,
   onFault: (error: unknown) => void,
-): Promise<MetricsListener> {
+): Promise<{ readonly origin: string; readonly close: () => Promise<void> }> {
   const server = createServer({ requestTimeout: 10_000, headersTimeout: 10_000, maxHeaderSize: 16 * 1024 })
   server.maxConnections = 64
   server.on('request', (request: IncomingMessage, response: ServerResponse) => {
     answer(request, metrics, token).then(
-      ({ status, type, text }) => {
-        response.writeHead(status, { 'content-type': type })
-        response.end(text)
-      },
+      ({ status, type, text }) => response.writeHead(status, { 'content-type': type }).end(text),
       (error: unknown) => {
         onFault(error)
         response.writeHead(500).end()
       },
     )
   })
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject)
-    server.listen({ host, port }, () => {
-      server.off('error', reject)
-      resolve()
-    })
-  })
+  await once(server.listen({ host, port }), 'listening')
   server.on('error', onFault)
   const { address, port: bound } = server.address() as AddressInfo
   return {
@@ -145,11 +129,7 @@ function requireToken({ authorization }: IncomingHttpHeaders, token: string): vo
   const given = /^Bearer +(\S+)$/i.exec(authorization ?? '')?.[1]
   if (given === undefined)
     throw new CodedError('TOKEN_MISSING', 'Send the token in metrics.token_file as a bearer token.')
-  if (!timingSafeEqual(digest(given), digest(token))) {
+  if (!timingSafeEqual(hash('sha256', given, 'buffer'), hash('sha256', token, 'buffer'))) {
     throw new CodedError('TOKEN_INVALID', 'The token is wrong. Use the token in metrics.token_file.')
   }
-}
-
-function digest(text: string): Buffer {
-  return createHash('sha256').update(text).digest()
 }

@@ -26,11 +26,6 @@ export interface ExternalBrokerOptions {
   }
 }
 
-export interface ExternalBroker extends Broker {
-  /** Ends within about a second; unacknowledged messages are rejected. */
-  close(): Promise<void>
-}
-
 /** Base of the random reconnect delay, which doubles up to the cap. A cloud has few nodes, so the cap can be short. */
 const BACKOFF_BASE_MS = 1_000
 const BACKOFF_CAP_MS = 5_000
@@ -47,11 +42,7 @@ const PACKET_BYTES_MAX = 4_096
 const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
 
 /** Connects in the background. @throws CodedError CONFIG_INVALID for an invalid address */
-export function openExternalBroker(options: ExternalBrokerOptions): ExternalBroker {
-  return new Connection(options)
-}
-
-class Connection implements ExternalBroker {
+export class ExternalBroker implements Broker {
   readonly #options: ExternalBrokerOptions
   readonly #closing = Promise.withResolvers<never>()
   #client: MqttClient
@@ -84,6 +75,7 @@ class Connection implements ExternalBroker {
     })
   }
 
+  /** Ends within about a second; unacknowledged messages are rejected. */
   async close(): Promise<void> {
     if (this.#isClosed) return
     this.#isClosed = true

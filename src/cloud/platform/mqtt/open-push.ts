@@ -1,6 +1,5 @@
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
 import { type DevicePresence, Presence } from '../../devices/presence.ts'
@@ -9,9 +8,10 @@ import { NOTIFICATION_LOOK_MS } from '../../devices/limits.ts'
 import type { Timers } from '../../runtime/run-repeatedly.ts'
 import type { Store } from '../../storage/store.ts'
 import type { CloudSettings } from '../../settings.ts'
+import { readText } from '../system/read-text.ts'
 import type { SignedIn } from './device-rights.ts'
 import { openEmbeddedBroker } from './embedded-broker.ts'
-import { openExternalBroker } from './external-broker.ts'
+import { ExternalBroker } from './external-broker.ts'
 
 export interface PushDeps {
   readonly settings: CloudSettings['push']
@@ -58,17 +58,15 @@ export async function openPush(deps: PushDeps): Promise<Push> {
   }
 }
 
+const NOT_EMBEDDED = { drop: () => undefined, accept: null, renewCertificate: () => undefined } as const
+
 async function openEmbedded(deps: PushDeps): Promise<Push> {
   const { settings, tls, log } = deps
-  const { host, port } = settings
   const presence = new Presence(deps.now)
   const broker = await openEmbeddedBroker({
-    host,
-    port,
-    tls,
+    ...{ host: settings.host, port: settings.port, tls, log },
     signIn: (token) => signIn(deps, token),
     onPresence: (deviceId, online) => presence.set(deviceId, online),
-    log,
   })
   const publisher = publish(deps, broker)
   // Retained notifications are lost at a restart.
@@ -101,18 +99,18 @@ function openExternal(deps: PushDeps): Push {
       'push.broker is "external", but push.url is missing. Set it to the address of the broker.',
     )
   }
-  const { username: user, password: inUrl } = new URL(url)
-  if (user !== '' || inUrl !== '') {
-    // Devices get the address.
+  const parsed = new URL(url)
+  // Devices get the address.
+  if (parsed.username !== '' || parsed.password !== '') {
     throw new CodedError('CONFIG_INVALID', 'push.url takes no user name: set push.username and push.password.')
   }
   const presence = new Presence(deps.now)
   const waiting: { publisher?: Publishers } = {}
-  const broker = openExternalBroker({
+  const broker = new ExternalBroker({
     url,
     username,
     password: password?.reveal() ?? null,
-    ca: caFile === null ? null : readCa(caFile),
+    ca: caFile === null ? null : readText(caFile),
     clientId: `tallygate-twin-${newId()}`,
     // A broker that restarted may have lost its retained messages.
     onConnect: () => waiting.publisher?.announcePolicies(),
@@ -126,9 +124,7 @@ function openExternal(deps: PushDeps): Push {
     local: url,
     url: settings.publicUrl ?? url,
     presence: (deviceId) => presence.of(deviceId),
-    drop: () => undefined,
-    accept: null,
-    renewCertificate: () => undefined,
+    ...NOT_EMBEDDED,
     async close() {
       // Do not wait for a broker that acknowledges nothing.
       const stopped = publisher.stop()
@@ -144,9 +140,7 @@ function openNone(deps: PushDeps): Push {
     local: null,
     url: null,
     presence: () => null,
-    drop: () => undefined,
-    accept: null,
-    renewCertificate: () => undefined,
+    ...NOT_EMBEDDED,
     close: () => publisher.stop(),
   }
 }
@@ -173,12 +167,4 @@ async function signIn({ authenticator, now }: PushDeps, token: string): Promise<
     throw new CodedError('ACCESS_KIND_WRONG', 'The broker accepts device tokens only.')
   }
   return { deviceId: principal.deviceId, instanceIds: [...principal.instances] }
-}
-
-function readCa(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `${path} cannot be read.`, { cause })
-  }
 }

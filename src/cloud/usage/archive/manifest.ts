@@ -1,5 +1,5 @@
 /** A manifest has the hash of the previous one. Names contain positions: a repeated run writes the same files. */
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { z } from 'zod'
 import { formatMicro, parseDecimal } from '../../../core/pricing/amount.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -103,7 +103,7 @@ function rangeIn(pattern: RegExp, name: string): NamedRange[] {
 }
 
 export function sha256(body: Buffer): string {
-  return createHash('sha256').update(body).digest('hex')
+  return hash('sha256', body)
 }
 
 /** So that one device whose clock is years ahead does not hide all later use: ms. */

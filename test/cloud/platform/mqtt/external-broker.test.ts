@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
-import { openExternalBroker } from '../../../../src/cloud/platform/mqtt/external-broker.ts'
+import { ExternalBroker } from '../../../../src/cloud/platform/mqtt/external-broker.ts'
 import { NOTIFICATION_CLAIM_MS } from '../../../../src/cloud/devices/limits.ts'
 import type { Transaction } from '../../../../src/cloud/storage/store.ts'
 import { openSqliteStore } from '../../../../src/cloud/storage/sqlite/store.ts'
@@ -166,7 +166,7 @@ describe('a broker that fails', () => {
   it('is connected again after it acknowledged nothing for a while', async () => {
     await using network = await ServerProxy.open(before.url)
     let connected = Promise.withResolvers<undefined>()
-    const broker = openExternalBroker({
+    const broker = new ExternalBroker({
       url: network.url,
       username: null,
       password: null,
