@@ -2,13 +2,13 @@ import { InvalidArgumentError } from 'commander'
 import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
 import { API_PREFIX, uuid } from '../protocol/wire.ts'
-import { parseDuration } from '../settings/quantity.ts'
+import { DURATION } from '../settings/quantity.ts'
 import { hasCertificate } from '../platform/has-certificate.ts'
 import { unreadableReason } from '../settings/load.ts'
 import type { Io } from './io.ts'
 
 export function durationArgument(text: string): number {
-  const ms = parseDuration(text)
+  const ms = DURATION.parse(text)
   if (ms === undefined || ms === 0) throw new InvalidArgumentError('Use a duration such as 30s, 5m or 24h.')
   return ms
 }

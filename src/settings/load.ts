@@ -164,13 +164,12 @@ function place(settings: Record<string, unknown>, path: readonly string[], value
 
 /** Shortens a rejected value for a message and removes credentials of URLs. */
 function shorten(value: unknown): string {
-  const text = value instanceof Date ? value.toISOString() : JSON.stringify(value, bigintText)
+  const text =
+    value instanceof Date
+      ? value.toISOString()
+      : JSON.stringify(value, (_, part: unknown) => (typeof part === 'bigint' ? String(part) : part))
   const harmless = text.replaceAll(/\/\/\S*@/g, '//[secret]@').replaceAll(/(password=)[^&"]*/g, '$1[secret]')
   return harmless.length > 80 ? `${harmless.slice(0, 80)}…` : harmless
-}
-
-function bigintText(_key: string, value: unknown): unknown {
-  return typeof value === 'bigint' ? String(value) : value
 }
 
 function invalid(message: string): CodedError {

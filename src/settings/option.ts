@@ -1,6 +1,6 @@
 /** Each setting's TOML key, environment variable, flag, help, documentation and type come from one table entry. */
 import type { z } from 'zod'
-import { formatBytes, formatDuration, parseBytes, parseDuration } from './quantity.ts'
+import { BYTES, DURATION, type Quantity } from './quantity.ts'
 
 export interface Option<T> {
   readonly isOption: true
@@ -164,24 +164,16 @@ export function integer<const T extends number | null>(
   })
 }
 
+type RangeDescription = OptionDescription<string> & { readonly min: string; readonly max: string }
+
 /** Duration: ms in code; text with unit in settings, and in `default`, `min` and `max`. */
-export function duration(
-  description: OptionDescription<string> & { readonly min: string; readonly max: string },
-): Option<number> {
-  return ofQuantity(description, `a duration from "${description.min}" to "${description.max}"`, {
-    parse: parseDuration,
-    format: formatDuration,
-  })
+export function duration(description: RangeDescription): Option<number> {
+  return ofQuantity(description, 'a duration', DURATION)
 }
 
 /** Size: bytes in code; text with unit in settings, and in `default`, `min` and `max`. */
-export function bytes(
-  description: OptionDescription<string> & { readonly min: string; readonly max: string },
-): Option<number> {
-  return ofQuantity(description, `a size from "${description.min}" to "${description.max}"`, {
-    parse: parseBytes,
-    format: formatBytes,
-  })
+export function bytes(description: RangeDescription): Option<number> {
+  return ofQuantity(description, 'a size', BYTES)
 }
 
 export function toggle(description: OptionDescription<boolean>): Option<boolean> {
@@ -213,15 +205,12 @@ export function secret(spec: {
   }
 }
 
-export interface OptionName {
+export interface NamedOption {
   readonly path: readonly string[]
   /** TOML key, such as `limits.body_max`. */
   readonly key: string
   readonly env: string
   readonly flag: string
-}
-
-export interface NamedOption extends OptionName {
   readonly option: Option<unknown>
 }
 
@@ -229,7 +218,7 @@ export function namedOptions(table: OptionTable<OptionTree>): readonly NamedOpti
   const walk = (tree: OptionTree, above: readonly string[]): NamedOption[] =>
     Object.entries(tree).flatMap(([key, node]) => {
       const here = [...above, key]
-      return isOption(node) ? [{ ...namesOf(table.envPrefix, here, node.secret), option: node }] : walk(node, here)
+      return isOption(node) ? [named(table.envPrefix, here, node)] : walk(node, here)
     })
   return walk(table.options, [])
 }
@@ -243,11 +232,12 @@ function isOption(node: Option<unknown> | OptionTree): node is Option<unknown> {
   return node.isOption === true
 }
 
-function namesOf(envPrefix: string, path: readonly string[], isSecret: boolean): OptionName {
+function named(envPrefix: string, path: readonly string[], option: Option<unknown>): NamedOption {
   const words = path.map((key) => key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`))
-  const suffix = isSecret ? '_file' : ''
+  const suffix = option.secret ? '_file' : ''
   return {
     path,
+    option,
     key: words.join('.') + suffix,
     env: `${envPrefix}_${words.join('_').toUpperCase()}${suffix.toUpperCase()}`,
     flag: (words.join('-') + suffix).replaceAll('_', '-'),
@@ -261,21 +251,19 @@ interface Kind<T> {
   readonly fromToml: (value: unknown) => T | undefined
 }
 
-function option<T, D extends T | null>(description: OptionDescription<D>, kind: Kind<T>): Option<T | Extract<D, null>> {
-  const shown = description.default === null ? null : kind.show(description.default)
-  if (shown !== null && kind.fromText(shown) === undefined) {
-    throw new RangeError(`the default ${shown} is not ${kind.takes}`)
+function option<T, D extends T | null>(
+  { help, default: fallback, reloadable }: OptionDescription<D>,
+  { show, ...kind }: Kind<T>,
+): Option<T | Extract<D, null>> {
+  const defaultText = fallback === null ? null : show(fallback)
+  if (defaultText !== null && kind.fromText(defaultText) === undefined) {
+    throw new RangeError(`the default ${defaultText} is not ${kind.takes}`)
   }
   return {
     isOption: true,
-    help: description.help,
-    takes: kind.takes,
-    default: description.default as T | Extract<D, null>,
-    defaultText: shown,
-    secret: false,
-    reloadable: description.reloadable ?? false,
-    fromText: kind.fromText,
-    fromToml: kind.fromToml,
+    ...{ help, default: fallback as T | Extract<D, null>, defaultText, secret: false },
+    reloadable: reloadable ?? false,
+    ...kind,
   }
 }
 
@@ -292,11 +280,7 @@ function ofText<V extends string, D extends V | null>(
   })
 }
 
-function ofQuantity(
-  description: OptionDescription<string> & { readonly min: string; readonly max: string },
-  takes: string,
-  unit: { readonly parse: (text: string) => number | undefined; readonly format: (amount: number) => string },
-): Option<number> {
+function ofQuantity(description: RangeDescription, kind: string, unit: Quantity): Option<number> {
   const known = (given: string): number => {
     const amount = unit.parse(given)
     if (amount === undefined) throw new RangeError(`${given} has no unit that an operator could write`)
@@ -310,7 +294,7 @@ function ofQuantity(
   return option(
     { ...description, default: known(description.default) },
     {
-      takes,
+      takes: `${kind} from "${description.min}" to "${description.max}"`,
       show: unit.format,
       fromText: parse,
       fromToml: (given) => (typeof given === 'string' ? parse(given) : undefined),

@@ -28,23 +28,20 @@ ${sections.map(sectionText).join('\n')}`
 }
 
 function sectionText({ command, table }: Section): string {
+  const [first] = namedOptions(table)
   const rows = namedOptions(table).map(
-    (named) => `| \`${named.key}\`<br>\`${named.env}\` | ${defaultOf(named)} | ${cell(describe(named))} |`,
+    (named) =>
+      `| \`${named.key}\`<br>\`${named.env}\` | ${defaultOf(named)} | ${describe(named).replaceAll('|', '\\|')} |`,
   )
   return `## \`${command}\`
 
 Settings file: \`--config\`, or \`${table.envPrefix}_CONFIG\`, or \`${usualFile(table)}\` if it exists. The flag of a key is the key with
-dashes: ${flagExample(table)}.
+dashes: ${first === undefined ? '' : `\`${first.key}\` is \`--${first.flag}\``}.
 
 | Key, variable | Default | Meaning |
 | --- | --- | --- |
 ${rows.join('\n')}
 `
-}
-
-function flagExample(table: OptionTable<OptionTree>): string {
-  const [first] = namedOptions(table)
-  return first === undefined ? '' : `\`${first.key}\` is \`--${first.flag}\``
 }
 
 function defaultOf({ option }: NamedOption): string {
@@ -58,8 +55,4 @@ const RELOAD: Readonly<Record<string, string>> = {
 
 function describe({ option }: NamedOption): string {
   return `${option.help} Takes ${option.takes}.${RELOAD[String(option.reloadable)] ?? ''}`
-}
-
-function cell(text: string): string {
-  return text.replaceAll('|', '\\|')
 }

@@ -62,7 +62,8 @@ export class LiveSettings<T extends OptionTree> {
       this.#inForce = next
       this.#files = contents
       apply()
-      this.#notice = waiting.length === 0 ? null : this.#noticeOf('CONFIG_NEEDS_RESTART', needsRestart(waiting), now())
+      const restart = `These settings changed but need a restart: ${waiting.join(', ')}.`
+      this.#notice = waiting.length === 0 ? null : this.#noticeOf('CONFIG_NEEDS_RESTART', restart, now())
       log.info({ changed: taken.map(({ key }) => key), needRestart: waiting }, 'settings reloaded')
     } catch (error) {
       if (!(error instanceof CodedError)) throw error
@@ -75,10 +76,6 @@ export class LiveSettings<T extends OptionTree> {
   #noticeOf(code: ReloadNotice['code'], message: string, now: number): ReloadNotice {
     return { code, message, since: this.#notice?.code === code ? this.#notice.since : now }
   }
-}
-
-function needsRestart(keys: readonly string[]): string {
-  return `These settings changed but need a restart: ${keys.join(', ')}.`
 }
 
 /** An object shaped like the table whose leaves are read at access. */

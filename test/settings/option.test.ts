@@ -12,7 +12,7 @@ import {
   url,
   words,
 } from '../../src/settings/option.ts'
-import { formatBytes, formatDuration, parseBytes, parseDuration } from '../../src/settings/quantity.ts'
+import { BYTES, DURATION } from '../../src/settings/quantity.ts'
 
 test('the names of an option follow from its place in the table', () => {
   const [plain, hidden] = namedOptions({
@@ -92,8 +92,8 @@ test.each([
   ['1constructor', undefined],
   ['999999999999999d', undefined],
 ])('the duration %s is %s ms', (written, ms) => {
-  expect(parseDuration(written)).toBe(ms)
-  if (ms !== undefined) expect(parseDuration(formatDuration(ms))).toBe(ms)
+  expect(DURATION.parse(written)).toBe(ms)
+  if (ms !== undefined) expect(DURATION.parse(DURATION.format(ms))).toBe(ms)
 })
 
 test.each([
@@ -103,8 +103,8 @@ test.each([
   ['1MB', undefined],
   ['12', undefined],
 ])('the size %s is %s bytes', (written, size) => {
-  expect(parseBytes(written)).toBe(size)
-  if (size !== undefined) expect(parseBytes(formatBytes(size))).toBe(size)
+  expect(BYTES.parse(written)).toBe(size)
+  if (size !== undefined) expect(BYTES.parse(BYTES.format(size))).toBe(size)
 })
 
 test('the nearest word is found for a typing error and for nothing else', () => {
