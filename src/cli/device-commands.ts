@@ -11,15 +11,12 @@ import { columns, counted, jsonLine, writeLines } from './lines.ts'
 import type { Io } from './io.ts'
 import { Service } from './nouns/service.ts'
 
-interface OrderFlags extends AdministratorFlags {
+interface Flags extends AdministratorFlags {
   readonly session?: string
   readonly label?: readonly string[]
+  readonly remove?: readonly string[]
   readonly yes?: true
   readonly stopOnError?: true
-}
-
-interface LabelFlags extends AdministratorFlags {
-  readonly remove?: readonly string[]
 }
 
 const EDGE = '/edge/api/v1'
@@ -35,19 +32,19 @@ export function addDeviceCommands(devices: Command, io: Io): void {
       .option('--label <key=value>', 'all devices that have this label; can be repeated', collect(labelArgument))
       .option('--yes', 'with --label: do it')
       .option('--stop-on-error', 'with --label: stop at the first device that refuses')
-      .action((device: string | undefined, flags: OrderFlags) =>
-        device === undefined ? orderAll({ name, path }, flags, io) : order(device, path, flags, io),
+      .action((device: string | undefined, flags: Flags) =>
+        device === undefined ? orderAll(name, path, flags, io) : order(device, path, flags, io),
       )
   const withSession = (name: string, description: string): Command =>
     ordered(name, description).option('--session <uuid>', 'apply to this session of the device only', uuidArgument)
 
   named('show', 'Shows the state of a device, its outstanding tokens and its backlog.').action(
-    (deviceId: string, flags: OrderFlags) => show(deviceId, flags, io),
+    (deviceId: string, flags: Flags) => show(deviceId, flags, io),
   )
   named('label', 'Sets or removes labels of a device, to find and command groups of devices.')
     .argument('[labels...]', 'labels to set, such as site=berlin')
     .option('--remove <key>', 'label to remove; can be repeated', collect(parseLabelKey))
-    .action((device: string, set: readonly string[], flags: LabelFlags) => label(device, set, flags, io))
+    .action((device: string, set: readonly string[], flags: Flags) => label(device, set, flags, io))
   withSession('lock', 'Locks a device: it grants no requests until it is unlocked. It still delivers its backlog.')
   withSession('unlock', 'Unlocks a locked device.')
   withSession('terminate', 'Ends the service of a device until it enrolls again. It still delivers its backlog.')
@@ -56,13 +53,13 @@ export function addDeviceCommands(devices: Command, io: Io): void {
   ordered('revoke', "Revokes the device's key permanently. Tokens already granted to the device are not returned.")
 }
 
-async function show(named: string, flags: OrderFlags, io: Io): Promise<void> {
+async function show(named: string, flags: Flags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const deviceId = await new Service(client).deviceId(named)
   print(await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState), flags, io)
 }
 
-async function label(named: string, set: readonly string[], flags: LabelFlags, io: Io): Promise<void> {
+async function label(named: string, set: readonly string[], flags: Flags, io: Io): Promise<void> {
   const body = { set: labelsIn(set.join(' ')), remove: flags.remove ?? [] }
   using client = await administrator(flags, io)
   const path = `${EDGE}/devices/${await new Service(client).deviceId(named)}`
@@ -78,12 +75,7 @@ async function label(named: string, set: readonly string[], flags: LabelFlags, i
 /** A token is valid for a few minutes only. */
 export const DEVICES_PER_TOKEN = 100
 
-interface OrderPath {
-  readonly name: string
-  readonly path: string
-}
-
-async function orderAll({ name, path }: OrderPath, flags: OrderFlags, io: Io): Promise<void> {
+async function orderAll(name: string, path: string, flags: Flags, io: Io): Promise<void> {
   const { label: labels, session } = flags
   if (labels === undefined || session !== undefined) throw new CodedError('USAGE', 'Name a device, or give --label.')
   using reader = await administrator(flags, io)
@@ -109,14 +101,10 @@ async function orderAll({ name, path }: OrderPath, flags: OrderFlags, io: Io): P
         .then(() => null, refusalOf)
       if (problem === null) done += 1
       else refused += 1
-      const result = {
-        device: device.id,
-        name: device.name,
-        code: problem?.code ?? null,
-        message: problem?.message ?? null,
-      }
-      const text = problem === null ? 'done' : `${problem.code}: ${problem.message}`
-      writeLines(io.stdout, [flags.json === true ? jsonLine(result) : `${device.name}  ${text}`])
+      const { code, message } = problem ?? { code: null, message: null }
+      const result = { device: device.id, name: device.name, code, message }
+      const text = `${device.name}  ${code === null ? 'done' : `${code}: ${message}`}`
+      writeLines(io.stdout, [flags.json === true ? jsonLine(result) : text])
     }
   }
   const rest = devices.length - done - refused
@@ -132,7 +120,7 @@ function refusalOf(error: unknown): CodedError {
   throw error
 }
 
-async function order(named: string, what: string, flags: OrderFlags, io: Io): Promise<void> {
+async function order(named: string, what: string, flags: Flags, io: Io): Promise<void> {
   if (flags.label !== undefined) throw new CodedError('USAGE', 'Name a device or give --label, not both.')
   using client = await administrator(flags, io)
   const deviceId = await new Service(client).deviceId(named)
@@ -168,7 +156,7 @@ function noted(what: string, deviceId: string, lastSyncAt: number | null): strin
   ].join('\n  ')
 }
 
-function print(device: DeviceState, { json }: OrderFlags, io: Io): void {
+function print(device: DeviceState, { json }: Flags, io: Io): void {
   writeLines(io.stdout, json === true ? [jsonLine(device)] : describe(device))
 }
 

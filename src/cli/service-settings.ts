@@ -2,14 +2,7 @@
 import { existsSync } from 'node:fs'
 import { Command, Option } from 'commander'
 import { loadSettings } from '../settings/load.ts'
-import {
-  type NamedOption,
-  namedOptions,
-  type OptionTable,
-  type OptionTree,
-  type Settings,
-  usualFile,
-} from '../settings/option.ts'
+import { namedOptions, type OptionTable, type OptionTree, type Settings, usualFile } from '../settings/option.ts'
 import type { Io } from './io.ts'
 
 export function serviceCommand(name: string, table: OptionTable<OptionTree>): Command {
@@ -19,9 +12,11 @@ export function serviceCommand(name: string, table: OptionTable<OptionTree>): Co
       '--config <file>',
       `TOML file with settings (default: ${table.envPrefix}_CONFIG, or ${usualFile(table)} if it exists)`,
     )
-  for (const named of namedOptions(table)) {
-    command.optionsGroup(groupOf(named))
-    command.addOption(new Option(`--${named.flag} <value>`, helpOf(named)))
+  for (const { key, flag, option } of namedOptions(table)) {
+    const [group = '', ...rest] = key.split('.')
+    const fallback = option.defaultText === null ? '' : ` (default: ${option.defaultText})`
+    command.optionsGroup(rest.length === 0 ? 'General:' : `${group}:`)
+    command.addOption(new Option(`--${flag} <value>`, `${option.help} Takes ${option.takes}.${fallback}`))
   }
   return command.addHelpText(
     'after',
@@ -33,7 +28,7 @@ export function settingsOf<T extends OptionTree>(command: Command, table: Option
   const given = command.opts<Record<string, string | undefined>>()
   const flags: Record<string, string> = {}
   for (const { flag } of namedOptions(table)) {
-    const value = given[attributeOf(flag)]
+    const value = given[new Option(`--${flag} <value>`).attributeName()]
     if (value !== undefined) flags[flag] = value
   }
   const file = given['config'] ?? settingsFile(table, io)
@@ -47,18 +42,4 @@ export function foundSettings<T extends OptionTree>(table: OptionTable<T>, io: I
 export function settingsFile(table: OptionTable<OptionTree>, { env }: Pick<Io, 'env'>): string | null {
   const usual = usualFile(table)
   return env[`${table.envPrefix}_CONFIG`] ?? (existsSync(usual) ? usual : null)
-}
-
-function attributeOf(flag: string): string {
-  return new Option(`--${flag} <value>`).attributeName()
-}
-
-function groupOf({ key }: NamedOption): string {
-  const [group = '', ...rest] = key.split('.')
-  return rest.length === 0 ? 'General:' : `${group}:`
-}
-
-function helpOf({ option }: NamedOption): string {
-  const fallback = option.defaultText === null ? '' : ` (default: ${option.defaultText})`
-  return `${option.help} Takes ${option.takes}.${fallback}`
 }

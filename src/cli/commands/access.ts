@@ -63,21 +63,14 @@ const answer = z.object({
   ]),
 })
 
-interface Judged {
-  readonly correlationId: string
-  readonly allowed: boolean
-  readonly code: string
-  readonly description: string
-}
-
 /** The first digit of the status code decides whether the item is allowed. */
-function judge(text: string): Judged {
+function judge(text: string) {
   const parsed = answer.safeParse(parseExactJson(text))
   if (!parsed.success) throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, 'answer'))
   const { correlationId, requestedItems } = parsed.data
   const [{ status, totalTokensCharged, lineItems }] = requestedItems
-  const allowed = status.code.startsWith('1')
   const { code } = status
+  const allowed = code.startsWith('1')
   if (!allowed) return { correlationId, allowed, code, description: `refused (${code}): ${status.description}` }
   const parts = lineItems.map((part) => `, ${part.tokensCharged} from ${part.activationId}`)
   return { correlationId, allowed, code, description: `allowed: ${totalTokensCharged} tokens${parts.join('')}` }

@@ -27,19 +27,12 @@ export function command(io: Io): Command {
       const bundle = await backUpLedger(database, file)
       const { findings, checked } = await verifyLedger(bundle)
       const isWhole = findings.length === 0
-      const { deviceId, state } = bundle
-      const summary = {
-        file,
-        deviceId,
-        epoch: state.epoch,
-        lastEntry: state.lastEntry,
-        whole: isWhole,
-        checked,
-      }
+      const { epoch, lastEntry } = bundle.state
+      const summary = { file, deviceId: bundle.deviceId, epoch, lastEntry, whole: isWhole, checked, findings }
       const plain = isWhole
-        ? `${file} contains the ledger up to entry ${state.lastEntry} of epoch ${state.epoch}. The ledger is intact.`
+        ? `${file} contains the ledger up to entry ${lastEntry} of epoch ${epoch}. The ledger is intact.`
         : `${file} is an exact copy, but the ledger is not intact. Run tallygate verify --db ${file} to see the problems.`
-      io.stdout.write(`${flags.json === true ? jsonLine({ ...summary, findings }) : plain}\n`)
+      io.stdout.write(`${flags.json === true ? jsonLine(summary) : plain}\n`)
       const unnoted = isWhole ? noteBackup(database, file, io.now()) : null
       if (unnoted !== null) io.stderr.write(`${unnoted}\n`)
       if (!isWhole) io.exitWith(ERRORS.DATABASE_CORRUPT.exit)

@@ -76,25 +76,18 @@ function migrateCommand(io: Io): Command {
       const { migrateStore } = await import('../../cloud/storage/postgres/migrate-store.ts')
       const { openDatabase } = await import('../../cloud/storage/sqlite/database.ts')
       const { claimStore } = await import('../../cloud/storage/sqlite/claim-store.ts')
-      const release = claimStore(join(dirname(path), 'twin.lock'))
-      try {
-        const source = openDatabase(path, { check: true })
-        try {
-          const { accounts, charged, grantedOut } = await migrateStore({
-            source,
-            from: path,
-            to,
-            onCopied: ({ name, rows, sha256 }) => void io.stdout.write(`${name}: ${rows} rows, SHA-256 ${sha256}\n`),
-          })
-          const tokens = `${formatMicro(charged)} tokens charged, ${formatMicro(grantedOut)} on devices`
-          io.stdout.write(`The copy is complete and equal: ${accounts} accounts, ${tokens}.\n`)
-          io.stdout.write(`Start the cloud with this database, and with the same --store-path.\n`)
-        } finally {
-          source.close()
-        }
-      } finally {
-        release()
-      }
+      using stack = new DisposableStack()
+      stack.defer(claimStore(join(dirname(path), 'twin.lock')))
+      const source = stack.adopt(openDatabase(path, { check: true }), (database) => database.close())
+      const { accounts, charged, grantedOut } = await migrateStore({
+        source,
+        from: path,
+        to,
+        onCopied: ({ name, rows, sha256 }) => void io.stdout.write(`${name}: ${rows} rows, SHA-256 ${sha256}\n`),
+      })
+      const tokens = `${formatMicro(charged)} tokens charged, ${formatMicro(grantedOut)} on devices`
+      io.stdout.write(`The copy is complete and equal: ${accounts} accounts, ${tokens}.\n`)
+      io.stdout.write(`Start the cloud with this database, and with the same --store-path.\n`)
     })
 }
 

@@ -31,17 +31,15 @@ export function command(io: Io): Command {
         .default(3_600_000, '1h'),
     )
     .option('--json', 'print one JSON document')
-    .action((flags: Flags) => open(flags, io))
+    .action(async (flags: Flags) => {
+      const target = targetOf(flags, io)
+      using client = clientWith(target, await administratorToken(target, io, flags.for), io)
+      const { code, expiresAt } = await client.json({ method: 'POST', path: '/edge/api/v1/console-codes' }, consoleCode)
+      const url = `${target.url.replace(/\/+$/, '')}/console/sign-in#${code}`
+      writeLines(io.stdout, [flags.json === true ? jsonLine({ url, expiresAt }) : url])
+    })
   return examples(console, [
     'tallygate console --url http://127.0.0.1:7080/dynamicmonetization --admin-key administration-key.pem',
     'xdg-open "$(tallygate console)"',
   ])
-}
-
-async function open(flags: Flags, io: Io): Promise<void> {
-  const target = targetOf(flags, io)
-  using client = clientWith(target, await administratorToken(target, io, flags.for), io)
-  const { code, expiresAt } = await client.json({ method: 'POST', path: '/edge/api/v1/console-codes' }, consoleCode)
-  const url = `${target.url.replace(/\/+$/, '')}/console/sign-in#${code}`
-  writeLines(io.stdout, [flags.json === true ? jsonLine({ url, expiresAt }) : url])
 }

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Command } from 'commander'
 import { z } from 'zod'
 import { HttpClient } from '../../client/http.ts'
-import { COMMAND, type ServiceProcess, killRunning, startService } from '../../demo/service-process.ts'
+import { COMMAND, killRunning, startService } from '../../demo/service-process.ts'
 import { enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
@@ -85,22 +85,16 @@ async function run(flags: DevFlags, io: Io): Promise<void> {
   }
 }
 
-interface Started {
-  readonly agent: ServiceProcess
-  readonly lines: readonly string[]
-}
-
-async function start(flags: DevFlags, directory: string, stack: AsyncDisposableStack, io: Io): Promise<Started> {
+async function start(flags: DevFlags, directory: string, stack: AsyncDisposableStack, io: Io) {
   const { url, adminKey, pid } = await startCloud(directory, stack, io)
   const site = flags.file ?? join(directory, 'site.yaml')
   if (flags.file === undefined && !existsSync(site)) writeFileSync(site, SAMPLE_SITE)
   await applySite({ file: site, url, adminKey, quiet: true }, io)
   using client = await administrator({ url, adminKey }, io)
-  const instances = await new Service(client).instances()
-  const [instanceId = ''] = instances.map(({ id }) => String(id))
+  const instanceIds = (await new Service(client).instances()).map(({ id }) => String(id))
   const tokenFile = join(directory, 'enrollment-token')
   if (!existsSync(tokenFile)) {
-    const body = { instanceIds: instances.map(({ id }) => String(id)), name: 'dev' }
+    const body = { instanceIds, name: 'dev' }
     const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body } as const
     writeFileSync(tokenFile, (await client.json(call, enrollmentTokenResponse)).token, { mode: 0o600 })
   }
@@ -136,7 +130,7 @@ async function start(flags: DevFlags, directory: string, stack: AsyncDisposableS
     '',
     'The same request from an application:',
     '',
-    `  curl --unix-socket ${socket} http://device/elastic/api/v1.1/instances/${instanceId}/access-request \\`,
+    `  curl --unix-socket ${socket} http://device/elastic/api/v1.1/instances/${instanceIds[0] ?? ''}/access-request \\`,
     `    -H 'Content-Type: application/json' -d '${request}'`,
     '',
     `Without the cloud: kill ${pid}. The agent continues.`,

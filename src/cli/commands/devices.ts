@@ -1,7 +1,8 @@
 import { Command, Option } from 'commander'
-import { queryText } from '../../client/call.ts'
+import { type Call, queryText } from '../../client/call.ts'
+import type { HttpClient } from '../../client/http.ts'
 import { tokensInWords } from '../../core/accounts/in-words.ts'
-import { formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
+import { type Micro, formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
 import {
   cloudReserveState,
   deviceList,
@@ -41,16 +42,11 @@ interface ListFlags extends AdministratorFlags {
   readonly every: number
 }
 
-interface OfflinePolicyFlags extends AdministratorFlags {
+interface LineItemFlags extends AdministratorFlags {
   readonly instance?: string
   readonly lineItem: string
   readonly essential?: string
   readonly refuse?: true
-}
-
-interface CloudReserveFlags extends AdministratorFlags {
-  readonly instance?: string
-  readonly lineItem: string
   readonly tokens?: string
 }
 
@@ -102,7 +98,7 @@ export function command(io: Io): Command {
     .requiredOption('--line-item <id>', 'activation id of the line item')
     .option('--essential <tokens>', 'keep granting, up to this many tokens above the grant of each device')
     .option('--refuse', 'refuse requests (default)')
-    .action((flags: OfflinePolicyFlags) => offlinePolicy(flags, io))
+    .action((flags: LineItemFlags) => offlinePolicy(flags, io))
   withAdministratorFlags(devices.command('cloud-reserve'))
     .description(
       "Sets or shows how many tokens of a line item are reserved for the cloud's own clients in each period.",
@@ -110,7 +106,7 @@ export function command(io: Io): Command {
     .option('--instance <name>', 'instance that contains the line item: its name or id (default: the only one)')
     .requiredOption('--line-item <id>', 'activation id of the line item')
     .option('--tokens <tokens>', 'number of tokens that devices never receive; 0 reserves none')
-    .action((flags: CloudReserveFlags) => cloudReserve(flags, io))
+    .action((flags: LineItemFlags) => cloudReserve(flags, io))
   addDeviceCommands(devices, io)
   return examples(devices, [
     'tallygate devices enrollment-token --instance Workshop >token',
@@ -124,27 +120,15 @@ export function command(io: Io): Command {
   ])
 }
 
-async function offlinePolicy(flags: OfflinePolicyFlags, io: Io): Promise<void> {
+async function offlinePolicy(flags: LineItemFlags, io: Io): Promise<void> {
   if (flags.essential !== undefined && flags.refuse === true) {
     throw new CodedError('USAGE', 'Give --essential or --refuse, not both.')
   }
-  const cap = flags.essential === undefined ? undefined : parseDecimal(flags.essential)
-  const overspendCap = cap === undefined ? undefined : toMicro(cap)
-  if (flags.essential !== undefined && (overspendCap === undefined || overspendCap <= 0n)) {
-    throw new CodedError('USAGE', '--essential needs a number of tokens above 0.')
-  }
+  const overspendCap = tokensFrom(flags.essential, 1n, '--essential needs a number of tokens above 0.')
+  const refusal = flags.refuse === true ? { policy: 'refuse' } : undefined
+  const body = overspendCap === undefined ? refusal : { policy: 'essential', overspendCap: String(overspendCap) }
   using client = await administrator(flags, io)
-  const item = encodeURIComponent(flags.lineItem)
-  const instanceId = await new Service(client).instanceId(flags.instance)
-  const path = `/edge/api/v1/instances/${instanceId}/line-items/${item}/offline-policy`
-  const body =
-    overspendCap !== undefined
-      ? { policy: 'essential', overspendCap: String(overspendCap) }
-      : flags.refuse === true
-        ? { policy: 'refuse' }
-        : undefined
-  const call = body === undefined ? ({ method: 'GET', path } as const) : ({ method: 'PUT', path, body } as const)
-  const state = await client.json(call, offlinePolicyState)
+  const state = await client.json(await lineItemCall('offline-policy', flags, client, body), offlinePolicyState)
   const each = `${formatMicro(state.overspendCap)} tokens above the grant on each of ${state.devices} devices`
   io.stdout.write(
     state.policy === 'refuse'
@@ -153,23 +137,27 @@ async function offlinePolicy(flags: OfflinePolicyFlags, io: Io): Promise<void> {
   )
 }
 
-async function cloudReserve(flags: CloudReserveFlags, io: Io): Promise<void> {
-  const amount = flags.tokens === undefined ? undefined : parseDecimal(flags.tokens)
-  const tokens = amount === undefined ? undefined : toMicro(amount)
-  if (flags.tokens !== undefined && (tokens === undefined || tokens < 0n)) {
-    throw new CodedError('USAGE', '--tokens needs a number of tokens, 0 or more.')
-  }
+async function cloudReserve(flags: LineItemFlags, io: Io): Promise<void> {
+  const tokens = tokensFrom(flags.tokens, 0n, '--tokens needs a number of tokens, 0 or more.')
+  const body = tokens === undefined ? undefined : { tokens: String(tokens) }
   using client = await administrator(flags, io)
-  const item = encodeURIComponent(flags.lineItem)
-  const instanceId = await new Service(client).instanceId(flags.instance)
-  const path = `/edge/api/v1/instances/${instanceId}/line-items/${item}/cloud-reserve`
-  const call =
-    tokens === undefined
-      ? ({ method: 'GET', path } as const)
-      : ({ method: 'PUT', path, body: { tokens: String(tokens) } } as const)
-  const state = await client.json(call, cloudReserveState)
+  const state = await client.json(await lineItemCall('cloud-reserve', flags, client, body), cloudReserveState)
   const recalled = state.onDevices > 0n ? `; ${formatMicro(state.onDevices)} of them are still on devices` : ''
   io.stdout.write(`${formatMicro(state.tokens)} tokens are reserved for the cloud${recalled}\n`)
+}
+
+function tokensFrom(text: string | undefined, min: Micro, problem: string): Micro | undefined {
+  if (text === undefined) return undefined
+  const amount = parseDecimal(text)
+  if (amount !== undefined && toMicro(amount) >= min) return toMicro(amount)
+  throw new CodedError('USAGE', problem)
+}
+
+/** @param body absent: shows the setting */
+async function lineItemCall(setting: string, flags: LineItemFlags, client: HttpClient, body?: object): Promise<Call> {
+  const instanceId = await new Service(client).instanceId(flags.instance)
+  const lineItem = `/edge/api/v1/instances/${instanceId}/line-items/${encodeURIComponent(flags.lineItem)}`
+  return { method: body === undefined ? 'GET' : 'PUT', path: `${lineItem}/${setting}`, body }
 }
 
 async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<void> {
@@ -191,9 +179,8 @@ async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<voi
 async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promise<void> {
   const devices = parseDeviceList(readFileArgument(io, path, 'USAGE'))
   makePrivateDirectory(flags.out)
-  const known = await allDevices(flags, io)
-  const names = known.filter(({ revokedAt }) => revokedAt === null).map(({ name }) => name ?? '')
-  const enrolled = new Set(names)
+  const known = (await allDevices(flags, io)).filter(({ revokedAt }) => revokedAt === null)
+  const enrolled = new Set(known.map(({ name }) => name ?? ''))
   const counts = { enrolled: 0, issued: 0, waiting: 0, failed: 0 }
   for (let from = 0; from < devices.length; from += DEVICES_PER_TOKEN) {
     using client = await administrator(flags, io)
@@ -219,8 +206,7 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
 
 async function list(flags: ListFlags, io: Io): Promise<void> {
   const devices = await allDevices(flags, io)
-  const lines = flags.json === true ? devices.map(jsonLine) : table(devices)
-  writeLines(io.stdout, lines)
+  writeLines(io.stdout, flags.json === true ? devices.map(jsonLine) : table(devices))
 }
 
 /** An unreachable cloud is shown, not an error. */

@@ -69,11 +69,8 @@ function describe(explanation: Explanation): readonly string[] {
   if (checkOrder.length > 0)
     lines.push('', kind === 'refusal' ? 'Checks' : 'Checks of the device', ...checks(checkOrder))
   for (const { item, version, count, outcome, tokens, checkOrder: own } of items) {
-    lines.push(
-      '',
-      `${count} of ${item}${version === '' ? '' : ` ${version}`}: ${outcome}, ${tokens} tokens`,
-      ...checks(own),
-    )
+    const what = `${count} of ${item}${version === '' ? '' : ` ${version}`}`
+    lines.push('', `${what}: ${outcome}, ${tokens} tokens`, ...checks(own))
   }
   if (accounts.length > 0) {
     const rows = accounts.map(({ account, left, beyondGrant }) => [
@@ -91,26 +88,19 @@ function describe(explanation: Explanation): readonly string[] {
   return [...lines, '', `Replay: ${replay.result}. ${replay.says}`]
 }
 
-function factsOf({
-  correlationId,
-  kind,
-  clock,
-  instanceId,
-  instanceName: name,
-  policyRevision,
-  engine,
-  requester,
-  entry,
-}: Explanation) {
-  const rows: (readonly string[])[] = [['decision', correlationId]]
-  if (kind !== 'decision') rows[0] = [kind, correlationId]
+function factsOf(explanation: Explanation) {
+  const { correlationId, kind, clock, instanceId, instanceName: name, requester, engine, entry } = explanation
+  const rows: (readonly string[])[] = [[kind, correlationId]]
   const at = new Date(clock.now).toISOString()
   const sure = clock.earliest === null ? '' : `, certainly after ${new Date(clock.earliest).toISOString()}`
   const bound = clock.latest === null ? '' : ` and before ${new Date(clock.latest).toISOString()}`
   rows.push(['at', `${at}${sure}${bound}`])
   if (requester !== null) rows.push(['requester', `${requester.type} ${requester.value}`])
   if (instanceId !== null)
-    rows.push(['rules', `revision ${policyRevision ?? 0} of instance ${instanceInWords({ instanceId, name })}`])
+    rows.push([
+      'rules',
+      `revision ${explanation.policyRevision ?? 0} of instance ${instanceInWords({ instanceId, name })}`,
+    ])
   if (engine !== null) rows.push(['engine', String(engine)])
   if (entry !== null) rows.push(['entry', String(entry)])
   return rows

@@ -120,19 +120,14 @@ async function importOne(
   }
 }
 
-/** A service whose requests are repeated while it is busy: all of them can be. */
-interface Connection extends RateTableTarget, Disposable {}
-
-interface Remote {
-  readonly address: string
+type Remote = ConstructorParameters<typeof HttpClient>[0] & {
   readonly name: string
   /** Made for each request: an import can outlive a token. */
   readonly token: () => Promise<string>
-  readonly unreachable: 'SOURCE_UNREACHABLE' | 'SERVICE_UNREACHABLE'
-  readonly ca?: string
 }
 
-function connect(io: Io, { name, token, ...remote }: Remote): Connection {
+/** All requests to it can be repeated while it is busy. */
+function connect(io: Io, { name, token, ...remote }: Remote): RateTableTarget & Disposable {
   const client = new HttpClient({ ...remote, proxy: io.env, answerMax: ANSWER_MAX })
   const onBusy = (status: number, ms: number): void => {
     io.stderr.write(`${name} is busy (HTTP status ${status}). Trying again in ${Math.ceil(ms / 1_000)} s.\n`)

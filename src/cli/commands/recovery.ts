@@ -1,4 +1,5 @@
 import { Command } from 'commander'
+import type { Call } from '../../client/call.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { type RecoveryState, recoveryState } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
@@ -7,44 +8,42 @@ import { examples } from '../examples.ts'
 import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 
+type LinesOf = (state: RecoveryState) => readonly string[]
+
 export function command(io: Io): Command {
   const recovery = new Command('recovery').description(
     'Shows and ends the recovery of a cloud whose database was restored from a backup.',
   )
-  const named = (name: string, description: string): Command =>
+  const add = (name: string, description: string, call: Pick<Call, 'method' | 'path'>, linesOf: LinesOf): Command =>
     withAdministratorFlags(recovery.command(name))
       .description(description)
       .argument('<instance>', 'name or id of the instance')
       .option('--json', 'print one JSON document')
-  named(
+      .action(async (named: string, flags: AdministratorFlags) => {
+        using client = await administrator(flags, io)
+        const instanceId = await new Service(client).instanceId(named)
+        const path = `/edge/api/v1/instances/${instanceId}/recovery${call.path}`
+        const state = await client.json({ method: call.method, path }, recoveryState)
+        writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : linesOf(state))
+      })
+  add(
     'show',
     'Shows which devices the recovery of an instance waits for, and which tokens are withheld and sold in the meantime.',
-  ).action((named: string, flags: AdministratorFlags) => show(named, flags, io))
-  named(
+    { method: 'GET', path: '' },
+    (state) => [...describe(state), ...accounts(state, 'WITHHELD')],
+  )
+  add(
     'end',
     'Ends the recovery of an instance and sells the withheld tokens. They may have been sold before the restore.',
-  ).action((named: string, flags: AdministratorFlags) => end(named, flags, io))
+    { method: 'POST', path: '/end' },
+    (state) => [endedText(state), ...accounts(state, 'AT RISK')],
+  )
   return examples(recovery, ['tallygate recovery show Workshop', 'tallygate recovery end Workshop'])
 }
 
-async function show(named: string, flags: AdministratorFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  const instanceId = await new Service(client).instanceId(named)
-  const path = `/edge/api/v1/instances/${instanceId}/recovery`
-  const state = await client.json({ method: 'GET', path }, recoveryState)
-  writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : [...describe(state), ...accounts(state, 'WITHHELD')])
-}
-
-async function end(named: string, flags: AdministratorFlags, io: Io): Promise<void> {
-  using client = await administrator(flags, io)
-  const instanceId = await new Service(client).instanceId(named)
-  const path = `/edge/api/v1/instances/${instanceId}/recovery/end`
-  const state = await client.json({ method: 'POST', path }, recoveryState)
-  const ended =
-    state.since === null && state.accounts.length === 0
-      ? ['No recovery was in progress.']
-      : ['The recovery has ended. These tokens may be sold a second time:']
-  writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : [...ended, ...accounts(state, 'AT RISK')])
+function endedText({ since, accounts: withheld }: RecoveryState): string {
+  if (since === null && withheld.length === 0) return 'No recovery was in progress.'
+  return 'The recovery has ended. These tokens may be sold a second time:'
 }
 
 const SOLD = {

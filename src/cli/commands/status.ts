@@ -44,17 +44,14 @@ export function command(io: Io): Command {
         return
       }
       const { status, health } = await ask(client)
-      writeLines(io.stdout, flags.json === true ? [jsonLine(status)] : describe(status, health, whole(flags, io)))
+      writeLines(io.stdout, flags.json === true ? [jsonLine(status)] : describe(status, health, flags, io))
       if (flags.check === true) io.exitWith(CHECK_EXIT[health.level])
     })
 }
 
-interface AgentReport {
-  readonly status: AgentStatus
-  readonly health: DeviceReportWire['health']
-}
+type Health = DeviceReportWire['health']
 
-async function ask(client: HttpClient): Promise<AgentReport> {
+async function ask(client: HttpClient): Promise<{ readonly status: AgentStatus; readonly health: Health }> {
   const raw = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, z.unknown())
   const parsed = agentStatus.safeParse(raw)
   if (parsed.success) return { status: parsed.data, health: healthStatusOf(raw as AgentStatusWire) }
@@ -65,7 +62,7 @@ async function ask(client: HttpClient): Promise<AgentReport> {
 async function look(client: HttpClient, flags: StatusFlags, io: Io): Promise<Seen> {
   try {
     const { status, health } = await ask(client)
-    return { page: describe(status, health, whole(flags, io)), lines: [lineOf(status, health)] }
+    return { page: describe(status, health, flags, io), lines: [lineOf(status, health)] }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
     const page = [`NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`]
@@ -76,7 +73,7 @@ async function look(client: HttpClient, flags: StatusFlags, io: Io): Promise<See
 /** `--watch` prints a new line when this text changes. */
 function lineOf(
   { connected, lastEntry, backlog, conditions, policies }: AgentStatus,
-  { level, sentence }: AgentReport['health'],
+  { level, sentence }: Health,
 ): string {
   const rules = policies.map(({ applied }) => String(applied)).join(', ')
   const problems = conditions.map(({ subject, code }) => `, ${subject}: ${code}`).join('')
@@ -94,20 +91,9 @@ function rulesText(
   return `revision ${applied} of instance ${instanceInWords(instance)}${engines}${news}`
 }
 
-interface View {
-  readonly now: number
-  readonly isWhole: boolean
-}
-
-function whole({ all }: StatusFlags, { now }: Io): View {
-  return { now: now(), isWhole: all === true }
-}
-
-function describe(
-  status: AgentStatus,
-  { sentence, steps }: AgentReport['health'],
-  { now, isWhole }: View,
-): readonly string[] {
+function describe(status: AgentStatus, { sentence, steps }: Health, { all }: StatusFlags, io: Io): readonly string[] {
+  const now = io.now()
+  const isWhole = all === true
   const ago = (instant: number | null): string =>
     instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
   const properties = columns([

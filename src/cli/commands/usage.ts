@@ -1,4 +1,5 @@
 /** Prints the next cursor after every record before it was written: a job that stores it gets each record once. */
+import { EventEmitter, once } from 'node:events'
 import { Service } from '../nouns/service.ts'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
@@ -86,17 +87,8 @@ async function writeOut(output: Output, pieces: AsyncIterable<string | Buffer>):
   const decoder = new TextDecoder()
   for await (const piece of pieces) {
     const text = typeof piece === 'string' ? piece : decoder.decode(piece, { stream: true })
-    const isTaken = output.write(text) !== false
-    if (!isTaken && isStream(output)) await new Promise<void>((resolve) => output.once('drain', resolve))
+    if (output.write(text) === false && output instanceof EventEmitter) await once(output, 'drain')
   }
-}
-
-interface DrainSource {
-  once(event: 'drain', listener: () => void): unknown
-}
-
-function isStream(output: Output): output is Output & DrainSource {
-  return 'once' in output
 }
 
 function cursorArgument(text: string): string {

@@ -9,18 +9,16 @@ export function command(io: Io): Command {
   const whoami = withAdministratorFlags(new Command('whoami'))
     .description('Shows the signed-in user, or the name of a key, with its roles as the cloud knows them.')
     .option('--json', 'print one JSON document')
-    .action((flags: AdministratorFlags) => show(flags, io))
+    .action(async (flags: AdministratorFlags) => {
+      const { url } = targetOf(flags, io)
+      using client = await administrator(flags, io)
+      const caller = await readCaller(client)
+      const rows = [
+        ['cloud', url],
+        ['user', callerText(caller)],
+        ['roles', rightsText(caller)],
+      ]
+      writeLines(io.stdout, flags.json === true ? [jsonLine({ cloud: url, ...caller })] : columns(rows))
+    })
   return examples(whoami, ['tallygate whoami', 'tallygate whoami --url https://cloud.example'])
-}
-
-async function show(flags: AdministratorFlags, io: Io): Promise<void> {
-  const { url } = targetOf(flags, io)
-  using client = await administrator(flags, io)
-  const caller = await readCaller(client)
-  const rows = [
-    ['cloud', url],
-    ['user', callerText(caller)],
-    ['roles', rightsText(caller)],
-  ]
-  writeLines(io.stdout, flags.json === true ? [jsonLine({ cloud: url, ...caller })] : columns(rows))
 }
