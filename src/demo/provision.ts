@@ -8,62 +8,43 @@ const DAY_MS = 86_400_000
 
 export async function provision(twin: HttpClient, now: number): Promise<string> {
   const inDays = (days: number): number => now + days * DAY_MS
+  const instance = { shortName: 'Lindenworks', accountId: 'lindenworks' }
   const { id: instanceId } = await twin.json(
-    {
-      method: 'POST',
-      path: '/provisioning/api/v1.1/instances',
-      body: { shortName: 'Lindenworks', accountId: 'lindenworks' },
-    },
+    { method: 'POST', path: '/provisioning/api/v1.1/instances', body: instance },
     z.object({ id: uuid }),
   )
   for (const { series, version, effectiveIn, items } of RATE_TABLES) {
     const body = { series, version, effectiveFrom: inDays(effectiveIn), items }
     await twin.text({ method: 'POST', path: '/provisioning/api/v1.1/rate-tables', body })
   }
+  const named = Object.entries(CONDITIONS).map(([name, condition]) => ({ name, ...condition }))
   const conditions = await twin.json(
-    {
-      method: 'POST',
-      path: `/api/v1.1/instances/${instanceId}/conditions`,
-      body: Object.entries(CONDITIONS).map(([name, condition]) => ({ name, ...condition })),
-    },
+    { method: 'POST', path: `/api/v1.1/instances/${instanceId}/conditions`, body: named },
     z.array(z.object({ id: uuid, name: z.string() })),
   )
   const idOf = new Map(conditions.map(({ id, name }) => [name, id]))
   for (const { activationId, series, quantity, overdraft, startsIn, endsIn, rules, monthlyLimit } of LINE_ITEMS) {
+    const limited = overdraft === undefined ? {} : { overdraftType: 'Number', overdraftLimit: overdraft }
+    const attributes = { elastic: true, rateTableSeries: series, ...limited }
+    const [start, end] = [inDays(startsIn), inDays(endsIn)]
     await twin.text({
       method: 'PUT',
       path: `/provisioning/api/v1.1/instances/${instanceId}/line-items`,
-      body: {
-        activationId,
-        state: 'DEPLOYED',
-        quantity,
-        start: inDays(startsIn),
-        end: inDays(endsIn),
-        attributes: {
-          elastic: true,
-          rateTableSeries: series,
-          ...(overdraft === undefined ? {} : { overdraftType: 'Number', overdraftLimit: overdraft }),
-        },
-      },
+      body: { activationId, state: 'DEPLOYED', quantity, start, end, attributes },
     })
+    const path = `/api/v1.1/instances/${instanceId}/line-items/${encodeURIComponent(activationId)}`
     if (monthlyLimit !== undefined) {
-      await twin.text({
-        method: 'PUT',
-        path: `/api/v1.1/instances/${instanceId}/line-items/${encodeURIComponent(activationId)}/consumption-limit`,
-        body: { limit: monthlyLimit, frequency: 'MONTHLY', nextReset: inDays(30) },
-      })
+      const body = { limit: monthlyLimit, frequency: 'MONTHLY', nextReset: inDays(30) }
+      await twin.text({ method: 'PUT', path: `${path}/consumption-limit`, body })
     }
     if (rules.length === 0) continue
-    await twin.text({
-      method: 'PUT',
-      path: `/api/v1.1/instances/${instanceId}/line-items/${encodeURIComponent(activationId)}/actions`,
-      body: rules.map(({ name, action, condition, allocation }) => ({
-        name,
-        action,
-        ...(condition === undefined ? {} : { conditionId: idOf.get(condition) }),
-        ...(allocation === undefined ? {} : { allocation }),
-      })),
-    })
+    const actions = rules.map(({ name, action, condition, allocation }) => ({
+      name,
+      action,
+      ...(condition === undefined ? {} : { conditionId: idOf.get(condition) }),
+      ...(allocation === undefined ? {} : { allocation }),
+    }))
+    await twin.text({ method: 'PUT', path: `${path}/actions`, body: actions })
   }
   return instanceId
 }

@@ -1,6 +1,6 @@
 /** TCP proxy between device and cloud that can be cut, slow or lossy. */
-import { createServer, connect, type Server, type Socket } from 'node:net'
-import type { AddressInfo } from 'node:net'
+import { once } from 'node:events'
+import { type AddressInfo, createServer, connect, type Server, type Socket } from 'node:net'
 import { Transform } from 'node:stream'
 
 /** `one way`: responses are lost and the connection breaks instead. */
@@ -53,11 +53,8 @@ export async function startProxy(): Promise<Proxy> {
   }
 
   const listen = async (port: number): Promise<Server> => {
-    const server = createServer(pair)
-    await new Promise<void>((resolve, reject) => {
-      server.once('error', reject)
-      server.listen(port, LOOPBACK, resolve)
-    })
+    const server = createServer(pair).listen(port, LOOPBACK)
+    await once(server, 'listening')
     return server
   }
 

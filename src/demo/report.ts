@@ -73,19 +73,10 @@ export function reportJson(result: DemoResult): Record<string, unknown> {
       ms: Math.round(phase.ms),
       outcomes: Object.fromEntries(countOutcomes(phase.answered)),
     })),
-    accounts: result.comparisons.map(
-      ({ account, lineItemId, part, answered, device, cloud, service, exported, difference }) => ({
-        account,
-        lineItemId,
-        part,
-        answered: microText(answered),
-        device: microText(device),
-        cloud: microText(cloud),
-        service: microText(service),
-        exported: microText(exported),
-        difference: microText(difference),
-      }),
-    ),
+    accounts: result.comparisons.map(({ account, lineItemId, part, ...amounts }) => {
+      const texts = Object.entries(amounts).map(([side, amount]) => [side, amount === null ? null : String(amount)])
+      return { account, lineItemId, part, ...(Object.fromEntries(texts) as Record<string, string | null>) }
+    }),
     wrong: result.wrong.map(({ request, items }) => ({ ...request, outcomes: items.map(({ outcome }) => outcome) })),
     alarms: result.alarms,
     kills: result.kills,
@@ -94,10 +85,6 @@ export function reportJson(result: DemoResult): Record<string, unknown> {
     totalMs: Math.round(result.totalMs),
     directory: result.directory,
   }
-}
-
-function microText(amount: Micro | null): string | null {
-  return amount === null ? null : String(amount)
 }
 
 function table(rows: readonly (readonly string[])[]): readonly string[] {

@@ -83,7 +83,8 @@ export function compare(answered: readonly AnsweredRequest[], ledgers: Ledgers):
     return { account, lineItemId, part, ...sides, difference: greatest(amounts) - least(amounts) }
   })
   const known = new Set(compared.map(({ lineItemId }) => lineItemId))
-  const unaccounted = [...chargedLineItems(answered)].filter((id) => !known.has(id))
+  const charges = answered.flatMap(({ items }) => items.flatMap((item) => item.charges))
+  const unaccounted = [...new Set(charges.map(({ lineItemId }) => lineItemId))].filter((id) => !known.has(id))
   if (unaccounted.length > 0) throw new Error(`no ledger has an account of ${unaccounted.join(', ')}`)
   return compared.sort((a, b) => a.lineItemId.localeCompare(b.lineItemId) || (a.part ?? '').localeCompare(b.part ?? ''))
 }
@@ -126,10 +127,6 @@ function answeredSums(answered: readonly AnsweredRequest[]): ReadonlyMap<string,
     }
   }
   return sums
-}
-
-function chargedLineItems(answered: readonly AnsweredRequest[]): ReadonlySet<string> {
-  return new Set(answered.flatMap(({ items }) => items.flatMap(({ charges }) => charges.map((one) => one.lineItemId))))
 }
 
 export function wrongRefusals(answered: readonly AnsweredRequest[]): readonly AnsweredRequest[] {

@@ -17,9 +17,7 @@ import { type Proxy, startProxy } from './proxy.ts'
 import { type Random, seeded } from './random.ts'
 import { seconds } from './report.ts'
 import { compare, type DemoResult, type Phase, wrongRefusals } from './result.ts'
-import { playRuleScene } from './rule-scene.ts'
-import type { Scene } from './scene.ts'
-import { playSessionScene } from './session-scene.ts'
+import { type Scene, playRuleScene, playSessionScene } from './scenes.ts'
 import { killRunning } from './service-process.ts'
 import { Agent, Twin } from './services.ts'
 import { LINE_ITEMS, RATE_TABLES } from './site.ts'
@@ -92,13 +90,16 @@ async function startSite(options: DemoOptions, directory: string, stack: AsyncDi
   network.push.lead(twin.pushPort)
   presenter.step(`The cloud runs at ${twin.url}`)
 
-  const administrator = stack.use(
-    new HttpClient({
-      address: twin.url,
-      headers: { authorization: `Bearer ${await administrationToken(twin.adminKeyFile)}` },
-      unreachable: 'CLOUD_UNREACHABLE',
-    }),
-  )
+  const token = await makeAccessToken({
+    kind: 'ADMIN',
+    privateKey: readFileSync(twin.adminKeyFile, 'utf8'),
+    instanceIds: [],
+    issuer: 'tallygate demo',
+    now: Date.now(),
+    lifetimeMs: 3_600_000,
+  })
+  const headers = { authorization: `Bearer ${token}` }
+  const administrator = stack.use(new HttpClient({ address: twin.url, headers, unreachable: 'CLOUD_UNREACHABLE' }))
   const instanceId = await provision(administrator, Date.now())
   const ahead = RATE_TABLES.filter(({ effectiveIn }) => effectiveIn > 0).length
   presenter.step(
@@ -176,7 +177,8 @@ async function playDay(options: DemoOptions, site: Site): Promise<Pick<DemoResul
     onAnswer: (answered, request) => {
       if (kills.has(answered)) agent.killAndRestart()
       chaos.at(answered, request.at)
-      presenter.progress(answered, day.length, progressNote(request, agent.kills))
+      const killed = agent.kills === 0 ? '' : `, agent killed ${agent.kills}×`
+      presenter.progress(answered, day.length, `${request.at.slice(0, 5)}${killed}`)
     },
   })
   const phase = async (name: string, online: boolean, requests: readonly RecordedRequest[]): Promise<Phase> => {
@@ -203,17 +205,6 @@ async function playDay(options: DemoOptions, site: Site): Promise<Pick<DemoResul
   )
   const evening = await phase('evening', true, day.slice(2 * third))
   return { phases: [morning, midday, evening], disturbances: chaos.counts() }
-}
-
-async function administrationToken(keyFile: string): Promise<string> {
-  return makeAccessToken({
-    kind: 'ADMIN',
-    privateKey: readFileSync(keyFile, 'utf8'),
-    instanceIds: [],
-    issuer: 'tallygate demo',
-    now: Date.now(),
-    lifetimeMs: 3_600_000,
-  })
 }
 
 /** Polls the agent until the condition is met; a restarting agent does not respond for a while. */
@@ -246,8 +237,4 @@ function momentsOfKills(random: Random, kills: number, requests: number): readon
   const moments = new Set<number>()
   while (moments.size < Math.min(kills, requests - 1)) moments.add(random.between(1, requests - 1))
   return [...moments]
-}
-
-function progressNote({ at }: RecordedRequest, kills: number): string {
-  return kills === 0 ? at.slice(0, 5) : `${at.slice(0, 5)}, agent killed ${kills}×`
 }

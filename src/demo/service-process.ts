@@ -4,6 +4,7 @@ import { closeSync, openSync, writeSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { CodedError } from '../protocol/errors.ts'
+import { parseJson } from '../protocol/parse-json.ts'
 
 export const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 const LAST_WORDS = 20
@@ -57,7 +58,7 @@ export async function startService(options: ServiceOptions): Promise<ServiceProc
   const ready = new Promise<Listening>((resolve) => {
     createInterface({ input: child.stdout }).on('line', (line) => {
       note(line)
-      const fields = logLine(line)
+      const fields = line.startsWith('{') ? (parseJson(line) as Listening | undefined) : undefined
       if (fields?.['msg'] === 'listening') resolve(fields)
     })
     createInterface({ input: child.stderr }).on('line', note)
@@ -107,13 +108,4 @@ export function killRunning(): void {
 /** Environment without settings from the user's shell. */
 function inherited(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('TALLYGATE_')))
-}
-
-function logLine(line: string): Record<string, unknown> | undefined {
-  if (!line.startsWith('{')) return undefined
-  try {
-    return JSON.parse(line) as Record<string, unknown>
-  } catch {
-    return undefined
-  }
 }

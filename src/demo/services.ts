@@ -8,31 +8,30 @@ import { type ServiceOptions, type ServiceProcess, startService } from './servic
 const LOOPBACK = '127.0.0.1'
 
 abstract class Restartable {
+  readonly #failing = Promise.withResolvers<never>()
   /** Rejects if it ends unexpectedly or cannot be restarted. Never resolves. */
-  readonly failure: Promise<never>
+  readonly failure = this.#failing.promise
   kills = 0
   #process: ServiceProcess | undefined
   #restarting: Promise<void> = Promise.resolve()
-  #fail: (error: Error) => void = () => undefined
 
   constructor() {
-    this.failure = new Promise((_resolve, reject) => (this.#fail = reject))
     // Avoids an unhandled rejection while no caller waits.
     this.failure.catch(() => undefined)
   }
 
   protected abstract options(): ServiceOptions
 
-  protected abstract ready(process: ServiceProcess): void
+  protected ready?(process: ServiceProcess): void
 
   async start(): Promise<void> {
     const options = this.options()
     const process = await startService(options)
     this.#process = process
-    this.ready(process)
+    this.ready?.(process)
     void process.ended.then((code) => {
       if (this.#process === process)
-        this.#fail(new CodedError('DEMO_FAILED', `${options.name} ended unexpectedly with ${code}.`))
+        this.#failing.reject(new CodedError('DEMO_FAILED', `${options.name} ended unexpectedly with ${code}.`))
     })
   }
 
@@ -42,7 +41,7 @@ abstract class Restartable {
       await this.#take()?.kill()
       await this.start()
     })
-    this.#restarting.catch((error: unknown) => this.#fail(error as Error))
+    this.#restarting.catch((error: unknown) => this.#failing.reject(error as Error))
   }
 
   async restarted(): Promise<void> {
@@ -160,9 +159,5 @@ export class Agent extends Restartable {
       logFile: join(directory, 'agent.log'),
       readyWithinMs,
     }
-  }
-
-  protected override ready(): void {
-    // Its path was fixed before the start.
   }
 }
