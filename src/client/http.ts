@@ -137,19 +137,16 @@ export class HttpClient implements Disposable {
     return `${withoutCredentials(address)}${used === null ? '' : ` through the proxy ${used.host}`}`
   }
 
-  #codeOf(code: unknown): ErrorCode {
-    if (typeof code === 'string' && code in CERTIFICATE_PROBLEMS) return 'CERTIFICATE_REFUSED'
-    const { address, unreachable } = this.#options
-    return code === 'EACCES' && address.startsWith('unix:') ? 'SOCKET_NOT_PERMITTED' : unreachable
-  }
-
   #unreachable(cause: Error): CodedError {
     const { code } = cause as { code?: unknown }
     const refused = typeof code === 'string' ? CERTIFICATE_PROBLEMS[code] : undefined
     const isOther = typeof code === 'string' && code.startsWith('HPE_')
     const known = isOther ? 'the server does not speak HTTP there' : REASONS[String(code)]
     const reason = refused ?? proxyRefusal(cause) ?? known ?? (typeof code === 'string' ? code : cause.message)
-    return new CodedError(this.#codeOf(code), `${this.#from()}: ${reason}.`, { cause })
+    const { address, unreachable } = this.#options
+    const isForbidden = code === 'EACCES' && address.startsWith('unix:')
+    const own = isForbidden ? 'SOCKET_NOT_PERMITTED' : unreachable
+    return new CodedError(refused === undefined ? own : 'CERTIFICATE_REFUSED', `${this.#from()}: ${reason}.`, { cause })
   }
 }
 

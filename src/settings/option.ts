@@ -223,6 +223,11 @@ export function namedOptions(table: OptionTable<OptionTree>): readonly NamedOpti
   return walk(table.options, [])
 }
 
+/** @param path of an option */
+export function valueAt(settings: unknown, path: readonly string[]): unknown {
+  return path.reduce<unknown>((node, key) => (node as Record<string, unknown>)[key], settings)
+}
+
 /** Default settings file: `/etc/tallygate/agent.toml` for `TALLYGATE_AGENT`. */
 export function usualFile(table: Pick<OptionTable<OptionTree>, 'envPrefix'>): string {
   return `/etc/${table.envPrefix.toLowerCase().replaceAll('_', '/')}.toml`

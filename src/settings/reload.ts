@@ -1,6 +1,14 @@
 /** Reloads settings in a running service, all or nothing: on an error, the running settings stay in force. */
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
-import { type NamedOption, type OptionTable, type OptionTree, type Settings, Secret, namedOptions } from './option.ts'
+import {
+  type NamedOption,
+  type OptionTable,
+  type OptionTree,
+  type Settings,
+  Secret,
+  namedOptions,
+  valueAt,
+} from './option.ts'
 
 export interface ReloadLog {
   info(fields: Record<string, unknown>, message: string): void
@@ -88,10 +96,6 @@ function viewOf(tree: OptionTree, read: (path: readonly string[]) => unknown, ab
     else Object.defineProperty(view, key, { get, enumerable: true })
   }
   return view
-}
-
-function valueAt(settings: unknown, path: readonly string[]): unknown {
-  return path.reduce<unknown>((node, key) => (node as Record<string, unknown>)[key], settings)
 }
 
 function isLive({ option: { reloadable }, path }: NamedOption, from: unknown, to: unknown): boolean {

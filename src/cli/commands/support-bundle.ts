@@ -22,7 +22,7 @@ export function command(io: Io): Command {
     .option('--no-network', 'do not contact name servers, the cloud or the broker')
     .action(async (flags: BundleFlags) => {
       const observations = await gather(io, flags)
-      const files = await contents(observations, flags.socket, io)
+      const files = await contents(observations, flags, io)
       const packed = await promisify(gzip)(tar(files, observations.now))
       const stamp = new Date(observations.now).toISOString().replaceAll(/[:.]/g, '-')
       const path = flags.output ?? `tallygate-support-${stamp}.tar.gz`

@@ -4,9 +4,9 @@ import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, type AgentStatusWire } from '../../protocol/local/status.ts'
-import { Secret, namedOptions } from '../../settings/option.ts'
+import { Secret, namedOptions, valueAt } from '../../settings/option.ts'
 import { z } from 'zod'
-import { agentClient } from '../local-agent.ts'
+import { type SocketFlags, agentClient } from '../local-agent.ts'
 import type { Observations } from '../doctor/observations.ts'
 import { examine } from '../doctor/checks.ts'
 import type { Io } from '../io.ts'
@@ -20,14 +20,10 @@ const TEXT_MAX = 2_000_000
 
 const LOG_LINES = 5_000
 
-export async function contents(
-  observations: Observations,
-  socket: string | undefined,
-  io: Io,
-): Promise<readonly PackedFile[]> {
+export async function contents(observations: Observations, flags: SocketFlags, io: Io): Promise<readonly PackedFile[]> {
   const { settings, inspected, configuration } = observations
-  const report = await reportOf(socket, io)
-  const log = await logOf(socket, io)
+  const report = await reportOf(flags, io)
+  const log = await logOf(flags, io)
   const files: PackedFile[] = [
     { name: 'README.txt', text: README },
     { name: 'report.json', text: jsonOf(report) },
@@ -58,9 +54,9 @@ ledger.json       heads, counts, rules and damaged ledgers; no entries
 Keys, tokens and passwords are removed. report.json contains names of line items, and of requesters with a consumption limit.
 `
 
-async function reportOf(socket: string | undefined, io: Io): Promise<unknown> {
+async function reportOf(flags: SocketFlags, io: Io): Promise<unknown> {
   try {
-    using client = agentClient(socket === undefined ? {} : { socket }, io)
+    using client = agentClient(flags, io)
     const status = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, z.unknown())
     return { health: healthStatusOf(status as AgentStatusWire), status }
   } catch (error) {
@@ -69,11 +65,11 @@ async function reportOf(socket: string | undefined, io: Io): Promise<unknown> {
   }
 }
 
-async function logOf(socket: string | undefined, io: Io): Promise<string> {
+async function logOf(flags: SocketFlags, io: Io): Promise<string> {
   const journal = await journalLines(USUAL_UNIT, LOG_LINES, io)
   if (journal !== null) return `${journal.join('\n')}\n`
   try {
-    using client = agentClient(socket === undefined ? {} : { socket }, io)
+    using client = agentClient(flags, io)
     return `${(await rememberedLines(client)).slice(-LOG_LINES).join('\n')}\n`
   } catch {
     return ''
@@ -97,10 +93,7 @@ function versionsOf({ version, node, sqlite, timeZone, now }: Observations): unk
 function settingsOf(settings: AgentSettings): unknown {
   return Object.fromEntries(
     namedOptions(agentOptions).map(({ key, path }) => {
-      const value = path.reduce<unknown>(
-        (node, part) => (node as Record<string, unknown> | undefined)?.[part],
-        settings,
-      )
+      const value = valueAt(settings, path)
       return [key, value instanceof Secret ? '[secret]' : value]
     }),
   )
@@ -121,7 +114,7 @@ function ledgerOf({ inspected, verification, database, log, diskReserve }: Obser
 
 function secretsOf({ settings, key, configuration }: Observations): readonly string[] {
   const set = namedOptions(agentOptions).flatMap(({ path }) => {
-    const value = path.reduce<unknown>((node, part) => (node as Record<string, unknown> | undefined)?.[part], settings)
+    const value = valueAt(settings, path)
     return value instanceof Secret ? [value.reveal()] : []
   })
   const [, ...secretFiles] = configuration.file === null ? [null, ...configuration.files] : configuration.files

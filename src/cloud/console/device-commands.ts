@@ -21,12 +21,7 @@ import { type DeviceChoice, deviceFilterOf } from './device-filter.ts'
 /** Devices of one command. Their ids fit in a form. */
 const COMMANDED_MAX = 1_000
 
-interface CommandText {
-  readonly verb: string
-  readonly effect: string
-}
-
-const DEVICE_COMMAND_TEXT: Readonly<Record<DeviceCommandName, CommandText>> = {
+const DEVICE_COMMAND_TEXT: Readonly<Record<DeviceCommandName, { readonly verb: string; readonly effect: string }>> = {
   lock: {
     verb: 'Lock',
     effect: 'A locked device grants no requests until it is unlocked. Its sessions are locked too.',

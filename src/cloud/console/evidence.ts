@@ -2,7 +2,7 @@
 import { tokensInWords } from '../../core/accounts/in-words.ts'
 import { type Html, html } from '../../html/html.ts'
 import type { Device, Epoch, Evidence, FenceReason, Settlement } from '../storage/device-records.ts'
-import { type View, section, tableOf, timeOf } from './page.ts'
+import { type View, numeric, section, tableOf, timeOf } from './page.ts'
 
 const EPOCHS_SHOWN = 10
 const SEGMENTS_SHOWN = 20
@@ -84,11 +84,7 @@ function contestedTable({ now }: View, contested: Contested): Html {
       source.kind === 'device' ? `epoch ${source.epoch}, entry ${source.entry}` : source.kind,
       html`<code>${correlationId}</code>`,
     ])
-  const columns = [
-    ...['When', 'Requester', 'Item'],
-    ...[{ title: 'Tokens', numeric: true } as const],
-    ...['Entry', 'Correlation id'],
-  ]
+  const columns = ['When', 'Requester', 'Item', numeric('Tokens'), 'Entry', 'Correlation id']
   return html`<h3>Use that another writer of this device reported</h3>
     ${tableOf('Contested use', columns, rows)}
     <p class="soft">

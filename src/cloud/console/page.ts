@@ -3,6 +3,7 @@ import { roughly } from '../../core/accounts/in-words.ts'
 import { BASE_STYLE } from '../../html/base-style.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { Html, type Piece, html } from '../../html/html.ts'
+import type { EdgeTerms } from '../devices/terms.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Administrator } from '../service-api/principal.ts'
 import type { DeviceStateWire } from '../../protocol/edge/administration.ts'
@@ -11,15 +12,11 @@ import type { Reader } from '../storage/store.ts'
 
 export const ROWS_SHOWN = 50
 
-export interface ConsoleTerms {
-  readonly syncEveryMs: number
-}
-
 export interface View {
   readonly reader: Reader
   readonly policies: Policies
   readonly presence: (deviceId: string) => DeviceStateWire['presence']
-  readonly terms: ConsoleTerms
+  readonly terms: Pick<EdgeTerms, 'syncEveryMs'>
   /** Limited to the instances that it may read. */
   readonly administrator: Administrator
   /** The chosen one; null: all that the administrator may read. */

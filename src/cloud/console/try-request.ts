@@ -8,7 +8,7 @@ import { firstProblem } from '../../protocol/errors.ts'
 import { accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'
 import { decideWithoutCharge } from '../accounts/decide-over-pools.ts'
 import type { LoadedPolicy } from '../policy/load-policy.ts'
-import { type Page, type View, ofInstance, section, tableOf } from './page.ts'
+import { type Page, type View, instanceField, numeric, ofInstance, section, tableOf } from './page.ts'
 
 export function tryPage(view: View): Promise<Page> {
   return ofInstance(view, 'Try a request', async (_instance, loaded) => {
@@ -18,14 +18,15 @@ export function tryPage(view: View): Promise<Page> {
   })
 }
 
-function formPart({ root, query, instance }: View): Html {
+function formPart(view: View): Html {
+  const { root, query } = view
   const field = (name: string, label: string, fallback = ''): Html =>
     html`<label>${label} <input name="${name}" value="${query[name] ?? fallback}" required /></label>`
   const lines = (name: string, label: string): Html =>
     html`<label>${label} <textarea name="${name}" rows="3">${formValue(query[name] ?? '')}</textarea></label>`
   return html`<form method="get" action="${root}/try">
-      ${instance === null ? '' : html`<input type="hidden" name="instance" value="${instance.id}" />`}
-      ${field('type', 'Type of requester', 'user')} ${field('value', 'Requester')} ${field('item', 'Item')}
+      ${instanceField(view)} ${field('type', 'Type of requester', 'user')} ${field('value', 'Requester')}
+      ${field('item', 'Item')}
       <label>Version, if any <input name="version" value="${query['version'] ?? ''}" /></label>
       ${field('count', 'Count', '1')} ${lines('dictionary', 'Dictionary, one name=value per line')}
       ${lines('variables', 'Variables of formulas, one name=number per line')}
@@ -36,13 +37,10 @@ function formPart({ root, query, instance }: View): Html {
 
 async function resultPart(view: View, loaded: LoadedPolicy): Promise<Html> {
   const { query, reader, now } = view
-  const variables = pairsOf(query['variables']).map(([name, value]) => [name, Number(value)])
+  const { type, value } = query
+  const variables = pairsOf(query['variables']).map(([name, number]) => [name, Number(number)])
   const body = accessRequestBody['v1.1'].safeParse({
-    requester: {
-      type: query['type'],
-      value: query['value'],
-      dictionary: Object.fromEntries(pairsOf(query['dictionary'])),
-    },
+    requester: { type, value, dictionary: Object.fromEntries(pairsOf(query['dictionary'])) },
     requestedItems: [
       {
         item: query['item'],
@@ -82,12 +80,7 @@ function outcomePart(item: ItemOutcome, loaded: LoadedPolicy): Html {
     formatDecimal(rate),
     tokensInWords(charged),
   ])
-  const columns = [
-    'Line item',
-    'Allowed by',
-    { title: 'Rate', numeric: true },
-    { title: 'Tokens', numeric: true },
-  ] as const
+  const columns = ['Line item', 'Allowed by', numeric('Rate'), numeric('Tokens')]
   return html`<p class="ok" role="status"><strong>Granted for ${tokensInWords(item.total)} tokens</strong></p>
     ${tableOf('Line items that pay', columns, rows)}`
 }

@@ -125,14 +125,8 @@ async function register(tx: Transaction, deviceId: string, keys: readonly Device
   }
 }
 
-interface OpenedLink {
-  readonly key: DeviceKey
-  readonly epoch: number
-  readonly nonce: string
-}
-
 /** @param previous the key that must have signed the introduction */
-async function openLink(deviceId: string, previous: DeviceKey, link: KeyLink): Promise<OpenedLink> {
+async function openLink(deviceId: string, previous: DeviceKey, link: KeyLink) {
   const before = importPublicKey(previous.publicKey)
   if (before === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
   const text = await openDocument('device-key', link.introduction, before)

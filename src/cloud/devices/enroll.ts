@@ -34,20 +34,20 @@ export async function enroll(
   if (importPublicKey(request.publicKey) === undefined) {
     throw new CodedError('BAD_REQUEST', 'body.publicKey: is not a usable public key')
   }
-  const key = { jwk: request.publicKey, thumbprint: await thumbprint(request.publicKey) }
-  const fresh = { id: newId(), now: now() }
+  const key = { publicKey: request.publicKey, thumbprint: await thumbprint(request.publicKey) }
+  const fresh = { id: newId(), enrolledAt: now() }
   const deviceId = await store.transaction(async (tx) => {
     const used = await tx.edge.enrollments.get(claims.jti)
     if (used !== undefined) return whoUsed(tx, used, key.thumbprint)
     if (expired) throw refused('This enrollment token has expired.')
     const name = request.name ?? claims.name ?? null
     const device = await admit(tx, claims, { ...key, name, ...fresh })
-    const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.now }
+    const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.enrolledAt }
     if (await tx.edge.enrollments.claim(record)) {
       const by = { kind: 'DEVICE', keyId: key.thumbprint, name: device.name, issuer: null } as const
       const detail = { enrollmentToken: claims.jti, instances: claims.instances }
-      await recordChange(tx, fresh.now, { action: 'ENROLL_DEVICE', deviceId: device.id, by, detail })
-      const enrolled = { what: `enrolled/${claims.jti}`, at: fresh.now, detail: { keyId: key.thumbprint } }
+      await recordChange(tx, fresh.enrolledAt, { action: 'ENROLL_DEVICE', deviceId: device.id, by, detail })
+      const enrolled = { what: `enrolled/${claims.jti}`, at: fresh.enrolledAt, detail: { keyId: key.thumbprint } }
       await tx.events.append(deviceEvent(device, { type: 'device.enrolled', ...enrolled }))
       return device.id
     }
@@ -80,13 +80,7 @@ export async function requireEnrollmentToken(
 
 type Claims = z.infer<typeof enrollmentClaims>
 
-interface Newcomer {
-  readonly id: string
-  readonly now: number
-  readonly jwk: Device['publicKey']
-  readonly thumbprint: string
-  readonly name: string | null
-}
+type Newcomer = Pick<Device, 'id' | 'name' | 'publicKey' | 'thumbprint' | 'enrolledAt'>
 
 async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promise<Device> {
   const { instances } = token
@@ -111,13 +105,9 @@ async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promis
     return device
   }
   const device: Device = {
-    id: newcomer.id,
-    name: newcomer.name,
-    publicKey: newcomer.jwk,
-    thumbprint: newcomer.thumbprint,
+    ...newcomer,
     instanceIds: [...instances].sort(),
-    enrolledAt: newcomer.now,
-    keySince: newcomer.now,
+    keySince: newcomer.enrolledAt,
     nextKey: null,
     replaceKey: null,
     revokedAt: null,

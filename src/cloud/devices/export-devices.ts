@@ -2,7 +2,6 @@
 import { csvField } from '../../protocol/csv.ts'
 import { labelsText } from '../../protocol/edge/labels.ts'
 import type { DeviceFilter } from '../storage/device-records.ts'
-import type { Store } from '../storage/store.ts'
 import { type ViewDevices, reportedState } from './devices.ts'
 
 export const DEVICE_MEDIA_TYPES = {
@@ -17,7 +16,7 @@ const PART = 100
 type State = Awaited<ReturnType<typeof reportedState>>
 
 export async function* exportDevices(
-  { store, presence }: { readonly store: Pick<Store, 'read'> } & Pick<ViewDevices, 'presence'>,
+  { store, presence }: ViewDevices,
   filter: DeviceFilter,
   format: DeviceFormat,
 ): AsyncGenerator<string> {

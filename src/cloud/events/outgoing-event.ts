@@ -1,6 +1,6 @@
 /** Usage records and other changes as CloudEvents 1.0 in JSON. docs/explanation/events.md describes ids and order. */
 import type { EventGroup, EventType } from '../../protocol/edge/events.ts'
-import type { EventRecord, NumberedEvent, NumberedUsage, UsageRecord } from '../storage/records.ts'
+import type { NumberedEvent, NumberedUsage, UsageRecord } from '../storage/records.ts'
 import { usageLine } from '../usage/usage-text.ts'
 
 export interface OutgoingEvent {
@@ -37,8 +37,8 @@ export function usageEvent(tenantId: string, numbered: NumberedUsage): OutgoingE
 }
 
 export function changeEvent(tenantId: string, { position, event }: NumberedEvent): OutgoingEvent {
-  const { id, type, at } = event
-  const subject = subjectOf(event)
+  const { id, type, at, deviceId, instanceId } = event
+  const subject = deviceId ?? instanceId ?? id
   const json = envelope(tenantId, {
     ...{ position, id, type, at, subject, key: subject },
     data: JSON.stringify(event.data),
@@ -49,10 +49,6 @@ export function changeEvent(tenantId: string, { position, event }: NumberedEvent
 function usageId({ position, entry }: NumberedUsage, { source, correlationId }: UsageRecord): string {
   if (source.kind !== 'device' || entry === undefined) return `usage/${correlationId}/${position}`
   return `${source.deviceId}/${source.epoch}/${source.entry}/${entry.hash.slice(0, HASH_SHOWN)}/${entry.part}`
-}
-
-function subjectOf({ id, deviceId, instanceId }: EventRecord): string {
-  return deviceId ?? instanceId ?? id
 }
 
 interface Envelope extends Pick<OutgoingEvent, 'position' | 'id' | 'type' | 'key'> {

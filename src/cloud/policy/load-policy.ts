@@ -29,18 +29,13 @@ export interface LoadedPolicy {
 /** Superseded rate tables stay in the policy this long: a device may decide for a past instant. */
 const SUPERSEDED_KEPT_MS = 30 * 24 * 60 * 60 * 1000
 
-export interface PoliciesOptions {
-  readonly max: number
-  readonly undecidedClock: Policy['undecidedClock']
-}
-
 export class Policies {
-  readonly #options: PoliciesOptions
+  readonly #options: Pick<Policy, 'undecidedClock'> & { readonly max: number }
   readonly #kept = new Map<string, LoadedPolicy>()
   /** Bumped by transactions in progress, which may roll back: not visible to others. */
   readonly #raised = new WeakMap<Transaction, Map<string, LoadedPolicy>>()
 
-  constructor(options: PoliciesOptions) {
+  constructor(options: Pick<Policy, 'undecidedClock'> & { readonly max: number }) {
     this.#options = options
   }
 

@@ -63,17 +63,12 @@ export async function viewPools(
   return new Map([...pools, ...unopened.map((account) => [account, newPool(account, capBy(rules, account))] as const)])
 }
 
-interface Listed {
-  readonly pools: ReadonlyMap<AccountId, Pool>
-  readonly unopened: readonly AccountId[]
-}
-
 async function lockListed(
   tx: Transaction,
   rules: RulesInForce,
   accounts: Iterable<AccountId>,
   { grantsForgotten }: Pick<Epoch, 'grantsForgotten'>,
-): Promise<Listed> {
+) {
   // A restored cloud has forgotten period numbers, and an administrator cannot enter them again.
   const forgotten = grantsForgotten ? PERIODS_FORGOTTEN_MAX : 0
   const wanted = [...new Set(accounts)]

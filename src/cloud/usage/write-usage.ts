@@ -49,13 +49,7 @@ export async function writeUsage(
   })
 }
 
-interface Names {
-  readonly instanceId: string
-  readonly lineItemIds: ReadonlySet<string>
-  readonly accounts: ReadonlySet<AccountId>
-}
-
-function namesIn(entries: readonly OpenedEntry[]): readonly Names[] {
+function namesIn(entries: readonly OpenedEntry[]) {
   const found = new Map<string, { lineItemIds: Set<string>; accounts: Set<AccountId> }>()
   for (const { body } of entries) {
     const names = found.get(body.instanceId) ?? { lineItemIds: new Set(), accounts: new Set() }

@@ -26,13 +26,8 @@ export function chainPath(keyPath: string): string {
   return join(dirname(keyPath), 'signing-keys.json')
 }
 
-/** Includes the thumbprints of replaced keys. */
-export interface KeyringFile extends Keyring {
-  readonly succeeded: readonly string[]
-}
-
-/** @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE */
-export async function openKeyring(path: string): Promise<KeyringFile> {
+/** `succeeded`: thumbprints of replaced keys. @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE */
+export async function openKeyring(path: string): Promise<Keyring & { readonly succeeded: readonly string[] }> {
   const { privateKey } = openKeyFile(path, 'Ed25519')
   const own = await trustedKey(publicOf(privateKey))
   const chain = readChain(path)

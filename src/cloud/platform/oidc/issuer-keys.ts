@@ -46,7 +46,10 @@ export class IssuerKeys {
   readonly find: JWTVerifyGetKey = async (header, token) => {
     if (this.#loadedWithin(FRESH_MS) === undefined) await this.#load()
     const keys = this.#loadedWithin(USABLE_MS)
-    if (keys === undefined) throw this.#unavailable()
+    if (keys === undefined) {
+      const details = { retryAfterMs: COOL_DOWN_MS }
+      throw new CodedError('SIGN_IN_UNAVAILABLE', `The keys of ${this.#options.issuer} are not available.`, { details })
+    }
     try {
       return await keys(header, token)
     } catch (error) {
@@ -85,18 +88,10 @@ export class IssuerKeys {
       this.#loaded = { keys: await fetchKeys(issuer, AbortSignal.timeout(timeoutMs)), at: now() }
       return true
     } catch (error) {
-      log.warn(
-        { code: 'SIGN_IN_UNAVAILABLE', issuer, err: error },
-        'the keys of the OpenID Connect provider were not loaded',
-      )
+      const fields = { code: 'SIGN_IN_UNAVAILABLE', issuer, err: error }
+      log.warn(fields, 'the keys of the OpenID Connect provider were not loaded')
       return false
     }
-  }
-
-  #unavailable(): CodedError {
-    return new CodedError('SIGN_IN_UNAVAILABLE', `The keys of ${this.#options.issuer} are not available.`, {
-      details: { retryAfterMs: COOL_DOWN_MS },
-    })
   }
 }
 

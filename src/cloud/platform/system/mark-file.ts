@@ -26,11 +26,7 @@ const NEVER_WRITTEN = Buffer.alloc(SLOT_BYTES)
 
 const flushData = promisify(fdatasync)
 
-export interface SystemMarkFile extends MarkFile {
-  close(): void
-}
-
-export function openMarkFile(path: string): SystemMarkFile {
+export function openMarkFile(path: string): MarkFile & { close(): void } {
   const bootId = readBootId()
   const open: { file: number | null } = { file: existsSync(path) ? openAt(path, 'r+') : null }
   const failed: { cause?: unknown } = {}

@@ -29,13 +29,8 @@ interface Run extends Omit<ArchiveUsageDeps, 'limits'> {
   readonly limits: ArchiveLimits
 }
 
-export interface ArchiveRun {
-  readonly archives: number
-  readonly records: number
-}
-
 /** @param before POSIX ms. @throws CodedError ARCHIVE_IN_USE, ARCHIVE_DIFFERS, ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE */
-export async function archiveUsage(deps: ArchiveUsageDeps, before: number): Promise<ArchiveRun> {
+export async function archiveUsage(deps: ArchiveUsageDeps, before: number) {
   const { now, onArchive, isStopping } = deps
   const claim = await ArchiveClaim.take(deps)
   const run: Run = { ...deps, claim, limits: deps.limits ?? LIMITS }

@@ -2,6 +2,7 @@
 import { CodedError } from '../../../protocol/errors.ts'
 import type { UsageFormat } from '../../../protocol/service/usage-export.ts'
 import type { UsageRange } from '../../storage/records.ts'
+import type { UsageExport } from '../export-usage.ts'
 import { type ArchivedUsage, readArchiveLine, usageHead } from '../usage-text.ts'
 import {
   type ArchivedFile,
@@ -24,13 +25,8 @@ export interface ArchiveExportOptions extends Pick<UsageRange, 'after' | 'instan
   readonly format: UsageFormat
 }
 
-export interface ArchiveExport {
-  readonly next: bigint
-  readonly pieces: AsyncIterable<string>
-}
-
 /** @throws CodedError ARCHIVE_DAMAGED, ARCHIVE_UNAVAILABLE, CURSOR_UNKNOWN if the next records are not there */
-export async function exportArchive(deps: ReadArchiveDeps, options: ArchiveExportOptions): Promise<ArchiveExport> {
+export async function exportArchive(deps: ReadArchiveDeps, options: ArchiveExportOptions): Promise<UsageExport> {
   const { place } = deps
   const { after } = options
   const all = manifestsIn(await place.list())

@@ -130,21 +130,10 @@ function named(previous: UsageArchive | null): { readonly manifest: string; read
 }
 
 /** Records of the store. The tally adds them up. */
-interface Range {
-  readonly after: bigint
-  readonly upTo: bigint
-  readonly tally: Tally
-}
-
-interface Piece {
-  readonly lines: readonly string[]
-  readonly last: bigint
-}
-
 async function* piecesOf(
   { store, claim, giveWay, isStopping, tenantId, limits: { piece } }: WriteArchiveDeps,
-  { after, upTo, tally }: Range,
-): AsyncGenerator<Piece> {
+  { after, upTo, tally }: Pick<PlannedArchive, 'after' | 'upTo'> & { readonly tally: Tally },
+): AsyncGenerator<{ readonly lines: readonly string[]; readonly last: bigint }> {
   for (let last = after; ;) {
     const range = { after: last, upTo, instanceId: null, from: null, to: null, limit: piece }
     const records = await store.read((reader) => reader.usage.range(range))
