@@ -9,7 +9,7 @@ import {
   EVIDENCE_SHOWN_MAX,
 } from '../../protocol/edge/administration.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import type { Reader, Store } from '../storage/store.ts'
+import type { Reader, Store, Transaction } from '../storage/store.ts'
 import { type Attach, fenceCurrent } from '../sync/attach.ts'
 import { disconnectSessions } from '../sessions/device-sessions.ts'
 import { type Device, type DeviceClock, type DeviceFilter, billedOn, reservedOn } from '../storage/device-records.ts'
@@ -59,8 +59,7 @@ export async function revokeDevice(
 ): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
-    const device = await tx.edge.devices.lock(deviceId)
-    if (device === undefined) throw unknown(deviceId)
+    const device = await lockDevice(tx, deviceId)
     if (device.revokedAt === null) {
       const revoked = { ...device, revokedAt: at, revokedBy: nameOf(tx.actor), releaseRequested: false }
       await tx.edge.devices.save(revoked)
@@ -78,8 +77,7 @@ export async function revokeDevice(
 export async function releaseDevice({ store, now }: DeviceCommands, deviceId: string): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
-    const device = await tx.edge.devices.lock(deviceId)
-    if (device === undefined) throw unknown(deviceId)
+    const device = await lockDevice(tx, deviceId)
     if (device.revokedAt !== null) {
       throw new CodedError('CONFLICT', 'The device is revoked: it cannot give back what it holds.')
     }
@@ -93,8 +91,7 @@ export async function releaseDevice({ store, now }: DeviceCommands, deviceId: st
 export async function rotateDeviceKey({ store, now }: DeviceCommands, deviceId: string): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
-    const device = await tx.edge.devices.lock(deviceId)
-    if (device === undefined) throw unknown(deviceId)
+    const device = await lockDevice(tx, deviceId)
     if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
     await tx.edge.devices.save({ ...device, replaceKey: device.thumbprint })
     await recordChange(tx, at, { action: 'ROTATE_DEVICE_KEY', deviceId })
@@ -198,6 +195,13 @@ async function outstandingOf(reader: Reader, deviceId: string): Promise<DeviceSt
     }
     return { account, unreported: String(unreported), billed: String(billedSoFar) }
   })
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function lockDevice(tx: Transaction, deviceId: string): Promise<Device> {
+  const device = await tx.edge.devices.lock(deviceId)
+  if (device === undefined) throw unknown(deviceId)
+  return device
 }
 
 function unknown(deviceId: string): CodedError {

@@ -7,22 +7,15 @@ import { type Enrollment, type enrollmentRequest, enrollmentClaims } from '../..
 import { type Labels, changedLabels } from '../../protocol/edge/labels.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { SIGNING_ALGORITHMS, namedKey, thumbprint } from '../../protocol/signing.ts'
-import type { Store, Transaction } from '../storage/store.ts'
+import type { Transaction } from '../storage/store.ts'
 import { importPublicKey } from './device-key.ts'
-import { ENROLLMENT_TOKEN_TYPE } from './issue-enrollment-token.ts'
+import { ENROLLMENT_TOKEN_TYPE, type IssueEnrollmentToken } from './issue-enrollment-token.ts'
 import type { Keyring } from './keyring.ts'
 import { TOKEN_SKEW_S } from './limits.ts'
 import type { Device, EnrollmentRecord } from '../storage/device-records.ts'
 import { requireTrusted } from './require-trusted.ts'
-import type { Addresses } from './terms.ts'
 
-export interface Enroll {
-  readonly store: Pick<Store, 'transaction'>
-  readonly keys: Keyring
-  readonly addresses: () => Addresses
-  readonly now: () => number
-  readonly newId: () => string
-}
+export type Enroll = IssueEnrollmentToken
 
 /** @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED, DEVICE_REVOKED */
 export async function enroll(

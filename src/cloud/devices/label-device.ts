@@ -1,9 +1,8 @@
 /** Changes the labels of a device. They are for administrators: the device never learns of them. */
 import type { z } from 'zod'
 import { type labelChange, changedLabels } from '../../protocol/edge/labels.ts'
-import { CodedError } from '../../protocol/errors.ts'
 import { recordChange } from '../storage/audit.ts'
-import type { DeviceCommands } from './devices.ts'
+import { type DeviceCommands, lockDevice } from './devices.ts'
 
 /** @throws CodedError NOT_FOUND, LABEL_INVALID for too many */
 export async function labelDevice(
@@ -13,8 +12,7 @@ export async function labelDevice(
 ): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
-    const device = await tx.edge.devices.lock(deviceId)
-    if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+    const device = await lockDevice(tx, deviceId)
     await tx.edge.devices.label(deviceId, changedLabels(device.labels, change))
     await recordChange(tx, at, { action: 'LABEL_DEVICE', deviceId, detail: change })
   })

@@ -5,6 +5,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { commandSession } from '../sessions/command-session.ts'
 import type { SessionDeps } from '../sessions/session-life.ts'
 import type { Store } from '../storage/store.ts'
+import { lockDevice } from './devices.ts'
 import { fenceCurrent } from '../sync/attach.ts'
 import type { Device, Suspension } from '../storage/device-records.ts'
 
@@ -30,8 +31,7 @@ export async function suspendDevice(
 ): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
-    const device = await tx.edge.devices.lock(deviceId)
-    if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+    const device = await lockDevice(tx, deviceId)
     const changed = { ...device, suspension: nextSuspension(device, command, nameOf(tx.actor), at) }
     await tx.edge.devices.save(changed)
     if (command === 'TERMINATE') await fenceCurrent(tx, changed, 'TERMINATED', { now: at, present: present() })

@@ -5,6 +5,7 @@ import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type SessionCommandResult, type CommandSession, COMMAND_ACTION, commandSession } from './command-session.ts'
 import type { SessionDeps } from './session-life.ts'
+import { lockDevice } from '../devices/devices.ts'
 import { SESSION_COMMANDS_MAX } from '../devices/limits.ts'
 
 /** `NOTED`: unknown session; the command applies when the device reports it. */
@@ -38,8 +39,7 @@ async function note(
   now: number,
 ): Promise<boolean> {
   return store.transaction(async (tx) => {
-    const device = await tx.edge.devices.lock(deviceId)
-    if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+    const device = await lockDevice(tx, deviceId)
     if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
     // New sessions of the device are recorded under this lock.
     if ((await tx.sessions.get(id)) !== undefined) return false
