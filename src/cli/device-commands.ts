@@ -7,7 +7,7 @@ import { labelsIn, labelsText, parseLabelKey } from '../protocol/edge/labels.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
 import { collect, labelArgument, uuidArgument } from './arguments.ts'
-import { columns, counted, jsonLine, writeLines } from './lines.ts'
+import { columns, counted, instantText, jsonLine, writeLines } from './lines.ts'
 import type { Io } from './io.ts'
 import { Service } from './nouns/service.ts'
 
@@ -232,8 +232,4 @@ function clockText({ clock }: DeviceState): string {
   if (clock === null) return 'unknown'
   const seconds = (clock.offsetMs / 1_000).toFixed(3)
   return `${CLOCK[clock.comparison]} (${seconds} s off at ${new Date(clock.takenAt).toISOString()})`
-}
-
-function instantText(instant: number | null): string {
-  return instant === null ? 'never' : new Date(instant).toISOString()
 }

@@ -17,7 +17,8 @@ export function linesText(lines: readonly string[]): string {
 }
 
 /** The number itself if no date can show it. */
-export function instantText(instant: number): string {
+export function instantText(instant: number | null): string {
+  if (instant === null) return 'never'
   const date = new Date(instant)
   return Number.isNaN(date.getTime()) ? String(instant) : date.toISOString()
 }

@@ -15,7 +15,7 @@ import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { collect, durationArgument, labelArgument, readFileArgument } from '../arguments.ts'
 import { makePrivateDirectory } from '../atomic-write.ts'
-import { columns, jsonLine, writeLines } from '../lines.ts'
+import { columns, instantText, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreported } from '../device-commands.ts'
 import type { Io } from '../io.ts'
@@ -245,7 +245,7 @@ function table(devices: readonly DeviceState[]): readonly string[] {
       device.name ?? '',
       shortState(device),
       device.presence === null ? '' : device.presence.online ? 'connected' : 'not connected',
-      device.lastSyncAt === null ? 'never' : new Date(device.lastSyncAt).toISOString(),
+      instantText(device.lastSyncAt),
       device.policies
         .map(({ applied, newest }) => (newest > applied ? `${applied} of ${newest}` : `${applied}`))
         .join(', '),

@@ -8,7 +8,7 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { wholeNumberArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { columns, jsonLine, writeLines } from '../lines.ts'
+import { columns, instantText, jsonLine, writeLines } from '../lines.ts'
 import { Service } from '../nouns/service.ts'
 
 interface ListFlags extends AdministratorFlags {
@@ -129,7 +129,7 @@ function tableOf(all: readonly Sink[]): readonly string[] {
     sink.name,
     sink.settings?.kind ?? '-',
     stateOf(sink),
-    sink.deliveredAt === null ? 'never' : new Date(sink.deliveredAt).toISOString(),
+    instantText(sink.deliveredAt),
     String(sink.deadLetters),
     sink.position,
     sink.problem ?? '',

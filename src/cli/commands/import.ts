@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import type { z } from 'zod'
 import type { Call } from '../../client/call.ts'
-import { type Answer, HttpClient, parsedBody } from '../../client/http.ts'
+import { type Answer, type ClientOptions, HttpClient, parsedBody } from '../../client/http.ts'
 import { type ImportResult, importResult } from '../../protocol/edge/import.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { API_VERSIONS, type ApiVersion } from '../../protocol/service/status.ts'
@@ -120,7 +120,7 @@ async function importOne(
   }
 }
 
-type Remote = ConstructorParameters<typeof HttpClient>[0] & {
+type Remote = ClientOptions & {
   readonly name: string
   /** Made for each request: an import can outlive a token. */
   readonly token: () => Promise<string>
