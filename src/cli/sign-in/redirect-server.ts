@@ -34,6 +34,7 @@ export class RedirectServer implements AsyncDisposable {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}${PATH}`
   }
 
+  /** @throws the reason of the signal */
   async received(signal: AbortSignal): Promise<URL> {
     const abort = (): void => this.#received.reject(signal.reason)
     signal.addEventListener('abort', abort, { once: true })
