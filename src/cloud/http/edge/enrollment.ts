@@ -7,13 +7,11 @@ import {
   enrollmentTokenRequest,
   enrollmentTokenResponse,
 } from '../../../protocol/edge/enrollment.ts'
-import { type Enroll, enroll } from '../../devices/enroll.ts'
+import { enroll } from '../../devices/enroll.ts'
 import { type IssueEnrollmentToken, issueEnrollmentToken } from '../../devices/issue-enrollment-token.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation } from '../operation.ts'
 
-export function enrollmentOperations(
-  deps: IssueEnrollmentToken & Enroll & { readonly store: Store },
-): readonly Operation[] {
+export function enrollmentOperations(deps: IssueEnrollmentToken & { readonly store: Store }): readonly Operation[] {
   return [
     edgeOperation({
       method: 'POST',
