@@ -63,7 +63,7 @@ const RULES: readonly Rule[] = [
   },
   {
     reason: 'The text or the fields of a log line.',
-    fits: ({ lines }) => /\blog\.(?:debug|info|warn|error)\(/.test(lines),
+    fits: ({ lines }) => /\b(?:log\.(?:debug|info|warn|error)|raiseAndLog)\(/.test(lines),
   },
   {
     reason: 'A default for the type checker: the value is always present.',
@@ -175,10 +175,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^\(spare < free/, untested('waiting requests and a target balance in one grant of an account that runs short')],
   ],
   'src/core/rules/needs.ts': [["item.outcome === 'REFUSED'", 'Only refused items have a reason.']],
-  'src/core/sync/plan.ts': [
-    ['applied !== 0', 'Revisions start at 1, and a missing one is fetched earlier.'],
-    [/SETTLED|^key !== undefined$/, 'A completed key needs no step in either case.'],
-  ],
+  'src/core/sync/plan.ts': [['applied !== 0', 'Revisions start at 1, and a missing one is fetched earlier.']],
   'src/core/rules/rules.ts': [
     ["'REFUSE'", 'The code compares only with ALLOW, and the type allows no other text.'],
     ['ruling === undefined', 'A ruling is cached.'],

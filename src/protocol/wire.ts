@@ -36,6 +36,7 @@ export const pathText = (maxLength: number) =>
 
 export const uuid = z.guid()
 
+/** The end of the year 9999. */
 export const INSTANT_MAX = 253_402_300_799_999
 
 export const instant = z.int().min(0).max(INSTANT_MAX)

@@ -40,6 +40,7 @@ export interface LedgerDeps {
   readonly startingGrant: Micro
   readonly reserve: WriteBehindDeps | null
   readonly defer: (call: () => void) => void
+  /** Monotonic, ms. */
   readonly now: () => number
   readonly timers: Timers
   readonly batchEntries: number
@@ -379,7 +380,10 @@ export class Ledger {
     return targets
   }
 
-  /** Stops recording until {@link Ledger.begin}. Resolves when every earlier entry is in the journal or undone. */
+  /**
+   * Stops recording until {@link Ledger.begin}: an entry after the final segment could never be delivered. Resolves when
+   * every earlier entry is in the journal or undone.
+   */
   async freeze(): Promise<void> {
     if (this.status() === 'ATTACHED') this.#deps.beforeFreeze?.()
     this.#frozen = true

@@ -38,7 +38,7 @@ export class ActivePolicies {
     this.#policies.set(policy.document.instanceId.toLowerCase(), policy)
   }
 
-  /** A newer revision than the one in force stops extending its expiry. */
+  /** Call when the journal has it. A newer revision than the one in force stops extending its expiry. */
   confirm({ time, policies }: Confirmation): void {
     for (const { instanceId, revision } of policies) {
       const key = instanceId.toLowerCase()

@@ -18,6 +18,7 @@ const DRIFT_PPM = 200
 /** Maximum lag of a boot-time reading, ms: the clock has steps of 10 ms, and a reading may be cached for one. */
 const STEP_MS = 11
 
+/** The end of the year 9999. */
 const LAST_INSTANT = 253_402_300_799_999
 
 export class Clock {

@@ -7,6 +7,7 @@ export interface Session {
   readonly state: 'CLOSED' | 'KEPT' | 'OPEN' | 'LOCKED'
   /** Null exactly when closed. */
   readonly sessionId: string | null
+  /** Readings of the boot clock, ms. */
   readonly aliveAt: number
   readonly checkedAt: number
 }

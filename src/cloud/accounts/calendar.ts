@@ -5,6 +5,7 @@ import type { Calendar, ConsumptionLimitRecord, ResetFrequency } from '../storag
 
 type Frequency = Exclude<ResetFrequency, 'NONE'>
 
+/** The end of the year 9999. */
 const LAST_INSTANT = 253_402_300_799_999
 
 /** Periods listed after the current one. A policy is renewed when half of them have begun. */

@@ -1,4 +1,7 @@
-/** Decides requests one after another in one transaction. Guesses the pools, then locks them by id. */
+/**
+ * Decides requests one after another in one transaction. Guesses the pools, then locks them by id. A request that fails charges
+ * nothing and does not affect the others.
+ */
 import { isDeepStrictEqual } from 'node:util'
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { MICRO_MAX } from '../../core/pricing/amount.ts'
@@ -20,6 +23,7 @@ export interface PoolRequest<T> {
 
 export interface DecidedOverPools<T> {
   readonly outcomes: readonly PromiseSettledResult<T>[]
+  /** By refund and charges: the caller saves them. */
   readonly changed: readonly Pool[]
   readonly after: ReadonlyMap<AccountId, Pool>
 }
@@ -84,6 +88,7 @@ export async function decideOverPools(
 ): Promise<{
   readonly decision: Decision
   readonly before: ReadonlyMap<AccountId, Pool>
+  /** By refund and charges: the caller saves them. */
   readonly changed: readonly Pool[]
   readonly after: ReadonlyMap<AccountId, Pool>
 }> {

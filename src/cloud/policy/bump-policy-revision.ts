@@ -31,7 +31,10 @@ export async function lockRules(tx: Transaction, instanceId: string): Promise<Po
   return revision
 }
 
-/** All decisions wait, so it runs a constant number of statements. At worst, a calendar is extended too early. */
+/**
+ * All decisions wait, so it runs a constant number of statements. Due dates of calendars stay: at
+ * worst, one is extended too early.
+ */
 export async function changeSharedRules<T>(tx: Transaction, now: number, change: () => Promise<T>): Promise<T> {
   await tx.policyRevisions.lockAll()
   const result = await change()

@@ -72,7 +72,10 @@ export class ClockGuard {
     return jump(this.#trusted, this.#read())
   }
 
-  /** For measuring inactivity. In doubt, the last trusted time plus the time since boot. */
+  /**
+   * For measuring inactivity. In doubt, the last trusted time plus the time since boot: a device that
+   * reports meanwhile must not look inactive later.
+   */
   present(): number {
     const { at, sinceBoot } = this.#read()
     const base = this.#trusted ?? this.#before

@@ -82,7 +82,8 @@ async function restoredFrom(
 }
 
 /**
- * A terminated device may still deliver its entries, in another epoch without grants if its chain cannot.
+ * A terminated device may still deliver its entries, in another epoch without grants if its chain cannot. A closed epoch may have
+ * been that of a copy.
  * @throws CodedError DEVICE_TERMINATED
  */
 async function requireOwing(

@@ -57,6 +57,7 @@ export interface LinkState {
   readonly policies: readonly PolicyState[]
   readonly sessions: readonly SessionState[]
   readonly connected: boolean
+  /** Readings of the boot clock, ms. */
   readonly syncedAt: number | null
   readonly now: number
   readonly syncEveryMs: number

@@ -1,4 +1,4 @@
-/** The exported ledger of a device, input of `tallygate verify`: not trusted. */
+/** The exported ledger of a device, input of `tallygate verify`: not trusted. Amounts are micro-tokens, instants POSIX ms. */
 import { z } from 'zod'
 import { hashText } from '../signing.ts'
 

@@ -230,6 +230,7 @@ export class Bucket {
   #level: bigint
   #at: number
 
+  /** @param now reading of the boot clock, ms */
   constructor(capacity: bigint, refillMs: number, now: number) {
     this.#capacity = capacity
     this.#refillMs = BigInt(refillMs)

@@ -20,6 +20,7 @@ export interface MqttPushOptions extends Outgoing {
   readonly stableMs: number
   readonly pause: (ms: number, signal: AbortSignal) => Promise<void>
   readonly fraction: () => number
+  /** Monotonic, ms. */
   readonly now: () => number
 }
 

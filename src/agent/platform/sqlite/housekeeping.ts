@@ -11,6 +11,7 @@ export const TRY_AGAIN_MS = 60_000
 export interface HousekeepingDeps {
   /** Runs one step. False when there is nothing (more) to do. */
   readonly step: () => boolean
+  /** Monotonic, ms. */
   readonly now: () => number
   readonly timers: Timers
 }

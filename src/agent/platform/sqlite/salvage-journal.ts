@@ -77,7 +77,7 @@ function probed(path: string, limits: JournalLimits): JournalStore {
   }
 }
 
-/** SQLite treats an empty file as a new database. It has lost its content if files exist that are created later. */
+/** SQLite treats an empty file as a new database, and deletes its log. It has lost its content if files exist that are created later. */
 function refuseEmptied(path: string, later: readonly string[]): void {
   if (!isEmpty(path)) return
   // Another process may be creating the file.

@@ -57,7 +57,16 @@ export function merged(sources: readonly [MetricsSource, ...MetricsSource[]]): M
 /** Label for requests without a route: paths are unbounded. */
 const NO_ROUTE = 'none'
 
-const SYNC_OUTCOMES: readonly SyncOutcome[] = ['MERGE', 'REPEAT', 'KNOWN', 'BEHIND', 'FORK', 'UNREADABLE', 'REJECTED']
+/** Each begins at 0. */
+const SYNC_OUTCOMES = Object.keys({
+  MERGE: 0,
+  REPEAT: 0,
+  KNOWN: 0,
+  BEHIND: 0,
+  FORK: 0,
+  UNREADABLE: 0,
+  REJECTED: 0,
+} satisfies Record<SyncOutcome, 0>)
 
 const SOURCES: readonly UsageRecord['source']['kind'][] = ['one-off', 'session', 'device']
 

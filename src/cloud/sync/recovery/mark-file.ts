@@ -11,4 +11,5 @@ export interface MarkFile {
   readonly bootId: string | null
 }
 
+/** Characters, in ASCII. */
 export const SLOT_TEXT_MAX = 500

@@ -46,6 +46,7 @@ export async function beginRecovery(
   await tx.usage.passForgotten(greatest(byTime, byCount, position))
 }
 
+/** Far below the end of 64 bits, whatever the clock says. */
 const POSITION_BY_TIME_MAX = 1n << 62n
 
 function least(a: bigint, b: bigint): bigint {

@@ -285,6 +285,7 @@ function textOf(name: string, { sold, reserved, step }: Kept): string {
   return `${name} ${sold} ${reserved} ${step}`
 }
 
+/** Beside it, three counts of 19 digits, with spaces. */
 const NAME_MAX = SLOT_TEXT_MAX - 60
 
 /** An account's name in a mark; an id too long for a slot is replaced by kind, instance and hash. */
