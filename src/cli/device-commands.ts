@@ -8,6 +8,7 @@ import { CodedError } from '../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
 import { collect, labelArgument, uuidArgument } from './arguments.ts'
 import { columns, counted, instantText, jsonLine, writeLines } from './lines.ts'
+import { instanceInWords } from './local-agent.ts'
 import type { Io } from './io.ts'
 import { Service } from './nouns/service.ts'
 
@@ -138,19 +139,20 @@ async function order(named: string, what: string, flags: Flags, io: Io): Promise
     writeLines(io.stdout, [jsonLine(answer)])
     return
   }
+  const deviceText = named === deviceId ? deviceId : `${named} (${deviceId})`
   const text = {
     DONE: () => answer.state?.toLowerCase() ?? '',
-    PENDING: () => `sent to device ${deviceId}, which keeps this session`,
+    PENDING: () => `sent to device ${deviceText}, which keeps this session`,
     NOTED: async () =>
-      noted(what, deviceId, (await client.json({ method: 'GET', path: device }, deviceState)).lastSyncAt),
+      noted(what, deviceText, (await client.json({ method: 'GET', path: device }, deviceState)).lastSyncAt),
   }
   writeLines(io.stdout, `session ${sessionId}: ${await text[answer.outcome]()}`.split('\n'))
 }
 
-function noted(what: string, deviceId: string, lastSyncAt: number | null): string {
+function noted(what: string, device: string, lastSyncAt: number | null): string {
   const heard = lastSyncAt === null ? 'which has never synced' : `last contact ${new Date(lastSyncAt).toISOString()}`
   return [
-    `not known to the cloud yet. The command to ${what} it is stored for device ${deviceId}, ${heard}.`,
+    `not known to the cloud yet. The command to ${what} it is stored for device ${device}, ${heard}.`,
     'If the device has opened the session since, its next sync reports the session and receives the command.',
     'If it has no such session, nothing happens, and the command is deleted after 30 days.',
   ].join('\n  ')
@@ -173,9 +175,9 @@ function describe(device: DeviceState): readonly string[] {
     ['clock', clockText(device)],
     ['epoch', device.epoch === 0 ? 'never attached' : `${device.epoch}, ${device.status.toLowerCase()}`],
     ['backlog', `${counted(device.backlog, 'entry', 'entries')}, as of its last sync`],
-    ...device.policies.map(({ instanceId, applied, newest }) => [
+    ...device.policies.map(({ applied, newest, ...instance }) => [
       'rules',
-      `revision ${applied} of instance ${instanceId}${newest > applied ? `, newest: ${newest}` : ''}`,
+      `revision ${applied} of instance ${instanceInWords(instance)}${newest > applied ? `, newest: ${newest}` : ''}`,
     ]),
     ...(device.releaseRequested ? [['drain', 'return of unused tokens requested']] : []),
   ])

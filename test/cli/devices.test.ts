@@ -55,7 +55,7 @@ test('an enrollment token is asked for with an administration token, and printed
 
 const connected = device(1, {
   presence: { online: true, since: 0 },
-  policies: [{ instanceId, applied: 3, newest: 4 }],
+  policies: [{ instanceId, name: 'Workshop', applied: 3, newest: 4 }],
 })
 
 const pages = {
@@ -69,9 +69,9 @@ test('the list holds every page', async () => {
   await using twin = await fakeService('tcp', pages)
   const { out } = await devices(twin.address, 'list')
   expect(out.split('\n')).toEqual([
-    'DEVICE                                NAME     STATE           LIVE UPDATES  LAST SYNC                 RULES   BACKLOG  OUTSTANDING  LABELS',
-    '0c1d8a1e-0000-4000-8000-000000000001  gateway  active          connected     2027-01-15T08:00:00.000Z  3 of 4  2        1.500001',
-    '0c1d8a1e-0000-4000-8000-000000000002           fenced, copied                never                             2        1.500001',
+    'DEVICE                                NAME     INSTANCES  STATE           LIVE UPDATES  LAST SYNC                 RULES   BACKLOG  OUTSTANDING  LABELS',
+    '0c1d8a1e-0000-4000-8000-000000000001  gateway  Workshop   active          connected     2027-01-15T08:00:00.000Z  3 of 4  2        1.500001',
+    '0c1d8a1e-0000-4000-8000-000000000002                      fenced, copied                never                             2        1.500001',
     '',
   ])
 })
@@ -195,7 +195,7 @@ test('a device is shown with all that is known of it', async () => {
     suspension,
     clock,
     releaseRequested: true,
-    policies: [{ instanceId, applied: 3, newest: 4 }],
+    policies: [{ instanceId, name: 'Workshop', applied: 3, newest: 4 }],
   })
   await using twin = await fakeService('tcp', { [`GET /dm/edge/api/v1/devices/${one.id}`]: { body } })
   const { out } = await devices(twin.address, 'show', one.id)
@@ -210,7 +210,7 @@ test('a device is shown with all that is known of it', async () => {
     'clock         is ahead of the cloud (61.500 s off at 2027-01-15T08:00:00.000Z)',
     'epoch         1, active',
     'backlog       2 entries, as of its last sync',
-    `rules         revision 3 of instance ${instanceId}, newest: 4`,
+    `rules         revision 3 of instance Workshop (${instanceId}), newest: 4`,
     'drain         return of unused tokens requested',
     '',
     'ACCOUNT  OUTSTANDING  BILLED',

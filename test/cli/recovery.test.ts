@@ -10,9 +10,14 @@ const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
 const readText = () => privateKey.export({ format: 'pem', type: 'pkcs8' })
 const path = `/dm/edge/api/v1/instances/${instanceId}/recovery`
 const deviceId = '0c1d8a1e-0000-4000-8000-000000000001'
+const unnamedId = '0c1d8a1e-0000-4000-8000-000000000002'
 
 async function run(what: 'show' | 'end', body: RecoveryStateWire, ...args: string[]): Promise<readonly string[]> {
-  await using twin = await fakeService('tcp', { [`GET ${path}`]: { body }, [`POST ${path}/end`]: { body } })
+  await using twin = await fakeService('tcp', {
+    [`GET ${path}`]: { body },
+    [`POST ${path}/end`]: { body },
+    'GET /dm/edge/api/v1/devices?next=0': { body: { devices: [{ id: deviceId, name: 'press-7' }], next: 0 } },
+  })
   const { code, out, err } = await tallygate(
     ['recovery', what, instanceId, ...args, '--url', twin.address, '--admin-key', '/admin.pem'],
     { readText },
@@ -27,7 +32,7 @@ const underWay: RecoveryStateWire = {
   unproven: null,
   waitingFor: [
     { deviceId, epoch: 2, status: 'ACTIVE' },
-    { deviceId, epoch: null, status: null },
+    { deviceId: unnamedId, epoch: null, status: null },
   ],
   accounts: [{ account: 'line/1', atRisk: '550000000', free: '450000000' }],
 }
@@ -37,8 +42,8 @@ test('is shown with what it waits for, what is withheld and what is sold meanwhi
     'recovery     since 2027-01-15T08:00:00.000Z',
     'sold         only tokens that are certain to be unsold',
     'waiting for  2 devices',
-    `  ${deviceId}  epoch 2, active`,
-    `  ${deviceId}  never attached`,
+    `  press-7 (${deviceId})  epoch 2, active`,
+    `  ${unnamedId}            never attached`,
     '',
     'ACCOUNT  WITHHELD  FREE',
     'line/1   550       450',

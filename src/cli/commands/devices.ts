@@ -239,10 +239,11 @@ async function allDevices(
 function table(devices: readonly DeviceState[]): readonly string[] {
   if (devices.length === 0) return ['No devices.']
   return columns([
-    ['DEVICE', 'NAME', 'STATE', 'LIVE UPDATES', 'LAST SYNC', 'RULES', 'BACKLOG', 'OUTSTANDING', 'LABELS'],
+    ['DEVICE', 'NAME', 'INSTANCES', 'STATE', 'LIVE UPDATES', 'LAST SYNC', 'RULES', 'BACKLOG', 'OUTSTANDING', 'LABELS'],
     ...devices.map((device) => [
       device.id,
       device.name ?? '',
+      device.policies.map(({ instanceId, name }) => name ?? instanceId).join(', '),
       shortState(device),
       device.presence === null ? '' : device.presence.online ? 'connected' : 'not connected',
       instantText(device.lastSyncAt),

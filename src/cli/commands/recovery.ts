@@ -5,10 +5,12 @@ import { type RecoveryState, recoveryState } from '../../protocol/edge/administr
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
+import { namesFor } from '../nouns/command.ts'
+import type { Names } from '../nouns/noun.ts'
 import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 
-type LinesOf = (state: RecoveryState) => readonly string[]
+type LinesOf = (state: RecoveryState, names: Names) => readonly string[]
 
 export function command(io: Io): Command {
   const recovery = new Command('recovery').description(
@@ -21,16 +23,21 @@ export function command(io: Io): Command {
       .option('--json', 'print one JSON document')
       .action(async (named: string, flags: AdministratorFlags) => {
         using client = await administrator(flags, io)
-        const instanceId = await new Service(client).instanceId(named)
-        const path = `/edge/api/v1/instances/${instanceId}/recovery${call.path}`
+        const service = new Service(client)
+        const path = `/edge/api/v1/instances/${await service.instanceId(named)}/recovery${call.path}`
         const state = await client.json({ method: call.method, path }, recoveryState)
-        writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : linesOf(state))
+        if (flags.json === true) {
+          writeLines(io.stdout, [jsonLine(state)])
+          return
+        }
+        const names = await namesFor(new Set(state.waitingFor.length === 0 ? [] : (['devices'] as const)), service)
+        writeLines(io.stdout, linesOf(state, names))
       })
   add(
     'show',
     'Shows which devices the recovery of an instance waits for, and which tokens are withheld and sold in the meantime.',
     { method: 'GET', path: '' },
-    (state) => [...describe(state), ...accounts(state, 'WITHHELD')],
+    (state, names) => [...describe(state, names), ...accounts(state, 'WITHHELD')],
   )
   add(
     'end',
@@ -51,7 +58,7 @@ const SOLD = {
   NODE: 'nothing until every node of the cloud has started and shown its sales mark',
 } as const
 
-function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryState): readonly string[] {
+function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryState, names: Names): readonly string[] {
   if (since === null) {
     return [
       withheld.length === 0
@@ -61,7 +68,7 @@ function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryS
   }
   const devices = waitingFor.map(({ deviceId, epoch, status }) => [
     '',
-    deviceId,
+    names.has(deviceId) ? `${names.get(deviceId)} (${deviceId})` : deviceId,
     epoch === null ? 'never attached' : `epoch ${epoch}, ${status?.toLowerCase() ?? ''}`,
   ])
   return [

@@ -312,7 +312,12 @@ export const NOUNS: readonly Noun[] = [
       column('NAME', 'name'),
       column('TYPE', 'type'),
       { head: 'ROLES', of: ({ type, roles }) => (type === 'client-key' ? '' : listText(roles)) },
-      { head: 'INSTANCES', of: (row) => listText(row['instances']) },
+      {
+        head: 'INSTANCES',
+        named: 'instances',
+        of: ({ instances: ids }, names) =>
+          listText(Array.isArray(ids) ? ids.map(textOf).map((id) => names.get(id) ?? id) : ids),
+      },
       time('SINCE', 'modified'),
     ],
     remove: ({ id, type }) => `${SERVICE}/${textOf(type)}s/${segment(id)}`,

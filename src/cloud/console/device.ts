@@ -127,9 +127,9 @@ function stateRows({ now }: View, state: Awaited<ReturnType<typeof reportedState
         ${timeOf(key.since, now)}${key.rotationRequested ? ', replacement requested' : ''}`,
     ],
     ...(key.next === null ? [] : [['Next key', html`<code>${key.next}</code>`] as const]),
-    ...policies.map(({ instanceId, applied, newest }) => {
+    ...policies.map(({ instanceId, name, applied, newest }) => {
       const rules = newest > applied ? `revision ${applied} of ${newest}` : `revision ${applied}, up to date`
-      return ['Rules', html`${rules}, instance <code>${instanceId}</code>`] as const
+      return ['Rules', html`${rules}, instance ${name ?? ''} <code>${instanceId}</code>`] as const
     }),
     ['Evidence', state.forked || state.rejected ? html`<a href="#evidence">segments that were not merged</a>` : 'none'],
     ...(state.releaseRequested ? [['Drain', 'return of unused tokens requested'] as const] : []),

@@ -141,7 +141,8 @@ export async function reportedState(
   for (const instanceId of device.instanceIds) {
     const applied = device.appliedPolicies.find((policy) => policy.instanceId === instanceId)?.revision ?? 0
     const newest = (await reader.policyRevisions.get(instanceId))?.revision ?? 0
-    policies.push({ instanceId, applied, newest })
+    const name = (await reader.instances.get(instanceId))?.shortName ?? ''
+    policies.push({ instanceId, name: name === '' ? null : name, applied, newest })
   }
   return {
     id: device.id,

@@ -62,6 +62,8 @@ export const deviceState = z
     policies: z.array(
       z.strictObject({
         instanceId: uuid,
+        /** Short name of the instance; null: none. */
+        name: z.string().nullable(),
         /** In force on the device as of its last segment; 0: none. */
         applied: z.int().min(0),
         newest: z.int().min(0),

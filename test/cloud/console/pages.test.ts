@@ -43,6 +43,11 @@ it('no page contains the markup of a name', async () => {
   expect((await browser.open('')).page).toContain('&lt;img src=x onerror=alert(1)&gt;&quot;&#39;&amp;')
 })
 
+it('shows the names of instances on the page of a device', async () => {
+  const { page } = await browser.open(`/devices/${scene.device.id}`)
+  expect(page).toMatch(new RegExp(`instance &lt;img [^<]*<code>${scene.instanceId}</code>`))
+})
+
 describe('a tried request', () => {
   const attempt = (fields: Readonly<Record<string, string>>) =>
     browser.open(`/try?${new URLSearchParams({ type: 'user', value: 'Ada', count: '2', ...fields }).toString()}`)

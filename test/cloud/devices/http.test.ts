@@ -463,7 +463,7 @@ describe('administration', () => {
       epoch: 1,
       status: 'ACTIVE',
       seq: 1,
-      policies: [{ instanceId, applied: 1 }],
+      policies: [{ instanceId, name: 'Test', applied: 1 }],
       outstanding: [{ account: clients[0]?.line(), unreported: 10n * TOKENS, billed: 0n }],
     })
   })
