@@ -1,6 +1,7 @@
 /** Change notifications over MQTT 5, or 3.1.1. Each connection has a fresh token and a clean session. */
 import { connect, type IClientOptions, type MqttClient } from 'mqtt'
 import type { ClientOptions } from 'ws'
+import { brokerAddress } from '../../../platform/broker-address.ts'
 import { type Outgoing, authorities, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
 import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
 import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
@@ -168,7 +169,7 @@ function connectOrNot(
   attempt: { readonly version: Version; readonly password: string },
 ): MqttClient | undefined {
   try {
-    return connect(target.url, clientOptions(options, target, attempt))
+    return connect(clientOptions(options, target, attempt))
   } catch (error) {
     target.onTrouble(brokerFailure(target.url, error))
     return undefined
@@ -181,6 +182,7 @@ function clientOptions(
   { version, password }: { readonly version: Version; readonly password: string },
 ): IClientOptions {
   return {
+    ...brokerAddress(url),
     protocolVersion: version,
     clientId: deviceId,
     username: username ?? deviceId,

@@ -1,5 +1,6 @@
 /** Client of an external MQTT broker. While it is unreachable, notifications stay in the outbox. */
 import { type IClientOptions, type MqttClient, connect } from 'mqtt'
+import { brokerAddress } from '../../../platform/broker-address.ts'
 import { authorities } from '../../../platform/outgoing.ts'
 import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
 import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
@@ -145,7 +146,7 @@ export class ExternalBroker implements Broker {
       ...(/^(mqtts|wss):/.test(url) ? { ca: authorities(ca) } : {}),
     }
     try {
-      return connect(url, options)
+      return connect({ ...brokerAddress(url), ...options })
     } catch (cause) {
       throw new CodedError(
         'CONFIG_INVALID',
