@@ -48,7 +48,7 @@ function codeOf({ left, quantity, lastsMs }: Supply): 'TOKENS_USED_UP' | 'TOKENS
 function messageOf({ left, lastsMs, exhausted }: Supply, lineItem: string, connected: boolean): string {
   const why = exhausted ? 'its pool in the cloud has no more' : 'the cloud is out of reach'
   if (left === 0n) return `The tokens of the line item ${lineItem} are used up, and ${why}.`
-  const lasts = lastsMs === null ? '' : `, enough for about ${roughly(lastsMs)} at the rate of the last day`
+  const lasts = lastsMs === null ? '' : `, enough for about ${roughly(lastsMs)} at the current rate`
   const refill = connected
     ? `${why[0]?.toUpperCase() ?? ''}${why.slice(1)}.`
     : `The device is offline, so they are not refilled.`

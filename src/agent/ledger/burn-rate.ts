@@ -25,8 +25,9 @@ export class BurnRate {
     return (sum * BigInt(Math.ceil(horizonMs))) / BigInt(Math.ceil(observed))
   }
 
-  /** How long the amount lasts at the average rate, ms; null: nothing was used. */
+  /** How long the amount lasts at the average rate, ms; null: nothing was used, or the use of an hour is not known yet. */
   lasts(amount: Micro, sinceBoot: number): number | null {
+    if (sinceBoot - this.#begunAt < SLOT_MS) return null
     const perDay = this.over(SLOTS * SLOT_MS, sinceBoot)
     return perDay === 0n ? null : Number((amount * BigInt(SLOTS * SLOT_MS)) / perDay)
   }

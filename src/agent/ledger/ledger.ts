@@ -75,7 +75,7 @@ export interface Supply {
   readonly account: AccountId
   readonly left: Micro
   readonly quantity: Micro
-  /** Estimate from the use within the last day, ms; null: not used. */
+  /** Estimate from the use within the last day, ms; null: not used, or for less than an hour. */
   readonly lastsMs: number | null
   readonly exhausted: boolean
 }

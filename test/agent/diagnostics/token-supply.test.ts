@@ -49,7 +49,7 @@ describe('a line item', () => {
         connected,
       ).map(({ subject, message }) => `${subject}: ${message}`)
     expect(messages(true)).toEqual([
-      'tokens of LW-ANNUAL: The line item LW-ANNUAL has 12,345 tokens left on this device, enough for about 3 hours at the rate of the last day. Its pool in the cloud has no more.',
+      'tokens of LW-ANNUAL: The line item LW-ANNUAL has 12,345 tokens left on this device, enough for about 3 hours at the current rate. Its pool in the cloud has no more.',
       'tokens of LW-WORKBENCH: The tokens of the line item LW-WORKBENCH are used up, and its pool in the cloud has no more.',
     ])
     expect(messages(false)[0]).toContain('The device is offline, so they are not refilled.')

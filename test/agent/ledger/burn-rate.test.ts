@@ -36,10 +36,11 @@ describe('the burn rate', () => {
     expect(rate.over(HOUR, at)).toBe(expected)
   })
 
-  it('says how long an amount lasts, and nothing without use', () => {
+  it('says how long an amount lasts, and nothing without use or in the first hour', () => {
     const rate = new BurnRate(0)
     expect(rate.lasts(1_000n, 0)).toBeNull()
     rate.add(100n, 0)
+    expect(rate.lasts(250n, HOUR - 1)).toBeNull()
     expect(rate.lasts(250n, 2 * HOUR)).toBe(5 * HOUR)
     expect(rate.lasts(0n, 2 * HOUR)).toBe(0)
     expect(rate.lasts(250n, 60 * HOUR)).toBeNull()

@@ -127,7 +127,7 @@ export const SCENES: Readonly<Record<Scene, DeviceReportWire>> = {
     problem(
       'tokens of LW-FURNACE',
       'TOKENS_LOW',
-      'The line item LW-FURNACE has 30 tokens left on this device, enough for about 3 hours at the rate of the last day. Its pool in the cloud has no more.',
+      'The line item LW-FURNACE has 30 tokens left on this device, enough for about 3 hours at the current rate. Its pool in the cloud has no more.',
       ERRORS.TOKENS_LOW.remedy,
       40,
     ),
