@@ -39,6 +39,7 @@ test('the lines to try by hand do what they say', async () => {
   const stdout = await pasted(readme.slice(readme.indexOf('## Try it by hand')))
   const answers = [...stdout.matchAll(/"totalTokensCharged":([\d.]+)/g)].map(([, charged]) => charged)
   expect(answers).toEqual(['2.125', '2.125'])
+  expect(stdout).toContain('This device is offline and continues to decide')
   expect(stdout).toMatch(/ledger +2 entries/)
   expect(stdout).toMatch(/^FIRST-1000 +\d+\.75 +4\.25$/m)
 }, 90_000)
