@@ -81,6 +81,7 @@ ol{margin:.6rem 0;padding-left:2.5rem}
 .pages{display:flex;gap:1rem;margin:.8rem 0 0}
 .problem{margin:0;padding-left:.8rem;border-left:.3rem solid var(--attention)}
 @media(max-width:44rem){
+meter{width:6rem}
 table,tbody,tr,td,tbody th{display:block}thead{display:block;position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
 tbody tr{border:1px solid var(--line);border-radius:.5rem;padding:.4rem .8rem;margin:0 0 .6rem}
 tbody th,td{border:0;padding:.15rem 0}tbody th{color:var(--ink)}

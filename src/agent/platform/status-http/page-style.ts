@@ -26,7 +26,7 @@ td[data-label=Note]:empty{display:none}
 svg{width:100%;max-width:16rem}
 dl{grid-template-columns:6.5rem minmax(0,1fr)}
 }
-@media(min-width:56rem){main{grid-template-columns:1fr 1fr}.wide{grid-column:1/-1}}
+@media(min-width:56rem){main{grid-template-columns:1fr 1fr}.wide{grid-column:1/-1}th[scope=col],td[data-label^=Last]{white-space:nowrap}}
 `
 
 /** Reloads the page and replaces only the parts that changed, to keep focus and scroll position. */

@@ -19,7 +19,7 @@ const account = (id: string, granted: number, used: number, changes = {}) => ({
 })
 const accounts = [
   account(`line/${instanceId}/LW-ANNUAL-CONTRACT/0`, 150, 62.5),
-  account(`line/${instanceId}/LW-FURNACE/3`, 600, 570, { exhausted: true, overdraft: '20000000' }),
+  account(`line/${instanceId}/LW-FURNACE/3`, 600, 570, { overdraft: '20000000' }),
   account(`action/${instanceId}/LW-ANNUAL-CONTRACT/6b0f3f7e-30a5-4d2f-8d2f-1f1a3c4b5d6e`, 40, 12),
   account(`line/${instanceId}/LW-METERED/0`, 0, 0, { unlimited: true }),
 ]
@@ -57,26 +57,20 @@ const problem = (subject: string, code: string, message: string, remedy: string,
   return { subject, code, message, remedy, since: NOW - minutes * 60_000 }
 }
 const away = problem(
-  'sync',
+  'cloud',
   'CLOUD_UNREACHABLE',
-  'connect ECONNREFUSED 192.0.2.10:443',
-  'Check network, address and TLS; the device keeps deciding within its grants.',
+  'The cloud at cloud.example does not respond (ECONNREFUSED). Check the network.',
+  ERRORS.CLOUD_UNREACHABLE.remedy,
   95,
 )
-const full = problem(
-  'ledger',
-  'NOT_RECORDED',
-  'the disk is full',
-  'Make room on the disk, or let the device reach the cloud.',
-  3,
-)
+const full = problem('ledger', 'NOT_RECORDED', 'the disk is full', ERRORS.NOT_RECORDED.remedy, 3)
 const stale = {
   correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f99',
   at: NOW - 41_000,
   request: `POST v1.1 access-request of ${instanceId}`,
   code: 'POLICY_STALE',
   message: 'revision 7 was last confirmed too long ago',
-  remedy: 'Let the device reach the cloud; the administrator sets the grace.',
+  remedy: ERRORS.POLICY_STALE.remedy,
 }
 const isAway = {
   connected: false,
@@ -92,6 +86,7 @@ const fresh = {
   since: NOW - 60_000,
   accounts: [{ account: accounts[0]!.account, charged: charged((bin) => (bin === USE_BINS - 1 ? 2.5 : 0)) }],
 }
+const exhausted = accounts.map((each, at) => ({ ...each, exhausted: at === 1 }))
 const dry = accounts.slice(0, 2).map((each) => ({ ...each, used: each.granted, exhausted: true, overdraft: '0' }))
 /** A device whose status and problems name one condition. */
 function withProblem(
@@ -131,6 +126,7 @@ export const SCENES: Readonly<Record<Scene, DeviceReportWire>> = {
       ERRORS.TOKENS_LOW.remedy,
       40,
     ),
+    { accounts: exhausted },
   ),
   'used-up': withProblem(
     problem(
