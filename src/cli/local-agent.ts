@@ -7,6 +7,7 @@ import { foundSettings } from './service-settings.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { uuid } from '../protocol/wire.ts'
+import type { DeviceReportWire } from '../protocol/local/report.ts'
 import { agentStatus, AGENT_STATUS_PATH } from '../protocol/local/status.ts'
 
 export interface SocketFlags {
@@ -59,4 +60,9 @@ export async function instanceNames(client: HttpClient): Promise<ReadonlyMap<str
 
 export function instanceInWords({ instanceId, name }: { instanceId: string; name: string | null }): string {
   return name === null || name === '' ? instanceId : `${name} (${instanceId})`
+}
+
+/** What the device does, and the next steps. */
+export function healthLines({ sentence, steps }: DeviceReportWire['health']): readonly string[] {
+  return [sentence, ...steps.map((step) => `  -> ${step.replaceAll('`', '')}`)]
 }

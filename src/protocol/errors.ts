@@ -443,7 +443,7 @@ export const ERRORS = catalogue({
   DATABASE_CORRUPT: {
     meaning: 'The database file is damaged or is not a tallygate database.',
     remedy:
-      'Keep this file: it may contain unbilled usage. Then restore a backup, or move the file away and start again.',
+      'Keep this file: it may contain unbilled usage. Then restore a backup (`tallygate restore <backup>`), or move the file away and start again.',
     http: 500,
     exit: 65,
     retry: 'no',

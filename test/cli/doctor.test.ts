@@ -218,6 +218,12 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
 ]
 
 describe('the checks', () => {
+  it('do not look for a copy of a device whose service was ended', () => {
+    const ended = { ...status, fenced: true, suspension: { state: 'TERMINATED', since: 1 } as const }
+    const found = examine({ ...base, agent: ended }).checks.find(({ name }) => name === 'attachment')
+    expect(found).toMatchObject({ level: 'ok', remedy: '' })
+  })
+
   it('have nothing to say about a healthy device', () => {
     const { result, checks } = examine(healthy())
     expect(checks.filter(({ level }) => level !== 'ok' && level !== 'skip')).toEqual([])
@@ -327,6 +333,7 @@ test(
     })
     expect([0, 1, 2]).toContain(code)
     expect(out).toMatch(/^Agent: /)
+    expect(out).toMatch(/\n\nThis device is /)
     expect(out).toMatch(/^ok {4}configuration +no settings file/m)
     expect(out).toMatch(/\d+ checks: \d+ failures, \d+ warnings, \d+ passed, \d+ not applicable\.\n$/)
     const marks = [...out.matchAll(/^(FAIL|WARN|ok|-) {2,}/gm)].map(([, mark = '']) => mark)

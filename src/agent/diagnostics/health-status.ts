@@ -1,10 +1,13 @@
 /** The device's status in one sentence and the next steps; being offline is no problem while decisions are possible. */
 import { available } from '../../core/accounts/grant.ts'
-import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
-import type { AgentStatusWire } from '../../protocol/local/status.ts'
+import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
+import type { AgentStatus, AgentStatusWire } from '../../protocol/local/status.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 
+/** As sent, or parsed. */
+type Status = AgentStatusWire | AgentStatus
 type HealthStatus = DeviceReportWire['health']
 type Sentence = (sentence: string, ...steps: string[]) => HealthStatus
 
@@ -16,21 +19,28 @@ const ENROLL = [
   'On this device: `sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token` (or the file of the setting enrollment.token_file)',
   '`sudo systemctl reload tallygate-agent`',
 ]
+/** Of a device whose id cannot be used again. */
+const START_ANEW = [
+  'Keep its state, which may contain unbilled usage: `sudo systemctl stop tallygate-agent`, `sudo mv /var/lib/tallygate/agent /var/lib/tallygate/agent.old` (or the directory of the setting state.directory)',
+  'Enroll it as a new device:',
+  ...ENROLL.slice(0, 2),
+  '`sudo systemctl start tallygate-agent`',
+]
 const FIND_CLOUD = '`tallygate doctor` shows where the connection to the cloud fails'
 
-export function healthStatusOf(status: AgentStatusWire): HealthStatus {
+export function healthStatusOf(status: Status): HealthStatus {
   return stoppedStatus(status) ?? supplyStatus(status) ?? problemStatus(status) ?? workingStatus(status)
 }
 
-function stoppedStatus(status: AgentStatusWire): HealthStatus | null {
+function stoppedStatus(status: Status): HealthStatus | null {
   const { deviceId, epoch, fenced, suspension, policies, conditions } = status
   if (deviceId === null) return notEnrolledStatus(status)
   if (suspension !== null) {
-    const step =
+    const steps =
       suspension.state === 'LOCKED'
-        ? `An administrator unlocks it with \`tallygate devices unlock ${nameOf(status)}\``
-        : 'To use it again, an administrator creates a token with `tallygate devices enrollment-token`, and you put it into /etc/tallygate/enrollment-token'
-    return refusing(`${suspensionSentence(suspension)} It refuses every request.`, step)
+        ? [`An administrator unlocks it with \`tallygate devices unlock ${nameOf(status)}\``]
+        : ['To use it again, enroll it again:', ...ENROLL]
+    return refusing(`${suspensionSentence(suspension)} It refuses every request.`, ...steps)
   }
   const unwritable = conditions.find(({ subject }) => subject === 'ledger')
   if (unwritable !== undefined) {
@@ -44,7 +54,11 @@ function stoppedStatus(status: AgentStatusWire): HealthStatus | null {
           '`tallygate doctor` examines the disk and the ledger',
         )
   }
-  if (fenced) return refusing('The cloud has stopped this device; it refuses every request until it has attached anew.')
+  if (fenced)
+    return refusing(
+      'The cloud has stopped this device, because another one may use the same ledger. It refuses every request until it has attached again.',
+      FIND_CLOUD,
+    )
   if (!policies.some(({ applied }) => applied > 0)) {
     return refusing('This device has no rules yet: it refuses every request until the cloud has sent them.', FIND_CLOUD)
   }
@@ -53,7 +67,7 @@ function stoppedStatus(status: AgentStatusWire): HealthStatus | null {
   return null
 }
 
-function notEnrolledStatus({ conditions }: AgentStatusWire): HealthStatus {
+function notEnrolledStatus({ conditions }: Status): HealthStatus {
   const damaged = conditions.find(({ code }) => code === 'DATABASE_CORRUPT')
   if (damaged !== undefined) {
     return refusing(
@@ -67,12 +81,12 @@ function notEnrolledStatus({ conditions }: AgentStatusWire): HealthStatus {
   const because = reason === undefined ? '' : ` ${reason.message}`
   const steps =
     reason?.code === 'CLOUD_UNREACHABLE'
-      ? ['Connect this device to the network of the cloud. It enrolls as soon as the cloud responds']
+      ? ['Connect this device to the network of the cloud. It enrolls as soon as the cloud responds', FIND_CLOUD]
       : ENROLL
   return refusing(`This device is not enrolled yet: it grants nothing.${because}`, ...steps)
 }
 
-function supplyStatus(status: AgentStatusWire): HealthStatus | null {
+function supplyStatus(status: Status): HealthStatus | null {
   const { grant, connected, conditions, sessions } = status
   const { isDry, atHand } = balanceOf(status)
   const remaining = grant?.remainingMs ?? 0
@@ -82,7 +96,7 @@ function supplyStatus(status: AgentStatusWire): HealthStatus | null {
   }
   if (grant !== null && remaining === 0) {
     return connected
-      ? attention('The grant of this device has expired; it asks the cloud for another one.')
+      ? attention('The grant of this device has expired; it asks the cloud for another one.', FIND_CLOUD)
       : refusing(
           'The grant of this device has expired: it refuses every charge until it reaches the cloud.',
           FIND_CLOUD,
@@ -99,8 +113,12 @@ function supplyStatus(status: AgentStatusWire): HealthStatus | null {
           FIND_CLOUD,
         )
   }
-  if (sessions.some(({ state }) => state === 'LOCKED')) {
-    return attention('An administrator has locked the session of this device in the cloud.')
+  const locked = sessions.filter(({ state }) => state === 'LOCKED')
+  if (locked.length > 0) {
+    return attention(
+      'An administrator has locked the session of this device in the cloud.',
+      ...locked.map(({ sessionId }) => `An administrator unlocks it with \`tallygate sessions unlock ${sessionId}\``),
+    )
   }
   const usedUp = conditions.filter(({ code }) => code === 'TOKENS_USED_UP')
   if (isDry && usedUp.length > 0) {
@@ -109,7 +127,12 @@ function supplyStatus(status: AgentStatusWire): HealthStatus | null {
       ...usedUp.map(moreTokens),
     )
   }
-  if (isDry) return attention('This device is connected, and has no tokens: it asks the cloud with each request.')
+  if (isDry) {
+    return attention(
+      'This device is connected, and has no tokens: it asks the cloud with each request.',
+      '`tallygate line-items list` shows an administrator what the cloud has',
+    )
+  }
   const [low] = [...usedUp, ...conditions.filter(({ code }) => code === 'TOKENS_LOW')]
   return low === undefined ? null : attention(low.message, moreTokens(low))
 }
@@ -119,13 +142,10 @@ function moreTokens({ subject }: AgentStatusWire['conditions'][number]): string 
   return `An administrator adds tokens with \`tallygate line-items set ${lineItem} --quantity TOKENS\``
 }
 
-function revokedStatus(status: AgentStatusWire): HealthStatus {
+function revokedStatus(status: Status): HealthStatus {
   const { isDry, atHand } = balanceOf(status)
   const remaining = status.grant?.remainingMs ?? 0
-  const steps = [
-    `\`tallygate audit list --device ${nameOf(status)}\` shows who revoked it`,
-    'To use this machine again, enroll it as a new device: stop the agent, move its state directory away (keep it: it may contain unbilled usage), and start the agent with a new enrollment token',
-  ]
+  const steps = [`\`tallygate audit list --device ${nameOf(status)}\` shows who revoked it`, ...START_ANEW]
   return isDry || remaining === 0
     ? refusing('The key of this device was revoked, and no tokens are left: it refuses every charge.', ...steps)
     : attention(
@@ -134,7 +154,7 @@ function revokedStatus(status: AgentStatusWire): HealthStatus {
       )
 }
 
-function problemStatus({ conditions }: AgentStatusWire): HealthStatus | null {
+function problemStatus({ conditions }: Status): HealthStatus | null {
   const damaged = conditions.find(({ code }) => code === 'DATABASE_CORRUPT')
   if (damaged !== undefined) {
     return attention(
@@ -149,24 +169,37 @@ function problemStatus({ conditions }: AgentStatusWire): HealthStatus | null {
       '`sudo timedatectl set-ntp true` sets the clock from the network',
     )
   }
-  if (conditions.length === 0) return null
-  const many = conditions.length === 1 ? 'one problem' : `${conditions.length} problems`
-  return attention(`This device is working, with ${many} to look at.`)
+  const [first] = conditions
+  if (first === undefined) return null
+  const many = conditions.length === 1 ? 'a problem' : `${conditions.length} problems. The first`
+  const remedy = Object.hasOwn(ERRORS, first.code) ? [ERRORS[first.code as ErrorCode].remedy] : []
+  return attention(
+    `This device is working, with ${many}: ${first.message.replace(/[^.]$/, '$&.')}`,
+    ...remedy,
+    '`tallygate doctor` examines the device',
+  )
 }
 
-function workingStatus(status: AgentStatusWire): HealthStatus {
+function workingStatus(status: Status): HealthStatus {
   const sentence = `This device is working: connected, with ${balanceOf(status).atHand}.`
   return { level: 'ok', sentence, steps: [] }
 }
 
-function balanceOf({ accounts }: AgentStatusWire): { readonly isDry: boolean; readonly atHand: string } {
+function balanceOf({ accounts }: Status): { readonly isDry: boolean; readonly atHand: string } {
   const lines = accounts.filter(({ account }) => account.startsWith('line/'))
-  if (lines.some(({ unlimited }) => unlimited)) return { isDry: false, atHand: 'unlimited tokens' }
-  const left = lines.reduce((sum, account) => sum + available(countersOf(account)), 0n)
-  return { isDry: left === 0n, atHand: `${tokensInWords(left)} tokens` }
+  const finiteLines = lines.filter(({ unlimited }) => !unlimited)
+  const left = finiteLines.reduce((sum, account) => sum + available(countersOf(account)), 0n)
+  const finite = `${tokensInWords(left)} tokens`
+  const [unlimited, ...others] = lines.filter((each) => each.unlimited)
+  if (unlimited === undefined) return { isDry: left === 0n, atHand: finite }
+  const which = others.length === 0 ? accountInWords(unlimited.account) : `${others.length + 1} line items`
+  return {
+    isDry: false,
+    atHand: finiteLines.length === 0 ? 'unlimited tokens' : `${finite} and ${which} without limit`,
+  }
 }
 
-function nameOf({ name, deviceId }: AgentStatusWire): string {
+function nameOf({ name, deviceId }: Status): string {
   return name !== null && /^[\w.-]+$/.test(name) ? name : (deviceId ?? '')
 }
 
@@ -203,6 +236,6 @@ export function inWords(ms: number): string {
   return ms < 2_000 ? 'a second' : roughly(ms)
 }
 
-export function countersOf({ granted, used, refunded, returned }: AgentStatusWire['accounts'][number]) {
+export function countersOf({ granted, used, refunded, returned }: Status['accounts'][number]) {
   return { granted: BigInt(granted), used: BigInt(used), refunded: BigInt(refunded), returned: BigInt(returned) }
 }

@@ -1,5 +1,7 @@
 import { Command } from 'commander'
-import { type SocketFlags, withSocketFlag } from '../local-agent.ts'
+import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
+import { type Observations, isProblem } from '../doctor/observations.ts'
+import { type SocketFlags, healthLines, withSocketFlag } from '../local-agent.ts'
 import { type Examination, RESULT_EXIT, examine } from '../doctor/checks.ts'
 import { type Repair, repair } from '../doctor/fix.ts'
 import { gather } from '../doctor/gather.ts'
@@ -34,7 +36,7 @@ export function command(io: Io): Command {
         io.stdout,
         flags.json === true
           ? [jsonLine({ ...examination, ...repaired })]
-          : describe(examination, repairs, flags.all === true),
+          : describe(examination, repairs, { isWhole: flags.all === true, health: healthOf(observations) }),
       )
       io.exitWith(RESULT_EXIT[examination.result])
     })
@@ -48,7 +50,26 @@ const SUMMARY = {
   fail: 'The agent has failures.',
 } as const
 
-function describe({ result, checks }: Examination, repairs: readonly Repair[], isWhole: boolean): readonly string[] {
+type Health = ReturnType<typeof healthStatusOf>
+
+/** Null: no agent responds. */
+function healthOf({ agent }: Observations): Health | null {
+  return isProblem(agent) ? null : healthStatusOf(agent)
+}
+
+const REFUSING = 'The agent works, but the device refuses requests.'
+
+interface View {
+  /** Whether to list the checks that passed or do not apply. */
+  readonly isWhole: boolean
+  readonly health: Health | null
+}
+
+function describe(
+  { result, checks }: Examination,
+  repairs: readonly Repair[],
+  { isWhole, health }: View,
+): readonly string[] {
   const of = (level: keyof typeof MARK) => checks.filter((each) => each.level === level)
   const [selected] = checks
   const shown = [...of('fail'), ...of('warn'), ...(isWhole ? [...of('ok'), ...of('skip')] : [])]
@@ -64,8 +85,9 @@ function describe({ result, checks }: Examination, repairs: readonly Repair[], i
     ...(selected === undefined || selected.remedy === '' ? [] : [`-> ${selected.remedy}`]),
     ...mended,
     '',
+    ...(health === null ? [] : [...healthLines(health), '']),
     ...lines,
     ...(lines.length === 0 ? [] : ['']),
-    `${SUMMARY[result]} ${checks.length} checks: ${counts}.`,
+    `${health?.level === 'refusing' && result === 'warn' ? REFUSING : SUMMARY[result]} ${checks.length} checks: ${counts}.`,
   ]
 }

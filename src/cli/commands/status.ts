@@ -7,7 +7,7 @@ import { billed, available } from '../../core/accounts/grant.ts'
 import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
-import { agentClient, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
+import { agentClient, healthLines, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { durationArgument } from '../arguments.ts'
 import { columns, counted, jsonLine, writeLines } from '../lines.ts'
 import { type Seen, watch } from '../watch.ts'
@@ -91,7 +91,7 @@ function rulesText(
   return `revision ${applied} of instance ${instanceInWords(instance)}${engines}${news}`
 }
 
-function describe(status: AgentStatus, { sentence, steps }: Health, { all }: StatusFlags, io: Io): readonly string[] {
+function describe(status: AgentStatus, health: Health, { all }: StatusFlags, io: Io): readonly string[] {
   const now = io.now()
   const isWhole = all === true
   const ago = (instant: number | null): string =>
@@ -122,8 +122,7 @@ function describe(status: AgentStatus, { sentence, steps }: Health, { all }: Sta
     ...(Object.hasOwn(ERRORS, code) ? [`  remedy: ${ERRORS[code as ErrorCode].remedy}`] : []),
   ])
   return [
-    sentence,
-    ...steps.map((step) => `  -> ${step.replaceAll('`', '')}`),
+    ...healthLines(health),
     '',
     ...properties,
     ...(shown.length === 0 ? [] : ['', ...accounts]),

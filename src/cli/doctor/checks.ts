@@ -452,6 +452,9 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const { state } = inspected
     if (isUnknown(observations)) return skip(UNKNOWN)
     const epoch = isProblem(agent) ? Number(state?.['epoch'] ?? 0) : agent.epoch
+    if (!isProblem(agent) && agent.suspension?.state === 'TERMINATED') {
+      return ok(`epoch ${epoch}, ended with the service of the device`)
+    }
     const fenced = isProblem(agent) ? state?.['fenced'] === 1 : agent.fenced
     if (fenced) {
       return fail(

@@ -15,7 +15,13 @@ const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it w
 describe('the health status', () => {
   const cases: [string, Partial<AgentStatusWire>, 'ok' | 'attention' | 'refusing', RegExp][] = [
     ['a device in order', {}, 'ok', /working: connected, with 120 tokens/],
-    ['one without limit', { accounts: [{ ...held!, unlimited: true }] }, 'ok', /unlimited tokens/],
+    ['one without limit', { accounts: [{ ...held!, unlimited: true }] }, 'ok', /with unlimited tokens/],
+    [
+      'one without limit of a line item',
+      { accounts: [held!, { ...held!, unlimited: true }] },
+      'ok',
+      /with 120 tokens and LW-ANNUAL without limit\.$/,
+    ],
     ['one that is not enrolled', { deviceId: null }, 'refusing', /not enrolled/],
     [
       'one whose token was refused',
@@ -65,7 +71,13 @@ describe('the health status', () => {
     ['one whose key was revoked', { conditions: revoked }, 'attention', /key .* was revoked: .*120 tokens.* 24 hours/],
     ['one whose key was revoked, dry', { conditions: revoked, accounts: dry }, 'refusing', /revoked.* refuses every/],
     ['one whose key was revoked, at its end', { conditions: revoked, grant: NO_GRANT_LEFT }, 'refusing', /revoked/],
-    ['one with a problem', { conditions: condition('sync') }, 'attention', /one problem/],
+    ['one with a problem', { conditions: condition('sync') }, 'attention', /working, with a problem: it is away\.$/],
+    [
+      'one with several problems',
+      { conditions: [...condition('sync'), ...condition('disk')] },
+      'attention',
+      /with 2 problems\. The first: it is away\.$/,
+    ],
     [
       'one whose session is locked',
       { sessions: [{ instanceId: agentStatus().instanceIds[0]!, state: 'LOCKED', sessionId: 's' }] },
@@ -77,6 +89,7 @@ describe('the health status', () => {
     const health = healthStatusOf(agentStatus(changes))
     expect(health.level).toBe(level)
     expect(health.sentence).toMatch(sentence)
+    if (level !== 'ok') expect(health.steps.join(' ')).toMatch(/`(?:sudo|tallygate|df) /)
   })
 })
 
