@@ -70,8 +70,8 @@ async function poolsPart(view: View, instanceId: string, recent: RecentUsage): P
     'Pools',
     html`${tableOf('Pools', columns, rows)}
       <p class="soft">
-        ${lineItems.length > ROWS_SHOWN ? `The first ${ROWS_SHOWN} of ${lineItems.length} line items. ` : ''}Tokens last
-        as long as at the rate of the last ${roughly(now - recent.since)}.
+        ${lineItems.length > ROWS_SHOWN ? `The first ${ROWS_SHOWN} of ${lineItems.length} line items. ` : ''}“Lasts”
+        assumes the use of the last ${roughly(now - recent.since)}.
       </p>`,
   )
 }
