@@ -20,7 +20,7 @@ const settings = new Map([
   [
     'agent',
     {
-      flags: ['--max-semi-space-size=4', '--max-old-space-size=256', '--single-threaded-gc', '--expose-gc'],
+      flags: ['--max-semi-space-size=4', '--max-old-space-size=256', '--no-memory-pool', '--expose-gc'],
       env: { MALLOC_ARENA_MAX: '2' },
     },
   ],
