@@ -4,7 +4,8 @@
 import { existsSync } from 'node:fs'
 
 const oldestMajor = 24
-if (Number(process.versions.node.split('.')[0]) < oldestMajor) {
+const major = Number(process.versions.node.split('.')[0])
+if (major < oldestMajor) {
   console.error(
     `tallygate: NODE_TOO_OLD: this is Node ${process.versions.node}, tallygate needs Node ${oldestMajor} or newer. ` +
       `In a clone, run it by "npx tallygate" or an npm script: they use the runtime pinned in package.json.`,
@@ -20,7 +21,13 @@ const settings = new Map([
   [
     'agent',
     {
-      flags: ['--max-semi-space-size=4', '--max-old-space-size=256', '--no-memory-pool', '--expose-gc'],
+      // Node 24 does not start with a setting that it does not know.
+      flags: [
+        '--max-semi-space-size=4',
+        '--max-old-space-size=256',
+        ...(major === oldestMajor ? [] : ['--no-memory-pool']),
+        '--expose-gc',
+      ],
       env: { MALLOC_ARENA_MAX: '2' },
     },
   ],

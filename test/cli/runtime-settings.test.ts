@@ -40,6 +40,13 @@ test('an agent gets the settings for little memory, and keeps its own', () => {
   ])
 })
 
+test('an agent on Node 24 gets only settings that Node 24 knows', () => {
+  const versions = "{ value: { ...process.versions, node: '24.0.0' } }"
+  const import24 = ['--import', `data:text/javascript,Object.defineProperty(process, 'versions', ${versions})`]
+  const known = SETTINGS.filter((setting) => setting !== '--no-memory-pool')
+  expect(started([...import24, 'agent', '-x'])).toEqual([[...import24, ...known], ['agent', '-x'], '2'])
+})
+
 test('a cloud gets the setting for little memory while devices deliver, and keeps its own', () => {
   expect(started(['cloud', '-x'])).toEqual([CLOUD_SETTINGS, ['cloud', '-x'], null])
   const own = ['--max-semi-space-size=32']
