@@ -25,8 +25,7 @@ export async function requireAllCells(control: Store, names: readonly string[]):
   const known = await control.read((reader) => reader.cell.names())
   const missing = known.filter((name) => !names.includes(name))
   if (missing.length === 0) return
-  const message = `The cloud has the cells ${known.join(', ')}, and the settings of this node lack ${missing.join(', ')}.`
-  throw new CodedError('CELL_DIFFERS', message)
+  throw new CodedError('CELL_DIFFERS', `The settings of this node lack cells of the cloud: ${missing.join(', ')}.`)
 }
 
 /** After its claim. */
