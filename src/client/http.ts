@@ -8,6 +8,7 @@ import {
 } from 'node:http'
 import { request as overHttps } from 'node:https'
 import type { z } from 'zod'
+import { hostOf } from '../platform/host-of.ts'
 import { type ProxyVariables, openAgent, proxyFor, proxyRefusal } from '../platform/outgoing.ts'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
@@ -53,8 +54,9 @@ export class HttpClient implements Disposable {
       this.#send = overHttp
       this.#agent = new Agent(pool)
     } else {
-      const { protocol, hostname, port, pathname } = new URL(options.address)
-      this.#target = { hostname: hostname.replace(/^\[(.*)\]$/, '$1'), port: port === '' ? null : Number(port) }
+      const url = new URL(options.address)
+      const { protocol, port, pathname } = url
+      this.#target = { hostname: hostOf(url), port: port === '' ? null : Number(port) }
       this.#prefix = pathname.replace(/\/+$/, '')
       this.#send = protocol === 'https:' ? overHttps : overHttp
       this.#agent = openAgent(options.address, pool, { proxy: options.proxy ?? {}, extraCa: options.ca ?? null })

@@ -3,12 +3,12 @@
  * reverse.
  */
 import { hkdfSync, randomUUID } from 'node:crypto'
-import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createSecureContext } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
+import { hostOf } from '../platform/host-of.ts'
 import { isLoopback } from '../protocol/sign-in.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
@@ -37,6 +37,7 @@ import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
+import { readText } from './platform/system/read-text.ts'
 import { certificateProblem } from '../platform/certificate-problem.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { softwareVersion } from '../platform/software-version.ts'
@@ -526,7 +527,7 @@ function hostsOf(http: CloudSettings['http'], push: CloudSettings['push']): read
     .filter((url) => url !== null)
     .map((url) => new URL(url))
     .filter(({ protocol }) => /^(https|wss|mqtts):$/.test(protocol))
-    .map(({ hostname }) => hostname.replace(/^\[(.*)\]$/, '$1'))
+    .map(hostOf)
   // Behind a proxy with its own certificate, or on an address of all networks, only the public names count.
   return [...new Set(named.length > 0 || http.publicUrl !== null ? named : own)]
 }
@@ -542,7 +543,7 @@ function readTls({ certificateFile, keyFile }: CloudSettings['tls']): Certificat
   if (certificateFile === null || keyFile === null) {
     throw new CodedError('CONFIG_INVALID', 'tls.certificate_file and tls.key_file go together: one of them is missing.')
   }
-  const tls = { certificate: readPem(certificateFile), key: readPem(keyFile) }
+  const tls = { certificate: readText(certificateFile), key: readText(keyFile) }
   try {
     createSecureContext({ cert: tls.certificate, key: tls.key })
   } catch (cause) {
@@ -551,14 +552,6 @@ function readTls({ certificateFile, keyFile }: CloudSettings['tls']): Certificat
     })
   }
   return tls
-}
-
-function readPem(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `${path} cannot be read.`, { cause })
-  }
 }
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */

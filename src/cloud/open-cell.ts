@@ -1,6 +1,6 @@
 /** The database of a cell, or of the whole cloud: opened, claimed, and compared with its sales mark. */
 import { createPublicKey } from 'node:crypto'
-import { existsSync, readFileSync, renameSync } from 'node:fs'
+import { existsSync, renameSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
@@ -15,6 +15,7 @@ import { openKeyFile } from './platform/key-file/key-file.ts'
 import { openKeyring } from './platform/key-file/keyring-file.ts'
 import { Metrics } from './platform/metrics/metrics.ts'
 import { openMarkFile } from './platform/system/mark-file.ts'
+import { readText } from './platform/system/read-text.ts'
 import { Policies } from './policy/load-policy.ts'
 import { ClockGuard, type Clocks } from './runtime/clock-guard.ts'
 import { registerFirstKey } from './service-api/change-keys.ts'
@@ -173,7 +174,7 @@ export class Cell {
     const file = this.#place?.password_file
     return openPostgresStore({
       url,
-      password: file === undefined ? (dbPassword?.reveal() ?? null) : readSecret(file),
+      password: file === undefined ? (dbPassword?.reveal() ?? null) : readText(file).trim(),
       requiresStandby: dbStandby,
       onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
       onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
@@ -250,13 +251,4 @@ async function giveFirstKey(store: Store, path: string, log: Logger, now: number
     now,
   )
   if (keyId !== undefined) log.info({ path, keyId }, 'the first administration key was made')
-}
-
-/** @throws CodedError CONFIG_UNREADABLE */
-function readSecret(path: string): string {
-  try {
-    return readFileSync(path, 'utf8').trim()
-  } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `${path} cannot be read.`, { cause })
-  }
 }

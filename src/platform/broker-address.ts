@@ -1,3 +1,5 @@
+import { hostOf } from './host-of.ts'
+
 const PROTOCOLS = ['mqtt', 'mqtts', 'ws', 'wss'] as const
 
 interface BrokerAddress {
@@ -16,12 +18,13 @@ interface BrokerAddress {
  * @throws TypeError for another address
  */
 export function brokerAddress(url: string): BrokerAddress {
-  const { protocol: scheme, hostname, port, pathname, search } = new URL(url)
+  const parsed = new URL(url)
+  const { protocol: scheme, hostname, port, pathname, search } = parsed
   const protocol = PROTOCOLS.find((each) => `${each}:` === scheme)
   if (protocol === undefined) throw new TypeError(`${scheme} is not a scheme of MQTT; use ${PROTOCOLS.join(', ')}`)
   const isWebSocket = protocol.startsWith('ws')
   // The client makes a URL from it for a WebSocket, and a socket otherwise.
-  const host = isWebSocket ? hostname : hostname.replace(/^\[(.*)\]$/, '$1')
+  const host = isWebSocket ? hostname : hostOf(parsed)
   return {
     protocol,
     hostname: host,

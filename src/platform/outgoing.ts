@@ -4,6 +4,7 @@ import { Agent as TlsAgent } from 'node:https'
 import { BlockList, isIP } from 'node:net'
 import { createSecureContext, getCACertificates } from 'node:tls'
 import { CodedError } from '../protocol/errors.ts'
+import { hostOf } from './host-of.ts'
 
 /** Variables such as HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in either case. */
 export type ProxyVariables = Readonly<Record<string, string | undefined>>
@@ -14,7 +15,7 @@ export interface Outgoing {
   readonly extraCa: string | null
 }
 
-/** PEM of the system's authorities, or Node's if there are none, of NODE_EXTRA_CA_CERTS, and `extra`. */
+/** PEM of the system's authorities, or else Node's, of NODE_EXTRA_CA_CERTS, and `extra`. */
 export function authorities(extra: string | null): string[] {
   const system = getCACertificates('system')
   const known = system.length > 0 ? system : getCACertificates('bundled')
@@ -43,11 +44,12 @@ export function openAgent(address: string, pool: AgentOptions, { proxy, extraCa 
  * @throws CodedError CONFIG_INVALID
  */
 export function proxyFor(address: string, variables: ProxyVariables): URL | null {
-  const { protocol, hostname, port } = new URL(address)
+  const url = new URL(address)
+  const { protocol, port } = url
   if (!/^(https?|wss?):$/.test(protocol)) return null
   const name = isSecure(address) ? 'HTTPS_PROXY' : 'HTTP_PROXY'
   const given = variableOf(name, variables)
-  const host = hostname.replace(/^\[(.*)\]$/, '$1').replace(/\.$/, '')
+  const host = hostOf(url).replace(/\.$/, '')
   const portOrDefault = port === '' ? (isSecure(address) ? '443' : '80') : port
   if (given === '' || isDirect(host, portOrDefault, variableOf('NO_PROXY', variables))) return null
   const proxy = given.includes('://') ? given : `http://${given}`

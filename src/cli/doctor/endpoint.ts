@@ -5,6 +5,7 @@ import { request as overTls } from 'node:https'
 import { type Socket, connect as connectPlain, isIP } from 'node:net'
 import { type PeerCertificate, type TLSSocket, connect as connectTls } from 'node:tls'
 import { type Outgoing, authorities, proxyFor, proxyRefusal } from '../../platform/outgoing.ts'
+import { hostOf } from '../../platform/host-of.ts'
 import type { EndpointObservation, Problem } from './observations.ts'
 import { messageOf } from '../../protocol/errors.ts'
 
@@ -22,8 +23,9 @@ const SECURE = new Set(['https:', 'mqtts:', 'wss:'])
 
 /** Never rejects. */
 export async function lookAtEndpoint(address: string, outgoing: Outgoing): Promise<EndpointObservation> {
-  const { protocol, hostname, port: given, origin } = new URL(address)
-  const host = hostname.replace(/^\[(.*)\]$/, '$1')
+  const parsed = new URL(address)
+  const { protocol, hostname, port: given, origin } = parsed
+  const host = hostOf(parsed)
   const port = given === '' ? (DEFAULT_PORTS[protocol] ?? 443) : Number(given)
   const secure = SECURE.has(protocol)
   const url = origin === 'null' ? `${protocol}//${hostname}:${port}` : origin
@@ -87,9 +89,9 @@ async function tunnelTo(authority: string, proxy: URL, { extraCa }: Outgoing): P
     host: authority,
     ...(user === ':' ? {} : { 'proxy-authorization': `Basic ${Buffer.from(user).toString('base64')}` }),
   }
-  const { protocol, hostname, port } = proxy
+  const { protocol, port } = proxy
   const options = {
-    hostname: hostname.replace(/^\[(.*)\]$/, '$1'),
+    hostname: hostOf(proxy),
     port: port === '' ? null : Number(port),
     method: 'CONNECT',
     path: authority,

@@ -1,8 +1,9 @@
 /** Settings are read back at every open, because the binding opens an existing write-ahead log with weaker ones. */
-import { closeSync, existsSync, fsyncSync, openSync, readFileSync, readdirSync } from 'node:fs'
+import { closeSync, existsSync, openSync, readFileSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { makeDirectories } from '../../../platform/make-directories.ts'
+import { flush } from '../../../platform/flush.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 
 /** "TgJ1", in the file header. */
@@ -80,16 +81,6 @@ function makeDirectory(path: string): void {
 
 export function flushDirectoryOf(path: string): void {
   flush(dirname(path))
-}
-
-/** A file that is not the database: closing that would drop this process's locks. */
-export function flush(path: string): void {
-  const file = openSync(path, 'r')
-  try {
-    fsyncSync(file)
-  } finally {
-    closeSync(file)
-  }
 }
 
 function set(database: Database.Database, pragma: string, value: string, expected: unknown): void {

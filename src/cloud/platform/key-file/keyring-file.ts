@@ -7,7 +7,7 @@ import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
 import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
-import { flush } from '../system/durable-directory.ts'
+import { flush } from '../../../platform/flush.ts'
 import { openKeyFile } from './key-file.ts'
 
 const chainFile = z.array(

@@ -1,5 +1,5 @@
-import { closeSync, fsyncSync, openSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
+import { flush } from '../../../platform/flush.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 
 /** Creates a directory and its parents for the owner only, unless it exists. Flushes files left by a killed process. */
@@ -9,14 +9,4 @@ export function makeDurableDirectory(path: string): void {
   if (first === undefined) return
   const above = dirname(resolve(first))
   for (let made = resolve(path); made !== above; made = dirname(made)) flush(dirname(made))
-}
-
-/** Makes a file, or the names in a directory, survive a power cut. */
-export function flush(path: string): void {
-  const file = openSync(path, 'r')
-  try {
-    fsyncSync(file)
-  } finally {
-    closeSync(file)
-  }
 }

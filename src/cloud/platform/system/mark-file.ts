@@ -16,7 +16,7 @@ import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from '../../sync/recovery/mark-file.ts'
-import { flush } from './durable-directory.ts'
+import { flush } from '../../../platform/flush.ts'
 import { readBootId } from './time.ts'
 
 const SLOT_BYTES = 512

@@ -1,7 +1,8 @@
 /** Copies the running cloud's database as of one moment without blocking it. Key files are separate. */
-import { chmodSync, closeSync, existsSync, fsyncSync, openSync, renameSync, rmSync } from 'node:fs'
+import { chmodSync, closeSync, existsSync, openSync, renameSync, rmSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
+import { flush } from '../../../platform/flush.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { coded, openReader } from './database.ts'
 
@@ -56,14 +57,5 @@ function unlessWritable(to: string, work: () => void): void {
     if (known instanceof CodedError && known.code === 'DATABASE_CORRUPT') throw known
     const message = cause instanceof Error ? cause.message : String(cause)
     throw new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${message}`, { cause })
-  }
-}
-
-function flush(path: string): void {
-  const file = openSync(path, 'r')
-  try {
-    fsyncSync(file)
-  } finally {
-    closeSync(file)
   }
 }
