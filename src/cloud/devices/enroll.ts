@@ -15,11 +15,9 @@ import { TOKEN_SKEW_S } from './limits.ts'
 import type { Device, EnrollmentRecord } from '../storage/device-records.ts'
 import { requireTrusted } from './require-trusted.ts'
 
-export type Enroll = IssueEnrollmentToken
-
 /** @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED, DEVICE_REVOKED */
 export async function enroll(
-  { store, keys, addresses, now, newId }: Enroll,
+  { store, keys, addresses, now, newId }: IssueEnrollmentToken,
   token: string,
   request: z.infer<typeof enrollmentRequest>,
 ): Promise<Enrollment> {
@@ -65,7 +63,7 @@ async function whoUsed(tx: Transaction, used: EnrollmentRecord, thumbprintNow: s
 
 /** Whether this cloud signed the token, expired or not. @throws CodedError TOKEN_INVALID */
 export async function requireEnrollmentToken(
-  { keys, now }: Pick<Enroll, 'keys' | 'now'>,
+  { keys, now }: Pick<IssueEnrollmentToken, 'keys' | 'now'>,
   token: string,
 ): Promise<void> {
   await readToken(keys, token, now())

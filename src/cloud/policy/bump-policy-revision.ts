@@ -80,7 +80,7 @@ export async function bumpPolicyRevision(
   return raised
 }
 
-/** Bumps one instance whose policy is due, or of an older engine. Returns false when there is none. */
+/** Bumps one instance whose policy is due, or of an older engine. Returns false if no policy was due. */
 export async function renewDuePolicy(tx: Transaction, now: number): Promise<boolean> {
   const terms = { now, raisedAfter: now + LISTED_BACK_MS, engine: ENGINE.version }
   const [instanceId] = await tx.policyRevisions.due(terms, 1)

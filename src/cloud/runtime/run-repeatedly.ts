@@ -15,7 +15,7 @@ export interface RepeatedJob {
 
 const ROUND_MAX = 1_000
 
-/** @param doNext does one piece of work; false when there is none */
+/** @param doNext does one piece of work; false if no work is left */
 export function runRepeatedly(
   { timers, log }: RepeatedJobDeps,
   everyMs: number,

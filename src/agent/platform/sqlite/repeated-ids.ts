@@ -3,8 +3,7 @@
  * so short a text takes longer than its commit.
  */
 const ID = /[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}/g
-// oxlint-disable-next-line no-control-regex -- codes are control characters
-const ID_OR_CODE = /[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}|[\x0e-\x1f]/g
+const ID_OR_CODE = new RegExp(`${ID.source}|[\\x0e-\\x1f]`, 'g')
 
 /** Codes of the first ids. JSON texts never contain these characters. */
 const FIRST_CODE = 0x0e
