@@ -61,8 +61,8 @@ export default {
     mayImportOnly(
       'protocol-knows-core',
       '^src/protocol/',
-      ['^src/(protocol|core)/', ...packages('zod', 'jose'), ...builtins('crypto', 'zlib')],
-      'protocol imports core, zod, jose, node:crypto and node:zlib.',
+      ['^src/(protocol|core)/', ...packages('zod', 'jose', 'koffi'), ...builtins('crypto', 'zlib', 'module')],
+      'protocol imports core, zod, jose, koffi, and of Node crypto, zlib and module.',
     ),
     mayImportOnly(
       'settings-stand-alone',

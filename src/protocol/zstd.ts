@@ -1,8 +1,13 @@
-/** Zstandard with its fastest level and a checksum, for texts in which much is alike. */
+/**
+ * Zstandard with its fastest level and a checksum, for texts in which much is alike. Calls the library inside Node where it can,
+ * with one context for all calls: Node's own functions make a stream for each, which takes longer than to compress a short text.
+ */
+import { createRequire } from 'node:module'
 import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 
-const PARAMS = { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 }
+const LEVEL = 1
 
+/** Output bytes to reserve for each byte of a compressed text; what is left over is given back. */
 const COMPRESSED_TO = 1 / 4
 
 const OUTPUT_BYTES_MIN = 512
@@ -11,15 +16,79 @@ const OUTPUT_BYTES_MIN = 512
 const EXPANDED_FROM = 64
 const PIECE_BYTES_MAX = 1024 * 1024
 
+/** Longer texts are worth a stream. */
+const IN_PLACE_BYTES_MAX = 1024 * 1024
+
+type Call = (...args: readonly unknown[]) => unknown
+
+interface Library {
+  readonly compress: (bytes: Uint8Array) => Buffer | undefined
+  readonly decompress: (data: Uint8Array, bytesMax: number) => Buffer | undefined
+}
+
+let library: Library | null | undefined
+
+/** Undefined is returned for all that the library refuses; Node's own functions then say why. Null: this Node has none. */
+function openLibrary(): Library | null {
+  try {
+    const { default: koffi } = createRequire(import.meta.url)('koffi') as {
+      default: { load(path: null): { func(declaration: string): Call } }
+    }
+    const node = koffi.load(null)
+    const compressor = node.func('void *ZSTD_createCCtx()')()
+    const decompressor = node.func('void *ZSTD_createDCtx()')()
+    const setParameter = node.func('size_t ZSTD_CCtx_setParameter(void *, int, int)')
+    setParameter(compressor, constants.ZSTD_c_compressionLevel, LEVEL)
+    setParameter(compressor, constants.ZSTD_c_checksumFlag, 1)
+    const boundOf = node.func('size_t ZSTD_compressBound(size_t)')
+    const compress2 = node.func('size_t ZSTD_compress2(void *, void *, size_t, const void *, size_t)')
+    const sizeOf = node.func('unsigned long long ZSTD_getFrameContentSize(const void *, size_t)')
+    const decompressDCtx = node.func('size_t ZSTD_decompressDCtx(void *, void *, size_t, const void *, size_t)')
+    const output = Buffer.alloc(Number(boundOf(IN_PLACE_BYTES_MAX)))
+    return {
+      compress: (bytes) => {
+        if (bytes.length > IN_PLACE_BYTES_MAX) return undefined
+        const length = compress2(compressor, output, output.length, bytes, bytes.length)
+        return isLength(length, output.length) ? Buffer.from(output.subarray(0, length)) : undefined
+      },
+      decompress: (data, bytesMax) => {
+        const length = sizeOf(data, data.length)
+        if (!isLength(length, Math.min(bytesMax, IN_PLACE_BYTES_MAX))) return undefined
+        const bytes = Buffer.allocUnsafe(length)
+        return decompressDCtx(decompressor, bytes, length, data, data.length) === length ? bytes : undefined
+      },
+    }
+  } catch {
+    return null
+  }
+}
+
+/** Errors of the library are very large numbers. */
+function isLength(result: unknown, max: number): result is number {
+  return typeof result === 'number' && result <= max
+}
+
 export function compress(text: Uint8Array | string): Buffer {
   const bytes = typeof text === 'string' ? Buffer.from(text) : text
+  return (library === undefined ? (library = openLibrary()) : library)?.compress(bytes) ?? compressInStream(bytes)
+}
+
+function compressInStream(bytes: Uint8Array): Buffer {
+  const params = { [constants.ZSTD_c_compressionLevel]: LEVEL, [constants.ZSTD_c_checksumFlag]: 1 }
   // The default takes 16 kB for each output: memory that only a collection of the whole heap frees.
   const chunkSize = Math.max(OUTPUT_BYTES_MIN, Math.ceil(bytes.length * COMPRESSED_TO))
-  return zstdCompressSync(bytes, { params: PARAMS, chunkSize, pledgedSrcSize: bytes.length })
+  return zstdCompressSync(bytes, { params, chunkSize, pledgedSrcSize: bytes.length })
 }
 
 /** @throws Error if the data is damaged, or too long */
-export function decompress(data: Uint8Array, bytesMax?: number): Buffer {
+export function decompress(data: Uint8Array, bytesMax = Infinity): Buffer {
+  return (
+    (library === undefined ? (library = openLibrary()) : library)?.decompress(data, bytesMax) ??
+    decompressInStream(data, bytesMax)
+  )
+}
+
+function decompressInStream(data: Uint8Array, bytesMax: number): Buffer {
   const chunkSize = Math.min(Math.max(OUTPUT_BYTES_MIN, data.length * EXPANDED_FROM), PIECE_BYTES_MAX)
-  return zstdDecompressSync(data, { chunkSize, ...(bytesMax === undefined ? {} : { maxOutputLength: bytesMax }) })
+  return zstdDecompressSync(data, { chunkSize, ...(bytesMax === Infinity ? {} : { maxOutputLength: bytesMax }) })
 }

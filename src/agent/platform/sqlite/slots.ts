@@ -6,20 +6,15 @@ import { crc32 } from 'node:zlib'
 import type Database from 'better-sqlite3'
 import { compress } from '../../../protocol/zstd.ts'
 import { decompressEntries } from './entry-blocks.ts'
-import { restoreIds, shortenIds } from './repeated-ids.ts'
 
 /** Exactly fits a page of 1 KiB. */
 export const SLOT_BYTES = 984
 
-/** Checksum of the rest, generation, and the bytes of the record from here on with a mark of its form. */
+/** Checksum of the rest, generation, and the bytes of the record from here on with a mark if it is compressed. */
 const HEADER_BYTES = 12
 const CONTENT_BYTES = SLOT_BYTES - HEADER_BYTES
 const COMPRESSED = 0x8000_0000
-const SHORT_IDS = 0x4000_0000
-const LENGTH = 0x3fff_ffff
-
-/** Longer records are compressed. For shorter ones, that takes longer than writing another slot. */
-const UNCOMPRESSED_BYTES_MAX = 2 * CONTENT_BYTES
+const LENGTH = 0x7fff_ffff
 
 /** Above this fraction in use, the pending commits are written to the tables in a moment without a caller. */
 const LOW_FRACTION = 0.75
@@ -81,12 +76,10 @@ export interface PlacedRecord extends PackedRecord {
 
 function packedFrom(record: Buffer): PackedRecord {
   if (record.length <= CONTENT_BYTES) return { data: record, mark: 0 }
-  if (record.length <= UNCOMPRESSED_BYTES_MAX) return { data: shortenIds(record), mark: SHORT_IDS }
   return { data: compress(record), mark: COMPRESSED }
 }
 
 function unpacked({ data, mark }: PackedRecord): Buffer {
-  if (mark === SHORT_IDS) return restoreIds(data)
   return mark === COMPRESSED ? decompressEntries(data) : data
 }
 

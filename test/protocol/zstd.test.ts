@@ -1,0 +1,64 @@
+import { randomBytes } from 'node:crypto'
+import { constants, createZstdCompress, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
+import { buffer } from 'node:stream/consumers'
+import { describe, expect, it } from 'vitest'
+import { compress, decompress } from '../../src/protocol/zstd.ts'
+import fc from '../support/fast-check.ts'
+
+const PARAMS = { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 }
+
+/** A text like those that are compressed, but longer than what the library gets in one call. */
+const LONG = Buffer.alloc(3 * 1024 * 1024, '{"account":"line/1"}')
+
+describe('what is compressed', () => {
+  it('comes back exactly, also from Node’s own functions', () => {
+    fc.assert(
+      fc.property(fc.array(fc.string({ unit: 'grapheme' })), fc.nat(64), (parts, times) => {
+        const text = Buffer.from(parts.join('\n').repeat(times))
+        const data = compress(text)
+        expect(decompress(data).equals(text)).toBe(true)
+        expect(zstdDecompressSync(data).equals(text)).toBe(true)
+      }),
+    )
+  })
+
+  it.each([
+    ['nothing', Buffer.alloc(0)],
+    ['a long text', LONG],
+    ['random bytes', randomBytes(300_000)],
+  ])('has the same bytes as of Node’s own functions: %s', (_what, bytes) => {
+    const data = compress(bytes)
+    expect(data.equals(zstdCompressSync(bytes, { params: PARAMS, pledgedSrcSize: bytes.length }))).toBe(true)
+    expect(decompress(data).equals(bytes)).toBe(true)
+  })
+
+  it('is not changed by later calls', () => {
+    const first = compress('a text')
+    const copy = Buffer.from(first)
+    compress('another text')
+    expect(first.equals(copy)).toBe(true)
+  })
+})
+
+describe('data of others', () => {
+  it('may lack its length, or have several frames', async () => {
+    const stream = createZstdCompress()
+    stream.end('a text')
+    expect(decompress(await buffer(stream)).toString()).toBe('a text')
+    expect(decompress(Buffer.concat([compress('a '), compress('text')])).toString()).toBe('a text')
+  })
+
+  it.each([
+    ['is no compressed data', Buffer.from('a text')],
+    ['is cut off', compress('a text'.repeat(100)).subarray(0, 20)],
+    ['has a wrong checksum', Buffer.concat([compress('a text').subarray(0, -1), Buffer.of(0)])],
+  ])('that %s is refused', (_why, data) => {
+    expect(() => decompress(data)).toThrow()
+  })
+
+  it.each([1_000, 3 * 1024 * 1024])('that is too long is refused: %s bytes', (length) => {
+    const data = compress(Buffer.alloc(length))
+    expect(() => decompress(data, length - 1)).toThrow(/larger than/i)
+    expect(decompress(data, length)).toHaveLength(length)
+  })
+})
