@@ -1,12 +1,9 @@
 // The reference in a real browser: Scalar runs under the content security policy, and reaches only this twin.
-import { createRequire } from 'node:module'
-import type { AxeResults } from 'axe-core'
 import type { Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
+import { accessibilityProblems } from '../../support/axe.ts'
 import { browserForTests } from '../../support/chromium.ts'
 import { type Twin, openTwin } from '../harness.ts'
-
-const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
 
 const chromium = browserForTests()
 let twin: Twin
@@ -16,16 +13,36 @@ beforeAll(async () => {
 })
 afterAll(() => twin[Symbol.asyncDispose]())
 
+interface Look {
+  readonly viewport: { readonly width: number; readonly height: number }
+  readonly colorScheme: 'light' | 'dark'
+}
+
+const DESKTOP: Look = { viewport: { width: 1280, height: 900 }, colorScheme: 'light' }
+const PHONE: Look = { viewport: { width: 390, height: 800 }, colorScheme: 'dark' }
+
 interface Opened {
   readonly page: Page
   readonly complaints: readonly string[]
   readonly requests: readonly string[]
 }
 
-async function open(path: string, options: object = {}): Promise<Opened> {
-  const context = await chromium.browser.newContext({ viewport: { width: 1280, height: 900 }, ...options })
-  onTestFinished(() => context.close())
-  const page = await context.newPage()
+/** One page for all tests with script, which compiles the reference once. */
+let shared: Page | undefined
+
+async function open(path: string, { viewport, colorScheme }: Look = DESKTOP): Promise<Opened> {
+  shared ??= await chromium.browser.newPage()
+  const page = shared
+  onTestFinished(async () => {
+    page.removeAllListeners()
+    await page.goto('about:blank')
+  })
+  await page.setViewportSize(viewport)
+  await page.emulateMedia({ colorScheme })
+  return openIn(page, path)
+}
+
+async function openIn(page: Page, path: string): Promise<Opened> {
   const complaints: string[] = []
   const requests: string[] = []
   page.on('console', (message) => {
@@ -78,23 +95,20 @@ describe('the reference in a browser', { timeout: 120_000 }, () => {
   })
 
   it('links to the documents without script', async () => {
-    const { page, complaints } = await open('', { javaScriptEnabled: false })
+    const plain = await chromium.browser.newPage({ javaScriptEnabled: false })
+    onTestFinished(() => plain.close())
+    const { page, complaints } = await openIn(plain, '')
     await page.getByRole('link', { name: 'Edge API' }).click()
     expect(page.url()).toBe(`${twin.cloud.address}/docs/edge.json`)
     expect(complaints).toEqual([])
   })
 
   for (const path of ['', '/errors']) {
-    for (const [colorScheme, viewport] of [
-      ['light', { width: 1280, height: 900 }],
-      ['dark', { width: 390, height: 800 }],
-    ] as const) {
-      it(`is accessible: /docs${path}, ${colorScheme}, ${viewport.width} pixels`, async () => {
-        const { page } = await open(path, { bypassCSP: true, viewport, colorScheme })
+    for (const look of [DESKTOP, PHONE]) {
+      it(`is accessible: /docs${path}, ${look.colorScheme}, ${look.viewport.width} pixels`, async () => {
+        const { page } = await open(path, look)
         await page.getByRole('heading', { level: 1 }).first().waitFor()
-        await page.addScriptTag({ path: AXE })
-        const { violations } = await page.evaluate<AxeResults>('axe.run()')
-        expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(' ')}`)).toEqual([])
+        expect(await accessibilityProblems(page)).toEqual([])
         const overflow = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
         expect(await page.evaluate(overflow)).toBe(0)
       })

@@ -1,17 +1,14 @@
 // The status page in a real browser: it fits, it can be used without a mouse or eyes, it refreshes, and it runs nothing else.
-import { readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
-import type { AxeResults } from 'axe-core'
 import type { Page } from 'playwright-core'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { openStatus } from '../../../../src/agent/platform/status-http/server.ts'
 import type { DeviceReportWire } from '../../../../src/protocol/local/report.ts'
+import { accessibilityProblems } from '../../../support/axe.ts'
 import { browserForTests } from '../../../support/chromium.ts'
 import { SCENES } from './scenes.ts'
 
 const PHONE = { width: 360, height: 740 }
 const DESKTOP = { width: 1280, height: 900 }
-const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
 
 const chromium = browserForTests()
 
@@ -34,6 +31,11 @@ class Shown {
     javaScriptEnabled = true,
   ): Promise<Shown> {
     const page = await chromium.browser.newPage({ viewport, colorScheme, javaScriptEnabled })
+    onTestFinished(() => page.close())
+    return Shown.on(page, scene)
+  }
+
+  static async on(page: Page, scene: keyof typeof SCENES): Promise<Shown> {
     const holder: { shown?: Shown } = {}
     const server = await openStatus({
       port: 0,
@@ -45,7 +47,7 @@ class Shown {
     const shown = new Shown(SCENES[scene], page, () => server.stop())
     holder.shown = shown
     onTestFinished(async () => {
-      await page.close()
+      page.removeAllListeners()
       await server.stop()
     })
     page.on('console', (message) => {
@@ -63,15 +65,6 @@ class Shown {
     })
     await page.goto(server.origin)
     return shown
-  }
-
-  /** What axe finds wrong, in words. */
-  async violations(): Promise<readonly string[]> {
-    // The debugger may run it; the page's policy would not load it.
-    await this.page.evaluate(AXE)
-    const { violations, passes } = await this.page.evaluate<AxeResults>('axe.run()')
-    expect(passes.length).toBeGreaterThan(10)
-    return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' ')}`)
   }
 
   /** Pixels of tables that only show by scrolling. */
@@ -95,9 +88,13 @@ function pictureFile(scene: string, width: number): string | null {
 }
 
 describe('the status page in a browser', { timeout: 60_000 }, () => {
+  // One page for all scenes: each page of a browser is a process.
+  let shared: Page | undefined
+
   for (const scene of Object.keys(SCENES) as (keyof typeof SCENES)[]) {
     it(`fits a phone and a desktop, and is accessible: ${scene}`, async () => {
-      const shown = await Shown.open(scene, PHONE, 'dark')
+      shared ??= await chromium.browser.newPage()
+      const shown = await Shown.on(shared, scene)
       for (const [viewport, colorScheme] of [
         [PHONE, 'dark'],
         [DESKTOP, 'light'],
@@ -111,7 +108,7 @@ describe('the status page in a browser', { timeout: 60_000 }, () => {
         if (path !== null) await shown.page.screenshot({ fullPage: true, path })
         expect(await shown.page.title()).toBe('Device status - Tallygate')
         expect(shown.complaints).toEqual([])
-        expect(await shown.violations()).toEqual([])
+        expect(await accessibilityProblems(shown.page)).toEqual([])
       }
     })
   }
