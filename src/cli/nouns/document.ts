@@ -32,7 +32,9 @@ export function readDocument(path: string, io: Io): FileDocument {
     throw new CodedError('FILE_INVALID', `${name} is larger than 8 MiB: split it into several files`)
   const lines = new LineCounter()
   const document = parseDocument(text, { lineCounter: lines, prettyErrors: false })
-  const problems = [...document.errors, ...document.warnings].map(
+  // Where the parser runs out of stack, its other errors may be results of that.
+  const tooDeep = document.errors.filter(({ code }) => code === 'RESOURCE_EXHAUSTION')
+  const problems = (tooDeep.length > 0 ? tooDeep : [...document.errors, ...document.warnings]).map(
     ({ code, message, pos: [start] }) => `${name}:${lines.linePos(start).line}: ${PARSER_MESSAGES[code] ?? message}`,
   )
   if (problems.length > 0)
