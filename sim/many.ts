@@ -14,7 +14,7 @@ export interface SimulationOptions {
   /** 0: one per processor. */
   readonly threads: number
   /** Returns false to start no more seeds. */
-  readonly onResult: (result: RunResult) => boolean
+  readonly onResult: (result: RunResult, options: SeedOptions) => boolean
 }
 
 export async function runMany({ runs, defect, threads, onResult }: SimulationOptions): Promise<void> {
@@ -31,7 +31,7 @@ export async function runMany({ runs, defect, threads, onResult }: SimulationOpt
         else worker.postMessage(next)
       }
       worker.on('message', (result: RunResult) => {
-        goesOn &&= onResult(result)
+        if (next !== undefined) goesOn &&= onResult(result, next)
         start()
       })
       worker.on('error', (cause) => {
