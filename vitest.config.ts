@@ -1,6 +1,6 @@
 // `--project unit` runs the tests of single parts, which need no server, no browser and no second process; `clouds` those
-// of whole clouds. Their files share processes and modules, because loading the modules takes longer than most of them.
-// Each other file runs in a process of its own.
+// of whole clouds; `whole` the other ones. Files of a project share processes and modules, because loading and compiling
+// the modules takes longer than most of them. Only the files of the simulator run in processes of their own.
 // TALLYGATE_TEST_REPORT names a file that receives the results as JSON as well.
 import { existsSync, statfsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
@@ -35,12 +35,15 @@ function temporary(): Record<string, string> {
 /** Whole clouds inside the test's process. */
 const CLOUDS = ['test/cloud/http/**/*.test.ts', 'test/{conformance,corpus}/*.test.ts']
 
-const SHARED = { isolate: false, env: temporary() }
+/** These replace the signatures of their process. */
+const SIMULATOR = ['test/sim/*.test.ts']
+
+const IN_MEMORY = { env: temporary() }
 
 /** The simulator's tests take minutes: what starts last must not be what takes longest. */
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
-    const isLong = ({ moduleId }: TestSpecification): boolean => moduleId.includes('/test/sim/')
+    const isLong = ({ project }: TestSpecification): boolean => project.name === 'simulator'
     const sorted = await super.sort(files)
     return [...sorted.filter(isLong), ...sorted.filter((file) => !isLong(file))]
   }
@@ -49,15 +52,19 @@ class LongestFirst extends BaseSequencer {
 export default defineConfig({
   test: {
     projects: [
-      { extends: true, test: { name: 'unit', include: UNIT, ...SHARED } },
-      { extends: true, test: { name: 'clouds', include: CLOUDS, ...SHARED } },
-      { extends: true, test: { name: 'whole', include: ['test/**/*.test.ts'], exclude: [...UNIT, ...CLOUDS] } },
+      { extends: true, test: { name: 'simulator', include: SIMULATOR, isolate: true } },
+      { extends: true, test: { name: 'unit', include: UNIT, ...IN_MEMORY } },
+      { extends: true, test: { name: 'clouds', include: CLOUDS, ...IN_MEMORY } },
+      {
+        extends: true,
+        test: { name: 'whole', include: ['test/**/*.test.ts'], exclude: [...SIMULATOR, ...UNIT, ...CLOUDS] },
+      },
     ],
     maxWorkers: availableParallelism() + 1,
     sequence: { sequencer: LongestFirst },
     environment: 'node',
     pool: 'forks',
-    isolate: true,
+    isolate: false,
     testTimeout: 30_000,
     // A hook may have to fetch and start a container.
     hookTimeout: 180_000,
