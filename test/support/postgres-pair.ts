@@ -33,6 +33,8 @@ wal_keep_size = '1GB'
 wal_retrieve_retry_interval = '100ms'
 # What is in memory when a server is killed stays in memory.
 wal_writer_delay = '10s'
+# These servers lose their processes, never their machine.
+fsync = off
 `
 
 type User = { readonly uid: number; readonly gid: number } | undefined
@@ -59,6 +61,10 @@ export class PostgresProcess {
 
   get url(): string {
     return `postgres://test@127.0.0.1:${this.port}/postgres`
+  }
+
+  get isRunning(): boolean {
+    return this.#child !== undefined && this.#child.exitCode === null && this.#child.signalCode === null
   }
 
   /** Runs a program of PostgreSQL to its end. */

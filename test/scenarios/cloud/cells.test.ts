@@ -1,9 +1,10 @@
 // A cloud with two cells: two nodes over two PostgreSQL servers, one of which is killed and started again. Clients and
 // devices of both cells note what was acknowledged, and the books of each cell are compared with these notes.
+import { randomUUID } from 'node:crypto'
 import { cp, mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { PRICE_TEXT } from '../../../bench/fleet/device.ts'
 import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { PostgresPair, type PostgresProcess, postgresPrograms } from '../../support/postgres-pair.ts'
@@ -14,6 +15,32 @@ import { FailoverLoad, LINE_ITEM, type Site } from './failover-load.ts'
 
 const EVERYONE = { keyed: 2, plain: 2, session: 2, device: 2 }
 const EVENTUALLY = { timeout: 60_000 }
+
+/** A database of its own in a server that has other ones. */
+class Cell {
+  readonly server: PostgresProcess
+  readonly url: string
+
+  private constructor(server: PostgresProcess, url: string) {
+    this.server = server
+    this.url = url
+  }
+
+  static async create(server: PostgresProcess, name: string): Promise<Cell> {
+    // A test that failed may have left the server down.
+    if (!server.isRunning) await server.start()
+    await runSql(server.url, `CREATE DATABASE ${name}`)
+    return new Cell(server, server.url.replace(/postgres$/, name))
+  }
+
+  kill(): Promise<void> {
+    return this.server.kill()
+  }
+
+  start(): Promise<void> {
+    return this.server.start()
+  }
+}
 
 interface Reply {
   readonly status: number
@@ -30,15 +57,23 @@ interface CallOptions {
 
 describe('a cloud with two cells', { timeout: 300_000 }, () => {
   const programs = postgresPrograms()
-  let servers: PostgresPair
-  let [north, south]: PostgresProcess[] = []
+  let servers: PostgresPair | undefined
+  let cells: readonly [Cell, Cell]
+  let [north, south]: Cell[] = []
   let directory: string
   let nodes: TwinProcess[] = []
   let adminToken: string
 
+  // The tests of this file share the servers, and each of them has a database in both.
+  beforeAll(async () => {
+    if (!programs.isMissing) servers = await PostgresPair.startApart(programs.folder)
+  })
+  afterAll(() => servers?.[Symbol.asyncDispose]())
   beforeEach(async () => {
-    servers = await PostgresPair.startApart(programs.folder)
-    ;[north, south] = servers.servers
+    const [first, second] = servers!.servers
+    const name = `test_${randomUUID().replaceAll('-', '')}`
+    cells = [await Cell.create(first, name), await Cell.create(second, name)]
+    ;[north, south] = cells
     directory = await mkdtemp(join(tmpdir(), 'tallygate-cells-'))
     nodes = [await startNode('a')]
     // What a node makes for itself at its first start belongs to all of them.
@@ -49,7 +84,6 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
   })
   afterEach(async () => {
     for (const node of nodes.splice(0)) await node[Symbol.asyncDispose]()
-    await servers[Symbol.asyncDispose]()
     await rm(directory, { recursive: true, force: true })
   })
 
@@ -97,17 +131,17 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
     return id
   }
 
-  const idsIn = async (server: PostgresProcess): Promise<string[]> =>
+  const idsIn = async (server: Cell): Promise<string[]> =>
     (await runSql<{ id: string }>(server.url, 'SELECT id FROM instances ORDER BY seq')).map(({ id }) => id)
 
   /** Until the cell has as many. */
-  const instancesIn = async (server: PostgresProcess, count: number): Promise<string[]> => {
+  const instancesIn = async (server: Cell, count: number): Promise<string[]> => {
     let ids = await idsIn(server)
     for (; ids.length < count; ids = await idsIn(server)) await instance()
     return ids.slice(0, count)
   }
 
-  const siteIn = async (server: PostgresProcess): Promise<Site> => {
+  const siteIn = async (server: Cell): Promise<Site> => {
     const [requests, sessions, devices] = (await instancesIn(server, 3)) as [string, string, string]
     const instances = { requests, sessions, devices }
     return { addresses: nodes.map(({ address }) => address), adminToken, instances }
@@ -148,11 +182,11 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
     for (const load of loads) await load.end()
     await expect.poll(readiness, EVENTUALLY).toEqual({ status: 'ready' })
     for (const [index, load] of loads.entries()) {
-      const server = servers.servers[index]!
+      const server = cells[index]!
       expect(load.wrong).toEqual([])
       expect(await load.audit(server.url)).toEqual([])
       // Nor would the audit have missed a record, or one in the wrong cell.
-      expect(await load.audit(servers.servers[1 - index]!.url)).toContainEqual(expect.stringMatching(/^lost: /))
+      expect(await load.audit(cells[1 - index]!.url)).toContainEqual(expect.stringMatching(/^lost: /))
     }
     for (const node of nodes) expect(await node.end('SIGTERM')).toBe(0)
   })
@@ -160,7 +194,7 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
   it('keeps all instances of an account in one cell, although two nodes create them at once', async () => {
     const accounts = Array.from({ length: 12 }, () => crypto.randomUUID())
     await Promise.all(accounts.flatMap((account) => [0, 1, 0, 1].map((node) => instance(account, node))))
-    const rowsOf = (server: PostgresProcess) =>
+    const rowsOf = (server: Cell) =>
       runSql<{ account: string; count: number; defaults: number }>(
         server.url,
         `SELECT account_id AS account, count(*)::int AS count, sum(is_default)::int AS defaults
@@ -250,8 +284,8 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
   })
 
   it('continues with the database of a cloud that had no cells', async () => {
-    const [before, added] = ['alone', 'added'].map((name) => north!.url.replace(/postgres$/, name)) as [string, string]
-    for (const name of ['alone', 'added']) await runSql(north!.url, `CREATE DATABASE ${name}`)
+    const databases = [await Cell.create(north!.server, 'alone'), await Cell.create(north!.server, 'added')] as const
+    const [before, added] = [databases[0].url, databases[1].url]
     for (const node of nodes.splice(0)) expect(await node.end('SIGTERM')).toBe(0)
     nodes = [await TwinProcess.start(['--db', before, '--store-path', join(directory, 'c')])]
     adminToken = await tokenOf(await readFile(join(directory, 'c', 'administration-key.pem'), 'utf8'))
