@@ -19,6 +19,8 @@ import { addresses } from './twin/http-interface.ts'
 export interface RunOptions {
   readonly keepTrace?: boolean
   readonly defect?: Defect | null
+  /** Ends the run this long after its begin, without waiting for rest. Default: after rest. */
+  readonly untilMs?: number
 }
 
 export interface RunResult {
@@ -57,9 +59,11 @@ class World {
   readonly #archives: Archives
   readonly #rest: Rest
   readonly #probes: Probes
+  readonly #untilMs: number
   #happened = 0
 
-  constructor(plan: Plan, { keepTrace = false, defect = null }: RunOptions) {
+  constructor(plan: Plan, { keepTrace = false, defect = null, untilMs = Infinity }: RunOptions) {
+    this.#untilMs = untilMs
     this.#stage = new Stage(plan, keepTrace, defect)
     this.#rules = new Rules(this.#stage)
     this.#devices = new Devices(this.#stage)
@@ -86,10 +90,12 @@ class World {
           this.#happen(what)
         })
       }
-      await this.#stage.until(BEGIN + plan.faultsMs)
-      this.#load.leave()
-      await this.#rest.come()
-      if (this.#stage.violation === null) await this.#probes.run()
+      await this.#stage.until(BEGIN + Math.min(plan.faultsMs, this.#untilMs))
+      if (this.#untilMs > plan.faultsMs) {
+        this.#load.leave()
+        await this.#rest.come()
+        if (this.#stage.violation === null) await this.#probes.run()
+      }
     } catch (error) {
       unhandled(error)
     } finally {
