@@ -1,6 +1,6 @@
 // `--project unit` runs the tests of single parts, which need no server, no browser and no second process; `clouds` those
 // of whole clouds; `whole` the other ones. Files of a project share processes and modules, because loading and compiling
-// the modules takes longer than most of them. Only the files of the simulator run in processes of their own.
+// the modules takes longer than most of them. Only the files of the simulator run in separate processes.
 // TALLYGATE_TEST_REPORT names a file that receives the results as JSON as well.
 import { existsSync, statfsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'

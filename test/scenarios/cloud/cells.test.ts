@@ -16,7 +16,7 @@ import { FailoverLoad, LINE_ITEM, type Site } from './failover-load.ts'
 const EVERYONE = { keyed: 2, plain: 2, session: 2, device: 2 }
 const EVENTUALLY = { timeout: 60_000 }
 
-/** A database of its own in a server that has other ones. */
+/** One database of a server that the tests share. */
 class Cell {
   readonly server: PostgresProcess
   readonly url: string
