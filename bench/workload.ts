@@ -3,7 +3,7 @@
  * to a line item and an allocation.
  */
 import { parseDecimal, wholeTokens } from '../src/core/pricing/amount.ts'
-import type { LineItem, Policy } from '../src/core/rules/policy.ts'
+import type { Action, LineItem, Policy } from '../src/core/rules/policy.ts'
 import { actionAccount, lineAccount } from '../src/core/accounts/account.ts'
 
 const HOUR_MS = 60 * 60 * 1000
@@ -20,6 +20,14 @@ export const REQUEST_PATH = `/dynamicmonetization/elastic/api/v1.1/instances/${I
 
 /** In the sequence of the checks. */
 export const ACCOUNTS = [lineAccount(INSTANCE, LINE_ITEM, 0), actionAccount(INSTANCE, LINE_ITEM, ACTION)]
+
+const DENY_ALL: Action = {
+  id: '1f0e6b9a-44d2-4c37-9f0b-5f2b1e9d7a22',
+  name: 'everybody else',
+  conditionId: null,
+  effect: 'DENY',
+  allocation: null,
+}
 
 /** In each body, for the load generator to replace. */
 export const SERIAL = '0000000000'
@@ -81,16 +89,10 @@ export function workloadPolicy(now: number, others: number): Policy {
         endsAt: now + 240 * HOUR_MS,
         actions: [
           { id: ACTION, name: 'operators', conditionId: CONDITION, effect: 'ALLOW', allocation: FUNDS },
-          {
-            id: '1f0e6b9a-44d2-4c37-9f0b-5f2b1e9d7a22',
-            name: 'everybody else',
-            conditionId: null,
-            effect: 'DENY',
-            allocation: null,
-          },
+          DENY_ALL,
         ],
       },
-      { ...shared, id: '7d9f4c1e-0b1a-4f5c-8a53-0c6a3e5b2c12', endsAt: now + 480 * HOUR_MS, actions: [] },
+      { ...shared, id: '7d9f4c1e-0b1a-4f5c-8a53-0c6a3e5b2c12', endsAt: now + 480 * HOUR_MS, actions: [DENY_ALL] },
     ],
     conditions: [
       {

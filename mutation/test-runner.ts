@@ -78,7 +78,6 @@ class TestRunner {
   }
 
   async init(): Promise<void> {
-    process.env['TALLYGATE_TEST_SAME_THREAD'] = '1'
     process.on('unhandledRejection', (reason) => this.#unhandled.push(reason))
     registerHooks({
       resolve: (specifier, context, next) => {

@@ -3,7 +3,7 @@
  * drawn first: all at once would mask each other.
  */
 import type { Damage } from './device/disk.ts'
-import type { Mishap } from './device/journal-thread.ts'
+import type { Mishap } from './device/journal-runner.ts'
 import type { Weather } from './world/network.ts'
 
 export const BEGIN = Date.UTC(2026, 2, 2, 6)

@@ -1,4 +1,4 @@
-/** A defect, preloaded: commits are not flushed, neither by SQLite nor beside its thread, but report that they are. */
+/** A defect, preloaded: commits are not flushed, neither by SQLite nor by the agent or the cloud, but report that they are. */
 import fs from 'node:fs'
 import { syncBuiltinESMExports } from 'node:module'
 import Database from 'better-sqlite3'
@@ -14,5 +14,6 @@ Database.prototype.pragma = function (this: Database.Database, source: string, o
 }
 
 const flushNothing = (_file: number, flushed: fs.NoParamCallback): void => void setImmediate(flushed, null)
+fs.fdatasyncSync = () => undefined
 fs.fdatasync = Object.assign(flushNothing, { __promisify__: () => Promise.resolve() })
 syncBuiltinESMExports()

@@ -59,10 +59,7 @@ export async function auditDeviceImage(directory: string, debts: readonly Device
   }
 
   // As the agent opens it: a power cut must never cause damage.
-  const store = openOrSalvage(
-    { path: file, limits: LIMITS, later: [keyFile, `${file}-disk-reserve`], left: null },
-    () => 0,
-  )
+  const store = openOrSalvage({ path: file, limits: LIMITS, later: [keyFile, `${file}-disk-reserve`], left: null }, 0)
   const { identity, salvages = [] } = store.read()
   store.close()
   hold(salvages.length === 0, `the ledger is taken for a damaged one: ${salvages[0]?.why}`)

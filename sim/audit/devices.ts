@@ -1,7 +1,6 @@
 /** Spending on each disk is covered by grants; tracks what owners do to disks. */
 import type Sqlite from 'better-sqlite3'
 import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
-import { decodeTexts, type EntryTexts } from '../../src/agent/platform/sqlite/entry-texts.ts'
 import type { Damage } from '../device/disk.ts'
 import { entriesIn, accountsFolded } from '../device/entry-table.ts'
 import type { Machine } from '../device/machine.ts'
@@ -34,7 +33,11 @@ export class DeviceAudit {
     if (!answer.ok) return
     switch (call.method) {
       case 'append':
-        this.#entries.appended(machine, bodiesOf(call.args[0].texts), twin)
+        this.#entries.appended(
+          machine,
+          call.args[0].entries.map(({ body }) => body),
+          twin,
+        )
         break
       case 'acknowledge':
         this.#time.acknowledgedBy(machine, ...call.args)
@@ -209,8 +212,4 @@ export class DeviceAudit {
       }
     }
   }
-}
-
-function bodiesOf({ bytes, count }: EntryTexts): readonly string[] {
-  return decodeTexts(Buffer.from(bytes), count).bodies
 }

@@ -72,7 +72,7 @@ export class Disk {
       writeFileSync(path, this.image())
       if (!spoil(path, damage)) return false
       const log = left === undefined ? null : { log: left, bootId: left.bootId }
-      openOrSalvage({ path, limits, later: [], left: log }, () => 0).close()
+      openOrSalvage({ path, limits, later: [], left: log }, 0).close()
       const salvaged = new Database(path)
       salvaged.pragma('journal_mode = DELETE')
       this.put(salvaged.serialize())

@@ -1,6 +1,6 @@
 /**
  * A board with clocks, disk, network and the agent as a supervised process. Runs the product's own assembly; simulates
- * time, timers, randomness, the journal's thread and the connection to the cloud.
+ * time, timers, randomness, the journal's disk and the connection to the cloud.
  */
 import { createCloudHttp } from '../../src/agent/platform/http/cloud-client.ts'
 import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
@@ -22,7 +22,7 @@ import type { Network } from '../world/network.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import type { Disk } from './disk.ts'
-import { type Mishap, journalThread } from './journal-thread.ts'
+import { type Mishap, journalRunner } from './journal-runner.ts'
 import type { MachineKeys } from './machine-keys.ts'
 import { VolatileMemory } from './volatile-memory.ts'
 
@@ -390,7 +390,7 @@ class Process {
         log,
         onBroken: fail,
       },
-      journalThread({
+      journalRunner({
         scheduler,
         disk,
         latency: () => random.whole(0, machine.diskLatencyMax),

@@ -1,4 +1,4 @@
-import type { Mishap } from '../device/journal-thread.ts'
+import type { Mishap } from '../device/journal-runner.ts'
 import { HOUR, type Happening, ITEMS, MINUTE, type PlannedRequest } from '../plan.ts'
 import { CALM, type Weather } from '../world/network.ts'
 import type { Random } from '../world/random.ts'

@@ -211,7 +211,7 @@ export class Devices {
           name,
           `${call.method} ${answer.ok ? 'done' : (answer.failure.code ?? answer.failure.message)}`,
         )
-        if (answer.ok && call.method === 'append') this.decisions += call.args[0].texts.count
+        if (answer.ok && call.method === 'append') this.decisions += call.args[0].entries.length
         if (answer.ok && call.method === 'acknowledge') this.syncs += 1
         this.#stage.judge(() => this.#stage.auditor.devices.taken(taker, call, answer, this.#stage.twin.database))
       },

@@ -4,8 +4,8 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { onTestFinished } from 'vitest'
-import { type JournalOptions, type StartThread, openJournal } from '../../src/agent/platform/sqlite/journal.ts'
-import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import { type JournalOptions, openJournal } from '../../src/agent/platform/sqlite/journal.ts'
+import type { JournalLimits, StartRunner } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type {
   AccountState,
   ClockStamp,
@@ -26,7 +26,6 @@ import { policyDocument, policyOf } from '../../src/protocol/edge/policy-documen
 import { BEGIN } from './sync/fake-time.ts'
 import { DEVICE, INSTANCE, makeCloudKey } from './sync/fake-cloud.ts'
 import { policyWith } from './sync/policies.ts'
-import { sameThread } from './same-thread.ts'
 
 /** A directory that is removed when the test is over. */
 export function temporaryDirectory(): string {
@@ -49,20 +48,11 @@ export const JOURNAL_LIMITS: JournalLimits = {
 type JournalChanges = Partial<Omit<JournalOptions, 'limits'>> & { readonly limits?: Partial<JournalLimits> }
 
 /** The journal of a directory, closed when the test is over. Sealed segments carry no real signature. */
-export function journalIn(
+export async function journalIn(
   directory: string,
   changes: JournalChanges = {},
-  thread: StartThread = sameThread,
+  runner?: StartRunner,
 ): Promise<Journal> {
-  return open(directory, changes, thread)
-}
-
-/** The same with a worker thread, as in the product. Mutation testing sees only the thread of the test. */
-export function journalOnThread(directory: string, changes: JournalChanges = {}): Promise<Journal> {
-  return open(directory, changes, process.env['TALLYGATE_TEST_SAME_THREAD'] === '1' ? sameThread : undefined)
-}
-
-async function open(directory: string, changes: JournalChanges, thread: StartThread | undefined): Promise<Journal> {
   const options: JournalOptions = {
     path: join(directory, 'journal.db'),
     sign: async (payload) => unsigned(payload),
@@ -72,7 +62,7 @@ async function open(directory: string, changes: JournalChanges, thread: StartThr
     ...changes,
     limits: { ...JOURNAL_LIMITS, ...changes.limits },
   }
-  const journal = await openJournal(options, thread)
+  const journal = await openJournal(options, runner)
   onTestFinished(() => journal.close())
   return journal
 }

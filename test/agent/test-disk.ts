@@ -1,15 +1,18 @@
-// A disk that outlives the process: the journal's real store in SQLite in memory, on a thread of the test's process. The
+// A disk that outlives the process: the journal's real store in SQLite in memory. The
 // process can end right after any commit, and writes can be refused.
 import { entryBody, type EntryBody, SEGMENT_ENTRIES_MAX } from '../../src/protocol/edge/sync.ts'
-import { type JournalOptions, openJournal, type StartThread } from '../../src/agent/platform/sqlite/journal.ts'
-import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
-import { bufferOf, decodeTexts } from '../../src/agent/platform/sqlite/entry-texts.ts'
+import { type JournalOptions, openJournal } from '../../src/agent/platform/sqlite/journal.ts'
+import type {
+  JournalAnswer,
+  JournalCall,
+  JournalLimits,
+  StartRunner,
+} from '../../src/agent/platform/sqlite/journal-calls.ts'
 import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
 import type { Journal, Snapshot } from '../../src/agent/ledger/journal.ts'
-import { copyOf } from '../../sim/device/copy-of.ts'
 import { Disk, handlerOn } from '../../sim/device/disk.ts'
 import { folded } from '../../sim/device/entry-table.ts'
-import { flushFailed } from '../../sim/device/journal-thread.ts'
+import { flushFailed } from '../../sim/device/journal-runner.ts'
 import { JOURNAL_LIMITS } from './harness.ts'
 
 export type DurableEntry = EntryBody & { readonly epoch: number }
@@ -46,7 +49,7 @@ export class TestDisk extends Disk {
 
   open(options: Pick<JournalOptions, 'sign' | 'now' | 'onBroken'>): Promise<Journal> {
     const log = { info: () => undefined, warn: () => undefined }
-    return openJournal({ ...options, path: PATH, limits: this.#limits, log }, this.#thread)
+    return openJournal({ ...options, path: PATH, limits: this.#limits, log }, this.#runner)
   }
 
   /** The process is gone: its calls are neither carried out nor answered. */
@@ -79,7 +82,7 @@ export class TestDisk extends Disk {
     return true
   }
 
-  readonly #thread: StartThread = ({ path, limits }, events) => {
+  readonly #runner: StartRunner = ({ path, limits }, onAnswer) => {
     const handler = handlerOn(this, path, limits)
     const process = {}
     this.#process = process
@@ -98,21 +101,16 @@ export class TestDisk extends Disk {
     }
     return {
       post: (call) => {
-        const copy = copyOf(call)
         queueMicrotask(() => {
-          if (this.#process !== process) return
-          const answer = answerTo(copy)
-          events.onAnswer(answer)
-          if (copy.method === 'close') events.onEnd()
+          if (this.#process === process) onAnswer(answerTo(call))
         })
       },
-      terminate: () => queueMicrotask(() => events.onEnd()),
     }
   }
 
-  #record({ args: [{ texts }] }: Extract<JournalCall, { method: 'append' }>): void {
+  #record({ args: [{ entries }] }: Extract<JournalCall, { method: 'append' }>): void {
     const epoch = Number(this.database.prepare('SELECT epoch FROM state').pluck().get())
-    for (const body of decodeTexts(bufferOf(texts), texts.count).bodies) {
+    for (const { body } of entries) {
       this.history.push({ ...entryBody.parse(JSON.parse(body)), epoch })
     }
   }

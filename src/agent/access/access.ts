@@ -225,14 +225,26 @@ export class Access {
   ): PendingEntry {
     const { engine, keepsInputs } = this.#deps
     const { instanceId, revision: policyRevision } = policy.document
-    const about = { instanceId, policyRevision, engine, ...place }
-    const entry = { ...about, reading, request, metaData, decision }
+    const { n, correlationId, session } = place
+    // Without spreads, whose objects are slow to make.
+    const entry = {
+      n,
+      reading,
+      instanceId,
+      policyRevision,
+      engine,
+      correlationId,
+      request,
+      metaData,
+      decision,
+      session,
+    }
     const inputs = keepsInputs ? decisionInputsText(apiVersion, seen.balances(), request.requester.dictionary) : null
     const { postings } = decision
     const body = flat(accessEntryText(entry, above))
     // A retry of a numbered request finds its answer after a power cut, too.
-    const isDenial = idempotencyRecord === null && place.session === undefined && noneGranted(decision)
-    return { n: place.n, body, moves: 'used', postings, allowances, idempotencyRecord, isDenial, inputs }
+    const isDenial = idempotencyRecord === null && session === undefined && noneGranted(decision)
+    return { n, body, moves: 'used', postings, allowances, idempotencyRecord, isDenial, inputs }
   }
 }
 

@@ -27,7 +27,7 @@ export interface AccessEntry {
   /** Per requested item; undefined for none. */
   readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
   readonly decision: Decision
-  readonly session?: EntryBodyWire['session']
+  readonly session?: EntryBodyWire['session'] | undefined
 }
 
 /** This exact text is hashed, stored, sent and billed: the JSON of an `entryBody`. */

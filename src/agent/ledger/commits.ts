@@ -387,7 +387,7 @@ export class Commits {
     if (waiting.length > 0) this.#lastSizes = [waiting.length, this.#lastSizes[0]]
     const isPatient = waiting.length > 0 && tookMs >= SLOW_COMMIT_MS && this.#waiting.length < this.#expected()
     if (isPatient) this.#endPatience = timers.after(tookMs * PATIENCE, this.#turn)
-    // Start the next commit before writing these responses.
+    // The journal begins it when these responses are written.
     else if (this.#waiting.length > 0) this.#turn()
     for (const { resolve } of waiting) resolve('durable')
     this.#next()

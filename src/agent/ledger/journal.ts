@@ -252,7 +252,7 @@ export class JournalLost extends Error {
   }
 }
 
-/** The store runs these methods synchronously on the journal's thread; {@link Journal} has them as promises. */
+/** The store runs these methods synchronously; {@link Journal} has them as promises. */
 export interface JournalOperations {
   read(): Snapshot
   /**

@@ -19,7 +19,6 @@ import { type Segment, type SegmentWire, entryBody } from '../../../src/protocol
 import { SEAL, STAMP, attach, entry, grant, journalIn, payloadOf, temporaryDirectory } from '../harness.ts'
 import { INSTANCE } from '../sync/fake-cloud.ts'
 import { FakeTime } from '../sync/fake-time.ts'
-import { sameThread } from '../same-thread.ts'
 
 const A = lineAccount(INSTANCE, 'line-1', 0)
 const B = actionAccount(INSTANCE, 'line-1', 'b')
@@ -63,7 +62,7 @@ class Process {
 
   async #open(): Promise<void> {
     const { time, directory } = this
-    this.journal = await journalIn(join(directory, 'state'), {}, sameThread)
+    this.journal = await journalIn(join(directory, 'state'))
     const found = await this.journal.read()
     const clock = new Clock(time, found.clock)
     const log = new TmpfsLog({ directory: join(directory, 'run'), name: 'ledger', bootId: time.bootId })
@@ -184,7 +183,7 @@ async function prepared(
   granted: Readonly<Record<string, bigint>> = { [A]: 10n ** 9n, [B]: 10n ** 9n },
 ): Promise<Process> {
   const directory = temporaryDirectory()
-  const journal = await journalIn(join(directory, 'state'), {}, sameThread)
+  const journal = await journalIn(join(directory, 'state'))
   await attach(journal, granted)
   await journal.close()
   return Process.on(directory)

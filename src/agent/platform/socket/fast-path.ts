@@ -134,7 +134,8 @@ class Connection {
     this.#isBusy = false
     const { handler, options } = this.#path
     const isLast = this.#hasEnded || handler.phase !== 'SERVING'
-    socket.write(replyText(reply, isLast ? null : options.keepAliveMs))
+    const { text, encoding } = replyText(reply, isLast ? null : options.keepAliveMs)
+    socket.write(text, encoding)
     if (isLast) socket.off('data', this.#onData).resume().end()
     else if (this.#isPipelined) this.#handOver()
   }

@@ -47,16 +47,22 @@ function refusalBody({ code, message }: Pick<CodedError, 'code' | 'message'>): s
   return JSON.stringify({ message, code })
 }
 
-/** @param keepAliveMs idle timeout; null: close after this response */
-export function replyText({ status, headers, body }: Reply, keepAliveMs: number | null): string {
-  let text = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n`
+export interface ReplyText {
+  readonly text: string
+  readonly encoding: 'latin1' | 'utf8'
+}
+
+/** The encoding is that in which ASCII is written faster. @param keepAliveMs idle timeout; null: close after this response */
+export function replyText({ status, headers, body }: Reply, keepAliveMs: number | null): ReplyText {
+  const length = Buffer.byteLength(body)
+  let text = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json\r\nContent-Length: ${length}\r\n`
   for (let index = 0; index < headers.length; index += 2)
     text += `${headers[index] ?? ''}: ${headers[index + 1] ?? ''}\r\n`
   text +=
     keepAliveMs === null
       ? 'Connection: close\r\n'
       : `Connection: keep-alive\r\nKeep-Alive: timeout=${Math.floor(keepAliveMs / 1000)}\r\n`
-  return `${text}\r\n${body}`
+  return { text: `${text}\r\n${body}`, encoding: length === body.length ? 'latin1' : 'utf8' }
 }
 
 export const NOWHERE = refused(new CodedError('NOT_FOUND', 'This agent does not offer this path.'))

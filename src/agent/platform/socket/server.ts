@@ -214,7 +214,7 @@ class UnixSocketServer implements SocketServer {
     // After CONNECT nothing else listens for errors, and a stop would wait for a client's half-open connection.
     socket.on('error', () => socket.destroy())
     const end = (): void => {
-      if (socket.writable) socket.write(replyText(reply, null))
+      if (socket.writable) socket.write(replyText(reply, null).text)
       socket.destroySoon()
     }
     const last = this.#responses.get(socket)

@@ -6,7 +6,7 @@ import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START } from '../../../protocol/signing.ts'
 import { compress, decompress } from '../../../protocol/zstd.ts'
 import { prepared } from './prepared.ts'
-import { bufferOf, decodeTexts, encodeTexts, type EntryTexts, firstLines, headAfter } from './entry-texts.ts'
+import { decodeTexts, encodeTexts, type EntryTexts, firstLines, headAfter } from './entry-texts.ts'
 
 export interface Entry {
   readonly id: bigint
@@ -96,7 +96,7 @@ export class UnstoredEntries {
     }
     for (const block of this.#blocks) store(block)
     const own = this.#buffer.subarray(0, this.#bytes)
-    const added = more === null ? EMPTY : bufferOf(more)
+    const added = more === null ? EMPTY : more.bytes
     let rest = own.length === 0 ? added : added.length === 0 ? own : Buffer.concat([own, added])
     while (rest.length > 0) {
       const { block, length } = firstBlock(rest)

@@ -2,44 +2,51 @@
 import { hash } from 'node:crypto'
 import type { PendingEntry } from '../../ledger/journal.ts'
 
+/** Valid until the next texts are encoded: they use the same memory. */
 export interface EntryTexts {
   readonly count: number
   readonly withInputs: number
   /** UTF-8: a line for each entry with its body and, after a tab, its decision inputs. JSON texts contain neither separator. */
-  readonly bytes: Uint8Array<ArrayBuffer>
+  readonly bytes: Buffer
 }
 
 const LINE_END = 10
 const TAB = 9
 
-/** One buffer for all: a text of all of them would be large garbage. */
-export function encodeTexts(entries: readonly Pick<PendingEntry, 'body' | 'inputs'>[]): EntryTexts {
-  let length = 0
-  let withInputs = 0
-  for (const { body, inputs = null } of entries) {
-    length += Buffer.byteLength(body) + 1
-    if (inputs === null) continue
-    length += Buffer.byteLength(inputs) + 1
-    withInputs += 1
-  }
-  const bytes = new Uint8Array(length)
-  const buffer = Buffer.from(bytes.buffer)
-  let at = 0
-  for (const { body, inputs = null } of entries) {
-    at += buffer.write(body, at)
-    if (inputs !== null) {
-      buffer[at] = TAB
-      at += 1
-      at += buffer.write(inputs, at)
-    }
-    buffer[at] = LINE_END
-    at += 1
-  }
-  return { count: entries.length, withInputs, bytes }
+/** UTF-8 bytes of a UTF-16 unit, at most. */
+const UNIT_BYTES_MAX = 3
+
+/** Longer texts get separate memory. */
+const KEPT_BYTES_MAX = 1024 * 1024
+
+let encoded = Buffer.alloc(0)
+
+function memoryFor(entries: readonly Pick<PendingEntry, 'body' | 'inputs'>[]): Buffer {
+  let units = 0
+  for (const { body, inputs } of entries) units += body.length + (inputs?.length ?? 0) + 2
+  const length = units * UNIT_BYTES_MAX
+  if (length > KEPT_BYTES_MAX) return Buffer.allocUnsafe(length)
+  if (length > encoded.length) encoded = Buffer.alloc(Math.min(2 * length, KEPT_BYTES_MAX))
+  return encoded
 }
 
-export function bufferOf({ bytes }: Pick<EntryTexts, 'bytes'>): Buffer {
-  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length)
+/** One piece of memory for all: a text of all of them would be large garbage. */
+export function encodeTexts(entries: readonly Pick<PendingEntry, 'body' | 'inputs'>[]): EntryTexts {
+  const bytes = memoryFor(entries)
+  let withInputs = 0
+  let at = 0
+  for (const { body, inputs = null } of entries) {
+    at += bytes.write(body, at)
+    if (inputs !== null) {
+      bytes[at] = TAB
+      at += 1
+      at += bytes.write(inputs, at)
+      withInputs += 1
+    }
+    bytes[at] = LINE_END
+    at += 1
+  }
+  return { count: entries.length, withInputs, bytes: bytes.subarray(0, at) }
 }
 
 export interface DecodedTexts {
@@ -80,18 +87,17 @@ export function firstLines(
 
 /** The hash chain over the bodies, as `entryHash` makes it. @throws Error if a text contains a separator */
 export function headAfter(head: string, { count, withInputs, bytes }: EntryTexts): string {
-  const buffer = bufferOf({ bytes })
   let last = head
   let lines = 0
   let tabs = 0
-  let tab = buffer.indexOf(TAB)
-  for (let start = 0; start < buffer.length;) {
-    const end = buffer.indexOf(LINE_END, start)
+  let tab = bytes.indexOf(TAB)
+  for (let start = 0; start < bytes.length;) {
+    const end = bytes.indexOf(LINE_END, start)
     const hasInputs = tab >= 0 && tab < end
-    last = bytesHash(last, buffer.subarray(start, hasInputs ? tab : end))
+    last = bytesHash(last, bytes.subarray(start, hasInputs ? tab : end))
     while (tab >= 0 && tab < end) {
       tabs += 1
-      tab = buffer.indexOf(TAB, tab + 1)
+      tab = bytes.indexOf(TAB, tab + 1)
     }
     lines += 1
     start = end + 1

@@ -1,4 +1,4 @@
-/** Runs housekeeping in small steps while the journal's thread is idle. Under constant load, one step runs now and then. */
+/** Runs housekeeping in small steps while the journal is idle. Under constant load, one step runs now and then. */
 import type { Timers } from '../../sync/ports.ts'
 
 export const IDLE_MS = 100

@@ -1,4 +1,4 @@
-/** Messages between the journal and its worker: one per call and one per response, in order, all structured-cloneable. */
+/** Calls of the journal and their answers: one for each call, in order. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { ErrorCode } from '../../../protocol/errors.ts'
@@ -6,6 +6,7 @@ import type {
   ClockStamp,
   IdempotencyRecord,
   JournalOperations,
+  PendingEntry,
   RecordedEntry,
   Reservation,
   SealedSegment,
@@ -13,7 +14,6 @@ import type {
   StoredSession,
 } from '../../ledger/journal.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
-import type { EntryTexts } from './entry-texts.ts'
 
 export interface JournalLimits {
   readonly pagesMax: number
@@ -41,13 +41,15 @@ export interface AccountMove {
 
 export interface Batch {
   readonly firstN: number
-  readonly texts: EntryTexts
+  readonly entries: readonly Pick<PendingEntry, 'body' | 'inputs'>[]
   readonly moves: readonly AccountMove[]
   readonly answers: readonly IdempotencyRecord[]
   readonly sessions: readonly StoredSession[]
   readonly reservations: readonly Reservation[]
   /** These entries were already answered, so they may use the disk space reserved for deliveries. */
   readonly answered: boolean
+  /** Exactly one caller waits for it. */
+  readonly isAwaitedByOne: boolean
   readonly stamp: ClockStamp
 }
 
@@ -61,7 +63,7 @@ export interface FoundEntry {
   readonly next: number | null
 }
 
-export interface WorkerOptions {
+export interface RunnerOptions {
   readonly path: string
   readonly limits: JournalLimits
   /** Files that exist only once the journal has content. */
@@ -70,8 +72,7 @@ export interface WorkerOptions {
   readonly left: BootLog | null
 }
 
-/** What the journal's thread runs; the store implements it. */
-export interface JournalThreadMethods extends JournalOperations {
+export interface JournalMethods extends JournalOperations {
   append(batch: Batch): string
   prepareSeal(request: SealRequest): PreparedSeal
   /** The caller has the document already. */
@@ -81,13 +82,13 @@ export interface JournalThreadMethods extends JournalOperations {
 }
 
 export type JournalCall = {
-  readonly [M in keyof JournalThreadMethods]: {
+  readonly [M in keyof JournalMethods]: {
     readonly method: M
-    readonly args: Parameters<JournalThreadMethods[M]>
+    readonly args: Parameters<JournalMethods[M]>
     /** The agent's time, POSIX ms, to date records with a retention time. */
     readonly now: number
   }
-}[keyof JournalThreadMethods]
+}[keyof JournalMethods]
 
 /** `code` null: a broken invariant. */
 export interface CallFailure {
@@ -98,3 +99,10 @@ export interface CallFailure {
 
 export type JournalAnswer =
   { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly failure: CallFailure }
+
+/** Takes calls and answers them in the order in which they are posted. */
+export interface JournalRunner {
+  post(call: JournalCall): void
+}
+
+export type StartRunner = (options: RunnerOptions, onAnswer: (answer: JournalAnswer) => void) => JournalRunner

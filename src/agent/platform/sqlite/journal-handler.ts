@@ -7,8 +7,8 @@ import type { DiskReserve } from './disk-reserve.ts'
 
 export interface JournalHandlerDeps {
   readonly path: string
-  /** Run by the first call, so that an open failure is returned like any other. */
-  readonly open: () => JournalStore
+  /** Run by the first call, so that an open failure is returned like any other. @param now of the call, POSIX ms */
+  readonly open: (now: number) => JournalStore
   readonly diskReserve: Pick<DiskReserve, 'fill' | 'release'>
 }
 
@@ -30,34 +30,59 @@ export class JournalHandler {
     }
   }
 
-  answered(): void {
-    this.#unasked((store) => store.tidyWhenDue())
+  /** Work that is due after an answer. True: a checkpoint is due as well. */
+  answered(): boolean {
+    return this.#unasked((store) => store.tidyWhenDue()) ?? false
+  }
+
+  isIdleCheckpointDue(): boolean {
+    return this.#unasked((store) => store.isIdleCheckpointDue()) ?? false
+  }
+
+  /** First half of a checkpoint: {@link JournalStore.copyLog}. */
+  copyLog(): void {
+    this.#unasked((store) => store.copyLog())
+  }
+
+  /** Whether a commit is not on the disk yet; from now on it counts as flushed. */
+  takeUnflushed(): boolean {
+    const store = this.#store
+    if (store?.hasUnflushed !== true) return false
+    store.hasUnflushed = false
+    return true
+  }
+
+  /** All later calls fail with this. */
+  fail(error: unknown): JournalAnswer {
+    this.#failed ??= { error }
+    return { ok: false, failure: failureOf(error, this.#deps.path, true) }
   }
 
   /** One step in an idle moment; false: nothing (more) to do. Never throws: a failure fails every later call. */
   tidy(): boolean {
-    let isMore = false
-    this.#unasked((store) => {
-      isMore = store.shrink()
+    const step = (store: JournalStore): boolean => {
+      const isMore = store.shrink()
       if (!isMore && !store.hasDiskReserve) store.hasDiskReserve = this.#deps.diskReserve.fill()
-    })
-    return isMore
+      return isMore
+    }
+    return this.#unasked(step) ?? false
   }
 
-  #unasked(work: (store: JournalStore) => void): void {
-    if (this.#store === undefined || this.#failed !== undefined) return
+  #unasked<T>(work: (store: JournalStore) => T): T | undefined {
+    if (this.#store === undefined || this.#failed !== undefined) return undefined
     try {
-      work(this.#store)
+      return work(this.#store)
     } catch (error) {
       this.#failed = { error }
+      return undefined
     }
   }
 
   #take(call: JournalCall): unknown {
     const { method, args, now } = call
-    if (method === 'close') return this.#store?.close()
     if (this.#failed !== undefined) throw this.#failed.error
-    const store = (this.#store ??= this.#opened())
+    if (method === 'close') return this.#store?.close()
+    const store = (this.#store ??= this.#opened(now))
     store.now = now
     const run = (): unknown => Reflect.apply(store[method], store, args)
     if (method === 'append' && !call.args[0].answered) return this.#appendUnanswered(store, run)
@@ -70,12 +95,12 @@ export class JournalHandler {
   }
 
   /** Opening folds what an earlier process left pending, which may need the reserved disk space. */
-  #opened(): JournalStore {
+  #opened(now: number): JournalStore {
     try {
-      return this.#deps.open()
+      return this.#deps.open(now)
     } catch (error) {
       if (!isFull(error) || !this.#deps.diskReserve.release()) throw error
-      const store = this.#deps.open()
+      const store = this.#deps.open(now)
       store.hasDiskReserve = false
       return store
     }

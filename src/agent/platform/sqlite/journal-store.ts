@@ -29,7 +29,7 @@ import {
   type StoredPolicy,
 } from '../../ledger/journal.ts'
 import type { RecentOfEach } from '../../access/idempotency-cache.ts'
-import type { Batch, FoundEntry, JournalLimits, JournalThreadMethods, PreparedSeal } from './journal-calls.ts'
+import type { Batch, FoundEntry, JournalLimits, JournalMethods, PreparedSeal } from './journal-calls.ts'
 import {
   type AccountRow,
   type AnswerRow,
@@ -50,7 +50,7 @@ import {
 } from './journal-statements.ts'
 import { checkCounters } from './check-counters.ts'
 import { BLOCK_ENTRIES, entriesBefore, entriesBetween, sumsOf, UnstoredEntries } from './entry-blocks.ts'
-import { headAfter } from './entry-texts.ts'
+import { encodeTexts, headAfter } from './entry-texts.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import {
   fold,
@@ -68,6 +68,9 @@ import { type PlacedRecord, Slots } from './slots.ts'
  * shorter logs more flushes. The reserved disk space must cover the log and the next segment.
  */
 const CHECKPOINT_FRAMES = 1_000
+
+/** The length of the log is read after this many slots. */
+const LOOK_EVERY_SLOTS = 50
 
 /** In an idle moment, a checkpoint runs from this many frames on, so that callers rarely meet one. */
 const IDLE_CHECKPOINT_FRAMES = 500
@@ -116,14 +119,18 @@ interface Current {
   readonly accounts: Map<AccountId, AccountRow>
 }
 
-export class JournalStore implements JournalThreadMethods {
+export class JournalStore implements JournalMethods {
   /**
    * Whether the reserved disk space exists. While it does not, free database pages replace it: entries may not use the
    * last of them, and only undelivered data is kept.
    */
   hasDiskReserve = true
+  /** Whether there are commits that the caller has to flush: {@link JournalStore.leaveFlushes}. */
+  hasUnflushed = false
   /** The agent's time at the current call, POSIX ms. */
   now = 0
+  /** The file gets shorter only by a checkpoint. */
+  #hasShrunk = false
   readonly #database: Database.Database
   readonly #limits: JournalLimits
   readonly #statements: JournalStatements
@@ -140,6 +147,10 @@ export class JournalStore implements JournalThreadMethods {
   /** Of the slots that the next commits fill. */
   #generation: number
   #current: Current | null = null
+  /** `hasDiskReserve` when the disk last had space for entries. Null: unknown. Commits in slots take no space. */
+  #hadSpaceWith: boolean | null = null
+  /** Slots written since the length of the log was last read. */
+  #slotsWritten = 0
   #plan: SealPlan | null = null
   /** Confirmed revisions whose documents are not fetched yet. */
   readonly #confirmedAhead = new Map<
@@ -161,6 +172,14 @@ export class JournalStore implements JournalThreadMethods {
     )
     this.#allowPages.get()
     this.#recover()
+  }
+
+  /**
+   * From now on the caller flushes the write-ahead log after each call that commits, before it tells anybody. Checkpoints of SQLite
+   * flush the log first.
+   */
+  leaveFlushes(): void {
+    this.#database.pragma('synchronous = NORMAL')
   }
 
   /** Folds what an earlier process left in slots. */
@@ -258,23 +277,24 @@ export class JournalStore implements JournalThreadMethods {
   }
 
   /** Returns the hash chain head of the epoch. */
-  append({ answered, texts, ...batch }: Batch): string {
+  append({ answered, entries, isAwaitedByOne: _, ...batch }: Batch): string {
     const current = (this.#current ??= this.#readCurrent())
     const { firstN } = batch
-    const { count } = texts
+    const count = entries.length
     const nextN = count === 0 ? firstN : current.lastEntry + 1
     if (firstN > nextN) throw new CodedError('NOT_RECORDED', 'an entry before it was not recorded')
     if (firstN < nextN) throw new Error('invariant: entries are numbered without gaps')
     if (!current.isOpen) throw new Error('invariant: the epoch is open')
     const accounts = this.#moved(current, batch)
+    const texts = encodeTexts(entries)
     const pending: PendingBatch = { ...batch, count, head: headAfter(current.head, texts) }
     const transact = <T>(work: () => T): T => {
-      const commit = (): T => {
+      if (answered) return this.#withDiskReserve(() => this.#transact(work))
+      return this.#transact(() => {
         const result = work()
-        if (!answered) this.#refuseDiskReserve()
+        this.#refuseDiskReserve()
         return result
-      }
-      return answered ? this.#withDiskReserve(() => this.#transact(commit)) : this.#transact(commit)
+      })
     }
     const isSmall = count > 0 && count < LARGE_ENTRIES
     const placed = isSmall ? this.#placed(recordOf(pending, texts), transact) : null
@@ -282,14 +302,27 @@ export class JournalStore implements JournalThreadMethods {
       this.#foldNow({ batches: [...this.#pending, pending], entries: this.#unstored, more: texts }, transact)
       return pending.head
     }
-    transact(() => this.#slots.write(placed, this.#generation))
-    this.#slots.written(placed)
+    if (!answered && this.#hadSpaceWith !== this.hasDiskReserve) {
+      this.#refuseDiskReserve()
+      this.#hadSpaceWith = this.hasDiskReserve
+    }
+    this.#writeSlots(placed)
     this.#pending.push(pending)
     this.#unstored.add(texts)
     const known = (this.#current ??= this.#readCurrent())
     for (const row of accounts) known.accounts.set(row.id, row)
     this.#current = { ...known, lastEntry: current.lastEntry + count, head: pending.head }
     return pending.head
+  }
+
+  #writeSlots(placed: PlacedRecord): void {
+    this.hasUnflushed = true
+    const write = (): void => this.#slots.write(placed, this.#generation)
+    // A statement alone is a transaction.
+    if (placed.slots === 1) write()
+    else this.#transact(write)
+    this.#slots.written(placed)
+    this.#slotsWritten += placed.slots
   }
 
   /** Frees the slots if they are not enough. Null: it does not even fit into all of them. */
@@ -307,6 +340,8 @@ export class JournalStore implements JournalThreadMethods {
 
   #afterFold(): void {
     this.#generation = Number(this.#state().slot_generation)
+    this.#hadSpaceWith = null
+    this.#slotsWritten = Infinity
     this.#pending = []
     this.#unstored.clear()
     this.#slots.clear()
@@ -649,11 +684,11 @@ export class JournalStore implements JournalThreadMethods {
       const over = free - kept
       if (over > 0n) {
         this.#database.pragma(`incremental_vacuum(${over < SHRINK_PAGES ? over : SHRINK_PAGES})`)
-        this.checkpointLog()
+        this.hasUnflushed = true
+        this.#hasShrunk = true
         // A file created without auto_vacuum cannot shrink; its free pages are reused.
         if ((this.#statements.freePages.get() as bigint) < free) return true
       }
-      if (this.#logFrames() >= IDLE_CHECKPOINT_FRAMES) this.checkpointLog()
       if (this.hasDiskReserve && this.#logBytes() > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
     } catch (error) {
       // A full disk may lack the space for shrinking; a later step retries.
@@ -727,6 +762,7 @@ export class JournalStore implements JournalThreadMethods {
   }
 
   #transact<T>(work: () => T): T {
+    this.hasUnflushed = true
     try {
       return this.#transaction.immediate(work) as T
     } catch (error) {
@@ -751,12 +787,34 @@ export class JournalStore implements JournalThreadMethods {
 
   /**
    * One piece of work that is due after a call. Call it once the call was answered: then only the next caller waits, and never
-   * for two of them.
+   * for two of them. True: the next piece is a checkpoint.
    */
-  tidyWhenDue(): void {
-    if (this.#unstored.compressOne()) return
-    if (this.#unstored.count >= PENDING_ENTRIES || this.#slots.isLow) ifSpace(() => this.#run(() => undefined))
-    else if (this.#logFrames() >= CHECKPOINT_FRAMES) this.checkpointLog()
+  tidyWhenDue(): boolean {
+    if (this.#unstored.compressOne()) return false
+    if (this.#unstored.count < PENDING_ENTRIES && !this.#slots.isLow) return this.#isCheckpointDue()
+    ifSpace(() => this.#run(() => undefined))
+    return false
+  }
+
+  #isCheckpointDue(): boolean {
+    if (this.#slotsWritten < LOOK_EVERY_SLOTS) return false
+    this.#slotsWritten = 0
+    return this.#logFrames() >= CHECKPOINT_FRAMES
+  }
+
+  isIdleCheckpointDue(): boolean {
+    return this.#hasShrunk || this.#logFrames() >= IDLE_CHECKPOINT_FRAMES
+  }
+
+  /** A checkpoint without its flushes: the log must be flushed before it, and the database before the next call. */
+  copyLog(): void {
+    this.#hasShrunk = false
+    this.#database.pragma('synchronous = OFF')
+    try {
+      this.checkpointLog()
+    } finally {
+      this.leaveFlushes()
+    }
   }
 
   /**

@@ -1,8 +1,7 @@
 /**
- * The journal in SQLite, on a separate thread. Calls are answered in order; while a segment is being signed, later
- * calls wait. After a failure of unknown outcome, all calls fail.
+ * The journal in SQLite. Calls are answered in order; while a segment is being signed, later calls wait. After a failure
+ * of unknown outcome, all calls fail.
  */
-import { Worker } from 'node:worker_threads'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import {
@@ -30,10 +29,11 @@ import type {
   JournalAnswer,
   JournalCall,
   JournalLimits,
-  JournalThreadMethods,
-  WorkerOptions,
+  JournalMethods,
+  JournalRunner,
+  StartRunner,
 } from './journal-calls.ts'
-import { encodeTexts } from './entry-texts.ts'
+import { runInThisThread } from './journal-runner.ts'
 
 export interface JournalOptions {
   readonly path: string
@@ -48,9 +48,9 @@ export interface JournalOptions {
   readonly onBroken: (error: Error) => void
 }
 
-type Method = keyof JournalThreadMethods
-type Args<M extends Method> = Parameters<JournalThreadMethods[M]>
-type Result<M extends Method> = ReturnType<JournalThreadMethods[M]>
+type Method = keyof JournalMethods
+type Args<M extends Method> = Parameters<JournalMethods[M]>
+type Result<M extends Method> = ReturnType<JournalMethods[M]>
 
 interface Waiting {
   readonly resolve: (value: unknown) => void
@@ -59,36 +59,8 @@ interface Waiting {
   readonly provesSpace: boolean
 }
 
-/** Takes calls and answers them in the order in which they are posted. */
-export interface JournalThread {
-  post(call: JournalCall): void
-  terminate(): void
-}
-
-export interface ThreadEvents {
-  onAnswer(answer: JournalAnswer): void
-  onError(cause: unknown): void
-  /** Called once: after the response to `close`, or on failure or termination. */
-  onEnd(): void
-}
-
-export type StartThread = (options: WorkerOptions, events: ThreadEvents) => JournalThread
-
-const MODULE = import.meta.url.endsWith('.ts') ? './journal-worker.ts' : './journal-worker.js'
-
-const startWorker: StartThread = (options, events) => {
-  const worker = new Worker(new URL(MODULE, import.meta.url), { workerData: options, name: 'journal' })
-  worker.on('message', (answer: JournalAnswer) => events.onAnswer(answer))
-  worker.on('error', (cause) => events.onError(cause))
-  worker.on('exit', () => events.onEnd())
-  return {
-    post: (call) => worker.postMessage(call, call.method === 'append' ? [call.args[0].texts.bytes.buffer] : []),
-    terminate: () => void worker.terminate(),
-  }
-}
-
 /** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT */
-export async function openJournal(options: JournalOptions, start: StartThread = startWorker): Promise<Journal> {
+export async function openJournal(options: JournalOptions, start: StartRunner = runInThisThread): Promise<Journal> {
   const client = new JournalClient(options, start)
   try {
     await client.open()
@@ -131,8 +103,7 @@ async function find(client: JournalClient, correlationId: string): Promise<Recor
 
 class JournalClient {
   readonly #options: JournalOptions
-  readonly #thread: JournalThread
-  readonly #ended: Promise<void>
+  readonly #runner: JournalRunner
   #waiting: Waiting[] = []
   #answered = 0
   /** Calls made while a segment is being signed; null otherwise. */
@@ -142,22 +113,10 @@ class JournalClient {
   #broken: Error | null = null
   #condition: HealthCondition | null = null
 
-  constructor(options: JournalOptions, start: StartThread) {
+  constructor(options: JournalOptions, start: StartRunner) {
     this.#options = options
     const { path, limits, later = [], left = null } = options
-    const ended = Promise.withResolvers<undefined>()
-    this.#ended = ended.promise
-    this.#thread = start(
-      { path, limits, later, left },
-      {
-        onAnswer: (answer) => this.#answer(answer),
-        onError: (cause) => this.#break(new Error('the journal thread failed', { cause })),
-        onEnd: () => {
-          if (!this.#isClosing) this.#break(new Error('the journal thread ended'))
-          ended.resolve(undefined)
-        },
-      },
-    )
+    this.#runner = start({ path, limits, later, left }, (answer) => this.#answer(answer))
   }
 
   get condition(): HealthCondition | null {
@@ -189,13 +148,11 @@ class JournalClient {
     }
   }
 
+  /** A broken database stays open: to close it would flush again, which could succeed without what was lost. */
   async close(): Promise<void> {
-    if (!this.#isClosing) {
-      if (this.#broken === null) await this.call('close').catch(() => undefined)
-      this.#isClosing = true
-      if (this.#broken !== null) this.#thread.terminate()
-    }
-    await this.#ended
+    if (this.#isClosing || this.#broken !== null) return
+    this.#isClosing = true
+    await this.call('close').catch(() => undefined)
   }
 
   /** @param queue the calls behind which this one waits; null: it does not wait */
@@ -213,9 +170,8 @@ class JournalClient {
       reject(this.#broken)
       return
     }
-    if (call.method === 'close') this.#isClosing = true
     this.#waiting.push({ resolve, reject, provesSpace: call.method === 'append' && !call.args[0].answered })
-    this.#thread.post(call)
+    this.#runner.post(call)
   }
 
   #answer(answer: JournalAnswer): void {
@@ -290,12 +246,13 @@ function batchOf(
   }
   return {
     firstN: entries[0]?.n ?? 0,
-    texts: encodeTexts(entries),
+    entries,
     moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum, returned: 0n })),
     answers,
     sessions: [...sessions.values()],
     reservations,
     answered,
+    isAwaitedByOne: entries.length === 1 && !answered && entries[0]?.isDenial !== true,
     stamp,
   }
 }

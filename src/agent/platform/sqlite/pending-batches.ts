@@ -16,7 +16,7 @@ import { prepared } from './prepared.ts'
 import { readSlots } from './slots.ts'
 
 /** A commit without the texts of its entries, and with the chain head after its last entry. */
-export interface PendingBatch extends Omit<Batch, 'answered' | 'texts'> {
+export interface PendingBatch extends Omit<Batch, 'answered' | 'entries' | 'isAwaitedByOne'> {
   readonly count: number
   readonly head: string
 }

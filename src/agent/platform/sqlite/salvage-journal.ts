@@ -4,7 +4,7 @@ import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import { JournalStore } from './journal-store.ts'
-import type { JournalLimits, WorkerOptions } from './journal-calls.ts'
+import type { JournalLimits, RunnerOptions } from './journal-calls.ts'
 import { SUFFIXES, type Salvage, attempt, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
 import { insertEntries } from './entry-blocks.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
@@ -13,17 +13,17 @@ import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
  * Opens the journal, or salvages all readable, proven data into a new one. The damaged file is renamed, never deleted.
  * Rule signatures are checked again at use. The device gets no tokens until it attaches again.
  *
- * @param wall POSIX ms; used only for the file name
+ * @param now POSIX ms; used only for the file name
  * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
  */
-export function openOrSalvage({ path, limits, later, left }: WorkerOptions, wall: () => number): JournalStore {
+export function openOrSalvage({ path, limits, later, left }: RunnerOptions, now: number): JournalStore {
   finishSalvage(path)
   try {
     refuseEmptied(path, later)
     return probed(path, limits)
   } catch (error) {
     if (!isDamage(error, path)) throw error
-    prepareSalvage(path, wall(), messageOf(error), left)
+    prepareSalvage(path, now, messageOf(error), left)
     finishSalvage(path)
     return probed(path, limits)
   }

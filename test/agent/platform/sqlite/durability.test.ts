@@ -3,7 +3,7 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import Database from 'better-sqlite3'
@@ -12,7 +12,7 @@ import { openDatabase, PAGE_BYTES } from '../../../../src/agent/platform/sqlite/
 import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
 import type { Segment } from '../../../../src/protocol/edge/sync.ts'
-import { attach, entry, grant, journalOnThread, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
+import { attach, entry, grant, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 
@@ -22,7 +22,7 @@ const FULL = { code: 'NOT_RECORDED' }
 describe('a process that is killed', () => {
   it('has lost nothing that it said was durable, and recorded nothing that it had not begun', async () => {
     const directory = temporaryDirectory()
-    const prepared = await journalOnThread(directory)
+    const prepared = await journalIn(directory)
     await attach(prepared, { [A]: 10n ** 12n })
     await prepared.close()
 
@@ -40,7 +40,7 @@ describe('a process that is killed', () => {
       await killed
       expect(seen).toBeGreaterThanOrEqual(commits)
 
-      const journal = await journalOnThread(directory)
+      const journal = await journalIn(directory)
       const { lastEntry, accounts, idempotencyCache } = await journal.read()
       expect(lastEntry).toBeGreaterThanOrEqual(told)
       expect(lastEntry).toBeLessThanOrEqual(told + 50)
@@ -52,7 +52,7 @@ describe('a process that is killed', () => {
     }
 
     // The chain over everything that was ever recorded, worked out again from what the segments hold.
-    const journal = await journalOnThread(directory)
+    const journal = await journalIn(directory)
     let head = CHAIN_START
     for (let sealed = 0; sealed < before;) {
       const { document, seq } = await journal.seal(SEAL)
@@ -97,7 +97,7 @@ describe('the database file', () => {
 
   it('and its log are readable by their owner only', async () => {
     const directory = join(temporaryDirectory(), 'state')
-    const journal = await journalOnThread(directory)
+    const journal = await journalIn(directory)
     await attach(journal, {})
     for (const name of ['journal.db', 'journal.db-wal'])
       expect(statSync(join(directory, name)).mode & 0o777).toBe(0o600)
@@ -133,23 +133,23 @@ describe('the database file', () => {
   it('whose making was interrupted is made', async () => {
     const directory = temporaryDirectory()
     writeFileSync(join(directory, 'journal.db'), '')
-    const journal = await journalOnThread(directory)
+    const journal = await journalIn(directory)
     expect(await journal.read()).toMatchObject({ epoch: 0 })
   })
 
   it('in a place where none can be is refused with the reason', async () => {
     const occupied = join(temporaryDirectory(), 'file')
     writeFileSync(occupied, '')
-    await expect(journalOnThread(join(occupied, 'state'))).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+    await expect(journalIn(join(occupied, 'state'))).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
   })
 })
 
 describe('a state directory', () => {
   it('is held by one journal at a time, in this process and in others, and free again after it', async () => {
     const directory = temporaryDirectory()
-    const first = await journalOnThread(directory)
+    const first = await journalIn(directory)
     await attach(first, { [A]: 1_000_000n })
-    await expect(journalOnThread(directory)).rejects.toMatchObject({ code: 'STATE_IN_USE' })
+    await expect(journalIn(directory)).rejects.toMatchObject({ code: 'STATE_IN_USE' })
     const other = spawn(process.execPath, [new URL('./committing-process.ts', import.meta.url).pathname, directory])
     const words = other.stderr.toArray() as Promise<Buffer[]>
     const [code] = (await once(other, 'close')) as [number]
@@ -157,9 +157,9 @@ describe('a state directory', () => {
     expect(Buffer.concat(await words).toString()).toContain('STATE_IN_USE')
     // The refused ones have changed nothing, and have not taken the lock away.
     await first.append([entry(1, [{ account: A, amount: 1n }])], STAMP)
-    await expect(journalOnThread(directory)).rejects.toMatchObject({ code: 'STATE_IN_USE' })
+    await expect(journalIn(directory)).rejects.toMatchObject({ code: 'STATE_IN_USE' })
     await first.close()
-    expect(await (await journalOnThread(directory)).read()).toMatchObject({ lastEntry: 1 })
+    expect(await (await journalIn(directory)).read()).toMatchObject({ lastEntry: 1 })
   })
 })
 
@@ -174,7 +174,7 @@ describe('a full ledger', () => {
     })
 
   it('refuses entries as surely not recorded, still delivers, and records again when that has made room', async () => {
-    const journal = await journalOnThread(temporaryDirectory(), {
+    const journal = await journalIn(temporaryDirectory(), {
       limits: { pagesMax: 700, diskReservePages: 2_400, retainedBytesMax: 100_000 },
     })
     await attach(journal, { [A]: 1_000_000n })
@@ -210,7 +210,7 @@ describe('a full ledger', () => {
 
   it('keeps a segment of what it holds within reach of the disk by a file that gives way', async () => {
     const directory = temporaryDirectory()
-    const journal = await journalOnThread(directory, { limits: { diskReservePages: 32 } })
+    const journal = await journalIn(directory, { limits: { diskReservePages: 32 } })
     await journal.read()
     expect(statSync(join(directory, 'journal.db-disk-reserve'))).toMatchObject({ size: 32 * PAGE_BYTES })
     expect(statSync(join(directory, 'journal.db-disk-reserve')).blocks * 512).toBeGreaterThanOrEqual(32 * PAGE_BYTES)
@@ -223,7 +223,7 @@ describe('a disk that is full', () => {
     // A directory in the place of the file: the space cannot be set aside.
     const diskReserve = join(directory, 'journal.db-disk-reserve')
     mkdirSync(diskReserve)
-    const journal = await journalOnThread(directory, { limits: { diskReservePages: 32 } })
+    const journal = await journalIn(directory, { limits: { diskReservePages: 32 } })
     await journal.read()
     await attach(journal, { [A]: 10n })
     const append = () => journal.append([entry(1, [{ account: A, amount: 1n }])], STAMP)
@@ -240,7 +240,7 @@ describe('a disk that is full', () => {
   it('keeps nothing that is delivered', async () => {
     const directory = temporaryDirectory()
     mkdirSync(join(directory, 'journal.db-disk-reserve'))
-    const journal = await journalOnThread(directory)
+    const journal = await journalIn(directory)
     await journal.read()
     await attach(journal, {})
     const seqs = [await grant(journal, 2, {}), await grant(journal, 3, {})]
@@ -250,7 +250,7 @@ describe('a disk that is full', () => {
 
 describe('a batch that fails', () => {
   it('leaves nothing of itself, and nothing of what was put behind it', async () => {
-    const journal = await journalOnThread(temporaryDirectory(), { limits: { pagesMax: 240 } })
+    const journal = await journalIn(temporaryDirectory(), { limits: { pagesMax: 240 } })
     await attach(journal, { [A]: 1_000n })
     const long = { ...entry(1, [{ account: A, amount: 5n }]), body: randomBytes(320 * 1024).toString('hex') }
     const failing = journal.append([long], STAMP)
@@ -265,14 +265,17 @@ describe('a batch that fails', () => {
   it('because it breaks a rule of the ledger ends the journal, once and for all', async () => {
     const broken: Error[] = []
     const directory = temporaryDirectory()
-    const journal = await journalOnThread(directory, { onBroken: (error) => broken.push(error) })
+    const journal = await journalIn(directory, { onBroken: (error) => broken.push(error) })
     await attach(journal, { [A]: 10n })
     await expect(journal.append([entry(1, [{ account: A, amount: 11n }])], STAMP)).rejects.toThrow('overspent')
     await expect(journal.append([entry(1, [{ account: A, amount: 1n }])], STAMP)).rejects.toThrow('overspent')
     await expect(journal.seal(SEAL)).rejects.toThrow('overspent')
     expect(broken).toHaveLength(1)
     await journal.close()
-    expect((await (await journalOnThread(directory)).read()).accounts.get(A)?.used).toBe(0n)
+    // The broken database stays open until its process ends.
+    const after = temporaryDirectory()
+    cpSync(directory, after, { recursive: true })
+    expect((await (await journalIn(after)).read()).accounts.get(A)?.used).toBe(0n)
   })
 
   it.each([
@@ -281,7 +284,7 @@ describe('a batch that fails', () => {
     ['an epoch that does not rise', (journal: Journal) => journal.attach(1), 'rise'],
     ['a refund of what was not used', (journal: Journal) => journal.append([refund], STAMP), 'has used'],
   ])('never takes %s', async (_what, attempt, why) => {
-    const journal = await journalOnThread(temporaryDirectory())
+    const journal = await journalIn(temporaryDirectory())
     await attach(journal, { [A]: 10n })
     await expect(attempt(journal)).rejects.toThrow(why)
   })
@@ -291,7 +294,7 @@ describe('a batch that fails', () => {
 
 describe('a long backlog', () => {
   it('goes up in bounded segments, whose counters hold what they name and no more', async () => {
-    const journal = await journalOnThread(temporaryDirectory())
+    const journal = await journalIn(temporaryDirectory())
     await attach(journal, { [A]: 10n ** 9n })
     const entries = Array.from({ length: 2_300 }, (_, index) => entry(index + 1, [{ account: A, amount: 2n }]))
     await journal.append(entries, STAMP)
@@ -322,7 +325,7 @@ describe('a long backlog', () => {
   })
 
   it('of long entries is cut by their text, one entry at the least', async () => {
-    const journal = await journalOnThread(temporaryDirectory())
+    const journal = await journalIn(temporaryDirectory())
     await attach(journal, { [A]: 10n })
     const lengths = [1_200_000, 500_000, 499_000, 400_000]
     for (const [index, length] of lengths.entries()) {
@@ -340,7 +343,7 @@ describe('a long backlog', () => {
 
 describe('what is kept', () => {
   it('of a policy that was fetched after the cloud had named it counts from when it was named', async () => {
-    const journal = await journalOnThread(temporaryDirectory())
+    const journal = await journalIn(temporaryDirectory())
     await attach(journal, {})
     const { seq } = await journal.seal(SEAL)
     await journal.acknowledge(seq, null, { time: BEGIN, policies: [{ instanceId: INSTANCE, revision: 3 }] })
@@ -352,7 +355,7 @@ describe('what is kept', () => {
 
   it('of acknowledged segments is what the retention time and the space allow', async () => {
     let now = BEGIN
-    const journal = await journalOnThread(temporaryDirectory(), {
+    const journal = await journalIn(temporaryDirectory(), {
       now: () => now,
       limits: { retentionMs: 1_000, retainedBytesMax: 10_000_000 },
     })
@@ -374,7 +377,7 @@ describe('what is kept', () => {
   })
 
   it('of acknowledged segments is bounded in bytes, the oldest first', async () => {
-    const journal = await journalOnThread(temporaryDirectory(), { limits: { retainedBytesMax: 3_000 } })
+    const journal = await journalIn(temporaryDirectory(), { limits: { retainedBytesMax: 3_000 } })
     await attach(journal, {})
     const seqs: number[] = []
     for (let term = 2; term < 12; term += 1) seqs.push(await grant(journal, term, {}))
@@ -385,7 +388,7 @@ describe('what is kept', () => {
   })
 
   it('of the answers that prove the grants lasts, also of used up accounts, whatever the segments take', async () => {
-    const journal = await journalOnThread(temporaryDirectory(), { limits: { retainedBytesMax: 1 } })
+    const journal = await journalIn(temporaryDirectory(), { limits: { retainedBytesMax: 1 } })
     await attach(journal, {})
     const { seq } = await journal.seal(SEAL)
     const accounts = [{ account: A, granted: 5n, exhausted: false, unlimited: false, overdraft: 0n }]
@@ -408,7 +411,7 @@ describe('what is kept', () => {
   it('of the final segment of an epoch lasts until the next one, whatever it takes', async () => {
     let now = BEGIN
     const limits = { retainedBytesMax: 1, retentionMs: 1 }
-    const journal = await journalOnThread(temporaryDirectory(), { limits, now: () => now })
+    const journal = await journalIn(temporaryDirectory(), { limits, now: () => now })
     await attach(journal, {})
     await journal.fence()
     const { seq, final } = await journal.seal({ ...SEAL, final: true })
@@ -424,7 +427,7 @@ describe('what is kept', () => {
     const answer = (session: string, n: number) => ({
       idempotencyRecord: { session, n, requestHash: 'h', answer: `{"n":${n}}`, policyRevision: 1 },
     })
-    let journal = await journalOnThread(directory, { limits: { answersMax: 3 } })
+    let journal = await journalIn(directory, { limits: { answersMax: 3 } })
     await attach(journal, {})
     await journal.append(
       [entry(1, [], answer('a', 1)), entry(2, [], answer('b', 1)), entry(3, [], answer('c', 1))],
@@ -433,7 +436,7 @@ describe('what is kept', () => {
     await journal.append([entry(4, [], answer('a', 2))], STAMP)
     await journal.append([entry(5, [], answer('d', 1))], STAMP)
     await journal.close()
-    journal = await journalOnThread(directory, { limits: { answersMax: 3 } })
+    journal = await journalIn(directory, { limits: { answersMax: 3 } })
     const { idempotencyCache } = await journal.read()
     expect(idempotencyCache.map(({ session, n }) => [session, n])).toEqual([
       ['c', 1],
@@ -448,19 +451,19 @@ describe('what is kept', () => {
       idempotencyRecord: { session, n: 1, requestHash: 'h', answer: '{}', policyRevision: 1 },
     })
     const limits = { answersMax: 2 }
-    let journal = await journalOnThread(directory, { limits })
+    let journal = await journalIn(directory, { limits })
     await attach(journal, {})
     await journal.append([entry(1, [], answer('uid:1000 till'))], STAMP)
     for (let n = 2; n <= 6; n += 1) {
       if (n === 4) {
         await journal.close()
-        journal = await journalOnThread(directory, { limits })
+        journal = await journalIn(directory, { limits })
       }
       await journal.append([entry(n, [], answer(`uid:1001 name-${n}`))], STAMP)
     }
     await journal.append([entry(7, [], answer('uid:1000 kiosk'))], STAMP)
     await journal.close()
-    journal = await journalOnThread(directory, { limits })
+    journal = await journalIn(directory, { limits })
     const { idempotencyCache } = await journal.read()
     expect(idempotencyCache.map(({ session }) => session)).toEqual([
       'uid:1000 till',
@@ -471,7 +474,7 @@ describe('what is kept', () => {
   })
 
   it('of acknowledged entries is the most recent thousand, and what shares a block with them', async () => {
-    const journal = await journalOnThread(temporaryDirectory())
+    const journal = await journalIn(temporaryDirectory())
     await attach(journal, {})
     for (let round = 0; round < 3; round += 1) {
       const entries = Array.from({ length: 600 }, (_, index) => entry(round * 600 + index + 1, []))

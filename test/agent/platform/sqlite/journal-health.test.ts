@@ -1,12 +1,11 @@
 import Database from 'better-sqlite3'
 import { expect, it } from 'vitest'
-import type { CallFailure } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
+import type { CallFailure, StartRunner } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
 import { JournalHandler } from '../../../../src/agent/platform/sqlite/journal-handler.ts'
 import type { JournalStore } from '../../../../src/agent/platform/sqlite/journal-store.ts'
-import type { StartThread } from '../../../../src/agent/platform/sqlite/journal.ts'
+import { runInThisThread } from '../../../../src/agent/platform/sqlite/journal-runner.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
 import { attach, entry, journalIn, STAMP, temporaryDirectory } from '../../harness.ts'
-import { sameThread } from '../../same-thread.ts'
 
 const FULL: CallFailure = { code: 'NOT_RECORDED', message: 'the disk is full', details: { path: 'journal.db' } }
 const FAILED: CallFailure = { code: 'DISK_FAILED', message: 'a flush failed', details: {} }
@@ -16,22 +15,21 @@ async function journalOnFailingDisk() {
   const disk: { failure: CallFailure | null; now: number } = { failure: null, now: 1_000 }
   const logged: string[] = []
   const broken: Error[] = []
-  const thread: StartThread = (options, events) => {
-    const { post, terminate } = sameThread(options, events)
+  const runner: StartRunner = (options, onAnswer) => {
+    const here = runInThisThread(options, onAnswer)
     return {
       post: (call) => {
         const { failure } = disk
-        if (failure === null || call.method === 'close') post(call)
-        else setImmediate(() => events.onAnswer({ ok: false, failure }))
+        if (failure === null || call.method === 'close') here.post(call)
+        else onAnswer({ ok: false, failure })
       },
-      terminate,
     }
   }
   const log = (_fields: unknown, message: string): void => void logged.push(message)
   const journal = await journalIn(
     temporaryDirectory(),
     { now: () => disk.now, log: { info: log, warn: log }, onBroken: (error) => void broken.push(error) },
-    thread,
+    runner,
   )
   await attach(journal, {})
   return { journal, disk, logged, broken }

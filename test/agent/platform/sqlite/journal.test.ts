@@ -5,17 +5,7 @@ import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import { CHAIN_START, entryHash, sha256 } from '../../../../src/protocol/signing.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
-import {
-  attach,
-  entry,
-  grant,
-  IDENTITY,
-  journalOnThread,
-  payloadOf,
-  SEAL,
-  STAMP,
-  temporaryDirectory,
-} from '../../harness.ts'
+import { attach, entry, grant, IDENTITY, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
 
 const A = 'line/i/a/0'
 const B = 'action/i/a/b'
@@ -23,11 +13,11 @@ const B = 'action/i/a/b'
 function newJournals() {
   const directory = temporaryDirectory()
   return {
-    open: () => journalOnThread(directory),
+    open: () => journalIn(directory),
     /** The journal again, as the next process finds it. */
     reopen: async (journal: Journal) => {
       await journal.close()
-      return journalOnThread(directory)
+      return journalIn(directory)
     },
   }
 }
@@ -35,7 +25,7 @@ function newJournals() {
 const segmentOf = (document: string): SegmentWire => payloadOf(document) as SegmentWire
 
 it('begins with nothing', async () => {
-  const journal = await journalOnThread(temporaryDirectory())
+  const journal = await journalIn(temporaryDirectory())
   expect(await journal.read()).toMatchObject({ identity: null, epoch: 0, fenced: false, lastEntry: 0 })
 })
 
@@ -64,7 +54,7 @@ it('continues exactly where the process before it ended', async () => {
 })
 
 it('seals entries, counters and chain as of the last entry, each segment upon the one before', async () => {
-  const journal = await journalOnThread(temporaryDirectory())
+  const journal = await journalIn(temporaryDirectory())
   await attach(journal, { [A]: 100n })
   const entries = [entry(1, [{ account: A, amount: 10n }]), entry(2, [])]
   await journal.append(entries, STAMP)
@@ -118,7 +108,7 @@ it('raises what is returned in the same commit as the segment that says so', asy
 })
 
 it('takes grants as cumulative figures, and what the cloud confirms of a policy', async () => {
-  const journal = await journalOnThread(temporaryDirectory())
+  const journal = await journalIn(temporaryDirectory())
   await attach(journal, { [A]: 100n })
   await journal.savePolicy(
     { instanceId: INSTANCE, revision: 4, document: 'signed' },
@@ -387,7 +377,7 @@ it('keeps a session with the entry that changed it, and tells the cloud once how
 })
 
 it('keeps no session whose entry it did not take', async () => {
-  const journal = await journalOnThread(temporaryDirectory())
+  const journal = await journalIn(temporaryDirectory())
   await attach(journal, { [A]: 100n })
   const session = { id: 's', ended: false, since: 1, document: '{}', snapshot: '{}' }
   await expect(journal.append([entry(3, [], { session })], STAMP)).rejects.toThrow()

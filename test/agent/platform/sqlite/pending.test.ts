@@ -9,14 +9,13 @@ import { BLOCK_ENTRIES } from '../../../../src/agent/platform/sqlite/entry-block
 import { findInLedger, readLedger } from '../../../../src/agent/platform/sqlite/read-ledger.ts'
 import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import { SEAL, STAMP, attach, entry, journalIn, payloadOf, temporaryDirectory } from '../../harness.ts'
-import { sameThread } from '../../same-thread.ts'
 
 const A = 'line/i/a/0'
 const B = 'line/i/b/0'
 
 async function device(changes: Parameters<typeof journalIn>[1] = {}) {
   const directory = temporaryDirectory()
-  const journal = await journalIn(directory, changes, sameThread)
+  const journal = await journalIn(directory, changes)
   await attach(journal, { [A]: 1_000_000n, [B]: 1_000n })
   return { directory, journal, path: join(directory, 'journal.db') }
 }
@@ -49,7 +48,7 @@ describe('pending commits', () => {
     const over = [{ account: B, amount: 990n }]
     await journal.append([entry(5, over, { allowances: new Map([[B, 50n]]) })], STAMP)
     await journal.appendWriteBehind([charge(6)], [{ account: A, usedUpTo: 900n }], STAMP, false)
-    const after = await journalIn(cut(directory), {}, sameThread)
+    const after = await journalIn(cut(directory))
     const before = await journal.read()
     expect(await after.read()).toEqual(before)
     expect(before.accounts.get(A)).toMatchObject({ used: 10n, refunded: 2n })
@@ -69,7 +68,7 @@ describe('pending commits', () => {
         const entries = Array.from({ length: size }, () => charge((n += 1), 1n, { inputs: randomUUID() }))
         await journal.append(entries, STAMP)
       }
-      const after = await journalIn(cut(directory), {}, sameThread)
+      const after = await journalIn(cut(directory))
       const { lastEntry, accounts, entryHead } = await after.read()
       expect(lastEntry).toBe(n)
       expect(accounts.get(A)?.used).toBe(BigInt(n))
@@ -123,7 +122,7 @@ describe('slots', () => {
   it('that are damaged make a damaged ledger, which delivers what is before them', async () => {
     const directory = await pendingOnly()
     change(directory, "UPDATE slot SET data = CAST(replace(data, 'access', 'acCess') AS BLOB) WHERE n = 6")
-    const journal = await journalIn(directory, {}, sameThread)
+    const journal = await journalIn(directory)
     const { salvages, undeliveredRanges } = await journal.read()
     expect(salvages).toMatchObject([{ salvagedEntries: 6, lostEntries: null }])
     expect(undeliveredRanges).toBe(6)
@@ -135,7 +134,7 @@ describe('slots', () => {
   ])('%s make a damaged ledger', async (_what, sql) => {
     const directory = await pendingOnly()
     change(directory, sql)
-    const { salvages } = await (await journalIn(directory, {}, sameThread)).read()
+    const { salvages } = await (await journalIn(directory)).read()
     expect(salvages).toMatchObject([{ lostEntries: null }])
   })
 })
@@ -152,7 +151,7 @@ describe('a block', () => {
     const last = 'SELECT max(first_id) FROM block'
     database.exec(`UPDATE block SET data = CAST(substr(data, 1, 40) AS BLOB) WHERE first_id = (${last})`)
     database.close()
-    const { salvages } = await (await journalIn(directory, {}, sameThread)).read()
+    const { salvages } = await (await journalIn(directory)).read()
     expect(salvages).toMatchObject([{ salvagedEntries: BLOCK_ENTRIES, lostEntries: BLOCK_ENTRIES }])
   })
 

@@ -20,13 +20,12 @@ import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import { IDENTITY, SEAL, STAMP, attach, entry, journalIn, payloadOf, temporaryDirectory } from '../../harness.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { withEntryTable } from '../../../../sim/device/entry-table.ts'
-import { sameThread } from '../../same-thread.ts'
 
 const A = 'line/i/a/0'
 const ENTRIES = 120
 
 const journalAt = (directory: string, changes: Parameters<typeof journalIn>[1] = {}): Promise<Journal> =>
-  journalIn(directory, changes, sameThread)
+  journalIn(directory, changes)
 
 /** A device with entries 1 to 20 delivered and the others not, closed well. Returns its directory. */
 async function device(): Promise<string> {

@@ -8,7 +8,6 @@ import type { BootLog } from '../../../../src/agent/ledger/volatile-log.ts'
 import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
 import { IDENTITY, SEAL, STAMP, attach, entry, journalIn, payloadOf, temporaryDirectory } from '../../harness.ts'
-import { sameThread } from '../../same-thread.ts'
 import { A, damage } from './damaged.ts'
 
 const BOOT = 'this boot'
@@ -39,7 +38,7 @@ interface Written {
 /** Entries 1 to 20 are delivered, those to 33 recorded, those to 60 answered from the log. */
 async function device(): Promise<Written> {
   const directory = temporaryDirectory()
-  const journal = await journalIn(directory, {}, sameThread)
+  const journal = await journalIn(directory)
   await attach(journal, { [A]: 1_000_000n })
   await journal.append(charges(1, DELIVERED), STAMP)
   const { seq } = await journal.seal(SEAL)
@@ -55,7 +54,7 @@ async function device(): Promise<Written> {
 async function reopened({ directory, log }: Written, bootId = BOOT): Promise<Journal> {
   const left = log.left()
   const boot: BootLog | null = left === undefined ? null : { log: left, bootId }
-  return journalIn(directory, { left: boot }, sameThread)
+  return journalIn(directory, { left: boot })
 }
 
 async function deliveredBy(journal: Journal): Promise<readonly string[]> {
@@ -121,7 +120,7 @@ describe('a damaged journal whose volatile log fits', () => {
         undelivered: ANSWERED - DELIVERED,
         lost,
       })
-      const journal = await journalIn(directory, {}, sameThread)
+      const journal = await journalIn(directory)
       expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, ANSWERED)))
     }
   })

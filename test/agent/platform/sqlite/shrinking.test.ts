@@ -8,7 +8,7 @@ import { JournalHandler } from '../../../../src/agent/platform/sqlite/journal-ha
 import { JournalStore } from '../../../../src/agent/platform/sqlite/journal-store.ts'
 import { openDatabase } from '../../../../src/agent/platform/sqlite/open-database.ts'
 import type { Segment } from '../../../../src/protocol/edge/sync.ts'
-import { attach, entry, journalOnThread, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
+import { attach, entry, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
 
 const A = 'line/i/a/0'
 const MIB = 1024 * 1024
@@ -29,7 +29,7 @@ describe('a ledger of 20,000 entries', () => {
     const path = join(directory, 'journal.db')
     const size = (): number => statSync(path).size
     const logSize = (): number => statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0
-    const journal = await journalOnThread(directory, { limits: { retainedBytesMax: 100_000 } })
+    const journal = await journalIn(directory, { limits: { retainedBytesMax: 100_000 } })
     await journal.read()
     await attach(journal, { [A]: 10n ** 9n })
     const before = size()
@@ -110,13 +110,16 @@ describe('housekeeping', () => {
     database.close()
   })
 
-  it('folds a long log after the answer to a call, which does not wait for it', () => {
+  it('copies a long log after the answer to a call, which does not wait for it', () => {
     const { database, handler } = withFreePages(1_000, () => true)
     const log = () => database.prepare('PRAGMA wal_checkpoint(NOOP)').get() as { log: bigint; checkpointed: bigint }
     expect(handler.answerTo({ method: 'saveClock', args: [STAMP], now: 0 })).toMatchObject({ ok: true })
     expect(log().checkpointed).toBe(0n)
-    handler.answered()
+    expect(handler.answered()).toBe(true)
+    expect(log().checkpointed).toBe(0n)
+    handler.copyLog()
     expect(log().checkpointed).toBe(log().log)
+    expect(handler.answered()).toBe(false)
     database.close()
   })
 

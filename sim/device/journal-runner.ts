@@ -1,16 +1,14 @@
 /**
- * The journal's thread with its disk in virtual time, with the real handler and store. At every call the process may
+ * Runs the calls of the journal in virtual time, with the real handler and store. At every call the process may
  * die before or after the commit, the flush may fail, and the disk may be full.
  */
-import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
-import type { StartThread } from '../../src/agent/platform/sqlite/journal.ts'
+import type { JournalAnswer, JournalCall, StartRunner } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type { Scheduler } from '../world/scheduler.ts'
-import { copyOf } from './copy-of.ts'
 import { type Disk, handlerOn } from './disk.ts'
 
 export type Mishap = 'DIES_BEFORE' | 'DIES_AFTER' | 'FLUSH_FAILS_BEFORE' | 'FLUSH_FAILS_AFTER'
 
-export interface ThreadDeps {
+export interface RunnerDeps {
   readonly scheduler: Scheduler
   readonly disk: Disk
   readonly latency: () => number
@@ -21,9 +19,9 @@ export interface ThreadDeps {
   readonly onTaken: (call: JournalCall, answer: JournalAnswer) => void
 }
 
-export function journalThread(deps: ThreadDeps): StartThread {
+export function journalRunner(deps: RunnerDeps): StartRunner {
   const { scheduler, disk } = deps
-  return ({ path, limits }, events) => {
+  return ({ path, limits }, onAnswer) => {
     const handler = handlerOn(disk, path, limits)
     let freeAt = 0
     let ended = false
@@ -35,7 +33,7 @@ export function journalThread(deps: ThreadDeps): StartThread {
         return
       }
       if (mishap === 'FLUSH_FAILS_BEFORE') {
-        events.onAnswer(flushFailed(path))
+        onAnswer(flushFailed(path))
         return
       }
       // The database outlives the process: only the connection is closed.
@@ -46,22 +44,13 @@ export function journalThread(deps: ThreadDeps): StartThread {
         deps.die()
         return
       }
-      events.onAnswer(mishap === 'FLUSH_FAILS_AFTER' ? flushFailed(path) : answer)
-      if (call.method !== 'close') return
-      ended = true
-      events.onEnd()
+      onAnswer(mishap === 'FLUSH_FAILS_AFTER' ? flushFailed(path) : answer)
+      if (call.method === 'close') ended = true
     }
     return {
       post: (call) => {
-        const copy = copyOf(call)
         freeAt = Math.max(freeAt, scheduler.now) + deps.latency()
-        scheduler.at(freeAt, () => take(copy))
-      },
-      terminate: () => {
-        ended = true
-        scheduler.at(scheduler.now, () => {
-          if (deps.alive()) events.onEnd()
-        })
+        scheduler.at(freeAt, () => take(call))
       },
     }
   }

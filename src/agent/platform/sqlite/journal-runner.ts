@@ -1,0 +1,176 @@
+/**
+ * Runs the calls of the journal one by one in this thread. Only flushes run beside it: while one does, the agent decides the
+ * next requests. A second thread would take 30 MiB more, for its own heap.
+ */
+import { closeSync, fdatasync, fdatasyncSync, openSync } from 'node:fs'
+import Database from 'better-sqlite3'
+import { messageOf } from '../../../protocol/errors.ts'
+import { DiskReserve } from './disk-reserve.ts'
+import { Housekeeping } from './housekeeping.ts'
+import type { JournalAnswer, JournalCall, JournalRunner, RunnerOptions } from './journal-calls.ts'
+import { JournalHandler } from './journal-handler.ts'
+import { PAGE_BYTES } from './open-database.ts'
+import { openOrSalvage } from './salvage-journal.ts'
+
+/** A flush this fast, ms, takes less time than to begin it beside the thread and to learn of its end. */
+const FAST_FLUSH_MS = 1
+
+export interface Flushes {
+  readonly beside: (file: number, done: (error: Error | null) => void) => void
+  readonly here: (file: number) => void
+}
+
+/** @param flushes of `node:fs` unless a test replaces them */
+export function runInThisThread(
+  options: RunnerOptions,
+  onAnswer: (answer: JournalAnswer) => void,
+  flushes: Flushes = { beside: fdatasync, here: fdatasyncSync },
+): JournalRunner {
+  return new Runner(options, onAnswer, flushes)
+}
+
+/** Files of the database, open for as long as it is: closing one before it would drop the locks of the process. */
+interface Files {
+  readonly database: number
+  readonly log: number
+}
+
+class Runner implements JournalRunner {
+  readonly #path: string
+  readonly #onAnswer: (answer: JournalAnswer) => void
+  readonly #flushes: Flushes
+  readonly #handler: JournalHandler
+  readonly #housekeeping: Housekeeping
+  readonly #waiting: JournalCall[] = []
+  #files: Files | null = null
+  #isBusy = false
+  #lastFlushMs = Infinity
+
+  constructor(options: RunnerOptions, onAnswer: (answer: JournalAnswer) => void, flushes: Flushes) {
+    const { path, limits, later } = options
+    const diskReservePath = `${path}-disk-reserve`
+    this.#path = path
+    this.#onAnswer = onAnswer
+    this.#flushes = flushes
+    this.#handler = new JournalHandler({
+      path,
+      open: (now) => {
+        const store = openOrSalvage({ ...options, later: [...later, diskReservePath] }, now)
+        store.leaveFlushes()
+        // Before the first commit: a file that is opened after a failed write may not learn of it.
+        this.#files = { database: openSync(path, 'r'), log: openSync(`${path}-wal`, 'r') }
+        return store
+      },
+      diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages * PAGE_BYTES),
+    })
+    const timers = {
+      after: (ms: number, call: () => void) => {
+        const timer = setTimeout(call, ms).unref()
+        return () => clearTimeout(timer)
+      },
+    }
+    this.#housekeeping = new Housekeeping({ step: () => this.#tidy(), now: () => performance.now(), timers })
+  }
+
+  post(call: JournalCall): void {
+    this.#waiting.push(call)
+    if (!this.#isBusy) this.#next()
+  }
+
+  #next(): void {
+    const call = this.#waiting.shift()
+    this.#isBusy = call !== undefined
+    if (call !== undefined) this.#take(call)
+  }
+
+  #take(call: JournalCall): void {
+    const handler = this.#handler
+    const answer = handler.answerTo(call)
+    if (call.method === 'close') {
+      this.#close(answer)
+    } else if (!answer.ok || !handler.takeUnflushed()) {
+      this.#answer(answer)
+    } else if (call.method === 'append' && call.args[0].isAwaitedByOne && this.#lastFlushMs < FAST_FLUSH_MS) {
+      this.#flushHere((failure) => this.#answer(failure ?? answer))
+    } else {
+      this.#flush('log', (failure) => this.#answer(failure ?? answer))
+    }
+  }
+
+  #answer(answer: JournalAnswer): void {
+    this.#onAnswer(answer)
+    // After the responses are written.
+    setImmediate(this.#afterAnswer)
+  }
+
+  readonly #afterAnswer = (): void => {
+    this.#isBusy = false
+    this.#housekeeping.answered()
+    this.#proceed()
+  }
+
+  #proceed(): void {
+    if (this.#isBusy) return
+    if (this.#handler.answered()) this.#checkpoint()
+    else this.#next()
+  }
+
+  /** A step between calls. */
+  #tidy(): boolean {
+    if (this.#isBusy) return false
+    const isMore = this.#handler.tidy()
+    if (this.#handler.isIdleCheckpointDue()) this.#checkpoint()
+    return isMore
+  }
+
+  /** Later calls wait: the log may only begin again once the database is flushed. */
+  #checkpoint(): void {
+    this.#isBusy = true
+    const copy = (): void => {
+      this.#handler.copyLog()
+      this.#flush('database', () => {
+        this.#housekeeping.answered()
+        this.#next()
+      })
+    }
+    if (this.#handler.takeUnflushed()) this.#flush('log', (failure) => (failure === null ? copy() : this.#next()))
+    else copy()
+  }
+
+  #flush(file: keyof Files, done: (failure: JournalAnswer | null) => void): void {
+    const begun = performance.now()
+    this.#flushes.beside(this.#file(file), (error) => {
+      this.#lastFlushMs = performance.now() - begun
+      done(error === null ? null : this.#failed(file, error))
+    })
+  }
+
+  #flushHere(done: (failure: JournalAnswer | null) => void): void {
+    const begun = performance.now()
+    let failure: JournalAnswer | null = null
+    try {
+      this.#flushes.here(this.#file('log'))
+    } catch (error) {
+      failure = this.#failed('log', error)
+    }
+    this.#lastFlushMs = performance.now() - begun
+    done(failure)
+  }
+
+  #file(file: keyof Files): number {
+    if (this.#files === null) throw new Error('invariant: only an open database is flushed')
+    return this.#files[file]
+  }
+
+  /** What the disk contains is unknown, so that all later calls fail, too. */
+  #failed(file: keyof Files, cause: unknown): JournalAnswer {
+    const path = file === 'log' ? `${this.#path}-wal` : this.#path
+    return this.#handler.fail(new Database.SqliteError(`${path}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC'))
+  }
+
+  #close(answer: JournalAnswer): void {
+    this.#housekeeping.stop()
+    if (answer.ok && this.#files !== null) for (const file of [this.#files.log, this.#files.database]) closeSync(file)
+    this.#onAnswer(answer)
+  }
+}
