@@ -104,7 +104,7 @@ export class TwinNode {
       alive: true,
       store,
       policies,
-      batcher: new AccessBatcher(store, policies, shortages, atOnce),
+      batcher: new AccessBatcher({ store, policies, shortages, defer: atOnce }),
       shortages,
       authenticator: new Authenticator({
         store,

@@ -66,6 +66,12 @@ const EVENTS_EVERY_MS = 1_000
 
 const MARK_EVERY_MS = 1_000
 
+/**
+ * Transactions of one-off requests that nodes can decide at the same time, each for other instances. In SQLite, they run one
+ * after another anyway. With more, each serves fewer requests.
+ */
+const LANES_OF_NODES = 2
+
 export interface CellDeps extends Pick<CellNode, 'settings' | 'log' | 'now' | 'newId'> {
   readonly timers: Timers
   readonly keys: Keyring
@@ -112,7 +118,10 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const { tenantId } = settings.usage
   const service = {
     ...{ store, policies, shortages, newId, tenantId, sessionIntervalMs, trustsClock },
-    batcher: new AccessBatcher(store, policies, shortages, setImmediate),
+    batcher: new AccessBatcher({
+      ...{ store, policies, shortages, defer: setImmediate },
+      lanes: isShared(settings) ? LANES_OF_NODES : 1,
+    }),
     keyDelayMs: settings.keys.delay,
     giveWay: giveWayTo(() => performance.now(), setImmediate),
     isElsewhere,

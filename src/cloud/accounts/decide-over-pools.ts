@@ -2,18 +2,19 @@
  * Decides requests one after another in one transaction. Guesses the pools, then locks them by id. A request that fails charges
  * nothing and does not affect the others.
  */
-import { isDeepStrictEqual } from 'node:util'
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import { decide, type Mode } from '../../core/rules/decide.ts'
 import { type AccessRequest, type Decision, type AvailableBalance, exactly } from '../../core/rules/decision.ts'
 import type { ReservedItem } from '../../core/sessions/session.ts'
 import type { LoadedPolicy } from '../policy/load-policy.ts'
-import { capOf, charge, free, newPool, refund } from './pool.ts'
+import { capOf, charge, free, isSamePool, newPool, refund } from './pool.ts'
 import type { Pool } from '../storage/records.ts'
 import type { Reader, Transaction } from '../storage/store.ts'
 
 export interface PoolRequest<T> {
+  /** The rules of its instance. */
+  readonly loaded: LoadedPolicy
   readonly request: AccessRequest
   readonly mode: Mode
   readonly now: number
@@ -34,7 +35,6 @@ export interface DecidedOverPools<T> {
  */
 export async function decideInTurn<T>(
   tx: Transaction,
-  loaded: LoadedPolicy,
   orders: readonly PoolRequest<T>[],
   options: {
     readonly refunded?: readonly ReservedItem[]
@@ -42,9 +42,14 @@ export async function decideInTurn<T>(
   } = {},
 ): Promise<DecidedOverPools<T>> {
   const back = refundsByAccount(options.refunded ?? [])
-  const fresh = (account: AccountId): Pool => newPool(account, capIn(loaded, account))
+  const rules = new Map(orders.map(({ loaded }) => [loaded.policy.instanceId, loaded]))
+  const cap = (account: AccountId): Pool['capTarget'] => {
+    const loaded = rules.get(parseAccount(account)?.instanceId ?? '')
+    return loaded === undefined ? 0n : capIn(loaded, account)
+  }
+  const fresh = (account: AccountId): Pool => newPool(account, cap(account))
   const { guess } = options
-  const likely = guess?.consulted ?? (await consultedByReading(tx, loaded, orders, fresh))
+  const likely = guess?.consulted ?? (await consultedByReading(tx, orders, fresh))
   const locked = new Map<AccountId, Pool>()
   const exists = new Set<AccountId>()
   const lock = async (accounts: Iterable<AccountId>): Promise<void> => {
@@ -60,17 +65,17 @@ export async function decideInTurn<T>(
   let guessed = back.size === 0 && guess !== undefined && isRight(guess, locked) ? guess.turn : undefined
   for (;;) {
     const inputs = { pools: locked, availableOfUnknown: 0n, refunded: [...back.keys()] }
-    const turn = guessed ?? takeTurns(loaded, orders, inputs)
+    const turn = guessed ?? takeTurns(orders, inputs)
     guessed = undefined
     if (turn.unknown.size > 0) {
       await lock(turn.unknown)
       continue
     }
     const created = [...turn.charged, ...turn.drawnForNothing].filter((account) => !exists.has(account))
-    const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capIn(loaded, account) })))
+    const opened = await tx.accounts.open(created.map((account) => ({ account, cap: cap(account) })))
     for (const account of created) exists.add(account)
     // Another transaction may have created and used a pool meanwhile.
-    const raced = [...opened.values()].filter((pool) => !isDeepStrictEqual(pool, locked.get(pool.account)))
+    const raced = [...opened.values()].filter((pool) => !isSamePool(pool, locked.get(pool.account)))
     for (const pool of raced) locked.set(pool.account, pool)
     if (raced.length > 0) continue
 
@@ -83,7 +88,7 @@ export async function decideInTurn<T>(
 export async function decideOverPools(
   tx: Transaction,
   loaded: LoadedPolicy,
-  request: Omit<PoolRequest<never>, 'settle'>,
+  request: Omit<PoolRequest<never>, 'settle' | 'loaded'>,
   refunded: readonly ReservedItem[] = [],
 ): Promise<{
   readonly decision: Decision
@@ -93,7 +98,7 @@ export async function decideOverPools(
   readonly after: ReadonlyMap<AccountId, Pool>
 }> {
   const settle = (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => ({ decision, before })
-  const { outcomes, changed, after } = await decideInTurn(tx, loaded, [{ ...request, settle }], { refunded })
+  const { outcomes, changed, after } = await decideInTurn(tx, [{ ...request, loaded, settle }], { refunded })
   const [outcome] = outcomes
   if (outcome === undefined) throw new Error('invariant: one outcome for each order')
   if (outcome.status === 'rejected') throw outcome.reason
@@ -107,10 +112,10 @@ export async function decideWithoutCharge(
   request: AccessRequest,
   now: number,
 ): Promise<Decision> {
-  const order = { request, mode: 'BEST_EFFORT', now, settle: (decision: Decision) => decision } as const
+  const order = { loaded, request, mode: 'BEST_EFFORT', now, settle: (decision: Decision) => decision } as const
   const pools = new Map<AccountId, Pool>()
   for (;;) {
-    const { outcomes, unknown } = takeTurns(loaded, [order], { pools, availableOfUnknown: 0n })
+    const { outcomes, unknown } = takeTurns([order], { pools, availableOfUnknown: 0n })
     const [outcome] = outcomes
     if (outcome?.status === 'rejected') throw outcome.reason
     if (unknown.size === 0 && outcome !== undefined) return outcome.value
@@ -127,12 +132,8 @@ interface Guess<T> {
 }
 
 /** An unknown pool is assumed to be full. */
-export function guessInTurn<T>(
-  loaded: LoadedPolicy,
-  orders: readonly PoolRequest<T>[],
-  lastSeen: ReadonlyMap<AccountId, Pool>,
-): Guess<T> {
-  const turn = takeTurns(loaded, orders, { pools: lastSeen, availableOfUnknown: MICRO_MAX })
+export function guessInTurn<T>(orders: readonly PoolRequest<T>[], lastSeen: ReadonlyMap<AccountId, Pool>): Guess<T> {
+  const turn = takeTurns(orders, { pools: lastSeen, availableOfUnknown: MICRO_MAX })
   const seen = new Map<AccountId, Pool>()
   for (const account of turn.consulted) {
     const pool = lastSeen.get(account)
@@ -143,14 +144,13 @@ export function guessInTurn<T>(
 
 function isRight<T>({ consulted, seen }: Guess<T>, locked: ReadonlyMap<AccountId, Pool>): boolean {
   if (seen.size < consulted.size) return false
-  for (const [account, pool] of seen) if (!isDeepStrictEqual(pool, locked.get(account))) return false
+  for (const [account, pool] of seen) if (!isSamePool(pool, locked.get(account))) return false
   return true
 }
 
 /** Assuming full pools finds only the first line item that could serve; assuming empty pools finds all. */
 async function consultedByReading<T>(
   tx: Transaction,
-  loaded: LoadedPolicy,
   orders: readonly PoolRequest<T>[],
   fresh: (account: AccountId) => Pool,
 ): Promise<ReadonlySet<AccountId>> {
@@ -158,7 +158,7 @@ async function consultedByReading<T>(
   let consulted: ReadonlySet<AccountId> = new Set()
   for (const availableOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {
     const trial = orders.map((order) => ({ ...order, settle: () => undefined }))
-    const turn = takeTurns(loaded, trial, { pools: seen, availableOfUnknown })
+    const turn = takeTurns(trial, { pools: seen, availableOfUnknown })
     consulted = turn.consulted
     if (turn.unknown.size === 0) break
     const found = await tx.accounts.get([...turn.unknown])
@@ -185,7 +185,6 @@ interface TurnInputs {
 }
 
 function takeTurns<T>(
-  { compiled, unproven }: LoadedPolicy,
   orders: readonly PoolRequest<T>[],
   { pools, availableOfUnknown, refunded = [] }: TurnInputs,
 ): Turn<T> {
@@ -200,7 +199,7 @@ function takeTurns<T>(
     return pool
   }
   refunded.forEach(look)
-  const one = ({ request, mode, now, settle }: PoolRequest<T>): T => {
+  const one = ({ loaded: { compiled, unproven }, request, mode, now, settle }: PoolRequest<T>): T => {
     const before = new Map<AccountId, Pool>()
     for (const account of refunded) before.set(account, look(account) ?? invariantPool())
     const availableOf = (account: AccountId) => {

@@ -12,6 +12,12 @@ export function newPool(account: AccountId, cap: Micro | null): Pool {
   return { account, ...spent, capTarget: cap, capInForce: cap, capHighest: cap ?? 0n }
 }
 
+export function isSamePool(one: Pool, other: Pool | undefined): boolean {
+  if (other === undefined) return false
+  for (const key in one) if (one[key as keyof Pool] !== other[key as keyof Pool]) return false
+  return true
+}
+
 /** Tokens that the cloud can charge or grant, >= 0n. Without a cap: the rest of a 64-bit counter. */
 export function free(pool: Pool): Micro {
   const cap = pool.capTarget === null ? MICRO_MAX : pool.capTarget - pool.withheld

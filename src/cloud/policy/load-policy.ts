@@ -69,15 +69,19 @@ export class Policies {
     tx: Transaction,
     instanceIds: readonly string[],
     now: number,
+    likely: Iterable<AccountId> = [],
   ): Promise<ReadonlyMap<string, LoadedPolicy>> {
-    const sorted = [...instanceIds].sort()
+    const sorted: string[] = []
     const all = new Map<string, LoadedPolicy>()
-    const isCurrent = (instanceId: string): boolean => {
-      const kept = this.#kept.get(instanceId)
-      return kept !== undefined && !needsNewRevision(kept, now)
+    let isCurrent = !this.#raised.has(tx)
+    for (const instanceId of [...new Set(instanceIds)].sort()) {
+      const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
+      if (known === undefined) continue
+      sorted.push(instanceId)
+      isCurrent &&= !needsNewRevision(known, now)
     }
-    if (!this.#raised.has(tx) && sorted.every(isCurrent)) {
-      const revisions = await tx.policyRevisions.holdAll(sorted)
+    if (isCurrent) {
+      const revisions = await tx.policyRevisions.holdAll(sorted, [...likely])
       for (const revision of revisions) all.set(revision.instanceId, await this.at(tx, revision))
       return all
     }

@@ -11,7 +11,10 @@ export interface Batch<Order> {
 export interface BatcherOptions<Order, Answer> {
   readonly defer: Defer
   /** Serves a batch of at least one: one outcome per request, in order, those that have joined last. */
-  readonly serve: (orders: readonly Order[], batch: Batch<Order>) => Promise<readonly PromiseSettledResult<Answer>[]>
+  readonly serve: (
+    orders: readonly Order[],
+    batch: Batch<Order>,
+  ) => Promise<readonly PromiseSettledResult<Answer | Promise<Answer>>[]>
   readonly weightOf?: (order: Order) => number
   /** Largest weight of a batch; a heavier request is served alone. */
   readonly weightMax: number
@@ -19,7 +22,7 @@ export interface BatcherOptions<Order, Answer> {
 
 interface Waiting<Order, Answer> {
   readonly order: Order
-  readonly resolve: (answer: Answer) => void
+  readonly resolve: (answer: Answer | Promise<Answer>) => void
   readonly reject: (reason: unknown) => void
 }
 

@@ -1,6 +1,6 @@
 /**
  * One-off access requests: each item is decided separately and charged once, durably, before the response. Waiting
- * requests of an instance share a transaction, to lock a hot line item once; failures stay separate. Source: interface,
+ * requests share a transaction, to lock a hot line item once and to commit once; failures stay separate. Source: interface,
  * Non-session access request.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
@@ -36,48 +36,44 @@ export type AccessResult = { readonly decision: Decision } | { readonly answer: 
 /** Items per transaction: the first caller waits for the last. A single request may have more. */
 const BATCH_ITEMS_MAX = 64
 
-const BATCHERS_MAX = 1_000
+/** Pools remembered. A missing one only costs a second lock. */
+const LAST_SEEN_MAX = 2_000
 
-/** Pools remembered per instance. A missing one only costs a second lock. */
-const LAST_SEEN_MAX = 200
+/** Batchers of single instances before those without requests are dropped. */
+const APART_MAX = 1_000
 
 interface Placed {
   readonly order: AccessCommand
   readonly now: number
 }
 
-type Outcome = PromiseSettledResult<AccessResult>
+type Outcome = PromiseSettledResult<AccessResult | Promise<AccessResult>>
 
-interface InstanceBatcher {
-  readonly batcher: Batcher<Placed, AccessResult>
-  /** The pools after the last decisions here, which may have failed; other nodes may have changed them. */
-  readonly lastSeen: Map<AccountId, Pool>
-}
+type AccessRequests = Batcher<Placed, AccessResult>
 
-interface InstanceBatch extends Batch<Placed> {
-  readonly instanceId: string
-  readonly batcher: InstanceBatcher
+export interface AccessDeps {
+  readonly store: Pick<Store, 'transaction'>
+  readonly policies: Pick<Policies, 'holdAll' | 'lastOf'>
+  readonly shortages: CloudShortages
+  readonly defer: Defer
+  /** Batches that can be decided at the same time, each of other instances. Default: 1. */
+  readonly lanes?: number
 }
 
 export class AccessBatcher {
-  readonly #store: Pick<Store, 'transaction'>
-  readonly #policies: Pick<Policies, 'hold' | 'lastOf'>
-  readonly #shortages: CloudShortages
-  readonly #defer: Defer
-  readonly #batchers = new Map<string, InstanceBatcher>()
+  readonly #deps: AccessDeps
+  /** By a hash of the instance, the same on all nodes: transactions of different lanes never wait for each other. */
+  readonly #lanes: readonly AccessRequests[]
+  /** Of instances for whose locks a transaction waited too long: the other instances of the lane do not wait again. */
+  readonly #apart = new Map<string, AccessRequests>()
+  /** The pools after the last decisions here, which may have failed; other nodes may have changed them. */
+  readonly #lastSeen = new Map<AccountId, Pool>()
   /** Scopes of idempotency keys whose requests are being decided here. */
   readonly #claimed = new Set<string>()
 
-  constructor(
-    store: Pick<Store, 'transaction'>,
-    policies: Pick<Policies, 'hold' | 'lastOf'>,
-    shortages: CloudShortages,
-    defer: Defer,
-  ) {
-    this.#store = store
-    this.#policies = policies
-    this.#shortages = shortages
-    this.#defer = defer
+  constructor(deps: AccessDeps) {
+    this.#deps = deps
+    this.#lanes = Array.from({ length: deps.lanes ?? 1 }, () => this.#newBatcher())
   }
 
   /**
@@ -85,7 +81,7 @@ export class AccessBatcher {
    * @throws CodedError NOT_FOUND for an unknown instance
    */
   async request(order: Omit<AccessCommand, 'once'>, now: number): Promise<Decision> {
-    const result = await this.#batcherOf(order.instanceId).batcher.ask({ order, now })
+    const result = await this.#batcherOf(order.instanceId).ask({ order, now })
     if ('answer' in result) throw new Error('invariant: only requests with a key have stored answers')
     return result.decision
   }
@@ -99,41 +95,55 @@ export class AccessBatcher {
     if (this.#claimed.has(scope)) throw keyInUse()
     this.#claimed.add(scope)
     try {
-      return await this.#batcherOf(order.instanceId).batcher.ask({ order, now })
+      return await this.#batcherOf(order.instanceId).ask({ order, now })
     } finally {
       this.#claimed.delete(scope)
     }
   }
 
-  #batcherOf(instanceId: string): InstanceBatcher {
-    const known = this.#batchers.get(instanceId)
-    if (known !== undefined) return known
-    if (this.#batchers.size >= BATCHERS_MAX) {
-      for (const [id, { batcher }] of this.#batchers) if (batcher.idle) this.#batchers.delete(id)
-    }
-    const made: InstanceBatcher = {
-      batcher: new Batcher({
-        defer: this.#defer,
-        serve: (placed, batch) => this.#serve({ ...batch, instanceId, batcher: made }, [...placed]),
-        weightOf: ({ order }) => order.request.items.length,
-        weightMax: BATCH_ITEMS_MAX,
-      }),
-      lastSeen: new Map(),
-    }
-    this.#batchers.set(instanceId, made)
-    return made
+  #newBatcher(): AccessRequests {
+    return new Batcher({
+      defer: this.#deps.defer,
+      serve: (placed, batch) => this.#serve(batch, [...placed]),
+      weightOf: ({ order }) => order.request.items.length,
+      weightMax: BATCH_ITEMS_MAX,
+    })
+  }
+
+  #batcherOf(instanceId: string): AccessRequests {
+    const own = this.#apart.get(instanceId)
+    if (own !== undefined && !own.idle) return own
+    this.#apart.delete(instanceId)
+    const lane = this.#lanes[laneOf(instanceId, this.#lanes.length)]
+    if (lane === undefined) throw new Error('invariant: each instance has a lane')
+    return lane
+  }
+
+  #batcherApart(instanceId: string): AccessRequests {
+    if (this.#apart.size >= APART_MAX) for (const [id, { idle }] of this.#apart) if (idle) this.#apart.delete(id)
+    const own = this.#apart.get(instanceId) ?? this.#newBatcher()
+    this.#apart.set(instanceId, own)
+    return own
   }
 
   /**
-   * If the store refuses a batch because of one request, its halves are tried separately.
+   * If the store refuses a batch because of one request, its halves are tried separately. If a lock was not free in time,
+   * each instance is tried separately.
    * @param placed grows by the requests that join
    */
-  async #serve(batch: InstanceBatch, placed: Placed[]): Promise<readonly Outcome[]> {
+  async #serve(batch: Batch<Placed>, placed: Placed[]): Promise<readonly Outcome[]> {
     try {
       return await this.#decide(batch, placed)
     } catch (reason) {
       // The key is stored now: the next attempt finds its answer.
       if (reason instanceof StoredMeanwhile) return this.#serve(batch, placed)
+      if (waitedForLocks(reason) && instancesOf(placed).length > 1) {
+        // Each gets its response when its own instance has been served.
+        return placed.map((each) => ({
+          status: 'fulfilled',
+          value: this.#batcherApart(each.order.instanceId).ask(each),
+        }))
+      }
       if (placed.length === 1 || !mayBeOfOneRequest(reason)) return placed.map(() => ({ status: 'rejected', reason }))
       const half = placed.length >> 1
       const part = { ...batch, join: () => [] }
@@ -141,13 +151,12 @@ export class AccessBatcher {
     }
   }
 
-  async #decide(batch: InstanceBatch, all: Placed[]): Promise<readonly Outcome[]> {
+  async #decide(batch: Batch<Placed>, all: Placed[]): Promise<readonly Outcome[]> {
     let runs = 0
-    const outcomes = await this.#store.transaction((tx) => {
+    const outcomes = await this.#deps.store.transaction((tx) => {
       runs += 1
       return this.#decideIn(tx, batch, all, runs === 1)
     })
-    if (outcomes === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${batch.instanceId}.`)
     return all.map((each): Outcome => {
       const outcome = outcomes.get(each)
       if (outcome === undefined) throw new Error('invariant: one outcome for each order')
@@ -155,44 +164,41 @@ export class AccessBatcher {
     })
   }
 
-  /** Undefined: there is no such instance. */
   async #decideIn(
     tx: Transaction,
-    { instanceId, batcher, join, next }: InstanceBatch,
+    { join, next }: Batch<Placed>,
     all: Placed[],
     isFirst: boolean,
-  ): Promise<ReadonlyMap<Placed, Outcome> | undefined> {
+  ): Promise<ReadonlyMap<Placed, Outcome>> {
     if (isFirst) all.push(...join(() => true))
     const results = new Map(await repetitionsOf(tx, all))
-    const placed = all.filter((each) => !results.has(each))
+    let placed = all.filter((each) => !results.has(each))
     if (placed.length === 0) return results
-    const guessBy = (policy: LoadedPolicy) => {
-      const orders = placed.map((each) => orderOf(policy, each))
-      // Do not repeat a guess that made the transaction start over.
-      return { policy, orders, guess: isFirst ? guessInTurn(policy, orders, batcher.lastSeen) : undefined }
-    }
-    const last = this.#policies.lastOf(instanceId)
-    const first = last === undefined ? undefined : guessBy(last)
-    const loaded = await this.#policies.hold(tx, instanceId, latestOf(placed), first?.guess?.consulted)
-    if (loaded === undefined) return undefined
+    // Do not repeat a guess that made the transaction start over.
+    const guessOf = (orders: readonly PoolRequest<Settled>[] | undefined) =>
+      isFirst && orders !== undefined ? guessInTurn(orders, this.#lastSeen) : undefined
+    let orders = ordersBy((instanceId) => this.#deps.policies.lastOf(instanceId), placed)
+    let guess = guessOf(orders)
+    const rules = await this.#deps.policies.holdAll(tx, instancesOf(placed), latestOf(placed), guess?.consulted)
     // While it waited for the locks, for example of another node, more requests have come.
-    const joined = isFirst ? join(({ now }) => !needsNewRevision(loaded, now)) : []
+    const joined = isFirst ? join(({ order, now }) => isInForce(rules.get(order.instanceId), now)) : []
     all.push(...joined)
     for (const [each, outcome] of await repetitionsOf(tx, joined)) results.set(each, outcome)
     placed.push(...joined.filter((each) => !results.has(each)))
-    const { orders, guess } = joined.length === 0 && first?.policy === loaded ? first : guessBy(loaded)
-    const { outcomes, changed, after } = await decideInTurn(tx, loaded, orders, { guess })
+    for (const each of placed) if (!rules.has(each.order.instanceId)) results.set(each, notFound(each))
+    placed = placed.filter((each) => !results.has(each))
+    if (joined.length > 0 || orders?.every(({ loaded }) => loaded === rules.get(loaded.policy.instanceId)) !== true) {
+      orders = ordersBy((instanceId) => rules.get(instanceId), placed) ?? []
+      guess = guessOf(orders)
+    }
+    const { outcomes, changed, after } = await decideInTurn(tx, orders, { guess })
     await tx.accounts.save(changed)
     const settled = outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value : undefined))
     await tx.usage.append(settled.flatMap((each) => each?.records ?? []))
-    const requests = settled.flatMap((each, index) => {
-      const request = placed[index]?.order.request
-      return each === undefined || request === undefined ? [] : [{ ...BEST_EFFORT, request, decision: each.decision }]
-    })
-    await this.#shortages.note(tx, loaded, { requests, pools: after }, latestOf(placed))
+    await this.#noteShortages(tx, orders, settled, after)
     await storeAnswers(tx, placed, outcomes)
-    if (batcher.lastSeen.size + after.size > LAST_SEEN_MAX) batcher.lastSeen.clear()
-    for (const [account, pool] of after) batcher.lastSeen.set(account, pool)
+    if (this.#lastSeen.size + after.size > LAST_SEEN_MAX) this.#lastSeen.clear()
+    for (const [account, pool] of after) this.#lastSeen.set(account, pool)
     // While this transaction is committed, the next one reads and waits for its locks.
     next()
     for (const [index, outcome] of outcomes.entries()) {
@@ -201,11 +207,56 @@ export class AccessBatcher {
     }
     return results
   }
+
+  async #noteShortages(
+    tx: Transaction,
+    orders: readonly PoolRequest<Settled>[],
+    settled: readonly (Settled | undefined)[],
+    pools: ReadonlyMap<AccountId, Pool>,
+  ): Promise<void> {
+    const now = latestOf(orders)
+    const requests = orders.map(({ loaded, mode, request }, index) => {
+      const decision = settled[index]?.decision
+      return { loaded, decided: decision === undefined ? [] : [{ mode, request, decision }] }
+    })
+    for (const [loaded, own] of Map.groupBy(requests, (each) => each.loaded)) {
+      await this.#deps.shortages.note(tx, loaded, { requests: own.flatMap(({ decided }) => decided), pools }, now)
+    }
+  }
 }
 
-const BEST_EFFORT = { mode: 'BEST_EFFORT' } as const
+/** The same on all nodes. @param instanceId a UUID */
+function laneOf(instanceId: string, lanes: number): number {
+  return Number.parseInt(instanceId.slice(-4), 16) % lanes
+}
 
-function latestOf(placed: readonly Placed[]): number {
+function instancesOf(placed: readonly Placed[]): readonly string[] {
+  return [...new Set(placed.map(({ order }) => order.instanceId))]
+}
+
+function isInForce(rules: LoadedPolicy | undefined, now: number): boolean {
+  return rules !== undefined && !needsNewRevision(rules, now)
+}
+
+function notFound({ order }: Placed): Outcome {
+  return { status: 'rejected', reason: new CodedError('NOT_FOUND', `There is no instance ${order.instanceId}.`) }
+}
+
+/** Undefined if the rules of an instance are missing. */
+function ordersBy(
+  rulesOf: (instanceId: string) => LoadedPolicy | undefined,
+  placed: readonly Placed[],
+): readonly PoolRequest<Settled>[] | undefined {
+  const orders: PoolRequest<Settled>[] = []
+  for (const each of placed) {
+    const loaded = rulesOf(each.order.instanceId)
+    if (loaded === undefined) return undefined
+    orders.push(orderOf(loaded, each))
+  }
+  return orders
+}
+
+function latestOf(placed: readonly Pick<Placed, 'now'>[]): number {
   return placed.reduce((max, { now }) => Math.max(max, now), 0)
 }
 
@@ -270,6 +321,7 @@ function orderOf(loaded: LoadedPolicy, { order, now }: Placed): PoolRequest<Sett
   } as const
   const items = withMetaData(request.items, metaData)
   return {
+    loaded,
     request,
     mode: 'BEST_EFFORT',
     now,
@@ -278,6 +330,11 @@ function orderOf(loaded: LoadedPolicy, { order, now }: Placed): PoolRequest<Sett
       records: usageOfDecision(header, loaded, items, { decision, before }),
     }),
   }
+}
+
+/** Whether the transaction was rolled back because a lock was not free in time. */
+function waitedForLocks(error: unknown): boolean {
+  return error instanceof CodedError && error.code === 'OVERLOADED' && 'sqlState' in error.details
 }
 
 /**

@@ -149,7 +149,7 @@ class Books {
       sessionIntervalMs: HOUR,
       trustsClock: () => true,
     }
-    this.#batcher = new AccessBatcher(store, policies, cloudShortages(), setImmediate)
+    this.#batcher = new AccessBatcher({ store, policies, shortages: cloudShortages(), defer: setImmediate })
   }
 
   async open(): Promise<void> {

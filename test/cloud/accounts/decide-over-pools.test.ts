@@ -129,7 +129,7 @@ describe('a pool that does not exist yet', () => {
       decisions += 1
       return decision
     }
-    await inTransaction(store, (tx, loaded) => decideInTurn(tx, loaded, [{ ...prints('1'), settle }]))
+    await inTransaction(store, (tx, loaded) => decideInTurn(tx, [{ ...prints('1'), loaded, settle }]))
     expect(decisions).toBe(1)
   })
 
@@ -181,9 +181,9 @@ describe('locks', () => {
         decisions += 1
         return gist(decision)
       }
-      const orders = counts.map((count) => ({ ...prints(count), settle }))
-      const guess = lastSeen === undefined ? undefined : guessInTurn(loaded, orders, lastSeen)
-      const decided = await decideInTurn(watched, loaded, orders, { guess })
+      const orders = counts.map((count) => ({ ...prints(count), loaded, settle }))
+      const guess = lastSeen === undefined ? undefined : guessInTurn(orders, lastSeen)
+      const decided = await decideInTurn(watched, orders, { guess })
       await tx.accounts.save(decided.changed)
       return decided
     })
@@ -233,11 +233,11 @@ describe('locks', () => {
 
   it('are expected by pools that were seen before, and a pool that was never seen is expected to be full', async () => {
     const store = await openStore([10, 5])
-    const orders = [{ ...prints('4'), settle: () => undefined }]
-    const [unseen, emptyA] = await inTransaction(store, async (_tx, loaded) => [
-      guessInTurn(loaded, orders, new Map()).consulted,
-      guessInTurn(loaded, orders, new Map([[A, charge(newPool(A, 10_000_000n), 8_000_000n)]])).consulted,
-    ])
+    const [unseen, emptyA] = await inTransaction(store, async (_tx, loaded) => {
+      const orders = [{ ...prints('4'), loaded, settle: () => undefined }]
+      const charged = charge(newPool(A, 10_000_000n), 8_000_000n)
+      return [guessInTurn(orders, new Map()).consulted, guessInTurn(orders, new Map([[A, charged]])).consulted]
+    })
     expect(unseen).toEqual(new Set([A]))
     expect(emptyA).toEqual(new Set([A, B]))
   })
@@ -250,11 +250,11 @@ describe('requests that are decided one after another', () => {
       throw new Error('cannot be recorded')
     }
     const { outcomes, changed } = await inTransaction(store, (tx, loaded) =>
-      decideInTurn(tx, loaded, [
-        { ...prints('4'), settle: gist },
-        { ...prints('6'), settle: failing },
-        { ...prints('6'), settle: gist },
-        { ...prints('1'), settle: gist },
+      decideInTurn(tx, [
+        { ...prints('4'), loaded, settle: gist },
+        { ...prints('6'), loaded, settle: failing },
+        { ...prints('6'), loaded, settle: gist },
+        { ...prints('1'), loaded, settle: gist },
       ]),
     )
     expect(outcomes).toEqual([

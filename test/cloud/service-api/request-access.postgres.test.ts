@@ -1,4 +1,5 @@
-import { afterAll, describe, expect, it } from 'vitest'
+import { randomUUID } from 'node:crypto'
+import { afterAll, describe, expect, it, onTestFinished } from 'vitest'
 import { decimal } from '../../../src/core/pricing/amount.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import { createRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
@@ -48,12 +49,8 @@ describe('a batch whose connection to PostgreSQL is lost', () => {
       await createInstance(store, { id: INSTANCE, shortName: 's', accountId: 'a' }, NOW)
       const lineItem = { activationId: 'A', state: 'DEPLOYED' as const, quantity: 1_000, start: NOW - 1, end: NOW + 1 }
       await mapLineItem(store, INSTANCE, { ...lineItem, attributes: { elastic: true } }, NOW)
-      const batcher = new AccessBatcher(
-        store,
-        new Policies({ max: 1, undecidedClock: 'refuse' }),
-        cloudShortages(),
-        setImmediate,
-      )
+      const policies = new Policies({ max: 1, undecidedClock: 'refuse' })
+      const batcher = new AccessBatcher({ store, policies, shortages: cloudShortages(), defer: setImmediate })
       const ask = (correlationId: string) =>
         batcher.request(
           {
@@ -83,5 +80,54 @@ describe('a batch whose connection to PostgreSQL is lost', () => {
     } finally {
       await store.close()
     }
+  })
+})
+
+describe('instances that share a lane over PostgreSQL', () => {
+  const NOW = Date.UTC(2026, 4, 6)
+  const [STUCK, OTHER] = ['64d2028c-ae87-4069-a624-66089d957ef9', '64d2028c-ae87-4069-a624-66089d957ef8'] as const
+
+  it('wait at most once for the locks of one of them', async () => {
+    schema ??= await PostgresSchema.create(server.url)
+    await schema.empty()
+    const limits = { lockTimeoutMs: 300, runsMax: 1 }
+    const store = await openPostgresStore({ url: schema.url, onConnectionLost: () => undefined, limits })
+    onTestFinished(() => store.close())
+    const items = [{ name: 'P', version: '', rate: decimal('1') }]
+    await createRateTable(store, { version: '1', effectiveFrom: NOW - 1, items }, NOW)
+    for (const id of [STUCK, OTHER]) {
+      await createInstance(store, { id, shortName: 's', accountId: id }, NOW)
+      const lineItem = { activationId: 'A', state: 'DEPLOYED' as const, quantity: 1_000, start: NOW - 1, end: NOW + 1 }
+      await mapLineItem(store, id, { ...lineItem, attributes: { elastic: true } }, NOW)
+    }
+    const policies = new Policies({ max: 2, undecidedClock: 'refuse' })
+    const batcher = new AccessBatcher({ store, policies, shortages: cloudShortages(), defer: setImmediate })
+    const ask = (instanceId: string) => {
+      const requested = [{ name: 'P', version: '', count: decimal('1') }]
+      const request = { requester: { type: 'user', value: 'u', dictionary: {} }, items: requested }
+      return batcher.request({ instanceId, correlationId: randomUUID(), request, metaData: [null] }, NOW)
+    }
+    await Promise.all([ask(STUCK), ask(OTHER)])
+    const [locked, end] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
+    const change = store.transaction(async (tx) => {
+      await tx.policyRevisions.lock(STUCK)
+      locked.resolve(undefined)
+      await end.promise
+    })
+    onTestFinished(() => end.resolve(undefined))
+    await locked.promise
+    const refused = ask(STUCK).catch((error: unknown) => error)
+    expect((await ask(OTHER)).items).toMatchObject([{ outcome: 'GRANTED' }])
+    // The stuck instance has its own batcher now.
+    let isRefused = false
+    void refused.then(() => (isRefused = true))
+    expect((await ask(OTHER)).items).toMatchObject([{ outcome: 'GRANTED' }])
+    expect(isRefused).toBe(false)
+    expect(await refused).toMatchObject({ code: 'OVERLOADED' })
+    end.resolve(undefined)
+    await change
+    expect((await ask(STUCK)).items).toMatchObject([{ outcome: 'GRANTED' }])
+    const usage = await store.read((reader) => listUsage(reader, { limit: 100 }))
+    expect(usage.records.map(({ instanceId }) => instanceId).sort()).toEqual([OTHER, OTHER, OTHER, STUCK, STUCK])
   })
 })

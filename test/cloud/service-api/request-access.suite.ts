@@ -25,6 +25,8 @@ const DAY = 86_400_000
 
 interface Ask {
   readonly who: number
+  /** Index of its instance. Default: the first. */
+  readonly instance?: number
   readonly count: string
   /** Counts of more items of the same request. */
   readonly more?: readonly string[]
@@ -56,7 +58,10 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     })
 
     const handlerOver = (over: Pick<Store, 'transaction'> = store): AccessBatcher =>
-      new AccessBatcher(over, new Policies({ max: 10, undecidedClock: 'refuse' }), cloudShortages(), setImmediate)
+      new AccessBatcher({
+        ...{ store: over, policies: new Policies({ max: 10, undecidedClock: 'refuse' }) },
+        ...{ shortages: cloudShortages(), defer: setImmediate },
+      })
 
     /** Line items A and B of some tokens, with a limit for each requester on the first. */
     const newInstance = async (quantities = [20, 10], change: Partial<LineItemBody['attributes']> = {}) => {
@@ -130,7 +135,10 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
 
     const counts = fc.constantFrom('1', '0.1', '2.5', '7', '40', '0.0000001')
     const asks = fc.array(
-      fc.record({ who: fc.integer({ min: 0, max: 3 }), count: counts, more: fc.array(counts, { maxLength: 3 }) }),
+      fc.record({
+        ...{ who: fc.integer({ min: 0, max: 3 }), instance: fc.integer({ min: 0, max: 1 }) },
+        ...{ count: counts, more: fc.array(counts, { maxLength: 3 }) },
+      }),
       { minLength: 1, maxLength: 60 },
     )
     const overdrafts = fc.constantFrom<Partial<LineItemBody['attributes']>>({}, { overdraftType: 'Unlimited' })
@@ -138,17 +146,21 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     it('at the same time are decided as one after another', { timeout: 120_000 }, async () => {
       await fc.assert(
         fc.asyncProperty(asks, overdrafts, fc.boolean(), async (list, attributes, limited) => {
-          const [together, alone] = [await newInstance([20, 10], attributes), await newInstance([20, 10], attributes)]
-          if (limited) for (const id of [together, alone]) await limit(id, 9)
+          const newPair = async () => [await newInstance([20, 10], attributes), await newInstance([20, 10], attributes)]
+          const [together, alone] = [await newPair(), await newPair()]
+          if (limited) for (const id of [...together, ...alone]) await limit(id, 9)
           const [crowd, queue] = [handlerOver(), handlerOver()]
-          const parallel = await Promise.all(list.map((ask) => crowd.request(orderOf(together, ask), NOW)))
+          const of = (ids: readonly string[], ask: Ask) => orderOf(ids[ask.instance ?? 0]!, ask)
+          const parallel = await Promise.all(list.map((ask) => crowd.request(of(together, ask), NOW)))
           const sequential: Decision[] = []
-          for (const ask of list) sequential.push(await queue.request(orderOf(alone, ask), NOW))
+          for (const ask of list) sequential.push(await queue.request(of(alone, ask), NOW))
           expect(parallel.map(gist)).toEqual(sequential.map(gist))
-          expect(await requireExactBooks(together)).toBe(await requireExactBooks(alone))
           const seen = (records: readonly UsageRecord[]) =>
             records.map(({ requesterValue, status, tokens, used }) => [requesterValue, status, tokens, used])
-          expect(seen(await usageOf(together))).toEqual(seen(await usageOf(alone)))
+          for (const index of [0, 1]) {
+            expect(await requireExactBooks(together[index]!)).toBe(await requireExactBooks(alone[index]!))
+            expect(seen(await usageOf(together[index]!))).toEqual(seen(await usageOf(alone[index]!)))
+          }
         }),
         { numRuns: 12 },
       )
@@ -174,20 +186,87 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(transactions).toBe(2)
     })
 
+    it('of several instances share a transaction, and each pays from its own tokens', async () => {
+      const ids = [await newInstance([5]), await newInstance([10]), await newInstance([2])]
+      const calls: string[] = []
+      const batcher = handlerOver(watched(store, (name) => calls.push(name)))
+      const unknown = randomUUID()
+      const outcomes = await Promise.allSettled(
+        [...ids, unknown, ...ids, unknown].map((id, who) => batcher.request(orderOf(id, { who, count: '3' }), NOW)),
+      )
+      expect(
+        outcomes.map((each) => (each.status === 'fulfilled' ? gist(each.value) : (each.reason as unknown))),
+      ).toEqual([
+        [['A 2100000']],
+        [['A 2100000']],
+        ['INSUFFICIENT_TOKENS'],
+        expect.objectContaining({ code: 'NOT_FOUND' }),
+        [['A 2100000']],
+        [['A 2100000']],
+        ['INSUFFICIENT_TOKENS'],
+        expect.objectContaining({ code: 'NOT_FOUND' }),
+      ])
+      expect(calls.filter((name) => name === 'transaction')).toHaveLength(1)
+      expect(await Promise.all(ids.map(requireExactBooks))).toEqual([4_200_000n, 4_200_000n, 0n])
+    })
+
+    it('of an instance that the store refuses take nothing of the other instances with them', async () => {
+      const [broken, ...others] = [await newInstance(), await newInstance(), await newInstance()]
+      const refusing: Pick<Store, 'transaction'> = {
+        transaction: (work) =>
+          store.transaction(async (tx) => {
+            const result = await work(tx)
+            if ((await tx.accounts.ofLineItem(broken, 'A')).some(({ charged }) => charged > 0n))
+              throw new Error('no row')
+            return result
+          }),
+      }
+      const batcher = handlerOver(refusing)
+      const ids = [...others, broken, ...others, broken, ...others]
+      const outcomes = await Promise.allSettled(
+        ids.map((id, who) => batcher.request(orderOf(id, { who, count: '1' }), NOW)),
+      )
+      expect(outcomes.map(({ status }) => status)).toEqual(ids.map((id) => (id === broken ? 'rejected' : 'fulfilled')))
+      expect(await Promise.all([broken, ...others].map(requireExactBooks))).toEqual([0n, 2_100_000n, 2_100_000n])
+    })
+
+    it('of an instance whose locks are not free in time fail without the other instances', async () => {
+      const [stuck, other] = [await newInstance(), await newInstance()]
+      const timeout = new CodedError('OVERLOADED', 'waited too long', { details: { sqlState: '55P03' } })
+      const locking: Pick<Store, 'transaction'> = {
+        transaction: (work) =>
+          store.transaction((tx) => {
+            const holdAll: typeof tx.policyRevisions.holdAll = async (ids, likely) => {
+              if (ids.includes(stuck)) throw timeout
+              return tx.policyRevisions.holdAll(ids, likely)
+            }
+            return work({ ...tx, policyRevisions: { ...tx.policyRevisions, holdAll } })
+          }),
+      }
+      const batcher = handlerOver(locking)
+      const ask = (id: string) => batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
+      const together = await Promise.allSettled([ask(stuck), ask(other), ask(stuck)])
+      expect(together).toMatchObject([{ reason: timeout }, { status: 'fulfilled' }, { reason: timeout }])
+      expect(await Promise.all([requireExactBooks(stuck), requireExactBooks(other)])).toEqual([0n, 700_000n])
+    })
+
     it('that come while a batch waits for its locks join it', async () => {
       const id = await newInstance([10, 3])
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
       const [waits, locked] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
-      const held: typeof policies.hold = async (...inputs) => {
-        const loaded = await policies.hold(...inputs)
+      const held: typeof policies.holdAll = async (...inputs) => {
+        const rules = await policies.holdAll(...inputs)
         waits.resolve(undefined)
         await locked.promise
-        return loaded
+        return rules
       }
       const calls: string[] = []
-      const waiting = { hold: held, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
+      const waiting = { holdAll: held, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
       const over = watched(store, (name) => calls.push(name))
-      const batcher = new AccessBatcher(over, waiting, cloudShortages(), setImmediate)
+      const batcher = new AccessBatcher({
+        ...{ store: over, policies: waiting },
+        ...{ shortages: cloudShortages(), defer: setImmediate },
+      })
       const first = batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
       await waits.promise
       const once = { claim: { scope: 's', requestHash: 'h' }, answerOf: () => '{}' }
@@ -206,15 +285,18 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
       const [waits, locked] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
       let due = NOW
-      const held: typeof policies.hold = async (...inputs) => {
-        const loaded = await policies.hold(...inputs)
-        due = loaded?.calendarDue ?? NOW
+      const held: typeof policies.holdAll = async (...inputs) => {
+        const rules = await policies.holdAll(...inputs)
+        due = rules.get(id)?.calendarDue ?? NOW
         waits.resolve(undefined)
         await locked.promise
-        return loaded
+        return rules
       }
-      const waiting = { hold: held, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
-      const batcher = new AccessBatcher(store, waiting, cloudShortages(), setImmediate)
+      const waiting = { holdAll: held, lastOf: (instanceId: string) => policies.lastOf(instanceId) }
+      const batcher = new AccessBatcher({
+        ...{ store, policies: waiting },
+        ...{ shortages: cloudShortages(), defer: setImmediate },
+      })
       const first = batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
       await waits.promise
       const second = batcher.request(orderOf(id, { who: 1, count: '1' }), due)
@@ -234,7 +316,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       await batcher.request(orderOf(id, { who: 1, count: '1' }), NOW)
       expect(calls.filter((name) => name !== 'accounts.open')).toEqual([
         'transaction',
-        'policyRevisions.hold',
+        'policyRevisions.holdAll',
         'accounts.lock',
         'accounts.save',
         'usage.append',
@@ -245,7 +327,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     const extraCalls = async (batcher: AccessBatcher, calls: string[], order: AccessCommand) => {
       calls.length = 0
       const decision = await batcher.request(order, NOW)
-      const always = ['transaction', 'policyRevisions.hold', 'accounts.save', 'usage.append']
+      const always = ['transaction', 'policyRevisions.holdAll', 'accounts.save', 'usage.append']
       return [gist(decision), calls.filter((name) => !always.includes(name) && name !== 'accounts.open')]
     }
 
@@ -260,24 +342,8 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       ])
     })
 
-    it('lock once until a thousand other instances have had requests since: the memory of a node is bounded', async () => {
-      const id = await newInstance([1, 10])
-      const calls: string[] = []
-      const batcher = handlerOver(watched(store, (name) => calls.push(name)))
-      const toOthers = (count: number) =>
-        Promise.allSettled(
-          Array.from({ length: count }, () => batcher.request(orderOf(randomUUID(), { who: 1, count: '1' }), NOW)),
-        )
-      await batcher.request(orderOf(id, { who: 1, count: '2' }), NOW)
-      await toOthers(999)
-      expect((await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' })))[1]).toEqual(['accounts.lock'])
-      await toOthers(1)
-      const [, extra] = await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))
-      expect((extra as string[]).filter((name) => name === 'accounts.lock')).toHaveLength(2)
-    })
-
-    it('lock once until hundreds of other requesters have had requests since: the memory of an instance is bounded', async () => {
-      const id = await newInstance([1_000, 10])
+    it('lock once until thousands of other pools were used since: the memory of a node is bounded', async () => {
+      const id = await newInstance([10_000, 10])
       await limit(id, 1)
       const calls: string[] = []
       const batcher = handlerOver(watched(store, (name) => calls.push(name)))
@@ -287,9 +353,9 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
           Array.from({ length: count }, () => batcher.request(orderOf(id, { who: (last += 1), count: '1' }), NOW)),
         )
       await batcher.request(orderOf(id, { who: 1, count: '2' }), NOW)
-      await ofOthers(150)
+      await ofOthers(1_500)
       expect((await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' })))[1]).toEqual(['accounts.lock'])
-      await ofOthers(250)
+      await ofOthers(1_500)
       const [, extra] = await extraCalls(batcher, calls, orderOf(id, { who: 1, count: '1' }))
       expect((extra as string[]).filter((name) => name === 'accounts.lock')).toHaveLength(2)
     })
@@ -362,7 +428,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
         },
       } as unknown as CloudShortages
       const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
-      const batcher = new AccessBatcher(store, policies, shortages, setImmediate)
+      const batcher = new AccessBatcher({ store, policies, shortages, defer: setImmediate })
       const order = orderOf(id, { who: 1, count: '1' })
       const broken = {
         ...order,
@@ -624,7 +690,10 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
                 const id = await newInstance([quantity, 1], { ...attributes, rateTableSeries: rate })
                 if (limited) await limit(id, whole)
                 const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
-                const batcher = new AccessBatcher(store, policies, cloudShortages(), setImmediate)
+                const batcher = new AccessBatcher({
+                  ...{ store, policies, shortages: cloudShortages() },
+                  defer: setImmediate,
+                })
                 const parts = {
                   store,
                   policies,

@@ -9,6 +9,7 @@ import type { AccessRequest } from '../../../src/core/rules/decision.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import { createRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
 import { sync } from '../../../src/cloud/sync/sync.ts'
+import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
 import { AccessBatcher } from '../../../src/cloud/service-api/request-access.ts'
 import {
@@ -27,6 +28,8 @@ import { cloudShortages } from '../sync/grants/shortages.ts'
 
 const ITEMS = ['A', 'B', 'C']
 const ROUNDS = 12
+
+const OTHER = '0f0e0d0c-1111-4222-8333-444455556666'
 
 describe('two nodes that lock whatever there is to lock', () => {
   const server = postgres()
@@ -54,7 +57,9 @@ describe('two nodes that lock whatever there is to lock', () => {
     const { store } = first
     const rates = { version: '1', effectiveFrom: START - DAY, items: [{ name: 'P', version: '', rate: decimal('1') }] }
     await createRateTable(store, rates, START)
-    for (const [index, activationId] of ITEMS.entries()) {
+    await createInstance(store, { id: OTHER, shortName: 's', accountId: 'other' }, START)
+    const owned = [INSTANCE, OTHER].flatMap((id) => [...ITEMS.entries()].map((each) => [id, ...each] as const))
+    for (const [instanceId, index, activationId] of owned) {
       // Small ones are used up on the way, so that decisions reach for the next; daily ones must be carried on.
       const body = {
         activationId,
@@ -64,9 +69,9 @@ describe('two nodes that lock whatever there is to lock', () => {
         end: START + (300 + index) * DAY,
         attributes: { elastic: true, resetFrequency: 'DAILY' as const },
       }
-      await mapLineItem(store, INSTANCE, body, START)
+      await mapLineItem(store, instanceId, body, START)
       const limit = { limit: wholeTokens(40), frequency: 'DAILY' as const, nextReset: START + DAY }
-      await setConsumptionLimit(store, { instanceId: INSTANCE, lineItemId: activationId }, limit, START)
+      await setConsumptionLimit(store, { instanceId, lineItemId: activationId }, limit, START)
     }
 
     let time = START
@@ -75,11 +80,19 @@ describe('two nodes that lock whatever there is to lock', () => {
       items: Array.from({ length: 2 }, () => ({ name: 'P', version: '', count: decimal(count) })),
     })
     const batchers = new Map(
-      nodes.map((node) => [node, new AccessBatcher(node.store, node.policies, cloudShortages(), setImmediate)]),
+      nodes.map((node) => [
+        node,
+        new AccessBatcher({
+          store: node.store,
+          policies: node.policies,
+          shortages: cloudShortages(),
+          defer: setImmediate,
+        }),
+      ]),
     )
     const oneOff = async (node: Twin, who: number): Promise<void> => {
       const order = {
-        instanceId: INSTANCE,
+        instanceId: who % 2 === 0 ? INSTANCE : OTHER,
         correlationId: randomUUID(),
         request: request(who, 7),
         metaData: [null, null],

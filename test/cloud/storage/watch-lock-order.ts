@@ -70,9 +70,9 @@ function watched(tx: Transaction): Transaction {
         locks.take('rules', instanceId)
         return tx.policyRevisions.hold(instanceId, likely)
       },
-      async holdAll(instanceIds) {
+      async holdAll(instanceIds, likely) {
         for (const instanceId of instanceIds) locks.take('rules', instanceId)
-        return tx.policyRevisions.holdAll(instanceIds)
+        return tx.policyRevisions.holdAll(instanceIds, likely)
       },
       async lock(instanceId) {
         locks.change(instanceId)

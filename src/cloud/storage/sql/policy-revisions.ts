@@ -75,11 +75,15 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
       return reader.get(instanceId)
     },
     /** As `hold`, of several instances, in the sequence of their ids. */
-    async holdAll(instanceIds: readonly string[]): Promise<readonly PolicyRevision[]> {
+    async holdAll(
+      instanceIds: readonly string[],
+      likely: readonly AccountId[] = [],
+    ): Promise<readonly PolicyRevision[]> {
       const found: PolicyRevision[] = []
+      for (const some of chunks(instanceIds, INSTANCES_MAX)) await rules.hold(...filledUp(some))
+      await lockAhead(likely)
       for (const some of chunks(instanceIds, INSTANCES_MAX)) {
         const listed = filledUp(some)
-        await rules.hold(...some)
         const { rows } = await db.executeQuery(revisionsWithIds(db, listed, listed.length))
         found.push(...rows.map(revisionOf))
       }

@@ -28,7 +28,7 @@ export interface DecidedRequest {
 
 export interface Decided {
   readonly requests: readonly DecidedRequest[]
-  /** All that the decisions looked at, after them. Locked. */
+  /** All that the decisions looked at, after them. Locked. Those of other instances are ignored. */
   readonly pools: ReadonlyMap<AccountId, Pool>
 }
 
@@ -47,7 +47,8 @@ export class CloudShortages {
     const short = requests.filter(({ decision }) => isShort(decision))
     if (short.length === 0) return
     const context = { deps: { terms: this.#terms }, tx, now }
-    const returnable = await returnableOf(context, [...pools.keys()], '')
+    const own = [...pools.keys()].filter((account) => parseAccount(account)?.instanceId === loaded.policy.instanceId)
+    const returnable = await returnableOf(context, own, '')
     const policy = loaded.compiled.at(exactly(now))
     for (const [account, amount] of lackingOf(policy, short, pools, returnable)) {
       const pool = pools.get(account)

@@ -21,7 +21,10 @@ beforeEach(async () => {
   await twin.setRates({ Print: 1 })
   await twin.setLineItem('ACT-1', { quantity: tokens(100) })
   device = await TestDevice.join(twin)
-  access = new AccessBatcher(twin.store, twin.policies, cloudShortages(), setImmediate)
+  access = new AccessBatcher({
+    ...{ store: twin.store, policies: twin.policies },
+    ...{ shortages: cloudShortages(), defer: setImmediate },
+  })
 })
 afterEach(async () => twin[Symbol.asyncDispose]())
 

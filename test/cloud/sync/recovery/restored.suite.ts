@@ -401,7 +401,10 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
 
     describe('without a sales mark', () => {
       const request = (): Promise<{ readonly items: readonly { readonly outcome: string }[] }> =>
-        new AccessBatcher(twin.store, twin.policies, cloudShortages(), setImmediate).request(
+        new AccessBatcher({
+          ...{ store: twin.store, policies: twin.policies },
+          ...{ shortages: cloudShortages(), defer: setImmediate },
+        }).request(
           {
             instanceId: INSTANCE,
             correlationId: randomUUID(),
