@@ -190,10 +190,10 @@ export class Twin {
     return {
       transaction: (work) =>
         counted(async () => {
-          const written = { outbox: false }
+          const written = { outbox: false, keys: false }
           const run = (tx: Transaction) => work(this.deps.defects.transaction(tx, database))
           const result = await commits.run(
-            () => runWork(sql, run, () => (written.outbox = true)),
+            () => runWork(sql, run, written),
             () => written.outbox,
           )
           if (written.outbox) for (const listener of this.#listeners) listener()

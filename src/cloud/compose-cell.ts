@@ -108,7 +108,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
     store,
     defer: setImmediate,
     takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced }, deviceId, used),
-    signIn,
+    ...{ signIn, keysVersion: cell.keysVersion },
   })
   const sinks = await openSinks(settings.events, now)
   const { trialInterval } = settings.sessions

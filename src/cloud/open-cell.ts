@@ -57,8 +57,7 @@ export class Cell {
   /** Null: the cloud has no cells. */
   readonly #place: CellSettings | null
   readonly #node: CellNode
-  #running:
-    { readonly sales: Sales; readonly database: PostgresStore; readonly parts: AsyncDisposableStack } | undefined
+  #running: { readonly sales: Sales; readonly database: OpenedStore; readonly parts: AsyncDisposableStack } | undefined
   #starting: Promise<void> | undefined
   readonly #cut = Promise.withResolvers<never>()
   /** Thumbprint of the signing key that its database knows. */
@@ -92,6 +91,9 @@ export class Cell {
   get sales(): Sales | undefined {
     return this.#running?.sales
   }
+
+  /** Another number after each change of registered keys. Null: another node could change them. */
+  readonly keysVersion = (): number | null => this.#running?.database.keysVersion() ?? null
 
   readonly paused = () => [
     ...(this.clock.doubt === null ? [] : [this.clock.doubt.code]),
@@ -162,7 +164,7 @@ export class Cell {
     }
   }
 
-  async #openStore(): Promise<PostgresStore> {
+  async #openStore(): Promise<OpenedStore> {
     const { settings, log, fail } = this.#node
     const { db, dbPassword, dbStandby, store } = settings
     const url = this.#place?.url ?? db
@@ -172,13 +174,14 @@ export class Cell {
       return { ...openSqliteStore(file), keepPartitions: async () => undefined, cut: () => undefined }
     }
     const file = this.#place?.password_file
-    return openPostgresStore({
+    const opened = await openPostgresStore({
       url,
       password: file === undefined ? (dbPassword?.reveal() ?? null) : readText(file).trim(),
       requiresStandby: dbStandby,
       onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
       onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
     })
+    return { ...opened, keysVersion: () => null }
   }
 
   /** A cloud that gets cells keeps the mark of its database, which becomes the control cell. */
@@ -224,6 +227,10 @@ export class Cell {
     await Promise.race([this.#starting, this.#cut.promise]).catch(() => undefined)
     await this.#running?.parts.disposeAsync()
   }
+}
+
+interface OpenedStore extends PostgresStore {
+  readonly keysVersion: Cell['keysVersion']
 }
 
 export function isShared({ db, cells }: Pick<CloudSettings, 'db' | 'cells'>): boolean {

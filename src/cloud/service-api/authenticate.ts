@@ -1,7 +1,7 @@
 /**
  * Authenticates callers by JWTs. A token whose claim `iss` is the OpenID Connect issuer is checked as an ID token of that
  * issuer, and every other token as signed with a registered key: no token is tried in both ways. The stored key decides the
- * algorithm. Signatures are cached; the key's registration is checked with every request. Source: interface,
+ * algorithm. Signatures are cached. Each request is checked against the keys that are registered now. Source: interface,
  * Authentication; documentation on tokens; docs/decisions/access-tokens.md.
  */
 import { Buffer } from 'node:buffer'
@@ -50,11 +50,14 @@ export interface AuthenticatorDeps {
   readonly takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>
   /** Null: administrators use keys only. */
   readonly signIn: SignIn | null
+  /** Another number after each change of registered keys, which are then read again. Null: they are read for each request. */
+  readonly keysVersion?: () => number | null
 }
 
 export class Authenticator {
   /** Calls during a read share the next one. It starts after they arrive, so a revoked key is noticed. */
   readonly #lookups: Batcher<KeyName, FoundKey | undefined>
+  readonly #found = new Map<string, { readonly version: number; readonly key: FoundKey }>()
   readonly #keys = new Map<string, VerificationKey>()
   /** By the token's hash, least recently used first. */
   readonly #verified = new Map<string, Verified>()
@@ -79,8 +82,8 @@ export class Authenticator {
     const { signIn } = this.#deps
     if (signIn !== null && payload?.iss === signIn.terms.issuer) return signIn.authenticate(token, now)
     const asserted = known?.claims ?? claimsOf(payload)
-    const { kid, kty } = asserted.cnf.jwk
-    const found = await this.#lookups.ask({ kid, kty })
+    const { kid } = asserted.cnf.jwk
+    const found = await this.#find(asserted.cnf.jwk)
     if (found?.kind === 'DEVICE') {
       const { device, instanceIds } = await authenticateDevice(found.key, token, now)
       if (found.key.state === 'NEXT') await this.#deps.takeNextKey(device.id, kid)
@@ -99,6 +102,19 @@ export class Authenticator {
     const principal = principalOf(asserted, key)
     this.#keep(digest, { claims: asserted, pem })
     return principal
+  }
+
+  async #find({ kid, kty }: KeyName): Promise<FoundKey | undefined> {
+    // Before the read: a later change of the key is not in it.
+    const version = this.#deps.keysVersion?.() ?? null
+    const name = `${kty} ${kid}`
+    const known = this.#found.get(name)
+    if (known !== undefined && known.version === version) return known.key
+    const key = await this.#lookups.ask({ kid, kty })
+    if (version === null || key?.kind !== 'REGISTERED') return key
+    if (this.#found.size >= KEYS_MAX) this.#found.clear()
+    this.#found.set(name, { version, key })
+    return key
   }
 
   #keep(digest: string, verified: Verified): void {

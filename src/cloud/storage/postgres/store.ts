@@ -62,14 +62,14 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
 
   return {
     async transaction(work) {
-      const written = { outbox: false }
+      const written = { outbox: false, keys: false }
       const result = await rerunning(shown, limits, onRerun, async () => {
         written.outbox = false
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}
         try {
           return await inTransaction('WRITE', async (db) => {
             const sql = { db, lockRows: true, rules: ruleLocks(db, schema), fleet, ahead: aheadOn(db), shrink: null }
-            const result = await runWork(sql, work, () => (written.outbox = true))
+            const result = await runWork(sql, work, written)
             done.result = result
             return result
           })

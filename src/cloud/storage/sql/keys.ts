@@ -61,7 +61,8 @@ const keysWithIds = prepared((db, count) =>
 
 const keyWithId = prepared((db) => db.selectFrom('public_keys').selectAll().where('type', '=', '').where('id', '=', ''))
 
-export function keyTransaction(sql: Sql) {
+/** @param written called when the transaction changes a key */
+export function keyTransaction(sql: Sql, written: () => void) {
   const { db, lockRows } = sql
   return {
     ...keyReader(sql),
@@ -70,6 +71,7 @@ export function keyTransaction(sql: Sql) {
       if (lockRows) await db.selectFrom('public_keys').select('seq').orderBy('seq').forUpdate().execute()
     },
     async save(key: KeyRecord): Promise<void> {
+      written()
       const columns = {
         name: key.name,
         roles: toJson(key.roles),
@@ -88,6 +90,7 @@ export function keyTransaction(sql: Sql) {
         .execute()
     },
     async remove(type: KeyType, id: string): Promise<void> {
+      written()
       await db.deleteFrom('public_keys').where('type', '=', type).where('id', '=', id).execute()
     },
   }

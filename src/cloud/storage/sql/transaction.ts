@@ -83,8 +83,14 @@ export function readerOf(sql: Sql) {
   }
 }
 
-/** @param outboxWritten called when the transaction writes to the outbox */
-export function transactionOf(sql: Sql, outboxWritten: () => void) {
+/** What a transaction has written to. */
+export interface Written {
+  outbox: boolean
+  /** Registered keys. */
+  keys: boolean
+}
+
+export function transactionOf(sql: Sql, written: Written) {
   const { accounts, lockAhead } = accountTransaction(sql)
   const { usage, events, write } = usageTransaction(sql)
   const tx = {
@@ -96,7 +102,7 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
     conditions: conditionTransaction(sql),
     rateTables: rateTableTransaction(sql),
     consumptionLimits: consumptionLimitTransaction(sql),
-    keys: keyTransaction(sql),
+    keys: keyTransaction(sql, () => (written.keys = true)),
     configuration: configurationTransaction(sql),
     cell: cellTransaction(sql),
     accounts,
@@ -107,7 +113,7 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
     usageArchives: usageArchiveTransaction(sql),
     policyRevisions: policyRevisionTransaction(sql, lockAhead),
     sessions: sessionTransaction(sql),
-    outbox: outboxTransaction(sql, outboxWritten),
+    outbox: outboxTransaction(sql, () => (written.outbox = true)),
     idempotency: idempotencyTransaction(sql),
     edge: {
       devices: deviceTransaction(sql),
@@ -134,13 +140,12 @@ export function transactionOf(sql: Sql, outboxWritten: () => void) {
   return { tx, write }
 }
 
-/** @param outboxWritten called when the transaction writes to the outbox */
 export async function runWork<T>(
   sql: Sql,
   work: (tx: ReturnType<typeof transactionOf>['tx']) => Promise<T>,
-  outboxWritten: () => void,
+  written: Written,
 ): Promise<T> {
-  const { tx, write } = transactionOf(sql, outboxWritten)
+  const { tx, write } = transactionOf(sql, written)
   const result = await work(tx)
   await write()
   return result

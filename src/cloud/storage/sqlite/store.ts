@@ -31,8 +31,13 @@ export interface SqliteStoreOptions {
  */
 const CHECKPOINT_FRAMES = 4_000
 
+export interface SqliteStore extends Store {
+  /** Another number after each change of registered keys, before the change is confirmed: no other process writes. */
+  readonly keysVersion: () => number
+}
+
 /** @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER or STATE_UNWRITABLE */
-export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStoreOptions): Store {
+export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStoreOptions): SqliteStore {
   const forWriting = openWriter(path, check)
   const forReading = openReader(path)
   const log = new LogFlush(path, flushFile)
@@ -45,6 +50,7 @@ export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStor
   const listeners = new Set<() => void>()
   const shrink = (pages: number): boolean => shrinkBy(forWriting, pages)
   const health: { cause?: unknown } = {}
+  let keysVersion = 0
 
   const guard = async <T>(run: () => Promise<T>): Promise<T> => {
     if ('cause' in health) throw new Error('the store is broken', health)
@@ -62,13 +68,14 @@ export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStor
   return {
     transaction: (work) =>
       guard(async () => {
-        const written = { outbox: false }
+        const written = { outbox: false, keys: false }
         const sql = { db: writer, lockRows: false, rules: ALONE, fleet, ahead: null, shrink }
         const result = await commits.run(
-          () => runWork(sql, work, () => (written.outbox = true)),
+          () => runWork(sql, work, written),
           // It may have bumped a policy revision: decisions must not cache a revision before it is committed.
           () => written.outbox,
         )
+        if (written.keys) keysVersion += 1
         if (written.outbox) for (const listener of listeners) listener()
         return result
       }),
@@ -85,6 +92,7 @@ export function openSqliteStore({ path, check, onBroken, flushFile }: SqliteStor
       listeners.add(listener)
       return () => listeners.delete(listener)
     },
+    keysVersion: () => keysVersion,
     async close() {
       await commits.idle()
       await snapshots.ended()
