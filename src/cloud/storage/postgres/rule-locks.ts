@@ -2,7 +2,7 @@
  * Shared and exclusive advisory locks on an instance's rules, released with the transaction. With row locks, a constant
  * stream of decisions would starve a rule change; advisory locks are granted in order.
  */
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { sql as raw } from 'kysely'
 import { type RuleLocks, type Sql, prepared } from '../sql/sql.ts'
 import { sendAhead } from './dialect.ts'
@@ -38,5 +38,5 @@ const holding = prepared((db, count) => ({
 
 /** Instances whose keys collide only wait for each other unnecessarily. */
 function keyOf(schema: number, instanceId: string): bigint {
-  return createHash('sha256').update(`${schema}/${instanceId}`).digest().readBigInt64BE()
+  return hash('sha256', `${schema}/${instanceId}`, 'buffer').readBigInt64BE()
 }
