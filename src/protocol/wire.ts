@@ -36,6 +36,9 @@ export const pathText = (maxLength: number) =>
 
 export const uuid = z.guid()
 
+/** Made once: a schema is compiled at its first use. */
+export const uuidInLowerCase = uuid.toLowerCase()
+
 /** The end of the year 9999. */
 export const INSTANT_MAX = 253_402_300_799_999
 

@@ -1,6 +1,6 @@
 import { type Html, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { uuid } from '../../protocol/wire.ts'
+import { uuidInLowerCase } from '../../protocol/wire.ts'
 import { type View, hrefOf, mayRead } from './page.ts'
 
 /** Maximum number of devices whose names begin in the same way. */
@@ -24,7 +24,7 @@ export function shortDeviceLink(view: View, id: string, names: ReadonlyMap<strin
 
 /** @param named id or name; empty: undefined. @throws CodedError NOT_FOUND, CONFLICT if several have the name */
 export async function deviceIdOf(view: View, named: string): Promise<string | undefined> {
-  const id = uuid.toLowerCase().safeParse(named)
+  const id = uuidInLowerCase.safeParse(named)
   if (named === '' || id.success) return id.data
   const filter = { search: named, scope: view.administrator.scope }
   const alike = await view.reader.edge.devices.find(filter, 0, ALIKE_MAX)

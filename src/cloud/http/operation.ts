@@ -9,7 +9,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { z } from 'zod'
 import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
 import { API_VERSIONS, type ApiVersion } from '../../protocol/service/status.ts'
-import { uuid } from '../../protocol/wire.ts'
+import { uuidInLowerCase } from '../../protocol/wire.ts'
 import { EDGE_BODY_BYTES_MAX } from '../devices/limits.ts'
 import type { Principal } from '../service-api/principal.ts'
 
@@ -229,11 +229,11 @@ export function addressesOf({ areas, path }: Operation, version: string): readon
   return at(version, areas).map((area) => `/${area}/${version}${path}`)
 }
 
-export const instanceId = uuid.toLowerCase()
+export const instanceId = uuidInLowerCase
 
 export const inInstance = z.object({ instanceId })
 
-export const inDevice = z.object({ deviceId: uuid.toLowerCase() })
+export const inDevice = z.object({ deviceId: uuidInLowerCase })
 
 /** Errors before the operation's own work, or of the store. */
 const EVERYWHERE: readonly ErrorCode[] = [

@@ -5,7 +5,7 @@
 import { decodeJwt } from 'jose'
 import { CodedError } from '../../protocol/errors.ts'
 import { instanceHeader } from '../../protocol/service/sessions.ts'
-import { uuid } from '../../protocol/wire.ts'
+import { uuidInLowerCase } from '../../protocol/wire.ts'
 import type { Directory, DirectoryCell, Kind } from '../cells/directory.ts'
 import type { Store } from '../storage/store.ts'
 import type { Authenticator } from '../service-api/authenticate.ts'
@@ -181,7 +181,7 @@ function operationAt({ operations }: ServedCell, index: number): Operation {
 
 /** The device that claims to have signed the token: its cell checks it. */
 function issuerOf(authorization: string | undefined): readonly NamedId[] {
-  const id = uuid.toLowerCase().safeParse(claimsOf(authorization?.replace(/^Bearer +/i, '').trim() ?? '')['iss'])
+  const id = uuidInLowerCase.safeParse(claimsOf(authorization?.replace(/^Bearer +/i, '').trim() ?? '')['iss'])
   return id.success ? [['deviceId', id.data]] : []
 }
 

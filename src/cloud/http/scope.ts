@@ -4,7 +4,7 @@ import { ROLES, type Role } from '../../protocol/service/keys.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type Administrator, type Principal, permits, scopeWith } from '../service-api/principal.ts'
 import type { Reader, Store } from '../storage/store.ts'
-import { uuid } from '../../protocol/wire.ts'
+import { uuidInLowerCase } from '../../protocol/wire.ts'
 import { type Operation, at } from './operation.ts'
 
 /** The administrator, limited to the instances in which it has the role. @throws CodedError ROLE_MISSING */
@@ -73,7 +73,7 @@ export function namedIds(named: Named, parts: Readonly<Partial<Record<Part, unkn
   return named.flatMap(([part, field]) => {
     const value = (parts[part] as Readonly<Record<string, unknown>> | null | undefined)?.[field]
     return [value].flat().flatMap((each) => {
-      const id = uuid.toLowerCase().safeParse(each)
+      const id = uuidInLowerCase.safeParse(each)
       return id.success ? [[field, id.data] as const] : []
     })
   })

@@ -203,6 +203,9 @@ async function readHead(
   return { principal, params, query, instanceHeader: header, isNamed }
 }
 
+/** Made once: a schema is compiled at its first use. */
+const maybeInDevice = inDevice.partial()
+
 /** @throws CodedError for a caller that is not one of the operation's principals */
 async function authorize(
   { principals, basic = false }: Operation,
@@ -230,7 +233,7 @@ async function authorize(
     throw new CodedError('ACCESS_KIND_WRONG', `This operation requires ${tokenFor(principals)}.${limits}`)
   }
   if (principal.kind === 'ADMINISTRATOR') return role === null ? principal : requireRole(principal, role)
-  const { deviceId } = inDevice.partial().safeParse(request.params).data ?? {}
+  const { deviceId } = maybeInDevice.safeParse(request.params).data ?? {}
   if (principal.deviceId !== null && deviceId !== undefined && deviceId !== principal.deviceId) {
     throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires the token of the device in the path.')
   }

@@ -7,7 +7,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
-import { uuid } from '../../../protocol/wire.ts'
+import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
 import { type Edit, problemOf } from '../../console/edit.ts'
@@ -327,7 +327,7 @@ async function chosen(
     requireUnlimited(administrator)
     return null
   }
-  const id = uuid.toLowerCase().safeParse(given).data ?? ''
+  const id = uuidInLowerCase.safeParse(given).data ?? ''
   requireInstanceOf(administrator, id)
   const instance = await reader.instances.get(id)
   if (instance === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${given}.`)
