@@ -46,13 +46,28 @@ const DECOMPRESSED_BYTES_MAX = 8 * 1024 * 1024
 
 /** Signs the exact text; that of a segment is compressed with Zstandard first. */
 export async function signDocument(kind: DocumentKind, text: string, signer: Signer): Promise<string> {
-  const { algorithm, keyId, privateKey } = signer
+  const input = signedInput(kind, text, signer)
+  const signature = sign(DIGESTS[signer.algorithm], Buffer.from(input), keyOf(signer.privateKey))
+  return `${input}.${signature.toString('base64url')}`
+}
+
+/** As {@link signDocument}, on another thread: the event loop continues, and no transaction waits for it. */
+export async function signDocumentAside(kind: DocumentKind, text: string, signer: Signer): Promise<string> {
+  const input = signedInput(kind, text, signer)
+  const signature = await new Promise<Buffer>((resolve, reject) => {
+    sign(DIGESTS[signer.algorithm], Buffer.from(input), keyOf(signer.privateKey), (error, signed) => {
+      if (error === null) resolve(signed)
+      else reject(error)
+    })
+  })
+  return `${input}.${signature.toString('base64url')}`
+}
+
+function signedInput(kind: DocumentKind, text: string, { algorithm, keyId }: Signer): string {
   const typ = typeHeader(kind)
   const payload = COMPRESSED_TYPES.has(typ) ? compress(text) : Buffer.from(text)
   const header = Buffer.from(JSON.stringify({ alg: algorithm, typ, kid: keyId }))
-  const input = `${header.toString('base64url')}.${payload.toString('base64url')}`
-  const signature = sign(DIGESTS[algorithm], Buffer.from(input), keyOf(privateKey))
-  return `${input}.${signature.toString('base64url')}`
+  return `${header.toString('base64url')}.${payload.toString('base64url')}`
 }
 
 /** Ed25519 hashes by itself. */

@@ -8,6 +8,7 @@ import {
   openDocument,
   publicJwk,
   signDocument,
+  signDocumentAside,
   thumbprint,
   unverifiedText,
 } from '../../src/protocol/signing.ts'
@@ -55,6 +56,14 @@ describe('a document', () => {
     expect(await openDocument('policy', document, publicKey)).toBeUndefined()
     const { payload } = await compactVerify(document, verifies)
     expect(Buffer.from(payload).toString()).toBe('{}')
+  })
+
+  it('is signed alike on another thread', async () => {
+    expect(await signDocumentAside('time', '{"a":1}', signer)).toBe(await signDocument('time', '{"a":1}', signer))
+    const { publicKey: verifies, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+    const imported = privateKey.toCryptoKey({ name: 'ECDSA', namedCurve: 'P-256' }, true, ['sign'])
+    const document = await signDocumentAside('time', '{}', { keyId: 'k', algorithm: 'ES256', privateKey: imported })
+    expect(await openDocument('time', document, verifies)).toBe('{}')
   })
 
   it.each([

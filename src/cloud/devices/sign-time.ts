@@ -2,7 +2,7 @@
 import type { z } from 'zod'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { signedTime } from '../../protocol/edge/sync.ts'
-import { sha256, signDocument } from '../../protocol/signing.ts'
+import { sha256, signDocumentAside } from '../../protocol/signing.ts'
 import type { Keyring } from './keyring.ts'
 
 export interface SignedTime {
@@ -16,5 +16,5 @@ export async function signTime(keys: Keyring, { nonce, answer, time, suspension 
   // A stored suspension also has a name, which devices do not learn.
   const shown = suspension === null ? null : { state: suspension.state, since: suspension.since }
   const payload: z.input<typeof signedTime> = { nonce, time, answer: sha256(answer), suspension: shown }
-  return signDocument('time', JSON.stringify(payload), keys.signer)
+  return signDocumentAside('time', JSON.stringify(payload), keys.signer)
 }
