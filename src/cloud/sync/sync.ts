@@ -44,14 +44,14 @@ export async function sync(
   const { outcome, taken, restored, suspension } = await deps.store.transaction(async (tx) => {
     const { segment } = opening
     // Sent together and answered in this order: what follows the lock is read under it.
-    const [locked, notEnded, known] = await Promise.all([
+    const [locked, { epoch: known, hasSessions }] = await Promise.all([
       tx.edge.devices.lock(device.id),
-      tx.sessions.notEnded(device.id),
-      tx.edge.epochs.get(device.id, segment.epoch),
+      tx.edge.epochs.getWithSessions(device.id, segment.epoch),
     ])
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
     requireTrusted(locked)
     // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
+    const notEnded = hasSessions ? await tx.sessions.notEnded(device.id) : []
     const sessions = await lockSessions(tx, notEnded, segment)
     const judged = await take({ deps, tx, device: locked, segment, ...moment }, known, sessions, { proofs, rules })
     return { ...judged, suspension: locked.suspension }

@@ -26,6 +26,7 @@ import { ServerProxy } from '../../support/server-proxy.ts'
 import { DEVICE, deliveriesSuite, delivery } from './deliveries.suite.ts'
 import { fleetFiguresSuite } from './fleet-figures.suite.ts'
 import { device, storeSuite, usage } from './suite.ts'
+import { syncReadsSuite } from './sync-reads.suite.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 const ACCOUNT = lineAccount(INSTANCE, 'A', 0)
@@ -64,6 +65,7 @@ const nodes = new PostgresNodes(server)
 storeSuite('the store on PostgreSQL', () => nodes.first())
 deliveriesSuite('the store on PostgreSQL', () => nodes.first())
 fleetFiguresSuite('the store on PostgreSQL', () => nodes.first())
+syncReadsSuite('the store on PostgreSQL', () => nodes.first())
 
 const revoked = deviceEvent(device(DEVICE), { type: 'device.revoked', what: 'revoked', at: 1, detail: {} })
 

@@ -10,6 +10,7 @@ import type { CodedError } from '../../../src/protocol/errors.ts'
 import { deliveriesSuite } from './deliveries.suite.ts'
 import { fleetFiguresSuite } from './fleet-figures.suite.ts'
 import { storeSuite } from './suite.ts'
+import { syncReadsSuite } from './sync-reads.suite.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'tallygate-store-'))
 let count = 0
@@ -22,6 +23,7 @@ const open = (path: string, onBroken: (error: unknown) => void = () => undefined
 storeSuite('the store on SQLite', async () => open(newPath()))
 deliveriesSuite('the store on SQLite', async () => open(newPath()))
 fleetFiguresSuite('the store on SQLite', async () => open(newPath()))
+syncReadsSuite('the store on SQLite', async () => open(newPath()))
 
 describe('a database file', () => {
   let path: string

@@ -17,9 +17,9 @@ import type { Row } from './tables.ts'
 /** Unspent tokens on the device. */
 export const LEFT = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
-const HAS_ROOM = expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`
+export const HAS_ROOM = expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`
 
-const ABOVE = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
+export const ABOVE = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
 
 function allOfEpoch(db: Sql['db'], deviceId = '', epoch = 0n) {
   return db
@@ -31,27 +31,24 @@ function allOfEpoch(db: Sql['db'], deviceId = '', epoch = 0n) {
 
 const someOfEpoch = prepared((db, count) => allOfEpoch(db).where('account', 'in', Array<AccountId>(count).fill('')))
 
-const limitedOfEpoch = prepared((db) =>
+const limitedOfEpoch = (db: Sql['db']) =>
   allOfEpoch(db)
     .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+    .select(expression<bigint>`CAST(1 AS BIGINT)`.as('limited'))
     .where(expression<boolean>`device_accounts.metered = 1`)
     .where('accounts.cap_target', 'is not', null)
     .orderBy('device_accounts.unlimited', 'desc')
     .orderBy('device_accounts.account')
-    .limit(0),
-)
+    .limit(0)
 
-const aboveCapsOfEpoch = prepared((db) =>
-  db
-    .selectFrom('device_accounts')
-    .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
-    .select(['device_accounts.account', LEFT.as('available'), ABOVE.as('above')])
-    .where('device_accounts.device_id', '=', '')
-    .where('device_accounts.epoch', '=', 0n)
-    .where(HAS_ROOM)
-    .where(expression<boolean>`${ABOVE} > 0`)
-    .orderBy('device_accounts.account')
-    .limit(0),
+const onlyLimitedOfEpoch = prepared(limitedOfEpoch)
+
+/** One statement for both, as mostly none is limited. */
+const someAndLimitedOfEpoch = prepared((db, count) =>
+  allOfEpoch(db)
+    .select(expression<bigint>`CAST(0 AS BIGINT)`.as('limited'))
+    .where('account', 'in', Array<AccountId>(count).fill(''))
+    .unionAll(db.selectFrom(limitedOfEpoch(db).as('limited_again')).selectAll()),
 )
 
 interface Sums extends Returnable {
@@ -93,21 +90,22 @@ export function deviceAccountReader({ db, fleet }: Sql) {
     }
     return sums
   }
+  const get = async (
+    deviceId: string,
+    epoch: number,
+    accounts: readonly AccountId[],
+  ): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>> => {
+    const records = new Map<AccountId, DeviceAccountRecord>()
+    for (const some of chunks([...new Set(accounts)])) {
+      const listed = filledUp(some)
+      const query = someOfEpoch(db, [deviceId, BigInt(epoch), ...listed], listed.length)
+      for (const row of (await db.executeQuery(query)).rows) records.set(row.account, recordOf(row))
+    }
+    return records
+  }
   return {
     /** Those that exist. */
-    async get(
-      deviceId: string,
-      epoch: number,
-      accounts: readonly AccountId[],
-    ): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>> {
-      const records = new Map<AccountId, DeviceAccountRecord>()
-      for (const some of chunks([...new Set(accounts)])) {
-        const listed = filledUp(some)
-        const query = someOfEpoch(db, [deviceId, BigInt(epoch), ...listed], listed.length)
-        for (const row of (await db.executeQuery(query)).rows) records.set(row.account, recordOf(row))
-      }
-      return records
-    },
+    get,
     /** By account. */
     async someOfEpoch(deviceId: string, epoch: number, limit: number): Promise<readonly DeviceAccountRecord[]> {
       return (await ofEpoch(deviceId, epoch).orderBy('account').limit(limit).execute()).map(recordOf)
@@ -154,9 +152,37 @@ export function deviceAccountReader({ db, fleet }: Sql) {
         forked: row.forked === 1n,
       }))
     },
-    /** Metered accounts that have a limit by the current rules; those granted without one first. */
-    async limitedAgain(deviceId: string, epoch: number, limit: number): Promise<readonly DeviceAccountRecord[]> {
-      return (await db.executeQuery(limitedOfEpoch(db, [deviceId, BigInt(epoch), limit]))).rows.map(recordOf)
+    /**
+     * Those of these accounts that exist, and metered accounts that have a limit by the current rules, those granted without
+     * one first.
+     */
+    async getWithLimited(
+      deviceId: string,
+      epoch: number,
+      accounts: readonly AccountId[],
+      limit: number,
+    ): Promise<{
+      readonly records: ReadonlyMap<AccountId, DeviceAccountRecord>
+      readonly limited: readonly DeviceAccountRecord[]
+    }> {
+      const [some = [], ...more] = chunks([...new Set(accounts)])
+      const ofEpoch = [deviceId, BigInt(epoch)]
+      const listed = filledUp(some)
+      const query =
+        some.length === 0
+          ? onlyLimitedOfEpoch(db, [...ofEpoch, limit])
+          : someAndLimitedOfEpoch(db, [...ofEpoch, ...listed, ...ofEpoch, limit], listed.length)
+      const { rows } = await db.executeQuery(query)
+      const records = new Map<AccountId, DeviceAccountRecord>()
+      const limited: DeviceAccountRecord[] = []
+      for (const { limited: isLimited, ...row } of rows) {
+        if (isLimited === 1n) limited.push(recordOf(row))
+        else records.set(row.account, recordOf(row))
+      }
+      for (const part of more)
+        for (const [account, record] of await get(deviceId, epoch, part)) records.set(account, record)
+      limited.sort(byUnlimited)
+      return { records, limited }
     },
     async overspendOf(accounts: Iterable<AccountId>): Promise<ReadonlyMap<AccountId, Micro>> {
       const sums = new Map<AccountId, Micro>()
@@ -224,14 +250,6 @@ export function deviceAccountReader({ db, fleet }: Sql) {
       const row = await ofEpoch(deviceId, epoch).where(HAS_ROOM).limit(1).executeTakeFirst()
       return row !== undefined
     },
-    /** The epoch's accounts whose outstanding tokens exceed their cap: its balance, and the excess. */
-    async aboveCaps(
-      deviceId: string,
-      epoch: number,
-      limit: number,
-    ): Promise<readonly { readonly account: AccountId; readonly available: Micro; readonly above: Micro }[]> {
-      return (await db.executeQuery(aboveCapsOfEpoch(db, [deviceId, BigInt(epoch), limit]))).rows
-    },
   }
 }
 
@@ -268,6 +286,11 @@ const saving = prepared((db, count) =>
       })),
     ),
 )
+
+/** A union does not promise the order of its parts. */
+function byUnlimited(a: DeviceAccountRecord, b: DeviceAccountRecord): number {
+  return Number(b.unlimited) - Number(a.unlimited) || (a.account < b.account ? -1 : 1)
+}
 
 export function poolsOf({ db }: Sql) {
   return async (instanceId: string): Promise<readonly Pool[]> => {

@@ -229,16 +229,8 @@ export function deviceReader(sql: Sql) {
       const own = except === '' ? 0 : 1
       const known = fleet.live.get(instanceId, since)
       if (known !== undefined) return known.value - own
-      const { count } = await db
-        .selectFrom('device_instances')
-        .innerJoin('devices', 'devices.id', 'device_instances.device_id')
-        .select(({ fn }) => fn.countAll<bigint>().as('count'))
-        .where('device_instances.instance_id', '=', instanceId)
-        .where('devices.id', '!=', except)
-        .where('devices.revoked_at', 'is', null)
-        .where('devices.last_sync_at', '>=', BigInt(since))
-        .executeTakeFirstOrThrow()
-      const devices = Number(count) + own
+      const [row] = (await db.executeQuery(liveDevices(db, [instanceId, except, BigInt(since)]))).rows
+      const devices = Number(row?.count ?? 0n) + own
       fleet.live.set(instanceId, { value: devices, devices, at: since })
       return devices - own
     },
@@ -248,6 +240,17 @@ export function deviceReader(sql: Sql) {
 const deviceWithId = prepared((db) => db.selectFrom('devices').selectAll().where('id', '=', ''))
 
 const lockedDevice = prepared((db) => db.selectFrom('devices').selectAll().where('id', '=', '').forNoKeyUpdate())
+
+const liveDevices = prepared((db) =>
+  db
+    .selectFrom('device_instances')
+    .innerJoin('devices', 'devices.id', 'device_instances.device_id')
+    .select(({ fn }) => fn.countAll<bigint>().as('count'))
+    .where('device_instances.instance_id', '=', '')
+    .where('devices.id', '!=', '')
+    .where('devices.revoked_at', 'is', null)
+    .where('devices.last_sync_at', '>=', 0n),
+)
 
 const devicesWithKeys = prepared((db, count) =>
   db

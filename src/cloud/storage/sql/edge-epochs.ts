@@ -2,10 +2,16 @@
 import { sql as expression } from 'kysely'
 import type { Epoch, InactiveEpoch, SettlementLoad } from '../device-records.ts'
 import { type Sql, changedOf, toBigint, toFlag, toNumber, prepared, preparedUpdate } from './sql.ts'
+import { HAS_NOT_ENDED } from './sessions.ts'
 import type { Row } from './tables.ts'
 
 /** As a literal, like in the partial index. */
 const IS_OPEN = expression<boolean>`status <> 'CLOSED'`
+
+export interface EpochWithSessions {
+  readonly epoch: Epoch | undefined
+  readonly hasSessions: boolean
+}
 
 export function epochReader({ db }: Sql) {
   const unsettledEpochs = () => db.selectFrom('epochs').where('settled_at', 'is', null).where(IS_OPEN)
@@ -38,6 +44,12 @@ export function epochReader({ db }: Sql) {
     async get(deviceId: string, number: number): Promise<Epoch | undefined> {
       const [row] = (await db.executeQuery(epochWithNumber(db, [deviceId, BigInt(number)]))).rows
       return row === undefined ? undefined : epochOf(row)
+    },
+    /** As `get`, and whether the device may have sessions that have not ended. */
+    async getWithSessions(deviceId: string, number: number): Promise<EpochWithSessions> {
+      const [row] = (await db.executeQuery(epochWithSessions(db, [deviceId, BigInt(number)]))).rows
+      if (row === undefined) return { epoch: undefined, hasSessions: true }
+      return { epoch: epochOf(row), hasSessions: row.hasSessions !== 0n }
     },
     async newest(deviceId: string, limit: number): Promise<readonly Epoch[]> {
       const all = db.selectFrom('epochs').selectAll().where('device_id', '=', deviceId)
@@ -93,6 +105,26 @@ export function epochReader({ db }: Sql) {
 const epochWithNumber = prepared((db) =>
   db.selectFrom('epochs').selectAll().where('device_id', '=', '').where('number', '=', 0n),
 )
+
+const epochWithSessions = prepared((db) => {
+  const of = (column: 'device_id' | 'kept_by') =>
+    db
+      .selectFrom('sessions')
+      .select('sessions.id')
+      .where(expression<boolean>`sessions.${expression.ref(column)} = epochs.device_id`)
+      .where(HAS_NOT_ENDED)
+  return db
+    .selectFrom('epochs')
+    .selectAll()
+    .select(
+      // Each half uses its column's index; OR would not.
+      expression<bigint>`CAST(CASE WHEN EXISTS ${of('device_id')} OR EXISTS ${of('kept_by')} THEN 1 ELSE 0 END AS BIGINT)`.as(
+        'hasSessions',
+      ),
+    )
+    .where('device_id', '=', '')
+    .where('number', '=', 0n)
+})
 
 const updatedEpoch = preparedUpdate((db, columns) =>
   db.updateTable('epochs').set(columns).where('device_id', '=', '').where('number', '=', 0n),

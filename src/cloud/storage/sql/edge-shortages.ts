@@ -11,13 +11,23 @@ import {
   type Shortage,
   type Shortages,
 } from '../device-records.ts'
-import { LEFT } from './edge-accounts.ts'
+import { ABOVE, HAS_ROOM, LEFT } from './edge-accounts.ts'
 import type { Lacking } from './fleet-figures.ts'
 import { type Sql, chunks, filledUp, prepared, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
+const NONE = expression<bigint | null>`CAST(NULL AS BIGINT)`
+
 /** Null: not limited. */
 const FREE = expression<bigint>`accounts.cap_target - accounts.withheld - accounts.charged - accounts.granted_out`
+
+/** Those furthest above their level first. */
+export interface RecallsFrom {
+  /** Accounts whose outstanding tokens exceed their cap: the balance of the epoch, and the excess. */
+  readonly aboveCaps: readonly { readonly account: AccountId; readonly available: Micro; readonly above: Micro }[]
+  /** For current shortages noted in the time. */
+  readonly recalls: readonly (Recall & { readonly available: Micro })[]
+}
 
 export function shortageReader({ db, fleet }: Sql) {
   return {
@@ -33,19 +43,24 @@ export function shortageReader({ db, fleet }: Sql) {
         const known = new Map(some.map((account) => [account, fleet.lacking.get(account, until)?.value]))
         const unknown = some.filter((account) => known.get(account) === undefined)
         const noted = [who, BigInt(since), BigInt(until)]
-        const [own, others] = await Promise.all([
-          rowsOf(some, (listed) => db.executeQuery(ownOf(db, [...noted, ...listed], listed.length))),
-          rowsOf(unknown, (listed) =>
-            db.executeQuery(othersOf(db, [BigInt(shortSince), ...noted, ...listed], listed.length)),
-          ),
-        ])
-        for (const row of own) found.set(row.account, { ...NO_SHORTAGES, own: shortageOf(row) })
+        const listed = filledUp(some)
+        const others = filledUp(unknown, listed.length)
+        const query =
+          unknown.length === 0
+            ? ownOf(db, [...noted, ...listed], listed.length)
+            : allOf(db, [...noted, ...listed, BigInt(shortSince), ...noted, ...others], listed.length)
+        const { rows } = await db.executeQuery(query)
+        const own = rows.filter(({ devices }) => devices === null)
+        for (const { devices: _, ...row } of own) {
+          found.set(row.account, { ...NO_SHORTAGES, own: shortageOf({ ...row, who }) })
+        }
         for (const [account, figure] of known) {
           if (figure !== undefined) found.set(account, without(figure, found.get(account)?.own, times))
         }
-        for (const { account, lacking, devices, ...row } of others) {
+        for (const { account, lacking, devices, recalled_at } of rows) {
+          if (devices === null) continue
           const own = found.get(account)?.own
-          const recalledAt = Number(row.recalledAt)
+          const recalledAt = Number(recalled_at)
           found.set(account, { own, othersLacking: lacking, othersRecalledAt: recalledAt })
           const ofAll = Math.max(recalledAt, own?.recalledAt ?? 0)
           const value = { lacking: lacking + currentOf(own, times), recalledAt: ofAll }
@@ -54,15 +69,21 @@ export function shortageReader({ db, fleet }: Sql) {
       }
       return found
     },
-    /** Recalls from the epoch for current shortages noted in this time; those furthest above their level first. */
+    /** What the epoch must return. */
     async recallsFrom(
       deviceId: string,
       epoch: number,
       { since, until }: NotedTimes,
       limit: number,
-    ): Promise<readonly (Recall & { readonly available: Micro })[]> {
-      const parameters = [deviceId, BigInt(since), BigInt(until), deviceId, BigInt(epoch), limit]
-      return (await db.executeQuery(recallsOf(db, parameters))).rows
+    ): Promise<RecallsFrom> {
+      const ofEpoch = [deviceId, BigInt(epoch)]
+      const parameters = [...ofEpoch, limit, deviceId, BigInt(since), BigInt(until), ...ofEpoch, limit]
+      const { rows } = await db.executeQuery(recallsOf(db, parameters))
+      const aboveCaps = rows.filter(({ keep }) => keep === null)
+      return {
+        aboveCaps: aboveCaps.map(({ account, available, above }) => ({ account, available, above })),
+        recalls: rows.flatMap(({ account, available, keep }) => (keep === null ? [] : [{ account, available, keep }])),
+      }
     },
     /** Devices short of a pool that has tokens again, and not notified since. */
     servable: (
@@ -73,42 +94,49 @@ export function shortageReader({ db, fleet }: Sql) {
   }
 }
 
-/** @returns the rows of a query for a list, filled up; without a query, none for an empty list */
-async function rowsOf<T, R>(
-  list: readonly T[],
-  query: (listed: readonly T[]) => Promise<{ readonly rows: readonly R[] }>,
-): Promise<readonly R[]> {
-  return list.length === 0 ? [] : (await query(filledUp(list))).rows
-}
-
-const ownOf = prepared((db, count) =>
+/** Of the one that asks; `devices` is null. */
+const ownRows = (db: Sql['db'], count: number) =>
   db
     .selectFrom('shortages')
-    .selectAll()
+    .select(['account', 'lacking', 'enough', 'keep', 'since', 'at', 'recalled_at', 'notified_at'])
+    .select(NONE.as('devices'))
     .where('who', '=', '')
     .where('at', '>', 0n)
     .where('at', '<=', 0n)
-    .where('account', 'in', Array<AccountId>(count).fill('')),
-)
+    .where('account', 'in', Array<AccountId>(count).fill(''))
 
-const othersOf = prepared((db, count) =>
+/** Sums of the others, in the same columns. */
+const otherRows = (db: Sql['db'], count: number) =>
   db
     .selectFrom('shortages')
     .select('account')
-    .select(({ fn }) => [fn.max('recalled_at').as('recalledAt'), fn.countAll<bigint>().as('devices')])
     .select(
       expression<bigint>`CAST(sum(CASE WHEN keep IS NOT NULL AND at > ${0n} THEN lacking ELSE 0 END) AS BIGINT)`.as(
         'lacking',
       ),
     )
+    .select(({ fn }) => [
+      expression<bigint>`0`.as('enough'),
+      NONE.as('keep'),
+      expression<bigint>`0`.as('since'),
+      expression<bigint>`0`.as('at'),
+      fn.max('recalled_at').as('recalled_at'),
+      NONE.as('notified_at'),
+      expression<bigint | null>`count(*)`.as('devices'),
+    ])
     .where('who', '<>', '')
     .where('at', '>', 0n)
     .where('at', '<=', 0n)
     .where('account', 'in', Array<AccountId>(count).fill(''))
     .where('recalled_at', 'is not', null)
-    .groupBy('account'),
-)
+    .groupBy('account')
 
+const ownOf = prepared(ownRows)
+
+/** One statement, in which each half uses its index. */
+const allOf = prepared((db, count) => ownRows(db, count).unionAll(otherRows(db, count)))
+
+/** One statement for both, as mostly there are none. */
 const recallsOf = prepared((db) => {
   // Many may be short of one account: the index names the lowest level without reading them all.
   const lowest = db
@@ -130,14 +158,32 @@ const recallsOf = prepared((db) => {
     .where('device_accounts.device_id', '=', '')
     .where('device_accounts.epoch', '=', 0n)
     .where(expression<boolean>`${LEFT} > 0`)
-  return db
+  const recalled = db
     .selectFrom(levels.as('levels'))
     .select(['account', 'available'])
-    .select((of) => of.ref('keep').$castTo<bigint>().as('keep'))
+    .select((of) => of.ref('keep').$castTo<bigint | null>().as('keep'))
+    .select([expression<bigint>`0`.as('above'), expression<bigint>`keep - available`.as('rank')])
     .where('keep', 'is not', null)
-    .orderBy(expression`available - keep`, 'desc')
+    .orderBy('rank')
     .orderBy('account')
     .limit(0)
+  const aboveCaps = db
+    .selectFrom('device_accounts')
+    .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+    .select(['device_accounts.account', LEFT.as('available'), NONE.as('keep'), ABOVE.as('above')])
+    .select(expression<bigint>`0`.as('rank'))
+    .where('device_accounts.device_id', '=', '')
+    .where('device_accounts.epoch', '=', 0n)
+    .where(HAS_ROOM)
+    .where(expression<boolean>`${ABOVE} > 0`)
+    .orderBy('device_accounts.account')
+    .limit(0)
+  return db
+    .selectFrom(aboveCaps.as('above_caps'))
+    .selectAll()
+    .unionAll(db.selectFrom(recalled.as('recalled')).selectAll())
+    .orderBy('rank')
+    .orderBy('account')
 })
 
 export function shortageTransaction(sql: Sql) {

@@ -8,7 +8,7 @@ import type { Row } from './tables.ts'
 
 /** As literals, like in the partial indexes: SQLite uses such an index only if it can prove that it applies. */
 const IS_LIVE = expression<boolean>`state IN ('IDLE', 'ACTIVE')`
-const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
+export const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
 
 const notEnded = prepared((db) => {
   const of = (column: 'device_id' | 'kept_by') =>

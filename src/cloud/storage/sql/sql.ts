@@ -86,10 +86,12 @@ export function preparedUpdate(
 
 /**
  * A list for a condition `IN`, filled up by repetition to one of few lengths, so that few texts serve any list.
- * @param list not empty, at most a chunk
+ * @param list at most a chunk
  */
-export function filledUp<T>(list: readonly T[]): readonly T[] {
-  const length = Math.min(VALUES_MAX, 2 ** Math.ceil(Math.log2(list.length)))
+export function filledUp<T>(
+  list: readonly T[],
+  length = Math.min(VALUES_MAX, 2 ** Math.ceil(Math.log2(list.length))),
+): readonly T[] {
   const [first] = list
   return list.length === length || first === undefined
     ? list

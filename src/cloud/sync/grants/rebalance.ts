@@ -46,17 +46,13 @@ export async function recallsFrom(
   const spent = new Map(
     moves.map(({ before, after }) => [after.account, after.used - after.refunded - before.used + before.refunded]),
   )
-  const { shortages, deviceAccounts } = tx.edge
   const noted = { since: shortSince(now, deps.terms), until: now }
   const recalls = new Map<AccountId, Micro>()
-  const [aboveCaps, recalled] = await Promise.all([
-    deviceAccounts.aboveCaps(device.id, epoch.number, RELEASES_MAX),
-    shortages.recallsFrom(device.id, epoch.number, noted, RELEASES_MAX),
-  ])
-  for (const { account, available, above } of aboveCaps) {
+  const found = await tx.edge.shortages.recallsFrom(device.id, epoch.number, noted, RELEASES_MAX)
+  for (const { account, available, above } of found.aboveCaps) {
     recalls.set(account, available > above ? available - above : 0n)
   }
-  for (const { account, keep, available } of recalled) {
+  for (const { account, keep, available } of found.recalls) {
     const used = spent.get(account) ?? 0n
     const level = used <= 0n ? keep : used < keep ? keep - used : 0n
     const other = recalls.get(account)

@@ -38,14 +38,9 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const topUps = goesOn && device.suspension === null ? segment.topUps : NO_TOP_UPS
   const requested = accountsOf(topUps, grantable)
   const ofSegment = [...received.counters.map(({ account }) => account), ...requested]
-  const [limited, stored] = await Promise.all([
-    goesOn ? tx.edge.deviceAccounts.limitedAgain(device.id, epoch.number, LIMITED_AGAIN_MAX) : [],
-    segment.final
-      ? tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number)
-      : tx.edge.deviceAccounts.get(device.id, epoch.number, ofSegment),
-  ])
+  const { records, limited } = await recordsOf(context, ofSegment, goesOn)
   const named = [...ofSegment, ...limited.map(({ account }) => account)]
-  const known = new Map([...stored, ...limited.map((record) => [record.account, record] as const)])
+  const known = new Map([...records, ...limited.map((record) => [record.account, record] as const)])
 
   const served = named.filter((account) => isServed(account, device))
   const unbilled = await mergeUndelivered({ ...context, rules }, served)
@@ -95,6 +90,23 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   await saveReceived(context, answer, grants && renewal?.releasing !== true)
   await deps.heartbeat(tx, device, now, context.sessions)
   return { taken: true, answer, unbilled }
+}
+
+/** Of the segment, and if the epoch continues, those that are limited again. */
+async function recordsOf(
+  { tx, device, epoch, segment }: MergeContext,
+  ofSegment: readonly AccountId[],
+  goesOn: boolean,
+): Promise<{
+  readonly records: ReadonlyMap<AccountId, DeviceAccountRecord>
+  readonly limited: readonly DeviceAccountRecord[]
+}> {
+  const { deviceAccounts } = tx.edge
+  if (goesOn) return deviceAccounts.getWithLimited(device.id, epoch.number, ofSegment, LIMITED_AGAIN_MAX)
+  const records = segment.final
+    ? await deviceAccounts.ofEpoch(device.id, epoch.number)
+    : await deviceAccounts.get(device.id, epoch.number, ofSegment)
+  return { records, limited: [] }
 }
 
 function isEnd({ segment, epoch }: MergeContext): boolean {

@@ -29,7 +29,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       twin.store.read(async (reader) => {
         const noted = { since: twin.time - 2 * twin.terms.syncEveryMs, until: twin.time }
         const found = await reader.edge.shortages.recallsFrom(id, state.epoch, noted, 10)
-        return found.flatMap(({ account, keep, available }) => (available > keep ? [{ account, keep }] : []))
+        return found.recalls.flatMap(({ account, keep, available }) => (available > keep ? [{ account, keep }] : []))
       })
 
     async function devicesWith<T extends readonly bigint[]>(...rooms: T): Promise<{ [K in keyof T]: TestDevice }> {

@@ -202,11 +202,11 @@ describe('what a device must return', () => {
       shortages: {
         recallsFrom: async (device: string, epoch: number, noted: unknown, most: number) => {
           expect([device, epoch, noted, most]).toEqual(['me', 3, { since: NOW - 2 * SYNC, until: NOW }, RELEASES_MAX])
-          return short.map(({ level, ...rest }) => ({ ...rest, keep: level }))
+          return {
+            aboveCaps: aboveCaps.map(({ level, ...rest }) => ({ ...rest, above: level })),
+            recalls: short.map(({ level, ...rest }) => ({ ...rest, keep: level })),
+          }
         },
-      },
-      deviceAccounts: {
-        aboveCaps: async () => aboveCaps.map(({ level, ...rest }) => ({ ...rest, above: level })),
       },
     }
     const context = { tx: { edge }, device: { id: 'me' }, epoch: { number: 3 }, now: NOW, deps: { terms } }
