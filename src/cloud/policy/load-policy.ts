@@ -29,6 +29,14 @@ export interface LoadedPolicy {
 /** Superseded rate tables stay in the policy this long: a device may decide for a past instant. */
 const SUPERSEDED_KEPT_MS = 30 * 24 * 60 * 60 * 1000
 
+/** What follows the locks of rules: some stores do it in the same round trip. */
+interface Ahead {
+  /** Accounts that will probably be locked next. */
+  readonly likely?: Iterable<AccountId>
+  /** Begins reads that need the locks. */
+  readonly whenHeld?: () => void
+}
+
 export class Policies {
   readonly #options: Pick<Policy, 'undecidedClock'> & { readonly max: number }
   readonly #kept = new Map<string, LoadedPolicy>()
@@ -69,7 +77,7 @@ export class Policies {
     tx: Transaction,
     instanceIds: readonly string[],
     now: number,
-    likely: Iterable<AccountId> = [],
+    { likely = [], whenHeld = () => undefined }: Ahead = {},
   ): Promise<ReadonlyMap<string, LoadedPolicy>> {
     const sorted: string[] = []
     const all = new Map<string, LoadedPolicy>()
@@ -81,7 +89,7 @@ export class Policies {
       isCurrent &&= !needsNewRevision(known, now)
     }
     if (isCurrent) {
-      const revisions = await tx.policyRevisions.holdAll(sorted, [...likely])
+      const revisions = await tx.policyRevisions.holdAll(sorted, [...likely], whenHeld)
       for (const revision of revisions) all.set(revision.instanceId, await this.at(tx, revision))
       return all
     }
@@ -89,6 +97,7 @@ export class Policies {
       const loaded = await this.hold(tx, instanceId, now)
       if (loaded !== undefined) all.set(instanceId, loaded)
     }
+    whenHeld()
     return all
   }
 

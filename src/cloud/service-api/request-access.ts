@@ -179,7 +179,9 @@ export class AccessBatcher {
       isFirst && orders !== undefined ? guessInTurn(orders, this.#lastSeen) : undefined
     let orders = ordersBy((instanceId) => this.#deps.policies.lastOf(instanceId), placed)
     let guess = guessOf(orders)
-    const rules = await this.#deps.policies.holdAll(tx, instancesOf(placed), latestOf(placed), guess?.consulted)
+    const rules = await this.#deps.policies.holdAll(tx, instancesOf(placed), latestOf(placed), {
+      likely: guess?.consulted ?? [],
+    })
     // While it waited for the locks, for example of another node, more requests have come.
     const joined = isFirst ? join(({ order, now }) => isInForce(rules.get(order.instanceId), now)) : []
     all.push(...joined)

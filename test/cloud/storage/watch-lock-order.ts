@@ -70,9 +70,9 @@ function watched(tx: Transaction): Transaction {
         locks.take('rules', instanceId)
         return tx.policyRevisions.hold(instanceId, likely)
       },
-      async holdAll(instanceIds, likely) {
+      async holdAll(instanceIds, ...ahead) {
         for (const instanceId of instanceIds) locks.take('rules', instanceId)
-        return tx.policyRevisions.holdAll(instanceIds, likely)
+        return tx.policyRevisions.holdAll(instanceIds, ...ahead)
       },
       async lock(instanceId) {
         locks.change(instanceId)

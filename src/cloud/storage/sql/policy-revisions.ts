@@ -74,18 +74,22 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
       await lockAhead(likely)
       return reader.get(instanceId)
     },
-    /** As `hold`, of several instances, in the sequence of their ids. */
+    /** As `hold`, of several instances, in the sequence of their ids. @param whenHeld called when all locks are requested */
     async holdAll(
       instanceIds: readonly string[],
       likely: readonly AccountId[] = [],
+      whenHeld: () => void = () => undefined,
     ): Promise<readonly PolicyRevision[]> {
       const found: PolicyRevision[] = []
-      for (const some of chunks(instanceIds, INSTANCES_MAX)) await rules.hold(...filledUp(some))
+      const parts = [...chunks(instanceIds, INSTANCES_MAX)]
+      for (const some of parts) await rules.hold(...filledUp(some))
       await lockAhead(likely)
-      for (const some of chunks(instanceIds, INSTANCES_MAX)) {
+      if (parts.length === 0) whenHeld()
+      for (const [index, some] of parts.entries()) {
         const listed = filledUp(some)
-        const { rows } = await db.executeQuery(revisionsWithIds(db, listed, listed.length))
-        found.push(...rows.map(revisionOf))
+        const reading = db.executeQuery(revisionsWithIds(db, listed, listed.length))
+        if (index === parts.length - 1) whenHeld()
+        found.push(...(await reading).rows.map(revisionOf))
       }
       return found
     },

@@ -45,9 +45,12 @@ export interface TopUps {
 
 export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
 
-export function accountsOf({ topUpRequests, needs }: TopUps, grantable: Grantable): readonly AccountId[] {
-  const named = [...topUpRequests, ...needs.flat()].map(({ account }) => account)
-  return [...new Set(named)].filter((account) => grantable(account) !== undefined)
+export function accountsIn({ topUpRequests, needs }: TopUps): readonly AccountId[] {
+  return [...new Set([...topUpRequests, ...needs.flat()].map(({ account }) => account))]
+}
+
+export function accountsOf(topUps: TopUps, grantable: Grantable): readonly AccountId[] {
+  return accountsIn(topUps).filter((account) => grantable(account) !== undefined)
 }
 
 export async function mustRelease({ tx, device, epoch }: MergeContext): Promise<boolean> {

@@ -5,7 +5,15 @@ import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/sy
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
 import { disconnectUntold, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
-import { type Giving, NO_TOP_UPS, accountsOf, giveGrant, mustRelease } from '../grants/give-grant.ts'
+import {
+  type Giving,
+  NO_TOP_UPS,
+  type TopUps,
+  accountsIn,
+  accountsOf,
+  giveGrant,
+  mustRelease,
+} from '../grants/give-grant.ts'
 import { grantableAt } from '../grants/grants.ts'
 import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
 import { type AccountMove, type MovedPools, movePools } from '../../accounts/move-pools.ts'
@@ -20,7 +28,7 @@ import {
 import { reject, rejectOverspent } from '../reject.ts'
 import type { Pool } from '../../storage/records.ts'
 import { saveAccounts } from '../grants/write-settlement.ts'
-import { type RulesInForce, lockRulesOf, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
+import { type RulesInForce, openListedPools, overspendCapOf } from '../../policy/rules-in-force.ts'
 import { recallsFrom } from '../grants/rebalance.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
 import { type MergeResult, type MergeContext, type MergeUnderRules, ownerOf, signAnswer } from '../merge-context.ts'
@@ -31,14 +39,14 @@ import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } f
 export async function mergeNext(context: MergeContext, grants: boolean): Promise<MergeResult> {
   const { deps, tx, device, epoch, segment, now, present } = context
   const { received } = segment
-  const rules = await lockRulesOf(tx, deps.policies, device.instanceIds, now)
   // A segment answered before a restore had its grant: repeat that response.
   const goesOn = grants && !segment.final && context.proof === null
-  const grantable = grantableAt(rules, now)
   const topUps = goesOn && device.suspension === null ? segment.topUps : NO_TOP_UPS
+  const { rules, records: listed, limited } = await lockRulesAndRead(context, topUps, goesOn)
+  const grantable = grantableAt(rules, now)
   const requested = accountsOf(topUps, grantable)
   const ofSegment = [...received.counters.map(({ account }) => account), ...requested]
-  const { records, limited } = await recordsOf(context, ofSegment, goesOn)
+  const records = segment.final ? listed : pick(listed, ofSegment)
   const named = [...ofSegment, ...limited.map(({ account }) => account)]
   const known = new Map([...records, ...limited.map((record) => [record.account, record] as const)])
 
@@ -92,21 +100,54 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   return { taken: true, answer, unbilled }
 }
 
-/** Of the segment, and if the epoch continues, those that are limited again. */
-async function recordsOf(
-  { tx, device, epoch, segment }: MergeContext,
-  ofSegment: readonly AccountId[],
-  goesOn: boolean,
-): Promise<{
+interface Records {
   readonly records: ReadonlyMap<AccountId, DeviceAccountRecord>
   readonly limited: readonly DeviceAccountRecord[]
-}> {
+}
+
+/** Also reads records of accounts that cannot be granted, as the rules are not known before. */
+async function lockRulesAndRead(
+  context: MergeContext,
+  topUps: TopUps,
+  goesOn: boolean,
+): Promise<Records & { readonly rules: RulesInForce }> {
+  const { deps, tx, device, segment, now } = context
+  const accounts = [...segment.received.counters.map(({ account }) => account), ...accountsIn(topUps)]
+  // Accounts of undelivered entries are locked in one sequence with these.
+  const likely = segment.undeliveredRange === null ? accounts.filter((account) => isServed(account, device)) : []
+  const reading: Promise<Records>[] = []
+  const whenHeld = (): void => {
+    const read = recordsOf(context, accounts, goesOn)
+    // Reported below.
+    read.catch(() => undefined)
+    reading.push(read)
+  }
+  let rules: RulesInForce
+  try {
+    rules = await deps.policies.holdAll(tx, device.instanceIds, now, { likely, whenHeld })
+  } finally {
+    await Promise.allSettled(reading)
+  }
+  return { rules, ...(await (reading[0] ?? recordsOf(context, accounts, goesOn))) }
+}
+
+/** Of these accounts, or of the whole epoch if it ends; if it continues, also those that are limited again. */
+async function recordsOf(
+  { tx, device, epoch, segment }: MergeContext,
+  accounts: readonly AccountId[],
+  goesOn: boolean,
+): Promise<Records> {
   const { deviceAccounts } = tx.edge
-  if (goesOn) return deviceAccounts.getWithLimited(device.id, epoch.number, ofSegment, LIMITED_AGAIN_MAX)
+  if (goesOn) return deviceAccounts.getWithLimited(device.id, epoch.number, accounts, LIMITED_AGAIN_MAX)
   const records = segment.final
     ? await deviceAccounts.ofEpoch(device.id, epoch.number)
-    : await deviceAccounts.get(device.id, epoch.number, ofSegment)
+    : await deviceAccounts.get(device.id, epoch.number, accounts)
   return { records, limited: [] }
+}
+
+function pick<T>(all: ReadonlyMap<AccountId, T>, accounts: Iterable<AccountId>): ReadonlyMap<AccountId, T> {
+  const wanted = new Set(accounts)
+  return new Map([...all].filter(([account]) => wanted.has(account)))
 }
 
 function isEnd({ segment, epoch }: MergeContext): boolean {
