@@ -25,6 +25,7 @@ const settings = new Map([
       flags: [
         '--max-semi-space-size=4',
         '--max-old-space-size=256',
+        '--heap-growing-percent=20',
         ...(major === oldestMajor ? [] : ['--no-memory-pool']),
         '--expose-gc',
       ],

@@ -5,7 +5,13 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
 
-const SETTINGS = ['--max-semi-space-size=4', '--max-old-space-size=256', '--no-memory-pool', '--expose-gc']
+const SETTINGS = [
+  '--max-semi-space-size=4',
+  '--max-old-space-size=256',
+  '--heap-growing-percent=20',
+  '--no-memory-pool',
+  '--expose-gc',
+]
 const CLOUD_SETTINGS = ['--max-semi-space-size=16']
 
 /** An installation without the program, which shows how it was started. */

@@ -61,7 +61,7 @@ const PATIENCE = 0.5
 const MOVE_AFTER_MS = 1_000
 
 /** As many entries in the volatile log trigger a commit. */
-const MOVE_ENTRIES = 1_000
+const MOVE_ENTRIES = 256
 
 /** Bounds memory while the journal accepts nothing. */
 const LOGGED_MAX = 50_000

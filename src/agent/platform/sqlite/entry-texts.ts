@@ -13,6 +13,9 @@ export interface EntryTexts {
 const LINE_END = 10
 const TAB = 9
 
+/** Bytes of the separators of an entry, at most. */
+const SEPARATORS = 2
+
 /** UTF-8 bytes of a UTF-16 unit, at most. */
 const UNIT_BYTES_MAX = 3
 
@@ -21,17 +24,25 @@ const KEPT_BYTES_MAX = 1024 * 1024
 
 let encoded = Buffer.alloc(0)
 
-function memoryFor(entries: readonly Pick<PendingEntry, 'body' | 'inputs'>[]): Buffer {
-  let units = 0
-  for (const { body, inputs } of entries) units += body.length + (inputs?.length ?? 0) + 2
-  const length = units * UNIT_BYTES_MAX
-  if (length > KEPT_BYTES_MAX) return Buffer.allocUnsafe(length)
-  if (length > encoded.length) encoded = Buffer.alloc(Math.min(2 * length, KEPT_BYTES_MAX))
+type Texts = readonly Pick<PendingEntry, 'body' | 'inputs'>[]
+
+function memoryFor(entries: Texts): Buffer {
+  const length = sumOf(entries, (text) => text.length * UNIT_BYTES_MAX)
+  if (length <= encoded.length) return encoded
+  const needed = length <= KEPT_BYTES_MAX ? length : sumOf(entries, (text) => Buffer.byteLength(text))
+  if (needed > KEPT_BYTES_MAX) return Buffer.allocUnsafe(needed)
+  if (needed > encoded.length) encoded = Buffer.alloc(Math.min(2 * needed, KEPT_BYTES_MAX))
   return encoded
 }
 
+function sumOf(entries: Texts, lengthOf: (text: string) => number): number {
+  let sum = 0
+  for (const { body, inputs } of entries) sum += lengthOf(body) + lengthOf(inputs ?? '') + SEPARATORS
+  return sum
+}
+
 /** One piece of memory for all: a text of all of them would be large garbage. */
-export function encodeTexts(entries: readonly Pick<PendingEntry, 'body' | 'inputs'>[]): EntryTexts {
+export function encodeTexts(entries: Texts): EntryTexts {
   const bytes = memoryFor(entries)
   let withInputs = 0
   let at = 0
