@@ -26,7 +26,9 @@ export class JournalHandler {
     try {
       return { ok: true, value: this.#take(call) }
     } catch (error) {
-      return { ok: false, failure: failureOf(error, this.#deps.path, this.#store !== undefined) }
+      const failure = failureOf(error, this.#deps.path, this.#store !== undefined)
+      if (failure.code === 'DISK_FAILED') this.#failed ??= { error }
+      return { ok: false, failure }
     }
   }
 

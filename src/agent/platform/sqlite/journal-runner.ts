@@ -44,6 +44,7 @@ class Runner implements JournalRunner {
   readonly #waiting: JournalCall[] = []
   #files: Files | null = null
   #isBusy = false
+  #isKeptOpen = false
   #lastFlushMs = Infinity
 
   constructor(options: RunnerOptions, onAnswer: (answer: JournalAnswer) => void, flushes: Flushes) {
@@ -86,6 +87,7 @@ class Runner implements JournalRunner {
   #take(call: JournalCall): void {
     const handler = this.#handler
     const answer = handler.answerTo(call)
+    if (!answer.ok && answer.failure.code === 'DISK_FAILED') this.#keepOpen()
     if (call.method === 'close') {
       this.#close(answer)
     } else if (!answer.ok || !handler.takeUnflushed()) {
@@ -128,12 +130,10 @@ class Runner implements JournalRunner {
     this.#isBusy = true
     const copy = (): void => {
       this.#handler.copyLog()
-      this.#flush('database', () => {
-        this.#housekeeping.answered()
-        this.#next()
-      })
+      this.#flush('database', this.#afterAnswer)
     }
-    if (this.#handler.takeUnflushed()) this.#flush('log', (failure) => (failure === null ? copy() : this.#next()))
+    if (this.#handler.takeUnflushed())
+      this.#flush('log', (failure) => (failure === null ? copy() : this.#afterAnswer()))
     else copy()
   }
 
@@ -164,8 +164,20 @@ class Runner implements JournalRunner {
 
   /** What the disk contains is unknown, so that all later calls fail, too. */
   #failed(file: keyof Files, cause: unknown): JournalAnswer {
+    this.#keepOpen()
     const path = file === 'log' ? `${this.#path}-wal` : this.#path
     return this.#handler.fail(new Database.SqliteError(`${path}: ${messageOf(cause)}`, 'SQLITE_IOERR_FSYNC'))
+  }
+
+  /**
+   * The end of a process closes its databases, and SQLite then deletes the log, which alone may have what was to be flushed. This
+   * way it ends without that, and the next process finds the log.
+   */
+  #keepOpen(): void {
+    if (this.#isKeptOpen) return
+    this.#isKeptOpen = true
+    // The listener also keeps the database from being collected, which would close it.
+    process.once('exit', () => void (this.#isKeptOpen && process.exit()))
   }
 
   #close(answer: JournalAnswer): void {

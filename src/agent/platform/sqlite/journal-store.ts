@@ -808,10 +808,9 @@ export class JournalStore implements JournalMethods {
 
   /** A checkpoint without its flushes: the log must be flushed before it, and the database before the next call. */
   copyLog(): void {
-    this.#hasShrunk = false
     this.#database.pragma('synchronous = OFF')
     try {
-      this.checkpointLog()
+      if (this.checkpointLog()) this.#hasShrunk = false
     } finally {
       this.leaveFlushes()
     }

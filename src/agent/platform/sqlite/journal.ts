@@ -71,7 +71,9 @@ export async function openJournal(options: JournalOptions, start: StartRunner = 
   return {
     ...operationsOf(client),
     append: async (entries, stamp) => {
-      if (entries.length > 0) await client.call('append', batchOf(entries, [], stamp, false))
+      if (entries.length === 0) return
+      const isAwaitedByOne = entries.length === 1 && entries[0]?.isDenial !== true
+      await client.call('append', { ...batchOf(entries, [], stamp, false), isAwaitedByOne })
     },
     appendWriteBehind: (entries, reservations, stamp, answered) =>
       client.call('append', batchOf(entries, reservations, stamp, answered)),
@@ -252,7 +254,7 @@ function batchOf(
     sessions: [...sessions.values()],
     reservations,
     answered,
-    isAwaitedByOne: entries.length === 1 && !answered && entries[0]?.isDenial !== true,
+    isAwaitedByOne: false,
     stamp,
   }
 }

@@ -66,6 +66,23 @@ describe('a process that is killed', () => {
       await journal.acknowledge(seq, null, null)
     }
   })
+
+  it('leaves the log to the next one if the flush of a checkpoint failed, and ends by itself', async () => {
+    const directory = temporaryDirectory()
+    const prepared = await journalIn(directory)
+    await attach(prepared, { [A]: 1_000_000_000n })
+    await prepared.close()
+    const program = new URL('./committing-process.ts', import.meta.url).pathname
+    const child = spawn(process.execPath, [program, directory, 'FAILING_CHECKPOINT'])
+    const ended = once(child, 'close')
+    let told = 0
+    for await (const line of createInterface({ input: child.stdout })) told = Number(line)
+    expect((await ended)[0]).toBe(0)
+    expect(told).toBeGreaterThan(0)
+    // SQLite deletes it when it closes the database, whose pages may not be on the disk.
+    expect(statSync(join(directory, 'journal.db-wal')).size).toBeGreaterThan(PAGE_BYTES)
+    expect((await (await journalIn(directory)).read()).lastEntry).toBeGreaterThanOrEqual(told)
+  })
 })
 
 describe('the database file', () => {
