@@ -30,7 +30,8 @@ it('opens 64 segments at a time, and the next one when one is answered', async (
   )
   await expect.poll(() => inProgress.length).toBe(64)
   inProgress[0]?.reject(new Error('the end'))
-  expect(await answers[0]).toBe('answered')
+  // Which one it is depends on the threads that verify signatures.
+  expect(await Promise.race(answers)).toBe('answered')
   await expect.poll(() => inProgress.length).toBe(65)
   for (let next = 1; next < answers.length; next += 1) {
     await expect.poll(() => inProgress.length).toBeGreaterThan(next)
