@@ -1,4 +1,4 @@
-/** Copies messages between threads like a structured clone, but only plain data. */
+/** Copies plain data as a structured clone does. */
 
 /** @throws Error for a function, a symbol, or an object of a class other than Map, Set and Uint8Array */
 export function copyOf<T>(value: T): T {

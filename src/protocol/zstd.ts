@@ -26,8 +26,6 @@ interface Library {
   readonly decompress: (data: Uint8Array, bytesMax: number) => Buffer | undefined
 }
 
-let library: Library | null | undefined
-
 /** Undefined is returned for all that the library refuses; Node's own functions then say why. Null: this Node has none. */
 function openLibrary(): Library | null {
   try {
@@ -63,6 +61,13 @@ function openLibrary(): Library | null {
   }
 }
 
+let opened: Library | null | undefined
+
+function library(): Library | null {
+  if (opened === undefined) opened = openLibrary()
+  return opened
+}
+
 /** Errors of the library are very large numbers. */
 function isLength(result: unknown, max: number): result is number {
   return typeof result === 'number' && result <= max
@@ -70,7 +75,7 @@ function isLength(result: unknown, max: number): result is number {
 
 export function compress(text: Uint8Array | string): Buffer {
   const bytes = typeof text === 'string' ? Buffer.from(text) : text
-  return (library === undefined ? (library = openLibrary()) : library)?.compress(bytes) ?? compressInStream(bytes)
+  return library()?.compress(bytes) ?? compressInStream(bytes)
 }
 
 function compressInStream(bytes: Uint8Array): Buffer {
@@ -82,10 +87,7 @@ function compressInStream(bytes: Uint8Array): Buffer {
 
 /** @throws Error if the data is damaged, or too long */
 export function decompress(data: Uint8Array, bytesMax = Infinity): Buffer {
-  return (
-    (library === undefined ? (library = openLibrary()) : library)?.decompress(data, bytesMax) ??
-    decompressInStream(data, bytesMax)
-  )
+  return library()?.decompress(data, bytesMax) ?? decompressInStream(data, bytesMax)
 }
 
 function decompressInStream(data: Uint8Array, bytesMax: number): Buffer {

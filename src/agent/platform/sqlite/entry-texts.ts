@@ -1,6 +1,7 @@
 /** Texts of consecutive entries as bytes, which cost no garbage collection: each text is encoded once. */
 import { hash } from 'node:crypto'
 import type { PendingEntry } from '../../ledger/journal.ts'
+import { reusedMemory } from './reused-memory.ts'
 
 /** Valid until the next texts are encoded: they use the same memory. */
 export interface EntryTexts {
@@ -19,20 +20,17 @@ const SEPARATORS = 2
 /** UTF-8 bytes of a UTF-16 unit, at most. */
 const UNIT_BYTES_MAX = 3
 
-/** Longer texts get separate memory. */
-const KEPT_BYTES_MAX = 1024 * 1024
+/** Above this estimate, the exact length is measured: ASCII takes a third of the estimate. */
+const ESTIMATED_BYTES_MAX = 1024 * 1024
 
-let encoded = Buffer.alloc(0)
+const encoded = reusedMemory()
+const hashed = reusedMemory()
 
 type Texts = readonly Pick<PendingEntry, 'body' | 'inputs'>[]
 
 function memoryFor(entries: Texts): Buffer {
-  const length = sumOf(entries, (text) => text.length * UNIT_BYTES_MAX)
-  if (length <= encoded.length) return encoded
-  const needed = length <= KEPT_BYTES_MAX ? length : sumOf(entries, (text) => Buffer.byteLength(text))
-  if (needed > KEPT_BYTES_MAX) return Buffer.allocUnsafe(needed)
-  if (needed > encoded.length) encoded = Buffer.alloc(Math.min(2 * needed, KEPT_BYTES_MAX))
-  return encoded
+  const most = sumOf(entries, (text) => text.length * UNIT_BYTES_MAX)
+  return encoded(most <= ESTIMATED_BYTES_MAX ? most : sumOf(entries, (text) => Buffer.byteLength(text)))
 }
 
 function sumOf(entries: Texts, lengthOf: (text: string) => number): number {
@@ -122,13 +120,11 @@ export function headAfter(head: string, { count, withInputs, bytes }: EntryTexts
 /** Bytes of a hash in hexadecimal and a line break. */
 const HEAD_BYTES = 65
 
-let scratch = Buffer.alloc(4_096)
-
 function bytesHash(previousHash: string, body: Buffer): string {
   const length = HEAD_BYTES + body.length
-  if (length > scratch.length) scratch = Buffer.alloc(2 * length)
-  scratch.write(previousHash, 0, 'latin1')
-  scratch[HEAD_BYTES - 1] = LINE_END
-  body.copy(scratch, HEAD_BYTES)
-  return hash('sha256', scratch.subarray(0, length), 'hex')
+  const bytes = hashed(length)
+  bytes.write(previousHash, 0, 'latin1')
+  bytes[HEAD_BYTES - 1] = LINE_END
+  body.copy(bytes, HEAD_BYTES)
+  return hash('sha256', bytes, 'hex')
 }

@@ -15,6 +15,9 @@ import { openOrSalvage } from './salvage-journal.ts'
 /** A flush this fast, ms, takes less time than to begin it beside the thread and to learn of its end. */
 const FAST_FLUSH_MS = 1
 
+/** A collection of these would close their databases. */
+const keptOpen = new Set<JournalRunner>()
+
 export interface Flushes {
   readonly beside: (file: number, done: (error: Error | null) => void) => void
   readonly here: (file: number) => void
@@ -44,7 +47,6 @@ class Runner implements JournalRunner {
   readonly #waiting: JournalCall[] = []
   #files: Files | null = null
   #isBusy = false
-  #isKeptOpen = false
   #lastFlushMs = Infinity
 
   constructor(options: RunnerOptions, onAnswer: (answer: JournalAnswer) => void, flushes: Flushes) {
@@ -93,7 +95,7 @@ class Runner implements JournalRunner {
     } else if (!answer.ok || !handler.takeUnflushed()) {
       this.#answer(answer)
     } else if (call.method === 'append' && call.args[0].isAwaitedByOne && this.#lastFlushMs < FAST_FLUSH_MS) {
-      this.#flushHere((failure) => this.#answer(failure ?? answer))
+      this.#answer(this.#flushedHere() ?? answer)
     } else {
       this.#flush('log', (failure) => this.#answer(failure ?? answer))
     }
@@ -145,16 +147,17 @@ class Runner implements JournalRunner {
     })
   }
 
-  #flushHere(done: (failure: JournalAnswer | null) => void): void {
+  /** Of the log, in this thread. Null: it is flushed. */
+  #flushedHere(): JournalAnswer | null {
     const begun = performance.now()
-    let failure: JournalAnswer | null = null
     try {
       this.#flushes.here(this.#file('log'))
+      return null
     } catch (error) {
-      failure = this.#failed('log', error)
+      return this.#failed('log', error)
+    } finally {
+      this.#lastFlushMs = performance.now() - begun
     }
-    this.#lastFlushMs = performance.now() - begun
-    done(failure)
   }
 
   #file(file: keyof Files): number {
@@ -174,10 +177,8 @@ class Runner implements JournalRunner {
    * way it ends without that, and the next process finds the log.
    */
   #keepOpen(): void {
-    if (this.#isKeptOpen) return
-    this.#isKeptOpen = true
-    // The listener also keeps the database from being collected, which would close it.
-    process.once('exit', () => void (this.#isKeptOpen && process.exit()))
+    if (keptOpen.size === 0) process.once('exit', () => process.exit())
+    keptOpen.add(this)
   }
 
   #close(answer: JournalAnswer): void {

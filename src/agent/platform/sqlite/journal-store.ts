@@ -175,7 +175,7 @@ export class JournalStore implements JournalMethods {
   }
 
   /**
-   * From now on the caller flushes the write-ahead log after each call that commits, before it tells anybody. Checkpoints of SQLite
+   * From now on the caller flushes the write-ahead log after each call that commits, before it answers. Checkpoints of SQLite
    * flush the log first.
    */
   leaveFlushes(): void {

@@ -76,7 +76,7 @@ export async function openJournal(options: JournalOptions, start: StartRunner = 
       await client.call('append', { ...batchOf(entries, [], stamp, false), isAwaitedByOne })
     },
     appendWriteBehind: (entries, reservations, stamp, answered) =>
-      client.call('append', batchOf(entries, reservations, stamp, answered)),
+      client.call('append', { ...batchOf(entries, reservations, stamp, answered), isAwaitedByOne: false }),
     seal: (request) => client.seal(request),
     find: (correlationId) => find(client, correlationId),
     condition: () => client.condition,
@@ -227,7 +227,7 @@ function batchOf(
   reservations: readonly Reservation[],
   stamp: ClockStamp,
   answered: boolean,
-): Batch {
+): Omit<Batch, 'isAwaitedByOne'> {
   const moves = new Map<AccountId, { used: bigint; refunded: bigint; burned: bigint; allowance: bigint }>()
   const answers: IdempotencyRecord[] = []
   const sessions = new Map<string, StoredSession>()
@@ -254,7 +254,6 @@ function batchOf(
     sessions: [...sessions.values()],
     reservations,
     answered,
-    isAwaitedByOne: false,
     stamp,
   }
 }

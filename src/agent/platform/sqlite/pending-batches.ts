@@ -13,6 +13,7 @@ import { decodeTexts, encodeTexts, type EntryTexts } from './entry-texts.ts'
 import type { AccountMove, Batch } from './journal-calls.ts'
 import { stampValues, type StampValues } from './journal-statements.ts'
 import { prepared } from './prepared.ts'
+import { reusedMemory } from './reused-memory.ts'
 import { readSlots } from './slots.ts'
 
 /** A commit without the texts of its entries, and with the chain head after its last entry. */
@@ -34,11 +35,7 @@ interface MoreOfRecord {
   readonly sessions?: readonly StoredSession[]
 }
 
-/** Memory of records that is used again and again. */
-let scratch = Buffer.alloc(0)
-
-/** Longer records get their own. */
-const SCRATCH_BYTES_MAX = 1024 * 1024
+const recordMemory = reusedMemory()
 
 /** Valid until the next call. */
 export function recordOf(batch: PendingBatch, { bytes }: EntryTexts): Buffer {
@@ -56,16 +53,10 @@ export function recordOf(batch: PendingBatch, { bytes }: EntryTexts): Buffer {
   const header: RecordHeader = [firstN, count, shortHead, stampValues(stamp), more]
   const text = `${JSON.stringify(header)}\n`
   const textBytes = Buffer.byteLength(text)
-  const record = memoryFor(textBytes + bytes.length)
+  const record = recordMemory(textBytes + bytes.length)
   record.write(text)
   record.set(bytes, textBytes)
   return record
-}
-
-function memoryFor(length: number): Buffer {
-  if (length > SCRATCH_BYTES_MAX) return Buffer.allocUnsafe(length)
-  if (length > scratch.length) scratch = Buffer.alloc(Math.min(2 * length, SCRATCH_BYTES_MAX))
-  return scratch.subarray(0, length)
 }
 
 interface ReadBatch extends PendingBatch {

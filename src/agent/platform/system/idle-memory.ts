@@ -36,7 +36,7 @@ export function releaseWhenIdle({ timers, processorMs, heapBytes, release }: Idl
 }
 
 /** Does nothing unless the process runs with `--expose-gc`. @param trim returns what the C library holds */
-export function releaseIdleMemory(timers: Timers, trim: () => void = () => undefined): () => void {
+export function releaseIdleMemory(timers: Timers, trim: () => void): () => void {
   const collect = globalThis.gc
   if (collect === undefined) return () => undefined
   return releaseWhenIdle({

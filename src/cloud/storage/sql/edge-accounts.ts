@@ -43,7 +43,7 @@ const limitedOfEpoch = (db: Sql['db']) =>
 
 const onlyLimitedOfEpoch = prepared(limitedOfEpoch)
 
-/** One statement for both, as mostly none is limited. */
+/** One statement for both: most epochs have no limited accounts. */
 const someAndLimitedOfEpoch = prepared((db, count) =>
   allOfEpoch(db)
     .select(expression<bigint>`CAST(0 AS BIGINT)`.as('limited'))

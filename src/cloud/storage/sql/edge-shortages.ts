@@ -94,7 +94,7 @@ export function shortageReader({ db, fleet }: Sql) {
   }
 }
 
-/** Of the one that asks; `devices` is null. */
+/** Of the requester; `devices` is null. */
 const ownRows = (db: Sql['db'], count: number) =>
   db
     .selectFrom('shortages')
@@ -136,7 +136,7 @@ const ownOf = prepared(ownRows)
 /** One statement, in which each half uses its index. */
 const allOf = prepared((db, count) => ownRows(db, count).unionAll(otherRows(db, count)))
 
-/** One statement for both, as mostly there are none. */
+/** One statement for both: most epochs have no rows of either. */
 const recallsOf = prepared((db) => {
   // Many may be short of one account: the index names the lowest level without reading them all.
   const lowest = db

@@ -83,7 +83,7 @@ export function readerOf(sql: Sql) {
   }
 }
 
-/** What a transaction has written to. */
+/** Tables that a transaction has written to. */
 export interface Written {
   outbox: boolean
   /** Registered keys. */

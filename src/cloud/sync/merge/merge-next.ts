@@ -128,7 +128,9 @@ async function lockRulesAndRead(
   } finally {
     await Promise.allSettled(reading)
   }
-  return { rules, ...(await (reading[0] ?? recordsOf(context, accounts, goesOn))) }
+  const [read] = reading
+  if (read === undefined) throw new Error('invariant: the records are read when the rules are locked')
+  return { rules, ...(await read) }
 }
 
 /** Of these accounts, or of the whole epoch if it ends; if it continues, also those that are limited again. */

@@ -42,7 +42,7 @@ async function journalWithFlushes({ isFast = false } = {}) {
   return { journal, begun, control, broken, end, directory }
 }
 
-/** What a promise has come to so far. */
+/** Current state of a promise. */
 function outcomeOf(promise: Promise<unknown>): { state: string } {
   const outcome = { state: 'waits' }
   promise.then(
@@ -86,7 +86,7 @@ describe('one caller', () => {
     const { journal, control } = await journalWithFlushes({ isFast: true })
     await journal.append([entry(1, [])], STAMP)
     expect(control.here).toBe(1)
-    // Not where nobody waits, or several do.
+    // A denial has no waiting caller, and the last commit has two.
     await journal.append([{ ...entry(2, []), isDenial: true }], STAMP)
     await two(journal, 3)
     expect(control.here).toBe(1)
