@@ -8,9 +8,9 @@ import { JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.
 /** Event loop turns between an early answer and its commit: far more than answers need. */
 const TURNS = 50
 
-// It is called with the handler that it belongs to.
+// They are called with the handler that they belong to.
 // oxlint-disable-next-line typescript/unbound-method
-const { answerTo } = JournalHandler.prototype
+const { answerTo, takeUnflushed } = JournalHandler.prototype
 
 let postponed: (() => void) | undefined
 
@@ -25,6 +25,11 @@ JournalHandler.prototype.answerTo = function (this: JournalHandler, call: Journa
   postponed = commit
   afterTurns(TURNS, commit)
   return { ok: true, value: '' }
+}
+
+// No flush comes between an early answer and its commit: it could begin after the commit and end before the answer.
+JournalHandler.prototype.takeUnflushed = function (this: JournalHandler): boolean {
+  return postponed === undefined && takeUnflushed.call(this)
 }
 
 function afterTurns(turns: number, then: () => void): void {
