@@ -32,6 +32,7 @@ export class ReplyProof {
   /** Pages of the transaction being written. */
   #pages: Buffer[] = []
   #isLast = false
+  readonly #slotReader = new SlotReader()
   /** Entries of completely written transactions. */
   readonly #written = new Set<string>()
   readonly #covered = new Map<SystemCall, readonly string[]>()
@@ -84,7 +85,7 @@ export class ReplyProof {
     this.#pages.push(Buffer.from(bytes))
     if (!this.#isLast) return
     this.#isLast = false
-    const ids = entriesIn(this.#pages).filter((id) => !this.#durable.has(id) && !this.#written.has(id))
+    const ids = this.#slotReader.entriesIn(this.#pages).filter((id) => !this.#durable.has(id) && !this.#written.has(id))
     this.#pages = []
     if (ids.length > 0) this.report.commits += 1
     for (const id of ids) this.#written.add(id)
@@ -116,19 +117,33 @@ export class ReplyProof {
   }
 }
 
-/** Correlation ids of the entries that a transaction writes, as text or compressed in slots. */
-function entriesIn(pages: readonly Buffer[]): readonly string[] {
-  const slots = pages.flatMap((page) => slotIn(page) ?? []).toSorted((a, b) => a.n - b.n)
-  const [first] = slots
-  const records =
-    first === undefined
-      ? []
-      : recordsIn(
-          slots.map(({ data }) => data),
-          first.data.readUInt32BE(4),
-        ).records
-  const texts = [...pages, ...records].map((bytes) => bytes.toString('latin1'))
-  return texts.flatMap((text) => Array.from(text.matchAll(ENTRY), ([, id = '']) => id))
+class SlotReader {
+  #generation = 0
+  /** The next record of the generation is compressed with it. */
+  #last: Buffer | undefined
+
+  /** Correlation ids of the entries that a transaction writes, as text or compressed in slots. */
+  entriesIn(pages: readonly Buffer[]): readonly string[] {
+    const slots = pages.flatMap((page) => slotIn(page) ?? []).toSorted((a, b) => a.n - b.n)
+    const [first] = slots
+    const records =
+      first === undefined
+        ? []
+        : this.#recordsIn(
+            slots.map(({ data }) => data),
+            first.data.readUInt32BE(4),
+          )
+    const texts = [...pages, ...records].map((bytes) => bytes.toString('latin1'))
+    return texts.flatMap((text) => Array.from(text.matchAll(ENTRY), ([, id = '']) => id))
+  }
+
+  #recordsIn(slots: readonly Buffer[], generation: number): readonly Buffer[] {
+    if (generation !== this.#generation) this.#last = undefined
+    this.#generation = generation
+    const { records } = recordsIn(slots, generation, this.#last)
+    this.#last = records.at(-1) ?? this.#last
+    return records
+  }
 }
 
 /** A slot fills its page: one cell, whose payload ends with the slot. */

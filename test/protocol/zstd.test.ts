@@ -32,6 +32,26 @@ describe('what is compressed', () => {
     expect(decompress(data).equals(bytes)).toBe(true)
   })
 
+  it('repeats nothing of a text that is known, and comes back with it only', () => {
+    const before = randomBytes(2_000)
+    const text = Buffer.concat([before.subarray(500), Buffer.from('a text')])
+    const data = compress(text, before)
+    expect(data.length).toBeLessThan(100)
+    expect(decompress(data, Infinity, before).equals(text)).toBe(true)
+    expect(zstdDecompressSync(data, { dictionary: before }).equals(text)).toBe(true)
+    expect(() => decompress(data)).toThrow()
+    expect(() => decompress(data, Infinity, randomBytes(2_000))).toThrow()
+    const ofNode = zstdCompressSync(text, { params: PARAMS, dictionary: before })
+    expect(decompress(ofNode, Infinity, before).equals(text)).toBe(true)
+    expect(decompress(compress(text)).equals(text)).toBe(true)
+  })
+
+  it('comes back with a known text if it is long, too', () => {
+    const before = Buffer.from('{"account":"line/1"}')
+    const data = compress(LONG, before)
+    expect(decompress(data, Infinity, before).equals(LONG)).toBe(true)
+  })
+
   it('is not changed by later calls', () => {
     const first = compress('a text')
     const copy = Buffer.from(first)

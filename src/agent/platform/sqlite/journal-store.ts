@@ -277,9 +277,9 @@ export class JournalStore implements JournalMethods {
   }
 
   /** Returns the hash chain head of the epoch. */
-  append({ answered, entries, isAwaitedByOne: _, ...batch }: Batch): string {
+  append(batch: Batch): string {
     const current = (this.#current ??= this.#readCurrent())
-    const { firstN } = batch
+    const { firstN, entries, moves, answers, sessions, reservations, answered, stamp } = batch
     const count = entries.length
     const nextN = count === 0 ? firstN : current.lastEntry + 1
     if (firstN > nextN) throw new CodedError('NOT_RECORDED', 'an entry before it was not recorded')
@@ -287,7 +287,8 @@ export class JournalStore implements JournalMethods {
     if (!current.isOpen) throw new Error('invariant: the epoch is open')
     const accounts = this.#moved(current, batch)
     const texts = encodeTexts(entries)
-    const pending: PendingBatch = { ...batch, count, head: headAfter(current.head, texts) }
+    const head = headAfter(current.head, texts)
+    const pending: PendingBatch = { firstN, moves, answers, sessions, reservations, stamp, count, head }
     const transact = <T>(work: () => T): T => {
       if (answered) return this.#withDiskReserve(() => this.#transact(work))
       return this.#transact(() => {
@@ -300,7 +301,7 @@ export class JournalStore implements JournalMethods {
     const placed = isSmall ? this.#placed(recordOf(pending, texts), transact) : null
     if (placed === null) {
       this.#foldNow({ batches: [...this.#pending, pending], entries: this.#unstored, more: texts }, transact)
-      return pending.head
+      return head
     }
     if (!answered && this.#hadSpaceWith !== this.hasDiskReserve) {
       this.#refuseDiskReserve()
@@ -311,8 +312,8 @@ export class JournalStore implements JournalMethods {
     this.#unstored.add(texts)
     const known = (this.#current ??= this.#readCurrent())
     for (const row of accounts) known.accounts.set(row.id, row)
-    this.#current = { ...known, lastEntry: current.lastEntry + count, head: pending.head }
-    return pending.head
+    this.#current = { ...known, lastEntry: current.lastEntry + count, head }
+    return head
   }
 
   #writeSlots(placed: PlacedRecord): void {

@@ -1,6 +1,7 @@
 /**
  * Pending commits in slots: rows of a fixed size that are overwritten in place, so that a commit of a few entries writes one
- * page. A record fills one slot or several in sequence. Slots of another generation are free.
+ * page. A record fills one slot or several in sequence. Slots of another generation are free. A long record is compressed
+ * with the end of the one before it, which repeats most of its texts: it is read after that one.
  */
 import { crc32 } from 'node:zlib'
 import type Database from 'better-sqlite3'
@@ -16,6 +17,11 @@ const CONTENT_BYTES = SLOT_BYTES - HEADER_BYTES
 const COMPRESSED = 0x8000_0000
 const LENGTH = 0x7fff_ffff
 
+/** Bytes of the record before it that a record is compressed with: about two entries. More take longer and save no more. */
+const BEFORE_BYTES = 2_048
+
+const NOTHING_BEFORE: Buffer = Buffer.alloc(0)
+
 /** Above this fraction in use, the pending commits are written to the tables in a moment without a caller. */
 const LOW_FRACTION = 0.75
 
@@ -23,6 +29,9 @@ export class Slots {
   readonly #update: Database.Statement
   readonly #count: number
   readonly #slot = Buffer.alloc(SLOT_BYTES)
+  readonly #endOfLast = Buffer.alloc(BEFORE_BYTES)
+  /** What the next record is compressed with. */
+  #before: Buffer = NOTHING_BEFORE
   #used = 0
 
   constructor(database: Database.Database) {
@@ -32,9 +41,10 @@ export class Slots {
 
   /** The slots for a record; null if they are not free. */
   fit(record: Buffer): PlacedRecord | null {
-    const packed = packedFrom(record)
-    const slots = Math.ceil(packed.data.length / CONTENT_BYTES)
-    return this.#used + slots > this.#count ? null : { ...packed, slots }
+    const isLong = record.length > CONTENT_BYTES
+    const data = isLong ? compress(record, this.#before) : record
+    const slots = Math.ceil(data.length / CONTENT_BYTES)
+    return this.#used + slots > this.#count ? null : { record, data, mark: isLong ? COMPRESSED : 0, slots }
   }
 
   /** Call {@link Slots.written} once it is committed. */
@@ -52,8 +62,11 @@ export class Slots {
     }
   }
 
-  written({ slots }: PlacedRecord): void {
+  written({ record, slots }: PlacedRecord): void {
     this.#used += slots
+    const end = endOf(record)
+    end.copy(this.#endOfLast)
+    this.#before = this.#endOfLast.subarray(0, end.length)
   }
 
   get isLow(): boolean {
@@ -62,25 +75,20 @@ export class Slots {
 
   clear(): void {
     this.#used = 0
+    this.#before = NOTHING_BEFORE
   }
 }
 
-interface PackedRecord {
+export interface PlacedRecord {
+  readonly record: Buffer
+  /** What the slots take of it. */
   readonly data: Buffer
   readonly mark: number
-}
-
-export interface PlacedRecord extends PackedRecord {
   readonly slots: number
 }
 
-function packedFrom(record: Buffer): PackedRecord {
-  if (record.length <= CONTENT_BYTES) return { data: record, mark: 0 }
-  return { data: compress(record), mark: COMPRESSED }
-}
-
-function unpacked({ data, mark }: PackedRecord): Buffer {
-  return mark === COMPRESSED ? decompressEntries(data) : data
+function endOf(record: Buffer): Buffer {
+  return record.subarray(Math.max(0, record.length - BEFORE_BYTES))
 }
 
 /** Pending records, as far as they can be read. */
@@ -94,8 +102,12 @@ export function readSlots(database: Database.Database, generation: number): Pend
   return recordsIn(database.prepare('SELECT data FROM slot ORDER BY n').pluck().all() as Buffer[], generation)
 }
 
-/** The records in slots, in the sequence of the slots. */
-export function recordsIn(slots: readonly Buffer[], generation: number): PendingRecords {
+/**
+ * The records in slots, in the sequence of the slots.
+ *
+ * @param last the record before them in this generation, if there is one
+ */
+export function recordsIn(slots: readonly Buffer[], generation: number, last: Buffer = NOTHING_BEFORE): PendingRecords {
   const records: Buffer[] = []
   let parts: Buffer[] = []
   let missing = 0
@@ -116,7 +128,8 @@ export function recordsIn(slots: readonly Buffer[], generation: number): Pending
     const data = Buffer.concat(parts)
     parts = []
     try {
-      records.push(unpacked({ data, mark: found.mark }))
+      const before = endOf(records.at(-1) ?? last)
+      records.push(found.mark === COMPRESSED ? decompressEntries(data, before) : data)
     } catch {
       return { records, damage: `the record up to slot ${n} is damaged` }
     }
