@@ -184,7 +184,8 @@ export class Access {
     const { policy, decision } = attempt
     const correlationId = newCorrelationId()
     const status = session === null || allGranted(decision) ? OK : DENIED_STATUS
-    const body = apiVersion === null ? '' : accessResponseText(apiVersion, correlationId, request.request, decision)
+    const body =
+      apiVersion === null ? '' : flat(accessResponseText(apiVersion, correlationId, request.request, decision))
     const policyRevision = policy.document.revision
     const { warnings } = decision
     const advice = allGranted(decision)
@@ -201,20 +202,8 @@ export class Access {
             (n, change) => this.#entryOf(request, attempt, { n, correlationId, session: change }, null),
             answer,
           )
-    const answered = recording.then((durability): AccessAnswer => ({
-      operable: true,
-      status,
-      body,
-      policyRevision,
-      warnings,
-      ...(advice === undefined ? {} : { advice }),
-      durability,
-    }))
-    if (quota === undefined) return answered
-    return answered.catch((error: unknown) => {
-      quota.unspend(tokens)
-      throw error
-    })
+    const answered = answerAfter(recording, { status, body, policyRevision, warnings, advice })
+    return quota === undefined ? answered : unspentIfLost(answered, quota, tokens)
   }
 
   #entryOf(
@@ -249,6 +238,31 @@ export class Access {
 }
 
 const OK = 200
+
+type Outcome = Omit<AccessAnswer, 'operable' | 'advice' | 'durability'> & { readonly advice: string | undefined }
+
+/** Outside of the class, so that nothing of the request is in memory while it waits. */
+function answerAfter(
+  recording: Promise<Durability>,
+  { status, body, policyRevision, warnings, advice }: Outcome,
+): Promise<AccessAnswer> {
+  return recording.then((durability) => ({
+    operable: true,
+    status,
+    body,
+    policyRevision,
+    warnings,
+    ...(advice === undefined ? {} : { advice }),
+    durability,
+  }))
+}
+
+function unspentIfLost(answered: Promise<AccessAnswer>, quota: CallerQuota, tokens: bigint): Promise<AccessAnswer> {
+  return answered.catch((error: unknown) => {
+    quota.unspend(tokens)
+    throw error
+  })
+}
 
 /** The socket passes the same object for bytes that repeat, so such a body is validated once. */
 export class RequestBodies {

@@ -2,7 +2,7 @@
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import type { AccessRequest, RequestedItem } from '../../core/rules/decision.ts'
 import type { Variables } from '../../core/pricing/formula-rate.ts'
-import { exactNumber } from '../wire.ts'
+import { quoted } from '../json-text.ts'
 
 export interface RequestedTexts {
   readonly requester: string
@@ -21,22 +21,26 @@ let last: { readonly request: AccessRequest; readonly texts: RequestedTexts } | 
 export function requestedTexts(request: AccessRequest): RequestedTexts {
   if (last?.request !== request) {
     const { type, value } = request.requester
-    const texts = { requester: JSON.stringify({ type, value }), items: request.items.map(itemTexts) }
+    const texts = {
+      requester: `{"type":${quoted(type)},"value":${quoted(value)}}`,
+      items: request.items.map(itemTexts),
+    }
     last = { request, texts }
   }
   return last.texts
 }
 
 function itemTexts({ name, version, count, variables }: RequestedItem): RequestedItemTexts {
-  const entry = { item: name, version, count: formatDecimal(count), variables: variables && variableTexts(variables) }
-  const answer = { item: name, version: version === '' ? undefined : version, count: exactNumber(count) }
-  return { entry: open(entry), answer: open(answer) }
+  const item = `{"item":${quoted(name)}`
+  const versioned = `${item},"version":${quoted(version)}`
+  const amount = formatDecimal(count)
+  const more = variables === undefined ? '' : `,"variables":${JSON.stringify(variableTexts(variables))}`
+  return {
+    entry: `${versioned},"count":"${amount}"${more}`,
+    answer: `${version === '' ? item : versioned},"count":${amount}`,
+  }
 }
 
 function variableTexts(variables: Variables): Record<string, string> {
   return Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
-}
-
-function open(object: object): string {
-  return JSON.stringify(object).slice(0, -1)
 }

@@ -117,7 +117,8 @@ export class RequestHandler {
       refuse(call)
       return
     }
-    this.#wait(answer, () => this.#deps.access.request(call), answered, refuse)
+    if (this.#isFull(refuse)) return
+    this.#wait(this.#deps.access.request(call), (result) => answer(answered(result)), refuse)
   }
 
   session(target: SessionTarget, request: IncomingMessage, body: JsonBody | CodedError | null, answer: Answer): void {
@@ -153,12 +154,8 @@ export class RequestHandler {
       ...(quota === null ? {} : { quota }),
       onDisconnect,
     }
-    this.#wait(
-      answer,
-      () => answerSession(sessions, sessionRequest),
-      (reply) => reply,
-      refuse,
-    )
+    if (this.#isFull(refuse)) return
+    this.#wait(answerSession(sessions, sessionRequest), answer, refuse)
   }
 
   other(target: Exclude<Route, { to: 'access' | 'session' }>, connection: Socket, answer: Answer): void {
@@ -200,22 +197,21 @@ export class RequestHandler {
     return new CodedError('NOT_ON_DEVICE', `Devices do not offer this operation. Send the request to ${where}.`)
   }
 
-  #wait<T>(
-    answer: Answer,
-    work: () => Promise<T>,
-    replyTo: (result: T) => Reply,
-    refuse: (error: unknown) => void,
-  ): void {
+  /** Refuses if no more requests may wait. */
+  #isFull(refuse: (error: CodedError) => void): boolean {
     const { waitingMax } = this.#deps
-    if (this.#waiting >= waitingMax) {
-      refuse(new CodedError('OVERLOADED', `the agent already has ${waitingMax} pending requests (socket.waiting_max)`))
-      return
-    }
+    if (this.#waiting < waitingMax) return false
+    refuse(new CodedError('OVERLOADED', `the agent already has ${waitingMax} pending requests (socket.waiting_max)`))
+    return true
+  }
+
+  /** Gets the work as a promise, so that nothing of the request is in memory while it waits. */
+  #wait<T>(work: Promise<T>, answer: (result: T) => void, refuse: (error: unknown) => void): void {
     this.#waiting += 1
-    work().then(
+    work.then(
       (result) => {
         this.#waiting -= 1
-        answer(replyTo(result))
+        answer(result)
       },
       (error: unknown) => {
         this.#waiting -= 1
@@ -272,16 +268,13 @@ export class RequestHandler {
       answer(admitted instanceof CodedError ? refused(admitted) : NOWHERE)
       return
     }
-    this.#wait(
-      answer,
-      async () => {
-        const kept = await inspection.decision(correlationId)
-        if (kept !== null) return plain(JSON.stringify(kept))
-        return refused(new CodedError('DECISION_UNKNOWN', `this device has no record of decision ${correlationId}`))
-      },
-      (reply) => reply,
-      (error) => answer(this.#failure(error)),
-    )
+    const refuse = (error: unknown): void => answer(this.#failure(error))
+    if (this.#isFull(refuse)) return
+    const replyTo = (kept: unknown): Reply => {
+      if (kept !== null) return plain(JSON.stringify(kept))
+      return refused(new CodedError('DECISION_UNKNOWN', `this device has no record of decision ${correlationId}`))
+    }
+    this.#wait(inspection.decision(correlationId), (kept) => answer(replyTo(kept)), refuse)
   }
 
   #rotateKey(connection: Socket, answer: Answer): void {
@@ -291,12 +284,9 @@ export class RequestHandler {
       answer(admitted instanceof CodedError ? refused(admitted) : NOWHERE)
       return
     }
-    this.#wait(
-      answer,
-      rotateKey,
-      (standing) => plain(JSON.stringify(standing)),
-      (error) => answer(this.#failure(error)),
-    )
+    const refuse = (error: unknown): void => answer(this.#failure(error))
+    if (this.#isFull(refuse)) return
+    this.#wait(rotateKey(), (standing) => answer(plain(JSON.stringify(standing))), refuse)
   }
 
   /** A refusal without a ledger entry: stores it under a correlation id that the response carries. */
