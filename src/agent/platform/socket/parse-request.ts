@@ -238,12 +238,14 @@ export class KnownBodies {
   readonly #seen = new Uint32Array(SEEN_MAX)
 
   parse(bytes: Buffer): JsonBody | CodedError {
-    if (bytes.length > BODY_BYTES_MAX || !isUtf8(bytes)) return parseBody(bytes)
+    if (bytes.length > BODY_BYTES_MAX) return parseBody(bytes)
     const sum = crc32(bytes)
     if (this.#seen[sum % SEEN_MAX] !== sum) {
       this.#seen[sum % SEEN_MAX] = sum
       return parseBody(bytes)
     }
+    // Otherwise different bytes could have the same text.
+    if (!isUtf8(bytes)) return parseBody(bytes)
     const text = bytes.toString('utf8')
     const known = this.#known.get(text)
     if (known !== undefined) return known

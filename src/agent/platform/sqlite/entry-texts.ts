@@ -103,7 +103,7 @@ export function headAfter(head: string, { count, withInputs, bytes }: EntryTexts
   for (let start = 0; start < bytes.length;) {
     const end = bytes.indexOf(LINE_END, start)
     const hasInputs = tab >= 0 && tab < end
-    last = bytesHash(last, bytes.subarray(start, hasInputs ? tab : end))
+    last = bytesHash(last, bytes, start, hasInputs ? tab : end)
     while (tab >= 0 && tab < end) {
       tabs += 1
       tab = bytes.indexOf(TAB, tab + 1)
@@ -120,11 +120,11 @@ export function headAfter(head: string, { count, withInputs, bytes }: EntryTexts
 /** Bytes of a hash in hexadecimal and a line break. */
 const HEAD_BYTES = 65
 
-function bytesHash(previousHash: string, body: Buffer): string {
-  const length = HEAD_BYTES + body.length
-  const bytes = hashed(length)
-  bytes.write(previousHash, 0, 'latin1')
-  bytes[HEAD_BYTES - 1] = LINE_END
-  body.copy(bytes, HEAD_BYTES)
-  return hash('sha256', bytes, 'hex')
+/** Of the bytes from `start` to `end`. */
+function bytesHash(previousHash: string, bytes: Buffer, start: number, end: number): string {
+  const hashedBytes = hashed(HEAD_BYTES + end - start)
+  hashedBytes.write(previousHash, 0, 'latin1')
+  hashedBytes[HEAD_BYTES - 1] = LINE_END
+  bytes.copy(hashedBytes, HEAD_BYTES, start, end)
+  return hash('sha256', hashedBytes, 'hex')
 }
