@@ -3,11 +3,13 @@
 // (the SQLite binding ends such a process with a signal and no message), so this file keeps to plain, old JavaScript.
 import { existsSync } from 'node:fs'
 
+// The first with long-term support. Its zlib reads a ledger that another Node compressed.
 const oldestMajor = 24
-const major = Number(process.versions.node.split('.')[0])
-if (major < oldestMajor) {
+const oldestMinor = 11
+const [major, minor] = process.versions.node.split('.').map(Number)
+if (major < oldestMajor || (major === oldestMajor && minor < oldestMinor)) {
   console.error(
-    `tallygate: NODE_TOO_OLD: this is Node ${process.versions.node}, tallygate needs Node ${oldestMajor} or newer. ` +
+    `tallygate: NODE_TOO_OLD: this is Node ${process.versions.node}, tallygate needs Node ${oldestMajor}.${oldestMinor} or newer. ` +
       `In a clone, run it by "npx tallygate" or an npm script: they use the runtime pinned in package.json.`,
   )
   process.exit(78)

@@ -119,7 +119,7 @@ export class ReplyProof {
 
 class SlotReader {
   #generation = 0
-  /** The next record of the generation is compressed with it. */
+  /** Last record of this generation: its end is the prefix of the next one. */
   #last: Buffer | undefined
 
   /** Correlation ids of the entries that a transaction writes, as text or compressed in slots. */

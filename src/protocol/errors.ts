@@ -343,7 +343,7 @@ export const ERRORS = catalogue({
   },
   NODE_TOO_OLD: {
     meaning: 'This version of Node.js cannot run tallygate.',
-    remedy: 'Use the pinned runtime (npx tallygate), or Node.js 24 or newer.',
+    remedy: 'Use the pinned runtime (npx tallygate), or Node.js 24.11 or newer.',
     http: 500,
     exit: 78,
     retry: 'no',

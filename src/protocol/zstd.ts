@@ -21,11 +21,11 @@ const IN_PLACE_BYTES_MAX = 1024 * 1024
 
 type Call = (...args: readonly unknown[]) => unknown
 
-const NOTHING = Buffer.alloc(0)
+const NO_PREFIX = Buffer.alloc(0)
 
 interface Library {
-  readonly compress: (bytes: Uint8Array, before: Uint8Array) => Buffer | undefined
-  readonly decompress: (data: Uint8Array, bytesMax: number, before: Uint8Array) => Buffer | undefined
+  readonly compress: (bytes: Uint8Array, prefix: Uint8Array) => Buffer | undefined
+  readonly decompress: (data: Uint8Array, bytesMax: number, prefix: Uint8Array) => Buffer | undefined
 }
 
 /** Undefined is returned for all that the library refuses; Node's own functions then say why. Null: this Node has none. */
@@ -41,24 +41,25 @@ function openLibrary(): Library | null {
     setParameter(compressor, constants.ZSTD_c_compressionLevel, LEVEL)
     setParameter(compressor, constants.ZSTD_c_checksumFlag, 1)
     const boundOf = node.func('size_t ZSTD_compressBound(size_t)')
-    const compressAfter = node.func('size_t ZSTD_CCtx_refPrefix(void *, const void *, size_t)')
+    // The library keeps a pointer to the prefix, which must not change until the next call has returned.
+    const setCompressionPrefix = node.func('size_t ZSTD_CCtx_refPrefix(void *, const void *, size_t)')
     const compress2 = node.func('size_t ZSTD_compress2(void *, void *, size_t, const void *, size_t)')
     const sizeOf = node.func('unsigned long long ZSTD_getFrameContentSize(const void *, size_t)')
-    const decompressAfter = node.func('size_t ZSTD_DCtx_refPrefix(void *, const void *, size_t)')
+    const setDecompressionPrefix = node.func('size_t ZSTD_DCtx_refPrefix(void *, const void *, size_t)')
     const decompressDCtx = node.func('size_t ZSTD_decompressDCtx(void *, void *, size_t, const void *, size_t)')
     const output = Buffer.alloc(Number(boundOf(IN_PLACE_BYTES_MAX)))
     return {
-      compress: (bytes, before) => {
+      compress: (bytes, prefix) => {
         if (bytes.length > IN_PLACE_BYTES_MAX) return undefined
-        if (before.length > 0) compressAfter(compressor, before, before.length)
+        if (prefix.length > 0) setCompressionPrefix(compressor, prefix, prefix.length)
         const length = compress2(compressor, output, output.length, bytes, bytes.length)
         return isLength(length, output.length) ? Buffer.from(output.subarray(0, length)) : undefined
       },
-      decompress: (data, bytesMax, before) => {
+      decompress: (data, bytesMax, prefix) => {
         const length = sizeOf(data, data.length)
         if (!isLength(length, Math.min(bytesMax, IN_PLACE_BYTES_MAX))) return undefined
         const bytes = Buffer.allocUnsafe(length)
-        if (before.length > 0) decompressAfter(decompressor, before, before.length)
+        if (prefix.length > 0) setDecompressionPrefix(decompressor, prefix, prefix.length)
         return decompressDCtx(decompressor, bytes, length, data, data.length) === length ? bytes : undefined
       },
     }
@@ -79,33 +80,33 @@ function isLength(result: unknown, max: number): result is number {
   return typeof result === 'number' && result <= max
 }
 
-/** @param before text that is known when the data is decompressed, and need not be repeated in it */
-export function compress(text: Uint8Array | string, before: Uint8Array = NOTHING): Buffer {
+/** @param prefix bytes that the reader has too: what the text repeats of them takes no space */
+export function compress(text: Uint8Array | string, prefix: Uint8Array = NO_PREFIX): Buffer {
   const bytes = typeof text === 'string' ? Buffer.from(text) : text
-  return library()?.compress(bytes, before) ?? compressInStream(bytes, before)
+  return library()?.compress(bytes, prefix) ?? compressInStream(bytes, prefix)
 }
 
-function compressInStream(bytes: Uint8Array, before: Uint8Array): Buffer {
+function compressInStream(bytes: Uint8Array, prefix: Uint8Array): Buffer {
   const params = { [constants.ZSTD_c_compressionLevel]: LEVEL, [constants.ZSTD_c_checksumFlag]: 1 }
   // The default takes 16 kB for each output: memory that only a collection of the whole heap frees.
   const chunkSize = Math.max(OUTPUT_BYTES_MIN, Math.ceil(bytes.length * COMPRESSED_TO))
-  return zstdCompressSync(bytes, { params, chunkSize, pledgedSrcSize: bytes.length, ...dictionaryOf(before) })
+  return zstdCompressSync(bytes, { params, chunkSize, pledgedSrcSize: bytes.length, ...dictionaryOf(prefix) })
 }
 
 /**
- * @param before as the data was compressed with
+ * @param prefix that the data was compressed with
  * @throws Error if the data is damaged, or too long
  */
-export function decompress(data: Uint8Array, bytesMax = Infinity, before: Uint8Array = NOTHING): Buffer {
-  return library()?.decompress(data, bytesMax, before) ?? decompressInStream(data, bytesMax, before)
+export function decompress(data: Uint8Array, bytesMax = Infinity, prefix: Uint8Array = NO_PREFIX): Buffer {
+  return library()?.decompress(data, bytesMax, prefix) ?? decompressInStream(data, bytesMax, prefix)
 }
 
-function decompressInStream(data: Uint8Array, bytesMax: number, before: Uint8Array): Buffer {
+function decompressInStream(data: Uint8Array, bytesMax: number, prefix: Uint8Array): Buffer {
   const chunkSize = Math.min(Math.max(OUTPUT_BYTES_MIN, data.length * EXPANDED_FROM), PIECE_BYTES_MAX)
   const limit = bytesMax === Infinity ? {} : { maxOutputLength: bytesMax }
-  return zstdDecompressSync(data, { chunkSize, ...limit, ...dictionaryOf(before) })
+  return zstdDecompressSync(data, { chunkSize, ...limit, ...dictionaryOf(prefix) })
 }
 
-function dictionaryOf(before: Uint8Array): { readonly dictionary?: Uint8Array } {
-  return before.length === 0 ? {} : { dictionary: before }
+function dictionaryOf(prefix: Uint8Array): { readonly dictionary?: Uint8Array } {
+  return prefix.length === 0 ? {} : { dictionary: prefix }
 }

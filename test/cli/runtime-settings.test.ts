@@ -46,9 +46,21 @@ test('an agent gets the settings for little memory, and keeps its own', () => {
   ])
 })
 
+function asNode(version: string): readonly string[] {
+  const versions = `{ value: { ...process.versions, node: '${version}' } }`
+  return ['--import', `data:text/javascript,Object.defineProperty(process, 'versions', ${versions})`]
+}
+
+test.each(['22.20.0', '24.10.1'])('Node %s is too old', (version) => {
+  const { status, stderr } = spawnSync(process.execPath, [...asNode(version), 'bin/tallygate.js', '--version'], {
+    encoding: 'utf8',
+  })
+  expect(status).toBe(78)
+  expect(stderr).toContain(`NODE_TOO_OLD: this is Node ${version}, tallygate needs Node 24.11 or newer`)
+})
+
 test('an agent on Node 24 gets only settings that Node 24 knows', () => {
-  const versions = "{ value: { ...process.versions, node: '24.0.0' } }"
-  const import24 = ['--import', `data:text/javascript,Object.defineProperty(process, 'versions', ${versions})`]
+  const import24 = asNode('24.11.0')
   const known = SETTINGS.filter((setting) => setting !== '--no-memory-pool')
   expect(started([...import24, 'agent', '-x'])).toEqual([[...import24, ...known], ['agent', '-x'], '2'])
 })

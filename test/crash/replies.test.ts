@@ -26,6 +26,14 @@ async function momentsOf(log: string): Promise<readonly Moment[]> {
   return all
 }
 
+/** Each page of a database in the notation of C. */
+function pagesOf(file: Buffer): readonly string[] {
+  return Array.from({ length: file.length / PAGE_BYTES }, (_, page) => {
+    const bytes = [...file.subarray(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)]
+    return bytes.map((byte) => `\\${byte.toString(8).padStart(3, '0')}`).join('')
+  })
+}
+
 describe('a trace', () => {
   it('is read as calls that begin and end, also of several threads at a time', async () => {
     const log = [
@@ -83,22 +91,31 @@ describe('the proof', () => {
     expect([...report.proven]).toEqual([ID])
   })
 
-  it('reads entries that are compressed in several slots', async () => {
+  it('reads entries that are compressed, in several slots or with the record of an earlier transaction', async () => {
     const path = join(temporaryDirectory(), 'journal.db')
     const database = openDatabase(path)
-    const record = `{}\n${randomBytes(2_000).toString('base64')}{"n":1,"kind":"access","correlationId":"${ID}"}\n`
     const slots = new Slots(database)
-    const placed = slots.fit(Buffer.from(record))!
-    expect(placed.slots).toBeGreaterThan(1)
-    slots.write(placed, 1)
+    const other = ID.replace('8', '9')
+    const text = randomBytes(1_500).toString('base64')
+    const lines: (string | readonly string[])[] = []
+    const counts: number[] = []
+    let before: readonly string[] = []
+    for (const id of [other, ID]) {
+      const placed = slots.fit(Buffer.from(`{}\n${text}{"n":1,"kind":"access","correlationId":"${id}"}\n`))!
+      slots.write(placed, 1)
+      slots.written(placed)
+      counts.push(placed.slots)
+      database.pragma('wal_checkpoint(TRUNCATE)')
+      const pages = pagesOf(readFileSync(path))
+      const changed = pages.filter((page, n) => page !== before[n])
+      lines.push(...changed.map((page) => frame(false, page)), frame(true, PAGE), flush, answer(id))
+      before = pages
+    }
     database.close()
-    const file = readFileSync(path)
-    const frames = Array.from({ length: file.length / PAGE_BYTES }, (_, page) => {
-      const bytes = [...file.subarray(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)]
-      return bytes.map((byte) => `\\${byte.toString(8).padStart(3, '0')}`).join('')
-    }).flatMap((page) => frame(false, page))
-    const report = await reportOf(frames, frame(true, PAGE), flush, answer())
-    expect([...report.proven]).toEqual([ID])
+    expect(counts).toEqual([2, 1])
+    const report = await reportOf(...lines)
+    expect(report.early).toEqual([])
+    expect([...report.proven]).toEqual([other, ID])
   })
 
   it.each([

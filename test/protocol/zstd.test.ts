@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { constants, createZstdCompress, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import { buffer } from 'node:stream/consumers'
@@ -9,6 +10,23 @@ const PARAMS = { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_check
 
 /** A text like those that are compressed, but longer than what the library gets in one call. */
 const LONG = Buffer.alloc(3 * 1024 * 1024, '{"account":"line/1"}')
+
+/** Reads data with a prefix and compresses its text again, with Node’s own functions. */
+const WITHOUT_KOFFI = `
+  import { registerHooks } from 'node:module'
+  let blocked = 0
+  const resolve = (name, context, next) => {
+    if (name !== 'koffi') return next(name, context)
+    blocked += 1
+    throw new Error('blocked')
+  }
+  registerHooks({ resolve })
+  const { compress, decompress } = await import('${new URL('../../src/protocol/zstd.ts', import.meta.url).href}')
+  const [data, prefix] = process.argv.slice(1).map((text) => Buffer.from(text, 'base64'))
+  const text = decompress(data, Infinity, prefix)
+  const again = compress(text, prefix).toString('base64')
+  console.log(JSON.stringify({ blocked, text: text.toString('base64'), data: again }))
+`
 
 describe('what is compressed', () => {
   it('comes back exactly, also from Node’s own functions', () => {
@@ -32,24 +50,35 @@ describe('what is compressed', () => {
     expect(decompress(data).equals(bytes)).toBe(true)
   })
 
-  it('repeats nothing of a text that is known, and comes back with it only', () => {
-    const before = randomBytes(2_000)
-    const text = Buffer.concat([before.subarray(500), Buffer.from('a text')])
-    const data = compress(text, before)
+  it('comes back only with the prefix that it was compressed with', () => {
+    const prefix = randomBytes(2_000)
+    const text = Buffer.concat([prefix.subarray(500), Buffer.from('a text')])
+    const data = compress(text, prefix)
     expect(data.length).toBeLessThan(100)
-    expect(decompress(data, Infinity, before).equals(text)).toBe(true)
-    expect(zstdDecompressSync(data, { dictionary: before }).equals(text)).toBe(true)
+    expect(decompress(data, Infinity, prefix).equals(text)).toBe(true)
+    expect(zstdDecompressSync(data, { dictionary: prefix }).equals(text)).toBe(true)
     expect(() => decompress(data)).toThrow()
     expect(() => decompress(data, Infinity, randomBytes(2_000))).toThrow()
-    const ofNode = zstdCompressSync(text, { params: PARAMS, dictionary: before })
-    expect(decompress(ofNode, Infinity, before).equals(text)).toBe(true)
+    const ofNode = zstdCompressSync(text, { params: PARAMS, dictionary: prefix })
+    expect(decompress(ofNode, Infinity, prefix).equals(text)).toBe(true)
     expect(decompress(compress(text)).equals(text)).toBe(true)
   })
 
-  it('comes back with a known text if it is long, too', () => {
-    const before = Buffer.from('{"account":"line/1"}')
-    const data = compress(LONG, before)
-    expect(decompress(data, Infinity, before).equals(LONG)).toBe(true)
+  it('comes back with its prefix if it is long, too', () => {
+    const prefix = Buffer.from('{"account":"line/1"}')
+    const data = compress(LONG, prefix)
+    expect(decompress(data, Infinity, prefix).equals(LONG)).toBe(true)
+  })
+
+  it('comes back where the library cannot be called, and the reverse', () => {
+    const prefix = randomBytes(2_000)
+    const text = Buffer.concat([prefix.subarray(500), Buffer.from('a text')])
+    const given = [compress(text, prefix), prefix].map((bytes) => bytes.toString('base64'))
+    const output = execFileSync(process.execPath, ['--input-type=module', '--eval', WITHOUT_KOFFI, ...given])
+    const { blocked, text: read, data } = JSON.parse(output.toString()) as Record<string, string>
+    expect(blocked).toBe(1)
+    expect(Buffer.from(read!, 'base64').equals(text)).toBe(true)
+    expect(decompress(Buffer.from(data!, 'base64'), Infinity, prefix).equals(text)).toBe(true)
   })
 
   it('is not changed by later calls', () => {

@@ -203,7 +203,7 @@ export class Access {
             answer,
           )
     const answered = answerAfter(recording, { status, body, policyRevision, warnings, advice })
-    return quota === undefined ? answered : unspentIfLost(answered, quota, tokens)
+    return quota === undefined ? answered : returnQuotaOnFailure(answered, quota, tokens)
   }
 
   #entryOf(
@@ -239,12 +239,14 @@ export class Access {
 
 const OK = 200
 
-type Outcome = Omit<AccessAnswer, 'operable' | 'advice' | 'durability'> & { readonly advice: string | undefined }
+type AnswerBeforeCommit = Omit<AccessAnswer, 'operable' | 'advice' | 'durability'> & {
+  readonly advice: string | undefined
+}
 
-/** Outside of the class, so that nothing of the request is in memory while it waits. */
+/** A separate function: a closure in `#take` would keep the request in memory until the commit. */
 function answerAfter(
   recording: Promise<Durability>,
-  { status, body, policyRevision, warnings, advice }: Outcome,
+  { status, body, policyRevision, warnings, advice }: AnswerBeforeCommit,
 ): Promise<AccessAnswer> {
   return recording.then((durability) => ({
     operable: true,
@@ -257,7 +259,11 @@ function answerAfter(
   }))
 }
 
-function unspentIfLost(answered: Promise<AccessAnswer>, quota: CallerQuota, tokens: bigint): Promise<AccessAnswer> {
+function returnQuotaOnFailure(
+  answered: Promise<AccessAnswer>,
+  quota: CallerQuota,
+  tokens: bigint,
+): Promise<AccessAnswer> {
   return answered.catch((error: unknown) => {
     quota.unspend(tokens)
     throw error

@@ -244,7 +244,7 @@ export class KnownBodies {
       this.#seen[sum % SEEN_MAX] = sum
       return parseBody(bytes)
     }
-    // Otherwise different bytes could have the same text.
+    // Invalid UTF-8: different bytes would have the same text.
     if (!isUtf8(bytes)) return parseBody(bytes)
     const text = bytes.toString('utf8')
     const known = this.#known.get(text)

@@ -205,7 +205,7 @@ export class RequestHandler {
     return true
   }
 
-  /** Gets the work as a promise, so that nothing of the request is in memory while it waits. */
+  /** Call {@link RequestHandler.#isFull} first. Takes a promise: a function would keep the body in memory until it settles. */
   #wait<T>(work: Promise<T>, answer: (result: T) => void, refuse: (error: unknown) => void): void {
     this.#waiting += 1
     work.then(
@@ -270,11 +270,12 @@ export class RequestHandler {
     }
     const refuse = (error: unknown): void => answer(this.#failure(error))
     if (this.#isFull(refuse)) return
-    const replyTo = (kept: unknown): Reply => {
+    const search = async (): Promise<Reply> => {
+      const kept = await inspection.decision(correlationId)
       if (kept !== null) return plain(JSON.stringify(kept))
       return refused(new CodedError('DECISION_UNKNOWN', `this device has no record of decision ${correlationId}`))
     }
-    this.#wait(inspection.decision(correlationId), (kept) => answer(replyTo(kept)), refuse)
+    this.#wait(search(), answer, refuse)
   }
 
   #rotateKey(connection: Socket, answer: Answer): void {

@@ -31,9 +31,9 @@ const BLOCK_BYTES_MAX = 512 * 1024
 /** Bounds the memory that a malicious file can take. */
 const DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 
-/** @param before as they were compressed with */
-export function decompressEntries(data: Buffer, before?: Buffer): Buffer {
-  return decompress(data, DECOMPRESSED_BYTES_MAX, before)
+/** @param prefix that they were compressed with */
+export function decompressEntries(data: Buffer, prefix?: Buffer): Buffer {
+  return decompress(data, DECOMPRESSED_BYTES_MAX, prefix)
 }
 
 const INSERT = 'INSERT INTO block (first_id, first_n, entries, data) VALUES (?, ?, ?, ?)'

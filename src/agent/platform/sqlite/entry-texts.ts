@@ -120,7 +120,7 @@ export function headAfter(head: string, { count, withInputs, bytes }: EntryTexts
 /** Bytes of a hash in hexadecimal and a line break. */
 const HEAD_BYTES = 65
 
-/** Of the bytes from `start` to `end`. */
+/** Hashes `bytes` from `start` to `end`. */
 function bytesHash(previousHash: string, bytes: Buffer, start: number, end: number): string {
   const hashedBytes = hashed(HEAD_BYTES + end - start)
   hashedBytes.write(previousHash, 0, 'latin1')

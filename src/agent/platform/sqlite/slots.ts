@@ -1,7 +1,7 @@
 /**
  * Pending commits in slots: rows of a fixed size that are overwritten in place, so that a commit of a few entries writes one
  * page. A record fills one slot or several in sequence. Slots of another generation are free. A long record is compressed
- * with the end of the one before it, which repeats most of its texts: it is read after that one.
+ * with the end of the one before it, which has most of its texts, so records must be read in sequence.
  */
 import { crc32 } from 'node:zlib'
 import type Database from 'better-sqlite3'
@@ -17,10 +17,10 @@ const CONTENT_BYTES = SLOT_BYTES - HEADER_BYTES
 const COMPRESSED = 0x8000_0000
 const LENGTH = 0x7fff_ffff
 
-/** Bytes of the record before it that a record is compressed with: about two entries. More take longer and save no more. */
-const BEFORE_BYTES = 2_048
+/** About two entries. A longer prefix takes more time and saves nothing. */
+const PREFIX_BYTES = 2_048
 
-const NOTHING_BEFORE: Buffer = Buffer.alloc(0)
+const NO_PREFIX: Buffer = Buffer.alloc(0)
 
 /** Above this fraction in use, the pending commits are written to the tables in a moment without a caller. */
 const LOW_FRACTION = 0.75
@@ -29,9 +29,9 @@ export class Slots {
   readonly #update: Database.Statement
   readonly #count: number
   readonly #slot = Buffer.alloc(SLOT_BYTES)
-  readonly #endOfLast = Buffer.alloc(BEFORE_BYTES)
-  /** What the next record is compressed with. */
-  #before: Buffer = NOTHING_BEFORE
+  readonly #endOfLast = Buffer.alloc(PREFIX_BYTES)
+  /** Of the next record. */
+  #prefix: Buffer = NO_PREFIX
   #used = 0
 
   constructor(database: Database.Database) {
@@ -42,7 +42,7 @@ export class Slots {
   /** The slots for a record; null if they are not free. */
   fit(record: Buffer): PlacedRecord | null {
     const isLong = record.length > CONTENT_BYTES
-    const data = isLong ? compress(record, this.#before) : record
+    const data = isLong ? compress(record, this.#prefix) : record
     const slots = Math.ceil(data.length / CONTENT_BYTES)
     return this.#used + slots > this.#count ? null : { record, data, mark: isLong ? COMPRESSED : 0, slots }
   }
@@ -66,7 +66,7 @@ export class Slots {
     this.#used += slots
     const end = endOf(record)
     end.copy(this.#endOfLast)
-    this.#before = this.#endOfLast.subarray(0, end.length)
+    this.#prefix = this.#endOfLast.subarray(0, end.length)
   }
 
   get isLow(): boolean {
@@ -75,20 +75,20 @@ export class Slots {
 
   clear(): void {
     this.#used = 0
-    this.#before = NOTHING_BEFORE
+    this.#prefix = NO_PREFIX
   }
 }
 
 export interface PlacedRecord {
   readonly record: Buffer
-  /** What the slots take of it. */
+  /** The bytes to store, compressed if the record is long. */
   readonly data: Buffer
   readonly mark: number
   readonly slots: number
 }
 
 function endOf(record: Buffer): Buffer {
-  return record.subarray(Math.max(0, record.length - BEFORE_BYTES))
+  return record.subarray(Math.max(0, record.length - PREFIX_BYTES))
 }
 
 /** Pending records, as far as they can be read. */
@@ -107,7 +107,7 @@ export function readSlots(database: Database.Database, generation: number): Pend
  *
  * @param last the record before them in this generation, if there is one
  */
-export function recordsIn(slots: readonly Buffer[], generation: number, last: Buffer = NOTHING_BEFORE): PendingRecords {
+export function recordsIn(slots: readonly Buffer[], generation: number, last: Buffer = NO_PREFIX): PendingRecords {
   const records: Buffer[] = []
   let parts: Buffer[] = []
   let missing = 0
@@ -128,8 +128,8 @@ export function recordsIn(slots: readonly Buffer[], generation: number, last: Bu
     const data = Buffer.concat(parts)
     parts = []
     try {
-      const before = endOf(records.at(-1) ?? last)
-      records.push(found.mark === COMPRESSED ? decompressEntries(data, before) : data)
+      const prefix = endOf(records.at(-1) ?? last)
+      records.push(found.mark === COMPRESSED ? decompressEntries(data, prefix) : data)
     } catch {
       return { records, damage: `the record up to slot ${n} is damaged` }
     }

@@ -34,7 +34,7 @@ const long = (n: number): string => `{"n":${n},"ids":"${IDS}"}\n`
 const short = (n: number): string => `{"n":${n}}\n`
 
 describe('a long record', () => {
-  it('does not repeat what the one before it has', () => {
+  it('takes fewer slots when the record before it has the same ids', () => {
     const { write, read } = slotsIn()
     expect(write(long(1))).toBe(2)
     expect(write(long(2))).toBe(1)
@@ -61,7 +61,7 @@ describe('a long record', () => {
     expect(read().records).toEqual([long(1), long(2)])
   })
 
-  it('cannot be read if the one before it is damaged, and no record after it is', () => {
+  it('cannot be read after a damaged record', () => {
     const { write, read, slot, change } = slotsIn()
     for (const n of [1, 2, 3]) write(long(n))
     const damaged = Buffer.from(slot(2))
