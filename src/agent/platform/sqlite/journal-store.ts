@@ -64,16 +64,16 @@ import { type SealPlan, planSegment } from './plan-segment.ts'
 import { type PlacedRecord, Slots } from './slots.ts'
 
 /**
- * Frames of the write-ahead log that trigger a checkpoint: 1 MiB. Checkpoints block calls: longer logs mean longer waits,
+ * Frames of the write-ahead log that trigger a checkpoint: 2 MiB. Checkpoints block calls: longer logs mean longer waits,
  * shorter logs more flushes. The reserved disk space must cover the log and the next segment.
  */
-const CHECKPOINT_FRAMES = 1_000
+const CHECKPOINT_FRAMES = 2_000
 
 /** The length of the log is read after this many slots. */
 const LOOK_EVERY_SLOTS = 50
 
 /** In an idle moment, a checkpoint runs from this many frames on, so that callers rarely meet one. */
-const IDLE_CHECKPOINT_FRAMES = 500
+const IDLE_CHECKPOINT_FRAMES = 1_000
 
 /** Pending entries that trigger a fold after the response: whole blocks. */
 const PENDING_ENTRIES = 4 * BLOCK_ENTRIES
@@ -99,7 +99,7 @@ const FREE_PAGES_KEPT = 1024n
 const SHRINK_PAGES = 512n
 
 /** Truncate the write-ahead log above this size when idle: a little more than a checkpoint leaves, which is reused. */
-const LOG_BYTES_KEPT = 1.25 * 1024 * 1024
+const LOG_BYTES_KEPT = 2.25 * 1024 * 1024
 
 /** Rows deleted per cleanup, which runs between commits. */
 const PRUNE_ROWS = 2_000
