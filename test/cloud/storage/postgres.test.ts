@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { inspect } from 'node:util'
 import { sql } from 'kysely'
 import pg from 'pg'
@@ -635,6 +636,16 @@ describe('on PostgreSQL', () => {
       await store.transaction(async (tx) => {
         await chargeOne(tx)
         await expect(store.transaction(chargeOne)).rejects.toMatchObject({ code: 'OVERLOADED', httpStatus: 503 })
+      })
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('for a locked row, also if later statements of the transaction are on their way', async () => {
+      const store = await withAccount(await node({ lockTimeoutMs: 50 }), 10n)
+      const both = (tx: Transaction) => Promise.all([chargeOne(tx), tx.edge.epochs.getWithSessions(randomUUID(), 1)])
+      await store.transaction(async (tx) => {
+        await chargeOne(tx)
+        await expect(store.transaction(both)).rejects.toMatchObject({ code: 'OVERLOADED' })
       })
       expect(await charged(store)).toBe(1n)
     })

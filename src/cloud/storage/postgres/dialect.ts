@@ -99,7 +99,7 @@ class Connection implements DatabaseConnection {
   #xid: string | null = null
   /** Resolves when all pipelined statements are answered, successfully or not. */
   #ahead: Promise<unknown> = Promise.resolve()
-  /** Failures of pipelined statements, in order. */
+  /** Failures of statements, in order. */
   readonly #failures: unknown[] = []
 
   constructor({ client, serverRun }: PooledConnection, texts: Texts) {
@@ -144,8 +144,12 @@ class Connection implements DatabaseConnection {
       this.#ahead = Promise.all([this.#ahead, received])
       return { rows: [] }
     }
+    const noted = answer.catch((cause: unknown) => {
+      this.#failures.push(cause)
+      throw cause
+    })
     // Earlier failures explain this one better.
-    const [, , outcome] = await Promise.all([this.#begun, this.#ahead, settled(answer)])
+    const [, , outcome] = await Promise.all([this.#begun, this.#ahead, settled(noted)])
     if (this.#failures.length > 0) throw this.#failures[0]
     const { rows, rowCount } = outcome()
     return { rows: rows as R[], ...(rowCount === null ? {} : { numAffectedRows: BigInt(rowCount) }) }
