@@ -85,6 +85,7 @@ function operationsOf(twin: TwinProcess, hasPush: boolean): readonly Operation[]
         return twin.engine
       },
       onKeyReplaced: () => undefined,
+      defer: (call) => call(),
       heartbeat: (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest),
     }),
     ...sessionOperations({ ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }),

@@ -143,8 +143,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
     onRestored: (deviceId, instances) => {
       log.warn({ code: 'STORE_RESTORED', deviceId, instances }, 'the store comes from a backup: recovery begins')
     },
-    giveWay: service.giveWay,
-    sweeps: { clock, settlement },
+    ...{ giveWay: service.giveWay, defer: setImmediate, sweeps: { clock, settlement } },
   })
   return {
     ...{ name: cell.name, isOpen: cell.isOpen, store, keys, now, authenticator },

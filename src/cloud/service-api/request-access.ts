@@ -13,6 +13,7 @@ import { needsNewRevision } from '../policy/bump-policy-revision.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import { IDEMPOTENCY_LIFETIME_MS, type IdempotencyClaim, keyInUse, requireSame } from './idempotency-key.ts'
 import type { Pool, UsageRecord } from '../storage/records.ts'
+import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { usageOfDecision, withMetaData } from '../usage/usage-of-request.ts'
 
@@ -332,17 +333,4 @@ function orderOf(loaded: LoadedPolicy, { order, now }: Placed): PoolRequest<Sett
       records: usageOfDecision(header, loaded, items, { decision, before }),
     }),
   }
-}
-
-/** Whether the transaction was rolled back because a lock was not free in time. */
-function waitedForLocks(error: unknown): boolean {
-  return error instanceof CodedError && error.code === 'OVERLOADED' && 'sqlState' in error.details
-}
-
-/**
- * False for failures that every request would meet, and if the transaction's outcome is unknown. After other failures
- * it had no effect, so a retry is safe.
- */
-function mayBeOfOneRequest(error: unknown): boolean {
-  return !(error instanceof CodedError) || error.code === 'BAD_REQUEST'
 }

@@ -160,6 +160,12 @@ export interface Epoch extends EpochState {
   readonly attachAnswer: string | null
 }
 
+export interface EpochWithSessions {
+  readonly epoch: Epoch | undefined
+  /** Whether the device may have sessions that have not ended. */
+  readonly hasSessions: boolean
+}
+
 export interface MergedSegment {
   readonly deviceId: string
   readonly epoch: number

@@ -8,7 +8,8 @@ import { decimal, wholeTokens } from '../../../src/core/pricing/amount.ts'
 import type { AccessRequest } from '../../../src/core/rules/decision.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import { createRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
-import { sync } from '../../../src/cloud/sync/sync.ts'
+import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
+import { type WatchedSync, sync } from '../../../src/cloud/sync/sync.ts'
 import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
 import { AccessBatcher } from '../../../src/cloud/service-api/request-access.ts'
@@ -119,26 +120,29 @@ describe('two nodes that lock whatever there is to lock', () => {
       await requestInSession(parts, { ...order, correlationId: randomUUID(), request: request(who, 2) }, belongs, time)
       if (who % 2 === 0) await closeSession(parts, id, belongs, time)
     }
+    const syncDeps = new Map(
+      nodes.map((node) => {
+        const deps: WatchedSync = {
+          store: node.store,
+          keys: node.keys,
+          now: () => time,
+          present: () => time,
+          terms: node.terms,
+          policies: node.policies,
+          trustsClock: () => true,
+          heartbeat: (tx, { id: deviceId }, at, locked) => heartbeatOfDevice(tx, deviceId, at, locked),
+        }
+        return [node, { ...deps, together: new SyncBatcher(deps, setImmediate) }] as const
+      }),
+    )
     for (const device of devices) {
       const node = nodes[devices.indexOf(device)] ?? first
+      const deps = syncDeps.get(node)
+      if (deps === undefined) throw new Error('each node has its own')
       Object.defineProperty(device, 'twin', {
         value: {
           keys: node.keys,
-          sync: async (id: string, document: string) =>
-            sync(
-              {
-                store: node.store,
-                keys: node.keys,
-                now: () => time,
-                present: () => time,
-                terms: node.terms,
-                policies: node.policies,
-                trustsClock: () => true,
-                heartbeat: (tx, { id: deviceId }, at, locked) => heartbeatOfDevice(tx, deviceId, at, locked),
-              },
-              await node.device(id),
-              document,
-            ),
+          sync: async (id: string, document: string) => sync(deps, await node.device(id), document),
         },
       })
     }

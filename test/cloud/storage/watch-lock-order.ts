@@ -122,6 +122,17 @@ function watchedEdge(edge: Transaction['edge'], locks: Locks): Transaction['edge
         locks.take('devices', id)
         return edge.devices.lock(id)
       },
+      async lockSome(ids) {
+        for (const id of ids.toSorted()) locks.take('devices', id)
+        return edge.devices.lockSome(ids)
+      },
+      async saveSome(changes) {
+        locks.require(
+          'devices',
+          changes.map(({ device }) => device.id),
+        )
+        await edge.devices.saveSome(changes)
+      },
       async insert(device) {
         locks.take('devices', device.id)
         await edge.devices.insert(device)
@@ -133,6 +144,13 @@ function watchedEdge(edge: Transaction['edge'], locks: Locks): Transaction['edge
     },
     epochs: {
       ...edge.epochs,
+      async saveSome(changes) {
+        locks.require(
+          'devices',
+          changes.map(({ epoch }) => epoch.deviceId),
+        )
+        await edge.epochs.saveSome(changes)
+      },
       async insert(epoch) {
         locks.require('devices', [epoch.deviceId])
         await edge.epochs.insert(epoch)
@@ -140,6 +158,16 @@ function watchedEdge(edge: Transaction['edge'], locks: Locks): Transaction['edge
       async save(epoch) {
         locks.require('devices', [epoch.deviceId])
         await edge.epochs.save(epoch)
+      },
+    },
+    segments: {
+      ...edge.segments,
+      async append(...segments) {
+        locks.require(
+          'devices',
+          segments.map(({ deviceId }) => deviceId),
+        )
+        await edge.segments.append(...segments)
       },
     },
     deviceAccounts: {

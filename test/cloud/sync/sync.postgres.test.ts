@@ -6,6 +6,7 @@ import { deviceKeySuite } from '../devices/device-key.suite.ts'
 import { restoredSuite } from './recovery/restored.suite.ts'
 import { rebalanceSuite } from './grants/rebalance.suite.ts'
 import { expireInactiveSuite } from './grants/expire-inactive.suite.ts'
+import { syncBatcherSuite } from './sync-batcher.suite.ts'
 import { syncSuite } from './sync.suite.ts'
 import { undeliveredSuite } from './merge/undelivered.suite.ts'
 import { TestDevice, newDeviceKeys, topUpRequest } from './test-device.ts'
@@ -18,6 +19,7 @@ const stores = new PostgresNodes(postgres())
 const openTwin = async () => Twin.over(await stores.first())
 
 syncSuite('segments, over PostgreSQL', openTwin)
+syncBatcherSuite('concurrent syncs, over PostgreSQL', openTwin)
 undeliveredSuite('undelivered entries, over PostgreSQL', openTwin)
 rebalanceSuite('scarcity, over PostgreSQL', openTwin)
 restoredSuite('a restored twin, over PostgreSQL', openTwin)

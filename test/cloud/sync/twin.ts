@@ -15,7 +15,8 @@ import type { Keyring } from '../../../src/cloud/devices/keyring.ts'
 import type { Device, Settlement } from '../../../src/cloud/storage/device-records.ts'
 import { lockRulesOf, openPools } from '../../../src/cloud/policy/rules-in-force.ts'
 import { type ExpireInactive, expireNextInactive } from '../../../src/cloud/sync/grants/expire-inactive.ts'
-import { sync } from '../../../src/cloud/sync/sync.ts'
+import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
+import { type WatchedSync, sync } from '../../../src/cloud/sync/sync.ts'
 import { notifyServable, recallForCloud } from '../../../src/cloud/sync/grants/watch-shortages.ts'
 import type { MergeResult } from '../../../src/cloud/sync/merge-context.ts'
 import type { EdgeTerms } from '../../../src/cloud/devices/terms.ts'
@@ -57,13 +58,37 @@ export class Twin implements AsyncDisposable {
     attachesMax: 1_000_000,
   }
   time = START
+  sharesTransactions = true
   readonly #cleanUp: () => Promise<void>
+  readonly syncDeps: WatchedSync & { readonly together: SyncBatcher }
 
   private constructor(store: Store, keys: Keyring, cleanUp: () => Promise<void>) {
     this.store = watchLockOrder(store)
     this.keys = keys
     this.policies = new Policies({ max: 10, undecidedClock: 'allow' })
     this.#cleanUp = cleanUp
+    const termsNow = (): EdgeTerms => this.terms
+    const deps = {
+      store: this.store,
+      keys,
+      now: this.now,
+      present: this.present,
+      get terms() {
+        return termsNow()
+      },
+      policies: this.policies,
+      trustsClock: () => true,
+      heartbeat: async (_tx: unknown, device: Device) => {
+        this.heartbeats.push(device.id)
+      },
+    }
+    this.syncDeps = {
+      ...deps,
+      onRestored: (deviceId, instanceIds) => {
+        this.restored.push({ deviceId, instanceIds })
+      },
+      together: new SyncBatcher(deps, setImmediate),
+    }
   }
 
   /** Over a SQLite file of its own. */
@@ -214,27 +239,11 @@ export class Twin implements AsyncDisposable {
     )
   }
 
+  /** Usual ones that are sent at the same time share a transaction. */
   async sync(deviceId: string, document: string, proofs: readonly string[] = []): Promise<MergeResult> {
-    return sync(
-      {
-        store: this.store,
-        keys: this.keys,
-        now: this.now,
-        present: this.present,
-        terms: this.terms,
-        policies: this.policies,
-        trustsClock: () => true,
-        heartbeat: async (_tx, device) => {
-          this.heartbeats.push(device.id)
-        },
-        onRestored: (id, instanceIds) => {
-          this.restored.push({ deviceId: id, instanceIds })
-        },
-      },
-      await this.device(deviceId),
-      document,
-      proofs,
-    )
+    const { together: _, ...apart } = this.syncDeps
+    const deps = this.sharesTransactions ? this.syncDeps : apart
+    return sync({ ...deps, terms: this.terms }, await this.device(deviceId), document, proofs)
   }
 
   settlement(as: Settlement = 'CHARGED', afterMs = 30 * DAY, percentMax = 100): ExpireInactive {

@@ -4,7 +4,7 @@
  */
 import type { ServerResponse } from 'node:http'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { SyncOutcome } from '../../sync/sync.ts'
+import type { SyncOutcome } from '../../sync/receive-segment.ts'
 
 /** Concurrent syncs of a device: an agent has one, and may repeat one whose response was lost. */
 const SYNCS_OF_ONE_DEVICE_MAX = 2

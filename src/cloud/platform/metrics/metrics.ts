@@ -6,7 +6,7 @@ import { type ApiVersion, ITEM_STATUS, type ItemStatus } from '../../../protocol
 import { PAUSED_BY, type PausedBy } from '../../runtime/clock-guard.ts'
 import type { EventWatcher } from '../../events/publish-events.ts'
 import type { InstanceFigures } from '../../devices/watch-fleet.ts'
-import type { SyncOutcome } from '../../sync/sync.ts'
+import type { SyncOutcome } from '../../sync/receive-segment.ts'
 import type { DeliverySums } from '../../storage/device-records.ts'
 import type { UsageRecord } from '../../storage/records.ts'
 import type { Totals } from '../../storage/records.ts'

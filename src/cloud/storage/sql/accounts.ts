@@ -4,7 +4,7 @@ import { sql as statement } from 'kysely'
 import { type AccountId, lineAccount, parseAccount } from '../../../core/accounts/account.ts'
 import { newPool } from '../../accounts/pool.ts'
 import type { Pool } from '../records.ts'
-import { type Sql, chunks, WouldWait, filledUp, isLockNotAvailable, prepared } from './sql.ts'
+import { type Sql, chunks, WouldWait, filledUp, isLockNotAvailable, parts, prepared } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function accountReader(sql: Sql) {
@@ -107,7 +107,7 @@ export function accountTransaction(sql: Sql) {
       return pools
     },
     async save(pools: readonly Pool[]): Promise<void> {
-      for (const some of chunks(pools.map(rowOf), 50)) {
+      for (const some of parts(pools.map(rowOf))) {
         const parameters = some.flatMap((row) => Object.values(row))
         await db.executeQuery(saving(db, parameters, some.length))
       }

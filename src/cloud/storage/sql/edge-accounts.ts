@@ -11,7 +11,7 @@ import {
 } from '../device-records.ts'
 import type { Pool } from '../records.ts'
 import { poolOf } from './accounts.ts'
-import { type Sql, chunks, filledUp, prepared, toFlag } from './sql.ts'
+import { type Sql, chunks, filledUp, parts, prepared, tableOf, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Unspent tokens on the device. */
@@ -49,6 +49,28 @@ const someAndLimitedOfEpoch = prepared((db, count) =>
     .select(expression<bigint>`CAST(0 AS BIGINT)`.as('limited'))
     .where('account', 'in', Array<AccountId>(count).fill(''))
     .unionAll(db.selectFrom(limitedOfEpoch(db).as('limited_again')).selectAll()),
+)
+
+/**
+ * A sync of its epoch must look at more than its own accounts: one is limited again, is above its cap, or is one that a device
+ * or the cloud is short of.
+ */
+const IS_SPECIAL = expression<boolean>`(
+  (device_accounts.metered = 1 AND accounts.cap_target IS NOT NULL)
+  OR ${ABOVE} > 0
+  OR EXISTS (SELECT 1 FROM shortages WHERE shortages.account = device_accounts.account)
+)`
+
+const listedOrSpecial = prepared((db, count) =>
+  db
+    .selectFrom(tableOf(['TEXT', 'BIGINT'], count).as('given'))
+    // SQLite joins in this order.
+    .crossJoin('device_accounts')
+    .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+    .selectAll('device_accounts')
+    .select(expression<bigint>`CAST(CASE WHEN ${IS_SPECIAL} THEN 1 ELSE 0 END AS BIGINT)`.as('special'))
+    .where(expression<boolean>`device_accounts.device_id = given.column1 AND device_accounts.epoch = given.column2`)
+    .where((where) => where.or([where('device_accounts.account', 'in', Array<AccountId>(count).fill('')), IS_SPECIAL])),
 )
 
 interface Sums extends Returnable {
@@ -184,6 +206,31 @@ export function deviceAccountReader({ db, fleet }: Sql) {
       limited.sort(byUnlimited)
       return { records, limited }
     },
+    /**
+     * Of one epoch of each device: records of these accounts, by device. `special`: devices whose sync must look at more
+     * than its own accounts.
+     */
+    async ofSome(
+      epochs: readonly { readonly deviceId: string; readonly number: number }[],
+      accounts: readonly AccountId[],
+    ): Promise<{
+      readonly records: ReadonlyMap<string, ReadonlyMap<AccountId, DeviceAccountRecord>>
+      readonly special: ReadonlySet<string>
+    }> {
+      const records = new Map<string, Map<AccountId, DeviceAccountRecord>>()
+      const special = new Set<string>()
+      const length = filledUp([...epochs.keys(), ...accounts.slice(epochs.length)]).length
+      const keys = filledUp(epochs, length).flatMap(({ deviceId, number }) => [deviceId, BigInt(number)])
+      const listed = accounts.length === 0 ? Array<AccountId>(length).fill('') : filledUp(accounts, length)
+      for (const { special: isSpecial, ...row } of (
+        await db.executeQuery(listedOrSpecial(db, [...keys, ...listed], length))
+      ).rows) {
+        const own = records.get(row.device_id) ?? new Map<AccountId, DeviceAccountRecord>()
+        records.set(row.device_id, own.set(row.account, recordOf(row)))
+        if (isSpecial === 1n) special.add(row.device_id)
+      }
+      return { records, special }
+    },
     async overspendOf(accounts: Iterable<AccountId>): Promise<ReadonlyMap<AccountId, Micro>> {
       const sums = new Map<AccountId, Micro>()
       for (const some of chunks([...accounts])) {
@@ -257,7 +304,7 @@ export function deviceAccountTransaction(sql: Sql) {
   return {
     ...deviceAccountReader(sql),
     async save(records: readonly DeviceAccountRecord[]): Promise<void> {
-      for (const some of chunks(records.map(rowOf), 50)) {
+      for (const some of parts(records.map(rowOf))) {
         const parameters = some.flatMap((row) => Object.values(row))
         await sql.db.executeQuery(saving(sql.db, parameters, some.length))
       }

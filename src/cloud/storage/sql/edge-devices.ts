@@ -14,7 +14,18 @@ import {
   type EnrollmentRecord,
   type Suspension,
 } from '../device-records.ts'
-import { type Sql, changedOf, chunks, filledUp, prepared, preparedUpdate, toBigint, toFlag, toNumber } from './sql.ts'
+import {
+  type Sql,
+  changedOf,
+  chunks,
+  filledUp,
+  prepared,
+  preparedUpdate,
+  toBigint,
+  toFlag,
+  toNumber,
+  updates,
+} from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As literals, like in the partial indexes. */
@@ -241,6 +252,13 @@ const deviceWithId = prepared((db) => db.selectFrom('devices').selectAll().where
 
 const lockedDevice = prepared((db) => db.selectFrom('devices').selectAll().where('id', '=', '').forNoKeyUpdate())
 
+const someDevices = (db: Sql['db'], count: number) =>
+  db.selectFrom('devices').selectAll().where('id', 'in', Array<string>(count).fill(''))
+
+const devicesWithIds = prepared(someDevices)
+
+const lockedDevices = prepared((db, count) => someDevices(db, count).orderBy('id').forNoKeyUpdate())
+
 const liveDevices = prepared((db) =>
   db
     .selectFrom('device_instances')
@@ -281,6 +299,8 @@ async function withKeys(db: Sql['db'], thumbprints: readonly string[]): Promise<
 
 const updatedDevice = preparedUpdate((db, columns) => db.updateTable('devices').set(columns).where('id', '=', ''))
 
+const updatedDevices = updates('devices', ['id'])
+
 export function deviceTransaction(sql: Sql) {
   const { db, lockRows } = sql
   const serve = async ({ id, instanceIds }: Device): Promise<void> => {
@@ -318,6 +338,16 @@ export function deviceTransaction(sql: Sql) {
       const [row] = (await db.executeQuery((lockRows ? lockedDevice : deviceWithId)(db, [id]))).rows
       return row === undefined ? undefined : deviceOf(row)
     },
+    /** Those that exist, locked in the sequence of their ids. */
+    async lockSome(ids: readonly string[]): Promise<ReadonlyMap<string, Device>> {
+      const found = new Map<string, Device>()
+      for (const some of chunks(ids.toSorted())) {
+        const listed = filledUp(some)
+        const query = (lockRows ? lockedDevices : devicesWithIds)(db, listed, listed.length)
+        for (const row of (await db.executeQuery(query)).rows) found.set(row.id, deviceOf(row))
+      }
+      return found
+    },
     async insert(device: Device): Promise<void> {
       const enrolled = { id: device.id, enrolled_at: BigInt(device.enrolledAt) }
       await db
@@ -344,6 +374,15 @@ export function deviceTransaction(sql: Sql) {
       if (Object.keys(changed).length === 0) return
       await db.executeQuery(updatedDevice(db, changed, [device.id]))
       if (changed.instance_ids !== undefined) await serve(device)
+    },
+    /** As `save`, of devices that serve the same instances as before. */
+    async saveSome(changes: readonly { readonly device: Device; readonly stored: Device }[]): Promise<void> {
+      const rows = changes.map(({ device, stored }) => ({
+        key: [device.id],
+        before: columnsOf(stored),
+        after: columnsOf(device),
+      }))
+      await updatedDevices(db, rows)
     },
   }
 }

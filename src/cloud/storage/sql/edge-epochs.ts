@@ -1,17 +1,24 @@
 /** A unique index allows one active epoch per device. */
 import { sql as expression } from 'kysely'
-import type { Epoch, InactiveEpoch, SettlementLoad } from '../device-records.ts'
-import { type Sql, changedOf, toBigint, toFlag, toNumber, prepared, preparedUpdate } from './sql.ts'
+import type { Epoch, EpochWithSessions, InactiveEpoch, SettlementLoad } from '../device-records.ts'
+import {
+  type Sql,
+  changedOf,
+  chunks,
+  filledUp,
+  prepared,
+  preparedUpdate,
+  tableOf,
+  toBigint,
+  toFlag,
+  toNumber,
+  updates,
+} from './sql.ts'
 import { HAS_NOT_ENDED } from './sessions.ts'
 import type { Row } from './tables.ts'
 
 /** As a literal, like in the partial index. */
 const IS_OPEN = expression<boolean>`status <> 'CLOSED'`
-
-export interface EpochWithSessions {
-  readonly epoch: Epoch | undefined
-  readonly hasSessions: boolean
-}
 
 export function epochReader({ db }: Sql) {
   const unsettledEpochs = () => db.selectFrom('epochs').where('settled_at', 'is', null).where(IS_OPEN)
@@ -50,6 +57,20 @@ export function epochReader({ db }: Sql) {
       const [row] = (await db.executeQuery(epochWithSessions(db, [deviceId, BigInt(number)]))).rows
       if (row === undefined) return { epoch: undefined, hasSessions: true }
       return { epoch: epochOf(row), hasSessions: row.hasSessions !== 0n }
+    },
+    /** As `getWithSessions`, of one epoch of each device. Those that do not exist are left out. */
+    async someWithSessions(
+      keys: readonly { readonly deviceId: string; readonly number: number }[],
+    ): Promise<ReadonlyMap<string, EpochWithSessions>> {
+      const found = new Map<string, EpochWithSessions>()
+      for (const some of chunks(keys, 100)) {
+        const listed = filledUp(some)
+        const parameters = listed.flatMap(({ deviceId, number }) => [deviceId, BigInt(number)])
+        for (const row of (await db.executeQuery(epochsWithSessions(db, parameters, listed.length))).rows) {
+          found.set(row.device_id, { epoch: epochOf(row), hasSessions: row.hasSessions !== 0n })
+        }
+      }
+      return found
     },
     async newest(deviceId: string, limit: number): Promise<readonly Epoch[]> {
       const all = db.selectFrom('epochs').selectAll().where('device_id', '=', deviceId)
@@ -106,29 +127,37 @@ const epochWithNumber = prepared((db) =>
   db.selectFrom('epochs').selectAll().where('device_id', '=', '').where('number', '=', 0n),
 )
 
-const epochWithSessions = prepared((db) => {
-  const of = (column: 'device_id' | 'kept_by') =>
-    db
-      .selectFrom('sessions')
-      .select('sessions.id')
-      .where(expression<boolean>`sessions.${expression.ref(column)} = epochs.device_id`)
-      .where(HAS_NOT_ENDED)
-  return db
+// Each half uses its column's index; OR would not.
+const HAS_SESSIONS = expression<bigint>`CAST(CASE WHEN EXISTS (${notEndedBy('device_id')}) OR EXISTS (${notEndedBy('kept_by')}) THEN 1 ELSE 0 END AS BIGINT)`
+
+function notEndedBy(column: 'device_id' | 'kept_by') {
+  return expression`SELECT 1 FROM sessions WHERE sessions.${expression.ref(column)} = epochs.device_id AND ${HAS_NOT_ENDED}`
+}
+
+const epochWithSessions = prepared((db) =>
+  db
     .selectFrom('epochs')
     .selectAll()
-    .select(
-      // Each half uses its column's index; OR would not.
-      expression<bigint>`CAST(CASE WHEN EXISTS ${of('device_id')} OR EXISTS ${of('kept_by')} THEN 1 ELSE 0 END AS BIGINT)`.as(
-        'hasSessions',
-      ),
-    )
+    .select(HAS_SESSIONS.as('hasSessions'))
     .where('device_id', '=', '')
-    .where('number', '=', 0n)
-})
+    .where('number', '=', 0n),
+)
+
+const epochsWithSessions = prepared((db, count) =>
+  db
+    .selectFrom(tableOf(['TEXT', 'BIGINT'], count).as('given'))
+    // SQLite joins in this order.
+    .crossJoin('epochs')
+    .selectAll('epochs')
+    .select(HAS_SESSIONS.as('hasSessions'))
+    .where(expression<boolean>`epochs.device_id = given.column1 AND epochs.number = given.column2`),
+)
 
 const updatedEpoch = preparedUpdate((db, columns) =>
   db.updateTable('epochs').set(columns).where('device_id', '=', '').where('number', '=', 0n),
 )
+
+const updatedEpochs = updates('epochs', ['device_id', 'number'])
 
 export function epochTransaction(sql: Sql) {
   const { db } = sql
@@ -147,6 +176,15 @@ export function epochTransaction(sql: Sql) {
       const changed = stored === undefined ? columns : changedOf(columnsOf(stored), columns)
       if (Object.keys(changed).length === 0) return
       await db.executeQuery(updatedEpoch(db, changed, [epoch.deviceId, BigInt(epoch.number)]))
+    },
+    /** As `save`. */
+    async saveSome(changes: readonly { readonly epoch: Epoch; readonly stored: Epoch }[]): Promise<void> {
+      const rows = changes.map(({ epoch, stored }) => ({
+        key: [epoch.deviceId, BigInt(epoch.number)],
+        before: columnsOf(stored),
+        after: columnsOf(epoch),
+      }))
+      await updatedEpochs(db, rows)
     },
     /** Moves the start of inactivity of every unsettled epoch, at most to `latest`. */
     async moveInactivity(byMs: number, latest: number): Promise<void> {

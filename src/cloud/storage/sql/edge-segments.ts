@@ -2,7 +2,7 @@ import { sql as expression } from 'kysely'
 import type { Evidence, LastSegment, LedgerEntry, MergedSegment } from '../device-records.ts'
 import { entriesOf } from './packed-delivery.ts'
 import { packDocument, unpackDocument } from './packed-document.ts'
-import { type Sql, prepared } from './sql.ts'
+import { type Sql, parts, prepared } from './sql.ts'
 import type { Row } from './tables.ts'
 import { SHORT_HASH_BYTES } from './usage-archives.ts'
 
@@ -34,24 +34,37 @@ export function segmentTransaction(sql: Sql) {
   const { db } = sql
   return {
     ...segmentReader(sql),
-    /** As the last one of its epoch. */
-    async append({ deviceId, epoch, seq, ...segment }: LastSegment): Promise<void> {
-      const key = [deviceId, BigInt(epoch), BigInt(seq)] as const
-      await db.executeQuery(insertedSegment(db, [...key, segment.hash, BigInt(segment.receivedAt)]))
-      const { document, answer } = segment.signed
-      await db.executeQuery(replacedLast(db, [...key, packDocument(document), answer]))
+    /** Each as the last one of its epoch. */
+    async append(...segments: readonly LastSegment[]): Promise<void> {
+      for (const some of parts(segments)) {
+        const rows = some.map(({ deviceId, epoch, seq, hash, receivedAt, signed }) => {
+          const key = [deviceId, BigInt(epoch), BigInt(seq)]
+          return {
+            segment: [...key, hash, BigInt(receivedAt)],
+            last: [...key, packDocument(signed.document), signed.answer],
+          }
+        })
+        const inserted = rows.flatMap(({ segment }) => segment)
+        await db.executeQuery(insertedSegments(db, inserted, some.length))
+        const replaced = rows.flatMap(({ last }) => last)
+        await db.executeQuery(replacedLast(db, replaced, some.length))
+      }
     },
   }
 }
 
-const insertedSegment = prepared((db) =>
-  db.insertInto('segments').values({ device_id: '', epoch: 0n, seq: 0n, hash: '', received_at: 0n }),
+function times<T>(count: number, row: T): readonly T[] {
+  return Array.from({ length: count }, () => row)
+}
+
+const insertedSegments = prepared((db, count) =>
+  db.insertInto('segments').values(times(count, { device_id: '', epoch: 0n, seq: 0n, hash: '', received_at: 0n })),
 )
 
-const replacedLast = prepared((db) =>
+const replacedLast = prepared((db, count) =>
   db
     .insertInto('last_segments')
-    .values({ device_id: '', epoch: 0n, seq: 0n, document: Buffer.alloc(0), answer: '' })
+    .values(times(count, { device_id: '', epoch: 0n, seq: 0n, document: Buffer.alloc(0), answer: '' }))
     .onConflict((conflict) =>
       conflict.columns(['device_id', 'epoch']).doUpdateSet((excluded) => ({
         seq: excluded.ref('excluded.seq'),

@@ -69,6 +69,16 @@ export function shortageReader({ db, fleet }: Sql) {
       }
       return found
     },
+    /** Those of these accounts that have a shortage, of whatever age. */
+    async among(accounts: readonly AccountId[]): Promise<ReadonlySet<AccountId>> {
+      const found = new Set<AccountId>()
+      for (const some of chunks(accounts)) {
+        const listed = filledUp(some)
+        for (const { account } of (await db.executeQuery(withShortages(db, listed, listed.length))).rows)
+          found.add(account)
+      }
+      return found
+    },
     /** What the epoch must return. */
     async recallsFrom(
       deviceId: string,
@@ -93,6 +103,10 @@ export function shortageReader({ db, fleet }: Sql) {
       servable(db, times, limit).execute(),
   }
 }
+
+const withShortages = prepared((db, count) =>
+  db.selectFrom('shortages').select('account').distinct().where('account', 'in', Array<AccountId>(count).fill('')),
+)
 
 /** Of the requester; `devices` is null. */
 const ownRows = (db: Sql['db'], count: number) =>

@@ -1,5 +1,5 @@
 /** Context of all queries: Kysely inside one transaction, and the locking features of the database. */
-import type { Compilable, CompiledQuery, Kysely } from 'kysely'
+import { type Compilable, type CompiledQuery, type Kysely, type RawBuilder, sql as expression } from 'kysely'
 import type { FleetFigures } from './fleet-figures.ts'
 import type { Tables } from './tables.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -82,6 +82,93 @@ export function preparedUpdate(
     byColumns.set(name, update)
     return update(db, [...Object.values(changed), ...key])
   }
+}
+
+/** Rows whose statements have so many texts: powers of two. */
+const ROWS_MAX = 32
+
+/** Parts of powers of two, so that few statement texts serve any number of rows. */
+export function* parts<T>(rows: readonly T[]): Generator<readonly T[]> {
+  for (let at = 0; at < rows.length;) {
+    const count = Math.min(ROWS_MAX, 2 ** Math.floor(Math.log2(rows.length - at)))
+    yield rows.slice(at, at + count)
+    at += count
+  }
+}
+
+type Column = 'TEXT' | 'BIGINT'
+
+/** A table of parameters. Both databases name its columns `column1`, `column2` and so on. */
+export function tableOf(columns: readonly Column[], count: number): RawBuilder<Readonly<Record<string, unknown>>> {
+  const values = columns.map((column) =>
+    column === 'TEXT' ? expression`CAST(${''} AS TEXT)` : expression`CAST(${0n} AS BIGINT)`,
+  )
+  const rows = Array.from({ length: count }, () => expression`(${expression.join(values)})`)
+  return expression`(VALUES ${expression.join(rows)})`
+}
+
+/** A row to update: the values of its key, and those of its columns that differ from what is stored. */
+interface ChangedRow {
+  readonly key: readonly (string | bigint)[]
+  readonly before: Readonly<Record<string, unknown>>
+  readonly after: Readonly<Record<string, unknown>>
+}
+
+/**
+ * Updates many rows of a table, each at most once: those with the same columns by one statement.
+ * @param keys columns of the key
+ */
+export function updates(
+  table: 'devices' | 'epochs',
+  keys: readonly string[],
+): (db: Sql['db'], rows: readonly ChangedRow[]) => Promise<void> {
+  const byColumns = new Map<string, ReturnType<typeof prepared>>()
+  return async (db, rows) => {
+    const groups = new Map<string, (readonly unknown[])[]>()
+    for (const { key, before, after } of rows) {
+      const changed = Object.entries(changedOf(before, after))
+      if (changed.length === 0) continue
+      const types = changed.map(([name, value]) => typeOf(value ?? before[name]))
+      const columns = changed.map(([name], index) => `${name} ${types[index]}`).join()
+      const group = groups.get(columns) ?? []
+      groups.set(columns, group)
+      group.push([...key, ...changed.map(([, value]) => value)])
+      if (byColumns.has(columns)) continue
+      const names = changed.map(([name]) => name)
+      const all = [...key.map(typeOf), ...types]
+      byColumns.set(
+        columns,
+        prepared((from, count) => updating(from, table, { keys, names }, tableOf(all, count))),
+      )
+    }
+    for (const [columns, group] of groups) {
+      for (const some of chunks(group, ROWS_MAX)) {
+        const listed = filledUp(some)
+        const update = byColumns.get(columns)
+        if (update !== undefined) await db.executeQuery(update(db, listed.flat(), listed.length))
+      }
+    }
+  }
+}
+
+function updating(
+  db: Sql['db'],
+  table: 'devices' | 'epochs',
+  { keys, names }: { readonly keys: readonly string[]; readonly names: readonly string[] },
+  rows: ReturnType<typeof tableOf>,
+): Compilable {
+  const given = (index: number) => expression.ref(`given.column${index + 1}`)
+  const set = Object.fromEntries(names.map((name, index) => [name, given(keys.length + index)]))
+  const isRow = keys.map((key, index) => expression`${expression.ref(`${table}.${key}`)} = ${given(index)}`)
+  return db
+    .updateTable(table)
+    .from(rows.as('given'))
+    .set(set as never)
+    .where(expression<boolean>`${expression.join(isRow, expression` AND `)}`)
+}
+
+function typeOf(value: unknown): Column {
+  return typeof value === 'bigint' ? 'BIGINT' : 'TEXT'
 }
 
 /**

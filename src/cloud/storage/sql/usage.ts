@@ -19,7 +19,7 @@ import {
 import { insertEvent } from './events.ts'
 import { inserter } from './row-numbers.ts'
 import { entriesOf, packDelivery, usageOf } from './packed-delivery.ts'
-import { type Sql, prepared, toFlag } from './sql.ts'
+import { type Sql, parts, prepared, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** The first row with a later position. */
@@ -311,19 +311,21 @@ export function usageTransaction(sql: Sql) {
     write: async (): Promise<void> => {
       for (let at = 0; at < appended.length;) {
         const next = appended[at]
-        if (next !== undefined && tableOf(next) !== 'usage') {
-          if ('entries' in next) await insertDelivery(sql, next)
-          else if ('data' in next) await insertEvent(sql, await nextSeq(sql), next)
+        if (next === undefined) throw new Error('invariant: the list has no holes')
+        if ('data' in next) {
+          await insertEvent(sql, await nextSeq(sql), next)
           at += 1
           continue
         }
-        const end = appended.findIndex((each, index) => index > at && tableOf(each) !== 'usage')
-        const count = largestPart((end === -1 ? appended.length : end) - at)
-        const parameters = (appended.slice(at, at + count) as UsageRecord[]).flatMap((record) =>
-          Object.values(rowOf(record)),
-        )
-        await db.executeQuery((lockRows ? insertingNumbered : inserting)(db, parameters, count))
-        at += count
+        const table = tableOf(next)
+        const end = appended.findIndex((each, index) => index > at && tableOf(each) !== table)
+        const [some = []] = parts(appended.slice(at, end === -1 ? appended.length : end))
+        if (table === 'deliveries') await insertDeliveries(sql, some as readonly Delivery[])
+        else {
+          const parameters = (some as readonly UsageRecord[]).flatMap((record) => Object.values(rowOf(record)))
+          await db.executeQuery((lockRows ? insertingNumbered : inserting)(db, parameters, some.length))
+        }
+        at += some.length
       }
     },
   }
@@ -339,18 +341,27 @@ const LOCK_NUMBERS = statement`LOCK TABLE row_numbers IN SHARE MODE`
 
 const ROW_NUMBERS = statement`pg_get_serial_sequence('usage', 'seq')::regclass`
 
-async function insertDelivery(sql: Sql, delivery: Delivery): Promise<void> {
+async function insertDeliveries(sql: Sql, deliveries: readonly Delivery[]): Promise<void> {
+  const count = deliveries.length
+  const first = sql.lockRows ? null : await nextRows(sql, BigInt(count))
+  const parameters = deliveries.flatMap((delivery, index) => [
+    ...(first === null ? [] : [first + BigInt(index)]),
+    ...Object.values(rowOfDelivery(delivery)),
+  ])
+  const query = sql.lockRows ? insertedNumbered : insertedDeliveries
+  await sql.db.executeQuery(query(sql.db, parameters, count))
+}
+
+function rowOfDelivery(delivery: Delivery): Omit<Row<'deliveries'>, 'seq'> {
   const { sums, entries } = delivery
   if (BigInt(sums.records) > USAGE_ROW_POSITIONS) throw new Error('invariant: a segment is bounded')
-  const numbers = entries.map(({ n }) => n)
-  const seq = sql.lockRows ? [] : [await nextRow(sql)]
-  const values = {
+  return {
     device_id: delivery.deviceId,
     epoch: BigInt(delivery.epoch),
     segment: BigInt(delivery.segment),
     branch: toFlag(delivery.branch),
-    first_entry: BigInt(numbers[0] ?? 0),
-    last_entry: BigInt(numbers.at(-1) ?? 0),
+    first_entry: BigInt(entries[0]?.n ?? 0),
+    last_entry: BigInt(entries.at(-1)?.n ?? 0),
     instance_id: sums.instanceId,
     records: BigInt(sums.records),
     from_time: BigInt(sums.from),
@@ -358,17 +369,18 @@ async function insertDelivery(sql: Sql, delivery: Delivery): Promise<void> {
     write_time: BigInt(delivery.inputs.writeTime),
     body: packDelivery(delivery),
   }
-  const query = sql.lockRows ? insertedNumbered : insertedDelivery
-  await sql.db.executeQuery(query(sql.db, [...seq, ...Object.values(values)]))
 }
 
-/** Parameters follow the field sequence of the values in {@link insertDelivery}. */
-const insertedDelivery = prepared((db) => db.insertInto('deliveries').values({ seq: 0n, ...NO_DELIVERY }))
-const insertedNumbered = prepared((db) =>
-  inserter({ db, lockRows: true })
-    .insertInto('deliveries')
-    .values({ seq: statement<bigint>`nextval(${ROW_NUMBERS})`, ...NO_DELIVERY }),
+/** Parameters follow the field sequence of {@link rowOfDelivery}. */
+const insertedDeliveries = prepared((db, count) =>
+  db.insertInto('deliveries').values(Array.from({ length: count }, () => ({ seq: 0n, ...NO_DELIVERY }))),
 )
+const insertedNumbered = prepared((db, count) => {
+  const row = { seq: statement<bigint>`nextval(${ROW_NUMBERS})`, ...NO_DELIVERY }
+  return inserter({ db, lockRows: true })
+    .insertInto('deliveries')
+    .values(Array.from({ length: count }, () => row))
+})
 
 const NO_DELIVERY: Omit<Row<'deliveries'>, 'seq'> = {
   device_id: '',
@@ -387,34 +399,27 @@ const NO_DELIVERY: Omit<Row<'deliveries'>, 'seq'> = {
 
 /** In PostgreSQL an expression, so that the row gets its number under the lock of {@link inserter}. */
 async function nextSeq(sql: Sql): Promise<bigint | RawBuilder<bigint>> {
-  return sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : nextRow(sql)
+  return sql.lockRows ? statement<bigint>`nextval(${ROW_NUMBERS})` : nextRows(sql, 1n)
 }
 
-/** SQLite: the number that AUTOINCREMENT would take. */
-async function nextRow(sql: Sql): Promise<bigint> {
-  const [row] = (await sql.db.executeQuery(nextNumber(sql.db, []))).rows
-  if (row !== undefined) return row.seq
-  await setLastRow(sql, 1n)
+/** SQLite: the first of so many numbers, as AUTOINCREMENT would take them. */
+async function nextRows(sql: Sql, count: bigint): Promise<bigint> {
+  const [row] = (await sql.db.executeQuery(nextNumbers(sql.db, [count]))).rows
+  if (row !== undefined) return row.seq - count + 1n
+  await setLastRow(sql, count)
   return 1n
 }
 
-const nextNumber = prepared((db) => ({
+const nextNumbers = prepared((db) => ({
   compile: () =>
     statement<{
       seq: bigint
-    }>`UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'usage' RETURNING seq`.compile(db),
+    }>`UPDATE sqlite_sequence SET seq = seq + ${1n} WHERE name = 'usage' RETURNING seq`.compile(db),
 }))
 
 async function setLastRow({ db }: Sql, row: bigint): Promise<void> {
   await statement`DELETE FROM sqlite_sequence WHERE name = 'usage'`.execute(db)
   await statement`INSERT INTO sqlite_sequence (name, seq) VALUES ('usage', ${row})`.execute(db)
-}
-
-const ROWS_MAX = 32
-
-/** Powers of two, so that few statement texts serve any number of rows. */
-function largestPart(rows: number): number {
-  return Math.min(ROWS_MAX, 2 ** Math.floor(Math.log2(rows)))
 }
 
 /** Parameters follow the field sequence of {@link rowOf}. */

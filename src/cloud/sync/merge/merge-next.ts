@@ -293,7 +293,7 @@ function answerTo(
   }
 }
 
-function isServed(account: AccountId, { instanceIds }: MergeContext['device']): boolean {
+export function isServed(account: AccountId, { instanceIds }: MergeContext['device']): boolean {
   const parsed = parseAccount(account)
   return parsed !== undefined && instanceIds.includes(parsed.instanceId)
 }

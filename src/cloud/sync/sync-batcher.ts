@@ -1,0 +1,111 @@
+/**
+ * Usual syncs that wait at the same time share a transaction: their rows are locked, read and written together. An unusual one
+ * has a transaction for itself.
+ */
+import type { AccountId } from '../../core/accounts/account.ts'
+import { Batcher, type Defer } from '../runtime/batcher.ts'
+import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts'
+import type { Transaction } from '../storage/store.ts'
+import { accountsIn } from './grants/give-grant.ts'
+import { LoadedSyncs, Unusual } from './loaded-syncs.ts'
+import type { Sync } from './merge-context.ts'
+import { isServed } from './merge/merge-next.ts'
+import { type Judged, type SyncOrder, receiveSegment } from './receive-segment.ts'
+
+/** The first one waits for the last one. */
+const WEIGHT_MAX = 1_024
+const WEIGHT_OF_SYNC = 16
+const WEIGHT_OF_ACCOUNT = 4
+
+/** A sync with more accounts has a transaction for itself. */
+const ACCOUNTS_MAX = 64
+
+type Outcome = PromiseSettledResult<Judged | Promise<Judged>>
+
+export class SyncBatcher {
+  readonly #deps: Sync
+  readonly #batcher: Batcher<SyncOrder, Judged>
+
+  constructor(deps: Sync, defer: Defer) {
+    this.#deps = deps
+    this.#batcher = new Batcher({
+      defer,
+      serve: (orders) => this.#serve(orders),
+      weightOf: (order) => WEIGHT_OF_SYNC + order.segment.entries.length + accountsOf(order).length * WEIGHT_OF_ACCOUNT,
+      weightMax: WEIGHT_MAX,
+    })
+  }
+
+  /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
+  async receive(order: SyncOrder): Promise<Judged> {
+    return looksUsual(order) ? this.#batcher.ask(order) : this.#alone(order)
+  }
+
+  #alone(order: SyncOrder): Promise<Judged> {
+    return this.#deps.store.transaction((tx) => receiveSegment(this.#deps, tx, order))
+  }
+
+  async #serve(orders: readonly SyncOrder[]): Promise<readonly Outcome[]> {
+    const alone = (order: SyncOrder): Outcome => ({ status: 'fulfilled', value: this.#alone(order) })
+    try {
+      const judged = await this.#deps.store.transaction((tx) => this.#judge(tx, orders))
+      return orders.map((order) => judged.get(order) ?? alone(order))
+    } catch (reason) {
+      if (mayBeOfOneRequest(reason) || waitedForLocks(reason)) return orders.map(alone)
+      return orders.map(() => ({ status: 'rejected', reason }))
+    }
+  }
+
+  /** Without those that are unusual. */
+  async #judge(tx: Transaction, all: readonly SyncOrder[]): Promise<ReadonlyMap<SyncOrder, Outcome>> {
+    // The second one of a device sees what the first one has written.
+    const orders = all.filter(({ deviceId }, index) => all.findIndex((other) => other.deviceId === deviceId) === index)
+    const syncs = await this.#load(tx, orders)
+    const outcomes = new Map<SyncOrder, Outcome>()
+    for (const order of orders) {
+      try {
+        outcomes.set(order, { status: 'fulfilled', value: await syncs.decide(order) })
+      } catch (reason) {
+        if (!(reason instanceof Unusual)) outcomes.set(order, { status: 'rejected', reason })
+      }
+    }
+    await syncs.write()
+    return outcomes
+  }
+
+  async #load(tx: Transaction, orders: readonly SyncOrder[]): Promise<LoadedSyncs> {
+    const keys = orders.map(({ deviceId, segment }) => ({ deviceId, number: segment.epoch }))
+    // Sent together and answered in this order: what follows the lock is read under it.
+    const [devices, epochs] = await Promise.all([
+      tx.edge.devices.lockSome(orders.map(({ deviceId }) => deviceId)),
+      tx.edge.epochs.someWithSessions(keys),
+    ])
+    const instanceIds = [...devices.values()].flatMap((device) => device.instanceIds)
+    const accounts = new Set<AccountId>()
+    for (const order of orders) {
+      const device = devices.get(order.deviceId)
+      if (device === undefined) continue
+      for (const account of accountsOf(order)) if (isServed(account, device)) accounts.add(account)
+    }
+    const now = Math.max(...orders.map((order) => order.now))
+    const rules = await this.#deps.policies.holdAll(tx, instanceIds, now, { likely: accounts })
+    const pools = await tx.accounts.lock([...accounts])
+    const [{ records, special }, short] = await Promise.all([
+      tx.edge.deviceAccounts.ofSome(keys, [...accounts]),
+      tx.edge.shortages.among([...accounts]),
+    ])
+    const loaded = { devices, epochs, rules, accounts, pools, short, records, special }
+    return new LoadedSyncs(this.#deps, tx, loaded)
+  }
+}
+
+/** By what the device has sent. */
+function looksUsual(order: SyncOrder): boolean {
+  const { segment, shown } = order
+  const isPlain = !segment.final && segment.undeliveredRange === null && segment.sessions.length === 0
+  return isPlain && shown.proofs.length + shown.rules.length === 0 && accountsOf(order).length <= ACCOUNTS_MAX
+}
+
+function accountsOf({ segment }: SyncOrder): readonly AccountId[] {
+  return [...new Set([...segment.received.counters.map(({ account }) => account), ...accountsIn(segment.topUps)])]
+}
