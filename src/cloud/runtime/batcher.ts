@@ -5,7 +5,8 @@ export type Defer = (call: () => void) => void
 export interface Batch<Order> {
   /** Takes the requests that wait by now, in order, up to the first that does not fit. */
   readonly join: (fits: (order: Order) => boolean) => readonly Order[]
-  readonly next: () => void
+  /** Begins the next batch when so many requests wait, instead of at the end of this one. Default: one. */
+  readonly next: (atLeast?: number) => void
 }
 
 export interface BatcherOptions<Order, Answer> {
@@ -31,6 +32,8 @@ export class Batcher<Order, Answer> {
   readonly #waiting: Waiting<Order, Answer>[] = []
   #gathers = false
   #inProgress = 0
+  /** Begins the next batch before the end of the last one, once so many requests wait. */
+  #early: { readonly atLeast: number; readonly next: () => void } | undefined
 
   constructor(options: BatcherOptions<Order, Answer>) {
     this.#options = options
@@ -44,10 +47,12 @@ export class Batcher<Order, Answer> {
     return new Promise<Answer>((resolve, reject) => {
       this.#waiting.push({ order, resolve, reject })
       if (!this.#gathers) this.#gather()
+      else if (this.#early !== undefined && this.#waiting.length >= this.#early.atLeast) this.#early.next()
     })
   }
 
   #gather(): void {
+    this.#early = undefined
     this.#gathers = this.#waiting.length > 0
     if (!this.#gathers) return
     // Requests of the same turn of the event loop join the batch.
@@ -64,7 +69,11 @@ export class Batcher<Order, Answer> {
     const batch: Waiting<Order, Answer>[] = []
     this.#take(batch, () => true)
     this.#inProgress += 1
-    await this.#serve(batch, { next, join: (fits) => this.#take(batch, fits) })
+    const early = (atLeast = 1): void => {
+      if (this.#waiting.length >= atLeast) next()
+      else if (!isOver) this.#early = { atLeast, next }
+    }
+    await this.#serve(batch, { next: early, join: (fits) => this.#take(batch, fits) })
     this.#inProgress -= 1
     next()
   }

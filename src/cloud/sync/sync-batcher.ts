@@ -3,7 +3,7 @@
  * has a transaction for itself.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
-import { Batcher, type Defer } from '../runtime/batcher.ts'
+import { type Batch, Batcher, type Defer } from '../runtime/batcher.ts'
 import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts'
 import type { Transaction } from '../storage/store.ts'
 import { accountsIn } from './grants/give-grant.ts'
@@ -20,17 +20,26 @@ const WEIGHT_OF_ACCOUNT = 4
 /** A sync with more accounts has a transaction for itself. */
 const ACCOUNTS_MAX = 64
 
+/** While a batch is committed, the next one begins when so many syncs wait. Smaller ones would take more statements for each sync. */
+const EARLY_MIN = 16
+
+/** After so long, a batch looks again whether an account is still short, ms. */
+const SHORT_MS = 1_000
+const SHORT_ACCOUNTS_MAX = 1_000
+
 type Outcome = PromiseSettledResult<Judged | Promise<Judged>>
 
 export class SyncBatcher {
   readonly #deps: Sync
   readonly #batcher: Batcher<SyncOrder, Judged>
+  /** When accounts were last found to be short. */
+  readonly #short = new Map<AccountId, number>()
 
   constructor(deps: Sync, defer: Defer) {
     this.#deps = deps
     this.#batcher = new Batcher({
       defer,
-      serve: (orders) => this.#serve(orders),
+      serve: (orders, batch) => this.#serve(orders, batch),
       weightOf: (order) => WEIGHT_OF_SYNC + order.segment.entries.length + accountsOf(order).length * WEIGHT_OF_ACCOUNT,
       weightMax: WEIGHT_MAX,
     })
@@ -38,17 +47,25 @@ export class SyncBatcher {
 
   /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
   async receive(order: SyncOrder): Promise<Judged> {
-    return looksUsual(order) ? this.#batcher.ask(order) : this.#alone(order)
+    return looksUsual(order) && !this.#wasShort(order) ? this.#batcher.ask(order) : this.#alone(order)
+  }
+
+  #wasShort(order: SyncOrder): boolean {
+    return accountsOf(order).some((account) => Math.abs(order.now - (this.#short.get(account) ?? -Infinity)) < SHORT_MS)
   }
 
   #alone(order: SyncOrder): Promise<Judged> {
     return this.#deps.store.transaction((tx) => receiveSegment(this.#deps, tx, order))
   }
 
-  async #serve(orders: readonly SyncOrder[]): Promise<readonly Outcome[]> {
+  async #serve(orders: readonly SyncOrder[], { next }: Batch<SyncOrder>): Promise<readonly Outcome[]> {
     const alone = (order: SyncOrder): Outcome => ({ status: 'fulfilled', value: this.#alone(order) })
     try {
-      const judged = await this.#deps.store.transaction((tx) => this.#judge(tx, orders))
+      const judged = await this.#deps.store.transaction(async (tx) => {
+        const outcomes = await this.#judge(tx, orders)
+        next(EARLY_MIN)
+        return outcomes
+      })
       return orders.map((order) => judged.get(order) ?? alone(order))
     } catch (reason) {
       if (mayBeOfOneRequest(reason) || waitedForLocks(reason)) return orders.map(alone)
@@ -94,6 +111,8 @@ export class SyncBatcher {
       tx.edge.deviceAccounts.ofSome(keys, [...accounts]),
       tx.edge.shortages.among([...accounts]),
     ])
+    if (this.#short.size > SHORT_ACCOUNTS_MAX) this.#short.clear()
+    for (const account of short) this.#short.set(account, now)
     const loaded = { devices, epochs, rules, accounts, pools, short, records, special }
     return new LoadedSyncs(this.#deps, tx, loaded)
   }

@@ -5,7 +5,7 @@ import { type Batch, Batcher } from '../../../src/cloud/runtime/batcher.ts'
 function openBatcher(weightMax = 3, weightOf: (order: string) => number = () => 1) {
   const batches: {
     readonly orders: readonly string[]
-    readonly next: () => void
+    readonly next: Batch<string>['next']
     readonly join: Batch<string>['join']
     readonly finish: PromiseWithResolvers<undefined>
   }[] = []
@@ -78,6 +78,31 @@ describe('a desk', () => {
     expect(await third).toBe('C')
     await new Promise((resolve) => setImmediate(resolve))
     expect(batcher.idle).toBe(true)
+  })
+
+  it('lets the next batch begin before one has ended, once so many wait', async () => {
+    const { batcher, batch, batches } = openBatcher()
+    const asked = [batcher.ask('a')]
+    const first = await batch(0)
+    asked.push(batcher.ask('b'))
+    first.next(3)
+    asked.push(batcher.ask('c'))
+    await new Promise((resolve) => setImmediate(resolve))
+    expect(batches).toHaveLength(1)
+    asked.push(batcher.ask('d'))
+    const second = await batch(1)
+    expect(second.orders).toEqual(['b', 'c', 'd'])
+    second.next(2)
+    asked.push(batcher.ask('e'))
+    await new Promise((resolve) => setImmediate(resolve))
+    expect(batches).toHaveLength(2)
+    first.finish.resolve(undefined)
+    second.finish.resolve(undefined)
+    // The end of a batch begins the next one, however few wait.
+    const third = await batch(2)
+    expect(third.orders).toEqual(['e'])
+    third.finish.resolve(undefined)
+    expect(await Promise.all(asked)).toEqual(['A', 'B', 'C', 'D', 'E'])
   })
 
   it('takes those who have come since into a batch in progress, in order, up to the first that does not fit', async () => {

@@ -51,6 +51,16 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       }
     })
 
+    it('have transactions for themselves for a while after their account was short', async () => {
+      await twin.setLineItem('ACT-1', { quantity: BigInt(DEVICES * 50) })
+      // The first time notes that they are short, and the second time finds the notes.
+      for (let time = 0; time < 2; time += 1) await together([topUpRequest(LINE, 100n, 100n)])
+      const shared = vi.spyOn(twin.store, 'transaction')
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      expect(shared).toHaveBeenCalledTimes(DEVICES)
+    })
+
     it('answer a segment that comes twice at the same time with the same bytes, and bill it once', async () => {
       const [device] = devices as [TestDevice]
       const { document } = await chargedBy(device)
