@@ -3,16 +3,17 @@
  * has a transaction for itself.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
+import { CodedError } from '../../protocol/errors.ts'
 import { type Batch, Batcher, type Defer } from '../runtime/batcher.ts'
 import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts'
 import type { Transaction } from '../storage/store.ts'
 import { accountsIn } from './grants/give-grant.ts'
-import { LoadedSyncs, Unusual } from './loaded-syncs.ts'
+import { type Loaded, LoadedSyncs, Unusual } from './loaded-syncs.ts'
 import type { Sync } from './merge-context.ts'
 import { isServed } from './merge/merge-next.ts'
 import { type Judged, type SyncOrder, receiveSegment } from './receive-segment.ts'
 
-/** The first one waits for the last one. */
+/** Limits the time of a batch: every sync in it is answered when the whole batch is committed. */
 const WEIGHT_MAX = 1_024
 const WEIGHT_OF_SYNC = 16
 const WEIGHT_OF_ACCOUNT = 4
@@ -77,26 +78,37 @@ export class SyncBatcher {
   async #judge(tx: Transaction, all: readonly SyncOrder[]): Promise<ReadonlyMap<SyncOrder, Outcome>> {
     // The second one of a device sees what the first one has written.
     const orders = all.filter(({ deviceId }, index) => all.findIndex((other) => other.deviceId === deviceId) === index)
-    const syncs = await this.#load(tx, orders)
-    const outcomes = new Map<SyncOrder, Outcome>()
-    for (const order of orders) {
-      try {
-        outcomes.set(order, { status: 'fulfilled', value: await syncs.decide(order) })
-      } catch (reason) {
-        if (!(reason instanceof Unusual)) outcomes.set(order, { status: 'rejected', reason })
-      }
-    }
-    await syncs.write()
-    return outcomes
-  }
-
-  async #load(tx: Transaction, orders: readonly SyncOrder[]): Promise<LoadedSyncs> {
     const keys = orders.map(({ deviceId, segment }) => ({ deviceId, number: segment.epoch }))
     // Sent together and answered in this order: what follows the lock is read under it.
     const [devices, epochs] = await Promise.all([
       tx.edge.devices.lockSome(orders.map(({ deviceId }) => deviceId)),
       tx.edge.epochs.someWithSessions(keys),
     ])
+    // A device that another transaction has locked would delay all others.
+    const locked = orders.filter(({ deviceId }) => devices.has(deviceId))
+    if (locked.length === 0) return new Map()
+    const syncs = await this.#load(tx, locked, { devices, epochs })
+    const outcomes = new Map<SyncOrder, Outcome>()
+    for (const order of locked) {
+      try {
+        outcomes.set(order, { status: 'fulfilled', value: await syncs.decide(order) })
+      } catch (reason) {
+        if (reason instanceof Unusual) continue
+        // The store may run the transaction again, for example after a lost connection.
+        if (!(reason instanceof CodedError)) throw reason
+        outcomes.set(order, { status: 'rejected', reason })
+      }
+    }
+    await syncs.write()
+    return outcomes
+  }
+
+  async #load(
+    tx: Transaction,
+    orders: readonly SyncOrder[],
+    { devices, epochs }: Pick<Loaded, 'devices' | 'epochs'>,
+  ): Promise<LoadedSyncs> {
+    const keys = orders.map(({ deviceId, segment }) => ({ deviceId, number: segment.epoch }))
     const instanceIds = [...devices.values()].flatMap((device) => device.instanceIds)
     const accounts = new Set<AccountId>()
     for (const order of orders) {
@@ -118,7 +130,7 @@ export class SyncBatcher {
   }
 }
 
-/** By what the device has sent. */
+/** False if the segment alone shows that it needs its own transaction. */
 function looksUsual(order: SyncOrder): boolean {
   const { segment, shown } = order
   const isPlain = !segment.final && segment.undeliveredRange === null && segment.sessions.length === 0

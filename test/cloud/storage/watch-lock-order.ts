@@ -123,8 +123,9 @@ function watchedEdge(edge: Transaction['edge'], locks: Locks): Transaction['edge
         return edge.devices.lock(id)
       },
       async lockSome(ids) {
-        for (const id of ids.toSorted()) locks.take('devices', id)
-        return edge.devices.lockSome(ids)
+        const found = await edge.devices.lockSome(ids)
+        for (const id of [...found.keys()].sort()) locks.take('devices', id)
+        return found
       },
       async saveSome(changes) {
         locks.require(

@@ -1,14 +1,19 @@
 // Syncs that share a transaction, for every store.
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { randomUUID } from 'node:crypto'
+import { newSession } from '../../../src/core/sessions/session.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
+import { Unusual } from '../../../src/cloud/sync/loaded-syncs.ts'
+import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
+import { setOfflinePolicy } from '../../../src/cloud/policy/offline-policy.ts'
 import { openSegment } from '../../../src/cloud/sync/open-segment.ts'
 import type { SyncOrder } from '../../../src/cloud/sync/receive-segment.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { revokeDevice } from '../../../src/cloud/devices/devices.ts'
 import { listUsage } from '../usage/list-usage.ts'
 import { type Asked, TestDevice, topUpRequest } from './test-device.ts'
-import { INSTANCE, type Twin } from './twin.ts'
+import { DAY, INSTANCE, type Twin } from './twin.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const DEVICES = 6
@@ -23,6 +28,8 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       devices = await fleetOf(twin)
     })
     afterEach(async () => twin[Symbol.asyncDispose]())
+
+    const epochOf = ({ id }: TestDevice) => twin.store.read((reader) => reader.edge.epochs.get(id, 1))
 
     const together = (asked: readonly Asked[] = [topUpRequest(LINE, 50n)]) =>
       Promise.all(devices.map((device) => device.sync(asked)))
@@ -61,11 +68,37 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect(shared).toHaveBeenCalledTimes(DEVICES)
     })
 
-    it('answer a segment that comes twice at the same time with the same bytes, and bill it once', async () => {
+    it('are written in parts if they are many', async () => {
+      // The store remembers figures of many devices, and later tests begin at an earlier time.
+      twin.time += DAY
+      while (devices.length < 40) {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 50n)])
+        devices.push(device)
+      }
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const transactions = vi.spyOn(twin.store, 'transaction')
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      expect(transactions).toHaveBeenCalledTimes(1)
+      for (const [index, device] of devices.entries()) {
+        const { taken } = results[index] ?? {}
+        if (taken?.taken !== true) throw new Error('each is merged')
+        await device.accept(taken.answer)
+        device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 1n })
+      }
+      // The next segments continue what was written.
+      await together()
+      expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(devices.length * 31))
+    })
+
+    it('answer a segment that comes twice at the same time with the same bytes, in a second transaction, and bill it once', async () => {
       const [device] = devices as [TestDevice]
-      const { document } = await chargedBy(device)
-      const results = await Promise.all([1, 2].map(() => twin.sync(device.id, document)))
-      const answers = results.map((result) => result.taken && result.answer)
+      const order = await orderOf(twin, device)
+      const transactions = vi.spyOn(twin.store, 'transaction')
+      const results = await Promise.all([order, { ...order }].map((each) => twin.syncDeps.together.receive(each)))
+      expect(results.map(({ outcome }) => outcome)).toEqual(['MERGE', 'REPEAT'])
+      expect(transactions).toHaveBeenCalledTimes(2)
+      const answers = results.map(({ taken }) => taken.taken && taken.answer)
       expect(answers[0]).toEqual(expect.any(String))
       expect(answers[1]).toBe(answers[0])
       expect((await twin.pool(LINE)).billedByDevices).toBe(30n)
@@ -92,6 +125,84 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
         false,
       ])
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(honest.length * 30))
+    })
+
+    it('leave no trace of one that fails after all of its work, and take the others', async () => {
+      const [failing, ...others] = devices as [TestDevice, ...TestDevice[]]
+      const before = await epochOf(failing)
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const heartbeat = async (_tx: unknown, { id }: Pick<TestDevice, 'id'>): Promise<void> => {
+        if (id === failing.id) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
+      }
+      const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
+      const results = await Promise.allSettled(orders.map((order) => batcher.receive(order)))
+      expect(results.map(({ status }) => status)).toEqual(['rejected', ...others.map(() => 'fulfilled')])
+      expect(await epochOf(failing)).toEqual(before)
+      expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(others.length * 30))
+    })
+
+    it('leave no trace of one that turns out to be unusual, which then has a transaction for itself', async () => {
+      const [unusual] = devices as [TestDevice]
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      let calls = 0
+      const heartbeat = async (_tx: unknown, { id }: Pick<TestDevice, 'id'>): Promise<void> => {
+        if (id === unusual.id && ++calls === 1) throw new Unusual()
+      }
+      const transactions = vi.spyOn(twin.store, 'transaction')
+      const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
+      const results = await Promise.all(orders.map((order) => batcher.receive(order)))
+      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      expect(transactions).toHaveBeenCalledTimes(2)
+      expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(DEVICES * 30))
+    })
+
+    it('have a transaction for themselves if their device has a session', async () => {
+      const [withSession] = devices as [TestDevice]
+      const session = newSession({ id: randomUUID(), instanceId: INSTANCE, deviceId: withSession.id }, twin.time)
+      await twin.store.transaction((tx) => tx.sessions.insert(session))
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const transactions = vi.spyOn(twin.store, 'transaction')
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      expect(transactions).toHaveBeenCalledTimes(2)
+    })
+
+    it('have a transaction for themselves if they bring their account above its cap', async () => {
+      await twin.setLineItem('ACT-1', { quantity: BigInt(DEVICES * 50) })
+      await setOfflinePolicy(twin, INSTANCE, 'ACT-1', 50n)
+      const [above, idle] = devices as [TestDevice, TestDevice]
+      above.chargeInOverspend({ lineItemId: 'ACT-1', accounts: [LINE], amount: 70n })
+      const orders = [await openedOf(twin, above, []), await openedOf(twin, idle, [])]
+      const transactions = vi.spyOn(twin.store, 'transaction')
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      expect(transactions).toHaveBeenCalledTimes(2)
+      const { taken } = results[1] ?? {}
+      if (taken?.taken !== true) throw new Error('it is merged')
+      await idle.accept(taken.answer)
+      expect(await idle.sync()).toMatchObject({ releases: [{ account: LINE }] })
+    })
+
+    it('are run again by the store after a failure of the store', async () => {
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const lost = new Error('the connection was lost')
+      const failures: unknown[] = []
+      const heartbeat = async (): Promise<void> => {
+        if (failures.length === 0) throw lost
+      }
+      const transaction = twin.store.transaction.bind(twin.store)
+      vi.spyOn(twin.store, 'transaction').mockImplementation(async (work) => {
+        try {
+          return await transaction(work)
+        } catch (error) {
+          failures.push(error)
+          return transaction(work)
+        }
+      })
+      const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
+      const results = await Promise.all(orders.map((order) => batcher.receive(order)))
+      expect(failures).toEqual([lost])
+      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(DEVICES * 30))
     })
 
     it('have transactions for themselves after a failure that one of them may have caused', async () => {
@@ -157,9 +268,14 @@ function chargedBy(device: TestDevice) {
   return device.seal([topUpRequest(LINE, 50n)])
 }
 
-/** A sync whose segment was opened. */
 async function orderOf(twin: Twin, device: TestDevice): Promise<SyncOrder> {
-  const { document } = await chargedBy(device)
+  device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 30n })
+  return openedOf(twin, device, [topUpRequest(LINE, 50n)])
+}
+
+/** A sync whose segment was opened. */
+export async function openedOf(twin: Twin, device: TestDevice, asked: readonly Asked[]): Promise<SyncOrder> {
+  const { document } = await device.seal(asked)
   const opening = await openSegment(device, device.keys.jwk, document)
   if (!opening.opened) throw new Error(opening.problem)
   const shown = { proofs: [], rules: [] }

@@ -1,12 +1,15 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { type PostgresStore, openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
+import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
+import { sync } from '../../../src/cloud/sync/sync.ts'
 import { PostgresNodes } from '../../support/postgres-nodes.ts'
 import { postgres } from '../../support/servers.ts'
 import { deviceKeySuite } from '../devices/device-key.suite.ts'
 import { restoredSuite } from './recovery/restored.suite.ts'
 import { rebalanceSuite } from './grants/rebalance.suite.ts'
 import { expireInactiveSuite } from './grants/expire-inactive.suite.ts'
-import { syncBatcherSuite } from './sync-batcher.suite.ts'
+import { openedOf, syncBatcherSuite } from './sync-batcher.suite.ts'
 import { syncSuite } from './sync.suite.ts'
 import { undeliveredSuite } from './merge/undelivered.suite.ts'
 import { TestDevice, newDeviceKeys, topUpRequest } from './test-device.ts'
@@ -25,6 +28,90 @@ rebalanceSuite('scarcity, over PostgreSQL', openTwin)
 restoredSuite('a restored twin, over PostgreSQL', openTwin)
 expireInactiveSuite('silence, over PostgreSQL', openTwin)
 deviceKeySuite('the key of a device, over PostgreSQL', openTwin)
+
+describe('concurrent syncs beside other transactions, over PostgreSQL', () => {
+  let twin: Twin
+  let devices: TestDevice[]
+  beforeEach(async () => {
+    twin = await openTwin()
+    await twin.setLineItem('ACT-1', { quantity: 100_000n })
+    devices = []
+    while (devices.length < 4) devices.push(await TestDevice.join(twin))
+    for (const device of devices) await device.sync([topUpRequest(LINE, 50n)])
+  })
+  afterEach(async () => twin[Symbol.asyncDispose]())
+
+  it('delay no sync of another device while one device is locked', async () => {
+    const [locked, ...others] = devices as [TestDevice, ...TestDevice[]]
+    const held = Promise.withResolvers<undefined>()
+    const release = Promise.withResolvers<undefined>()
+    const holder = twin.store.transaction(async (tx) => {
+      await tx.edge.devices.lock(locked.id)
+      held.resolve(undefined)
+      await release.promise
+    })
+    await held.promise
+    const orders = await Promise.all(devices.map((device) => openedOf(twin, device, [topUpRequest(LINE, 51n)])))
+    const answered: string[] = []
+    const syncs = orders.map(async (order) => {
+      await twin.syncDeps.together.receive(order)
+      answered.push(order.deviceId)
+    })
+    try {
+      // Less than the lock timeout.
+      await expect.poll(() => answered.length, { timeout: 3_000 }).toBe(others.length)
+      expect(answered).not.toContain(locked.id)
+    } finally {
+      release.resolve(undefined)
+    }
+    await Promise.all([holder, ...syncs])
+  })
+
+  it('have no deadlock with a change of all epochs', async () => {
+    const reruns: unknown[] = []
+    const nodes = await Promise.all(
+      [1, 2].map(() =>
+        openPostgresStore({
+          url: stores.url,
+          onConnectionLost: () => undefined,
+          onRerun: (cause) => void reruns.push(cause),
+        }),
+      ),
+    )
+    const [forSyncs, forMoves] = nodes as [PostgresStore, PostgresStore]
+    while (devices.length < 16) {
+      const device = await TestDevice.join(twin)
+      await device.sync([topUpRequest(LINE, 50n)])
+      devices.push(device)
+    }
+    const batcher = new SyncBatcher({ ...twin.syncDeps, store: forSyncs }, setImmediate)
+    const state = { isOver: false }
+    const moves = (async () => {
+      while (!state.isOver) await forMoves.transaction((tx) => tx.edge.epochs.moveInactivity(1, twin.now() + DAY))
+    })()
+    for (let round = 0; round < 10; round += 1) {
+      twin.time += 1_000
+      // Another sequence in each round.
+      devices.push(...devices.splice(0, 5))
+      await Promise.all(
+        devices.map(async (device) => {
+          const { document } = await device.seal([topUpRequest(LINE, 50n)])
+          const { taken, ...result } = await sync(
+            { ...twin.syncDeps, store: forSyncs, together: batcher },
+            await twin.device(device.id),
+            document,
+          )
+          if (!taken || !('answer' in result)) throw new Error('each is merged')
+          await device.accept(result.answer ?? '')
+        }),
+      )
+    }
+    state.isOver = true
+    await moves
+    expect(reruns).toEqual([])
+    await Promise.all(nodes.map((node) => node.close()))
+  })
+})
 
 describe('two nodes over one PostgreSQL', () => {
   let nodes: [Twin, Twin]

@@ -257,7 +257,7 @@ const someDevices = (db: Sql['db'], count: number) =>
 
 const devicesWithIds = prepared(someDevices)
 
-const lockedDevices = prepared((db, count) => someDevices(db, count).orderBy('id').forNoKeyUpdate())
+const lockedDevices = prepared((db, count) => someDevices(db, count).orderBy('id').forNoKeyUpdate().skipLocked())
 
 const liveDevices = prepared((db) =>
   db
@@ -338,7 +338,7 @@ export function deviceTransaction(sql: Sql) {
       const [row] = (await db.executeQuery((lockRows ? lockedDevice : deviceWithId)(db, [id]))).rows
       return row === undefined ? undefined : deviceOf(row)
     },
-    /** Those that exist, locked in the sequence of their ids. */
+    /** Locks those that exist and that no other transaction has locked: it waits for none. */
     async lockSome(ids: readonly string[]): Promise<ReadonlyMap<string, Device>> {
       const found = new Map<string, Device>()
       for (const some of chunks(ids.toSorted())) {

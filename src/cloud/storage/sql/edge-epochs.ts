@@ -143,14 +143,23 @@ const epochWithSessions = prepared((db) =>
     .where('number', '=', 0n),
 )
 
-const epochsWithSessions = prepared((db, count) =>
+const given = (db: Sql['db'], count: number) =>
   db
     .selectFrom(tableOf(['TEXT', 'BIGINT'], count).as('given'))
     // SQLite joins in this order.
     .crossJoin('epochs')
-    .selectAll('epochs')
-    .select(HAS_SESSIONS.as('hasSessions'))
-    .where(expression<boolean>`epochs.device_id = given.column1 AND epochs.number = given.column2`),
+    .where(expression<boolean>`epochs.device_id = given.column1 AND epochs.number = given.column2`)
+
+const epochsWithSessions = prepared((db, count) =>
+  given(db, count).selectAll('epochs').select(HAS_SESSIONS.as('hasSessions')),
+)
+
+const lockedEpochs = prepared((db, count) =>
+  given(db, count)
+    .select('epochs.number')
+    .orderBy('epochs.device_id')
+    .orderBy('epochs.number')
+    .forNoKeyUpdate('epochs'),
 )
 
 const updatedEpoch = preparedUpdate((db, columns) =>
@@ -160,7 +169,7 @@ const updatedEpoch = preparedUpdate((db, columns) =>
 const updatedEpochs = updates('epochs', ['device_id', 'number'])
 
 export function epochTransaction(sql: Sql) {
-  const { db } = sql
+  const { db, lockRows, ahead } = sql
   return {
     ...epochReader(sql),
     async insert(epoch: Epoch): Promise<void> {
@@ -177,17 +186,31 @@ export function epochTransaction(sql: Sql) {
       if (Object.keys(changed).length === 0) return
       await db.executeQuery(updatedEpoch(db, changed, [epoch.deviceId, BigInt(epoch.number)]))
     },
-    /** As `save`. */
+    /** As `save`. Locks them in sequence before: an update locks rows in any. */
     async saveSome(changes: readonly { readonly epoch: Epoch; readonly stored: Epoch }[]): Promise<void> {
       const rows = changes.map(({ epoch, stored }) => ({
         key: [epoch.deviceId, BigInt(epoch.number)],
         before: columnsOf(stored),
         after: columnsOf(epoch),
       }))
+      for (const some of chunks(lockRows ? rows : [], 100)) {
+        const listed = filledUp(some)
+        const parameters = listed.flatMap(({ key }) => key)
+        await ahead?.({ compile: () => lockedEpochs(db, parameters, listed.length) })
+      }
       await updatedEpochs(db, rows)
     },
     /** Moves the start of inactivity of every unsettled epoch, at most to `latest`. */
     async moveInactivity(byMs: number, latest: number): Promise<void> {
+      // As in `saveSome`.
+      if (lockRows) {
+        const open = db.selectFrom('epochs').select('number').where(IS_OPEN).where('settled_at', 'is', null)
+        const locked = open.orderBy('device_id').orderBy('number').forNoKeyUpdate()
+        await db
+          .selectFrom(locked.as('locked'))
+          .select((of) => of.fn.countAll().as('count'))
+          .execute()
+      }
       const moved = expression<bigint>`quiet_since + ${BigInt(byMs)}`
       const since = expression<bigint>`CASE WHEN ${moved} < ${BigInt(latest)} THEN ${moved} ELSE ${BigInt(latest)} END`
       await db

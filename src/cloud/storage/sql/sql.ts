@@ -115,7 +115,7 @@ interface ChangedRow {
 }
 
 /**
- * Updates many rows of a table, each at most once: those with the same columns by one statement.
+ * Updates rows of a table. Each row may be listed once. One statement updates all rows that change the same columns.
  * @param keys columns of the key
  */
 export function updates(
