@@ -2,7 +2,7 @@
  * The store. `sql/transaction.ts` lists what a reader and a transaction can do, and both databases share it. A transaction commits all or nothing, durably. Nodes may share a store: rows that a decision depends on are
  * locked before they are read, in this sequence, to avoid deadlocks:
  *
- *   1 devices, by id, each of which covers its epochs, entries and accounts
+ *   1 devices, by id, each with its epochs, entries and accounts
  *   2 sessions, by id
  *   3 rules: of all instances, then of each, by id; a shared lock is never upgraded
  *   4 accounts: line items first, then by id. An earlier one needed later must be free, else the transaction restarts. An

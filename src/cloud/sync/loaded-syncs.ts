@@ -131,7 +131,6 @@ export class LoadedSyncs {
 
   #showEdge(edge: Transaction['edge']): Transaction['edge'] {
     const { devices, epochs, records, short } = this.#loaded
-    const own = (): Writes => this.#own
     return {
       ...edge,
       devices: {
@@ -140,7 +139,7 @@ export class LoadedSyncs {
         countLive: (...of) => this.#tx.edge.devices.countLive(...of),
         save: async (device, stored) => {
           if (stored === undefined) throw new Unusual()
-          own().devices.push({ device, stored })
+          this.#own.devices.push({ device, stored })
         },
       },
       epochs: {
@@ -152,10 +151,10 @@ export class LoadedSyncs {
         },
         save: async (epoch, stored) => {
           if (stored === undefined) throw new Unusual()
-          own().epochs.push({ epoch, stored })
+          this.#own.epochs.push({ epoch, stored })
         },
       },
-      segments: { ...edge.segments, append: async (...segments) => void own().segments.push(...segments) },
+      segments: { ...edge.segments, append: async (...segments) => void this.#own.segments.push(...segments) },
       deviceAccounts: {
         ...edge.deviceAccounts,
         get: async (deviceId, _epoch, wanted) => this.#recordsOf(deviceId, wanted),
@@ -167,7 +166,7 @@ export class LoadedSyncs {
           if (wanted.length > 0) throw new Unusual()
           return new Map()
         },
-        save: async (saved) => void own().records.push(...saved),
+        save: async (saved) => void this.#own.records.push(...saved),
       },
       shortages: {
         ...edge.shortages,
@@ -176,7 +175,7 @@ export class LoadedSyncs {
           return new Map()
         },
         recallsFrom: async (deviceId) => {
-          const named = [...(records.get(deviceId)?.keys() ?? []), ...own().pools.keys()]
+          const named = [...(records.get(deviceId)?.keys() ?? []), ...this.#own.pools.keys()]
           if (named.some((account) => isAboveCap(this.#poolOf(account)))) throw new Unusual()
           return { aboveCaps: [], recalls: [] }
         },

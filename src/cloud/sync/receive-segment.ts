@@ -27,7 +27,7 @@ export interface SyncOrder extends Moment {
 export interface Judged extends Pick<Device, 'suspension'> {
   readonly outcome: SyncOutcome
   readonly taken: MergeResult
-  /** Instances of which the device has proven that the cloud lost documents. */
+  /** Instances whose documents the cloud has lost, as the device has proven. */
   readonly restored: readonly string[]
 }
 

@@ -28,11 +28,16 @@ const EARLY_MIN = 16
 const SHORT_MS = 1_000
 const SHORT_ACCOUNTS_MAX = 1_000
 
+/** With the accounts that it names. */
+interface SyncRequest extends SyncOrder {
+  readonly accounts: readonly AccountId[]
+}
+
 type Outcome = PromiseSettledResult<Judged | Promise<Judged>>
 
 export class SyncBatcher {
   readonly #deps: Sync
-  readonly #batcher: Batcher<SyncOrder, Judged>
+  readonly #batcher: Batcher<SyncRequest, Judged>
   /** When accounts were last found to be short. */
   readonly #short = new Map<AccountId, number>()
 
@@ -41,25 +46,27 @@ export class SyncBatcher {
     this.#batcher = new Batcher({
       defer,
       serve: (orders, batch) => this.#serve(orders, batch),
-      weightOf: (order) => WEIGHT_OF_SYNC + order.segment.entries.length + accountsOf(order).length * WEIGHT_OF_ACCOUNT,
+      weightOf: ({ segment, accounts }) =>
+        WEIGHT_OF_SYNC + segment.entries.length + accounts.length * WEIGHT_OF_ACCOUNT,
       weightMax: WEIGHT_MAX,
     })
   }
 
   /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
   async receive(order: SyncOrder): Promise<Judged> {
-    return looksUsual(order) && !this.#wasShort(order) ? this.#batcher.ask(order) : this.#alone(order)
+    const request: SyncRequest = { ...order, accounts: accountsOf(order) }
+    return looksUsual(request) && !this.#wasShort(request) ? this.#batcher.ask(request) : this.#alone(order)
   }
 
-  #wasShort(order: SyncOrder): boolean {
-    return accountsOf(order).some((account) => Math.abs(order.now - (this.#short.get(account) ?? -Infinity)) < SHORT_MS)
+  #wasShort({ accounts, now }: SyncRequest): boolean {
+    return accounts.some((account) => Math.abs(now - (this.#short.get(account) ?? -Infinity)) < SHORT_MS)
   }
 
   #alone(order: SyncOrder): Promise<Judged> {
     return this.#deps.store.transaction((tx) => receiveSegment(this.#deps, tx, order))
   }
 
-  async #serve(orders: readonly SyncOrder[], { next }: Batch<SyncOrder>): Promise<readonly Outcome[]> {
+  async #serve(orders: readonly SyncRequest[], { next }: Batch<SyncRequest>): Promise<readonly Outcome[]> {
     const alone = (order: SyncOrder): Outcome => ({ status: 'fulfilled', value: this.#alone(order) })
     try {
       const judged = await this.#deps.store.transaction(async (tx) => {
@@ -75,20 +82,19 @@ export class SyncBatcher {
   }
 
   /** Without those that are unusual. */
-  async #judge(tx: Transaction, all: readonly SyncOrder[]): Promise<ReadonlyMap<SyncOrder, Outcome>> {
+  async #judge(tx: Transaction, all: readonly SyncRequest[]): Promise<ReadonlyMap<SyncRequest, Outcome>> {
     // The second one of a device sees what the first one has written.
     const orders = all.filter(({ deviceId }, index) => all.findIndex((other) => other.deviceId === deviceId) === index)
-    const keys = orders.map(({ deviceId, segment }) => ({ deviceId, number: segment.epoch }))
     // Sent together and answered in this order: what follows the lock is read under it.
     const [devices, epochs] = await Promise.all([
       tx.edge.devices.lockSome(orders.map(({ deviceId }) => deviceId)),
-      tx.edge.epochs.someWithSessions(keys),
+      tx.edge.epochs.someWithSessions(orders.map(epochOf)),
     ])
     // A device that another transaction has locked would delay all others.
     const locked = orders.filter(({ deviceId }) => devices.has(deviceId))
     if (locked.length === 0) return new Map()
     const syncs = await this.#load(tx, locked, { devices, epochs })
-    const outcomes = new Map<SyncOrder, Outcome>()
+    const outcomes = new Map<SyncRequest, Outcome>()
     for (const order of locked) {
       try {
         outcomes.set(order, { status: 'fulfilled', value: await syncs.decide(order) })
@@ -105,22 +111,21 @@ export class SyncBatcher {
 
   async #load(
     tx: Transaction,
-    orders: readonly SyncOrder[],
+    orders: readonly SyncRequest[],
     { devices, epochs }: Pick<Loaded, 'devices' | 'epochs'>,
   ): Promise<LoadedSyncs> {
-    const keys = orders.map(({ deviceId, segment }) => ({ deviceId, number: segment.epoch }))
     const instanceIds = [...devices.values()].flatMap((device) => device.instanceIds)
     const accounts = new Set<AccountId>()
-    for (const order of orders) {
-      const device = devices.get(order.deviceId)
-      if (device === undefined) continue
-      for (const account of accountsOf(order)) if (isServed(account, device)) accounts.add(account)
+    for (const { deviceId, accounts: named } of orders) {
+      const device = devices.get(deviceId)
+      if (device === undefined) throw new Error('invariant: the devices of these syncs are locked')
+      for (const account of named) if (isServed(account, device)) accounts.add(account)
     }
     const now = Math.max(...orders.map((order) => order.now))
     const rules = await this.#deps.policies.holdAll(tx, instanceIds, now, { likely: accounts })
     const pools = await tx.accounts.lock([...accounts])
     const [{ records, special }, short] = await Promise.all([
-      tx.edge.deviceAccounts.ofSome(keys, [...accounts]),
+      tx.edge.deviceAccounts.ofSome(orders.map(epochOf), [...accounts]),
       tx.edge.shortages.among([...accounts]),
     ])
     if (this.#short.size > SHORT_ACCOUNTS_MAX) this.#short.clear()
@@ -131,10 +136,13 @@ export class SyncBatcher {
 }
 
 /** False if the segment alone shows that it needs its own transaction. */
-function looksUsual(order: SyncOrder): boolean {
-  const { segment, shown } = order
+function looksUsual({ segment, shown, accounts }: SyncRequest): boolean {
   const isPlain = !segment.final && segment.undeliveredRange === null && segment.sessions.length === 0
-  return isPlain && shown.proofs.length + shown.rules.length === 0 && accountsOf(order).length <= ACCOUNTS_MAX
+  return isPlain && shown.proofs.length + shown.rules.length === 0 && accounts.length <= ACCOUNTS_MAX
+}
+
+function epochOf({ deviceId, segment }: SyncOrder) {
+  return { deviceId, number: segment.epoch }
 }
 
 function accountsOf({ segment }: SyncOrder): readonly AccountId[] {

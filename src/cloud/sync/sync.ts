@@ -7,14 +7,13 @@ import { openSegment } from './open-segment.ts'
 import type { Device } from '../storage/device-records.ts'
 import { openProofs, openRules } from './open-proofs.ts'
 import type { MergeResult, Sync } from './merge-context.ts'
-import { type Judged, type SyncOrder, type SyncOutcome, receiveSegment } from './receive-segment.ts'
+import type { Judged, SyncOrder, SyncOutcome } from './receive-segment.ts'
 
 export interface WatchedSync extends Sync {
   readonly onOutcome?: (outcome: SyncOutcome) => void
   /** Called after the commit: the device has proven that the cloud lost documents of these instances. */
   readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
-  /** Absent: each sync has a transaction for itself. */
-  readonly together?: { receive(order: SyncOrder): Promise<Judged> }
+  readonly syncBatcher: { receive(order: SyncOrder): Promise<Judged> }
 }
 
 /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
@@ -38,10 +37,7 @@ export async function sync(
     now: deps.now(),
     present: deps.present(),
   }
-  const { outcome, taken, restored, suspension } =
-    deps.together === undefined
-      ? await deps.store.transaction((tx) => receiveSegment(deps, tx, order))
-      : await deps.together.receive(order)
+  const { outcome, taken, restored, suspension } = await deps.syncBatcher.receive(order)
   deps.onOutcome?.(outcome)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
   return { ...taken, suspension }

@@ -9,7 +9,8 @@ import type { AccessRequest } from '../../../src/core/rules/decision.ts'
 import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import { createRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
-import { type WatchedSync, sync } from '../../../src/cloud/sync/sync.ts'
+import type { Sync } from '../../../src/cloud/sync/merge-context.ts'
+import { sync } from '../../../src/cloud/sync/sync.ts'
 import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
 import { AccessBatcher } from '../../../src/cloud/service-api/request-access.ts'
@@ -122,7 +123,7 @@ describe('two nodes that lock whatever there is to lock', () => {
     }
     const syncDeps = new Map(
       nodes.map((node) => {
-        const deps: WatchedSync = {
+        const deps: Sync = {
           store: node.store,
           keys: node.keys,
           now: () => time,
@@ -132,7 +133,7 @@ describe('two nodes that lock whatever there is to lock', () => {
           trustsClock: () => true,
           heartbeat: (tx, { id: deviceId }, at, locked) => heartbeatOfDevice(tx, deviceId, at, locked),
         }
-        return [node, { ...deps, together: new SyncBatcher(deps, setImmediate) }] as const
+        return [node, { ...deps, syncBatcher: new SyncBatcher(deps, setImmediate) }] as const
       }),
     )
     for (const device of devices) {

@@ -37,7 +37,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
     it('share one transaction when they wait at the same time', async () => {
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
       expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
       expect(transactions).toHaveBeenCalledTimes(1)
       expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: BigInt(DEVICES * 30) })
@@ -64,7 +64,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       for (let time = 0; time < 2; time += 1) await together([topUpRequest(LINE, 100n, 100n)])
       const shared = vi.spyOn(twin.store, 'transaction')
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
-      await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
       expect(shared).toHaveBeenCalledTimes(DEVICES)
     })
 
@@ -78,7 +78,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       }
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
       expect(transactions).toHaveBeenCalledTimes(1)
       for (const [index, device] of devices.entries()) {
         const { taken } = results[index] ?? {}
@@ -95,7 +95,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       const [device] = devices as [TestDevice]
       const order = await orderOf(twin, device)
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all([order, { ...order }].map((each) => twin.syncDeps.together.receive(each)))
+      const results = await Promise.all([order, { ...order }].map((each) => twin.syncDeps.syncBatcher.receive(each)))
       expect(results.map(({ outcome }) => outcome)).toEqual(['MERGE', 'REPEAT'])
       expect(transactions).toHaveBeenCalledTimes(2)
       const answers = results.map(({ taken }) => taken.taken && taken.answer)
@@ -162,7 +162,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       await twin.store.transaction((tx) => tx.sessions.insert(session))
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
       expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
       expect(transactions).toHaveBeenCalledTimes(2)
     })
@@ -174,7 +174,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       above.chargeInOverspend({ lineItemId: 'ACT-1', accounts: [LINE], amount: 70n })
       const orders = [await openedOf(twin, above, []), await openedOf(twin, idle, [])]
       const transactions = vi.spyOn(twin.store, 'transaction')
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
       expect(transactions).toHaveBeenCalledTimes(2)
       const { taken } = results[1] ?? {}
       if (taken?.taken !== true) throw new Error('it is merged')
@@ -208,7 +208,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
     it('have transactions for themselves after a failure that one of them may have caused', async () => {
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
       failOnce(twin.store, new Error('a value is refused'))
-      const results = await Promise.all(orders.map((order) => twin.syncDeps.together.receive(order)))
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
       expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(DEVICES * 30))
     })
@@ -216,7 +216,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
     it('all fail if the outcome of their transaction is unknown', async () => {
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
       failOnce(twin.store, new CodedError('OUTCOME_UNKNOWN', 'The connection was lost.'))
-      for (const each of await Promise.allSettled(orders.map((order) => twin.syncDeps.together.receive(order)))) {
+      for (const each of await Promise.allSettled(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))) {
         expect(each).toMatchObject({ status: 'rejected', reason: { code: 'OUTCOME_UNKNOWN' } })
       }
     })

@@ -54,7 +54,7 @@ describe('concurrent syncs beside other transactions, over PostgreSQL', () => {
     const orders = await Promise.all(devices.map((device) => openedOf(twin, device, [topUpRequest(LINE, 51n)])))
     const answered: string[] = []
     const syncs = orders.map(async (order) => {
-      await twin.syncDeps.together.receive(order)
+      await twin.syncDeps.syncBatcher.receive(order)
       answered.push(order.deviceId)
     })
     try {
@@ -97,7 +97,7 @@ describe('concurrent syncs beside other transactions, over PostgreSQL', () => {
         devices.map(async (device) => {
           const { document } = await device.seal([topUpRequest(LINE, 50n)])
           const { taken, ...result } = await sync(
-            { ...twin.syncDeps, store: forSyncs, together: batcher },
+            { ...twin.syncDeps, store: forSyncs, syncBatcher: batcher },
             await twin.device(device.id),
             document,
           )

@@ -8,6 +8,8 @@ import { actionAccount, lineAccount } from '../../../src/core/accounts/account.t
 import { outstanding, available } from '../../../src/core/accounts/grant.ts'
 import type { Action } from '../../../src/core/rules/policy.ts'
 import type { EntryBodyWire } from '../../../src/protocol/edge/sync.ts'
+import type { Sync } from '../../../src/cloud/sync/merge-context.ts'
+import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
 import { sync } from '../../../src/cloud/sync/sync.ts'
 import type { MergeResult } from '../../../src/cloud/sync/merge-context.ts'
 import { DAY, INSTANCE, Twin } from './twin.ts'
@@ -214,19 +216,20 @@ class Simulation {
   /** The twin stops before its commit: nothing of the segment may remain. */
   async failInTheMiddle({ device, document }: Message): Promise<void> {
     const before = await this.#dump()
-    const failing = sync(
-      {
-        store: this.twin.store,
-        keys: this.twin.keys,
-        now: this.twin.now,
-        present: this.twin.present,
-        terms: this.twin.terms,
-        policies: this.twin.policies,
-        trustsClock: () => true,
-        heartbeat: async () => {
-          throw new Error('the power fails')
-        },
+    const deps: Sync = {
+      store: this.twin.store,
+      keys: this.twin.keys,
+      now: this.twin.now,
+      present: this.twin.present,
+      terms: this.twin.terms,
+      policies: this.twin.policies,
+      trustsClock: () => true,
+      heartbeat: async () => {
+        throw new Error('the power fails')
       },
+    }
+    const failing = sync(
+      { ...deps, syncBatcher: new SyncBatcher(deps, setImmediate) },
       await this.twin.device(device.id),
       document,
     )

@@ -15,6 +15,7 @@ import type { Keyring } from '../../../src/cloud/devices/keyring.ts'
 import type { Device, Settlement } from '../../../src/cloud/storage/device-records.ts'
 import { lockRulesOf, openPools } from '../../../src/cloud/policy/rules-in-force.ts'
 import { type ExpireInactive, expireNextInactive } from '../../../src/cloud/sync/grants/expire-inactive.ts'
+import { receiveSegment } from '../../../src/cloud/sync/receive-segment.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
 import { type WatchedSync, sync } from '../../../src/cloud/sync/sync.ts'
 import { notifyServable, recallForCloud } from '../../../src/cloud/sync/grants/watch-shortages.ts'
@@ -60,7 +61,7 @@ export class Twin implements AsyncDisposable {
   time = START
   sharesTransactions = true
   readonly #cleanUp: () => Promise<void>
-  readonly syncDeps: WatchedSync & { readonly together: SyncBatcher }
+  readonly syncDeps: WatchedSync & { readonly syncBatcher: SyncBatcher }
 
   private constructor(store: Store, keys: Keyring, cleanUp: () => Promise<void>) {
     this.store = watchLockOrder(store)
@@ -87,7 +88,7 @@ export class Twin implements AsyncDisposable {
       onRestored: (deviceId, instanceIds) => {
         this.restored.push({ deviceId, instanceIds })
       },
-      together: new SyncBatcher(deps, setImmediate),
+      syncBatcher: new SyncBatcher(deps, setImmediate),
     }
   }
 
@@ -241,9 +242,16 @@ export class Twin implements AsyncDisposable {
 
   /** Usual ones that are sent at the same time share a transaction. */
   async sync(deviceId: string, document: string, proofs: readonly string[] = []): Promise<MergeResult> {
-    const { together: _, ...apart } = this.syncDeps
-    const deps = this.sharesTransactions ? this.syncDeps : apart
-    return sync({ ...deps, terms: this.terms }, await this.device(deviceId), document, proofs)
+    const deps = this.syncDeps
+    const alone: WatchedSync['syncBatcher'] = {
+      receive: (order) => this.store.transaction((tx) => receiveSegment(deps, tx, order)),
+    }
+    return sync(
+      { ...deps, terms: this.terms, syncBatcher: this.sharesTransactions ? deps.syncBatcher : alone },
+      await this.device(deviceId),
+      document,
+      proofs,
+    )
   }
 
   settlement(as: Settlement = 'CHARGED', afterMs = 30 * DAY, percentMax = 100): ExpireInactive {

@@ -24,7 +24,7 @@ import { SyncGate } from './sync-gate.ts'
 import { type Answer, type Operation, edgeOperation, inDevice, inInstance } from '../operation.ts'
 
 export type OwnDevice = Attach &
-  WatchedSync &
+  Omit<WatchedSync, 'syncBatcher'> &
   PolicyDocuments &
   ChangeDeviceKey & { readonly store: Store; readonly keys: Keyring; readonly defer: Defer }
 
@@ -96,7 +96,7 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
 function syncOperations(deps: OwnDevice): readonly Operation[] {
   const gate = new SyncGate(deps.present)
   const [turns, longTurns] = [new Turns(SEGMENTS_AT_ONCE), new Turns(LONG_SEGMENTS_AT_ONCE)]
-  const together = new SyncBatcher(deps, deps.defer)
+  const syncBatcher = new SyncBatcher(deps, deps.defer)
   return [
     edgeOperation({
       method: 'POST',
@@ -134,7 +134,7 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
           gate.count(device.id, outcome, segment.length)
           deps.onOutcome?.(outcome)
         }
-        const work = () => sync({ ...deps, together, onOutcome }, device, segment, proofs)
+        const work = () => sync({ ...deps, syncBatcher, onOutcome }, device, segment, proofs)
         const taken = await (segment.length > LONG_SEGMENT ? longTurns : turns).take(work)
         if (!taken.taken) {
           const details = { deviceId: device.id, ...taken.details }

@@ -11,7 +11,7 @@ import {
 } from '../device-records.ts'
 import type { Pool } from '../records.ts'
 import { poolOf } from './accounts.ts'
-import { type Sql, chunks, filledUp, parts, prepared, tableOf, toFlag } from './sql.ts'
+import { type Sql, asFlag, chunks, filledUp, parts, prepared, tableOf, times, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** Unspent tokens on the device. */
@@ -68,7 +68,7 @@ const listedOrSpecial = prepared((db, count) =>
     .crossJoin('device_accounts')
     .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
     .selectAll('device_accounts')
-    .select(expression<bigint>`CAST(CASE WHEN ${IS_SPECIAL} THEN 1 ELSE 0 END AS BIGINT)`.as('special'))
+    .select(asFlag(IS_SPECIAL).as('special'))
     .where(expression<boolean>`device_accounts.device_id = given.column1 AND device_accounts.epoch = given.column2`)
     .where((where) => where.or([where('device_accounts.account', 'in', Array<AccountId>(count).fill('')), IS_SPECIAL])),
 )
@@ -316,7 +316,7 @@ export function deviceAccountTransaction(sql: Sql) {
 const saving = prepared((db, count) =>
   db
     .insertInto('device_accounts')
-    .values(Array.from({ length: count }, () => rowOf(newDeviceAccount('', 0, ''))))
+    .values(times(count, rowOf(newDeviceAccount('', 0, ''))))
     .onConflict((conflict) =>
       conflict.columns(['device_id', 'epoch', 'account']).doUpdateSet((excluded) => ({
         granted: excluded.ref('excluded.granted'),

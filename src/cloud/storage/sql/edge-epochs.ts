@@ -3,6 +3,7 @@ import { sql as expression } from 'kysely'
 import type { Epoch, EpochWithSessions, InactiveEpoch, SettlementLoad } from '../device-records.ts'
 import {
   type Sql,
+  asFlag,
   changedOf,
   chunks,
   filledUp,
@@ -128,7 +129,7 @@ const epochWithNumber = prepared((db) =>
 )
 
 // Each half uses its column's index; OR would not.
-const HAS_SESSIONS = expression<bigint>`CAST(CASE WHEN EXISTS (${notEndedBy('device_id')}) OR EXISTS (${notEndedBy('kept_by')}) THEN 1 ELSE 0 END AS BIGINT)`
+const HAS_SESSIONS = asFlag(expression`EXISTS (${notEndedBy('device_id')}) OR EXISTS (${notEndedBy('kept_by')})`)
 
 function notEndedBy(column: 'device_id' | 'kept_by') {
   return expression`SELECT 1 FROM sessions WHERE sessions.${expression.ref(column)} = epochs.device_id AND ${HAS_NOT_ENDED}`

@@ -2,7 +2,7 @@ import { sql as expression } from 'kysely'
 import type { Evidence, LastSegment, LedgerEntry, MergedSegment } from '../device-records.ts'
 import { entriesOf } from './packed-delivery.ts'
 import { packDocument, unpackDocument } from './packed-document.ts'
-import { type Sql, parts, prepared } from './sql.ts'
+import { type Sql, parts, prepared, times } from './sql.ts'
 import type { Row } from './tables.ts'
 import { SHORT_HASH_BYTES } from './usage-archives.ts'
 
@@ -51,10 +51,6 @@ export function segmentTransaction(sql: Sql) {
       }
     },
   }
-}
-
-function times<T>(count: number, row: T): readonly T[] {
-  return Array.from({ length: count }, () => row)
 }
 
 const insertedSegments = prepared((db, count) =>

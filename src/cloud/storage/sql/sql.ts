@@ -84,8 +84,13 @@ export function preparedUpdate(
   }
 }
 
-/** Rows whose statements have so many texts: powers of two. */
+/** Most rows of a statement. */
 const ROWS_MAX = 32
+
+/** The same row so often, for a statement whose parameters are given later. */
+export function times<T>(count: number, row: T): readonly T[] {
+  return Array.from({ length: count }, () => row)
+}
 
 /** Parts of powers of two, so that few statement texts serve any number of rows. */
 export function* parts<T>(rows: readonly T[]): Generator<readonly T[]> {
@@ -96,6 +101,11 @@ export function* parts<T>(rows: readonly T[]): Generator<readonly T[]> {
   }
 }
 
+/** A condition as a column of 1 and 0: SQLite has no boolean type. */
+export function asFlag(condition: RawBuilder<boolean>): RawBuilder<bigint> {
+  return expression<bigint>`CAST(CASE WHEN ${condition} THEN 1 ELSE 0 END AS BIGINT)`
+}
+
 type Column = 'TEXT' | 'BIGINT'
 
 /** A table of parameters. Both databases name its columns `column1`, `column2` and so on. */
@@ -103,7 +113,7 @@ export function tableOf(columns: readonly Column[], count: number): RawBuilder<R
   const values = columns.map((column) =>
     column === 'TEXT' ? expression`CAST(${''} AS TEXT)` : expression`CAST(${0n} AS BIGINT)`,
   )
-  const rows = Array.from({ length: count }, () => expression`(${expression.join(values)})`)
+  const rows = times(count, expression`(${expression.join(values)})`)
   return expression`(VALUES ${expression.join(rows)})`
 }
 

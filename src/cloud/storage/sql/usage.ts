@@ -19,7 +19,7 @@ import {
 import { insertEvent } from './events.ts'
 import { inserter } from './row-numbers.ts'
 import { entriesOf, packDelivery, usageOf } from './packed-delivery.ts'
-import { type Sql, parts, prepared, toFlag } from './sql.ts'
+import { type Sql, parts, prepared, times, toFlag } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** The first row with a later position. */
@@ -373,13 +373,11 @@ function rowOfDelivery(delivery: Delivery): Omit<Row<'deliveries'>, 'seq'> {
 
 /** Parameters follow the field sequence of {@link rowOfDelivery}. */
 const insertedDeliveries = prepared((db, count) =>
-  db.insertInto('deliveries').values(Array.from({ length: count }, () => ({ seq: 0n, ...NO_DELIVERY }))),
+  db.insertInto('deliveries').values(times(count, { seq: 0n, ...NO_DELIVERY })),
 )
 const insertedNumbered = prepared((db, count) => {
   const row = { seq: statement<bigint>`nextval(${ROW_NUMBERS})`, ...NO_DELIVERY }
-  return inserter({ db, lockRows: true })
-    .insertInto('deliveries')
-    .values(Array.from({ length: count }, () => row))
+  return inserter({ db, lockRows: true }).insertInto('deliveries').values(times(count, row))
 })
 
 const NO_DELIVERY: Omit<Row<'deliveries'>, 'seq'> = {
@@ -427,8 +425,9 @@ const inserting = prepared((db, count) => insert({ db, lockRows: false }, count)
 const insertingNumbered = prepared((db, count) => insert({ db, lockRows: true }, count))
 
 function insert(sql: Pick<Sql, 'db' | 'lockRows'>, count: number) {
-  const rows = Array.from({ length: count }, () => rowOf(SAMPLE))
-  return inserter(sql).insertInto('usage').values(rows)
+  return inserter(sql)
+    .insertInto('usage')
+    .values(times(count, rowOf(SAMPLE)))
 }
 
 const SAMPLE: UsageRecord = {

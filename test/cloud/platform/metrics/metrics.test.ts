@@ -8,6 +8,7 @@ import { parsePrometheusText, valueOf } from '../../../support/prometheus-text.t
 import { deviceAt } from '../../../scenarios/link/device-at-twin.ts'
 import { TestDevice } from '../../sync/test-device.ts'
 import { Twin as EdgeTwin } from '../../sync/twin.ts'
+import { SyncBatcher } from '../../../../src/cloud/sync/sync-batcher.ts'
 import { sync } from '../../../../src/cloud/sync/sync.ts'
 import { HOUR, type Twin, itemsOf, openTwin, text } from '../../harness.ts'
 
@@ -188,15 +189,21 @@ describe('the syncs of devices', () => {
     const device = await TestDevice.join(twin)
     const { store, keys, terms, policies } = twin
     const heartbeat = async () => undefined
-    const parts = { store, keys, terms, policies, heartbeat, now: twin.now, present: twin.present }
+    const parts = {
+      store,
+      keys,
+      terms,
+      policies,
+      heartbeat,
+      now: twin.now,
+      present: twin.present,
+      trustsClock: () => true,
+    }
+    const syncBatcher = new SyncBatcher(parts, setImmediate)
     const send = async (document: string) => {
       const known = await store.read((reader) => reader.edge.devices.get(device.id))
       if (known === undefined) throw new Error('the device is known')
-      return sync(
-        { ...parts, trustsClock: () => true, onOutcome: (outcome) => outcomes.push(outcome) },
-        known,
-        document,
-      )
+      return sync({ ...parts, syncBatcher, onOutcome: (outcome) => outcomes.push(outcome) }, known, document)
     }
     const { document } = await device.seal()
     await send(document)
