@@ -25,7 +25,7 @@ const settings = new Map([
     {
       // Node 24 does not start with a setting that it does not know.
       flags: [
-        '--max-semi-space-size=4',
+        '--max-semi-space-size=8',
         '--max-old-space-size=256',
         '--heap-growing-percent=20',
         ...(major === oldestMajor ? [] : ['--no-memory-pool']),

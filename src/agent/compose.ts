@@ -29,7 +29,7 @@ import { readLastBackup } from '../platform/last-backup.ts'
 import type { Outgoing } from '../platform/outgoing.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { lookAtMachine, writtenBytes } from './platform/system/machine.ts'
-import { openMallocTrim } from './platform/system/malloc-trim.ts'
+import { openUnusedMemory } from './platform/system/unused-memory.ts'
 import { systemRandomness } from './platform/system/randomness.ts'
 import { volatileLogOf } from './platform/tmpfs/volatile-log.ts'
 import { openTimeSource } from './platform/system/time-source.ts'
@@ -250,7 +250,8 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   })
   const stopClock = agent.keepClock()
   agent.wear.start()
-  const stopReleasing = releaseIdleMemory(timers, openMallocTrim())
+  const giveBack = openUnusedMemory()
+  const stopReleasing = releaseIdleMemory(timers, giveBack)
   const stopWatchdog = watch(supervisor, { ...agent, socketPath }, timers, log)
   agent.sessions.start()
 
@@ -275,6 +276,8 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     'listening',
   )
   supervisor?.ready()
+  // What only the start has run.
+  giveBack()
   return {
     socketPath,
     statusAddress: status?.origin ?? null,

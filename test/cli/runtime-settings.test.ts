@@ -6,7 +6,7 @@ import { expect, test } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
 
 const SETTINGS = [
-  '--max-semi-space-size=4',
+  '--max-semi-space-size=8',
   '--max-old-space-size=256',
   '--heap-growing-percent=20',
   '--no-memory-pool',

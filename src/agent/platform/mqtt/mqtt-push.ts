@@ -194,6 +194,8 @@ function clientOptions(
     reconnectPeriod: 0,
     resubscribe: false,
     queueQoSZero: false,
+    // Its cache of all packet ids takes 9 MiB.
+    writeCache: false,
     will: { topic: presenceTopic(deviceId), payload: Buffer.from(presenceOf(false)), qos: 1, retain: true },
     ...(url.startsWith('mqtts:') ? { ca: authorities(extraCa) } : {}),
     ...(/^wss?:/.test(url) ? { wsOptions: webSocketOptions(url, { proxy, extraCa }) } : {}),

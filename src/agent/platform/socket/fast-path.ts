@@ -27,6 +27,8 @@ export class FastPath {
   readonly bodies = new KnownBodies()
   readonly #heads = new Map<string, FastPathHead>()
   readonly #connections = new Set<Connection>()
+  #isReading = false
+  #replies: (() => void)[] = []
   readonly #server: Server
   readonly #toServer: readonly ((this: Server, socket: Socket) => void)[]
 
@@ -41,6 +43,29 @@ export class FastPath {
   readonly #enter = (socket: Socket): void => {
     if (this.handler.admits(socket)) this.#connections.add(new Connection(socket, this))
     else socket.destroy()
+  }
+
+  /**
+   * Until all requests that have arrived are read, replies wait: each wakes a client, which takes as long as a quarter of a
+   * denial unless the one before has just done so.
+   */
+  beginReading(): void {
+    if (this.#isReading || this.#connections.size < 2) return
+    this.#isReading = true
+    setImmediate(this.#endReading)
+  }
+
+  /** Now, or after reading. */
+  reply(send: () => void): void {
+    if (this.#isReading) this.#replies.push(send)
+    else send()
+  }
+
+  readonly #endReading = (): void => {
+    this.#isReading = false
+    const replies = this.#replies
+    this.#replies = []
+    for (const send of replies) send()
   }
 
   leave(connection: Connection): void {
@@ -124,12 +149,15 @@ class Connection {
       return
     }
     this.#isBusy = true
+    this.#path.beginReading()
     const body = bodies.parse(bytes.subarray(bodyStart))
     if (handler.phase === 'STOPPING') this.#answer(STOPPING)
     else handler.access(head, body, this.#socket, this.#answer)
   }
 
-  readonly #answer = (reply: Reply): void => {
+  readonly #answer = (reply: Reply): void => this.#path.reply(() => this.#send(reply))
+
+  #send(reply: Reply): void {
     const socket = this.#socket
     this.#isBusy = false
     const { handler, options } = this.#path

@@ -35,8 +35,8 @@ export function releaseWhenIdle({ timers, processorMs, heapBytes, release }: Idl
   return () => cancel()
 }
 
-/** Does nothing unless the process runs with `--expose-gc`. @param trim returns what the C library holds */
-export function releaseIdleMemory(timers: Timers, trim: () => void): () => void {
+/** Does nothing unless the process runs with `--expose-gc`. @param giveBack returns what is not in the heap */
+export function releaseIdleMemory(timers: Timers, giveBack: () => void): () => void {
   const collect = globalThis.gc
   if (collect === undefined) return () => undefined
   return releaseWhenIdle({
@@ -48,7 +48,7 @@ export function releaseIdleMemory(timers: Timers, trim: () => void): () => void 
     heapBytes: () => getHeapStatistics().total_physical_size,
     release: () => {
       collect({ type: 'major', flavor: 'last-resort', execution: 'sync' })
-      trim()
+      giveBack()
     },
   })
 }

@@ -138,6 +138,8 @@ export class ExternalBroker implements Broker {
       connectTimeout: CONNECT_TIMEOUT_MS,
       // The outbox keeps unsent notifications.
       queueQoSZero: false,
+      // Its cache of all packet ids takes 9 MiB.
+      writeCache: false,
       ...(this.#version === 5
         ? { properties: { receiveMaximum: RECEIVE_MAX, maximumPacketSize: PACKET_BYTES_MAX } }
         : {}),
