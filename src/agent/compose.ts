@@ -250,8 +250,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   })
   const stopClock = agent.keepClock()
   agent.wear.start()
-  const giveBack = openUnusedMemory()
-  const stopReleasing = releaseIdleMemory(timers, giveBack)
+  const stopReleasing = releaseIdleMemory(timers, openUnusedMemory())
   const stopWatchdog = watch(supervisor, { ...agent, socketPath }, timers, log)
   agent.sessions.start()
 
@@ -276,8 +275,6 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     'listening',
   )
   supervisor?.ready()
-  // What only the start has run.
-  giveBack()
   return {
     socketPath,
     statusAddress: status?.origin ?? null,

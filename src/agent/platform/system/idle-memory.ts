@@ -2,6 +2,9 @@
 import { getHeapStatistics } from 'node:v8'
 import type { Timers } from '../../sync/ports.ts'
 
+/** When the first requests are answered, ms after the start. */
+const STARTED_MS = 200
+
 const LOOK_EVERY_MS = 5_000
 
 /** Processor time of all threads between two looks, ms, below which the process is idle. */
@@ -35,11 +38,12 @@ export function releaseWhenIdle({ timers, processorMs, heapBytes, release }: Idl
   return () => cancel()
 }
 
-/** Does nothing unless the process runs with `--expose-gc`. @param giveBack returns what is not in the heap */
+/** Without `--expose-gc`, it only returns what the start took. @param giveBack returns what is not in the heap */
 export function releaseIdleMemory(timers: Timers, giveBack: () => void): () => void {
+  const cancel = timers.after(STARTED_MS, giveBack)
   const collect = globalThis.gc
-  if (collect === undefined) return () => undefined
-  return releaseWhenIdle({
+  if (collect === undefined) return cancel
+  const stop = releaseWhenIdle({
     timers,
     processorMs: () => {
       const { user, system } = process.cpuUsage()
@@ -51,4 +55,8 @@ export function releaseIdleMemory(timers: Timers, giveBack: () => void): () => v
       giveBack()
     },
   })
+  return () => {
+    cancel()
+    stop()
+  }
 }
