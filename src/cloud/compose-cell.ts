@@ -26,8 +26,10 @@ import type { Keyring } from './devices/keyring.ts'
 import { type ExpireInactive, expireNextInactive } from './sync/grants/expire-inactive.ts'
 import { notifyServable, recallEveryMs, recallForCloud } from './sync/grants/watch-shortages.ts'
 import { renewDuePolicy } from './policy/bump-policy-revision.ts'
+import type { Sync } from './sync/merge-context.ts'
 import { endRecoveries } from './sync/recovery/recovery.ts'
 import { TURN_EVERY_MS } from './sync/recovery/sales.ts'
+import { SyncBatcher } from './sync/sync-batcher.ts'
 import { giveWayTo } from './runtime/give-way.ts'
 import { type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
 import { forgetTraffic } from './storage/audit.ts'
@@ -97,6 +99,8 @@ export interface ComposedCell {
   readonly run: (started: AsyncDisposableStack) => void
 }
 
+const heartbeat: Sync['heartbeat'] = (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest)
+
 export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedCell> {
   const { settings, log, now, newId, keys, signIn, publicAddress, isElsewhere } = deps
   const { store, policies, metrics, clock } = cell
@@ -129,21 +133,21 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const settlement = settlementOf(cell, settings.edge, log)
   const presence = (deviceId: string) => push().presence(deviceId)
   const commands = { store, now, present, sessions: service, onRevoked: (deviceId: string) => push().drop(deviceId) }
+  const syncs = { store, keys, now, present, trustsClock, terms, policies, heartbeat, giveWay: service.giveWay }
   const forDevices = edgeOperations({
-    ...commands,
+    ...{ ...commands, ...syncs, syncBatcher: new SyncBatcher(syncs, setImmediate) },
     console: deps.consoleSignIn,
-    ...{ keys, policies, terms, newId, presence, onKeyReplaced, trustsClock, sinks, tenantId },
+    ...{ newId, presence, onKeyReplaced, sinks, tenantId },
     addresses: () => ({
       edge: `${publicAddress()}/edge/api/v1`,
       service: `${publicAddress()}/api`,
       push: push().url,
     }),
-    heartbeat: (tx, device, at, locked) => heartbeatOfDevice(tx, device.id, at, locked),
     onOutcome: (outcome) => metrics.sync(outcome),
     onRestored: (deviceId, instances) => {
       log.warn({ code: 'STORE_RESTORED', deviceId, instances }, 'the store comes from a backup: recovery begins')
     },
-    ...{ giveWay: service.giveWay, defer: setImmediate, sweeps: { clock, settlement } },
+    sweeps: { clock, settlement },
   })
   return {
     ...{ name: cell.name, isOpen: cell.isOpen, store, keys, now, authenticator },

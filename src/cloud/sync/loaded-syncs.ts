@@ -49,6 +49,11 @@ class Writes {
   }
 }
 
+/** Begins to decide the syncs of a batch. */
+export type DecideLoaded = (
+  ...loaded: ConstructorParameters<typeof LoadedSyncs>
+) => Pick<LoadedSyncs, 'decide' | 'write'>
+
 export class LoadedSyncs {
   readonly #deps: Sync
   readonly #tx: Transaction
@@ -77,8 +82,13 @@ export class LoadedSyncs {
     this.#own = new Writes()
     if (this.#loaded.special.has(order.deviceId)) throw new Unusual()
     const judged = await receiveSegment(this.#deps, this.#shown, order)
-    this.#all.add(this.#own)
+    this.keep()
     return judged
+  }
+
+  /** The next syncs see what the last one has written. */
+  protected keep(): void {
+    this.#all.add(this.#own)
   }
 
   async write(): Promise<void> {

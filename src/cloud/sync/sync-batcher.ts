@@ -8,7 +8,7 @@ import { type Batch, Batcher, type Defer } from '../runtime/batcher.ts'
 import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts'
 import type { Transaction } from '../storage/store.ts'
 import { accountsIn } from './grants/give-grant.ts'
-import { type Loaded, LoadedSyncs, Unusual } from './loaded-syncs.ts'
+import { type DecideLoaded, type Loaded, LoadedSyncs, Unusual } from './loaded-syncs.ts'
 import type { Sync } from './merge-context.ts'
 import { isServed } from './merge/merge-next.ts'
 import { type Judged, type SyncOrder, receiveSegment } from './receive-segment.ts'
@@ -37,12 +37,14 @@ type Outcome = PromiseSettledResult<Judged | Promise<Judged>>
 
 export class SyncBatcher {
   readonly #deps: Sync
+  readonly #decide: DecideLoaded
   readonly #batcher: Batcher<SyncRequest, Judged>
   /** When accounts were last found to be short. */
   readonly #short = new Map<AccountId, number>()
 
-  constructor(deps: Sync, defer: Defer) {
+  constructor(deps: Sync, defer: Defer, decide: DecideLoaded = (...of) => new LoadedSyncs(...of)) {
     this.#deps = deps
+    this.#decide = decide
     this.#batcher = new Batcher({
       defer,
       serve: (orders, batch) => this.#serve(orders, batch),
@@ -113,7 +115,7 @@ export class SyncBatcher {
     tx: Transaction,
     orders: readonly SyncRequest[],
     { devices, epochs }: Pick<Loaded, 'devices' | 'epochs'>,
-  ): Promise<LoadedSyncs> {
+  ): Promise<ReturnType<DecideLoaded>> {
     const instanceIds = [...devices.values()].flatMap((device) => device.instanceIds)
     const accounts = new Set<AccountId>()
     for (const { deviceId, accounts: named } of orders) {
@@ -131,7 +133,7 @@ export class SyncBatcher {
     if (this.#short.size > SHORT_ACCOUNTS_MAX) this.#short.clear()
     for (const account of short) this.#short.set(account, now)
     const loaded = { devices, epochs, rules, accounts, pools, short, records, special }
-    return new LoadedSyncs(this.#deps, tx, loaded)
+    return this.#decide(this.#deps, tx, loaded)
   }
 }
 

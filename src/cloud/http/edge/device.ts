@@ -11,22 +11,20 @@ import { type ChangeDeviceKey, announceKey, showLinks } from '../../devices/chan
 import type { Keyring } from '../../devices/keyring.ts'
 import { signTime } from '../../devices/sign-time.ts'
 import { type PolicyDocuments, signedPolicy } from '../../policy/policy-document.ts'
-import type { Defer } from '../../runtime/batcher.ts'
 import { Turns } from '../../runtime/turns.ts'
 import type { Device } from '../../storage/device-records.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Attach, attach } from '../../sync/attach.ts'
 import type { SyncOutcome } from '../../sync/receive-segment.ts'
-import { SyncBatcher } from '../../sync/sync-batcher.ts'
 import { type WatchedSync, sync } from '../../sync/sync.ts'
 import { wholeNumber } from './devices.ts'
 import { SyncGate } from './sync-gate.ts'
 import { type Answer, type Operation, edgeOperation, inDevice, inInstance } from '../operation.ts'
 
 export type OwnDevice = Attach &
-  Omit<WatchedSync, 'syncBatcher'> &
+  WatchedSync &
   PolicyDocuments &
-  ChangeDeviceKey & { readonly store: Store; readonly keys: Keyring; readonly defer: Defer }
+  ChangeDeviceKey & { readonly store: Store; readonly keys: Keyring }
 
 /** Characters. Opened, a segment of a thousand entries takes megabytes. */
 const LONG_SEGMENT = 16_384
@@ -96,7 +94,6 @@ function documentOperations(deps: OwnDevice): readonly Operation[] {
 function syncOperations(deps: OwnDevice): readonly Operation[] {
   const gate = new SyncGate(deps.present)
   const [turns, longTurns] = [new Turns(SEGMENTS_AT_ONCE), new Turns(LONG_SEGMENTS_AT_ONCE)]
-  const syncBatcher = new SyncBatcher(deps, deps.defer)
   return [
     edgeOperation({
       method: 'POST',
@@ -134,7 +131,7 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
           gate.count(device.id, outcome, segment.length)
           deps.onOutcome?.(outcome)
         }
-        const work = () => sync({ ...deps, syncBatcher, onOutcome }, device, segment, proofs)
+        const work = () => sync({ ...deps, onOutcome }, device, segment, proofs)
         const taken = await (segment.length > LONG_SEGMENT ? longTurns : turns).take(work)
         if (!taken.taken) {
           const details = { deviceId: device.id, ...taken.details }

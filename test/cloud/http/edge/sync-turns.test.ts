@@ -3,6 +3,8 @@ import { randomUUID } from 'node:crypto'
 import { expect, it } from 'vitest'
 import { type OwnDevice, ownDeviceOperations } from '../../../../src/cloud/http/edge/device.ts'
 import type { Call } from '../../../../src/cloud/http/operation.ts'
+import type { Sync } from '../../../../src/cloud/sync/merge-context.ts'
+import { SyncBatcher } from '../../../../src/cloud/sync/sync-batcher.ts'
 import { TestDevice, newDeviceKeys } from '../../sync/test-device.ts'
 
 it('opens 64 segments at a time, and the next one when one is answered', async () => {
@@ -12,7 +14,7 @@ it('opens 64 segments at a time, and the next one when one is answered', async (
   // A final segment has a transaction for itself.
   const { document } = await device.seal([], true)
   const inProgress: PromiseWithResolvers<never>[] = []
-  const deps = {
+  const syncs = {
     store: {
       transaction: () => {
         const transaction = Promise.withResolvers<never>()
@@ -20,8 +22,9 @@ it('opens 64 segments at a time, and the next one when one is answered', async (
         return transaction.promise
       },
     },
-    ...{ keys: { trusted: [] }, now: () => 0, present: () => 0, defer: setImmediate },
+    ...{ keys: { trusted: [] }, now: () => 0, present: () => 0 },
   }
+  const deps = { ...syncs, syncBatcher: new SyncBatcher(syncs as unknown as Sync, setImmediate) }
   const sync = ownDeviceOperations(deps as unknown as OwnDevice).find(({ id }) => id === 'sync')
   const stored = { id: device.id, publicKey: keys.jwk, thumbprint: keys.signer.keyId, instanceIds: [] }
   const call = { principal: { device: stored }, body: { segment: document, nonce: randomUUID(), proofs: [] } }
