@@ -7,6 +7,7 @@ import { agentOptions, type AgentSettings } from '../../src/agent/settings.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { loadSettings } from '../../src/settings/load.ts'
 import { Secret } from '../../src/settings/option.ts'
+import { query } from '../audit/query.ts'
 import { ownerOf } from '../audit/records.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
 import { SOUND_DEVICE } from '../defects/device-defects.ts'
@@ -155,8 +156,12 @@ export class Devices {
         if (deviceId === null) return
         this.#stage.byTwin(async (twin) => {
           this.#stage.fault(what.kind)
-          await (what.kind === 'revoke' ? revokeDevice : releaseDevice)(twin, deviceId)
-          if (what.kind === 'revoke') this.#stage.auditor.devices.revoked(deviceId)
+          try {
+            await (what.kind === 'revoke' ? revokeDevice : releaseDevice)(twin, deviceId)
+          } finally {
+            // The process may have ended after the commit.
+            if (this.#isRevoked(deviceId)) this.#stage.auditor.devices.revoked(deviceId)
+          }
         })
         return
       }
@@ -250,6 +255,11 @@ export class Devices {
     const machine = this.hands[device]?.[0]
     if (machine === undefined) throw new Error('the plan names a device of the site')
     return machine
+  }
+
+  #isRevoked(deviceId: string): boolean {
+    const sql = 'SELECT revoked_at FROM devices WHERE id = ?'
+    return typeof query(this.#stage.twin.database, sql).pluck().get(deviceId) === 'bigint'
   }
 
   #forATime(ms: number, machine: Machine, set: (machine: Machine, on: boolean) => void): void {
