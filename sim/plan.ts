@@ -72,6 +72,8 @@ export interface SitePlan {
   readonly retentionMs: number
   readonly receiptMarginMs: number
   readonly nodes: number
+  /** False: the cloud opens no sessions. */
+  readonly opensSessions: boolean
   /** Null: no push. */
   readonly push: PushWeather | null
 }
@@ -132,6 +134,8 @@ export type Happening =
   | { readonly kind: 'snapshot' | 'restore' | 'clone' | 'wipe' | 'revoke' | 'release'; readonly device: number }
   | { readonly kind: 'rotate-key'; readonly device: number; readonly by: 'TECHNICIAN' | 'ADMINISTRATOR' }
   | { readonly kind: 'twin-down' | 'node-down'; readonly forMs: number }
+  /** Requests wait and share transactions. */
+  | { readonly kind: 'twin-busy'; readonly waitMs: number; readonly forMs: number }
   /** The clock jumps and is corrected later. */
   | { readonly kind: 'twin-clock'; readonly ms: number; readonly forMs: number }
   | {

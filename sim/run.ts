@@ -161,6 +161,9 @@ class World {
       case 'twin-clock':
         this.#stage.stepTwinClock(what.ms, what.forMs)
         return
+      case 'twin-busy':
+        this.#stage.busyTwin(what.waitMs, what.forMs)
+        return
       case 'recovery-overridden':
         this.#backups.overrideRecovery()
         return

@@ -5,6 +5,8 @@ import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Ledger } from '../../src/agent/ledger/ledger.ts'
 import type { Delivery, DeviceAccountRecord } from '../../src/cloud/storage/device-records.ts'
 import type { UsageRecord } from '../../src/cloud/storage/records.ts'
+import { type DecideLoaded, LoadedSyncs, Unusual } from '../../src/cloud/sync/loaded-syncs.ts'
+import type { Judged, SyncOrder } from '../../src/cloud/sync/receive-segment.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
 import { type Delivered, type TwinDefects, instead } from './twin-defects.ts'
@@ -113,6 +115,32 @@ function billingAsBranch(): Partial<TwinDefects> {
       }
     }),
     transaction: (tx) => forkedFor(tx, delivered),
+  }
+}
+
+/** Each sync of a batch is decided as if it were the first one. */
+const onStalePools: DecideLoaded = (...loaded) => {
+  const decided: LoadedSyncs[] = []
+  return {
+    decide: (order) => {
+      const alone = new LoadedSyncs(...loaded)
+      decided.push(alone)
+      return alone.decide(order)
+    },
+    write: async () => {
+      for (const each of decided) await each.write()
+    },
+  }
+}
+
+class TraceKept extends LoadedSyncs {
+  override async decide(order: SyncOrder): Promise<Judged> {
+    try {
+      return await super.decide(order)
+    } catch (error) {
+      if (error instanceof Unusual) this.keep()
+      throw error
+    }
   }
 }
 
@@ -233,5 +261,17 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
         edge: { ...tx.edge, shortages: { ...tx.edge.shortages, save: async () => undefined } },
       }),
     }),
+  },
+  {
+    name: 'stale-pools-in-batch',
+    is: 'a sync that shares a transaction is decided on the pools as they were before the others',
+    always: ['twin-busy'],
+    twin: () => ({ decideLoaded: onStalePools }),
+  },
+  {
+    name: 'unusual-leaves-a-trace',
+    is: 'a sync that turns out to be unusual leaves writes in the shared transaction, and then has its own',
+    always: ['twin-busy'],
+    twin: () => ({ decideLoaded: (...loaded) => new TraceKept(...loaded) }),
   },
 ]

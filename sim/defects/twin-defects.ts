@@ -1,6 +1,7 @@
 /** Where defects hook into the cloud; see `device-defects.ts`. */
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import type { Answer, Call, Operation } from '../../src/cloud/http/operation.ts'
+import { type DecideLoaded, LoadedSyncs } from '../../src/cloud/sync/loaded-syncs.ts'
 import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 
 /** A process of the cloud. */
@@ -13,6 +14,7 @@ export interface TwinDefects {
   store(store: Store, database: Database): Store
   transaction(tx: Transaction, database: Database): Transaction
   operation(operation: Operation, twin: Defective): Operation
+  decideLoaded: DecideLoaded
   /** The process starts. @param every runs work repeatedly until it reports that none is left */
   begin(twin: Defective, every: (ms: number, work: () => Promise<boolean>) => void): void
   trustsClock(trusted: boolean): boolean
@@ -25,6 +27,7 @@ export const SOUND_TWIN: TwinDefects = {
   store: (store) => store,
   transaction: (tx) => tx,
   operation: (operation) => operation,
+  decideLoaded: (...of) => new LoadedSyncs(...of),
   begin: () => undefined,
   trustsClock: (trusted) => trusted,
   onCommit: () => undefined,

@@ -247,6 +247,11 @@ export const faults = {
     ms: (random.chance(0.4) ? -1 : 1) * random.spread(MINUTE, 2_000 * HOUR),
     forMs: random.spread(MINUTE, 3 * HOUR),
   }),
+  'twin-busy': (random) => ({
+    kind: 'twin-busy',
+    waitMs: random.spread(500, 15_000),
+    forMs: random.spread(30 * MINUTE, 4 * HOUR),
+  }),
 } satisfies Record<string, Draw>
 
 export type FaultKind = keyof typeof faults

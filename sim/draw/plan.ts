@@ -2,7 +2,7 @@
 import { HOUR, MINUTE, type Plan, type PlannedEvent } from '../plan.ts'
 import { Random } from '../world/random.ts'
 import { type Draw, FAULT_KINDS, type FaultKind, type Within, drawRequest, faults } from './faults.ts'
-import { drawSite } from './site.ts'
+import { drawSite, plainSite } from './site.ts'
 
 export interface PlanOptions {
   readonly devices: number
@@ -67,7 +67,11 @@ const apart: Partial<Record<FaultKind, number>> = {
   'recovery-overridden': 0.15,
   'twin-clock': 0.12,
   archive: 0.5,
+  'twin-busy': 0.3,
 }
+
+/** Kinds after which most syncs have transactions for themselves. Plain seeds have none of them. */
+const unusual: ReadonlySet<FaultKind> = new Set(['device-session', 'bound-session', 'allocation', 'limit'])
 
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
 
@@ -96,6 +100,8 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
   }
 
   const swarm = random.stream('swarm')
+  // Without a busy cloud, a known seed stays as it is.
+  const isPlain = options.without?.includes('twin-busy') !== true && random.stream('plain').chance(0.3)
   const chosen = FAULT_KINDS.filter((kind) => {
     const likely = rare.has(kind) ? 0.25 : 0.5
     const ownChance = apart[kind]
@@ -104,7 +110,8 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
         ? !ordered.has(kind) && swarm.chance(likely)
         : random.stream(`swarm ${kind}`).chance(ownChance)
     if (options.without?.includes(kind) === true) return false
-    return drawn || options.always?.includes(kind) === true
+    if (options.always?.includes(kind) === true) return true
+    return isPlain ? kind === 'twin-busy' || (drawn && !unusual.has(kind)) : drawn
   })
   for (const kind of chosen) {
     const stream = random.stream(STREAM[kind] ?? kind)
@@ -123,7 +130,7 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
   drawTwinRestore(random.stream('twin restored'), chosen, faultsMs, events)
   const places = random.stream('instances')
   const placed = site.instances === 1 ? events : events.map((event) => inInstance(event, places, site.instances))
-  return { seed, site, faultsMs, events: placed.toSorted((a, b) => a.at - b.at) }
+  return { seed, site: isPlain ? plainSite(site) : site, faultsMs, events: placed.toSorted((a, b) => a.at - b.at) }
 }
 
 /** A restored cloud needs a backup followed by a restore. */

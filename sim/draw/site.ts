@@ -1,6 +1,9 @@
 import { BEGIN, HOUR, type LineItemPlan, MINUTE, type PushWeather, type SitePlan } from '../plan.ts'
 import type { Random } from '../world/random.ts'
 
+/** Whole tokens. */
+const PLENTY = 1_000_000
+
 export function drawSite(random: Random, devices: number): SitePlan {
   const terms = random.stream('terms')
   const more = random.stream('more')
@@ -48,8 +51,18 @@ export function drawSite(random: Random, devices: number): SitePlan {
     receiptMarginMs: more.chance(0.2) ? more.spread(10 * MINUTE, 4 * HOUR) : 7 * 24 * HOUR,
     wallErrorMs: Array.from({ length: devices }, () => (random.chance(0.3) ? random.whole(-40, 40) * HOUR : 0)),
     nodes: more.chance(0.25) ? 2 : 1,
+    opensSessions: true,
     push: more.chance(0.5) ? drawPush(more.stream('push')) : null,
   }
+}
+
+/**
+ * A site whose syncs can share transactions: its agents have no sessions, and its accounts are not short unless an
+ * administrator lowers a quantity or a request is very large.
+ */
+export function plainSite(site: SitePlan): SitePlan {
+  const lineItems = site.lineItems.map((item) => ({ ...item, quantity: PLENTY, goldAllocation: null, limit: null }))
+  return { ...site, lineItems, opensSessions: false, syncEveryMs: 2 * MINUTE }
 }
 
 function drawPush(random: Random): PushWeather {

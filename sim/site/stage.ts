@@ -66,6 +66,7 @@ export class Stage {
       settlement: { afterMs: site.settleAfterMs, as: site.settleAs },
       undecidedClock,
       nodes: site.nodes,
+      opensSessions: site.opensSessions,
       broker: this.broker,
       defects: { ...SOUND_TWIN, ...defect?.twin?.() },
       note: (what) => this.trace.note('twin', what),
@@ -119,6 +120,15 @@ export class Stage {
     this.auditor.shared.twinClockWrong = true
     twin.stepClock(ms)
     time.at(time.now + forMs, () => twin.setClockRight())
+  }
+
+  busyTwin(waitMs: number, forMs: number): void {
+    const { twin, time } = this
+    this.fault('twin-busy')
+    twin.waitMs = waitMs
+    time.at(time.now + forMs, () => {
+      twin.waitMs = 0
+    })
   }
 
   /** Work of the cloud or its administrator; skipped while it is down. */

@@ -9,7 +9,6 @@ import { enrollmentOperations } from '../../src/cloud/http/edge/enrollment.ts'
 import { type Answer, type Operation, addressesOf } from '../../src/cloud/http/operation.ts'
 import { type Route, routeTo } from '../../src/cloud/http/serve.ts'
 import { sessionOperations } from '../../src/cloud/http/service/sessions.ts'
-import { heartbeatOfDevice } from '../../src/cloud/sessions/session-life.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import type { TwinDefects } from '../defects/twin-defects.ts'
 import type { TwinProcess } from './twin-process.ts'
@@ -24,6 +23,11 @@ export const addresses = (hasPush: boolean) => () => ({
   push: hasPush ? PUSH_URL : null,
 })
 
+interface Offer {
+  readonly hasPush: boolean
+  readonly opensSessions: boolean
+}
+
 interface Served extends Route {
   readonly operation: Operation
   readonly path: RegExp
@@ -33,9 +37,9 @@ export class HttpInterface {
   readonly #twin: TwinProcess
   readonly #served: readonly Served[]
 
-  constructor(twin: TwinProcess, defects: Pick<TwinDefects, 'operation'>, hasPush: boolean) {
+  constructor(twin: TwinProcess, defects: Pick<TwinDefects, 'operation'>, offer: Offer) {
     this.#twin = twin
-    const operations = operationsOf(twin, hasPush).map((operation) => defects.operation(operation, twin))
+    const operations = operationsOf(twin, offer).map((operation) => defects.operation(operation, twin))
     this.#served = operations.flatMap((operation) =>
       operation.versions.flatMap((version) => {
         const route = routeTo(operation, version, twin)
@@ -75,7 +79,8 @@ export class HttpInterface {
   }
 }
 
-function operationsOf(twin: TwinProcess, hasPush: boolean): readonly Operation[] {
+function operationsOf(twin: TwinProcess, { hasPush, opensSessions }: Offer): readonly Operation[] {
+  const forSessions = sessionOperations({ ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs })
   return [
     ...enrollmentOperations({ ...twin, addresses: addresses(hasPush) }),
     ...ownDeviceOperations({
@@ -85,10 +90,8 @@ function operationsOf(twin: TwinProcess, hasPush: boolean): readonly Operation[]
         return twin.engine
       },
       onKeyReplaced: () => undefined,
-      defer: (call) => call(),
-      heartbeat: (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest),
     }),
-    ...sessionOperations({ ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }),
+    ...(opensSessions ? forSessions : []),
   ]
 }
 

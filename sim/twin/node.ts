@@ -14,10 +14,14 @@ import { notifyServable, recallForCloud } from '../../src/cloud/sync/grants/watc
 import type { EdgeTerms } from '../../src/cloud/devices/terms.ts'
 import { Policies } from '../../src/cloud/policy/load-policy.ts'
 import { renewDuePolicy } from '../../src/cloud/policy/bump-policy-revision.ts'
+import type { DecideLoaded } from '../../src/cloud/sync/loaded-syncs.ts'
+import type { Sync } from '../../src/cloud/sync/merge-context.ts'
 import { endRecoveries } from '../../src/cloud/sync/recovery/recovery.ts'
 import { Sales } from '../../src/cloud/sync/recovery/sales.ts'
+import { SyncBatcher } from '../../src/cloud/sync/sync-batcher.ts'
+import type { Defer } from '../../src/cloud/runtime/batcher.ts'
 import { AccessBatcher } from '../../src/cloud/service-api/request-access.ts'
-import { sweepNextSession } from '../../src/cloud/sessions/session-life.ts'
+import { heartbeatOfDevice, sweepNextSession } from '../../src/cloud/sessions/session-life.ts'
 import type { Engine } from '../../src/core/engine.ts'
 import type { Store } from '../../src/cloud/storage/store.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
@@ -41,10 +45,12 @@ export interface NodeDeps {
   readonly settlement: { readonly afterMs: number; readonly as: Settlement }
   readonly defects: TwinDefects
   readonly nodes: number
+  readonly opensSessions: boolean
   /** Null: no push. */
   readonly broker: Broker | null
   readonly now: () => number
   readonly engine: () => Engine
+  readonly waitMs: () => number
   readonly note: (what: string) => void
   readonly onViolation: (violation: Violation) => void
   readonly onFault: (kind: string) => void
@@ -60,6 +66,9 @@ const POLICIES_EVERY_MS = 180_000
 const NOTIFICATIONS_EVERY_MS = 60_000
 const NOTIFY_EVERY_MS = 10_000
 const RECALL_EVERY_MS = 60_000
+
+/** A transaction that several syncs share, in the counts of a run. */
+export const SYNCS_SHARED = 'syncs shared a transaction'
 
 /** There is no event loop turn to wait for. */
 const atOnce = (call: () => void): void => call()
@@ -90,6 +99,7 @@ export class TwinNode {
    */
   start(open: (alive: () => boolean) => Store, isRestored: boolean): void {
     const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault, engine } = this.#deps
+    const { broker, opensSessions } = this.#deps
     const policies = new Policies({ max: 10, undecidedClock })
     const sales = this.#sales(open, () => process.alive, policies, isRestored)
     const { store } = sales
@@ -100,11 +110,25 @@ export class TwinNode {
       settleAfterMs: () => settlement.afterMs,
     })
     const shortages = new CloudShortages(terms)
-    const process: TwinProcess & { alive: boolean } = {
-      alive: true,
+    const syncs = {
       store,
       policies,
-      batcher: new AccessBatcher({ store, policies, shortages, defer: atOnce }),
+      terms,
+      now,
+      keys: {
+        signer: key.signer,
+        trusted: [{ keyId: key.signer.keyId, jwk: key.publicJwk, publicKey: key.publicKey }],
+      },
+      present: () => (defects.trustsClock(clock.isTrusted()) ? now() : clock.present()),
+      trustsClock: () => clock.isTrusted(),
+      heartbeat: (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest),
+    } satisfies Sync
+    const defer = this.#defer(() => process.alive)
+    const process: TwinProcess & { alive: boolean } = {
+      alive: true,
+      ...syncs,
+      syncBatcher: new SyncBatcher(syncs, defer, this.#decideLoaded),
+      batcher: new AccessBatcher({ store, policies, shortages, defer }),
       shortages,
       authenticator: new Authenticator({
         store,
@@ -112,21 +136,13 @@ export class TwinNode {
         takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced: () => undefined }, deviceId, used),
         signIn: null,
       }),
-      keys: {
-        signer: key.signer,
-        trusted: [{ keyId: key.signer.keyId, jwk: key.publicJwk, publicKey: key.publicKey }],
-      },
-      terms,
-      now,
-      present: () => (defects.trustsClock(clock.isTrusted()) ? now() : clock.present()),
-      trustsClock: () => clock.isTrusted(),
       newId: () => random.uuid(),
       get engine() {
         return engine()
       },
     }
     this.#process = process
-    this.#http = new HttpInterface(process, defects, this.#deps.broker !== null)
+    this.#http = new HttpInterface(process, defects, { hasPush: broker !== null, opensSessions })
     this.#ready = this.run(process, async () => {
       await sales.start()
       await clock.look()
@@ -135,6 +151,37 @@ export class TwinNode {
     if (this.#deps.nodes > 1) this.#repeat(process, TURN_EVERY_MS, () => sales.turn())
     this.#work(process, clock)
     this.#publish(process)
+  }
+
+  /** While the cloud is busy, requests wait for others. Calls of an ended process are dropped. */
+  #defer(alive: () => boolean): Defer {
+    const { scheduler, waitMs } = this.#deps
+    return (call) => {
+      const ms = waitMs()
+      if (ms === 0) call()
+      else
+        scheduler.at(scheduler.now + ms, () => {
+          if (alive()) call()
+        })
+    }
+  }
+
+  /** Counts transactions that several syncs share. */
+  readonly #decideLoaded: DecideLoaded = (...loaded) => {
+    const { defects, onFault } = this.#deps
+    const batch = defects.decideLoaded(...loaded)
+    let decided = 0
+    return {
+      decide: async (order) => {
+        const judged = await batch.decide(order)
+        decided += 1
+        return judged
+      },
+      write: () => {
+        if (decided > 1) onFault(SYNCS_SHARED)
+        return batch.write()
+      },
+    }
   }
 
   #sales(open: (alive: () => boolean) => Store, alive: () => boolean, policies: Policies, restored: boolean): Sales {

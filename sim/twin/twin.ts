@@ -25,7 +25,7 @@ export interface CommitTrap {
   readonly downMs: number
 }
 
-export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine'> {
+export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine' | 'waitMs'> {
   readonly onCommit: () => void
 }
 
@@ -35,6 +35,8 @@ export class Twin {
   /** Of the software that all nodes run. */
   engine = ENGINE
   traps: CommitTrap[] = []
+  /** How long requests wait for others before a transaction begins. 0: not at all. */
+  waitMs = 0
   readonly #nodes: readonly TwinNode[]
   readonly #balancer: Random
   #pending = 0
@@ -51,7 +53,8 @@ export class Twin {
     this.#balancer = deps.random.stream('balancer')
     const now = (): number => this.now
     this.#nodes = Array.from({ length: deps.nodes }, (_, index) => {
-      return new TwinNode({ ...deps, name: `node ${index}`, now, engine: () => this.engine })
+      const current = { now, engine: () => this.engine, waitMs: () => this.waitMs }
+      return new TwinNode({ ...deps, name: `node ${index}`, ...current })
     })
     for (const node of this.#nodes) this.#start(node)
   }
@@ -137,6 +140,7 @@ export class Twin {
 
   calmDown(): void {
     this.traps = []
+    this.waitMs = 0
     this.setClockRight()
     for (const node of this.#nodes) {
       node.startIn(0, () => undefined)

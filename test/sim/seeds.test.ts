@@ -4,6 +4,7 @@ import { beforeAll, expect, test } from 'vitest'
 import { type SeedOptions, runMany } from '../../sim/many.ts'
 import type { PlanOptions } from '../../sim/draw/plan.ts'
 import type { RunResult } from '../../sim/run.ts'
+import { SYNCS_SHARED } from '../../sim/twin/node.ts'
 
 /** More for a longer look, as in CI. */
 const SEEDS = Number(process.env['TALLYGATE_TEST_SEEDS'] ?? 40)
@@ -51,6 +52,10 @@ function broken(runs: readonly SeedOptions[]): readonly string[] {
 
 test(`${SEEDS} seeds break no promise`, () => {
   expect(broken(drawn)).toEqual([])
+})
+
+test('syncs of several devices share transactions in some of the seeds', () => {
+  expect(drawn.some((options) => (results.get(options)?.faults[SYNCS_SHARED] ?? 0) > 0)).toBe(true)
 })
 
 test('keys of devices are replaced among the other faults, and under a twin that is restored', () => {
