@@ -1,11 +1,20 @@
 /**
  * Decides usual syncs of a shared transaction on what it has loaded for all of them, one after another, and keeps what they
- * write until all are decided. A sync that needs anything else is unusual, and leaves no trace.
+ * write until all are decided. A sync that needs anything else is unusual, and leaves no trace. Only what concerns short
+ * accounts is read for each sync from the database, which then has the balances of all syncs so far.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
+import { CodedError } from '../../protocol/errors.ts'
 import type { Policies } from '../policy/load-policy.ts'
 import type { RulesInForce } from '../policy/rules-in-force.ts'
-import type { Device, DeviceAccountRecord, Epoch, EpochWithSessions, LastSegment } from '../storage/device-records.ts'
+import type {
+  Device,
+  DeviceAccountRecord,
+  Epoch,
+  EpochWithSessions,
+  LastSegment,
+  Shortage,
+} from '../storage/device-records.ts'
 import type { Pool } from '../storage/records.ts'
 import type { Transaction } from '../storage/store.ts'
 import type { Sync } from './merge-context.ts'
@@ -13,6 +22,9 @@ import { type Judged, type SyncOrder, receiveSegment } from './receive-segment.t
 
 /** The sync must have a transaction for itself. */
 export class Unusual extends Error {}
+
+/** A sync failed when some of its writes were in the transaction: all must begin again, each in a transaction for itself. */
+class HalfWritten extends Error {}
 
 /** Read under the locks of the devices, their rules and the accounts. */
 export interface Loaded {
@@ -27,25 +39,31 @@ export interface Loaded {
   readonly short: ReadonlySet<AccountId>
   /** By device, those of the accounts. */
   readonly records: ReadonlyMap<string, ReadonlyMap<AccountId, DeviceAccountRecord>>
-  /** Devices whose sync must look at more than these accounts. */
-  readonly special: ReadonlySet<string>
+  /** Devices that have an account with a limit again. */
+  readonly limited: ReadonlySet<string>
+  /** Devices that may have to return tokens. */
+  readonly recalled: ReadonlySet<string>
 }
 
 class Writes {
   readonly pools = new Map<AccountId, Pool>()
   readonly records: DeviceAccountRecord[] = []
+  readonly shortages: Shortage[] = []
   readonly epochs: { readonly epoch: Epoch; readonly stored: Epoch }[] = []
   readonly segments: LastSegment[] = []
   readonly devices: { readonly device: Device; readonly stored: Device }[] = []
-  readonly usage: (() => Promise<void>)[] = []
+  /** In this order after the rest. */
+  readonly last: (() => Promise<void>)[] = []
+  isBegun = false
 
   add(other: Writes): void {
     for (const [account, pool] of other.pools) this.pools.set(account, pool)
     this.records.push(...other.records)
+    this.shortages.push(...other.shortages)
     this.epochs.push(...other.epochs)
     this.segments.push(...other.segments)
     this.devices.push(...other.devices)
-    this.usage.push(...other.usage)
+    this.last.push(...other.last)
   }
 }
 
@@ -62,10 +80,16 @@ export class LoadedSyncs {
   /** Of the sync that is being decided. */
   #own = new Writes()
   readonly #shown: Transaction
+  /** Those that a device or the cloud is short of. */
+  readonly #short: Set<AccountId>
+  /** As they are in the database. */
+  readonly #pools: Map<AccountId, Pool>
 
   constructor(deps: Sync, tx: Transaction, loaded: Loaded) {
     this.#tx = tx
     this.#loaded = loaded
+    this.#short = new Set(loaded.short)
+    this.#pools = new Map(loaded.pools)
     this.#shown = this.#show()
     const policies: Pick<Policies, 'holdAll'> = {
       holdAll: async (...[, instanceIds, , ahead]: Parameters<Policies['holdAll']>) => {
@@ -80,10 +104,15 @@ export class LoadedSyncs {
   /** @throws Unusual, or CodedError as `receiveSegment`: then nothing of it is written */
   async decide(order: SyncOrder): Promise<Judged> {
     this.#own = new Writes()
-    if (this.#loaded.special.has(order.deviceId)) throw new Unusual()
-    const judged = await receiveSegment(this.#deps, this.#shown, order)
-    this.keep()
-    return judged
+    if (this.#loaded.limited.has(order.deviceId)) throw new Unusual()
+    try {
+      const judged = await receiveSegment(this.#deps, this.#shown, order)
+      this.keep()
+      return judged
+    } catch (cause) {
+      const leavesATrace = this.#own.isBegun && (cause instanceof Unusual || cause instanceof CodedError)
+      throw leavesATrace ? new HalfWritten('The balances of the sync were written.', { cause }) : cause
+    }
   }
 
   /** The next syncs see what the last one has written. */
@@ -92,17 +121,32 @@ export class LoadedSyncs {
   }
 
   async write(): Promise<void> {
-    const { pools, records, epochs, segments, devices, usage } = this.#all
-    await this.#tx.accounts.save([...pools.values()])
-    await this.#tx.edge.deviceAccounts.save(records)
+    const { epochs, segments, devices, last } = this.#all
+    await this.#writeBalances(this.#all)
     await this.#tx.edge.epochs.saveSome(epochs)
     await this.#tx.edge.segments.append(...segments)
     await this.#tx.edge.devices.saveSome(devices)
-    for (const write of usage) await write()
+    for (const write of last) await write()
+  }
+
+  async #writeBalances(writes: Writes): Promise<void> {
+    await this.#tx.accounts.save([...writes.pools.values()])
+    await this.#tx.edge.deviceAccounts.save(writes.records.splice(0))
+    for (const shortage of writes.shortages.splice(0)) await this.#tx.edge.shortages.save(shortage)
+    for (const [account, pool] of writes.pools) this.#pools.set(account, pool)
+    writes.pools.clear()
+  }
+
+  /** For what is read from the database. */
+  async #writeAllBalances(): Promise<void> {
+    const { pools, records, shortages } = this.#own
+    this.#own.isBegun ||= pools.size + records.length + shortages.length > 0
+    await this.#writeBalances(this.#all)
+    await this.#writeBalances(this.#own)
   }
 
   #poolOf(account: AccountId): Pool | undefined {
-    return this.#own.pools.get(account) ?? this.#all.pools.get(account) ?? this.#loaded.pools.get(account)
+    return this.#own.pools.get(account) ?? this.#all.pools.get(account) ?? this.#pools.get(account)
   }
 
   #recordsOf(deviceId: string, accounts: readonly AccountId[]): ReadonlyMap<AccountId, DeviceAccountRecord> {
@@ -130,17 +174,22 @@ export class LoadedSyncs {
           for (const pool of pools) this.#own.pools.set(pool.account, pool)
         },
       },
+      outbox: {
+        ...shown.outbox,
+        append: async (...of) => void this.#own.last.push(() => tx.outbox.append(...of)),
+      },
       usage: {
         ...shown.usage,
-        append: async (records) => void this.#own.usage.push(() => tx.usage.append(records)),
-        deliver: async (delivery) => void this.#own.usage.push(() => tx.usage.deliver(delivery)),
+        append: async (records) => void this.#own.last.push(() => tx.usage.append(records)),
+        deliver: async (delivery) => void this.#own.last.push(() => tx.usage.deliver(delivery)),
       },
       edge: this.#showEdge(shown.edge),
     }
   }
 
   #showEdge(edge: Transaction['edge']): Transaction['edge'] {
-    const { devices, epochs, records, short } = this.#loaded
+    const { devices, epochs, records, recalled } = this.#loaded
+    const { deviceAccounts, shortages } = this.#tx.edge
     return {
       ...edge,
       devices: {
@@ -172,22 +221,34 @@ export class LoadedSyncs {
           records: this.#recordsOf(deviceId, wanted),
           limited: [],
         }),
-        returnable: async (wanted) => {
-          if (wanted.length > 0) throw new Unusual()
-          return new Map()
+        returnable: async (wanted, ...of) => {
+          if (wanted.length === 0) return new Map()
+          await this.#writeAllBalances()
+          return deviceAccounts.returnable(wanted, ...of)
+        },
+        availableOfOthers: async (...of) => {
+          await this.#writeAllBalances()
+          return deviceAccounts.availableOfOthers(...of)
         },
         save: async (saved) => void this.#own.records.push(...saved),
       },
       shortages: {
         ...edge.shortages,
-        of: async (wanted) => {
-          if (wanted.some((account) => short.has(account))) throw new Unusual()
-          return new Map()
+        of: async (wanted, ...of) => {
+          if (!wanted.some((account) => this.#short.has(account))) return new Map()
+          await this.#writeAllBalances()
+          return shortages.of(wanted, ...of)
         },
-        recallsFrom: async (deviceId) => {
+        save: async (shortage) => {
+          this.#own.shortages.push(shortage)
+          this.#short.add(shortage.account)
+        },
+        recallsFrom: async (deviceId, ...of) => {
           const named = [...(records.get(deviceId)?.keys() ?? []), ...this.#own.pools.keys()]
-          if (named.some((account) => isAboveCap(this.#poolOf(account)))) throw new Unusual()
-          return { aboveCaps: [], recalls: [] }
+          const isNews = (account: AccountId): boolean => this.#short.has(account) || isAboveCap(this.#poolOf(account))
+          if (!recalled.has(deviceId) && !named.some(isNews)) return { aboveCaps: [], recalls: [] }
+          await this.#writeAllBalances()
+          return shortages.recallsFrom(deviceId, ...of)
         },
       },
     }

@@ -24,10 +24,6 @@ const ACCOUNTS_MAX = 64
 /** While a batch is committed, the next one begins when so many syncs wait. Smaller ones would take more statements for each sync. */
 const EARLY_MIN = 16
 
-/** After so long, a batch looks again whether an account is still short, ms. */
-const SHORT_MS = 1_000
-const SHORT_ACCOUNTS_MAX = 1_000
-
 /** With the accounts that it names. */
 interface SyncRequest extends SyncOrder {
   readonly accounts: readonly AccountId[]
@@ -39,8 +35,6 @@ export class SyncBatcher {
   readonly #deps: Sync
   readonly #decide: DecideLoaded
   readonly #batcher: Batcher<SyncRequest, Judged>
-  /** When accounts were last found to be short. */
-  readonly #short = new Map<AccountId, number>()
 
   constructor(deps: Sync, defer: Defer, decide: DecideLoaded = (...of) => new LoadedSyncs(...of)) {
     this.#deps = deps
@@ -57,11 +51,7 @@ export class SyncBatcher {
   /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
   async receive(order: SyncOrder): Promise<Judged> {
     const request: SyncRequest = { ...order, accounts: accountsOf(order) }
-    return looksUsual(request) && !this.#wasShort(request) ? this.#batcher.ask(request) : this.#alone(order)
-  }
-
-  #wasShort({ accounts, now }: SyncRequest): boolean {
-    return accounts.some((account) => Math.abs(now - (this.#short.get(account) ?? -Infinity)) < SHORT_MS)
+    return looksUsual(request) ? this.#batcher.ask(request) : this.#alone(order)
   }
 
   #alone(order: SyncOrder): Promise<Judged> {
@@ -126,14 +116,11 @@ export class SyncBatcher {
     const now = Math.max(...orders.map((order) => order.now))
     const rules = await this.#deps.policies.holdAll(tx, instanceIds, now, { likely: accounts })
     const pools = await tx.accounts.lock([...accounts])
-    const [{ records, special }, short] = await Promise.all([
+    const [of, short] = await Promise.all([
       tx.edge.deviceAccounts.ofSome(orders.map(epochOf), [...accounts]),
       tx.edge.shortages.among([...accounts]),
     ])
-    if (this.#short.size > SHORT_ACCOUNTS_MAX) this.#short.clear()
-    for (const account of short) this.#short.set(account, now)
-    const loaded = { devices, epochs, rules, accounts, pools, short, records, special }
-    return this.#decide(this.#deps, tx, loaded)
+    return this.#decide(this.#deps, tx, { devices, epochs, rules, accounts, pools, short, ...of })
   }
 }
 

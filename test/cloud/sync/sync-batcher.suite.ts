@@ -3,12 +3,14 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { randomUUID } from 'node:crypto'
 import { newSession } from '../../../src/core/sessions/session.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { NO_SHORTAGES } from '../../../src/cloud/storage/device-records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { Unusual } from '../../../src/cloud/sync/loaded-syncs.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
 import { setOfflinePolicy } from '../../../src/cloud/policy/offline-policy.ts'
 import { openSegment } from '../../../src/cloud/sync/open-segment.ts'
-import type { SyncOrder } from '../../../src/cloud/sync/receive-segment.ts'
+import { shortTimes } from '../../../src/cloud/sync/grants/rebalance.ts'
+import { type SyncOrder, receiveSegment } from '../../../src/cloud/sync/receive-segment.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { revokeDevice } from '../../../src/cloud/devices/devices.ts'
 import { listUsage } from '../usage/list-usage.ts'
@@ -43,9 +45,12 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: BigInt(DEVICES * 30) })
     })
 
-    it('have the results of syncs with transactions for themselves', async () => {
-      expect(await playedOn(open, true)).toEqual(await playedOn(open, false))
-    })
+    it.each([100_000n, 450n, 350n])(
+      'have the results of syncs with transactions for themselves if there are %s tokens',
+      async (quantity) => {
+        expect(await playedOn(open, quantity, true)).toEqual(await playedOn(open, quantity, false))
+      },
+    )
 
     it('give each pool to one sync after another: together they get no more than there is', async () => {
       await twin.setLineItem('ACT-1', { quantity: 400n })
@@ -58,14 +63,31 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       }
     })
 
-    it('have transactions for themselves for a while after their account was short', async () => {
+    it('share one transaction while their account is short', async () => {
       await twin.setLineItem('ACT-1', { quantity: BigInt(DEVICES * 50) })
-      // The first time notes that they are short, and the second time finds the notes.
-      for (let time = 0; time < 2; time += 1) await together([topUpRequest(LINE, 100n, 100n)])
-      const shared = vi.spyOn(twin.store, 'transaction')
+      await together([topUpRequest(LINE, 100n, 100n)])
+      const transactions = vi.spyOn(twin.store, 'transaction')
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
-      await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
-      expect(shared).toHaveBeenCalledTimes(DEVICES)
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
+      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      expect(transactions).toHaveBeenCalledTimes(1)
+      expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: BigInt(DEVICES * 30) })
+    })
+
+    it('have transactions for themselves if one with a short account fails after its balances were written', async () => {
+      await twin.setLineItem('ACT-1', { quantity: BigInt(DEVICES * 50) })
+      await together([topUpRequest(LINE, 100n, 100n)])
+      const [failing, ...others] = devices as [TestDevice, ...TestDevice[]]
+      const before = await epochOf(failing)
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const heartbeat = async (_tx: unknown, { id }: Pick<TestDevice, 'id'>): Promise<void> => {
+        if (id === failing.id) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
+      }
+      const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
+      const results = await Promise.allSettled(orders.map((order) => batcher.receive(order)))
+      expect(results.map(({ status }) => status)).toEqual(['rejected', ...others.map(() => 'fulfilled')])
+      expect(await epochOf(failing)).toEqual(before)
+      expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(others.length * 30))
     })
 
     it('are written in parts if they are many', async () => {
@@ -167,7 +189,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect(transactions).toHaveBeenCalledTimes(2)
     })
 
-    it('have a transaction for themselves if they bring their account above its cap', async () => {
+    it('learn at once of an account that another one brings above its cap', async () => {
       await twin.setLineItem('ACT-1', { quantity: BigInt(DEVICES * 50) })
       await setOfflinePolicy(twin, INSTANCE, 'ACT-1', 50n)
       const [above, idle] = devices as [TestDevice, TestDevice]
@@ -175,11 +197,10 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       const orders = [await openedOf(twin, above, []), await openedOf(twin, idle, [])]
       const transactions = vi.spyOn(twin.store, 'transaction')
       const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
-      expect(transactions).toHaveBeenCalledTimes(2)
+      expect(transactions).toHaveBeenCalledTimes(1)
       const { taken } = results[1] ?? {}
       if (taken?.taken !== true) throw new Error('it is merged')
-      await idle.accept(taken.answer)
-      expect(await idle.sync()).toMatchObject({ releases: [{ account: LINE }] })
+      expect(await idle.accept(taken.answer)).toMatchObject({ releases: [{ account: LINE }] })
     })
 
     it('are run again by the store after a failure of the store', async () => {
@@ -224,10 +245,12 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
 }
 
 /** The books of a twin whose devices have charged, refunded and returned tokens. */
-async function playedOn(open: () => Promise<Twin>, sharesTransactions: boolean) {
+async function playedOn(open: () => Promise<Twin>, quantity: bigint, sharesTransactions: boolean) {
   await using twin = await open()
   twin.sharesTransactions = sharesTransactions
   const devices = await fleetOf(twin)
+  await twin.setLineItem('ACT-1', { quantity })
+  const answers = []
   for (let round = 1n; round <= 4n; round += 1n) {
     for (const [index, device] of devices.entries()) {
       const amount = round * BigInt(index + 1)
@@ -235,14 +258,36 @@ async function playedOn(open: () => Promise<Twin>, sharesTransactions: boolean) 
       if (round === 2n) device.refund({ lineItemId: 'ACT-1', accounts: [LINE], amount: 1n })
       if (round === 3n) device.giveBack(LINE, 20n)
     }
-    const asked = [topUpRequest(LINE, 40n + round)]
-    if (sharesTransactions) await Promise.all(devices.map((device) => device.sync(asked)))
-    else for (const device of devices) await device.sync(asked)
+    const asked = [topUpRequest(LINE, 40n + 20n * round, 60n + round)]
+    // The same sequence in both cases.
+    const orders = []
+    for (const device of devices) orders.push(await openedOf(twin, device, asked))
+    const { syncDeps } = twin
+    const judged = []
+    if (sharesTransactions) {
+      judged.push(...(await Promise.all(orders.map((order) => syncDeps.syncBatcher.receive(order)))))
+    } else {
+      for (const order of orders) judged.push(await twin.store.transaction((tx) => receiveSegment(syncDeps, tx, order)))
+    }
+    for (const [index, device] of devices.entries()) {
+      const { taken } = judged[index] ?? {}
+      if (taken?.taken !== true) throw new Error('each is merged')
+      answers.push(await device.accept(taken.answer))
+    }
   }
   const epochs = await twin.store.read(async (reader) => {
     const found = []
     for (const { id } of devices) found.push(await reader.edge.epochs.get(id, 1))
     return found.map((epoch) => ({ status: epoch?.status, seq: epoch?.lastSeq, entry: epoch?.lastEntry }))
+  })
+  const times = shortTimes(twin.time, twin.syncDeps.terms)
+  const shortages = await twin.store.read(async ({ edge }) => {
+    const found = []
+    for (const { id } of devices) {
+      const { own, ...others } = (await edge.shortages.of([LINE], times, id)).get(LINE) ?? NO_SHORTAGES
+      found.push({ ...others, own: own && { ...own, who: null } })
+    }
+    return found
   })
   const { records } = await twin.store.read((reader) => listUsage(reader, { limit: 1_000 }))
   return {
@@ -250,6 +295,8 @@ async function playedOn(open: () => Promise<Twin>, sharesTransactions: boolean) 
     counters: devices.map((device) => device.counters(LINE)),
     devices: (await Promise.all(devices.map(({ id }) => twin.device(id)))).map(withoutIdentity),
     epochs,
+    shortages,
+    grants: answers.map((answer) => answer.outcome === 'MERGED' && [answer.grant?.accounts, answer.releases]),
     usage: records.map(({ operation, status, tokens }) => `${operation} ${status} ${tokens}`).sort(),
   }
 }

@@ -51,14 +51,11 @@ const someAndLimitedOfEpoch = prepared((db, count) =>
     .unionAll(db.selectFrom(limitedOfEpoch(db).as('limited_again')).selectAll()),
 )
 
-/**
- * A sync of its epoch must look at more than its own accounts: one is limited again, is above its cap, or is one that a device
- * or the cloud is short of.
- */
-const IS_SPECIAL = expression<boolean>`(
-  (device_accounts.metered = 1 AND accounts.cap_target IS NOT NULL)
-  OR ${ABOVE} > 0
-  OR EXISTS (SELECT 1 FROM shortages WHERE shortages.account = device_accounts.account)
+const IS_LIMITED = expression<boolean>`(device_accounts.metered = 1 AND accounts.cap_target IS NOT NULL)`
+
+/** The account is above its cap, or is one that a device or the cloud is short of. */
+const MAY_BE_RECALLED = expression<boolean>`(
+  ${ABOVE} > 0 OR EXISTS (SELECT 1 FROM shortages WHERE shortages.account = device_accounts.account)
 )`
 
 const listedOrSpecial = prepared((db, count) =>
@@ -68,9 +65,11 @@ const listedOrSpecial = prepared((db, count) =>
     .crossJoin('device_accounts')
     .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
     .selectAll('device_accounts')
-    .select(asFlag(IS_SPECIAL).as('special'))
+    .select([asFlag(IS_LIMITED).as('limited'), asFlag(MAY_BE_RECALLED).as('recalled')])
     .where(expression<boolean>`device_accounts.device_id = given.column1 AND device_accounts.epoch = given.column2`)
-    .where((where) => where.or([where('device_accounts.account', 'in', Array<AccountId>(count).fill('')), IS_SPECIAL])),
+    .where((where) =>
+      where.or([where('device_accounts.account', 'in', Array<AccountId>(count).fill('')), IS_LIMITED, MAY_BE_RECALLED]),
+    ),
 )
 
 interface Sums extends Returnable {
@@ -207,29 +206,32 @@ export function deviceAccountReader({ db, fleet }: Sql) {
       return { records, limited }
     },
     /**
-     * Of one epoch of each device: records of these accounts, by device. `special`: devices whose sync must look at more
-     * than its own accounts.
+     * Of one epoch of each device: records of these accounts, by device. `limited`: devices with an account that is limited
+     * again. `recalled`: devices that may have to return tokens.
      */
     async ofSome(
       epochs: readonly { readonly deviceId: string; readonly number: number }[],
       accounts: readonly AccountId[],
     ): Promise<{
       readonly records: ReadonlyMap<string, ReadonlyMap<AccountId, DeviceAccountRecord>>
-      readonly special: ReadonlySet<string>
+      readonly limited: ReadonlySet<string>
+      readonly recalled: ReadonlySet<string>
     }> {
       const records = new Map<string, Map<AccountId, DeviceAccountRecord>>()
-      const special = new Set<string>()
+      const limited = new Set<string>()
+      const recalled = new Set<string>()
       const length = filledUp([...epochs.keys(), ...accounts.slice(epochs.length)]).length
       const keys = filledUp(epochs, length).flatMap(({ deviceId, number }) => [deviceId, BigInt(number)])
       const listed = accounts.length === 0 ? Array<AccountId>(length).fill('') : filledUp(accounts, length)
-      for (const { special: isSpecial, ...row } of (
+      for (const { limited: isLimited, recalled: isRecalled, ...row } of (
         await db.executeQuery(listedOrSpecial(db, [...keys, ...listed], length))
       ).rows) {
         const own = records.get(row.device_id) ?? new Map<AccountId, DeviceAccountRecord>()
         records.set(row.device_id, own.set(row.account, recordOf(row)))
-        if (isSpecial === 1n) special.add(row.device_id)
+        if (isLimited === 1n) limited.add(row.device_id)
+        if (isRecalled === 1n) recalled.add(row.device_id)
       }
-      return { records, special }
+      return { records, limited, recalled }
     },
     async overspendOf(accounts: Iterable<AccountId>): Promise<ReadonlyMap<AccountId, Micro>> {
       const sums = new Map<AccountId, Micro>()
