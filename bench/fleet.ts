@@ -20,8 +20,8 @@ import { markdown, table } from './table.ts'
 
 const USAGE = `npm run bench:fleet -- [OPTION...]
 
-Simulated devices with keys and segments of their own against a cloud, over HTTP: enrollment, syncs with ten entries and a
-grant, the return of all devices after an outage, changed rules, and a line item that all of them use up. Each device belongs
+Simulated devices with keys and segments of their own against a cloud, over HTTP: enrollment, a session in each
+instance, syncs with ten entries and a grant, the return of all devices after an outage, changed rules, and a line item that all of them use up. Each device belongs
 to one of several instances, and to one that all share. Requests are signed before they are measured. PostgreSQL: TALLYGATE_TEST_POSTGRES_URL, or an installed one that is started for the run.
 
   --devices N          simulated devices (10000)
@@ -136,6 +136,7 @@ async function measure(run: Run, options: Options): Promise<string> {
   const own = { isShared: false, hasEntries: true }
   await seal(run, { isShared: false, hasEntries: false }, enough)
   await phase(run, 'first sync', () => fleet.send('sync', plan))
+  await phase(run, 'open sessions', () => fleet.send('open-sessions', plan))
   let rate = 0
   for (let round = 0; round < rounds; round += 1) {
     await seal(run, own, enough)

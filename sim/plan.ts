@@ -72,8 +72,6 @@ export interface SitePlan {
   readonly retentionMs: number
   readonly receiptMarginMs: number
   readonly nodes: number
-  /** False: the cloud opens no sessions. */
-  readonly opensSessions: boolean
   /** Null: no push. */
   readonly push: PushWeather | null
 }

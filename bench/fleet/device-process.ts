@@ -1,7 +1,9 @@
 /** A process with some of the devices. It prepares requests before they are measured, so that signing limits nothing. */
+import { randomUUID } from 'node:crypto'
 import { ENGINE } from '../../src/core/engine.ts'
 import { engineQuery } from '../../src/protocol/edge/engines.ts'
 import { enrollmentResponse } from '../../src/protocol/edge/enrollment.ts'
+import { openingHeader } from '../../src/protocol/service/sessions.ts'
 import { ENTRIES, FleetDevice } from './device.ts'
 import { type Call, type Load, type Plan, run } from './load.ts'
 
@@ -23,7 +25,7 @@ export type Command =
       readonly addresses: readonly string[]
       readonly plan: Plan
     }
-  | { readonly kind: 'attach' | 'sync' | 'policy'; readonly plan: Plan }
+  | { readonly kind: 'attach' | 'open-sessions' | 'sync' | 'policy'; readonly plan: Plan }
 
 export interface Reply {
   readonly load: Load | null
@@ -41,7 +43,8 @@ let addresses: readonly string[] = []
 let enrollments: readonly Enrollment[] = []
 let sharedId = ''
 
-const edge = (index: number): string => `${addresses[index % addresses.length] ?? ''}/edge/api/v1`
+const addressOf = (index: number): string => addresses[index % addresses.length] ?? ''
+const edge = (index: number): string => `${addressOf(index)}/edge/api/v1`
 const indexes = (): number[] => devices.map((_device, index) => index)
 const deviceAt = (index: number): FleetDevice => {
   const device = devices[index]
@@ -90,6 +93,20 @@ async function perform(command: Command): Promise<Load | null> {
         command.plan,
         (index) => post(index, 'attach', deviceAt(index).attachBody(), false),
         (index, text) => deviceAt(index).attached(text),
+      )
+    case 'open-sessions':
+      return run(
+        indexes().flatMap((index) => [ownId(index), sharedId].map((instanceId) => ({ index, instanceId }))),
+        command.plan,
+        ({ index, instanceId }) => ({
+          url: `${addressOf(index)}/api/v1.1/sessions`,
+          method: 'POST',
+          token: deviceAt(index).token,
+          headers: { 'x-instance-id': instanceId, [openingHeader]: randomUUID() },
+          body: Buffer.from(JSON.stringify({ instanceId })),
+          isCompressed: false,
+        }),
+        () => undefined,
       )
     case 'sync':
       return run(

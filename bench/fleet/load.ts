@@ -7,6 +7,7 @@ export interface Call {
   readonly url: string
   readonly method: 'GET' | 'POST'
   readonly token: string
+  readonly headers?: Readonly<Record<string, string>>
   readonly body: Buffer | null
   readonly isCompressed: boolean
 }
@@ -99,10 +100,14 @@ export async function run<T>(
 }
 
 /** A text: the code of the connection's failure. */
-function send(agent: Agent, { url, method, token, body, isCompressed }: Call): Promise<Response | string> {
+function send(
+  agent: Agent,
+  { url, method, token, headers: own, body, isCompressed }: Call,
+): Promise<Response | string> {
   return new Promise((resolve) => {
     const headers = {
       authorization: `Bearer ${token}`,
+      ...own,
       ...(body === null ? {} : { 'content-type': 'application/json', 'content-length': body.byteLength }),
       ...(isCompressed ? { 'content-encoding': 'gzip' } : {}),
     }

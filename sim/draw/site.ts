@@ -51,18 +51,17 @@ export function drawSite(random: Random, devices: number): SitePlan {
     receiptMarginMs: more.chance(0.2) ? more.spread(10 * MINUTE, 4 * HOUR) : 7 * 24 * HOUR,
     wallErrorMs: Array.from({ length: devices }, () => (random.chance(0.3) ? random.whole(-40, 40) * HOUR : 0)),
     nodes: more.chance(0.25) ? 2 : 1,
-    opensSessions: true,
     push: more.chance(0.5) ? drawPush(more.stream('push')) : null,
   }
 }
 
 /**
- * A site whose syncs can share transactions: its agents have no sessions, and its accounts are not short unless an
- * administrator lowers a quantity or a request is very large.
+ * A site whose syncs can share transactions: its accounts are not short unless an administrator lowers a quantity or a
+ * request is very large.
  */
 export function plainSite(site: SitePlan): SitePlan {
   const lineItems = site.lineItems.map((item) => ({ ...item, quantity: PLENTY, goldAllocation: null, limit: null }))
-  return { ...site, lineItems, opensSessions: false, syncEveryMs: 2 * MINUTE }
+  return { ...site, lineItems, syncEveryMs: 2 * MINUTE }
 }
 
 function drawPush(random: Random): PushWeather {

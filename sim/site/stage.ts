@@ -66,7 +66,6 @@ export class Stage {
       settlement: { afterMs: site.settleAfterMs, as: site.settleAs },
       undecidedClock,
       nodes: site.nodes,
-      opensSessions: site.opensSessions,
       broker: this.broker,
       defects: { ...SOUND_TWIN, ...defect?.twin?.() },
       note: (what) => this.trace.note('twin', what),

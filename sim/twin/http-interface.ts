@@ -23,11 +23,6 @@ export const addresses = (hasPush: boolean) => () => ({
   push: hasPush ? PUSH_URL : null,
 })
 
-interface Offer {
-  readonly hasPush: boolean
-  readonly opensSessions: boolean
-}
-
 interface Served extends Route {
   readonly operation: Operation
   readonly path: RegExp
@@ -37,9 +32,9 @@ export class HttpInterface {
   readonly #twin: TwinProcess
   readonly #served: readonly Served[]
 
-  constructor(twin: TwinProcess, defects: Pick<TwinDefects, 'operation'>, offer: Offer) {
+  constructor(twin: TwinProcess, defects: Pick<TwinDefects, 'operation'>, hasPush: boolean) {
     this.#twin = twin
-    const operations = operationsOf(twin, offer).map((operation) => defects.operation(operation, twin))
+    const operations = operationsOf(twin, hasPush).map((operation) => defects.operation(operation, twin))
     this.#served = operations.flatMap((operation) =>
       operation.versions.flatMap((version) => {
         const route = routeTo(operation, version, twin)
@@ -79,8 +74,7 @@ export class HttpInterface {
   }
 }
 
-function operationsOf(twin: TwinProcess, { hasPush, opensSessions }: Offer): readonly Operation[] {
-  const forSessions = sessionOperations({ ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs })
+function operationsOf(twin: TwinProcess, hasPush: boolean): readonly Operation[] {
   return [
     ...enrollmentOperations({ ...twin, addresses: addresses(hasPush) }),
     ...ownDeviceOperations({
@@ -91,7 +85,7 @@ function operationsOf(twin: TwinProcess, { hasPush, opensSessions }: Offer): rea
       },
       onKeyReplaced: () => undefined,
     }),
-    ...(opensSessions ? forSessions : []),
+    ...sessionOperations({ ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }),
   ]
 }
 

@@ -45,7 +45,6 @@ export interface NodeDeps {
   readonly settlement: { readonly afterMs: number; readonly as: Settlement }
   readonly defects: TwinDefects
   readonly nodes: number
-  readonly opensSessions: boolean
   /** Null: no push. */
   readonly broker: Broker | null
   readonly now: () => number
@@ -99,7 +98,7 @@ export class TwinNode {
    */
   start(open: (alive: () => boolean) => Store, isRestored: boolean): void {
     const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault, engine } = this.#deps
-    const { broker, opensSessions } = this.#deps
+    const { broker } = this.#deps
     const policies = new Policies({ max: 10, undecidedClock })
     const sales = this.#sales(open, () => process.alive, policies, isRestored)
     const { store } = sales
@@ -142,7 +141,7 @@ export class TwinNode {
       },
     }
     this.#process = process
-    this.#http = new HttpInterface(process, defects, { hasPush: broker !== null, opensSessions })
+    this.#http = new HttpInterface(process, defects, broker !== null)
     this.#ready = this.run(process, async () => {
       await sales.start()
       await clock.look()

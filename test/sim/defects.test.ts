@@ -46,7 +46,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'asks-for-nothing': 2,
   'copies-not-billed': 2,
   'remembers-word': 12,
-  'recalls-nothing': 8,
+  'recalls-nothing': 96,
   'stale-pools-in-batch': 6,
   'unusual-leaves-a-trace': 6,
 }

@@ -160,6 +160,14 @@ export interface Epoch extends EpochState {
   readonly attachAnswer: string | null
 }
 
+/** The numbers are of sessions that have not ended. */
+export interface EpochAndSessions {
+  readonly epoch: Epoch
+  /** In the cloud. */
+  readonly ownSessions: number
+  readonly keepsSessions: boolean
+}
+
 export interface EpochWithSessions {
   readonly epoch: Epoch | undefined
   /** Whether the device may have sessions that have not ended. */

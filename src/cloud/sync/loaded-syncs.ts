@@ -4,6 +4,7 @@
  * accounts is read for each sync from the database, which then has the balances of all syncs so far.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
+import { type Session, hasEnded, isLive } from '../../core/sessions/session.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Policies } from '../policy/load-policy.ts'
 import type { RulesInForce } from '../policy/rules-in-force.ts'
@@ -11,7 +12,7 @@ import type {
   Device,
   DeviceAccountRecord,
   Epoch,
-  EpochWithSessions,
+  EpochAndSessions,
   LastSegment,
   Shortage,
 } from '../storage/device-records.ts'
@@ -30,7 +31,9 @@ class HalfWritten extends Error {}
 export interface Loaded {
   readonly devices: ReadonlyMap<string, Device>
   /** By device. */
-  readonly epochs: ReadonlyMap<string, EpochWithSessions>
+  readonly epochs: ReadonlyMap<string, EpochAndSessions>
+  /** By device, the sessions in the cloud that have not ended, without those that another transaction has locked. */
+  readonly sessions: ReadonlyMap<string, readonly Session[]>
   readonly rules: RulesInForce
   /** Accounts that are locked, if they exist. */
   readonly accounts: ReadonlySet<AccountId>
@@ -51,6 +54,7 @@ class Writes {
   readonly shortages: Shortage[] = []
   readonly epochs: { readonly epoch: Epoch; readonly stored: Epoch }[] = []
   readonly segments: LastSegment[] = []
+  readonly sessions: { readonly session: Session; readonly stored: Session }[] = []
   readonly devices: { readonly device: Device; readonly stored: Device }[] = []
   /** In this order after the rest. */
   readonly last: (() => Promise<void>)[] = []
@@ -62,6 +66,7 @@ class Writes {
     this.shortages.push(...other.shortages)
     this.epochs.push(...other.epochs)
     this.segments.push(...other.segments)
+    this.sessions.push(...other.sessions)
     this.devices.push(...other.devices)
     this.last.push(...other.last)
   }
@@ -121,10 +126,11 @@ export class LoadedSyncs {
   }
 
   async write(): Promise<void> {
-    const { epochs, segments, devices, last } = this.#all
+    const { epochs, segments, sessions, devices, last } = this.#all
     await this.#writeBalances(this.#all)
     await this.#tx.edge.epochs.saveSome(epochs)
     await this.#tx.edge.segments.append(...segments)
+    await this.#tx.sessions.saveSome(sessions)
     await this.#tx.edge.devices.saveSome(devices)
     for (const write of last) await write()
   }
@@ -161,8 +167,7 @@ export class LoadedSyncs {
     const shown = refusing(tx)
     return {
       ...shown,
-      // Devices with sessions are unusual.
-      sessions: { ...shown.sessions, keptBy: async () => [] },
+      sessions: this.#showSessions(shown.sessions),
       accounts: {
         ...shown.accounts,
         lock: async (wanted) => {
@@ -187,6 +192,29 @@ export class LoadedSyncs {
     }
   }
 
+  #showSessions(sessions: Transaction['sessions']): Transaction['sessions'] {
+    const of = (deviceId: string): readonly Session[] => this.#loaded.sessions.get(deviceId) ?? []
+    const all = new Map([...this.#loaded.sessions.values()].flat().map((session) => [session.id, session]))
+    const stored = (id: string): Session => {
+      const session = all.get(id)
+      if (session === undefined) throw new Unusual()
+      return session
+    }
+    return {
+      ...sessions,
+      notEnded: async (deviceId) => of(deviceId).map(({ id }) => id),
+      lock: async (id) => stored(id),
+      ofDevice: async (deviceId) => of(deviceId).filter(isLive),
+      // A device that keeps sessions is unusual.
+      keptBy: async () => [],
+      save: async (session) => {
+        const before = stored(session.id)
+        if (session.charge !== before.charge || hasEnded(session)) throw new Unusual()
+        this.#own.sessions.push({ session, stored: before })
+      },
+    }
+  }
+
   #showEdge(edge: Transaction['edge']): Transaction['edge'] {
     const { devices, epochs, records, recalled } = this.#loaded
     const { deviceAccounts, shortages } = this.#tx.edge
@@ -205,8 +233,9 @@ export class LoadedSyncs {
         ...edge.epochs,
         getWithSessions: async (deviceId) => {
           const found = epochs.get(deviceId)
-          if (found === undefined || found.hasSessions) throw new Unusual()
-          return found
+          const own = this.#loaded.sessions.get(deviceId)?.length ?? 0
+          if (found === undefined || found.keepsSessions || found.ownSessions !== own) throw new Unusual()
+          return { epoch: found.epoch, hasSessions: own > 0 }
         },
         save: async (epoch, stored) => {
           if (stored === undefined) throw new Unusual()

@@ -78,14 +78,16 @@ export class SyncBatcher {
     // The second one of a device sees what the first one has written.
     const orders = all.filter(({ deviceId }, index) => all.findIndex((other) => other.deviceId === deviceId) === index)
     // Sent together and answered in this order: what follows the lock is read under it.
-    const [devices, epochs] = await Promise.all([
-      tx.edge.devices.lockSome(orders.map(({ deviceId }) => deviceId)),
-      tx.edge.epochs.someWithSessions(orders.map(epochOf)),
+    const ids = orders.map(({ deviceId }) => deviceId)
+    const [devices, sessions, epochs] = await Promise.all([
+      tx.edge.devices.lockSome(ids),
+      tx.sessions.lockOfDevices(ids),
+      tx.edge.epochs.someAndSessions(orders.map(epochOf)),
     ])
     // A device that another transaction has locked would delay all others.
     const locked = orders.filter(({ deviceId }) => devices.has(deviceId))
     if (locked.length === 0) return new Map()
-    const syncs = await this.#load(tx, locked, { devices, epochs })
+    const syncs = await this.#load(tx, locked, { devices, sessions, epochs })
     const outcomes = new Map<SyncRequest, Outcome>()
     for (const order of locked) {
       try {
@@ -104,8 +106,9 @@ export class SyncBatcher {
   async #load(
     tx: Transaction,
     orders: readonly SyncRequest[],
-    { devices, epochs }: Pick<Loaded, 'devices' | 'epochs'>,
+    known: Pick<Loaded, 'devices' | 'sessions' | 'epochs'>,
   ): Promise<ReturnType<DecideLoaded>> {
+    const { devices } = known
     const instanceIds = [...devices.values()].flatMap((device) => device.instanceIds)
     const accounts = new Set<AccountId>()
     for (const { deviceId, accounts: named } of orders) {
@@ -120,7 +123,7 @@ export class SyncBatcher {
       tx.edge.deviceAccounts.ofSome(orders.map(epochOf), [...accounts]),
       tx.edge.shortages.among([...accounts]),
     ])
-    return this.#decide(this.#deps, tx, { devices, epochs, rules, accounts, pools, short, ...of })
+    return this.#decide(this.#deps, tx, { ...known, rules, accounts, pools, short, ...of })
   }
 }
 

@@ -58,6 +58,19 @@ function watched(tx: Transaction): Transaction {
         if (session !== undefined) locks.take('sessions', id)
         return session
       },
+      async lockOfDevices(deviceIds) {
+        const found = await tx.sessions.lockOfDevices(deviceIds)
+        const ids = [...found.values()].flat().map(({ id }) => id)
+        for (const id of ids.sort()) locks.take('sessions', id)
+        return found
+      },
+      async saveSome(changes) {
+        locks.require(
+          'sessions',
+          changes.map(({ session }) => session.id),
+        )
+        await tx.sessions.saveSome(changes)
+      },
       async lockDue(now) {
         const session = await tx.sessions.lockDue(now)
         if (session !== undefined) locks.take('sessions', session.id)

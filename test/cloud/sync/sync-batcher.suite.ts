@@ -1,11 +1,12 @@
 // Syncs that share a transaction, for every store.
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { randomUUID } from 'node:crypto'
-import { newSession } from '../../../src/core/sessions/session.ts'
+import { type Session, newSession } from '../../../src/core/sessions/session.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { NO_SHORTAGES } from '../../../src/cloud/storage/device-records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { Unusual } from '../../../src/cloud/sync/loaded-syncs.ts'
+import type { Sync } from '../../../src/cloud/sync/merge-context.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
 import { setOfflinePolicy } from '../../../src/cloud/policy/offline-policy.ts'
 import { openSegment } from '../../../src/cloud/sync/open-segment.ts'
@@ -178,10 +179,45 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(DEVICES * 30))
     })
 
-    it('have a transaction for themselves if their device has a session', async () => {
-      const [withSession] = devices as [TestDevice]
-      const session = newSession({ id: randomUUID(), instanceId: INSTANCE, deviceId: withSession.id }, twin.time)
-      await twin.store.transaction((tx) => tx.sessions.insert(session))
+    it('share one transaction if their devices have sessions in the cloud, and are heartbeats of these', async () => {
+      const [, none, two] = devices as [TestDevice, TestDevice, TestDevice]
+      const sessions = await openSessions(twin, [...devices.filter((device) => device !== none), two])
+      const [locked, ...live] = sessions as [Session, ...Session[]]
+      await twin.store.transaction((tx) => tx.sessions.save({ ...locked, state: 'LOCKED' }))
+      twin.time += 60_000
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const transactions = vi.spyOn(twin.store, 'transaction')
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
+      expect(results.map(({ outcome }) => outcome)).toEqual(devices.map(() => 'MERGE'))
+      expect(transactions).toHaveBeenCalledTimes(1)
+      const stored = (id: string) => twin.store.read((reader) => reader.sessions.get(id))
+      for (const session of live) expect(await stored(session.id)).toEqual({ ...session, lastHeartbeat: twin.time })
+      expect(await stored(locked.id)).toEqual({ ...locked, state: 'LOCKED' })
+    })
+
+    it('leave the session of one that fails as it was', async () => {
+      const [session] = (await openSessions(twin, devices)) as [Session]
+      twin.time += 60_000
+      const [failing, ...others] = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const heartbeat: Sync['heartbeat'] = async (tx, device, ...rest) => {
+        await twin.syncDeps.heartbeat(tx, device, ...rest)
+        if (device.id === failing?.deviceId) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
+      }
+      const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
+      const results = await Promise.allSettled(
+        [failing, ...others].flatMap((order) => order ?? []).map((order) => batcher.receive(order)),
+      )
+      expect(results.map(({ status }) => status)).toEqual(['rejected', ...others.map(() => 'fulfilled')])
+      expect(await twin.store.read((reader) => reader.sessions.get(session.id))).toEqual(session)
+    })
+
+    it('have a transaction for themselves if their device keeps a session', async () => {
+      const [keeper] = devices as [TestDevice]
+      const kept = {
+        ...newSession({ id: randomUUID(), instanceId: INSTANCE, deviceId: null }, twin.time),
+        keptBy: keeper.id,
+      }
+      await twin.store.transaction((tx) => tx.sessions.insert(kept))
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
       const transactions = vi.spyOn(twin.store, 'transaction')
       const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
@@ -249,9 +285,11 @@ async function playedOn(open: () => Promise<Twin>, quantity: bigint, sharesTrans
   await using twin = await open()
   twin.sharesTransactions = sharesTransactions
   const devices = await fleetOf(twin)
+  const sessions = await openSessions(twin, devices.slice(1))
   await twin.setLineItem('ACT-1', { quantity })
   const answers = []
   for (let round = 1n; round <= 4n; round += 1n) {
+    twin.time += 1_000
     for (const [index, device] of devices.entries()) {
       const amount = round * BigInt(index + 1)
       device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount })
@@ -293,12 +331,28 @@ async function playedOn(open: () => Promise<Twin>, quantity: bigint, sharesTrans
   return {
     pool: await twin.pool(LINE),
     counters: devices.map((device) => device.counters(LINE)),
+    heartbeats: await twin.store.read(async (reader) => {
+      const found = []
+      for (const { id } of sessions) found.push((await reader.sessions.get(id))?.lastHeartbeat)
+      return found
+    }),
     devices: (await Promise.all(devices.map(({ id }) => twin.device(id)))).map(withoutIdentity),
     epochs,
     shortages,
     grants: answers.map((answer) => answer.outcome === 'MERGED' && [answer.grant?.accounts, answer.releases]),
     usage: records.map(({ operation, status, tokens }) => `${operation} ${status} ${tokens}`).sort(),
   }
+}
+
+/** One for each, as its agent opens it. */
+export async function openSessions(twin: Twin, devices: readonly TestDevice[]): Promise<readonly Session[]> {
+  const sessions = devices.map(({ id }) =>
+    newSession({ id: randomUUID(), instanceId: INSTANCE, deviceId: id }, twin.time),
+  )
+  await twin.store.transaction(async (tx) => {
+    for (const session of sessions) await tx.sessions.insert(session)
+  })
+  return sessions
 }
 
 /** Devices that have tokens. */

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { Session } from '../../../src/core/sessions/session.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { type PostgresStore, openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
@@ -9,7 +10,7 @@ import { deviceKeySuite } from '../devices/device-key.suite.ts'
 import { restoredSuite } from './recovery/restored.suite.ts'
 import { rebalanceSuite } from './grants/rebalance.suite.ts'
 import { expireInactiveSuite } from './grants/expire-inactive.suite.ts'
-import { openedOf, syncBatcherSuite } from './sync-batcher.suite.ts'
+import { openSessions, openedOf, syncBatcherSuite } from './sync-batcher.suite.ts'
 import { syncSuite } from './sync.suite.ts'
 import { undeliveredSuite } from './merge/undelivered.suite.ts'
 import { TestDevice, newDeviceKeys, topUpRequest } from './test-device.ts'
@@ -41,16 +42,18 @@ describe('concurrent syncs beside other transactions, over PostgreSQL', () => {
   })
   afterEach(async () => twin[Symbol.asyncDispose]())
 
-  it('delay no sync of another device while one device is locked', async () => {
+  it.each(['device', 'session'])('delay no sync of another device while one %s is locked', async (kind) => {
     const [locked, ...others] = devices as [TestDevice, ...TestDevice[]]
+    const [session] = (await openSessions(twin, devices)) as [Session]
     const held = Promise.withResolvers<undefined>()
     const release = Promise.withResolvers<undefined>()
     const holder = twin.store.transaction(async (tx) => {
-      await tx.edge.devices.lock(locked.id)
+      await (kind === 'device' ? tx.edge.devices.lock(locked.id) : tx.sessions.lock(session.id))
       held.resolve(undefined)
       await release.promise
     })
     await held.promise
+    twin.time += 60_000
     const orders = await Promise.all(devices.map((device) => openedOf(twin, device, [topUpRequest(LINE, 51n)])))
     const answered: string[] = []
     const syncs = orders.map(async (order) => {
@@ -65,6 +68,8 @@ describe('concurrent syncs beside other transactions, over PostgreSQL', () => {
       release.resolve(undefined)
     }
     await Promise.all([holder, ...syncs])
+    const { lastHeartbeat } = (await twin.store.read((reader) => reader.sessions.get(session.id))) ?? {}
+    expect(lastHeartbeat).toBe(twin.time)
   })
 
   it('have no deadlock with a change of all epochs', async () => {

@@ -25,7 +25,8 @@ import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { capOf, charge, free, refund, retarget } from '../../../src/cloud/accounts/pool.ts'
 import { bumpPolicyRevision } from '../../../src/cloud/policy/bump-policy-revision.ts'
 import type { LineItemRecord, Pool } from '../../../src/cloud/storage/records.ts'
-import type { Store } from '../../../src/cloud/storage/store.ts'
+import { heartbeatOfDevice } from '../../../src/cloud/sessions/session-life.ts'
+import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
 import { createRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
 import { publicJwk, thumbprint } from '../../../src/protocol/signing.ts'
 import { watchLockOrder } from '../storage/watch-lock-order.ts'
@@ -79,8 +80,9 @@ export class Twin implements AsyncDisposable {
       },
       policies: this.policies,
       trustsClock: () => true,
-      heartbeat: async (_tx: unknown, device: Device) => {
-        this.heartbeats.push(device.id)
+      heartbeat: async (tx: Transaction, { id }: Device, ...rest: [now: number, locked: ReadonlySet<string>]) => {
+        this.heartbeats.push(id)
+        await heartbeatOfDevice(tx, id, ...rest)
       },
     }
     this.syncDeps = {

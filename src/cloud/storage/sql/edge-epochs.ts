@@ -1,6 +1,6 @@
 /** A unique index allows one active epoch per device. */
 import { sql as expression } from 'kysely'
-import type { Epoch, EpochWithSessions, InactiveEpoch, SettlementLoad } from '../device-records.ts'
+import type { Epoch, EpochAndSessions, EpochWithSessions, InactiveEpoch, SettlementLoad } from '../device-records.ts'
 import {
   type Sql,
   asFlag,
@@ -59,16 +59,17 @@ export function epochReader({ db }: Sql) {
       if (row === undefined) return { epoch: undefined, hasSessions: true }
       return { epoch: epochOf(row), hasSessions: row.hasSessions !== 0n }
     },
-    /** As `getWithSessions`, of one epoch of each device. Those that do not exist are left out. */
-    async someWithSessions(
+    /** One epoch of each device. Those that do not exist are left out. */
+    async someAndSessions(
       keys: readonly { readonly deviceId: string; readonly number: number }[],
-    ): Promise<ReadonlyMap<string, EpochWithSessions>> {
-      const found = new Map<string, EpochWithSessions>()
+    ): Promise<ReadonlyMap<string, EpochAndSessions>> {
+      const found = new Map<string, EpochAndSessions>()
       for (const some of chunks(keys, 100)) {
         const listed = filledUp(some)
         const parameters = listed.flatMap(({ deviceId, number }) => [deviceId, BigInt(number)])
-        for (const row of (await db.executeQuery(epochsWithSessions(db, parameters, listed.length))).rows) {
-          found.set(row.device_id, { epoch: epochOf(row), hasSessions: row.hasSessions !== 0n })
+        for (const row of (await db.executeQuery(epochsAndSessions(db, parameters, listed.length))).rows) {
+          const sessions = { ownSessions: Number(row.ownSessions), keepsSessions: row.keepsSessions !== 0n }
+          found.set(row.device_id, { epoch: epochOf(row), ...sessions })
         }
       }
       return found
@@ -128,12 +129,13 @@ const epochWithNumber = prepared((db) =>
   db.selectFrom('epochs').selectAll().where('device_id', '=', '').where('number', '=', 0n),
 )
 
-// Each half uses its column's index; OR would not.
-const HAS_SESSIONS = asFlag(expression`EXISTS (${notEndedBy('device_id')}) OR EXISTS (${notEndedBy('kept_by')})`)
+const notEndedBy = (column: 'device_id' | 'kept_by') =>
+  expression`FROM sessions WHERE sessions.${expression.ref(column)} = epochs.device_id AND ${HAS_NOT_ENDED}`
 
-function notEndedBy(column: 'device_id' | 'kept_by') {
-  return expression`SELECT 1 FROM sessions WHERE sessions.${expression.ref(column)} = epochs.device_id AND ${HAS_NOT_ENDED}`
-}
+const OWN_SESSIONS = expression<bigint>`(SELECT count(*) ${notEndedBy('device_id')})`
+const KEEPS_SESSIONS = expression<boolean>`EXISTS (SELECT 1 ${notEndedBy('kept_by')})`
+// Each half uses its column's index; OR would not.
+const HAS_SESSIONS = asFlag(expression`EXISTS (SELECT 1 ${notEndedBy('device_id')}) OR ${KEEPS_SESSIONS}`)
 
 const epochWithSessions = prepared((db) =>
   db
@@ -151,8 +153,10 @@ const given = (db: Sql['db'], count: number) =>
     .crossJoin('epochs')
     .where(expression<boolean>`epochs.device_id = given.column1 AND epochs.number = given.column2`)
 
-const epochsWithSessions = prepared((db, count) =>
-  given(db, count).selectAll('epochs').select(HAS_SESSIONS.as('hasSessions')),
+const epochsAndSessions = prepared((db, count) =>
+  given(db, count)
+    .selectAll('epochs')
+    .select([OWN_SESSIONS.as('ownSessions'), asFlag(KEEPS_SESSIONS).as('keepsSessions')]),
 )
 
 const lockedEpochs = prepared((db, count) =>

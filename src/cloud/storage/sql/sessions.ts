@@ -3,7 +3,7 @@ import { sql as expression } from 'kysely'
 import { type Session, type SessionState, hasEnded, nextDue } from '../../../core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import { type Sql, chunks, prepared, toBigint, toNumber } from './sql.ts'
+import { type Sql, chunks, filledUp, prepared, times, toBigint, toNumber, updates } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** As literals, like in the partial indexes: SQLite uses such an index only if it can prove that it applies. */
@@ -16,6 +16,15 @@ const notEnded = prepared((db) => {
   // Each half uses its column's index; OR would not.
   return of('device_id').union(of('kept_by')).orderBy('id')
 })
+
+const someOfDevices = (db: Sql['db'], count: number) =>
+  db.selectFrom('sessions').selectAll().where('device_id', 'in', times(count, '')).where(HAS_NOT_ENDED)
+
+const sessionsOfDevices = prepared((db, count) => someOfDevices(db, count).orderBy('id'))
+
+const lockedOfDevices = prepared((db, count) => someOfDevices(db, count).orderBy('id').forNoKeyUpdate().skipLocked())
+
+const updatedSessions = updates('sessions', ['id'])
 
 export function sessionReader({ db }: Sql) {
   return {
@@ -161,6 +170,16 @@ export function sessionTransaction(sql: Sql) {
       const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
       return row === undefined ? undefined : sessionOf(row)
     },
+    /** Locks those of the devices that have not ended and that no other transaction has locked, by device. */
+    async lockOfDevices(deviceIds: readonly string[]): Promise<ReadonlyMap<string, readonly Session[]>> {
+      const found: Session[] = []
+      for (const some of chunks(deviceIds)) {
+        const listed = filledUp(some)
+        const query = (lockRows ? lockedOfDevices : sessionsOfDevices)(db, listed, listed.length)
+        found.push(...(await db.executeQuery(query)).rows.map(sessionOf))
+      }
+      return Map.groupBy(found, ({ deviceId }) => deviceId ?? '')
+    },
     /** Locks the earliest due session, skipping those locked by others. */
     async lockDue(now: number): Promise<Session | undefined> {
       const query = db
@@ -176,6 +195,17 @@ export function sessionTransaction(sql: Sql) {
     async save(session: Session): Promise<void> {
       await db.updateTable('sessions').set(columnsOf(session)).where('id', '=', session.id).execute()
       await hold(session)
+    },
+    /** As `save`. The line items that they charge must be the same. */
+    async saveSome(changes: readonly { readonly session: Session; readonly stored: Session }[]): Promise<void> {
+      await updatedSessions(
+        db,
+        changes.map(({ session, stored }) => ({
+          key: [session.id],
+          before: columnsOf(stored),
+          after: columnsOf(session),
+        })),
+      )
     },
     async setWanted(id: string, command: SessionCommand['command']): Promise<void> {
       await db.updateTable('sessions').set({ wanted: command }).where('id', '=', id).execute()

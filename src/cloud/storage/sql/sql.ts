@@ -124,12 +124,14 @@ interface ChangedRow {
   readonly after: Readonly<Record<string, unknown>>
 }
 
+type Updatable = 'devices' | 'epochs' | 'sessions'
+
 /**
  * Updates rows of a table. Each row may be listed once. One statement updates all rows that change the same columns.
  * @param keys columns of the key
  */
 export function updates(
-  table: 'devices' | 'epochs',
+  table: Updatable,
   keys: readonly string[],
 ): (db: Sql['db'], rows: readonly ChangedRow[]) => Promise<void> {
   const byColumns = new Map<string, ReturnType<typeof prepared>>()
@@ -163,7 +165,7 @@ export function updates(
 
 function updating(
   db: Sql['db'],
-  table: 'devices' | 'epochs',
+  table: Updatable,
   { keys, names }: { readonly keys: readonly string[]; readonly names: readonly string[] },
   rows: ReturnType<typeof tableOf>,
 ): Compilable {
