@@ -4,14 +4,14 @@
  */
 import type { Defer } from './batcher.ts'
 
-/** The longest wait. */
+/** The longest wait: so long do clients that connect all the time delay a batch. */
 const TURNS_MAX = 16
 
 export class ConnectingClients {
   readonly #nextTurn: Defer
   /** Whether a client has connected in this turn or the last one: its request comes a turn later. */
-  #areThere = false
-  #isNew = false
+  #areConnecting = false
+  #hasConnected = false
 
   /** @param nextTurn calls at the end of the turn, or in the next one if it is the end */
   constructor(nextTurn: Defer) {
@@ -20,27 +20,27 @@ export class ConnectingClients {
 
   /** Call for each new connection. */
   connected(): void {
-    this.#isNew = true
-    if (this.#areThere) return
-    this.#areThere = true
+    this.#hasConnected = true
+    if (this.#areConnecting) return
+    this.#areConnecting = true
     this.#lookAgain()
   }
 
   /** Calls at the end of a turn without new connections. */
   readonly defer: Defer = (call) => this.#wait(call, TURNS_MAX)
 
-  #wait(call: () => void, turnsMax: number): void {
+  #wait(call: () => void, turnsLeft: number): void {
     this.#nextTurn(() => {
-      if (this.#areThere && turnsMax > 1) this.#wait(call, turnsMax - 1)
+      if (this.#areConnecting && turnsLeft > 1) this.#wait(call, turnsLeft - 1)
       else call()
     })
   }
 
   #lookAgain(): void {
     this.#nextTurn(() => {
-      this.#areThere = this.#isNew
-      this.#isNew = false
-      if (this.#areThere) this.#lookAgain()
+      this.#areConnecting = this.#hasConnected
+      this.#hasConnected = false
+      if (this.#areConnecting) this.#lookAgain()
     })
   }
 }

@@ -24,7 +24,7 @@ import { type Judged, type SyncOrder, receiveSegment } from './receive-segment.t
 /** The sync must have a transaction for itself. */
 export class Unusual extends Error {}
 
-/** A sync failed when some of its writes were in the transaction: all must begin again, each in a transaction for itself. */
+/** Some of the writes are in the transaction, and a sync fails: all must begin again, each in a transaction for itself. */
 class HalfWritten extends Error {}
 
 /** Read under the locks of the devices, their rules and the accounts. */
@@ -42,7 +42,7 @@ export interface Loaded {
   readonly short: ReadonlySet<AccountId>
   /** By device, those of the accounts. */
   readonly records: ReadonlyMap<string, ReadonlyMap<AccountId, DeviceAccountRecord>>
-  /** Devices that have an account with a limit again. */
+  /** Devices with an account that was unlimited before and has a limit again. */
   readonly limited: ReadonlySet<string>
   /** Devices that may have to return tokens. */
   readonly recalled: ReadonlySet<string>
@@ -57,8 +57,9 @@ class Writes {
   readonly sessions: { readonly session: Session; readonly stored: Session }[] = []
   readonly devices: { readonly device: Device; readonly stored: Device }[] = []
   /** In this order after the rest. */
-  readonly last: (() => Promise<void>)[] = []
-  isBegun = false
+  readonly afterRest: (() => Promise<void>)[] = []
+  /** Whether some of it is in the transaction. */
+  isWritten = false
 
   add(other: Writes): void {
     for (const [account, pool] of other.pools) this.pools.set(account, pool)
@@ -68,7 +69,7 @@ class Writes {
     this.segments.push(...other.segments)
     this.sessions.push(...other.sessions)
     this.devices.push(...other.devices)
-    this.last.push(...other.last)
+    this.afterRest.push(...other.afterRest)
   }
 }
 
@@ -106,7 +107,10 @@ export class LoadedSyncs {
     this.#deps = { ...deps, policies }
   }
 
-  /** @throws Unusual, or CodedError as `receiveSegment`: then nothing of it is written */
+  /**
+   * @throws Unusual, or CodedError as `receiveSegment`: then nothing of it is written. Any other error ends the transaction,
+   * also {@link HalfWritten}
+   */
   async decide(order: SyncOrder): Promise<Judged> {
     this.#own = new Writes()
     if (this.#loaded.limited.has(order.deviceId)) throw new Unusual()
@@ -115,7 +119,7 @@ export class LoadedSyncs {
       this.keep()
       return judged
     } catch (cause) {
-      const leavesATrace = this.#own.isBegun && (cause instanceof Unusual || cause instanceof CodedError)
+      const leavesATrace = this.#own.isWritten && (cause instanceof Unusual || cause instanceof CodedError)
       throw leavesATrace ? new HalfWritten('The balances of the sync were written.', { cause }) : cause
     }
   }
@@ -126,13 +130,13 @@ export class LoadedSyncs {
   }
 
   async write(): Promise<void> {
-    const { epochs, segments, sessions, devices, last } = this.#all
+    const { epochs, segments, sessions, devices, afterRest } = this.#all
     await this.#writeBalances(this.#all)
     await this.#tx.edge.epochs.saveSome(epochs)
     await this.#tx.edge.segments.append(...segments)
     await this.#tx.sessions.saveSome(sessions)
     await this.#tx.edge.devices.saveSome(devices)
-    for (const write of last) await write()
+    for (const write of afterRest) await write()
   }
 
   async #writeBalances(writes: Writes): Promise<void> {
@@ -143,12 +147,18 @@ export class LoadedSyncs {
     writes.pools.clear()
   }
 
-  /** For what is read from the database. */
+  /** For what is read from the database: the balances of all devices, and their last contacts. */
   async #writeAllBalances(): Promise<void> {
     const { pools, records, shortages } = this.#own
-    this.#own.isBegun ||= pools.size + records.length + shortages.length > 0
-    await this.#writeBalances(this.#all)
-    await this.#writeBalances(this.#own)
+    this.#own.isWritten ||= pools.size + records.length + shortages.length > 0
+    try {
+      await this.#tx.edge.devices.saveSome(this.#all.devices.splice(0))
+      await this.#writeBalances(this.#all)
+      await this.#writeBalances(this.#own)
+    } catch (cause) {
+      // Not of this sync alone.
+      throw cause instanceof CodedError ? new HalfWritten('Balances were not written.', { cause }) : cause
+    }
   }
 
   #poolOf(account: AccountId): Pool | undefined {
@@ -181,36 +191,36 @@ export class LoadedSyncs {
       },
       outbox: {
         ...shown.outbox,
-        append: async (...of) => void this.#own.last.push(() => tx.outbox.append(...of)),
+        append: async (...of) => void this.#own.afterRest.push(() => tx.outbox.append(...of)),
       },
       usage: {
         ...shown.usage,
-        append: async (records) => void this.#own.last.push(() => tx.usage.append(records)),
-        deliver: async (delivery) => void this.#own.last.push(() => tx.usage.deliver(delivery)),
+        append: async (records) => void this.#own.afterRest.push(() => tx.usage.append(records)),
+        deliver: async (delivery) => void this.#own.afterRest.push(() => tx.usage.deliver(delivery)),
       },
       edge: this.#showEdge(shown.edge),
     }
   }
 
   #showSessions(sessions: Transaction['sessions']): Transaction['sessions'] {
-    const of = (deviceId: string): readonly Session[] => this.#loaded.sessions.get(deviceId) ?? []
+    const sessionsOf = (deviceId: string): readonly Session[] => this.#loaded.sessions.get(deviceId) ?? []
     const all = new Map([...this.#loaded.sessions.values()].flat().map((session) => [session.id, session]))
-    const stored = (id: string): Session => {
+    const requireLoaded = (id: string): Session => {
       const session = all.get(id)
       if (session === undefined) throw new Unusual()
       return session
     }
     return {
       ...sessions,
-      notEnded: async (deviceId) => of(deviceId).map(({ id }) => id),
-      lock: async (id) => stored(id),
-      ofDevice: async (deviceId) => of(deviceId).filter(isLive),
+      notEnded: async (deviceId) => sessionsOf(deviceId).map(({ id }) => id),
+      lock: async (id) => requireLoaded(id),
+      ofDevice: async (deviceId) => sessionsOf(deviceId).filter(isLive),
       // A device that keeps sessions is unusual.
       keptBy: async () => [],
       save: async (session) => {
-        const before = stored(session.id)
-        if (session.charge !== before.charge || hasEnded(session)) throw new Unusual()
-        this.#own.sessions.push({ session, stored: before })
+        const stored = requireLoaded(session.id)
+        if (session.charge !== stored.charge || hasEnded(session)) throw new Unusual()
+        this.#own.sessions.push({ session, stored })
       },
     }
   }
@@ -275,7 +285,8 @@ export class LoadedSyncs {
         recallsFrom: async (deviceId, ...of) => {
           const named = [...(records.get(deviceId)?.keys() ?? []), ...this.#own.pools.keys()]
           const isNews = (account: AccountId): boolean => this.#short.has(account) || isAboveCap(this.#poolOf(account))
-          if (!recalled.has(deviceId) && !named.some(isNews)) return { aboveCaps: [], recalls: [] }
+          if (!recalled.has(deviceId) && !this.#own.isWritten && !named.some(isNews))
+            return { aboveCaps: [], recalls: [] }
           await this.#writeAllBalances()
           return shortages.recallsFrom(deviceId, ...of)
         },

@@ -16,7 +16,7 @@ import { CodedError } from '../../../src/protocol/errors.ts'
 import { revokeDevice } from '../../../src/cloud/devices/devices.ts'
 import { listUsage } from '../usage/list-usage.ts'
 import { type Asked, TestDevice, topUpRequest } from './test-device.ts'
-import { DAY, INSTANCE, type Twin } from './twin.ts'
+import { DAY, HOUR, INSTANCE, type Twin } from './twin.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const DEVICES = 6
@@ -289,7 +289,8 @@ async function playedOn(open: () => Promise<Twin>, quantity: bigint, sharesTrans
   await twin.setLineItem('ACT-1', { quantity })
   const answers = []
   for (let round = 1n; round <= 4n; round += 1n) {
-    twin.time += 1_000
+    // After an outage, no device was in contact until it syncs.
+    twin.time += round === 4n ? HOUR : 1_000
     for (const [index, device] of devices.entries()) {
       const amount = round * BigInt(index + 1)
       device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount })

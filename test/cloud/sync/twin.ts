@@ -33,7 +33,8 @@ import { watchLockOrder } from '../storage/watch-lock-order.ts'
 
 export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 export const START = 1_790_000_000_000
-export const DAY = 86_400_000
+export const HOUR = 3_600_000
+export const DAY = 24 * HOUR
 
 export interface LineItemOptions {
   readonly quantity: bigint

@@ -46,13 +46,13 @@ export class FastPath {
   }
 
   /**
-   * Until all requests that have arrived are read, replies wait: each wakes a client, which takes as long as a quarter of a
-   * denial unless the one before has just done so.
+   * Until all requests that have arrived are read, replies wait. Waking a client takes a quarter of the time of a denial, and
+   * replies that are sent together wake most clients once.
    */
   beginReading(): void {
     if (this.#isReading || this.#connections.size < 2) return
     this.#isReading = true
-    setImmediate(this.#endReading)
+    setImmediate(this.#sendReplies)
   }
 
   /** Now, or after reading. */
@@ -61,7 +61,7 @@ export class FastPath {
     else send()
   }
 
-  readonly #endReading = (): void => {
+  readonly #sendReplies = (): void => {
     this.#isReading = false
     const replies = this.#replies
     this.#replies = []

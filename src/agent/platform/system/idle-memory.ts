@@ -2,7 +2,7 @@
 import { getHeapStatistics } from 'node:v8'
 import type { Timers } from '../../sync/ports.ts'
 
-/** When the first requests are answered, ms after the start. */
+/** By then, an agent has usually answered its first requests, ms after the start. */
 const STARTED_MS = 200
 
 const LOOK_EVERY_MS = 5_000
@@ -38,7 +38,7 @@ export function releaseWhenIdle({ timers, processorMs, heapBytes, release }: Idl
   return () => cancel()
 }
 
-/** Without `--expose-gc`, it only returns what the start took. @param giveBack returns what is not in the heap */
+/** Gives back memory after the start and, with `--expose-gc`, whenever idle. @param giveBack returns what is not in the heap */
 export function releaseIdleMemory(timers: Timers, giveBack: () => void): () => void {
   const cancel = timers.after(STARTED_MS, giveBack)
   const collect = globalThis.gc

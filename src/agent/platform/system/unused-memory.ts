@@ -1,4 +1,4 @@
-/** What a process keeps without using it: free memory of the C library, and pages of its program that only the start has run. */
+/** What a process can do without: free memory of the C library, and pages of its program, which the kernel maps again when used. */
 import { readFileSync } from 'node:fs'
 import koffi from 'koffi'
 
@@ -8,7 +8,7 @@ const MADV_DONTNEED = 4
 type Range = readonly [from: string, to: string]
 
 /**
- * Returns a function that gives unused memory back to the system. Where the system is not Linux, or its C library is not
+ * Returns a function that gives such memory back to the system. Where the system is not Linux, or its C library is not
  * glibc, it does less.
  */
 export function openUnusedMemory(): () => void {
@@ -16,7 +16,7 @@ export function openUnusedMemory(): () => void {
   const advise = callOf('int madvise(uintptr_t from, size_t bytes, int advice)')
   return () => {
     trim?.(0)
-    for (const [from, to] of programRanges(memoryMap())) {
+    for (const [from, to] of programRanges(memoryMap(), process.execPath)) {
       const start = BigInt(`0x${from}`)
       advise?.(start, BigInt(`0x${to}`) - start, MADV_DONTNEED)
     }
@@ -24,15 +24,18 @@ export function openUnusedMemory(): () => void {
 }
 
 /**
- * Parts of files that a process cannot write and has not changed: code and constants. The kernel maps a page of them again
+ * Parts of a file that a process cannot write and has not changed: code and constants. The kernel maps a page of them again
  * when it is used, from its cache or from the file.
  *
  * @param map text of `/proc/PID/smaps`
+ * @param program path of the file. Not a library: another thread may be loading it, which changes its ranges
  */
-export function programRanges(map: string): readonly Range[] {
+export function programRanges(map: string, program: string): readonly Range[] {
   return map.split(/^(?=[0-9a-f]+-)/m).flatMap((mapping) => {
-    const [, from, to] = /^([0-9a-f]+)-([0-9a-f]+) r-[x-]p \S+ \S+ \d+ +\//.exec(mapping) ?? []
-    return from === undefined || to === undefined || !/^Anonymous: +0 kB$/m.test(mapping) ? [] : [[from, to]]
+    const [, from, to, file] = /^([0-9a-f]+)-([0-9a-f]+) r-[x-]p \S+ \S+ \d+ +(\/.*)$/m.exec(mapping) ?? []
+    // A changed page that is swapped out is not counted as anonymous.
+    const isUnchanged = /^Anonymous: +0 kB$/m.test(mapping) && /^Swap: +0 kB$/m.test(mapping)
+    return from === undefined || to === undefined || file !== program || !isUnchanged ? [] : [[from, to]]
   })
 }
 

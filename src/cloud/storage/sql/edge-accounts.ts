@@ -58,7 +58,7 @@ const MAY_BE_RECALLED = expression<boolean>`(
   ${ABOVE} > 0 OR EXISTS (SELECT 1 FROM shortages WHERE shortages.account = device_accounts.account)
 )`
 
-const listedOrSpecial = prepared((db, count) =>
+const listedOrMarked = prepared((db, count) =>
   db
     .selectFrom(tableOf(['TEXT', 'BIGINT'], count).as('given'))
     // SQLite joins in this order.
@@ -224,7 +224,7 @@ export function deviceAccountReader({ db, fleet }: Sql) {
       const keys = filledUp(epochs, length).flatMap(({ deviceId, number }) => [deviceId, BigInt(number)])
       const listed = accounts.length === 0 ? Array<AccountId>(length).fill('') : filledUp(accounts, length)
       for (const { limited: isLimited, recalled: isRecalled, ...row } of (
-        await db.executeQuery(listedOrSpecial(db, [...keys, ...listed], length))
+        await db.executeQuery(listedOrMarked(db, [...keys, ...listed], length))
       ).rows) {
         const own = records.get(row.device_id) ?? new Map<AccountId, DeviceAccountRecord>()
         records.set(row.device_id, own.set(row.account, recordOf(row)))

@@ -2,35 +2,39 @@ import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { openUnusedMemory, programRanges } from '../../../../src/agent/platform/system/unused-memory.ts'
 
-const mapping = (range: string, permissions: string, file: string, anonymousKb = 0): string =>
+const PROGRAM = '/usr/lib/a b/node'
+
+const mapping = (range: string, permissions: string, file: string, { anonymousKb = 0, swappedKb = 0 } = {}): string =>
   [
     `${range} ${permissions} 00000000 fe:00 1234                       ${file}`,
     'Size:                 64 kB',
     'Rss:                  64 kB',
     `Anonymous:             ${String(anonymousKb)} kB`,
     'LazyFree:              0 kB',
+    `Swap:                  ${String(swappedKb)} kB`,
     '',
   ].join('\n')
 
-describe('ranges of programs', () => {
-  it('are code and constants of files', () => {
-    const map =
-      mapping('00400000-0251a000', 'r--p', '/usr/lib/node') + mapping('0251a000-0517f000', 'r-xp', '/usr/lib/a b')
-    expect(programRanges(map)).toEqual([
+describe('ranges of a program', () => {
+  it('are its code and constants', () => {
+    const map = mapping('00400000-0251a000', 'r--p', PROGRAM) + mapping('0251a000-0517f000', 'r-xp', PROGRAM)
+    expect(programRanges(map, PROGRAM)).toEqual([
       ['00400000', '0251a000'],
       ['0251a000', '0517f000'],
     ])
   })
 
   it.each([
-    ['what the process has changed', mapping('00400000-0251a000', 'r--p', '/usr/lib/node', 4)],
-    ['what it can change', mapping('00400000-0251a000', 'rw-p', '/usr/lib/node')],
-    ['what it shares with others', mapping('00400000-0251a000', 'r--s', '/var/lib/ledger.db-shm')],
+    ['what the process has changed', mapping('00400000-0251a000', 'r--p', PROGRAM, { anonymousKb: 4 })],
+    ['what it has changed, and is swapped out', mapping('00400000-0251a000', 'r--p', PROGRAM, { swappedKb: 4 })],
+    ['what it can change', mapping('00400000-0251a000', 'rw-p', PROGRAM)],
+    ['what it shares with others', mapping('00400000-0251a000', 'r--s', PROGRAM)],
+    ['other files, such as libraries', mapping('00400000-0251a000', 'r-xp', `${PROGRAM}.so`)],
     ['memory without a file', mapping('00400000-0251a000', 'r-xp', '')],
     ['what the kernel maps', mapping('00400000-0251a000', 'r-xp', '[vdso]')],
     ['an empty map', ''],
   ])('leave out %s', (_what, map) => {
-    expect(programRanges(map)).toEqual([])
+    expect(programRanges(map, PROGRAM)).toEqual([])
   })
 })
 
