@@ -43,7 +43,6 @@ import { readLastBackup } from '../platform/last-backup.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
 import { SignIn } from './service-api/sign-in.ts'
-import { ConnectingClients } from './runtime/connecting-clients.ts'
 import type { Clocks, PausedBy } from './runtime/clock-guard.ts'
 import { LiveKeyring } from './devices/keyring.ts'
 import { changeSharedRules } from './policy/bump-policy-revision.ts'
@@ -206,11 +205,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const consoleSignIn = servesConsole(settings.http)
     ? new ConsoleSignIn({ store: control.store, newId, secret: consoleSecret(signingKeyFile) })
     : null
-  const connecting = new ConnectingClients(setImmediate)
   const composed = await composeAll(cells, {
     ...{ settings, log, now, newId, timers, keys, signIn, push, publicAddress, consoleSignIn },
-    // With PostgreSQL, requests gather while a batch waits for the server. A further wait would fill the places for requests.
-    defer: isShared(settings) ? setImmediate : connecting.defer,
   })
   const [controlCell] = composed.cells
   const watch = settings.cells === null ? null : new CellWatch({ cells, keys, now, log })
@@ -245,7 +241,6 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     onWrongAnswer: settings.http.checkAnswers ? (overrides.onWrongAnswer ?? (() => undefined)) : null,
     onBrokenBody: () => metrics.brokenBody(),
   })
-  http.server.on('connection', () => connecting.connected())
   countRequests(http, metrics)
   registerHealth(
     http,
