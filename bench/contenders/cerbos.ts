@@ -47,7 +47,11 @@ export const cerbos: Contender = {
     const server = { httpListenAddr: `unix:${socketPath}`, grpcListenAddr: `unix:${socketPath}-grpc` }
     const storage = { driver: 'disk', disk: { directory: policies, watchForChanges: false } }
     writeFileSync(config, JSON.stringify({ server, storage, telemetry: { disabled: true } }))
-    const child = spawn('cerbos', ['server', '--config', config, '--log-level', 'error'], { stdio: 'ignore' })
+    // A process group: the command of npm starts the server, and would end without it.
+    const child = spawn('cerbos', ['server', '--config', config, '--log-level', 'error'], {
+      detached: true,
+      stdio: 'ignore',
+    })
     const exit = once(child, 'exit')
     const giveUpAt = performance.now() + START_MS_MAX
     while (!existsSync(socketPath)) {
@@ -64,7 +68,7 @@ export const cerbos: Contender = {
       },
       pid: child.pid ?? 0,
       async killAndCount() {
-        child.kill('SIGTERM')
+        process.kill(-(child.pid ?? 0), 'SIGTERM')
         await exit
         return null
       },
