@@ -1,6 +1,6 @@
 /** Writes a partial file beside the target, flushes and renames it. Non-files, such as pipes, are written directly. */
 import { randomUUID } from 'node:crypto'
-import { realpathSync, statSync } from 'node:fs'
+import { closeSync, openSync, realpathSync, statSync } from 'node:fs'
 import { open, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { scratchAt } from '../agent/platform/system/scratch.ts'
@@ -18,9 +18,11 @@ export async function writeFileAtomically(path: string, content: string | Uint8A
   }
   // A random name: parallel runs must not share a partial file, and another user must not prepare it.
   const partial = `${path}.${randomUUID()}.partial`
-  const file = await atPath(path, () => open(partial, 'wx', 0o600))
+  // Synchronous: a signal while another thread makes the file could leave it behind.
+  await atPath(path, async () => closeSync(openSync(partial, 'wx', 0o600)))
   const isDone = scratchAt(partial)
   try {
+    const file = await atPath(path, () => open(partial, 'r+'))
     try {
       for await (const piece of pieces) await atPath(path, () => file.writeFile(piece))
       await atPath(path, () => file.sync())

@@ -2,8 +2,8 @@
  * Copies a database and its write-ahead log while the agent keeps writing. The agent locks the files and must not be
  * disturbed; nothing beside them is created or changed.
  */
-import { createReadStream } from 'node:fs'
-import { copyFile, mkdtemp, open, rm } from 'node:fs/promises'
+import { createReadStream, mkdtempSync } from 'node:fs'
+import { copyFile, open, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -17,7 +17,8 @@ const LOG_HEAD_BYTES = 32
 
 /** Calls `read` with a copy that is removed afterwards. @throws CodedError LEDGER_UNREADABLE, and any error of `read` */
 export async function withConsistentSnapshot<T>(path: string, read: (copy: string) => Promise<T>): Promise<T> {
-  const folder = await mkdtemp(join(tmpdir(), 'tallygate-ledger-'))
+  // Synchronous: a signal while another thread makes it could leave it behind.
+  const folder = mkdtempSync(join(tmpdir(), 'tallygate-ledger-'))
   const isGone = scratchAt(folder)
   try {
     await copyConsistently(path, join(folder, 'journal.db'))
