@@ -52,6 +52,8 @@ export const cerbos: Contender = {
       detached: true,
       stdio: 'ignore',
     })
+    const { pid } = child
+    if (pid === undefined) throw new Error('cerbos does not start')
     const exit = once(child, 'exit')
     const giveUpAt = performance.now() + START_MS_MAX
     while (!existsSync(socketPath)) {
@@ -66,9 +68,9 @@ export const cerbos: Contender = {
         bodies: [BODY],
         grantMark: '"EFFECT_ALLOW"',
       },
-      pid: child.pid ?? 0,
+      pid,
       async killAndCount() {
-        process.kill(-(child.pid ?? 0), 'SIGTERM')
+        process.kill(-pid, 'SIGTERM')
         await exit
         return null
       },

@@ -1,7 +1,7 @@
 /** Where defects hook into the cloud; see `device-defects.ts`. */
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import type { Answer, Call, Operation } from '../../src/cloud/http/operation.ts'
-import { type DecideLoaded, LoadedSyncs } from '../../src/cloud/sync/loaded-syncs.ts'
+import { type DecideLoaded, decideLoaded } from '../../src/cloud/sync/loaded-syncs.ts'
 import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 
 /** A process of the cloud. */
@@ -27,7 +27,7 @@ export const SOUND_TWIN: TwinDefects = {
   store: (store) => store,
   transaction: (tx) => tx,
   operation: (operation) => operation,
-  decideLoaded: (...of) => new LoadedSyncs(...of),
+  decideLoaded,
   begin: () => undefined,
   trustsClock: (trusted) => trusted,
   onCommit: () => undefined,

@@ -78,6 +78,8 @@ export type DecideLoaded = (
   ...loaded: ConstructorParameters<typeof LoadedSyncs>
 ) => Pick<LoadedSyncs, 'decide' | 'write'>
 
+export const decideLoaded: DecideLoaded = (...loaded) => new LoadedSyncs(...loaded)
+
 export class LoadedSyncs {
   readonly #deps: Sync
   readonly #tx: Transaction

@@ -8,7 +8,7 @@ import { type Batch, Batcher, type Defer } from '../runtime/batcher.ts'
 import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts'
 import type { Transaction } from '../storage/store.ts'
 import { accountsIn } from './grants/give-grant.ts'
-import { type DecideLoaded, type Loaded, LoadedSyncs, Unusual } from './loaded-syncs.ts'
+import { type DecideLoaded, type Loaded, Unusual, decideLoaded } from './loaded-syncs.ts'
 import type { Sync } from './merge-context.ts'
 import { isServed } from './merge/merge-next.ts'
 import { type Judged, type SyncOrder, receiveSegment } from './receive-segment.ts'
@@ -36,7 +36,7 @@ export class SyncBatcher {
   readonly #decide: DecideLoaded
   readonly #batcher: Batcher<SyncRequest, Judged>
 
-  constructor(deps: Sync, defer: Defer, decide: DecideLoaded = (...of) => new LoadedSyncs(...of)) {
+  constructor(deps: Sync, defer: Defer, decide = decideLoaded) {
     this.#deps = deps
     this.#decide = decide
     this.#batcher = new Batcher({

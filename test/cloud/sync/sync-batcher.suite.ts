@@ -34,6 +34,16 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
 
     const epochOf = ({ id }: TestDevice) => twin.store.read((reader) => reader.edge.epochs.get(id, 1))
 
+    /** The sync of a device fails after all of its work. */
+    const receivedFailing = (failing: TestDevice, orders: readonly SyncOrder[]) => {
+      const heartbeat: Sync['heartbeat'] = async (tx, device, ...rest) => {
+        await twin.syncDeps.heartbeat(tx, device, ...rest)
+        if (device.id === failing.id) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
+      }
+      const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
+      return Promise.allSettled(orders.map((order) => batcher.receive(order)))
+    }
+
     const together = (asked: readonly Asked[] = [topUpRequest(LINE, 50n)]) =>
       Promise.all(devices.map((device) => device.sync(asked)))
 
@@ -81,11 +91,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       const [failing, ...others] = devices as [TestDevice, ...TestDevice[]]
       const before = await epochOf(failing)
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
-      const heartbeat = async (_tx: unknown, { id }: Pick<TestDevice, 'id'>): Promise<void> => {
-        if (id === failing.id) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
-      }
-      const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
-      const results = await Promise.allSettled(orders.map((order) => batcher.receive(order)))
+      const results = await receivedFailing(failing, orders)
       expect(results.map(({ status }) => status)).toEqual(['rejected', ...others.map(() => 'fulfilled')])
       expect(await epochOf(failing)).toEqual(before)
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(others.length * 30))
@@ -154,11 +160,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       const [failing, ...others] = devices as [TestDevice, ...TestDevice[]]
       const before = await epochOf(failing)
       const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
-      const heartbeat = async (_tx: unknown, { id }: Pick<TestDevice, 'id'>): Promise<void> => {
-        if (id === failing.id) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
-      }
-      const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
-      const results = await Promise.allSettled(orders.map((order) => batcher.receive(order)))
+      const results = await receivedFailing(failing, orders)
       expect(results.map(({ status }) => status)).toEqual(['rejected', ...others.map(() => 'fulfilled')])
       expect(await epochOf(failing)).toEqual(before)
       expect((await twin.pool(LINE)).billedByDevices).toBe(BigInt(others.length * 30))
@@ -196,17 +198,11 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
     })
 
     it('leave the session of one that fails as it was', async () => {
+      const [failing, ...others] = devices as [TestDevice, ...TestDevice[]]
       const [session] = (await openSessions(twin, devices)) as [Session]
       twin.time += 60_000
-      const [failing, ...others] = await Promise.all(devices.map((device) => orderOf(twin, device)))
-      const heartbeat: Sync['heartbeat'] = async (tx, device, ...rest) => {
-        await twin.syncDeps.heartbeat(tx, device, ...rest)
-        if (device.id === failing?.deviceId) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
-      }
-      const batcher = new SyncBatcher({ ...twin.syncDeps, heartbeat }, setImmediate)
-      const results = await Promise.allSettled(
-        [failing, ...others].flatMap((order) => order ?? []).map((order) => batcher.receive(order)),
-      )
+      const orders = await Promise.all(devices.map((device) => orderOf(twin, device)))
+      const results = await receivedFailing(failing, orders)
       expect(results.map(({ status }) => status)).toEqual(['rejected', ...others.map(() => 'fulfilled')])
       expect(await twin.store.read((reader) => reader.sessions.get(session.id))).toEqual(session)
     })

@@ -25,15 +25,15 @@ describe('ranges of a program', () => {
   })
 
   it.each([
-    ['what the process has changed', mapping('00400000-0251a000', 'r--p', PROGRAM, { anonymousKb: 4 })],
-    ['what it has changed, and is swapped out', mapping('00400000-0251a000', 'r--p', PROGRAM, { swappedKb: 4 })],
-    ['what it can change', mapping('00400000-0251a000', 'rw-p', PROGRAM)],
-    ['what it shares with others', mapping('00400000-0251a000', 'r--s', PROGRAM)],
+    ['changed pages', mapping('00400000-0251a000', 'r--p', PROGRAM, { anonymousKb: 4 })],
+    ['changed pages that are swapped out', mapping('00400000-0251a000', 'r--p', PROGRAM, { swappedKb: 4 })],
+    ['writable memory', mapping('00400000-0251a000', 'rw-p', PROGRAM)],
+    ['shared memory', mapping('00400000-0251a000', 'r--s', PROGRAM)],
     ['other files, such as libraries', mapping('00400000-0251a000', 'r-xp', `${PROGRAM}.so`)],
     ['memory without a file', mapping('00400000-0251a000', 'r-xp', '')],
-    ['what the kernel maps', mapping('00400000-0251a000', 'r-xp', '[vdso]')],
+    ['mappings of the kernel', mapping('00400000-0251a000', 'r-xp', '[vdso]')],
     ['an empty map', ''],
-  ])('leave out %s', (_what, map) => {
+  ])('leave out %s', (_name, map) => {
     expect(programRanges(map, PROGRAM)).toEqual([])
   })
 })
