@@ -53,10 +53,13 @@ const someAndLimitedOfEpoch = prepared((db, count) =>
 
 const IS_LIMITED = expression<boolean>`(device_accounts.metered = 1 AND accounts.cap_target IS NOT NULL)`
 
+/** Whether a device or the cloud is short of the account. With EXISTS, PostgreSQL may read the shortages of all accounts. */
+export function isShort(account: 'accounts.id' | 'device_accounts.account') {
+  return expression<boolean>`(SELECT min(who) FROM shortages WHERE account = ${expression.ref(account)}) IS NOT NULL`
+}
+
 /** The account is above its cap, or is one that a device or the cloud is short of. */
-const MAY_BE_RECALLED = expression<boolean>`(
-  ${ABOVE} > 0 OR EXISTS (SELECT 1 FROM shortages WHERE shortages.account = device_accounts.account)
-)`
+const MAY_BE_RECALLED = expression<boolean>`(${ABOVE} > 0 OR ${isShort('device_accounts.account')})`
 
 const listedOrMarked = prepared((db, count) =>
   db

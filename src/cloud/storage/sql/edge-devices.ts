@@ -259,15 +259,18 @@ const devicesWithIds = prepared(someDevices)
 
 const lockedDevices = prepared((db, count) => someDevices(db, count).orderBy('id').forNoKeyUpdate().skipLocked())
 
+const isLive = (since: bigint) => expression<SqlBool>`(
+  SELECT revoked_at IS NULL AND last_sync_at >= ${since} FROM devices WHERE id = device_instances.device_id
+)`
+
+// Looks up each device of the instance: joined, PostgreSQL reads all devices of the fleet when it expects that few have synced.
 const liveDevices = prepared((db) =>
   db
     .selectFrom('device_instances')
-    .innerJoin('devices', 'devices.id', 'device_instances.device_id')
     .select(({ fn }) => fn.countAll<bigint>().as('count'))
-    .where('device_instances.instance_id', '=', '')
-    .where('devices.id', '!=', '')
-    .where('devices.revoked_at', 'is', null)
-    .where('devices.last_sync_at', '>=', 0n),
+    .where('instance_id', '=', '')
+    .where('device_id', '!=', '')
+    .where(isLive(0n)),
 )
 
 const devicesWithKeys = prepared((db, count) =>

@@ -11,7 +11,7 @@ import {
   type Shortage,
   type Shortages,
 } from '../device-records.ts'
-import { ABOVE, HAS_ROOM, LEFT } from './edge-accounts.ts'
+import { ABOVE, HAS_ROOM, LEFT, isShort } from './edge-accounts.ts'
 import type { Lacking } from './fleet-figures.ts'
 import { type Sql, chunks, filledUp, prepared, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -74,8 +74,7 @@ export function shortageReader({ db, fleet }: Sql) {
       const found = new Set<AccountId>()
       for (const some of chunks(accounts)) {
         const listed = filledUp(some)
-        for (const { account } of (await db.executeQuery(withShortages(db, listed, listed.length))).rows)
-          found.add(account)
+        for (const { id } of (await db.executeQuery(withShortages(db, listed, listed.length))).rows) found.add(id)
       }
       return found
     },
@@ -105,7 +104,11 @@ export function shortageReader({ db, fleet }: Sql) {
 }
 
 const withShortages = prepared((db, count) =>
-  db.selectFrom('shortages').select('account').distinct().where('account', 'in', Array<AccountId>(count).fill('')),
+  db
+    .selectFrom('accounts')
+    .select('id')
+    .where('id', 'in', Array<AccountId>(count).fill(''))
+    .where(isShort('accounts.id')),
 )
 
 /** Of the requester; `devices` is null. */
@@ -160,8 +163,9 @@ const recallsOf = prepared((db) => {
     .where('shortages.recalled_at', 'is not', null)
     .where('shortages.keep', 'is not', null)
     .where('shortages.who', '<>', '')
-    .where('shortages.at', '>', 0n)
-    .where('shortages.at', '<=', 0n)
+    // The sum keeps PostgreSQL from reading all shortages of that time instead.
+    .where(expression<bigint>`shortages.at + 0`, '>', 0n)
+    .where(expression<bigint>`shortages.at + 0`, '<=', 0n)
     .where(expression<boolean>`${FREE} < shortages.enough`)
     .orderBy('shortages.keep')
     .limit(expression.lit(1))

@@ -1,0 +1,109 @@
+// What concerns one instance or account is found by index, also while PostgreSQL has old statistics: those of a fleet that was
+// silent, or that was short of nothing.
+import { sql as expression } from 'kysely'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { transactionsOver } from '../../../src/cloud/storage/postgres/dialect.ts'
+import { databaseAddress } from '../../../src/cloud/storage/postgres/hosts.ts'
+import { LIMITS } from '../../../src/cloud/storage/postgres/limits.ts'
+import { type Pool, openPool } from '../../../src/cloud/storage/postgres/pool.ts'
+import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
+import { deviceAccountReader } from '../../../src/cloud/storage/sql/edge-accounts.ts'
+import { deviceReader } from '../../../src/cloud/storage/sql/edge-devices.ts'
+import { shortageReader } from '../../../src/cloud/storage/sql/edge-shortages.ts'
+import { FleetFigures } from '../../../src/cloud/storage/sql/fleet-figures.ts'
+import { ALONE, type Sql } from '../../../src/cloud/storage/sql/sql.ts'
+import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
+import { postgres } from '../../support/servers.ts'
+
+const DEVICES = 3_000
+const MEMBERS = 100
+const SCARCE = lineAccount('few', 'scarce', 0)
+const OTHER = lineAccount('few', 'other', 0)
+/** Instants of the old statistics, and of now. */
+const [BEFORE, NOW] = [1_000n, 2_000_000n]
+
+/** Devices of one instance among many. All are short of one of its two accounts; the first one has tokens of it. */
+const FLEET = `
+  INSERT INTO instances (id, account_id, is_default, created, modified, short_name) VALUES ('few', 'a', 0, 0, 0, 'few');
+  INSERT INTO devices (id, public_key, thumbprint, key_since, enrolled_at, epoch, backlog, applied_policies, release_requested,
+    labels, instance_ids, last_sync_at)
+    SELECT 'd' || n, '{}', 'k' || n, 0, 0, 1, 0, '[]', 0, '{}', '[]', ${BEFORE} FROM generate_series(1, ${DEVICES}) AS n;
+  INSERT INTO device_instances SELECT 'few', 'd' || n FROM generate_series(1, ${MEMBERS}) AS n;
+  INSERT INTO epochs (device_id, number, status, created_at, quiet_since, forked, rejected, grants_forgotten, carried_on,
+    last_seq, last_hash, last_entry, entry_head, term) SELECT id, 1, 'ACTIVE', 0, 0, 0, 0, 0, 0, 0, '', 0, '', 0 FROM devices;
+  INSERT INTO accounts (id, instance_id, line_item_id, charged, granted_out, billed_by_devices, sold, withheld, cap_target,
+    cap_in_force, cap_highest) SELECT id, 'few', 'l', 0, 50, 0, 50, 0, 50, 50, 50 FROM (VALUES ('${SCARCE}'), ('${OTHER}')) AS its (id);
+  INSERT INTO device_accounts (device_id, epoch, account, granted, used, refunded, returned, branch_used, overspend,
+    branch_overspend, presumed, released, unlimited, metered)
+    SELECT 'd1', 1, id, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM accounts;
+  INSERT INTO shortages (account, who, lacking, enough, keep, since, at, recalled_at)
+    SELECT '${SCARCE}', id, 5, 5, 7, 0, ${BEFORE}, 0 FROM devices;
+  ANALYZE devices, device_instances, accounts, device_accounts, shortages;
+  ALTER TABLE devices SET (autovacuum_enabled = off);
+  ALTER TABLE shortages SET (autovacuum_enabled = off);
+  UPDATE devices SET last_sync_at = ${NOW};
+  UPDATE shortages SET at = ${NOW}`
+
+describe('with old statistics of PostgreSQL', () => {
+  const server = postgres()
+  let schema: PostgresSchema
+  let pool: Pool
+  let inTransaction: ReturnType<typeof transactionsOver>
+
+  beforeAll(async () => {
+    schema = await PostgresSchema.create(server.url)
+    await (await openPostgresStore({ url: schema.url, onConnectionLost: () => undefined })).close()
+    await runSql(schema.url, FLEET)
+    pool = openPool(databaseAddress(schema.url), LIMITS, () => undefined)
+    inTransaction = transactionsOver(pool, false)
+  })
+  afterAll(async () => {
+    await pool.end()
+    await schema[Symbol.asyncDispose]()
+  })
+
+  /** Rows of devices and shortages that were read, and the result. */
+  const reading = <T>(work: (sql: Sql) => Promise<T>): Promise<{ readonly rows: number; readonly result: T }> =>
+    inTransaction('READ', async (db) => {
+      const common = { lockRows: false, rules: ALONE, fleet: new FleetFigures(), ahead: null, shrink: null }
+      const before = await rowsRead(db)
+      const result = await work({ db, ...common })
+      return { rows: (await rowsRead(db)) - before, result }
+    })
+
+  it('counts the live devices of an instance without the others', async () => {
+    const { rows, result } = await reading((sql) => deviceReader(sql).countLive('few', Number(NOW) - 1, 'd1'))
+    expect(result).toBe(MEMBERS - 1)
+    expect(rows).toBeLessThan(MEMBERS + 10)
+  })
+
+  it('finds the accounts that are short without all shortages', async () => {
+    const { rows, result } = await reading((sql) => shortageReader(sql).among([OTHER, SCARCE]))
+    expect([...result]).toEqual([SCARCE])
+    expect(rows).toBeLessThan(10)
+  })
+
+  it('finds what a device may have to return without all shortages', async () => {
+    const { rows, result } = await reading((sql) =>
+      deviceAccountReader(sql).ofSome([{ deviceId: 'd1', number: 1 }], [OTHER]),
+    )
+    expect([...result.recalled]).toEqual(['d1'])
+    expect(rows).toBeLessThan(10)
+  })
+
+  it('finds the lowest level of an account without the others', async () => {
+    const noted = { since: Number(NOW) - 1, until: Number(NOW) }
+    const { rows, result } = await reading((sql) => shortageReader(sql).recallsFrom('d1', 1, noted, 10))
+    expect(result.recalls).toEqual([{ account: SCARCE, available: 50n, keep: 7n }])
+    expect(rows).toBeLessThan(10)
+  })
+})
+
+/** By this connection so far. */
+async function rowsRead(db: Sql['db']): Promise<number> {
+  const { rows } = await expression<{ read: string }>`
+    SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) AS read FROM pg_stat_xact_user_tables
+    WHERE relname IN ('devices', 'shortages')`.execute(db)
+  return Number(rows[0]?.read)
+}
