@@ -30,6 +30,7 @@ import type { Sync } from './sync/merge-context.ts'
 import { endRecoveries } from './sync/recovery/recovery.ts'
 import { TURN_EVERY_MS } from './sync/recovery/sales.ts'
 import { SyncBatcher } from './sync/sync-batcher.ts'
+import type { Defer } from './runtime/batcher.ts'
 import { giveWayTo } from './runtime/give-way.ts'
 import { type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
 import { forgetTraffic } from './storage/audit.ts'
@@ -76,6 +77,8 @@ const LANES_OF_NODES = 2
 
 export interface CellDeps extends Pick<CellNode, 'settings' | 'log' | 'now' | 'newId'> {
   readonly timers: Timers
+  /** Begins batches. */
+  readonly defer: Defer
   readonly keys: Keyring
   /** Available when the first request is served. */
   readonly push: () => Push
@@ -102,7 +105,7 @@ export interface ComposedCell {
 const heartbeat: Sync['heartbeat'] = (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest)
 
 export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedCell> {
-  const { settings, log, now, newId, keys, signIn, publicAddress, isElsewhere } = deps
+  const { settings, log, now, newId, keys, signIn, defer, publicAddress, isElsewhere } = deps
   const { store, policies, metrics, clock } = cell
   const push = (): Push => deps.push()
   const present = (): number => clock.present()
@@ -110,7 +113,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const onKeyReplaced = (deviceId: string): void => push().drop(deviceId)
   const authenticator = new Authenticator({
     store,
-    defer: setImmediate,
+    defer,
     takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced }, deviceId, used),
     ...{ signIn, keysVersion: cell.keysVersion },
   })
@@ -123,7 +126,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const service = {
     ...{ store, policies, shortages, newId, tenantId, sessionIntervalMs, trustsClock },
     batcher: new AccessBatcher({
-      ...{ store, policies, shortages, defer: setImmediate },
+      ...{ store, policies, shortages, defer },
       lanes: isShared(settings) ? LANES_OF_NODES : 1,
     }),
     keyDelayMs: settings.keys.delay,
@@ -135,7 +138,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const commands = { store, now, present, sessions: service, onRevoked: (deviceId: string) => push().drop(deviceId) }
   const syncs = { store, keys, now, present, trustsClock, terms, policies, heartbeat, giveWay: service.giveWay }
   const forDevices = edgeOperations({
-    ...{ ...commands, ...syncs, syncBatcher: new SyncBatcher(syncs, setImmediate) },
+    ...{ ...commands, ...syncs, syncBatcher: new SyncBatcher(syncs, defer) },
     console: deps.consoleSignIn,
     ...{ newId, presence, onKeyReplaced, sinks, tenantId },
     addresses: () => ({

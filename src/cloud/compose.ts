@@ -24,6 +24,7 @@ import { registerDocs } from './http/openapi/register-docs.ts'
 import { authenticatorOver, routeOverCells } from './http/route-over-cells.ts'
 import { serveOperations } from './http/serve.ts'
 import { serveWebSockets } from './http/web-sockets.ts'
+import { Entrance } from './http/entrance.ts'
 import { Slots } from './http/slots.ts'
 import { createServer } from './http/server.ts'
 import { Cell, type CellNode, isShared } from './open-cell.ts'
@@ -43,6 +44,7 @@ import { readLastBackup } from '../platform/last-backup.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
 import { SignIn } from './service-api/sign-in.ts'
+import { ConnectingClients } from './runtime/connecting-clients.ts'
 import type { Clocks, PausedBy } from './runtime/clock-guard.ts'
 import { LiveKeyring } from './devices/keyring.ts'
 import { changeSharedRules } from './policy/bump-policy-revision.ts'
@@ -205,8 +207,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const consoleSignIn = servesConsole(settings.http)
     ? new ConsoleSignIn({ store: control.store, newId, secret: consoleSecret(signingKeyFile) })
     : null
+  const connecting = new ConnectingClients(setImmediate)
   const composed = await composeAll(cells, {
     ...{ settings, log, now, newId, timers, keys, signIn, push, publicAddress, consoleSignIn },
+    defer: connecting.defer,
   })
   const [controlCell] = composed.cells
   const watch = settings.cells === null ? null : new CellWatch({ cells, keys, now, log })
@@ -241,6 +245,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     onWrongAnswer: settings.http.checkAnswers ? (overrides.onWrongAnswer ?? (() => undefined)) : null,
     onBrokenBody: () => metrics.brokenBody(),
   })
+  http.server.on('connection', () => connecting.connected())
   countRequests(http, metrics)
   registerHealth(
     http,
@@ -251,6 +256,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const slots = new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() })
   const serving = {
     ...{ store: controlCell.store, keys, authenticator: controlCell.authenticator, now, slots },
+    entrance: new Entrance(),
     requestTimeoutMs: requestTimeout,
     version: softwareVersion(),
     routeOver: over === null ? null : (index: number, version: string) => routeOverCells(over, index, version),

@@ -19,12 +19,14 @@ import { type Authenticator, bearerOf, bearerToken } from '../service-api/authen
 import type { Store } from '../storage/store.ts'
 import { sendJson } from './answer-error.ts'
 import { watchArrival } from './arrival.ts'
+import type { Entrance } from './entrance.ts'
 import { decompress } from './gzip.ts'
 import {
   type Answer,
   type Call,
   type Caller,
   type CallerKind,
+  CLIENTS,
   type Operation,
   addressesOf,
   at,
@@ -47,6 +49,7 @@ export interface ServeDeps extends CheckDeps {
   /** Of the operation at the index, if it is served over cells. Null: there are none. */
   readonly routeOver: ((index: number, version: string) => Route) | null
   readonly slots: Slots
+  readonly entrance: Entrance
   /** Maximum time for a complete request to arrive, ms. */
   readonly requestTimeoutMs: number
   /** Software version. */
@@ -110,10 +113,11 @@ function optionsOf(
   { admit, enter, answer }: Route,
   deps: ServeDeps,
 ): Omit<RouteOptions, 'url'> {
-  const { method, bodyMax, gzip = false, sendsTimeAndVersion } = operation
+  const { method, principals, bodyMax, gzip = false, sendsTimeAndVersion } = operation
   const answers = declaredAnswers(method, at(version, operation.answers), operation.errors)
   const heads = new WeakMap<FastifyRequest, Head>()
   const arrivals = new WeakMap<FastifyRequest, () => void>()
+  const isOfDevices = !CLIENTS.some((kind) => principals.includes(kind))
   return {
     method,
     config: { answers },
@@ -123,6 +127,7 @@ function optionsOf(
       : {}),
     // Before the body is read: unauthorized callers must not cause reads.
     onRequest: async (request, reply) => {
+      if (isOfDevices) await deps.entrance.enter(reply.raw)
       const head = await deps.slots.authenticate(() => admit(request))
       const caller = head.principal
       encodingOf(request, gzip)
@@ -131,6 +136,7 @@ function optionsOf(
       enter(head, reply.raw)
       // A short body has arrived with the head.
       if (arrives && !request.raw.complete) {
+        deps.entrance.leave(reply.raw)
         const stop = watchArrival(request, caller.kind, deps.requestTimeoutMs)
         arrivals.set(request, stop)
         reply.raw.once('close', stop)
@@ -141,6 +147,7 @@ function optionsOf(
     preValidation: async (request, reply) => {
       arrivals.get(request)?.()
       deps.slots.begin(reply)
+      if (isOfDevices) await deps.entrance.enter(reply.raw)
       if (request.body === undefined) return
       const body = request.body as Buffer
       const isCompressed = encodingOf(request, gzip) === 'gzip'

@@ -1,6 +1,10 @@
 /** Serves waiting requests in batches, by arrival. A failed batch fails all its requests. */
 
-export type Defer = (call: () => void) => void
+/** Calls at the end of a turn of the event loop; of the first one in which `isEnough`, if it waits for several. */
+export type Defer = (call: () => void, isEnough: () => boolean) => void
+
+/** So many requests wait for no others. */
+const ENOUGH = 16
 
 export interface Batch<Order> {
   /** Takes the requests that wait by now, in order, up to the first that does not fit. */
@@ -56,7 +60,10 @@ export class Batcher<Order, Answer> {
     this.#gathers = this.#waiting.length > 0
     if (!this.#gathers) return
     // Requests of the same turn of the event loop join the batch.
-    this.#options.defer(() => void this.#work())
+    this.#options.defer(
+      () => void this.#work(),
+      () => this.#waiting.length >= ENOUGH,
+    )
   }
 
   async #work(): Promise<void> {
