@@ -1,19 +1,23 @@
 /**
- * Lets a limited number of requests of devices in at the same time; others wait for their turn, by arrival. When all devices
- * come back after an outage, each request that begins takes time from those in progress: for its token, and for its part of
- * each turn of the event loop. Too many at once would end none. Clients and administrators do not wait.
+ * Limits how many short requests of devices are served at the same time; others wait for their turn, by arrival. When all
+ * devices come back after an outage, each request that begins takes time from those in progress: for its token, and for its
+ * part of each turn of the event loop. Too many at once would end none. Clients and administrators do not wait.
  *
  * Nothing is known about a request that waits, so a limited number do, for a limited time. Others begin at once, and are
  * refused if there is no place (slots.ts).
  */
+import type { IncomingHttpHeaders } from 'node:http'
 
 /** Enough for a batch in progress and the next one. */
-const INSIDE_MAX = 64
+const INSIDE_MAX = 128
 
 const WAITING_MAX = 4_096
 
 /** Ms. An agent waits 30 s for a response. */
 const WAIT_MS_MAX = 10_000
+
+/** Longer bodies are segments that have their own turns: they would hold up short ones. */
+const BODY_BYTES_MAX = 8_192
 
 interface Response {
   readonly closed: boolean
@@ -26,39 +30,46 @@ export class Entrance {
   /** Earliest first; each lets its request in. */
   readonly #waiting = new Set<() => void>()
 
-  /** Resolves when the request may begin. One whose connection closes while it waits never begins. */
-  async enter(response: Response): Promise<void> {
-    if (this.#inside.has(response)) return
-    const isFull = this.#inside.size >= INSIDE_MAX
-    if (isFull && this.#waiting.size >= WAITING_MAX) return
-    if (isFull) await this.#turn(response)
-    // It would never leave.
-    if (response.closed) return
-    this.#inside.add(response)
-    response.once('close', () => this.leave(response))
+  /** Resolves when the request may begin. Undefined: at once. One whose connection closes while it waits never begins. */
+  enter(response: Response, headers: IncomingHttpHeaders): Promise<void> | undefined {
+    // One that has closed would never leave.
+    if (response.closed || !isShort(headers)) return undefined
+    if (this.#inside.size < INSIDE_MAX) {
+      this.#begin(response)
+      return undefined
+    }
+    if (this.#waiting.size >= WAITING_MAX) return undefined
+    return new Promise((resolve) => {
+      const end = (): void => {
+        this.#waiting.delete(begin)
+        clearTimeout(timer)
+        response.off('close', end)
+      }
+      const begin = (): void => {
+        end()
+        this.#begin(response)
+        resolve()
+      }
+      const timer = setTimeout(begin, WAIT_MS_MAX)
+      response.once('close', end)
+      this.#waiting.add(begin)
+    })
   }
 
-  /** For a request that waits for the rest of its body; it enters again. At the end of its response, each one leaves. */
+  /** Once only its client can delay a request: it waits for its body, or its response for those before it on the connection. */
   leave(response: Response): void {
-    if (!this.#inside.delete(response)) return
+    // Those whose time was over have begun above the limit.
+    if (!this.#inside.delete(response) || this.#inside.size >= INSIDE_MAX) return
     const [next] = this.#waiting
     next?.()
   }
 
-  #turn(response: Response): Promise<void> {
-    return new Promise((resolve) => {
-      const end = (): void => {
-        this.#waiting.delete(goOn)
-        clearTimeout(timer)
-        response.off('close', end)
-      }
-      const goOn = (): void => {
-        end()
-        resolve()
-      }
-      const timer = setTimeout(goOn, WAIT_MS_MAX)
-      response.once('close', end)
-      this.#waiting.add(goOn)
-    })
+  #begin(response: Response): void {
+    this.#inside.add(response)
+    response.once('close', () => this.leave(response))
   }
+}
+
+function isShort(headers: IncomingHttpHeaders): boolean {
+  return headers['transfer-encoding'] === undefined && Number(headers['content-length'] ?? 0) <= BODY_BYTES_MAX
 }

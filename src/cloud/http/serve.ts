@@ -122,12 +122,17 @@ function optionsOf(
     method,
     config: { answers },
     ...(bodyMax === undefined ? {} : { bodyLimit: bodyMax }),
-    ...(sendsTimeAndVersion
-      ? { onSend: async (_, reply) => void reply.header('date', new Date(deps.now()).toUTCString()) }
+    ...(isOfDevices || sendsTimeAndVersion
+      ? {
+          onSend: async (_, reply) => {
+            deps.entrance.leave(reply.raw)
+            if (sendsTimeAndVersion) void reply.header('date', new Date(deps.now()).toUTCString())
+          },
+        }
       : {}),
     // Before the body is read: unauthorized callers must not cause reads.
     onRequest: async (request, reply) => {
-      if (isOfDevices) await deps.entrance.enter(reply.raw)
+      if (isOfDevices) await deps.entrance.enter(reply.raw, request.headers)
       const head = await deps.slots.authenticate(() => admit(request))
       const caller = head.principal
       encodingOf(request, gzip)
@@ -147,7 +152,6 @@ function optionsOf(
     preValidation: async (request, reply) => {
       arrivals.get(request)?.()
       deps.slots.begin(reply)
-      if (isOfDevices) await deps.entrance.enter(reply.raw)
       if (request.body === undefined) return
       const body = request.body as Buffer
       const isCompressed = encodingOf(request, gzip) === 'gzip'

@@ -9,7 +9,7 @@ const TURNS_MAX = 16
 
 export class ConnectingClients {
   readonly #nextTurn: (call: () => void) => void
-  /** Whether a client has connected in this turn or the last one: its request comes a turn later. */
+  /** Whether a client has connected in this turn or the last one: without TLS, its request comes a turn later. */
   #areConnecting = false
   #hasConnected = false
 
