@@ -56,7 +56,7 @@ export class Entrance {
     })
   }
 
-  /** Once only its client can delay a request: it waits for its body, or its response for those before it on the connection. */
+  /** Call when only its client can still delay it: its body is arriving, or its response waits for an earlier one. */
   leave(response: Response): void {
     // Those whose time was over have begun above the limit.
     if (!this.#inside.delete(response) || this.#inside.size >= INSIDE_MAX) return
