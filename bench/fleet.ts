@@ -22,7 +22,8 @@ const USAGE = `npm run bench:fleet -- [OPTION...]
 
 Simulated devices with keys and segments of their own against a cloud, over HTTP: enrollment, a session in each instance,
 syncs with ten entries and a grant, the return of all devices after an outage, changed rules, and a line item that all of
-them use up. Each device belongs to one of several instances, and to one that all share. Requests are signed before they are measured. PostgreSQL: TALLYGATE_TEST_POSTGRES_URL, or an installed one that is started for the run.
+them use up. Each device belongs to one of several instances, and to one that all share. Requests are signed before they
+are measured. PostgreSQL: TALLYGATE_TEST_POSTGRES_URL, or an installed one that is started for the run.
 
   --devices N          simulated devices (10000)
   --instances N        instances with a line item each, which share the devices (100)

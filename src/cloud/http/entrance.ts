@@ -1,10 +1,10 @@
 /**
  * Limits how many short requests of devices are served at the same time; others wait for their turn, by arrival. When all
  * devices come back after an outage, each request that begins takes time from those in progress: for its token, and for its
- * part of each turn of the event loop. Too many at once would end none. Clients and administrators do not wait.
+ * part of each turn of the event loop. With too many at once, none would end. Clients and administrators do not wait.
  *
- * Nothing is known about a request that waits, so a limited number do, for a limited time. Others begin at once, and are
- * refused if there is no place (slots.ts).
+ * The caller of a waiting request is not known yet, so the number of those that wait and their time are limited. Others begin
+ * at once, and are refused if there is no place (slots.ts).
  */
 import type { IncomingHttpHeaders } from 'node:http'
 
@@ -33,7 +33,7 @@ export class Entrance {
   /** Resolves when the request may begin. Undefined: at once. One whose connection closes while it waits never begins. */
   enter(response: Response, headers: IncomingHttpHeaders): Promise<void> | undefined {
     // One that has closed would never leave.
-    if (response.closed || !isShort(headers)) return undefined
+    if (response.closed || !hasShortBody(headers)) return undefined
     if (this.#inside.size < INSIDE_MAX) {
       this.#begin(response)
       return undefined
@@ -70,6 +70,6 @@ export class Entrance {
   }
 }
 
-function isShort(headers: IncomingHttpHeaders): boolean {
+function hasShortBody(headers: IncomingHttpHeaders): boolean {
   return headers['transfer-encoding'] === undefined && Number(headers['content-length'] ?? 0) <= BODY_BYTES_MAX
 }

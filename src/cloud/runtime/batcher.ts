@@ -1,9 +1,9 @@
 /** Serves waiting requests in batches, by arrival. A failed batch fails all its requests. */
 
-/** Calls at the end of a turn of the event loop; of the first one in which `isEnough`, if it waits for several. */
+/** Calls at the end of a turn of the event loop. May wait for several, but not after one at whose end `isEnough`. */
 export type Defer = (call: () => void, isEnough: () => boolean) => void
 
-/** So many requests wait for no others. */
+/** A batch of so many requests does not wait for more. */
 const ENOUGH = 16
 
 export interface Batch<Order> {

@@ -1,5 +1,5 @@
-// What concerns one instance or account is found by index, also while PostgreSQL has old statistics: those of a fleet that was
-// silent, or that was short of nothing.
+// The rows of one instance or account are found by index, also while the statistics of PostgreSQL are old: of a fleet that was
+// silent, and of shortages that are noted again since.
 import { sql as expression } from 'kysely'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
