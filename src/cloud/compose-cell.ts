@@ -50,6 +50,8 @@ const ARCHIVE_EVERY_MS = 60_000
 /** How often to make partitions of the usage in advance, and to drop archived ones, ms. */
 const PARTITIONS_EVERY_MS = 60_000
 
+const STATISTICS_EVERY_MS = 10_000
+
 /** How often the metrics of instances change, ms. */
 const FLEET_EVERY_MS = 60_000
 
@@ -218,6 +220,7 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
       ? ([
           [TURN_EVERY_MS, turn, 'the sales mark was not compared'],
           [PARTITIONS_EVERY_MS, () => cell.keepPartitions(), 'the partitions of the usage were not kept'],
+          [STATISTICS_EVERY_MS, () => cell.renewStatistics(), 'the statistics of the database were not renewed'],
         ] as const)
       : []),
     [CLOCK_LOOK_EVERY_MS, look, 'the clocks were not compared'],

@@ -171,7 +171,7 @@ export class Cell {
     if (url === null) {
       const file = { path: join(store.path, 'twin.db'), check: store.check, onBroken: fail }
       // A file responds.
-      return { ...openSqliteStore(file), keepPartitions: async () => undefined, cut: () => undefined }
+      return { ...openSqliteStore(file), keepPartitions: nothing, renewStatistics: nothing, cut: () => undefined }
     }
     const file = this.#place?.password_file
     const opened = await openPostgresStore({
@@ -218,6 +218,12 @@ export class Cell {
     return false
   }
 
+  /** Renews the statistics of tables that have grown. */
+  async renewStatistics(): Promise<false> {
+    await this.#running?.database.renewStatistics()
+    return false
+  }
+
   /** Cuts what does not respond, because the time for a stop is over. */
   cut(): void {
     this.#cut.reject(new CodedError('STOPPING', 'The cloud stops, and the database of a cell does not respond.'))
@@ -228,6 +234,8 @@ export class Cell {
     await this.#running?.parts.disposeAsync()
   }
 }
+
+const nothing = async (): Promise<void> => undefined
 
 interface OpenedStore extends PostgresStore {
   readonly keysVersion: Cell['keysVersion']

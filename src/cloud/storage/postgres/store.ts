@@ -17,6 +17,7 @@ import { CommitUnanswered, ConnectionLost, coded, endsWait, isWorthAnotherRun } 
 import { LIMITS, type Limits } from './limits.ts'
 import { keepPartitions } from './partitions.ts'
 import { ruleLocks } from './rule-locks.ts'
+import { renewStatistics } from './statistics.ts'
 
 export interface PostgresStoreOptions {
   /** `postgres://user:password@host:port/database`, or with several hosts: `host:port,host:port` */
@@ -36,6 +37,8 @@ export interface PostgresStoreOptions {
 export interface PostgresStore extends Store {
   /** Makes partitions of the usage in advance, and gives back the space of those that are archived. To be called often. */
   keepPartitions(): Promise<void>
+  /** Renews the statistics of tables that have grown much: see statistics.ts. To be called often. */
+  renewStatistics(): Promise<void>
   /**
    * Cuts all connections: work in progress fails with STOPPING, or with OUTCOME_UNKNOWN if its commit is not answered.
    * Nothing more is read or written.
@@ -92,18 +95,22 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
       listeners.add(listener)
       return () => listeners.delete(listener)
     },
-    async keepPartitions() {
-      const { client } = await pool.connect()
-      let isLost = true
-      try {
-        await keepPartitions(client, schema)
-        isLost = false
-      } finally {
-        client.release(isLost)
-      }
-    },
+    keepPartitions: () => withClient(pool, (client) => keepPartitions(client, schema)),
+    renewStatistics: () => withClient(pool, renewStatistics),
     cut: () => pool.cut(),
     close: () => pool.end(),
+  }
+}
+
+/** A connection on which this fails is closed. */
+async function withClient(pool: Pool, work: (client: pg.ClientBase) => Promise<void>): Promise<void> {
+  const { client } = await pool.connect()
+  let isLost = true
+  try {
+    await work(client)
+    isLost = false
+  } finally {
+    client.release(isLost)
   }
 }
 

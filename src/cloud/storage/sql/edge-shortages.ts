@@ -177,7 +177,12 @@ const recallsOf = prepared((db) => {
     .where('device_accounts.epoch', '=', 0n)
     .where(expression<boolean>`${LEFT} > 0`)
   const recalled = db
-    .selectFrom(levels.as('levels'))
+    // Looks for each level once, not wherever it is used.
+    .with(
+      (named) => named('levels').materialized(),
+      () => levels,
+    )
+    .selectFrom('levels')
     .select(['account', 'available'])
     .select((of) => of.ref('keep').$castTo<bigint | null>().as('keep'))
     .select([expression<bigint>`0`.as('above'), expression<bigint>`keep - available`.as('rank')])
