@@ -8,22 +8,24 @@ import { cpus } from 'node:os'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { type PostgresServer, ask, startPostgres } from './cloud/postgres-server.ts'
-import { type Books, type Loaded, MICRO_CHARGED, startFloor, startTwin } from './cloud/servers.ts'
+import { type Books, type Loaded, MICRO_CHARGED, startFloor, startCloud } from './cloud/servers.ts'
 import type { LoadReport } from './load/closed-loop.ts'
 import { LoadGenerator } from './load/generator.ts'
 import { median } from './load/latency.ts'
+import { machineSeconds } from './measure/process-use.ts'
 import { measureStorage } from './measure/storage.ts'
 import { table } from './table.ts'
 
 const USAGE = `npm run bench:cloud -- [OPTION...]
 
-One-off access requests per second over HTTP, durable in the twin's store, beside an empty handler of the same framework
+One-off access requests per second over HTTP, durable in the cloud's store, beside an empty handler of the same framework
 that writes one row. PostgreSQL: TALLYGATE_TEST_POSTGRES_URL, or an installed one that is started for the run.
 
   --connections LIST   connections that ask in turn, over all nodes (1,16,64)
   --seconds N          length of one measurement (3)
   --rounds N           alternating rounds; the table shows medians over them (3)
-  --nodes LIST         nodes of the twin over one PostgreSQL (1); with more than one, SQLite is left out
+  --nodes LIST         nodes of the cloud over one PostgreSQL (1); with more than one, SQLite is left out
+  --node-processors N  part of a processor that each node may use, for example 0.25 (all; needs root)
   --instances N        instances over which the requests are spread (1)
   --store LIST         sqlite, postgres (sqlite,postgres)
   --state-dir DIR      where the stores keep their data (.tallygate in the working folder)
@@ -47,6 +49,8 @@ interface Measurement {
   readonly perSecond: number
   readonly p50: number
   readonly p99: number
+  /** Processors of the machine that were busy, those of the load included. */
+  readonly busy: number
 }
 
 interface Account {
@@ -68,9 +72,9 @@ function contenders({ sqlite, postgres, nodes, instances }: Compared): readonly 
   if (sqlite) {
     const store = 'SQLite'
     list.push({
-      ...{ name: 'twin', store, nodes: 1 },
+      ...{ name: 'cloud', store, nodes: 1 },
       start: async (directory) => ({
-        loaded: await startTwin(directory, { nodes: 1, instances }, null),
+        loaded: await startCloud(directory, { nodes: 1, instances }, null),
         cleanUp: none,
       }),
     })
@@ -93,8 +97,8 @@ function contenders({ sqlite, postgres, nodes, instances }: Compared): readonly 
     }
     for (const each of nodes) {
       list.push({
-        ...{ name: each === 1 ? 'twin' : `twin, ${each} nodes`, store, nodes: each },
-        start: (directory) => inSchema((url) => startTwin(directory, { nodes: each, instances }, url)),
+        ...{ name: each === 1 ? 'cloud' : `cloud, ${each} nodes`, store, nodes: each },
+        start: (directory) => inSchema((url) => startCloud(directory, { nodes: each, instances }, url)),
       })
     }
     list.push({
@@ -132,6 +136,7 @@ async function main(): Promise<void> {
       seconds: { type: 'string', default: '3' },
       rounds: { type: 'string', default: '3' },
       nodes: { type: 'string', default: '1' },
+      'node-processors': { type: 'string' },
       instances: { type: 'string', default: '1' },
       store: { type: 'string', default: 'sqlite,postgres' },
       'state-dir': { type: 'string', default: '.tallygate' },
@@ -149,6 +154,12 @@ async function main(): Promise<void> {
   }
   const connections = values.connections.split(',').map((text) => count('connections', text))
   const nodes = values.nodes.split(',').map((text) => count('nodes', text))
+  const nodeProcessors = values['node-processors'] === undefined ? null : Number(values['node-processors'])
+  if (nodeProcessors !== null && !(nodeProcessors >= 0.01 && nodeProcessors <= 1)) {
+    throw new Error(
+      `--node-processors takes a part of a processor, for example 0.25, not '${values['node-processors']}'`,
+    )
+  }
   const stores = values.store.split(',')
   const unknown = stores.find((name) => name !== 'sqlite' && name !== 'postgres')
   if (unknown !== undefined) throw new Error(`--store takes sqlite and postgres, not '${unknown}'`)
@@ -184,8 +195,12 @@ async function main(): Promise<void> {
         const { loaded, cleanUp } = await contender.start(place)
         const most = Math.max(...connections)
         let acknowledged = total(await load(generators, loaded, most, { warmupMs: 0, durationMs: WARMUP_MS }))
+        // Not before: compiling would take most of it.
+        if (nodeProcessors !== null) loaded.limit(nodeProcessors)
         for (const each of connections) {
+          const before = { used: machineSeconds(), at: performance.now() }
           const reports = await load(generators, loaded, each, { warmupMs: RAMP_MS, durationMs: seconds * 1_000 })
+          const busy = ((machineSeconds() - before.used) * 1_000) / (performance.now() - before.at)
           acknowledged += total(reports)
           measurements.push({
             contender,
@@ -193,6 +208,7 @@ async function main(): Promise<void> {
             perSecond: reports.reduce((sum, report) => sum + report.perSecond, 0),
             p50: Math.max(...reports.map(({ latency }) => latency.p50)),
             p99: Math.max(...reports.map(({ latency }) => latency.p99)),
+            busy,
           })
         }
         const books = await loaded.killAndAudit()
@@ -208,6 +224,7 @@ async function main(): Promise<void> {
     )
     if (typeof postgres !== 'string') console.log(`database  PostgreSQL ${postgres.version}`)
     const spread = instances === 1 ? '' : `, requests spread over ${instances} instances`
+    if (nodeProcessors !== null) console.log(`nodes     each may use ${nodeProcessors} of a processor`)
     console.log(`load      closed loop, ${rounds} alternating rounds of ${seconds} s, medians${spread}\n`)
     console.log(table(rowsOf(list, connections, measurements), 3))
     console.log('')
@@ -252,7 +269,8 @@ function rowsOf(
     })
     return median(ratios).toFixed(2)
   }
-  const rows = [['connections', 'store', 'server', 'requests/s', 'p50 ms', 'p99 ms', 'of floor', 'of one node']]
+  const titles = ['connections', 'store', 'server', 'requests/s', 'p50 ms', 'p99 ms', 'busy processors']
+  const rows = [[...titles, 'of floor', 'of one node']]
   for (const each of connections) {
     for (const contender of list) {
       const own = figures(contender, each)
@@ -263,6 +281,7 @@ function rowsOf(
         Math.round(median(own.map(({ perSecond }) => perSecond))).toLocaleString('en'),
         median(own.map(({ p50 }) => p50)).toFixed(2),
         median(own.map(({ p99 }) => p99)).toFixed(2),
+        median(own.map(({ busy }) => busy)).toFixed(2),
         of(0, contender, each),
         of(1, contender, each),
       ])

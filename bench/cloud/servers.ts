@@ -10,6 +10,7 @@ import { makeAccessToken } from '../../src/client/access-token.ts'
 import { countRows } from '../contenders/ledger-file.ts'
 import { FLOOR_MARK } from '../floor/options.ts'
 import type { Target } from '../load/dialect.ts'
+import { limitProcessor } from '../measure/processor-limit.ts'
 import type { CloudFloorOptions } from './floor-process.ts'
 import { ask } from './postgres-server.ts'
 
@@ -22,6 +23,8 @@ export interface Books {
 export interface Loaded {
   /** One per node. */
   readonly targets: readonly Target[]
+  /** From now on, each node may use so much of a processor. */
+  readonly limit: (processors: number) => void
   readonly killAndAudit: () => Promise<Books>
 }
 
@@ -32,16 +35,16 @@ export const MICRO_CHARGED = 1_000_000n
 /** Digits in each body that the load generator replaces, so that each user asks once. */
 const SERIAL = '0'.repeat(10)
 
-interface TwinOptions {
+interface CloudOptions {
   readonly nodes: number
   /** Requests are spread over them. */
   readonly instances: number
 }
 
 /** @param db address of an empty schema; null: SQLite */
-export async function startTwin(
+export async function startCloud(
   directory: string,
-  { nodes, instances }: TwinOptions,
+  { nodes, instances }: CloudOptions,
   db: string | null,
 ): Promise<Loaded> {
   const started: Awaited<ReturnType<typeof startNode>>[] = []
@@ -83,6 +86,7 @@ export async function startTwin(
         grantMark: '"code":"1001"',
       }
     }),
+    limit: (processors) => started.forEach(({ limit }) => limit(processors)),
     async killAndAudit() {
       for (const { kill } of started) await kill()
       return db === null ? auditSqlite(join(directory, 'node-0', 'twin.db')) : auditPostgres(db)
@@ -96,18 +100,23 @@ async function startNode(path: string, db: string | null) {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   const exit = once(child, 'exit')
+  let endLimit = (): void => undefined
   const address = await new Promise<string>((resolve, reject) => {
     createInterface({ input: child.stdout }).on('line', (line) => {
       const { msg, http } = JSON.parse(line) as { msg?: string; http?: string }
       if (msg === 'listening' && http !== undefined) resolve(http)
     })
-    exit.then(() => reject(new Error('the twin does not start')), reject)
+    exit.then(() => reject(new Error('the cloud does not start')), reject)
   })
   const kill = async (): Promise<void> => {
     child.kill('SIGKILL')
     await exit
+    endLimit()
   }
-  return { address, kill }
+  const limit = (processors: number): void => {
+    if (child.pid !== undefined) endLimit = limitProcessor(child.pid, processors)
+  }
+  return { address, limit, kill }
 }
 
 /** Creates instances, each with one line item for one department. Returns the paths of their access requests. */
@@ -203,6 +212,7 @@ export async function startFloor(directory: string, db: string | null): Promise<
     targets: [
       { protocol: 'http', socketPath: '', port: message.port, paths: ['/'], bodies: ['{}'], grantMark: FLOOR_MARK },
     ],
+    limit: () => undefined,
     async killAndAudit() {
       child.kill('SIGKILL')
       await exit

@@ -171,10 +171,12 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const signingKeyFile = join(directory, 'signing-key.pem')
   const comparesDatabase = overrides.now === undefined
   const boot = overrides.boot ?? (comparesDatabase ? bootClock() : { bootId: '', sinceBoot: now })
+  const entrance = new Entrance()
   const metricsDeps = {
     version: softwareVersion(),
     totalsTimeoutMs: TOTALS_TIMEOUT_MS,
     // Administrators back up PostgreSQL with its own tools.
+    waiting: () => entrance.waiting,
     lastBackupAt: () => (isShared(settings) ? null : (readLastBackup(directory)?.at ?? null)),
   }
   const node = {
@@ -255,8 +257,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const { requestsMax, requestsPerKeyMax, requestTimeout } = settings.http
   const slots = new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() })
   const serving = {
-    ...{ store: controlCell.store, keys, authenticator: controlCell.authenticator, now, slots },
-    entrance: new Entrance(),
+    ...{ store: controlCell.store, keys, authenticator: controlCell.authenticator, now, slots, entrance },
     requestTimeoutMs: requestTimeout,
     version: softwareVersion(),
     routeOver: over === null ? null : (index: number, version: string) => routeOverCells(over, index, version),

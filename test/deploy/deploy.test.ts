@@ -27,6 +27,7 @@ async function told(): Promise<ReadonlySet<string>> {
     totalsTimeoutMs: 1_000,
     lastBackupAt: () => 1,
     paused: () => [],
+    waiting: () => 0,
   }).text()
   const agent = metricsText(reportWith(), { ready: true, checks: [] })
   const series = new Set<string>()

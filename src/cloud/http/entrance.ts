@@ -30,6 +30,10 @@ export class Entrance {
   /** Earliest first; each lets its request in. */
   readonly #waiting = new Set<() => void>()
 
+  get waiting(): number {
+    return this.#waiting.size
+  }
+
   /** Resolves when the request may begin. Undefined: at once. One whose connection closes while it waits never begins. */
   enter(response: Response, headers: IncomingHttpHeaders): Promise<void> | undefined {
     // One that has closed would never leave.

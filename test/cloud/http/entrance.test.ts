@@ -38,12 +38,14 @@ async function settled(): Promise<void> {
 
 describe('Entrance', () => {
   it('lets requests in by arrival, each when another one has ended', async () => {
-    const { begun, requests } = await arrive(new Entrance(), INSIDE + 3)
+    const entrance = new Entrance()
+    const { begun, requests } = await arrive(entrance, INSIDE + 3)
     expect(begun).toEqual(Array.from({ length: INSIDE }, (_, index) => index))
     requests[7]?.close()
     requests[3]?.close()
     await settled()
     expect(begun.slice(INSIDE)).toEqual([INSIDE, INSIDE + 1])
+    expect(entrance.waiting).toBe(1)
   })
 
   it('lets another one in when a request waits for its client only', async () => {

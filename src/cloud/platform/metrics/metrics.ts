@@ -18,6 +18,7 @@ const OF_NODE: ReadonlySet<string> = new Set([
   'http_requests_total',
   'http_request_duration_seconds',
   'http_bodies_incomplete_total',
+  'http_device_requests_waiting',
   'config_last_reload_successful',
   'last_backup_timestamp_seconds',
   'build_info',
@@ -30,6 +31,8 @@ export interface MetricsDeps {
   /** POSIX ms of the last good backup, read at each scrape; null: unknown. */
   readonly lastBackupAt: () => number | null
   readonly paused: () => readonly PausedBy[]
+  /** Requests of devices that wait for their turn. */
+  readonly waiting: () => number
   /** Longest wait for the totals, ms; after it the scrape omits them. */
   readonly totalsTimeoutMs: number
 }
@@ -99,6 +102,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
     'http_bodies_incomplete_total',
     'Requests whose connection ended before the body was complete.',
   )
+  readonly #waiting = this.#gauge('http_device_requests_waiting', 'Requests of devices that wait for their turn.')
   readonly #decisions = this.#counter(
     'decisions_total',
     'Items decided on access requests, by result and status code of API v1.1.',
@@ -235,6 +239,7 @@ export class Metrics implements StoreWatcher, EventWatcher {
     const backupAt = this.#deps.lastBackupAt()
     if (backupAt === null) this.#lastBackup.remove()
     else this.#lastBackup.set(backupAt / 1_000)
+    this.#waiting.set(this.#deps.waiting())
     const paused = this.#deps.paused()
     for (const code of PAUSED_BY) this.#paused.set({ code }, paused.includes(code) ? 1 : 0)
     return this.#registry.metrics()

@@ -262,7 +262,7 @@ describe('a watched store', () => {
 })
 
 describe('a scrape', () => {
-  it('goes without the totals of a store that does not answer, and says so', async () => {
+  it('goes without the totals of a store that does not answer, says so, and shows the rest', async () => {
     const totals = Promise.withResolvers<never>()
     const metrics = new Metrics({
       version: '1',
@@ -270,8 +270,10 @@ describe('a scrape', () => {
       totalsTimeoutMs: 1,
       lastBackupAt: () => null,
       paused: () => [],
+      waiting: () => 3,
     })
     const families = parsePrometheusText(await metrics.text())
+    expect(valueOf(families, 'tallygate_http_device_requests_waiting')).toBe(3)
     expect(valueOf(families, 'tallygate_store_totals_up')).toBe(0)
     expect(families.get('tallygate_sessions')?.samples).toEqual([])
     expect(families.get('tallygate_outbox_backlog')?.samples).toEqual([])
