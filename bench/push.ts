@@ -27,7 +27,7 @@ try {
     inForce.push(performance.now() - begun)
   }
   process.stdout.write(`changes: ${changes}\n`)
-  process.stdout.write(`request answered by the twin, ms: ${quantiles(answered)}\n`)
+  process.stdout.write(`request answered by the cloud, ms: ${quantiles(answered)}\n`)
   process.stdout.write(`in force on the device, ms: ${quantiles(inForce)}\n`)
 } finally {
   await site[Symbol.asyncDispose]()

@@ -18,7 +18,7 @@ export function requestBody(count: number): unknown {
 export class Site implements AsyncDisposable {
   readonly directory: string
   readonly #application: HttpClient
-  #twin: ServiceProcess | undefined
+  #cloud: ServiceProcess | undefined
   #agent: ServiceProcess | undefined
   #ports = { http: '0', push: '0' }
   url = ''
@@ -41,27 +41,27 @@ export class Site implements AsyncDisposable {
   /** On any free ports at first, then on the same ones. */
   async startCloud(): Promise<void> {
     const { http, push } = this.#ports
-    this.#twin = await startService({
+    this.#cloud = await startService({
       name: 'tallygate cloud',
       args: ['cloud', '--http-port', http, '--push-port', push, '--http-host', '127.0.0.1', '--push-host', '127.0.0.1'],
       env: { TALLYGATE_CLOUD_STORE_PATH: join(this.directory, 'cloud') },
       logFile: join(this.directory, 'cloud.log'),
       readyWithinMs: READY_MS,
     })
-    const { listening } = this.#twin
+    const { listening } = this.#cloud
     this.url = String(listening['http'])
     this.adminKeyFile = String(listening['adminKeyFile'])
     this.#ports = { http: new URL(this.url).port, push: new URL(String(listening['push'])).port }
   }
 
   get cloudPid(): number {
-    if (this.#twin === undefined) throw new Error('the cloud is not running')
-    return this.#twin.pid
+    if (this.#cloud === undefined) throw new Error('the cloud is not running')
+    return this.#cloud.pid
   }
 
   async stopCloud(): Promise<void> {
-    await this.#twin?.stop(10_000)
-    this.#twin = undefined
+    await this.#cloud?.stop(10_000)
+    this.#cloud = undefined
   }
 
   get socketPath(): string {
