@@ -172,7 +172,8 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     onBroken: onFatal,
   })
   started.defer(() => journal.close())
-  const keys = await openKeyFiles(keyFilesOf(settings))
+  // The cloud would refuse another key.
+  const keys = await openKeyFiles(keyFilesOf(settings), async () => (await journal.read()).identity === null)
   late.keys = keys
 
   const extraCa = settings.tls.caFile === null ? null : readAuthority(settings.tls.caFile)

@@ -899,7 +899,8 @@ export const ERRORS = catalogue({
   DEVICE_KEY_UNUSABLE: {
     meaning:
       'The private key file of this device is missing, readable by other users, or does not contain a key of the right kind.',
-    remedy: 'Put the file back, or remove it and enroll the device again with a new token.',
+    remedy:
+      'Put the newest key file back. If it is lost, move the state directory away (it may contain unbilled usage), and enroll the device again with an empty one and a new token.',
     http: 500,
     exit: 66,
     retry: 'no',

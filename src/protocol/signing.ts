@@ -46,8 +46,16 @@ const DECOMPRESSED_BYTES_MAX = 8 * 1024 * 1024
 
 /** Signs the exact text; that of a segment is compressed with Zstandard first. */
 export async function signDocument(kind: DocumentKind, text: string, signer: Signer): Promise<string> {
-  const input = signedInput(kind, text, signer)
-  const signature = sign(DIGESTS[signer.algorithm], Buffer.from(input), keyOf(signer.privateKey))
+  return signed(signedInput(kind, text, signer), signer)
+}
+
+/** The same document, signed by this key instead. */
+export async function signAgain(document: string, signer: Signer): Promise<string> {
+  return signed(`${headerPart(headerOf(document)?.typ, signer)}.${document.split('.')[1] ?? ''}`, signer)
+}
+
+function signed(input: string, { algorithm, privateKey }: Signer): string {
+  const signature = sign(DIGESTS[algorithm], Buffer.from(input), keyOf(privateKey))
   return `${input}.${signature.toString('base64url')}`
 }
 
@@ -63,11 +71,14 @@ export async function signDocumentAside(kind: DocumentKind, text: string, signer
   return `${input}.${signature.toString('base64url')}`
 }
 
-function signedInput(kind: DocumentKind, text: string, { algorithm, keyId }: Signer): string {
+function signedInput(kind: DocumentKind, text: string, signer: Signer): string {
   const typ = typeHeader(kind)
   const payload = COMPRESSED_TYPES.has(typ) ? compress(text) : Buffer.from(text)
-  const header = Buffer.from(JSON.stringify({ alg: algorithm, typ, kid: keyId }))
-  return `${header.toString('base64url')}.${payload.toString('base64url')}`
+  return `${headerPart(typ, signer)}.${payload.toString('base64url')}`
+}
+
+function headerPart(typ: unknown, { algorithm, keyId }: Signer): string {
+  return Buffer.from(JSON.stringify({ alg: algorithm, typ, kid: keyId })).toString('base64url')
 }
 
 /** Ed25519 hashes by itself. */

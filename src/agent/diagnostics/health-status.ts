@@ -26,6 +26,11 @@ const START_ANEW = [
   ...ENROLL.slice(0, 2),
   '`sudo systemctl start tallygate-agent`',
 ]
+const FIT_KEY = [
+  'If the key file came from a backup, put the newest one back: `tallygate doctor` compares it with the ledger',
+  'If that key is lost, or was copied, an administrator revokes the device: `tallygate devices revoke NAME`',
+  ...START_ANEW,
+]
 const FIND_CLOUD = '`tallygate doctor` shows where the connection to the cloud fails'
 
 export function healthStatusOf(status: Status): HealthStatus {
@@ -90,7 +95,8 @@ function supplyStatus(status: Status): HealthStatus | null {
   const { grant, connected, conditions, sessions } = status
   const { isDry, atHand } = balanceOf(status)
   const remaining = grant?.remainingMs ?? 0
-  if (conditions.some(({ code }) => code === 'DEVICE_REVOKED')) return revokedStatus(status)
+  const refused = refusedKey(status)
+  if (refused !== undefined) return refusedKeyStatus(status, refused)
   if (grant === null && !connected) {
     return refusing('This device has no grant, and the cloud is out of reach.', FIND_CLOUD)
   }
@@ -142,16 +148,30 @@ function moreTokens({ subject }: AgentStatusWire['conditions'][number]): string 
   return `An administrator adds tokens with \`tallygate line-items set ${lineItem} --quantity TOKENS\``
 }
 
-function revokedStatus(status: Status): HealthStatus {
+/** What the cloud says of a key with which it refuses all requests of the device. */
+const REFUSED_KEYS = {
+  DEVICE_REVOKED: 'was revoked',
+  DEVICE_KEY_REPLACED: 'was replaced by another one',
+  TOKEN_INVALID: 'is not known to the cloud',
+} as const
+
+type RefusedKey = keyof typeof REFUSED_KEYS
+
+function refusedKey({ conditions }: Pick<Status, 'conditions'>): RefusedKey | undefined {
+  return (Object.keys(REFUSED_KEYS) as RefusedKey[]).find((known) => conditions.some(({ code }) => code === known))
+}
+
+function refusedKeyStatus(status: Status, refused: RefusedKey): HealthStatus {
   const { isDry, atHand } = balanceOf(status)
   const remaining = status.grant?.remainingMs ?? 0
-  const steps = [`\`tallygate audit list --device ${nameOf(status)}\` shows who revoked it`, ...START_ANEW]
+  const known = `The key of this device ${REFUSED_KEYS[refused]}`
+  const steps =
+    refused === 'DEVICE_REVOKED'
+      ? [`\`tallygate audit list --device ${nameOf(status)}\` shows who revoked it`, ...START_ANEW]
+      : FIT_KEY
   return isDry || remaining === 0
-    ? refusing('The key of this device was revoked, and no tokens are left: it refuses every charge.', ...steps)
-    : attention(
-        `The key of this device was revoked: it delivers no usage, and can spend ${atHand} for another ${inWords(remaining)}.`,
-        ...steps,
-      )
+    ? refusing(`${known}, and no tokens are left: it refuses every charge.`, ...steps)
+    : attention(`${known}: it delivers no usage, and can spend ${atHand} for another ${inWords(remaining)}.`, ...steps)
 }
 
 function problemStatus({ conditions }: Status): HealthStatus | null {
@@ -214,11 +234,10 @@ const RECENT_MS = 120_000
 export function cloudInWords(
   status: Pick<AgentStatusWire, 'connected' | 'conditions' | 'lastContactAt' | 'push' | 'clock'>,
 ): string {
-  const { connected, conditions, lastContactAt, push, clock } = status
+  const { connected, lastContactAt, push, clock } = status
   if (!connected) return 'not connected'
-  if (conditions.some(({ code }) => code === 'DEVICE_REVOKED')) {
-    return 'responds, but refuses this device: its key was revoked'
-  }
+  const refused = refusedKey(status)
+  if (refused !== undefined) return `responds, but refuses this device: its key ${REFUSED_KEYS[refused]}`
   const isRecent = lastContactAt !== null && clock.now - lastContactAt <= RECENT_MS
   return isRecent || push === 'CONNECTED' ? 'connected' : 'responded to the last sync'
 }

@@ -1,10 +1,11 @@
 /**
- * A segment is durable before its first byte is sent, and is resent byte for byte until it is acknowledged; a grant is
+ * A segment is durable before its first byte is sent, and its text is resent byte for byte until it is acknowledged; a grant is
  * durable before it can be spent. At most one segment is unacknowledged.
  */
 import type { Step } from '../../core/sync/plan.ts'
 import { RULES_SHOWN_MAX, type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { namedKey, signAgain } from '../../protocol/signing.ts'
 import type { SealedSegment, SegmentPlace, StoredAnswer } from '../ledger/journal.ts'
 import { policySubject } from '../policy/fetch-policy.ts'
 import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
@@ -73,10 +74,11 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const { cloud, clock, memory, randomness, signal } = context
   const identity = identityOf(memory)
   const sent = await nextToSend(context)
+  const segment = await signedByDevice(context, sent)
   const nonce = randomness.token()
   const sentAt = clock.sinceBoot()
   const response = await call(context, () =>
-    cloud.sync(identity, { segment: sent.document, nonce, ...proofsWith(context, sent) }, signal),
+    cloud.sync(identity, { segment, nonce, ...proofsWith(context, sent) }, signal),
   ).catch(async (error: unknown) => {
     if (!isUnreadable(error)) throw error
     if (!hasHadEnough(context, sent)) throw error
@@ -124,6 +126,14 @@ function proofsWith(context: StepContext, sent: SealedSegment): { readonly proof
   const isNews = !isEarlier(context, sent) && sent.seq === memory.unacknowledged?.seq
   const { shown } = proofsBeside(sent.document, isNews ? memory.proofs : again)
   return shown.length === 0 ? {} : { proofs: shown }
+}
+
+/** The cloud refuses a segment that was sealed while the key file contained a key of another device. */
+async function signedByDevice({ keys, memory }: StepContext, { document }: SealedSegment): Promise<string> {
+  const { signer } = keys.current
+  const { keyId, keyLinks = [] } = identityOf(memory)
+  const own = [signer.keyId, keyId, ...keyLinks.map(({ introduction }) => namedKey(introduction))]
+  return own.includes(namedKey(document)) ? document : signAgain(document, signer)
 }
 
 async function nextToSend(context: StepContext): Promise<SealedSegment> {

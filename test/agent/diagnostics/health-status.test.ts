@@ -71,6 +71,18 @@ describe('the health status', () => {
     ['one whose key was revoked', { conditions: revoked }, 'attention', /key .* was revoked: .*120 tokens.* 24 hours/],
     ['one whose key was revoked, dry', { conditions: revoked, accounts: dry }, 'refusing', /revoked.* refuses every/],
     ['one whose key was revoked, at its end', { conditions: revoked, grant: NO_GRANT_LEFT }, 'refusing', /revoked/],
+    [
+      'one whose key the cloud does not know',
+      { conditions: condition('sync', 'TOKEN_INVALID') },
+      'attention',
+      /key .* is not known to the cloud: it delivers no usage.*120 tokens.* 24 hours/,
+    ],
+    [
+      'one with an old key, dry',
+      { conditions: condition('sync', 'DEVICE_KEY_REPLACED'), accounts: dry },
+      'refusing',
+      /was replaced by another one.* refuses every/,
+    ],
     ['one with a problem', { conditions: condition('sync') }, 'attention', /working, with a problem: it is away\.$/],
     [
       'one with several problems',

@@ -76,6 +76,15 @@ test('a missing key is made only where it may be made', async () => {
   )
 })
 
+test('no key is made for a device that has had one', async () => {
+  const options = { path: file(), nextPath: `${file()}.next`, create: true }
+  expect(await refusal(openKeyFiles(options, async () => false))).toBe('DEVICE_KEY_UNUSABLE')
+  expect(await readdir(folder)).toEqual([])
+  const { current } = await openKeyFiles(options, async () => true)
+  const again = await openKeyFiles(options, async () => false)
+  expect(again.current.signer.keyId).toBe(current.signer.keyId)
+})
+
 test('of two processes that make the key at the same time both use the same one', async () => {
   const keys = await Promise.all([1, 2].map(() => openKeyFile({ path: file(), create: true }).catch(codeOf)))
   const opened = keys.filter((key) => typeof key === 'object')

@@ -4,7 +4,7 @@ import { changeAnswers } from './changed-answers.ts'
 import { payloadOf } from '../harness.ts'
 import { contentOf, DEVICE, INSTANCE, json, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
-import { ACCOUNT, STARTING_GRANT, TestDevice } from './test-device.ts'
+import { ACCOUNT, STARTING_GRANT, TestDevice, makeDeviceKey } from './test-device.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 
 const syncs = (device: TestDevice): readonly string[] => device.cloud.received.map(({ document }) => document)
@@ -103,6 +103,22 @@ test('the same bytes go up again after a restart and after a power cut', async (
   await device.sync()
   expect(new Set(syncs(device).slice(1)).size).toBe(1)
   await calmDown(device)
+  audit(device)
+})
+
+test('a segment that was sealed with the key of another device goes up with that of this one, and is billed once', async () => {
+  const device = await TestDevice.running()
+  const { current } = device.keyPlace
+  device.keyPlace.current = await makeDeviceKey()
+  await device.restart()
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.conditions).toEqual(['sync: TOKEN_INVALID'])
+  expect(device.link.status()).toMatchObject({ unacknowledgedSeq: 2 })
+  device.keyPlace.current = current
+  await device.restart()
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ connected: true, backlog: 0, unacknowledgedSeq: null })
   audit(device)
 })
 

@@ -1,6 +1,6 @@
-// A device whose key is provided, as by a service manager, at a real twin: what rotation is then.
+// The file of a device's key at a real twin: one that is provided, as by a service manager, and one that is missing.
 import { generateKeyPairSync } from 'node:crypto'
-import { statSync, writeFileSync } from 'node:fs'
+import { existsSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import { openKeyFile } from '../../../src/agent/platform/key-file/key-file.ts'
@@ -55,4 +55,25 @@ test('it is replaced by another one that is provided, and by nothing else; neith
   expect(last.link.status()).toMatchObject({ key: { id: secondId }, conditions: [] })
   expect([await idOf(first), await idOf(second)]).toEqual([firstId, secondId])
   expect(statSync(first).mode & 0o777).toBe(0o440)
+})
+
+test('a device whose key is missing does not start, and delivers when it is back', async () => {
+  const twin = await openTwin()
+  onTestFinished(() => twin[Symbol.asyncDispose]())
+  twin.now = Date.now()
+  const enrollmentToken = await twin.enrollmentToken(await twin.shop(ALWAYS))
+  const directory = temporaryDirectory()
+  const start = () => startAgent({ directory, enrollmentToken })
+  const first = await start()
+  await expect.poll(() => first.link.status().connected, { timeout: 10_000, interval: 20 }).toBe(true)
+  await first.stop()
+
+  const [path, away] = [join(directory, 'state', 'device.key'), join(directory, 'away.key')]
+  renameSync(path, away)
+  await expect(start()).rejects.toMatchObject({ code: 'DEVICE_KEY_UNUSABLE' })
+  expect(existsSync(path)).toBe(false)
+  renameSync(away, path)
+  const again = await start()
+  await expect.poll(() => again.link.status().connected, { timeout: 10_000, interval: 20 }).toBe(true)
+  expect(again.link.status().conditions).toEqual([])
 })

@@ -16,13 +16,20 @@ export interface KeyFileOptions {
   readonly create: boolean
 }
 
-/** @throws CodedError DEVICE_KEY_UNUSABLE, also if others can read it; STATE_UNWRITABLE for a new key */
-export async function openKeyFile({ path, create }: KeyFileOptions): Promise<DeviceKey> {
+/**
+ * @param mayBeNew called if the file is missing
+ * @throws CodedError DEVICE_KEY_UNUSABLE, also if others can read it; STATE_UNWRITABLE for a new key
+ */
+export async function openKeyFile(
+  { path, create }: KeyFileOptions,
+  mayBeNew: () => Promise<boolean> = async () => true,
+): Promise<DeviceKey> {
   // Service managers provide keys with an access list, which shows as group permissions.
   const closedTo = create ? 0o077 : 0o007
   const existing = await read(path, closedTo)
   if (existing !== undefined) return deviceKey(existing, path)
   if (!create) throw unusable(path, 'there is no such file')
+  if (!(await mayBeNew())) throw unusable(path, 'there is no such file, and the ledger is of a device that has a key')
   await write(path)
   const written = await read(path, closedTo)
   if (written === undefined) throw unusable(path, 'it was removed as soon as it was written')
@@ -34,10 +41,13 @@ export interface KeyFilesOptions extends KeyFileOptions {
   readonly nextPath: string | null
 }
 
-/** @throws CodedError as {@link openKeyFile}, for either file; the next key may be missing */
-export async function openKeyFiles(options: KeyFilesOptions): Promise<DeviceKeys> {
+/**
+ * @param mayBeNew called if the file of the current key is missing
+ * @throws CodedError as {@link openKeyFile}, for either file; the next key may be missing
+ */
+export async function openKeyFiles(options: KeyFilesOptions, mayBeNew?: () => Promise<boolean>): Promise<DeviceKeys> {
   const { create, nextPath } = options
-  const current = await openKeyFile(options)
+  const current = await openKeyFile(options, mayBeNew)
   const text = nextPath === null ? undefined : await read(nextPath, create ? 0o077 : 0o007)
   const next = text === undefined || nextPath === null ? null : await deviceKey(text, nextPath)
   return new KeyFiles(options, current, next?.signer.keyId === current.signer.keyId ? null : next)

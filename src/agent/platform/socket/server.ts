@@ -53,6 +53,9 @@ const NEWCOMER_MS = 2_000
 
 const LOOK_EVERY_MS = 20
 
+/** Requests of a connection that may wait for their responses to be sent. The responses to more would fill the memory. */
+const PIPELINED_MAX = 16
+
 /** Accept queue length; the kernel caps it. */
 const BACKLOG = 4_096
 
@@ -70,6 +73,8 @@ class UnixSocketServer implements SocketServer {
   readonly #fastPath: FastPath
   /** Response to the last request read from each connection. */
   readonly #responses = new WeakMap<Socket, ServerResponse>()
+  /** By connection, responses that are not sent yet. */
+  readonly #unsent = new WeakMap<Socket, number>()
   /** Responses whose request bodies are still being read. */
   readonly #reading = new WeakSet<ServerResponse>()
   /** Connections whose last response is being sent; no longer read. */
@@ -148,6 +153,10 @@ class UnixSocketServer implements SocketServer {
   }
 
   readonly #take = (request: IncomingMessage, response: ServerResponse): void => {
+    if (!this.#mayWait(request.socket, response)) {
+      request.socket.destroy()
+      return
+    }
     const answer = this.#answerOf(request, response)
     if (this.#handler.phase === 'STOPPING') {
       answer(STOPPING)
@@ -173,6 +182,14 @@ class UnixSocketServer implements SocketServer {
       default:
         this.#handler.other(target, request.socket, answer)
     }
+  }
+
+  #mayWait(socket: Socket, response: ServerResponse): boolean {
+    const unsent = this.#unsent.get(socket) ?? 0
+    if (socket.destroyed || unsent >= PIPELINED_MAX) return false
+    this.#unsent.set(socket, unsent + 1)
+    response.once('close', () => this.#unsent.set(socket, (this.#unsent.get(socket) ?? 1) - 1))
+    return true
   }
 
   readonly #refuseExpectation = (request: IncomingMessage, response: ServerResponse): void => {
