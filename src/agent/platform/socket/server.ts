@@ -7,6 +7,7 @@ import { type IncomingMessage, type Server, type ServerResponse, createServer } 
 import { Server as NetServer, type Socket } from 'node:net'
 import type { CodedError } from '../../../protocol/errors.ts'
 import { expectationUnknown } from '../../../protocol/service/refusals.ts'
+import { Pipelined } from '../pipelined.ts'
 import { claimPath } from './claim-path.ts'
 import { FastPath } from './fast-path.ts'
 import {
@@ -53,9 +54,6 @@ const NEWCOMER_MS = 2_000
 
 const LOOK_EVERY_MS = 20
 
-/** Requests of a connection that may wait for their responses to be sent. The responses to more would fill the memory. */
-const PIPELINED_MAX = 16
-
 /** Accept queue length; the kernel caps it. */
 const BACKLOG = 4_096
 
@@ -73,8 +71,7 @@ class UnixSocketServer implements SocketServer {
   readonly #fastPath: FastPath
   /** Response to the last request read from each connection. */
   readonly #responses = new WeakMap<Socket, ServerResponse>()
-  /** By connection, responses that are not sent yet. */
-  readonly #unsent = new WeakMap<Socket, number>()
+  readonly #pipelined = new Pipelined()
   /** Responses whose request bodies are still being read. */
   readonly #reading = new WeakSet<ServerResponse>()
   /** Connections whose last response is being sent; no longer read. */
@@ -153,10 +150,7 @@ class UnixSocketServer implements SocketServer {
   }
 
   readonly #take = (request: IncomingMessage, response: ServerResponse): void => {
-    if (!this.#mayWait(request.socket, response)) {
-      request.socket.destroy()
-      return
-    }
+    if (!this.#pipelined.takes(request, response)) return
     const answer = this.#answerOf(request, response)
     if (this.#handler.phase === 'STOPPING') {
       answer(STOPPING)
@@ -182,14 +176,6 @@ class UnixSocketServer implements SocketServer {
       default:
         this.#handler.other(target, request.socket, answer)
     }
-  }
-
-  #mayWait(socket: Socket, response: ServerResponse): boolean {
-    const unsent = this.#unsent.get(socket) ?? 0
-    if (socket.destroyed || unsent >= PIPELINED_MAX) return false
-    this.#unsent.set(socket, unsent + 1)
-    response.once('close', () => this.#unsent.set(socket, (this.#unsent.get(socket) ?? 1) - 1))
-    return true
   }
 
   readonly #refuseExpectation = (request: IncomingMessage, response: ServerResponse): void => {

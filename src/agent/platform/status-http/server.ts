@@ -7,6 +7,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
+import { Pipelined } from '../pipelined.ts'
 import { metricsText } from './metrics-text.ts'
 import { PAGE_POLICY, statusPage } from './page.ts'
 
@@ -37,7 +38,9 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
   requireSafe(auth)
   const server = createServer(auth)
   server.maxConnections = CONNECTIONS_MAX
+  const pipelined = new Pipelined()
   server.on('request', (request, response) => {
+    if (!pipelined.takes(request, response)) return
     answer(options, auth, request).then(
       (reply) => send(request, response, reply),
       (error: unknown) => {

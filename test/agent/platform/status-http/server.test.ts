@@ -1,6 +1,8 @@
 // The status of a whole agent over HTTP.
+import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { type IncomingMessage, request } from 'node:http'
+import { connect } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { request as secureRequest } from 'node:https'
 import { describe, expect, it, onTestFinished } from 'vitest'
@@ -106,6 +108,26 @@ describe('the status over HTTP', () => {
     const offline = await site.start(PORT)
     const ready = await get(offline, '/readyz')
     expect([ready.status, readiness.parse(await ready.json()).ready]).toEqual([200, true])
+  })
+
+  it('closes a connection on which many requests wait, before it has looked for their answers', async () => {
+    let asked = 0
+    const server = await openStatus({
+      port: 0,
+      auth: { host: '127.0.0.1', tls: null, token: null },
+      report: async () => reportWith(),
+      readiness: async () => {
+        asked += 1
+        return { ready: true, checks: [] }
+      },
+      onFault: (error) => expect.unreachable(String(error)),
+    })
+    onTestFinished(() => server.stop())
+    const socket = connect(Number(new URL(server.origin).port), '127.0.0.1')
+    socket.on('error', () => undefined)
+    socket.write('GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n'.repeat(1_000))
+    await once(socket.resume(), 'close')
+    expect(asked).toBe(16)
   })
 
   it('refuses other paths, other methods and other names by code', async () => {
