@@ -1,11 +1,17 @@
 /**
- * Limits the requests of a connection whose responses are not sent yet. Node parses all that has arrived at once: the
- * responses to a client that never reads would fill the memory, and other clients would wait for them.
+ * Limits for connections whose client does not wait for responses. Node makes all requests that have arrived at once, and
+ * their responses would fill the memory while other clients wait.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 
-const UNSENT_MAX = 16
+/** Responses of a connection that are not sent yet. */
+const UNSENT_MAX = 4
+
+/** Empty lines in what has arrived at once. Each request has one, and bodies have few. */
+const HEAD_ENDS_MAX = 64
+
+const HEAD_END = Buffer.from('\r\n\r\n')
 
 export class Pipelined {
   readonly #unsent = new WeakMap<Socket, number>()
@@ -19,4 +25,23 @@ export class Pipelined {
     response.once('close', () => this.#unsent.set(socket, (this.#unsent.get(socket) ?? 1) - 1))
     return true
   }
+}
+
+/** Closes the connection when far too many requests arrive at once. Call when Node's server has it. */
+export function limitReading(socket: Socket): void {
+  const [parse] = socket.listeners('data') as ((this: Socket, bytes: Buffer) => void)[]
+  if (parse === undefined) throw new Error('invariant: the server reads its connections')
+  socket.off('data', parse).on('data', (bytes: Buffer) => {
+    if (hasManyHeads(bytes)) socket.destroy()
+    else parse.call(socket, bytes)
+  })
+}
+
+function hasManyHeads(bytes: Buffer): boolean {
+  let at = -HEAD_END.length
+  for (let count = 0; count <= HEAD_ENDS_MAX; count += 1) {
+    at = bytes.indexOf(HEAD_END, at + HEAD_END.length)
+    if (at < 0) return false
+  }
+  return true
 }

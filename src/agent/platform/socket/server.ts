@@ -96,7 +96,11 @@ class UnixSocketServer implements SocketServer {
     Object.assign(this.#server, { httpAllowHalfOpen: true })
     this.#server.on('request', this.#take)
     this.#server.on('checkExpectation', this.#refuseExpectation)
-    this.#server.on('connect', (_request: IncomingMessage, socket: Socket) => this.#answerLast(socket, NO_TUNNEL))
+    this.#server.on('connect', (_request: IncomingMessage, socket: Socket) => {
+      // Node has stopped to parse it.
+      socket.removeAllListeners('data')
+      this.#answerLast(socket, NO_TUNNEL)
+    })
     this.#server.on('clientError', this.#giveUp)
     this.#server.on('timeout', (socket: Socket) => {
       if (!this.#handler.isBound(socket)) socket.destroy()

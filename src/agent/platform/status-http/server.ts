@@ -7,7 +7,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
-import { Pipelined } from '../pipelined.ts'
+import { Pipelined, limitReading } from '../pipelined.ts'
 import { metricsText } from './metrics-text.ts'
 import { PAGE_POLICY, statusPage } from './page.ts'
 
@@ -53,6 +53,7 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
       },
     )
   })
+  server.on(server instanceof TlsServer ? 'secureConnection' : 'connection', limitReading)
   server.on('secureConnection', (socket: TLSSocket) => {
     // Without a token, a client without a certificate of the client CA could never authenticate.
     if (isForCertifiedOnly(auth) && !socket.authorized) socket.destroy()

@@ -123,11 +123,13 @@ describe('the status over HTTP', () => {
       onFault: (error) => expect.unreachable(String(error)),
     })
     onTestFinished(() => server.stop())
-    const socket = connect(Number(new URL(server.origin).port), '127.0.0.1')
-    socket.on('error', () => undefined)
-    socket.write('GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n'.repeat(1_000))
-    await once(socket.resume(), 'close')
-    expect(asked).toBe(16)
+    for (const count of [60, 1_000]) {
+      const socket = connect(Number(new URL(server.origin).port), '127.0.0.1')
+      socket.on('error', () => undefined)
+      socket.write('GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n'.repeat(count))
+      await once(socket.resume(), 'close')
+      expect(asked).toBe(4)
+    }
   })
 
   it('refuses other paths, other methods and other names by code', async () => {
