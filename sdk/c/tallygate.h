@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 /* Items of one request; longest request and longest response, bytes. */
 #ifndef TG_ITEMS_MAX
@@ -74,6 +75,7 @@ typedef struct {
   unsigned patience_ms; /* How long a request is repeated while the agent is down, restarting or busy. */
   char socket[108];
   int fd;
+  pid_t process; /* Of `fd` and `name`. A forked process inherits both, and must not use them. */
   char name[37]; /* A UUID under which the requests are numbered. */
   unsigned long sent;
   char request[TG_BUFFER], response[TG_BUFFER];
@@ -85,7 +87,8 @@ typedef struct {
   bool is_first, binds, closes;
 } tg_client;
 
-/* All threads can use it. Its address must not change between tg_open and tg_close_session. */
+/* All threads of the process that opened it can use it. In a forked process, requests fail with SESSION_OF_ANOTHER. Its
+ * address must not change between tg_open and tg_close_session. */
 typedef struct {
   tg_client client;
   char id[37];
@@ -118,10 +121,11 @@ tg_status tg_request(tg_session *session, const tg_requester *requester, const t
                      bool rollback_on_deny, tg_answer *answer, tg_error *error);
 tg_status tg_session_state(tg_session *session, char state[16], tg_error *error);
 
-/* Whether the session has ended by itself: out of tokens, locked, or timed out. */
+/* Whether the session has ended by itself: out of tokens, locked, or timed out. True in a forked process. */
 bool tg_has_ended(tg_session *session, tg_error *end);
 
-/* Refunds unused tokens. Closing an ended session is not an error. */
+/* Refunds unused tokens. Closing an ended session is not an error. In a forked process: closes what it has inherited. The
+ * session continues. */
 tg_status tg_close_session(tg_session *session, tg_error *error);
 
 #endif
@@ -255,7 +259,6 @@ void tg_connect(tg_client *client, const char *socket) {
   snprintf(client->socket, sizeof client->socket, "%s", socket != NULL ? socket : "/run/tallygate/agent.sock");
   client->patience_ms = 10000;
   client->fd = -1;
-  tg__renew(client);
 }
 
 void tg_disconnect(tg_client *client) {
@@ -381,6 +384,11 @@ static tg_status tg__repeat(tg_client *client, size_t length, tg_error *error) {
 /* Sends a request. Those that change something are numbered, so that they take effect at most once. */
 static tg_status tg__call(tg_client *client, const char *method, const char *path, const tg__writer *body, tg_error *error) {
   tg__writer to = {.text = client->request};
+  if (client->process != getpid()) {
+    tg_disconnect(client);
+    tg__renew(client);
+    client->process = getpid();
+  }
   tg__put(&to, "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n", method, path);
   bool is_numbered = strcmp(method, "GET") != 0;
   if (is_numbered)
@@ -393,6 +401,14 @@ static tg_status tg__call(tg_client *client, const char *method, const char *pat
   /* The agent may still be deciding this request, and takes no further number until then. */
   if (status == TG_UNREACHABLE && is_numbered) tg__renew(client);
   return status;
+}
+
+/* In another process, the mutexes may be locked forever. */
+static bool tg__is_foreign(const tg_session *session, tg_error *error) {
+  if (session->client.process == getpid()) return false;
+  tg__fail(error, TG_ERROR, "SESSION_OF_ANOTHER", TG_RETRY_NO,
+           "Another process opened this session. Open a session in this process.");
+  return true;
 }
 
 static void tg__put_request(tg__writer *to, const tg_requester *requester, const tg_item *items, size_t count) {
@@ -539,6 +555,7 @@ tg_status tg_request(tg_session *session, const tg_requester *requester, const t
                      bool rollback_on_deny, tg_answer *answer, tg_error *error) {
   char text[TG_BUFFER];
   tg__writer body = {.text = text};
+  if (tg__is_foreign(session, error)) return TG_ERROR;
   if (count > TG_ITEMS_MAX) return tg__fail(error, TG_ERROR, "BODY_TOO_LARGE", TG_RETRY_NO, "More than TG_ITEMS_MAX items.");
   tg__put_request(&body, requester, items, count);
   tg__put(&body, ",\"rollbackOnDeny\":%s}", rollback_on_deny ? "true" : "false");
@@ -550,6 +567,7 @@ tg_status tg_request(tg_session *session, const tg_requester *requester, const t
 }
 
 tg_status tg_session_state(tg_session *session, char state[16], tg_error *error) {
+  if (tg__is_foreign(session, error)) return TG_ERROR;
   pthread_mutex_lock(&session->turn);
   tg_status status = tg__session_call(session, "GET", "", NULL, error);
   if (status == TG_OK) tg__text(tg__member(session->client.body, "state"), state, 16);
@@ -558,6 +576,8 @@ tg_status tg_session_state(tg_session *session, char state[16], tg_error *error)
 }
 
 bool tg_has_ended(tg_session *session, tg_error *end) {
+  tg_error foreign;
+  if (tg__is_foreign(session, end != NULL ? end : &foreign)) return true;
   pthread_mutex_lock(&session->mutex);
   bool ended = session->ended;
   if (ended && end != NULL) *end = session->end;
@@ -566,6 +586,7 @@ bool tg_has_ended(tg_session *session, tg_error *end) {
 }
 
 tg_status tg_close_session(tg_session *session, tg_error *error) {
+  if (tg__is_foreign(session, error)) return tg_disconnect(&session->client), TG_OK;
   pthread_mutex_lock(&session->mutex);
   session->over = true;
   pthread_cond_signal(&session->wake);

@@ -6,6 +6,9 @@
 //   open [bound]                           opened ID
 //   request REQUESTER COUNT                as access
 //   state, wait, close                     state STATE, ended STATE, closed
+//   close twice                            closed, after two threads or tasks have closed it at the same time
+//   end                                    end STATE, or end - if the session did not end by itself
+//   fork COMMAND                           as the command, which a forked process runs
 import { type ChildProcessByStdio, execFile, spawn, spawnSync } from 'node:child_process'
 import { copyFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -19,6 +22,8 @@ const drivers = join(root, 'test/sdk/drivers')
 
 export interface Language {
   readonly name: string
+  /** A program can fork, and use the client in both processes. */
+  readonly forks?: true
   /** Needed on the path; the arguments print a version. */
   readonly tool?: readonly [program: string, argument: string]
   /** @param directory for what is built; returns the command. */
@@ -33,12 +38,14 @@ export const LANGUAGES: readonly Language[] = [
   { name: 'Node', build: async () => [process.execPath, join(drivers, 'node.ts')] },
   {
     name: 'Python',
+    forks: true,
     tool: ['python3', '--version'],
     build: async () => ['python3', join(drivers, 'python_sync.py')],
     env: python,
   },
   {
     name: 'Python with asyncio',
+    forks: true,
     tool: ['python3', '--version'],
     build: async () => ['python3', join(drivers, 'python_asyncio.py')],
     env: python,
@@ -54,6 +61,7 @@ export const LANGUAGES: readonly Language[] = [
   },
   {
     name: 'C',
+    forks: true,
     tool: ['cc', '--version'],
     build: async (directory) => {
       copyFileSync(join(drivers, 'driver.c'), join(directory, 'driver.c'))

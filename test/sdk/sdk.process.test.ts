@@ -105,6 +105,10 @@ class Client {
     return `${what}-${this.name.replaceAll(' ', '-')}`
   }
 
+  get forks(): boolean {
+    return this.#language.forks === true
+  }
+
   program({ patienceMs = 150_000, socket = site.socketPath } = {}): Driver {
     const env = { TALLYGATE_SOCKET: socket, INSTANCE: site.instanceId, PATIENCE_MS: String(patienceMs) }
     const driver = new Driver(this.#command, { ...this.#language.env, ...env })
@@ -286,6 +290,27 @@ describe('each client', () => {
       expect(await driver.do('close')).toEqual(['closed'])
     })
   }, 120_000)
+
+  it('numbers the requests of a forked process separately, and leaves the session to the process that opened it', async () => {
+    await everyClient(async (client) => {
+      if (!client.forks) return
+      const driver = client.program()
+      const who = client.requester('forked')
+      const requests = `access ${who} 1.0 1 3`
+      await driver.do('open')
+      expect(await driver.do(requests)).toEqual(granted(3))
+      expect(await driver.do(`fork ${requests}`)).toEqual(granted(3))
+      expect(await driver.do(`fork ${requests}`)).toEqual(granted(3))
+      expect(await driver.do(requests)).toEqual(granted(3))
+      expect(await driver.do(`fork request ${who} 1`)).toEqual(['error TallygateError SESSION_OF_ANOTHER no'])
+      expect(await driver.do('fork state')).toEqual(['error TallygateError SESSION_OF_ANOTHER no'])
+      expect(await driver.do('fork wait')).toHaveLength(1)
+      expect(await driver.do('fork close')).toEqual(['closed'])
+      expect(await driver.do(`request ${who} 1`)).toEqual(granted(1))
+      expect(await driver.do('close')).toEqual(['closed'])
+      expect((await billed(who)).requests).toBe(13)
+    })
+  })
 
   it('binds a session to its process', async () => {
     using local = new HttpClient({ address: `unix:${site.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })

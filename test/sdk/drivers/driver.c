@@ -1,6 +1,7 @@
 /* Does what the lines of its standard input say, with the client for C. See ../driver.ts. */
 #define TALLYGATE_IMPLEMENTATION
 #include "tallygate.h"
+#include <sys/wait.h>
 
 static const char *instance;
 static tg_client agent;
@@ -42,7 +43,16 @@ static tg_status say_offers(void) {
   return TG_OK;
 }
 
-static tg_status run(char **words, int count) {
+static void *close_too(void *argument) {
+  tg_error failure;
+  (void)argument;
+  tg_close_session(&session, &failure);
+  return NULL;
+}
+
+static void run(char **words, int count);
+
+static tg_status act(char **words, int count) {
   tg_answer answer;
   tg_requester requester = {.type = "user", .value = words[1]};
   tg_status status = TG_OK;
@@ -66,10 +76,24 @@ static tg_status run(char **words, int count) {
     while (!tg_has_ended(&session, &error)) usleep(10000);
     printf("ended %s\n", error.state);
   } else if (strcmp(words[0], "close") == 0) {
+    pthread_t other;
+    if (count > 1) pthread_create(&other, NULL, close_too, NULL);
     status = tg_close_session(&session, &error);
+    if (count > 1) pthread_join(other, NULL);
     if (status == TG_OK) puts("closed");
+  } else if (strcmp(words[0], "end") == 0) {
+    printf("end %s\n", tg_has_ended(&session, &error) ? error.state : "-");
+  } else if (strcmp(words[0], "fork") == 0) {
+    pid_t child = fork();
+    if (child == 0) run(words + 1, count - 1), _exit(0);
+    waitpid(child, NULL, 0);
   }
   return status;
+}
+
+static void run(char **words, int count) {
+  tg_status status = act(words, count);
+  if (status != TG_OK) say_error(status);
 }
 
 int main(void) {
@@ -82,8 +106,7 @@ int main(void) {
     char *words[8] = {NULL};
     int count = 0;
     for (char *word = strtok(line, " \n"); word != NULL && count < 8; word = strtok(NULL, " \n")) words[count++] = word;
-    tg_status status = run(words, count);
-    if (status != TG_OK) say_error(status);
+    run(words, count);
     puts("done");
   }
   return 0;

@@ -47,9 +47,13 @@ const commands: Readonly<Record<string, (...words: string[]) => Promise<void>>> 
     if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve))
     say('ended', (signal.reason as SessionEnded).state)
   },
-  async close() {
-    await open().close()
+  async close(how) {
+    await Promise.all(how === 'twice' ? [open().close(), open().close()] : [open().close()])
     say('closed')
+  },
+  async end() {
+    const { signal } = open()
+    say('end', signal.aborted ? (signal.reason as SessionEnded).state : '-')
   },
 }
 

@@ -1,5 +1,6 @@
 # Does what the lines of its standard input say, with the asyncio client for Python. See ../driver.ts.
 import asyncio
+import multiprocessing
 import os
 import sys
 
@@ -42,9 +43,23 @@ async def do(agent, session, name, *words):
     elif name == "wait":
         say("ended", (await session.wait()).state)
     elif name == "close":
-        await session.close()
+        await asyncio.gather(session.close(), *(session.close() for _ in words))
         say("closed")
+    elif name == "end":
+        say("end", session.end.state if session.end else "-")
+    elif name == "fork":
+        child = multiprocessing.get_context("fork").Process(target=lambda: asyncio.run(run(agent, session, *words)))
+        child.start()
+        child.join()
     return session
+
+
+async def run(agent, session, *words):
+    try:
+        return await do(agent, session, *words)
+    except tallygate.TallygateError as error:
+        say("error", type(error).__name__, error.code, error.retry)
+        return session
 
 
 async def main():
@@ -52,10 +67,7 @@ async def main():
     loop = asyncio.get_running_loop()
     agent = aio.connect(patience_s=int(os.environ["PATIENCE_MS"]) / 1000)
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        try:
-            session = await do(agent, session, *line.split())
-        except tallygate.TallygateError as error:
-            say("error", type(error).__name__, error.code, error.retry)
+        session = await run(agent, session, *line.split())
         say("done")
     os._exit(0)
 

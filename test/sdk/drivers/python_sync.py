@@ -1,6 +1,8 @@
 # Does what the lines of its standard input say, with the client for Python. See ../driver.ts.
+import multiprocessing
 import os
 import sys
+import threading
 
 import tallygate
 
@@ -43,14 +45,29 @@ def do(name, *words):
     elif name == "wait":
         say("ended", session.wait().state)
     elif name == "close":
+        closing = [threading.Thread(target=session.close) for _ in words]
+        for each in closing:
+            each.start()
         session.close()
+        for each in closing:
+            each.join()
         say("closed")
+    elif name == "end":
+        say("end", session.end.state if session.end else "-")
+    elif name == "fork":
+        child = multiprocessing.get_context("fork").Process(target=run, args=words)
+        child.start()
+        child.join()
+
+
+def run(*words):
+    try:
+        do(*words)
+    except tallygate.TallygateError as error:
+        say("error", type(error).__name__, error.code, error.retry)
 
 
 for line in sys.stdin:
-    try:
-        do(*line.split())
-    except tallygate.TallygateError as error:
-        say("error", type(error).__name__, error.code, error.retry)
+    run(*line.split())
     say("done")
 os._exit(0)

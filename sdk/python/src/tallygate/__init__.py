@@ -23,6 +23,7 @@ from ._core import (
     LimitReached,
     NeedsCloud,
     Numbering,
+    OfOneProcess,
     Requester,
     Response,
     SessionEnded,
@@ -116,13 +117,18 @@ class Client:
 
     def _take(self) -> "_Connection":
         try:
-            return self._idle.pop()
+            while not (connection := self._idle.pop()).is_own:
+                connection.close()
+            return connection
         except IndexError:
             return _Connection(self._socket_path, self._patience_s)
 
 
 class Session:
-    """Sends heartbeats from a thread of its own until it is closed or ends. Use Client.open_session."""
+    """Sends heartbeats from a thread of its own until it is closed or ends. Use Client.open_session.
+
+    It belongs to the process that opened it. In a forked process, requests raise SESSION_OF_ANOTHER.
+    """
 
     def __init__(self, connection: "_Connection", session_id: str, opened: Response) -> None:
         self.id = session_id
@@ -154,11 +160,18 @@ class Session:
 
     def wait(self, timeout_s: Optional[float] = None) -> Optional[SessionEnded]:
         """Waits until the session ends. None: it was closed, or the time is over."""
+        self._connection.require_own()
         self._over.wait(timeout_s)
         return self.end
 
     def close(self) -> None:
-        """Closes the session and refunds unused tokens. Closing an ended session is not an error."""
+        """Closes the session and refunds unused tokens. Closing an ended session is not an error.
+
+        In a forked process: closes what it has inherited. The session continues.
+        """
+        if not self._connection.is_own:
+            self._connection.close()
+            return
         self._over.set()
         try:
             self._call(session_call("DELETE", self.id))
@@ -174,6 +187,7 @@ class Session:
         self.close()
 
     def _call(self, call: Call) -> Response:
+        self._connection.require_own()
         with self._lock:
             try:
                 response = self._connection.call(call) if call.method == "GET" else self._connection.once(call)
@@ -196,10 +210,11 @@ class Session:
                 pass  # Ended, as `end` says; or without a response, so the next one follows.
 
 
-class _Connection:
+class _Connection(OfOneProcess):
     """For one request at a time."""
 
     def __init__(self, socket_path: str, patience_s: float) -> None:
+        super().__init__()
         self._socket_path = socket_path
         self._patience_s = patience_s
         self._numbering = Numbering()

@@ -165,6 +165,22 @@ class Numbering:
         return call._replace(headers={**call.headers, **numbered})
 
 
+class OfOneProcess:
+    """A forked process inherits the socket and the numbers, and must not use them."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def is_own(self) -> bool:
+        return self._process == os.getpid()
+
+    def require_own(self) -> None:
+        if not self.is_own:
+            message = "Another process opened this session. Open a session in this process."
+            raise TallygateError("SESSION_OF_ANOTHER", message, "no")
+
+
 class Attempts:
     """One request with its repetitions."""
 

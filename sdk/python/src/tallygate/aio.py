@@ -1,6 +1,7 @@
 """The client for asyncio: like the package itself, with `await`."""
 
 import asyncio
+import os
 from http.client import HTTPException
 from typing import Any, List, Optional, Sequence, Tuple
 
@@ -14,6 +15,7 @@ from ._core import (
     Head,
     Item,
     Numbering,
+    OfOneProcess,
     Requester,
     Response,
     SessionEnded,
@@ -86,11 +88,16 @@ class Client:
         self.close()
 
     def _take(self) -> "_Connection":
-        return self._idle.pop() if self._idle else _Connection(self._socket_path, self._patience_s)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_own:
+                return connection
+            connection.close()
+        return _Connection(self._socket_path, self._patience_s)
 
 
 class Session:
-    """Sends heartbeats from a task of its own until it is closed or ends. Use Client.open_session."""
+    """Sends heartbeats from a task of its own until it is closed or ends. See tallygate.Session."""
 
     def __init__(self, connection: "_Connection", session_id: str, opened: Response) -> None:
         self.id = session_id
@@ -117,11 +124,15 @@ class Session:
 
     async def wait(self) -> Optional[SessionEnded]:
         """Waits until the session ends. None: it was closed."""
+        self._connection.require_own()
         await self._over.wait()
         return self.end
 
     async def close(self) -> None:
-        """Closes the session and refunds unused tokens. Closing an ended session is not an error."""
+        """Closes the session and refunds unused tokens. See tallygate.Session.close."""
+        if not self._connection.is_own:
+            self._connection.close()
+            return
         self._over.set()
         try:
             await self._call(session_call("DELETE", self.id))
@@ -139,6 +150,7 @@ class Session:
         await self.close()
 
     async def _call(self, call: Call) -> Response:
+        self._connection.require_own()
         async with self._lock:
             try:
                 response = await (self._connection.call(call) if call.method == "GET" else self._connection.once(call))
@@ -162,10 +174,11 @@ class Session:
                 pass  # Ended, as `end` says; or without a response, so the next one follows.
 
 
-class _Connection:
+class _Connection(OfOneProcess):
     """For one request at a time."""
 
     def __init__(self, socket_path: str, patience_s: float) -> None:
+        super().__init__()
         self._socket_path = socket_path
         self._patience_s = patience_s
         self._numbering = Numbering()
@@ -201,9 +214,15 @@ class _Connection:
             return False
 
     def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+        if self._streams is None:
+            return
+        writer, self._streams = self._streams[1], None
+        if self.is_own:
+            writer.close()
+        elif not writer.is_closing():
+            # Closes the inherited socket only: the event loop shares its epoll with the other process.
+            with open(os.devnull, "rb") as nothing:
+                os.dup2(nothing.fileno(), writer.get_extra_info("socket").fileno(), inheritable=False)
 
     async def _send(self, call: Call) -> Response:
         if self._streams is None:

@@ -69,9 +69,22 @@ func do(words []string) (err error) {
 		errors.As(session.End(), &end)
 		fmt.Println("ended", end.State)
 	case "close":
-		if err = session.Close(ctx); err == nil {
+		closed := make(chan error, 2)
+		for range words {
+			go func() { closed <- session.Close(ctx) }()
+		}
+		for range words {
+			if each := <-closed; each != nil {
+				err = each
+			}
+		}
+		if err == nil {
 			fmt.Println("closed")
 		}
+	case "end":
+		end := &tallygate.Error{State: "-"}
+		errors.As(session.End(), &end)
+		fmt.Println("end", end.State)
 	}
 	return err
 }
