@@ -493,8 +493,7 @@ static tg_status tg__session_call(tg_session *session, const char *method, const
     const char *state = is_unknown ? "UNKNOWN" : strrchr(error->message, ' ');
     snprintf(error->state, sizeof error->state, "%s", state == NULL ? "TERMINATED" : state + (*state == ' '));
     snprintf(error->code, sizeof error->code, "SESSION_ENDED");
-    session->end = *error;
-    session->ended = session->over = true;
+    if (!session->over) session->end = *error, session->ended = session->over = true;
     status = TG_ENDED;
   }
   pthread_mutex_unlock(&session->mutex);
@@ -588,12 +587,16 @@ bool tg_has_ended(tg_session *session, tg_error *end) {
 tg_status tg_close_session(tg_session *session, tg_error *error) {
   if (tg__is_foreign(session, error)) return tg_disconnect(&session->client), TG_OK;
   pthread_mutex_lock(&session->mutex);
+  bool joins = session->beats; /* Only once. */
+  session->beats = false;
   session->over = true;
   pthread_cond_signal(&session->wake);
   pthread_mutex_unlock(&session->mutex);
-  if (session->beats) pthread_join(session->heartbeats, NULL);
+  if (joins) pthread_join(session->heartbeats, NULL);
+  pthread_mutex_lock(&session->turn);
   tg_status status = tg__session_call(session, "DELETE", "", NULL, error);
   tg_disconnect(&session->client);
+  pthread_mutex_unlock(&session->turn);
   return status == TG_ENDED ? TG_OK : status;
 }
 

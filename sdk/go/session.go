@@ -145,8 +145,10 @@ func (s *Session) call(ctx context.Context, request call) (response, error) {
 		s.every = every
 	}
 	if end := endOf(err); end != nil {
-		s.end = end
-		s.stop()
+		if s.over.Err() == nil {
+			s.end = end
+			s.stop()
+		}
 		return response{}, end
 	}
 	return received, err

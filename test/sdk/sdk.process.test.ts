@@ -291,6 +291,17 @@ describe('each client', () => {
     })
   }, 120_000)
 
+  it('does not call a session ended that the application has closed, however often', async () => {
+    await everyClient(async (client) => {
+      const driver = client.program()
+      await driver.do('open')
+      expect(await driver.do('close twice')).toEqual(['closed'])
+      expect(await driver.do('close')).toEqual(['closed'])
+      expect(await driver.do('request anna 1')).toEqual(['error SessionEnded SESSION_ENDED no'])
+      expect(await driver.do('end')).toEqual(['end -'])
+    })
+  })
+
   it('numbers the requests of a forked process separately, and leaves the session to the process that opened it', async () => {
     await everyClient(async (client) => {
       if (!client.forks) return

@@ -268,8 +268,8 @@ export class Session {
     const done = this.#tail.then(work).catch((error: unknown) => {
       const ended = endOf(error)
       if (ended === undefined) throw error
+      if (this.#isOpen) this.#ended.abort(ended)
       this.#stop()
-      this.#ended.abort(ended)
       throw ended
     })
     this.#tail = done.catch(() => undefined)

@@ -178,7 +178,8 @@ class Session:
         except SessionEnded:
             pass
         finally:
-            self._connection.close()
+            with self._lock:
+                self._connection.close()
 
     def __enter__(self) -> "Session":
         return self
@@ -197,8 +198,9 @@ class Session:
                 end = end_of(error)
                 if end is None:
                     raise
-                self.end = end
-                self._over.set()
+                if not self._over.is_set():
+                    self.end = end
+                    self._over.set()
                 raise end from error
 
     def _beat(self) -> None:

@@ -160,8 +160,9 @@ class Session:
                 end = end_of(error)
                 if end is None:
                     raise
-                self.end = end
-                self._over.set()
+                if not self._over.is_set():
+                    self.end = end
+                    self._over.set()
                 raise end from error
 
     async def _beat(self) -> None:
