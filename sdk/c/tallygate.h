@@ -311,7 +311,8 @@ static bool tg__send(tg_client *client, size_t length) {
   char *end = NULL;
   long body = 0;
   while (end == NULL || got < (size_t)(end - client->response) + (size_t)body) {
-    errno = got + 1 < TG_BUFFER ? ECONNRESET : EMSGSIZE;
+    if (got + 1 == TG_BUFFER) return errno = EMSGSIZE, false;
+    errno = ECONNRESET;
     ssize_t count = recv(client->fd, client->response + got, TG_BUFFER - 1 - got, 0);
     if (count <= 0) return false;
     got += (size_t)count;
@@ -346,8 +347,12 @@ static tg_status tg__refusal(const tg_client *client, tg_error *error) {
   return tg__fail(error, TG_ERROR, code, client->retry_after_s < 0 ? TG_RETRY_NO : TG_RETRY_LATER, message);
 }
 
-static tg_status tg__unreachable(tg_client *client, tg_error *error) {
+static tg_status tg__no_response(tg_client *client, tg_error *error) {
   char message[400];
+  client->retry_after_s = -1;
+  if (errno == EMSGSIZE)
+    return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO,
+                    "The response is longer than TG_BUFFER: define a larger one. The request may have been charged.");
   const char *advice = errno == EACCES ? "Add this user to the group of the socket" : "Start the agent";
   snprintf(message, sizeof message, "The agent does not respond at %s (%s). %s.", client->socket, strerror(errno), advice);
   return tg__fail(error, TG_UNREACHABLE, "AGENT_UNREACHABLE", TG_RETRY_LATER, message);
@@ -365,7 +370,7 @@ static tg_status tg__repeat(tg_client *client, size_t length, tg_error *error) {
   for (client->is_first = true;; client->is_first = false) {
     tg_status status = TG_OK;
     if (!tg__send(client, length)) {
-      status = tg__unreachable(client, error);
+      status = tg__no_response(client, error);
       tg_disconnect(client);
     } else {
       if (client->closes) tg_disconnect(client);

@@ -1,6 +1,7 @@
 // Every client against a real agent and a real cloud: the same scenarios, driven through a small program in each language.
 // What the programs were charged is compared with the usage that the cloud has.
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
@@ -336,6 +337,21 @@ describe('each client', () => {
       await expect.poll(state, { timeout: 60_000 }).toBe('TERMINATED')
     })
   })
+})
+
+it('the client for C does not repeat a request whose response is longer than its buffer', async ({ skip }) => {
+  const client = clients.find(({ name }) => name === 'C')
+  if (client === undefined) return skip()
+  let requests = 0
+  const server = createServer((_, response) => {
+    requests += 1
+    response.end('x'.repeat(40_000))
+  })
+  const socket = join(directory, 'long.sock')
+  await new Promise<void>((resolve) => server.listen(socket, resolve))
+  onTestFinished(() => void server.close())
+  expect(await client.program({ socket }).do('offers')).toEqual(['error TallygateError ANSWER_UNEXPECTED no'])
+  expect(requests).toBe(1)
 })
 
 describe('the tables in the sources of the clients', () => {
