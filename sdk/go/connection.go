@@ -26,6 +26,27 @@ type call struct {
 	body         any
 }
 
+// Mistakes of the caller, such as a count that JSON cannot express, are errors here.
+func (c call) encode(ctx context.Context) (*http.Request, error) {
+	var body io.Reader
+	if c.body != nil {
+		text, err := json.Marshal(c.body)
+		if err != nil {
+			return nil, &Error{Code: "BAD_JSON", Message: err.Error(), Retry: RetryNo}
+		}
+		body = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, c.method, "http://localhost"+c.path, body)
+	if err != nil {
+		return nil, &Error{Code: "BAD_REQUEST", Message: err.Error(), Retry: RetryNo}
+	}
+	request.Header.Set("Content-Type", "application/json")
+	for name, value := range c.header {
+		request.Header.Set(name, value)
+	}
+	return request, nil
+}
+
 type response struct {
 	status  int
 	header  http.Header
@@ -109,9 +130,13 @@ func (c *connection) once(ctx context.Context, request call) (response, error) {
 
 // Repeats until there is a decision or the patience ends.
 func (c *connection) call(ctx context.Context, request call) (response, error) {
+	sent, err := request.encode(ctx)
+	if err != nil {
+		return response{}, err
+	}
 	deadline := time.Now().Add(c.patience)
 	for pause, isFirst := firstPause, true; ; pause, isFirst = min(2*pause, longestPause), false {
-		received, err := c.send(ctx, request)
+		received, err := c.send(sent)
 		if err == nil && received.isDecision() {
 			received.isFirst = isFirst
 			return received, nil
@@ -133,22 +158,9 @@ func (c *connection) call(ctx context.Context, request call) (response, error) {
 	}
 }
 
-func (c *connection) send(ctx context.Context, request call) (response, error) {
-	var body io.Reader
-	if request.body != nil {
-		text, err := json.Marshal(request.body)
-		if err != nil {
-			return response{}, err
-		}
-		body = bytes.NewReader(text)
-	}
-	sent, err := http.NewRequestWithContext(ctx, request.method, "http://localhost"+request.path, body)
-	if err != nil {
-		return response{}, err
-	}
-	sent.Header.Set("Content-Type", "application/json")
-	for name, value := range request.header {
-		sent.Header.Set(name, value)
+func (c *connection) send(sent *http.Request) (response, error) {
+	if sent.GetBody != nil {
+		sent.Body, _ = sent.GetBody()
 	}
 	received, err := c.http.Do(sent)
 	if err != nil {

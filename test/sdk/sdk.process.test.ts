@@ -110,8 +110,8 @@ class Client {
     return this.#language.forks === true
   }
 
-  program({ patienceMs = 150_000, socket = site.socketPath } = {}): Driver {
-    const env = { TALLYGATE_SOCKET: socket, INSTANCE: site.instanceId, PATIENCE_MS: String(patienceMs) }
+  program({ patienceMs = 150_000, socket = site.socketPath, instance = site.instanceId } = {}): Driver {
+    const env = { TALLYGATE_SOCKET: socket, INSTANCE: instance, PATIENCE_MS: String(patienceMs) }
     const driver = new Driver(this.#command, { ...this.#language.env, ...env })
     onTestFinished(() => driver.kill())
     return driver
@@ -321,6 +321,16 @@ describe('each client', () => {
       expect(await driver.do(`request ${who} 1`)).toEqual(granted(1))
       expect(await driver.do('close')).toEqual(['closed'])
       expect((await billed(who)).requests).toBe(13)
+    })
+  })
+
+  it('reports a mistake of the application at once', async () => {
+    const refused = /^error TallygateError (BAD_JSON|BAD_REQUEST) no$/
+    await everyClient(async (client) => {
+      const driver = client.program()
+      expect((await driver.do('access anna 1.0 NaN 1')).join()).toMatch(refused)
+      expect(await driver.do('access anna 1.0 1 1')).toEqual(granted(1))
+      expect((await client.program({ instance: 'a\nb' }).do('access anna 1.0 1 1')).join()).toMatch(refused)
     })
   })
 

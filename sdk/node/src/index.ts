@@ -144,7 +144,7 @@ export class AgentClient {
 
   /** Each item is granted or refused by itself. @throws TallygateError */
   async access(instanceId: string, requester: Requester, items: readonly RequestedItem[]): Promise<Answer> {
-    const path = `/v1.1/instances/${instanceId}/access-request`
+    const path = `/v1.1/instances/${encodeURIComponent(instanceId)}/access-request`
     const body = { requester, requestedItems: items }
     return answerOf(await this.#lend((connection) => connection.once({ method: 'POST', path, body })))
   }

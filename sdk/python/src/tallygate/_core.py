@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from http.client import HTTPException
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from urllib.parse import quote
 
 USUAL_SOCKET = "/run/tallygate/agent.sock"
 FIRST_PAUSE_S = 0.02
@@ -212,7 +213,7 @@ def socket_path_of(given: Optional[str]) -> str:
 
 
 def access_call(instance_id: str, requester: Requester, items: Sequence[Item]) -> Call:
-    return Call("POST", f"/v1.1/instances/{instance_id}/access-request", _request_body(requester, items))
+    return Call("POST", f"/v1.1/instances/{quote(instance_id, safe='')}/access-request", _request_body(requester, items))
 
 
 def open_call(instance_id: str, bound: bool) -> Call:
