@@ -1,6 +1,6 @@
 /** Runs steps, and plans again when one changed the state. Each step commits separately: a failure undoes nothing. */
 import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
-import { CodedError } from '../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../protocol/errors.ts'
 import type { Identity } from '../ledger/journal.ts'
 import { attach } from './attach.ts'
 import { type EnrollmentToken, enroll } from './enroll.ts'
@@ -211,7 +211,9 @@ function fail(
   if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = offer?.token ?? null
   if (code === 'DEVICE_REVOKED') for (const subject of SAID_BY_REVOCATION) health.clear(subject)
   const subject = subjectOf(step, error)
-  if (health.raise(subject, error)) log.warn({ subject, code, ...details, cause: error.cause }, error.message)
+  // Only the text: errors of Node carry received bytes and certificates.
+  const cause = error.cause === undefined ? {} : { cause: messageOf(error.cause) }
+  if (health.raise(subject, error)) log.warn({ subject, code, ...details, ...cause }, error.message)
   const { retryAfterMs } = details
   return { ok: false, retryAfterMs: typeof retryAfterMs === 'number' ? retryAfterMs : 0 }
 }

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { TestDevice } from './test-device.ts'
 
 const MINUTE = 60_000
@@ -27,3 +28,17 @@ test.each([
     expect(rounds).toBeLessThan((12 * every * MINUTE) / ((15 * MINUTE) / 4))
   },
 )
+
+test('logs the reason of a failed exchange, without the bytes that were received', async () => {
+  const device = await TestDevice.make()
+  const rawPacket = Buffer.alloc(60_000)
+  const cause = Object.assign(new Error('Parse Error: Expected HTTP/'), { code: 'HPE_INVALID_CONSTANT', rawPacket })
+  device.network.intercept = () => Promise.reject(new CodedError('CLOUD_UNREACHABLE', 'not HTTP', { cause }))
+  await device.start()
+  await device.settle()
+  expect(device.logged.map(({ fields }) => fields)).toContainEqual({
+    subject: 'cloud',
+    code: 'CLOUD_UNREACHABLE',
+    cause: 'Parse Error: Expected HTTP/',
+  })
+})
