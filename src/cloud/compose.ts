@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { createSecureContext } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
-import { CodedError } from '../protocol/errors.ts'
+import { CodedError, messageOf } from '../protocol/errors.ts'
 import { hostOf } from '../platform/host-of.ts'
 import { isLoopback } from '../protocol/sign-in.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
@@ -470,7 +470,7 @@ function makeDirectory(path: string): void {
   try {
     makeDurableDirectory(path)
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be made.`, { cause })
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be made: ${messageOf(cause)}`, { cause })
   }
 }
 

@@ -428,7 +428,8 @@ export const ERRORS = catalogue({
   },
   STATE_UNWRITABLE: {
     meaning: 'The state directory cannot be created or written.',
-    remedy: 'Give the service user a directory that it owns.',
+    remedy:
+      'Free space if the disk is full. Mount the file system for writing if it is read-only. Otherwise, give the service user a directory that it owns.',
     http: 500,
     exit: 73,
     retry: 'no',

@@ -37,7 +37,14 @@ export const settings = (flags: Readonly<Record<string, string>> = {}) =>
   })
 
 export function healthy(changes: Partial<Observations> = {}): Observations {
-  const disk = { type: 'ext4', free: 20 * GIB, total: 32 * GIB, inodesFree: 900_000, inodesTotal: 1_000_000 }
+  const disk = {
+    type: 'ext4',
+    free: 20 * GIB,
+    total: 32 * GIB,
+    inodesFree: 900_000,
+    inodesTotal: 1_000_000,
+    readOnly: false,
+  }
   return {
     now: NOW,
     version: '0.1.0',

@@ -1,7 +1,6 @@
 // What goes wrong in the field, on the real programs: a second agent on the same state, a power switch at the worst moment
 // of the first start, a disk that is full, a stop under load, an application that mixes up its requests.
-import { execFileSync } from 'node:child_process'
-import { rmSync, statfsSync, writeFileSync } from 'node:fs'
+import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { DeviceAudit } from '../../crash/audit/device.ts'
@@ -13,6 +12,7 @@ import { HttpClient } from '../../src/client/http.ts'
 import { accountLedger, deviceList } from '../../src/protocol/edge/administration.ts'
 import { seeded } from '../../src/demo/random.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
+import { fillDisk, smallDisk } from '../support/mounts.ts'
 import { needsStrace } from '../support/strace.ts'
 import { provisionedSite } from './provisioned-site.ts'
 
@@ -122,27 +122,6 @@ describe('a first start that is killed', () => {
 })
 
 describe('a state directory on a disk that is full at the start', () => {
-  /** A file system of that size; skipped where none can be mounted. */
-  function smallDisk(skip: (reason: string) => void, size: string): string {
-    const path = temporaryDirectory()
-    try {
-      execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${size}`, 'tmpfs', path], { stdio: 'pipe' })
-    } catch (error) {
-      skip(`no file system can be mounted here: ${(error as Error).message}`)
-    }
-    onTestFinished(() => void execFileSync('umount', ['-l', path]))
-    return path
-  }
-
-  /** All that is free. */
-  function fill(path: string): () => void {
-    const { bavail, bsize } = statfsSync(path)
-    const filler = join(path, 'filler')
-    writeFileSync(filler, Buffer.alloc(bavail * bsize))
-    expect(statfsSync(path).bavail).toBe(0)
-    return () => rmSync(filler)
-  }
-
   const start = (state: string): Service => {
     const flags = ['--push-enabled=false', `--state-directory=${state}`, `--socket-path=${site.socketPath}`]
     const token = join(site.directory, 'enrollment-token')
@@ -157,7 +136,7 @@ describe('a state directory on a disk that is full at the start', () => {
     { timeout: LIMIT_MS },
     async (context) => {
       const disk = smallDisk(context.skip, '40m')
-      const freeSpace = fill(disk)
+      const freeSpace = fillDisk(disk)
       const refused = start(join(disk, 'state'))
       expect(await refused.ended).toBe(73)
       await expect(refused.listening).rejects.toThrow('STATE_UNWRITABLE')
@@ -177,7 +156,7 @@ describe('a state directory on a disk that is full at the start', () => {
       await site.agentServes()
       await site.agent?.end('SIGKILL')
       rmSync(join(state, 'journal.db-disk-reserve'))
-      const freeSpace = fill(disk)
+      const freeSpace = fillDisk(disk)
       start(state)
       await site.until('it runs', ({ epoch }) => epoch === 1)
       using application = new HttpClient({ address: `unix:${site.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })

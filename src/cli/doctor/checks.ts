@@ -257,6 +257,12 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   },
   'file-system': ({ fileSystem, directory }) => {
     if (isProblem(fileSystem)) return unlooked(fileSystem)
+    if (fileSystem.readOnly) {
+      return fail(
+        `${directory.path} is on a read-only file system, so the agent cannot start`,
+        'Mount it for writing. If the kernel made it read-only (dmesg), check the disk first.',
+      )
+    }
     if (VOLATILE.has(fileSystem.type)) {
       return fail(
         `${directory.path} is on ${fileSystem.type}, which loses recorded charges at a restart`,

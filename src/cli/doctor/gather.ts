@@ -23,6 +23,7 @@ import { parseJson } from '../../protocol/parse-json.ts'
 import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
 import { readLastBackup } from '../../platform/last-backup.ts'
+import { isReadOnly } from '../../platform/is-read-only.ts'
 import type { Outgoing } from '../../platform/outgoing.ts'
 import { softwareVersion } from '../../platform/software-version.ts'
 import type { Io } from '../io.ts'
@@ -209,6 +210,7 @@ async function fileSystemOf(directory: string): Promise<FileSystemObservation | 
     total: blocks * bsize,
     inodesFree: ffree,
     inodesTotal: files,
+    readOnly: isReadOnly(path),
   }
 }
 

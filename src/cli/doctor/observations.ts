@@ -29,6 +29,7 @@ export interface FileSystemObservation {
   /** Both 0 if the file system does not count inodes. */
   readonly inodesFree: number
   readonly inodesTotal: number
+  readonly readOnly: boolean
 }
 
 export interface EndpointObservation {

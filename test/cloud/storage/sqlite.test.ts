@@ -1,4 +1,13 @@
-import { copyFileSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
@@ -7,6 +16,7 @@ import { claimStore } from '../../../src/cloud/storage/sqlite/claim-store.ts'
 import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
 import { flushOf, openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
+import { fillDisk, readOnlyView, smallDisk } from '../../support/mounts.ts'
 import { deliveriesSuite } from './deliveries.suite.ts'
 import { fleetFiguresSuite } from './fleet-figures.suite.ts'
 import { storeSuite } from './suite.ts'
@@ -138,6 +148,31 @@ describe('a database file', () => {
 
   it('is refused when its folder does not exist', () => {
     expect(codeOf(() => open(join(folder, 'nowhere', 'twin.db')))).toBe('STATE_UNWRITABLE')
+  })
+
+  it('is refused on a read-only file system, with that reason', ({ skip }) => {
+    const directory = join(folder, 'read-only')
+    mkdirSync(directory)
+    openDatabase(join(directory, 'twin.db'), { check: false }).close()
+    const place = readOnlyView(skip, directory)
+    for (const [name, work] of [
+      ['twin.db', (file: string) => openDatabase(file, { check: false })],
+      ['twin.lock', claimStore],
+    ] as const) {
+      const message = `${join(place, name)}: the file system is read-only`
+      expect(() => work(join(place, name))).toThrow(expect.objectContaining({ code: 'STATE_UNWRITABLE', message }))
+    }
+  })
+
+  it('is refused on a full disk, and used once there is space', ({ skip }) => {
+    const disk = smallDisk(skip, '4m')
+    const freeSpace = fillDisk(disk)
+    const file = join(disk, 'twin.db')
+    expect(() => openDatabase(file, { check: false })).toThrow(
+      expect.objectContaining({ code: 'STATE_UNWRITABLE', message: `${file}: database or disk is full` }),
+    )
+    freeSpace()
+    openDatabase(file, { check: false }).close()
   })
 
   const setting = { name: 'n', value: 'v', modified: 1, updatedBy: 'k' }

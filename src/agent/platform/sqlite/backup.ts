@@ -8,14 +8,14 @@ import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
-import { flushDirectoryOf, openDatabase } from './open-database.ts'
+import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
 import { asideOf, fill, finishSalvage } from './salvage-journal.ts'
 import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
-import { copyConsistently, withConsistentSnapshot } from './consistent-snapshot.ts'
+import { copyConsistently, isFull, withConsistentSnapshot } from './consistent-snapshot.ts'
 
 /**
  * Writes the ledger's content at one moment during the call to a single file, replacing it at the end. Needs space for
@@ -48,6 +48,8 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
       flushDirectoryOf(to)
     }, unwritable)
     return bundle
+  } catch (error) {
+    throw isFull(error) ? unwritable(error) : error
   } finally {
     rmSync(folder, { recursive: true, force: true })
     isGone()
@@ -77,6 +79,14 @@ export async function restoreLedger(
 ): Promise<Restored> {
   await readLedger(backup)
   requireIntegrity(backup)
+  try {
+    return await replaceLedger(backup, path, wall, left)
+  } catch (error) {
+    throw refusalOf(error, path)
+  }
+}
+
+async function replaceLedger(backup: string, path: string, wall: number, left: BootLog | null): Promise<Restored> {
   const opened = lockFinished(path)
   try {
     const before = salvageOfOpened(opened, path, left)
@@ -128,13 +138,15 @@ type OpenedLedger = Database.Database | 'DAMAGED' | 'NONE'
 /** Locks the ledger against agents and checkpoints it, so that one rename replaces it. */
 function lock(path: string): OpenedLedger {
   if (!existsSync(path)) return 'NONE'
+  let database: Database.Database | undefined
   try {
-    const database = openDatabase(path)
+    database = openDatabase(path)
     foldLocked(database, path)
     database.pragma('journal_mode = DELETE')
     database.exec('BEGIN EXCLUSIVE')
     return database
   } catch (error) {
+    database?.close()
     if (error instanceof CodedError && error.code === 'DATABASE_CORRUPT') return 'DAMAGED'
     throw error
   }
@@ -144,7 +156,7 @@ function foldLocked(database: Database.Database, path: string): void {
   try {
     foldDatabase(database)
   } catch (cause) {
-    database.close()
+    if (isFull(cause)) throw cause
     throw new CodedError('DATABASE_CORRUPT', `${path}: ${messageOf(cause)}`, { cause, details: { path } })
   }
 }

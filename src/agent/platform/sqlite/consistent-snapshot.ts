@@ -6,7 +6,7 @@ import { createReadStream, mkdtempSync } from 'node:fs'
 import { copyFile, open, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { scratchAt } from '../system/scratch.ts'
 
 /** The agent may write a checkpoint during a copy. */
@@ -17,19 +17,38 @@ const LOG_HEAD_BYTES = 32
 
 /** Calls `read` with a copy that is removed afterwards. @throws CodedError LEDGER_UNREADABLE, and any error of `read` */
 export async function withConsistentSnapshot<T>(path: string, read: (copy: string) => Promise<T>): Promise<T> {
-  // Synchronous: a signal while another thread makes it could leave it behind.
-  const folder = mkdtempSync(join(tmpdir(), 'tallygate-ledger-'))
+  const folder = temporaryFolder(path)
   const isGone = scratchAt(folder)
   try {
     await copyConsistently(path, join(folder, 'journal.db'))
     return await read(join(folder, 'journal.db'))
+  } catch (error) {
+    throw isFull(error)
+      ? unreadable(path, error, `${tmpdir()} has no space for a copy; set TMPDIR to a directory with more space`)
+      : error
   } finally {
     await rm(folder, { recursive: true, force: true })
     isGone()
   }
 }
 
-/** Copies database and log so that neither was overwritten during the copy. */
+function temporaryFolder(path: string): string {
+  try {
+    // Synchronous: a signal while another thread makes it could leave it behind.
+    return mkdtempSync(join(tmpdir(), 'tallygate-ledger-'))
+  } catch (cause) {
+    const reason = `no copy can be made in ${tmpdir()} (${messageOf(cause)}); set TMPDIR to another directory`
+    throw unreadable(path, cause, reason)
+  }
+}
+
+/** Whether the disk of a copy is full. */
+export function isFull(error: unknown): boolean {
+  const { code } = error as { readonly code?: unknown }
+  return code === 'ENOSPC' || code === 'SQLITE_FULL'
+}
+
+/** Copies database and log so that neither was overwritten during the copy. @throws CodedError LEDGER_UNREADABLE; {@link isFull} */
 export async function copyConsistently(path: string, to: string): Promise<void> {
   for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
     try {
@@ -39,10 +58,7 @@ export async function copyConsistently(path: string, to: string): Promise<void> 
       else await copyFile(`${path}-wal`, `${to}-wal`)
       if (head === (await logHead(path)) && (await same(path, to))) return
     } catch (cause) {
-      throw new CodedError('LEDGER_UNREADABLE', `${path} cannot be read: ${reasonOf(cause)}.`, {
-        cause,
-        details: { path },
-      })
+      throw isFull(cause) ? cause : unreadable(path, cause, reasonOf(cause))
     }
   }
   throw new CodedError(
@@ -52,6 +68,10 @@ export async function copyConsistently(path: string, to: string): Promise<void> 
       details: { path },
     },
   )
+}
+
+function unreadable(path: string, cause: unknown, reason: string): CodedError {
+  return new CodedError('LEDGER_UNREADABLE', `${path} cannot be read: ${reason}.`, { cause, details: { path } })
 }
 
 async function logHead(path: string): Promise<string | null> {
@@ -84,5 +104,4 @@ const REASONS: Readonly<Record<string, string>> = {
   ENOENT: 'there is no such file',
   EACCES: 'this user may not read it; run the command as root or as the user of the agent',
   EISDIR: 'it is a directory',
-  ENOSPC: `${tmpdir()} has no space for a copy; set TMPDIR to a directory with more space`,
 }

@@ -2,6 +2,7 @@
 import { closeSync, existsSync, openSync, readFileSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
+import { isReadOnly } from '../../../platform/is-read-only.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
@@ -42,7 +43,7 @@ export function openDatabase(path: string): Database.Database {
     return database
   } catch (error) {
     database?.close()
-    throw refusal(error, path)
+    throw refusalOf(error, path)
   }
 }
 
@@ -140,14 +141,19 @@ function corrupt(path: string, why: string, cause?: unknown): CodedError {
   return new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
 }
 
-function refusal(error: unknown, path: string): unknown {
-  const code = error instanceof Database.SqliteError ? error.code : ''
+/** Of SQLite, and of the file system. */
+const UNWRITABLE = /^(SQLITE_(CANTOPEN|READONLY|FULL)|ENOSPC|EDQUOT|EROFS|EACCES|EPERM)/
+
+/** Maps errors of SQLite and the file system to codes for operators; passes others on. */
+export function refusalOf(error: unknown, path: string): unknown {
+  const { code } = error as { readonly code?: unknown }
+  if (error instanceof CodedError || typeof code !== 'string') return error
   if (code === 'SQLITE_BUSY') {
     return new CodedError('STATE_IN_USE', `${path} is in use by another process`, { cause: error, details: { path } })
   }
   if (code === 'SQLITE_NOTADB' || code.startsWith('SQLITE_CORRUPT')) return corrupt(path, messageOf(error), error)
-  if (code.startsWith('SQLITE_CANTOPEN') || code.startsWith('SQLITE_READONLY') || code === 'SQLITE_FULL') {
-    return new CodedError('STATE_UNWRITABLE', `${path}: ${messageOf(error)}`, { cause: error, details: { path } })
-  }
-  return error
+  const isOnReadOnly = isReadOnly(dirname(path))
+  if (!isOnReadOnly && !UNWRITABLE.test(code)) return error
+  const reason = isOnReadOnly ? 'the file system is read-only' : messageOf(error)
+  return new CodedError('STATE_UNWRITABLE', `${path}: ${reason}`, { cause: error, details: { path } })
 }

@@ -4,7 +4,7 @@ import { chownSync, existsSync, readFileSync, renameSync, statSync, writeFileSyn
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
 import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
 import { flush } from '../../../platform/flush.ts'
@@ -134,6 +134,6 @@ function unlessWritable(path: string, work: () => void): void {
   try {
     work()
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be written.`, { cause })
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be written: ${messageOf(cause)}`, { cause })
   }
 }

@@ -4,7 +4,7 @@
  */
 import Sqlite from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
-import { coded, makeForOwner } from './database.ts'
+import { codedAtOpen, makeForOwner } from './database.ts'
 
 /** How long to wait for a process that is exiting, ms. */
 const WAIT_MS = 1_000
@@ -27,6 +27,6 @@ export function claimStore(path: string): () => void {
     if (error instanceof Sqlite.SqliteError && error.code.startsWith('SQLITE_BUSY')) {
       throw new CodedError('STATE_IN_USE', `${path} is in use by another cloud process.`, { cause: error })
     }
-    throw coded(error, path)
+    throw codedAtOpen(error, path)
   }
 }

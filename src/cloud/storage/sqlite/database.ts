@@ -1,6 +1,8 @@
 /** Opens a database with durable commits and migrates it. Settings are read back at each open: a mismatch is an error. */
 import { closeSync, existsSync, openSync } from 'node:fs'
+import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
+import { isReadOnly } from '../../../platform/is-read-only.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
 
@@ -28,7 +30,7 @@ export function openDatabase(path: string, { check }: { readonly check: boolean 
     return database
   } catch (error) {
     database?.close()
-    throw coded(error, path)
+    throw codedAtOpen(error, path)
   }
 }
 
@@ -41,7 +43,7 @@ export function openReader(path: string): Database {
     return database
   } catch (error) {
     database?.close()
-    throw coded(error, path)
+    throw codedAtOpen(error, path)
   }
 }
 
@@ -122,6 +124,13 @@ function migrate(database: Database, path: string, all = migrations()): void {
   }
 }
 
+/** As {@link coded}, before there are requests. */
+export function codedAtOpen(error: unknown, path: string): unknown {
+  return error instanceof Sqlite.SqliteError && error.code === 'SQLITE_FULL'
+    ? new CodedError('STATE_UNWRITABLE', `${path}: ${error.message}`, { cause: error })
+    : coded(error, path)
+}
+
 /** Maps SQLite errors to codes for operators; passes others on. */
 export function coded(error: unknown, path: string): unknown {
   if (!(error instanceof Sqlite.SqliteError)) {
@@ -138,6 +147,9 @@ export function coded(error: unknown, path: string): unknown {
   }
   if (code.startsWith('SQLITE_BUSY')) {
     return new CodedError('OVERLOADED', `${path} is locked by another process.`, { cause: error })
+  }
+  if (isReadOnly(dirname(path))) {
+    return new CodedError('STATE_UNWRITABLE', `${path}: the file system is read-only`, { cause: error })
   }
   if (code.startsWith('SQLITE_CANTOPEN') || code.startsWith('SQLITE_READONLY') || code === 'SQLITE_PERM') {
     return new CodedError('STATE_UNWRITABLE', `${path}: ${error.message}`, { cause: error })

@@ -13,6 +13,7 @@ import type { Journal } from '../../../../src/agent/ledger/journal.ts'
 import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
 import type { Segment } from '../../../../src/protocol/edge/sync.ts'
 import { attach, entry, grant, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
+import { readOnlyView } from '../../../support/mounts.ts'
 import { INSTANCE } from '../../sync/fake-cloud.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 
@@ -158,6 +159,15 @@ describe('the database file', () => {
     const occupied = join(temporaryDirectory(), 'file')
     writeFileSync(occupied, '')
     await expect(journalIn(join(occupied, 'state'))).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+  })
+
+  it('on a read-only file system is refused with that reason', async ({ skip }) => {
+    const directory = temporaryDirectory()
+    await (await journalIn(directory)).close()
+    const path = join(readOnlyView(skip, directory), 'journal.db')
+    expect(() => openDatabase(path)).toThrow(
+      expect.objectContaining({ code: 'STATE_UNWRITABLE', message: `${path}: the file system is read-only` }),
+    )
   })
 })
 

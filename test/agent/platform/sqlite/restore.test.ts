@@ -1,9 +1,10 @@
 // A backup that takes the place of a ledger: what either of them owes the cloud is kept.
-import { existsSync, readdirSync, renameSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, readdirSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { backUpLedger, restoreLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
 import { STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
+import { fillDisk, readOnlyView, smallDisk } from '../../../support/mounts.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
 import { A, damage, deviceWithBacklog, entries } from './damaged.ts'
 
@@ -25,6 +26,50 @@ async function undeliveredRangesIn(directory: string): Promise<number | undefine
 }
 
 describe('a backup that takes the place of a ledger', () => {
+  it('is refused on a read-only file system, with that reason', async ({ skip }) => {
+    const { directory, file } = await backedUp()
+    const path = join(readOnlyView(skip, directory), 'journal.db')
+    await expect(restoreLedger(file, path, BEGIN)).rejects.toMatchObject({
+      code: 'STATE_UNWRITABLE',
+      message: `${path}: the file system is read-only`,
+    })
+  })
+
+  it('is refused on a full disk, and works once there is space', async ({ skip }) => {
+    const { file, path } = await backedUp()
+    const disk = smallDisk(skip, '1m')
+    const restored = join(disk, 'journal.db')
+    copyFileSync(path, restored)
+    const freeSpace = fillDisk(disk)
+    await expect(restoreLedger(file, restored, BEGIN)).rejects.toMatchObject({
+      code: 'STATE_UNWRITABLE',
+      message: `${restored}: database or disk is full`,
+    })
+    freeSpace()
+    expect(await restoreLedger(file, restored, BEGIN)).toMatchObject({ undelivered: 100 })
+  })
+
+  it('is not read if there is no space for its copy', async ({ skip }) => {
+    const { file, path } = await backedUp()
+    const disk = smallDisk(skip, '1m')
+    fillDisk(disk)
+    vi.stubEnv('TMPDIR', disk)
+    onTestFinished(() => void vi.unstubAllEnvs())
+    await expect(restoreLedger(file, path, BEGIN)).rejects.toMatchObject({
+      code: 'LEDGER_UNREADABLE',
+      message: `${file} cannot be read: ${disk} has no space for a copy; set TMPDIR to a directory with more space.`,
+    })
+    vi.stubEnv('TMPDIR', join(disk, 'missing'))
+    await expect(restoreLedger(file, path, BEGIN)).rejects.toMatchObject({ code: 'LEDGER_UNREADABLE' })
+  })
+
+  it('is not made on a full disk', async ({ skip }) => {
+    const { path } = await backedUp()
+    const disk = smallDisk(skip, '1m')
+    fillDisk(disk)
+    await expect(backUpLedger(path, join(disk, 'backup.db'))).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE' })
+  })
+
   it('may itself have an undelivered range', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
     await journal.fence()
