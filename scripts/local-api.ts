@@ -202,7 +202,7 @@ export const localOperations: readonly DescribedOperation[] = [
         body: sessionCreated,
       },
     },
-    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, 'INSTANCE_NOT_IN_TOKEN'],
+    errors: [...OF_BODIES, ...OF_RULES, ...OF_CHANGES, 'SESSIONS_LIMITED', 'INSTANCE_NOT_IN_TOKEN'],
   }),
   local({
     id: 'getallsessionsforinstance',

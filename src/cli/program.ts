@@ -179,10 +179,18 @@ function asCoded(error: unknown, called: Command): CodedError {
   return new CodedError('INTERNAL', messageOf(error), { cause: error })
 }
 
-function line({ code, message }: CodedError, called: Command): string {
+function line({ code, message, details }: CodedError, called: Command): string {
   const sentence = /[.?!)]$/.test(message) ? message : `${message}.`
-  const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : ERRORS[code].remedy
+  const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : withWait(ERRORS[code].remedy, details)
   return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ')
+}
+
+/** A user does not see the header that remedies name. */
+function withWait(remedy: string, { retryAfterMs }: CodedError['details']): string {
+  if (typeof retryAfterMs !== 'number') return remedy
+  const wait = `${Math.ceil(retryAfterMs / 1_000)} s`
+  const named = remedy.replace('for the time in Retry-After', wait)
+  return named === remedy ? `${remedy} Try again in ${wait}.` : named
 }
 
 /** Key ids (base64url) can begin with a dash, and are arguments. Options have no upper-case letters or digits. */

@@ -13,6 +13,7 @@ import { type ProxyVariables, openAgent, proxyFor, proxyRefusal } from '../platf
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import type { Call } from './call.ts'
+import { retryAfterMs } from './retry-after.ts'
 
 export interface ClientOptions {
   /** `http://host:port/prefix`, `https://...`, or `unix:/path/to.sock`. */
@@ -75,7 +76,7 @@ export class HttpClient implements Disposable {
     const response = await this.#open(call)
     const status = response.statusCode ?? 0
     if (status >= 200 && status < 300) return { headers: response.headers, pieces: this.#pieces(response) }
-    throw refusal(call, { status, text: await this.#read(response), from: this.#from() })
+    throw refusal(call, { status, headers: response.headers, text: await this.#read(response), from: this.#from() })
   }
 
   /** The text of a successful response. @throws CodedError with the service's code if it sent one. */
@@ -197,12 +198,18 @@ export function parsedBody<T extends z.ZodType>(call: Call, answer: Answer, sche
   throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `${requestText(call, answer)}: answer`))
 }
 
-export function refusal(call: Call, answer: Pick<Answer, 'status' | 'text' | 'from'>): CodedError {
-  const { status, text } = answer
+/** The detail `retryAfterMs` is the wait that the service asks for. */
+export function refusal(call: Call, answer: Omit<Answer, 'headers'> & Partial<Answer>): CodedError {
+  const { status, text, headers = {} } = answer
+  const waitMs = retryAfterMs(headers['retry-after'], Date.now())
+  const options = waitMs === undefined ? {} : { details: { retryAfterMs: waitMs } }
   const parsed = errorBody.safeParse(parseJson(text))
-  if (parsed.success && isErrorCode(parsed.data.code)) return new CodedError(parsed.data.code, parsed.data.message)
+  if (parsed.success && isErrorCode(parsed.data.code)) {
+    return new CodedError(parsed.data.code, parsed.data.message, options)
+  }
   const detail = text === '' ? '' : `: ${text.slice(0, 500)}`
-  return new CodedError('ANSWER_UNEXPECTED', `${requestText(call, answer)} failed with HTTP status ${status}${detail}`)
+  const message = `${requestText(call, answer)} failed with HTTP status ${status}${detail}`
+  return new CodedError('ANSWER_UNEXPECTED', message, options)
 }
 
 function requestText({ method, path }: Call, { from }: Pick<Answer, 'from'>): string {

@@ -745,6 +745,12 @@ export const ERRORS = catalogue({
     http: 429,
     retry: 'later',
   },
+  SESSIONS_LIMITED: {
+    meaning: 'The calling user has as many open sessions as its limit allows.',
+    remedy: 'End a session that is no longer needed, or raise the limit of this user (setting callers.limits).',
+    http: 429,
+    retry: 'no',
+  },
   REQUEST_TOO_LARGE: {
     meaning: 'The request needs tokens of more accounts than the device can request from the cloud at once.',
     remedy: 'Split it into several requests with fewer items.',

@@ -119,6 +119,15 @@ describe('--instance', () => {
   })
 })
 
+test('a limit is named with the time to wait', async () => {
+  const body = { code: 'CALLER_LIMITED', message: 'uid 1000 may spend 5 tokens per hour' }
+  await using agent = await fakeService('socket', { [path]: { status: 429, headers: { 'retry-after': '40' }, body } })
+  const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
+  const err = `tallygate: CALLER_LIMITED: ${body.message}. Wait 40 s, or raise the limit of this user (setting callers.limits).\n`
+  expect(await tallygate(args)).toEqual({ code: 1, out: '', err })
+  expect(await tallygate([...args, '--json'])).toEqual({ code: 1, out: '', err })
+})
+
 test.each([
   ['a count of nothing', [...item, '--count', '0']],
   ['a count that is no number', [...item, '--count', '1e3']],

@@ -76,6 +76,17 @@ test('the list holds every page', async () => {
   ])
 })
 
+test('a list that the service or a proxy refuses for a time says for how long', async () => {
+  const route = 'GET /dm/edge/api/v1/devices?next=0'
+  const headers = { 'retry-after': '40' }
+  const body = { code: 'STOPPING', message: 'The service stops' }
+  await using twin = await fakeService('tcp', { [route]: { status: 503, headers, body } })
+  const stopping = 'STOPPING: The service stops. Send the same request again in a moment. Try again in 40 s.'
+  expect((await devices(twin.address, 'list')).err).toContain(stopping)
+  await using proxy = await fakeService('tcp', { [route]: { status: 429, headers, body: 'slow down' } })
+  expect((await devices(proxy.address, 'list')).err).toMatch(/429: slow down\..* Try again in 40 s\.$/m)
+})
+
 test('--json is one document for each device', async () => {
   await using twin = await fakeService('tcp', pages)
   const { out } = await devices(twin.address, 'list', '--json')

@@ -150,7 +150,7 @@ export class Sessions {
     return (durable ?? latest).session
   }
 
-  /** @throws CodedError CALLER_LIMITED, OVERLOADED, NOT_RECORDED, and those of requireRules and Access.once */
+  /** @throws CodedError CALLER_LIMITED, SESSIONS_LIMITED, OVERLOADED, NOT_RECORDED, and those of requireRules and Access.once */
   open(order: OpenSessionRequest): Promise<SessionAnswer> {
     return this.#once(order.idempotencyKey, async (claim) => {
       const { clock, ledger, newId, liveMax } = this.#deps

@@ -1,5 +1,6 @@
 /** Repeats a request while the service says that it is busy. */
 import type { Answer } from '../../client/http.ts'
+import { retryAfterMs } from '../../client/retry-after.ts'
 
 const ATTEMPTS_MAX = 6
 const BUSY: ReadonlySet<number> = new Set([429, 502, 503, 504])
@@ -18,17 +19,9 @@ export async function withRetries(send: () => Promise<Answer>, { now, wait, onBu
   for (let attempt = 1; ; attempt += 1) {
     const answer = await send()
     if (!BUSY.has(answer.status) || attempt === ATTEMPTS_MAX) return answer
-    const ms = waitOf(answer.headers['retry-after'], now()) ?? FIRST_WAIT_MS * 2 ** (attempt - 1)
+    const ms = retryAfterMs(answer.headers['retry-after'], now()) ?? FIRST_WAIT_MS * 2 ** (attempt - 1)
     if (ms > WAIT_MS_MAX) return answer
     onBusy(answer.status, ms)
     await wait(ms)
   }
-}
-
-/** Of seconds or an HTTP date. Undefined for anything else. */
-function waitOf(retryAfter: string | undefined, now: number): number | undefined {
-  if (retryAfter === undefined) return undefined
-  if (/^\d{1,9}$/.test(retryAfter)) return Number(retryAfter) * 1_000
-  const at = Date.parse(retryAfter)
-  return Number.isNaN(at) ? undefined : Math.max(0, at - now)
 }

@@ -31,7 +31,7 @@ export interface CallerQuota {
   readonly connectionsMax: number | null
   /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
   request(requester: { readonly type: string; readonly value: string }): void
-  /** A new session is a request too. @param live sessions of the caller. @throws CodedError CALLER_LIMITED */
+  /** A new session is a request too. @param live sessions of the caller. @throws CodedError CALLER_LIMITED, SESSIONS_LIMITED */
   open(live: number): void
   /** @throws CodedError CALLER_LIMITED when the budget is too small; nothing is taken then */
   spend(tokens: Micro): void
@@ -189,7 +189,7 @@ class LimitedCaller implements CallerQuota {
   open(live: number): void {
     const { sessions } = this.#limit
     if (sessions !== null && live >= sessions) {
-      throw new CodedError('CALLER_LIMITED', `${this.#name} may keep ${sessions} sessions at a time`)
+      throw new CodedError('SESSIONS_LIMITED', `${this.#name} may have ${counted(sessions, 'open session')}`)
     }
     this.#pace()
   }
@@ -198,7 +198,7 @@ class LimitedCaller implements CallerQuota {
     const { requestsPerSecond } = this.#limit
     if (requestsPerSecond === null) return
     if (this.#budgets.use(this.key, this.#limit).requests?.take(1n, this.#budgets.sinceBoot()) !== false) return
-    throw new CodedError('CALLER_LIMITED', `${this.#name} may make ${requestsPerSecond} requests per second`)
+    throw new CodedError('CALLER_LIMITED', `${this.#name} may make ${counted(requestsPerSecond, 'request')} per second`)
   }
 
   spend(tokens: Micro): void {
@@ -208,7 +208,9 @@ class LimitedCaller implements CallerQuota {
     const now = this.#budgets.sinceBoot()
     if (bucket === null || bucket.take(tokens, now)) return
     const details = { retryAfterMs: bucket.waitFor(tokens, now) }
-    throw new CodedError('CALLER_LIMITED', `${this.#name} may spend ${tokensPerHour} tokens per hour`, { details })
+    throw new CodedError('CALLER_LIMITED', `${this.#name} may spend ${counted(tokensPerHour, 'token')} per hour`, {
+      details,
+    })
   }
 
   unspend(tokens: Micro): void {
@@ -327,4 +329,8 @@ function parseLimit(text: string, names: Names): Limit {
 function badLimit(text: string): CodedError {
   const example = 'user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4'
   return invalid('callers.limits', `${JSON.stringify(text.trim())} does not read like "${example}"`)
+}
+
+function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
 }

@@ -113,13 +113,13 @@ describe('what a caller is held to', () => {
   })
 
   it('is a number of sessions at a time, each of which is a request when it is opened', () => {
-    const rules = callers({ limits: 'user:anna = 3 sessions, 2 requests/s; uid:1001 = 0 sessions' })
+    const rules = callers({ limits: 'user:anna = 3 sessions, 2 requests/s; uid:1001 = 1 sessions' })
     const quota = rules.quotaOf(anna)!
-    expect(() => quota.open(3)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    expect(() => quota.open(3)).toThrow(expect.objectContaining({ code: 'SESSIONS_LIMITED' }))
     quota.open(2)
     quota.open(0)
     expect(() => quota.open(0)).toThrow(/2 requests per second/)
-    expect(() => rules.quotaOf(bob)?.open(0)).toThrow(/0 sessions at a time/)
+    expect(() => rules.quotaOf(bob)?.open(1)).toThrow(/may have 1 open session$/)
     const free = callers({ limits: '* = 5 tokens/h' }).quotaOf(anna)!
     expect(() => free.open(1_000)).not.toThrow()
     expect(free.connectionsMax).toBeNull()
