@@ -75,12 +75,6 @@ export function labelArgument(text: string): string {
   return `${key}=${value}`
 }
 
-export function collect<T>(
-  parse: (text: string) => T,
-): (text: string, before: readonly T[] | undefined) => readonly T[] {
-  return (text, before = []) => [...before, parse(text)]
-}
-
 export function readAuthority(io: Io, path: string): string {
   const pem = readFileArgument(io, path, 'USAGE')
   if (hasCertificate(pem)) return pem

@@ -1,5 +1,7 @@
 import type { Command } from 'commander'
-import { collect, countArgument, pairArgument } from './arguments.ts'
+import { countArgument, pairArgument } from './arguments.ts'
+import { collect } from './collect.ts'
+import { CodedError } from '../protocol/errors.ts'
 
 export interface ItemRequestFlags {
   readonly itemVersion?: string
@@ -29,10 +31,21 @@ export function itemRequestBody(
   item: string | undefined,
   { itemVersion, count, requester: [type, value], attribute }: ItemRequestFlags,
 ): { readonly requester: object; readonly requestedItems: readonly object[] } {
-  const dictionary = attribute === undefined ? {} : { dictionary: Object.fromEntries(attribute) }
+  const dictionary = attribute === undefined ? {} : { dictionary: dictionaryOf(attribute) }
   const version = itemVersion === undefined ? {} : { version: itemVersion }
   return {
     requester: { type, value, ...dictionary },
     requestedItems: item === undefined ? [] : [{ item, ...version, count }],
   }
+}
+
+function dictionaryOf(
+  attributes: readonly (readonly [key: string, value: string])[],
+): Readonly<Record<string, string>> {
+  const entries = new Map<string, string>()
+  for (const [key, value] of attributes) {
+    if (entries.has(key)) throw new CodedError('USAGE', `Give the attribute ${key} only once.`)
+    entries.set(key, value)
+  }
+  return Object.fromEntries(entries)
 }

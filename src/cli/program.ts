@@ -1,6 +1,7 @@
 /** Each command is a module that is loaded only when it is called. An error is one line: `tallygate: CODE: ...`. */
-import { Command, CommanderError } from 'commander'
+import { Command, CommanderError, type Option } from 'commander'
 import { CodedError, ERRORS, messageOf } from '../protocol/errors.ts'
+import { isSingle } from './collect.ts'
 import type { Io, World } from './io.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { writeLines } from './lines.ts'
@@ -155,7 +156,17 @@ function prepare(command: Command, io: Io): void {
   })
   command.helpOption('-h, --help', 'show this help')
   if (command.commands.length === 0) takeDashedIds(command)
+  for (const option of command.options) if (isSingle(option)) refuseRepeats(command, option)
   for (const each of command.commands) prepare(each, io)
+}
+
+/** Otherwise the last value would count, and the others would be ignored. */
+function refuseRepeats(command: Command, option: Option): void {
+  let isGiven = false
+  command.on(`option:${option.name()}`, () => {
+    if (isGiven) throw new CodedError('USAGE', `Give ${option.long ?? option.flags} only once.`)
+    isGiven = true
+  })
 }
 
 /** The innermost command that the arguments name. */

@@ -758,7 +758,8 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   LABEL_INVALID: {
-    meaning: 'A label is not key=value with the permitted characters, or a device would have too many labels.',
+    meaning:
+      'A label is not key=value with the permitted characters, has several values, or a device would have too many labels.',
     remedy:
       'Write labels like site=berlin, without spaces. Remove labels that are not needed with tallygate devices label DEVICE --remove KEY.',
     http: 400,

@@ -133,6 +133,10 @@ test.each([
   ['a count that is no number', [...item, '--count', '1e3']],
   ['a requester without a type', ['--item', 'A', '--requester', ':x']],
   ['an attribute without a value', [...item, '--attribute', 'role']],
+  [
+    'an attribute with two values',
+    [...item, '--instance', instanceId, '--attribute', 'role=a', '--attribute', 'role=b'],
+  ],
 ])('%s is USAGE', async (_what, args) => {
   expect(await tallygate(['access', '--socket', '/nowhere', ...args])).toMatchObject({ code: 64 })
 })

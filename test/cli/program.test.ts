@@ -2,6 +2,9 @@ import { execFile, spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { describe, expect, test } from 'vitest'
+import type { Command, Option } from 'commander'
+import { isSingle } from '../../src/cli/collect.ts'
+import { wholeProgram } from '../../src/cli/program.ts'
 import { tallygate } from './outside.ts'
 
 const root = new URL('../../', import.meta.url)
@@ -16,6 +19,9 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     ['an option without its value', ['token', '--admin', '--key'], "option '--key <file>' argument missing"],
     ['a value that is not taken', ['token', '--ttl', 'long'], 'Use a duration such as 30s, 5m or 24h.'],
     ['options that exclude each other', ['token', '--admin', '--client', '--key', 'x'], 'cannot be used with'],
+    ['a second value', ['access', '--item', 'A', '--requester', 'user:a', '--item=B'], 'Give --item only once.'],
+    ['a second value of a short option', ['apply', '-f', 'a', '--file', 'b'], 'Give --file only once.'],
+    ['a second value of a setting', ['agent', '--log-level=warn', '--log-level=info'], 'Give --log-level only once.'],
     ['an argument too many', ['status', 'please'], 'too many arguments'],
     ['no subcommand', ['devices'], 'Specify a command: enrollment-token, provision, list, '],
     ['an unknown subcommand', ['devices', 'lsit'], "unknown command 'lsit'"],
@@ -31,6 +37,27 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     expect((await tallygate(['devices', 'list', '--fox'])).err).toMatch(/ See tallygate devices list --help\.\n$/)
     expect((await tallygate(['frobnicate'])).err).toMatch(/ See tallygate --help\.\n$/)
   })
+})
+
+test('each option that can be repeated says so, and no other', async () => {
+  const io = {
+    stdout: { write: () => true },
+    stderr: { write: () => true },
+    env: {},
+    now: Date.now,
+    readText: () => '',
+  }
+  const world = {
+    ...io,
+    stop: () => new AbortController().signal,
+    onHangup: () => undefined,
+    exitWith: () => undefined,
+  }
+  const every = (command: Command): readonly Option[] => [...command.options, ...command.commands.flatMap(every)]
+  const found = every(await wholeProgram(world)).filter((option) => option.required || option.optional)
+  expect(found.length).toBeGreaterThan(100)
+  for (const option of found)
+    expect([option.flags, isSingle(option)]).toEqual([option.flags, !option.description.includes('can be repeated')])
 })
 
 test.each(['backup', 'rotate-signing-key', 'forget-signing-key'])(

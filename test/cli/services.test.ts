@@ -27,8 +27,12 @@ afterEach(async () => {
 })
 
 const inside = (...names: string[]) => join(directory, ...names)
-const agentArgs = () => ['agent', '--socket-path', inside('agent.sock'), '--state-directory', inside('state')]
-const cloudArgs = () => ['cloud', '--store-path', inside('cloud'), '--http-port', '0', '--push-port', '0']
+const agentArgs = (socket = 'agent.sock', state = 'state') => {
+  return ['agent', '--socket-path', inside(socket), '--state-directory', inside(state)]
+}
+const cloudArgs = ({ http = 0, push = 0 } = {}) => {
+  return ['cloud', '--store-path', inside('cloud'), '--http-port', String(http), '--push-port', String(push)]
+}
 
 /** Starts a service and waits until it says that it listens. */
 async function start(args: readonly string[]): Promise<{ child: ChildProcess; fields: Record<string, unknown> }> {
@@ -80,7 +84,7 @@ describe('a service that cannot start says why in one line, with the exit code o
     const other = createServer()
     await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
     const { port } = other.address() as AddressInfo
-    const { code, lines } = await failure([...cloudArgs(), '--http-port', String(port)])
+    const { code, lines } = await failure(cloudArgs({ http: port }))
     await new Promise((resolve) => other.close(resolve))
     expect(code).toBe(75)
     expect(lines.filter((line) => line.startsWith('tallygate: '))).toEqual([
@@ -92,7 +96,7 @@ describe('a service that cannot start says why in one line, with the exit code o
     const other = createServer()
     await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
     const { port } = other.address() as AddressInfo
-    const { code, lines } = await failure([...cloudArgs(), '--push-port', String(port)])
+    const { code, lines } = await failure(cloudArgs({ push: port }))
     await new Promise((resolve) => other.close(resolve))
     expect(code).toBe(75)
     expect(lines.filter((line) => line.startsWith('tallygate: '))).toEqual([
@@ -126,7 +130,7 @@ describe('a service that cannot start says why in one line, with the exit code o
 
   test('the agent on the socket of another agent, which continues', async () => {
     const { child } = await start(agentArgs())
-    const { code, lines } = await failure([...agentArgs(), '--state-directory', inside('other')])
+    const { code, lines } = await failure(agentArgs('agent.sock', 'other'))
     expect(code).toBe(75)
     expect(lines).toEqual([expect.stringContaining('tallygate: SOCKET_IN_USE: ') as string])
     expect(child.exitCode).toBeNull()
@@ -135,7 +139,7 @@ describe('a service that cannot start says why in one line, with the exit code o
 
   test('the agent on the state of another agent', async () => {
     await start(agentArgs())
-    const { code, lines } = await failure([...agentArgs(), '--socket-path', inside('other.sock')])
+    const { code, lines } = await failure(agentArgs('other.sock'))
     expect(code).toBe(75)
     expect(lines).toEqual([expect.stringContaining('tallygate: STATE_IN_USE: ') as string])
   })

@@ -13,7 +13,8 @@ import {
   targetOf,
   withAdministratorFlags,
 } from '../administrator.ts'
-import { collect, readAuthority, readFileArgument, urlArgument, uuidArgument } from '../arguments.ts'
+import { readAuthority, readFileArgument, urlArgument, uuidArgument } from '../arguments.ts'
+import { collect } from '../collect.ts'
 import { examples } from '../examples.ts'
 import { type RateTableTarget, importRateTables } from '../import/rate-tables.ts'
 import { withRetries } from '../import/retries.ts'

@@ -4,7 +4,8 @@ import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
 import { uuid } from '../../protocol/wire.ts'
 import { administrator } from '../administrator.ts'
-import { collect, durationArgument, readFileArgument } from '../arguments.ts'
+import { durationArgument, readFileArgument } from '../arguments.ts'
+import { collect } from '../collect.ts'
 import { Service } from '../nouns/service.ts'
 
 interface TokenFlags {

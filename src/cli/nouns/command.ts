@@ -3,6 +3,7 @@ import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { timeArgument } from '../arguments.ts'
+import { collect } from '../collect.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
@@ -232,7 +233,7 @@ const PARSERS: Readonly<Record<Extract<Field['kind'], string>, (text: string, be
     return text === 'true'
   },
   words: (text) => text.split(','),
-  rates: (text, before) => [...((before ?? []) as readonly Row[]), rateOf(text)],
+  rates: collect(rateOf),
 }
 
 /** `LaserCut@1.0=0.85` or `LaserCut=0.85` */

@@ -79,7 +79,12 @@ export const labelsQuery = z
 
 /** The labels that {@link labelsText} writes. @throws CodedError LABEL_INVALID */
 export function labelsIn(text: string): Labels {
-  return Object.fromEntries(parseLabels(text).map(({ key, value }) => [key, value]))
+  const labels: Record<string, string> = {}
+  for (const { key, value } of parseLabels(text)) {
+    if (Object.hasOwn(labels, key)) throw new CodedError('LABEL_INVALID', `The label ${key} has several values.`)
+    labels[key] = value
+  }
+  return labels
 }
 
 export function labelsText(given: Labels): string {

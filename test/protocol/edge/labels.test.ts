@@ -50,6 +50,10 @@ it('labels read back as they are written', () => {
   expect(labelsIn(labelsText(written))).toEqual(written)
 })
 
+it('a label with several values is refused', () => {
+  expect(() => labelsIn('site=berlin line=3 site=paris')).toThrow('The label site has several values.')
+})
+
 describe('a change', () => {
   it('keeps labels that it does not name, and sets one that it also removes', () => {
     const before = { a: '1', b: '2', c: '3' }
