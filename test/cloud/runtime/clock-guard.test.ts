@@ -71,6 +71,8 @@ describe('the clock of a twin', () => {
     return guard.doubt?.code ?? 'TRUSTED'
   }
 
+  const lastRestore = () => twin.store.read((reader) => reader.edge.recoveries.lastRestore())
+
   it('is not trusted before the first look, and is trusted over an empty store', async () => {
     const guard = machine.start()
     expect([guard.isTrusted(), guard.doubt]).toEqual([false, null])
@@ -169,18 +171,39 @@ describe('the clock of a twin', () => {
       },
       31 * DAY,
     ],
-  ])('moves the start of inactivity when it is confirmed after it %s', async (_name, change, movedMs) => {
-    await twin.setLineItem('ACT-1', { quantity: 100n })
-    const device = await TestDevice.join(twin)
-    const epoch = () => twin.store.read((reader) => reader.edge.epochs.get(device.id, 1))
-    twin.time = START
-    await device.sync()
+  ])(
+    'moves the start of inactivity and the last restore when it is confirmed after it %s',
+    async (_name, change, movedMs) => {
+      await twin.setLineItem('ACT-1', { quantity: 100n })
+      const device = await TestDevice.join(twin)
+      const epoch = () => twin.store.read((reader) => reader.edge.epochs.get(device.id, 1))
+      twin.time = START
+      await device.sync()
+      await twin.store.transaction((tx) => tx.edge.recoveries.restored(START, true))
+      await machine.start().look()
+      change()
+      const guard = machine.start()
+      expect(await state(guard)).not.toBe('TRUSTED')
+      await guard.confirm(ADMINISTRATOR)
+      expect(await epoch()).toMatchObject({ quietSince: START + movedMs })
+      expect(await lastRestore()).toBe(START + movedMs)
+    },
+  )
+
+  it.each([
+    ['is right again', async () => (machine.aheadMs = 0), 0],
+    ['is confirmed', (guard: ClockGuard) => guard.confirm(ADMINISTRATOR), -31 * DAY],
+  ])('gives a restore no time before it %s', async (_name, settle, aheadMs) => {
     await machine.start().look()
-    change()
+    machine.aheadMs = -31 * DAY
     const guard = machine.start()
-    expect(await state(guard)).not.toBe('TRUSTED')
-    await guard.confirm(ADMINISTRATOR)
-    expect(await epoch()).toMatchObject({ quietSince: START + movedMs })
+    await twin.store.transaction((tx) => tx.edge.recoveries.restored(0, false))
+    await guard.look()
+    expect(await lastRestore()).toBe(Infinity)
+    machine.passed += DAY
+    await settle(guard)
+    await guard.look()
+    expect(await lastRestore()).toBe(START + DAY + aheadMs)
   })
 
   it('that jumps while no twin runs is in doubt for the next one, over the whole time since boot', async () => {

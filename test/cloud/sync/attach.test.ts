@@ -102,7 +102,7 @@ describe('the number of an epoch', () => {
 
   it('leaves room for those that a restored cloud and a device without its ledger have forgotten', async () => {
     twin.terms = { ...twin.terms, attachesMax: 3 }
-    const restored = async (at: number) => twin.store.transaction((tx) => tx.edge.recoveries.restored(at))
+    const restored = async (at: number) => twin.store.transaction((tx) => tx.edge.recoveries.restored(at, true))
     await restored(START)
     expect(await attach(0)).toMatchObject({ epoch: 2 })
     await restored(START + HOUR - 1)
@@ -115,6 +115,12 @@ describe('the number of an epoch', () => {
     twin.terms = { ...twin.terms, attachesMax: EPOCHS_FORGOTTEN_MAX }
     await restored(START + 9 * HOUR)
     expect(await attach(0)).toMatchObject({ epoch: 11 + EPOCHS_FORGOTTEN_MAX / 2 })
+  })
+
+  it('leaves the most room while the time of the restore is not known', async () => {
+    twin.terms = { ...twin.terms, attachesMax: 3 }
+    await twin.store.transaction((tx) => tx.edge.recoveries.restored(START, false))
+    expect(await attach(0)).toMatchObject({ epoch: 2 + EPOCHS_FORGOTTEN_MAX / 2 })
   })
 })
 

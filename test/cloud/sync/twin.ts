@@ -262,6 +262,11 @@ export class Twin implements AsyncDisposable {
     return { store, policies, present, afterMs, as, percentMax }
   }
 
+  /** Looks at its clock, and trusts it. */
+  async noteClock(): Promise<void> {
+    await this.store.transaction((tx) => tx.sweeps.noteClock({ at: this.time, sinceBoot: 0, bootId: 'boot' }))
+  }
+
   /** Settles all that have been silent for so long; how many looks it took. */
   async settle(...terms: Parameters<Twin['settlement']>): Promise<number> {
     let looks = 1

@@ -45,7 +45,12 @@ export function epochReader({ db }: Sql) {
       // A restored cloud may have lost contacts and grants after the backup.
       .where((where) =>
         where.not(
-          where.exists(where.selectFrom('last_restore').select('last_restore.slot').where('at', '>=', BigInt(before))),
+          where.exists(
+            where
+              .selectFrom('last_restore')
+              .select('last_restore.slot')
+              .where((or) => or.or([or('at', '>=', BigInt(before)), or('dated', '=', 0n)])),
+          ),
         ),
       )
   return {
@@ -101,7 +106,7 @@ export function epochReader({ db }: Sql) {
     },
     /**
      * The longest inactive epoch since before the instant: neither closed nor settled and, unless fenced, with
-     * unaccounted tokens. None if the cloud was restored since then.
+     * unaccounted tokens. None if the cloud was restored since then, or at a time that is not known yet.
      */
     async nextInactive(before: number): Promise<InactiveEpoch | undefined> {
       const row = await silent(before).orderBy('quiet_since').limit(1).executeTakeFirst()
@@ -205,7 +210,7 @@ export function epochTransaction(sql: Sql) {
       }
       await updatedEpochs(db, rows)
     },
-    /** Moves the start of inactivity of every unsettled epoch, at most to `latest`. */
+    /** Moves the start of inactivity of every unsettled epoch, and the last restore, at most to `latest`. */
     async moveInactivity(byMs: number, latest: number): Promise<void> {
       // As in `saveSome`.
       if (lockRows) {
@@ -216,13 +221,19 @@ export function epochTransaction(sql: Sql) {
           .select((of) => of.fn.countAll().as('count'))
           .execute()
       }
-      const moved = expression<bigint>`quiet_since + ${BigInt(byMs)}`
-      const since = expression<bigint>`CASE WHEN ${moved} < ${BigInt(latest)} THEN ${moved} ELSE ${BigInt(latest)} END`
+      const moved = (column: string) => {
+        const later = expression<bigint>`${expression.ref(column)} + ${BigInt(byMs)}`
+        return expression<bigint>`CASE WHEN ${later} < ${BigInt(latest)} THEN ${later} ELSE ${BigInt(latest)} END`
+      }
       await db
         .updateTable('epochs')
-        .set({ quiet_since: since })
+        .set({ quiet_since: moved('quiet_since') })
         .where(IS_OPEN)
         .where('settled_at', 'is', null)
+        .execute()
+      await db
+        .updateTable('last_restore')
+        .set({ at: moved('at') })
         .execute()
     },
   }

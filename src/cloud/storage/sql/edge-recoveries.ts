@@ -1,6 +1,6 @@
 import { sql as expression } from 'kysely'
 import type { AwaitedDevice, Epoch, Recovery } from '../device-records.ts'
-import { type Sql, toNumber } from './sql.ts'
+import { type Sql, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function recoveryReader({ db }: Sql) {
@@ -18,10 +18,11 @@ export function recoveryReader({ db }: Sql) {
         .execute()
       return rows.map(recoveryOf)
     },
-    /** POSIX ms; null: none is known. */
+    /** POSIX ms; null: none is known; Infinity: its time is not known yet. */
     async lastRestore(): Promise<number | null> {
-      const row = await db.selectFrom('last_restore').select('at').executeTakeFirst()
-      return row === undefined ? null : Number(row.at)
+      const row = await db.selectFrom('last_restore').select(['at', 'dated']).executeTakeFirst()
+      if (row === undefined) return null
+      return row.dated === 1n ? Number(row.at) : Infinity
     },
     /**
      * Devices, neither revoked nor terminated, that have not reported since then: one row per epoch neither closed nor
@@ -107,14 +108,18 @@ export function recoveryTransaction(sql: Sql) {
         .where('instance_id', '=', instanceId)
         .execute()
     },
-    /** Records a restore: inactivity from before it does not count, because reports may be lost. */
-    async restored(at: number): Promise<void> {
+    /**
+     * Records a restore: inactivity from before it does not count, because reports may be lost.
+     * @param dated false: it may have been later. The next trusted reading of a clock dates it
+     */
+    async restored(at: number, dated: boolean): Promise<void> {
       await db
         .insertInto('last_restore')
-        .values({ slot: 1n, at: BigInt(at) })
+        .values({ slot: 1n, at: BigInt(at), dated: toFlag(dated) })
         .onConflict((conflict) =>
           conflict.column('slot').doUpdateSet({
             at: expression<bigint>`CASE WHEN excluded.at > last_restore.at THEN excluded.at ELSE last_restore.at END`,
+            dated: toFlag(dated),
           }),
         )
         .execute()

@@ -214,6 +214,7 @@ export interface EdgeTables {
   last_restore: {
     slot: bigint
     at: bigint
+    dated: bigint
   }
   clock_record: {
     slot: bigint

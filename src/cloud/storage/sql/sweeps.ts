@@ -29,12 +29,18 @@ export function sweepTransaction(sql: Sql) {
         SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT) AS at`.execute(db)
       return rows[0] === undefined ? null : Number(rows[0].at)
     },
+    /** Of a trusted clock. A restore that has no time yet was before this reading. */
     async noteClock({ at, sinceBoot, bootId }: ClockRecord): Promise<void> {
       const columns = { at: BigInt(at), since_boot: BigInt(sinceBoot), boot_id: bootId }
       await db
         .insertInto('clock_record')
         .values({ slot: 1n, ...columns })
         .onConflict((conflict) => conflict.column('slot').doUpdateSet(columns))
+        .execute()
+      await db
+        .updateTable('last_restore')
+        .set({ at: expression<bigint>`CASE WHEN at < ${columns.at} THEN ${columns.at} ELSE at END`, dated: 1n })
+        .where('dated', '=', 0n)
         .execute()
     },
     /** Permits settling any number of epochs inactive since before the instant. */

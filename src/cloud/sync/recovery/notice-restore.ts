@@ -14,12 +14,13 @@ import { recoversSince } from './recovery.ts'
  * @returns the instances that start a recovery
  */
 export async function noticeRestore(
-  { tx, device, epoch, now }: Pick<MergeContext, 'tx' | 'device' | 'epoch' | 'now'>,
+  { deps, tx, device, epoch, now }: Pick<MergeContext, 'deps' | 'tx' | 'device' | 'epoch' | 'now'>,
   { proofs, rules }: Shown,
 ): Promise<readonly string[]> {
   const forgotten = proofs.filter((proof) => isForgotten(epoch, proof))
   const shown = forgotten.map(({ answer }) => (answer.outcome === 'MERGED' ? answer.time : 0))
   const restored: string[] = []
+  let at = now
   for (const instanceId of [...device.instanceIds].sort()) {
     const known = (await tx.policyRevisions.get(instanceId))?.revision ?? 0
     const newer = rules.filter((each) => each.instanceId === instanceId && each.revision > known)
@@ -34,9 +35,10 @@ export async function noticeRestore(
     const isProven = recovery !== undefined && (await areWithheld(tx, epoch, forgotten))
     await tx.edge.recoveries.begin(instanceId, await recoversSince(tx, now), isProven ? null : 'MARK')
     restored.push(instanceId)
+    at = Math.max(at, signedAt)
   }
   if (restored.length > 0) {
-    await tx.edge.recoveries.restored(now)
+    await tx.edge.recoveries.restored(at, deps.trustsClock())
     await recordChange(tx, now, { action: 'NOTICE_RESTORE', deviceId: device.id, by: CLOUD })
   }
   return restored

@@ -38,8 +38,9 @@ export async function beginRecovery(
   // Revisions grow with time, so that the same backup can be restored again.
   await tx.policyRevisions.raiseAll(now, ENGINE.version, now)
   await tx.outbox.appendPolicies(now)
-  await tx.edge.recoveries.restored(now)
-  await tx.edge.recoveries.beginAll(Math.max(await recoversSince(tx, now), until + 1), unproven)
+  const since = Math.max(await recoversSince(tx, now), until + 1)
+  await tx.edge.recoveries.restored(since, false)
+  await tx.edge.recoveries.beginAll(since, unproven)
   await recordChange(tx, now, { action: 'NOTICE_RESTORE', detail: { reason } })
   const byTime = least(BigInt(now) * USAGE_ROWS_PER_MS * USAGE_ROW_POSITIONS, POSITION_BY_TIME_MAX)
   const byCount = (await tx.usage.settled()) + USAGE_FORGOTTEN_ROWS_MAX * USAGE_ROW_POSITIONS

@@ -41,12 +41,12 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
     const override = () => overrideRecovery(twin, INSTANCE)
 
     /** @param sold of the line item, until the twin was restored */
-    const restore = (sold: bigint, unproven: 'MARK' | 'NODE' | null = null) =>
+    const restore = (sold: bigint, unproven: 'MARK' | 'NODE' | null = null, until = 0) =>
       twin.store.transaction((tx) =>
         beginRecovery(
           tx,
           twin.policies,
-          { sold: new Map([[LINE, sold]]), unproven, position: 0n, until: 0, reason: 'a test' },
+          { sold: new Map([[LINE, sold]]), unproven, position: 0n, until, reason: 'a test' },
           twin.time,
         ),
       )
@@ -467,6 +467,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const answer = await forgottenAnswer(device, sealed, 900n)
       twin.time += age - HOUR
       await restore(1_000n)
+      await twin.noteClock()
       const start = async () => {
         await twin.settle('CHARGED', afterMs)
         await endThose()
@@ -488,12 +489,58 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       await device.sync([topUpRequest(LINE, 100n)])
       twin.time += 100 * DAY
       await restore(0n)
+      await twin.noteClock()
       twin.time += 30 * DAY
       expect(await twin.settle()).toBe(1)
       twin.time += 1
       expect(await twin.settle()).toBe(2)
       await endThose()
       expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
+    })
+
+    describe('restored while its clock is behind', () => {
+      let start: number
+      beforeEach(async () => {
+        start = twin.time
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 100n)])
+      })
+
+      it('settles no device before it trusts its clock, and counts from then', async () => {
+        twin.time = start - 31 * DAY
+        await restore(0n)
+        twin.time = start + 100 * DAY
+        expect(await twin.settle()).toBe(1)
+        await twin.noteClock()
+        twin.time += 30 * DAY
+        expect(await twin.settle()).toBe(1)
+        twin.time += 1
+        expect(await twin.settle()).toBe(2)
+      })
+
+      it('counts from the time of its sales mark, if that is later', async () => {
+        twin.time = start + 3 * DAY
+        await restore(0n, null, start + 6 * DAY)
+        await twin.noteClock()
+        twin.time = start + 36 * DAY
+        expect(await twin.settle()).toBe(1)
+        twin.time += 2
+        expect(await twin.settle()).toBe(2)
+      })
+
+      it('counts from what it has signed, if that is later', async () => {
+        const device = await TestDevice.join(twin)
+        twin.time = start + 6 * DAY
+        const sealed = await device.seal([topUpRequest(LINE, 100n)])
+        const answer = await forgottenAnswer(device, sealed, 100n)
+        twin.time = start + 3 * DAY
+        await send(device, sealed, [answer])
+        twin.time = start + 36 * DAY
+        await device.sync()
+        expect(await twin.settle()).toBe(1)
+        twin.time += 1
+        expect(await twin.settle()).toBe(2)
+      })
     })
 
     it('counts silence from the first proof of what it has forgotten, without a declared restore', async () => {
@@ -598,6 +645,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       await device.attach()
       twin.time += 10 * HOUR
       await restore(0n)
+      await twin.noteClock()
       twin.time += HOUR
       // Twelve an hour: the backup is of the first of eleven hours at most.
       device.state.epoch = 0
@@ -710,6 +758,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       await two.sync([topUpRequest(LINE, 10n)])
       twin.time += 1
       await restore(20n)
+      await twin.noteClock()
       twin.time += 31 * DAY
       await one.sync()
       expect(await recovery()).toMatchObject({ waitingFor: [{ deviceId: two.id }] })

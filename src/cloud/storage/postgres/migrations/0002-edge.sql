@@ -311,7 +311,9 @@ CREATE TABLE sales_marks (
 -- When the twin heard last that it was restored from a backup; one row at most. Of what happened before it knows a part only.
 CREATE TABLE last_restore (
   slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
-  at BIGINT NOT NULL
+  at BIGINT NOT NULL,
+  -- 0: it may have been later. Until a node trusts its wall clock, the time of the restore is not known.
+  dated BIGINT NOT NULL CHECK (dated IN (0, 1))
 );
 
 -- Policies as signed, once per revision; the newest of each instance.

@@ -299,7 +299,9 @@ CREATE TABLE sales_marks (
 -- When the twin heard last that it was restored from a backup; one row at most. Of what happened before it knows a part only.
 CREATE TABLE last_restore (
   slot INTEGER PRIMARY KEY CHECK (slot = 1),
-  at INTEGER NOT NULL
+  at INTEGER NOT NULL,
+  -- 0: it may have been later. Until a node trusts its wall clock, the time of the restore is not known.
+  dated INTEGER NOT NULL CHECK (dated IN (0, 1))
 ) STRICT;
 
 -- Policies as signed, once per revision; the newest of each instance.
