@@ -1,6 +1,6 @@
 /** Without an account's lock, skips rows locked by others. */
 import type { Micro } from '../../../core/pricing/amount.ts'
-import { sql as expression } from 'kysely'
+import { type RawBuilder, sql as expression } from 'kysely'
 import { parseAccount, type AccountId } from '../../../core/accounts/account.ts'
 import {
   type NotedTimes,
@@ -37,7 +37,8 @@ export function shortageReader({ db, fleet }: Sql) {
       times: ShortTimes,
       who: string,
     ): Promise<ReadonlyMap<AccountId, Shortages>> {
-      const { since, until, shortSince } = times
+      const { since, until } = times
+      const short = BigInt(times.shortSince)
       const found = new Map<AccountId, Shortages>()
       for (const some of chunks([...new Set(accounts)])) {
         const known = new Map(some.map((account) => [account, fleet.lacking.get(account, until)?.value]))
@@ -48,17 +49,18 @@ export function shortageReader({ db, fleet }: Sql) {
         const query =
           unknown.length === 0
             ? ownOf(db, [...noted, ...listed], listed.length)
-            : allOf(db, [...noted, ...listed, BigInt(shortSince), ...noted, ...others], listed.length)
+            : allOf(db, [...noted, ...listed, short, short, ...noted, ...others], listed.length)
         const { rows } = await db.executeQuery(query)
         const own = rows.filter(({ devices }) => devices === null)
-        for (const { devices: _, ...row } of own) {
+        for (const row of own) {
           found.set(row.account, { ...NO_SHORTAGES, own: shortageOf({ ...row, who }) })
         }
         for (const [account, figure] of known) {
           if (figure !== undefined) found.set(account, without(figure, found.get(account)?.own, times))
         }
-        for (const { account, lacking, devices, recalled_at } of rows) {
+        for (const { account, lacking: low, lacking_high: high, devices, recalled_at } of rows) {
           if (devices === null) continue
+          const lacking = ((high ?? 0n) << 32n) + low
           const own = found.get(account)?.own
           const recalledAt = Number(recalled_at)
           found.set(account, { own, othersLacking: lacking, othersRecalledAt: recalledAt })
@@ -116,22 +118,21 @@ const ownRows = (db: Sql['db'], count: number) =>
   db
     .selectFrom('shortages')
     .select(['account', 'lacking', 'enough', 'keep', 'since', 'at', 'recalled_at', 'notified_at'])
-    .select(NONE.as('devices'))
+    .select([NONE.as('lacking_high'), NONE.as('devices')])
     .where('who', '=', '')
     .where('at', '>', 0n)
     .where('at', '<=', 0n)
     .where('account', 'in', Array<AccountId>(count).fill(''))
 
-/** Sums of the others, in the same columns. */
+const sumOfShort = (amount: RawBuilder<bigint>) =>
+  expression<bigint>`CAST(sum(CASE WHEN keep IS NOT NULL AND at > ${0n} THEN ${amount} ELSE 0 END) AS BIGINT)`
+
+/** Sums of the others, in the same columns. Their shortages together may need more than 64 bits: one sum for each half. */
 const otherRows = (db: Sql['db'], count: number) =>
   db
     .selectFrom('shortages')
     .select('account')
-    .select(
-      expression<bigint>`CAST(sum(CASE WHEN keep IS NOT NULL AND at > ${0n} THEN lacking ELSE 0 END) AS BIGINT)`.as(
-        'lacking',
-      ),
-    )
+    .select(sumOfShort(expression`(lacking & 4294967295)`).as('lacking'))
     .select(({ fn }) => [
       expression<bigint>`0`.as('enough'),
       NONE.as('keep'),
@@ -139,6 +140,7 @@ const otherRows = (db: Sql['db'], count: number) =>
       expression<bigint>`0`.as('at'),
       fn.max('recalled_at').as('recalled_at'),
       NONE.as('notified_at'),
+      expression<bigint | null>`${sumOfShort(expression`(lacking >> 32)`)}`.as('lacking_high'),
       expression<bigint | null>`count(*)`.as('devices'),
     ])
     .where('who', '<>', '')

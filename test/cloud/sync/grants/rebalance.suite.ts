@@ -174,6 +174,20 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await recallsFrom(other)).toEqual([])
     })
 
+    it('serves other devices when the shortages of an account together are more than a counter holds', async () => {
+      const quantity = MICRO_MAX - 807n
+      const most = (quantity * 6n) / 10n
+      await twin.setLineItem('ACT-1', { quantity })
+      const [honest, ...greedy] = await devicesWith(10n, 0n, 0n, 0n)
+      for (const device of greedy) await device.sync([topUpRequest(LINE, 0n, most)])
+      const times = { since: 0, until: twin.time, shortSince: 0 }
+      const noted = await twin.store.read((reader) => reader.edge.shortages.of([LINE], times, honest.id))
+      expect(noted.get(LINE)?.othersLacking).toBe(2n * most)
+      expect(honest.charge(charge(5n))).toBe(true)
+      expect(await honest.sync([topUpRequest(LINE, 10n)])).toMatchObject({ outcome: 'MERGED' })
+      expect((await twin.pool(LINE)).billedByDevices).toBe(5n)
+    })
+
     it('grants no more over time than a counter holds, however often it is given back', async () => {
       await twin.setLineItem('ACT-2', { quantity: MICRO_MAX })
       const line = lineAccount(INSTANCE, 'ACT-2', 0)
