@@ -167,6 +167,15 @@ export class LoadedSyncs {
     return this.#own.pools.get(account) ?? this.#all.pools.get(account) ?? this.#pools.get(account)
   }
 
+  /** Also counts devices that are back with a sync of this batch, which is not written yet. */
+  async #countLive(instanceId: string, since: number, except: string): Promise<number> {
+    const known = await this.#tx.edge.devices.countLive(instanceId, since, except)
+    const back = this.#all.devices.filter(
+      ({ device, stored }) => device.instanceIds.includes(instanceId) && (stored.lastSyncAt ?? -1) < since,
+    )
+    return known + back.length
+  }
+
   #recordsOf(deviceId: string, accounts: readonly AccountId[]): ReadonlyMap<AccountId, DeviceAccountRecord> {
     const wanted = new Set(accounts)
     const all = this.#loaded.records.get(deviceId) ?? new Map<AccountId, DeviceAccountRecord>()
@@ -235,7 +244,7 @@ export class LoadedSyncs {
       devices: {
         ...edge.devices,
         lock: async (id) => devices.get(id),
-        countLive: (...of) => this.#tx.edge.devices.countLive(...of),
+        countLive: (...of) => this.#countLive(...of),
         save: async (device, stored) => {
           if (stored === undefined) throw new Unusual()
           this.#own.devices.push({ device, stored })

@@ -74,6 +74,25 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       }
     })
 
+    it('grant in advance at most a fair share when all devices were away for longer than the grant horizon', async () => {
+      twin.time += 2 * DAY
+      const last = devices.at(-1)
+      const orders = []
+      for (const device of devices) {
+        orders.push(await openedOf(twin, device, [topUpRequest(LINE, device === last ? 100_000n : 60n)]))
+      }
+      const transactions = vi.spyOn(twin.store, 'transaction')
+      const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
+      expect(transactions).toHaveBeenCalledTimes(1)
+      for (const [index, device] of devices.entries()) {
+        const { taken } = results[index] ?? {}
+        if (taken?.taken !== true) throw new Error('each is merged')
+        await device.accept(taken.answer)
+      }
+      const granted = devices.map((device) => device.counters(LINE).granted)
+      expect(granted).toEqual([...Array<bigint>(DEVICES - 1).fill(60n), 100_000n / BigInt(DEVICES)])
+    })
+
     it('share one transaction while their account is short', async () => {
       await twin.setLineItem('ACT-1', { quantity: BigInt(DEVICES * 50) })
       await together([topUpRequest(LINE, 100n, 100n)])
