@@ -61,6 +61,7 @@ export class SharedCloud {
       compiled,
       lineItems,
       cloudReserves: new Map(),
+      importedUse: new Map(),
       overspendCapsMax: new Map(),
       unproven: false,
     }

@@ -4,7 +4,7 @@ import { lineAccount } from '../../core/accounts/account.ts'
 import { type Micro, formatMicro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
 import type { CloudReserveStateWire } from '../../protocol/edge/administration.ts'
-import type { Policies } from '../policy/load-policy.ts'
+import { type Policies, reserveOf } from '../policy/load-policy.ts'
 import { free } from './pool.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
 import { requireLineItem } from '../service-api/show-line-items.ts'
@@ -27,7 +27,7 @@ export async function showCloudReserve(
     await requireLineItem(reader, instanceId, lineItemId)
     const reserves = await reader.edge.cloudReserves.list(instanceId)
     const tokens = reserves.find((each) => each.lineItemId === lineItemId)?.tokens ?? 0n
-    const onDevices = await reservedByDevices(reader, policies, { instanceId, lineItemId, tokens }, now())
+    const onDevices = await reservedByDevices(reader, policies, { instanceId, lineItemId }, now())
     return { instanceId, lineItemId, tokens: String(tokens), onDevices: String(onDevices) }
   })
 }
@@ -52,15 +52,16 @@ export async function setCloudReserve(
 async function reservedByDevices(
   reader: Reader,
   policies: Pick<Policies, 'of'>,
-  { instanceId, lineItemId, tokens }: CloudReserve,
+  { instanceId, lineItemId }: Pick<CloudReserve, 'instanceId' | 'lineItemId'>,
   now: number,
 ): Promise<Micro> {
-  const lineItem = (await policies.of(reader, instanceId))?.lineItems.get(lineItemId)
+  const loaded = await policies.of(reader, instanceId)
+  const lineItem = loaded?.lineItems.get(lineItemId)
   const period = lineItem === undefined ? undefined : periodAt(lineItem.periods, now)
-  if (period === undefined) return 0n
+  if (loaded === undefined || period === undefined) return 0n
   const account = lineAccount(instanceId, lineItemId, period.index)
   const pool = (await reader.accounts.get([account])).get(account)
   if (pool?.capTarget === undefined || pool.capTarget === null) return 0n
-  const missing = tokens - pool.charged - free(pool)
+  const missing = reserveOf(account, loaded) - pool.charged - free(pool)
   return missing > 0n ? missing : 0n
 }

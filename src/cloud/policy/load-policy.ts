@@ -1,7 +1,7 @@
 /** A policy depends only on the store and the instant of the bump, so it serves all decisions at that revision. */
-import type { AccountId } from '../../core/accounts/account.ts'
+import { type AccountId, lineAccount, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
-import { type CompiledPolicy, compilePolicy } from '../../core/rules/compile.ts'
+import { type CompiledPolicy, compilePolicy, periodAt } from '../../core/rules/compile.ts'
 import type { LineItem, Policy, RateTable } from '../../core/rules/policy.ts'
 import { lineItemOf } from '../service-api/line-item-terms.ts'
 import { needsNewRevision, bumpPolicyRevision } from './bump-policy-revision.ts'
@@ -20,10 +20,22 @@ export interface LoadedPolicy {
   readonly compiled: CompiledPolicy
   readonly lineItems: ReadonlyMap<string, LineItem>
   readonly cloudReserves: ReadonlyMap<string, Micro>
+  /** Of line items with a reserve, in the period of the bump. */
+  readonly importedUse: ReadonlyMap<AccountId, Micro>
   /** The highest caps that rules on devices may contain, by line item. */
   readonly overspendCapsMax: ReadonlyMap<string, Micro>
   /** Restored from a backup with unknown sales: nothing that is limited is sold. */
   readonly unproven: boolean
+}
+
+/** Devices are not granted these tokens until the account has charged as many: imported use is a charge of another service. */
+export function reserveOf(
+  account: AccountId,
+  { cloudReserves, importedUse }: Pick<LoadedPolicy, 'cloudReserves' | 'importedUse'>,
+): Micro {
+  const parsed = parseAccount(account)
+  const reserve = parsed?.kind === 'line' ? (cloudReserves.get(parsed.lineItemId) ?? 0n) : 0n
+  return reserve === 0n ? 0n : reserve + (importedUse.get(account) ?? 0n)
 }
 
 /** Superseded rate tables stay in the policy this long: a device may decide for a past instant. */
@@ -134,6 +146,11 @@ export class Policies {
     if (instance === undefined) throw new Error('invariant: a policy has an instance')
     const recovery = await reader.edge.recoveries.get(revision.instanceId)
     const reserves = await reader.edge.cloudReserves.list(revision.instanceId)
+    const reserved = new Set(reserves.map(({ lineItemId }) => lineItemId))
+    const accounts = policy.lineItems.flatMap(({ id, periods }) => {
+      const period = reserved.has(id) ? (periodAt(periods, revision.bumpedAt) ?? periods[0]) : undefined
+      return period === undefined ? [] : [lineAccount(policy.instanceId, id, period.index)]
+    })
     return {
       revision: revision.revision,
       calendarDue: revision.calendarDue,
@@ -145,6 +162,7 @@ export class Policies {
       compiled: compilePolicy(policy),
       lineItems: new Map(policy.lineItems.map((lineItem) => [lineItem.id, lineItem])),
       cloudReserves: new Map(reserves.map(({ lineItemId, tokens }) => [lineItemId, tokens])),
+      importedUse: await reader.importedUse.of(accounts),
       overspendCapsMax: new Map(offline.map(({ lineItemId, overspendCapMax }) => [lineItemId, overspendCapMax])),
       unproven: recovery?.endedAt === null && recovery.unproven !== null,
     }

@@ -1,7 +1,7 @@
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { unlistedLimitPeriod, unlistedPeriod } from '../accounts/calendar.ts'
-import type { LoadedPolicy, Policies } from './load-policy.ts'
+import { type LoadedPolicy, type Policies, reserveOf } from './load-policy.ts'
 import { capOf, newPool } from '../accounts/pool.ts'
 import type { Pool } from '../storage/records.ts'
 import { PERIODS_FORGOTTEN_MAX } from '../devices/limits.ts'
@@ -27,9 +27,8 @@ export function overspendCapOf(rules: RulesInForce): OverspendCapOf {
 }
 
 export function reservedOf(account: AccountId, rules: RulesInForce): Micro {
-  const parsed = parseAccount(account)
-  if (parsed?.kind !== 'line') return 0n
-  return rules.get(parsed.instanceId)?.cloudReserves.get(parsed.lineItemId) ?? 0n
+  const loaded = rules.get(parseAccount(account)?.instanceId ?? '')
+  return loaded === undefined ? 0n : reserveOf(account, loaded)
 }
 
 /** Locks the pools of these accounts; a new pool gets its cap from the rules, else 0n. */

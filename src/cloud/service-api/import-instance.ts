@@ -182,7 +182,9 @@ async function write(tx: Transaction, { instanceId, body, now }: Wanted, plan: I
     }
     if (isKnown) await retargetAccounts(tx, record, now)
   }
-  const changesRules = isRenamed || plan.conditions.length > 0 || plan.lineItems.length > 0
+  // A reserve for the cloud depends on the imported use.
+  const changesUse = plan.uses.some(({ before, after }) => before !== after)
+  const changesRules = isRenamed || plan.conditions.length > 0 || plan.lineItems.length > 0 || changesUse
   if (changesRules) await bumpPolicyRevision(tx, revision, now)
   await takeOverUse(tx, plan, now)
   await audit(tx, { instanceId, body, now }, plan)

@@ -10,7 +10,7 @@ import { fairShare } from './grants.ts'
 import { CLOUD_CLIENTS, NOTHING_RETURNABLE, NO_SHORTAGES, type Returnable } from '../../storage/device-records.ts'
 import { type Lack, isShortNow, noteLack, noteServed, returnableOf, shortTimes } from './rebalance.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
-import type { LoadedPolicy } from '../../policy/load-policy.ts'
+import { type LoadedPolicy, reserveOf } from '../../policy/load-policy.ts'
 import { free } from '../../accounts/pool.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Transaction } from '../../storage/store.ts'
@@ -123,7 +123,7 @@ interface NotingContext {
 /** Notes that the cloud needs this many free tokens. The pool must be locked. */
 export async function noteCloudLack(
   context: NotingContext,
-  { cloudReserves }: Pick<LoadedPolicy, 'cloudReserves'>,
+  loaded: Parameters<typeof reserveOf>[1],
   { pool, who, lacking, returnable }: Pick<Lack, 'pool' | 'who' | 'lacking' | 'returnable'>,
 ): Promise<void> {
   const { tx, now, deps } = context
@@ -131,8 +131,7 @@ export async function noteCloudLack(
   const parsed = parseAccount(pool.account)
   if (parsed === undefined) throw new Error('invariant: an account id is one that core made')
   const devices = await tx.edge.devices.countLive(parsed.instanceId, now - terms.grantHorizonMs, '')
-  const reserved = parsed.kind === 'line' ? (cloudReserves.get(parsed.lineItemId) ?? 0n) : 0n
-  const share = fairShare(pool, reserved, devices)
+  const share = fairShare(pool, reserveOf(pool.account, loaded), devices)
   const known = await tx.edge.shortages.of([pool.account], shortTimes(now, terms), who)
   const noted = known.get(pool.account) ?? NO_SHORTAGES
   const usable = free(pool)

@@ -4,7 +4,7 @@ import type { Micro } from '../../../core/pricing/amount.ts'
 import { periodAt } from '../../../core/rules/compile.ts'
 import { noteCloudLack } from './cloud-shortages.ts'
 import { returnableOf } from './rebalance.ts'
-import type { Policies } from '../../policy/load-policy.ts'
+import { type Policies, reserveOf } from '../../policy/load-policy.ts'
 import { free, recoverable } from '../../accounts/pool.ts'
 import type { ChangeNotification, Pool } from '../../storage/records.ts'
 import type { Reader, Store } from '../../storage/store.ts'
@@ -102,12 +102,14 @@ async function unfilledReserves(
   const reserved = new Map<AccountId, Needed>()
   for (const { instanceId, lineItemId, tokens } of await reader.edge.cloudReserves.list(null)) {
     if (tokens === 0n) continue
-    const lineItem = (await policies.of(reader, instanceId))?.lineItems.get(lineItemId)
+    const loaded = await policies.of(reader, instanceId)
+    const lineItem = loaded?.lineItems.get(lineItemId)
     const period = lineItem === undefined ? undefined : periodAt(lineItem.periods, now)
-    if (period === undefined) continue
+    if (loaded === undefined || period === undefined) continue
     const account = lineAccount(instanceId, lineItemId, period.index)
     const charged = (await reader.accounts.get([account])).get(account)?.charged ?? 0n
-    if (tokens > charged) reserved.set(account, { instanceId, amount: tokens - charged })
+    const unfilled = reserveOf(account, loaded) - charged
+    if (unfilled > 0n) reserved.set(account, { instanceId, amount: unfilled })
   }
   return lackingOnly(reader, reserved)
 }

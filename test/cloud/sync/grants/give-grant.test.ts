@@ -66,6 +66,7 @@ function give(scene: Scene) {
     policy: { lineItems: items, timezoneTolerant: false },
     lineItems: new Map(items.map((each) => [each.id, each])),
     cloudReserves: new Map([['ACT-1', scene.reserve ?? 0n]]),
+    importedUse: new Map(),
     unproven: scene.unproven ?? false,
   }
   const rules = new Map([[INSTANCE, loaded as unknown as LoadedPolicy]])

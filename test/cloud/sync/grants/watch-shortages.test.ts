@@ -3,6 +3,8 @@ import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../../src/core/accounts/account.ts'
 import { decimal, wholeTokens } from '../../../../src/core/pricing/amount.ts'
+import { showCloudReserve } from '../../../../src/cloud/accounts/cloud-reserve.ts'
+import { importInstance } from '../../../../src/cloud/service-api/import-instance.ts'
 import { type SessionDeps, openSession, requestInSession } from '../../../../src/cloud/sessions/session-life.ts'
 import {
   CLOUD_CLIENTS,
@@ -11,6 +13,7 @@ import {
   type Shortage,
 } from '../../../../src/cloud/storage/device-records.ts'
 import { recallEveryMs } from '../../../../src/cloud/sync/grants/watch-shortages.ts'
+import { importBody } from '../../../../src/protocol/edge/import.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
 import { DAY, INSTANCE, START, Twin } from '../twin.ts'
 import { cloudShortages, shortagesIn } from './shortages.ts'
@@ -30,6 +33,26 @@ beforeEach(async () => {
 afterEach(async () => twin[Symbol.asyncDispose]())
 
 const hold = (count: number, account = LINE) => device.sync([topUpRequest(account, 0n, wholeTokens(count))])
+
+/** Of ACT-2, which has 100 tokens. */
+async function importUse(used: string): Promise<void> {
+  const lineItem = {
+    activationId: 'ACT-2',
+    state: 'DEPLOYED',
+    quantity: 100,
+    start: START - DAY,
+    end: START + 300 * DAY,
+  }
+  const body = importBody.parse({
+    source: 'https://source.example/dm',
+    ...{ apply: true, addUsed: false, lowerUsed: false },
+    instance: { shortName: 'test', accountId: 'customer', defaultInstance: true },
+    conditions: [],
+    lineItems: [{ lineItem: { ...lineItem, attributes: { elastic: true } }, used, actions: [] }],
+  })
+  const result = await importInstance({ store: twin.store, newId: randomUUID }, INSTANCE, body, twin.time)
+  expect(result).toMatchObject({ applied: true, conflicts: [] })
+}
 
 async function session(count: number): Promise<void> {
   const deps: SessionDeps = {
@@ -116,6 +139,20 @@ describe('the reserve of a line item', () => {
     expect(await recalled()).toEqual([])
     await twin.reserve('ACT-1', wholeTokens(12))
     expect(await recalled()).toEqual([[CLOUD_RESERVE, 2n]])
+  })
+
+  it('is not fulfilled by imported use', async () => {
+    await importUse('20000000')
+    await twin.reserve('ACT-2', wholeTokens(15))
+    const [one, another] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+    await one.sync([topUpRequest(OTHER, 0n, wholeTokens(65))])
+    await another.sync([topUpRequest(OTHER, 0n, wholeTokens(1))])
+    expect([one.available(OTHER), another.available(OTHER)]).toEqual([wholeTokens(65), 0n])
+    await importUse('25000000')
+    expect(await recalled(OTHER)).toEqual([[CLOUD_RESERVE, 15n]])
+    expect(await showCloudReserve(twin, INSTANCE, 'ACT-2')).toMatchObject({ onDevices: String(wholeTokens(5)) })
+    await twin.chargeDirectly(OTHER, wholeTokens(10))
+    expect(await showCloudReserve(twin, INSTANCE, 'ACT-2')).toMatchObject({ onDevices: String(wholeTokens(5)) })
   })
 
   it('is each line item that has one, in its current period', async () => {
