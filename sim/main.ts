@@ -1,5 +1,6 @@
 /** The command line, `npm run sim -- --help`. */
 import { parseArgs } from 'node:util'
+import { SEGMENT_ENTRIES_MAX } from '../src/protocol/edge/sync.ts'
 import { DEFECTS, defectNamed, withNeeds } from './defects/list.ts'
 import { runMany } from './many.ts'
 import { FAULT_KINDS, type FaultKind } from './draw/faults.ts'
@@ -11,22 +12,23 @@ import { signAtOnce } from './world/signatures.ts'
 
 const HELP = `Agent and twin in one process, in virtual time, with faults drawn from a seed.
 
-  --seeds N       run N seeds (100)
-  --from N        the first of them (1)
-  --seed N        run this one alone
-  --trace         print what it does, step by step
-  --devices N     devices of each site (${DEFAULT_OPTIONS.devices})
-  --hours N       virtual hours with faults (${DEFAULT_OPTIONS.hours})
-  --requests N    requests of a device (${DEFAULT_OPTIONS.requests})
-  --without A,B   kinds of faults that are left out: ${FAULT_KINDS.join(' ')}
-  --always A,B    kinds of faults that every seed has
-  --defect NAME   with a deliberate defect
-  --defects       list them
-  --threads N     threads (as many as there are processors)
-  --minutes N     begin no further seed after so long, as after Ctrl-C
-  --keep-going    do not stop at the first failure
-  --no-shrink     do not look for a shorter failing run
-  --json          the summary as JSON`
+  --seeds N            run N seeds (100)
+  --from N             the first of them (1)
+  --seed N             run this one alone
+  --trace              print what it does, step by step
+  --devices N          devices of each site (${DEFAULT_OPTIONS.devices})
+  --hours N            virtual hours with faults (${DEFAULT_OPTIONS.hours})
+  --requests N         requests of a device (${DEFAULT_OPTIONS.requests})
+  --segment-entries N  entries of a segment (${SEGMENT_ENTRIES_MAX})
+  --without A,B        kinds of faults that are left out: ${FAULT_KINDS.join(' ')}
+  --always A,B         kinds of faults that every seed has
+  --defect NAME        with a deliberate defect
+  --defects            list them
+  --threads N          threads (as many as there are processors)
+  --minutes N          begin no further seed after so long, as after Ctrl-C
+  --keep-going         do not stop at the first failure
+  --no-shrink          do not look for a shorter failing run
+  --json               the summary as JSON`
 
 const { values } = parseArgs({
   options: {
@@ -37,6 +39,7 @@ const { values } = parseArgs({
     devices: { type: 'string', default: String(DEFAULT_OPTIONS.devices) },
     hours: { type: 'string', default: String(DEFAULT_OPTIONS.hours) },
     requests: { type: 'string', default: String(DEFAULT_OPTIONS.requests) },
+    'segment-entries': { type: 'string', default: String(SEGMENT_ENTRIES_MAX) },
     without: { type: 'string', default: '' },
     always: { type: 'string', default: '' },
     defect: { type: 'string' },
@@ -58,6 +61,7 @@ const options: PlanOptions = {
   devices: wholeNumber('devices', values.devices),
   hours: wholeNumber('hours', values.hours),
   requests: wholeNumber('requests', values.requests),
+  segmentEntriesMax: wholeNumber('segment-entries', values['segment-entries']),
   without: kinds(values.without),
   always: kinds(values.always),
 }

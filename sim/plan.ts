@@ -187,6 +187,7 @@ export interface PlannedEvent {
 export interface Plan {
   readonly seed: number
   readonly site: SitePlan
+  readonly segmentEntriesMax: number
   readonly events: readonly PlannedEvent[]
   readonly faultsMs: number
 }

@@ -12,7 +12,6 @@ import type { LinkLog, Timers } from '../../src/agent/sync/ports.ts'
 import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
 import type { AgentSettings } from '../../src/agent/settings.ts'
 import { ENGINE, type Engine, outdatedSide } from '../../src/core/engine.ts'
-import { SEGMENT_ENTRIES_MAX } from '../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { signDocument } from '../../src/protocol/signing.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
@@ -38,6 +37,7 @@ export interface MachineDeps {
   readonly scheduler: Scheduler
   readonly random: Random
   readonly settings: AgentSettings
+  readonly segmentEntriesMax: number
   readonly keys: MachineKeys
   readonly disk: Disk
   readonly network: Network
@@ -384,7 +384,7 @@ class Process {
     const journal = await openJournal(
       {
         path: `${machine.name}.db`,
-        limits: journalLimits(settings),
+        limits: journalLimits(machine.deps),
         sign: (payload) => signDocument('segment', payload, keys.current.signer),
         now: () => late.now?.() ?? time.wall(),
         log,
@@ -497,7 +497,10 @@ class Process {
   }
 }
 
-export function journalLimits({ state, explain }: AgentSettings): JournalLimits {
+export function journalLimits({
+  settings: { state, explain },
+  segmentEntriesMax,
+}: Pick<MachineDeps, 'settings' | 'segmentEntriesMax'>): JournalLimits {
   return {
     pagesMax: 100_000,
     diskReservePages: 1_000,
@@ -506,6 +509,6 @@ export function journalLimits({ state, explain }: AgentSettings): JournalLimits 
     answersMax: state.answersMax,
     recentEntries: explain.decisions,
     pastRulesBytesMax: explain.rulesMax,
-    segmentEntriesMax: SEGMENT_ENTRIES_MAX,
+    segmentEntriesMax,
   }
 }

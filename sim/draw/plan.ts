@@ -1,4 +1,5 @@
 /** Draws a seed's plan: each device's load, then the kinds of faults, then their times. */
+import { SEGMENT_ENTRIES_MAX } from '../../src/protocol/edge/sync.ts'
 import { HOUR, MINUTE, type Plan, type PlannedEvent } from '../plan.ts'
 import { Random } from '../world/random.ts'
 import { type Draw, FAULT_KINDS, type FaultKind, type Within, drawRequest, faults } from './faults.ts'
@@ -8,6 +9,7 @@ export interface PlanOptions {
   readonly devices: number
   readonly hours: number
   readonly requests: number
+  readonly segmentEntriesMax?: number
   readonly without?: readonly FaultKind[]
   readonly always?: readonly FaultKind[]
 }
@@ -130,7 +132,13 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
   drawTwinRestore(random.stream('twin restored'), chosen, faultsMs, events)
   const places = random.stream('instances')
   const placed = site.instances === 1 ? events : events.map((event) => inInstance(event, places, site.instances))
-  return { seed, site: isPlain ? plainSite(site) : site, faultsMs, events: placed.toSorted((a, b) => a.at - b.at) }
+  return {
+    seed,
+    site: isPlain ? plainSite(site) : site,
+    segmentEntriesMax: options.segmentEntriesMax ?? SEGMENT_ENTRIES_MAX,
+    faultsMs,
+    events: placed.toSorted((a, b) => a.at - b.at),
+  }
 }
 
 /** A restored cloud needs a backup followed by a restore. */

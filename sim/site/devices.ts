@@ -199,6 +199,7 @@ export class Devices {
       scheduler: this.#stage.time,
       random,
       settings: settingsFor(this.#stage.plan, device, token),
+      segmentEntriesMax: this.#stage.plan.segmentEntriesMax,
       keys: new MachineKeys(`device ${device}`),
       disk,
       network: new Network({
@@ -295,7 +296,7 @@ export class Devices {
       return
     }
     machine.kill(5_000)
-    if (!disk.damage(damage, journalLimits(settings), machine.deps.defects.salvages(machine.memory.left()))) return
+    if (!disk.damage(damage, journalLimits(machine.deps), machine.deps.defects.salvages(machine.memory.left()))) return
     this.#stage.fault(`ledger damaged: ${damage.toLowerCase()}`)
     this.#stage.judge(() => this.#stage.auditor.devices.damaged(machine, damage))
   }
