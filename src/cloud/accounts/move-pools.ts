@@ -1,13 +1,15 @@
 /** Every change of a device's counters goes through here, so that pool totals stay the sums over devices. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
-import { accountFor, bill, overrun, takeBack } from './pool.ts'
+import { accountFor, bill, claim, overrun, takeBack } from './pool.ts'
 import type { Pool } from '../storage/records.ts'
 import { type DeviceAccountRecord, billedOn, reservedOn } from '../storage/device-records.ts'
 
 export interface AccountMove {
   readonly before: DeviceAccountRecord
   readonly after: DeviceAccountRecord
+  /** The cloud has signed the grant that it records. */
+  readonly isProven?: true
 }
 
 export interface MovedPools {
@@ -27,10 +29,17 @@ export function movePools(before: ReadonlyMap<AccountId, Pool>, moves: readonly 
       throw new Error('invariant: billed tokens, including presumed ones, are reserved')
     const reserved = reservedOn(after) - reservedOn(known)
     if (reserved > MICRO_MAX - pool.charged - pool.grantedOut) return undefined
-    const drawn = accountFor(reserved > 0n ? overrun(pool, reserved) : takeBack(pool, -reserved), shownAgain(move))
-    moved.set(after.account, bill(drawn, billedOn(after) - billedOn(known)))
+    const drawn = reserved > 0n ? claim(overrun(pool, reserved), claimOf(move)) : takeBack(pool, -reserved)
+    moved.set(after.account, bill(accountFor(drawn, shownAgain(move)), billedOn(after) - billedOn(known)))
   }
   return { moves, before, after: moved }
+}
+
+/** Tokens that the move reserves and that no grant on record explains. Metered use and released tokens are explained. */
+export function claimOf({ before, after, isProven }: AccountMove): Micro {
+  if (before.metered || isProven === true) return 0n
+  const claimed = reservedOn(after) - reservedOn(before) + after.released - before.released
+  return claimed > 0n ? claimed : 0n
 }
 
 /** Tokens that the device proves were granted before the cloud was restored. */

@@ -8,7 +8,7 @@ import type { Action, LineItem } from '../../core/rules/policy.ts'
 import type { Pool } from '../storage/records.ts'
 
 export function newPool(account: AccountId, cap: Micro | null): Pool {
-  const spent = { charged: 0n, grantedOut: 0n, billedByDevices: 0n, sold: 0n, withheld: 0n }
+  const spent = { charged: 0n, grantedOut: 0n, claimed: 0n, billedByDevices: 0n, sold: 0n, withheld: 0n }
   return { account, ...spent, capTarget: cap, capInForce: cap, capHighest: cap ?? 0n }
 }
 
@@ -59,7 +59,8 @@ export function grantOut(pool: Pool, amount: Micro): Pool {
 
 export function takeBack(pool: Pool, amount: Micro): Pool {
   if (amount < 0n || amount > pool.grantedOut) throw new Error('invariant: what comes back was granted before')
-  return follow({ ...pool, grantedOut: pool.grantedOut - amount })
+  const grantedOut = pool.grantedOut - amount
+  return follow({ ...pool, grantedOut, claimed: pool.claimed < grantedOut ? pool.claimed : grantedOut })
 }
 
 /** Tokens that a device had beyond the record: they are spent, so the cap in force rises with them. */
@@ -68,6 +69,11 @@ export function overrun(pool: Pool, amount: Micro): Pool {
     throw new Error('invariant: an overrun fits a 64-bit counter')
   }
   return follow({ ...pool, grantedOut: pool.grantedOut + amount })
+}
+
+/** Part of an overrun that no grant on record explains. Without a cap, devices can use any amount. */
+export function claim(pool: Pool, amount: Micro): Pool {
+  return pool.capTarget === null ? pool : { ...pool, claimed: pool.claimed + amount }
 }
 
 /** Use of another service that this one takes over: it is spent, so the cap in force rises with it. */

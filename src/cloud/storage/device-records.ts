@@ -303,11 +303,6 @@ export function overspendOn({ overspend, branchOverspend }: DeviceAccountRecord)
   return overspend + branchOverspend
 }
 
-export function overspentOn(record: DeviceAccountRecord): Micro {
-  const above = spentOn(record) - (record.granted - record.returned)
-  return above > 0n ? above : 0n
-}
-
 /** Tokens that the device may have spent without reporting it. */
 export function unaccountedOn(record: DeviceAccountRecord): Micro {
   const open = record.granted - record.returned - spentOn(record)

@@ -142,6 +142,8 @@ export interface Pool {
   readonly account: AccountId
   readonly charged: Micro
   readonly grantedOut: Micro
+  /** The part of it that no grant on record explains: copies used it, or a restored cloud has forgotten the grant. */
+  readonly claimed: Micro
   readonly billedByDevices: Micro
   /** Total ever charged or granted; refunds and returns do not reduce it. Saturates. */
   readonly sold: Micro

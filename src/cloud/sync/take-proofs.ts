@@ -48,7 +48,8 @@ export async function takeProofs(
     const metered = before.metered || proven.metered
     if (proven.granted <= before.granted && unlimited === before.unlimited && metered === before.metered) return []
     const more = proven.granted > before.granted ? proven.granted : before.granted
-    return [{ before, after: settled({ ...before, granted: more, unlimited, metered }, epoch.settlement) }]
+    const after = settled({ ...before, granted: more, unlimited, metered }, epoch.settlement)
+    return [{ before, after, isProven: true }]
   })
   const rules = await lockRulesOf(tx, deps.policies, device.instanceIds, now)
   const pools = await openPools(

@@ -47,6 +47,32 @@ describe('a change of a counter of a device', () => {
     expect(move(pool, {}, { branchUsed: 20n, overspend: 20n })).toMatchObject({ withheld: 60n })
   })
 
+  it('claims what no grant on record explains', () => {
+    const pool = grantOut(newPool(account, 100n), 40n)
+    const granted = { granted: 40n, used: 30n }
+    const claimed = (before: Partial<DeviceAccountRecord>, after: Partial<DeviceAccountRecord>) =>
+      move(pool, before, after)?.claimed
+    expect(claimed(granted, { used: 40n })).toBe(0n)
+    expect(claimed(granted, { branchUsed: 10n })).toBe(0n)
+    expect(claimed(granted, { branchUsed: 15n })).toBe(5n)
+    expect(claimed(granted, { used: 60n, granted: 60n })).toBe(20n)
+    expect(claimed(granted, { returned: 10n })).toBe(0n)
+    expect(claimed({ ...granted, metered: true }, { used: 60n, granted: 60n })).toBe(0n)
+  })
+
+  it('does not claim released tokens that turn out to be spent', () => {
+    const pool = grantOut(newPool(account, 100n), 30n)
+    const settled = { granted: 40n, used: 30n, released: 10n }
+    expect(move(pool, settled, { used: 40n, released: 0n })).toMatchObject({ grantedOut: 40n, claimed: 0n })
+    expect(move(pool, settled, { used: 40n, released: 0n, branchUsed: 5n })).toMatchObject({ claimed: 5n })
+  })
+
+  it('does not claim a grant that the device has proven', () => {
+    const moves = [{ before: none, after: { ...none, granted: 40n }, isProven: true as const }]
+    const moved = movePools(new Map([[account, newPool(account, 100n)]]), moves)
+    expect(moved?.after.get(account)).toMatchObject({ grantedOut: 40n, claimed: 0n })
+  })
+
   it('is never of an account that was not opened, nor bills what is not reserved', () => {
     const change = { before: none, after: { ...none, granted: 1n } }
     expect(() => movePools(new Map(), [change])).toThrow('the pool of an account that moves was opened')

@@ -8,6 +8,7 @@ import {
   bill,
   capOf,
   charge,
+  claim,
   free,
   freeForDevices,
   grantOut,
@@ -84,6 +85,14 @@ describe('a pool', () => {
     const most = MICRO_MAX - 120n
     expect(overrun(pool, most)).toMatchObject({ grantedOut: MICRO_MAX - 30n })
     expect(() => overrun(pool, most + 1n)).toThrow('invariant')
+  })
+
+  it('counts what no grant on record explains while it has a cap, at most what is granted', () => {
+    const claimed = claim(overrun(grantOut(newPool(account, 100n), 50n), 40n), 40n)
+    expect(claimed).toMatchObject({ grantedOut: 90n, claimed: 40n })
+    expect(claim(claimed, 5n).claimed).toBe(45n)
+    expect([takeBack(claimed, 50n).claimed, takeBack(claimed, 60n).claimed]).toEqual([40n, 30n])
+    expect(claim(retarget(claimed, null), 5n).claimed).toBe(40n)
   })
 
   it('keeps from devices what is reserved for the cloud and not charged there yet', () => {

@@ -125,6 +125,7 @@ const saving = prepared((db, count) =>
       conflict.column('id').doUpdateSet((excluded) => ({
         charged: excluded.ref('excluded.charged'),
         granted_out: excluded.ref('excluded.granted_out'),
+        claimed: excluded.ref('excluded.claimed'),
         billed_by_devices: excluded.ref('excluded.billed_by_devices'),
         sold: excluded.ref('excluded.sold'),
         withheld: excluded.ref('excluded.withheld'),
@@ -204,6 +205,7 @@ function rowOf(pool: Pool): Row<'accounts'> {
     line_item_id: parsed.lineItemId,
     charged: pool.charged,
     granted_out: pool.grantedOut,
+    claimed: pool.claimed,
     billed_by_devices: pool.billedByDevices,
     sold: pool.sold,
     withheld: pool.withheld,
@@ -218,6 +220,7 @@ export function poolOf(row: Row<'accounts'>): Pool {
     account: row.id,
     charged: row.charged,
     grantedOut: row.granted_out,
+    claimed: row.claimed,
     billedByDevices: row.billed_by_devices,
     sold: row.sold,
     withheld: row.withheld,

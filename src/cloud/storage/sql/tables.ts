@@ -100,6 +100,7 @@ export interface Tables extends EdgeTables {
     line_item_id: string
     charged: bigint
     granted_out: bigint
+    claimed: bigint
     billed_by_devices: bigint
     sold: bigint
     withheld: bigint

@@ -3,7 +3,7 @@
  * have been credited already.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
-import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
 import { entryProblem } from '../../../core/sync/receive.ts'
 import { CHAIN_START } from '../../../protocol/signing.ts'
 import type { Pool } from '../../storage/records.ts'
@@ -11,14 +11,7 @@ import { BranchOverspend } from '../../devices/branch-overspend.ts'
 import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
 import type { OpenedEntry } from '../open-segment.ts'
 import { type IsPlausible, plausibleBy } from './plausible.ts'
-import {
-  type DeviceAccountRecord,
-  type Epoch,
-  reservedOn,
-  newDeviceAccount,
-  overspentOn,
-  settled,
-} from '../../storage/device-records.ts'
+import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
 import { type OverspendCapOf, openPools, overspendCapOf, viewPools } from '../../policy/rules-in-force.ts'
 import type { MergeUnderRules } from '../merge-context.ts'
 import type { BranchUnbilled } from './unbilled.ts'
@@ -122,9 +115,8 @@ class BranchTally {
     const pool = this.#pools.get(account)
     if (pool === undefined || spent === undefined) throw new Error('invariant: the pool of a branch was opened')
     const move = this.#moveOf(account, spent)
-    const grantedOut = pool.grantedOut + reservedOn(move.after) - reservedOn(move.before)
-    if (pool.charged + grantedOut > MICRO_MAX) return false
-    return this.#branch.isPlausible(move, { ...pool, grantedOut }, overspentOn(move.after) - overspentOn(move.before))
+    const after = movePools(new Map([[account, pool]]), [move])?.after.get(account)
+    return after !== undefined && this.#branch.isPlausible(move, after)
   }
 
   #moveOf(account: AccountId, { amount, overspend }: Spent): AccountMove {

@@ -1,8 +1,7 @@
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
-import type { Micro } from '../../../core/pricing/amount.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Reader } from '../../storage/store.ts'
-import type { AccountMove } from '../../accounts/move-pools.ts'
+import { type AccountMove, claimOf } from '../../accounts/move-pools.ts'
 import { type Epoch, overspendOn } from '../../storage/device-records.ts'
 
 /**
@@ -10,9 +9,9 @@ import { type Epoch, overspendOn } from '../../storage/device-records.ts'
  * restore may have spent the highest cap (or the amount sold, which the sales mark shows) once more, and essential line
  * items any amount. Allocations and limits need no bound, because what uses them uses a line item's tokens too.
  *
- * @param raised by how much the move exceeds recorded grants
+ * @param pool after the move
  */
-export type IsPlausible = (move: AccountMove, pool: Pool, raised: Micro) => boolean
+export type IsPlausible = (move: AccountMove, pool: Pool) => boolean
 
 export async function plausibleBy(
   reader: Reader,
@@ -20,12 +19,15 @@ export async function plausibleBy(
   { grantsForgotten }: Pick<Epoch, 'grantsForgotten'>,
 ): Promise<IsPlausible> {
   const overspend = await reader.edge.deviceAccounts.overspendOf(accounts)
-  return ({ before, after }, { account, capTarget, capHighest, sold, withheld, charged, grantedOut }, raised) => {
-    if (raised <= 0n || before.metered || capTarget === null || parseAccount(account)?.kind !== 'line') return true
-    const aboveAnyCap = (overspend.get(account) ?? 0n) + overspendOn(after) - overspendOn(before)
+  return (move, { account, capTarget, capHighest, sold, withheld, charged, grantedOut, claimed }) => {
+    const overspent = overspendOn(move.after) - overspendOn(move.before)
+    if (claimOf(move) <= overspent || capTarget === null || parseAccount(account)?.kind !== 'line') return true
+    const aboveAnyCap = (overspend.get(account) ?? 0n) + overspent
     // The device may have lost the proofs of forgotten grants.
     const isForgotten = grantsForgotten || withheld > 0n
     const highest = isForgotten && sold > capHighest ? sold : capHighest
-    return charged + grantedOut <= 2n * highest + aboveAnyCap
+    // Metered and imported use, and released tokens that were spent, can be above any cap.
+    const onRecord = charged + grantedOut - claimed
+    return (onRecord < highest ? onRecord : highest) + claimed <= 2n * highest + aboveAnyCap
   }
 }

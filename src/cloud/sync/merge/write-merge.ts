@@ -76,10 +76,9 @@ export async function requirePlausible(
   if (!epoch.grantsForgotten) return
   const isPlausible = await plausibleBy(tx, pools.keys(), epoch)
   for (const move of moves) {
-    const { before, after } = move
+    const { after } = move
     const pool = pools.get(after.account)
-    const forgotten = after.granted - before.granted - (after.overspend - before.overspend)
-    if (pool === undefined || isPlausible(move, pool, forgotten)) continue
+    if (pool === undefined || isPlausible(move, pool)) continue
     throw new CodedError('GRANTS_FORGOTTEN', `More of ${after.account} was used than the device can have received.`, {
       details: { account: after.account, deviceId: after.deviceId },
     })

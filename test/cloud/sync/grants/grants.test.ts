@@ -9,7 +9,6 @@ import {
   billedOn,
   newDeviceAccount,
   overspendOn,
-  overspentOn,
   reservedOn,
   settled,
   unaccountedOn,
@@ -229,11 +228,8 @@ describe('the record of a device account', () => {
     expect(billedOn({ ...record, branchUsed: 7n, presumed: 3n })).toBe(55n)
   })
 
-  it('is overspent beyond the grant, by chain and branches', () => {
+  it('is overspent by chain and branches', () => {
     expect(overspendOn({ ...record, overspend: 4n, branchOverspend: 3n })).toBe(7n)
-    expect(overspentOn(record)).toBe(0n)
-    expect(overspentOn({ ...record, branchUsed: 45n })).toBe(0n)
-    expect(overspentOn({ ...record, branchUsed: 46n })).toBe(1n)
   })
 
   it('is unaccounted for until it is spent or returned, and settled as one or the other', () => {

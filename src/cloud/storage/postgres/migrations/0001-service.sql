@@ -132,6 +132,8 @@ CREATE TABLE accounts (
   line_item_id TEXT COLLATE "C" NOT NULL,
   charged BIGINT NOT NULL CHECK (charged >= 0),
   granted_out BIGINT NOT NULL CHECK (granted_out >= 0),
+  -- The part of granted_out that no grant on record explains.
+  claimed BIGINT NOT NULL CHECK (claimed >= 0 AND claimed <= granted_out),
   billed_by_devices BIGINT NOT NULL CHECK (billed_by_devices >= 0),
   -- All that was ever charged or granted: compared with the sales mark, a file beside the database.
   sold BIGINT NOT NULL CHECK (sold >= 0),

@@ -131,6 +131,8 @@ CREATE TABLE accounts (
   line_item_id TEXT NOT NULL,
   charged INTEGER NOT NULL CHECK (charged >= 0),
   granted_out INTEGER NOT NULL CHECK (granted_out >= 0),
+  -- The part of granted_out that no grant on record explains.
+  claimed INTEGER NOT NULL CHECK (claimed >= 0 AND claimed <= granted_out),
   billed_by_devices INTEGER NOT NULL CHECK (billed_by_devices >= 0),
   -- All that was ever charged or granted: compared with the sales mark, a file beside the database.
   sold INTEGER NOT NULL CHECK (sold >= 0),
