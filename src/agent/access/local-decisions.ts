@@ -7,7 +7,7 @@ import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import { type Mode, decide } from '../../core/rules/decide.ts'
 import type { AccessRequest, AvailableBalance, AvailableOf, ClockReading, Decision } from '../../core/rules/decision.ts'
-import type { Need } from '../../core/accounts/grant.ts'
+import { METERED_CHARGE_MAX, type Need } from '../../core/accounts/grant.ts'
 import { isShort, needsOf } from '../../core/rules/needs.ts'
 import type { Policy } from '../../core/rules/policy.ts'
 import type { FiniteBalanceOf, Ledger, Overspend } from '../ledger/ledger.ts'
@@ -23,7 +23,7 @@ export interface WaitingTopUp {
 }
 
 export interface PoolBalance {
-  readonly available: Micro
+  readonly available: Micro | 'UNLIMITED'
   /** What other devices could return to it. */
   readonly returnable: Micro
 }
@@ -189,12 +189,13 @@ function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<Ac
   return refundAt === undefined ? NOTHING : refundAt(reading)
 }
 
-/** Adds the balances of the pools; an unknown one counts as unlimited. */
+/** Adds the balances of the pools; an unknown one counts as the largest. */
 function withPool(poolBalances: PoolBalances, of: 'NOW' | 'RECALLED' = 'NOW'): View {
   return (balanceOf) => (account) => {
     const balance = balanceOf(account)
     if (balance.left === 'UNLIMITED') return balance
     const { available, returnable } = poolBalances.get(account) ?? UNKNOWN
+    if (available === 'UNLIMITED') return { left: METERED_CHARGE_MAX, shortage: 'POOL' }
     const left = balance.left + available + (of === 'RECALLED' ? returnable : 0n)
     return { left: left < MICRO_MAX ? left : MICRO_MAX, shortage: 'POOL' }
   }

@@ -5,7 +5,7 @@
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import type { AvailableBalance } from '../../core/rules/decision.ts'
-import { available } from '../../core/accounts/grant.ts'
+import { available, meteredLeft } from '../../core/accounts/grant.ts'
 import type { AccountState, GrantedAccount } from './journal.ts'
 
 interface AccountBalance {
@@ -26,7 +26,7 @@ interface MostReturns {
   readonly bytes: number
 }
 
-/** A device's balance is always a number: unlimited accounts are bounded by the counter. */
+/** A device's balance is always a number: {@link meteredLeft} for unlimited accounts. */
 export interface FiniteBalance extends AvailableBalance {
   readonly left: Micro
 }
@@ -50,15 +50,15 @@ export class Balances {
   availableOf(account: AccountId, refund = 0n): FiniteBalance {
     const balance = this.#balances.get(account)
     if (balance === undefined) return NOTHING_GRANTED
-    // Only metered. The bound keeps an absurd count from overflowing a counter.
-    if (balance.unlimited) return { left: MICRO_MAX - balance.used, shortage: 'POOL' }
+    if (balance.unlimited) return { left: meteredLeft(balance.used), shortage: 'POOL' }
     const left = available(balance) + refund
     return { left: left > 0n ? left : 0n, shortage: balance.exhausted ? 'POOL' : 'GRANT' }
   }
 
   spendableOf(account: AccountId): { readonly used: Micro; readonly usedMax: Micro } {
     const balance = this.#known(account)
-    return { used: balance.used, usedMax: balance.unlimited ? MICRO_MAX : balance.used + available(balance) }
+    const left = balance.unlimited ? meteredLeft(balance.used) : available(balance)
+    return { used: balance.used, usedMax: balance.used + left }
   }
 
   get(account: AccountId): AccountState | undefined {

@@ -1,5 +1,4 @@
 import type { AccountId } from '../../core/accounts/account.ts'
-import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import type { Need, TopUpRequest } from '../../core/accounts/grant.ts'
 import { type Grant, SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
 import type { PoolBalances, PoolBalance } from '../access/local-decisions.ts'
@@ -38,7 +37,7 @@ export function poolBalancesOf({ accounts }: Pick<Grant, 'accounts'>): PoolBalan
   return new Map(
     accounts.map(({ account, unlimited, available, returnable = 0n }): [AccountId, PoolBalance] => [
       account,
-      { available: unlimited ? MICRO_MAX : available, returnable },
+      { available: unlimited ? 'UNLIMITED' : available, returnable },
     ]),
   )
 }

@@ -3,6 +3,7 @@
  * nothing and does not affect the others.
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import { meteredLeft } from '../../core/accounts/grant.ts'
 import { MICRO_MAX } from '../../core/pricing/amount.ts'
 import { decide, type Mode } from '../../core/rules/decide.ts'
 import { type AccessRequest, type Decision, type AvailableBalance, exactly } from '../../core/rules/decision.ts'
@@ -240,7 +241,7 @@ function takeTurns<T>(
 }
 
 function availableOfPool(pool: Pool, unproven: boolean): AvailableBalance {
-  if (pool.capTarget === null) return { left: free(pool), shortage: 'POOL' }
+  if (pool.capTarget === null) return { left: meteredLeft(pool.charged + pool.grantedOut), shortage: 'POOL' }
   if (unproven) return { left: 0n, shortage: 'RECOVERY' }
   return { left: free(pool), shortage: pool.withheld > 0n ? 'RECOVERY' : 'POOL' }
 }

@@ -3,7 +3,7 @@
  * returned (by the device). Messages carry absolute values, so a late message can be stale but never wrong.
  */
 import type { AccountId, Posting } from './account.ts'
-import type { Micro } from '../pricing/amount.ts'
+import { MICRO_MAX, type Micro, wholeTokens } from '../pricing/amount.ts'
 
 export interface Counters {
   readonly granted: Micro
@@ -16,6 +16,19 @@ export const NO_COUNTERS: Counters = { granted: 0n, used: 0n, refunded: 0n, retu
 
 export function available(counters: Counters): Micro {
   return counters.granted - counters.returned - counters.used + counters.refunded
+}
+
+/** The most that one decision charges to an account without a limit: an absurd count must not fill its counter. */
+export const METERED_CHARGE_MAX: Micro = wholeTokens(10_000_000)
+
+/** The most that one epoch counts of such an account, so that the pool's counter also has space for other devices. */
+export const METERED_MAX: Micro = MICRO_MAX / 4n
+
+/** What one decision can charge to an account without a limit. */
+export function meteredLeft(counted: Micro): Micro {
+  const left = METERED_MAX - counted
+  if (left <= 0n) return 0n
+  return left < METERED_CHARGE_MAX ? left : METERED_CHARGE_MAX
 }
 
 /** The most that can be left of the overdraft: it is the last part of `granted`, and is spent last. */

@@ -4,7 +4,7 @@
  */
 import { type AccountId, type ParsedAccount, type Posting, parseAccount } from '../accounts/account.ts'
 import type { Micro } from '../pricing/amount.ts'
-import { type Counters, NO_COUNTERS, impossible, available, sumPostings } from '../accounts/grant.ts'
+import { type Counters, METERED_MAX, NO_COUNTERS, impossible, available, sumPostings } from '../accounts/grant.ts'
 
 export interface EpochState {
   /** FENCED: no grants or returns, but late segments are billed. CLOSED: the final segment is merged. */
@@ -387,7 +387,7 @@ class Overspend {
 function followMeter(account: DeviceAccount): DeviceAccount {
   const { granted, used, refunded, returned, metered } = account
   const spent = used - refunded + returned
-  return metered && spent > granted ? { ...account, granted: spent } : account
+  return metered && spent > granted && spent <= METERED_MAX ? { ...account, granted: spent } : account
 }
 
 function close(account: DeviceAccount): DeviceAccount {

@@ -105,13 +105,13 @@ class Device {
   recording: Promise<undefined> = Promise.resolve(undefined)
 
   #term = 0
-  grant(granted: bigint, account = LINE, exhausted = false): void {
+  grant(granted: bigint, account = LINE, exhausted = false, unlimited = false): void {
     this.ledger.applyGrant({
       term: (this.#term += 1),
       lifetimeMs: 86_400_000,
       expiresAt: this.time.truth() + 86_400_000,
       agedMs: 0,
-      accounts: [{ ...grantedAccount(account, granted), exhausted }],
+      accounts: [{ ...grantedAccount(account, granted), exhausted, unlimited }],
     })
   }
 
@@ -294,6 +294,20 @@ describe('the check order', () => {
     device.diskIsFull = false
     expect(statusOf(await device.ask(accessBody(10), { quota }))).toEqual(['101'])
     await expect(device.ask(accessBody(1), { quota })).rejects.toMatchObject({ code: 'CALLER_LIMITED' })
+  })
+})
+
+describe('a request of a line item without a limit', () => {
+  it('is refused after one question to the cloud when its count is absurd, and leaves the rest to others', async () => {
+    const device = await ready(0n)
+    device.poolBalances = new Map([[LINE, { available: 'UNLIMITED', returnable: 0n }]])
+    device.cloud = async () => device.grant(0n, LINE, false, true)
+    expect(statusOf(await device.ask(accessBody(1)))).toEqual(['101'])
+    device.asked.length = 0
+    expect(statusOf(await device.ask(accessBody(9_223_372_036_854)))).toEqual(['202'])
+    expect(device.asked).toHaveLength(1)
+    expect(statusOf(await device.ask(accessBody(10_000_000)))).toEqual(['101'])
+    expect(statusOf(await device.ask(accessBody(10_000_001)))).toEqual(['202'])
   })
 })
 

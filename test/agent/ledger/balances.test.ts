@@ -2,6 +2,7 @@
 import { describe, expect, it } from 'vitest'
 import { Balances, counterBytesMax } from '../../../src/agent/ledger/balances.ts'
 import type { AccountState } from '../../../src/agent/ledger/journal.ts'
+import { METERED_CHARGE_MAX, METERED_MAX } from '../../../src/core/accounts/grant.ts'
 import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
 import { accountState, grantedAccount } from '../harness.ts'
 
@@ -91,7 +92,10 @@ describe('what is left', () => {
     ['with a refund of less than is owed', { granted: 10n, used: 14n, allowance: 9n }, 3n, 0n, 1n],
     ['with a refund of what is owed', { granted: 10n, used: 14n, allowance: 9n }, 4n, 0n, 0n],
     ['with a refund of more than is owed', { granted: 10n, used: 14n, allowance: 9n }, 6n, 2n, 0n],
-    ['without limit', { used: 14n, unlimited: true }, 6n, MICRO_MAX - 14n, 0n],
+    ['without limit', { used: 14n, unlimited: true }, 6n, METERED_CHARGE_MAX, 0n],
+    ['without limit, near the most that is counted', { used: METERED_MAX - 5n, unlimited: true }, 6n, 5n, 0n],
+    ['without limit, of all that is counted', { used: METERED_MAX, unlimited: true }, 6n, 0n, 0n],
+    ['without limit, of more than is counted', { used: MICRO_MAX, unlimited: true }, 6n, 0n, 0n],
   ])('%s', (_name, state, refund, left, overspend) => {
     const held = balances(state)
     expect([held.availableOf(A, refund).left, held.overspendOf(A, refund)]).toEqual([left, overspend])
@@ -105,7 +109,10 @@ describe('what is left', () => {
 
   it('may be spent up to what was used and is left', () => {
     expect(balances({ granted: 10n, used: 6n, refunded: 2n }).spendableOf(A)).toEqual({ used: 6n, usedMax: 12n })
-    expect(balances({ used: 6n, unlimited: true }).spendableOf(A)).toEqual({ used: 6n, usedMax: MICRO_MAX })
+    expect(balances({ used: 6n, unlimited: true }).spendableOf(A)).toEqual({
+      used: 6n,
+      usedMax: METERED_CHARGE_MAX + 6n,
+    })
   })
 
   it('is never beyond the allowance in what was stored', () => {

@@ -2,6 +2,7 @@ import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
 import type { PendingEntry, Snapshot } from '../../../src/agent/ledger/journal.ts'
 import { type Posting, lineAccount, limitAccount } from '../../../src/core/accounts/account.ts'
+import { METERED_CHARGE_MAX } from '../../../src/core/accounts/grant.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { accountState, entry, grantedAccount, policyInForce } from '../harness.ts'
 import { INSTANCE } from '../sync/fake-cloud.ts'
@@ -170,7 +171,7 @@ describe('the ledger', () => {
     const test = new TestLedger()
     test.grant({ [A]: 0n }, 1, { unlimited: true })
     void test.charge({ account: A, amount: 10n ** 15n })
-    expect(test.left(A)).toBe(2n ** 63n - 1n - 10n ** 15n)
+    expect(test.left(A)).toBe(METERED_CHARGE_MAX)
     expect(new Map(test.ledger.accounts()).get(A)).toMatchObject({ used: 10n ** 15n, unlimited: true })
   })
 

@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest'
 import { poolBalancesOf, topUpsOf } from '../../../src/agent/sync/top-ups.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
-import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
 import { SEGMENT_ACCOUNTS_MAX } from '../../../src/protocol/edge/sync.ts'
 
 const account = (n: number) => lineAccount('i', 'l', n)
@@ -36,7 +35,7 @@ test('no more accounts are named than a segment takes, those of waiting requests
   expect(topUpRequests.slice(0, 2)).toEqual([wanted(0, 0n), wanted(1, 1n)])
 })
 
-test('a pool without a limit has as much as can be counted, and returns nothing that is not said', () => {
+test('a pool without a limit is unlimited, and returns nothing that is not said', () => {
   const of = (n: number, unlimited: boolean, returnable?: bigint) => ({
     ...{ account: account(n), granted: 1n, exhausted: false, available: 5n, unlimited },
     ...(returnable === undefined ? {} : { returnable }),
@@ -44,7 +43,7 @@ test('a pool without a limit has as much as can be counted, and returns nothing 
   expect(poolBalancesOf({ accounts: [of(1, false, 3n), of(2, true)] })).toEqual(
     new Map([
       [account(1), { available: 5n, returnable: 3n }],
-      [account(2), { available: MICRO_MAX, returnable: 0n }],
+      [account(2), { available: 'UNLIMITED', returnable: 0n }],
     ]),
   )
 })

@@ -6,6 +6,7 @@ import { renewDuePolicy } from '../../../src/cloud/policy/bump-policy-revision.t
 import { signedPolicy } from '../../../src/cloud/policy/policy-document.ts'
 import { changeConfiguration } from '../../../src/cloud/service-api/change-configuration.ts'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
+import { METERED_MAX } from '../../../src/core/accounts/grant.ts'
 import { formatMicro } from '../../../src/core/pricing/amount.ts'
 import type { Action } from '../../../src/core/rules/policy.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
@@ -985,11 +986,10 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await send(device, payload)).toMatchObject({ taken: true })
       })
 
-      it('is refused when its metered use is beyond what any store can hold', async () => {
+      it('is refused when its metered use is absurd, so that use of other devices is billed', async () => {
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
-        const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
-        const amount = 2n ** 63n - 1n
-        const spend = async (device: TestDevice) => {
+        const spend = async (amount: bigint) => {
+          const device = await TestDevice.join(twin)
           await device.sync([topUpRequest(LINE, 1n)])
           device.record({
             kind: 'access',
@@ -1009,8 +1009,15 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
           device.state.changed.add(LINE)
           return send(device, device.payload())
         }
-        expect(await spend(one)).toMatchObject({ taken: true })
-        expect(await spend(two)).toMatchObject({ taken: false, details: { problem: 'AMOUNT_BEYOND_BELIEF' } })
+        const problem = 'MORE_SPENT_THAN_GRANTED'
+        for (const absurd of [2n ** 63n - 1n, METERED_MAX + 1n])
+          expect(await spend(absurd)).toMatchObject({ taken: false, details: { problem } })
+        expect(await spend(5n)).toMatchObject({ taken: true })
+        expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 5n })
+        // The counter of the pool has space for several devices that have used as much as they can.
+        for (let n = 0; n < 3; n += 1) expect(await spend(METERED_MAX)).toMatchObject({ taken: true })
+        const beyond = { taken: false, details: { problem: 'AMOUNT_BEYOND_BELIEF' } }
+        expect(await spend(METERED_MAX)).toMatchObject(beyond)
       })
     })
 

@@ -3,9 +3,12 @@ import fc from '../../support/fast-check.ts'
 import { describe, expect, test } from 'vitest'
 import {
   type Counters,
+  METERED_CHARGE_MAX,
+  METERED_MAX,
   NO_COUNTERS,
   billed,
   impossible,
+  meteredLeft,
   outstanding,
   overdraftLeft,
   available,
@@ -18,6 +21,11 @@ const counters: fc.Arbitrary<Counters> = fc.record({
   used: amount,
   refunded: amount,
   returned: amount,
+})
+
+test('an account without a limit has as much as one decision can charge, until its counter is near the end', () => {
+  const rest = [0n, METERED_MAX - METERED_CHARGE_MAX, METERED_MAX - 5n, METERED_MAX, METERED_MAX + 1n].map(meteredLeft)
+  expect(rest).toEqual([METERED_CHARGE_MAX, METERED_CHARGE_MAX, 5n, 0n, 0n])
 })
 
 describe('counters', () => {

@@ -1,7 +1,14 @@
 import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
-import { type Counters, NO_COUNTERS, billed, available, outstanding } from '../../../src/core/accounts/grant.ts'
+import {
+  type Counters,
+  METERED_MAX,
+  NO_COUNTERS,
+  billed,
+  available,
+  outstanding,
+} from '../../../src/core/accounts/grant.ts'
 import {
   type ChainFit,
   type DeviceAccount,
@@ -241,6 +248,14 @@ describe('merging a segment', () => {
     const metered = { ...account(10n, 10n), unlimited: true, metered: true }
     const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(60n)), open)
     expect(merge.merged && merge.changes[0]?.after).toEqual({ ...account(60n, 60n), unlimited: true, metered: true })
+  })
+
+  it('lets no grant follow more than a device counts without a limit', () => {
+    const metered = { ...account(10n, 10n), unlimited: true, metered: true }
+    const use = (amount: bigint) =>
+      mergeSegment(active, known(metered), withEntry(onLine(amount), counters(10n + amount)), open)
+    expect(use(METERED_MAX - 10n).merged).toBe(true)
+    expect(use(METERED_MAX - 9n)).toMatchObject({ merged: false, problem: 'MORE_SPENT_THAN_GRANTED' })
   })
 
   it('counts what a metered account has returned as granted, as it counts what was used', () => {

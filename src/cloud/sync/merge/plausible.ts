@@ -1,13 +1,14 @@
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { METERED_MAX } from '../../../core/accounts/grant.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Reader } from '../../storage/store.ts'
 import { type AccountMove, claimOf } from '../../accounts/move-pools.ts'
-import { type Epoch, overspendOn } from '../../storage/device-records.ts'
+import { type Epoch, overspendOn, reservedOn } from '../../storage/device-records.ts'
 
 /**
  * Upper bound of devices' spending. Recorded grants are always plausible. Beyond them, copies and grants lost in a
  * restore may have spent the highest cap (or the amount sold, which the sales mark shows) once more, and essential line
- * items any amount. Allocations and limits need no bound, because what uses them uses a line item's tokens too.
+ * items any amount. Metered use is bounded for each epoch. Allocations and limits need no bound, because what uses them uses a line item's tokens too.
  *
  * @param pool after the move
  */
@@ -20,8 +21,11 @@ export async function plausibleBy(
 ): Promise<IsPlausible> {
   const overspend = await reader.edge.deviceAccounts.overspendOf(accounts)
   return (move, { account, capTarget, capHighest, sold, withheld, charged, grantedOut, claimed }) => {
-    const overspent = overspendOn(move.after) - overspendOn(move.before)
-    if (claimOf(move) <= overspent || capTarget === null || parseAccount(account)?.kind !== 'line') return true
+    const { before, after } = move
+    if (parseAccount(account)?.kind !== 'line') return true
+    if (before.metered || capTarget === null) return reservedOn(after) <= METERED_MAX
+    const overspent = overspendOn(after) - overspendOn(before)
+    if (claimOf(move) <= overspent) return true
     const aboveAnyCap = (overspend.get(account) ?? 0n) + overspent
     // The device may have lost the proofs of forgotten grants.
     const isForgotten = grantsForgotten || withheld > 0n

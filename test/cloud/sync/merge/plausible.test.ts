@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../../src/core/accounts/account.ts'
+import { METERED_MAX } from '../../../../src/core/accounts/grant.ts'
 import { importInstance } from '../../../../src/cloud/service-api/import-instance.ts'
 import { importBody } from '../../../../src/protocol/edge/import.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
@@ -129,6 +130,19 @@ it.each(REASONS)('use of copies is billed up to the highest cap only, after %s',
   for (const amount of [70n, 31n, 30n, 1n]) spend(copy, amount)
   expect(await copy.sync()).toMatchObject({ forked: true, unbilled: 2 })
   expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: before + 200n, claimed: 100n })
+})
+
+it('metered use of a copy is billed, up to what an epoch can count', async () => {
+  await twin.setLineItem('ACT-1', { quantity: 100n, overdraft: 'UNLIMITED' })
+  const device = await withTokens(1n)
+  const copy = device.copy()
+  spend(device, 5n)
+  await device.sync()
+  copy.state.counters.set(LINE, { granted: 2n * METERED_MAX, used: 0n, refunded: 0n, returned: 0n })
+  copy.state.unlimited.delete(LINE)
+  for (const amount of [70n, METERED_MAX, 30n]) spend(copy, amount)
+  expect(await copy.sync()).toMatchObject({ forked: true, unbilled: 1 })
+  expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 105n })
 })
 
 describe('after a restore, use of a grant that has no proof', () => {
