@@ -76,12 +76,18 @@ export function claim(pool: Pool, amount: Micro): Pool {
   return pool.capTarget === null ? pool : { ...pool, claimed: pool.claimed + amount }
 }
 
-/** Use of another service that this one takes over: it is spent, so the cap in force rises with it. */
-export function takeOver(pool: Pool, amount: Micro): Pool {
+/**
+ * Use of another service that this one takes over: it is spent, so the cap in force rises with it.
+ *
+ * @param isRepeated withheld tokens are such use: it was taken over before, and a restored store has lost it
+ */
+export function takeOver(pool: Pool, amount: Micro, isRepeated: boolean): Pool {
   if (amount < 0n || amount > MICRO_MAX - pool.charged - pool.grantedOut) {
     throw new Error('invariant: use that is taken over fits a 64-bit counter')
   }
-  return follow({ ...pool, charged: pool.charged + amount, sold: counted(pool.sold, amount) })
+  const accounted = isRepeated ? accountFor(pool, amount) : pool
+  const sold = counted(pool.sold, amount - (pool.withheld - accounted.withheld))
+  return follow({ ...accounted, charged: pool.charged + amount, sold })
 }
 
 /** A restored store does not know all sales: withholds the difference. @param sold upper bound of all sales */
@@ -90,7 +96,7 @@ export function withhold(pool: Pool, sold: Micro): Pool {
   return lost <= 0n ? pool : { ...pool, sold, withheld: counted(pool.withheld, lost) }
 }
 
-/** A device has proven a grant made after the backup: it is recorded again. */
+/** A grant or use of after the backup is recorded again. */
 export function accountFor(pool: Pool, amount: Micro): Pool {
   if (amount < 0n) throw new Error('invariant: what a device was granted is no negative amount')
   return { ...pool, withheld: pool.withheld > amount ? pool.withheld - amount : 0n }

@@ -186,7 +186,7 @@ async function write(tx: Transaction, { instanceId, body, now }: Wanted, plan: I
   const changesUse = plan.uses.some(({ before, after }) => before !== after)
   const changesRules = isRenamed || plan.conditions.length > 0 || plan.lineItems.length > 0 || changesUse
   if (changesRules) await bumpPolicyRevision(tx, revision, now)
-  await takeOverUse(tx, plan, now)
+  await takeOverUse(tx, plan, body, now)
   await audit(tx, { instanceId, body, now }, plan)
 }
 
@@ -198,7 +198,7 @@ async function saveConditions(tx: Transaction, instanceId: string, { conditions 
   await tx.conditions.save(instanceId, conditions)
 }
 
-async function takeOverUse(tx: Transaction, { uses }: ImportPlan, now: number): Promise<void> {
+async function takeOverUse(tx: Transaction, { uses }: ImportPlan, { addUsed }: ImportBody, now: number): Promise<void> {
   const pools = await tx.accounts.open(
     uses.map(({ account, lineItem: { record, actions } }) => {
       const lineItem = lineItemOf(record, { actions: actions.map(storedAction), limit: undefined }, now)
@@ -209,7 +209,7 @@ async function takeOverUse(tx: Transaction, { uses }: ImportPlan, now: number): 
     const pool = pools.get(account)
     if (pool === undefined) throw new Error('invariant: the pool was opened')
     if (after === before) return []
-    return [after > before ? takeOver(pool, after - before) : refund(pool, before - after)]
+    return [after > before ? takeOver(pool, after - before, !addUsed) : refund(pool, before - after)]
   })
   await tx.accounts.save(changed)
   await tx.importedUse.save(new Map(uses.map(({ account, after }) => [account, after])))

@@ -270,6 +270,12 @@ function planUse(plan: ImportPlan, inputs: ImportInputs, { source, ...of }: Sour
   const imported = inputs.imported.get(of.account)
   const difference = source - (imported ?? 0n)
   const isNew = imported === undefined
+  const isBack = of.actionId !== null && !of.lineItem.storedActions.some(({ id }) => id === of.actionId)
+  if (isBack && !isNew && before > 0n && !addUsed) {
+    plan.conflicts.push(
+      `${capital(name)} was removed here with ${formatMicro(before)} tokens of use, which count again when it is back. Permit this with --add-used.`,
+    )
+  }
   // Without use here, zero is imported too: then later use of this service is known to be its own.
   if (difference === 0n && !(isNew && before === 0n)) return 0n
   if (isNew && before > 0n && !addUsed) {
@@ -280,6 +286,11 @@ function planUse(plan: ImportPlan, inputs: ImportInputs, { source, ...of }: Sour
   if (difference < 0n && !lowerUsed) {
     plan.conflicts.push(
       `${capital(name)}: the source shows ${formatMicro(source)} tokens used, less than the ${formatMicro(imported ?? 0n)} imported before. Permit it with --lower-used.`,
+    )
+  }
+  if (difference > 0n && pool !== undefined && pool.withheld > 0n && !addUsed) {
+    plan.notes.push(
+      `${capital(name)}: the import counts as use that a restored backup has lost, for which ${formatMicro(pool.withheld)} tokens are withheld. If it is different use, add it with --add-used.`,
     )
   }
   const out = pool === undefined ? 0n : pool.charged + pool.grantedOut

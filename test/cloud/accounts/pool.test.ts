@@ -19,6 +19,7 @@ import {
   release,
   retarget,
   takeBack,
+  takeOver,
   used,
   withhold,
 } from '../../../src/cloud/accounts/pool.ts'
@@ -138,6 +139,16 @@ describe('a pool', () => {
       { withheld: 0n },
     ])
     expect(free(release(restored))).toBe(70n)
+  })
+
+  it('takes over use beyond its cap, and use that it withholds only once', () => {
+    const pool = charge(newPool(account, 100n), 30n)
+    expect(takeOver(pool, 80n, true)).toMatchObject({ charged: 110n, sold: 110n, capInForce: 110n })
+    const restored = withhold(pool, 70n)
+    expect(takeOver(restored, 25n, true)).toMatchObject({ charged: 55n, sold: 70n, withheld: 15n })
+    expect(takeOver(restored, 50n, true)).toMatchObject({ charged: 80n, sold: 80n, withheld: 0n })
+    expect(takeOver(restored, 25n, false)).toMatchObject({ charged: 55n, sold: 95n, withheld: 40n })
+    expect(() => takeOver(pool, MICRO_MAX, true)).toThrow('invariant')
   })
 
   it('holds its invariant through any sequence of steps', () => {

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { MICRO_MAX, wholeTokens } from '../../../src/core/pricing/amount.ts'
 import { actionAccount, lineAccount } from '../../../src/core/accounts/account.ts'
-import { charge, grantOut } from '../../../src/cloud/accounts/pool.ts'
+import { charge, grantOut, withhold } from '../../../src/cloud/accounts/pool.ts'
 import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
 import { importInstance } from '../../../src/cloud/service-api/import-instance.ts'
 import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
@@ -223,6 +223,44 @@ export function importInstanceSuite(
       const without = only({ actions: [] })
       expect(await send(without)).toMatchObject({ applied: false, conflicts: [expect.stringContaining(allow)] })
       expect(await send({ ...without, lowerUsed: true })).toMatchObject({ applied: true, conflicts: [] })
+    })
+
+    describe('after a restore', () => {
+      const tokensOf = async () => {
+        const pool = await poolOf()
+        return [pool!.charged, pool!.withheld].map((amount) => amount / 1_000_000n)
+      }
+      beforeEach(async () => {
+        await send({ used: '10000000' })
+        await spend(40, (pool, amount) => withhold(pool, pool.sold + amount))
+      })
+
+      it('counts use once that the backup does not contain, and says so', async () => {
+        expect(await send({ used: '40000000' })).toMatchObject({
+          applied: true,
+          notes: [expect.stringContaining('for which 40 tokens are withheld')],
+        })
+        expect(await tokensOf()).toEqual([40n, 10n])
+        expect(await send({ used: '70000000' })).toMatchObject({ notes: [expect.stringContaining('10 tokens')] })
+        expect(await tokensOf()).toEqual([70n, 0n])
+        expect(await send({ used: '80000000' })).toMatchObject({ notes: [] })
+      })
+
+      it('adds different use when that is permitted', async () => {
+        expect(await send({ used: '40000000', addUsed: true })).toMatchObject({ applied: true, notes: [] })
+        expect(await tokensOf()).toEqual([40n, 40n])
+      })
+    })
+
+    it('counts the use of a removed action again only when that is permitted', async () => {
+      await send()
+      await send({ ...only({ actions: [] }), lowerUsed: true })
+      expect(await send()).toMatchObject({
+        applied: false,
+        conflicts: [expect.stringMatching(/was removed here with 30\.5 tokens of use.*--add-used/)],
+      })
+      expect(await send({ addUsed: true })).toMatchObject({ applied: true, conflicts: [] })
+      expect(await poolOf(actionAccount(id, 'ACT-1', allow))).toMatchObject({ charged: 30_500_000n })
     })
 
     it('keeps what only this service has, and says so', async () => {
