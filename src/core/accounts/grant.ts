@@ -19,7 +19,7 @@ export function available(counters: Counters): Micro {
 }
 
 /** The most that one decision charges to an account without a limit: an absurd count must not fill its counter. */
-export const METERED_CHARGE_MAX: Micro = wholeTokens(10_000_000)
+export const METERED_CHARGE_MAX: Micro = wholeTokens(1_000_000_000)
 
 /** The most that one epoch counts of such an account, so that the pool's counter also has space for other devices. */
 export const METERED_MAX: Micro = MICRO_MAX / 4n

@@ -306,8 +306,8 @@ describe('a request of a line item without a limit', () => {
     device.asked.length = 0
     expect(statusOf(await device.ask(accessBody(9_223_372_036_854)))).toEqual(['202'])
     expect(device.asked).toHaveLength(1)
-    expect(statusOf(await device.ask(accessBody(10_000_000)))).toEqual(['101'])
-    expect(statusOf(await device.ask(accessBody(10_000_001)))).toEqual(['202'])
+    expect(statusOf(await device.ask(accessBody(1_000_000_000)))).toEqual(['101'])
+    expect(statusOf(await device.ask(accessBody(1_000_000_001)))).toEqual(['202'])
   })
 })
 
