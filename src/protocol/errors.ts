@@ -206,8 +206,10 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   SESSION_OF_ANOTHER: {
-    meaning: 'Another device or client opened the session. A device key permits only the sessions of its device.',
-    remedy: 'Use a token of the device that opened the session, or a client token of its instance.',
+    meaning:
+      'Another device, client or process opened the session. A device key permits only the sessions of its device.',
+    remedy:
+      'Use a token of the device that opened the session, or a client token of its instance. A forked process opens another session.',
     http: 403,
     retry: 'no',
   },

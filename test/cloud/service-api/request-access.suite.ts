@@ -602,7 +602,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     }
 
     describe('of absurd amounts', () => {
-      const HUGE = '10000000'
+      const HUGE = '1000000000'
       const unlimited = { overdraftType: 'Unlimited' as const }
 
       it('are refused, also where a line item has no limit', async () => {
@@ -615,10 +615,10 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
           ),
         )
         expect(outcomes.map(gist)).toEqual([
-          [['A 10000000000000']],
-          [['A 10000000000000']],
+          [['A 1000000000000000']],
+          [['A 1000000000000000']],
           ['INSUFFICIENT_TOKENS'],
-          [['A 200000000000']],
+          [['A 20000000000000']],
           ['INSUFFICIENT_TOKENS'],
           ['INSUFFICIENT_TOKENS'],
         ])
