@@ -18,9 +18,10 @@ export class TwinProcess implements AsyncDisposable {
     this.address = address
   }
 
-  /** @param args of `tallygate cloud`; a free port is chosen for it */
+  /** @param args of `tallygate cloud`; a free port is chosen for it, and there is no broker if they name none */
   static async start(args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<TwinProcess> {
-    const child = spawn(process.execPath, [BIN, 'cloud', '--http-port', '0', '--push-broker', 'off', ...args], {
+    const broker = args.includes('--push-broker') ? [] : ['--push-broker', 'off']
+    const child = spawn(process.execPath, [BIN, 'cloud', '--http-port', '0', ...broker, ...args], {
       stdio: ['ignore', 'pipe', 'inherit'],
       env: { ...process.env, ...env },
     })
