@@ -12,8 +12,8 @@ import { hostOf } from '../platform/host-of.ts'
 import { type ProxyVariables, openAgent, proxyFor, proxyRefusal } from '../platform/outgoing.ts'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
+import { retryAfterMs } from '../protocol/retry-after.ts'
 import type { Call } from './call.ts'
-import { retryAfterMs } from './retry-after.ts'
 
 export interface ClientOptions {
   /** `http://host:port/prefix`, `https://...`, or `unix:/path/to.sock`. */

@@ -175,8 +175,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const metricsDeps = {
     version: softwareVersion(),
     totalsTimeoutMs: TOTALS_TIMEOUT_MS,
-    // Administrators back up PostgreSQL with its own tools.
     waiting: () => entrance.waiting,
+    // Administrators back up PostgreSQL with its own tools.
     lastBackupAt: () => (isShared(settings) ? null : (readLastBackup(directory)?.at ?? null)),
   }
   const node = {

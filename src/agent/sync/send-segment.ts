@@ -1,6 +1,6 @@
 /**
- * A segment is durable before its first byte is sent, and its text is resent byte for byte until it is acknowledged; a grant is
- * durable before it can be spent. At most one segment is unacknowledged.
+ * A segment is durable before its first byte is sent, and its text is resent byte for byte until it is acknowledged; a
+ * grant is durable before it can be spent. At most one segment is unacknowledged.
  */
 import type { Step } from '../../core/sync/plan.ts'
 import { RULES_SHOWN_MAX, type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
@@ -132,8 +132,10 @@ function proofsWith(context: StepContext, sent: SealedSegment): { readonly proof
 async function signedByDevice({ keys, memory }: StepContext, { document }: SealedSegment): Promise<string> {
   const { signer } = keys.current
   const { keyId, keyLinks = [] } = identityOf(memory)
-  const own = [signer.keyId, keyId, ...keyLinks.map(({ introduction }) => namedKey(introduction))]
-  return own.includes(namedKey(document)) ? document : signAgain(document, signer)
+  const named = namedKey(document)
+  if (named === signer.keyId || named === keyId) return document
+  const isOfEarlierKey = keyLinks.some(({ introduction }) => namedKey(introduction) === named)
+  return isOfEarlierKey ? document : signAgain(document, signer)
 }
 
 async function nextToSend(context: StepContext): Promise<SealedSegment> {

@@ -1,6 +1,6 @@
 /** Repeats a request while the service says that it is busy. */
 import type { Answer } from '../../client/http.ts'
-import { retryAfterMs } from '../../client/retry-after.ts'
+import { retryAfterMs } from '../../protocol/retry-after.ts'
 
 const ATTEMPTS_MAX = 6
 const BUSY: ReadonlySet<number> = new Set([429, 502, 503, 504])

@@ -9,6 +9,7 @@ import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../
 import { openingHeader } from '../../../protocol/service/sessions.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import { parseJson } from '../../../protocol/parse-json.ts'
+import { retryAfterMs } from '../../../protocol/retry-after.ts'
 import type { Cloud, Heartbeat } from '../../sync/cloud.ts'
 import type { DeviceTokens } from '../../keys/device-token.ts'
 import type { Identity } from '../../ledger/journal.ts'
@@ -219,12 +220,9 @@ function messageOf(answer: HttpAnswer): string {
   return messageIn(answer)?.slice(0, 500) ?? `status ${answer.status}`
 }
 
-/** Retry-After in seconds, or as a date relative to the Date header; returned in ms, 0 for none. */
+/** By the clock of the cloud, ms; 0 for none. */
 function retryAfter({ headers }: HttpAnswer): number {
-  const value = headers['retry-after'] ?? ''
-  if (/^\d{1,9}$/.test(value)) return Number(value) * 1000
-  const wait = Date.parse(value) - Date.parse(headers['date'] ?? '')
-  return wait > 0 ? wait : 0
+  return retryAfterMs(headers['retry-after'], Date.parse(headers['date'] ?? '')) ?? 0
 }
 
 function join(base: string, path: readonly string[]): string {

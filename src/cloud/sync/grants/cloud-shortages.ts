@@ -123,7 +123,7 @@ interface NotingContext {
 /** Notes that the cloud needs this many free tokens. The pool must be locked. */
 export async function noteCloudLack(
   context: NotingContext,
-  loaded: Parameters<typeof reserveOf>[1],
+  loaded: Pick<LoadedPolicy, 'cloudReserves' | 'importedUse'>,
   { pool, who, lacking, returnable }: Pick<Lack, 'pool' | 'who' | 'lacking' | 'returnable'>,
 ): Promise<void> {
   const { tx, now, deps } = context

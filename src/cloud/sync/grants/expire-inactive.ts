@@ -1,7 +1,7 @@
 /**
  * Settles long inactive epochs: their tokens count as used (default) or return to the pool, at a reported risk. After a
- * restore, inactivity counts from the restore, because later grants may be lost. Nothing is settled
- * before the time of the restore is known.
+ * restore, inactivity counts from the restore, because later grants may be lost. Nothing is settled before the time of the
+ * restore is known.
  */
 import { recordChange } from '../../storage/audit.ts'
 import type { Policies } from '../../policy/load-policy.ts'

@@ -8,7 +8,8 @@ import { type Epoch, overspendOn, reservedOn } from '../../storage/device-record
 /**
  * Upper bound of devices' spending. Recorded grants are always plausible. Beyond them, copies and grants lost in a
  * restore may have spent the highest cap (or the amount sold, which the sales mark shows) once more, and essential line
- * items any amount. Metered use is bounded for each epoch. Allocations and limits need no bound, because what uses them uses a line item's tokens too.
+ * items any amount. Metered use is bounded for each epoch. Allocations and limits need no bound, because what uses them
+ * uses a line item's tokens too.
  *
  * @param pool after the move
  */
