@@ -50,6 +50,8 @@ class Shown {
       page.removeAllListeners()
       await server.stop()
     })
+    // A page that is shown still asks its own server, also in the moments before it is replaced.
+    await page.goto('about:blank')
     page.on('console', (message) => {
       if (message.type() === 'error' || message.type() === 'warning') shown.complaints.push(message.text())
     })
