@@ -11,9 +11,9 @@ export interface PoolTerms {
   readonly now: () => number
 }
 
-type Level = 'ENOUGH' | 'low' | 'exhausted'
+type Level = 'enough' | 'low' | 'exhausted'
 
-const LEVELS: readonly Level[] = ['ENOUGH', 'low', 'exhausted']
+const LEVELS: readonly Level[] = ['enough', 'low', 'exhausted']
 
 export function announcePools(store: Store, terms: PoolTerms): Store {
   return {
@@ -41,9 +41,9 @@ function announcing(tx: Transaction, { lowPercent, now }: PoolTerms): Transactio
         await tx.accounts.save(pools)
         for (const pool of pools) {
           const level = levelOf(pool, percent)
-          const before = levels.get(pool.account) ?? 'ENOUGH'
+          const before = levels.get(pool.account) ?? 'enough'
           levels.set(pool.account, level)
-          if (level === 'ENOUGH' || LEVELS.indexOf(level) <= LEVELS.indexOf(before)) continue
+          if (level === 'enough' || LEVELS.indexOf(level) <= LEVELS.indexOf(before)) continue
           await tx.events.append(poolEvent(pool, level, now()))
         }
       },
@@ -53,13 +53,13 @@ function announcing(tx: Transaction, { lowPercent, now }: PoolTerms): Transactio
 
 function levelOf(pool: Pool, percent: bigint): Level {
   const { account, capTarget } = pool
-  if (capTarget === null || capTarget === 0n || !account.startsWith('line/')) return 'ENOUGH'
+  if (capTarget === null || capTarget === 0n || !account.startsWith('line/')) return 'enough'
   const left = capTarget - used(pool)
   if (left <= 0n) return 'exhausted'
-  return left * 100n <= capTarget * percent ? 'low' : 'ENOUGH'
+  return left * 100n <= capTarget * percent ? 'low' : 'enough'
 }
 
-function poolEvent(pool: Pool, level: Exclude<Level, 'ENOUGH'>, at: number): EventRecord {
+function poolEvent(pool: Pool, level: Exclude<Level, 'enough'>, at: number): EventRecord {
   const parsed = parseAccount(pool.account)
   if (parsed?.kind !== 'line') throw new Error('invariant: only pools of line items have levels')
   const { instanceId, lineItemId, period } = parsed
