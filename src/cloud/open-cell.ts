@@ -57,7 +57,8 @@ export class Cell {
   /** Null: the cloud has no cells. */
   readonly #place: CellSettings | null
   readonly #node: CellNode
-  #running: { readonly sales: Sales; readonly database: OpenedStore; readonly parts: AsyncDisposableStack } | undefined
+  #running:
+    { readonly sales: Sales; readonly database: PostgresStore; readonly parts: AsyncDisposableStack } | undefined
   #starting: Promise<void> | undefined
   readonly #cut = Promise.withResolvers<never>()
   /** Thumbprint of the signing key that its database knows. */
@@ -92,7 +93,7 @@ export class Cell {
     return this.#running?.sales
   }
 
-  /** Another number after each change of registered keys. Null: another node could change them. */
+  /** Another number when registered keys must be read again. Null: the database has not responded yet. */
   readonly keysVersion = (): number | null => this.#running?.database.keysVersion() ?? null
 
   readonly paused = () => [
@@ -164,7 +165,7 @@ export class Cell {
     }
   }
 
-  async #openStore(): Promise<OpenedStore> {
+  async #openStore(): Promise<PostgresStore> {
     const { settings, log, fail } = this.#node
     const { db, dbPassword, dbStandby, store } = settings
     const url = this.#place?.url ?? db
@@ -174,14 +175,13 @@ export class Cell {
       return { ...openSqliteStore(file), keepPartitions: nothing, renewStatistics: nothing, cut: () => undefined }
     }
     const file = this.#place?.password_file
-    const opened = await openPostgresStore({
+    return openPostgresStore({
       url,
       password: file === undefined ? (dbPassword?.reveal() ?? null) : readText(file).trim(),
       requiresStandby: dbStandby,
       onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
       onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
     })
-    return { ...opened, keysVersion: () => null }
   }
 
   /** A cloud that gets cells keeps the mark of its database, which becomes the control cell. */
@@ -236,10 +236,6 @@ export class Cell {
 }
 
 const nothing = async (): Promise<void> => undefined
-
-interface OpenedStore extends PostgresStore {
-  readonly keysVersion: Cell['keysVersion']
-}
 
 export function isShared({ db, cells }: Pick<CloudSettings, 'db' | 'cells'>): boolean {
   return db !== null || cells !== null

@@ -50,7 +50,7 @@ export interface AuthenticatorDeps {
   readonly takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>
   /** Null: administrators use keys only. */
   readonly signIn: SignIn | null
-  /** Another number after each change of registered keys, which are then read again. Null: they are read for each request. */
+  /** Another number when registered keys must be read again. Null: they are read for each request. */
   readonly keysVersion?: () => number | null
 }
 

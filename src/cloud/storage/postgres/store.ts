@@ -34,7 +34,15 @@ export interface PostgresStoreOptions {
   readonly limits?: Partial<Limits>
 }
 
+/** A registered key that was read is used for at most so long without reading it again, ms. */
+const KEYS_KEPT_MS = 200
+
+/** A change of registered keys is confirmed so long after its commit, ms: then no node uses what it has read before. */
+const KEYS_FORGOTTEN_MS = KEYS_KEPT_MS + 50
+
 export interface PostgresStore extends Store {
+  /** Another number when registered keys that were read must be read again: another node may have changed them. */
+  readonly keysVersion: () => number
   /** Makes partitions of the usage in advance, and gives back the space of those that are archived. To be called often. */
   keepPartitions(): Promise<void>
   /** Renews the statistics of tables that have grown much: see statistics.ts. To be called often. */
@@ -67,7 +75,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
     async transaction(work) {
       const written = { outbox: false, keys: false }
       const result = await rerunning(shown, limits, onRerun, async () => {
-        written.outbox = false
+        Object.assign(written, { outbox: false, keys: false })
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}
         try {
           return await inTransaction('WRITE', async (db) => {
@@ -83,6 +91,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         }
       })
       if (written.outbox) for (const listener of listeners) listener()
+      if (written.keys) await pause(KEYS_FORGOTTEN_MS)
       return result
     },
     read: (work) =>
@@ -95,6 +104,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
       listeners.add(listener)
       return () => listeners.delete(listener)
     },
+    keysVersion: () => Math.floor(performance.now() / KEYS_KEPT_MS),
     keepPartitions: () => withClient(pool, (client) => keepPartitions(client, schema)),
     renewStatistics: () => withClient(pool, renewStatistics),
     cut: () => pool.cut(),
