@@ -34,23 +34,23 @@ export class JournalHandler {
 
   /** Work that is due after an answer. True: a checkpoint is due as well. */
   answered(): boolean {
-    return this.#unasked((store) => store.tidyWhenDue()) ?? false
+    return this.#unasked((store) => store.commits.tidyWhenDue()) ?? false
   }
 
   isIdleCheckpointDue(): boolean {
-    return this.#unasked((store) => store.isIdleCheckpointDue()) ?? false
+    return this.#unasked((store) => store.file.isIdleCheckpointDue()) ?? false
   }
 
-  /** First half of a checkpoint: {@link JournalStore.copyLog}. */
+  /** First half of a checkpoint: {@link JournalFile.copyLog}. */
   copyLog(): void {
-    this.#unasked((store) => store.copyLog())
+    this.#unasked((store) => store.file.copyLog())
   }
 
   /** Whether a commit is not on the disk yet; from now on it counts as flushed. */
   takeUnflushed(): boolean {
-    const store = this.#store
-    if (store?.hasUnflushed !== true) return false
-    store.hasUnflushed = false
+    const file = this.#store?.file
+    if (file?.hasUnflushed !== true) return false
+    file.hasUnflushed = false
     return true
   }
 
@@ -62,9 +62,9 @@ export class JournalHandler {
 
   /** One step in an idle moment; false: nothing (more) to do. Never throws: a failure fails every later call. */
   tidy(): boolean {
-    const step = (store: JournalStore): boolean => {
-      const isMore = store.shrink()
-      if (!isMore && !store.hasDiskReserve) store.hasDiskReserve = this.#deps.diskReserve.fill()
+    const step = ({ file }: JournalStore): boolean => {
+      const isMore = file.shrink()
+      if (!isMore && !file.hasDiskReserve) file.hasDiskReserve = this.#deps.diskReserve.fill()
       return isMore
     }
     return this.#unasked(step) ?? false
@@ -90,9 +90,9 @@ export class JournalHandler {
     if (method === 'append' && !call.args[0].answered) return this.#appendUnanswered(store, run)
     // Nothing depends on it: it never uses the reserved disk space.
     if (method === 'saveClock') return run()
-    if (method === 'read') store.hasDiskReserve = this.#deps.diskReserve.fill()
+    if (method === 'read') store.file.hasDiskReserve = this.#deps.diskReserve.fill()
     const result = this.#withDiskReserve(store, run)
-    if (method === 'acknowledge') store.hasDiskReserve = this.#deps.diskReserve.fill()
+    if (method === 'acknowledge') store.file.hasDiskReserve = this.#deps.diskReserve.fill()
     return result
   }
 
@@ -103,7 +103,7 @@ export class JournalHandler {
     } catch (error) {
       if (!isFull(error) || !this.#deps.diskReserve.release()) throw error
       const store = this.#deps.open(now)
-      store.hasDiskReserve = false
+      store.file.hasDiskReserve = false
       return store
     }
   }
@@ -113,8 +113,8 @@ export class JournalHandler {
     try {
       return withDiskSpace(store, append)
     } catch (error) {
-      if (store.hasDiskReserve || !this.#deps.diskReserve.fill()) throw error
-      store.hasDiskReserve = true
+      if (store.file.hasDiskReserve || !this.#deps.diskReserve.fill()) throw error
+      store.file.hasDiskReserve = true
       return append()
     }
   }
@@ -124,8 +124,8 @@ export class JournalHandler {
       return withDiskSpace(store, run)
     } catch (error) {
       if (!isFull(error) || !this.#deps.diskReserve.release()) throw error
-      store.hasDiskReserve = false
-      store.checkpointLog()
+      store.file.hasDiskReserve = false
+      store.file.checkpoint()
       return run()
     }
   }
@@ -136,7 +136,7 @@ function withDiskSpace<T>(open: JournalStore, work: () => T): T {
   try {
     return work()
   } catch (error) {
-    if (!isFull(error) || !open.checkpointLog()) throw error
+    if (!isFull(error) || !open.file.checkpoint()) throw error
     return work()
   }
 }

@@ -59,7 +59,7 @@ class Runner implements JournalRunner {
       path,
       open: (now) => {
         const store = openOrSalvage({ ...options, later: [...later, diskReservePath] }, now)
-        store.leaveFlushes()
+        store.file.leaveFlushes()
         // Before the first commit: a file that is opened after a failed write may not learn of it.
         this.#files = { database: openSync(path, 'r'), log: openSync(`${path}-wal`, 'r') }
         return store

@@ -3,14 +3,13 @@
  * it throws. It re-checks invariants (no gaps in entries, no account above grant plus allowance), so that a bug above it
  * ends the process instead of corrupting a balance.
  */
-import { existsSync, statSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import { SESSION_REST_MS } from '../../../core/sessions/session.ts'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CHAIN_START, entryHash } from '../../../protocol/signing.ts'
-import { CodedError } from '../../../protocol/errors.ts'
 import {
   type AccountState,
   type ChainEnd,
@@ -28,7 +27,6 @@ import {
   type StoredGrant,
   type StoredPolicy,
 } from '../../ledger/journal.ts'
-import type { RecentOfEach } from '../../access/idempotency-cache.ts'
 import type { Batch, FoundEntry, JournalLimits, JournalMethods, PreparedSeal } from './journal-calls.ts'
 import {
   type AccountRow,
@@ -49,42 +47,17 @@ import {
   statementsOf,
 } from './journal-statements.ts'
 import { checkCounters } from './check-counters.ts'
-import { BLOCK_ENTRIES, entriesBefore, entriesBetween, sumsOf, UnstoredEntries } from './entry-blocks.ts'
-import { encodeTexts, headAfter } from './entry-texts.ts'
+import { entriesBefore, entriesBetween, sumsOf } from './entry-blocks.ts'
+import { JournalFile, ifSpace } from './journal-file.ts'
 import { PAGE_BYTES } from './open-database.ts'
-import {
-  fold,
-  type PendingBatch,
-  type PendingToFold,
-  readAnswerSlots,
-  readPending,
-  recordOf,
-} from './pending-batches.ts'
+import { PendingCommits } from './pending-commits.ts'
 import { type SealPlan, planSegment } from './plan-segment.ts'
-import { type PlacedRecord, Slots } from './slots.ts'
-
-/**
- * Frames of the write-ahead log that trigger a checkpoint: 2 MiB. Checkpoints block calls: longer logs mean longer waits,
- * shorter logs more flushes. The reserved disk space must cover the log and the next segment.
- */
-const CHECKPOINT_FRAMES = 2_000
-
-/** The length of the log is read after this many slots. */
-const LOOK_EVERY_SLOTS = 50
-
-/** In an idle moment, a checkpoint runs from this many frames on, so that callers rarely meet one. */
-const IDLE_CHECKPOINT_FRAMES = 1_000
-
-/** Pending entries that trigger a fold after the response: whole blocks. */
-const PENDING_ENTRIES = 4 * BLOCK_ENTRIES
-
-/** A commit of this many entries goes into blocks at once: writing them to slots first would save nothing. */
-const LARGE_ENTRIES = 192
 
 /** Entries per search step: blocks commits for 1 to 2 ms. */
 const SEARCHED_ENTRIES = 1_000
 
-const COUNTER_MAX = 2n ** 63n - 1n
+/** Above every entry id. */
+const ENTRY_ID_MAX = 2n ** 63n - 1n
 
 /** Entries after a rules change that may still have been decided by the old rules. */
 const LATE_ENTRIES = 10_000
@@ -92,65 +65,20 @@ const LATE_ENTRIES = 10_000
 /** Newest ended sessions to keep. */
 const ENDED_SESSIONS_MAX = 1_000
 
-/** Free pages to keep so that the next writes need not grow the file: 1 MiB. */
-const FREE_PAGES_KEPT = 1024n
-
-/** Pages freed per step, 512 KiB; bounds how long a call can wait. */
-const SHRINK_PAGES = 512n
-
-/** Truncate the write-ahead log above this size when idle: a little more than a checkpoint leaves, which is reused. */
-const LOG_BYTES_KEPT = 2.25 * 1024 * 1024
-
 /** Rows deleted per cleanup, which runs between commits. */
 const PRUNE_ROWS = 2_000
 
 /** Blocks of entries deleted per cleanup. */
 const PRUNE_BLOCKS = 32
 
-type Transact = <T>(work: () => T) => T
-
-/** What a commit checks without reading rows: current while nothing but commits happens. */
-interface Current {
-  readonly epoch: bigint
-  readonly isOpen: boolean
-  readonly lastEntry: number
-  readonly head: string
-  /** Accounts as the pending commits leave them. */
-  readonly accounts: Map<AccountId, AccountRow>
-}
-
 export class JournalStore implements JournalMethods {
-  /**
-   * Whether the reserved disk space exists. While it does not, free database pages replace it: entries may not use the
-   * last of them, and only undelivered data is kept.
-   */
-  hasDiskReserve = true
-  /** Whether there are commits that the caller has to flush: {@link JournalStore.leaveFlushes}. */
-  hasUnflushed = false
+  readonly file: JournalFile
+  readonly commits: PendingCommits
   /** The agent's time at the current call, POSIX ms. */
   now = 0
-  /** The file gets shorter only by a checkpoint. */
-  #hasShrunk = false
   readonly #database: Database.Database
   readonly #limits: JournalLimits
   readonly #statements: JournalStatements
-  readonly #transaction: Database.Transaction<(work: () => unknown) => unknown>
-  /** Sets the page limit for entries; the other statement sets the limit for final deliveries. */
-  readonly #allowPages: Database.Statement
-  readonly #allowPagesAndDiskReserve: Database.Statement
-  /** Slot of the answer of each application session; used ones are contiguous. */
-  #answerSlots: RecentOfEach<number>
-  readonly #slots: Slots
-  /** Commits that are only in slots, and their entries. */
-  #pending: PendingBatch[] = []
-  #unstored = new UnstoredEntries()
-  /** Of the slots that the next commits fill. */
-  #generation: number
-  #current: Current | null = null
-  /** `hasDiskReserve` when the disk last had space for entries. Null: unknown. Commits in slots take no space. */
-  #hadSpaceWith: boolean | null = null
-  /** Slots written since the length of the log was last read. */
-  #slotsWritten = 0
   #plan: SealPlan | null = null
   /** Confirmed revisions whose documents are not fetched yet. */
   readonly #confirmedAhead = new Map<
@@ -162,37 +90,12 @@ export class JournalStore implements JournalMethods {
     this.#database = database
     this.#limits = limits
     this.#statements = statementsOf(database)
-    this.#transaction = database.transaction((work: () => unknown) => work())
-    this.#answerSlots = readAnswerSlots(database, limits.answersMax)
-    this.#slots = new Slots(database)
-    this.#generation = Number(this.#state().slot_generation)
-    this.#allowPages = database.prepare(`PRAGMA max_page_count = ${limits.pagesMax}`)
-    this.#allowPagesAndDiskReserve = database.prepare(
-      `PRAGMA max_page_count = ${limits.pagesMax + limits.diskReservePages}`,
-    )
-    this.#allowPages.get()
-    this.#recover()
-  }
-
-  /**
-   * From now on the caller flushes the write-ahead log after each call that commits, before it answers. Checkpoints of SQLite
-   * flush the log first.
-   */
-  leaveFlushes(): void {
-    this.#database.pragma('synchronous = NORMAL')
-  }
-
-  /** Folds what an earlier process left in slots. */
-  #recover(): void {
-    const { batches, entries, damage } = readPending(this.#database)
-    if (damage !== null) throw new Error(`the pending entries are damaged: ${damage}`)
-    this.#pending = [...batches]
-    this.#unstored = entries
-    this.#fold()
+    this.file = new JournalFile(database, limits)
+    this.commits = new PendingCommits(this.file, limits.answersMax)
   }
 
   read(): Snapshot {
-    this.#fold()
+    this.commits.fold()
     const state = this.#state()
     const accounts = new Map<AccountId, AccountState>()
     const openReservations = new Map<AccountId, Micro>()
@@ -276,121 +179,14 @@ export class JournalStore implements JournalMethods {
     return head
   }
 
-  /** Returns the hash chain head of the epoch. */
   append(batch: Batch): string {
-    const current = (this.#current ??= this.#readCurrent())
-    const { firstN, entries, moves, answers, sessions, reservations, answered, stamp } = batch
-    const count = entries.length
-    const nextN = count === 0 ? firstN : current.lastEntry + 1
-    if (firstN > nextN) throw new CodedError('NOT_RECORDED', 'an entry before it was not recorded')
-    if (firstN < nextN) throw new Error('invariant: entries are numbered without gaps')
-    if (!current.isOpen) throw new Error('invariant: the epoch is open')
-    const accounts = this.#moved(current, batch)
-    const texts = encodeTexts(entries)
-    const head = headAfter(current.head, texts)
-    const pending: PendingBatch = { firstN, moves, answers, sessions, reservations, stamp, count, head }
-    const transact = <T>(work: () => T): T => {
-      if (answered) return this.#withDiskReserve(() => this.#transact(work))
-      return this.#transact(() => {
-        const result = work()
-        this.#refuseDiskReserve()
-        return result
-      })
-    }
-    const isSmall = count > 0 && count < LARGE_ENTRIES
-    const placed = isSmall ? this.#placed(recordOf(pending, texts), transact) : null
-    if (placed === null) {
-      this.#foldNow({ batches: [...this.#pending, pending], entries: this.#unstored, more: texts }, transact)
-      return head
-    }
-    if (!answered && this.#hadSpaceWith !== this.hasDiskReserve) {
-      this.#refuseDiskReserve()
-      this.#hadSpaceWith = this.hasDiskReserve
-    }
-    this.#writeSlots(placed)
-    this.#pending.push(pending)
-    this.#unstored.add(texts)
-    const known = (this.#current ??= this.#readCurrent())
-    for (const row of accounts) known.accounts.set(row.id, row)
-    this.#current = { ...known, lastEntry: current.lastEntry + count, head }
-    return head
-  }
-
-  #writeSlots(placed: PlacedRecord): void {
-    this.hasUnflushed = true
-    const write = (): void => this.#slots.write(placed, this.#generation)
-    // A statement alone is a transaction.
-    if (placed.slots === 1) write()
-    else this.#transact(write)
-    this.#slots.written(placed)
-    this.#slotsWritten += placed.slots
-  }
-
-  /** Frees the slots if they are not enough. Null: it does not even fit into all of them. */
-  #placed(record: Buffer, transact: Transact): PlacedRecord | null {
-    const placed = this.#slots.fit(record)
-    if (placed !== null || this.#pending.length === 0) return placed
-    this.#foldNow({ batches: this.#pending, entries: this.#unstored }, transact)
-    return this.#slots.fit(record)
-  }
-
-  #foldNow(pending: PendingToFold, transact: Transact): void {
-    transact(() => fold(this.#database, pending, this.#answerSlots))
-    this.#afterFold()
-  }
-
-  #afterFold(): void {
-    this.#generation = Number(this.#state().slot_generation)
-    this.#hadSpaceWith = null
-    this.#slotsWritten = Infinity
-    this.#pending = []
-    this.#unstored.clear()
-    this.#slots.clear()
-    this.#current = null
-  }
-
-  #readCurrent(): Current {
-    const { epoch, fenced, last_entry, entry_head } = this.#state()
-    return {
-      ...{ epoch, isOpen: epoch !== 0n && fenced === 0n, lastEntry: Number(last_entry), head: entry_head },
-      accounts: new Map(),
-    }
-  }
-
-  /** The accounts after a commit. @throws Error if one would break a constraint of its table */
-  #moved({ accounts }: Current, { moves, reservations }: Pick<Batch, 'moves' | 'reservations'>): readonly AccountRow[] {
-    const changed = new Map<AccountId, AccountRow>()
-    const rowOf = (account: AccountId): AccountRow | undefined =>
-      changed.get(account) ?? accounts.get(account) ?? (this.#statements.account.get(account) as AccountRow | undefined)
-    for (const { account, used, refunded, burned, allowance } of moves) {
-      const row = rowOf(account) ?? (allowance > 0n ? { ...NEW_ACCOUNT, id: account } : undefined)
-      if (row === undefined) throw new Error(`invariant: ${account} is known`)
-      changed.set(account, {
-        ...row,
-        used: row.used + used,
-        refunded: row.refunded + refunded,
-        burned: row.burned + burned,
-        allowance: allowance > row.allowance ? allowance : row.allowance,
-      })
-    }
-    for (const { account, usedUpTo } of reservations) {
-      const row = rowOf(account)
-      if (row === undefined) throw new Error(`invariant: ${account} is known`)
-      changed.set(account, { ...row, reserved: usedUpTo })
-    }
-    for (const row of changed.values()) requireSound(row)
-    return [...changed.values()]
-  }
-
-  /** Folds pending commits into the tables. Everything else reads and writes only tables. */
-  #fold(): void {
-    if (this.#pending.length > 0) this.#runWithDiskReserve(() => undefined)
+    return this.commits.append(batch)
   }
 
   /** Prepares the text of the next segment for signing. */
   prepareSeal(request: SealRequest): PreparedSeal {
     this.#plan = null
-    this.#fold()
+    this.commits.fold()
     const identity = this.#identity()
     if (identity === null || this.#state().epoch === 0n) {
       throw new Error('invariant: only an attached device seals')
@@ -408,7 +204,7 @@ export class JournalStore implements JournalMethods {
     const plan = this.#plan
     if (plan === null) throw new Error('invariant: a segment is prepared before it is stored')
     const { epoch, seq, hash, final, lastEntry, head } = plan
-    this.#runWithDiskReserve(() => {
+    this.commits.runWithDiskReserve(() => {
       const state = this.#state()
       for (const { account, amount } of plan.returns) {
         this.#statements.shorten.run(amount, account)
@@ -450,7 +246,7 @@ export class JournalStore implements JournalMethods {
     confirmation: Confirmation | null,
     answer: StoredAnswer | null = null,
   ): void {
-    this.#runWithDiskReserve(() => {
+    this.commits.runWithDiskReserve(() => {
       const state = this.#state()
       if (seq > Number(state.last_seq)) throw new Error('invariant: only a sealed segment is acknowledged')
       const inFlight = this.#statements.segmentInFlight.get() as SegmentRow | undefined
@@ -484,12 +280,8 @@ export class JournalStore implements JournalMethods {
         }
       }
     })
-    try {
-      this.#prune(this.now)
-    } catch (error) {
-      // The acknowledgement is committed; if the disk is too full for cleanup, a later call repeats it.
-      if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
-    }
+    // The acknowledgement is committed; if the disk is too full for cleanup, a later call repeats it.
+    ifSpace(() => this.#prune(this.now))
   }
 
   sealed(seq: number): SealedSegment | null {
@@ -509,14 +301,14 @@ export class JournalStore implements JournalMethods {
   }
 
   fence(): void {
-    this.#runWithDiskReserve(() => {
+    this.commits.runWithDiskReserve(() => {
       this.#statements.fence.run()
       this.#statements.closeReservations.run()
     })
   }
 
   attach(epoch: number, { isWhole, cloudEnd }: Leaving = NOTHING_TO_SAY): void {
-    this.#runWithDiskReserve(() => {
+    this.commits.runWithDiskReserve(() => {
       const state = this.#state()
       if (epoch <= Number(state.epoch)) throw new Error('invariant: epochs rise')
       this.#statements.endSegment.run('ABANDONED', this.now)
@@ -540,7 +332,7 @@ export class JournalStore implements JournalMethods {
   }
 
   limit(accounts: readonly AccountId[]): void {
-    this.#runWithDiskReserve(() => {
+    this.commits.runWithDiskReserve(() => {
       for (const account of accounts) changedOne(this.#statements.limit.run(account))
     })
   }
@@ -566,14 +358,14 @@ export class JournalStore implements JournalMethods {
   }
 
   saveIdentity(identity: Identity): void {
-    this.#runWithDiskReserve(() => this.#statements.saveIdentity.run(JSON.stringify(identity)))
+    this.commits.runWithDiskReserve(() => this.#statements.saveIdentity.run(JSON.stringify(identity)))
   }
 
   savePolicy(
     policy: Omit<StoredPolicy, 'confirmedAt'>,
     keys: Pick<Identity, 'trustedKeys' | 'formerKeys'> | null,
   ): void {
-    this.#runWithDiskReserve(() => {
+    this.commits.runWithDiskReserve(() => {
       const { instanceId, revision, document } = policy
       const ahead = this.#confirmedAhead.get(instanceId)
       const confirmed = ahead?.revision === revision ? ahead : undefined
@@ -593,14 +385,14 @@ export class JournalStore implements JournalMethods {
   }
 
   saveClock(stamp: ClockStamp): void {
-    this.#run(() => this.#statements.saveClock.run(...stampValues(stamp)))
+    this.commits.run(() => this.#statements.saveClock.run(...stampValues(stamp)))
   }
 
   recent(limit: number): readonly EntryBodyWire[] {
-    this.#fold()
+    this.commits.fold()
     const found: EntryBodyWire[] = []
     if (limit === 0) return found
-    for (const { body } of entriesBefore(this.#database, COUNTER_MAX)) {
+    for (const { body } of entriesBefore(this.#database, ENTRY_ID_MAX)) {
       found.push(JSON.parse(body) as EntryBodyWire)
       if (found.length === limit) break
     }
@@ -613,10 +405,10 @@ export class JournalStore implements JournalMethods {
    * @param before entry id to search below; null for all
    */
   findStep(correlationId: string, before: number | null): FoundEntry {
-    this.#fold()
+    this.commits.fold()
     const text = `"correlationId":"${correlationId}"`
     let searched = 0
-    for (const { id, body, inputs } of entriesBefore(this.#database, before === null ? COUNTER_MAX : BigInt(before))) {
+    for (const { id, body, inputs } of entriesBefore(this.#database, before === null ? ENTRY_ID_MAX : BigInt(before))) {
       // The application's payload may contain the same text.
       const entry = body.includes(text) ? (JSON.parse(body) as EntryBodyWire) : undefined
       if (entry?.correlationId === correlationId) {
@@ -637,13 +429,13 @@ export class JournalStore implements JournalMethods {
    * undelivered data is kept.
    */
   #prune(now: number): void {
-    this.#runWithDiskReserve(() => {
+    this.commits.runWithDiskReserve(() => {
       const { entry_base, last_entry, acked_entry } = this.#state()
       const owed = this.#statements.firstUndeliveredRange.get() as UndeliveredRangeRow | undefined
       // Keeps everything after the first undelivered entry of any epoch.
       const delivered = owed === undefined ? entry_base + acked_entry : owed.entry_base + owed.acked_entry
-      const inUse = this.#pagesInUse()
-      const tight = this.hasDiskReserve ? inUse - BigInt(this.#limits.pagesMax) / 2n : inUse
+      const inUse = this.file.pagesInUse()
+      const tight = this.file.hasDiskReserve ? inUse - BigInt(this.#limits.pagesMax) / 2n : inUse
       const old = tight > 0n ? delivered : entry_base + last_entry - BigInt(this.#limits.recentEntries)
       this.#statements.deleteEntries.run({ last: old < delivered ? old : delivered, most: PRUNE_BLOCKS })
       this.#statements.deletePolicies.run(LATE_ENTRIES)
@@ -659,59 +451,10 @@ export class JournalStore implements JournalMethods {
     })
   }
 
-  /** Refuses entries that would use space reserved for final deliveries, in the database or on the disk. */
-  #refuseDiskReserve(): void {
-    const limit = BigInt(this.#limits.pagesMax)
-    if ((this.#statements.pages.get() as bigint) > limit && this.#pagesInUse() > limit) {
-      throw new CodedError('NOT_RECORDED', 'the ledger is full')
-    }
-    if (!this.hasDiskReserve && (this.#statements.freePages.get() as bigint) < BigInt(this.#limits.diskReservePages)) {
-      throw new CodedError('NOT_RECORDED', 'the disk is full')
-    }
-  }
-
-  #pagesInUse(): bigint {
-    return (this.#statements.pages.get() as bigint) - (this.#statements.freePages.get() as bigint)
-  }
-
-  /**
-   * One step towards shrinking the file. False when there is nothing (more) to do. While the reserved disk space is missing,
-   * twice as many free pages and the log are kept instead.
-   */
-  shrink(): boolean {
-    try {
-      const kept = this.hasDiskReserve ? FREE_PAGES_KEPT : FREE_PAGES_KEPT + 2n * BigInt(this.#limits.diskReservePages)
-      const free = this.#statements.freePages.get() as bigint
-      const over = free - kept
-      if (over > 0n) {
-        this.#database.pragma(`incremental_vacuum(${over < SHRINK_PAGES ? over : SHRINK_PAGES})`)
-        this.hasUnflushed = true
-        this.#hasShrunk = true
-        // A file created without auto_vacuum cannot shrink; its free pages are reused.
-        if ((this.#statements.freePages.get() as bigint) < free) return true
-      }
-      if (this.hasDiskReserve && this.#logBytes() > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
-    } catch (error) {
-      // A full disk may lack the space for shrinking; a later step retries.
-      if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
-    }
-    return false
-  }
-
-  /** Frames of the log that no checkpoint has copied. */
-  #logFrames(): bigint {
-    const [, frames = 0n, copied = 0n] = this.#statements.checkpointSize.get() as readonly bigint[]
-    return frames - copied
-  }
-
-  #logBytes(): number {
-    return statSync(`${this.#database.name}-wal`, { throwIfNoEntry: false })?.size ?? 0
-  }
-
   /** Folds pending commits, checkpoints the write-ahead log and closes the database. */
   close(): void {
     // On a full disk, they stay in slots for the next process.
-    ifSpace(() => this.#fold())
+    ifSpace(() => this.commits.fold())
     this.#database.close()
   }
 
@@ -749,112 +492,6 @@ export class JournalStore implements JournalMethods {
       this.#statements.grantAccount.run(account, granted, exhausted ? 1 : 0, unlimited ? 1 : 0, overdraft)
     }
     this.#statements.grant.run(term, lifetimeMs, expiresAt, agedMs)
-  }
-
-  /** Folds pending commits and runs work, in one transaction. */
-  #run<T>(work: () => T): T {
-    const result = this.#transact(() => {
-      const pending = { batches: this.#pending, entries: this.#unstored }
-      if (this.#pending.length > 0) fold(this.#database, pending, this.#answerSlots)
-      return work()
-    })
-    this.#afterFold()
-    return result
-  }
-
-  #transact<T>(work: () => T): T {
-    this.hasUnflushed = true
-    try {
-      return this.#transaction.immediate(work) as T
-    } catch (error) {
-      this.#answerSlots = readAnswerSlots(this.#database, this.#limits.answersMax)
-      throw error
-    }
-  }
-
-  /** Runs work that must succeed on a full disk with the reserved pages. */
-  #runWithDiskReserve<T>(work: () => T): T {
-    return this.#withDiskReserve(() => this.#run(work))
-  }
-
-  #withDiskReserve<T>(work: () => T): T {
-    this.#allowPagesAndDiskReserve.get()
-    try {
-      return work()
-    } finally {
-      this.#allowPages.get()
-    }
-  }
-
-  /**
-   * One piece of work that is due after a call. Call it once the call was answered: then only the next caller waits, and never
-   * for two of them. True: the next piece is a checkpoint.
-   */
-  tidyWhenDue(): boolean {
-    if (this.#unstored.compressOne()) return false
-    if (this.#unstored.count < PENDING_ENTRIES && !this.#slots.isLow) return this.#isCheckpointDue()
-    ifSpace(() => this.#run(() => undefined))
-    return false
-  }
-
-  #isCheckpointDue(): boolean {
-    if (this.#slotsWritten < LOOK_EVERY_SLOTS) return false
-    this.#slotsWritten = 0
-    return this.#logFrames() >= CHECKPOINT_FRAMES
-  }
-
-  isIdleCheckpointDue(): boolean {
-    return this.#hasShrunk || this.#logFrames() >= IDLE_CHECKPOINT_FRAMES
-  }
-
-  /** A checkpoint without its flushes: the log must be flushed before it, and the database before the next call. */
-  copyLog(): void {
-    this.#database.pragma('synchronous = OFF')
-    try {
-      if (this.checkpointLog()) this.#hasShrunk = false
-    } finally {
-      this.leaveFlushes()
-    }
-  }
-
-  /**
-   * Checkpoint. True if the whole log was copied. A full disk leaves the log unchanged. A failed flush is fatal as in a
-   * commit: a second one could succeed without the pages on disk.
-   */
-  checkpointLog(): boolean {
-    let isWhole = false
-    ifSpace(() => {
-      const { log, checkpointed } = this.#statements.checkpoint.get() as { log: bigint; checkpointed: bigint }
-      isWhole = log === checkpointed
-    })
-    return isWhole
-  }
-}
-
-/** Runs work that may wait while the disk is full. */
-function ifSpace(work: () => void): void {
-  try {
-    work()
-  } catch (error) {
-    if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
-  }
-}
-
-const NEW_ACCOUNT: Omit<AccountRow, 'id'> = {
-  ...{ granted: 0n, used: 0n, refunded: 0n, returned: 0n, exhausted: 0n, unlimited: 0n, overdraft: 0n },
-  ...{ reserved: 0n, allowance: 0n, burned: 0n, sealed_used: 0n, sealed_refunded: 0n, sealed_returned: 0n },
-}
-
-/** As the constraints of the account table, which check it again at the fold. */
-function requireSound({ id, ...row }: AccountRow): void {
-  const { granted, used, refunded, returned, unlimited, allowance, burned } = row
-  const top = used > row.reserved ? used : row.reserved
-  if (unlimited === 0n && top - refunded + returned > granted + allowance) {
-    throw new Error(`invariant: ${id} is never overspent`)
-  }
-  if (refunded > used || burned > used) throw new Error(`invariant: ${id} has used what is refunded or burned`)
-  if (used < 0n || refunded < 0n || burned < 0n || top > COUNTER_MAX || allowance > COUNTER_MAX) {
-    throw new Error(`invariant: the counters of ${id} are within their range`)
   }
 }
 

@@ -105,7 +105,7 @@ it.each(['SQLITE_CORRUPT', 'SQLITE_CORRUPT_INDEX', 'SQLITE_NOTADB', 'SQLITE_IOER
       return answer.ok ? null : answer.failure.code
     }
     expect(codeOf(handlerOf(fail))).toBe(code === 'SQLITE_IOERR_READ' ? 'DISK_FAILED' : 'DATABASE_CORRUPT')
-    const running = { hasDiskReserve: true, now: 0, recent: fail } as unknown as JournalStore
+    const running = { file: { hasDiskReserve: true }, now: 0, recent: fail } as unknown as JournalStore
     expect(codeOf(handlerOf(() => running))).toBe('DISK_FAILED')
   },
 )
