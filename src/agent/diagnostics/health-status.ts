@@ -26,11 +26,6 @@ const START_ANEW = [
   ...ENROLL.slice(0, 2),
   '`sudo systemctl start tallygate-agent`',
 ]
-const FIT_KEY = [
-  'If the key file came from a backup, put the newest one back: `tallygate doctor` compares it with the ledger',
-  'If that key is lost, or was copied, an administrator revokes the device: `tallygate devices revoke NAME`',
-  ...START_ANEW,
-]
 const FIND_CLOUD = '`tallygate doctor` shows where the connection to the cloud fails'
 
 export function healthStatusOf(status: Status): HealthStatus {
@@ -165,13 +160,21 @@ function refusedKeyStatus(status: Status, refused: RefusedKey): HealthStatus {
   const { isDry, atHand } = balanceOf(status)
   const remaining = status.grant?.remainingMs ?? 0
   const known = `The key of this device ${REFUSED_KEYS[refused]}`
-  const steps =
-    refused === 'DEVICE_REVOKED'
-      ? [`\`tallygate audit list --device ${nameOf(status)}\` shows who revoked it`, ...START_ANEW]
-      : FIT_KEY
+  const steps = [...(refused === 'DEVICE_REVOKED' ? whoRevoked(status) : fitKey(status)), ...START_ANEW]
   return isDry || remaining === 0
     ? refusing(`${known}, and no tokens are left: it refuses every charge.`, ...steps)
     : attention(`${known}: it delivers no usage, and can spend ${atHand} for another ${inWords(remaining)}.`, ...steps)
+}
+
+function whoRevoked(status: Status): readonly string[] {
+  return [`\`tallygate audit list --device ${nameOf(status)}\` shows who revoked it`]
+}
+
+function fitKey(status: Status): readonly string[] {
+  return [
+    'If the key file came from a backup, put the newest one back: `tallygate doctor` compares it with the ledger',
+    `If that key is lost, or was copied, an administrator revokes the device: \`tallygate devices revoke ${nameOf(status)}\``,
+  ]
 }
 
 function problemStatus({ conditions }: Status): HealthStatus | null {
