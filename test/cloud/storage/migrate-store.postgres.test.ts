@@ -82,6 +82,14 @@ describe('tallygate cloud migrate', () => {
     expect(pick(body, 'devices', 0, 'name')).toBe('über')
   })
 
+  it('moves a cloud that has rate tables and no instance', async () => {
+    await using twin = await openTwin()
+    await twin.rates({ Print: 1 })
+    await twin.stop()
+    const schema = await newSchema()
+    expect(await migrate(join(twin.settings.store.path, 'twin.db'), schema.url)).toMatchObject({ code: 0, err: '' })
+  })
+
   it('divides the usage into partitions by rows, however far apart their numbers are', async () => {
     const { file } = await soldTwin()
     const source = new Sqlite(file, { readonly: true }).defaultSafeIntegers()

@@ -69,7 +69,8 @@ export function digestOf(database: Database, table: TableShape): TableDigest {
 
 /** The highest number that a numbered table has given to a row, also a deleted one; null: none. */
 export function lastNumberOf(database: Database, { name }: Pick<TableShape, 'name'>): bigint | null {
-  const row = database.prepare('SELECT seq FROM sqlite_sequence WHERE name = ?').get(name)
+  // An INSERT of no rows leaves 0.
+  const row = database.prepare('SELECT seq FROM sqlite_sequence WHERE name = ? AND seq > 0').get(name)
   return (row as { readonly seq: bigint } | undefined)?.seq ?? null
 }
 
