@@ -110,7 +110,10 @@ export default defineConfig({
     'typescript/restrict-template-expressions': ['error', { allowNumber: true }],
     'typescript/return-await': ['error', 'error-handling-correctness-only'],
     'typescript/switch-exhaustiveness-check': ['error', { considerDefaultExhaustiveForUnions: true }],
-    'no-unused-vars': ['error', { argsIgnorePattern: '^_', caughtErrors: 'all', ignoreRestSiblings: true }],
+    'no-unused-vars': [
+      'error',
+      { argsIgnorePattern: '^_', caughtErrors: 'all', ignoreRestSiblings: true, ignoreUsingDeclarations: true },
+    ],
   },
   overrides: [
     {

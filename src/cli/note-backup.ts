@@ -1,26 +1,19 @@
 /** Records the last good backup beside the database, for status, doctor and monitoring. */
 import { randomUUID } from 'node:crypto'
-import { closeSync, fchownSync, fsyncSync, openSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { LAST_BACKUP_FILE, type LastBackup } from '../protocol/local/last-backup.ts'
 import { messageOf } from '../protocol/errors.ts'
+import { actAsOwnerOf } from '../platform/act-as-owner-of.ts'
 
 /** Returns a message for the user, or null: a failure does not affect the backup. */
 export function noteBackup(database: string, file: string, now: number): string | null {
   const directory = dirname(database)
   const note: LastBackup = { at: now, file: resolve(file).replaceAll(/\p{C}/gu, '?') }
-  // An unpredictable name: root may write here into another user's directory.
   const partial = join(directory, `.${LAST_BACKUP_FILE}.${randomUUID()}`)
+  using _rights = actAsOwnerOf(directory)
   try {
-    const { uid, gid } = statSync(directory)
-    const handle = openSync(partial, 'wx', 0o600)
-    try {
-      if (process.getuid?.() === 0) fchownSync(handle, uid, gid)
-      writeFileSync(handle, `${JSON.stringify(note)}\n`)
-      fsyncSync(handle)
-    } finally {
-      closeSync(handle)
-    }
+    writeFileSync(partial, `${JSON.stringify(note)}\n`, { mode: 0o600, flush: true })
     renameSync(partial, join(directory, LAST_BACKUP_FILE))
     return null
   } catch (error) {

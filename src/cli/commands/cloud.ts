@@ -3,6 +3,7 @@ import { dirname, join } from 'node:path'
 import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
+import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
 import { noteBackup } from '../note-backup.ts'
@@ -99,6 +100,7 @@ function rotateCommand(service: Command, io: Io): Command {
     .action(async () => {
       const { rotateSigningKey } = await import('../../cloud/platform/key-file/keyring-file.ts')
       const path = signingKeyOf(service, io)
+      using _rights = actAsOwnerOf(dirname(path))
       const { from, to } = await rotateSigningKey(path, io.now())
       io.stdout.write(
         `${path} now contains ${to}, signed by ${from}. Copy it and signing-keys.json to the other nodes, then ${RELOAD}.\n`,
@@ -113,6 +115,7 @@ function forgetCommand(service: Command, io: Io): Command {
     .action(async (keyId: string) => {
       const { forgetSigningKey } = await import('../../cloud/platform/key-file/keyring-file.ts')
       const path = signingKeyOf(service, io)
+      using _rights = actAsOwnerOf(dirname(path))
       await forgetSigningKey(path, keyId)
       io.stdout.write(`${keyId} is no longer trusted. Copy signing-keys.json to the other nodes, then ${RELOAD}.\n`)
     })

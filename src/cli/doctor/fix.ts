@@ -1,7 +1,8 @@
 /** `tallygate doctor --fix` never removes or rewrites anything that contains usage. */
-import { chmodSync, chownSync, unlinkSync } from 'node:fs'
+import { chmodSync, unlinkSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { DiskReserve } from '../../agent/platform/sqlite/disk-reserve.ts'
+import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
 import { type Observations, type FileObservation, isProblem } from './observations.ts'
 
 export interface Repair {
@@ -23,17 +24,32 @@ export function repair(observations: Observations): readonly Repair[] {
       repairs.push({ what, done: false, problem: (error as Error).message })
     }
   }
-  const close = (file: FileObservation, kind: FileObservation['kind'], forbidden: number, mode: number): void => {
+  const attemptAsOwner = (what: string, work: () => void): void =>
+    attempt(what, () => {
+      using _rights = actAsOwnerOf(directory.path)
+      work()
+    })
+  const close = (
+    file: FileObservation,
+    {
+      kind,
+      forbidden,
+      mode,
+      how,
+    }: { kind: FileObservation['kind']; forbidden: number; mode: number; how: typeof attempt },
+  ): void => {
     if (file.kind !== kind || (file.mode & forbidden) === 0) return
-    attempt(`chmod 0${mode.toString(8)} ${file.path}`, () => chmodSync(file.path, mode))
+    how(`chmod 0${mode.toString(8)} ${file.path}`, () => chmodSync(file.path, mode))
   }
-  close(directory, 'directory', 0o027, 0o700)
-  for (const file of [database, log, diskReserve]) close(file, 'file', 0o077, 0o600)
-  if (settings.device.keyFile === null) close(key, 'file', 0o077, 0o600)
-  else close(key, 'file', 0o007, key.mode & 0o770)
+  const own = { forbidden: 0o077, mode: 0o600, how: attemptAsOwner }
+  close(directory, { kind: 'directory', forbidden: 0o027, mode: 0o700, how: attemptAsOwner })
+  for (const file of [database, log, diskReserve]) close(file, { kind: 'file', ...own })
+  if (settings.device.keyFile === null) close(key, { kind: 'file', ...own })
+  else close(key, { kind: 'file', forbidden: 0o007, mode: key.mode & 0o770, how: attempt })
   for (const file of configuration.files) {
     const isSettings = file.path === configuration.file
-    close(file, 'file', isSettings ? 0o002 : 0o007, file.mode & (isSettings ? 0o775 : 0o770))
+    const [forbidden, kept] = isSettings ? [0o002, 0o775] : [0o007, 0o770]
+    close(file, { kind: 'file', forbidden, mode: file.mode & kept, how: attempt })
   }
 
   if (socket.kind === 'socket') {
@@ -47,16 +63,17 @@ export function repair(observations: Observations): readonly Repair[] {
   const isSound = database.kind === 'file' && problem === null && quickCheck === 'ok'
   if (!isProblem(observations.agent) || !isSound) return repairs
   if (diskReserve.kind !== 'file' || diskReserve.size < settings.state.diskReserve) {
-    attempt(`reserve ${settings.state.diskReserve} bytes in ${diskReserve.path}`, () =>
+    attemptAsOwner(`reserve ${settings.state.diskReserve} bytes in ${diskReserve.path}`, () =>
       underLock(database.path, () => {
         if (!new DiskReserve(diskReserve.path, settings.state.diskReserve).fill())
           throw new Error('there is not enough disk space')
-        if (observations.uid === 0) chownSync(diskReserve.path, database.uid, -1)
       }),
     )
   }
   if (log.kind === 'file' && log.size > 0) {
-    attempt(`checkpoint the write-ahead log into ${database.path}`, () => underLock(database.path, checkpointLog))
+    attemptAsOwner(`checkpoint the write-ahead log into ${database.path}`, () =>
+      underLock(database.path, checkpointLog),
+    )
   }
   return repairs
 }

@@ -2,13 +2,14 @@
  * Backup of a ledger while the agent runs, and restore. A restored ledger has no tokens and keeps every entry that the
  * cloud may lack, from the backup and from the replaced ledger if readable. Nothing replaced is deleted.
  */
-import { chmodSync, chownSync, existsSync, linkSync, mkdtempSync, renameSync, rmSync, statSync } from 'node:fs'
+import { chmodSync, existsSync, linkSync, mkdtempSync, renameSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
+import { actAsOwnerOf } from '../../../platform/act-as-owner-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
 import { asideOf, fill, finishSalvage } from './salvage-journal.ts'
@@ -79,18 +80,20 @@ export async function restoreLedger(
 ): Promise<Restored> {
   await readLedger(backup)
   requireIntegrity(backup)
+  const saved = await withConsistentSnapshot(backup, async (copy) => salvageOfBackup(copy, backup))
+  using _rights = actAsOwnerOf(dirname(path))
   try {
-    return await replaceLedger(backup, path, wall, left)
+    return replaceLedger(saved, path, wall, left)
   } catch (error) {
     throw refusalOf(error, path)
   }
 }
 
-async function replaceLedger(backup: string, path: string, wall: number, left: BootLog | null): Promise<Restored> {
+function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog | null): Restored {
   const opened = lockFinished(path)
   try {
     const before = salvageOfOpened(opened, path, left)
-    const salvage = merged(await withConsistentSnapshot(backup, async (copy) => salvageOfBackup(copy, backup)), before)
+    const salvage = merged(saved, before)
     const fresh = `${path}.restoring`
     for (const suffix of ['', '-wal', '-shm']) rmSync(`${fresh}${suffix}`, { force: true })
     const database = openDatabase(fresh)
@@ -99,7 +102,6 @@ async function replaceLedger(backup: string, path: string, wall: number, left: B
     } finally {
       database.close()
     }
-    own(fresh, path)
     const replaced = replace(path, fresh, opened, wall)
     const undelivered = salvage.undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
     return { replaced, undelivered, lost: salvage.lost }
@@ -236,12 +238,6 @@ function joined(backup: Undelivered, later: Undelivered): Undelivered {
 
 function lastOf({ ackedEntry, bodies }: Undelivered): number {
   return ackedEntry + bodies.length
-}
-
-/** Gives a ledger restored by root to the directory's owner. */
-function own(fresh: string, path: string): void {
-  const { uid, gid } = statSync(dirname(path))
-  if (process.getuid?.() === 0) chownSync(fresh, uid, gid)
 }
 
 function requireIntegrity(path: string): void {

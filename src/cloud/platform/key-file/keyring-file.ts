@@ -1,6 +1,6 @@
 /** The cloud's signing key, and the introductions by which devices move to the next one. Each step is durable. */
 import { type KeyObject, createPublicKey } from 'node:crypto'
-import { chownSync, existsSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
@@ -68,7 +68,6 @@ export async function rotateSigningKey(
     writeChain(path, [...chain, { previous, introduction, introduces: to, trusted: true }])
   }
   unlessWritable(path, () => {
-    ownLike(path, nextPath)
     renameSync(nextPath, path)
     flush(dirname(path))
     flush(path)
@@ -116,18 +115,10 @@ function writeChain(keyPath: string, chain: Chain): void {
   const partial = `${path}.new`
   unlessWritable(path, () => {
     writeFileSync(partial, `${JSON.stringify(chain, null, 2)}\n`, { mode: 0o600, flush: true })
-    ownLike(keyPath, partial)
     renameSync(partial, path)
     flush(dirname(path))
     flush(path)
   })
-}
-
-/** Gives a file written by root to the cloud's user. */
-function ownLike(model: string, path: string): void {
-  if (process.getuid?.() !== 0) return
-  const { uid, gid } = statSync(model)
-  chownSync(path, uid, gid)
 }
 
 function unlessWritable(path: string, work: () => void): void {

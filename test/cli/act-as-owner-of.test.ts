@@ -1,0 +1,82 @@
+// Commands of root in the directory of a service, whose user has put symbolic links there to a file of root.
+import { chownSync, existsSync, readFileSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { backUpLedger, restoreLedger } from '../../src/agent/platform/sqlite/backup.ts'
+import { openKeyFile } from '../../src/cloud/platform/key-file/key-file.ts'
+import { deviceWithBacklog } from '../agent/platform/sqlite/damaged.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
+import { tallygate } from './outside.ts'
+
+const USER = 65_534
+
+function give(directory: string): void {
+  for (const name of ['.', ...readdirSync(directory)]) chownSync(join(directory, name), USER, USER)
+}
+
+function fileOfRoot(): { readonly path: string; readonly isUnchanged: () => boolean } {
+  const path = join(temporaryDirectory(), 'precious')
+  writeFileSync(path, 'precious', { mode: 0o644 })
+  const isUnchanged = (): boolean => {
+    const { uid, mode } = statSync(path)
+    return uid === 0 && (mode & 0o777) === 0o644 && readFileSync(path, 'utf8') === 'precious'
+  }
+  return { path, isUnchanged }
+}
+
+const owners = (directory: string): readonly number[] => [
+  ...new Set(readdirSync(directory).map((name) => statSync(join(directory, name)).uid)),
+]
+
+describe.skipIf(process.getuid?.() !== 0)('root', () => {
+  it.each(['journal.db-disk-reserve', 'device.key'])(
+    'repairs no file that %s of the agent leads to',
+    { timeout: 60_000 },
+    async (name) => {
+      const { directory, journal } = await deviceWithBacklog()
+      await journal.close()
+      const { path, isUnchanged } = fileOfRoot()
+      rmSync(join(directory, name), { force: true })
+      symlinkSync(path, join(directory, name))
+      give(directory)
+      chownSync(path, 0, 0)
+      const socket = join(directory, 'agent.sock')
+      const env = { TALLYGATE_AGENT_STATE_DIRECTORY: directory, TALLYGATE_AGENT_SOCKET_PATH: socket }
+      const { out } = await tallygate(['doctor', '--fix', '--no-network'], { env })
+      expect(out).toContain(`NOT fixed: chmod 0600 ${join(directory, name)}: EACCES`)
+      expect(isUnchanged()).toBe(true)
+      expect(process.geteuid?.()).toBe(0)
+    },
+  )
+
+  it('restores a ledger that its user owns, from a backup that only root can read', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    const backup = join(temporaryDirectory(), 'backup.db')
+    await backUpLedger(path, backup)
+    await journal.close()
+    give(directory)
+    const { path: precious, isUnchanged } = fileOfRoot()
+    symlinkSync(precious, `${path}.restoring`)
+    expect(await restoreLedger(backup, path, 0)).toMatchObject({ undelivered: 40 })
+    expect(isUnchanged()).toBe(true)
+    expect(owners(directory)).toEqual([USER])
+  })
+
+  it.each(['signing-key.pem.next.new', 'signing-keys.json.new'])(
+    'replaces no file that %s of the cloud leads to',
+    async (name) => {
+      const directory = temporaryDirectory()
+      openKeyFile(join(directory, 'signing-key.pem'), 'Ed25519')
+      give(directory)
+      const { path, isUnchanged } = fileOfRoot()
+      symlinkSync(path, join(directory, name))
+      const rotate = ['cloud', 'rotate-signing-key', '--store-path', directory]
+      expect(await tallygate(rotate)).toMatchObject({ code: 73, err: expect.stringContaining('EACCES') as string })
+      expect(isUnchanged()).toBe(true)
+      rmSync(join(directory, name))
+      expect(await tallygate(rotate)).toMatchObject({ code: 0 })
+      expect(existsSync(join(directory, 'signing-keys.json'))).toBe(true)
+      expect(owners(directory)).toEqual([USER])
+    },
+  )
+})
