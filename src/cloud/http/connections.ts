@@ -8,13 +8,11 @@ import type { Socket } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { bodyIncomplete, expectationUnknown } from '../../protocol/service/refusals.ts'
+import { Rarely } from '../runtime/rarely.ts'
 import { rawRefusal } from './answer-error.ts'
 
 /** How long a connection stays open after its last response, ms. */
 const LINGER_MS = 1_000
-
-/** Shortest interval between two log lines about bodies that broke off, ms. */
-const LOGGED_EVERY_MS = 60_000
 
 interface ConnectionsDeps {
   readonly log: Pick<FastifyBaseLogger, 'info'>
@@ -31,8 +29,7 @@ export class Connections {
   /** Sends `100 Continue` to clients that wait for it. */
   readonly #continue = new WeakMap<IncomingMessage, () => void>()
   readonly #ending = new WeakSet<Socket>()
-  #unlogged = 0
-  #loggedAt = -Infinity
+  readonly #rarely = new Rarely(() => performance.now())
 
   constructor(deps: ConnectionsDeps) {
     this.#deps = deps
@@ -97,17 +94,10 @@ export class Connections {
     const error = bodyIncomplete()
     this.#broken.set(req, error)
     this.#deps.onBrokenBody()
-    this.#log()
+    this.#rarely.log('broken', (requests) =>
+      this.#deps.log.info({ requests }, 'connections ended before the body of their request was complete'),
+    )
     if (req.listenerCount('error') > 0) req.emit('error', error)
-  }
-
-  #log(): void {
-    this.#unlogged += 1
-    const now = performance.now()
-    if (now - this.#loggedAt < LOGGED_EVERY_MS) return
-    this.#deps.log.info({ requests: this.#unlogged }, 'connections ended before the body of their request was complete')
-    this.#loggedAt = now
-    this.#unlogged = 0
   }
 
   readonly #refuseExpectation = (request: IncomingMessage, response: ServerResponse): void => {

@@ -7,6 +7,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { Broker } from '../../devices/publish-notifications.ts'
 import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
+import { Rarely } from '../../runtime/rarely.ts'
 import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
 
 export interface EmbeddedBrokerOptions {
@@ -34,6 +35,8 @@ export interface EmbeddedBroker extends Broker {
 const PACKET_BYTES_MAX = 16 * 1024
 
 const CONNECTIONS_MAX = 10_000
+
+const CLIENT_ID_SHOWN_MAX = 36
 
 const CONNECT_TIMEOUT_MS = 10_000
 const DRAIN_TIMEOUT_MS = 10_000
@@ -121,9 +124,15 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
 }
 
 function authenticator({ signIn, log }: EmbeddedBrokerOptions, devices: Map<Client, SignedIn>): AuthenticateHandler {
+  const rarely = new Rarely(() => performance.now())
   return (client, username, password, done) => {
     const refuse = (returnCode: number, reason: string): void => {
-      log.info({ clientId: client.id, reason }, 'a device was refused at the broker')
+      rarely.log(reason, (times) =>
+        log.info(
+          { clientId: client.id.slice(0, CLIENT_ID_SHOWN_MAX), reason, times },
+          'devices were refused at the broker',
+        ),
+      )
       done(Object.assign(new Error(reason), { returnCode }), false)
     }
     // A second connection with a client id takes over the first: only the same device may do that.

@@ -1,0 +1,57 @@
+// What anyone can make the cloud log.
+import { Writable } from 'node:stream'
+import { type Logger, pino } from 'pino'
+import { describe, expect, it } from 'vitest'
+import { EDGE, EdgeClient } from './devices/edge-client.ts'
+import { openTwin, pick, text } from './harness.ts'
+import { Listener } from './platform/mqtt/listener.ts'
+
+function logger(): { readonly log: Logger; readonly about: (message: string) => readonly unknown[] } {
+  const lines: unknown[] = []
+  const sink = new Writable({
+    write: (line: Buffer, _encoding, done) => {
+      lines.push(JSON.parse(String(line)))
+      done()
+    },
+  })
+  return {
+    log: pino({ level: 'info' }, sink),
+    about: (message) => lines.filter((line) => pick(line, 'msg') === message),
+  }
+}
+
+describe('the log', () => {
+  it('gets one line a minute for requests that find no place', async () => {
+    const { log, about } = logger()
+    await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestsMax: 1 } }), log)
+    const instance = await twin.instance()
+    let refused = 0
+    while (refused < 3) {
+      const answers = await Promise.all(Array.from({ length: 20 }, () => twin.access(instance, { Print: 1 })))
+      refused += answers.filter(({ status }) => status === 503).length
+    }
+    expect(about('request failed')).toEqual([
+      expect.objectContaining({ requests: 1, err: expect.objectContaining({ code: 'OVERLOADED' }) as unknown }),
+    ])
+  })
+
+  it('gets one short line a minute for connections that the broker refuses', async () => {
+    const { log, about } = logger()
+    await using twin = await openTwin(undefined, log)
+    const instanceIds = [await twin.instance()]
+    const { keys } = await EdgeClient.join(twin, instanceIds[0] ?? '')
+    const { body: issued } = await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: { instanceIds } })
+    const { body } = await twin.call('POST', `${EDGE}/enrollments`, {
+      token: text(issued, 'token'),
+      body: { publicKey: keys.jwk },
+    })
+    const clientId = 'x'.repeat(5_000)
+    for (const password of ['one', 'two', 'three']) {
+      const attempt = Listener.connect(text(body, 'addresses', 'push'), { clientId, username: clientId, password })
+      await expect(attempt).rejects.toThrow(/Connection refused/)
+    }
+    expect(about('devices were refused at the broker')).toEqual([
+      expect.objectContaining({ clientId: 'x'.repeat(36), reason: 'TOKEN_INVALID', times: 1 }),
+    ])
+  })
+})
