@@ -126,7 +126,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const shortages = new CloudShortages(terms)
   const { tenantId } = settings.usage
   const service = {
-    ...{ store, policies, shortages, newId, tenantId, sessionIntervalMs, trustsClock },
+    ...{ store, policies, shortages, newId, tenantId, sessionIntervalMs, trustsClock, present },
     batcher: new AccessBatcher({
       ...{ store, policies, shortages, defer },
       lanes: isShared(settings) ? LANES_OF_NODES : 1,
@@ -229,7 +229,7 @@ function jobsOf(cell: Cell, { service, terms, settlement }: Jobs, { settings, lo
     [NOTIFY_EVERY_MS, () => notifyServable(sharing), 'devices were not notified of tokens'],
     [RECALL_EVERY_MIN_MS, recall, 'tokens were not recalled for the cloud'],
     [settings.sessions.sweepEvery, () => sweepNextSession(service, now()), 'a session was not moved on'],
-    [FORGET_EVERY_MS, () => forgetAnswers(store, now()), 'old answers were not deleted'],
+    [FORGET_EVERY_MS, async () => trustsClock() && forgetAnswers(store, now()), 'old answers were not deleted'],
     [FORGET_EVERY_MS, forgetSessions, 'old records of sessions were not deleted'],
     [FORGET_EVERY_MS, () => eventRetention.step(), 'old events were not deleted'],
     [POLICIES_EVERY_MS, renew, 'a policy was not renewed'],

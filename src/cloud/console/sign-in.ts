@@ -5,7 +5,6 @@
 import { EncryptJWT, jwtDecrypt } from 'jose'
 import { CodedError } from '../../protocol/errors.ts'
 import { sha256 } from '../../protocol/signing.ts'
-import { IDEMPOTENCY_LIFETIME_MS } from '../service-api/idempotency-key.ts'
 import type { Store } from '../storage/store.ts'
 
 const CODE_LIFETIME_MS = 60_000
@@ -46,7 +45,7 @@ export class ConsoleSignIn {
   async redeem(code: string, now: number): Promise<string> {
     const { token, jti } = await this.#read(code, now)
     const use = { scope: sha256(`console code ${jti}`), requestHash: '', answer: '', created: now }
-    const isFirst = await this.#deps.store.transaction((tx) => tx.idempotency.add(use, now - IDEMPOTENCY_LIFETIME_MS))
+    const isFirst = await this.#deps.store.transaction((tx) => tx.idempotency.add(use))
     if (!isFirst) throw refused('The code was used already.')
     return token
   }

@@ -7,7 +7,7 @@ import { sha256 } from '../../protocol/signing.ts'
 import type { Store } from '../storage/store.ts'
 import type { Principal } from './principal.ts'
 
-/** How long an answer is stored, ms. */
+/** How long an answer is stored, ms. While a clock is in doubt, none is deleted. */
 export const IDEMPOTENCY_LIFETIME_MS = 24 * 60 * 60 * 1000
 
 const FORGOTTEN_AT_A_TIME = 500
@@ -17,6 +17,8 @@ export interface IdempotencyClaim {
   readonly scope: string
   /** Digest of the request. */
   readonly requestHash: string
+  /** {@link Moment.present}: a clock that is corrected must not make it older. */
+  readonly created: number
 }
 
 /** @param request everything that a repetition has to have in common with the first request */
@@ -25,7 +27,7 @@ export function claimOf(
   instanceId: string,
   key: string,
   request: readonly unknown[],
-): IdempotencyClaim {
+): Omit<IdempotencyClaim, 'created'> {
   const caller = principal.kind === 'DEVICE' ? principal.deviceId : principal.keyId
   return {
     scope: sha256(JSON.stringify([principal.kind, principal.issuer, caller, instanceId, key])),

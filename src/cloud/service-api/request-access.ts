@@ -11,7 +11,7 @@ import { type PoolRequest, decideInTurn, guessInTurn } from '../accounts/decide-
 import { type Batch, Batcher, type Defer } from '../runtime/batcher.ts'
 import { needsNewRevision } from '../policy/bump-policy-revision.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
-import { IDEMPOTENCY_LIFETIME_MS, type IdempotencyClaim, keyInUse, requireSame } from './idempotency-key.ts'
+import { type IdempotencyClaim, keyInUse, requireSame } from './idempotency-key.ts'
 import type { Pool, UsageRecord } from '../storage/records.ts'
 import { mayBeOfOneRequest, waitedForLocks } from '../storage/shared-failures.ts'
 import type { Store, Transaction } from '../storage/store.ts'
@@ -275,8 +275,7 @@ async function repetitionsOf(tx: Transaction, placed: readonly Placed[]): Promis
   const scopes = placed.flatMap(({ order: { once } }) => (once === undefined ? [] : [once.claim.scope]))
   const outcomes = new Map<Placed, Outcome>()
   if (scopes.length === 0) return outcomes
-  const oldest = Math.min(...placed.map(({ now }) => now))
-  const stored = await tx.idempotency.find(scopes, oldest - IDEMPOTENCY_LIFETIME_MS)
+  const stored = await tx.idempotency.find(scopes)
   for (const each of placed) {
     const { once } = each.order
     const found = once === undefined ? undefined : stored.get(once.claim.scope)
@@ -297,14 +296,14 @@ async function storeAnswers(
   placed: readonly Placed[],
   outcomes: readonly PromiseSettledResult<Settled>[],
 ): Promise<void> {
-  const answers = placed.flatMap(({ order: { once }, now }, index) => {
+  const answers = placed.flatMap(({ order: { once } }, index) => {
     const outcome = outcomes[index]
     if (once === undefined || outcome?.status !== 'fulfilled') return []
-    return [{ ...once.claim, answer: once.answerOf(outcome.value.decision), created: now }]
+    return [{ ...once.claim, answer: once.answerOf(outcome.value.decision) }]
   })
   // In one sequence on all nodes, so that transactions do not wait for each other in a circle.
   for (const answer of answers.toSorted((a, b) => (a.scope < b.scope ? -1 : 1))) {
-    if (!(await tx.idempotency.add(answer, answer.created - IDEMPOTENCY_LIFETIME_MS))) throw new StoredMeanwhile()
+    if (!(await tx.idempotency.add(answer))) throw new StoredMeanwhile()
   }
 }
 

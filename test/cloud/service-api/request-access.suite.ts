@@ -269,7 +269,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       })
       const first = batcher.request(orderOf(id, { who: 0, count: '1' }), NOW)
       await waits.promise
-      const once = { claim: { scope: 's', requestHash: 'h' }, answerOf: () => '{}' }
+      const once = { claim: { scope: 's', requestHash: 'h', created: NOW }, answerOf: () => '{}' }
       const others = [1, 2].map((who) => batcher.request(orderOf(id, { who, count: '1' }), NOW))
       const withKey = batcher.requestOnce({ ...orderOf(id, { who: 3, count: '1' }), once }, NOW)
       locked.resolve(undefined)
@@ -546,7 +546,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       const send = async (index: number): Promise<void> => {
         const key = index % keys
         const order = orderOf(id, { who: key, count: '1' })
-        const claim = { scope: `${id} ${key}`, requestHash: String(key) }
+        const claim = { scope: `${id} ${key}`, requestHash: String(key), created: NOW }
         const answerOf = (): string => order.correlationId
         const node = nodes[Math.floor(index / keys) % nodes.length]!
         try {
@@ -563,7 +563,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       expect(await requireExactBooks(id)).toBe(BigInt(keys) * 700_000n)
 
       const order = orderOf(id, { who: 0, count: '1' })
-      const other = { claim: { scope: `${id} 0`, requestHash: 'other' }, answerOf: () => '' }
+      const other = { claim: { scope: `${id} 0`, requestHash: 'other', created: NOW }, answerOf: () => '' }
       await expect(nodes[0].requestOnce({ ...order, once: other }, NOW)).rejects.toMatchObject({
         code: 'IDEMPOTENCY_CONFLICT',
       })
@@ -572,15 +572,15 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     it('forget idempotency keys after their lifetime, in parts', async () => {
       const answer = { requestHash: 'h', answer: '{}', created: NOW }
       await store.transaction(async (tx) => {
-        for (let n = 0; n < 1_200; n += 1) await tx.idempotency.add({ ...answer, scope: `old ${n}` }, 0)
-        await tx.idempotency.add({ ...answer, scope: 'new', created: NOW + 1 }, 0)
+        for (let n = 0; n < 1_200; n += 1) await tx.idempotency.add({ ...answer, scope: `old ${n}` })
+        await tx.idempotency.add({ ...answer, scope: 'new', created: NOW + 1 })
       })
       const rounds: boolean[] = []
       do rounds.push(await forgetAnswers(store, NOW + IDEMPOTENCY_LIFETIME_MS))
       while (rounds.at(-1) === true)
       expect(rounds).toEqual([true, true, false])
       const scopes = ['old 0', 'old 1199', 'new']
-      const left = await store.transaction((tx) => tx.idempotency.find(scopes, 0))
+      const left = await store.transaction((tx) => tx.idempotency.find(scopes))
       expect([...left.keys()]).toEqual(['new'])
       await forgetAnswers(store, NOW + 2 * IDEMPOTENCY_LIFETIME_MS)
     })

@@ -12,7 +12,14 @@ import type { AccessBatcher } from '../../service-api/request-access.ts'
 import { type Operation, inInstance, serviceOperation, CLIENTS } from '../operation.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 
-export function accessRequestOperations(batcher: AccessBatcher, newId: () => string): readonly Operation[] {
+interface RequestAccess {
+  readonly batcher: AccessBatcher
+  readonly newId: () => string
+  /** {@link Moment.present} */
+  readonly present: () => number
+}
+
+export function accessRequestOperations({ batcher, newId, present }: RequestAccess): readonly Operation[] {
   return [
     serviceOperation({
       id: 'postaccessrequest',
@@ -44,7 +51,7 @@ export function accessRequestOperations(batcher: AccessBatcher, newId: () => str
         const responseTo = (decision: Decision) => accessResponse(version, correlationId, request, decision)
         if (idempotencyKey === null) return { status: 200, body: responseTo(await batcher.request(order, now)) }
         const compared = [version, request, body.requestedItems.map(({ metaData }) => metaData)]
-        const claim = claimOf(principal, instanceId, idempotencyKey, compared)
+        const claim = { ...claimOf(principal, instanceId, idempotencyKey, compared), created: present() }
         const answerOf = (decision: Decision): string => JSON.stringify(responseTo(decision))
         const result = await batcher.requestOnce({ ...order, once: { claim, answerOf } }, now)
         return 'answer' in result

@@ -25,6 +25,8 @@ export interface ServiceDeps extends KeyOperationDeps {
   readonly giveWay: GiveWay
   readonly sessionIntervalMs: number | null
   readonly trustsClock: () => boolean
+  /** {@link Moment.present} */
+  readonly present: () => number
 }
 
 export function serviceOperations({
@@ -39,6 +41,7 @@ export function serviceOperations({
   giveWay,
   sessionIntervalMs,
   trustsClock,
+  present,
 }: ServiceDeps): readonly Operation[] {
   return [
     ...instanceOperations(store, newId),
@@ -49,7 +52,7 @@ export function serviceOperations({
     ...rateTableOperations(store),
     ...configurationOperations(store),
     ...keyOperations({ store, keyDelayMs, isElsewhere }),
-    ...accessRequestOperations(batcher, newId),
+    ...accessRequestOperations({ batcher, newId, present }),
     ...sessionOperations({ store, policies, shortages, newId, sessionIntervalMs, trustsClock }),
     ...usageOperations(store, tenantId),
     ...usageReportOperations({ store, giveWay, tenantId }),

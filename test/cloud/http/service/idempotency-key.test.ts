@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type CallOptions, DAY, type Twin, itemsOf, openTwin, pick } from '../../harness.ts'
+import { type CallOptions, DAY, MINUTE, type Twin, itemsOf, openTwin, pick } from '../../harness.ts'
 
 describe.each(['v1.0', 'v1.1'])('a one-off access request of %s with an idempotency key', (version) => {
   const ask = (twin: Twin, instance: string, key: string, change: CallOptions & { count?: number } = {}) =>
@@ -104,12 +104,29 @@ describe.each(['v1.0', 'v1.1'])('a one-off access request of %s with an idempote
     const instance = await twin.shop()
     await ask(twin, instance, 'a')
     await ask(twin, instance, 'b')
-    twin.now += DAY
-    await ask(twin, instance, 'a', { count: 4 })
-    expect(await twin.used(instance, 'ACT-1')).toBe(10)
-    await twin.tick()
+    await twin.advance(DAY)
     await ask(twin, instance, 'a', { count: 4 })
     await ask(twin, instance, 'b')
     expect(await twin.used(instance, 'ACT-1')).toBe(13)
+  })
+
+  it.each([
+    ['ahead', 2 * DAY, 0],
+    ['behind', -2 * DAY, 0],
+    ['ahead and corrected', 2 * DAY, -2 * DAY],
+    ['behind and corrected', -2 * DAY, 2 * DAY],
+  ])('is not forgotten while the clock is %s', async (_name, step, correction) => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    // The administration key must be older than the step.
+    await twin.advance(3 * DAY)
+    await ask(twin, instance, 'a')
+    twin.clockAheadMs += step
+    await twin.tick()
+    await ask(twin, instance, 'b')
+    twin.clockAheadMs += correction
+    await twin.advance(MINUTE)
+    for (const key of ['a', 'b']) await ask(twin, instance, key)
+    expect(await twin.used(instance, 'ACT-1')).toBe(6)
   })
 })
