@@ -80,7 +80,7 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
         pushUrl: 'mqtts://cloud.example:8883',
         suspension: null,
       },
-      state: { epoch: 1, fenced: 0, last_entry: 12, acked_entry: 9 },
+      state: { epoch: 1, fenced: 0, last_entry: 12, acked_entry: 9, backlog: 3 },
       policies: [
         {
           ...{

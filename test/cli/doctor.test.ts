@@ -225,6 +225,11 @@ describe('the checks', () => {
     expect(found).toMatchObject({ level: 'ok', remedy: '' })
   })
 
+  it('count no backlog in a ledger that cannot be read', () => {
+    const { checks } = examine({ ...base, ...noAgent, inspected: { ...base.inspected, state: null } })
+    expect(checks.find(({ name }) => name === 'backlog')).toMatchObject({ level: 'skip' })
+  })
+
   it('have nothing to say about a healthy device', () => {
     const { result, checks } = examine(healthy())
     expect(checks.filter(({ level }) => level !== 'ok' && level !== 'skip')).toEqual([])

@@ -513,9 +513,9 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     return tokensLeft(agent)
   },
   backlog: ({ agent, inspected: { state } }) => {
-    const backlog = isProblem(agent)
-      ? Number(state?.['last_entry'] ?? 0) - Number(state?.['acked_entry'] ?? 0)
-      : agent.backlog
+    const recorded = state?.['backlog'] ?? null
+    if (isProblem(agent) && recorded === null) return skip('the ledger cannot be read')
+    const backlog = isProblem(agent) ? Number(recorded) : agent.backlog
     if (!isProblem(agent) && agent.connected && backlog > 10_000) {
       return warn(
         `${backlog} entries are not in the cloud, although the device is connected`,

@@ -63,6 +63,9 @@ async function sizeOf(path: string): Promise<number> {
   )
 }
 
+const STATE = `SELECT *, last_entry - acked_entry
+  + (SELECT coalesce(sum(last_entry - acked_entry), 0) FROM undelivered_ranges) AS backlog FROM state`
+
 function inspect(copy: string, knownSchema: number): InspectedDatabase {
   const database = new Database(copy)
   try {
@@ -83,9 +86,7 @@ function inspect(copy: string, knownSchema: number): InspectedDatabase {
         database.prepare('SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name').pluck().all().join(';\n'),
       ),
       identity: attempt(() => (text === undefined || text === null ? null : (JSON.parse(text) as Identity))),
-      state: attempt(
-        () => database.prepare('SELECT * FROM state').get() as Readonly<Record<string, number | string | null>>,
-      ),
+      state: attempt(() => database.prepare(STATE).get() as Readonly<Record<string, number | string | null>>),
       policies: attempt(() => policiesOf(database)) ?? [],
       salvages: attempt(() => salvagesOf(database)) ?? [],
     }

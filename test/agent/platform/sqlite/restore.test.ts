@@ -3,6 +3,7 @@ import { copyFileSync, existsSync, readdirSync, renameSync, writeFileSync } from
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { backUpLedger, restoreLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
+import { inspectDatabase } from '../../../../src/agent/platform/sqlite/inspect-database.ts'
 import { STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
 import { fillDisk, readOnlyView, smallDisk } from '../../../support/mounts.ts'
 import { BEGIN } from '../../sync/fake-time.ts'
@@ -86,6 +87,7 @@ describe('a backup that takes the place of a ledger', () => {
     const { directory, file, path } = await backedUp()
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
+    expect(await inspectDatabase(path)).toMatchObject({ state: { backlog: 100 } })
     expect(await undeliveredRangesIn(directory)).toBe(100)
   })
 
