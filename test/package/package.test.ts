@@ -1,6 +1,15 @@
 // What the Debian package is made of, tried on a small stand-in for the program; the whole one takes a minute to build.
 import { execFileSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
@@ -9,9 +18,13 @@ import { prune } from '../../scripts/package/prune.ts'
 import runtime from '../../scripts/package/runtime.json' with { type: 'json' }
 import { agentOptions } from '../../src/agent/settings.ts'
 import { cloudOptions } from '../../src/cloud/settings.ts'
+import { examine } from '../../src/cli/doctor/checks.ts'
 import { type Sources, loadSettings } from '../../src/settings/load.ts'
+import { healthy } from '../cli/doctor-observations.ts'
 
 const root = new URL('../../', import.meta.url).pathname
+const base = healthy()
+const noAgent = { agent: { code: 'AGENT_UNREACHABLE', message: 'connection refused.' }, agents: [] }
 const EPOCH = 1_700_000_000
 
 function directory(): string {
@@ -78,6 +91,30 @@ describe('the Debian package', () => {
     expect(readFileSync(join(control, 'conffiles'), 'utf8')).toBe(
       '/etc/tallygate/agent.toml\n/etc/tallygate/cloud.toml\n',
     )
+  })
+
+  it.each([
+    [3, true],
+    [0, false],
+  ])('notes at its removal, after the stop, whether usage is undelivered: %d entries', (backlog, isKept) => {
+    const place = directory()
+    put(place, 'run/systemd/system/x', 'state/agent/journal.db', 'precious')
+    symlinkSync(join(place, 'precious'), join(place, 'state/agent/keep-at-purge'))
+    const { inspected } = base
+    const report = examine({ ...base, ...noAgent, inspected: { ...inspected, state: { ...inspected.state, backlog } } })
+    writeFileSync(join(place, 'report'), JSON.stringify(report))
+    const command = (name: string, script: string) =>
+      writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
+    command('deb-systemd-invoke', `: >'${place}/stopped'`)
+    command('tallygate', `test -e '${place}/stopped' && cat '${place}/report'; exit 2`)
+    const script = readFileSync(join(root, 'packaging/debian/prerm'), 'utf8')
+      .replaceAll('/var/lib/tallygate', join(place, 'state'))
+      .replaceAll('/run/systemd/system', join(place, 'run/systemd/system'))
+    execFileSync('sh', ['-c', script, 'prerm', 'remove'], {
+      env: { ...process.env, PATH: `${place}:${process.env['PATH'] ?? ''}` },
+    })
+    expect(existsSync(join(place, 'state/keep-at-purge'))).toBe(isKept)
+    expect(readFileSync(join(place, 'precious'), 'utf8')).toBe('precious')
   })
 
   it('has the same bytes however often it is built', () => {
