@@ -42,6 +42,14 @@ describe('the units', () => {
     if (unit === 'tallygate-agent.service') expect(ours).toHaveLength(3)
   })
 
+  it('close the socket for the failures after which the agent is not started again', () => {
+    const [final = ''] = values('tallygate-agent.service', 'RestartPreventExitStatus')
+    const [stop = ''] = values('tallygate-agent.service', 'ExecStopPost')
+    expect(stop).toContain(
+      ` in ${final.replaceAll(' ', '|')}) systemctl --no-block --job-mode=ignore-dependencies stop tallygate-agent.socket;;`,
+    )
+  })
+
   it.each(SERVICES)('%s keeps trying after every failure but those that no restart cures', (unit) => {
     const final = values(unit, 'RestartPreventExitStatus')[0]!.split(' ').map(Number)
     const exitOf = (code: keyof typeof ERRORS): number => (ERRORS[code] as { readonly exit?: number }).exit ?? 1
