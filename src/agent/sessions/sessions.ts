@@ -486,14 +486,14 @@ export class Sessions {
     const now = this.#deps.clock.reading().earliest
     let next = LOOK_EVERY_MS
     for (const [id, { latest }] of this.#slots) {
-      const left = nextDue(latest.session) - now
-      if (left <= 0)
+      const isDue = due(latest.session, now) !== null
+      if (isDue)
         this.#inTurn(
           id,
           (slot) => this.#settle(slot),
           () => undefined,
         )
-      next = Math.min(next, left <= 0 ? TRY_AGAIN_MS : left)
+      next = Math.min(next, isDue ? TRY_AGAIN_MS : nextDue(latest.session) - now)
     }
     this.#lookIn(next)
   }

@@ -169,7 +169,8 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
     }
     case 'RENEWED': {
       const [from, until] = nextInterval(session, now)
-      const heartbeatDue = session.heartbeatDue ?? Math.max(now, from) + Math.floor(session.intervalMs / 2)
+      const pending = isPutOff(session, now) ? null : session.heartbeatDue
+      const heartbeatDue = pending ?? Math.max(now, from) + Math.floor(session.intervalMs / 2)
       return { session: { ...session, charge: { from, until, items: event.items }, heartbeatDue }, refund: [] }
     }
     case 'HEARTBEAT':
@@ -199,7 +200,7 @@ export type Due = 'RENEWAL' | 'HEARTBEAT_MISSED' | 'IDLED_OUT' | 'FORGET'
 /** Null: nothing is due. Call again after each step. */
 export function due(session: Session, now: number): Due | null {
   const next = nextDue(session)
-  if (now < next) return null
+  if (now < next) return isPutOff(session, now) ? 'RENEWAL' : null
   if (session.state === 'IDLE' || session.state === 'LOCKED') return 'IDLED_OUT'
   if (session.state !== 'ACTIVE') return 'FORGET'
   return next === session.heartbeatDue ? 'HEARTBEAT_MISSED' : 'RENEWAL'
@@ -268,9 +269,16 @@ function end(session: Session, refund: readonly ReservedItem[], now: number): St
   return { session: { ...session, state: 'TERMINATED', ...NO_TIMELINE, since: now }, refund }
 }
 
+/** Charged while the clock was ahead: without a renewal, nothing would be charged until then. */
+function isPutOff({ state, keptBy, charge, intervalMs }: Session, now: number): boolean {
+  return state === 'ACTIVE' && keptBy === null && charge !== null && now < charge.from - intervalMs
+}
+
 /** The interval that contains `now`. Intervals that passed while no host was running are not charged. */
-function nextInterval({ charge, intervalMs }: Session, now: number): [number, number] {
+function nextInterval(session: Session, now: number): [number, number] {
+  const { charge, intervalMs } = session
   if (charge === null) throw new Error('invariant: only an ACTIVE session is renewed')
+  if (isPutOff(session, now)) return [now, now + intervalMs]
   const missed = Math.max(0, Math.floor((now - charge.until) / intervalMs))
   const from = charge.until + missed * intervalMs
   return [from, from + intervalMs]

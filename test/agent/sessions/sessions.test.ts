@@ -227,6 +227,25 @@ describe('the clock of a session', () => {
     expect(device.billed()).toBe(12)
   })
 
+  it('is charged from the present when the cloud has corrected a clock that was ahead', async () => {
+    const device = await SessionDevice.make()
+    const hear = (aheadMs: number): void => {
+      const now = device.time.sinceBoot()
+      device.clock.learn({ time: device.time.truth() + aheadMs, sentAt: now, receivedAt: now })
+    }
+    const id = await device.open()
+    await device.request(id, 6)
+    hear(72 * HOUR)
+    await device.pass(MINUTE)
+    expect(device.billed()).toBe(12)
+    hear(0)
+    await device.pass(MINUTE)
+    expect(device.billed()).toBe(18)
+    await device.heartbeat(id)
+    await device.pass(HOUR)
+    expect(device.billed()).toBe(24)
+  })
+
   it('continues over a reboot without a network from where it was surely', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()

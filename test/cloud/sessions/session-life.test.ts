@@ -49,12 +49,12 @@ const open = async (deviceId: string | null = null) =>
 const charged = async () => (await twin.pool(lineAccount(INSTANCE, 'ACT-1', 0))).charged
 const stateOf = async (id: string) => (await twin.store.read((reader) => reader.sessions.get(id)))?.state
 
-async function active(count = 10): Promise<string> {
+async function active(count = 10, at = START): Promise<string> {
   const sessionId = await open()
   const items = [{ name: 'Print', version: '', count: decimal(String(count)) }]
   const request = { requester: { type: 'user', value: 'ada', dictionary: {} }, items }
   const order = { sessionId, correlationId: randomUUID(), request, metaData: [null], rollbackOnDeny: true }
-  expect(await requestInSession(deps, order, anybody, START)).toMatchObject({ granted: true })
+  expect(await requestInSession(deps, order, anybody, at)).toMatchObject({ granted: true })
   return sessionId
 }
 
@@ -93,6 +93,17 @@ describe('the sweep', () => {
     expect(await heartbeat(doubting, id, anybody, START + 90 * DAY)).toMatchObject({ operable: true })
     expect(await heartbeat(doubting, idle, anybody, START + 90 * DAY)).toMatchObject({ operable: true })
     expect([await charged(), await stateOf(id), await stateOf(idle)]).toEqual([wholeTokens(10), 'ACTIVE', 'IDLE'])
+  })
+
+  it('charges a session from the present when a clock that was ahead at its request has been corrected', async () => {
+    const ahead = START + 20 * DAY
+    const id = await active(10, ahead)
+    const now = START + HOUR
+    expect(await heartbeat(deps, id, anybody, now)).toMatchObject({
+      operable: true,
+      session: { charge: { from: now, until: now + HOUR } },
+    })
+    expect(await charged()).toBe(wholeTokens(20))
   })
 
   it('ends a session that meets an error as FAILED, refunds nothing, and passes the error on', async () => {

@@ -98,6 +98,18 @@ describe('a session, step by step', () => {
     expect(session.heartbeatDue).toBe(late + HOUR / 2)
   })
 
+  it('is renewed at once when the clock has gone back by more than an interval before its charge', () => {
+    const from = START + 90 * HOUR
+    const ahead = step(active, { kind: 'RENEWED', items: held(600n) }, from).session
+    expect([due(ahead, from - HOUR), due(ahead, from - HOUR - 1)]).toEqual([null, 'RENEWAL'])
+    const at = START + HOUR
+    const { session, refund } = step(ahead, { kind: 'RENEWED', items: held(700n) }, at)
+    expect(session.charge).toEqual({ from: at, until: at + HOUR, items: held(700n) })
+    expect([session.heartbeatDue, refund]).toEqual([at + HOUR / 2, []])
+    expect(due({ ...ahead, keptBy: 'device' }, at)).toBeNull()
+    expect(due(step(ahead, { kind: 'LOCKED' }, at).session, at)).toBeNull()
+  })
+
   it('does not get more time for its heartbeat by the next renewal', () => {
     const late = step(active, { kind: 'RENEWED', items: held(600n) }, START + 1.9 * HOUR).session
     expect(late.heartbeatDue).toBe(START + 2.4 * HOUR)
