@@ -7,9 +7,15 @@ export class PacketMeter {
   #rest: number | null = null
   #read = 0
   #length = 0
+  #packets = 0
 
   constructor(bytesMax: number) {
     this.#bytesMax = bytesMax
+  }
+
+  /** Begun so far. */
+  get packets(): number {
+    return this.#packets
   }
 
   /** Takes the next bytes; false if a packet is too large or its length invalid. */
@@ -35,7 +41,10 @@ export class PacketMeter {
 
   #readHeader(byte: number): boolean {
     this.#read += 1
-    if (this.#read === 1) return true
+    if (this.#read === 1) {
+      this.#packets += 1
+      return true
+    }
     this.#length += (byte & 0x7f) * 128 ** (this.#read - 2)
     if (this.#length > this.#bytesMax) return false
     if ((byte & 0x80) !== 0) return this.#read < 5

@@ -34,6 +34,10 @@ export interface EmbeddedBroker extends Broker {
 /** Packet limit, bytes; the largest packet of a device is a CONNECT with a token. */
 const PACKET_BYTES_MAX = 16 * 1024
 
+/** A device sends few: an acknowledgment of each notification, and a ping every minute. Each takes time from all clients. */
+const PACKETS_MAX = 1_000
+const PACKETS_WINDOW_MS = 10_000
+
 const CONNECTIONS_MAX = 10_000
 
 const CLIENT_ID_SHOWN_MAX = 36
@@ -167,8 +171,12 @@ async function listen(server: Server, { host, port }: EmbeddedBrokerOptions): Pr
   return address.port
 }
 
+/** Of the size of each packet, and of their number. */
 export class PacketLimit extends Transform {
   readonly #meter: PacketMeter
+  /** Packets before the window of time. */
+  #before = 0
+  #since = performance.now()
 
   constructor(bytesMax: number) {
     super()
@@ -176,7 +184,13 @@ export class PacketLimit extends Transform {
   }
 
   override _transform(chunk: Buffer, _encoding: BufferEncoding, done: TransformCallback): void {
-    if (this.#meter.take(chunk)) done(null, chunk)
-    else done(new Error('an MQTT packet is larger than the limit'))
+    const now = performance.now()
+    if (now - this.#since >= PACKETS_WINDOW_MS) {
+      this.#since = now
+      this.#before = this.#meter.packets
+    }
+    if (!this.#meter.take(chunk)) done(new Error('an MQTT packet is larger than the limit'))
+    else if (this.#meter.packets - this.#before > PACKETS_MAX) done(new Error('there are too many MQTT packets'))
+    else done(null, chunk)
   }
 }

@@ -144,6 +144,12 @@ describe('a device at the embedded broker', () => {
     await expect(back).rejects.toThrow(/Connection refused/)
   })
 
+  it('is thrown out when it sends as many packets as it can', async () => {
+    await using listener = await signIn()
+    listener.client.stream.write(Buffer.concat(Array(2_000).fill(Buffer.from([0xc0, 0]))))
+    await listener.closed
+  })
+
   it('cannot make the twin buffer a packet of hundreds of megabytes', async () => {
     const { hostname, port } = new URL(await pushUrl())
     const socket = connectSocket(Number(port), hostname)

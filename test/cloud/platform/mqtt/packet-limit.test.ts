@@ -37,6 +37,12 @@ describe('the limit on MQTT packets', () => {
     expect((await pass([publish(100), publish(50_000)], 40_000)).cut).toBe(true)
   })
 
+  it('cuts at more packets than a device can need', async () => {
+    const few = Array.from({ length: 10 }, () => publish(1))
+    expect((await pass(few, 100)).cut).toBe(false)
+    expect((await pass([Buffer.concat(Array(101).fill(few).flat())], 100)).cut).toBe(true)
+  })
+
   it('cuts at a length that MQTT cannot express', async () => {
     expect((await pass([Buffer.from([0x10, 0x80, 0x80, 0x80, 0x80, 0x01])], 2 ** 40)).cut).toBe(true)
   })
