@@ -5,7 +5,7 @@ import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type AuthenticateHandler, type Client } from 'aedes'
 import { CodedError } from '../../../protocol/errors.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
-import type { Broker } from '../../devices/publish-notifications.ts'
+import type { Broker, PushMessage } from '../../devices/publish-notifications.ts'
 import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
 import { Rarely } from '../../runtime/rarely.ts'
 import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
@@ -44,6 +44,9 @@ const CLIENT_ID_SHOWN_MAX = 36
 
 const CONNECT_TIMEOUT_MS = 10_000
 const DRAIN_TIMEOUT_MS = 10_000
+
+/** A device that does not read delays the notifications of others by no more than this, ms. */
+const DELIVERY_MS_MAX = 100
 
 /** MQTT 3.1.1 return codes. */
 const IDENTIFIER_REJECTED = 2
@@ -104,13 +107,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
   return {
     url: `${tls === null ? 'mqtt' : 'mqtts'}://${options.host.includes(':') ? `[${options.host}]` : options.host}:${port}`,
     isConnected: true,
-    publish: ({ topic, payload, retain }) =>
-      new Promise((resolve, reject) => {
-        aedes.publish({ cmd: 'publish', dup: false, qos: 1, topic, payload, retain }, (error) => {
-          if (error) reject(error)
-          else resolve()
-        })
-      }),
+    publish: (message) => publish(aedes, message),
     accept,
     drop(deviceId) {
       for (const [client, device] of devices) if (device.deviceId === deviceId) client.close()
@@ -125,6 +122,17 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
       await closed
     },
   }
+}
+
+function publish(aedes: Aedes, { topic, payload, retain }: PushMessage): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const late = setTimeout(resolve, DELIVERY_MS_MAX)
+    aedes.publish({ cmd: 'publish', dup: false, qos: 1, topic, payload, retain }, (error) => {
+      clearTimeout(late)
+      if (error) reject(error)
+      else resolve()
+    })
+  })
 }
 
 function authenticator({ signIn, log }: EmbeddedBrokerOptions, devices: Map<Client, SignedIn>): AuthenticateHandler {

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { connect as connectSocket } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { openEmbeddedBroker } from '../../../../src/cloud/platform/mqtt/embedded-broker.ts'
 import { deviceTopic, policyTopic, presenceTopic } from '../../../../src/protocol/push.ts'
 import { type Twin, openTwin } from '../../harness.ts'
 import { EDGE, EdgeClient } from '../../devices/edge-client.ts'
@@ -157,5 +158,31 @@ describe('a device at the embedded broker', () => {
     socket.on('error', () => undefined)
     socket.write(Buffer.from([0x10, 0xff, 0xff, 0xff, 0x7f]))
     await closed
+  })
+})
+
+describe('an embedded broker', () => {
+  it('delays no notification because another device does not read', { timeout: 5_000 }, async () => {
+    const broker = await openEmbeddedBroker({
+      ...{ host: '127.0.0.1', port: 0, tls: null, onPresence: () => undefined, log: { info: () => undefined } },
+      signIn: async (token) => ({ deviceId: token, instanceIds: [] }),
+    })
+    await using ended = new AsyncDisposableStack()
+    ended.defer(() => broker.close())
+    const [deaf, other] = [randomUUID(), randomUUID()]
+    const [first, second] = await Promise.all(
+      [deaf, other].map(async (id) => {
+        const options = { clientId: id, username: id, password: id }
+        const listener = ended.use(await Listener.connect(broker.url, options))
+        await listener.subscribe(deviceTopic(id))
+        return listener
+      }),
+    )
+    first!.client.stream.pause()
+    // More than all buffers of the connection hold.
+    const large = JSON.stringify('x'.repeat(2_000_000))
+    for (let n = 0; n < 10; n += 1) await broker.publish({ topic: deviceTopic(deaf), payload: large, retain: false })
+    await broker.publish({ topic: deviceTopic(other), payload: '{}', retain: false })
+    expect(await second!.next()).toMatchObject({ topic: deviceTopic(other) })
   })
 })
