@@ -65,6 +65,18 @@ it('creates everything that the file names, in one run, and nothing in the next'
   ])
 })
 
+it('creates one instance when several run at the same time', async () => {
+  site = 'instances: [{ shortName: Workshop, accountId: me, lineItems: [{ activationId: A, quantity: 5 }] }]'
+  const runs = await Promise.all([apply(), apply(), run('instances', 'set', 'Workshop', '--account', 'me')])
+  expect(runs.map(({ code, err }) => [code, err])).toEqual([
+    [0, ''],
+    [0, ''],
+    [0, ''],
+  ])
+  expect((await run('instances', 'list', '--json')).out.trim().split('\n')).toHaveLength(1)
+  expect(await apply()).toMatchObject({ code: 0, out: 'No changes: 0 created, 0 changed, 2 unchanged.\n' })
+})
+
 it('shows in a dry run what it would change, with exit code 2, and changes nothing', async () => {
   const dry = await apply('--dry-run')
   expect(dry).toMatchObject({ code: 2, err: '' })

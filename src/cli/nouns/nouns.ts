@@ -7,6 +7,8 @@ import { consumptionLimitBody } from '../../protocol/service/consumption-limits.
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { lineItemBodies, RESET_FREQUENCIES } from '../../protocol/service/line-items.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
+import { openingHeader } from '../../protocol/service/sessions.ts'
+import { sha256 } from '../../protocol/signing.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
 import type { Settable } from './change.ts'
@@ -44,7 +46,13 @@ export const NOUNS: readonly Noun[] = [
       schema: instanceBody,
       complete: (given, current) => ({ ...current, ...given }),
       current: ({ shortName, accountId }) => ({ shortName, accountId }),
-      call: ({ body }) => ({ method: 'POST', path: `${PROVISIONING}/instances`, body }),
+      // Two commands at the same time create one instance: it could not be deleted, and would sell its tokens twice.
+      call: ({ body }) => ({
+        method: 'POST',
+        path: `${PROVISIONING}/instances`,
+        headers: { [openingHeader]: sha256(JSON.stringify([body['shortName'], body['accountId']])) },
+        body,
+      }),
       fixed: true,
     },
   },

@@ -3,13 +3,29 @@ import { recordChange } from '../storage/audit.ts'
 import { ENGINE } from '../../core/engine.ts'
 import type { Instance } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
+import { type IdempotencyClaim, requireSame } from './idempotency-key.ts'
 
+interface InstanceOrder {
+  readonly id: string
+  readonly shortName: string
+  readonly accountId: string
+}
+
+/**
+ * @param once a later request with it gets the instance of the first one
+ * @throws CodedError IDEMPOTENCY_CONFLICT
+ */
 export async function createInstance(
   store: Store,
-  order: { readonly id: string; readonly shortName: string; readonly accountId: string },
+  order: InstanceOrder,
   now: number,
+  once: IdempotencyClaim | null = null,
 ): Promise<Instance> {
   return store.transaction(async (tx) => {
+    if (once !== null) {
+      const isFirst = await tx.idempotency.add({ ...once, answer: order.id })
+      if (!isFirst) return instanceOf(tx, once)
+    }
     const defaultInstance = (await tx.instances.defaultOf(order.accountId)) === undefined
     const instance: Instance = { ...order, defaultInstance, created: now, modified: now }
     await insertInstance(tx, instance, now)
@@ -17,6 +33,16 @@ export async function createInstance(
     await recordChange(tx, now, { action: 'CREATE_INSTANCE', instanceId, detail: { shortName, accountId } })
     return instance
   })
+}
+
+/** That an earlier request has created. */
+async function instanceOf(tx: Transaction, once: IdempotencyClaim): Promise<Instance> {
+  const stored = (await tx.idempotency.find([once.scope])).get(once.scope)
+  if (stored === undefined) throw new Error('invariant: what prevents a second answer can be read')
+  requireSame(stored, once)
+  const instance = await tx.instances.get(stored.answer)
+  if (instance === undefined) throw new Error('invariant: instances are never deleted')
+  return instance
 }
 
 /** With its first policy revision. */

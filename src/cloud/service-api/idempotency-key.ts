@@ -1,6 +1,6 @@
 /**
- * Idempotency keys of one-off access requests. The answer is stored in the transaction of the charge, so a request that
- * is repeated under its key is charged once, whichever node serves it.
+ * Idempotency keys of one-off access requests and of new instances. The answer is stored in the transaction of the effect,
+ * so a request that is repeated under its key has one effect, whichever node serves it.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import { sha256 } from '../../protocol/signing.ts'
@@ -13,7 +13,7 @@ export const IDEMPOTENCY_LIFETIME_MS = 24 * 60 * 60 * 1000
 const FORGOTTEN_AT_A_TIME = 500
 
 export interface IdempotencyClaim {
-  /** Digest of the caller, the instance and the key. */
+  /** Digest of the caller, what it concerns and the key. */
   readonly scope: string
   /** Digest of the request. */
   readonly requestHash: string
@@ -21,16 +21,19 @@ export interface IdempotencyClaim {
   readonly created: number
 }
 
-/** @param request everything that a repetition has to have in common with the first request */
+/**
+ * @param concerned id of the instance; keys for other ones are apart
+ * @param request everything that a repetition has to have in common with the first request
+ */
 export function claimOf(
   principal: Principal,
-  instanceId: string,
+  concerned: string,
   key: string,
   request: readonly unknown[],
 ): Omit<IdempotencyClaim, 'created'> {
   const caller = principal.kind === 'DEVICE' ? principal.deviceId : principal.keyId
   return {
-    scope: sha256(JSON.stringify([principal.kind, principal.issuer, caller, instanceId, key])),
+    scope: sha256(JSON.stringify([principal.kind, principal.issuer, caller, concerned, key])),
     requestHash: sha256(JSON.stringify(request, comparable)),
   }
 }

@@ -438,6 +438,17 @@ describe('on PostgreSQL', () => {
       expect(made.filter(({ defaultInstance }) => defaultInstance)).toHaveLength(1)
     })
 
+    it('make one instance under one idempotency key', async () => {
+      const nodes = [await node(), await node()]
+      const once = { scope: 'scope', requestHash: 'hash', created: 1 }
+      const made = await Promise.all(
+        Array.from({ length: 6 }, (_, index) =>
+          createInstance(nodes[index % 2]!, { id: `${index}`, shortName: 's', accountId: 'one' }, 1, once),
+        ),
+      )
+      expect(new Set(made.map(({ id }) => id)).size).toBe(1)
+    })
+
     it('never delete the last administration key between them', async () => {
       const nodes = [await node(), await node()] as const
       const publicKey = newKeyPair().publicPem

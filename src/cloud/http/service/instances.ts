@@ -10,6 +10,7 @@ import {
 } from '../../../protocol/service/instances.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 import { createInstance } from '../../service-api/create-instance.ts'
+import { claimOf } from '../../service-api/idempotency-key.ts'
 import type { Instance } from '../../storage/records.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../../storage/store.ts'
@@ -25,7 +26,14 @@ const place = {
   tag: 'Instances',
 } as const
 
-export function instanceOperations(store: Store, newId: () => string): readonly Operation[] {
+interface InstanceOperationDeps {
+  readonly store: Store
+  readonly newId: () => string
+  /** {@link Moment.present} */
+  readonly present: () => number
+}
+
+export function instanceOperations({ store, newId, present }: InstanceOperationDeps): readonly Operation[] {
   return [
     serviceOperation({
       id: 'listinstances',
@@ -53,17 +61,22 @@ export function instanceOperations(store: Store, newId: () => string): readonly 
       summary: 'Create an instance',
       example: { shortName: 'Plant 7', accountId: 'customer-4711' },
       answers: { 201: { description: 'The instance.', body: instance } },
+      errors: ['IDEMPOTENCY_CONFLICT'],
+      idempotent:
+        'Creates one instance: for 24 hours, the same caller gets the same instance again for the same request under the same key. A different request under the key is refused.',
       ...place,
       method: 'POST',
       path: '/instances',
       body: instanceBody,
       account: { part: 'body', path: ['accountId'] },
-      handle: async ({ principal, body: { shortName, accountId }, now }) => ({
-        status: 201,
-        body: instanceToWire(
-          await createInstance(actingAs(store, principal), { id: newId(), shortName, accountId }, now),
-        ),
-      }),
+      handle: async ({ principal, body: { shortName, accountId }, idempotencyKey, now }) => {
+        const order = { id: newId(), shortName, accountId }
+        const once =
+          idempotencyKey === null
+            ? null
+            : { ...claimOf(principal, 'instances', idempotencyKey, [shortName, accountId]), created: present() }
+        return { status: 201, body: instanceToWire(await createInstance(actingAs(store, principal), order, now, once)) }
+      },
     }),
     serviceOperation({
       id: 'getinstance',

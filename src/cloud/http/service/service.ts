@@ -44,7 +44,7 @@ export function serviceOperations({
   present,
 }: ServiceDeps): readonly Operation[] {
   return [
-    ...instanceOperations(store, newId),
+    ...instanceOperations({ store, newId, present }),
     ...lineItemOperations(store),
     ...actionOperations(store, newId),
     ...conditionOperations(store, newId),

@@ -41,6 +41,18 @@ describe('instances', () => {
     expect(defaults).toEqual([true])
   })
 
+  it('are made once under an idempotency key, also at the same time', async () => {
+    await using twin = await openTwin()
+    const make = (key: string, shortName = 's', path = V11) =>
+      twin.call('POST', path, { body: { shortName, accountId: 'A' }, headers: { 'idempotency-key': key } })
+    const made = await Promise.all([make('a'), make('a'), make('a', 's', V10)])
+    expect(made.map(({ status }) => status)).toEqual([201, 201, 201])
+    expect(new Set(made.map(({ text }) => text)).size).toBe(1)
+    expect(await make('a', 'other')).toMatchObject({ status: 409, body: { code: 'IDEMPOTENCY_CONFLICT' } })
+    expect(text((await make('b')).body, 'id')).not.toBe(text(made[0].body, 'id'))
+    expect(pick((await twin.call('GET', V11)).body, 'content')).toHaveLength(2)
+  })
+
   it('are listed page by page', async () => {
     await using twin = await openTwin()
     const ids: string[] = []
