@@ -136,6 +136,34 @@ test('a place that cannot be written is told', async () => {
   expect(await tallygate(args, { env: { TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere' } })).toMatchObject({ code: 73 })
 })
 
+test.each([
+  "url = 'http://user:Planted's@proxy'",
+  'url = "http://user:Plan@Planted@proxy"',
+  String.raw`url = "http://user:Plan\\Planted@proxy"`,
+  'url = "http://user:Plan/Planted@proxy"',
+  'password = "two Planted"',
+  "password = 'two \\ Planted'",
+  'password = "never ends, Planted',
+  '{"authorization":"Digest Planted"}',
+  String.raw`{"password":"a \"Planted\" b"}`,
+  JSON.stringify({ body: JSON.stringify({ password: 'a "Planted" b' }) }),
+])('the redactor leaves no part of %s', (text) => {
+  expect(redactor([])(`before ${text}\nafter`)).not.toMatch(/Plan/)
+  expect(redactor([])(`before ${text}\nafter`)).toMatch(/^before .*\nafter$/)
+})
+
+test('a key whose beginning is cut off is not in it', { timeout: 60_000 }, async () => {
+  const key = PEM.replace('MC4', `${'x'.repeat(1_000)}MC4`)
+  const rest = 'rest '.repeat(400_000 - key.length / 10)
+  await using agent = await fakeService('socket', {
+    [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus() },
+    [`GET ${AGENT_LOG_PATH}`]: { body: `${JSON.stringify({ level: 30, time: 1, msg: `${key}${rest}` })}\n` },
+  })
+  const { files } = await bundle({ TALLYGATE_AGENT_STATE_DIRECTORY: temporaryDirectory() }, ['--socket', agent.address])
+  expect(files['log.ndjson']).toContain('rest')
+  expect(files['log.ndjson']).not.toMatch(/Planted/)
+})
+
 test('no known secret is left by the redactor, whatever stands around it', () => {
   const secret = fc.stringMatching(/^[\w!#$%^*()+-]{8,40}$/)
   fc.assert(

@@ -37,7 +37,7 @@ export async function contents(observations: Observations, flags: SocketFlags, i
     { name: 'ledger.json', text: jsonOf(ledgerOf(observations)) },
   ]
   const clean = redactor(secretsOf(observations))
-  return files.map(({ name, text }) => ({ name: `tallygate-support/${name}`, text: clean(text.slice(-TEXT_MAX)) }))
+  return files.map(({ name, text }) => ({ name: `tallygate-support/${name}`, text: clean(text).slice(-TEXT_MAX) }))
 }
 
 const README = `A support bundle of a Tallygate device.
