@@ -50,6 +50,17 @@ describe('the units', () => {
     )
   })
 
+  it.each(['docs/how-to/operations.md', 'src/agent/diagnostics/health-status.ts'])(
+    'are both stopped in %s, because a caller at the socket would start the agent again',
+    (name) => {
+      const text = readFileSync(new URL(`../../${name}`, import.meta.url), 'utf8')
+      const stops = [...text.matchAll(/systemctl stop ([\w. -]*)/g)].map(([, units = '']) => units)
+      const ofAgent = stops.filter((units) => units.includes('tallygate-agent'))
+      expect(ofAgent).not.toEqual([])
+      for (const units of ofAgent) expect(units).toContain('tallygate-agent.socket tallygate-agent')
+    },
+  )
+
   it.each(SERVICES)('%s keeps trying after every failure but those that no restart cures', (unit) => {
     const final = values(unit, 'RestartPreventExitStatus')[0]!.split(' ').map(Number)
     const exitOf = (code: keyof typeof ERRORS): number => (ERRORS[code] as { readonly exit?: number }).exit ?? 1

@@ -21,7 +21,7 @@ const ENROLL = [
 ]
 /** Of a device whose id cannot be used again. */
 const START_ANEW = [
-  'Keep its state, which may contain unbilled usage: `sudo systemctl stop tallygate-agent`, `sudo mv /var/lib/tallygate/agent /var/lib/tallygate/agent.old` (or the directory of the setting state.directory)',
+  'Keep its state, which may contain unbilled usage: `sudo systemctl stop tallygate-agent.socket tallygate-agent`, `sudo mv /var/lib/tallygate/agent /var/lib/tallygate/agent.old` (or the directory of the setting state.directory)',
   'Enroll it as a new device:',
   ...ENROLL.slice(0, 2),
   '`sudo systemctl start tallygate-agent`',
@@ -72,7 +72,7 @@ function notEnrolledStatus({ conditions }: Status): HealthStatus {
   if (damaged !== undefined) {
     return refusing(
       'The ledger of this device was damaged, and its enrollment is lost with it: it grants nothing.',
-      'With a backup: `sudo systemctl stop tallygate-agent`, `sudo -u tallygate tallygate restore BACKUP`, `sudo systemctl start tallygate-agent`',
+      'With a backup: `sudo systemctl stop tallygate-agent.socket tallygate-agent`, `sudo tallygate restore BACKUP`, `sudo systemctl start tallygate-agent`',
       'Without a backup, enroll the device again:',
       ...ENROLL,
     )
