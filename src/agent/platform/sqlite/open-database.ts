@@ -2,7 +2,7 @@
 import { closeSync, existsSync, openSync, readFileSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
-import { isReadOnly } from '../../../platform/is-read-only.ts'
+import { denialOf } from '../../../platform/is-read-only.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
@@ -152,8 +152,10 @@ export function refusalOf(error: unknown, path: string): unknown {
     return new CodedError('STATE_IN_USE', `${path} is in use by another process`, { cause: error, details: { path } })
   }
   if (code === 'SQLITE_NOTADB' || code.startsWith('SQLITE_CORRUPT')) return corrupt(path, messageOf(error), error)
-  const isOnReadOnly = isReadOnly(dirname(path))
-  if (!isOnReadOnly && !UNWRITABLE.test(code)) return error
-  const reason = isOnReadOnly ? 'the file system is read-only' : messageOf(error)
-  return new CodedError('STATE_UNWRITABLE', `${path}: ${reason}`, { cause: error, details: { path } })
+  const denial = denialOf(path)
+  if (denial === null && !UNWRITABLE.test(code)) return error
+  return new CodedError('STATE_UNWRITABLE', `${path}: ${denial ?? messageOf(error)}`, {
+    cause: error,
+    details: { path },
+  })
 }

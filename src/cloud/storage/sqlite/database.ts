@@ -1,8 +1,7 @@
 /** Opens a database with durable commits and migrates it. Settings are read back at each open: a mismatch is an error. */
 import { closeSync, existsSync, openSync } from 'node:fs'
-import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
-import { isReadOnly } from '../../../platform/is-read-only.ts'
+import { denialOf } from '../../../platform/is-read-only.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
 
@@ -148,9 +147,8 @@ export function coded(error: unknown, path: string): unknown {
   if (code.startsWith('SQLITE_BUSY')) {
     return new CodedError('OVERLOADED', `${path} is locked by another process.`, { cause: error })
   }
-  if (isReadOnly(dirname(path))) {
-    return new CodedError('STATE_UNWRITABLE', `${path}: the file system is read-only`, { cause: error })
-  }
+  const denial = denialOf(path)
+  if (denial !== null) return new CodedError('STATE_UNWRITABLE', `${path}: ${denial}`, { cause: error })
   if (code.startsWith('SQLITE_CANTOPEN') || code.startsWith('SQLITE_READONLY') || code === 'SQLITE_PERM') {
     return new CodedError('STATE_UNWRITABLE', `${path}: ${error.message}`, { cause: error })
   }
