@@ -112,8 +112,9 @@ function isTable(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
 }
 
-/** Variables with these endings are ignored: Kubernetes sets them in every process to announce services. */
-const CLUSTER_VARIABLE = /_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$/
+/** Such variables are ignored: Kubernetes sets them in every process to announce services. */
+const CLUSTER_VARIABLE =
+  /_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)=|_PORT=(tcp|udp):\/\//
 
 function refuseUnknownVariables(
   table: OptionTable<OptionTree>,
@@ -122,8 +123,9 @@ function refuseUnknownVariables(
 ): void {
   const known = new Set(named.flatMap((one) => (one.option.secret ? [one.env, withoutFileSuffix(one.env)] : [one.env])))
   known.add(`${table.envPrefix}_CONFIG`)
-  for (const name of Object.keys(env)) {
-    if (!name.startsWith(`${table.envPrefix}_`) || known.has(name) || CLUSTER_VARIABLE.test(name)) continue
+  for (const [name, value = ''] of Object.entries(env)) {
+    if (!name.startsWith(`${table.envPrefix}_`) || known.has(name)) continue
+    if (CLUSTER_VARIABLE.test(`${name}=${value}`)) continue
     throw invalid(`unknown environment variable ${name}${suggestion(name, known)}`)
   }
 }

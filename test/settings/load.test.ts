@@ -138,6 +138,9 @@ test('a misspelt environment variable of the agent is refused, those of a cluste
   expect(refusal({ env: { TALLYGATE_AGENT_SOKET_PATH: '/x' } }).message).toBe(
     'unknown environment variable TALLYGATE_AGENT_SOKET_PATH; did you mean TALLYGATE_AGENT_SOCKET_PATH?',
   )
+  expect(refusal({ env: { TALLYGATE_AGENT_PUSSH_PORT: '1883' } }).message).toContain(
+    'unknown environment variable TALLYGATE_AGENT_PUSSH_PORT',
+  )
   const env = {
     TALLYGATE_AGENT_SERVICE_HOST: '10.0.0.1',
     TALLYGATE_AGENT_PORT: 'tcp://10.0.0.1:80',
