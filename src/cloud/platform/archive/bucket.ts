@@ -63,9 +63,13 @@ export function archiveBucket(address: string, settings: S3Settings, stop: Abort
         const { status, text } = await call('GET', `?${query.toString()}`)
         const page = text.toString('utf8')
         if (status !== 200) throw refused(address, 'LIST', status, page)
+        if (!page.includes('<ListBucketResult')) throw unlisted(address, 'contains no list')
         for (const [, key = ''] of page.matchAll(/<Key>([^<]*)<\/Key>/g))
           names.push(key.slice(key.lastIndexOf('/') + 1))
-        token = /<NextContinuationToken>([^<]+)</.exec(page)?.[1] ?? null
+        const next: string | null = /<NextContinuationToken>([^<]+)</.exec(page)?.[1] ?? null
+        if (next === null ? page.includes('<IsTruncated>true<') : next === token)
+          throw unlisted(address, 'is incomplete and does not say where it continues')
+        token = next
       }
       return names
     },
@@ -103,6 +107,10 @@ function serviceOf({ endpoint, region }: S3Settings): string {
 function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   return error.cause instanceof Error && error.cause.message !== '' ? error.cause.message : error.message
+}
+
+function unlisted(address: string, why: string): CodedError {
+  return new CodedError('ARCHIVE_UNAVAILABLE', `The response to LIST in ${address} ${why}.`)
 }
 
 /** Other parts of the response may name the credentials. */

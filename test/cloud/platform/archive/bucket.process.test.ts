@@ -72,10 +72,20 @@ describe('a bucket', () => {
       calls += 1
       return calls < 3
         ? { status: 503, body: '<Error><Code>SlowDown</Code></Error>' }
-        : { status: 200, body: '<List/>' }
+        : { status: 200, body: '<ListBucketResult/>' }
     })
     expect(await place.list()).toEqual([])
     expect(calls).toBe(3)
+  })
+
+  it.each([
+    ['is a page of the network', '<html>Sign in</html>', 'contains no list'],
+    ['does not say where it continues', '<IsTruncated>true</IsTruncated>', 'is incomplete'],
+    ['continues at itself', '<NextContinuationToken>A</NextContinuationToken>', 'is incomplete'],
+  ])('whose list %s is not taken for a complete one', async (_what, part, reason) => {
+    const body = part.startsWith('<html>') ? part : `<ListBucketResult>${part}</ListBucketResult>`
+    const place = await answering(() => ({ status: 200, body }))
+    expect(await failed(place.list())).toContain(reason)
   })
 
   it('without conditional writes gets plain ones', async () => {
