@@ -108,15 +108,19 @@ export class PostgresProcess {
     const gone = once(child, 'exit')
     // It must start no other process while its own are found.
     child.kill('SIGSTOP')
-    for (const pid of childrenOf(child.pid)) {
-      try {
-        process.kill(pid, 'SIGKILL')
-      } catch {
-        // It has just ended.
-      }
-    }
+    signalEach(childrenOf(child.pid), 'SIGKILL')
     child.kill('SIGKILL')
     await gone
+  }
+
+  /** Its processes stay, with their connections, and do nothing. Returns the way back. */
+  freeze(): () => void {
+    const pid = this.#child?.pid
+    if (pid === undefined) throw new Error('the server does not run')
+    process.kill(pid, 'SIGSTOP')
+    const all = [pid, ...childrenOf(pid)]
+    signalEach(all, 'SIGSTOP')
+    return () => signalEach(all, 'SIGCONT')
   }
 
   async stop(): Promise<void> {
@@ -150,6 +154,16 @@ async function initialize(server: PostgresProcess): Promise<void> {
   await server.run('initdb', '-D', server.data, ...cluster)
   await appendFile(join(server.data, 'postgresql.conf'), SETTINGS)
   await server.start()
+}
+
+function signalEach(pids: readonly number[], signal: NodeJS.Signals): void {
+  for (const pid of pids) {
+    try {
+      process.kill(pid, signal)
+    } catch {
+      // It has just ended.
+    }
+  }
 }
 
 function childrenOf(parent: number): readonly number[] {

@@ -630,6 +630,19 @@ describe('on PostgreSQL', () => {
       expect(await charged(store)).toBe(1n)
     })
 
+    it('is noticed by those that wait for a connection too', async () => {
+      const store = await node({ connectTimeoutMs: 1_000, connectionsMax: 1 }, proxy.url)
+      expect(await charged(store)).toBe(0n)
+      proxy.fallInactive()
+      proxy.cutAll()
+      const attempts = Array.from({ length: 3 }, () => charged(store))
+      const unreachable = { status: 'rejected', reason: { code: 'DATABASE_UNREACHABLE' } }
+      expect(await Promise.allSettled(attempts)).toMatchObject(Array(3).fill(unreachable))
+      proxy.speakAgain()
+      // The connections that it had begun.
+      proxy.cutAll()
+    })
+
     it('that is unused is reported in the log only', async () => {
       const lost: CodedError[] = []
       const store = await open(proxy.url, {}, (error) => lost.push(error))

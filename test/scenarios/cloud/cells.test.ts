@@ -191,6 +191,22 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
     for (const node of nodes) expect(await node.end('SIGTERM')).toBe(0)
   })
 
+  it('notices a database that accepts connections and does not respond', async () => {
+    await rateTable('1')
+    const [ofNorth] = await instancesIn(north!, 1)
+    const [ofSouth] = await instancesIn(south!, 1)
+    const metrics = async (): Promise<string> => (await fetch(`${new URL(nodes[0]!.address).origin}/metrics`)).text()
+    const thaw = south!.server.freeze()
+    try {
+      await expect.poll(metrics, EVENTUALLY).toMatch(/^tallygate_cell_up\{cell="south"\} 0$/m)
+      expect((await access(ofNorth!)).status).toBe(200)
+      expect(await access(ofSouth!)).toMatchObject({ status: 503, body: { code: 'DATABASE_UNREACHABLE' } })
+    } finally {
+      thaw()
+    }
+    await expect.poll(async () => (await access(ofSouth!)).status, EVENTUALLY).toBe(200)
+  })
+
   it('keeps all instances of an account in one cell, although two nodes create them at once', async () => {
     const accounts = Array.from({ length: 12 }, () => crypto.randomUUID())
     await Promise.all(accounts.flatMap((account) => [0, 1, 0, 1].map((node) => instance(account, node))))

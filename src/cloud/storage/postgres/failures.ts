@@ -107,21 +107,26 @@ export function coded(error: unknown, shown: string): unknown {
   }
 }
 
-/** Message of the pool's error: all connections stayed in use. */
-export const QUEUE_TIMEOUT = 'timeout exceeded when trying to connect'
+/** The pool's error after a wait for one of its connections. */
+export function isQueueTimeout(error: unknown): boolean {
+  return error instanceof Error && error.message === 'timeout exceeded when trying to connect'
+}
 
 function notConnected(cause: unknown, shown: string): CodedError {
   const states = (cause instanceof AggregateError ? cause.errors : [cause]).map(sqlState)
   const refusal = states.find((each) => /^(28|3D|42501)/.test(each ?? ''))
   const state = refusal ?? states.find((each) => each !== undefined)
-  const words = messageOf(cause)
-  if (words === QUEUE_TIMEOUT) {
+  if (isQueueTimeout(cause)) {
     return new CodedError('OVERLOADED', 'No database connection became free in time.', { cause })
   }
-  return new CodedError(refusal !== undefined ? 'DATABASE_REFUSED' : 'DATABASE_UNREACHABLE', `${shown}: ${words}`, {
-    cause,
-    ...(state === undefined ? {} : { details: { sqlState: state } }),
-  })
+  return new CodedError(
+    refusal !== undefined ? 'DATABASE_REFUSED' : 'DATABASE_UNREACHABLE',
+    `${shown}: ${messageOf(cause)}`,
+    {
+      cause,
+      ...(state === undefined ? {} : { details: { sqlState: state } }),
+    },
+  )
 }
 
 /** A host name with several addresses fails with an AggregateError without a message. */

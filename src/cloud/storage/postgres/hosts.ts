@@ -1,7 +1,7 @@
 /** The address of a database on one or several hosts, of which one is the primary. */
 import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
-import { NotConnected, QUEUE_TIMEOUT } from './failures.ts'
+import { NotConnected, isQueueTimeout } from './failures.ts'
 import type { Limits } from './limits.ts'
 
 export interface DatabaseAddress {
@@ -95,8 +95,7 @@ export class Hosts {
         return await open()
       } catch (cause) {
         causes.push(cause)
-        const isQueueFull = cause instanceof Error && cause.message === QUEUE_TIMEOUT
-        if (isQueueFull) throw new NotConnected('no connection', { cause })
+        if (isQueueTimeout(cause)) throw new NotConnected('no connection', { cause })
         // Others may have failed at the same host.
         if (index === this.#index) this.#index = (index + 1) % this.#options.length
         if (cause instanceof CodedError) throw cause

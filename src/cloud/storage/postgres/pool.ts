@@ -2,6 +2,7 @@
 import { Socket } from 'node:net'
 import pg from 'pg'
 import { type DatabaseAddress, Hosts, requirePrimary } from './hosts.ts'
+import { isQueueTimeout } from './failures.ts'
 import type { Limits } from './limits.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
@@ -68,13 +69,14 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
   pool.on('error', (error, client) => {
     if (runs.has(client)) onLost(error)
   })
+  const nextClient = clientsOf(pool, hosts)
   const cut = Promise.withResolvers<never>()
   cut.promise.catch(() => undefined)
   let isCut = false
   let ended: Promise<void> | undefined
   const end = (): Promise<void> => (ended ??= pool.end())
   const connect = async (): Promise<PooledConnection> => {
-    const client = await hosts.connect(() => pool.connect())
+    const client = await nextClient()
     return { client, serverRun: runs.get(client) ?? '' }
   }
   return {
@@ -95,6 +97,23 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
       for (const socket of sockets) socket.destroySoon()
     },
   }
+}
+
+/** @throws NotConnected */
+function clientsOf(pool: pg.Pool, hosts: Hosts): () => Promise<pg.PoolClient> {
+  let inUse = 0
+  pool.on('acquire', () => (inUse += 1))
+  pool.on('release', () => (inUse -= 1))
+  const next = async (): Promise<pg.PoolClient> => {
+    try {
+      return await pool.connect()
+    } catch (cause) {
+      // It has waited for connections that are being made, and not for others to end their work.
+      if (isQueueTimeout(cause) && inUse === 0) throw new Error('the server does not respond', { cause })
+      throw cause
+    }
+  }
+  return () => hosts.connect(next)
 }
 
 /** Ids of transactions mean nothing on a server that is no physical copy: a commit might be run, and charged, again. */
