@@ -285,7 +285,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     clearInterval(reap)
   })
   for (const cell of composed.cells) cell.run(started)
-  if (watch !== null) runCellWatch(watch, { timers, log }, started)
+  if (watch !== null) runCellWatch(watch, cells, { timers, log }, started)
   started.defer(() => stopAccepting())
 
   late.renewCertificate = ({ certificate, key }) => {
@@ -412,9 +412,15 @@ function registerConsoles(
   }
 }
 
-function runCellWatch(watch: CellWatch, deps: RepeatedJobDeps, started: AsyncDisposableStack): void {
+function runCellWatch(
+  watch: CellWatch,
+  cells: readonly Cell[],
+  deps: RepeatedJobDeps,
+  started: AsyncDisposableStack,
+): void {
   for (const job of [
-    runRepeatedly(deps, PROBE_EVERY_MS, () => watch.probe(), 'the cells were not probed'),
+    // One that does not respond must not delay the others.
+    ...cells.map((cell) => runRepeatedly(deps, PROBE_EVERY_MS, () => watch.probe(cell), 'a cell was not probed')),
     runRepeatedly(
       deps,
       COPY_EVERY_MS,

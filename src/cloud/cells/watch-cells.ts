@@ -46,13 +46,8 @@ export class CellWatch {
     ]
   }
 
-  /** Starts cells whose database did not respond, and notices those that stop or begin to respond. */
-  async probe(): Promise<false> {
-    await Promise.all(this.#deps.cells.map((cell) => this.#probe(cell)))
-    return false
-  }
-
-  async #probe(cell: WatchedCell): Promise<void> {
+  /** Starts a cell whose database did not respond, and notices when it stops or begins to respond. */
+  async probe(cell: WatchedCell): Promise<false> {
     try {
       if (!cell.isStarted) await cell.start()
       else if (!(await cell.store.probe())) throw new CodedError('DATABASE_UNREACHABLE', 'does not respond')
@@ -61,6 +56,7 @@ export class CellWatch {
       this.#note(cell, 'database', error)
     }
     this.#show(cell)
+    return false
   }
 
   #show({ name, store, metrics }: WatchedCell): void {

@@ -55,6 +55,7 @@ describe('a watch over cells', () => {
   let lines: string[]
   let watch: CellWatch
   const signer = { keyId: 'first' }
+  const probe = () => Promise.all([north, south].map((cell) => watch.probe(cell)))
 
   beforeEach(async () => {
     ;[north, south, lines] = [new FakeCell('north'), new FakeCell('south'), []]
@@ -69,11 +70,11 @@ describe('a watch over cells', () => {
 
   it('starts a cell as soon as its database responds, and logs a problem once', async () => {
     south.failure = AWAY
-    for (let round = 0; round < 3; round += 1) await watch.probe()
+    for (let round = 0; round < 3; round += 1) await probe()
     expect(watch.conditions).toEqual(['CELL_UNREACHABLE south'])
     expect([north.seen.at(-1), south.seen.at(-1)]).toEqual(['up', 'away'])
     south.failure = null
-    await watch.probe()
+    await probe()
     expect([watch.conditions, south.seen.at(-1)]).toEqual([[], 'up'])
     expect(lines).toEqual([
       'warn south: the database of the cell does not work',
@@ -81,33 +82,43 @@ describe('a watch over cells', () => {
     ])
   })
 
+  it('starts a cell while another one does not respond', async () => {
+    const starts = Promise.withResolvers<undefined>()
+    south.start = () => starts.promise
+    const probing = watch.probe(south)
+    await watch.probe(north)
+    expect(north.seen).toEqual(['up'])
+    starts.resolve(undefined)
+    await probing
+  })
+
   it('logs a cell that refuses the node', async () => {
     south.failure = AWAY
-    await watch.probe()
+    await probe()
     south.failure = new CodedError('CELL_DIFFERS', 'another cell')
-    await watch.probe()
-    await watch.probe()
+    await probe()
+    await probe()
     expect(lines).toHaveLength(2)
   })
 
   it('shows which cell may lack changes', async () => {
-    await watch.probe()
+    await probe()
     south.failure = AWAY
     await watch.copy()
     await watch.copy()
     expect(south.seen.at(-1)).toBe('up, behind')
-    await watch.probe()
+    await probe()
     expect(watch.conditions).toEqual(['CELL_UNREACHABLE south', 'CELL_BEHIND south'])
     expect(south.seen.at(-1)).toBe('away, behind')
     south.failure = null
-    await watch.probe()
+    await probe()
     await watch.copy()
     expect(watch.conditions).toEqual([])
     expect(lines.filter((line) => line.includes('copy'))).toHaveLength(2)
   })
 
   it('tells devices of a cell that was away about another signing key, once', async () => {
-    await watch.probe()
+    await probe()
     signer.keyId = 'second'
     await watch.copy()
     await watch.copy()
@@ -115,7 +126,7 @@ describe('a watch over cells', () => {
   })
 
   it('does not change the rules if the key in the file is not in use yet', async () => {
-    await watch.probe()
+    await probe()
     south.claimed = () => 'first'
     signer.keyId = 'second'
     await watch.copy()
