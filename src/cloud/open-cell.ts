@@ -8,7 +8,7 @@ import { CodedError } from '../protocol/errors.ts'
 import { thumbprint } from '../protocol/signing.ts'
 import type { CellSettings } from './cells/cell-settings.ts'
 import { CellStore } from './cells/cell-store.ts'
-import { claimCell, registerName, requireAllCells, requireNoCell } from './cells/claim-cell.ts'
+import { claimCell, registerName, requireAllCells, requireNoCell, requireNotLost } from './cells/claim-cell.ts'
 import { claimSigningKey } from './devices/claim-signing-key.ts'
 import { announcePools } from './events/announce-pools.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
@@ -160,6 +160,7 @@ export class Cell {
       await requireAllCells(database, settings.cells?.map((each) => each.name) ?? [])
       this.#node.cloud = { id, store: database }
     } else {
+      if (cloud !== null && this.#place.restored !== true) await requireNotLost(cloud.store, database, name)
       await claimCell(database, { name, isControl, cloudId: cloud?.id ?? null })
       if (cloud !== null) await registerName(cloud.store, name)
     }

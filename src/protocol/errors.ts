@@ -515,7 +515,7 @@ export const ERRORS = catalogue({
   CELL_DIFFERS: {
     meaning: 'The database belongs to another cell, or another cloud, than the settings name. Nothing was changed.',
     remedy:
-      'Correct the setting cells: each database keeps its name, the first cell stays the first one, and each node has all cells. If its database was lost, restore it. A database that is a cell cannot be used with the setting db.',
+      'Correct the setting cells: each database keeps its name, the first cell stays the first one, and each node has all cells. If a database was lost, restore it. A database that is a cell cannot be used with the setting db.',
     http: 500,
     exit: 78,
     retry: 'no',

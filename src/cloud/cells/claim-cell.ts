@@ -28,6 +28,17 @@ export async function requireAllCells(control: Store, names: readonly string[]):
   throw new CodedError('CELL_DIFFERS', `The settings of this node lack cells of the cloud: ${missing.join(', ')}.`)
 }
 
+/** @throws CodedError CELL_DIFFERS if the database of a cell that the cloud has used is empty: its instances would be unknown */
+export async function requireNotLost(control: Store, store: Store, name: string): Promise<void> {
+  const known = await control.read((reader) => reader.cell.names())
+  // Another node claims it before it registers the name.
+  if (!known.includes(name) || (await store.read((reader) => reader.cell.get())) !== undefined) return
+  throw new CodedError(
+    'CELL_DIFFERS',
+    `The cloud has used the cell ${name}, but its database is empty. Restore it from a backup. To give up what it contained, set restored = true in the table of this cell.`,
+  )
+}
+
 /** After its claim. */
 export async function registerName(control: Store, name: string): Promise<void> {
   const known = await control.read((reader) => reader.cell.names())

@@ -2,7 +2,13 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { claimCell, registerName, requireAllCells, requireNoCell } from '../../../src/cloud/cells/claim-cell.ts'
+import {
+  claimCell,
+  registerName,
+  requireAllCells,
+  requireNoCell,
+  requireNotLost,
+} from '../../../src/cloud/cells/claim-cell.ts'
 import { copyShared } from '../../../src/cloud/cells/copy-shared.ts'
 import { registerFirstKey } from '../../../src/cloud/service-api/change-keys.ts'
 import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
@@ -61,6 +67,18 @@ describe('a database that is claimed as a cell', () => {
       code: 'CELL_DIFFERS',
       message: 'The settings of this node lack cells of the cloud: west.',
     })
+  })
+
+  it('is refused if it is empty and the cloud has used this cell', async () => {
+    const control = open('b.db')
+    await claimCell(control, NORTH)
+    await requireNotLost(control, store, 'south')
+    await registerName(control, 'south')
+    await expect(requireNotLost(control, store, 'south')).rejects.toMatchObject({ code: 'CELL_DIFFERS' })
+    await requireNotLost(control, store, 'west')
+    await claimCell(store, SOUTH)
+    await requireNotLost(control, store, 'south')
+    await control.close()
   })
 
   it('becomes the first one, or none, if it has the data of a cloud without cells', async () => {

@@ -329,6 +329,8 @@ describe('a cloud with two cells', { timeout: 300_000 }, () => {
     await expect(
       TwinProcess.start(['--db', north!.url, '--cells', cellsOf(south!.url), '--store-path', join(directory, 'a')]),
     ).rejects.toThrow('ended with 78')
+    const empty = await Cell.create(south!.server, 'empty')
+    await expect(startNode('a', cellsOf(north!.url, empty.url))).rejects.toThrow('ended with 78')
     // Even the control cell.
     await north!.kill()
     nodes = [await startNode('a')]
