@@ -106,6 +106,13 @@ describe('a webhook', () => {
     await expect(send(stop.signal)).rejects.toThrow()
   })
 
+  it('does not show its query and its token if the response repeats them', async () => {
+    sink = open({ url: `${receiver.url}?kind=usage&key=a%2Bsecret%2Bkey&another+secret`, token: 'a-secret-token' })
+    const repeated = 'no usage at ?key=a%2Bsecret%2Bkey&amp;another+secret, a+secret+key, Bearer a-secret-token'
+    receiver.respond = () => [404, repeated]
+    await expect(send()).rejects.toThrow('responded with 404: no usage at ?key=…&amp;…, …, Bearer …')
+  })
+
   it('shows neither the query of its address nor its secret', () => {
     const hidden = open({ url: `${receiver.url}?key=hidden` })
     expect(hidden.address).toBe(receiver.url)

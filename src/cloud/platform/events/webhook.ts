@@ -31,6 +31,9 @@ const DIGEST_SHOWN = 16
 const RESPONSE_BYTES_READ = 1_024
 const RESPONSE_SHOWN = 200
 
+/** Shorter values of a query are no secrets, and part of many words. */
+const HIDDEN_LENGTH_MIN = 8
+
 const SECRET_BYTES_MIN = 24
 const SECRETS_MAX = 5
 
@@ -57,13 +60,18 @@ export class WebhookSink implements Sink {
   readonly groups: readonly EventGroup[]
   readonly #options: WebhookOptions
   readonly #agent: Agent
+  /** Not shown, although a response may repeat them. */
+  readonly #hidden: readonly string[]
 
   constructor(options: WebhookOptions) {
     this.#options = options
     this.name = options.name
-    const { origin, pathname } = new URL(options.url)
+    const { origin, pathname, search, searchParams } = new URL(options.url)
     // A query may be a secret.
     this.address = `${origin}${pathname}`
+    const written = search.slice(1).split('&')
+    const values = [...searchParams.values(), ...written.map((each) => each.replace(/^[^=]*=/, ''))]
+    this.#hidden = [...values, options.token ?? ''].filter(({ length }) => length >= HIDDEN_LENGTH_MIN)
     this.groups = options.groups
     this.#agent = openAgent(options.url, { keepAlive: true, maxSockets: 1 }, options)
   }
@@ -103,7 +111,7 @@ export class WebhookSink implements Sink {
     const send = url.startsWith('https:') ? tlsRequest : plainRequest
     return new Promise<{ readonly status: number; readonly text: string }>((resolve, reject) => {
       const request = send(url, { method: 'POST', agent: this.#agent, headers, signal }, (response) => {
-        readStart(response).then((text) => resolve({ status: response.statusCode ?? 0, text }), reject)
+        readStart(response, this.#hidden).then((text) => resolve({ status: response.statusCode ?? 0, text }), reject)
       })
       request.on('error', (error) =>
         reject(signal.aborted ? new Error(`${this.address} did not respond in time`, { cause: error }) : error),
@@ -114,12 +122,16 @@ export class WebhookSink implements Sink {
 }
 
 /** The rest is read, so that the connection can be used again, but not kept. */
-async function readStart(response: IncomingMessage): Promise<string> {
+async function readStart(response: IncomingMessage, hidden: readonly string[]): Promise<string> {
   const pieces: Buffer[] = []
   let size = 0
   for await (const piece of response as AsyncIterable<Buffer>) {
     if (size < RESPONSE_BYTES_READ) pieces.push(piece.subarray(0, RESPONSE_BYTES_READ - size))
     size += piece.length
   }
-  return printable(Buffer.concat(pieces).toString('utf8'), RESPONSE_SHOWN)
+  const text = Buffer.concat(pieces).toString('utf8')
+  return printable(
+    hidden.reduce((rest, each) => rest.replaceAll(each, '…'), text),
+    RESPONSE_SHOWN,
+  )
 }
