@@ -64,10 +64,14 @@ export class ExternalBroker implements Broker {
     return !this.#isClosed && this.#client.connected
   }
 
+  /** Resolves also if the broker refuses the message: others behind it may be permitted, and devices have their timers. */
   async publish({ topic, payload, retain }: Parameters<Broker['publish']>[0]): Promise<void> {
     if (!this.isConnected) throw new Error('the push broker is not connected')
     const client = this.#client
-    const sent = client.publishAsync(topic, payload, { qos: 1, retain })
+    const sent = client.publishAsync(topic, payload, { qos: 1, retain }).catch((error: unknown) => {
+      if (!isRefusal(error)) throw error
+      this.#say(topicsRefused(this.#options.url, [topic]))
+    })
     sent.catch(() => undefined)
     const { acknowledgeTimeoutMs = ACKNOWLEDGE_TIMEOUT_MS } = this.#options
     await within(acknowledgeTimeoutMs, Promise.race([sent, this.#closing.promise]), () => {
@@ -157,6 +161,12 @@ export class ExternalBroker implements Broker {
       )
     }
   }
+}
+
+/** Reason codes of MQTT 5 from 0x80 on. */
+function isRefusal(error: unknown): boolean {
+  const { code } = error as { readonly code?: unknown }
+  return typeof code === 'number' && code >= 0x80
 }
 
 async function within<T>(ms: number, work: Promise<T>, onLate = (): void => undefined): Promise<T> {

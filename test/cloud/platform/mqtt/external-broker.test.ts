@@ -1,7 +1,7 @@
 // A real Mosquitto that requires a password, and lets devices read only.
 import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, describe, expect, it, vi } from 'vitest'
 import { ExternalBroker } from '../../../../src/cloud/platform/mqtt/external-broker.ts'
 import { NOTIFICATION_CLAIM_MS } from '../../../../src/cloud/devices/limits.ts'
 import type { Transaction } from '../../../../src/cloud/storage/store.ts'
@@ -9,13 +9,18 @@ import { openSqliteStore } from '../../../../src/cloud/storage/sqlite/store.ts'
 import { deviceTopic, policyTopic } from '../../../../src/protocol/push.ts'
 import { Secret } from '../../../../src/settings/option.ts'
 import { guardedMosquitto, mosquitto } from '../../../support/servers.ts'
+import { EDGE, EdgeClient } from '../../devices/edge-client.ts'
 import { type Twin, openTwin } from '../../harness.ts'
 import { ServerProxy } from '../../../support/server-proxy.ts'
 import { Listener } from './listener.ts'
 
-const passwords = { twin: randomUUID(), device: randomUUID() }
+const passwords = { twin: randomUUID(), policies: randomUUID(), device: randomUUID() }
 
-const rights = ['user twin', 'topic write tallygate/v1/#', 'user device', 'topic read tallygate/v1/#']
+const rights = [
+  ...['user twin', 'topic write tallygate/v1/#'],
+  ...['user policies', 'topic write tallygate/v1/instances/#'],
+  ...['user device', 'topic read tallygate/v1/#'],
+]
 const guarded = guardedMosquitto('mosquitto with passwords', async () => ({
   users: passwords,
   rights,
@@ -100,6 +105,21 @@ describe('a twin with an external broker', () => {
     const instanceId = await opened.instance()
     expect((await opened.lineItem(instanceId)).status).toBeLessThan(300)
     expect(await waiting(opened)).toBeGreaterThan(0)
+  })
+})
+
+describe('a broker that refuses some notifications', () => {
+  it('gets the others', async () => {
+    const opened = await openWith(guarded.url, 'policies', passwords.policies)
+    const instanceId = await opened.instance()
+    const { id } = await EdgeClient.join(opened, instanceId)
+    await opened.call('POST', `${EDGE}/devices/${id}/release`)
+    await using listener = await Listener.connect(guarded.url, { username: 'device', password: passwords.device })
+    await listener.subscribe(policyTopic(instanceId))
+    await opened.lineItem(instanceId)
+    const heard = [await listener.next()]
+    while ((heard.at(-1)?.payload as { revision: number }).revision < 2) heard.push(await listener.next())
+    await vi.waitFor(async () => expect(await waiting(opened)).toBe(0))
   })
 })
 
