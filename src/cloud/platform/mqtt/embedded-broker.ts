@@ -34,9 +34,13 @@ export interface EmbeddedBroker extends Broker {
 /** Packet limit, bytes; the largest packet of a device is a CONNECT with a token. */
 const PACKET_BYTES_MAX = 16 * 1024
 
-/** A device sends few: an acknowledgment of each notification, and a ping every minute. Each takes time from all clients. */
-const PACKETS_MAX = 1_000
-const PACKETS_WINDOW_MS = 10_000
+/**
+ * A device sends few: an acknowledgment of each notification, and a ping every minute. Each takes time from all clients, and
+ * so does each topic of a subscription.
+ */
+const WINDOW_MS = 10_000
+const WINDOW_PACKETS_MAX = 1_000
+const WINDOW_BYTES_MAX = 64 * 1024
 
 const CONNECTIONS_MAX = 10_000
 
@@ -179,11 +183,13 @@ async function listen(server: Server, { host, port }: EmbeddedBrokerOptions): Pr
   return address.port
 }
 
-/** Of the size of each packet, and of their number. */
+/** Of the size of each packet, of their number, and of their bytes. */
 export class PacketLimit extends Transform {
   readonly #meter: PacketMeter
   /** Packets before the window of time. */
   #before = 0
+  /** Within it. */
+  #bytes = 0
   #since = performance.now()
 
   constructor(bytesMax: number) {
@@ -193,12 +199,15 @@ export class PacketLimit extends Transform {
 
   override _transform(chunk: Buffer, _encoding: BufferEncoding, done: TransformCallback): void {
     const now = performance.now()
-    if (now - this.#since >= PACKETS_WINDOW_MS) {
+    if (now - this.#since >= WINDOW_MS) {
       this.#since = now
       this.#before = this.#meter.packets
+      this.#bytes = 0
     }
+    this.#bytes += chunk.length
     if (!this.#meter.take(chunk)) done(new Error('an MQTT packet is larger than the limit'))
-    else if (this.#meter.packets - this.#before > PACKETS_MAX) done(new Error('there are too many MQTT packets'))
+    else if (this.#meter.packets - this.#before > WINDOW_PACKETS_MAX || this.#bytes > WINDOW_BYTES_MAX)
+      done(new Error('there are too many MQTT packets'))
     else done(null, chunk)
   }
 }
