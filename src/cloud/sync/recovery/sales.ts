@@ -188,7 +188,9 @@ export class Sales {
         awaited: false,
         accepted: true,
       })
-      await tx.edge.salesMarks.forget(now() - COMPANY_FORGOTTEN_MS)
+      // By a clock that is ahead, nodes at work would be forgotten, and take the database for a backup.
+      const at = Math.min(now(), (await tx.sweeps.databaseTime()) ?? Infinity)
+      await tx.edge.salesMarks.forget(at - COMPANY_FORGOTTEN_MS)
     })
   }
 

@@ -4,6 +4,7 @@ import { lineAccount } from '../../../../src/core/accounts/account.ts'
 import { Sales } from '../../../../src/cloud/sync/recovery/sales.ts'
 import { charge } from '../../../../src/cloud/accounts/pool.ts'
 import type { SalesMarkRecord } from '../../../../src/cloud/storage/device-records.ts'
+import type { Store } from '../../../../src/cloud/storage/store.ts'
 import { DAY, INSTANCE, Twin } from '../twin.ts'
 import { MarkInMemory } from './mark-in-memory.ts'
 
@@ -19,6 +20,7 @@ afterEach(async () => twin[Symbol.asyncDispose]())
 interface NodeOptions {
   readonly shared?: boolean
   readonly restored?: boolean
+  readonly databaseTime?: number
   /** Happens while the node waits. */
   readonly meanwhile?: (waits: number) => Promise<unknown>
 }
@@ -36,11 +38,18 @@ class Node {
     this.#names = names
   }
 
-  async start({ shared = true, restored = false, meanwhile }: NodeOptions = {}): Promise<this> {
+  async start({ shared = true, restored = false, databaseTime, meanwhile }: NodeOptions = {}): Promise<this> {
     this.recoveries.length = 0
     this.waits = 0
+    const store: Store = {
+      ...twin.store,
+      transaction: (work) =>
+        twin.store.transaction((tx) => {
+          return work({ ...tx, sweeps: { ...tx.sweeps, databaseTime: async () => databaseTime ?? null } })
+        }),
+    }
     this.#sales = new Sales({
-      ...{ store: twin.store, file: this.file, policies: twin.policies, shared, restored, now: twin.now },
+      ...{ store, file: this.file, policies: twin.policies, shared, restored, now: twin.now },
       newId: () => this.#names.shift() ?? expect.unreachable('a name too many'),
       pause: async () => {
         this.waits += 1
@@ -159,6 +168,17 @@ describe('a node with its sales mark', () => {
     twin.time += 1
     await node.start()
     expect((await records()).map(({ id }) => id)).toEqual(['a'])
+  })
+
+  it('forgets no node at work because its own clock is ahead of that of the database', async () => {
+    const node = await new Node(undefined, 'a').start()
+    const other = await new Node(undefined, 'b').start({ meanwhile: async () => node.sales.turn() })
+    const { time } = twin
+    twin.time += 31 * DAY
+    await node.start({ databaseTime: time })
+    twin.time = time
+    await other.sales.turn()
+    expect(other.recoveries).toEqual([])
   })
 
   it('begins another one if its file is a copy of that of a node at work', async () => {
