@@ -81,7 +81,7 @@ export function restOf({ session }: KeptSession, { earliest }: ClockReading): re
   return refundPostings(refundable(unused(session, earliest)))
 }
 
-/** The charged items with their rates, which a refund names again; null unless all were granted. */
+/** The charged items; null unless all were granted. */
 export function chargedItems(
   items: AccessRequest['items'],
   metaData: MetaData,
@@ -92,19 +92,7 @@ export function chargedItems(
     const more = metaData[index]
     return { ...item, metaData: more === undefined ? null : JSON.stringify(more) }
   })
-  return reservedItems(withMetaData, decision).map(({ item, shares }, index): ReservedItem => {
-    const outcome = decision.items[index]
-    const rates = new Map(
-      outcome?.outcome === 'GRANTED' ? outcome.shares.map(({ lineItemId, rate }) => [lineItemId, rate]) : [],
-    )
-    return {
-      item,
-      shares: shares.map((share) => {
-        const rate = rates.get(share.lineItemId)
-        return rate === undefined ? share : { ...share, rate }
-      }),
-    }
-  })
+  return reservedItems(withMetaData, decision)
 }
 
 type Head = Omit<EntryBodyWire, 'n' | 'kind' | 'items' | 'postings'>

@@ -246,7 +246,12 @@ export function reservedItems(items: readonly SessionItem[], decision: Decision)
       item,
       shares: outcome.shares
         .filter(({ charged }) => charged > 0n)
-        .map((share) => ({ lineItemId: share.lineItemId, charged: share.charged, accounts: accountsOf(share) })),
+        .map((share) => ({
+          lineItemId: share.lineItemId,
+          charged: share.charged,
+          accounts: accountsOf(share),
+          rate: share.rate,
+        })),
     }
   })
 }

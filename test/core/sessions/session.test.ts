@@ -273,7 +273,7 @@ describe('what comes back', () => {
           total: 30n,
           shares: [
             { lineItemId: 'L', rate: decimal(1), actionId: 'a', charged: 20n },
-            { lineItemId: 'M', rate: decimal(1), actionId: null, charged: 10n },
+            { lineItemId: 'M', rate: decimal(2), actionId: null, charged: 10n },
           ],
         },
       ],
@@ -285,8 +285,8 @@ describe('what comes back', () => {
       {
         item,
         shares: [
-          { lineItemId: 'L', charged: 20n, accounts: [pool, allocation, limit] },
-          { lineItemId: 'M', charged: 10n, accounts: [other] },
+          { lineItemId: 'L', charged: 20n, accounts: [pool, allocation, limit], rate: decimal(1) },
+          { lineItemId: 'M', charged: 10n, accounts: [other], rate: decimal(2) },
         ],
       },
     ])
@@ -330,7 +330,9 @@ test('what is held names the accounts of its line item and of the action that al
     warnings: [],
   }
   const item = { name: 'A', version: '', count: decimal(1), metaData: null }
-  expect(reservedItems([item], decision)[0]?.shares).toEqual([{ lineItemId: 'L', charged: 5n, accounts: [pool, own] }])
+  expect(reservedItems([item], decision)[0]?.shares).toEqual([
+    { lineItemId: 'L', charged: 5n, accounts: [pool, own], rate: decimal(1) },
+  ])
   const refused: Decision = { items: [{ outcome: 'NOT_CHARGED' }], postings: [], warnings: [] }
   expect(() => reservedItems([item], refused)).toThrow('invariant')
   expect(() => reservedItems([item, item], decision)).toThrow('invariant')

@@ -53,7 +53,7 @@ it('shows a session from its charge to its refund', async () => {
   await twin.call('DELETE', path)
   expect(await rows()).toMatchObject([
     { sessionState: 'TERMINATED', meterQuantity: 3 },
-    { sessionState: 'TERMINATED', meterQuantity: -3, requestResponse: '1001' },
+    { sessionState: 'TERMINATED', meterQuantity: -3, meterCost: 3, requestResponse: '1001' },
   ])
 })
 
