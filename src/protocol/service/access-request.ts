@@ -30,15 +30,18 @@ function holdsInfinity(value: unknown): boolean {
   return typeof value === 'object' && value !== null && Object.values(value).some(holdsInfinity)
 }
 
-const metaData = jsonObject
-  .refine((value) => !holdsUnsafeKey(value), `must not contain the key ${UNSAFE_KEY}`)
-  .refine((value) => !holdsInfinity(value), 'must not contain a number beyond the range of a double')
+const recordedObject = jsonObject.refine(
+  (value) => !holdsInfinity(value),
+  'must not contain a number beyond the range of a double',
+)
+
+const metaData = recordedObject.refine((value) => !holdsUnsafeKey(value), `must not contain the key ${UNSAFE_KEY}`)
 
 const requester = z
   .strictObject({
     type: plainText(256),
     value: plainText(256),
-    dictionary: jsonObject.optional().meta({ description: 'Properties for conditions.' }),
+    dictionary: recordedObject.optional().meta({ description: 'Properties for conditions.' }),
   })
   // Together they name an account.
   .refine(
@@ -223,6 +226,7 @@ function plainRequester(given: unknown): AccessRequest['requester'] | undefined 
   for (const key in given) if (key !== 'type' && key !== 'value' && key !== 'dictionary') return undefined
   const { type, value, dictionary = {} } = given
   if (!isPlainText(type) || !isPlainText(value) || !isJsonObject(dictionary)) return undefined
+  if (holdsInfinity(dictionary)) return undefined
   return fitsEncoded(REQUESTER_ENCODED_MAX, type, value) ? { type, value, dictionary } : undefined
 }
 

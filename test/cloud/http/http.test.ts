@@ -205,6 +205,10 @@ describe('the server', () => {
     expect(await said('POST', access, asking('"count":1,"metaData":{"a":[1e400]}'))).toBe(
       'body.requestedItems[0].metaData: must not contain a number beyond the range of a double',
     )
+    const infinite = asking('"count":1').replace('"v"', '"v","dictionary":{"a":1e400}')
+    expect(await said('POST', access, infinite)).toBe(
+      'body.requester.dictionary: must not contain a number beyond the range of a double',
+    )
     const lineItems = `${INSTANCES}/${instance}/line-items`
     expect(await said('PUT', lineItems, '')).toEqual(['$: nothing found, object expected'])
     const huge = JSON.stringify(lineItemBody()).replace(/"quantity":\d+/, '"quantity":1e19')

@@ -113,8 +113,11 @@ describe('a plain access request', () => {
     expect(plainAccessRequest(value)).toBeUndefined()
   })
 
-  it('is not one with a number beyond the range of a double', () => {
-    const value: unknown = JSON.parse(JSON.stringify(given).replace('"pages":3', '"pages":1e400'))
+  it.each([
+    ['"pages":3', '"pages":1e400'],
+    ['"role":"admin"', '"role":[1e400]'],
+  ])('is not one with a number beyond the range of a double: %s', (known, changed) => {
+    const value: unknown = JSON.parse(JSON.stringify(given).replace(known, changed))
     expect(plainAccessRequest(value)).toBeUndefined()
   })
 })
