@@ -444,13 +444,17 @@ static tg_retry tg__item_retry(const char *code) {
   return strstr("2002 2004 2005 2011", code) != NULL ? TG_RETRY_LATER : TG_RETRY_NO;
 }
 
-static tg_status tg__answer(const tg_client *client, tg_answer *answer, tg_error *error) {
+static tg_status tg__unexpected(const tg_client *client, tg_error *error) {
+  return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO, client->body);
+}
+
+static tg_status tg__answer(const tg_client *client, size_t count, tg_answer *answer, tg_error *error) {
   const char *at = tg__member(client->body, "requestedItems");
   memset(answer, 0, sizeof *answer);
   answer->granted = true;
   tg__text(tg__member(client->body, "correlationId"), answer->correlation_id, sizeof answer->correlation_id);
   snprintf(answer->advice, sizeof answer->advice, "%s", client->advice);
-  if (at == NULL) return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO, client->body);
+  if (at == NULL || *at != '[') return tg__unexpected(client, error);
   for (at = tg__space(at + 1); *at == '{' && answer->count < TG_ITEMS_MAX; at = tg__space(at + (*at == ','))) {
     tg_result *item = &answer->items[answer->count++];
     const char *status = tg__member(at, "status");
@@ -461,10 +465,10 @@ static tg_status tg__answer(const tg_client *client, tg_answer *answer, tg_error
     item->granted = item->code[0] == '1' && strcmp(item->code, "1002") != 0;
     item->retry = tg__item_retry(item->code);
     answer->granted = answer->granted && item->granted;
-    if ((at = tg__skip(at)) == NULL) return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO, client->body);
+    if ((at = tg__skip(at)) == NULL) return tg__unexpected(client, error);
     at = tg__space(at);
   }
-  return TG_OK;
+  return answer->count == count ? TG_OK : tg__unexpected(client, error);
 }
 
 tg_status tg_access(tg_client *client, const char *instance_id, const tg_requester *requester, const tg_item *items,
@@ -476,7 +480,7 @@ tg_status tg_access(tg_client *client, const char *instance_id, const tg_request
   tg__put(&body, "}");
   snprintf(path, sizeof path, "/v1.1/instances/%.36s/access-request", instance_id);
   tg_status status = tg__call(client, "POST", path, &body, error);
-  return status == TG_OK ? tg__answer(client, answer, error) : status;
+  return status == TG_OK ? tg__answer(client, count, answer, error) : status;
 }
 
 tg_status tg_offers(tg_client *client, const char **json, tg_error *error) {
@@ -545,6 +549,7 @@ tg_status tg_open(tg_session *session, const char *socket, const char *instance_
     session->client.binds = false;
     if (status != TG_OK) return tg_disconnect(&session->client), status;
     tg__text(tg__member(session->client.body, "sessionId"), session->id, sizeof session->id);
+    if (session->id[0] == '\0') return tg_disconnect(&session->client), tg__unexpected(&session->client, error);
     session->every_ms = session->client.heartbeat_ms;
     session->beats = session->every_ms > 0 && pthread_create(&session->heartbeats, NULL, tg__beat, session) == 0;
     /* If the response was lost, a session bound to that connection has ended: open another. */
@@ -565,7 +570,7 @@ tg_status tg_request(tg_session *session, const tg_requester *requester, const t
   tg__put(&body, ",\"rollbackOnDeny\":%s}", rollback_on_deny ? "true" : "false");
   pthread_mutex_lock(&session->turn);
   tg_status status = tg__session_call(session, "PUT", "", &body, error);
-  if (status == TG_OK) status = tg__answer(&session->client, answer, error);
+  if (status == TG_OK) status = tg__answer(&session->client, count, answer, error);
   pthread_mutex_unlock(&session->turn);
   return status;
 }

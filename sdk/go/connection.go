@@ -66,7 +66,13 @@ func (r response) refusal() (code, message string) {
 	if json.Unmarshal(r.text, &body) == nil && body.Code != "" {
 		return body.Code, body.Message
 	}
-	return "ANSWER_UNEXPECTED", fmt.Sprintf("HTTP status %d: %.500s", r.status, r.text)
+	unexpected := r.unexpected()
+	return unexpected.Code, unexpected.Message
+}
+
+func (r response) unexpected() *Error {
+	message := fmt.Sprintf("HTTP status %d: %.500s", r.status, r.text)
+	return &Error{Code: "ANSWER_UNEXPECTED", Message: message, Retry: RetryNo}
 }
 
 func (r response) retryAfter() time.Duration {

@@ -42,6 +42,9 @@ func (c *Client) open(ctx context.Context, instanceID string, bound bool) (*Sess
 		if err == nil {
 			err = opened.decode(&body)
 		}
+		if err == nil && body.SessionID == "" {
+			err = opened.unexpected()
+		}
 		// If the response was lost, a session bound to that connection has ended: open another.
 		isAlive := !bound || opened.isFirst
 		if err == nil && !isAlive {
@@ -86,7 +89,7 @@ func (s *Session) request(ctx context.Context, rollback bool, requester Requeste
 	if err != nil {
 		return Answer{}, err
 	}
-	return answerOf(response)
+	return answerOf(response, items)
 }
 
 // Halt refunds the rest of the interval and charges nothing until the next request.

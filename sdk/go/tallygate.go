@@ -127,7 +127,7 @@ func (c *Client) Access(ctx context.Context, instanceID string, requester Reques
 	if err != nil {
 		return Answer{}, err
 	}
-	return answerOf(response)
+	return answerOf(response, items)
 }
 
 // Offers lists the items that can be requested now.
@@ -183,7 +183,7 @@ var itemRetry = map[string]Retry{
 	"2002": RetryLater, "2004": RetryLater, "2005": RetryLater, "2011": RetryLater,
 }
 
-func answerOf(r response) (Answer, error) {
+func answerOf(r response, requested []Item) (Answer, error) {
 	var body struct {
 		CorrelationID string `json:"correlationId"`
 		Items         []struct {
@@ -195,6 +195,9 @@ func answerOf(r response) (Answer, error) {
 	}
 	if err := r.decode(&body); err != nil {
 		return Answer{}, err
+	}
+	if len(body.Items) != len(requested) {
+		return Answer{}, r.unexpected()
 	}
 	answer := Answer{CorrelationID: body.CorrelationID, Granted: true, Advice: r.header.Get("X-Tallygate-Advice")}
 	for _, each := range body.Items {

@@ -364,6 +364,22 @@ it('the client for C does not repeat a request whose response is longer than its
   expect(requests).toBe(1)
 })
 
+it.each(['', 'no JSON', '[]', '{}', '{"requestedItems":7}', '{"correlationId":"a","requestedItems":[]}'])(
+  'every client refuses a response that is not from an agent: %j',
+  async (body) => {
+    const server = createServer((_, response) => response.end(body))
+    const socket = join(directory, 'strange.sock')
+    await new Promise<void>((resolve) => server.listen(socket, resolve))
+    onTestFinished(() => void server.close())
+    await everyClient(async (client) => {
+      const driver = client.program({ socket })
+      const refused = ['error TallygateError ANSWER_UNEXPECTED no']
+      expect(await driver.do('access anna 1.0 1 1')).toEqual(refused)
+      expect(await driver.do('open')).toEqual(refused)
+    })
+  },
+)
+
 describe('the tables in the sources of the clients', () => {
   const sources = [
     'sdk/node/src/index.ts',

@@ -146,13 +146,13 @@ export class AgentClient {
   async access(instanceId: string, requester: Requester, items: readonly RequestedItem[]): Promise<Answer> {
     const path = `/v1.1/instances/${encodeURIComponent(instanceId)}/access-request`
     const body = { requester, requestedItems: items }
-    return answerOf(await this.#lend((connection) => connection.once({ method: 'POST', path, body })))
+    return answerOf(await this.#lend((connection) => connection.once({ method: 'POST', path, body })), items)
   }
 
   /** @throws TallygateError */
   async offers(): Promise<Offers> {
-    const { text } = await this.#lend((connection) => connection.call({ method: 'GET', path: '/tallygate/v1/offers' }))
-    return JSON.parse(text) as Offers
+    const response = await this.#lend((connection) => connection.call({ method: 'GET', path: '/tallygate/v1/offers' }))
+    return read(response, (offers: Offers) => offers)
   }
 
   /** @throws TallygateError */
@@ -163,7 +163,7 @@ export class AgentClient {
     try {
       for (;;) {
         const response = await connection.once(opening)
-        const { sessionId } = JSON.parse(response.text) as { readonly sessionId: string }
+        const sessionId = read(response, (body: { readonly sessionId: string }) => body.sessionId)
         // If the response was lost, a session bound to that connection has ended: open another.
         if (options.bound !== true || response.isFirst || (await connection.isAlive(sessionId))) {
           return new Session(connection, sessionId, response)
@@ -229,7 +229,7 @@ export class Session {
     const body = { requester, rollbackOnDeny, requestedItems: items }
     const response = await this.#alone(() => this.#connection.once({ method: 'PUT', path: this.#path, body }))
     this.#beatAfter(response)
-    return answerOf(response)
+    return answerOf(response, items)
   }
 
   /** Refunds the rest of the interval and charges nothing until the next request. @throws SessionEnded, TallygateError */
@@ -239,8 +239,8 @@ export class Session {
 
   /** The state of the session. @throws SessionEnded if the agent does not know it any more, TallygateError */
   async state(): Promise<string> {
-    const { text } = await this.#alone(() => this.#connection.call({ method: 'GET', path: this.#path }))
-    return (JSON.parse(text) as { readonly state: string }).state
+    const response = await this.#alone(() => this.#connection.call({ method: 'GET', path: this.#path }))
+    return read(response, (body: { readonly state: string }) => body.state)
   }
 
   /** Closes the session and refunds unused tokens. Closing an ended session is not an error. @throws TallygateError */
@@ -394,7 +394,7 @@ class Connection {
           let received = ''
           const numberOf = (name: string): number | undefined => {
             const value = response.headers[name]
-            return typeof value === 'string' ? Number(value) : undefined
+            return typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : undefined
           }
           const { 'x-tallygate-advice': advice } = response.headers
           response.setEncoding('utf8').on('data', (piece: string) => (received += piece))
@@ -438,7 +438,11 @@ function errorOf({ status, text }: Omit<Response, 'isFirst'>): { readonly code: 
   } catch {
     // Not from the agent.
   }
-  return { code: 'ANSWER_UNEXPECTED', message: `HTTP status ${status}: ${text.slice(0, 500)}` }
+  return { code: 'ANSWER_UNEXPECTED', message: unexpected({ status, text }) }
+}
+
+function unexpected({ status, text }: Pick<Response, 'status' | 'text'>): string {
+  return `HTTP status ${status}: ${text.slice(0, 500)}`
 }
 
 function refusalOf(response: Omit<Response, 'isFirst'>): TallygateError {
@@ -468,20 +472,34 @@ interface AnswerBody {
   }[]
 }
 
-function answerOf({ text, advice }: Response): Answer {
-  const { correlationId, requestedItems } = JSON.parse(text) as AnswerBody
-  const items = requestedItems.map(({ item, version, count, status, totalTokensCharged }): AnsweredItem => ({
-    item,
-    ...(version === undefined ? {} : { version }),
-    count,
-    granted: status.code.startsWith('1') && status.code !== NOT_CHARGED,
-    code: status.code,
-    description: status.description,
-    tokensCharged: totalTokensCharged,
-    ...(status.code.startsWith('1') ? {} : { retry: itemRetry(status.code) }),
-  }))
-  const granted = items.every((each) => each.granted)
-  return { correlationId, granted, items, ...(advice === undefined ? {} : { advice }) }
+function answerOf(response: Response, requested: readonly RequestedItem[]): Answer {
+  return read(response, ({ correlationId, requestedItems }: AnswerBody): Answer | undefined => {
+    const items = requestedItems.map(({ item, version, count, status, totalTokensCharged }): AnsweredItem => ({
+      item,
+      ...(version === undefined ? {} : { version }),
+      count,
+      granted: status.code.startsWith('1') && status.code !== NOT_CHARGED,
+      code: status.code,
+      description: status.description,
+      tokensCharged: totalTokensCharged,
+      ...(status.code.startsWith('1') ? {} : { retry: itemRetry(status.code) }),
+    }))
+    if (items.length !== requested.length) return undefined
+    const { advice } = response
+    const granted = items.every((each) => each.granted)
+    return { correlationId, granted, items, ...(advice === undefined ? {} : { advice }) }
+  })
+}
+
+/** @param part undefined if the body does not have it */
+function read<T>(response: Response, part: (body: never) => T | undefined): T {
+  try {
+    const found = part(JSON.parse(response.text) as never)
+    if (found !== undefined) return found
+  } catch {
+    // Not from the agent.
+  }
+  throw new TallygateError('ANSWER_UNEXPECTED', unexpected(response), 'no')
 }
 
 function itemRetry(code: string): Retry {

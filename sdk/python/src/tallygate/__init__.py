@@ -75,7 +75,7 @@ class Client:
         """Each item is granted or refused by itself. Raises TallygateError."""
         connection = self._take()
         try:
-            return answer_of(connection.once(access_call(instance_id, requester, items)))
+            return answer_of(connection.once(access_call(instance_id, requester, items)), items)
         finally:
             self._idle.append(connection)
 
@@ -83,7 +83,7 @@ class Client:
         """The items that can be requested now, as in the local API. Raises TallygateError."""
         connection = self._take()
         try:
-            return connection.call(OFFERS_CALL).json()
+            return connection.call(OFFERS_CALL).read(lambda body: body)
         finally:
             self._idle.append(connection)
 
@@ -96,7 +96,7 @@ class Client:
         try:
             while True:
                 response = connection.once(open_call(instance_id, bound))
-                session_id = response.json()["sessionId"]
+                session_id = response.read(lambda body: body["sessionId"])
                 # If the response was lost, a session bound to that connection has ended: open another.
                 if not bound or response.is_first or connection.is_alive(session_id):
                     return Session(connection, session_id, response)
@@ -148,7 +148,7 @@ class Session:
         After a refusal (`granted` is false) the session continues unchanged, unless rollback_on_deny is false: then it
         ends. Raises SessionEnded, TallygateError.
         """
-        return answer_of(self._call(request_call(self.id, requester, items, rollback_on_deny)))
+        return answer_of(self._call(request_call(self.id, requester, items, rollback_on_deny)), items)
 
     def halt(self, requester: Requester) -> None:
         """Refunds the rest of the interval and charges nothing until the next request."""
@@ -156,7 +156,7 @@ class Session:
 
     def state(self) -> str:
         """Raises SessionEnded if the agent does not know the session any more, TallygateError."""
-        return str(self._call(session_call("GET", self.id)).json()["state"])
+        return self._call(session_call("GET", self.id)).read(lambda body: str(body["state"]))
 
     def wait(self, timeout_s: Optional[float] = None) -> Optional[SessionEnded]:
         """Waits until the session ends. None: it was closed, or the time is over."""

@@ -7,8 +7,10 @@ import uuid
 from dataclasses import dataclass
 from decimal import Decimal
 from http.client import HTTPException
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 from urllib.parse import quote
+
+T = TypeVar("T")
 
 USUAL_SOCKET = "/run/tallygate/agent.sock"
 FIRST_PAUSE_S = 0.02
@@ -128,7 +130,10 @@ class Head(NamedTuple):
 
     @property
     def length(self) -> int:
-        return int(self.headers.get("content-length", "0"))
+        length = self.headers.get("content-length", "0")
+        if not length.isdecimal():
+            raise HTTPException("not an HTTP response")
+        return int(length)
 
     @property
     def closes(self) -> bool:
@@ -141,14 +146,17 @@ class Response(NamedTuple):
     # Of the first attempt.
     is_first: bool = True
 
-    def json(self) -> Any:
-        return json.loads(self.text, parse_float=Decimal)
+    def read(self, part: Callable[[Any], T]) -> T:
+        try:
+            return part(json.loads(self.text, parse_float=Decimal))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            raise TallygateError("ANSWER_UNEXPECTED", _unexpected(self), "no") from None
 
     @property
     def heartbeat_s(self) -> Optional[float]:
         """Longest time between two heartbeats; None: none are needed."""
-        every = self.head.headers.get("x-tallygate-heartbeat-ms")
-        return None if every is None else int(every) / 1000
+        every = self.head.headers.get("x-tallygate-heartbeat-ms", "")
+        return int(every) / 1000 if every.isdecimal() else None
 
 
 class Numbering:
@@ -252,11 +260,16 @@ def _without_none(fields: Mapping[str, Any]) -> Dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def answer_of(response: Response) -> Answer:
-    body = response.json()
-    items = tuple(_item_of(each) for each in body["requestedItems"])
+def answer_of(response: Response, requested: Sequence[Item]) -> Answer:
     advice = response.head.headers.get("x-tallygate-advice")
-    return Answer(body["correlationId"], all(each.granted for each in items), items, advice)
+
+    def part(body: Any) -> Answer:
+        items = tuple(_item_of(each) for each in body["requestedItems"])
+        if len(items) != len(requested):
+            raise ValueError
+        return Answer(body["correlationId"], all(each.granted for each in items), items, advice)
+
+    return response.read(part)
 
 
 def _item_of(fields: Mapping[str, Any]) -> AnsweredItem:
@@ -289,14 +302,18 @@ def _error_of(response: Response) -> Tuple[str, str]:
         body = json.loads(response.text)
         return str(body["code"]), str(body["message"])
     except (ValueError, KeyError, TypeError):
-        return "ANSWER_UNEXPECTED", f"HTTP status {response.head.status}: {response.text[:500]!r}"
+        return "ANSWER_UNEXPECTED", _unexpected(response)
+
+
+def _unexpected(response: Response) -> str:
+    return f"HTTP status {response.head.status}: {response.text[:500]!r}"
 
 
 def refusal_of(response: Response) -> TallygateError:
     code, message = _error_of(response)
     retry_after = response.head.headers.get("retry-after")
     if code == "CALLER_LIMITED":
-        return LimitReached(code, message, int(retry_after or 1))
+        return LimitReached(code, message, int(retry_after) if retry_after and retry_after.isdecimal() else 1)
     if code in NEED_CLOUD:
         return NeedsCloud(code, message, "online")
     return TallygateError(code, message, "no" if retry_after is None else "later")

@@ -50,7 +50,7 @@ class Client:
         """Each item is granted or refused by itself. Raises TallygateError."""
         connection = self._take()
         try:
-            return answer_of(await connection.once(access_call(instance_id, requester, items)))
+            return answer_of(await connection.once(access_call(instance_id, requester, items)), items)
         finally:
             self._idle.append(connection)
 
@@ -58,7 +58,7 @@ class Client:
         """The items that can be requested now, as in the local API. Raises TallygateError."""
         connection = self._take()
         try:
-            return (await connection.call(OFFERS_CALL)).json()
+            return (await connection.call(OFFERS_CALL)).read(lambda body: body)
         finally:
             self._idle.append(connection)
 
@@ -68,7 +68,7 @@ class Client:
         try:
             while True:
                 response = await connection.once(open_call(instance_id, bound))
-                session_id = response.json()["sessionId"]
+                session_id = response.read(lambda body: body["sessionId"])
                 # If the response was lost, a session bound to that connection has ended: open another.
                 if not bound or response.is_first or await connection.is_alive(session_id):
                     return Session(connection, session_id, response)
@@ -112,7 +112,7 @@ class Session:
 
     async def request(self, requester: Requester, items: Sequence[Item], rollback_on_deny: bool = True) -> Answer:
         """Requests all items or none. See tallygate.Session.request."""
-        return answer_of(await self._call(request_call(self.id, requester, items, rollback_on_deny)))
+        return answer_of(await self._call(request_call(self.id, requester, items, rollback_on_deny)), items)
 
     async def halt(self, requester: Requester) -> None:
         """Refunds the rest of the interval and charges nothing until the next request."""
@@ -120,7 +120,7 @@ class Session:
 
     async def state(self) -> str:
         """Raises SessionEnded if the agent does not know the session any more, TallygateError."""
-        return str((await self._call(session_call("GET", self.id))).json()["state"])
+        return (await self._call(session_call("GET", self.id))).read(lambda body: str(body["state"]))
 
     async def wait(self) -> Optional[SessionEnded]:
         """Waits until the session ends. None: it was closed."""
