@@ -80,10 +80,13 @@ export function sendJson(reply: FastifyReply, status: number, body?: unknown): v
   else void reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
 }
 
-/** Connection errors by Node's codes. */
+export const TOO_MANY_AHEAD = 'TOO_MANY_AHEAD'
+
+/** Connection errors by Node's codes, and {@link TOO_MANY_AHEAD}. */
 const BROKEN: Readonly<Record<string, [ErrorCode, string]>> = {
   HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and headers are too large.'],
   ERR_HTTP_REQUEST_TIMEOUT: ['REQUEST_TOO_SLOW', 'The request did not arrive in time.'],
+  [TOO_MANY_AHEAD]: ['BAD_REQUEST', 'Too many requests arrived at once. Wait for responses before sending more.'],
 }
 
 /** Complete response for a connection without a valid HTTP request. @param cause code of Node's error */

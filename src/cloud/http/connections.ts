@@ -5,11 +5,13 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { Server as TlsServer } from 'node:tls'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { bodyIncomplete, expectationUnknown } from '../../protocol/service/refusals.ts'
 import { Rarely } from '../runtime/rarely.ts'
-import { rawRefusal } from './answer-error.ts'
+import { limitReading } from '../../platform/limit-reading.ts'
+import { TOO_MANY_AHEAD, rawRefusal } from './answer-error.ts'
 
 /** How long a connection stays open after its last response, ms. */
 const LINGER_MS = 1_000
@@ -41,6 +43,11 @@ export class Connections {
     // Half-closed clients still receive a response, which may be a charge.
     Object.assign(server, { httpAllowHalfOpen: true })
     server.prependListener('request', (request, response) => this.#last.set(request.socket, response))
+    server.on(server instanceof TlsServer ? 'secureConnection' : 'connection', (socket: Socket) =>
+      limitReading(socket, () =>
+        this.refuse(Object.assign(new Error(TOO_MANY_AHEAD), { code: TOO_MANY_AHEAD }), socket),
+      ),
+    )
     server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {
       const keepAlive = response.shouldKeepAlive
       // A client that is refused may omit its body, so what it sends next cannot be read.
@@ -60,7 +67,7 @@ export class Connections {
     })
   }
 
-  /** Handles errors of Node's parser and its time limits. */
+  /** Handles errors of Node's parser, its time limits and {@link TOO_MANY_AHEAD}. */
   readonly refuse = (error: NodeJS.ErrnoException, socket: Socket): void => {
     const last = this.#last.get(socket)
     const unread = last === undefined || last.req.complete ? undefined : last

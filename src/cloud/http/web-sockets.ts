@@ -18,9 +18,11 @@ export function serveWebSockets(http: FastifyInstance, path: string, accept: (co
   const shouldUpgradeCallback = ({ method, url, headers }: IncomingMessage): boolean =>
     method === 'GET' && url?.replace(/\?.*$/s, '') === path && headers.upgrade?.toLowerCase() === 'websocket'
   Object.assign(http.server, { shouldUpgradeCallback })
-  http.server.on('upgrade', (request, socket, head) =>
-    sockets.handleUpgrade(request, socket, head, (opened) => accept(createWebSocketStream(opened))),
-  )
+  http.server.on('upgrade', (request, socket, head) => {
+    // What follows is no HTTP: it must not reach the reader of requests.
+    socket.removeAllListeners('data')
+    sockets.handleUpgrade(request, socket, head, (opened) => accept(createWebSocketStream(opened)))
+  })
   // The server would wait for them.
   http.addHook('preClose', async () => {
     for (const client of sockets.clients) client.terminate()

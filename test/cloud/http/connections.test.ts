@@ -57,6 +57,26 @@ describe('after a request that is still pending,', () => {
   })
 })
 
+describe('a client that does not wait for responses', () => {
+  const GET = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n'
+
+  it('receives each of them, in order', async () => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.end(`${GET.repeat(59)}${GET.replace('healthz', 'nothing')}`)
+    expect(responses(await readAll(socket))).toEqual([...Array<string>(59).fill('200'), '404', 'NOT_FOUND'])
+  })
+
+  it('loses its connection if hundreds of requests arrive at once, after the responses to earlier ones', async () => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.write(GET)
+    const [first] = (await once(socket, 'data')) as [Buffer]
+    socket.write(GET.repeat(300))
+    expect(responses(String(first) + (await readAll(socket)))).toEqual(['200', '400', 'BAD_REQUEST'])
+  })
+})
+
 describe('a body that breaks off', () => {
   it.each([
     ['because the client sends no more', WHOLE, BODY.slice(1)],

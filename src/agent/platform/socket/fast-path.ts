@@ -5,7 +5,7 @@
 import type { Server } from 'node:http'
 import type { Socket } from 'node:net'
 import { openingHeader } from '../../../protocol/service/sessions.ts'
-import { limitReading } from '../pipelined.ts'
+import { limitReading } from '../../../platform/limit-reading.ts'
 import { type Reply, STOPPING, replyText } from './reply.ts'
 import type { AccessHead, RequestHandler } from './request-handler.ts'
 import { KnownBodies, headerRefusal, route } from './parse-request.ts'
@@ -75,7 +75,7 @@ export class FastPath {
 
   handOver(socket: Socket): void {
     for (const listener of this.#toServer) listener.call(this.#server, socket)
-    limitReading(socket)
+    limitReading(socket, () => socket.destroy())
   }
 
   /** Whether a connection exists that has not sent a request yet. */

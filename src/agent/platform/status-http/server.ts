@@ -2,12 +2,14 @@
 import { type IncomingMessage, type Server, type ServerResponse, createServer as createPlain } from 'node:http'
 import { createServer as createTls } from 'node:https'
 import { type AddressInfo, isIPv6 } from 'node:net'
+import type { Socket } from 'node:net'
 import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
-import { Pipelined, limitReading } from '../pipelined.ts'
+import { Pipelined } from '../pipelined.ts'
+import { limitReading } from '../../../platform/limit-reading.ts'
 import { metricsText } from './metrics-text.ts'
 import { PAGE_POLICY, statusPage } from './page.ts'
 
@@ -53,7 +55,9 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
       },
     )
   })
-  server.on(server instanceof TlsServer ? 'secureConnection' : 'connection', limitReading)
+  server.on(server instanceof TlsServer ? 'secureConnection' : 'connection', (socket: Socket) =>
+    limitReading(socket, () => socket.destroy()),
+  )
   server.on('secureConnection', (socket: TLSSocket) => {
     // Without a token, a client without a certificate of the client CA could never authenticate.
     if (isForCertifiedOnly(auth) && !socket.authorized) socket.destroy()
