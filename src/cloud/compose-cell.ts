@@ -157,7 +157,18 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   return {
     ...{ name: cell.name, isOpen: cell.isOpen, store, keys, now, authenticator },
     operations: [...countDecisions(serviceOperations(service), metrics), ...forDevices],
-    console: { store, policies, presence, terms, authenticator, now, sessions: service, devices: commands, tenantId },
+    console: {
+      store,
+      policies,
+      presence,
+      terms,
+      authenticator,
+      now,
+      sessions: service,
+      devices: commands,
+      tenantId,
+      giveWay: service.giveWay,
+    },
     run: (started) => {
       publishEvents(cell, sinks, started, deps)
       const archive = archiveOf(cell, service.giveWay, deps)

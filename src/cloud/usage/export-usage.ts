@@ -1,11 +1,20 @@
 /** The end position is fixed first: the next export continues without gaps or duplicates despite concurrent writers. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { UsageFormat } from '../../protocol/service/usage-export.ts'
-import type { UsageArchive, UsageRange } from '../storage/records.ts'
+import type { GiveWay } from '../runtime/give-way.ts'
+import { USAGE_ROW_POSITIONS, type UsageArchive, type UsageRange } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import { usageHead, usageLine } from './usage-text.ts'
 
 export const USAGE_PIECE_RECORDS = 500
+
+/** Rows whose times one read compares: SQLite takes some milliseconds, in which nothing else runs. */
+const USAGE_COMPARED_ROWS = 50_000n
+
+export interface UsageExportDeps {
+  readonly store: Store
+  readonly giveWay: GiveWay
+}
 
 export interface UsageExportOptions extends Pick<UsageRange, 'instanceId' | 'from' | 'to'> {
   readonly format: UsageFormat
@@ -20,7 +29,8 @@ export interface UsageExport {
 }
 
 /** @throws CodedError CURSOR_UNKNOWN, USAGE_FORGOTTEN, USAGE_ARCHIVED, NOT_FOUND for an unknown instance */
-export async function exportUsage(store: Store, options: UsageExportOptions): Promise<UsageExport> {
+export async function exportUsage(deps: UsageExportDeps, options: UsageExportOptions): Promise<UsageExport> {
+  const { store } = deps
   const { instanceId } = options
   const after = options.after ?? 0n
   if (instanceId !== null && (await store.read((reader) => reader.instances.get(instanceId))) === undefined) {
@@ -39,7 +49,7 @@ export async function exportUsage(store: Store, options: UsageExportOptions): Pr
     )
   }
   if (archive !== null) throw usageArchived(after, archive)
-  return { next: upTo, pieces: piecesOf(store, options, after, upTo) }
+  return { next: upTo, pieces: piecesOf(deps, options, after, upTo) }
 }
 
 export function usageArchived(after: bigint, { place, manifest, upTo }: UsageArchive): CodedError {
@@ -50,26 +60,26 @@ export function usageArchived(after: bigint, { place, manifest, upTo }: UsageArc
 }
 
 async function* piecesOf(
-  store: Store,
+  { store, giveWay }: UsageExportDeps,
   { format, tenantId, instanceId, from, to }: UsageExportOptions,
   first: bigint,
   upTo: bigint,
 ): AsyncGenerator<string> {
   const head = usageHead(format)
   if (head !== '') yield head
-  let after = first
-  for (;;) {
-    const range = { after, upTo, instanceId, from, to, limit: USAGE_PIECE_RECORDS }
+  const isCompared = from !== null || to !== null
+  for (let after = first; after < upTo;) {
+    const compared = (after / USAGE_ROW_POSITIONS + USAGE_COMPARED_ROWS) * USAGE_ROW_POSITIONS
+    const end = isCompared && compared < upTo ? compared : upTo
+    const range = { after, upTo: end, instanceId, from, to, limit: USAGE_PIECE_RECORDS }
     const { records, archive } = await store.read(async (reader) => ({
       records: await reader.usage.range(range),
       archive: await reader.usageArchives.later(after, { from, to }),
     }))
     // Archived since the export began: some records may be deleted already.
     if (archive !== null) throw usageArchived(after, archive)
-    const last = records.at(-1)
-    if (last === undefined) return
-    yield records.map((record) => usageLine(format, tenantId, record)).join('')
-    if (records.length < USAGE_PIECE_RECORDS) return
-    after = last.position
+    if (records.length > 0) yield records.map((record) => usageLine(format, tenantId, record)).join('')
+    after = records.length < USAGE_PIECE_RECORDS ? end : (records.at(-1)?.position ?? end)
+    await giveWay()
   }
 }

@@ -63,7 +63,10 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
     }
     const everything = { instanceId: null, from: null, to: null }
     const inStore = async (after: bigint | null = null, format: UsageFormat = 'ndjson') => {
-      const { next, pieces } = await exportUsage(store, { ...everything, after, format, tenantId: 'Zoë & Co' })
+      const { next, pieces } = await exportUsage(
+        { store, giveWay: () => undefined },
+        { ...everything, after, format, tenantId: 'Zoë & Co' },
+      )
       return { next, text: await textOf(pieces) }
     }
     const inArchive = async (after = 0n, format: UsageFormat = 'ndjson', change = {}) => {
@@ -146,7 +149,10 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       await fill(3)
       await archiveUsage(deps(), 25)
       const since = (from: number) =>
-        exportUsage(store, { ...everything, from, after: null, format: 'ndjson', tenantId: 't' })
+        exportUsage(
+          { store, giveWay: () => undefined },
+          { ...everything, from, after: null, format: 'ndjson', tenantId: 't' },
+        )
       await expect(since(20)).rejects.toMatchObject({ code: 'USAGE_ARCHIVED' })
       expect((await textOf((await since(21)).pieces)).split('\n')).toHaveLength(2)
       await expect(inStore()).rejects.toThrow(folder)
@@ -160,7 +166,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       await archiveUsage(deps(), EVER)
       const answers = async (from: number, to: number | null): Promise<boolean> => {
         const range = { ...everything, from, to, after: null, format: 'ndjson', tenantId: 't' } as const
-        const found = exportUsage(store, range).then(({ pieces }) => textOf(pieces))
+        const found = exportUsage({ store, giveWay: () => undefined }, range).then(({ pieces }) => textOf(pieces))
         const code = await found.then(
           () => null,
           (error: unknown) => (error as CodedError).code,
@@ -179,7 +185,10 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
 
     it('cuts an export that was running, instead of leaving records out', async () => {
       await store.transaction((tx) => tx.usage.append(Array.from({ length: 1_200 }, (_, n) => usage(n))))
-      const { pieces } = await exportUsage(store, { ...everything, after: null, format: 'ndjson', tenantId: 't' })
+      const { pieces } = await exportUsage(
+        { store, giveWay: () => undefined },
+        { ...everything, after: null, format: 'ndjson', tenantId: 't' },
+      )
       const reading = pieces[Symbol.asyncIterator]()
       await reading.next()
       await archiveUsage(deps({ limits: { records: 10_000, characters: 1e6, piece: 500 } }), EVER)

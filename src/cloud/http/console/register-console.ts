@@ -22,6 +22,7 @@ import { labelChangeOf } from '../../console/device.ts'
 import { labelDevice } from '../../devices/label-device.ts'
 import { type DeviceCommandDeps, actingOn, commandDevice } from '../../devices/command-device.ts'
 import { DEVICE_MEDIA_TYPES, type DeviceFormat, exportDevices } from '../../devices/export-devices.ts'
+import type { GiveWay } from '../../runtime/give-way.ts'
 import type { Authenticator } from '../../service-api/authenticate.ts'
 import type { Administrator } from '../../service-api/principal.ts'
 import { commandSession } from '../../sessions/command-session.ts'
@@ -42,6 +43,7 @@ export interface ConsoleDeps extends Pick<View, 'policies' | 'presence' | 'terms
   readonly slots: Slots
   readonly sessions: SessionDeps
   readonly devices: DeviceCommandDeps
+  readonly giveWay: GiveWay
   /** Name of the producer in usage records. */
   readonly tenantId: string
   /** Browsers reach the console by HTTPS only. */
@@ -210,10 +212,10 @@ class Console {
 
   async exportUsage(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
-    const { store, tenantId } = this.#deps
+    const { store, giveWay, tenantId } = this.#deps
     const { instance, query } = await store.read((reader) => this.#view(reader, request, signedIn))
     const range = { instanceId: instance?.id ?? null, ...rangeOf(query), after: null }
-    const { pieces } = await exportUsage(store, { format: 'csv', tenantId, ...range })
+    const { pieces } = await exportUsage({ store, giveWay }, { format: 'csv', tenantId, ...range })
     return reply.headers(HEADERS).type(USAGE_MEDIA_TYPES.csv).send(Readable.from(pieces))
   }
 

@@ -54,7 +54,7 @@ export function serviceOperations({
     ...keyOperations({ store, keyDelayMs, isElsewhere }),
     ...accessRequestOperations({ batcher, newId, present }),
     ...sessionOperations({ store, policies, shortages, newId, sessionIntervalMs, trustsClock }),
-    ...usageOperations(store, tenantId),
+    ...usageOperations({ store, giveWay, tenantId }),
     ...usageReportOperations({ store, giveWay, tenantId }),
   ]
 }

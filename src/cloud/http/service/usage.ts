@@ -6,13 +6,15 @@ import {
   usageCursorHeader,
   usageQuery,
 } from '../../../protocol/service/usage-export.ts'
-import { exportUsage } from '../../usage/export-usage.ts'
+import { type UsageExportDeps, exportUsage } from '../../usage/export-usage.ts'
 import { usageReportQuery } from '../../../protocol/service/usage-report.ts'
 import { type UsageReportDeps, reportUsage } from '../../usage/report-usage.ts'
-import type { Store } from '../../storage/store.ts'
 import { type Operation, dataOperation, serviceOperation, ADMINISTRATORS } from '../operation.ts'
 
-export function usageOperations(store: Store, tenantId: string): readonly Operation[] {
+export function usageOperations({
+  tenantId,
+  ...deps
+}: UsageExportDeps & { readonly tenantId: string }): readonly Operation[] {
   return [
     serviceOperation({
       id: 'exportusage',
@@ -31,7 +33,7 @@ export function usageOperations(store: Store, tenantId: string): readonly Operat
       query: usageQuery,
       handle: async ({ query, headers: { accept } }) => {
         const format = query.format ?? acceptedFormat(accept)
-        const { next, pieces } = await exportUsage(store, {
+        const { next, pieces } = await exportUsage(deps, {
           format,
           tenantId,
           instanceId: query.instanceId ?? null,

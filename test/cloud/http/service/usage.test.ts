@@ -214,21 +214,36 @@ describe('an export of 100,000 records', () => {
   }, 60_000)
   afterEach(() => store.close())
 
-  it('reads no further than its reader', async () => {
-    let reads = 0
-    const counting: Store = {
-      ...store,
-      read: (work) => {
-        reads += 1
-        return store.read(work)
-      },
+  const order = { format: 'ndjson', tenantId: '', instanceId: null, from: null, to: null, after: null } as const
+
+  /** A store that counts what is read, and how often the export gives way. */
+  const counting = () => {
+    const counts = { reads: 0, pauses: 0 }
+    const read: Store['read'] = (work) => {
+      counts.reads += 1
+      return store.read(work)
     }
-    const order = { format: 'csv', tenantId: '', instanceId: null, from: null, to: null, after: null } as const
-    const pieces = (await exportUsage(counting, order)).pieces[Symbol.asyncIterator]()
+    const giveWay = (): undefined => void (counts.pauses += 1)
+    return { counts, deps: { store: { ...store, read }, giveWay } }
+  }
+
+  it('reads no further than its reader', async () => {
+    const { counts, deps } = counting()
+    const pieces = (await exportUsage(deps, order)).pieces[Symbol.asyncIterator]()
     await pieces.next()
     await pieces.next()
-    await pieces.next()
-    expect(reads).toBe(2)
+    expect(counts.reads).toBe(2)
+  })
+
+  it('looks at a part of the rows at any moment, also if few have the time', async () => {
+    await store.transaction((tx) => tx.usage.append([{ ...record(COUNT), usageTime: START + 1 }]))
+    const { counts, deps } = counting()
+    const found: string[] = []
+    for await (const piece of (await exportUsage(deps, { ...order, from: START + 1 })).pieces) found.push(piece)
+    expect(found.map((piece) => JSON.parse(piece) as unknown)).toEqual([
+      expect.objectContaining({ correlationId: `correlation-${COUNT}` }),
+    ])
+    expect(counts).toEqual({ reads: 3, pauses: 3 })
   })
 
   it('holds a part of the export at any moment, never all of it', async () => {
