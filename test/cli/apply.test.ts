@@ -43,6 +43,16 @@ instances:
         quantity: 5
 `
 
+/** The fields of a condition with so many levels. */
+function deep(levels: number): string {
+  const innermost = '{ operator: IN, property: role, values: [guest] }'
+  const inner = Array.from({ length: levels - 2 }).reduce<string>(
+    (condition) => `{ operator: NOT, condition: ${condition} }`,
+    innermost,
+  )
+  return `        operator: NOT\n        condition: ${inner}`
+}
+
 it('creates everything that the file names, in one run, and nothing in the next', async () => {
   const first = await apply()
   expect(first).toMatchObject({ code: 0, err: '' })
@@ -170,6 +180,36 @@ describe('a file with problems names each line and changes nothing:', () => {
       SITE.replace('SECOND', 'FIRST-1000'),
       /site\.yaml:26: .*the same line item as at site\.yaml:18/,
     ],
+    [
+      'a wrong configuration value',
+      SITE.replace('timezone.tolerant: true', 'timezone.tolerant: perhaps'),
+      /site\.yaml:2: configuration\.timezone\.tolerant: timezone\.tolerant must be true or false/,
+    ],
+    [
+      'an allowed condition without an allocation',
+      SITE.replace(', allocation: 500.25', ''),
+      /site\.yaml:21: .*actions: action 1: an ALLOW with a condition needs an allocation/,
+    ],
+    [
+      'a window that ends before it starts',
+      SITE.replace('quantity: 5', 'quantity: 5, start: 2026-02-01, end: 2026-01-01'.replaceAll(', ', '\n        ')),
+      /site\.yaml:29: .*\.end: must not be before start/,
+    ],
+    [
+      'an overdraft of an unknown type',
+      SITE.replace('resetFrequency: MONTHLY', 'overdraftLimit: 5'),
+      /site\.yaml:20: .*attributes: required property 'overdraftType' not found/,
+    ],
+    [
+      'a new line item that cannot be used',
+      SITE.replace('quantity: 5', 'quantity: 5\n        state: OBSOLETE'),
+      /site\.yaml:26: .*OBSOLETE may be set only on a line item that is mapped already/,
+    ],
+    [
+      'a condition that is nested too deeply',
+      SITE.replace(/\n {8}operator: NOT\n[^]*guest\] \}/, `\n${deep(11)}`),
+      /site\.yaml:14: .*is nested deeper than 10 levels/,
+    ],
     ['YAML that is none', 'instances: [\n', /FILE_INVALID: site\.yaml:\d: /],
   ])('%s', async (_what, text, message) => {
     site = text
@@ -190,11 +230,13 @@ describe('a file with problems names each line and changes nothing:', () => {
 })
 
 it('names the line of an object that the service refuses, and continues in the next run', async () => {
-  site = SITE.replace('timezone.tolerant: true', 'timezone.tolerant: perhaps')
-  const { code, err, out } = await apply()
-  expect(err).toContain('Stopped after 0 of 9 changes. Run the command again to continue.\n')
-  expect(err).toMatch(/BAD_REQUEST: site\.yaml:2: .*timezone\.tolerant must be true or false/)
-  expect({ code, out }).toEqual({ code: 1, out: '' })
+  const many = Array.from({ length: 100 }, (_, index) => `${index}${'x'.repeat(200)}`)
+  const huge = `{ operator: AND, conditions: [${Array(100).fill(`{ operator: IN, property: role, values: [${many.join()}] }`).join()}] }`
+  site = SITE.replace('{ operator: IN, property: role, values: [guest] }', huge)
+  const { code, err } = await apply()
+  expect(err).toContain('Stopped after 4 of 9 changes. Run the command again to continue.\n')
+  expect(err).toMatch(/BODY_TOO_LARGE: site\.yaml:14: /)
+  expect(code).toBe(1)
   site = SITE
   expect((await apply()).code).toBe(0)
 })

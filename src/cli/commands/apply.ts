@@ -130,7 +130,8 @@ class Target {
     const name = noun.nameOf(noun.set.complete(given, {}, 0))
     const [found, ...others] = (await rows).filter((row) => noun.nameOf(row) === name)
     if (others.length === 0) return found
-    throw new CodedError('CONFLICT', `${where()}: The cloud has several objects of this kind with the name ${name}.`)
+    const ids = [found, ...others].map((row) => textOf(row?.['id'])).join(', ')
+    throw new CodedError('CONFLICT', `${where()}: The cloud has several ${noun.name} with the name ${name} (${ids}).`)
   }
 
   async conditions(instance: string | null): Promise<readonly Row[]> {

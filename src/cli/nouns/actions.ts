@@ -1,16 +1,21 @@
 /** Actions of line items, with conditions by name: people write names, the service takes ids. */
 import { z } from 'zod'
-import { ACTIONS_MAX, replacedAction } from '../../protocol/service/actions.ts'
+import { ACTIONS_MAX, actionsProblem, replacedAction } from '../../protocol/service/actions.ts'
 import { plainText } from '../../protocol/wire.ts'
 import { type Change, type Scope, textOf } from './noun.ts'
 import { type Row, type Service, notFound } from './service.ts'
 
-/** `condition` is the name or id of a condition. */
+/** `condition` is the name or id of a condition, which may not exist yet. */
 export const actionsBody = z.strictObject({
   lineItemId: z.string(),
   actions: z
     .array(replacedAction.omit({ conditionId: true }).extend({ condition: plainText(256).optional() }))
-    .max(ACTIONS_MAX),
+    .max(ACTIONS_MAX)
+    .superRefine((actions, context) => {
+      const named = actions.map((action) => ({ ...action, conditionId: action.condition }))
+      const problem = actionsProblem(named, new Set(named.flatMap(({ conditionId }) => conditionId ?? [])))
+      if (problem !== undefined) context.addIssue({ code: 'custom', message: problem })
+    }),
 })
 
 export async function listRules(service: Service, { instanceId }: Scope): Promise<readonly Row[]> {

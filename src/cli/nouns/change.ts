@@ -21,10 +21,12 @@ export interface Planned {
 
 export type Settable = Noun & { readonly set: Setting }
 
-/** @throws CodedError CONFLICT if the object exists, differs and cannot be changed */
+/** @throws CodedError CONFLICT if the object cannot become so */
 export function plan({ set, one, nameOf }: Settable, given: Row, existing: Row | undefined, now: number): Planned {
   const current = existing === undefined ? {} : set.current(existing)
   const body = set.complete(given, current, now)
+  const refusal = set.refuse?.(body, existing)
+  if (refusal !== undefined) throw new CodedError('CONFLICT', `The ${one} ${nameOf(body)}: ${refusal}.`)
   const differences = differencesOf(current, body)
   if (existing !== undefined && set.fixed === true && differences.length > 0) {
     const paths = differences.map(({ path, before, after }) => `${path}: ${before ?? '-'} → ${after ?? '-'}`)

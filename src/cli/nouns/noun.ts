@@ -42,6 +42,8 @@ export interface Setting {
   readonly schema: z.ZodType
   /** The whole body: given fields, else those of `current`, which is empty for a new object, else defaults. */
   readonly complete: (given: Row, current: Row, now: number) => Row
+  /** Why an object cannot become so; undefined: it can. */
+  readonly refuse?: (body: Row, existing: Row | undefined) => string | undefined
   /** The settable fields of an existing object, as `complete` returns them. */
   readonly current: (row: Row) => Row
   readonly call: (change: Change) => Call | Promise<Call>

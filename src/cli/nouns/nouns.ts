@@ -2,10 +2,12 @@ import { z } from 'zod'
 import { queryText } from '../../client/call.ts'
 import { parseRepeatableJson } from '../../client/exact-json.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { conditionInput } from '../../protocol/service/conditions.ts'
+import { CONDITION_DEPTH_MAX } from '../../core/rules/policy.ts'
+import { conditionDepth, conditionInput } from '../../protocol/service/conditions.ts'
+import { configurationProblem } from '../../protocol/service/configuration.ts'
 import { consumptionLimitBody } from '../../protocol/service/consumption-limits.ts'
 import { instanceBody } from '../../protocol/service/instances.ts'
-import { lineItemBodies, RESET_FREQUENCIES } from '../../protocol/service/line-items.ts'
+import { contradictions, lineItemBodies, RESET_FREQUENCIES, stateProblem } from '../../protocol/service/line-items.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
 import { openingHeader } from '../../protocol/service/sessions.ts'
 import { sha256 } from '../../protocol/signing.ts'
@@ -95,7 +97,12 @@ export const NOUNS: readonly Noun[] = [
         field('attributes.overdraftLimit', '--overdraft <tokens>', 'with type Number', 'number'),
         field('attributes.resetFrequency', '--reset <frequency>', 'period of the quantity', RESET_FREQUENCIES),
       ],
-      schema: lineItemBodies['v1.1'],
+      schema: lineItemBodies['v1.1'].superRefine((body, context) => {
+        for (const { path, problem } of contradictions(body))
+          context.addIssue({ code: 'custom', path: [...path], message: problem })
+      }),
+      refuse: (body, existing) =>
+        stateProblem(existing === undefined ? null : textOf(existing['state']), textOf(body['state'])),
       complete: (given, current) => ({
         ...{ state: 'DEPLOYED', start: 0, end: INSTANT_MAX },
         ...current,
@@ -210,7 +217,10 @@ export const NOUNS: readonly Noun[] = [
         field('property', '--property <name>', 'property of the requester', 'text'),
         field('values', '--values <values>', 'accepted values, separated by commas', 'words'),
       ],
-      schema: conditionInput,
+      schema: conditionInput.refine(
+        (condition) => conditionDepth(condition) <= CONDITION_DEPTH_MAX,
+        `is nested deeper than ${CONDITION_DEPTH_MAX} levels`,
+      ),
       complete: (given) => ('operator' in given ? given : { operator: 'IN', ...given }),
       current: withoutIds,
       call: ({ body, existing, scope }) => ({
@@ -341,7 +351,10 @@ export const NOUNS: readonly Noun[] = [
     set: {
       name: 'name',
       fields: [field('value', '--value <value>', 'new value', 'text')],
-      schema: z.strictObject({ name: z.string(), value: z.string() }),
+      schema: z.strictObject({ name: z.string(), value: z.string() }).superRefine((row, context) => {
+        const problem = configurationProblem('v1.1', row)
+        if (problem !== undefined) context.addIssue({ code: 'custom', message: problem })
+      }),
       complete: (given, current) => ({ ...current, ...given, value: String(given['value'] ?? current['value']) }),
       current: ({ name, value }) => ({ name, value }),
       call: ({ body }) => ({ method: 'PATCH', path: `${PROVISIONING}/configuration`, body: [body] }),

@@ -4,7 +4,7 @@
  */
 import { recordChange } from '../storage/audit.ts'
 import { wholeTokens } from '../../core/pricing/amount.ts'
-import type { LineItemBody } from '../../protocol/service/line-items.ts'
+import { type LineItemBody, stateProblem } from '../../protocol/service/line-items.ts'
 import { changedCalendar, newCalendar, unlistedPeriod } from '../accounts/calendar.ts'
 import { lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
 import type { Calendar, LineItemRecord, PolicyRevision } from '../storage/records.ts'
@@ -23,8 +23,8 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     const revision = await lockRules(tx, instanceId)
     const stored = await tx.lineItems.get(instanceId, body.activationId)
     const isNew = stored?.deleted !== null
-    const problem = stateProblem(isNew ? undefined : stored, body)
-    if (problem !== undefined) return { outcome: 'REFUSED', problems: [problem] }
+    const problem = stateProblem(isNew ? null : stored.state, body.state)
+    if (problem !== undefined) return { outcome: 'REFUSED', problems: [`$.state: ${problem}`] }
     const record = lineItemRecord(revision, body, stored, now)
     if (stored === undefined) await tx.lineItems.insert(record)
     else await tx.lineItems.update(record)
@@ -35,17 +35,6 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     await recordChange(tx, now, { action: 'MAP_LINE_ITEM', instanceId, lineItemId, detail })
     return { outcome: isNew ? 'MAPPED' : 'REPLACED', use: await lineItemUse(tx, record, now) }
   })
-}
-
-/** Source: documentation on the state of a line item. */
-function stateProblem(stored: LineItemRecord | undefined, { state }: LineItemBody): string | undefined {
-  if (stored === undefined && state !== 'DEPLOYED') {
-    return `$.state: ${state} may be set only on a line item that is mapped already`
-  }
-  if (stored?.state === 'OBSOLETE' && state !== 'OBSOLETE') {
-    return `$.state: OBSOLETE is final and cannot become ${state}`
-  }
-  return undefined
 }
 
 /** @param stored also a deleted one: its period numbers are not used again */

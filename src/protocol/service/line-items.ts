@@ -108,29 +108,47 @@ export function parseLineItem(version: ApiVersion, instanceId: string, payload: 
   const parsed = lineItemBodies[version].safeParse(value, { reportInput: true })
   const problems = [
     ...(parsed.success ? [] : parsed.error.issues.flatMap(problemsOf)),
-    ...contradictions(instanceId, value),
+    ...(isOfAnother(instanceId, value) ? ['$.instanceId: must be the instance of the path'] : []),
+    ...contradictions(value).map(({ path, problem }) => `${pathOf(path)}: ${problem}`),
   ]
   return parsed.success && problems.length === 0
     ? { ok: true, body: { ...parsed.data, given } }
     : { ok: false, problems }
 }
 
+function isOfAnother(instanceId: string, payload: unknown): boolean {
+  const { instanceId: given } = fieldsOf(payload)
+  return typeof given === 'string' && given.toLowerCase() !== instanceId
+}
+
+interface Contradiction {
+  readonly path: readonly string[]
+  readonly problem: string
+}
+
 /** Rules across fields; they skip fields that are malformed themselves. */
-function contradictions(instanceId: string, payload: unknown): readonly string[] {
-  const { instanceId: given, start, end, attributes } = fieldsOf(payload)
+export function contradictions(payload: unknown): readonly Contradiction[] {
+  const { start, end, attributes } = fieldsOf(payload)
   const { overdraftType, overdraftLimit } = fieldsOf(attributes)
-  const problems: string[] = []
-  if (typeof given === 'string' && given.toLowerCase() !== instanceId) {
-    problems.push('$.instanceId: must be the instance of the path')
-  }
-  if (isWhole(start) && isWhole(end) && end < start) problems.push('$.end: must not be before start')
-  if (overdraftLimit !== undefined && overdraftType === undefined) {
-    problems.push(`$.attributes: required property 'overdraftType' not found`)
-  }
-  if (overdraftType === 'Number' && overdraftLimit === undefined) {
-    problems.push(`$.attributes: required property 'overdraftLimit' not found`)
-  }
-  return problems
+  const found: Contradiction[] = []
+  if (isWhole(start) && isWhole(end) && end < start) found.push({ path: ['end'], problem: 'must not be before start' })
+  if (overdraftLimit !== undefined && overdraftType === undefined) found.push(lacking('overdraftType'))
+  if (overdraftType === 'Number' && overdraftLimit === undefined) found.push(lacking('overdraftLimit'))
+  return found
+}
+
+function lacking(attribute: string): Contradiction {
+  return { path: ['attributes'], problem: `required property '${attribute}' not found` }
+}
+
+/**
+ * @param before null: the line item is not mapped
+ * @returns undefined if the state may follow. Source: documentation on the state of a line item
+ */
+export function stateProblem(before: string | null, state: string): string | undefined {
+  if (before === null && state !== 'DEPLOYED') return `${state} may be set only on a line item that is mapped already`
+  if (before === 'OBSOLETE' && state !== 'OBSOLETE') return `OBSOLETE is final and cannot become ${state}`
+  return undefined
 }
 
 function fieldsOf(value: unknown): JsonObject {
