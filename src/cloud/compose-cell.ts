@@ -127,10 +127,7 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
   const { tenantId } = settings.usage
   const service = {
     ...{ store, policies, shortages, newId, tenantId, sessionIntervalMs, trustsClock, present },
-    batcher: new AccessBatcher({
-      ...{ store, policies, shortages, defer },
-      lanes: isShared(settings) ? LANES_OF_NODES : 1,
-    }),
+    batcher: new AccessBatcher({ store, policies, shortages, defer, lanes: isShared(settings) ? LANES_OF_NODES : 1 }),
     keyDelayMs: settings.keys.delay,
     giveWay: giveWayTo(() => performance.now(), setImmediate),
     isElsewhere,
@@ -158,16 +155,8 @@ export async function composeCell(cell: Cell, deps: CellDeps): Promise<ComposedC
     ...{ name: cell.name, isOpen: cell.isOpen, store, keys, now, authenticator },
     operations: [...countDecisions(serviceOperations(service), metrics), ...forDevices],
     console: {
-      store,
-      policies,
-      presence,
-      terms,
-      authenticator,
-      now,
-      sessions: service,
-      devices: commands,
-      tenantId,
-      giveWay: service.giveWay,
+      ...{ store, policies, presence, terms, authenticator, now, tenantId },
+      ...{ sessions: service, devices: commands, giveWay: service.giveWay },
     },
     run: (started) => {
       publishEvents(cell, sinks, started, deps)

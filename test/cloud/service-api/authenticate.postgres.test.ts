@@ -56,10 +56,10 @@ describe('the key of a token over PostgreSQL', () => {
 
   /** Requests of a client while another node changes its key: the node that reads always has it at hand. */
   async function requestsDuring(change: Promise<unknown>, token: string): Promise<number> {
-    let isOver = false
-    const over = change.finally(() => (isOver = true))
+    const progress = { isOver: false }
+    const over = change.finally(() => (progress.isOver = true))
     let requests = 0
-    while (!isOver) {
+    while (!progress.isOver) {
       await authenticator.authenticate(token, NOW).catch(() => undefined)
       requests += 1
       await turn()
