@@ -94,28 +94,33 @@ describe('the Debian package', () => {
   })
 
   it.each([
-    [3, true],
-    [0, false],
-  ])('notes at its removal, after the stop, whether usage is undelivered: %d entries', (backlog, isKept) => {
-    const place = directory()
-    put(place, 'run/systemd/system/x', 'state/agent/journal.db', 'precious')
-    symlinkSync(join(place, 'precious'), join(place, 'state/agent/keep-at-purge'))
-    const { inspected } = base
-    const report = examine({ ...base, ...noAgent, inspected: { ...inspected, state: { ...inspected.state, backlog } } })
-    writeFileSync(join(place, 'report'), JSON.stringify(report))
-    const command = (name: string, script: string) =>
-      writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
-    command('deb-systemd-invoke', `: >'${place}/stopped'`)
-    command('tallygate', `test -e '${place}/stopped' && cat '${place}/report'; exit 2`)
-    const script = readFileSync(join(root, 'packaging/debian/prerm'), 'utf8')
-      .replaceAll('/var/lib/tallygate', join(place, 'state'))
-      .replaceAll('/run/systemd/system', join(place, 'run/systemd/system'))
-    execFileSync('sh', ['-c', script, 'prerm', 'remove'], {
-      env: { ...process.env, PATH: `${place}:${process.env['PATH'] ?? ''}` },
-    })
-    expect(existsSync(join(place, 'state/keep-at-purge'))).toBe(isKept)
-    expect(readFileSync(join(place, 'precious'), 'utf8')).toBe('precious')
-  })
+    [3, 0, true],
+    [0, 1, true],
+    [0, 0, false],
+  ])(
+    'notes at its removal, after the stop, whether usage is undelivered: %d entries, %d open reservations',
+    (backlog, open_reservations, isKept) => {
+      const place = directory()
+      put(place, 'run/systemd/system/x', 'state/agent/journal.db', 'precious')
+      symlinkSync(join(place, 'precious'), join(place, 'state/agent/keep-at-purge'))
+      const { inspected } = base
+      const state = { ...inspected.state, backlog, open_reservations }
+      const report = examine({ ...base, ...noAgent, inspected: { ...inspected, state } })
+      writeFileSync(join(place, 'report'), JSON.stringify(report))
+      const command = (name: string, script: string) =>
+        writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
+      command('deb-systemd-invoke', `: >'${place}/stopped'`)
+      command('tallygate', `test -e '${place}/stopped' && cat '${place}/report'; exit 2`)
+      const script = readFileSync(join(root, 'packaging/debian/prerm'), 'utf8')
+        .replaceAll('/var/lib/tallygate', join(place, 'state'))
+        .replaceAll('/run/systemd/system', join(place, 'run/systemd/system'))
+      execFileSync('sh', ['-c', script, 'prerm', 'remove'], {
+        env: { ...process.env, PATH: `${place}:${process.env['PATH'] ?? ''}` },
+      })
+      expect(existsSync(join(place, 'state/keep-at-purge'))).toBe(isKept)
+      expect(readFileSync(join(place, 'precious'), 'utf8')).toBe('precious')
+    },
+  )
 
   it('has the same bytes however often it is built', () => {
     const [one, two] = [join(directory(), 'p.deb'), join(directory(), 'p.deb')]

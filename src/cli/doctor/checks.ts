@@ -522,7 +522,9 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         'tallygate logs shows the responses of the cloud.',
       )
     }
-    return ok(`${backlog} entries are not in the cloud yet`)
+    // The log of the write-behind mode may contain more.
+    const more = isProblem(agent) && Number(state?.['open_reservations']) > 0 ? 'at least ' : ''
+    return ok(`${more}${backlog} entries are not in the cloud yet`)
   },
   conditions: ({ agent }) => {
     if (isProblem(agent)) return skip('no agent responds')

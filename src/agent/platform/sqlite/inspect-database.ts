@@ -64,7 +64,8 @@ async function sizeOf(path: string): Promise<number> {
 }
 
 const STATE = `SELECT *, last_entry - acked_entry
-  + (SELECT coalesce(sum(last_entry - acked_entry), 0) FROM undelivered_ranges) AS backlog FROM state`
+  + (SELECT coalesce(sum(last_entry - acked_entry), 0) FROM undelivered_ranges) AS backlog,
+  (SELECT count(*) FROM account WHERE reserved > used) AS open_reservations FROM state`
 
 function inspect(copy: string, knownSchema: number): InspectedDatabase {
   const database = new Database(copy)

@@ -130,6 +130,7 @@ describe('a backup that takes the place of a ledger', () => {
     await backUpLedger(path, file)
     await journal.close()
     await expect(restoreLedger(file, path, BEGIN)).rejects.toMatchObject({ code: 'RESERVATION_OPEN' })
+    expect(await inspectDatabase(path)).toMatchObject({ state: { open_reservations: 1 } })
     expect(await undeliveredRangesIn(directory)).toBe(0)
     const again = await journalIn(directory)
     expect((await again.read()).openReservations.get(A)).toBe(5_000n)
