@@ -110,7 +110,10 @@ describe('the Debian package', () => {
       const command = (name: string, script: string) =>
         writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
       command('deb-systemd-invoke', `: >'${place}/stopped'`)
-      command('tallygate', `test -e '${place}/stopped' && cat '${place}/report'; exit 2`)
+      command(
+        'tallygate',
+        `test -e '${place}/stopped' && test -d "$TALLYGATE_AGENT_STATE_DIRECTORY" && cat '${place}/report'; exit 2`,
+      )
       const script = readFileSync(join(root, 'packaging/debian/prerm'), 'utf8')
         .replaceAll('/var/lib/tallygate', join(place, 'state'))
         .replaceAll('/run/systemd/system', join(place, 'run/systemd/system'))
