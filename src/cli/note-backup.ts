@@ -11,8 +11,8 @@ export function noteBackup(database: string, file: string, now: number): string 
   const directory = dirname(database)
   const note: LastBackup = { at: now, file: resolve(file).replaceAll(/\p{C}/gu, '?') }
   const partial = join(directory, `.${LAST_BACKUP_FILE}.${randomUUID()}`)
-  using _rights = actAsOwnerOf(directory)
   try {
+    using _rights = actAsOwnerOf(directory)
     writeFileSync(partial, `${JSON.stringify(note)}\n`, { mode: 0o600, flush: true })
     renameSync(partial, join(directory, LAST_BACKUP_FILE))
     return null
