@@ -225,6 +225,11 @@ describe('the checks', () => {
     expect(found).toMatchObject({ level: 'ok', remedy: '' })
   })
 
+  it('give only files of the state directory to its owner, not what a link there leads to', () => {
+    const { checks } = examine({ ...base, database: { ...base.database, uid: 0 } })
+    expect(checks.find(({ name }) => name === 'owners')?.remedy).toMatch(/^Run chown -h \d+ on these files/)
+  })
+
   it('count no backlog in a ledger that cannot be read', () => {
     const { checks } = examine({ ...base, ...noAgent, inspected: { ...base.inspected, state: null } })
     expect(checks.find(({ name }) => name === 'backlog')).toMatchObject({ level: 'skip' })

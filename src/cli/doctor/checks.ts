@@ -252,7 +252,8 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     const whom = others.map(({ path, uid }) => `${path} belongs to uid ${uid}`).join(', ')
     return fail(
       `${whom}; the directory belongs to uid ${directory.uid}`,
-      `Run chown ${directory.uid} on these files: the agent cannot use them.`,
+      // Not the target of a link that the agent's user has put there.
+      `Run chown -h ${directory.uid} on these files: the agent cannot use them.`,
     )
   },
   'file-system': ({ fileSystem, directory }) => {
