@@ -123,6 +123,19 @@ describe('tallygate cloud migrate', () => {
     expect(rows).toEqual([{ n: '1200' }])
   })
 
+  it('is complete when it is repeated after its end, until a cloud has changed the copy', async () => {
+    const { twin, instance, file } = await soldTwin()
+    const schema = await newSchema()
+    const first = await migrate(file, schema.url)
+    expect(await migrate(file, schema.url)).toEqual(first)
+    await twin.start((settings) => ({ ...settings, db: schema.url }))
+    await twin.access(instance, { Print: 2 })
+    await twin.stop()
+    expect((await migrate(file, schema.url)).err).toContain('MIGRATION_REFUSED')
+    await twin.start((settings) => ({ ...settings, db: schema.url }))
+    expect(await twin.used(instance, 'ACT-1')).toBe(23)
+  })
+
   it('does not continue with other rows', async () => {
     const { twin, instance, file } = await soldTwin()
     const schema = await newSchema()

@@ -60,14 +60,17 @@ export async function migrateStore({ source, from, to, onCopied }: MigrateStore)
     await lockTarget(client, schema, address.shown)
     const tables = tablesOf(source).map((table) => ({ ...table, expected: digestOf(source, table) }))
     const bounds = usageBounds(source, partitionRows)
-    await begin(client, tables, { bounds, from, shown: address.shown })
+    const filled = await begin(client, tables, { bounds, from, shown: address.shown })
+    if (filled !== null) await requireCopy(client, tables, { filled, from, shown: address.shown })
     for (const table of tables) {
-      await copy(client, source, table)
-      await verify(client, table)
+      if (filled === null) {
+        await copy(client, source, table)
+        await verify(client, table)
+      }
       onCopied({ name: table.name, ...table.expected })
     }
     const tokens = await compareAccounts(client, source)
-    await finish(client, source, tables)
+    if (filled === null) await finish(client, source, tables)
     return tokens
   } catch (error) {
     const dropped = connection.isLost && !(error instanceof CodedError)
@@ -89,12 +92,15 @@ async function lockTarget(client: pg.Client, schema: number, shown: string): Pro
   if (rows[0]?.locked !== true) throw new CodedError('STATE_IN_USE', `Another migration into ${shown} is running.`)
 }
 
-/** Marks an empty target, and makes the partitions of its usage, or continues an unfinished migration of the same rows. */
+/**
+ * Marks an empty target, and makes the partitions of its usage, or continues an unfinished migration of the same rows. Returns
+ * a table with rows of a target that is neither; null: the copy can continue.
+ */
 async function begin(
   client: pg.Client,
   tables: readonly ExpectedTable[],
   { bounds, from, shown }: { readonly bounds: readonly bigint[]; readonly from: string; readonly shown: string },
-): Promise<void> {
+): Promise<string | null> {
   const digests = JSON.stringify(tables.map(({ name, expected }) => ({ name, ...expected })))
   await client.query('BEGIN')
   if (await hasTable(client, MIGRATION_TABLE)) {
@@ -108,14 +114,33 @@ async function begin(
   } else {
     for (const { name } of tables) {
       const { rows } = await client.query<{ filled: boolean }>(`SELECT EXISTS (SELECT FROM ${quoted(name)}) AS filled`)
-      if (rows[0]?.filled === true)
-        throw new CodedError('MIGRATION_REFUSED', `${shown} is not empty: its table ${name} has rows.`)
+      if (rows[0]?.filled !== true) continue
+      await client.query('ROLLBACK')
+      return name
     }
     await client.query(`CREATE TABLE ${MIGRATION_TABLE} (digests TEXT NOT NULL)`)
     await client.query(`INSERT INTO ${MIGRATION_TABLE} VALUES ($1)`, [digests])
     await createPartitions(client, bounds)
   }
   await client.query('COMMIT')
+  return null
+}
+
+/** A run that was interrupted at its very end has left a finished copy. */
+async function requireCopy(
+  client: pg.Client,
+  tables: readonly ExpectedTable[],
+  { filled, from, shown }: { readonly filled: string; readonly from: string; readonly shown: string },
+): Promise<void> {
+  try {
+    for (const table of tables) await verify(client, table)
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    throw new CodedError(
+      'MIGRATION_REFUSED',
+      `${shown} is not empty, and not a copy of ${from}: its table ${filled} has rows.`,
+    )
+  }
 }
 
 async function copy(client: pg.Client, source: Database, table: TableShape): Promise<void> {
