@@ -154,7 +154,9 @@ export class Access {
     const { idempotencyCache, ledger } = this.#deps
     const begun = idempotencyCache.begin(place)
     if (begun.kind === 'REPEAT') {
-      const { answer: body, status = OK, policyRevision } = await begun.answer
+      const answer = await Promise.resolve(begun.answer).catch(sessionOf)
+      if ('operable' in answer) return answer as T
+      const { answer: body, status = OK, policyRevision } = answer
       // The stored answer may still be only in the volatile log.
       return { operable: true, status, body, policyRevision, warnings: NO_WARNINGS, durability: ledger.durability }
     }
@@ -162,7 +164,7 @@ export class Access {
     try {
       const answer = await work(claim)
       if (answer.operable) idempotencyCache.settle(recordOf(claim, answer))
-      else idempotencyCache.fail(claim, new CodedError('SESSION_NOT_OPERABLE', 'it has ended'))
+      else idempotencyCache.fail(claim, new SessionNotOperable(answer))
       return answer
     } catch (error) {
       idempotencyCache.fail(claim, error)
@@ -235,6 +237,21 @@ export class Access {
     const isDenial = idempotencyRecord === null && session === undefined && noneGranted(decision)
     return { n, body, moves: 'used', postings, allowances, idempotencyRecord, isDenial, inputs }
   }
+}
+
+/** For a retry that waits: nothing is stored, so it gets the answer of the first request. */
+class SessionNotOperable extends Error {
+  readonly answer: NotOperable
+
+  constructor(answer: NotOperable) {
+    super(`the session is ${answer.session.state}`)
+    this.answer = answer
+  }
+}
+
+function sessionOf(error: unknown): NotOperable {
+  if (error instanceof SessionNotOperable) return error.answer
+  throw error
 }
 
 const OK = 200

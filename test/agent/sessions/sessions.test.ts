@@ -527,6 +527,16 @@ describe('a request that is sent again', () => {
     })
     await expect(wrong).rejects.toBeInstanceOf(CodedError)
   })
+
+  it('learns the state of a session that has ended, also while the first request waits', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.close(id)
+    const close = () => device.sessions.close(id, () => undefined, { session: 'app', n: 1, requestHash: 'close' })
+    const ended = { operable: false, session: { state: 'TERMINATED' } }
+    expect(await Promise.all([close(), close()])).toMatchObject([ended, ended])
+    expect(await close()).toMatchObject(ended)
+  })
 })
 
 describe('a session of a requester with a rule', () => {
