@@ -41,6 +41,7 @@ import { makeDurableDirectory } from './platform/system/durable-directory.ts'
 import { readText } from './platform/system/read-text.ts'
 import { certificateProblem } from '../platform/certificate-problem.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
+import { openConnections } from '../platform/open-connections.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
 import { SignIn } from './service-api/sign-in.ts'
@@ -248,6 +249,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     onBrokenBody: () => metrics.brokenBody(),
   })
   http.server.on('connection', () => connecting.connected())
+  cuts.push(openConnections(http.server))
   countRequests(http, metrics)
   registerHealth(
     http,
@@ -277,7 +279,6 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   const { host, port } = settings.http
   const origin = await listen(() => http.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }), host, port)
-  cuts.push(() => http.server.closeAllConnections())
   started.defer(async () => {
     // Connections may become idle after the server has closed the idle ones.
     const reap = setInterval(() => http.server.closeIdleConnections(), REAP_EVERY_MS)

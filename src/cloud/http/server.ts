@@ -7,6 +7,7 @@ import Fastify, {
   type FastifyRequest,
   LogController,
 } from 'fastify'
+import { HANDSHAKE_TIMEOUT_MS } from '../../platform/open-connections.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { answerError } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
@@ -73,7 +74,14 @@ export function createServer(options: ServerOptions): Server {
     clientErrorHandler: connections.refuse,
     ...(options.tls === null
       ? { http: arrival }
-      : { https: { ...arrival, cert: options.tls.certificate, key: options.tls.key } }),
+      : {
+          https: {
+            ...arrival,
+            handshakeTimeout: HANDSHAKE_TIMEOUT_MS,
+            cert: options.tls.certificate,
+            key: options.tls.key,
+          },
+        }),
   }) as unknown as FastifyInstance
   connections.watch(http)
   http.removeAllContentTypeParsers()

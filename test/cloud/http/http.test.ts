@@ -1,4 +1,7 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { type Socket, connect } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { text as readAll } from 'node:stream/consumers'
 import { PassThrough } from 'node:stream'
@@ -9,8 +12,20 @@ import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { registerHealth } from '../../../src/cloud/http/health.ts'
 import { createServer } from '../../../src/cloud/http/server.ts'
 import { CodedError, ERRORS, type ErrorCode } from '../../../src/protocol/errors.ts'
+import { Authority } from '../../support/certificates.ts'
+import { silentPeer } from '../../support/silent-peer.ts'
 import { newDeviceKeys } from '../sync/test-device.ts'
-import { START, type SettingsChange, type Twin, lineItemBody, newKeyPair, openTwin, pick, text } from '../harness.ts'
+import {
+  DAY,
+  START,
+  type SettingsChange,
+  type Twin,
+  lineItemBody,
+  newKeyPair,
+  openTwin,
+  pick,
+  text,
+} from '../harness.ts'
 
 const INSTANCES = '/provisioning/api/v1.1/instances'
 
@@ -585,6 +600,21 @@ describe('the server', () => {
     await twin.call('GET', INSTANCES)
     await twin.stop()
     slow.destroy()
+  })
+
+  it('ends connections that say nothing in their TLS handshake', async () => {
+    await using authority = await Authority.make()
+    const { certificate, key } = await authority.certify(START + DAY)
+    const folder = await mkdtemp(join(tmpdir(), 'tallygate-tls-'))
+    onTestFinished(() => rm(folder, { recursive: true }))
+    const tls = { certificateFile: join(folder, 'certificate.pem'), keyFile: join(folder, 'key.pem') }
+    await writeFile(tls.certificateFile, certificate)
+    await writeFile(tls.keyFile, key)
+    const drainTimeout = 150
+    await using twin = await openTwin((settings) => ({ ...settings, tls, http: { ...settings.http, drainTimeout } }))
+    const silent = await silentPeer(Number(new URL(twin.cloud.address).port))
+    await twin.stop()
+    silent.destroy()
   })
 
   it('cannot listen where another process does', async () => {

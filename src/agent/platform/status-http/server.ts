@@ -5,6 +5,7 @@ import { type AddressInfo, isIPv6 } from 'node:net'
 import type { Socket } from 'node:net'
 import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
+import { HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
@@ -40,6 +41,7 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
   requireSafe(auth)
   const server = createServer(auth)
   server.maxConnections = CONNECTIONS_MAX
+  const cut = openConnections(server)
   const pipelined = new Pipelined()
   server.on('request', (request, response) => {
     if (!pipelined.takes(request, response)) return
@@ -78,7 +80,7 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
     stop: () =>
       new Promise((resolve) => {
         server.close(() => resolve())
-        server.closeAllConnections()
+        cut()
       }),
   }
 }
@@ -94,6 +96,7 @@ function createServer({ tls }: StatusAuthOptions): Server {
     return createTls({
       ...limits,
       ...contextOf(tls),
+      handshakeTimeout: HANDSHAKE_TIMEOUT_MS,
       requestCert: tls.clientCa !== null,
       // Checked after the handshake: the token that may replace a certificate can be set or removed at any time.
       rejectUnauthorized: false,

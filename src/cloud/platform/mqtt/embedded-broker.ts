@@ -4,6 +4,7 @@ import { Duplex, Transform, type TransformCallback } from 'node:stream'
 import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type AuthenticateHandler, type Client } from 'aedes'
 import { CodedError } from '../../../protocol/errors.ts'
+import { HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { Broker, PushMessage } from '../../devices/publish-notifications.ts'
 import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
@@ -98,7 +99,11 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
   }
   const { tls } = options
   const server: Server =
-    tls === null ? createServer(accept) : createTlsServer({ cert: tls.certificate, key: tls.key }, accept)
+    tls === null
+      ? createServer(accept)
+      : createTlsServer({ cert: tls.certificate, key: tls.key, handshakeTimeout: HANDSHAKE_TIMEOUT_MS }, accept)
+  server.maxConnections = CONNECTIONS_MAX
+  const cut = openConnections(server)
   let port: number
   try {
     port = await listen(server, options)
@@ -123,6 +128,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
       await new Promise<void>((resolve) => aedes.close(() => resolve()))
       for (const socket of sockets) socket.destroy()
+      cut()
       await closed
     },
   }

@@ -10,6 +10,7 @@ import type { Agent } from '../../../../src/agent/compose.ts'
 import { openStatus } from '../../../../src/agent/platform/status-http/server.ts'
 import { deviceReport, readiness } from '../../../../src/protocol/local/report.ts'
 import { Authority } from '../../../support/certificates.ts'
+import { silentPeer } from '../../../support/silent-peer.ts'
 import { parsePrometheusText, valueOf } from '../../../support/prometheus-text.ts'
 import { ACCOUNT, Application, Site } from '../../../scenarios/agent/site.ts'
 import { reportWith } from './report-with.ts'
@@ -177,6 +178,20 @@ it('the schema of the report is the one that is documented', () => {
     readonly required: readonly string[]
   }
   expect(schema.required).toEqual(Object.keys(deviceReport.shape))
+})
+
+it('stops without a peer that says nothing in its TLS handshake', async () => {
+  await using authority = await Authority.make()
+  const tls = { ...(await authority.certify(Date.now() + 86_400_000)), clientCa: null }
+  const server = await openStatus({
+    ...{ port: 0, auth: { host: '127.0.0.1', tls, token: null } },
+    report: async () => reportWith(),
+    readiness: async () => ({ ready: true, checks: [] }),
+    onFault: (error) => expect.unreachable(String(error)),
+  })
+  const silent = await silentPeer(Number(new URL(server.origin).port))
+  await server.stop()
+  silent.destroy()
 })
 
 it('beyond loopback, who holds no certificate of the authority is heard only where a token would do as well', async () => {

@@ -3,7 +3,9 @@ import { connect as connectSocket } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { openEmbeddedBroker } from '../../../../src/cloud/platform/mqtt/embedded-broker.ts'
 import { deviceTopic, policyTopic, presenceTopic } from '../../../../src/protocol/push.ts'
-import { type Twin, openTwin } from '../../harness.ts'
+import { Authority } from '../../../support/certificates.ts'
+import { silentPeer } from '../../../support/silent-peer.ts'
+import { DAY, type Twin, openTwin } from '../../harness.ts'
 import { EDGE, EdgeClient } from '../../devices/edge-client.ts'
 import { Listener } from './listener.ts'
 
@@ -162,6 +164,17 @@ describe('a device at the embedded broker', () => {
 })
 
 describe('an embedded broker', () => {
+  it('closes without a peer that says nothing in its TLS handshake', async () => {
+    await using authority = await Authority.make()
+    const broker = await openEmbeddedBroker({
+      ...{ host: '127.0.0.1', port: 0, tls: await authority.certify(Date.now() + DAY), log: { info: () => undefined } },
+      ...{ onPresence: () => undefined, signIn: () => Promise.reject(new Error('nothing signs in')) },
+    })
+    const silent = await silentPeer(Number(new URL(broker.url).port))
+    await broker.close()
+    silent.destroy()
+  })
+
   it('delays no notification because another device does not read', { timeout: 5_000 }, async () => {
     const broker = await openEmbeddedBroker({
       ...{ host: '127.0.0.1', port: 0, tls: null, onPresence: () => undefined, log: { info: () => undefined } },

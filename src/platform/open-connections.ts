@@ -1,0 +1,17 @@
+import type { Server, Socket } from 'node:net'
+
+/** How long a TLS handshake may take, ms. */
+export const HANDSHAKE_TIMEOUT_MS = 10_000
+
+/**
+ * Call before the server listens. Returns a function that cuts its connections, also those whose TLS handshake is not
+ * complete: a server that closes waits for them, and `closeAllConnections` does not know them.
+ */
+export function openConnections(server: Server): () => void {
+  const open = new Set<Socket>()
+  server.on('connection', (socket: Socket) => {
+    open.add(socket)
+    socket.once('close', () => open.delete(socket))
+  })
+  return () => open.forEach((socket) => socket.destroy())
+}
