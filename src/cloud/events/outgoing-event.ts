@@ -19,7 +19,7 @@ const SEQUENCE_DIGITS = 19
 /** Characters of the hash of an entry: copies of a device may number different entries alike. */
 const HASH_SHOWN = 16
 
-export function groupOf(type: OutgoingEvent['type']): EventGroup {
+export function groupOf(type: string): EventGroup {
   if (type === 'usage') return 'usage'
   return type.startsWith('device.') ? 'device' : 'line-item'
 }

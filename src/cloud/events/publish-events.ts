@@ -241,7 +241,11 @@ export class EventPublisher {
     const { store, sink, now } = this.#deps
     const { position } = letter
     const found = await this.#read(position - 1n, position)
-    const problem = found instanceof CodedError ? found.message : 'The event is not stored any more.'
+    const isSelected = sink.groups.includes(groupOf(letter.type))
+    const missing = isSelected
+      ? 'The event is not stored any more.'
+      : 'The types of the sink do not include this event.'
+    const problem = found instanceof CodedError ? found.message : missing
     const outcome =
       found instanceof CodedError || found.events.length === 0
         ? new EventsRejected(problem)

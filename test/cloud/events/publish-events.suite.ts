@@ -350,6 +350,14 @@ export function publishEventsSuite(
         expect(await state()).toMatchObject({ problem: null, deadLetters: 1 })
       })
 
+      it('stays one if the sink does not receive its type', async () => {
+        await reject()
+        sink.groups = ['device']
+        await run()
+        const [letter] = await twin.store.read((reader) => reader.eventSinks.deadLetters('test', 0n, 10))
+        expect(letter!.problem).toBe('The types of the sink do not include this event.')
+      })
+
       it('does not come back if it is discarded meanwhile', async () => {
         await reject()
         sink.check = async () => {
