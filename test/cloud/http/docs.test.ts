@@ -1,8 +1,10 @@
 // The reference that the twin serves: the documents, the error codes, and a script from this twin only.
+import { once } from 'node:events'
 import { type IncomingHttpHeaders, get } from 'node:http'
+import { connect } from 'node:net'
 import { buffer } from 'node:stream/consumers'
 import { gunzipSync } from 'node:zlib'
-import { beforeAll, describe, expect, it } from 'vitest'
+import { beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { ERRORS } from '../../../src/protocol/errors.ts'
 import { type Twin, openTwin, pick } from '../harness.ts'
 
@@ -113,5 +115,20 @@ describe('the script of the reference', () => {
     const ofAnotherNode = new URL(src.replace(/[^/]*$/, 'another.js'), twin.cloud.address)
     const other = await rawGet(ofAnotherNode, { 'accept-encoding': 'gzip' })
     expect([other.status, other.headers['cache-control']]).toEqual([200, 'no-cache'])
+  })
+
+  it('is unpacked once, however many clients do not read it', async () => {
+    await using twin = await openTwin()
+    const src = /<script src="([^"]*)"/.exec((await page(twin, '/docs')).text)?.[1] ?? ''
+    const { hostname, port, pathname } = new URL(src, twin.cloud.address)
+    await rawGet(new URL(src, twin.cloud.address), {})
+    const before = process.memoryUsage().external
+    for (let count = 0; count < 40; count += 1) {
+      const socket = connect(Number(port), hostname).pause()
+      onTestFinished(() => void socket.destroy())
+      socket.write(`GET ${pathname} HTTP/1.1\r\nHost: x\r\n\r\n`.repeat(50))
+      await once(socket, 'readable')
+    }
+    expect(process.memoryUsage().external - before).toBeLessThan(50_000_000)
   })
 })

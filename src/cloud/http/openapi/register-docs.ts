@@ -3,7 +3,8 @@
  * policy limits the page to this server.
  */
 import { Readable } from 'node:stream'
-import { createGunzip } from 'node:zlib'
+import { promisify } from 'node:util'
+import { gunzip } from 'node:zlib'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { type Operation, declaredAnswers } from '../operation.ts'
@@ -25,6 +26,9 @@ export function registerDocs(http: FastifyInstance, prefix: string, operations: 
   }
   let script: Promise<ScalarScript> | undefined
   const loaded = (): Promise<ScalarScript> => (script ??= loadScalarScript())
+  // Once: for each request, clients that do not read would fill the memory.
+  let unpacked: Promise<Buffer> | undefined
+  const unpack = (bytes: Buffer): Promise<Buffer> => (unpacked ??= promisify(gunzip)(bytes))
   const serve = (url: string, mediaType: string, make: () => string | Promise<string>): void => {
     let text: string | undefined
     const form = { description: 'The page.', body: z.unknown(), mediaType }
@@ -48,7 +52,7 @@ export function registerDocs(http: FastifyInstance, prefix: string, operations: 
   }
   const answers = declaredAnswers('GET', { 200: { description: 'The script.', streams: [JAVASCRIPT] } }, [])
   http.get(`${root}/scalar/:version.js`, { config: { answers } }, async (request, reply) =>
-    sendScript(request, guard(reply), await loaded()),
+    sendScript(request, guard(reply), { ...(await loaded()), unpack }),
   )
   // Browsers ask for the icon of a JSON document at the root.
   const noIcon = declaredAnswers('GET', { 204: { description: 'There is no icon.' } }, [])
@@ -66,14 +70,23 @@ const TITLES: Readonly<Record<DocumentName, string>> = {
 
 const JAVASCRIPT = 'text/javascript'
 
-function sendScript(request: FastifyRequest, reply: FastifyReply, { bytes, version }: ScalarScript): FastifyReply {
+interface UnpackableScript extends ScalarScript {
+  readonly unpack: (bytes: Buffer) => Promise<Buffer>
+}
+
+async function sendScript(
+  request: FastifyRequest,
+  reply: FastifyReply,
+  { bytes, version, unpack }: UnpackableScript,
+): Promise<FastifyReply> {
   // Another node can have another version: browsers must not keep this script under the address of that one.
   const isThisVersion = (request.params as { readonly version: string }).version === version
   reply.header('vary', 'accept-encoding').type(JAVASCRIPT)
   if (isThisVersion) reply.header('cache-control', 'public, max-age=31536000, immutable')
-  const compressed = Readable.from([bytes])
-  if (!/\bgzip\b/.test(String(request.headers['accept-encoding']))) return reply.send(compressed.pipe(createGunzip()))
-  return reply.headers({ 'content-encoding': 'gzip', 'content-length': bytes.length }).send(compressed)
+  const isGzip = /\bgzip\b/.test(String(request.headers['accept-encoding']))
+  const sent = isGzip ? bytes : await unpack(bytes)
+  if (isGzip) reply.header('content-encoding', 'gzip')
+  return reply.header('content-length', sent.length).send(Readable.from([sent]))
 }
 
 /** Scalar creates style elements. */
