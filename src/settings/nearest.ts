@@ -1,7 +1,8 @@
 /** The known word closest to a probable typing error; undefined if none is close. */
 export function nearest(word: string, known: Iterable<string>): string | undefined {
   let best: string | undefined
-  let bestDistance = Math.max(2, Math.floor(word.length / 3)) + 1
+  // Of a short word, at least one letter must remain.
+  let bestDistance = Math.min(word.length, Math.max(2, Math.floor(word.length / 3)) + 1)
   for (const candidate of known) {
     const distance = edits(word.toLowerCase(), candidate.toLowerCase())
     if (distance < bestDistance) [best, bestDistance] = [candidate, distance]
