@@ -133,7 +133,7 @@ function optionsOf(
     // Before the body is read: unauthorized callers must not cause reads.
     onRequest: async (request, reply) => {
       if (isOfDevices) await deps.entrance.enter(reply.raw, request.headers)
-      const head = await deps.slots.authenticate(() => admit(request))
+      const head = await deps.slots.authenticate(request.raw, () => admit(request))
       const caller = head.principal
       encodingOf(request, gzip)
       const arrives = hasBody(request)

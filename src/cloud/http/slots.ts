@@ -8,6 +8,7 @@
  * Each count has places that only administrators get, and places that only they and devices get. Registered client keys
  * leave each other as many places as each of them uses, whatever their number.
  */
+import type { IncomingMessage } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import { CodedError } from '../../protocol/errors.ts'
 import { Comeback } from './comeback.ts'
@@ -15,6 +16,9 @@ import type { Caller } from './operation.ts'
 
 /** Concurrent requests per device or enrollment token: an agent has four connections. */
 const REQUESTS_OF_ONE_DEVICE_MAX = 16
+
+/** Concurrent requests on one connection whose caller is not known yet: a client that waits for responses has one. */
+const UNKNOWN_OF_CONNECTION_MAX = 64
 
 /** Part of the places that clients may take together, and clients and devices together. */
 const PART_OF_CLIENTS = 3 / 4
@@ -50,22 +54,28 @@ export class Slots {
   readonly #inProgress = new Count()
   readonly #slots = new WeakMap<FastifyReply['raw'], { of: Count; readonly share: Share }>()
   #authenticating = 0
+  /** Of these, requests of each connection. */
+  readonly #unknown = new WeakMap<object, number>()
 
   constructor(limits: SlotLimits) {
     this.#limits = limits
     this.#comeback = new Comeback(limits.now)
   }
 
-  /** @throws CodedError OVERLOADED, or of `authenticate` */
-  async authenticate<T>(authenticate: () => Promise<T>): Promise<T> {
+  /** @throws CodedError KEY_BUSY, OVERLOADED, or of `authenticate` */
+  async authenticate<T>({ socket }: Pick<IncomingMessage, 'socket'>, authenticate: () => Promise<T>): Promise<T> {
     const { requestsMax } = this.#limits
+    const ofConnection = this.#unknown.get(socket) ?? 0
+    if (ofConnection >= UNKNOWN_OF_CONNECTION_MAX) throw busy(ofConnection)
     // Only authenticated callers get a turn.
     if (this.#authenticating >= requestsMax) throw overloaded(requestsMax, RETRY_AFTER_MS)
+    this.#unknown.set(socket, ofConnection + 1)
     this.#authenticating += 1
     try {
       return await authenticate()
     } finally {
       this.#authenticating -= 1
+      this.#unknown.set(socket, (this.#unknown.get(socket) ?? 1) - 1)
     }
   }
 

@@ -1,7 +1,7 @@
 // Places of requests under way, with answers of a real server.
 import { EventEmitter, once } from 'node:events'
 import { type ServerResponse, createServer } from 'node:http'
-import { type AddressInfo, connect } from 'node:net'
+import { type AddressInfo, Socket, connect } from 'node:net'
 import type { FastifyReply } from 'fastify'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import type { Caller } from '../../../src/cloud/http/operation.ts'
@@ -40,6 +40,8 @@ async function request() {
   }
   return { reply: { raw } as unknown as FastifyReply, leave }
 }
+
+const onConnection = () => ({ socket: new Socket() })
 
 it('a place is free again when the caller has gone', async () => {
   const slots = new Slots({ requestsMax: 10, ofKeyMax: 1, now: () => 0 })
@@ -132,11 +134,11 @@ it('a body that has not arrived takes no place of a request in progress', () => 
 it('limits callers whose token is being checked', async () => {
   const slots = new Slots({ requestsMax: 1, ofKeyMax: 1, now: () => 0 })
   const checked = Promise.withResolvers<string>()
-  const first = slots.authenticate(() => checked.promise)
-  await expect(slots.authenticate(async () => 'second')).rejects.toThrow(OVERLOADED)
+  const first = slots.authenticate(onConnection(), () => checked.promise)
+  await expect(slots.authenticate(onConnection(), async () => 'second')).rejects.toThrow(OVERLOADED)
   checked.resolve('first')
   expect(await first).toBe('first')
-  expect(await slots.authenticate(async () => 'third')).toBe('third')
+  expect(await slots.authenticate(onConnection(), async () => 'third')).toBe('third')
 })
 
 it('tells administrators to come back before the turns of many devices', () => {
@@ -176,4 +178,16 @@ it('measures the pace while requests are in progress only', () => {
   for (const id of ['1000', '1002', '1004']) {
     expect(() => slots.take(device(id), reply(), false)).toThrow(retryOf(id))
   }
+})
+
+it('one connection cannot keep others from being authenticated', async () => {
+  const slots = new Slots({ requestsMax: 100, ofKeyMax: 100, now: () => 0 })
+  const [one, another] = [onConnection(), onConnection()]
+  const checked = Promise.withResolvers<string>()
+  const waiting = Array.from({ length: 64 }, () => slots.authenticate(one, () => checked.promise))
+  await expect(slots.authenticate(one, async () => 'more')).rejects.toThrow(BUSY)
+  expect(await slots.authenticate(another, async () => 'other')).toBe('other')
+  checked.resolve('done')
+  await Promise.all(waiting)
+  expect(await slots.authenticate(one, async () => 'again')).toBe('again')
 })

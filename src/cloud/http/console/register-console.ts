@@ -244,7 +244,7 @@ class Console {
   async #signedIn(request: FastifyRequest, reply: FastifyReply): Promise<SignedIn> {
     const token = cookieOf(request)
     if (token === null) throw new CodedError('TOKEN_MISSING', 'No administrator is signed in.')
-    const administrator = await this.#deps.slots.authenticate(() => this.#authenticate(token))
+    const administrator = await this.#deps.slots.authenticate(request.raw, () => this.#authenticate(token))
     this.#deps.slots.take(administrator, reply, false)
     return { token, administrator }
   }
