@@ -2,9 +2,9 @@
 import { CodedError } from '../../protocol/errors.ts'
 import { REPORT_PAGE_RECORDS } from '../../protocol/service/usage-report.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
-import { type NumberedUsage, USAGE_ROW_POSITIONS, type UsageRange } from '../storage/records.ts'
+import type { NumberedUsage, UsageRange } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
-import { USAGE_PIECE_RECORDS, usageArchived } from './export-usage.ts'
+import { USAGE_PIECE_RECORDS, endOfRows, usageArchived } from './export-usage.ts'
 import { reportRow } from './usage-text.ts'
 
 const ROWS_COUNTED_MAX = 4_096n
@@ -75,9 +75,10 @@ async function* pageOf(
   let after = 0n
   // Fewer rows at a time near the first record of the page, down to the row that has it.
   for (let rows = ROWS_COUNTED_MAX; skip > 0 && rows > 0n && after < range.upTo;) {
-    const end = after + rows * USAGE_ROW_POSITIONS
-    const upTo = end < range.upTo ? end : range.upTo
-    const passed = await readUnarchived(store, range, (reader) => reader.usage.count({ ...range, after, upTo }))
+    const { upTo, passed } = await readUnarchived(store, range, async (reader) => {
+      const upTo = await endOfRows(reader, { after, upTo: range.upTo, rows })
+      return { upTo, passed: await reader.usage.count({ ...range, after, upTo }) }
+    })
     await giveWay()
     if (passed > skip) {
       rows /= 8n

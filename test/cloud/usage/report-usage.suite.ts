@@ -140,6 +140,14 @@ export function reportUsageSuite(name: string, open: () => Promise<Store>): void
       ])
     })
 
+    it('has the next pages also after a restore, which leaves a gap in the numbers of rows', async () => {
+      await write(record())
+      await store.transaction((tx) => tx.usage.passForgotten(1n << 61n))
+      await write(record({ item: 'Scan' }))
+      expect((await rows()).map(({ item }) => item)).toEqual(['Print', 'Scan'])
+      expect(await rows({ pageNumber: 2 })).toEqual([])
+    })
+
     it('begins with a day in UTC', async () => {
       const midnight = NOW - (NOW % DAY)
       await write(...[-1, 0].map((ms) => record({ usageTime: midnight - DAY + ms, item: String(ms) })))

@@ -159,6 +159,19 @@ export function usageReader(sql: Sql) {
       }
       return count
     },
+    /** The number of the first row with a later position; null: none. A restore leaves a gap of trillions of numbers. */
+    async nextRow(after: bigint): Promise<bigint | null> {
+      const next = (table: 'usage' | 'deliveries') =>
+        db
+          .selectFrom(table)
+          .select((of) => of.fn.min<bigint | null>('seq').as('seq'))
+          .where('seq', '>=', rowAfter(after))
+      const rows = await next('usage').unionAll(next('deliveries')).execute()
+      return rows.reduce<bigint | null>(
+        (least, { seq }) => (least === null || (seq ?? least) < least ? seq : least),
+        null,
+      )
+    },
     /** The highest position that is committed. A transaction in progress may commit a lower one. */
     end: (): Promise<bigint> => endOf(sql),
     /** End of the backup that lost the record at this position; null: not lost. */

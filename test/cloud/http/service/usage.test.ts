@@ -246,6 +246,16 @@ describe('an export of 100,000 records', () => {
     expect(counts).toEqual({ reads: 3, pauses: 3 })
   })
 
+  it('passes the gap in the numbers of rows that a restore leaves at once', async () => {
+    await store.transaction((tx) => tx.usage.passForgotten(1n << 61n))
+    await store.transaction((tx) => tx.usage.append([{ ...record(COUNT), usageTime: START + 1 }]))
+    const { counts, deps } = counting()
+    let found = ''
+    for await (const piece of (await exportUsage(deps, { ...order, from: START + 1 })).pieces) found += piece
+    expect(JSON.parse(found)).toMatchObject({ correlationId: `correlation-${COUNT}` })
+    expect(counts.reads).toBe(3)
+  })
+
   it('holds a part of the export at any moment, never all of it', async () => {
     await twin.start()
     setFlagsFromString('--expose-gc')
