@@ -113,6 +113,18 @@ describe('a webhook', () => {
     await expect(send()).rejects.toThrow('responded with 404: no usage at ?key=…&amp;…, …, Bearer …')
   })
 
+  it('does not show the start of a token that is longer than what it reads of the response', async () => {
+    sink = open({ token: `${'long-'.repeat(300)}token` })
+    receiver.respond = () => [401, `unknown token ${'long-'.repeat(300)}token`]
+    await expect(send()).rejects.toThrow(/responded with 401: unknown token …$/)
+  })
+
+  it('does not show the rest of a token that begins with a value of its query', async () => {
+    sink = open({ url: `${receiver.url}?key=a-secret`, token: 'a-secret-token' })
+    receiver.respond = () => [401, 'unknown token a-secret-token for a-secret']
+    await expect(send()).rejects.toThrow(/responded with 401: unknown token … for …$/)
+  })
+
   it('shows neither the query of its address nor its secret', () => {
     const hidden = open({ url: `${receiver.url}?key=hidden` })
     expect(hidden.address).toBe(receiver.url)

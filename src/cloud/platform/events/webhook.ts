@@ -71,7 +71,9 @@ export class WebhookSink implements Sink {
     this.address = `${origin}${pathname}`
     const written = search.slice(1).split('&')
     const values = [...searchParams.values(), ...written.map((each) => each.replace(/^[^=]*=/, ''))]
-    this.#hidden = [...values, options.token ?? ''].filter(({ length }) => length >= HIDDEN_LENGTH_MIN)
+    const secrets = [...values, options.token ?? ''].filter(({ length }) => length >= HIDDEN_LENGTH_MIN)
+    // Longest first: one may begin with another.
+    this.#hidden = secrets.toSorted((a, b) => b.length - a.length)
     this.groups = options.groups
     this.#agent = openAgent(options.url, { keepAlive: true, maxSockets: 1 }, options)
   }
@@ -130,8 +132,14 @@ async function readStart(response: IncomingMessage, hidden: readonly string[]): 
     size += piece.length
   }
   const text = Buffer.concat(pieces).toString('utf8')
-  return printable(
-    hidden.reduce((rest, each) => rest.replaceAll(each, '…'), text),
-    RESPONSE_SHOWN,
-  )
+  return printable(hidden.reduce(without, text), RESPONSE_SHOWN)
+}
+
+/** Also without the start of a secret at the end of the text, which may be cut. */
+function without(text: string, secret: string): string {
+  const rest = text.replaceAll(secret, '…')
+  for (let length = Math.min(secret.length, rest.length); length >= HIDDEN_LENGTH_MIN; length -= 1) {
+    if (rest.endsWith(secret.slice(0, length))) return `${rest.slice(0, -length)}…`
+  }
+  return rest
 }
