@@ -152,6 +152,15 @@ test.each([
   expect(redactor([])(`before ${text}\nafter`)).toMatch(/^before .*\nafter$/)
 })
 
+test.each(['\\\\', 'eyJaaaa-', 'eyJ', 'a://', 'token="', 'token = ', '"d":', '-----BEGIN '])(
+  'the redactor reads a long log of %s in a short time',
+  (text) => {
+    const start = performance.now()
+    redactor([])(text.repeat(200_000))
+    expect(performance.now() - start).toBeLessThan(5_000)
+  },
+)
+
 test('a key whose beginning is cut off is not in it', { timeout: 60_000 }, async () => {
   const key = PEM.replace('MC4', `${'x'.repeat(1_000)}MC4`)
   const rest = 'rest '.repeat(400_000 - key.length / 10)
