@@ -145,8 +145,9 @@ export class AgentClient {
   /** Each item is granted or refused by itself. @throws TallygateError */
   async access(instanceId: string, requester: Requester, items: readonly RequestedItem[]): Promise<Answer> {
     const path = `/v1.1/instances/${encodeURIComponent(instanceId)}/access-request`
-    const body = { requester, requestedItems: items }
-    return answerOf(await this.#lend((connection) => connection.once({ method: 'POST', path, body })), items)
+    const body = { requester, requestedItems: [...items] }
+    const response = await this.#lend((connection) => connection.once({ method: 'POST', path, body }))
+    return answerOf(response, body.requestedItems)
   }
 
   /** @throws TallygateError */
@@ -226,10 +227,10 @@ export class Session {
     items: readonly RequestedItem[],
     { rollbackOnDeny = true }: { readonly rollbackOnDeny?: boolean } = {},
   ): Promise<Answer> {
-    const body = { requester, rollbackOnDeny, requestedItems: items }
+    const body = { requester, rollbackOnDeny, requestedItems: [...items] }
     const response = await this.#alone(() => this.#connection.once({ method: 'PUT', path: this.#path, body }))
     this.#beatAfter(response)
-    return answerOf(response, items)
+    return answerOf(response, body.requestedItems)
   }
 
   /** Refunds the rest of the interval and charges nothing until the next request. @throws SessionEnded, TallygateError */

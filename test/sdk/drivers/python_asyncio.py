@@ -29,7 +29,7 @@ async def do(agent, session, name, *words):
         value, version, count, times = words
         for _ in range(int(times)):
             item = tallygate.Item("LaserCut", float(count), version)
-            say_answer(await agent.access(INSTANCE, tallygate.Requester("user", value), [item]))
+            say_answer(await agent.access(INSTANCE, tallygate.Requester("user", value), iter([item])))
     elif name == "offers":
         for each in (await agent.offers())["instances"][0]["items"]:
             say("offer", each["item"], each["version"], each["lineItems"][0]["rate"])

@@ -31,7 +31,7 @@ def do(name, *words):
         value, version, count, times = words
         for _ in range(int(times)):
             item = tallygate.Item("LaserCut", float(count), version)
-            say_answer(agent.access(INSTANCE, tallygate.Requester("user", value), [item]))
+            say_answer(agent.access(INSTANCE, tallygate.Requester("user", value), iter([item])))
     elif name == "offers":
         for each in agent.offers()["instances"][0]["items"]:
             say("offer", each["item"], each["version"], each["lineItems"][0]["rate"])

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from http.client import HTTPException
-from typing import Any, List, Optional, Sequence
+from typing import Any, Iterable, List, Optional
 
 from ._core import (
     OFFERS_CALL,
@@ -71,11 +71,12 @@ class Client:
         # Each for one request at a time.
         self._idle: List[_Connection] = []
 
-    def access(self, instance_id: str, requester: Requester, items: Sequence[Item]) -> Answer:
+    def access(self, instance_id: str, requester: Requester, items: Iterable[Item]) -> Answer:
         """Each item is granted or refused by itself. Raises TallygateError."""
+        call = access_call(instance_id, requester, items)
         connection = self._take()
         try:
-            return answer_of(connection.once(access_call(instance_id, requester, items)), items)
+            return answer_of(connection.once(call), call)
         finally:
             self._idle.append(connection)
 
@@ -142,13 +143,14 @@ class Session:
         if self._heartbeat_s is not None:
             threading.Thread(target=self._beat, daemon=True).start()
 
-    def request(self, requester: Requester, items: Sequence[Item], rollback_on_deny: bool = True) -> Answer:
+    def request(self, requester: Requester, items: Iterable[Item], rollback_on_deny: bool = True) -> Answer:
         """Requests all items or none. Granted items replace the previous ones and are charged for each interval.
 
         After a refusal (`granted` is false) the session continues unchanged, unless rollback_on_deny is false: then it
         ends. Raises SessionEnded, TallygateError.
         """
-        return answer_of(self._call(request_call(self.id, requester, items, rollback_on_deny)), items)
+        call = request_call(self.id, requester, items, rollback_on_deny)
+        return answer_of(self._call(call), call)
 
     def halt(self, requester: Requester) -> None:
         """Refunds the rest of the interval and charges nothing until the next request."""

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from decimal import Decimal
 from http.client import HTTPException
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 from urllib.parse import quote
 
 T = TypeVar("T")
@@ -220,7 +220,7 @@ def socket_path_of(given: Optional[str]) -> str:
     return given or os.environ.get("TALLYGATE_SOCKET") or USUAL_SOCKET
 
 
-def access_call(instance_id: str, requester: Requester, items: Sequence[Item]) -> Call:
+def access_call(instance_id: str, requester: Requester, items: Iterable[Item]) -> Call:
     return Call("POST", f"/v1.1/instances/{quote(instance_id, safe='')}/access-request", _request_body(requester, items))
 
 
@@ -233,7 +233,7 @@ def session_call(method: str, session_id: str, what: str = "") -> Call:
     return Call(method, f"/v1.1/sessions/{session_id}{what}")
 
 
-def request_call(session_id: str, requester: Requester, items: Sequence[Item], rollback_on_deny: bool) -> Call:
+def request_call(session_id: str, requester: Requester, items: Iterable[Item], rollback_on_deny: bool) -> Call:
     body = {**_request_body(requester, items), "rollbackOnDeny": rollback_on_deny}
     return Call("PUT", f"/v1.1/sessions/{session_id}", body)
 
@@ -241,7 +241,7 @@ def request_call(session_id: str, requester: Requester, items: Sequence[Item], r
 OFFERS_CALL = Call("GET", "/tallygate/v1/offers")
 
 
-def _request_body(requester: Requester, items: Sequence[Item]) -> Dict[str, Any]:
+def _request_body(requester: Requester, items: Iterable[Item]) -> Dict[str, Any]:
     given = [
         {
             "item": each.item,
@@ -260,12 +260,12 @@ def _without_none(fields: Mapping[str, Any]) -> Dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def answer_of(response: Response, requested: Sequence[Item]) -> Answer:
+def answer_of(response: Response, call: Call) -> Answer:
     advice = response.head.headers.get("x-tallygate-advice")
 
     def part(body: Any) -> Answer:
         items = tuple(_item_of(each) for each in body["requestedItems"])
-        if len(items) != len(requested):
+        if len(items) != len((call.body or {})["requestedItems"]):
             raise ValueError
         return Answer(body["correlationId"], all(each.granted for each in items), items, advice)
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from http.client import HTTPException
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Optional, Tuple
 
 from ._core import (
     OFFERS_CALL,
@@ -46,11 +46,12 @@ class Client:
         # Each for one request at a time.
         self._idle: List[_Connection] = []
 
-    async def access(self, instance_id: str, requester: Requester, items: Sequence[Item]) -> Answer:
+    async def access(self, instance_id: str, requester: Requester, items: Iterable[Item]) -> Answer:
         """Each item is granted or refused by itself. Raises TallygateError."""
+        call = access_call(instance_id, requester, items)
         connection = self._take()
         try:
-            return answer_of(await connection.once(access_call(instance_id, requester, items)), items)
+            return answer_of(await connection.once(call), call)
         finally:
             self._idle.append(connection)
 
@@ -110,9 +111,10 @@ class Session:
         self._heartbeat_s = opened.heartbeat_s
         self._beating = None if self._heartbeat_s is None else asyncio.ensure_future(self._beat())
 
-    async def request(self, requester: Requester, items: Sequence[Item], rollback_on_deny: bool = True) -> Answer:
+    async def request(self, requester: Requester, items: Iterable[Item], rollback_on_deny: bool = True) -> Answer:
         """Requests all items or none. See tallygate.Session.request."""
-        return answer_of(await self._call(request_call(self.id, requester, items, rollback_on_deny)), items)
+        call = request_call(self.id, requester, items, rollback_on_deny)
+        return answer_of(await self._call(call), call)
 
     async def halt(self, requester: Requester) -> None:
         """Refunds the rest of the interval and charges nothing until the next request."""
