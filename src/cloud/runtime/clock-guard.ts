@@ -101,7 +101,10 @@ export class ClockGuard {
     this.#trusted = after
   }
 
-  /** The start of each inactivity moves with the clock, and by the time that the cloud was off. */
+  /**
+   * The start of each inactivity moves with the clock, and by the time that the cloud was off. Responses of idempotency keys
+   * are kept for their whole lifetime from now on.
+   */
   async confirm(by: Actor): Promise<void> {
     const reading = this.#read()
     const { doubt } = this
@@ -110,6 +113,7 @@ export class ClockGuard {
     await this.#options.store.transaction(async (tx) => {
       await tx.sweeps.noteClock(reading)
       await tx.edge.epochs.moveInactivity(Math.round(jumpedMs), reading.at)
+      await tx.idempotency.keepFrom(reading.at)
       await recordChange(tx, reading.at, { action: 'CONFIRM_CLOCK', by })
     })
     this.#tell(null)

@@ -7,7 +7,7 @@ import { sha256 } from '../../protocol/signing.ts'
 import type { Store } from '../storage/store.ts'
 import type { Principal } from './principal.ts'
 
-/** How long an answer is stored, ms. While a clock is in doubt, none is deleted. */
+/** How long an answer is stored, ms. None is deleted while a clock is in doubt, and so long after it was confirmed. */
 export const IDEMPOTENCY_LIFETIME_MS = 24 * 60 * 60 * 1000
 
 const FORGOTTEN_AT_A_TIME = 500

@@ -129,4 +129,21 @@ describe.each(['v1.0', 'v1.1'])('a one-off access request of %s with an idempote
     for (const key of ['a', 'b']) await ask(twin, instance, key)
     expect(await twin.used(instance, 'ACT-1')).toBe(6)
   })
+
+  it('is kept for its lifetime after an administrator has confirmed a clock that was behind', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.shop()
+    await ask(twin, instance, 'a')
+    for (let times = 0; times < 2; times += 1) {
+      twin.clockAheadMs += 2 * DAY
+      await twin.tick()
+      expect(await twin.call('POST', '/edge/api/v1/sweeps/clock/confirm')).toMatchObject({ status: 200 })
+    }
+    await twin.advance(DAY - MINUTE)
+    await ask(twin, instance, 'a')
+    expect(await twin.used(instance, 'ACT-1')).toBe(3)
+    await twin.advance(MINUTE)
+    await ask(twin, instance, 'a')
+    expect(await twin.used(instance, 'ACT-1')).toBe(6)
+  })
 })
