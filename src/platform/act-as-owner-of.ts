@@ -8,14 +8,19 @@ export function actAsOwnerOf(directory: string): Disposable {
   const owner = statSync(directory, { throwIfNoEntry: false })
   if (process.geteuid?.() !== 0 || owner === undefined || owner.uid === 0) return { [Symbol.dispose]: () => undefined }
   const [group, groups] = [process.getegid?.() ?? 0, process.getgroups?.() ?? []]
-  process.setgroups?.([owner.gid])
-  process.setegid?.(owner.gid)
-  process.seteuid?.(owner.uid)
-  return {
-    [Symbol.dispose]: () => {
-      process.seteuid?.(0)
-      process.setegid?.(group)
-      process.setgroups?.(groups)
-    },
+  const giveBack = (): void => {
+    process.seteuid?.(0)
+    process.setegid?.(group)
+    process.setgroups?.(groups)
   }
+  try {
+    process.setgroups?.([owner.gid])
+    process.setegid?.(owner.gid)
+    process.seteuid?.(owner.uid)
+  } catch (error) {
+    // A container may not know the user.
+    giveBack()
+    throw error
+  }
+  return { [Symbol.dispose]: giveBack }
 }

@@ -1,8 +1,9 @@
 // Commands of root in the directory of a service, whose user has put symbolic links there to a file of root.
 import { chownSync, existsSync, readFileSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { backUpLedger, restoreLedger } from '../../src/agent/platform/sqlite/backup.ts'
+import { actAsOwnerOf } from '../../src/platform/act-as-owner-of.ts'
 import { openKeyFile } from '../../src/cloud/platform/key-file/key-file.ts'
 import { deviceWithBacklog } from '../agent/platform/sqlite/damaged.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
@@ -62,6 +63,17 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     expect(owners(directory)).toEqual([USER])
   })
 
+  it('names the database that the user of the ledger may not use', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    const backup = join(temporaryDirectory(), 'backup.db')
+    await backUpLedger(path, backup)
+    await journal.close()
+    give(directory)
+    chownSync(path, 0, 0)
+    const message = `${path}: the user with the id ${USER} may not read and write ${path}`
+    await expect(restoreLedger(backup, path, 0)).rejects.toMatchObject({ code: 'STATE_UNWRITABLE', message })
+  })
+
   it.each(['signing-key.pem.next.new', 'signing-keys.json.new'])(
     'replaces no file that %s of the cloud leads to',
     async (name) => {
@@ -79,4 +91,16 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
       expect(owners(directory)).toEqual([USER])
     },
   )
+
+  it('keeps its groups if it cannot act as the owner', () => {
+    const directory = temporaryDirectory()
+    give(directory)
+    const own = [process.getegid?.(), process.getgroups?.()]
+    const refusal = new Error('EINVAL')
+    vi.spyOn(process, 'seteuid').mockImplementationOnce(() => {
+      throw refusal
+    })
+    expect(() => actAsOwnerOf(directory)).toThrow(refusal)
+    expect([process.getegid?.(), process.getgroups?.()]).toEqual(own)
+  })
 })
