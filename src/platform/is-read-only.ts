@@ -1,4 +1,4 @@
-import { accessSync, constants, existsSync } from 'node:fs'
+import { accessSync, constants, existsSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 
 /** Whether the file system of a directory is read-only, also for root. */
@@ -10,8 +10,22 @@ export function isReadOnly(directory: string): boolean {
 export function denialOf(path: string): string | null {
   if (isReadOnly(dirname(path))) return 'the file system is read-only'
   const first = existsSync(path) ? path : dirname(path)
-  if (codeOf(first, constants.R_OK | constants.W_OK) !== 'EACCES') return null
+  if (isAllowed(first)) return null
   return `the user with the id ${process.geteuid?.() ?? 0} may not read and write ${first}`
+}
+
+function isAllowed(path: string): boolean {
+  const user = process.geteuid?.()
+  const code = codeOf(path, constants.R_OK | constants.W_OK)
+  if (code !== undefined || user === process.getuid?.()) return code !== 'EACCES'
+  // Root acts as another user: the system has checked what root may do.
+  try {
+    const { uid, gid, mode } = statSync(path)
+    const shift = uid === user ? 6 : process.getgroups?.().includes(gid) === true ? 3 : 0
+    return ((mode >> shift) & 6) === 6
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code !== 'EACCES'
+  }
 }
 
 function codeOf(path: string, mode: number): string | undefined {
