@@ -141,8 +141,11 @@ test.each([
   'url = "http://user:Plan@Planted@proxy"',
   String.raw`url = "http://user:Plan\\Planted@proxy"`,
   'url = "http://user:Plan/Planted@proxy"',
+  'url = "http://user:Plan Planted@proxy"',
+  String.raw`url = "http://user:Plan\"Planted@proxy"`,
   'password = "two Planted"',
   "password = 'two \\ Planted'",
+  'password = """two "Planted"""',
   'password = "never ends, Planted',
   '{"authorization":"Digest Planted"}',
   String.raw`{"password":"a \"Planted\" b"}`,
@@ -152,7 +155,7 @@ test.each([
   expect(redactor([])(`before ${text}\nafter`)).toMatch(/^before .*\nafter$/)
 })
 
-test.each(['\\\\', 'eyJaaaa-', 'eyJ', 'a://', 'token="', 'token = ', '"d":', '-----BEGIN '])(
+test.each(['\\\\', 'eyJaaaa-', 'eyJ', 'a://', 'token="', 'token = ', 'token="""', '"d":', '-----BEGIN '])(
   'the redactor reads a long log of %s in a short time',
   (text) => {
     const start = performance.now()

@@ -14,11 +14,12 @@ const PATTERNS: readonly (readonly [RegExp, string])[] = [
   // Tokens and signed documents.
   [/\beyJ[\w-]{4,}(\.[\w-]*)*/g, MARK],
   [/\b(bearer|basic)\s+[\w.~+/=-]{6,}/gi, `$1 ${MARK}`],
-  // Credentials in an address. A password may contain an @, and in an address that nothing accepts a slash.
-  [/(:\/\/)[^\s"]{1,500}@/g, `$1${MARK}@`],
+  // Credentials in an address. A password may contain @, a space, an escaped quote, and in an address that nothing accepts /.
+  [/(:\/\/)(?:\\"|[^\n"]){1,500}@/g, `$1${MARK}@`],
   // Private members of a JWK.
   [/("(?:d|p|q|dp|dq|qi|k)\\*"\s*:\s*\\*")[\w-]{16,}/g, `$1${MARK}`],
   // Values with a secret's name: in JSON, TOML, a query, or an assignment.
+  [new RegExp(String.raw`(${NAME}["']?\s*[:=]\s*)("{3}|'{3})[\s\S]*?(?:\2|$)`, 'gi'), `$1$2${MARK}$2`],
   [new RegExp(String.raw`(${NAME}\\?["']?\s*[:=]\s*)(\\?["'])(?:\\{3}.|(?!\2)\\?.)+`, 'gi'), `$1$2${MARK}`],
   [new RegExp(String.raw`(${NAME}\\?["']?\s*[:=]\s*)(?!\\?["']|\[secret\])[^\s"',;&}\]\\]+`, 'gi'), `$1${MARK}`],
 ]
