@@ -50,6 +50,18 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     },
   )
 
+  it('repairs no file that a token in the directory of the agent leads to', async () => {
+    const directory = temporaryDirectory()
+    const { path, isUnchanged } = fileOfRoot()
+    const token = join(directory, 'token')
+    symlinkSync(path, token)
+    chownSync(directory, USER, USER)
+    const env = { TALLYGATE_AGENT_STATE_DIRECTORY: directory, TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: token }
+    const { out } = await tallygate(['doctor', '--fix', '--no-network'], { env })
+    expect(out).toContain(`NOT fixed: chmod 0640 ${token}: E`)
+    expect(isUnchanged()).toBe(true)
+  })
+
   it('restores a ledger that its user owns, from a backup that only root can read', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
     const backup = join(temporaryDirectory(), 'backup.db')

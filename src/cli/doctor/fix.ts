@@ -1,5 +1,6 @@
 /** `tallygate doctor --fix` never removes or rewrites anything that contains usage. */
 import { chmodSync, unlinkSync } from 'node:fs'
+import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
 import { DiskReserve } from '../../agent/platform/sqlite/disk-reserve.ts'
 import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
@@ -24,32 +25,28 @@ export function repair(observations: Observations): readonly Repair[] {
       repairs.push({ what, done: false, problem: (error as Error).message })
     }
   }
-  const attemptAsOwner = (what: string, work: () => void): void =>
+  const attemptAsOwner = (what: string, work: () => void, of: string = directory.path): void =>
     attempt(what, () => {
-      using _rights = actAsOwnerOf(directory.path)
+      using _rights = actAsOwnerOf(of)
       work()
     })
   const close = (
     file: FileObservation,
-    {
-      kind,
-      forbidden,
-      mode,
-      how,
-    }: { kind: FileObservation['kind']; forbidden: number; mode: number; how: typeof attempt },
+    { kind, forbidden, mode }: { kind: FileObservation['kind']; forbidden: number; mode: number },
   ): void => {
     if (file.kind !== kind || (file.mode & forbidden) === 0) return
-    how(`chmod 0${mode.toString(8)} ${file.path}`, () => chmodSync(file.path, mode))
+    const of = kind === 'directory' ? file.path : dirname(file.path)
+    attemptAsOwner(`chmod 0${mode.toString(8)} ${file.path}`, () => chmodSync(file.path, mode), of)
   }
-  const own = { forbidden: 0o077, mode: 0o600, how: attemptAsOwner }
-  close(directory, { kind: 'directory', forbidden: 0o027, mode: 0o700, how: attemptAsOwner })
+  const own = { forbidden: 0o077, mode: 0o600 }
+  close(directory, { kind: 'directory', forbidden: 0o027, mode: 0o700 })
   for (const file of [database, log, diskReserve]) close(file, { kind: 'file', ...own })
   if (settings.device.keyFile === null) close(key, { kind: 'file', ...own })
-  else close(key, { kind: 'file', forbidden: 0o007, mode: key.mode & 0o770, how: attempt })
+  else close(key, { kind: 'file', forbidden: 0o007, mode: key.mode & 0o770 })
   for (const file of configuration.files) {
     const isSettings = file.path === configuration.file
     const [forbidden, kept] = isSettings ? [0o002, 0o775] : [0o007, 0o770]
-    close(file, { kind: 'file', forbidden, mode: file.mode & kept, how: attempt })
+    close(file, { kind: 'file', forbidden, mode: file.mode & kept })
   }
 
   if (socket.kind === 'socket') {
