@@ -9,6 +9,7 @@ import {
   type SessionEvent,
   type SessionItem,
   type Step,
+  putOff,
   reservedItems,
   step,
   unused,
@@ -57,7 +58,9 @@ export function changeByCharge(
   const kept = { ...latest, policyRevision: attempt.policy.document.revision }
   let made: Step = step(kept.session, event, reading.earliest)
   // The open connection counts as a heartbeat.
-  if (event.kind === 'RENEWED' && kept.bound) made = step(made.session, { kind: 'HEARTBEAT' }, reading.earliest)
+  if (event.kind === 'RENEWED' && kept.bound) {
+    made = { ...made, session: step(made.session, { kind: 'HEARTBEAT' }, reading.earliest).session }
+  }
   const isCharged = event.kind === 'GRANTED' || event.kind === 'RENEWED'
   const next: KeptSession = {
     ...kept,
@@ -79,6 +82,11 @@ export function openingOf(next: KeptSession, moment: Moment): Change {
 
 export function restOf({ session }: KeptSession, { earliest }: ClockReading): readonly Posting[] {
   return refundPostings(refundable(unused(session, earliest)))
+}
+
+/** What a renewal gives back. */
+export function putOffOf({ session }: KeptSession, { earliest }: ClockReading): readonly Posting[] {
+  return refundPostings(refundable(putOff(session, earliest)))
 }
 
 /** The charged items; null unless all were granted. */

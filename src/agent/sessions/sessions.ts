@@ -37,6 +37,7 @@ import {
   changeByCharge,
   chargedItems,
   openingOf,
+  putOffOf,
   restOf,
 } from './session-change.ts'
 
@@ -412,6 +413,8 @@ export class Sessions {
   async #chargeAgain(slot: Slot): Promise<void> {
     const { ledger, onCharged } = this.#deps
     const { requester, charge } = slot.latest.session
+    const refundAt = (reading: ClockReading): ReadonlyMap<AccountId, Micro> =>
+      slot.latest.epoch === ledger.epoch() ? sumPostings(putOffOf(slot.latest, reading)) : NO_REFUND
     if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
     const items = charge.items.map(({ item }) => item)
     const metaData = items.map(({ metaData: text }) => {
@@ -420,7 +423,7 @@ export class Sessions {
     let tokens = 0n
     const answer = await this.#charge(
       slot,
-      { apiVersion: null, request: { requester, items }, metaData, claim: null, quota: undefined },
+      { apiVersion: null, request: { requester, items }, metaData, claim: null, quota: undefined, refundAt },
       {
         isWanted: ({ reading, decision }) => {
           if (due(slot.latest.session, reading.earliest) !== 'RENEWAL') return false

@@ -12,6 +12,8 @@ import {
   reservedItems,
   isLive,
   newSession,
+  putOff,
+  type Step,
   step,
   unused,
 } from '../../core/sessions/session.ts'
@@ -260,11 +262,30 @@ export class SessionChanges {
     const reserved = reservedItems(items, decision)
     const intervalMs = this.#deps.sessionIntervalMs ?? (await chargeIntervalMs(this.#tx))
     const next = step(before, { kind: 'GRANTED', requester, items: reserved, intervalMs }, this.#now)
-    await this.#tx.accounts.save(charge.changed)
-    const refunds = this.#usageOfRefund(before, charge.loaded, next.refund, charge.before)
+    await this.#saveCharge(before, next, { ...charge, usage })
+    return { granted, decision }
+  }
+
+  /** A charge whose decision includes the refund. */
+  async #saveCharge(
+    session: Session,
+    next: Step,
+    {
+      changed,
+      loaded,
+      before,
+      usage,
+    }: {
+      readonly changed: readonly Pool[]
+      readonly loaded: LoadedPolicy
+      readonly before: ReadonlyMap<AccountId, Pool>
+      readonly usage: readonly UsageRecord[]
+    },
+  ): Promise<void> {
+    await this.#tx.accounts.save(changed)
+    const refunds = this.#usageOfRefund(session, loaded, next.refund, before)
     await this.#tx.usage.append([...refunds, ...usage])
     await this.#tx.sessions.save(next.session)
-    return { granted, decision }
   }
 
   async #renew(before: Session): Promise<Session> {
@@ -272,13 +293,15 @@ export class SessionChanges {
     if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
     const items = charge.items.map(({ item }) => item)
     const header = { operation: 'AUTOMATIC_CHARGE', correlationId: this.#deps.newId(), requester } as const
-    const { granted, decision, usage, changed } = await this.#decide(before, header, items)
-    await this.#tx.accounts.save(changed)
-    await this.#tx.usage.append(usage)
-    return this.apply(
-      before,
-      granted ? { kind: 'RENEWED', items: reservedItems(items, decision) } : { kind: 'NOT_RENEWED' },
-    )
+    const refunded = putOff(before, this.#now)
+    const { granted, decision, usage, ...charged } = await this.#decide(before, header, items, refunded)
+    if (!granted) {
+      await this.#tx.usage.append(usage)
+      return this.apply(before, { kind: 'NOT_RENEWED' })
+    }
+    const next = step(before, { kind: 'RENEWED', items: reservedItems(items, decision) }, this.#now)
+    await this.#saveCharge(before, next, { ...charged, usage })
+    return next.session
   }
 
   async #decide(

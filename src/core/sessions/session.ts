@@ -171,7 +171,8 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
       const [from, until] = nextInterval(session, now)
       const pending = isPutOff(session, now) ? null : session.heartbeatDue
       const heartbeatDue = pending ?? Math.max(now, from) + Math.floor(session.intervalMs / 2)
-      return { session: { ...session, charge: { from, until, items: event.items }, heartbeatDue }, refund: [] }
+      const charge = { from, until, items: event.items }
+      return { session: { ...session, charge, heartbeatDue }, refund: putOff(session, now) }
     }
     case 'HEARTBEAT':
       return { session: { ...session, lastHeartbeat: now, heartbeatDue: null }, refund: [] }
@@ -180,6 +181,7 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
     case 'CLOSED':
       return end(session, unused(session, now), now)
     case 'NOT_RENEWED':
+      return end(session, putOff(session, now), now)
     case 'IDLED_OUT':
       return end(session, [], now)
     case 'FAILED':
@@ -235,6 +237,11 @@ export function unused({ charge }: Session, now: number): readonly ReservedItem[
       }),
     }
   })
+}
+
+/** The refund at a renewal: the whole charge if the clock was ahead when it was made, otherwise nothing. */
+export function putOff(session: Session, now: number): readonly ReservedItem[] {
+  return isPutOff(session, now) ? unused(session, now) : []
 }
 
 export function reservedItems(items: readonly SessionItem[], decision: Decision): readonly ReservedItem[] {

@@ -103,7 +103,7 @@ describe('the sweep', () => {
       operable: true,
       session: { charge: { from: now, until: now + HOUR } },
     })
-    expect(await charged()).toBe(wholeTokens(20))
+    expect(await charged()).toBe(wholeTokens(10))
   })
 
   it('ends a session that meets an error as FAILED, refunds nothing, and passes the error on', async () => {

@@ -105,7 +105,8 @@ describe('a session, step by step', () => {
     const at = START + HOUR
     const { session, refund } = step(ahead, { kind: 'RENEWED', items: held(700n) }, at)
     expect(session.charge).toEqual({ from: at, until: at + HOUR, items: held(700n) })
-    expect([session.heartbeatDue, refund]).toEqual([at + HOUR / 2, []])
+    expect([session.heartbeatDue, refund]).toEqual([at + HOUR / 2, ahead.charge?.items])
+    expect(step(ahead, { kind: 'NOT_RENEWED' }, at).refund).toEqual(ahead.charge?.items)
     expect(due({ ...ahead, keptBy: 'device' }, at)).toBeNull()
     expect(due(step(ahead, { kind: 'LOCKED' }, at).session, at)).toBeNull()
   })
