@@ -11,6 +11,7 @@ import {
   hasEnded,
   reservedItems,
   isLive,
+  nextDue,
   newSession,
   putOff,
   type Step,
@@ -114,7 +115,7 @@ export async function heartbeatOfDevice(
   if (locked.size === 0) return
   for (const session of await tx.sessions.ofDevice(deviceId)) {
     // An overdue session is for the sweep: a late sync does not undo a missed heartbeat.
-    if (!locked.has(session.id) || due(session, now) !== null) continue
+    if (!locked.has(session.id) || nextDue(session) <= now) continue
     await tx.sessions.save(step(session, { kind: 'HEARTBEAT' }, now).session)
   }
 }

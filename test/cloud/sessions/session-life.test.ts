@@ -8,6 +8,7 @@ import {
   type SessionDeps,
   closeSession,
   heartbeat,
+  heartbeatOfDevice,
   openSession,
   requestInSession,
   sweepNextSession,
@@ -49,8 +50,8 @@ const open = async (deviceId: string | null = null) =>
 const charged = async () => (await twin.pool(lineAccount(INSTANCE, 'ACT-1', 0))).charged
 const stateOf = async (id: string) => (await twin.store.read((reader) => reader.sessions.get(id)))?.state
 
-async function active(count = 10, at = START): Promise<string> {
-  const sessionId = await open()
+async function active(count = 10, at = START, deviceId: string | null = null): Promise<string> {
+  const sessionId = await open(deviceId)
   const items = [{ name: 'Print', version: '', count: decimal(String(count)) }]
   const request = { requester: { type: 'user', value: 'ada', dictionary: {} }, items }
   const order = { sessionId, correlationId: randomUUID(), request, metaData: [null], rollbackOnDeny: true }
@@ -104,6 +105,17 @@ describe('the sweep', () => {
       session: { charge: { from: now, until: now + HOUR } },
     })
     expect(await charged()).toBe(wholeTokens(10))
+  })
+
+  it('gets the heartbeats of a device also after a clock that was ahead has been corrected', async () => {
+    const { id: deviceId } = await TestDevice.join(twin)
+    const id = await active(10, START + 20 * DAY, deviceId)
+    const now = START + HOUR
+    await twin.store.transaction(async (tx) => {
+      await tx.sessions.lock(id)
+      await heartbeatOfDevice(tx, deviceId, now, new Set([id]))
+    })
+    expect(await twin.store.read((reader) => reader.sessions.get(id))).toMatchObject({ lastHeartbeat: now })
   })
 
   it('ends a session that meets an error as FAILED, refunds nothing, and passes the error on', async () => {
