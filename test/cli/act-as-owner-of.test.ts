@@ -1,7 +1,19 @@
 // Commands of root in the directory of a service, whose user has put symbolic links there to a file of root.
-import { chownSync, existsSync, readFileSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { once } from 'node:events'
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { createServer } from 'node:net'
 import { join } from 'node:path'
-import { describe, expect, it, vi } from 'vitest'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { backUpLedger, restoreLedger } from '../../src/agent/platform/sqlite/backup.ts'
 import { actAsOwnerOf } from '../../src/platform/act-as-owner-of.ts'
 import { openKeyFile } from '../../src/cloud/platform/key-file/key-file.ts'
@@ -60,6 +72,23 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     const { out } = await tallygate(['doctor', '--fix', '--no-network'], { env })
     expect(out).toContain(`NOT fixed: chmod 0640 ${token}: E`)
     expect(isUnchanged()).toBe(true)
+  })
+
+  it('does not open the socket of another service that the socket of the agent leads to', async () => {
+    const [directory, other] = [temporaryDirectory(), join(temporaryDirectory(), 'other.sock')]
+    const service = createServer((connection) => connection.destroy()).listen(other)
+    await once(service, 'listening')
+    onTestFinished(() => void service.close())
+    chmodSync(other, 0o600)
+    const socket = join(directory, 'agent.sock')
+    symlinkSync(other, socket)
+    chownSync(directory, USER, USER)
+    const env = { TALLYGATE_AGENT_STATE_DIRECTORY: directory, TALLYGATE_AGENT_SOCKET_PATH: socket }
+    const { out } = await tallygate(['doctor', '--fix', '--no-network'], { env })
+    expect([out, statSync(other).mode & 0o777]).toEqual([
+      expect.stringContaining(`NOT fixed: chmod 0660 ${socket}`),
+      0o600,
+    ])
   })
 
   it('restores a ledger that its user owns, from a backup that only root can read', async () => {

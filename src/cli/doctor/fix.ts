@@ -54,7 +54,11 @@ export function repair(observations: Observations): readonly Repair[] {
     const mode = Number.parseInt(settings.socket.mode, 8)
     if (isLeft) attempt(`remove the socket ${socket.path}, on which no process listens`, () => unlinkSync(socket.path))
     else if (socket.mode !== mode)
-      attempt(`chmod ${settings.socket.mode} ${socket.path}`, () => chmodSync(socket.path, mode))
+      attemptAsOwner(
+        `chmod ${settings.socket.mode} ${socket.path}`,
+        () => chmodSync(socket.path, mode),
+        dirname(socket.path),
+      )
   }
   const { problem, quickCheck } = observations.inspected
   const isSound = database.kind === 'file' && problem === null && quickCheck === 'ok'
