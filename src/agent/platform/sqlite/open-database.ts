@@ -2,7 +2,7 @@
 import { closeSync, existsSync, openSync, readFileSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
-import { denialOf } from '../../../platform/is-read-only.ts'
+import { denialOf } from '../../../platform/denial-of.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'

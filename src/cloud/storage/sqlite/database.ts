@@ -1,7 +1,7 @@
 /** Opens a database with durable commits and migrates it. Settings are read back at each open: a mismatch is an error. */
 import { closeSync, existsSync, openSync } from 'node:fs'
 import Sqlite from 'better-sqlite3'
-import { denialOf } from '../../../platform/is-read-only.ts'
+import { denialOf } from '../../../platform/denial-of.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
 

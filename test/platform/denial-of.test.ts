@@ -11,7 +11,7 @@ test.skipIf(process.getuid?.() !== 0)('a database is named that this user may no
   onTestFinished(() => rmSync(directory, { recursive: true }))
   chmodSync(directory, 0o755)
   // Another user may not be able to read the project.
-  copyFileSync(new URL('../../src/platform/is-read-only.ts', import.meta.url), join(directory, 'tried.ts'))
+  copyFileSync(new URL('../../src/platform/denial-of.ts', import.meta.url), join(directory, 'tried.ts'))
   const [path, readable, none] = ['twin.db', 'own.db', 'none.db'].map((name) => join(directory, name)) as [
     string,
     string,
