@@ -7,6 +7,7 @@ import type Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { JournalLimits } from './journal-calls.ts'
 import { type JournalStatements, statementsOf } from './journal-statements.ts'
+import { isFull } from './open-database.ts'
 
 /**
  * Frames of the write-ahead log that trigger a checkpoint: 2 MiB. Checkpoints block calls: longer logs mean longer waits,
@@ -171,6 +172,6 @@ export function ifSpace(work: () => void): void {
   try {
     work()
   } catch (error) {
-    if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
+    if (!isFull(error)) throw error
   }
 }

@@ -4,6 +4,7 @@ import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import type { CallFailure, JournalAnswer, JournalCall } from './journal-calls.ts'
 import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
+import { isFull } from './open-database.ts'
 
 export interface JournalHandlerDeps {
   readonly path: string
@@ -147,10 +148,6 @@ function withDiskSpace<T>(open: JournalStore, work: () => T): T {
  */
 function isSurelyUndone(error: unknown): boolean {
   return isFull(error) || (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_READONLY'))
-}
-
-function isFull(error: unknown): boolean {
-  return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
 }
 
 /**

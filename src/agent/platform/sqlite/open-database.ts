@@ -55,7 +55,7 @@ function flushLog(database: Database.Database, path: string): void {
   try {
     database.pragma('wal_checkpoint(TRUNCATE)')
   } catch (error) {
-    if (!(error instanceof Database.SqliteError) || error.code !== 'SQLITE_FULL') throw error
+    if (!isFull(error)) throw error
   }
   flush(`${path}-wal`)
 }
@@ -139,6 +139,10 @@ function migrate(database: Database.Database, path: string): void {
 
 function corrupt(path: string, why: string, cause?: unknown): CodedError {
   return new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
+}
+
+export function isFull(error: unknown): boolean {
+  return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
 }
 
 /** Of SQLite, and of the file system. */
