@@ -21,20 +21,20 @@ export interface IdempotencyClaim {
   readonly created: number
 }
 
-/**
- * @param concerned id of the instance; keys for other ones are apart
- * @param request everything that a repetition has to have in common with the first request
- */
-export function claimOf(
-  principal: Principal,
-  concerned: string,
-  key: string,
-  request: readonly unknown[],
-): Omit<IdempotencyClaim, 'created'> {
+interface KeyedRequest extends Pick<IdempotencyClaim, 'created'> {
+  /** Id of the instance, or another name; keys for other ones are apart. */
+  readonly concerned: string
+  readonly key: string
+  /** Everything that a repetition has to have in common with the first request. */
+  readonly request: readonly unknown[]
+}
+
+export function claimOf(principal: Principal, { concerned, key, request, created }: KeyedRequest): IdempotencyClaim {
   const caller = principal.kind === 'DEVICE' ? principal.deviceId : principal.keyId
   return {
     scope: sha256(JSON.stringify([principal.kind, principal.issuer, caller, concerned, key])),
     requestHash: sha256(JSON.stringify(request, comparable)),
+    created,
   }
 }
 

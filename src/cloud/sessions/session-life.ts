@@ -201,6 +201,16 @@ export async function sweepNextSession(deps: SessionDeps, now: number): Promise<
   }
 }
 
+interface Charged {
+  readonly granted: boolean
+  readonly decision: Decision
+  readonly usage: readonly UsageRecord[]
+  readonly loaded: LoadedPolicy
+  /** Pools after the refund and before the charge. */
+  readonly before: ReadonlyMap<AccountId, Pool>
+  readonly changed: readonly Pool[]
+}
+
 export class SessionChanges {
   readonly #deps: SessionDeps
   readonly #tx: Transaction
@@ -254,35 +264,22 @@ export class SessionChanges {
     const items = withMetaData(request.items, metaData)
     const header = { operation: 'REQUEST', correlationId, requester } as const
     const refunded = unused(before, this.#now)
-    const { granted, decision, usage, ...charge } = await this.#decide(before, header, items, refunded)
+    const charged = await this.#decide(before, header, items, refunded)
+    const { granted, decision } = charged
     if (!granted) {
-      await this.#tx.usage.append(usage)
+      await this.#tx.usage.append(charged.usage)
       await this.apply(before, { kind: 'REFUSED', then: rollbackOnDeny ? 'KEEP' : 'END' })
       return { granted, decision }
     }
     const reserved = reservedItems(items, decision)
     const intervalMs = this.#deps.sessionIntervalMs ?? (await chargeIntervalMs(this.#tx))
     const next = step(before, { kind: 'GRANTED', requester, items: reserved, intervalMs }, this.#now)
-    await this.#saveCharge(before, next, { ...charge, usage })
+    await this.#saveCharge(before, next, charged)
     return { granted, decision }
   }
 
   /** A charge whose decision includes the refund. */
-  async #saveCharge(
-    session: Session,
-    next: Step,
-    {
-      changed,
-      loaded,
-      before,
-      usage,
-    }: {
-      readonly changed: readonly Pool[]
-      readonly loaded: LoadedPolicy
-      readonly before: ReadonlyMap<AccountId, Pool>
-      readonly usage: readonly UsageRecord[]
-    },
-  ): Promise<void> {
+  async #saveCharge(session: Session, next: Step, { changed, loaded, before, usage }: Charged): Promise<void> {
     await this.#tx.accounts.save(changed)
     const refunds = this.#usageOfRefund(session, loaded, next.refund, before)
     await this.#tx.usage.append([...refunds, ...usage])
@@ -294,14 +291,13 @@ export class SessionChanges {
     if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
     const items = charge.items.map(({ item }) => item)
     const header = { operation: 'AUTOMATIC_CHARGE', correlationId: this.#deps.newId(), requester } as const
-    const refunded = putOff(before, this.#now)
-    const { granted, decision, usage, ...charged } = await this.#decide(before, header, items, refunded)
-    if (!granted) {
-      await this.#tx.usage.append(usage)
+    const charged = await this.#decide(before, header, items, putOff(before, this.#now))
+    if (!charged.granted) {
+      await this.#tx.usage.append(charged.usage)
       return this.apply(before, { kind: 'NOT_RENEWED' })
     }
-    const next = step(before, { kind: 'RENEWED', items: reservedItems(items, decision) }, this.#now)
-    await this.#saveCharge(before, next, { ...charged, usage })
+    const next = step(before, { kind: 'RENEWED', items: reservedItems(items, charged.decision) }, this.#now)
+    await this.#saveCharge(before, next, charged)
     return next.session
   }
 
@@ -309,8 +305,8 @@ export class SessionChanges {
     session: Session,
     header: Pick<ChargeHeader, 'operation' | 'correlationId'> & Pick<AccessRequest, 'requester'>,
     items: readonly SessionItem[],
-    refunded: readonly ReservedItem[] = [],
-  ) {
+    refunded: readonly ReservedItem[],
+  ): Promise<Charged> {
     const tx = this.#tx
     const now = this.#now
     const request: AccessRequest = { requester: header.requester, items }

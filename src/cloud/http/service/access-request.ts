@@ -51,9 +51,12 @@ export function accessRequestOperations({ batcher, newId, present }: RequestAcce
         const responseTo = (decision: Decision) => accessResponse(version, correlationId, request, decision)
         if (idempotencyKey === null) return { status: 200, body: responseTo(await batcher.request(order, now)) }
         const compared = [version, request, body.requestedItems.map(({ metaData }) => metaData)]
-        const claim = { ...claimOf(principal, instanceId, idempotencyKey, compared), created: present() }
+        const keyed = { concerned: instanceId, key: idempotencyKey, request: compared, created: present() }
         const answerOf = (decision: Decision): string => JSON.stringify(responseTo(decision))
-        const result = await batcher.requestOnce({ ...order, once: { claim, answerOf } }, now)
+        const result = await batcher.requestOnce(
+          { ...order, once: { claim: claimOf(principal, keyed), answerOf } },
+          now,
+        )
         return 'answer' in result
           ? { status: 200, text: result.answer }
           : { status: 200, body: responseTo(result.decision) }

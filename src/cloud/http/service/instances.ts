@@ -71,10 +71,11 @@ export function instanceOperations({ store, newId, present }: InstanceOperationD
       account: { part: 'body', path: ['accountId'] },
       handle: async ({ principal, body: { shortName, accountId }, idempotencyKey, now }) => {
         const order = { id: newId(), shortName, accountId }
+        const request = [shortName, accountId]
         const once =
           idempotencyKey === null
             ? null
-            : { ...claimOf(principal, 'instances', idempotencyKey, [shortName, accountId]), created: present() }
+            : claimOf(principal, { concerned: 'instances', key: idempotencyKey, request, created: present() })
         return { status: 201, body: instanceToWire(await createInstance(actingAs(store, principal), order, now, once)) }
       },
     }),
