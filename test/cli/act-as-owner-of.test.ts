@@ -27,6 +27,16 @@ function give(directory: string): void {
   for (const name of ['.', ...readdirSync(directory)]) chownSync(join(directory, name), USER, USER)
 }
 
+/** Of the user, with a backup of root. */
+async function givenLedger(): Promise<{ readonly directory: string; readonly path: string; readonly backup: string }> {
+  const { directory, journal, path } = await deviceWithBacklog()
+  const backup = join(temporaryDirectory(), 'backup.db')
+  await backUpLedger(path, backup)
+  await journal.close()
+  give(directory)
+  return { directory, path, backup }
+}
+
 function fileOfRoot(): { readonly path: string; readonly isUnchanged: () => boolean } {
   const path = join(temporaryDirectory(), 'precious')
   writeFileSync(path, 'precious', { mode: 0o644 })
@@ -92,11 +102,7 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
   })
 
   it('restores a ledger that its user owns, from a backup that only root can read', async () => {
-    const { directory, journal, path } = await deviceWithBacklog()
-    const backup = join(temporaryDirectory(), 'backup.db')
-    await backUpLedger(path, backup)
-    await journal.close()
-    give(directory)
+    const { directory, path, backup } = await givenLedger()
     const { path: precious, isUnchanged } = fileOfRoot()
     symlinkSync(precious, `${path}.restoring`)
     expect(await restoreLedger(backup, path, 0)).toMatchObject({ undelivered: 40 })
@@ -105,11 +111,7 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
   })
 
   it('names the database that the user of the ledger may not use', async () => {
-    const { directory, journal, path } = await deviceWithBacklog()
-    const backup = join(temporaryDirectory(), 'backup.db')
-    await backUpLedger(path, backup)
-    await journal.close()
-    give(directory)
+    const { path, backup } = await givenLedger()
     chownSync(path, 0, 0)
     const message = `${path}: the user with the id ${USER} may not read and write ${path}`
     await expect(restoreLedger(backup, path, 0)).rejects.toMatchObject({ code: 'STATE_UNWRITABLE', message })

@@ -1,14 +1,12 @@
 // Registered keys that one node has read and another one changes: the change holds on all nodes when it is confirmed.
 import { setImmediate as turn } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { Authenticator } from '../../../src/cloud/service-api/authenticate.ts'
 import { type PostgresStore, openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
 import { PostgresSchema } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { newKeyPair } from '../harness.ts'
-
-const NOW = Date.UTC(2026, 4, 6)
+import { NOW, removeKey, saveKey, tokenBy } from './client-keys.ts'
 
 describe('the key of a token over PostgreSQL', () => {
   const server = postgres()
@@ -42,17 +40,8 @@ describe('the key of a token over PostgreSQL', () => {
     await schema[Symbol.asyncDispose]()
   })
 
-  const save = (id: string, pem: string) => {
-    const version = { name: null, roles: null, instances: null, pem }
-    const times = { activeFrom: 0, previous: null, retiresAt: null, created: NOW, modified: NOW }
-    return changing.transaction((tx) => tx.keys.save({ type: 'client-key', id, ...version, ...times }))
-  }
-  const remove = (id: string) => changing.transaction((tx) => tx.keys.remove('client-key', id))
-  const tokenBy = async (keyId: string, privateKey: string) =>
-    `Bearer ${await makeAccessToken({
-      ...{ kind: 'CLIENT', keyId, privateKey, instanceIds: ['i'] },
-      ...{ issuer: 'tests', now: NOW, lifetimeMs: 60_000 },
-    })}`
+  const save = (id: string, pem: string) => saveKey(changing, id, pem)
+  const remove = (id: string) => removeKey(changing, id)
 
   /** Requests of a client while another node changes its key: the node that reads always has it at hand. */
   async function requestsDuring(change: Promise<unknown>, token: string): Promise<number> {

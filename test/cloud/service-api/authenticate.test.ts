@@ -3,12 +3,10 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { Authenticator } from '../../../src/cloud/service-api/authenticate.ts'
 import { type SqliteStore, openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
 import { newKeyPair } from '../harness.ts'
-
-const NOW = Date.UTC(2026, 4, 6)
+import { NOW, removeKey, saveKey, tokenBy } from './client-keys.ts'
 
 describe('the key of a token', () => {
   let folder: string
@@ -43,17 +41,8 @@ describe('the key of a token', () => {
       keysVersion,
     })
 
-  const save = (id: string, pem: string) => {
-    const version = { name: null, roles: null, instances: null, pem }
-    const times = { activeFrom: 0, previous: null, retiresAt: null, created: NOW, modified: NOW }
-    return store.transaction((tx) => tx.keys.save({ type: 'client-key', id, ...version, ...times }))
-  }
-  const remove = (id: string) => store.transaction((tx) => tx.keys.remove('client-key', id))
-  const tokenBy = async (keyId: string, privateKey: string) =>
-    `Bearer ${await makeAccessToken({
-      ...{ kind: 'CLIENT', keyId, privateKey, instanceIds: ['i'] },
-      ...{ issuer: 'tests', now: NOW, lifetimeMs: 60_000 },
-    })}`
+  const save = (id: string, pem: string) => saveKey(store, id, pem)
+  const remove = (id: string) => removeKey(store, id)
   const refused = { code: 'TOKEN_INVALID' }
 
   it('is read once, and again after keys have changed', async () => {
