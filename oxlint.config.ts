@@ -163,11 +163,6 @@ export default defineConfig({
       rules: { 'max-params': 'off' },
     },
     {
-      // A composition root lists the parts in the order in which they start and stop.
-      files: ['src/{agent,cloud}/compose.ts'],
-      rules: { 'max-lines-per-function': 'off' },
-    },
-    {
       // A check asserts the shape of a response it knows nothing of; a response of another shape must fail the check.
       files: ['conformance/**/*.ts'],
       rules: all(

@@ -63,7 +63,7 @@ export interface AgentDeps {
   readonly ownUid: number
   readonly version: string
   /** Absent: the engine of this software; a test or simulation states another. */
-  readonly engine?: Engine
+  readonly engine?: Engine | undefined
   readonly log: LinkLog
   /** The process must exit and restart. */
   readonly onFatal: (error: unknown) => void

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import type { Engine } from '../core/engine.ts'
 import { CodedError } from '../protocol/errors.ts'
-import { DECISIONS_MAX, type DeviceReportWire } from '../protocol/local/report.ts'
+import { DECISIONS_MAX } from '../protocol/local/report.ts'
 import { signDocument } from '../protocol/signing.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { createCloudHttp } from './platform/http/cloud-client.ts'
@@ -27,6 +27,7 @@ import { certificateProblem } from '../platform/certificate-problem.ts'
 import { hasCertificate } from '../platform/has-certificate.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import type { Outgoing } from '../platform/outgoing.ts'
+import { Shutdown } from '../platform/shutdown.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { lookAtMachine, writtenBytes } from './platform/system/machine.ts'
 import { openUnusedMemory } from './platform/system/unused-memory.ts'
@@ -38,18 +39,17 @@ import { SEGMENT_ENTRIES_MAX } from '../protocol/edge/sync.ts'
 import type { Callers } from './access/callers/callers.ts'
 import type { Clock, TimeSource } from './runtime/clock.ts'
 import type { DeviceKeys } from './keys/device-key.ts'
+import type { Journal } from './ledger/journal.ts'
 import type { Link } from './sync/link.ts'
 import type { Timers } from './sync/ports.ts'
 import type { Push } from './sync/push.ts'
 import { LogBudget } from './diagnostics/log-budget.ts'
 import { LogBuffer } from './diagnostics/log-buffer.ts'
 import { reportOf } from './diagnostics/report.ts'
-import type { ReadinessProbe } from './diagnostics/readiness.ts'
 import { RECALLED_MAX } from './diagnostics/use-over-time.ts'
 import { healthStatusOf } from './diagnostics/health-status.ts'
 import { startWatchdog } from './diagnostics/watchdog.ts'
-import { type AssembledAgent, assembleAgent } from './assemble.ts'
-import { Shutdown } from './shutdown.ts'
+import { type AgentDeps, type AssembledAgent, assembleAgent } from './assemble.ts'
 import { type AgentSettings, ENROLLMENT_TOKEN_FILE, agentOptions } from './settings.ts'
 
 export interface Overrides {
@@ -88,197 +88,81 @@ export interface Agent {
   stop(): Promise<void>
 }
 
+/** Parts that others use, and that exist only when these begin to work. */
+interface Late {
+  settings?: AgentSettings
+  keys?: DeviceKeys
+  clock?: Clock
+  callers?: Callers
+  statusPage?: StatusServer
+}
+
 /** @throws CodedError when the state, key or socket cannot be used; an unreachable cloud is not an error */
 export async function composeAgent(first: AgentSettings, overrides: Overrides = {}): Promise<Agent> {
   await using started = new AsyncDisposableStack()
-  const logBuffer = new LogBuffer()
-  const timers = overrides.timers ?? systemTimers
-  const time = overrides.time ?? started.adopt(openTimeSource(), (opened) => opened.close())
-  const late: {
-    keys?: DeviceKeys
-    clock?: Clock
-    callers?: Callers
-    settings?: AgentSettings
-    statusPage?: StatusServer
-  } = {}
-  const budget = new LogBudget({
-    write: overrides.writeLog ?? writerOf(pino.destination(1)),
-    sinceBoot: () => time.sinceBoot(),
-    timers,
-    perDay: () => (late.settings ?? first).log.perDayMax,
-  })
-  const write = (line: string): void => {
-    logBuffer.add(line)
-    budget.take(line)
-  }
-  const log = overrides.log ?? pino({ level: first.log.level, base: null }, { write })
-  started.defer(() => budget.flush())
-  const examine = ({ status, enrollment }: AgentSettings): void => {
-    const open = enrollment.token === null ? null : openTokenFile(enrollment.token.source)
-    if (open !== null) log.warn({ file: enrollment.token?.source }, open)
-    const pem = status.port === null ? undefined : readStatusAuth(status).tls?.certificate
-    const reason = pem === undefined ? null : certificateProblem(pem, [], time.wall())
-    if (reason === null) return
-    const file = status.certificateFile
-    log.warn({ code: 'CERTIFICATE_NOT_VALID', file, reason }, `the certificate of the status page ${reason}`)
-  }
-  const live = new LiveSettings({
-    table: agentOptions,
-    settings: first,
-    files: ({ status }) => (status.port === null ? {} : statusFiles(readStatusAuth(status))),
-    prepare: (next) => {
-      const isOtherLevel = next.log.level !== settings.log.level
-      const rules = late.callers?.prepare(next.callers)
-      // The files may have new contents under the same names.
-      const auth = late.statusPage === undefined ? null : readStatusAuth(next.status)
-      return () => {
-        rules?.()
-        if (auth !== null) late.statusPage?.renew(auth)
-        examine(next)
-        if (isOtherLevel) log.level = next.log.level
-      }
-    },
-    log,
-    now: () => late.clock?.reading().now ?? time.wall(),
-  })
+  const { timers = systemTimers, time = started.adopt(openTimeSource(), (opened) => opened.close()) } = overrides
+  const late: Late = {}
+  const { log, logBuffer } = openLog(first, { ...overrides, timers, time }, late, started)
+  const live = liveSettings(first, { log, time, late })
   const settings = live.view
   late.settings = settings
   const shutdown = new Shutdown(log)
   const onFatal = (error: unknown): void => shutdown.fail(error)
-
   const volatileLog = volatileLogOf(settings.state.directory, settings.writeBehind.directory, time.bootId)
-  const leftLog = volatileLog.left()
   // First: it creates the state directory and locks out a second agent.
-  const journal = await openJournal({
-    path: join(settings.state.directory, 'journal.db'),
-    later: [ownKeyFile(settings)],
-    left: leftLog === undefined ? null : { log: leftLog, bootId: time.bootId },
-    limits: {
-      pagesMax: Math.floor(settings.state.ledgerMax / PAGE_BYTES),
-      diskReservePages: Math.floor(settings.state.diskReserve / PAGE_BYTES),
-      retentionMs: settings.state.retention,
-      retainedBytesMax: settings.state.retainedMax,
-      answersMax: settings.state.answersMax,
-      recentEntries: Math.max(DECISIONS_MAX, settings.explain.decisions),
-      pastRulesBytesMax: settings.explain.rulesMax,
-      segmentEntriesMax: SEGMENT_ENTRIES_MAX,
-    },
-    sign: async (payload) => {
-      if (late.keys === undefined) throw new Error('invariant: the key is loaded before a segment is sealed')
-      return signDocument('segment', payload, late.keys.current.signer)
-    },
-    now: () => late.clock?.reading().now ?? time.wall(),
-    log,
-    onBroken: onFatal,
-  })
+  const journal = await openJournalFile({ settings, volatileLog, time, late, log, onFatal })
   started.defer(() => journal.close())
   // The cloud would refuse another key.
   const keys = await openKeyFiles(keyFilesOf(settings), async () => (await journal.read()).identity === null)
   late.keys = keys
-
-  const extraCa = settings.tls.caFile === null ? null : readAuthority(settings.tls.caFile)
-  const outgoing = { proxy: proxyOf(settings.proxy, process.env), extraCa }
+  const outgoing = outgoingOf(settings)
   const network = createExchange({ ...EXCHANGE_DEFAULTS, ...outgoing })
   started.defer(() => network.close())
-  const exchange = overrides.exchange ?? network.exchange
-  const fraction = (): number => systemRandomness.fraction()
+  const { exchange = network.exchange, engine, supervisor, passedSocket } = overrides
   const version = softwareVersion()
   const agent = await assembleAgent({
-    settings,
+    ...SYSTEM,
+    ...{ settings, journal, keys, time, timers, volatileLog, version, log, onFatal, engine },
     reloadNotice: () => live.notice,
-    journal,
-    keys,
-    time,
-    elapsed: () => performance.now(),
-    timers,
-    randomness: systemRandomness,
-    newId: randomUUID,
-    names: systemNames(),
-    ownUid: process.getuid?.() ?? 0,
-    defer: setImmediate,
-    volatileLog,
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
-    written: writtenBytes,
     lastBackup: () => readLastBackup(settings.state.directory),
-    tokenFileProblem: () => tokenFileProblem(ENROLLMENT_TOKEN_FILE),
     push: pushOf(settings, overrides, outgoing),
-    version,
-    ...(overrides.engine === undefined ? {} : { engine: overrides.engine }),
-    log,
-    onFatal,
   })
-  late.clock = agent.clock
-  late.callers = agent.callers
-  const { link } = agent
+  const { clock, callers, link } = agent
+  Object.assign(late, { clock, callers })
   started.defer(() => link.stop())
 
   if (settings.status.port !== null) agent.use.recall(await journal.recent(RECALLED_MAX))
-  const machine = () => lookAtMachine(settings.state.directory)
-  const status = await openStatusPage(
-    settings,
-    () => reportOf({ status: agent.status, journal, machine, refusals: agent.refusals, use: agent.use }),
-    agent.readiness,
-    log,
-  )
+  const status = await openStatusPage(settings, agent, journal, log)
   if (status !== null) late.statusPage = status
-  examine(settings)
+  examine(settings, log, time)
   started.defer(() => status?.stop())
-
   await link.start()
-  const { passedSocket, supervisor } = overrides
   const socketPath = passedSocket?.path ?? settings.socket.path
-  const socket = await openSocket({
-    path: socketPath,
-    ...(passedSocket === undefined ? {} : { passed: passedSocket.fd }),
-    mode: Number.parseInt(settings.socket.mode, 8),
-    bodyBytesMax: settings.socket.bodyMax,
-    waitingMax: settings.socket.waitingMax,
-    connectionsMax: settings.socket.connectionsMax,
-    requestTimeoutMs: settings.socket.requestTimeout,
-    access: agent.access,
-    offers: agent.offers,
-    sessions: agent.sessions,
-    callers: { identify: openPeerCredentials(), rules: agent.callers },
-    status: agent.status,
-    cloudAddress: () => link.serviceUrl,
-    rotateKey: () => link.rotateKey(),
-    inspection: {
-      decision: agent.decision,
-      log: () => logBuffer.text(),
-      refused: (error, request, caller) => agent.refusals.add(error, request, caller),
-    },
-    onFault: (error) => log.error({ err: error }, 'a request failed unexpectedly'),
-  })
-  const stopClock = agent.keepClock()
+  const socket = await openRequests(settings, passedSocket, agent, { log, logBuffer })
+  started.defer(() => agent.stop())
+  started.defer(agent.keepClock())
+  started.defer(releaseIdleMemory(timers, openUnusedMemory()))
+  started.defer(watch(supervisor, { ...agent, socketPath }, timers, log))
   agent.wear.start()
-  const stopReleasing = releaseIdleMemory(timers, openUnusedMemory())
-  const stopWatchdog = watch(supervisor, { ...agent, socketPath }, timers, log)
   agent.sessions.start()
 
   const parts = started.move()
-  shutdown.begin({
-    drain: async () => {
-      supervisor?.stopping()
-      await socket.stop(settings.socket.drainTimeout)
-      await agent.drain()
-    },
-    abandon: () => socket.stop(0),
-    release: async () => {
-      stopWatchdog()
-      stopReleasing()
-      stopClock()
-      agent.stop()
+  shutdown.begin(async (hasFailed) => {
+    if (!hasFailed) supervisor?.stopping()
+    try {
+      await socket.stop(hasFailed ? 0 : settings.socket.drainTimeout)
+      if (!hasFailed) await agent.drain()
+    } finally {
       await parts.disposeAsync()
-    },
+    }
   })
-  log.info(
-    { socket: socketPath, status: status?.origin ?? null, state: settings.state.directory, version },
-    'listening',
-  )
+  const statusAddress = status?.origin ?? null
+  log.info({ socket: socketPath, status: statusAddress, state: settings.state.directory, version }, 'listening')
   supervisor?.ready()
   return {
     socketPath,
-    statusAddress: status?.origin ?? null,
+    statusAddress,
     link,
     ended: shutdown.ended,
     reload: (load) => {
@@ -287,6 +171,145 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     },
     stop: () => shutdown.stop(),
   }
+}
+
+/** What the agent uses of this machine. */
+const SYSTEM = {
+  elapsed: () => performance.now(),
+  randomness: systemRandomness,
+  newId: randomUUID,
+  names: systemNames(),
+  ownUid: process.getuid?.() ?? 0,
+  defer: setImmediate,
+  written: writtenBytes,
+  tokenFileProblem: () => tokenFileProblem(ENROLLMENT_TOKEN_FILE),
+}
+
+function openLog(
+  first: AgentSettings,
+  { log, writeLog = writerOf(pino.destination(1)), timers, time }: Overrides & Pick<AgentDeps, 'timers' | 'time'>,
+  late: Late,
+  started: AsyncDisposableStack,
+): { readonly log: Logger; readonly logBuffer: LogBuffer } {
+  const logBuffer = new LogBuffer()
+  const budget = new LogBudget({
+    write: writeLog,
+    sinceBoot: () => time.sinceBoot(),
+    timers,
+    perDay: () => (late.settings ?? first).log.perDayMax,
+  })
+  started.defer(() => budget.flush())
+  const write = (line: string): void => {
+    logBuffer.add(line)
+    budget.take(line)
+  }
+  return { log: log ?? pino({ level: first.log.level, base: null }, { write }), logBuffer }
+}
+
+interface LiveSettingsDeps {
+  readonly log: Logger
+  readonly time: TimeSource
+  readonly late: Late
+}
+
+function liveSettings(
+  first: AgentSettings,
+  { log, time, late }: LiveSettingsDeps,
+): LiveSettings<(typeof agentOptions)['options']> {
+  return new LiveSettings({
+    table: agentOptions,
+    settings: first,
+    files: ({ status }) => (status.port === null ? {} : statusFiles(readStatusAuth(status))),
+    prepare: (next) => {
+      const isOtherLevel = next.log.level !== late.settings?.log.level
+      const rules = late.callers?.prepare(next.callers)
+      // The files may have new contents under the same names.
+      const auth = late.statusPage === undefined ? null : readStatusAuth(next.status)
+      return () => {
+        rules?.()
+        if (auth !== null) late.statusPage?.renew(auth)
+        examine(next, log, time)
+        if (isOtherLevel) log.level = next.log.level
+      }
+    },
+    log,
+    now: () => nowOf(late, time),
+  })
+}
+
+function nowOf({ clock }: Late, time: TimeSource): number {
+  return clock?.reading().now ?? time.wall()
+}
+
+/** Warns of files that others can read or that clients refuse. */
+function examine({ status, enrollment }: AgentSettings, log: Logger, time: TimeSource): void {
+  const open = enrollment.token === null ? null : openTokenFile(enrollment.token.source)
+  if (open !== null) log.warn({ file: enrollment.token?.source }, open)
+  const pem = status.port === null ? undefined : readStatusAuth(status).tls?.certificate
+  const reason = pem === undefined ? null : certificateProblem(pem, [], time.wall())
+  if (reason === null) return
+  const file = status.certificateFile
+  log.warn({ code: 'CERTIFICATE_NOT_VALID', file, reason }, `the certificate of the status page ${reason}`)
+}
+
+interface JournalDeps extends LiveSettingsDeps {
+  readonly settings: AgentSettings
+  readonly volatileLog: ReturnType<typeof volatileLogOf>
+  readonly onFatal: (error: unknown) => void
+}
+
+function openJournalFile({ settings, volatileLog, time, late, log, onFatal }: JournalDeps): Promise<Journal> {
+  const { state, explain } = settings
+  const left = volatileLog.left()
+  return openJournal({
+    path: join(state.directory, 'journal.db'),
+    later: [ownKeyFile(settings)],
+    left: left === undefined ? null : { log: left, bootId: time.bootId },
+    limits: {
+      pagesMax: Math.floor(state.ledgerMax / PAGE_BYTES),
+      diskReservePages: Math.floor(state.diskReserve / PAGE_BYTES),
+      retentionMs: state.retention,
+      retainedBytesMax: state.retainedMax,
+      answersMax: state.answersMax,
+      recentEntries: Math.max(DECISIONS_MAX, explain.decisions),
+      pastRulesBytesMax: explain.rulesMax,
+      segmentEntriesMax: SEGMENT_ENTRIES_MAX,
+    },
+    sign: async (payload) => {
+      if (late.keys === undefined) throw new Error('invariant: the key is loaded before a segment is sealed')
+      return signDocument('segment', payload, late.keys.current.signer)
+    },
+    now: () => nowOf(late, time),
+    log,
+    onBroken: onFatal,
+  })
+}
+
+function openRequests(
+  { socket }: AgentSettings,
+  passed: Overrides['passedSocket'],
+  { access, offers, sessions, callers, status, link, decision, refusals }: AssembledAgent,
+  { log, logBuffer }: { readonly log: Logger; readonly logBuffer: LogBuffer },
+): ReturnType<typeof openSocket> {
+  return openSocket({
+    path: passed?.path ?? socket.path,
+    ...(passed === undefined ? {} : { passed: passed.fd }),
+    mode: Number.parseInt(socket.mode, 8),
+    bodyBytesMax: socket.bodyMax,
+    waitingMax: socket.waitingMax,
+    connectionsMax: socket.connectionsMax,
+    requestTimeoutMs: socket.requestTimeout,
+    ...{ access, offers, sessions, status },
+    callers: { identify: openPeerCredentials(), rules: callers },
+    cloudAddress: () => link.serviceUrl,
+    rotateKey: () => link.rotateKey(),
+    inspection: {
+      decision,
+      log: () => logBuffer.text(),
+      refused: (error, request, caller) => refusals.add(error, request, caller),
+    },
+    onFault: (error) => log.error({ err: error }, 'a request failed unexpectedly'),
+  })
 }
 
 /** Health checks per watchdog timeout: one may fail and be retried. */
@@ -315,10 +338,13 @@ function writerOf(destination: { write(text: string): unknown }): (line: string)
   return (line) => void destination.write(line)
 }
 
+function fraction(): number {
+  return systemRandomness.fraction()
+}
+
 function pushOf(settings: AgentSettings, overrides: Overrides, outgoing: Outgoing): Push | null {
   if (overrides.push !== undefined) return overrides.push
   if (!settings.push.enabled) return null
-  const fraction = (): number => systemRandomness.fraction()
   const now = (): number => performance.now()
   const { username, password } = settings.push
   const user = { username, password: password?.reveal() ?? null }
@@ -326,16 +352,17 @@ function pushOf(settings: AgentSettings, overrides: Overrides, outgoing: Outgoin
 }
 
 async function openStatusPage(
-  { status }: AgentSettings,
-  report: () => Promise<DeviceReportWire>,
-  readiness: ReadinessProbe,
+  { status: page, state }: AgentSettings,
+  { status, refusals, use, readiness }: AssembledAgent,
+  journal: Journal,
   log: Logger,
 ): Promise<StatusServer | null> {
-  if (status.port === null) return null
+  if (page.port === null) return null
+  const machine = () => lookAtMachine(state.directory)
   return openStatus({
-    port: status.port,
-    auth: readStatusAuth(status),
-    report,
+    port: page.port,
+    auth: readStatusAuth(page),
+    report: () => reportOf({ status, journal, machine, refusals, use }),
     readiness: () => readiness.check(),
     onFault: (error) => log.error({ err: error }, 'a request to the status page failed unexpectedly'),
   })
@@ -345,6 +372,11 @@ function statusFiles({ tls }: ReturnType<typeof readStatusAuth>): Record<string,
   if (tls === null) return {}
   const ca = tls.clientCa === null ? {} : { 'status.client_ca_file': tls.clientCa }
   return { 'status.certificate_file': tls.certificate, 'status.key_file': tls.key, ...ca }
+}
+
+/** @throws CodedError CONFIG_UNREADABLE, CONFIG_INVALID */
+function outgoingOf({ tls, proxy }: AgentSettings): Outgoing {
+  return { proxy: proxyOf(proxy, process.env), extraCa: tls.caFile === null ? null : readAuthority(tls.caFile) }
 }
 
 /** @throws CodedError CONFIG_UNREADABLE, CONFIG_INVALID */

@@ -1,7 +1,7 @@
 /** The services and the repeated work of one cell, which is the whole cloud unless cells are configured. */
 import { hostname } from 'node:os'
 import type { Logger } from 'pino'
-import { CodedError } from '../protocol/errors.ts'
+import { archiveTerms } from './check-settings.ts'
 import type { ConsoleSignIn } from './console/sign-in.ts'
 import type { ConsoleDeps } from './http/console/register-console.ts'
 import { edgeOperations } from './http/edge/edge.ts'
@@ -330,14 +330,4 @@ function termsOf(edge: CloudSettings['edge'], sessionIntervalMs: number | null):
     policyUsableMs: edge.policyUsable,
     sessionIntervalMs,
   }
-}
-
-/** Null: usage stays in the database. @throws CodedError CONFIG_INVALID */
-export function archiveTerms({
-  retention,
-  archive,
-}: CloudSettings['usage']): { retentionMs: number; place: string } | null {
-  if (retention === 0) return null
-  if (archive === null) throw new CodedError('CONFIG_INVALID', 'usage.retention needs usage.archive.')
-  return { retentionMs: retention, place: archive }
 }

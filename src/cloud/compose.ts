@@ -4,31 +4,29 @@
  */
 import { hkdfSync, randomUUID } from 'node:crypto'
 import { join } from 'node:path'
-import { createSecureContext } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { CodedError, messageOf } from '../protocol/errors.ts'
-import { hostOf } from '../platform/host-of.ts'
 import { isLoopback } from '../protocol/sign-in.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { isUnreachable } from './cells/cell-store.ts'
 import { Directory } from './cells/directory.ts'
 import { CellWatch } from './cells/watch-cells.ts'
-import { type CellDeps, type ComposedCell, archiveTerms, composeCell } from './compose-cell.ts'
+import { type Certificate, examine, metricsPlace, readTls, requireUsable, signInIssuer } from './check-settings.ts'
+import { type CellDeps, type ComposedCell, composeCell } from './compose-cell.ts'
 import { ConsoleSignIn } from './console/sign-in.ts'
 import { type ConsoleDeps, registerConsole } from './http/console/register-console.ts'
 import { registerHealth } from './http/health.ts'
 import { registerSignIn } from './http/sign-in.ts'
 import { registerDocs } from './http/openapi/register-docs.ts'
-import { authenticatorOver, routeOverCells } from './http/route-over-cells.ts'
+import { type OverCells, authenticatorOver, routeOverCells } from './http/route-over-cells.ts'
 import { serveOperations } from './http/serve.ts'
 import { serveWebSockets } from './http/web-sockets.ts'
 import { Entrance } from './http/entrance.ts'
 import { Slots } from './http/slots.ts'
-import { createServer } from './http/server.ts'
+import { type Server, createServer } from './http/server.ts'
 import { Cell, type CellNode, isShared } from './open-cell.ts'
-import { openPlace } from './platform/archive/open-place.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
 import { openKeyring } from './platform/key-file/keyring-file.ts'
 import { Metrics, type MetricsSource, merged } from './platform/metrics/metrics.ts'
@@ -38,15 +36,15 @@ import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
-import { readText } from './platform/system/read-text.ts'
-import { certificateProblem } from '../platform/certificate-problem.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { openConnections } from '../platform/open-connections.ts'
+import { Shutdown } from '../platform/shutdown.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
 import { SignIn } from './service-api/sign-in.ts'
 import { ConnectingClients } from './runtime/connecting-clients.ts'
 import type { Clocks, PausedBy } from './runtime/clock-guard.ts'
+import { StopLimit } from './runtime/stop-limit.ts'
 import { LiveKeyring } from './devices/keyring.ts'
 import { changeSharedRules } from './policy/bump-policy-revision.ts'
 import { type RepeatedJobDeps, type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
@@ -106,16 +104,80 @@ const PART_OF_SIGN_INS = 1 / 4
 /** @throws CodedError when the store, a key, the certificate or the address cannot be used */
 export async function startCloud(first: CloudSettings, overrides: Overrides = {}): Promise<Cloud> {
   await using started = new AsyncDisposableStack()
+  const { now = Date.now, newId = randomUUID, timers = systemTimers, stop = new AbortController().signal } = overrides
   const log = overrides.log ?? pino({ level: first.log.level, base: null })
-  const now = overrides.now ?? Date.now
-  const late: { renewCertificate?: (tls: Certificate) => void } = {}
-  const examine = ({ tls, http, push }: CloudSettings, certificate: Certificate | null): void => {
-    if (certificate === null) return
-    const reason = certificateProblem(certificate.certificate, hostsOf(http, push), now())
-    if (reason === null) return
-    const file = tls.certificateFile
-    log.warn({ code: 'CERTIFICATE_NOT_VALID', file, reason }, `the certificate ${reason}`)
+  const renewals: RenewCertificate[] = []
+  const live = liveSettings(first, { log, now, renewals })
+  const settings = live.view
+  requireUsable(settings)
+  const shutdown = new Shutdown(log)
+  const limit = started.use(new StopLimit({ timers, limitMs: () => settings.http.drainTimeout, stop }))
+
+  claimDirectory(settings, started)
+  const entrance = new Entrance()
+  const node = nodeOf({ settings, log, now, newId }, overrides, entrance, (error) => shutdown.fail(error))
+  const cells = cellsOf(node)
+  for (const cell of cells) {
+    started.defer(() => cell.stop())
+    limit.onOver(() => cell.cut())
   }
+  await awaitDatabase(() => startCells(cells, log), { waitMs: settings.dbWait, signal: stop, log })
+  const keys = new LiveKeyring(await openKeyring(node.signingKeyFile))
+  const metrics = settings.cells === null ? cells[0].metrics : nodeMetrics(node.metricsDeps)
+  const tls = readTls(settings.tls)
+  if (tls !== null) examine(tls, settings, log, now())
+  const server = openServer({ settings, log, newId, tls, metrics, onWrongAnswer: overrides.onWrongAnswer })
+  const { http } = server
+  limit.onOver(openConnections(http.server))
+
+  const services = await openServices(node, cells, { settings, log, now, newId, timers, keys, http, tls })
+  const { composed, watch, push } = services
+  started.defer(() => push.close())
+  renewals.push(server.renewCertificate, (renewed) => push.renewCertificate(renewed))
+
+  registerHealthOf(http, cells, watch)
+  registerRoutes(http, { ...services, settings, now, keys, entrance })
+  const shown = watch === null ? metrics : merged([metrics, ...cells.map((cell) => cell.metrics)])
+  const metricsOrigin = await openMetrics(settings.metrics, http, shown, started)
+  const origin = await listenForRequests(http, settings.http, started)
+  for (const cell of composed.cells) cell.run(started)
+  if (watch !== null) runCellWatch(watch, cells, { timers, log }, started)
+  started.defer(() => server.stopAccepting())
+
+  const running = started.move()
+  shutdown.begin(async () => {
+    limit.begin()
+    await running.disposeAsync()
+  })
+  const { administrationKeyFile } = node
+  const address = `${origin}${settings.http.prefix}`
+  const addresses = { http: address, push: push.local, metrics: metricsOrigin }
+  log.info({ ...addresses, store: settings.store.path, adminKeyFile: administrationKeyFile }, 'listening')
+  return {
+    address,
+    metricsAddress: `${metricsOrigin ?? origin}${METRICS_PATH}`,
+    administrationKeyFile,
+    ended: shutdown.ended,
+    reload: (load) => {
+      live.reload(load)
+      void reloadKeys(cells, keys, node)
+      metrics.reloaded(live.notice?.code !== 'CONFIG_NOT_RELOADED')
+    },
+    close: () => shutdown.stop(),
+  }
+}
+
+type RenewCertificate = (tls: Certificate) => void
+
+interface LiveSettingsDeps extends Pick<CellNode, 'log' | 'now'> {
+  /** Called for each certificate that a reload reads. */
+  readonly renewals: readonly RenewCertificate[]
+}
+
+function liveSettings(
+  first: CloudSettings,
+  { log, now, renewals }: LiveSettingsDeps,
+): LiveSettings<(typeof cloudOptions)['options']> {
   const live = new LiveSettings({
     table: cloudOptions,
     settings: first,
@@ -124,222 +186,178 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
       return read === null ? {} : { 'tls.certificate_file': read.certificate, 'tls.key_file': read.key }
     },
     prepare: (next) => {
-      const isOtherLevel = next.log.level !== settings.log.level
+      const isOtherLevel = next.log.level !== live.view.log.level
       const certificate = readTls(next.tls)
-      requireSignInSettings(next.oidc)
-      requireArchive(next)
+      requireUsable(next)
       return () => {
-        examine(next, certificate)
         if (isOtherLevel) log.level = next.log.level
-        if (certificate !== null) late.renewCertificate?.(certificate)
+        if (certificate === null) return
+        examine(certificate, next, log, now())
+        for (const renew of renewals) renew(certificate)
       }
     },
     log,
     now,
   })
-  const settings = live.view
-  requireArchive(settings)
-  const newId = overrides.newId ?? randomUUID
-  const timers = overrides.timers ?? systemTimers
-  const { prefix } = settings.http
-  if (!/^(\/[^/\s?#]+)*$/.test(prefix)) {
-    throw new CodedError('CONFIG_INVALID', `http.prefix is ${JSON.stringify(prefix)}, but takes a path like "/name".`)
+  return live
+}
+
+/** Of two clouds, only one uses a database file. @throws CodedError STATE_UNWRITABLE, STATE_LOCKED */
+function claimDirectory(settings: CloudSettings, started: AsyncDisposableStack): void {
+  const { path } = settings.store
+  try {
+    makeDurableDirectory(path)
+  } catch (cause) {
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be made: ${messageOf(cause)}`, { cause })
   }
+  if (!isShared(settings)) started.defer(claimStore(join(path, 'twin.lock')))
+}
 
-  const ending = Promise.withResolvers<undefined>()
-  // Callers observe the original promise; this avoids an unhandled rejection.
-  ending.promise.catch(() => undefined)
-  let fail = (error: unknown): void => ending.reject(error)
-
-  /** Called when a stop has taken as long as it may: they cut what does not respond. */
-  const cuts: (() => void)[] = []
-  const limit = { cancel: (): void => undefined }
-  const limitStop = (): void => {
-    limit.cancel()
-    limit.cancel = timers.every(settings.http.drainTimeout, () => cuts.forEach((cut) => cut()))
-  }
-  started.defer(() => {
-    overrides.stop?.removeEventListener('abort', limitStop)
-    limit.cancel()
-  })
-  overrides.stop?.addEventListener('abort', limitStop)
-
-  const directory = settings.store.path
-  makeDirectory(directory)
-  requireOneDatabase(settings)
-  if (!isShared(settings)) started.defer(claimStore(join(directory, 'twin.lock')))
-  const administrationKeyFile = join(directory, 'administration-key.pem')
-  const signingKeyFile = join(directory, 'signing-key.pem')
+function nodeOf(
+  base: Pick<CellNode, 'settings' | 'log' | 'now' | 'newId'>,
+  overrides: Overrides,
+  entrance: Entrance,
+  fail: CellNode['fail'],
+): CellNode {
+  const { settings, now } = base
+  const { path } = settings.store
   const comparesDatabase = overrides.now === undefined
   const boot = overrides.boot ?? (comparesDatabase ? bootClock() : { bootId: '', sinceBoot: now })
-  const entrance = new Entrance()
-  const metricsDeps = {
-    version: softwareVersion(),
-    totalsTimeoutMs: TOTALS_TIMEOUT_MS,
-    waiting: () => entrance.waiting,
-    // Administrators back up PostgreSQL with its own tools.
-    lastBackupAt: () => (isShared(settings) ? null : (readLastBackup(directory)?.at ?? null)),
-  }
-  const node = {
-    ...{ settings, log, now, newId, administrationKeyFile, signingKeyFile, metricsDeps },
+  return {
+    ...base,
+    administrationKeyFile: join(path, 'administration-key.pem'),
+    signingKeyFile: join(path, 'signing-key.pem'),
+    metricsDeps: {
+      version: softwareVersion(),
+      totalsTimeoutMs: TOTALS_TIMEOUT_MS,
+      waiting: () => entrance.waiting,
+      // Administrators back up PostgreSQL with its own tools.
+      lastBackupAt: () => (isShared(settings) ? null : (readLastBackup(path)?.at ?? null)),
+    },
     clocks: { now, ...boot, comparesDatabase },
     cloud: null,
     pause: overrides.pause,
-    fail: (error: unknown) => fail(error),
+    fail,
   }
-  const cells = cellsOf(node)
-  const [control] = cells
-  for (const cell of cells) {
-    started.defer(() => cell.stop())
-    cuts.push(() => cell.cut())
-  }
-  const signal = overrides.stop ?? new AbortController().signal
-  await awaitDatabase(() => startCells(cells, log), { waitMs: settings.dbWait, signal, log })
-  const keys = new LiveKeyring(await openKeyring(signingKeyFile))
-  const metrics = settings.cells === null ? control.metrics : nodeMetrics(metricsDeps)
-  const paused = (): readonly PausedBy[] => [...new Set(cells.flatMap((cell) => cell.paused()))]
-  const signIn = signInOf(settings, now, log)
-  const tls = readTls(settings.tls)
-  examine(settings, tls)
-  const running: { push?: Push } = {}
-  const push = (): Push => {
-    if (running.push === undefined) throw new Error('invariant: the broker is open when requests are served')
-    return running.push
-  }
-  const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
-  const consoleSignIn = servesConsole(settings.http)
-    ? new ConsoleSignIn({ store: control.store, newId, secret: consoleSecret(signingKeyFile) })
-    : null
-  const connecting = new ConnectingClients(setImmediate)
-  const composed = await composeAll(cells, {
-    ...{ settings, log, now, newId, timers, keys, signIn, push, publicAddress, consoleSignIn },
-    defer: connecting.defer,
-  })
-  const [controlCell] = composed.cells
-  const watch = settings.cells === null ? null : new CellWatch({ cells, keys, now, log })
-  const over =
-    watch === null ? null : { cells: composed.cells, directory: composed.directory, copy: () => watch.copy() }
-  await watch?.copy()
-  const reloadKeys = async (): Promise<void> => {
-    try {
-      const up = cells.filter(({ store }) => store.isUp)
-      for (const cell of up) await cell.claimSigningKey()
-      if (!keys.replace(await openKeyring(signingKeyFile))) return
-      // Policies also tell devices which keys to trust.
-      for (const { store } of up) {
-        await store.transaction((tx) => changeSharedRules(tx, now(), async () => undefined))
-      }
-      log.info({ keyId: keys.signer.keyId, trusted: keys.trusted.map(({ keyId }) => keyId) }, 'signing keys reloaded')
-    } catch (error) {
-      log.error({ err: error }, 'signing keys not reloaded')
-    }
-  }
-  const stores = cells.map(({ store }) => store)
-  const authenticator = over === null ? controlCell.authenticator : authenticatorOver(over)
-  running.push = await openPush({ settings: settings.push, tls, stores, authenticator, now, newId, timers, log })
-  started.defer(() => push().close())
-  const { http, stopAccepting, renewCertificate } = createServer({
-    prefix,
-    bodyMax: settings.http.bodyMax,
-    requestTimeoutMs: settings.http.requestTimeout,
-    logger: log,
-    newId,
-    tls,
-    onWrongAnswer: settings.http.checkAnswers ? (overrides.onWrongAnswer ?? (() => undefined)) : null,
+}
+
+interface ServerDeps extends Pick<CellNode, 'settings' | 'log' | 'newId'> {
+  readonly tls: Certificate | null
+  readonly metrics: Metrics
+  readonly onWrongAnswer: Overrides['onWrongAnswer']
+}
+
+function openServer({ settings, log, newId, tls, metrics, onWrongAnswer = () => undefined }: ServerDeps): Server {
+  const { prefix, bodyMax, requestTimeout, checkAnswers } = settings.http
+  const server = createServer({
+    ...{ prefix, bodyMax, requestTimeoutMs: requestTimeout, logger: log, newId, tls },
+    onWrongAnswer: checkAnswers ? onWrongAnswer : null,
     onBrokenBody: () => metrics.brokenBody(),
   })
+  countRequests(server.http, metrics)
+  return server
+}
+
+interface ServicesDeps extends Pick<CellDeps, 'settings' | 'log' | 'now' | 'newId' | 'timers'> {
+  readonly keys: LiveKeyring
+  readonly tls: Certificate | null
+  readonly http: FastifyInstance
+}
+
+interface Services extends Pick<CellDeps, 'signIn' | 'consoleSignIn' | 'publicAddress'> {
+  readonly composed: ComposedCells
+  /** Null, like `over`: there are no cells. */
+  readonly watch: CellWatch | null
+  readonly over: OverCells | null
+  readonly push: Push
+}
+
+async function openServices(
+  { signingKeyFile }: CellNode,
+  cells: readonly [Cell, ...Cell[]],
+  { http, tls, ...deps }: ServicesDeps,
+): Promise<Services> {
+  const { settings, log, now, newId, timers, keys } = deps
+  const connecting = new ConnectingClients(setImmediate)
   http.server.on('connection', () => connecting.connected())
-  cuts.push(openConnections(http.server))
-  countRequests(http, metrics)
+  const late: { push?: Push } = {}
+  const parts = {
+    defer: connecting.defer,
+    signIn: signInOf(settings, now, log),
+    consoleSignIn: servesConsole(settings.http)
+      ? new ConsoleSignIn({ store: cells[0].store, newId, secret: consoleSecret(signingKeyFile) })
+      : null,
+    publicAddress: () =>
+      `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${settings.http.prefix}`,
+    push: () => {
+      if (late.push === undefined) throw new Error('invariant: the broker is open when requests are served')
+      return late.push
+    },
+  }
+  const composed = await composeAll(cells, { ...deps, ...parts })
+  const watch = settings.cells === null ? null : new CellWatch({ cells, keys, now, log })
+  await watch?.copy()
+  const over = watch === null ? null : { ...composed, copy: () => watch.copy() }
+  const push = await openPush({
+    ...{ settings: settings.push, tls, now, newId, timers, log },
+    stores: cells.map(({ store }) => store),
+    authenticator: over === null ? composed.cells[0].authenticator : authenticatorOver(over),
+  })
+  late.push = push
+  return { ...parts, composed, watch, over, push }
+}
+
+function registerHealthOf(http: FastifyInstance, cells: readonly Cell[], watch: CellWatch | null): void {
+  const stores = cells.map(({ store }) => store)
+  const paused = (): readonly PausedBy[] => [...new Set(cells.flatMap((cell) => cell.paused()))]
   registerHealth(
     http,
     () => requireOne(stores),
     () => [...paused(), ...(watch?.conditions ?? [])],
   )
-  const { requestsMax, requestsPerKeyMax, requestTimeout } = settings.http
+}
+
+interface RoutesDeps extends Pick<CellDeps, 'settings' | 'now' | 'keys'>, Omit<Services, 'watch'> {
+  readonly entrance: Entrance
+}
+
+function registerRoutes(http: FastifyInstance, deps: RoutesDeps): void {
+  const { settings, composed, over, push, keys, now, entrance, signIn, consoleSignIn, publicAddress } = deps
+  const { prefix, requestsMax, requestsPerKeyMax, requestTimeout } = settings.http
+  const [{ store, authenticator, operations }] = composed.cells
   const slots = new Slots({ requestsMax, ofKeyMax: requestsPerKeyMax, now: () => performance.now() })
   const serving = {
-    ...{ store: controlCell.store, keys, authenticator: controlCell.authenticator, now, slots, entrance },
+    ...{ store, keys, authenticator, now, slots, entrance },
     requestTimeoutMs: requestTimeout,
     version: softwareVersion(),
     routeOver: over === null ? null : (index: number, version: string) => routeOverCells(over, index, version),
   }
-  serveOperations(http, prefix, serving, controlCell.operations)
+  serveOperations(http, prefix, serving, operations)
   registerSignIn(http, prefix, signIn)
-  registerDocs(http, prefix, controlCell.operations)
-  if (consoleSignIn !== null) {
-    const isSecure = (): boolean => publicAddress().startsWith('https:')
-    registerConsoles(http, prefix, composed.cells, { slots, signIn: consoleSignIn, isSecure })
-  }
-
-  const { accept } = push()
-  if (accept !== null) serveWebSockets(http, `${prefix}/push`, accept)
-  const shown = watch === null ? metrics : merged([metrics, ...cells.map((cell) => cell.metrics)])
-  const metricsOrigin = await openMetrics(settings.metrics, http, shown, started)
-
-  const { host, port } = settings.http
-  const origin = await listen(() => http.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }), host, port)
-  started.defer(async () => {
-    // Connections may become idle after the server has closed the idle ones.
-    const reap = setInterval(() => http.server.closeIdleConnections(), REAP_EVERY_MS)
-    await http.close()
-    clearInterval(reap)
-  })
-  for (const cell of composed.cells) cell.run(started)
-  if (watch !== null) runCellWatch(watch, cells, { timers, log }, started)
-  started.defer(() => stopAccepting())
-
-  late.renewCertificate = ({ certificate, key }) => {
-    renewCertificate({ certificate, key })
-    push().renewCertificate({ certificate, key })
-  }
-
-  const parts = started.move()
-  let isShuttingDown = false
-  const end = async (error: unknown): Promise<void> => {
-    if (isShuttingDown) return
-    isShuttingDown = true
-    if (error !== undefined) log.fatal({ err: error }, 'the twin must end')
-    limitStop()
-    await parts.disposeAsync().catch((failure: unknown) => log.error({ err: failure }, 'the stop failed'))
-    if (error === undefined) ending.resolve(undefined)
-    else ending.reject(error)
-  }
-  fail = (error) => void end(error)
-  const address = `${origin}${prefix}`
-  log.info(
-    {
-      http: address,
-      push: push().local,
-      metrics: metricsOrigin,
-      store: directory,
-      adminKeyFile: administrationKeyFile,
-    },
-    'listening',
-  )
-  return {
-    address,
-    metricsAddress: `${metricsOrigin ?? origin}${METRICS_PATH}`,
-    administrationKeyFile,
-    ended: ending.promise,
-    reload: (load) => {
-      live.reload(load)
-      void reloadKeys()
-      metrics.reloaded(live.notice?.code !== 'CONFIG_NOT_RELOADED')
-    },
-    close: async () => {
-      await end(undefined)
-      await ending.promise.catch(() => undefined)
-    },
-  }
+  registerDocs(http, prefix, operations)
+  if (push.accept !== null) serveWebSockets(http, `${prefix}/push`, push.accept)
+  if (consoleSignIn === null) return
+  const isSecure = (): boolean => publicAddress().startsWith('https:')
+  registerConsoles(http, prefix, composed.cells, { slots, signIn: consoleSignIn, isSecure })
 }
 
-function requireOneDatabase({ db, cells }: CloudSettings): void {
-  if (db === null || cells === null) return
-  throw new CodedError(
-    'CONFIG_INVALID',
-    'db and cells are both set. With cells, name the database of db as the first cell.',
-  )
+/** Policies also tell devices which keys to trust. */
+async function reloadKeys(
+  cells: readonly Cell[],
+  keys: LiveKeyring,
+  { signingKeyFile, now, log }: CellNode,
+): Promise<void> {
+  try {
+    const up = cells.filter(({ store }) => store.isUp)
+    for (const cell of up) await cell.claimSigningKey()
+    if (!keys.replace(await openKeyring(signingKeyFile))) return
+    for (const { store } of up) {
+      await store.transaction((tx) => changeSharedRules(tx, now(), async () => undefined))
+    }
+    log.info({ keyId: keys.signer.keyId, trusted: keys.trusted.map(({ keyId }) => keyId) }, 'signing keys reloaded')
+  } catch (error) {
+    log.error({ err: error }, 'signing keys not reloaded')
+  }
 }
 
 /** Without cells, the cloud is one. */
@@ -448,48 +466,44 @@ function consoleSecret(signingKeyFile: string): Uint8Array {
   )
 }
 
+/** @returns origin at which requests are accepted. @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
+async function listenForRequests(
+  http: FastifyInstance,
+  { host, port }: CloudSettings['http'],
+  started: AsyncDisposableStack,
+): Promise<string> {
+  const origin = await listen(() => http.listen({ host, port, backlog: CONNECTIONS_WAITING_MAX }), host, port)
+  started.defer(async () => {
+    // Connections may become idle after the server has closed the idle ones.
+    const reap = setInterval(() => http.server.closeIdleConnections(), REAP_EVERY_MS)
+    await http.close()
+    clearInterval(reap)
+  })
+  return origin
+}
+
 /** The origin of a separate metrics address; null: metrics share the main address. */
 async function openMetrics(
-  { listen: at, token }: CloudSettings['metrics'],
+  settings: CloudSettings['metrics'],
   http: FastifyInstance,
   metrics: MetricsSource,
   started: AsyncDisposableStack,
 ): Promise<string | null> {
-  const secret = token?.reveal() ?? null
-  if (at === null) {
+  const secret = settings.token?.reveal() ?? null
+  const place = metricsPlace(settings)
+  if (place === null) {
     registerMetrics(http, metrics, secret)
     return null
   }
-  const { bracketed, name, port } =
-    /^(?:\[(?<bracketed>[^\]]+)\]|(?<name>[^:[\]]+)):(?<port>\d{1,5})$/.exec(at)?.groups ?? {}
-  const host = bracketed ?? name
-  if (host === undefined || port === undefined || Number(port) > 65_535) {
-    throw new CodedError('CONFIG_INVALID', `metrics.listen is ${JSON.stringify(at)}, but takes host:port.`)
-  }
   const onFault = (error: unknown): void => http.log.error({ err: error }, 'the metrics failed')
-  const open = () => listenForMetrics({ host, port: Number(port) }, metrics, secret, onFault)
-  const listener = await listen(open, host, Number(port))
+  const listener = await listen(() => listenForMetrics(place, metrics, secret, onFault), place.host, place.port)
   started.defer(() => listener.close())
   return listener.origin
 }
 
-function makeDirectory(path: string): void {
-  try {
-    makeDurableDirectory(path)
-  } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be made: ${messageOf(cause)}`, { cause })
-  }
-}
-
-/** @throws CodedError CONFIG_INVALID */
-function requireArchive({ usage, s3 }: CloudSettings): void {
-  const terms = archiveTerms(usage)
-  if (terms !== null) openPlace(terms.place, s3, new AbortController().signal)
-}
-
 /** Null: administrators use keys only. @throws CodedError CONFIG_INVALID */
 function signInOf({ oidc, http }: CloudSettings, now: () => number, log: Logger): SignIn | null {
-  const terms = requireSignInSettings(oidc)
+  const terms = signInIssuer(oidc)
   if (terms === null) return null
   const waitingMax = Math.floor(http.requestsMax * PART_OF_SIGN_INS)
   const keys = new IssuerKeys({ issuer: terms.issuer, timeoutMs: oidc.timeout, waitingMax, now, log })
@@ -509,63 +523,6 @@ function signInOf({ oidc, http }: CloudSettings, now: () => number, log: Logger)
     },
     keys.find,
   )
-}
-
-/** Null: all three are omitted. @throws CodedError CONFIG_INVALID */
-function requireSignInSettings({
-  issuer,
-  clientId,
-  access,
-}: Pick<CloudSettings['oidc'], 'issuer' | 'clientId' | 'access'>): { issuer: string; clientId: string } | null {
-  if (issuer === null && clientId === null && access === null) return null
-  if (issuer === null || clientId === null || access === null) {
-    throw new CodedError('CONFIG_INVALID', 'oidc.issuer, oidc.client_id and oidc.access go together: one is missing.')
-  }
-  const { protocol, hostname, username, search, hash } = new URL(issuer)
-  if (username !== '' || search !== '' || hash !== '') {
-    throw new CodedError('CONFIG_INVALID', 'oidc.issuer takes a URL without user name, query and fragment.')
-  }
-  if (protocol !== 'https:' && !isLoopback(hostname)) {
-    throw new CodedError(
-      'CONFIG_INVALID',
-      `oidc.issuer must begin with https://, because ${hostname} is another machine.`,
-    )
-  }
-  return { issuer, clientId }
-}
-
-/** Names and addresses by which clients reach the certificate of this cloud, as far as the settings say. */
-function hostsOf(http: CloudSettings['http'], push: CloudSettings['push']): readonly string[] {
-  const own = ['0.0.0.0', '::'].includes(http.host) ? [] : [http.host]
-  const named = [http.publicUrl, push.broker === 'embedded' ? push.publicUrl : null]
-    .filter((url) => url !== null)
-    .map((url) => new URL(url))
-    .filter(({ protocol }) => /^(https|wss|mqtts):$/.test(protocol))
-    .map(hostOf)
-  // Behind a proxy with its own certificate, or on an address of all networks, only the public names count.
-  return [...new Set(named.length > 0 || http.publicUrl !== null ? named : own)]
-}
-
-interface Certificate {
-  readonly certificate: string
-  readonly key: string
-}
-
-/** @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE */
-function readTls({ certificateFile, keyFile }: CloudSettings['tls']): Certificate | null {
-  if (certificateFile === null && keyFile === null) return null
-  if (certificateFile === null || keyFile === null) {
-    throw new CodedError('CONFIG_INVALID', 'tls.certificate_file and tls.key_file go together: one of them is missing.')
-  }
-  const tls = { certificate: readText(certificateFile), key: readText(keyFile) }
-  try {
-    createSecureContext({ cert: tls.certificate, key: tls.key })
-  } catch (cause) {
-    throw new CodedError('CONFIG_INVALID', `${certificateFile} and ${keyFile} do not go together, or are no PEM.`, {
-      cause,
-    })
-  }
-  return tls
 }
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */

@@ -1,0 +1,117 @@
+/** What settings must be together, beyond the form of each one. */
+import { createSecureContext } from 'node:tls'
+import type { Logger } from 'pino'
+import { certificateProblem } from '../platform/certificate-problem.ts'
+import { hostOf } from '../platform/host-of.ts'
+import { CodedError } from '../protocol/errors.ts'
+import { isLoopback } from '../protocol/sign-in.ts'
+import { openPlace } from './platform/archive/open-place.ts'
+import { readText } from './platform/system/read-text.ts'
+import type { CloudSettings } from './settings.ts'
+
+/** PEM. */
+export interface Certificate {
+  readonly certificate: string
+  readonly key: string
+}
+
+/** @throws CodedError CONFIG_INVALID */
+export function requireUsable({ http, db, cells, oidc, usage, s3, metrics }: CloudSettings): void {
+  if (!/^(\/[^/\s?#]+)*$/.test(http.prefix)) {
+    throw invalid(`http.prefix is ${JSON.stringify(http.prefix)}, but takes a path like "/name".`)
+  }
+  if (db !== null && cells !== null) {
+    throw invalid('db and cells are both set. With cells, name the database of db as the first cell.')
+  }
+  const archive = archiveTerms(usage)
+  if (archive !== null) openPlace(archive.place, s3, new AbortController().signal)
+  signInIssuer(oidc)
+  metricsPlace(metrics)
+}
+
+/** Null: usage stays in the database. @throws CodedError CONFIG_INVALID */
+export function archiveTerms({
+  retention,
+  archive,
+}: CloudSettings['usage']): { readonly retentionMs: number; readonly place: string } | null {
+  if (retention === 0) return null
+  if (archive === null) throw invalid('usage.retention needs usage.archive.')
+  return { retentionMs: retention, place: archive }
+}
+
+/** Null: administrators use keys only. @throws CodedError CONFIG_INVALID */
+export function signInIssuer({
+  issuer,
+  clientId,
+  access,
+}: CloudSettings['oidc']): { readonly issuer: string; readonly clientId: string } | null {
+  if (issuer === null && clientId === null && access === null) return null
+  if (issuer === null || clientId === null || access === null) {
+    throw invalid('oidc.issuer, oidc.client_id and oidc.access go together: one is missing.')
+  }
+  const { protocol, hostname, username, search, hash } = new URL(issuer)
+  if (username !== '' || search !== '' || hash !== '') {
+    throw invalid('oidc.issuer takes a URL without user name, query and fragment.')
+  }
+  if (protocol !== 'https:' && !isLoopback(hostname)) {
+    throw invalid(`oidc.issuer must begin with https://, because ${hostname} is another machine.`)
+  }
+  return { issuer, clientId }
+}
+
+/** Null: metrics share the address of the cloud. @throws CodedError CONFIG_INVALID */
+export function metricsPlace({
+  listen,
+}: CloudSettings['metrics']): { readonly host: string; readonly port: number } | null {
+  if (listen === null) return null
+  const { bracketed, name, port } =
+    /^(?:\[(?<bracketed>[^\]]+)\]|(?<name>[^:[\]]+)):(?<port>\d{1,5})$/.exec(listen)?.groups ?? {}
+  const host = bracketed ?? name
+  if (host === undefined || port === undefined || Number(port) > 65_535) {
+    throw invalid(`metrics.listen is ${JSON.stringify(listen)}, but takes host:port.`)
+  }
+  return { host, port: Number(port) }
+}
+
+/** Null: plain HTTP. @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE */
+export function readTls({ certificateFile, keyFile }: CloudSettings['tls']): Certificate | null {
+  if (certificateFile === null && keyFile === null) return null
+  if (certificateFile === null || keyFile === null) {
+    throw invalid('tls.certificate_file and tls.key_file go together: one of them is missing.')
+  }
+  const tls = { certificate: readText(certificateFile), key: readText(keyFile) }
+  try {
+    createSecureContext({ cert: tls.certificate, key: tls.key })
+  } catch (cause) {
+    throw invalid(`${certificateFile} and ${keyFile} do not go together, or are no PEM.`, cause)
+  }
+  return tls
+}
+
+/** Warns of a certificate that clients refuse, or soon will. */
+export function examine(
+  { certificate }: Certificate,
+  { tls, http, push }: CloudSettings,
+  log: Pick<Logger, 'warn'>,
+  now: number,
+): void {
+  const reason = certificateProblem(certificate, hostsOf(http, push), now)
+  if (reason === null) return
+  log.warn({ code: 'CERTIFICATE_NOT_VALID', file: tls.certificateFile, reason }, `the certificate ${reason}`)
+}
+
+/** Names and addresses by which clients reach the certificate of this cloud, as far as the settings say. */
+function hostsOf(http: CloudSettings['http'], push: CloudSettings['push']): readonly string[] {
+  const own = ['0.0.0.0', '::'].includes(http.host) ? [] : [http.host]
+  const named = [http.publicUrl, push.broker === 'embedded' ? push.publicUrl : null]
+    .filter((url) => url !== null)
+    .map((url) => new URL(url))
+    .filter(({ protocol }) => /^(https|wss|mqtts):$/.test(protocol))
+    .map(hostOf)
+  // Behind a proxy with its own certificate, or on an address of all networks, only the public names count.
+  return [...new Set(named.length > 0 || http.publicUrl !== null ? named : own)]
+}
+
+function invalid(message: string, cause?: unknown): CodedError {
+  return new CodedError('CONFIG_INVALID', message, { cause })
+}
