@@ -6,7 +6,13 @@ import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { CodedError, ERRORS, type ErrorCode } from '../../protocol/errors.ts'
 import { REFUSALS, bodyIncomplete } from '../../protocol/service/refusals.ts'
-import { Rarely } from '../runtime/rarely.ts'
+import type { Rarely } from '../runtime/rarely.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance {
+    readonly rarely: Rarely
+  }
+}
 
 const RETRY_AFTER_S = 1
 
@@ -35,14 +41,6 @@ const INSIDE: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
 /** Logged where they arise, once for many requests: callers without an accepted token must not fill the log. */
 const LOGGED: ReadonlySet<ErrorCode> = new Set<ErrorCode>(['SIGN_IN_UNAVAILABLE'])
 
-const rarely = new WeakMap<object, Rarely>()
-
-function rarelyOf({ server: { server } }: FastifyRequest): Rarely {
-  const own = rarely.get(server) ?? new Rarely(() => performance.now())
-  rarely.set(server, own)
-  return own
-}
-
 export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const { status, message, code } = shownError(error, request, reply)
   sendJson(reply, status, { message, code })
@@ -59,7 +57,7 @@ export function shownError(error: unknown, request: FastifyRequest, reply: Fasti
   const known = isIncomplete(error, request) ? bodyIncomplete() : coded(error)
   if (known === undefined) request.log.error({ err: error }, 'request failed')
   else if (known.httpStatus >= 500 && !LOGGED.has(known.code)) {
-    rarelyOf(request).log(known.code, (requests) => request.log.error({ err: error, requests }, 'request failed'))
+    request.server.rarely.log(known.code, (requests) => request.log.error({ err: error, requests }, 'request failed'))
   }
   const shown =
     known ?? new CodedError('INTERNAL', `The service failed because of an unexpected error. Log id: ${request.id}.`)

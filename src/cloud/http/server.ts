@@ -12,6 +12,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { answerError } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
 import { Connections } from './connections.ts'
+import { Rarely } from '../runtime/rarely.ts'
 import { PATH_SEGMENT_MAX, allowedMethods, noOperation, wrongMethod } from '../../protocol/service/refusals.ts'
 
 export interface ServerOptions {
@@ -83,6 +84,7 @@ export function createServer(options: ServerOptions): Server {
           },
         }),
   }) as unknown as FastifyInstance
+  http.decorate('rarely', new Rarely(() => performance.now()))
   connections.watch(http)
   http.removeAllContentTypeParsers()
   // Parsed by the operation: an error here would end the connection.
