@@ -13,14 +13,12 @@ import { accessRequestBody, accessResponses, sessionAccessRequestBody } from '..
 import {
   instanceHeader,
   liveSessions,
-  openingHeader,
-  openingKey,
   session,
   sessionBody,
   sessionCreated,
   sessionsQuery,
 } from '../src/protocol/service/sessions.ts'
-import { uuid } from '../src/protocol/wire.ts'
+import { idempotencyHeader, idempotencyKeyText, uuid } from '../src/protocol/wire.ts'
 
 const VERSION = 'v1.1'
 const SERVICE = '/dynamicmonetization'
@@ -38,10 +36,10 @@ const numbered: Headers = {
       'The number of the request under this UUID, counted up from 1. The same number with the same body gets the same response and changes nothing, also after a restart of the agent.',
     schema: z.int().min(1),
   },
-  [openingHeader]: {
+  [idempotencyHeader]: {
     description:
       'Instead of UUID and number: a key for a single request. All programs of one user share these keys, so use a UUID.',
-    schema: openingKey,
+    schema: idempotencyKeyText,
   },
 }
 

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { ENGINE } from '../../src/core/engine.ts'
 import { engineQuery } from '../../src/protocol/edge/engines.ts'
 import { enrollmentResponse } from '../../src/protocol/edge/enrollment.ts'
-import { openingHeader } from '../../src/protocol/service/sessions.ts'
+import { idempotencyHeader } from '../../src/protocol/wire.ts'
 import { ENTRIES, FleetDevice } from './device.ts'
 import { type Call, type Load, type Plan, run } from './load.ts'
 
@@ -102,7 +102,7 @@ async function perform(command: Command): Promise<Load | null> {
           url: `${addressOf(index)}/api/v1.1/sessions`,
           method: 'POST',
           token: deviceAt(index).token,
-          headers: { 'x-instance-id': instanceId, [openingHeader]: randomUUID() },
+          headers: { 'x-instance-id': instanceId, [idempotencyHeader]: randomUUID() },
           body: Buffer.from(JSON.stringify({ instanceId })),
           isCompressed: false,
         }),

@@ -17,6 +17,11 @@ export const plainText = (maxLength: number) =>
     .max(maxLength)
     .refine((text) => text.isWellFormed() && !text.includes('\u0000'), 'must be well-formed Unicode without NUL')
 
+/** A request that is repeated with the same value has one effect, and gets the same response. */
+export const idempotencyHeader = 'idempotency-key'
+
+export const idempotencyKeyText = plainText(255).min(1)
+
 /** As {@link plainText}, with the length in code points, as people count characters. */
 export const countedText = (min: number, max: number) =>
   plainText(2 * max)

@@ -9,9 +9,8 @@ import { consumptionLimitBody } from '../../protocol/service/consumption-limits.
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { contradictions, lineItemBodies, RESET_FREQUENCIES, stateProblem } from '../../protocol/service/line-items.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
-import { openingHeader } from '../../protocol/service/sessions.ts'
 import { sha256 } from '../../protocol/signing.ts'
-import { INSTANT_MAX } from '../../protocol/wire.ts'
+import { INSTANT_MAX, idempotencyHeader } from '../../protocol/wire.ts'
 import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
 import type { Settable } from './change.ts'
 import { type Noun, type Scope, column, field, named, textOf, time, tokens, tokensText } from './noun.ts'
@@ -52,7 +51,7 @@ export const NOUNS: readonly Noun[] = [
       call: ({ body }) => ({
         method: 'POST',
         path: `${PROVISIONING}/instances`,
-        headers: { [openingHeader]: sha256(JSON.stringify([body['shortName'], body['accountId']])) },
+        headers: { [idempotencyHeader]: sha256(JSON.stringify([body['shortName'], body['accountId']])) },
         body,
       }),
       fixed: true,

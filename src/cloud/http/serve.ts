@@ -10,8 +10,8 @@ import type { FastifyInstance, FastifyRequest, RouteOptions } from 'fastify'
 import type { z } from 'zod'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { REFUSALS, readJsonBody } from '../../protocol/service/refusals.ts'
-import { instanceHeader, openingHeader, openingKey } from '../../protocol/service/sessions.ts'
-import { VERSION_HEADER } from '../../protocol/wire.ts'
+import { instanceHeader } from '../../protocol/service/sessions.ts'
+import { VERSION_HEADER, idempotencyHeader, idempotencyKeyText } from '../../protocol/wire.ts'
 import { requireNamed } from '../devices/authenticate-device.ts'
 import { requireEnrollmentToken } from '../devices/enroll.ts'
 import type { Keyring } from '../devices/keyring.ts'
@@ -276,7 +276,9 @@ async function readBody(
   const body = operation.body === undefined ? undefined : parse(at(version, operation.body), request.body, 'body')
   if (limited !== null && !isNamed && !isNamedHere) requireUnlimited(limited)
   const idempotencyKey =
-    operation.idempotent === undefined ? null : read(request.headers[openingHeader], openingKey, openingHeader)
+    operation.idempotent === undefined
+      ? null
+      : read(request.headers[idempotencyHeader], idempotencyKeyText, idempotencyHeader)
   return { body, idempotencyKey }
 }
 

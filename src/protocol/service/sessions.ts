@@ -1,7 +1,7 @@
 /** Sessions on the wire. Source: interface, Sessions; documentation on session operations. */
 import { z } from 'zod'
 import { type Session, chargedUntil } from '../../core/sessions/session.ts'
-import { exactNumber, instant, plainText, readOnlyField, uuid } from '../wire.ts'
+import { exactNumber, instant, readOnlyField, uuid } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
 export const SESSIONS_SHOWN_MAX = 100
@@ -55,11 +55,6 @@ export const sessionNotOperable = z
   .meta({ id: 'SessionNotOperable' })
 
 export const instanceHeader = 'x-instance-id'
-
-/** The same value returns the same session. Used for devices only. */
-export const openingHeader = 'idempotency-key'
-
-export const openingKey = plainText(255).min(1)
 
 /** Denied session requests are errors with the usual body. See docs/decisions/sessions.md. */
 export const DENIED_STATUS = 403

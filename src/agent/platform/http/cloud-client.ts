@@ -6,8 +6,7 @@ import { policyRequest } from '../../../protocol/edge/policy-document.ts'
 import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { signedAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../../../protocol/errors.ts'
-import { openingHeader } from '../../../protocol/service/sessions.ts'
-import { uuid } from '../../../protocol/wire.ts'
+import { uuid, idempotencyHeader } from '../../../protocol/wire.ts'
 import { parseJson } from '../../../protocol/parse-json.ts'
 import { retryAfterMs } from '../../../protocol/retry-after.ts'
 import type { Cloud, Heartbeat } from '../../sync/cloud.ts'
@@ -108,7 +107,7 @@ export function createCloudHttp(deps: CloudHttpDeps): Cloud {
 
     async openSession(device, instanceId, opening, signal) {
       const url = sessions(device)
-      const headers = { ...ofInstance(instanceId), [openingHeader]: opening }
+      const headers = { ...ofInstance(instanceId), [idempotencyHeader]: opening }
       const call: Call = { method: 'POST', url, headers, body: { instanceId }, repeatable: false, signal }
       return parse(accepted(await callAs(device, call)), openedSession).sessionId
     },

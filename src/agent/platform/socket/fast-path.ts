@@ -4,7 +4,7 @@
  */
 import type { Server } from 'node:http'
 import type { Socket } from 'node:net'
-import { openingHeader } from '../../../protocol/service/sessions.ts'
+import { idempotencyHeader } from '../../../protocol/wire.ts'
 import { limitReading } from '../../../platform/limit-reading.ts'
 import { type Reply, STOPPING, replyText } from './reply.ts'
 import type { AccessHead, RequestHandler } from './request-handler.ts'
@@ -96,7 +96,7 @@ export class FastPath {
     if (known !== undefined) return known
     const head = fastPathHead(text)
     // An idempotency key makes the head unique, so do not cache it.
-    if (head === undefined || 'x-tallygate-request' in head.headers || openingHeader in head.headers) return head
+    if (head === undefined || 'x-tallygate-request' in head.headers || idempotencyHeader in head.headers) return head
     if (this.#heads.size >= HEADS_MAX) this.#heads.clear()
     this.#heads.set(text, head)
     return head

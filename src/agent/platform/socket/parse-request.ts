@@ -16,7 +16,7 @@ import {
   readJsonBody,
   wrongMethod,
 } from '../../../protocol/service/refusals.ts'
-import { openingHeader, openingKey } from '../../../protocol/service/sessions.ts'
+import { idempotencyHeader, idempotencyKeyText } from '../../../protocol/wire.ts'
 import { sha256 } from '../../../protocol/signing.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 import { applicationSession } from '../../access/idempotency-cache.ts'
@@ -268,12 +268,15 @@ const REQUEST_NUMBER = /^[1-9]\d{0,14}$/
 
 /** The service's own header: each key is an application session with one request. */
 function ofKey(key: string | readonly string[], isNumbered: boolean, owner: string | null): IdempotencyKey {
-  const parsed = openingKey.safeParse(key)
-  if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, openingHeader))
+  const parsed = idempotencyKeyText.safeParse(key)
+  if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, idempotencyHeader))
   if (isNumbered) {
-    throw new CodedError('BAD_REQUEST', `give either ${openingHeader} or x-tallygate-session and x-tallygate-request`)
+    throw new CodedError(
+      'BAD_REQUEST',
+      `give either ${idempotencyHeader} or x-tallygate-session and x-tallygate-request`,
+    )
   }
-  return { session: applicationSession(owner, `${openingHeader}:${sha256(parsed.data)}`), n: 1 }
+  return { session: applicationSession(owner, `${idempotencyHeader}:${sha256(parsed.data)}`), n: 1 }
 }
 
 /**
@@ -284,7 +287,7 @@ export function idempotencyKeyOf(
   headers: Readonly<Record<string, string | readonly string[] | undefined>>,
   owner: string | null,
 ): IdempotencyKey | null {
-  const { [LOCAL_HEADERS.session]: session, [LOCAL_HEADERS.request]: number, [openingHeader]: key } = headers
+  const { [LOCAL_HEADERS.session]: session, [LOCAL_HEADERS.request]: number, [idempotencyHeader]: key } = headers
   if (key !== undefined) return ofKey(key, session !== undefined || number !== undefined, owner)
   if (session === undefined && number === undefined) return null
   if (typeof session !== 'string' || !UUID.test(session)) {

@@ -1,7 +1,7 @@
 /** Generates the API documents from the served operations. */
 import { API_VERSIONS, type ApiVersion } from '../../../protocol/service/status.ts'
-import { instanceHeader, openingHeader, openingKey } from '../../../protocol/service/sessions.ts'
-import { uuid } from '../../../protocol/wire.ts'
+import { instanceHeader } from '../../../protocol/service/sessions.ts'
+import { uuid, idempotencyHeader, idempotencyKeyText } from '../../../protocol/wire.ts'
 import { z } from 'zod'
 import { type CallerKind, type Operation, addressesOf, at, errorCodes, roleOf } from '../operation.ts'
 import { type DescribedOperation, type HeaderForm, type SCHEMES, type Title, openApiDocument } from './document.ts'
@@ -93,7 +93,9 @@ function headersOf(operation: Operation): Readonly<Record<string, HeaderForm>> {
   const { principals, idempotent, conditional = false, gzip = false } = operation
   return {
     ...(principals.includes('CLIENT') ? { [instanceHeader]: INSTANCE_HEADER } : {}),
-    ...(idempotent === undefined ? {} : { [openingHeader]: { description: idempotent, schema: openingKey } }),
+    ...(idempotent === undefined
+      ? {}
+      : { [idempotencyHeader]: { description: idempotent, schema: idempotencyKeyText } }),
     ...(conditional ? { 'if-none-match': REVISION_HEADER } : {}),
     ...(gzip ? { 'content-encoding': GZIP_HEADER } : {}),
   }
