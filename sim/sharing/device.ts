@@ -187,13 +187,13 @@ export class SharingDevice {
     const returns = this.#ledger.giveUpSpare(this.#recalled, needed)
     const givenBack = new Set([...returns.map(({ account }) => account), ...this.#recalled.keys()])
     this.#recalled = new Map()
-    const topUps = topUpsOf(this.#ledger, request, givenBack, false)
+    const topUps = topUpsOf(this.#ledger.demand, request, givenBack, false)
     const held = new Map(this.#ledger.accounts()).get(ACCOUNT)
     const { used = 0n, refunded = 0n, returned = 0n } = held ?? {}
     const { grant, recalls } = await this.#site.cloud.sync(this.name, { used, refunded, returned, ...topUps })
     this.#ledger.applyGrant({ ...grant, term: this.#nextTerm(), agedMs: 0 })
     this.#recalled = new Map(recalls.map(({ account, keep }) => [account, keep]))
-    if (this.#ledger.hasSpare(this.#recalled, needed)) await this.#run({ needs: [], accounts: [] }, needed)
+    if (this.#ledger.demand.hasSpare(this.#recalled, needed)) await this.#run({ needs: [], accounts: [] }, needed)
     return poolBalancesOf(grant)
   }
 

@@ -257,7 +257,7 @@ function diagnosticsOf(
     salvages,
     edits,
     wear,
-    supply: new TokenSupply(ledger, () => clock.reading().now),
+    supply: new TokenSupply(ledger.demand, () => clock.reading().now),
     reloadNotice: deps.reloadNotice ?? (() => null),
     lastBackup: deps.lastBackup ?? (() => null),
     backupMaxAgeMs: () => settings.backup.maxAge,

@@ -18,9 +18,8 @@ const LEFT_OUT: Readonly<Record<string, string>> = {
   'src/agent/platform/socket/session-requests.ts': OTHER_ROUTE,
   'src/agent/platform/socket/claim-path.ts': AT_START,
   'src/agent/access/callers/caller-selector.ts': AT_START,
-  'src/agent/access/accounts-in-sight.ts': FOR_SYNC,
   'src/agent/access/offers.ts': 'gives advice after a request for an unknown item',
-  'src/agent/ledger/burn-rate.ts': FOR_SYNC,
+  'src/agent/ledger/demand.ts': FOR_SYNC,
   'src/agent/ledger/journal.ts': 'describes the journal, which runs in a thread of its own',
 }
 

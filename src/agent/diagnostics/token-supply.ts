@@ -2,7 +2,7 @@
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
-import type { Ledger, Supply } from '../ledger/ledger.ts'
+import type { Demand, Supply } from '../ledger/demand.ts'
 
 /** Tokens that last for less than this are running low, ms. */
 export const LOW_MS = 24 * 3_600_000
@@ -13,19 +13,19 @@ const LOW_PART = 20n
 type Condition = AgentStatusWire['conditions'][number]
 
 export class TokenSupply {
-  readonly #ledger: Pick<Ledger, 'supplies'>
+  readonly #demand: Pick<Demand, 'supplies'>
   readonly #now: () => number
   #since = new Map<string, number>()
 
-  constructor(ledger: Pick<Ledger, 'supplies'>, now: () => number) {
-    this.#ledger = ledger
+  constructor(demand: Pick<Demand, 'supplies'>, now: () => number) {
+    this.#demand = demand
     this.#now = now
   }
 
   /** @param connected the cloud refills whatever its pool has */
   conditions(connected: boolean): readonly Condition[] {
     const since = new Map<string, number>()
-    const conditions = this.#ledger.supplies().flatMap((supply): readonly Condition[] => {
+    const conditions = this.#demand.supplies().flatMap((supply): readonly Condition[] => {
       const code = connected && !supply.exhausted ? null : codeOf(supply)
       if (code === null) return []
       const key = `${code} ${supply.account}`

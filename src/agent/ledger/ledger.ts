@@ -5,16 +5,14 @@
  */
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
-import { periodAt } from '../../core/rules/compile.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
-import { type TopUpRequest, available, sumPostings } from '../../core/accounts/grant.ts'
+import { sumPostings } from '../../core/accounts/grant.ts'
 import type { Policy } from '../../core/rules/policy.ts'
 import { SEGMENT_ACCOUNTS_MAX, SEGMENT_COUNTERS_BYTES_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { accountsInSight } from '../access/accounts-in-sight.ts'
 import { Balances, type FiniteBalance } from './balances.ts'
-import { BurnRate } from './burn-rate.ts'
 import { Commits, type Decided, type Durability, type WriteBehindDeps } from './commits.ts'
+import { Demand, type DemandDeps, isUnlimitedBy } from './demand.ts'
 import type {
   AccountState,
   ClockStamp,
@@ -27,17 +25,13 @@ import type {
   ReceivedGrant,
 } from './journal.ts'
 import type { Timers } from '../sync/ports.ts'
-import type { PolicyInForce } from '../policy/active-policies.ts'
 
 /** Limits of the accounts returned in one segment; more follow with the next one. */
 const RETURNS_MAX = { accounts: SEGMENT_ACCOUNTS_MAX / 2, bytes: SEGMENT_COUNTERS_BYTES_MAX / 2 }
 
-export interface LedgerDeps {
+export interface LedgerDeps extends DemandDeps {
   readonly journal: Pick<Journal, 'append' | 'saveClock' | 'limit'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number; stored(): StoredClock }
-  readonly policies: { all(): Iterable<PolicyInForce> }
-  /** Minimum target balance of each account that may be charged, so that the first use need not wait. */
-  readonly startingGrant: Micro
   readonly reserve: WriteBehindDeps | null
   readonly defer: (call: () => void) => void
   /** Monotonic, ms. */
@@ -71,22 +65,10 @@ export interface ChargeableAboveGrant {
   readonly overspendOf: (postings: readonly Posting[]) => Overspend
 }
 
-export interface Supply {
-  readonly account: AccountId
-  readonly left: Micro
-  readonly quantity: Micro
-  /** Estimate from the use within the last day, ms; null: not used, or for less than an hour. */
-  readonly lastsMs: number | null
-  readonly exhausted: boolean
-}
-
 export class Ledger {
+  readonly demand: Demand
   readonly #deps: LedgerDeps
   readonly #balances: Balances
-  readonly #burnRates = new Map<AccountId, BurnRate>()
-  /** Balances at process start, and the boot-time reading then. */
-  readonly #startBalances = new Map<AccountId, Micro>()
-  readonly #startedAt: number
   /** Counted again, but not yet marked so in the journal. */
   readonly #limited = new Set<AccountId>()
   #epoch: number
@@ -104,8 +86,7 @@ export class Ledger {
   constructor(deps: LedgerDeps, snapshot: Snapshot) {
     this.#deps = deps
     this.#balances = new Balances(snapshot.accounts)
-    for (const [account, balance] of this.#balances.all()) this.#startBalances.set(account, available(balance))
-    this.#startedAt = deps.clock.sinceBoot()
+    this.demand = new Demand(deps, this.#balances)
     this.#epoch = snapshot.epoch
     this.#frozen = snapshot.fenced
     this.#grant = snapshot.grant
@@ -313,73 +294,6 @@ export class Ledger {
     await Promise.all(recorded)
   }
 
-  /** Top-ups for accounts below half of their target balance. Waiting requests ask separately. */
-  topUpRequests(): readonly TopUpRequest[] {
-    const topUpRequests: TopUpRequest[] = []
-    for (const [account, wanted] of this.#targets()) {
-      if (topUpRequests.length >= SEGMENT_ACCOUNTS_MAX) break
-      const balance = this.#balances.get(account)
-      if (balance?.unlimited === true) continue
-      const left = balance === undefined ? 0n : available(balance)
-      // Repeats the request until the cloud grants it as unlimited, whatever the balance.
-      if (2n * left < wanted || this.#isUnlimitedByRules(account)) topUpRequests.push({ account, wanted })
-    }
-    return topUpRequests
-  }
-
-  /** What is left of the line items that may be charged now, those without limit excepted. */
-  supplies(): readonly Supply[] {
-    const { clock, policies } = this.#deps
-    const reading = clock.reading()
-    return [...policies.all()].flatMap(({ compiled: { policy } }) =>
-      accountsInSight(policy, reading, 0).flatMap((account): Supply[] => {
-        const parsed = parseAccount(account)
-        const state = this.#balances.get(account)
-        if (parsed?.kind !== 'line' || state?.unlimited === true || this.#isUnlimitedByRules(account)) return []
-        const left = state === undefined ? 0n : available(state)
-        const quantity = policy.lineItems.find(({ id }) => id === parsed.lineItemId)?.quantity ?? 0n
-        const lastsMs = this.#burnRates.get(account)?.lasts(left, clock.sinceBoot()) ?? null
-        return [{ account, left, quantity, lastsMs, exhausted: state?.exhausted === true }]
-      }),
-    )
-  }
-
-  exhaustedAccounts(): readonly AccountId[] {
-    return [...this.#targets().keys()].filter((account) => this.#balances.get(account)?.exhausted === true)
-  }
-
-  /** Expected use within the horizon, at least the starting grant. Limits count from their first charge. */
-  #targets(): ReadonlyMap<AccountId, Micro> {
-    const reading = this.#deps.clock.reading()
-    const sinceBoot = this.#deps.clock.sinceBoot()
-    const targets = new Map<AccountId, Micro>()
-    const targetOf = (account: AccountId, horizonMs: number): Micro =>
-      greater(this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n, this.#deps.startingGrant)
-    const horizons = new Map<string, { readonly horizonMs: number; readonly policy: Policy }>()
-    for (const { document, compiled } of this.#deps.policies.all()) {
-      const horizonMs = document.grantHorizonMs
-      horizons.set(document.instanceId, { horizonMs, policy: compiled.policy })
-      for (const account of accountsInSight(compiled.policy, reading, horizonMs)) {
-        targets.set(account, targetOf(account, horizonMs))
-      }
-    }
-    for (const [account, rate] of this.#burnRates) {
-      if (rate.isIdle(sinceBoot)) {
-        this.#burnRates.delete(account)
-        continue
-      }
-      const parsed = parseAccount(account)
-      if (parsed?.kind !== 'limit') continue
-      const known = horizons.get(parsed.instanceId)
-      const limit = known?.policy.lineItems.find(({ id }) => id === parsed.lineItemId)?.consumptionLimit
-      if (known === undefined || limit === undefined || limit === null) continue
-      if (periodAt(limit.periods, reading.now)?.index === parsed.period) {
-        targets.set(account, targetOf(account, known.horizonMs))
-      }
-    }
-    return targets
-  }
-
   /**
    * Stops recording until {@link Ledger.begin}: an entry after the final segment could never be delivered. Resolves when
    * every earlier entry is in the journal or undone.
@@ -422,62 +336,11 @@ export class Ledger {
     return returns
   }
 
-  /**
-   * Of recalled accounts, keeps the expected use within the horizon, at most the given amount. Of the others, returns
-   * what exceeds twice the target balance, down to the target. @param needed by waiting requests: excluded
-   */
+  /** Returns what {@link Demand.keeps} leaves over. @param needed by waiting requests: excluded */
   giveUpSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): readonly Posting[] {
-    const sinceBoot = this.#deps.clock.sinceBoot()
-    const keeps = new Map(this.#keptOf(recalled, sinceBoot))
-    for (const [account, target] of this.#surplusAbove(needed)) if (!keeps.has(account)) keeps.set(account, target)
-    for (const [account, amount] of needed) {
-      const keep = keeps.get(account)
-      if (keep !== undefined) keeps.set(account, keep + amount)
-    }
-    const returns = this.#balances.giveUpAbove(keeps, RETURNS_MAX)
+    const returns = this.#balances.giveUpAbove(this.demand.keeps(recalled, needed), RETURNS_MAX)
     this.#commits.shorten(returns.map(({ account }) => account))
     return returns
-  }
-
-  hasSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean {
-    for (const [account, keep] of this.#keptOf(recalled, this.#deps.clock.sinceBoot())) {
-      const balance = this.#balances.get(account)
-      if (balance !== undefined && available(balance) > keep + (needed.get(account) ?? 0n)) return true
-    }
-    return false
-  }
-
-  #surplusAbove(needed: ReadonlyMap<AccountId, Micro>): ReadonlyMap<AccountId, Micro> {
-    const above = new Map<AccountId, Micro>()
-    const instances = this.#horizons()
-    // With an unbounded clock it is unknown which accounts may still be charged.
-    if (this.#deps.clock.reading().latest === null) return above
-    const sinceBoot = this.#deps.clock.sinceBoot()
-    const targets = this.#targets()
-    for (const [account, balance] of this.#balances.all()) {
-      const horizonMs = instances.get(parseAccount(account)?.instanceId ?? '')
-      if (balance.unlimited || horizonMs === undefined) continue
-      // Balances at start were sized by use that this process has not seen.
-      const isKnown = sinceBoot - this.#startedAt >= horizonMs
-      const target = greater(targets.get(account) ?? 0n, isKnown ? 0n : (this.#startBalances.get(account) ?? 0n))
-      if (available(balance) > 2n * target + (needed.get(account) ?? 0n)) above.set(account, target)
-    }
-    return above
-  }
-
-  #keptOf(recalled: ReadonlyMap<AccountId, Micro>, sinceBoot: number): ReadonlyMap<AccountId, Micro> {
-    const horizons = this.#horizons()
-    return new Map(
-      [...recalled].map(([account, keep]) => {
-        const horizonMs = horizons.get(parseAccount(account)?.instanceId ?? '') ?? 0
-        const used = this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n
-        return [account, used < keep ? used : keep]
-      }),
-    )
-  }
-
-  #horizons(): ReadonlyMap<string, number> {
-    return new Map([...this.#deps.policies.all()].map(({ document }) => [document.instanceId, document.grantHorizonMs]))
   }
 
   /** Undoes {@link Ledger.returnUnused} when the journal did not record it. */
@@ -488,7 +351,7 @@ export class Ledger {
   /** Counts the accounts that the grant limits: in memory at once, in the journal after all earlier entries. */
   async prepareGrant<T extends { readonly accounts: readonly GrantedAccount[] }>(grant: T): Promise<T> {
     const accounts = grant.accounts.map((each) => {
-      return each.unlimited && !this.#isUnlimitedByRules(each.account) ? { ...each, unlimited: false } : each
+      return each.unlimited && !this.demand.isUnlimited(each.account) ? { ...each, unlimited: false } : each
     })
     await this.#limit(accounts.filter(({ unlimited }) => !unlimited).map(({ account }) => account))
     return { ...grant, accounts }
@@ -513,11 +376,6 @@ export class Ledger {
     this.#limited.clear()
     // Reports the use so far, and requests tokens for later use.
     this.#deps.onNeed()
-  }
-
-  #isUnlimitedByRules(account: AccountId): boolean {
-    for (const { compiled } of this.#deps.policies.all()) if (isUnlimitedBy(compiled.policy, account)) return true
-    return false
   }
 
   takenGrant(): ReceivedGrant | null {
@@ -545,7 +403,7 @@ export class Ledger {
     this.#balances.clear()
     this.#limited.clear()
     this.#commits.begin()
-    this.#startBalances.clear()
+    this.demand.begin()
   }
 
   stamp(): ClockStamp {
@@ -560,15 +418,7 @@ export class Ledger {
 
   #charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
     const low = this.#balances.charge(postings, allowances)
-    const sinceBoot = this.#deps.clock.sinceBoot()
-    for (const { account, amount } of postings) {
-      let rate = this.#burnRates.get(account)
-      if (rate === undefined) {
-        rate = new BurnRate(sinceBoot)
-        this.#burnRates.set(account, rate)
-      }
-      rate.add(amount, sinceBoot)
-    }
+    this.demand.charged(postings)
     return low
   }
 
@@ -605,19 +455,8 @@ function overspendCapsOf({ lineItems }: Policy): ReadonlyMap<string, Micro> {
   return caps
 }
 
-/** Only the pool of a line item can be unlimited, never an allocation or a consumption limit. */
-function isUnlimitedBy({ instanceId, lineItems }: Policy, account: AccountId): boolean {
-  const parsed = parseAccount(account)
-  if (parsed?.kind !== 'line' || parsed.instanceId !== instanceId) return false
-  return lineItems.find(({ id }) => id === parsed.lineItemId)?.overdraft === 'UNLIMITED'
-}
-
 const NOTHING: readonly Posting[] = []
 const NO_REFUND: Refund = new Map()
-
-function greater(a: Micro, b: Micro): Micro {
-  return a > b ? a : b
-}
 
 function* postingsOf(entries: readonly PendingEntry[], moves: PendingEntry['moves']): Generator<Posting> {
   for (const entry of entries) if (entry.moves === moves) yield* entry.postings

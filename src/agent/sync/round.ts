@@ -60,9 +60,9 @@ function stateOf(context: StepContext, offer: EnrollmentToken | null): LinkState
     unacknowledged: memory.unacknowledged !== null,
     unsealed: Math.max(0, ledger.lastEntry() - memory.lastSealedEntry),
     moreToSend: memory.moreToSend,
-    wanting: !memory.topUpsCarried && (waiting.asking || ledger.topUpRequests().length > 0),
+    wanting: !memory.topUpsCarried && (waiting.asking || ledger.demand.topUpRequests().length > 0),
     releasing: memory.releasing,
-    sparing: memory.keeps.size > 0 && ledger.hasSpare(memory.keeps, waiting.needed()),
+    sparing: memory.keeps.size > 0 && ledger.demand.hasSpare(memory.keeps, waiting.needed()),
     looking: memory.looking,
     policies: [...memory.policies].map(([instanceId, { applied, newest, tried }]) => ({
       instanceId,

@@ -2,7 +2,7 @@ import type { AccountId } from '../../core/accounts/account.ts'
 import type { Need, TopUpRequest } from '../../core/accounts/grant.ts'
 import { type Grant, SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
 import type { PoolBalances, PoolBalance } from '../access/local-decisions.ts'
-import type { Ledger } from '../ledger/ledger.ts'
+import type { Demand } from '../ledger/demand.ts'
 
 export interface TopUps {
   readonly topUpRequests: readonly TopUpRequest[]
@@ -18,7 +18,7 @@ interface Carried {
 
 /** Also accounts whose balance is queried, but none that are being returned. */
 export function topUpsOf(
-  ledger: Pick<Ledger, 'topUpRequests' | 'exhaustedAccounts'>,
+  demand: Pick<Demand, 'topUpRequests' | 'exhaustedAccounts'>,
   { needs, accounts }: Carried,
   givenBack: ReadonlySet<AccountId>,
   isReleasing: boolean,
@@ -26,9 +26,9 @@ export function topUpsOf(
   const topUpRequests = new Map(
     [...accounts].map((account): [AccountId, TopUpRequest] => [account, { account, wanted: 0n }]),
   )
-  for (const topUpRequest of isReleasing ? [] : ledger.topUpRequests())
+  for (const topUpRequest of isReleasing ? [] : demand.topUpRequests())
     if (!givenBack.has(topUpRequest.account)) topUpRequests.set(topUpRequest.account, topUpRequest)
-  for (const account of ledger.exhaustedAccounts())
+  for (const account of demand.exhaustedAccounts())
     if (!topUpRequests.has(account)) topUpRequests.set(account, { account, wanted: 0n })
   return { needs, topUpRequests: [...topUpRequests.values()].slice(0, SEGMENT_ACCOUNTS_MAX) }
 }

@@ -1,7 +1,7 @@
 // Low and empty line items are conditions of the device, unless the cloud refills them.
 import { describe, expect, it } from 'vitest'
 import { LOW_MS, TokenSupply } from '../../../src/agent/diagnostics/token-supply.ts'
-import type { Supply } from '../../../src/agent/ledger/ledger.ts'
+import type { Supply } from '../../../src/agent/ledger/demand.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { wholeTokens } from '../../../src/core/pricing/amount.ts'
 import { INSTANCE } from '../sync/fake-cloud.ts'

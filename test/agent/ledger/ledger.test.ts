@@ -201,13 +201,13 @@ describe('the ledger', () => {
     const test = new TestLedger()
     test.activePolicies.put(await unlimitedRules(1))
     test.grant({ [A]: 100n }, 1, { unlimited: true })
-    expect(test.ledger.topUpRequests()).toEqual([])
+    expect(test.ledger.demand.topUpRequests()).toEqual([])
     const rules = await policyInForce(2)
     await test.ledger.prepareRules(rules.compiled.policy)
     test.activePolicies.put(rules)
     expect([test.left(A), test.journal.limited, test.needs]).toEqual([100n, [A], [0]])
     void test.charge({ account: A, amount: 80n })
-    expect(test.ledger.topUpRequests()).toMatchObject([{ account: A }])
+    expect(test.ledger.demand.topUpRequests()).toMatchObject([{ account: A }])
     expect(() => test.charge({ account: A, amount: 21n })).toThrow('fits the available balance')
   })
 
@@ -217,9 +217,9 @@ describe('the ledger', () => {
     const { accounts } = await test.prepare({ [A]: 1_000n }, 1, { unlimited: true })
     expect(accounts).toMatchObject([{ account: A, unlimited: false }])
     test.grant({ [A]: 1_000n }, 1)
-    expect(test.ledger.topUpRequests()).toEqual([])
+    expect(test.ledger.demand.topUpRequests()).toEqual([])
     test.activePolicies.put(await unlimitedRules(2))
-    expect(test.ledger.topUpRequests()).toMatchObject([{ account: A }])
+    expect(test.ledger.demand.topUpRequests()).toMatchObject([{ account: A }])
   })
 
   it('continues limited when the disk is full on the way to the limit, and takes the limit up with the next grant', async () => {
@@ -335,7 +335,7 @@ describe('what the ledger asks for', () => {
         ],
       }),
     )
-    const wanted = () => test.ledger.topUpRequests().map(({ account, wanted }) => [account, wanted])
+    const wanted = () => test.ledger.demand.topUpRequests().map(({ account, wanted }) => [account, wanted])
     const line = (period: number) => lineAccount(INSTANCE, 'line-1', period)
     expect(wanted()).toEqual([
       [line(3), 100n],
@@ -362,9 +362,9 @@ describe('what the ledger asks for', () => {
     test.grant({ [A]: 1_000n })
     void test.charge({ account: A, amount: 900n })
     test.time.advance(3_600_000)
-    expect(test.ledger.topUpRequests()).toEqual([{ account: A, wanted: 21_600n }])
+    expect(test.ledger.demand.topUpRequests()).toEqual([{ account: A, wanted: 21_600n }])
     test.grant({ [A]: 1_000n }, 2, { unlimited: true })
-    expect(test.ledger.topUpRequests()).toEqual([])
+    expect(test.ledger.demand.topUpRequests()).toEqual([])
   })
 
   it('is told once when an account comes to a quarter of what it had, and once for so many entries', async () => {

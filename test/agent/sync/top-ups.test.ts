@@ -5,7 +5,7 @@ import { SEGMENT_ACCOUNTS_MAX } from '../../../src/protocol/edge/sync.ts'
 
 const account = (n: number) => lineAccount('i', 'l', n)
 const wanted = (n: number, amount: bigint) => ({ account: account(n), wanted: amount })
-const ledgerWith = (topUpRequests: readonly ReturnType<typeof wanted>[], exhausted: readonly number[] = []) => ({
+const demandWith = (topUpRequests: readonly ReturnType<typeof wanted>[], exhausted: readonly number[] = []) => ({
   topUpRequests: () => topUpRequests,
   exhaustedAccounts: () => exhausted.map(account),
 })
@@ -13,24 +13,24 @@ const nothing = { needs: [], accounts: [] }
 
 test('the accounts of waiting requests are asked about, and those of the ledger by what they should hold', () => {
   const needs = [[{ account: account(1), amount: 5n }]]
-  const ledger = ledgerWith([wanted(2, 9n), wanted(3, 7n)], [3, 4])
-  expect(topUpsOf(ledger, { needs, accounts: [account(1), account(2)] }, new Set(), false)).toEqual({
+  const demand = demandWith([wanted(2, 9n), wanted(3, 7n)], [3, 4])
+  expect(topUpsOf(demand, { needs, accounts: [account(1), account(2)] }, new Set(), false)).toEqual({
     needs,
     topUpRequests: [wanted(1, 0n), wanted(2, 9n), wanted(3, 7n), wanted(4, 0n)],
   })
 })
 
 test('nothing is requested for what is given back, but empty pools are still asked about', () => {
-  const ledger = ledgerWith([wanted(1, 9n), wanted(2, 7n)], [3])
+  const demand = demandWith([wanted(1, 9n), wanted(2, 7n)], [3])
   const topUps = (givenBack: readonly number[], isReleasing: boolean) =>
-    topUpsOf(ledger, nothing, new Set(givenBack.map(account)), isReleasing).topUpRequests
+    topUpsOf(demand, nothing, new Set(givenBack.map(account)), isReleasing).topUpRequests
   expect(topUps([1], false)).toEqual([wanted(2, 7n), wanted(3, 0n)])
   expect(topUps([], true)).toEqual([wanted(3, 0n)])
 })
 
 test('no more accounts are named than a segment takes, those of waiting requests first', () => {
   const many = Array.from({ length: SEGMENT_ACCOUNTS_MAX }, (_, n) => wanted(n + 1, 1n))
-  const { topUpRequests } = topUpsOf(ledgerWith(many), { needs: [], accounts: [account(0)] }, new Set(), false)
+  const { topUpRequests } = topUpsOf(demandWith(many), { needs: [], accounts: [account(0)] }, new Set(), false)
   expect(topUpRequests).toHaveLength(SEGMENT_ACCOUNTS_MAX)
   expect(topUpRequests.slice(0, 2)).toEqual([wanted(0, 0n), wanted(1, 1n)])
 })

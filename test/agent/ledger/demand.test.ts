@@ -31,7 +31,7 @@ describe('recalled tokens', () => {
     test.time.advance(HOUR)
     // 10 in the first hour are 240 in a day.
     const recall = (keep: bigint, needed = NONE) => [
-      test.ledger.hasSpare(new Map([[A, keep]]), needed),
+      test.ledger.demand.hasSpare(new Map([[A, keep]]), needed),
       test.ledger.giveUpSpare(new Map([[A, keep]]), needed),
     ]
     expect(recall(9_990n)).toEqual([true, [{ account: A, amount: 9_750n }]])
@@ -50,8 +50,8 @@ describe('recalled tokens', () => {
       [unknown, 0n],
       [ELSEWHERE, 100n],
     ])
-    expect(test.ledger.hasSpare(new Map([[unknown, 0n]]), NONE)).toBe(false)
-    expect(test.ledger.hasSpare(recalled, NONE)).toBe(true)
+    expect(test.ledger.demand.hasSpare(new Map([[unknown, 0n]]), NONE)).toBe(false)
+    expect(test.ledger.demand.hasSpare(recalled, NONE)).toBe(true)
     expect(test.ledger.giveUpSpare(recalled, NONE)).toEqual([{ account: ELSEWHERE, amount: 500n }])
   })
 })
@@ -94,19 +94,21 @@ describe('surplus', () => {
 describe('the supply', () => {
   it('is what is left of each line item that may be charged now, and for how long', async () => {
     const test = await withRules()
-    const [initial] = test.ledger.supplies()
+    const [initial] = test.ledger.demand.supplies()
     expect(initial).toMatchObject({ account: A, left: 0n, lastsMs: null, exhausted: false })
     test.grant({ [A]: 10_000n, [ELSEWHERE]: 500n }, 1, { exhausted: true })
     void test.charge({ account: A, amount: 1_000n })
     test.time.advance(2 * HOUR)
-    expect(test.ledger.supplies()).toMatchObject([{ account: A, left: 9_000n, lastsMs: 18 * HOUR, exhausted: true }])
+    expect(test.ledger.demand.supplies()).toMatchObject([
+      { account: A, left: 9_000n, lastsMs: 18 * HOUR, exhausted: true },
+    ])
     expect(initial?.quantity).toBeGreaterThan(0n)
   })
 
   it('without limit is none', async () => {
     const test = await withRules()
     test.grant({ [A]: 10n }, 1, { unlimited: true })
-    expect(test.ledger.supplies()).toEqual([])
+    expect(test.ledger.demand.supplies()).toEqual([])
   })
 })
 
@@ -114,11 +116,11 @@ describe('a top-up', () => {
   it('is requested below half of the target, not at half', async () => {
     const test = await withRules()
     test.grant({ [A]: 50n })
-    expect(test.ledger.topUpRequests()).toEqual([])
+    expect(test.ledger.demand.topUpRequests()).toEqual([])
     test.grant({ [A]: 49n }, 2)
     const less = await withRules()
     less.grant({ [A]: 49n })
-    expect(less.ledger.topUpRequests()).toEqual([{ account: A, wanted: 100n }])
+    expect(less.ledger.demand.topUpRequests()).toEqual([{ account: A, wanted: 100n }])
   })
 
   it('is requested for as many accounts as fit a segment', async () => {
@@ -127,7 +129,7 @@ describe('a top-up', () => {
     const rules = await policyInForce(1)
     const policy = { ...rules.compiled.policy, lineItems: [{ ...rules.compiled.policy.lineItems[0]!, periods }] }
     test.activePolicies.put({ ...rules, compiled: { ...rules.compiled, policy } })
-    expect(test.ledger.topUpRequests()).toHaveLength(SEGMENT_ACCOUNTS_MAX)
+    expect(test.ledger.demand.topUpRequests()).toHaveLength(SEGMENT_ACCOUNTS_MAX)
   })
 
   it('follows all charges of the last day', async () => {
@@ -135,7 +137,7 @@ describe('a top-up', () => {
     test.grant({ [A]: 1_000n })
     for (let n = 0; n < 3; n += 1) void test.charge({ account: A, amount: 300n })
     test.time.advance(HOUR)
-    expect(test.ledger.topUpRequests()).toEqual([{ account: A, wanted: 21_600n }])
+    expect(test.ledger.demand.topUpRequests()).toEqual([{ account: A, wanted: 21_600n }])
   })
 
   it('is requested for a consumption limit only under rules that still have it', async () => {
@@ -159,7 +161,7 @@ describe('a top-up', () => {
     )
     test.grant(Object.fromEntries(accounts.map((account) => [account, 10n])))
     void test.charge(...accounts.map((account) => ({ account, amount: 9n })))
-    const requested = test.ledger.topUpRequests().map(({ account }) => account)
+    const requested = test.ledger.demand.topUpRequests().map(({ account }) => account)
     expect(requested.filter((account) => accounts.includes(account))).toEqual([accounts[0]])
   })
 })
@@ -167,11 +169,11 @@ describe('a top-up', () => {
 it('pools that the cloud reported empty are listed while they can be charged', async () => {
   const test = await withRules()
   const past = lineAccount(INSTANCE, 'line-1', 9)
-  expect(test.ledger.exhaustedAccounts()).toEqual([])
+  expect(test.ledger.demand.exhaustedAccounts()).toEqual([])
   test.grant({ [A]: 5n, [past]: 5n }, 1, { exhausted: true })
-  expect(test.ledger.exhaustedAccounts()).toEqual([A])
+  expect(test.ledger.demand.exhaustedAccounts()).toEqual([A])
   test.grant({ [A]: 5n }, 2)
-  expect(test.ledger.exhaustedAccounts()).toEqual([])
+  expect(test.ledger.demand.exhaustedAccounts()).toEqual([])
 })
 
 describe('rules that limit an account', () => {
