@@ -38,7 +38,13 @@ export const AREAS: readonly Area[] = [
         'ledger/commits',
         'ledger/reservations',
       ],
-      ...['ledger/recover-reservations', 'ledger/burn-rate', 'access/accounts-in-sight', 'access/entry-text'],
+      ...[
+        'ledger/recover-reservations',
+        'ledger/demand',
+        'ledger/burn-rate',
+        'access/accounts-in-sight',
+        'access/entry-text',
+      ],
     ),
     tests: tests(
       ...[
@@ -50,7 +56,7 @@ export const AREAS: readonly Area[] = [
         'agent/ledger/ledger',
         'agent/ledger/recover-reservations',
         'agent/ledger/reservations',
-        'agent/ledger/spare-balance',
+        'agent/ledger/demand',
         'agent/ledger/write-behind',
         'agent/policy/active-policies',
         'agent/sessions/bookkeeping',
