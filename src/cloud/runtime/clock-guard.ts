@@ -113,7 +113,7 @@ export class ClockGuard {
     await this.#options.store.transaction(async (tx) => {
       await tx.sweeps.noteClock(reading)
       await tx.edge.epochs.moveInactivity(Math.round(jumpedMs), reading.at)
-      await tx.idempotency.keepFrom(reading.at)
+      await tx.sweeps.confirmClock(reading.at)
       await recordChange(tx, reading.at, { action: 'CONFIRM_CLOCK', by })
     })
     this.#tell(null)

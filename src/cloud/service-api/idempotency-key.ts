@@ -62,8 +62,11 @@ export function requireSame(stored: { readonly requestHash: string }, claim: Ide
 
 /** Deletes answers whose lifetime is over. True: there may be more. */
 export async function forgetAnswers(store: Pick<Store, 'transaction'>, now: number): Promise<boolean> {
-  const forgotten = await store.transaction((tx) =>
-    tx.idempotency.forget(now - IDEMPOTENCY_LIFETIME_MS, FORGOTTEN_AT_A_TIME),
-  )
+  const until = now - IDEMPOTENCY_LIFETIME_MS
+  const forgotten = await store.transaction(async (tx) => {
+    // Answers of a wrong clock may look older than they are.
+    if (((await tx.sweeps.clockConfirmed()) ?? until) > until) return 0
+    return tx.idempotency.forget(until, FORGOTTEN_AT_A_TIME)
+  })
   return forgotten === FORGOTTEN_AT_A_TIME
 }

@@ -876,18 +876,23 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
     })
 
     describe('what sweeps go by', () => {
-      it('is one record of the clock and one confirmation, the last of each', async () => {
+      it('is one record of the clock and one confirmation of each kind, the last of each', async () => {
         const record = (at: number) => ({ at, sinceBoot: at - 3, bootId: `boot ${at}` })
         const read = () =>
-          store.read(async ({ sweeps }) => [await sweeps.clockRecord(), await sweeps.settlementConfirmed()])
-        expect(await read()).toEqual([undefined, null])
+          store.read(async ({ sweeps }) => [
+            await sweeps.clockRecord(),
+            await sweeps.clockConfirmed(),
+            await sweeps.settlementConfirmed(),
+          ])
+        expect(await read()).toEqual([undefined, null, null])
         for (const at of [9, 5]) {
           await store.transaction(async ({ sweeps }) => {
             await sweeps.noteClock(record(at))
+            await sweeps.confirmClock(at)
             await sweeps.confirmSettlement(at)
           })
         }
-        expect(await read()).toEqual([record(5), 5])
+        expect(await read()).toEqual([record(5), 5, 5])
       })
     })
 

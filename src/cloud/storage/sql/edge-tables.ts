@@ -222,6 +222,10 @@ export interface EdgeTables {
     since_boot: bigint
     boot_id: string
   }
+  clock_confirmed: {
+    slot: bigint
+    at: bigint
+  }
   settlement_confirmed: {
     slot: bigint
     quiet_before: bigint

@@ -1,9 +1,6 @@
 import type { StoredAnswer } from '../records.ts'
 import { type Sql, chunks, filledUp, prepared } from './sql.ts'
 
-/** A scope that is no digest. */
-const KEPT_FROM = 'kept from'
-
 export function idempotencyTransaction({ db }: Sql) {
   return {
     /** By scope. */
@@ -21,15 +18,8 @@ export function idempotencyTransaction({ db }: Sql) {
       const { rows } = await db.executeQuery(adding(db, [scope, requestHash, answer, BigInt(created)]))
       return rows.length > 0
     },
-    /** Prevents that any answer is forgotten until this instant is old enough: earlier ones may look too old. */
-    async keepFrom(instant: number): Promise<void> {
-      await db.deleteFrom('idempotency_keys').where('scope', '=', KEPT_FROM).execute()
-      await db.executeQuery(adding(db, [KEPT_FROM, '', '', BigInt(instant)]))
-    },
     /** Deletes up to `max` answers stored at or before the instant. Returns their number. */
     async forget(until: number, max: number): Promise<number> {
-      const kept = (await db.executeQuery(answersTo(db, [KEPT_FROM], 1))).rows[0]
-      if (kept !== undefined && kept.created > BigInt(until)) return 0
       const old = db
         .selectFrom('idempotency_keys')
         .select('scope')

@@ -10,6 +10,10 @@ export function sweepReader({ db }: Sql) {
         ? undefined
         : { at: Number(row.at), sinceBoot: Number(row.since_boot), bootId: row.boot_id }
     },
+    async clockConfirmed(): Promise<number | null> {
+      const row = await db.selectFrom('clock_confirmed').select('at').executeTakeFirst()
+      return row === undefined ? null : Number(row.at)
+    },
     async settlementConfirmed(): Promise<number | null> {
       const row = await db.selectFrom('settlement_confirmed').select('quiet_before').executeTakeFirst()
       return row === undefined ? null : Number(row.quiet_before)
@@ -41,6 +45,15 @@ export function sweepTransaction(sql: Sql) {
         .updateTable('last_restore')
         .set({ at: expression<bigint>`CASE WHEN at < ${columns.at} THEN ${columns.at} ELSE at END`, dated: 1n })
         .where('dated', '=', 0n)
+        .execute()
+    },
+    /** By an administrator, at this instant. */
+    async confirmClock(instant: number): Promise<void> {
+      const columns = { at: BigInt(instant) }
+      await db
+        .insertInto('clock_confirmed')
+        .values({ slot: 1n, ...columns })
+        .onConflict((conflict) => conflict.column('slot').doUpdateSet(columns))
         .execute()
     },
     /** Permits settling any number of epochs inactive since before the instant. */
