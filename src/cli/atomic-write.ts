@@ -1,6 +1,6 @@
 /** Writes a partial file beside the target, flushes and renames it. Non-files, such as pipes, are written directly. */
 import { randomUUID } from 'node:crypto'
-import { closeSync, openSync, realpathSync, statSync } from 'node:fs'
+import { accessSync, closeSync, constants, openSync, realpathSync, statSync } from 'node:fs'
 import { open, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { scratchAt } from '../agent/platform/system/scratch.ts'
@@ -78,11 +78,13 @@ async function atPath<T>(path: string, work: () => Promise<T>): Promise<T> {
   }
 }
 
+/** @throws CodedError OUTPUT_UNWRITABLE, also if the directory exists and this user cannot write there */
 export function makePrivateDirectory(path: string): void {
   try {
     makeDirectories(path, 0o700)
+    accessSync(path, constants.W_OK | constants.X_OK)
   } catch (cause) {
-    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot create ${path}: ${unwritableReason(cause)}.`, { cause })
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${path}: ${unwritableReason(cause)}.`, { cause })
   }
 }
 

@@ -1,5 +1,5 @@
 /** Writing a backup over its own database, under any name, would destroy it. */
-import { realpathSync, statSync } from 'node:fs'
+import { type BigIntStats, realpathSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'
 import { isNoFile } from './atomic-write.ts'
@@ -16,8 +16,17 @@ export function refuseItself(database: string, to: string): void {
 
 function isSame(one: string, other: string): boolean {
   if (placeOf(one) === placeOf(other)) return true
-  const [a, b] = [one, other].map((path) => statSync(path, { bigint: true, throwIfNoEntry: false }))
+  const [a, b] = [one, other].map(statsOf)
   return a !== undefined && a.dev === b?.dev && a.ino === b.ino
+}
+
+/** Undefined if there is no file, or this user may not look: the copy then reports the reason. */
+function statsOf(path: string): BigIntStats | undefined {
+  try {
+    return statSync(path, { bigint: true, throwIfNoEntry: false })
+  } catch {
+    return undefined
+  }
 }
 
 /** The file need not exist. */

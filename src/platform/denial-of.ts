@@ -6,6 +6,16 @@ export function isReadOnly(directory: string): boolean {
   return codeOf(directory, constants.W_OK) === 'EROFS'
 }
 
+/** The reason that a path leads to no file for this user, as the end of a sentence; null: it leads to one. */
+export function absenceOf(path: string): string | null {
+  try {
+    return statSync(path, { throwIfNoEntry: false }) === undefined ? 'does not exist' : null
+  } catch (error) {
+    const { code = 'unknown error' } = error as NodeJS.ErrnoException
+    return code === 'EACCES' ? 'cannot be accessed by this user' : `cannot be accessed (${code})`
+  }
+}
+
 /** Why this user cannot use a database file; null: for another reason. SQLite reports an I/O error or a missing file. */
 export function denialOf(path: string): string | null {
   if (isReadOnly(dirname(path))) return 'the file system is read-only'

@@ -93,7 +93,7 @@ it('where no directory can be made, the reason is told', () => {
     [join(directory, 'file'), 'a file is in its place'],
     [join(directory, 'file', 'one'), 'a file is in its place'],
   ] as const) {
-    const message = `Cannot create ${place}: ${reason}.`
+    const message = `Cannot write ${place}: ${reason}.`
     expect(() => makePrivateDirectory(place)).toThrow(expect.objectContaining({ code: 'OUTPUT_UNWRITABLE', message }))
   }
 })

@@ -53,7 +53,7 @@ describe('a context', () => {
       { env: { HOME: '/proc' }, readText: (path) => readFileSync(path, 'utf8') },
     )
     expect(code).toBe(ERRORS.OUTPUT_UNWRITABLE.exit)
-    expect(err).toContain('Cannot create /proc/.config/tallygate: its directory does not exist.')
+    expect(err).toContain('Cannot write /proc/.config/tallygate: its directory does not exist.')
   })
 
   it('is chosen by name, by variable or as the current one', async () => {

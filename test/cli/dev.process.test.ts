@@ -6,6 +6,8 @@ import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
 import { expect, it, onTestFinished } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
+import { readOnlyView } from '../support/mounts.ts'
+import { tallygate } from './outside.ts'
 
 const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
 
@@ -49,6 +51,12 @@ async function shell(directory: string, line: string): Promise<string> {
 }
 
 const ACCESS = 'tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna'
+
+it('refuses a directory in which it cannot write', async ({ skip }) => {
+  const directory = readOnlyView(skip, temporaryDirectory())
+  const { code, err } = await tallygate(['dev', '--directory', directory])
+  expect([code, err]).toEqual([73, expect.stringContaining(`OUTPUT_UNWRITABLE: Cannot write ${directory}:`)])
+})
 
 it('serves a site until Ctrl-C, also without its cloud, and continues in a named directory', async () => {
   const directory = join(temporaryDirectory(), 'workshop')

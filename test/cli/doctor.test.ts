@@ -104,6 +104,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>,
   ['disk-space', { fileSystem: { ...disk, free: 50_000_000 } }, 'warn'],
   ['inodes', { fileSystem: { ...disk, inodesFree: 3 } }, 'fail'],
   ['reserve-file', { diskReserve: file('diskReserve', { kind: 'none' }) }, 'warn'],
+  ['reserve-file', { diskReserve: file('diskReserve', { kind: 'hidden' }) }, 'warn'],
   ['reserve-directory', { reserveFileSystem: disk }, 'warn'],
   ['database', { inspected: { ...base.inspected, quickCheck: 'row 3 missing from index' } }, 'fail'],
   [

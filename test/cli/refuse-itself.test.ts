@@ -29,6 +29,13 @@ describe('the destination of a backup', () => {
     }
   })
 
+  it('is compared with no file that this user cannot look at: the copy reports the reason', () => {
+    const { directory } = database()
+    const loop = join(directory, 'loop')
+    symlinkSync(loop, loop)
+    expect(() => refuseItself(join(loop, 'journal.db'), join(directory, 'new.db'))).not.toThrow()
+  })
+
   it('may be any other file, there or not', () => {
     const { directory, path } = database()
     writeFileSync(join(directory, 'old.db'), 'backup')

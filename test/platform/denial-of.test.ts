@@ -1,8 +1,9 @@
 import { execFileSync } from 'node:child_process'
-import { chmodSync, copyFileSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, copyFileSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
+import { absenceOf } from '../../src/platform/denial-of.ts'
 
 const USER = 65_534
 
@@ -25,4 +26,29 @@ test.skipIf(process.getuid?.() !== 0)('a database is named that this user may no
   const told = execFileSync(process.execPath, args, { uid: USER, cwd: directory, encoding: 'utf8' })
   const denial = (at: string) => `the user with the id ${USER} may not read and write ${at}`
   expect(JSON.parse(told)).toEqual([denial(path), null, denial(directory)])
+})
+
+test('a file that cannot be looked at is not reported as missing', () => {
+  const directory = mkdtempSync(join(tmpdir(), 'tallygate-'))
+  onTestFinished(() => rmSync(directory, { recursive: true }))
+  const [file, loop] = [join(directory, 'file'), join(directory, 'loop')]
+  writeFileSync(file, '')
+  symlinkSync(loop, loop)
+  expect([file, join(directory, 'none'), join(file, 'below'), loop].map(absenceOf)).toEqual([
+    null,
+    'does not exist',
+    'does not exist',
+    'cannot be accessed (ELOOP)',
+  ])
+})
+
+test.skipIf(process.getuid?.() !== 0)('a file in a directory of another user cannot be accessed', () => {
+  const directory = mkdtempSync(join(tmpdir(), 'tallygate-'))
+  onTestFinished(() => rmSync(directory, { recursive: true }))
+  process.seteuid?.(USER)
+  try {
+    expect(absenceOf(join(directory, 'twin.db'))).toBe('cannot be accessed by this user')
+  } finally {
+    process.seteuid?.(0)
+  }
 })

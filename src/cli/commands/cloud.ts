@@ -1,9 +1,9 @@
-import { existsSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
+import { absenceOf } from '../../platform/denial-of.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
 import { noteBackup } from '../note-backup.ts'
@@ -73,7 +73,8 @@ function migrateCommand(io: Io): Command {
     .action(async ({ from, to }: { from: string; to: string }) => {
       const path = /^sqlite:(.+)$/.exec(from)?.[1]
       if (path === undefined) throw new CodedError('USAGE', '--from takes sqlite: and the path of the file.')
-      if (!existsSync(path)) throw new CodedError('USAGE', `${path} does not exist.`)
+      const absence = absenceOf(path)
+      if (absence !== null) throw new CodedError('USAGE', `${path} ${absence}.`)
       const { migrateStore } = await import('../../cloud/storage/postgres/migrate-store.ts')
       const { openDatabase } = await import('../../cloud/storage/sqlite/database.ts')
       const { claimStore } = await import('../../cloud/storage/sqlite/claim-store.ts')

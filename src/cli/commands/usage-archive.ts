@@ -1,11 +1,11 @@
 import { randomUUID } from 'node:crypto'
-import { existsSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import type { Command } from 'commander'
 import { type CloudSettings, cloudOptions } from '../../cloud/settings.ts'
 import type { Store } from '../../cloud/storage/store.ts'
 import type { ReadArchiveDeps } from '../../cloud/usage/archive/read-archive.ts'
+import { absenceOf } from '../../platform/denial-of.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
@@ -79,7 +79,8 @@ async function openStore({ db, cells, dbPassword, dbStandby, store: { path } }: 
   if (cells !== null) throw new CodedError('USAGE', 'This cloud has cells: give --db with the URL of one, and --to.')
   const { openSqliteStore } = await import('../../cloud/storage/sqlite/store.ts')
   const file = join(path, 'twin.db')
-  if (!existsSync(file)) throw new CodedError('STATE_UNWRITABLE', `The database ${file} does not exist.`)
+  const absence = absenceOf(file)
+  if (absence !== null) throw new CodedError('STATE_UNWRITABLE', `The database ${file} ${absence}.`)
   return openSqliteStore({ path: file, check: false, onBroken: () => undefined })
 }
 

@@ -294,6 +294,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   },
   'reserve-file': ({ diskReserve, settings, database }) => {
     if (database.kind === 'none') return skip('there is no ledger yet')
+    if (diskReserve.kind === 'hidden') return warn(describeFile(diskReserve), 'Run doctor as root.')
     const wanted = settings.state.diskReserve
     if (diskReserve.kind === 'file' && diskReserve.size >= wanted)
       return ok(`${diskReserve.path} reserves ${sizeInWords(diskReserve.size)}`)
@@ -525,7 +526,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     }
     // The log of the write-behind mode may contain more.
     const more = isProblem(agent) && Number(state?.['open_reservations']) > 0 ? 'at least ' : ''
-    return ok(`${more}${backlog} entries are not in the cloud yet`)
+    return ok(`${more}${backlog} ${backlog === 1 ? 'entry is' : 'entries are'} not in the cloud yet`)
   },
   conditions: ({ agent }) => {
     if (isProblem(agent)) return skip('no agent responds')

@@ -7,7 +7,7 @@ import { JournalStore } from './journal-store.ts'
 import type { JournalLimits, RunnerOptions } from './journal-calls.ts'
 import { SUFFIXES, type Salvage, attempt, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
 import { insertEntries } from './entry-blocks.ts'
-import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
+import { BUSY_MS, flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 
 /**
  * Opens the journal, or salvages all readable, proven data into a new one. The damaged file is renamed, never deleted.
@@ -21,7 +21,8 @@ export function openOrSalvage({ path, limits, later, left }: RunnerOptions, now:
   try {
     refuseEmptied(path, later)
     return probed(path, limits)
-  } catch (error) {
+  } catch (cause) {
+    const error = refusalOf(cause, path)
     if (!isDamage(error, path)) throw error
     prepareSalvage(path, now, messageOf(error), left)
     finishSalvage(path)

@@ -7,6 +7,7 @@ import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
 import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
+import { absenceOf } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { openKeyFile } from './key-file.ts'
 
@@ -49,7 +50,8 @@ export async function rotateSigningKey(
   path: string,
   now: number,
 ): Promise<{ readonly from: string; readonly to: string }> {
-  if (!existsSync(path)) throw new CodedError('KEY_UNUSABLE', `The key file ${path} does not exist.`)
+  const absence = absenceOf(path)
+  if (absence !== null) throw new CodedError('KEY_UNUSABLE', `The key file ${path} ${absence}.`)
   const current = openKeyFile(path, 'Ed25519').privateKey
   const nextPath = `${path}.next`
   const next = publicOf(openKeyFile(nextPath, 'Ed25519').privateKey)

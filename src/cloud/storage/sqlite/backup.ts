@@ -1,7 +1,8 @@
 /** Copies the running cloud's database as of one moment without blocking it. Key files are separate. */
-import { chmodSync, closeSync, existsSync, openSync, renameSync, rmSync } from 'node:fs'
+import { chmodSync, closeSync, openSync, renameSync, rmSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
+import { absenceOf } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { coded, openReader } from './database.ts'
@@ -11,7 +12,8 @@ import { coded, openReader } from './database.ts'
  * @throws CodedError STATE_UNWRITABLE if the database is missing, DATABASE_CORRUPT, OUTPUT_UNWRITABLE
  */
 export function backUpStore(path: string, to: string): void {
-  if (!existsSync(path)) throw new CodedError('STATE_UNWRITABLE', `The database ${path} does not exist.`)
+  const absence = absenceOf(path)
+  if (absence !== null) throw new CodedError('STATE_UNWRITABLE', `The database ${path} ${absence}.`)
   const partial = `${to}.${process.pid}.partial`
   const database = openReader(path)
   try {

@@ -3,7 +3,17 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import Database from 'better-sqlite3'
@@ -159,6 +169,22 @@ describe('the database file', () => {
     const occupied = join(temporaryDirectory(), 'file')
     writeFileSync(occupied, '')
     await expect(journalIn(join(occupied, 'state'))).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+  })
+
+  it.skipIf(process.getuid?.() !== 0)('in a directory of another user is refused, not salvaged', async () => {
+    const directory = temporaryDirectory()
+    await (await journalIn(directory)).close()
+    const files = readdirSync(directory)
+    process.seteuid?.(65_534)
+    try {
+      await expect(journalIn(directory)).rejects.toMatchObject({
+        code: 'STATE_UNWRITABLE',
+        message: expect.stringContaining('the user with the id 65534 may not read and write') as string,
+      })
+    } finally {
+      process.seteuid?.(0)
+    }
+    expect(readdirSync(directory)).toEqual(files)
   })
 
   it('on a read-only file system is refused with that reason', async ({ skip }) => {
