@@ -112,6 +112,12 @@ describe('the compose file', () => {
     }
   })
 
+  it('has no spaces in the words of health checks: Podman splits words that come from compose', () => {
+    const words = services.flatMap(([, { healthcheck }]) => healthcheck?.test ?? [])
+    expect(words.length).toBeGreaterThan(20)
+    expect(words.filter((word) => word.includes(' '))).toEqual([])
+  })
+
   it('brings files that are there', () => {
     const files = services.flatMap(([, { volumes = [] }]) => volumes.filter((each) => each.startsWith('./')))
     expect(files.length).toBeGreaterThan(8)
