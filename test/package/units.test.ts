@@ -67,6 +67,8 @@ describe('the units', () => {
     for (const code of ['USAGE', 'CONFIG_INVALID', 'DATABASE_NEWER', 'DATABASE_CORRUPT'] as const) {
       expect(final).toContain(exitOf(code))
     }
+    // Callers of the agent wait in its socket; those of the cloud are refused anyway.
+    expect(final.includes(exitOf('DEVICE_KEY_UNUSABLE'))).toBe(unit === 'tallygate-agent.service')
     for (const code of [
       'DISK_FAILED',
       'STATE_UNWRITABLE',
