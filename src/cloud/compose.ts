@@ -208,7 +208,7 @@ function claimDirectory(settings: CloudSettings, started: AsyncDisposableStack):
   try {
     makeDurableDirectory(path)
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be made: ${messageOf(cause)}`, { cause })
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be created or opened: ${messageOf(cause)}`, { cause })
   }
   if (!isShared(settings)) started.defer(claimStore(join(path, 'twin.lock')))
 }

@@ -864,7 +864,8 @@ export const ERRORS = catalogue({
   },
   AGENT_UNREACHABLE: {
     meaning: 'No agent responds on this socket.',
-    remedy: 'Start it with `tallygate agent`, or name its socket with --socket.',
+    remedy:
+      'Start it with `sudo systemctl restart tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. Name the socket of another agent with --socket.',
     http: 502,
     exit: 69,
     retry: 'later',

@@ -172,7 +172,7 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     }
     const { stdout } = await tallygate('restore', file, '--db', site.ledger)
     expect(stdout).toContain('There was no previous ledger.')
-    expect(stdout).toContain('delivers 1 entries')
+    expect(stdout).toContain('delivers 1 entry that')
     const again = await site.start()
     await ready(again)
     await delivered(again)

@@ -5,6 +5,7 @@ import { createServer } from 'node:net'
 import { createServer as createTlsServer } from 'node:tls'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished, test } from 'vitest'
+import { inspectDatabase } from '../../src/agent/platform/sqlite/inspect-database.ts'
 import { CHECKS, type Level, examine } from '../../src/cli/doctor/checks.ts'
 import { lookAtEndpoint } from '../../src/cli/doctor/endpoint.ts'
 import type { Observations } from '../../src/cli/doctor/observations.ts'
@@ -264,6 +265,30 @@ describe('the checks', () => {
       examine(healthy({ ...noAgent, configuration, ...given })).checks.find(({ name }) => name === 'agent')?.evidence
     expect(evidence({ agents })).toMatch(/ Process 812 runs but does not respond\.$/)
     expect(evidence({ agents: agents.slice(1) })).toMatch(/ It does not run\.$/)
+  })
+
+  it('name remedies that work for an agent that runs but is silent, and for a key that cannot be used', () => {
+    const remedies = (given: Partial<Observations>) =>
+      Object.fromEntries(examine(healthy(given)).checks.map(({ name, remedy }) => [name, remedy]))
+    // Starting a unit that runs does nothing.
+    expect(remedies({ ...noAgent, agents: base.agents })['agent']).toContain('restart tallygate-agent.socket')
+    const signIn = { code: 'DEVICE_KEY_UNUSABLE', message: 'there is no such file' }
+    expect(remedies({ signIn })['sign-in']).toBe('See the check "key".')
+    expect(remedies({ signIn: problem })['sign-in']).toContain('cloud')
+  })
+
+  it('name a ledger that lost its content as empty', async () => {
+    const path = join(temporaryDirectory(), 'journal.db')
+    writeFileSync(path, '')
+    expect((await inspectDatabase(path)).problem).toEqual({ code: 'DATABASE_CORRUPT', message: 'the file is empty' })
+  })
+
+  it('do not guess from a damaged ledger whether the device is enrolled', () => {
+    const inspected = { ...base.inspected, problem, identity: null, state: null }
+    const levels = Object.fromEntries(
+      examine(healthy({ ...noAgent, inspected, signIn: null })).checks.map(({ name, level }) => [name, level]),
+    )
+    expect(levels).toMatchObject({ database: 'fail', enrollment: 'skip', attachment: 'skip', clock: 'skip' })
   })
 
   it('do not guess for a user who can neither ask the agent nor read its ledger', () => {

@@ -38,7 +38,7 @@ const moves = async (place: string, env: Record<string, string> = {}): Promise<v
   const [csv, lines] = [await exported(), await exported('--format', 'ndjson')]
   const written = await archive(place, env)
   expect(written).toMatchObject({ code: 0, err: '' })
-  expect(written.out).toContain(`3 records in 1 archives in ${place}.`)
+  expect(written.out).toContain(`3 records in 1 archive in ${place}.`)
   const refused = await exported()
   expect(refused.code).not.toBe(0)
   expect(refused.err).toMatch(new RegExp(`USAGE_ARCHIVED[\\s\\S]*${place}[\\s\\S]*--from-archive`))
@@ -58,7 +58,7 @@ const moves = async (place: string, env: Record<string, string> = {}): Promise<v
   const verified = await run(['archive', 'verify', place], env)
   expect(verified).toMatchObject({ code: 0, err: '' })
   expect(verified.out).toContain('3 records from the first record')
-  expect((await archive(place, env)).out).toContain('1 records in 1 archives')
+  expect((await archive(place, env)).out).toContain('1 record in 1 archive in')
   expect((await archive(place, env)).out).toBe(`0 records in 0 archives in ${place}.\n`)
   const audit = await twin.call('GET', '/edge/api/v1/audit?action=ARCHIVE_USAGE')
   expect(JSON.stringify(audit.body)).toContain(place)

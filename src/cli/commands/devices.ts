@@ -16,7 +16,7 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { durationArgument, labelArgument, readFileArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { makePrivateDirectory } from '../atomic-write.ts'
-import { columns, instantText, jsonLine, writeLines } from '../lines.ts'
+import { columns, counted, instantText, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreported } from '../device-commands.ts'
 import type { Io } from '../io.ts'
@@ -199,7 +199,7 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
   const { enrolled: done, issued, waiting, failed } = counts
   if (flags.json !== true) {
     io.stdout.write(
-      `${devices.length} devices: ${done} enrolled, ${issued} tokens created, ${waiting} tokens still valid, ${failed} failed\n`,
+      `${counted(devices.length, 'device', 'devices')}: ${done} enrolled, ${issued} tokens created, ${waiting} tokens still valid, ${failed} failed\n`,
     )
   }
   if (failed > 0) io.exitWith(1)

@@ -3,7 +3,7 @@ import type { Call } from '../../client/call.ts'
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { type RecoveryState, recoveryState } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { columns, jsonLine, writeLines } from '../lines.ts'
+import { columns, counted, jsonLine, writeLines } from '../lines.ts'
 import { examples } from '../examples.ts'
 import { namesFor } from '../nouns/command.ts'
 import type { Names } from '../nouns/noun.ts'
@@ -75,7 +75,7 @@ function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryS
     ...columns([
       ['recovery', `since ${new Date(since).toISOString()}`],
       ['sold', unproven === null ? 'only tokens that are certain to be unsold' : SOLD[unproven]],
-      ['waiting for', devices.length === 0 ? 'no device' : `${devices.length} devices`],
+      ['waiting for', devices.length === 0 ? 'no device' : counted(devices.length, 'device', 'devices')],
     ]),
     ...columns(devices),
   ]

@@ -9,6 +9,7 @@ import { absenceOf } from '../../platform/denial-of.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
+import { counted } from '../lines.ts'
 import { settingsOf } from '../service-settings.ts'
 import { storeCommand } from './cloud.ts'
 
@@ -56,11 +57,11 @@ async function writeArchives(settings: CloudSettings, place: string, before: num
         now: io.now,
         giveWay: giveWayTo(() => performance.now(), setImmediate),
         isStopping: () => stop.aborted,
-        onArchive: ({ manifest, records: some }) => void io.stdout.write(`${manifest}: ${some} records\n`),
+        onArchive: ({ manifest, records: some }) => void io.stdout.write(`${manifest}: ${counted(some, 'record', 'records')}\n`),
       },
       before,
     )
-    io.stdout.write(`${records} records in ${archives} archives in ${target.place.name}.\n`)
+    io.stdout.write(`${counted(records, 'record', 'records')} in ${counted(archives, 'archive', 'archives')} in ${target.place.name}.\n`)
   } finally {
     await store.close()
   }
@@ -95,9 +96,12 @@ async function verify(archive: ReadArchiveDeps, io: Io): Promise<void> {
   const { name } = archive.place
   if (range === null) throw new CodedError('CURSOR_UNKNOWN', `${name} contains no archive of usage records.`)
   const begin = continues === null ? 'from the first record' : `after ${range.after}, where ${continues} ends`
-  io.stdout.write(
-    `${name} is whole: ${archives} archives, ${files} files, ${records} records ${begin}, up to ${range.upTo}.\n`,
-  )
+  const parts = [
+    counted(archives, 'archive', 'archives'),
+    counted(files, 'file', 'files'),
+    `${counted(records, 'record', 'records')} ${begin}`,
+  ]
+  io.stdout.write(`${name} is whole: ${parts.join(', ')}, up to ${range.upTo}.\n`)
 }
 
 export async function archiveAt(

@@ -5,6 +5,7 @@ import { available } from '../../core/accounts/grant.ts'
 import { roughly, sizeInWords } from '../../core/accounts/in-words.ts'
 import { ERRORS, type ErrorCode, messageOf } from '../../protocol/errors.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
+import { counted } from '../lines.ts'
 import { instanceInWords } from '../local-agent.ts'
 import {
   type Observations,
@@ -114,9 +115,9 @@ function describeOther({ pid, user, socket }: OtherAgent): string {
   return `process ${pid} of ${user} ${typeof socket === 'string' ? UNKNOWN_SOCKET[socket] : `listens on ${socket.path}`}`
 }
 
-const UNKNOWN = 'no agent responds, and this user cannot read the ledger'
-const isUnknown = ({ agent, database: { kind, readable } }: Observations): boolean =>
-  isProblem(agent) && (kind === 'hidden' || (kind === 'file' && !readable))
+const UNKNOWN = 'no agent responds, and the ledger cannot be read'
+const isUnknown = ({ agent, database: { kind, readable }, inspected: { problem } }: Observations): boolean =>
+  isProblem(agent) && (kind === 'hidden' || (kind === 'file' && (!readable || problem !== null)))
 
 const NOT_ENROLLED = 'the device is not enrolled, so it has no cloud address yet'
 
@@ -186,10 +187,15 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         (each) => each.pid === pid && typeof each.socket !== 'string' && each.socket.path !== socket.path,
       )
     const silent = agents.filter((each) => !isElsewhere(each)).map(({ pid }) => pid)
-    const running = silent.length > 0 ? `Process ${silent.join(', ')} runs but does not respond.` : 'It does not run.'
+    if (silent.length === 0)
+      return fail(
+        `${agent.message} It does not run.`,
+        'Start it (systemctl restart tallygate-agent). tallygate logs shows why it stopped.',
+      )
     return fail(
-      `${agent.message} ${running}`,
-      'Start it (systemctl start tallygate-agent). tallygate logs shows why it stopped.',
+      `${agent.message} Process ${silent.join(', ')} runs but does not respond.`,
+      // The socket unit creates the file of the socket.
+      'Restart it: systemctl restart tallygate-agent.socket tallygate-agent.',
     )
   },
   'agent-version': ({ agent, version }) => {
@@ -352,7 +358,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         `${checked.entries} entries, ${checked.segments} segments and ${checked.receipts} receipts are consistent`,
       )
     return fail(
-      `${findings.length} findings, the first: ${first.where}: ${first.kind}: ${first.problem}`,
+      `${counted(findings.length, 'finding', 'findings')}, the first: ${first.where}: ${first.kind}: ${first.problem}`,
       'Export the ledger (tallygate verify --export <file>) and look for a copied or altered database. Do not delete it.',
     )
   },
@@ -526,7 +532,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     }
     // The log of the write-behind mode may contain more.
     const more = isProblem(agent) && Number(state?.['open_reservations']) > 0 ? 'at least ' : ''
-    return ok(`${more}${backlog} ${backlog === 1 ? 'entry is' : 'entries are'} not in the cloud yet`)
+    return ok(`${more}${counted(backlog, 'entry is', 'entries are')} not in the cloud yet`)
   },
   conditions: ({ agent }) => {
     if (isProblem(agent)) return skip('no agent responds')
@@ -567,7 +573,10 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
   'cloud-certificate-expiry': ({ cloud, now }) => expiryOf(cloud, now),
   'sign-in': ({ signIn, version }) => {
     if (signIn === null) return skip('no key, enrollment or connection to test with')
-    if (isProblem(signIn)) return warn(signIn.message, 'See the checks that begin with "cloud".')
+    if (isProblem(signIn)) {
+      const isKey = signIn.code === 'DEVICE_KEY_UNUSABLE'
+      return warn(signIn.message, isKey ? 'See the check "key".' : 'See the checks that begin with "cloud".')
+    }
     const { status, code, words, twinVersion } = signIn
     if (status === 200 || status === 304) {
       return ok(

@@ -74,12 +74,13 @@ function inspect(copy: string, knownSchema: number): InspectedDatabase {
     const id = database.pragma('application_id', { simple: true })
     const quickCheck = String(database.pragma('quick_check(1)', { simple: true }))
     const schema = database.pragma('user_version', { simple: true }) as number
-    const isForeign = id !== APPLICATION_ID
+    const isEmpty = database.pragma('page_count', { simple: true }) === 0
+    const foreign = isEmpty ? 'the file is empty' : 'the file is the database of another program'
     // Entries that are pending belong to the state.
     attempt(() => foldDatabase(database))
     const text = attempt(() => database.prepare('SELECT document FROM identity').pluck().get() as string | undefined)
     return {
-      problem: isForeign ? { code: 'DATABASE_CORRUPT', message: 'the file is the database of another program' } : null,
+      problem: id === APPLICATION_ID ? null : { code: 'DATABASE_CORRUPT', message: foreign },
       quickCheck,
       schema,
       knownSchema,
