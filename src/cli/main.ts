@@ -10,8 +10,8 @@ for (const stream of [process.stdout, process.stderr]) {
   stream.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code === 'EPIPE') process.exit(BY_SIGNAL + 13)
     const { exit, remedy } = ERRORS.OUTPUT_UNWRITABLE
-    if (stream === process.stdout)
-      process.stderr.write(`tallygate: OUTPUT_UNWRITABLE: Cannot write the output: ${error.message}. ${remedy}\n`)
+    const message = `Cannot write the output: ${error.message}. The command may have taken effect: if it is repeated, an access request is charged again.`
+    if (stream === process.stdout) process.stderr.write(`tallygate: OUTPUT_UNWRITABLE: ${message} ${remedy}\n`)
     process.exit(exit)
   })
 }
