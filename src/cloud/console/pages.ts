@@ -14,7 +14,6 @@ import { rateTablesPage } from './rate-tables.ts'
 import { rulesPage } from './rules.ts'
 import { sessionsPage } from './sessions.ts'
 import { tryPage } from './try-request.ts'
-import { usagePage } from './usage.ts'
 
 export const PAGES: readonly (readonly [path: string, make: (view: View) => Promise<Page>])[] = [
   ['', overviewPage],
@@ -29,7 +28,6 @@ export const PAGES: readonly (readonly [path: string, make: (view: View) => Prom
   ['/try', tryPage],
   ['/rate-tables', rateTablesPage],
   [RATE_TABLE_EDIT.path, editRateTablePage],
-  ['/usage', usagePage],
   ['/sessions', sessionsPage],
   ['/audit', auditPage],
 ]

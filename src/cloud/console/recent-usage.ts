@@ -23,11 +23,12 @@ export async function recentUsage(
   now: number,
 ): Promise<RecentUsage> {
   const newest = { instanceId, upTo: null, from: null, to: null, limit: RECORDS_MAX }
-  const found = (await reader.usage.newest(newest)).map(({ record }) => record)
+  const found = await reader.usage.newest(newest)
   const dayAgo = now - HOURS * HOUR_MS
-  const oldest = found.at(-1)
-  const since = oldest === undefined || found.length < RECORDS_MAX ? dayAgo : Math.max(dayAgo, oldest.writeTime)
-  const records = found.filter(({ usageTime }) => usageTime > since && usageTime <= now)
+  const since = Math.max(dayAgo, found.rest?.writtenBy ?? dayAgo)
+  const records = found.records
+    .map(({ record }) => record)
+    .filter(({ usageTime }) => usageTime > since && usageTime <= now)
   const byHour = Array.from({ length: HOURS }, () => 0n)
   for (const { usageTime, tokens } of records) {
     const hour = HOURS - 1 - Math.floor((now - usageTime) / HOUR_MS)

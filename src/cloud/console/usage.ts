@@ -3,7 +3,7 @@ import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Html, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { INSTANT_MAX } from '../../protocol/wire.ts'
-import type { NumberedUsage, UsageRecord } from '../storage/records.ts'
+import type { NewestStep, NewestUsage, NumberedUsage, UsageRecord } from '../storage/records.ts'
 import { deviceIdOf, deviceNames, shortDeviceLink } from './device-names.ts'
 import {
   type Page,
@@ -55,14 +55,26 @@ function instantOf(field: string, text: string): number | null {
   throw new CodedError('BAD_REQUEST', `${field} must be a time such as 2026-05-01T08:00.`)
 }
 
-export async function usagePage(view: View): Promise<Page> {
-  const { reader, query, now, instance } = view
-  const { upTo = '', outcome = '', item = '', requester = '', device = '', from = '', to = '' } = query
-  const position = /^\d{1,18}$/.test(upTo) ? BigInt(upTo) : null
+export function usageOfPage({ query, instance }: Pick<View, 'query' | 'instance'>): NewestUsage {
+  const { upTo = '' } = query
   const range = rangeOf(query)
-  const isRange = range.from !== null || range.to !== null
-  const limit = isRange ? RANGE_RECORDS_MAX : RECORDS_MAX
-  const looked = await reader.usage.newest({ instanceId: instance?.id ?? null, upTo: position, ...range, limit })
+  return {
+    ...range,
+    instanceId: instance?.id ?? null,
+    upTo: /^\d{1,18}$/.test(upTo) ? BigInt(upTo) : null,
+    limit: isBounded(range) ? RANGE_RECORDS_MAX : RECORDS_MAX,
+  }
+}
+
+function isBounded({ from, to }: ConsoleRange): boolean {
+  return from !== null || to !== null
+}
+
+/** @param newest records of {@link usageOfPage} */
+export async function usagePage(view: View, { records: looked, rest }: NewestStep): Promise<Page> {
+  const { query, now } = view
+  const { outcome = '', item = '', requester = '', device = '', from = '', to = '' } = query
+  const isRange = isBounded(rangeOf(query))
   const deviceId = await deviceIdOf(view, device)
   const fits = ({ record }: NumberedUsage): boolean =>
     (outcome === '' || outcomeOf(record) === outcome) &&
@@ -73,17 +85,18 @@ export async function usagePage(view: View): Promise<Page> {
   const shown = fitting.slice(0, ROWS_SHOWN)
   const sources = shown.map(({ record: { source } }) => (source.kind === 'device' ? source.deviceId : null))
   const names = await deviceNames(view, sources)
-  const isMore = looked.length >= limit
-  const last = fitting.length > ROWS_SHOWN ? shown.at(-1) : isMore ? looked.at(-1) : undefined
+  const last = fitting.length > ROWS_SHOWN ? shown.at(-1) : undefined
+  const older = last === undefined ? (rest?.upTo ?? null) : last.position - 1n
   const by: Bucket = query['by'] === 'day' ? 'day' : 'hour'
   const filter = { outcome, item, requester, device, from, to, by: isRange ? by : '' }
-  const on = last === undefined ? null : hrefOf(view, '/usage', { ...filter, upTo: String(last.position - 1n) })
+  const on = older === null ? null : hrefOf(view, '/usage', { ...filter, upTo: String(older) })
   const total = fitting.reduce((sum, { record }) => sum + record.tokens, 0n)
   const refusals = fitting.filter(({ record }) => isRefusal(record.status)).length
-  const reach = looked.at(-1)?.record.writeTime ?? now
+  const reach = rest?.writtenBy ?? looked.at(-1)?.record.writeTime ?? now
+  const written = `written in the last ${roughly(now - reach)}`
   const whose = isRange
-    ? `${isMore ? `the newest ${looked.length}` : looked.length} records of this time`
-    : `${looked.length} records of the last ${roughly(now - reach)}`
+    ? `${looked.length} records of this time${rest === null ? '' : `, ${written},`}`
+    : `${looked.length} records ${written}`
   return {
     title: 'Usage',
     content: html`${section('filter', 'Filter', filterForm(view, by))}

@@ -1,6 +1,7 @@
 import { nameOf, recordChange } from '../storage/audit.ts'
 import { deviceEvent } from '../events/device-event.ts'
-import type { AuditFilter } from '../storage/audit-records.ts'
+import type { AuditFilter, AuditRecord } from '../storage/audit-records.ts'
+import type { GiveWay } from '../runtime/give-way.ts'
 import {
   type AuditListWire,
   type DeviceEvidenceWire,
@@ -100,12 +101,21 @@ export async function rotateDeviceKey({ store, now }: DeviceCommands, deviceId: 
 }
 
 export async function showAudit(
-  { store }: { readonly store: Pick<Store, 'read'> },
+  { store, giveWay }: { readonly store: Pick<Store, 'read'>; readonly giveWay: GiveWay },
   filter: AuditFilter,
   limit: number,
 ): Promise<AuditListWire> {
-  const { records, next } = await store.read((reader) => reader.edge.audit.list(filter, limit))
-  return { records: [...records], next: next === null ? null : String(next) }
+  const records: AuditRecord[] = []
+  for (let { before } = filter; ;) {
+    const rest = { ...filter, before }
+    const isFull = records.length === limit
+    const step = await store.read((reader) => reader.edge.audit.list(rest, isFull ? 1 : limit - records.length))
+    if (isFull && step.records.length > 0) return { records, next: String(before) }
+    records.push(...step.records)
+    if (step.next === null) return { records, next: null }
+    before = step.next
+    await giveWay()
+  }
 }
 
 /** @throws CodedError NOT_FOUND */

@@ -39,7 +39,7 @@ export async function findEvent(
     if (change !== undefined) return changeEvent(tenantId, change)
     for (const row of await rowsOf(reader, id)) {
       const range = { after: (row - 1n) * USAGE_ROW_POSITIONS, upTo: row * USAGE_ROW_POSITIONS }
-      const records = await reader.usage.range({ ...range, ...ANY, limit: 1, entries: true })
+      const { records } = await reader.usage.range({ ...range, ...ANY, limit: 1, entries: true })
       const event = records.map((each) => usageEvent(tenantId, each)).find((each) => each.id === id)
       if (event !== undefined) return event
     }

@@ -291,17 +291,17 @@ async function readEvents(
   upTo: bigint,
 ): Promise<Chunk> {
   const range = { after, upTo, instanceId: null, from: null, to: null, limit: ROWS_READ, entries: true } as const
-  const usage = groups.includes('usage') ? await reader.usage.range(range) : []
+  const usage = groups.includes('usage') ? await reader.usage.range(range) : { records: [], end: upTo }
   // After the read: until then, none was deleted. An archive waits for all sinks that the database knows.
   const archive = groups.includes('usage') ? await reader.usageArchives.later(after, range) : null
   if (archive !== null) throw usageArchived(after, archive)
   const isUsageOnly = groups.every((group) => group === 'usage')
   const changes = isUsageOnly ? [] : await reader.events.range(after, upTo, ROWS_READ)
+  const lastChange = changes.length < ROWS_READ ? upTo : (changes.at(-1)?.position ?? upTo)
   // Where one kind may have more, the other one waits for it.
-  const ends = [usage, changes].filter(({ length }) => length >= ROWS_READ).map((full) => full.at(-1)?.position ?? upTo)
-  const end = ends.reduce((least, position) => (position < least ? position : least), upTo)
+  const end = usage.end < lastChange ? usage.end : lastChange
   const events = [
-    ...usage.map((numbered) => usageEvent(tenantId, numbered)),
+    ...usage.records.map((numbered) => usageEvent(tenantId, numbered)),
     ...changes.map((numbered) => changeEvent(tenantId, numbered)),
   ]
     .filter(({ position, type }) => position <= end && groups.includes(groupOf(type)))

@@ -247,15 +247,29 @@ export interface UsageRange {
   /** Usage time, POSIX ms: from inclusive, to exclusive. */
   readonly from: number | null
   readonly to: number | null
-  /** At least so many records, if there are as many: those of a segment come together. */
+  /** Of a step. There can be more: the records of a segment come together. */
   readonly limit: number
   /** Also computes {@link NumberedUsage.entry}. */
   readonly entries?: true
 }
 
+/** What one read looks at: so little that nothing else waits long. It can find no record although there are others. */
+export interface UsageStep {
+  readonly records: readonly NumberedUsage[]
+  /** Positions up to it were looked at. */
+  readonly end: bigint
+}
+
 export interface NewestUsage extends Pick<UsageRange, 'instanceId' | 'from' | 'to' | 'limit'> {
   /** Null: from the newest on. */
   readonly upTo: bigint | null
+}
+
+/** As {@link UsageStep}, from the newest on. */
+export interface NewestStep {
+  readonly records: readonly NumberedUsage[]
+  /** What is left to look at: positions up to one, which were written by an instant, POSIX ms. Null: nothing. */
+  readonly rest: { readonly upTo: bigint; readonly writtenBy: number } | null
 }
 
 /** Records that an archive contains, and that the store no longer has. */

@@ -2,14 +2,11 @@
 import { CodedError } from '../../protocol/errors.ts'
 import type { UsageFormat } from '../../protocol/service/usage-export.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
-import { USAGE_ROW_POSITIONS, type UsageArchive, type UsageRange } from '../storage/records.ts'
-import type { Reader, Store } from '../storage/store.ts'
+import type { UsageArchive, UsageRange } from '../storage/records.ts'
+import type { Store } from '../storage/store.ts'
 import { usageHead, usageLine } from './usage-text.ts'
 
 export const USAGE_PIECE_RECORDS = 500
-
-/** Rows whose times one read compares: SQLite takes some milliseconds, in which nothing else runs. */
-const USAGE_COMPARED_ROWS = 50_000n
 
 export interface UsageExportDeps {
   readonly store: Store
@@ -59,16 +56,6 @@ export function usageArchived(after: bigint, { place, manifest, upTo }: UsageArc
   )
 }
 
-/** The end of so many row numbers, beginning with the next row that exists; at most `upTo`. */
-export async function endOfRows(
-  reader: Reader,
-  { after, upTo, rows }: Pick<UsageRange, 'after' | 'upTo'> & { readonly rows: bigint },
-): Promise<bigint> {
-  const next = await reader.usage.nextRow(after)
-  const end = next === null ? upTo : (next - 1n + rows) * USAGE_ROW_POSITIONS
-  return end < upTo ? end : upTo
-}
-
 async function* piecesOf(
   { store, giveWay }: UsageExportDeps,
   { format, tenantId, instanceId, from, to }: UsageExportOptions,
@@ -77,21 +64,15 @@ async function* piecesOf(
 ): AsyncGenerator<string> {
   const head = usageHead(format)
   if (head !== '') yield head
-  const isCompared = from !== null || to !== null
   for (let after = first; after < upTo;) {
-    const { end, records, archive } = await store.read(async (reader) => {
-      const end = isCompared ? await endOfRows(reader, { after, upTo, rows: USAGE_COMPARED_ROWS }) : upTo
-      const range = { after, upTo: end, instanceId, from, to, limit: USAGE_PIECE_RECORDS }
-      return {
-        end,
-        records: await reader.usage.range(range),
-        archive: await reader.usageArchives.later(after, { from, to }),
-      }
-    })
+    const { end, records, archive } = await store.read(async (reader) => ({
+      ...(await reader.usage.range({ after, upTo, instanceId, from, to, limit: USAGE_PIECE_RECORDS })),
+      archive: await reader.usageArchives.later(after, { from, to }),
+    }))
     // Archived since the export began: some records may be deleted already.
     if (archive !== null) throw usageArchived(after, archive)
     if (records.length > 0) yield records.map((record) => usageLine(format, tenantId, record)).join('')
-    after = records.length < USAGE_PIECE_RECORDS ? end : (records.at(-1)?.position ?? end)
+    after = end
     await giveWay()
   }
 }

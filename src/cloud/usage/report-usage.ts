@@ -2,9 +2,9 @@
 import { CodedError } from '../../protocol/errors.ts'
 import { REPORT_PAGE_RECORDS } from '../../protocol/service/usage-report.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
-import type { NumberedUsage, UsageRange } from '../storage/records.ts'
+import { type NumberedUsage, USAGE_ROW_POSITIONS, type UsageRange } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
-import { USAGE_PIECE_RECORDS, endOfRows, usageArchived } from './export-usage.ts'
+import { USAGE_PIECE_RECORDS, usageArchived } from './export-usage.ts'
 import { reportRow } from './usage-text.ts'
 
 const ROWS_COUNTED_MAX = 4_096n
@@ -75,29 +75,39 @@ async function* pageOf(
   let after = 0n
   // Fewer rows at a time near the first record of the page, down to the row that has it.
   for (let rows = ROWS_COUNTED_MAX; skip > 0 && rows > 0n && after < range.upTo;) {
-    const { upTo, passed } = await readUnarchived(store, range, async (reader) => {
-      const upTo = await endOfRows(reader, { after, upTo: range.upTo, rows })
-      return { upTo, passed: await reader.usage.count({ ...range, after, upTo }) }
-    })
+    const counted = await readUnarchived(store, range, async (reader) =>
+      reader.usage.count({ ...range, after, upTo: await endOfRows(reader, { after, upTo: range.upTo, rows }) }),
+    )
     await giveWay()
-    if (passed > skip) {
+    if (counted.records > skip) {
       rows /= 8n
       continue
     }
-    skip -= passed
-    after = upTo
+    skip -= counted.records
+    after = counted.end
   }
   let left = skip + REPORT_PAGE_RECORDS
   while (left > 0 && after < range.upTo) {
     const limit = Math.min(left, USAGE_PIECE_RECORDS)
-    const records = await readUnarchived(store, range, (reader) => reader.usage.range({ ...range, after, limit }))
-    const last = records.at(-1)
-    if (last === undefined) return
+    const { records, end } = await readUnarchived(store, range, (reader) =>
+      reader.usage.range({ ...range, after, limit }),
+    )
+    await giveWay()
     if (records.length > skip) yield records.slice(skip, left)
     skip = Math.max(0, skip - records.length)
     left -= records.length
-    after = last.position
+    after = end
   }
+}
+
+/** The end of so many row numbers, beginning with the next row that exists; at most `upTo`. */
+async function endOfRows(
+  reader: Reader,
+  { after, upTo, rows }: Pick<UsageRange, 'after' | 'upTo'> & { readonly rows: bigint },
+): Promise<bigint> {
+  const next = await reader.usage.nextRow(after)
+  const end = next === null ? upTo : (next - 1n + rows) * USAGE_ROW_POSITIONS
+  return end < upTo ? end : upTo
 }
 
 async function sessionStates(store: Store, records: readonly NumberedUsage[]): Promise<ReadonlyMap<string, string>> {

@@ -4,9 +4,12 @@ import Sqlite from 'better-sqlite3'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { PAGES } from '../../../src/cloud/console/pages.ts'
 import type { View } from '../../../src/cloud/console/page.ts'
+import { usageOfPage, usagePage } from '../../../src/cloud/console/usage.ts'
+import { showAudit } from '../../../src/cloud/devices/devices.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { readerOf } from '../../../src/cloud/storage/sql/transaction.ts'
 import type { Instance } from '../../../src/cloud/storage/records.ts'
+import type { Store } from '../../../src/cloud/storage/store.ts'
 import { type Twin, openTwin } from '../harness.ts'
 import { type Query, sqlOver } from '../storage/sql-over.ts'
 import { multiplyScene } from './multiply.ts'
@@ -61,10 +64,13 @@ const QUERIES: readonly Readonly<Record<string, string>>[] = [
   { search: 'Press', contact: 'NEVER' },
   ...['CURRENT', 'OVERDUE', 'NEVER', 'SUSPENDED', 'REVOKED'].map((contact) => ({ contact })),
   { item: 'Print', outcome: 'refused' },
+  { to: '2000-01-01T00:00' },
   { type: 'user', value: 'Ada', item: 'Print', count: '1' },
 ]
 
-for (const [path, make] of PAGES) {
+const usage = async (view: View) => usagePage(view, await view.reader.usage.newest(usageOfPage(view)))
+
+for (const [path, make] of [...PAGES, ['/usage', usage] as const]) {
   for (const whole of [false, true]) {
     it(`reads a bounded number of rows: ${path === '' ? 'overview' : path}${whole ? ', of all instances' : ''}`, async () => {
       for (const query of QUERIES) {
@@ -85,3 +91,29 @@ for (const [path, make] of PAGES) {
     })
   }
 }
+
+it('compares a bounded number of changes at a time with what no index has', async () => {
+  database.exec(
+    `INSERT INTO audit (at, by_kind, action, is_traffic) WITH RECURSIVE counted (n) AS
+       (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 50000) SELECT 1, 'CLOUD', 'LOCK_DEVICE', 0 FROM counted`,
+  )
+  const reader = readerOf(sqlOver(database, () => undefined))
+  const counts = { reads: 0, pauses: 0 }
+  const store: Pick<Store, 'read'> = {
+    read: (work) => {
+      counts.reads += 1
+      return work(reader)
+    },
+  }
+  const deps = { store, giveWay: () => void (counts.pauses += 1) }
+  expect(await showAudit(deps, { by: 'no one' }, 10)).toEqual({ records: [], next: null })
+  expect(counts).toEqual({ reads: 3, pauses: 2 })
+  const enrollments = (limit: number) => showAudit(deps, { action: 'ENROLL_DEVICE' }, limit)
+  const all = (await enrollments(100)).records
+  expect(all.length).toBeGreaterThan(1)
+  expect(await enrollments(all.length)).toEqual({ records: all, next: null })
+  const some = await enrollments(all.length - 1)
+  expect(some.records).toEqual(all.slice(0, -1))
+  const rest = await showAudit(deps, { action: 'ENROLL_DEVICE', before: BigInt(some.next ?? 0) }, 100)
+  expect(rest).toEqual({ records: all.slice(-1), next: null })
+})

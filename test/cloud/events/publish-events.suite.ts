@@ -21,6 +21,7 @@ import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { usage } from '../storage/suite.ts'
 import { TestDevice, topUpRequest } from '../sync/test-device.ts'
 import { DAY, INSTANCE, Twin } from '../sync/twin.ts'
+import { usageIn } from '../usage/list-usage.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const TENANT = 'a tenant'
@@ -163,11 +164,11 @@ export function publishEventsSuite(
         limit: 9,
         entries: true,
       } as const
-      const all = await twin.store.read((reader) => reader.usage.range(range))
+      const all = await twin.store.read((reader) => usageIn(reader, range))
       const ids = all.map((each) => usageEvent(TENANT, each).id)
       expect(ids[1]).toMatch(new RegExp(`^${device.id}/1/2/[0-9a-f]{16}/0$`))
       // Also if a page begins inside of the delivery.
-      const some = await twin.store.read((reader) => reader.usage.range({ ...range, after: all[2]!.position }))
+      const some = await twin.store.read((reader) => usageIn(reader, { ...range, after: all[2]!.position }))
       expect(some.map((each) => usageEvent(TENANT, each).id)).toEqual(ids.slice(3))
     })
 

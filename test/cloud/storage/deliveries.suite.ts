@@ -1,7 +1,7 @@
 // Entries of devices in any store: compressed, in the sequence of the usage records, each with its hash.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Delivery } from '../../../src/cloud/storage/device-records.ts'
-import type { UsageRange } from '../../../src/cloud/storage/records.ts'
+import { USAGE_ROW_POSITIONS, type UsageRange } from '../../../src/cloud/storage/records.ts'
 import type { Store } from '../../../src/cloud/storage/store.ts'
 import { sumUsage } from '../../../src/cloud/usage/usage-of-entries.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
@@ -9,6 +9,7 @@ import { type EntryBodyWire, entryBody } from '../../../src/protocol/edge/sync.t
 import { CHAIN_START, entryHash } from '../../../src/protocol/signing.ts'
 import { newEpoch } from '../../../src/cloud/sync/attach.ts'
 import { device, usage } from './suite.ts'
+import { usageIn } from '../usage/list-usage.ts'
 
 const A = '64d2028c-ae87-4069-a624-66089d957ef9'
 export const B = '0b9a2b4e-7b4e-4a52-9f5b-8d6a7c1e2f30'
@@ -96,6 +97,8 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       })
     const everything: UsageRange = { after: 0n, upTo: 2n ** 62n, instanceId: null, from: null, to: null, limit: 100 }
     const range = (change: Partial<UsageRange> = {}) =>
+      store.read((reader) => usageIn(reader, { ...everything, ...change }))
+    const step = (change: Partial<UsageRange> = {}) =>
       store.read((reader) => reader.usage.range({ ...everything, ...change }))
     const entriesIn = async (change: Partial<UsageRange> = {}) =>
       (await range(change)).map(({ record: { source } }) => (source.kind === 'device' ? source.entry : source.kind))
@@ -184,10 +187,10 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       for (const limit of [1, 2, 3, 4, 7, 29, 30, 31]) {
         const found = []
         for (let after = 0n; ;) {
-          const some = await range({ after, limit })
-          found.push(...some)
-          if (some.length < limit) break
-          after = some.at(-1)!.position
+          const { records, end } = await step({ after, limit })
+          found.push(...records)
+          if (end === everything.upTo) break
+          after = end
         }
         expect(found).toEqual(all)
       }
@@ -213,8 +216,28 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
       ] as const) {
         expect([change, await entriesIn(change)]).toEqual([change, numbers])
         const counted = await store.read((reader) => reader.usage.count({ ...everything, ...change }))
-        expect([change, counted]).toEqual([change, numbers.length])
+        expect([change, counted]).toEqual([change, { records: numbers.length, end: { ...everything, ...change }.upTo }])
       }
+    })
+
+    it('of other instances are unpacked a few at a time in the search for the records of one', async () => {
+      const shared = Array.from({ length: 600 }, (_, n) => ({ instanceId: n === 0 ? B : A }))
+      await store.transaction((tx) => tx.usage.append([usage(1, { instanceId: 'other' })]))
+      for (const first of [1, 601, 1_201, 1_801]) await write(delivery(first, shared))
+      const [, first] = await range()
+      const end = (number: bigint) => (first!.position / USAGE_ROW_POSITIONS + number) * USAGE_ROW_POSITIONS
+      const others = { instanceId: 'nowhere' }
+      const newest = (upTo: bigint | null) =>
+        store.read((reader) => reader.usage.newest({ ...others, upTo, from: null, to: null, limit: 10 }))
+      expect(await step(others)).toEqual({ records: [], end: end(2n) })
+      expect(await step({ ...others, after: end(2n) })).toEqual({ records: [], end: end(4n) })
+      expect(await newest(null)).toEqual({ records: [], rest: { upTo: end(2n), writtenBy: 7 } })
+      expect(await newest(end(2n))).toEqual({ records: [], rest: { upTo: end(0n), writtenBy: 7 } })
+      expect(await newest(end(0n))).toEqual({ records: [], rest: null })
+      expect(await store.read((reader) => reader.usage.count({ ...everything, ...others }))).toEqual({
+        ...{ records: 0, end: end(2n) },
+      })
+      expect(await range({ instanceId: B })).toHaveLength(4)
     })
 
     it('of a chain begin at an entry once', async () => {
@@ -230,8 +253,8 @@ export function deliveriesSuite(name: string, open: () => Promise<Store>): void 
         Array.from({ length: 1_000 }, () => ({})),
       )
       await write(many)
-      expect(await range({ limit: 1 })).toHaveLength(1_000)
-      expect(await store.read((reader) => reader.usage.count(everything))).toBe(1_000)
+      expect((await step({ limit: 1 })).records).toHaveLength(1_000)
+      expect(await store.read((reader) => reader.usage.count(everything))).toMatchObject({ records: 1_000 })
     })
   })
 }

@@ -14,6 +14,7 @@ import { postgres } from '../../support/servers.ts'
 import { openTwin } from '../harness.ts'
 import { DEVICE, delivery } from './deliveries.suite.ts'
 import { device, usage } from './suite.ts'
+import { usageIn } from '../usage/list-usage.ts'
 
 const server = postgres()
 /** Numbers of the smallest partition. */
@@ -86,7 +87,7 @@ describe('partitions of the usage', () => {
     )
   const exported = async () => {
     const range = { after: 0n, upTo: 1n << 62n, instanceId: null, from: null, to: null, limit: 1_000_000 }
-    return (await store.read((reader) => reader.usage.range(range))).length
+    return (await store.read((reader) => usageIn(reader, range))).length
   }
 
   it('are there before the first row, and before the rows of the next one', async () => {

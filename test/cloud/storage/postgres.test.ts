@@ -28,6 +28,7 @@ import { DEVICE, deliveriesSuite, delivery } from './deliveries.suite.ts'
 import { fleetFiguresSuite } from './fleet-figures.suite.ts'
 import { device, storeSuite, usage } from './suite.ts'
 import { syncReadsSuite } from './sync-reads.suite.ts'
+import { usageIn } from '../usage/list-usage.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 const ACCOUNT = lineAccount(INSTANCE, 'A', 0)
@@ -103,7 +104,7 @@ describe('on PostgreSQL', () => {
 
   const exported = async (store: Store, upTo: bigint) => {
     const range = { after: 0n, upTo, instanceId: null, from: null, to: null, limit: 9 }
-    return (await store.read((reader) => reader.usage.range(range))).map(({ record }) => record)
+    return (await store.read((reader) => usageIn(reader, range))).map(({ record }) => record)
   }
 
   const written: readonly [string, (tx: Transaction) => Promise<void>][] = [

@@ -79,7 +79,8 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
     }
     const verify = () => verifyArchive({ place: archiveDirectory(folder), compression: zstd })
     const archivedUpTo = () => store.read(async (reader) => (await reader.usageArchives.last())?.upTo ?? 0n)
-    const rowsLeft = () => store.read((reader) => reader.usage.count({ ...everything, after: 0n, upTo: 2n ** 62n }))
+    const rowsLeft = async () =>
+      (await store.read((reader) => reader.usage.count({ ...everything, after: 0n, upTo: 2n ** 62n }))).records
 
     /** Records of all kinds, at the write times 10, 20, 30 …, in groups. */
     const fill = async (groups: number): Promise<void> => {
@@ -215,7 +216,7 @@ export function archiveSuite(name: string, open: () => Promise<Store>): void {
       const left: number[] = []
       const transaction: Store['transaction'] = async (work) => {
         const result = await store.transaction(work)
-        left.push(await store.read((reader) => reader.usage.count({ ...everything, after: 0n, upTo: 2n ** 62n })))
+        left.push(await rowsLeft())
         return result
       }
       const limits = { records: 10_000, characters: 1e7, piece: 500 }

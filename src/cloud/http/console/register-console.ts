@@ -15,7 +15,7 @@ import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, 
 import { deviceFilterOf } from '../../console/device-filter.ts'
 import { EDITS, PAGES } from '../../console/pages.ts'
 import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
-import { rangeOf } from '../../console/usage.ts'
+import { rangeOf, usageOfPage, usagePage } from '../../console/usage.ts'
 import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
 import { SIGN_IN_SCRIPT, signInPage } from '../../console/sign-in-page.ts'
 import { labelChangeOf } from '../../console/device.ts'
@@ -29,6 +29,7 @@ import { commandSession } from '../../sessions/command-session.ts'
 import type { SessionDeps } from '../../sessions/session-life.ts'
 import { actingAs } from '../../storage/audit.ts'
 import { exportUsage } from '../../usage/export-usage.ts'
+import { newestUsage } from '../../usage/newest-usage.ts'
 import type { Instance } from '../../storage/records.ts'
 import type { Reader, Store } from '../../storage/store.ts'
 import { shownError } from '../answer-error.ts'
@@ -92,6 +93,7 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     for (const format of Object.keys(DEVICE_MEDIA_TYPES) as DeviceFormat[]) {
       scope.get(`${root}/devices.${format}`, options, (request, reply) => made.exportDevices(format, request, reply))
     }
+    scope.get(`${root}/usage`, options, (request, reply) => made.showUsage(request, reply))
     scope.get(`${root}/usage.csv`, options, (request, reply) => made.exportUsage(request, reply))
     for (const name of Object.keys(SESSION_COMMANDS) as SessionCommandName[]) {
       const url = `${root}/sessions/:sessionId/${name}`
@@ -129,12 +131,16 @@ class Console {
   }
 
   async show(make: (view: View) => Promise<Page>, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    return send(reply, 200, await this.#made(make, request, await this.#signedIn(request, reply)))
+  }
+
+  /** The search reads in steps, so that other reads need not wait for it. */
+  async showUsage(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
-    const text = await this.#deps.store.read(async (reader) => {
-      const view = await this.#view(reader, request, signedIn)
-      return documentOf(await make(view), headerOf(view))
-    })
-    return send(reply, 200, text)
+    const { store, giveWay } = this.#deps
+    const range = await store.read(async (reader) => usageOfPage(await this.#view(reader, request, signedIn)))
+    const newest = await newestUsage({ store, giveWay }, range)
+    return send(reply, 200, await this.#made((view) => usagePage(view, newest), request, signedIn))
   }
 
   async commandSession(name: SessionCommandName, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
@@ -253,6 +259,13 @@ class Console {
     const principal = await this.#deps.authenticator.authenticate(`Bearer ${token}`, this.#deps.now())
     if (principal.kind === 'ADMINISTRATOR') return requireRole(principal, 'read')
     throw new CodedError('CONSOLE_SIGN_IN_REFUSED', 'The console requires the token of an administrator.')
+  }
+
+  async #made(make: (view: View) => Promise<Page>, request: FastifyRequest, signedIn: SignedIn): Promise<string> {
+    return this.#deps.store.read(async (reader) => {
+      const view = await this.#view(reader, request, signedIn)
+      return documentOf(await make(view), headerOf(view))
+    })
   }
 
   #cookie(token: string): string {

@@ -25,10 +25,11 @@ import { labelDevice } from '../../devices/label-device.ts'
 import { DEVICES_PAGE, DEVICES_PAGE_MAX } from '../../devices/limits.ts'
 import { commandDeviceSession } from '../../sessions/command-device-session.ts'
 import { commandSession } from '../../sessions/command-session.ts'
+import type { GiveWay } from '../../runtime/give-way.ts'
 import { pagesOf } from '../merge-cells.ts'
 import { type Operation, ADMINISTRATORS, edgeOperation, inDevice, instanceId } from '../operation.ts'
 
-export type AdministerDevices = ViewDevices & DeviceCommandDeps
+export type AdministerDevices = ViewDevices & DeviceCommandDeps & { readonly giveWay: GiveWay }
 
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
 const inDeviceSession = z.object({ deviceId: uuid.toLowerCase(), sessionId: uuid.toLowerCase() })

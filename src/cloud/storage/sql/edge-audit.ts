@@ -1,38 +1,70 @@
 /** Append-only, but for traffic, which is deleted after a while. */
+import type { ExpressionBuilder } from 'kysely'
 import { type AuditFilter, type AuditRecord, isTraffic } from '../audit-records.ts'
 import type { Sql } from './sql.ts'
-import type { Row } from './tables.ts'
+import type { Row, Tables } from './tables.ts'
+
+/** Rows that one step compares with what no index has: SQLite takes some milliseconds, in which nothing else runs. */
+const ROWS_COMPARED = 20_000n
+
+/** Newest first. */
+export interface AuditStep {
+  readonly records: readonly AuditRecord[]
+  /** To continue before; null: there are no others. There can be none before it either. */
+  readonly next: bigint | null
+}
 
 export function auditReader({ db }: Sql) {
-  /** One kind of row: an index has them in order. */
-  const rowsOf = async (filter: AuditFilter, traffic: bigint, limit: number, linked?: string) => {
-    const { deviceId, instanceId, by, action, since, until, before } = filter
-    let query = db.selectFrom('audit').selectAll().where('is_traffic', '=', traffic)
-    if (linked !== undefined) {
-      const links = db.selectFrom('audit_instances').select('seq').where('instance_id', '=', linked)
-      query = query.where('seq', 'in', links)
-    } else if (instanceId !== undefined) query = query.where('instance_id', '=', instanceId)
-    if (deviceId !== undefined) query = query.where('device_id', '=', deviceId)
-    if (by !== undefined)
-      query = query.where((where) => where.or([where('key_id', '=', by), where('key_name', '=', by)]))
-    if (action !== undefined) query = query.where('action', '=', action)
-    if (since !== undefined) query = query.where('at', '>=', BigInt(since))
-    if (until !== undefined) query = query.where('at', '<', BigInt(until))
+  /** The oldest row of a step; 0: all. */
+  const endOf = async ({ by, action, since, until, before, ...object }: AuditFilter): Promise<bigint> => {
+    const isOfBoth = object.deviceId !== undefined && object.instanceId !== undefined
+    if (!isOfBoth && [by, action, since, until].every((each) => each === undefined)) return 0n
+    let query = db.selectFrom('audit').select('seq')
     if (before !== undefined) query = query.where('seq', '<', before)
+    const newest = await query.orderBy('seq', 'desc').limit(1).executeTakeFirst()
+    return newest === undefined || newest.seq <= ROWS_COMPARED ? 0n : newest.seq - ROWS_COMPARED
+  }
+  const fits =
+    ({ deviceId, by, action, since, until }: AuditFilter, traffic: bigint) =>
+    (where: ExpressionBuilder<Tables, 'audit'>) => {
+      const all = [where('is_traffic', '=', traffic)]
+      if (deviceId !== undefined) all.push(where('device_id', '=', deviceId))
+      if (by !== undefined) all.push(where.or([where('key_id', '=', by), where('key_name', '=', by)]))
+      if (action !== undefined) all.push(where('action', '=', action))
+      if (since !== undefined) all.push(where('at', '>=', BigInt(since)))
+      if (until !== undefined) all.push(where('at', '<', BigInt(until)))
+      return where.and(all)
+    }
+  /** One kind of row: an index has them in order. */
+  const rowsOf = (filter: AuditFilter, end: bigint, traffic: bigint, limit: number) => {
+    let query = db.selectFrom('audit').selectAll().where(fits(filter, traffic)).where('seq', '>=', end)
+    if (filter.instanceId !== undefined) query = query.where('instance_id', '=', filter.instanceId)
+    if (filter.before !== undefined) query = query.where('seq', '<', filter.before)
     return query.orderBy('seq', 'desc').limit(limit).execute()
   }
+  /** Of rows about several instances: the links of each instance are in order. */
+  const linkedRows = (filter: AuditFilter, end: bigint, limit: number) => {
+    let query = db
+      .selectFrom('audit_instances')
+      .innerJoin('audit', 'audit.seq', 'audit_instances.seq')
+      .selectAll('audit')
+      .where('audit_instances.instance_id', '=', filter.instanceId ?? '')
+      .where('audit_instances.seq', '>=', end)
+      .where(fits(filter, 0n))
+    if (filter.before !== undefined) query = query.where('audit_instances.seq', '<', filter.before)
+    return query.orderBy('audit_instances.seq', 'desc').limit(limit).execute()
+  }
   return {
-    /** Newest first. */
-    async list(
-      filter: AuditFilter,
-      limit: number,
-    ): Promise<{ readonly records: readonly AuditRecord[]; readonly next: bigint | null }> {
-      const rows = await rowsOf(filter, 0n, limit + 1)
-      if (filter.instanceId !== undefined) rows.push(...(await rowsOf(filter, 0n, limit + 1, filter.instanceId)))
-      if (filter.traffic === true) rows.push(...(await rowsOf(filter, 1n, limit + 1)))
+    /** In a bounded step. */
+    async list(filter: AuditFilter, limit: number): Promise<AuditStep> {
+      const end = await endOf(filter)
+      const rows = await rowsOf(filter, end, 0n, limit + 1)
+      if (filter.instanceId !== undefined) rows.push(...(await linkedRows(filter, end, limit + 1)))
+      if (filter.traffic === true) rows.push(...(await rowsOf(filter, end, 1n, limit + 1)))
       rows.sort((a, b) => (a.seq < b.seq ? 1 : -1))
       const shown = rows.slice(0, limit)
-      return { records: shown.map(recordOf), next: rows.length > limit ? (shown.at(-1)?.seq ?? null) : null }
+      const last = rows.length > limit ? shown.at(-1)?.seq : end === 0n ? undefined : end
+      return { records: shown.map(recordOf), next: last ?? null }
     },
   }
 }

@@ -8,12 +8,14 @@ import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
 import type { Delivery } from '../device-records.ts'
 import {
   type EventRecord,
+  type NewestStep,
   type NewestUsage,
   type NumberedUsage,
   USAGE_ROW_POSITIONS,
   type UsageOperation,
   type UsageRange,
   type UsageRecord,
+  type UsageStep,
   type UsageSource,
 } from '../records.ts'
 import { insertEvent } from './events.ts'
@@ -31,7 +33,32 @@ function rowOfPosition(position: bigint): bigint {
   return (position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS
 }
 
+/** Rows whose times one step compares: SQLite takes some milliseconds, in which nothing else runs. */
+const ROWS_COMPARED = 50_000n
+
+/** Records of deliveries that one step unpacks. All of them can be of other instances or times. */
+const UNPACKED_RECORDS = 1_000n
+
 type Within = Omit<UsageRange, 'limit'>
+
+type Order = 'asc' | 'desc'
+
+interface ListedRow {
+  readonly seq: bigint
+  readonly records: bigint
+  /** Null: a delivery. */
+  readonly row: Row<'usage'> | null
+}
+
+interface Listed {
+  readonly rows: readonly ListedRow[]
+  /** There are no others in the range. */
+  readonly isAll: boolean
+}
+
+function least(one: bigint, other: bigint): bigint {
+  return one < other ? one : other
+}
 
 /** A multiple of a row's positions. */
 const POSITION_MAX = 1n << 62n
@@ -45,91 +72,130 @@ export function usageReader(sql: Sql) {
     if (to !== null) query = query.where('usage_time', '<', BigInt(to))
     return query
   }
-  /** Those that can have such records. */
+  /** Those that can have such records: of the instance, and of several. An index has each of them in sequence. */
   const deliveriesWithin = ({ after, upTo, instanceId, from, to }: Within) => {
     let query = db.selectFrom('deliveries').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
-    if (instanceId !== null)
-      query = query.where((or) => or.or([or('instance_id', '=', instanceId), or('instance_id', 'is', null)]))
     if (from !== null) query = query.where('to_time', '>=', BigInt(from))
     if (to !== null) query = query.where('from_time', '<', BigInt(to))
-    return query
+    if (instanceId === null) return [query]
+    return [query.where('instance_id', '=', instanceId), query.where('instance_id', 'is', null)]
   }
-  const recordsOf = async (seq: bigint, range: Within): Promise<readonly NumberedUsage[]> => {
-    const row = await db.selectFrom('deliveries').selectAll().where('seq', '=', seq).executeTakeFirstOrThrow()
-    return recordsOfDelivery(row, range)
+  const listed = async (range: Within, order: Order, limit: number): Promise<Listed> => {
+    const own = await usageWithin(range).selectAll().orderBy('seq', order).limit(limit).execute()
+    const lists: ListedRow[][] = [own.map((row) => ({ seq: row.seq, records: 1n, row }))]
+    for (const query of deliveriesWithin(range)) {
+      const found = await query.select(['seq', 'records']).orderBy('seq', order).limit(limit).execute()
+      lists.push(found.map((delivery) => ({ ...delivery, row: null })))
+    }
+    const isBefore = (one: bigint, other: bigint): boolean => (order === 'asc' ? one < other : one > other)
+    // Where one list may have more, the others wait for it.
+    const ends = lists.filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
+    const rows = lists
+      .flat()
+      .filter(({ seq }) => !ends.some((end) => isBefore(end, seq)))
+      .sort((one, other) => (isBefore(one.seq, other.seq) ? -1 : 1))
+    return { rows, isAll: ends.length === 0 }
   }
   /** Reads the deliveries of the list in its sequence: as many at a time as have so many records. */
-  const deliveriesOf = (list: readonly Pick<Row<'deliveries'>, 'seq' | 'records'>[], range: Within, limit: number) => {
-    const rows = new Map<bigint, Row<'deliveries'>>()
+  const deliveriesOf = (list: readonly ListedRow[], range: Within, limit: number) => {
+    const known = new Map<bigint, Row<'deliveries'>>()
     let at = 0
     return async (seq: bigint): Promise<Row<'deliveries'>> => {
-      if (!rows.has(seq)) {
-        rows.clear()
+      if (!known.has(seq)) {
+        known.clear()
         let [records, last] = [0n, seq]
-        for (; records < limit; at += 1) {
+        for (; records < limit && at < list.length; at += 1) {
           const next = list[at]
-          if (next === undefined) break
+          if (next?.row !== null) continue
           records += next.records
           last = next.seq
         }
-        const part = { ...range, after: (seq - 1n) * USAGE_ROW_POSITIONS, upTo: last * USAGE_ROW_POSITIONS }
-        for (const row of await deliveriesWithin(part).selectAll().execute()) rows.set(row.seq, row)
+        const [lower, higher] = seq < last ? [seq, last] : [last, seq]
+        const part = { ...range, after: (lower - 1n) * USAGE_ROW_POSITIONS, upTo: higher * USAGE_ROW_POSITIONS }
+        for (const query of deliveriesWithin(part)) {
+          for (const row of await query.selectAll().execute()) known.set(row.seq, row)
+        }
       }
-      const row = rows.get(seq)
+      const row = known.get(seq)
       if (row === undefined) throw new Error('invariant: the deliveries of one snapshot stay')
       return row
     }
   }
+  /** @returns `last`: the row that the step ends with; null: there are no others */
+  const read = async (range: Within, order: Order, limit: number) => {
+    const { rows, isAll } = await listed(range, order, limit)
+    const deliveryOf = deliveriesOf(rows, range, limit)
+    const records: NumberedUsage[] = []
+    let unpacked = 0n
+    for (const { seq, records: packed, row } of rows) {
+      if (row === null) {
+        const found = recordsOfDelivery(await deliveryOf(seq), range)
+        records.push(...(order === 'asc' ? found : found.toReversed()))
+        unpacked += packed
+      } else records.push({ position: seq * USAGE_ROW_POSITIONS, record: recordOf(row) })
+      if (records.length >= limit || unpacked >= UNPACKED_RECORDS) return { records, last: seq }
+    }
+    return { records, last: isAll ? null : (rows.at(-1)?.seq ?? null) }
+  }
+  /** The number of the first row with a later position; null: none. A restore leaves a gap of trillions of numbers. */
+  const nextRow = async (after: bigint): Promise<bigint | null> => {
+    const next = (table: 'usage' | 'deliveries') =>
+      db
+        .selectFrom(table)
+        .select((of) => of.fn.min<bigint | null>('seq').as('seq'))
+        .where('seq', '>=', rowAfter(after))
+    const rows = await next('usage').unionAll(next('deliveries')).execute()
+    return rows.reduce<bigint | null>(
+      (least, { seq }) => (least === null || (seq ?? least) < least ? seq : least),
+      null,
+    )
+  }
+  /** The number of the last row up to a position; 0: none. */
+  const lastRow = async (upTo: bigint): Promise<bigint> => {
+    const last = (table: 'usage' | 'deliveries') =>
+      db
+        .selectFrom(table)
+        .select((of) => of.fn.max<bigint | null>('seq').as('seq'))
+        .where('seq', '<=', rowOfPosition(upTo))
+    const rows = await last('usage').unionAll(last('deliveries')).execute()
+    return rows.reduce((most, { seq }) => (seq !== null && seq > most ? seq : most), 0n)
+  }
+  /** Write time of the first row with a later position, POSIX ms. */
+  const writtenAfter = async (position: bigint): Promise<number> => {
+    const next = (table: 'usage' | 'deliveries') =>
+      db
+        .selectFrom(table)
+        .select(['seq', 'write_time'])
+        .where('seq', '>=', rowAfter(position))
+        .orderBy('seq')
+        .limit(1)
+        .executeTakeFirst()
+    const [one, other] = [await next('usage'), await next('deliveries')]
+    const first = one === undefined || (other !== undefined && other.seq < one.seq) ? other : one
+    return Number(first?.write_time ?? 0)
+  }
   return {
-    /** Oldest first. A delivery comes whole, so there can be more than `limit`; fewer are all. */
-    async range({ limit, ...range }: UsageRange): Promise<readonly NumberedUsage[]> {
-      const found: NumberedUsage[] = []
-      for (let { after } = range; ;) {
-        const rest = { ...range, after }
-        const rows = await usageWithin(rest).selectAll().orderBy('seq').limit(limit).execute()
-        const deliveries = await deliveriesWithin(rest).select(['seq', 'records']).orderBy('seq').limit(limit).execute()
-        const deliveryOf = deliveriesOf(deliveries, rest, limit)
-        const isAll = rows.length < limit && deliveries.length < limit
-        const ends = [rows, deliveries].filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
-        const end = isAll ? null : ends.reduce((least, seq) => (seq < least ? seq : least))
-        const all = [
-          ...rows.map((row) => ({ seq: row.seq, row })),
-          ...deliveries.map(({ seq }) => ({ seq, row: null })),
-        ].sort((a, b) => (a.seq < b.seq ? -1 : 1))
-        for (const { seq, row } of all) {
-          if (end !== null && seq > end) break
-          if (row === null) found.push(...recordsOfDelivery(await deliveryOf(seq), range))
-          else found.push({ position: seq * USAGE_ROW_POSITIONS, record: recordOf(row) })
-          if (found.length >= limit) return found
-        }
-        if (end === null) return found
-        after = end * USAGE_ROW_POSITIONS
+    /** Oldest first, in a bounded step. */
+    async range({ limit, ...range }: UsageRange): Promise<UsageStep> {
+      const { after, upTo, from, to } = range
+      let end = upTo
+      if (from !== null || to !== null) {
+        const next = await nextRow(after)
+        if (next !== null) end = least(upTo, (next - 1n + ROWS_COMPARED) * USAGE_ROW_POSITIONS)
       }
+      const { records, last } = await read({ ...range, upTo: end }, 'asc', limit)
+      return { records, end: last === null ? end : least(upTo, last * USAGE_ROW_POSITIONS) }
     },
-    /** Newest first, up to a position. A delivery comes whole, so there can be more than `limit`; fewer are all. */
-    async newest({ limit, upTo, ...within }: NewestUsage): Promise<readonly NumberedUsage[]> {
-      const found: NumberedUsage[] = []
+    /** Newest first, in a bounded step. */
+    async newest({ limit, upTo, ...within }: NewestUsage): Promise<NewestStep> {
       const archived = await archivedUpTo(db)
-      for (let until = upTo ?? POSITION_MAX; ;) {
-        const range = { ...within, after: archived, upTo: until }
-        const rows = await usageWithin(range).selectAll().orderBy('seq', 'desc').limit(limit).execute()
-        const deliveries = await deliveriesWithin(range).select('seq').orderBy('seq', 'desc').limit(limit).execute()
-        const ends = [rows, deliveries].filter(({ length }) => length === limit).map((full) => full.at(-1)?.seq ?? 0n)
-        const end = ends.reduce((most, seq) => (seq > most ? seq : most), 0n)
-        const all = [
-          ...rows.map((row) => ({ seq: row.seq, row })),
-          ...deliveries.map(({ seq }) => ({ seq, row: null })),
-        ].sort((a, b) => (a.seq > b.seq ? -1 : 1))
-        for (const { seq, row } of all) {
-          if (seq < end) break
-          if (row === null) found.push(...(await recordsOf(seq, range)).toReversed())
-          else found.push({ position: seq * USAGE_ROW_POSITIONS, record: recordOf(row) })
-          if (found.length >= limit) return found
-        }
-        if (end === 0n) return found
-        // Deliveries can have no record of the instance or the time.
-        until = (end - 1n) * USAGE_ROW_POSITIONS
-      }
+      const from = upTo ?? POSITION_MAX
+      const isCompared = within.from !== null || within.to !== null
+      const begin = isCompared ? ((await lastRow(from)) - ROWS_COMPARED) * USAGE_ROW_POSITIONS : archived
+      const range = { ...within, after: begin > archived ? begin : archived, upTo: from }
+      const { records, last } = await read(range, 'desc', limit)
+      const end = last === null ? range.after : (last - 1n) * USAGE_ROW_POSITIONS
+      return { records, rest: end > archived ? { upTo: end, writtenBy: await writtenAfter(end) } : null }
     },
     /** Of other writers with the identity of the device, in its newest such deliveries. */
     async ofBranches(deviceId: string, deliveries: number): Promise<readonly UsageRecord[]> {
@@ -144,34 +210,35 @@ export function usageReader(sql: Sql) {
         .execute()
       return rows.flatMap(usageOf)
     },
-    async count(range: Within): Promise<number> {
-      const own = await usageWithin(range)
+    /** Of the first rows of the range: `end` is the position up to which they were counted. */
+    async count(range: Within): Promise<{ readonly records: number; readonly end: bigint }> {
+      const lists: Pick<Row<'deliveries'>, 'seq' | 'instance_id' | 'records' | 'from_time' | 'to_time'>[] = []
+      for (const query of deliveriesWithin(range)) {
+        lists.push(...(await query.select(['seq', 'instance_id', 'records', 'from_time', 'to_time']).execute()))
+      }
+      let [records, unpacked, end] = [0, 0n, range.upTo]
+      for (const delivery of lists.sort((one, other) => (one.seq < other.seq ? -1 : 1))) {
+        if (isWhollyWithin(delivery, range)) {
+          records += Number(delivery.records)
+          continue
+        }
+        const row = await db
+          .selectFrom('deliveries')
+          .selectAll()
+          .where('seq', '=', delivery.seq)
+          .executeTakeFirstOrThrow()
+        records += recordsOfDelivery(row, range).length
+        unpacked += delivery.records
+        if (unpacked < UNPACKED_RECORDS) continue
+        end = least(range.upTo, delivery.seq * USAGE_ROW_POSITIONS)
+        break
+      }
+      const own = await usageWithin({ ...range, upTo: end })
         .select((of) => of.fn.countAll<bigint>().as('count'))
         .executeTakeFirstOrThrow()
-      const deliveries = await deliveriesWithin(range)
-        .select(['seq', 'instance_id', 'records', 'from_time', 'to_time'])
-        .execute()
-      let count = Number(own.count)
-      for (const delivery of deliveries) {
-        count += isWhollyWithin(delivery, range)
-          ? Number(delivery.records)
-          : (await recordsOf(delivery.seq, range)).length
-      }
-      return count
+      return { records: records + Number(own.count), end }
     },
-    /** The number of the first row with a later position; null: none. A restore leaves a gap of trillions of numbers. */
-    async nextRow(after: bigint): Promise<bigint | null> {
-      const next = (table: 'usage' | 'deliveries') =>
-        db
-          .selectFrom(table)
-          .select((of) => of.fn.min<bigint | null>('seq').as('seq'))
-          .where('seq', '>=', rowAfter(after))
-      const rows = await next('usage').unionAll(next('deliveries')).execute()
-      return rows.reduce<bigint | null>(
-        (least, { seq }) => (least === null || (seq ?? least) < least ? seq : least),
-        null,
-      )
-    },
+    nextRow,
     /** The highest position that is committed. A transaction in progress may commit a lower one. */
     end: (): Promise<bigint> => endOf(sql),
     /** End of the backup that lost the record at this position; null: not lost. */

@@ -134,9 +134,9 @@ async function* piecesOf(
   { store, claim, giveWay, isStopping, tenantId, limits: { piece } }: WriteArchiveDeps,
   { after, upTo, tally }: Pick<PlannedArchive, 'after' | 'upTo'> & { readonly tally: Tally },
 ): AsyncGenerator<{ readonly lines: readonly string[]; readonly last: bigint }> {
-  for (let last = after; ;) {
-    const range = { after: last, upTo, instanceId: null, from: null, to: null, limit: piece }
-    const records = await store.read((reader) => reader.usage.range(range))
+  for (let at = after; at < upTo;) {
+    const range = { after: at, upTo, instanceId: null, from: null, to: null, limit: piece }
+    const { records, end } = await store.read((reader) => reader.usage.range(range))
     await giveWay()
     await claim.renew()
     if (isStopping()) throw new CodedError('STOPPING', 'The archive is not complete. The next run continues it.')
@@ -146,9 +146,9 @@ async function* piecesOf(
       if (!isReadable(line, numbered)) throw new Error(`invariant: the archive can read ${line}`)
       return line
     })
-    last = records.at(-1)?.position ?? last
-    if (lines.length > 0) yield { lines, last }
-    if (lines.length < piece) return
+    const last = records.at(-1)?.position
+    if (last !== undefined) yield { lines, last }
+    at = end
   }
 }
 

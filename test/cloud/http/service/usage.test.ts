@@ -5,6 +5,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { wholeTokens, decimal } from '../../../../src/core/pricing/amount.ts'
 import { openSqliteStore } from '../../../../src/cloud/storage/sqlite/store.ts'
 import { USAGE_PIECE_RECORDS, exportUsage } from '../../../../src/cloud/usage/export-usage.ts'
+import { newestUsage } from '../../../../src/cloud/usage/newest-usage.ts'
 import type { UsageRecord } from '../../../../src/cloud/storage/records.ts'
 import type { Store } from '../../../../src/cloud/storage/store.ts'
 import { USAGE_COLUMNS } from '../../../../src/protocol/service/usage-export.ts'
@@ -244,6 +245,22 @@ describe('an export of 100,000 records', () => {
       expect.objectContaining({ correlationId: `correlation-${COUNT}` }),
     ])
     expect(counts).toEqual({ reads: 3, pauses: 3 })
+  })
+
+  it('is searched from the newest record on a part of the rows at any moment, also if few have the time', async () => {
+    const { counts, deps } = counting()
+    const range = { instanceId: null, upTo: null, from: START + 1, to: null, limit: 10 }
+    expect(await newestUsage(deps, range)).toEqual({ records: [], rest: null })
+    expect(counts).toEqual({ reads: 2, pauses: 1 })
+    const { records, rest } = await store.read((reader) => reader.usage.newest(range))
+    expect(records).toEqual([])
+    expect(rest).toMatchObject({ writtenBy: START })
+    // A later part has a record.
+    await store.transaction((tx) => tx.usage.append([{ ...record(COUNT), usageTime: START + 1 }]))
+    for (const instanceId of [null, instance]) {
+      const found = await newestUsage(deps, { ...range, instanceId, limit: 1 })
+      expect(found.records.map((each) => each.record.correlationId)).toEqual([`correlation-${COUNT}`])
+    }
   })
 
   it('passes the gap in the numbers of rows that a restore leaves at once', async () => {
