@@ -1,9 +1,12 @@
 import type { Socket } from 'node:net'
 
-/** Empty lines in what has arrived at once. Each request has one, and bodies have few. */
-const HEAD_ENDS_MAX = 64
+/** Requests that may arrive at once. */
+const HEADS_MAX = 64
 
-const HEAD_END = Buffer.from('\r\n\r\n')
+/** The request line ends with the version, such as HTTP/1.1. No JSON text or form contains it before a line end. */
+const VERSION = Buffer.from('HTTP/')
+const LINE_END = Buffer.from('\r\n')
+const VERSION_LENGTH = 'HTTP/1.1'.length
 
 /**
  * Drops what a connection sends when far too many requests arrive at once: Node would make all of them before it serves
@@ -23,10 +26,11 @@ export function limitReading(socket: Socket, onMany: () => void): void {
 }
 
 function hasManyHeads(bytes: Buffer): boolean {
-  let at = -HEAD_END.length
-  for (let count = 0; count <= HEAD_ENDS_MAX; count += 1) {
-    at = bytes.indexOf(HEAD_END, at + HEAD_END.length)
-    if (at < 0) return false
+  let heads = 0
+  for (let at = bytes.indexOf(VERSION); at >= 0; at = bytes.indexOf(VERSION, at + VERSION_LENGTH)) {
+    const end = at + VERSION_LENGTH
+    if (bytes.subarray(end, end + LINE_END.length).equals(LINE_END)) heads += 1
+    if (heads > HEADS_MAX) return true
   }
-  return true
+  return false
 }

@@ -77,6 +77,12 @@ describe('a client that does not wait for responses', () => {
   })
 })
 
+it('takes a body with hundreds of blank lines for one request', async () => {
+  await using twin = await openTwin()
+  const raw = `{${'\r\n'.repeat(600)}"shortName": "HTTP/1.1", "accountId": "HTTP/1.1"${'\r\n'.repeat(600)}}`
+  expect(await twin.call('POST', '/provisioning/api/v1.1/instances', { raw })).toMatchObject({ status: 201 })
+})
+
 describe('a body that breaks off', () => {
   it.each([
     ['because the client sends no more', WHOLE, BODY.slice(1)],
