@@ -288,7 +288,7 @@ export const ERRORS = catalogue({
   },
   CONSOLE_FORM_REFUSED: {
     meaning:
-      'A form of the console was sent by another site, belongs to an earlier sign-in, was not confirmed, or is too large.',
+      'A form of the console was sent by another site, belongs to an earlier sign-in, was not confirmed, is too large, or has another Content-Type than application/x-www-form-urlencoded.',
     remedy: 'Open the page again, and send its form.',
     http: 403,
     retry: 'no',

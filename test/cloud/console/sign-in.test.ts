@@ -67,7 +67,10 @@ describe('a sign-in with a code', () => {
 it.each(['[1]', '{"code":5}', 'x'.repeat(1_000_000)])('no form of the console takes JSON', async (body) => {
   const headers = { 'content-type': 'application/json' }
   const sent = await fetch(`${twin.cloud.address}/console/sign-in`, { method: 'POST', headers, body })
-  expect(sent.status).toBe(415)
+  expect(sent.status).toBe(403)
+  const page = await sent.text()
+  expect(page).toContain('(CONSOLE_FORM_REFUSED)')
+  expect(page).not.toContain('application/json')
 })
 
 it('no form of the console takes a large body', async () => {

@@ -77,6 +77,9 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
       { parseAs: 'string', bodyLimit: FORM_BYTES_MAX },
       (_request, body, done) => done(null, Object.fromEntries(new URLSearchParams(String(body)))),
     )
+    scope.addContentTypeParser('*', (_request, _body, done) => {
+      done(new CodedError('CONSOLE_FORM_REFUSED', 'The body is no form: its Content-Type is another one.'))
+    })
     scope.setErrorHandler((error, request, reply) => made.refuse(error, request, reply))
     const options = { config: { answers: ANSWERS } }
     scope.get(`${root}/sign-in`, options, (_request, reply) => made.showSignIn(reply, 200, null))
@@ -298,7 +301,7 @@ const PAGE = {
   streams: [USAGE_MEDIA_TYPES.csv, ...Object.values(DEVICE_MEDIA_TYPES), 'text/html'],
 }
 const MOVED = { description: 'The next page.' }
-const REFUSALS = [400, UNAUTHORIZED, 403, 404, 409, 413, 415, 429, 500, 503]
+const REFUSALS = [400, UNAUTHORIZED, 403, 404, 409, 413, 429, 500, 503]
 
 const ANSWERS = declaredAnswers(
   'POST',
