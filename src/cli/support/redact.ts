@@ -1,27 +1,22 @@
 /** Removes known secrets, and everything that looks like one, from text that leaves the device. Rather too much. */
+import { redactNamed } from './redact-named.ts'
 
 /** A shorter secret could match ordinary words. */
 const SECRET_LENGTH_MIN = 6
 
 const MARK = '[secret]'
 
-const NAME = String.raw`(?:\b|_)(?:password|passwd|passphrase|secret|token|authorization|api[_-]?key|private[_-]?key)`
-
 /** No pattern may take quadratic time: callers of the agent cause log lines. */
 const PATTERNS: readonly (readonly [RegExp, string])[] = [
   // PEM keys, also with escaped line breaks.
   [/-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----[\s\S]*?(-----END [A-Z0-9 ]*PRIVATE KEY-----|$)/g, MARK],
   // Tokens and signed documents.
-  [/\beyJ[\w-]{4,}(\.[\w-]*)*/g, MARK],
+  [/\beyJ[\w-]{4,}[\w.-]*/g, MARK],
   [/\b(bearer|basic)\s+[\w.~+/=-]{6,}/gi, `$1 ${MARK}`],
   // Credentials in an address. A password may contain @, a space, an escaped quote, and in an address that nothing accepts /.
   [/(:\/\/)(?:\\"|[^\n"]){1,500}@/g, `$1${MARK}@`],
   // Private members of a JWK.
   [/("(?:d|p|q|dp|dq|qi|k)\\*"\s*:\s*\\*")[\w-]{16,}/g, `$1${MARK}`],
-  // Values with a secret's name: in JSON, TOML, a query, or an assignment.
-  [new RegExp(String.raw`(${NAME}["']?\s*[:=]\s*)("{3}|'{3})[\s\S]*?(?:\2|$)`, 'gi'), `$1$2${MARK}$2`],
-  [new RegExp(String.raw`(${NAME}\\?["']?\s*[:=]\s*)(\\?["'])(?:\\{3}.|(?!\2)\\?.)+`, 'gi'), `$1$2${MARK}`],
-  [new RegExp(String.raw`(${NAME}\\?["']?\s*[:=]\s*)(?!\\?["']|\[secret\])[^\s"',;&}\]\\]+`, 'gi'), `$1${MARK}`],
 ]
 
 export function redactor(known: readonly string[]): (text: string) => string {
@@ -33,6 +28,6 @@ export function redactor(known: readonly string[]): (text: string) => string {
     let clean = text
     for (const secret of secrets) clean = clean.replaceAll(secret, MARK)
     for (const [pattern, mark] of PATTERNS) clean = clean.replaceAll(pattern, mark)
-    return clean
+    return redactNamed(clean, MARK)
   }
 }

@@ -1,0 +1,149 @@
+/**
+ * Replaces values with a secret's name, in any text: JSON in strings of JSON, TOML, YAML, headers, queries, assignments and
+ * options. One pass: the search continues behind each value.
+ */
+
+/** The end of a name, such as of PGPASSWORD, clientSecret or aws_secret_access_key. Not of `tokens` or `token_file`. */
+const NAME =
+  /(?:password|passwd|passphrase|passcode|pwd|[_-]pass|secret|token|credentials?|authorization|cookie|(?:api|access|private|signing)[ _-]?key)(?:[_-]?(?:key|value))?\d*(?![\w-])/gi
+
+/** Behind a name: the quote that closes it, and a sign. `password "x"` and `--password x` have neither. */
+const BETWEEN = /(?<closing>\\*["'`])?(?<space>\s*)(?<sign>[:=]{0,2}>?)/y
+
+/** Of a value. A quote in a string of JSON has backslashes. */
+const OPENING = /\s*[bru]{0,2}(?<slashes>\\*)(?<quote>"""|'''|["'`])/iy
+
+/** Of a member in JSON. */
+const SCALAR = /\s*(?!(?:null|true|false)\b)(?<value>[^\s"',}\]\\]+)/y
+
+interface Span {
+  readonly begin: number
+  readonly end: number
+}
+
+export function redactNamed(text: string, mark: string): string {
+  let [clean, at] = ['', 0]
+  const place = new Place(text)
+  NAME.lastIndex = 0
+  for (let name = NAME.exec(text); name !== null; name = NAME.exec(text)) {
+    const value = valueBehind(text, name, place.isInString(name.index))
+    if (value === null || value.end === value.begin) continue
+    clean += `${text.slice(at, value.begin)}${mark}`
+    at = value.end
+    NAME.lastIndex = at
+  }
+  return clean + text.slice(at)
+}
+
+/** Reads the text once. */
+class Place {
+  readonly #text: string
+  #at = 0
+  #isInString = false
+
+  constructor(text: string) {
+    this.#text = text
+  }
+
+  /** @param index not before that of the last call */
+  isInString(index: number): boolean {
+    for (; this.#at < index; this.#at += 1) {
+      const sign = this.#text[this.#at]
+      if (sign === '\n') this.#isInString = false
+      if (sign === '"' && this.#text[this.#at - 1] !== '\\') this.#isInString = !this.#isInString
+    }
+    return this.#isInString
+  }
+}
+
+function valueBehind(text: string, { index, 0: name }: RegExpExecArray, isInString: boolean): Span | null {
+  const between = groupsAt(BETWEEN, text, index + name.length)
+  const { closing, space = '', sign = '' } = between ?? {}
+  const from = BETWEEN.lastIndex
+  const opening = groupsAt(OPENING, text, from)
+  const begin = OPENING.lastIndex
+  // Otherwise the quote can be one behind a string that ends with the name.
+  const isNear = sign !== '' || (closing === undefined && space !== '')
+  if (opening !== null && isNear) {
+    const { slashes = '', quote = '' } = opening
+    return { begin, end: endOfString(text, begin, { slashes: slashes.length, quote }) }
+  }
+  if (sign === '') return space !== '' && isOption(text, index) ? word(text, from, { isInString }) : null
+  if (closing === undefined) return word(text, from, { isInString, isLine: sign === ':' })
+  return list(text, from) ?? scalar(text, from)
+}
+
+/** Without quotes. In a string, a quote without backslashes ends it. No pattern: a long one would fill V8's stack. */
+function word(text: string, from: number, { isInString = false, isLine = false }): Span {
+  let begin = from
+  while (text[begin] === ' ' || text[begin] === '\t') begin += 1
+  let end = begin
+  for (; end < text.length; end += 1) {
+    const sign = text[end] ?? ''
+    if (sign === '\n' || (!isLine && /\s/.test(sign))) break
+    if (isInString && sign === '"' && text[end - 1] !== '\\') break
+  }
+  return { begin, end }
+}
+
+/** Whether the name is that of an option such as `--db-password`. */
+function isOption(text: string, index: number): boolean {
+  return /(?:^|\s)--?[\w.-]{0,64}$/.test(text.slice(Math.max(0, index - 66), index))
+}
+
+interface Quote {
+  /** Backslashes before it. */
+  readonly slashes: number
+  readonly quote: string
+}
+
+/** Where the closing quote begins, or one of a string that contains this one. Else the end of the line, or of the text. */
+function endOfString(text: string, begin: number, { slashes, quote }: Quote): number {
+  if (quote.length > 1) {
+    const end = text.indexOf(quote, begin)
+    return end < 0 ? text.length : end
+  }
+  for (let at = begin; at < text.length; at += 1) {
+    if (text[at] === '\n') return at
+    if (text[at] !== quote) continue
+    const rest = slashesBefore(text, at, begin) % (2 * slashes + 2)
+    if (rest <= slashes) return at - rest
+  }
+  return text.length
+}
+
+function slashesBefore(text: string, at: number, begin: number): number {
+  let count = 0
+  while (at - count > begin && text[at - count - 1] === '\\') count += 1
+  return count
+}
+
+/** A list or object of JSON as a value. Other texts may not close it. */
+function list(text: string, from: number): Span | null {
+  let at = from
+  while (text[at] === ' ') at += 1
+  if (text[at] !== '{' && text[at] !== '[') return null
+  const begin = at
+  let depth = 0
+  for (; at < text.length; at += 1) {
+    const sign = text[at] ?? ''
+    if ('{['.includes(sign)) depth += 1
+    if (']}'.includes(sign)) depth -= 1
+    if (depth === 0) return { begin, end: at + 1 }
+    if (sign !== '"') continue
+    const slashes = slashesBefore(text, at, begin)
+    at = endOfString(text, at + 1, { slashes, quote: '"' }) + slashes
+  }
+  return { begin, end: text.length }
+}
+
+function scalar(text: string, from: number): Span | null {
+  const { value } = groupsAt(SCALAR, text, from) ?? {}
+  return value === undefined ? null : { begin: SCALAR.lastIndex - value.length, end: SCALAR.lastIndex }
+}
+
+/** @param pattern sticky. Its `lastIndex` is the end of the match. */
+function groupsAt(pattern: RegExp, text: string, at: number): Readonly<Record<string, string>> | null {
+  pattern.lastIndex = at
+  return pattern.exec(text)?.groups ?? null
+}
