@@ -1,5 +1,5 @@
 /** MQTT broker inside a single-node cloud. State is lost at a restart, and only this process publishes. */
-import { type Server, createServer } from 'node:net'
+import { type Server, Socket, createServer } from 'node:net'
 import { Duplex, Transform, type TransformCallback } from 'node:stream'
 import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type AuthenticateHandler, type Client } from 'aedes'
@@ -21,6 +21,14 @@ export interface EmbeddedBrokerOptions {
   readonly signIn: (token: string) => Promise<SignedIn>
   readonly onPresence: (deviceId: string, online: boolean) => void
   readonly log: { info(fields: Record<string, unknown>, message: string): void }
+  readonly limits?: ConnectionLimits
+}
+
+interface ConnectionLimits {
+  /** Signed in. */
+  readonly devices: number
+  /** Not signed in yet. */
+  readonly newcomers: number
 }
 
 export interface EmbeddedBroker extends Broker {
@@ -43,7 +51,7 @@ const WINDOW_MS = 10_000
 const WINDOW_PACKETS_MAX = 1_000
 const WINDOW_BYTES_MAX = 64 * 1024
 
-const CONNECTIONS_MAX = 10_000
+const LIMITS: ConnectionLimits = { devices: 10_000, newcomers: 1_000 }
 
 const CLIENT_ID_SHOWN_MAX = 36
 
@@ -62,6 +70,7 @@ const BAD_USERNAME_OR_PASSWORD = 4
 export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promise<EmbeddedBroker> {
   const devices = new Map<Client, SignedIn>()
   const sockets = new Set<Duplex>()
+  const newcomers = new Newcomers((options.limits ?? LIMITS).newcomers)
 
   const aedes = await Aedes.createBroker({
     connectTimeout: CONNECT_TIMEOUT_MS,
@@ -77,7 +86,10 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
       done(may ? null : new Error('devices may publish only their own presence'))
     },
   })
-  aedes.on('clientReady', (client) => options.onPresence(client.id, true))
+  aedes.on('clientReady', (client) => {
+    newcomers.signedIn(client.conn)
+    options.onPresence(client.id, true)
+  })
   aedes.on('clientDisconnect', (client) => {
     devices.delete(client)
     // A newer connection of the device may exist.
@@ -86,7 +98,6 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
   })
 
   const accept = (socket: Duplex): void => {
-    if (sockets.size >= CONNECTIONS_MAX) return void socket.destroy()
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
     socket.on('error', () => socket.destroy())
@@ -95,6 +106,8 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
     const sides = { readable: socket.pipe(limit), writable: socket }
     // The library types accept only web streams here; Node also takes its own.
     const connection = Duplex.from(sides as unknown as Iterable<never>).on('error', () => socket.destroy())
+    newcomers.add(socket)
+    newcomers.know(connection, socket)
     aedes.handle(connection).on('error', () => undefined)
   }
   const { tls } = options
@@ -102,7 +115,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
     tls === null
       ? createServer(accept)
       : createTlsServer({ cert: tls.certificate, key: tls.key, handshakeTimeout: HANDSHAKE_TIMEOUT_MS }, accept)
-  server.maxConnections = CONNECTIONS_MAX
+  server.on('connection', (socket) => newcomers.add(socket))
   const cut = openConnections(server)
   let port: number
   try {
@@ -134,6 +147,45 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
   }
 }
 
+/**
+ * Connections that have not signed in. A new one replaces the oldest: devices sign in at once, so that peers without a token
+ * keep no device out.
+ */
+class Newcomers {
+  readonly #max: number
+  readonly #open = new Map<unknown, Duplex>()
+  /** Of the connections that the MQTT library knows. */
+  readonly #keys = new WeakMap<object, unknown>()
+
+  constructor(max: number) {
+    this.#max = max
+  }
+
+  /** Also before the TLS handshake: the same peer has another socket behind it. */
+  add(socket: Duplex): void {
+    const key = keyOf(socket)
+    if (this.#open.has(key)) return
+    this.#open.set(key, socket)
+    socket.once('close', () => this.#open.delete(key))
+    const [oldest] = this.#open
+    if (this.#open.size <= this.#max || oldest === undefined) return
+    this.#open.delete(oldest[0])
+    oldest[1].destroy()
+  }
+
+  know(connection: object, socket: Duplex): void {
+    this.#keys.set(connection, keyOf(socket))
+  }
+
+  signedIn(connection: object): void {
+    this.#open.delete(this.#keys.get(connection))
+  }
+}
+
+function keyOf(socket: Duplex): unknown {
+  return socket instanceof Socket ? `${socket.remoteAddress} ${socket.remotePort}` : socket
+}
+
 function publish(aedes: Aedes, { topic, payload, retain }: PushMessage): Promise<void> {
   return new Promise((resolve, reject) => {
     const late = setTimeout(resolve, DELIVERY_MS_MAX)
@@ -145,7 +197,10 @@ function publish(aedes: Aedes, { topic, payload, retain }: PushMessage): Promise
   })
 }
 
-function authenticator({ signIn, log }: EmbeddedBrokerOptions, devices: Map<Client, SignedIn>): AuthenticateHandler {
+function authenticator(
+  { signIn, log, limits = LIMITS }: EmbeddedBrokerOptions,
+  devices: Map<Client, SignedIn>,
+): AuthenticateHandler {
   const rarely = new Rarely(() => performance.now())
   return (client, username, password, done) => {
     const refuse = (returnCode: number, reason: string): void => {
@@ -166,6 +221,11 @@ function authenticator({ signIn, log }: EmbeddedBrokerOptions, devices: Map<Clie
       (device) => {
         if (device.deviceId !== username) {
           refuse(BAD_USERNAME_OR_PASSWORD, 'the token belongs to another device')
+          return
+        }
+        // A connected device takes over from its own connection.
+        if (devices.size >= limits.devices && ![...devices.values()].some(({ deviceId }) => deviceId === username)) {
+          refuse(SERVER_UNAVAILABLE, 'the broker has as many devices as it takes')
           return
         }
         devices.set(client, device)

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
 import { connect as connectSocket } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { openEmbeddedBroker } from '../../../../src/cloud/platform/mqtt/embedded-broker.ts'
@@ -173,6 +174,37 @@ describe('an embedded broker', () => {
     const silent = await silentPeer(Number(new URL(broker.url).port))
     await broker.close()
     silent.destroy()
+  })
+
+  it.each([false, true])('keeps no device out because of peers that do not sign in, with TLS: %s', async (isTls) => {
+    await using ended = new AsyncDisposableStack()
+    const authority = ended.use(await Authority.make())
+    const broker = await openEmbeddedBroker({
+      ...{ host: '127.0.0.1', port: 0, onPresence: () => undefined, log: { info: () => undefined } },
+      tls: isTls ? await authority.certify(Date.now() + DAY) : null,
+      signIn: async (token) => ({ deviceId: token, instanceIds: [] }),
+      limits: { devices: 2, newcomers: 3 },
+    })
+    ended.defer(() => broker.close())
+    const signIn = async (id: string): Promise<Listener> => {
+      const options = { clientId: id, username: id, password: id, rejectUnauthorized: false }
+      return ended.use(await Listener.connect(broker.url, options))
+    }
+    const first = await signIn(randomUUID())
+    const closed: Promise<unknown>[] = []
+    for (let count = 0; count < 5; count += 1) {
+      const socket = connectSocket(Number(new URL(broker.url).port), '127.0.0.1').on('error', () => undefined)
+      ended.defer(() => void socket.destroy())
+      await once(socket, 'connect')
+      if (count < 3) closed.push(once(socket, 'close'))
+    }
+    const id = randomUUID()
+    const second = await signIn(id)
+    await Promise.all(closed)
+    await expect(signIn(randomUUID())).rejects.toThrow(/Server unavailable/)
+    const again = await signIn(id)
+    await second.closed
+    for (const each of [first, again]) expect(each.client.connected).toBe(true)
   })
 
   it('delays no notification because another device does not read', { timeout: 5_000 }, async () => {
