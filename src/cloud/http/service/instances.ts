@@ -63,7 +63,7 @@ export function instanceOperations({ store, newId, present }: InstanceOperationD
       answers: { 201: { description: 'The instance.', body: instance } },
       errors: ['IDEMPOTENCY_CONFLICT'],
       idempotent:
-        'Creates one instance: for 24 hours, the same caller gets the same instance again for the same request under the same key. A different request under the key is refused.',
+        'Creates one instance: for 24 hours, administrators get the same instance again for the same request under the same key, also if another of them sent it first. A different request under the key is refused.',
       ...place,
       method: 'POST',
       path: '/instances',
@@ -75,7 +75,11 @@ export function instanceOperations({ store, newId, present }: InstanceOperationD
         const once =
           idempotencyKey === null
             ? null
-            : claimOf(principal, { concerned: 'instances', key: idempotencyKey, request, created: present() })
+            : // Two administrators can apply one file at the same time, and an instance cannot be deleted.
+              claimOf(
+                { ...principal, issuer: null, keyId: '' },
+                { concerned: 'instances', key: idempotencyKey, request, created: present() },
+              )
         return { status: 201, body: instanceToWire(await createInstance(actingAs(store, principal), order, now, once)) }
       },
     }),

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { openTwin, pick, text } from '../../harness.ts'
+import { limitedToken } from '../../console/browse.ts'
 
 const V10 = '/provisioning/api/v1.0/instances'
 const V11 = '/provisioning/api/v1.1/instances'
@@ -51,6 +52,18 @@ describe('instances', () => {
     expect(await make('a', 'other')).toMatchObject({ status: 409, body: { code: 'IDEMPOTENCY_CONFLICT' } })
     expect(text((await make('b')).body, 'id')).not.toBe(text(made[0].body, 'id'))
     expect(pick((await twin.call('GET', V11)).body, 'content')).toHaveLength(2)
+  })
+
+  it('are made once under an idempotency key that several administrators use', async () => {
+    await using twin = await openTwin()
+    const make = (token: string) =>
+      twin.call('POST', V11, {
+        ...{ token, body: { shortName: 's', accountId: 'A' }, headers: { 'idempotency-key': 'a' } },
+      })
+    const tokens = [await twin.administrationToken(), await limitedToken(twin, {})]
+    const made = await Promise.all(tokens.map(make))
+    expect(made.map(({ status }) => status)).toEqual([201, 201])
+    expect(pick((await twin.call('GET', V11)).body, 'content')).toHaveLength(1)
   })
 
   it('are listed page by page', async () => {
