@@ -48,7 +48,7 @@ export function actionsProblem(
       return `${at}: an ALLOW with a condition needs an allocation`
     }
   }
-  return defaults > 1 ? 'at most one action can omit conditionId' : undefined
+  return defaults > 1 ? 'at most one action can have no condition' : undefined
 }
 
 export const action = z

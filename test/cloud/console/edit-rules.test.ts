@@ -76,7 +76,7 @@ describe('the actions of a line item', () => {
     for (const [change, problem] of [
       [{ 'allocation.0': '-1' }, 'allocation'],
       [{ 'allocation.0': '' }, 'needs an allocation (BAD_REQUEST)'],
-      [{ 'condition.0': '' }, 'at most one action can omit conditionId (BAD_REQUEST)'],
+      [{ 'condition.0': '' }, 'at most one action can have no condition (BAD_REQUEST)'],
       [{ 'effect.2': 'PERHAPS' }, 'action'],
     ] as const) {
       const { status, page } = await browser.send('/rules/edit', { ...form, ...change, 'name.1': 'What was typed' })
