@@ -2,7 +2,7 @@
  * Backup of a ledger while the agent runs, and restore. A restored ledger has no tokens and keeps every entry that the
  * cloud may lack, from the backup and from the replaced ledger if readable. Nothing replaced is deleted.
  */
-import { chmodSync, existsSync, linkSync, mkdtempSync, renameSync, rmSync } from 'node:fs'
+import { chmodSync, existsSync, linkSync, mkdtempSync, renameSync, rmSync, utimesSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
@@ -12,7 +12,7 @@ import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 import { actAsOwnerOf } from '../../../platform/act-as-owner-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
-import { asideOf, fill, finishSalvage } from './salvage-journal.ts'
+import { asideOf, fill, finishSalvage, isSalvageUnfinished } from './salvage-journal.ts'
 import { type Salvage, type Undelivered, headOf, lostOf, salvageOf, salvaged } from './read-damaged.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { foldDatabase } from './pending-batches.ts'
@@ -110,16 +110,6 @@ function replaceLedger(saved: Salvage, path: string, wall: number, left: BootLog
   }
 }
 
-function putAside(path: string, wall: number): string {
-  const aside = asideOf(path, 'replaced', wall)
-  // The log first: after an interruption, a database without its log is merely older.
-  for (const suffix of ['-journal', '-shm', '-wal', '']) {
-    if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
-  }
-  flushDirectoryOf(path)
-  return aside
-}
-
 /** Requires every entry to be readable. @throws CodedError DATABASE_CORRUPT */
 function salvageOfBackup(copy: string, backup: string): Salvage {
   const database = new Database(copy)
@@ -177,25 +167,26 @@ function salvageOfOpened(opened: OpenedLedger, path: string, left: BootLog | nul
 /** Finishes an interrupted salvage first: otherwise the agent's next start would replace the restored ledger. */
 function lockFinished(path: string): OpenedLedger {
   const opened = lock(path)
-  if (!existsSync(`${path}.salvaged`)) return opened
+  if (!isSalvageUnfinished(path)) return opened
   if (typeof opened !== 'string') opened.close()
   finishSalvage(path)
   return lock(path)
 }
 
 function replace(path: string, fresh: string, opened: OpenedLedger, wall: number): string | null {
-  let aside: string | null = null
-  // A log left behind would be applied to the new ledger.
-  if (typeof opened === 'string') {
-    const found = putAside(path, wall)
-    if (existsSync(found)) aside = found
-  } else {
-    aside = asideOf(path, 'replaced', wall)
+  if (typeof opened !== 'string') {
+    const aside = asideOf(path, 'replaced', wall)
     linkSync(path, aside)
+    renameSync(fresh, path)
+    flushDirectoryOf(path)
+    return aside
   }
-  renameSync(fresh, path)
+  // A log left behind would be applied to the new ledger: several renames, which the next start of the agent can finish.
+  utimesSync(fresh, wall / 1_000, wall / 1_000)
+  renameSync(fresh, `${path}.salvaged`)
   flushDirectoryOf(path)
-  return aside
+  const aside = finishSalvage(path)
+  return existsSync(aside) ? aside : null
 }
 
 /** Takes the longer list of each epoch (one is a prefix of the other) and the rules of the current ledger, which are no older. */

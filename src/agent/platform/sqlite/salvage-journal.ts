@@ -1,4 +1,4 @@
-import { existsSync, lstatSync, renameSync, writeFileSync } from 'node:fs'
+import { existsSync, lstatSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
@@ -17,7 +17,7 @@ import { BUSY_MS, flushDirectoryOf, openDatabase, refusalOf } from './open-datab
  * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
  */
 export function openOrSalvage({ path, limits, later, left }: RunnerOptions, now: number): JournalStore {
-  finishSalvage(path)
+  if (isSalvageUnfinished(path)) finishSalvage(path)
   try {
     refuseEmptied(path, later)
     return probed(path, limits)
@@ -45,16 +45,14 @@ function prepareSalvage(path: string, at: number, why: string, left: BootLog | n
   flushDirectoryOf(path)
 }
 
-/** Renames the damaged journal, unless already done, and moves the replacement into place. */
-export function finishSalvage(path: string): void {
+/**
+ * Renames the journal, unless already done, and moves the replacement `<path>.salvaged` into place: of a salvage, or of a
+ * restore, whose modification time names the renamed journal.
+ * @returns where the replaced journal is
+ */
+export function finishSalvage(path: string): string {
   const salvagedFrom = `${path}.salvaged`
-  if (!existsSync(salvagedFrom)) return
-  const database = new Database(salvagedFrom)
-  const { at, file } = database.prepare('SELECT at, file FROM salvage').get() as { at: number; file: string }
-  // If that name is taken while a journal is still in place, it belongs to another journal: use a new name.
-  const aside = existsSync(file) && existsSync(path) ? asideOf(path, 'damaged', at) : file
-  database.prepare('UPDATE salvage SET file = ?').run(aside)
-  database.close()
+  const aside = nameOfReplaced(path, salvagedFrom)
   // The log first: after an interruption, a database without its log is merely older.
   for (const suffix of SUFFIXES.toReversed()) {
     if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
@@ -62,6 +60,26 @@ export function finishSalvage(path: string): void {
   flushDirectoryOf(path)
   renameSync(salvagedFrom, path)
   flushDirectoryOf(path)
+  return aside
+}
+
+function nameOfReplaced(path: string, salvagedFrom: string): string {
+  const database = new Database(salvagedFrom)
+  try {
+    const row = database.prepare('SELECT at, file FROM salvage').get() as { at: number; file: string } | undefined
+    if (row === undefined) return asideOf(path, 'replaced', Math.round(statSync(salvagedFrom).mtimeMs))
+    const { at, file } = row
+    // If that name is taken while a journal is still in place, it belongs to another journal: use a new name.
+    const aside = existsSync(file) && existsSync(path) ? asideOf(path, 'damaged', at) : file
+    database.prepare('UPDATE salvage SET file = ?').run(aside)
+    return aside
+  } finally {
+    database.close()
+  }
+}
+
+export function isSalvageUnfinished(path: string): boolean {
+  return existsSync(`${path}.salvaged`)
 }
 
 /** A journal that opens but cannot be read would end the process at each start. */
