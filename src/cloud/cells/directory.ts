@@ -1,5 +1,6 @@
 /** The cells themselves are searched, and hits are remembered, because nothing moves to another cell. */
 import { hash } from 'node:crypto'
+import { CodedError } from '../../protocol/errors.ts'
 import type { Reader, Store } from '../storage/store.ts'
 
 export interface DirectoryCell {
@@ -28,7 +29,7 @@ export class Directory<Cell extends DirectoryCell> {
     this.#cells = cells
   }
 
-  /** @throws CodedError if a cell does not respond, and no other one has it */
+  /** @throws CodedError if a cell does not respond, and no other one has it. CELL_REQUIRED for a session in several */
   async find(kind: Kind, id: string): Promise<Cell | null> {
     const key = `${kind} ${id}`
     const known = this.#hits.get(key)
@@ -67,6 +68,10 @@ export class Directory<Cell extends DirectoryCell> {
     // Nodes with different settings may have put the instances of an account into several cells.
     if (others.length > 0 && kind !== 'account') {
       const names = found.map(({ name }) => name).join(', ')
+      // A device chooses the ids of its sessions.
+      if (kind === 'session') {
+        throw new CodedError('CELL_REQUIRED', `The session ${id} is in several cells: ${names}. Name one with x-cell.`)
+      }
       throw new Error(`invariant: the ${kind} ${id} is in one cell, and not in ${names}`)
     }
     if (cell !== undefined) return cell

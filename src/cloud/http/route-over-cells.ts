@@ -106,7 +106,9 @@ class CellChoice {
     const { cells, principals, account } = this.#operation
     if (cells === 'CONTROL') return this.#over.cells[0]
     const ids = namedIds(this.#inHead, { params, query, header: { instanceId: headers[instanceHeader] } })
-    const found = await this.#firstOf(ids)
+    // Only a cell knows whose the session is.
+    const isOfSession = ids.length > 0 && ids.every(([field]) => field === 'sessionId')
+    const found = (isOfSession ? this.#named(headers) : null) ?? (await this.#firstOf(ids))
     if (found !== null) return found
     if (principals.includes('DEVICE')) {
       const device = await this.#firstOf(issuerOf(headers.authorization))

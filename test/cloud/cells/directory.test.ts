@@ -64,6 +64,11 @@ describe('a directory of cells', () => {
   it('refuses an id that two cells have', async () => {
     const directory = new Directory([new FakeCell('north', ['a']), new FakeCell('south', ['a'])])
     await expect(directory.find('instance', 'a')).rejects.toThrow('in north, south')
+    // A device of one cell can take the id of a session in another one.
+    await expect(directory.find('session', 'a')).rejects.toMatchObject({
+      code: 'CELL_REQUIRED',
+      message: 'The session a is in several cells: north, south. Name one with x-cell.',
+    })
   })
 
   it('takes the first of the cells that have an account: nodes with other settings may have created instances', async () => {

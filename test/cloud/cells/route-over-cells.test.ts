@@ -15,6 +15,7 @@ import { CodedError } from '../../../src/protocol/errors.ts'
 const NORTH = { instance: '00000000-0000-4000-8000-000000000001', session: '00000000-0000-4000-8000-000000000002' }
 const SOUTH = { instance: '10000000-0000-4000-8000-000000000001', session: '10000000-0000-4000-8000-000000000002' }
 const DEVICE = '20000000-0000-4000-8000-000000000001'
+const BOTH = '20000000-0000-4000-8000-000000000002'
 const UNKNOWN = '30000000-0000-4000-8000-000000000001'
 
 const ADMINISTRATOR = {
@@ -84,8 +85,8 @@ class World {
     request: Partial<Record<'params' | 'query' | 'headers' | 'body', unknown>>,
   ): Promise<unknown> {
     const cells = [
-      this.cell('north', [NORTH.instance, NORTH.session, 'old-north'], declared),
-      this.cell('south', [SOUTH.instance, SOUTH.session, DEVICE, 'old-south'], declared),
+      this.cell('north', [NORTH.instance, NORTH.session, BOTH, 'old-north'], declared),
+      this.cell('south', [SOUTH.instance, SOUTH.session, BOTH, DEVICE, 'old-south'], declared),
     ] as [ServedCell, ServedCell]
     const directory = new Directory(cells)
     const copy = async (): Promise<void> => void (this.copies += 1)
@@ -114,6 +115,12 @@ describe('the cell of a request', () => {
     ['the instance in capitals', inPath, { params: { instanceId: NORTH.instance.toUpperCase() } }, 'north'],
     ['the instance in the query', inQuery, { query: { instanceId: SOUTH.instance } }, 'south'],
     ['the session', ofSession, { params: { sessionId: SOUTH.session } }, 'south'],
+    [
+      'the header x-cell, for a session that several cells have',
+      ofSession,
+      { params: { sessionId: BOTH }, headers: { 'x-cell': 'south' } },
+      'south',
+    ],
     [
       'the header x-instance-id before the session',
       ofSession,
