@@ -101,11 +101,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
     socket.on('error', () => socket.destroy())
-    const limit = new PacketLimit(PACKET_BYTES_MAX)
-    limit.on('error', () => socket.destroy())
-    const sides = { readable: socket.pipe(limit), writable: socket }
-    // The library types accept only web streams here; Node also takes its own.
-    const connection = Duplex.from(sides as unknown as Iterable<never>).on('error', () => socket.destroy())
+    const connection = limited(socket)
     newcomers.add(socket)
     newcomers.know(connection, socket)
     aedes.handle(connection).on('error', () => undefined)
@@ -184,6 +180,15 @@ class Newcomers {
 
 function keyOf(socket: Duplex): unknown {
   return socket instanceof Socket ? `${socket.remoteAddress} ${socket.remotePort}` : socket
+}
+
+/** Destroys the socket when it sends too much. */
+function limited(socket: Duplex): Duplex {
+  const limit = new PacketLimit(PACKET_BYTES_MAX)
+  limit.on('error', () => socket.destroy())
+  const sides = { readable: socket.pipe(limit), writable: socket }
+  // The library types accept only web streams here; Node also takes its own.
+  return Duplex.from(sides as unknown as Iterable<never>).on('error', () => socket.destroy())
 }
 
 function publish(aedes: Aedes, { topic, payload, retain }: PushMessage): Promise<void> {
