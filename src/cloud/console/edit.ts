@@ -1,8 +1,9 @@
 /** Forms that change rules. Each checks and saves like the operation of the service. */
 import { type Html, formValue, html } from '../../html/html.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import type { RuleDeps } from '../policy/bump-policy-revision.ts'
+import { type RuleDeps, lockRules } from '../policy/bump-policy-revision.ts'
 import { permits } from '../service-api/principal.ts'
+import type { Store } from '../storage/store.ts'
 import { type Page, type View, confirmation, formTokenField, hrefOf, section } from './page.ts'
 
 export type Fields = Readonly<Record<string, string>>
@@ -36,7 +37,7 @@ export interface Form {
 
 export function formPart(
   view: View,
-  { path, next, needsConfirmation }: Edit,
+  { path, next, isOfInstance, needsConfirmation }: Edit,
   { title, problems, content, note }: Form,
 ): Html {
   return section(
@@ -44,13 +45,33 @@ export function formPart(
     title,
     html`${problems.length === 0 ? '' : html`<div class="problem" role="alert">${problems.map((each) => html`<p>${each}</p>`)}</div>`}
       <form method="post" action="${hrefOf(view, path)}">
-        ${formTokenField(view)} ${content}
+        ${formTokenField(view)}
+        ${isOfInstance ? html`<input type="hidden" name="revision" value="${String(view.revision)}" />` : ''} ${content}
         ${needsConfirmation ? confirmation('Yes, save it. Devices get the change with their next sync') : ''}
         <button>Save</button>
         <a href="${hrefOf(view, next)}">Cancel</a>
       </form>
       <p class="soft">${note}</p>`,
   )
+}
+
+/**
+ * For the changes of a form that shows the rules of one revision: it would overwrite what was changed since, or be saved twice.
+ * @throws CodedError CONFLICT
+ */
+export function ofRevision(store: Store, instanceId: string, revision: string): Store {
+  return {
+    ...store,
+    transaction: (work) =>
+      store.transaction(async (tx) => {
+        const { revision: current } = await lockRules(tx, instanceId)
+        if (String(current) === revision) return work(tx)
+        throw new CodedError(
+          'CONFLICT',
+          'The rules of this instance have changed since this form was opened. Check it, then save it again.',
+        )
+      }),
+  }
 }
 
 export function textOf(fields: Fields, name: string): string | undefined {

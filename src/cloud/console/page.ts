@@ -21,6 +21,8 @@ export interface View {
   readonly administrator: Administrator
   /** The chosen one; null: all that the administrator may read. */
   readonly instance: Instance | null
+  /** Policy revision of the instance; null: no instance is chosen. */
+  readonly revision: number | null
   /** To choose from: the first {@link ROWS_SHOWN}. */
   readonly instances: readonly Instance[]
   readonly root: string

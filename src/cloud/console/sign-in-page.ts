@@ -14,11 +14,11 @@ addEventListener('hashchange',signIn)
 signIn()
 `
 
-export function signInPage(root: string, problem: string | null): Page {
+export function signInPage(root: string, problems: readonly string[]): Page {
   const at = `${root}/sign-in`
   return {
     title: 'Sign in',
-    content: html`${problem === null ? '' : html`<p class="problem" role="alert">${problem}</p>`}
+    content: html`${problems.map((problem) => html`<p class="problem" role="alert">${problem}</p>`)}
       <section aria-labelledby="cli">
         <h2 id="cli">With the command line</h2>
         <p>

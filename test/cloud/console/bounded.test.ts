@@ -43,7 +43,17 @@ async function viewOf(path: string, query: Readonly<Record<string, string>>): Pr
   const reader = readerOf(sqlOver(database, (query) => queries.push(query)))
   instance = (await reader.instances.get(scene.instanceId))!
   return {
-    ...{ reader, instance, instances: [instance], query, path, root: '/console', formToken: '', now: twin.now },
+    ...{
+      reader,
+      instance,
+      instances: [instance],
+      query,
+      path,
+      revision: 1,
+      root: '/console',
+      formToken: '',
+      now: twin.now,
+    },
     policies: new Policies({ max: 10, undecidedClock: 'allow' }),
     presence: () => null,
     terms: { syncEveryMs: 300_000 },

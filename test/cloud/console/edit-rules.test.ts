@@ -228,7 +228,8 @@ it('needs the token of the form, the confirmation, the role and the instance', a
     ['/rate-tables/edit', { ...(await formOf('/rate-tables/edit')), version: 'x' }],
   ] as const) {
     const { confirmed: _, ...unconfirmed } = form as Form
-    expect([path, (await browser.send(path, { ...form, formToken: 'guessed' })).status]).toEqual([path, 403])
+    const guessed = await browser.send(`${path}?instance=${scene.instanceId}`, { ...form, formToken: 'guessed' })
+    expect([path, guessed.status]).toEqual([path, 403])
     expect([path, (await browser.send(path, unconfirmed)).status]).toEqual([path, 403])
     const operator = await limited({ roles: ['operator'] })
     const formToken = await operator.formToken('')
@@ -242,4 +243,51 @@ it('needs the token of the form, the confirmation, the role and the instance', a
     expect([path, refused.status, refused.page.includes('(INSTANCE_NOT_IN_SCOPE)')]).toEqual([path, 403, true])
   }
   expect([await actions(), await conditions()]).toEqual(before)
+})
+
+describe('a form', () => {
+  const NEW = { name: 'Night shift', property: 'shift', values: 'night' }
+
+  it('that is sent twice is saved once', async () => {
+    const before = await conditions()
+    const form = { ...(await formOf('/rules/condition')), ...NEW }
+    const sent = await Promise.all([browser.send('/rules/condition', form), browser.send('/rules/condition', form)])
+    expect(sent.map(({ status }) => status).toSorted()).toEqual([303, 400])
+    expect(await conditions()).toHaveLength(before.length + 1)
+  })
+
+  it('does not overwrite what was changed since it was opened, and can be saved again', async () => {
+    const [mine, other] = [await formOf(ACTIONS), await formOf(ACTIONS)]
+    expect((await browser.send('/rules/edit', { ...other, 'allocation.0': '111' })).status).toBe(303)
+    const { status, page } = await browser.send('/rules/edit', { ...mine, 'allocation.0': '222' })
+    expect(status).toBe(400)
+    expect(page).toContain('The rules of this instance have changed since this form was opened.')
+    expect(page).toContain('value="222"')
+    expect((await actions())[0]).toMatchObject({ allocation: 111 })
+    const revision = /name="revision" value="(\d+)"/.exec(page)?.[1] ?? ''
+    expect((await browser.send('/rules/edit', { ...mine, 'allocation.0': '222', revision })).status).toBe(303)
+    expect((await actions())[0]).toMatchObject({ allocation: 222 })
+  })
+
+  it('keeps what was typed if the sign-in ends before it is sent', async () => {
+    const before = await conditions()
+    const form = { ...(await formOf('/rules/condition')), ...NEW }
+    twin.now += DAY
+    const late = await browser.send('/rules/condition', form)
+    expect(late.status).toBe(401)
+    expect(late.page).toContain(
+      'The form was not saved. Sign in in another tab, then reload this page to send it again.',
+    )
+    browser = await Browser.signedIn(twin)
+    const again = await browser.send('/rules/condition', form)
+    expect(again.status).toBe(403)
+    expect(again.page).toContain('The form belongs to an earlier sign-in. Check it, then save it again.')
+    expect(again.page).toContain('value="Night shift"')
+    expect(await conditions()).toEqual(before)
+    const formToken = /name="formToken" value="([^"]+)"/.exec(again.page)?.[1] ?? ''
+    expect((await browser.send('/rules/condition', { ...form, formToken })).status).toBe(303)
+    expect(await conditions()).toHaveLength(before.length + 1)
+    const foreign = await browser.send('/rules/condition', form, { 'sec-fetch-site': 'cross-site' })
+    expect([foreign.status, foreign.page.includes('Night shift')]).toEqual([403, false])
+  })
 })

@@ -10,7 +10,7 @@ import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
-import { type Edit, problemOf } from '../../console/edit.ts'
+import { type Edit, ofRevision, problemOf } from '../../console/edit.ts'
 import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, hrefOf } from '../../console/page.ts'
 import { deviceFilterOf } from '../../console/device-filter.ts'
 import { EDITS, PAGES } from '../../console/pages.ts'
@@ -82,7 +82,7 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     })
     scope.setErrorHandler((error, request, reply) => made.refuse(error, request, reply))
     const options = { config: { answers: ANSWERS } }
-    scope.get(`${root}/sign-in`, options, (_request, reply) => made.showSignIn(reply, 200, null))
+    scope.get(`${root}/sign-in`, options, (_request, reply) => made.showSignIn(reply, 200, []))
     scope.post(`${root}/sign-in`, options, (request, reply) => made.signIn(request, reply))
     scope.post(`${root}/sign-out`, options, (request, reply) => made.signOut(request, reply))
     for (const [path, make] of PAGES) {
@@ -115,8 +115,8 @@ class Console {
     this.#deps = deps
   }
 
-  showSignIn(reply: FastifyReply, status: number, problem: string | null): FastifyReply {
-    return send(reply, status, documentOf(signInPage(this.#root, problem), null), SIGN_IN_SCRIPT)
+  showSignIn(reply: FastifyReply, status: number, problems: readonly string[]): FastifyReply {
+    return send(reply, status, documentOf(signInPage(this.#root, problems), null), SIGN_IN_SCRIPT)
   }
 
   async signIn(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
@@ -193,22 +193,25 @@ class Console {
 
   async edit(edit: Edit, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
-    const form = edit.needsConfirmation ? requireConfirmed(request, signedIn) : requireForm(request, signedIn)
+    requireOwnPage(request)
+    const form = fieldsOf(request.body)
+    const isOfSignIn = isForm(form, signedIn)
+    if (isOfSignIn && edit.needsConfirmation) requireConfirmed(request, signedIn)
     const { store, now, sessions } = this.#deps
     const editor = requireRole(signedIn.administrator, 'rules')
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
     if (!edit.isOfInstance) this.#requireControl(editor)
     else if (view.instance === null) throw new CodedError('NOT_FOUND', 'No instance is chosen.')
     else requireInstanceOf(editor, view.instance.id)
-    const acting = { store: actingAs(store, editor), newId: sessions.newId, now: now() }
-    const saved = edit.save({ ...acting, instanceId: view.instance?.id ?? '' }, form)
-    const problems = await saved.catch((error: unknown) => [problemOf(error)])
+    const { id: instanceId = '' } = view.instance ?? {}
+    const { revision } = form
+    const acting = actingAs(store, editor)
+    const shown = edit.isOfInstance && revision !== undefined ? ofRevision(acting, instanceId, revision) : acting
+    const save = async () => edit.save({ store: shown, newId: sessions.newId, now: now(), instanceId }, form)
+    const problems = isOfSignIn ? await save().catch((error: unknown) => [problemOf(error)]) : [OTHER_SIGN_IN]
     if (problems.length === 0) return reply.redirect(hrefOf(view, edit.next), SEE_OTHER)
-    const text = await store.read(async (reader) => {
-      const refused = await edit.refused({ ...view, reader }, form, problems)
-      return documentOf(refused, headerOf(view))
-    })
-    return send(reply, 400, text)
+    const refused = (current: View): Promise<Page> => edit.refused(current, form, problems)
+    return send(reply, isOfSignIn ? 400 : FORBIDDEN, await this.#made(refused, request, signedIn))
   }
 
   async exportDevices(format: DeviceFormat, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
@@ -241,8 +244,10 @@ class Console {
     const { status, message, code } = shownError(error, request, reply)
     const problem = `${message} ${ERRORS[code].remedy} (${code})`
     if (status === UNAUTHORIZED) {
-      const isFirst = code === 'TOKEN_MISSING'
-      this.showSignIn(reply, status, isFirst ? null : problem)
+      const { method, routeOptions } = request
+      const isEdit = method === 'POST' && EDITS.some(({ path }) => routeOptions.url === `${this.#root}${path}`)
+      const shown = code === 'TOKEN_MISSING' && !isEdit ? [] : [problem]
+      this.showSignIn(reply, status, isEdit ? [...shown, NOT_SAVED] : shown)
       return
     }
     const content = html`<p class="problem" role="alert">${problem}</p>
@@ -280,9 +285,11 @@ class Console {
     const { policies, presence, terms, now } = this.#deps
     const query = fieldsOf(request.query)
     const instances = await instancesOf(reader, administrator)
+    const instance = await chosen(reader, administrator, instances, query['instance'] ?? '')
+    const revision = instance === null ? undefined : await reader.policyRevisions.get(instance.id)
     return {
-      ...{ reader, policies, presence, terms, administrator, instances, query },
-      instance: await chosen(reader, administrator, instances, query['instance'] ?? ''),
+      ...{ reader, policies, presence, terms, administrator, instances, instance, query },
+      revision: revision?.revision ?? null,
       root: this.#root,
       path: (request.routeOptions.url ?? '').slice(this.#root.length),
       params: fieldsOf(request.params),
@@ -294,6 +301,10 @@ class Console {
 
 const SEE_OTHER = 303
 const UNAUTHORIZED = 401
+const FORBIDDEN = 403
+
+const NOT_SAVED = 'The form was not saved. Sign in in another tab, then reload this page to send it again.'
+const OTHER_SIGN_IN = 'The form belongs to an earlier sign-in. Check it, then save it again.'
 
 const PAGE = {
   description: 'A page, or an export.',
@@ -373,11 +384,15 @@ function requireOwnPage({ headers }: FastifyRequest): void {
   throw new CodedError('CONSOLE_FORM_REFUSED', 'The form comes from another site.')
 }
 
+function isForm(form: Fields, { token }: SignedIn): boolean {
+  return form['formToken'] === formTokenOf(token)
+}
+
 /** @throws CodedError CONSOLE_FORM_REFUSED */
-function requireForm(request: FastifyRequest, { token }: SignedIn): Fields {
+function requireForm(request: FastifyRequest, signedIn: SignedIn): Fields {
   requireOwnPage(request)
   const form = fieldsOf(request.body)
-  if (form['formToken'] === formTokenOf(token)) return form
+  if (isForm(form, signedIn)) return form
   throw new CodedError('CONSOLE_FORM_REFUSED', 'The form does not belong to this sign-in.')
 }
 
