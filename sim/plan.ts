@@ -82,6 +82,10 @@ export interface PlannedRequest {
   readonly count: number
   readonly requester: string
   readonly gold: boolean
+  /** Items after the first. */
+  readonly more?: readonly { readonly item: string; readonly version?: string; readonly count: number }[]
+  /** Default: by `gold`. */
+  readonly dictionary?: Readonly<Record<string, unknown>>
 }
 
 export type Happening =

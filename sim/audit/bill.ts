@@ -3,7 +3,7 @@ import type Sqlite from 'better-sqlite3'
 import { Books } from './books.ts'
 import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
-import { type AccountRow, type DeviceAccountRow, lineOf, nameOf, outOf } from './records.ts'
+import { type AccountRow, type DeviceAccountRow, lineOf, lineText, nameOf, outOf } from './records.ts'
 import { usageAfter } from './usage.ts'
 import { Violation } from './violation.ts'
 
@@ -64,15 +64,13 @@ export class BillAudit {
       this.#shared.look('I4')
       const entry = this.#shared.entries.get(id)
       if (entry === undefined) throw new Violation('I3', `${tokens} are billed for ${id}, which no device has recorded`)
-      entry.billedTokens += tokens
-      entry.billedLines += 1
-      if (entry.billedLines > entry.lines) {
-        throw new Violation(
-          'I4',
-          `entry ${entry.n} of ${entry.machine} (epoch ${entry.epoch}, ${entry.tokens}) is billed again: ` +
-            `${entry.billedTokens} in ${entry.billedLines} of ${entry.lines} lines`,
-        )
+      const billed = lineText(row)
+      const at = entry.unbilled.indexOf(billed)
+      if (at < 0) {
+        const name = `entry ${entry.n} of ${entry.machine} (epoch ${entry.epoch}, ${entry.tokens})`
+        throw new Violation('I4', `${name} is billed with ${billed}, again or wrongly: its lines are ${entry.lines.join(', ')}`)
       }
+      entry.unbilled.splice(at, 1)
     }
   }
 
@@ -154,14 +152,14 @@ export class BillAudit {
       if (this.#shared.suspects.has(entry.deviceId) && entry.tokens <= 0n) continue
       // Nor those after a gap: a damaged ledger cannot deliver again what a restored cloud lacks.
       if (this.#shared.wasRestored && this.#shared.damaged.has(entry.deviceId) && entry.tokens <= 0n) continue
-      if (entry.mayBeLost || (entry.billedTokens === entry.tokens && entry.billedLines === entry.lines)) continue
+      if (entry.mayBeLost || entry.unbilled.length === 0) continue
       // A full disk does not keep delivered entries.
       if (entry.isForgotten && this.#shared.wereFull.has(entry.machine)) continue
       const told = entry.acknowledged ? 'acknowledged' : 'recorded'
       throw new Violation(
         'I3',
         `entry ${entry.n} of ${entry.machine} (epoch ${entry.epoch}) is ${told} with ${entry.tokens}, ` +
-          `but billed with ${entry.billedTokens} in ${entry.billedLines} of ${entry.lines} lines`,
+          `but not billed with ${entry.unbilled.join(', ')}`,
       )
     }
     for (const [correlationId, { tokens, billed }] of this.#direct) {

@@ -1,26 +1,20 @@
 /** Each entry is recorded once, in the volatile log or on disk, and acknowledged entries persist. */
 import type Sqlite from 'better-sqlite3'
+import type { AccessResponse } from '../../src/protocol/service/access-request.ts'
+import { ITEM_STATUS } from '../../src/protocol/service/status.ts'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
 import type { SharedState } from './shared-state.ts'
 import type { PoolAudit } from './pools.ts'
 import type { PublishedAudit } from './published.ts'
 import { query } from './query.ts'
-import { type DeviceAccountRow, type Entry, type EntryText, lineOf, ownerOf } from './records.ts'
+import { type DeviceAccountRow, type Entry, type EntryText, lineOf, lineText, ownerOf } from './records.ts'
 import type { Durability } from '../../src/agent/ledger/commits.ts'
 import type { TimeAudit } from './time.ts'
 import { Violation } from './violation.ts'
 
 /** Time before a power cut that a grant's age may omit, ms. */
 const HIDDEN_BY_A_CUT_MS = 90_000
-
-/** What a response says. */
-export interface Told {
-  readonly correlationId: string
-  /** Charged by it, micro-tokens. */
-  readonly tokens: bigint
-  readonly durability: Durability
-}
 
 export class EntryAudit {
   readonly #shared: SharedState
@@ -36,21 +30,29 @@ export class EntryAudit {
   }
 
   /** An application received a response. @param key of the request, if it is numbered */
-  acknowledged(key: string | null, { correlationId, tokens, durability }: Told, machine: Machine): void {
+  acknowledged(
+    key: string | null,
+    { correlationId, requestedItems }: AccessResponse,
+    durability: Durability,
+    machine: Machine,
+  ): void {
     this.#shared.look('I3')
+    const told = requestedItems.map(toldOf).join(', ')
     if (durability === 'later') {
-      if (tokens !== 0n) throw new Violation('I3', `${machine.name} has acknowledged ${tokens} before a commit`)
+      const isCharged = requestedItems.some(({ totalTokensCharged }) => totalTokensCharged > 0)
+      if (isCharged) throw new Violation('I3', `${machine.name} has acknowledged ${told} before a commit`)
       return
     }
     const entry = this.#shared.entries.get(correlationId)
     if (entry === undefined) {
-      throw new Violation('I3', `${machine.name} has acknowledged ${tokens} that are on no disk (${correlationId})`)
+      throw new Violation('I3', `${machine.name} has acknowledged ${told}, on no disk (${correlationId})`)
     }
-    if (entry.tokens !== tokens) {
-      throw new Violation('I3', `${machine.name} has acknowledged ${tokens}, but recorded ${entry.tokens}`)
+    if (entry.answer !== told) {
+      throw new Violation('I3', `${machine.name} has acknowledged ${told}, but recorded ${entry.answer}`)
     }
     entry.acknowledged = true
     if (key === null) return
+    const { tokens } = entry
     const charge = this.#shared.charges.get(key)
     if (tokens > 0n && charge?.correlationId !== correlationId && charge?.machine === machine.name) {
       throw new Violation('I4', `${key} was charged as ${charge.correlationId} and acknowledged as ${correlationId}`)
@@ -93,6 +95,9 @@ export class EntryAudit {
     const tokens = burn
       ? ofLines.reduce((sum, { amount }) => sum + amount, 0n)
       : sign * items.reduce((sum, { total }) => sum + BigInt(total), 0n)
+    const lines = burn
+      ? ofLines.map(({ account, amount }) => lineText({ activation_id: lineOf(account), item: '', tokens: amount }))
+      : items.flatMap((each) => linesOf(each, sign))
     if (!burn) this.#time.checkTime(machine, body)
     if (body.engine !== machine.engine.version) {
       const by = `${machine.name} has engine ${machine.engine.version}`
@@ -105,9 +110,9 @@ export class EntryAudit {
       epoch,
       n,
       tokens,
-      lines: burn ? ofLines.length : items.reduce((sum, { parts }) => sum + Math.max(1, parts.length), 0),
-      billedTokens: 0n,
-      billedLines: 0,
+      lines,
+      unbilled: [...lines],
+      answer: items.map(recordedOf).join(', '),
       acknowledged: false,
       volatile,
       postings,
@@ -216,4 +221,29 @@ export class EntryAudit {
         throw new Violation('I3', `${amount} of ${name} were lost to a power cut`)
     }
   }
+}
+
+type RecordedItem = EntryText['items'][number]
+
+function linesOf({ item, parts }: RecordedItem, sign: bigint): readonly string[] {
+  if (parts.length === 0) return [lineText({ activation_id: null, item, tokens: 0n })]
+  return parts.map(({ lineItemId, charged }) => {
+    return lineText({ activation_id: lineItemId, item, tokens: sign * BigInt(charged) })
+  })
+}
+
+const STATUS = new Map(Object.entries(ITEM_STATUS))
+
+/** What the response says of an item; see {@link recordedOf}. */
+function toldOf({ item, status, lineItems }: AccessResponse['requestedItems'][number]): string {
+  const parts = lineItems.map(({ activationId, tokensCharged }) => ` ${micro(tokensCharged)} by ${activationId}`)
+  return `${item} ${status.code}${parts.join()}`
+}
+
+function recordedOf({ item, outcome, parts }: RecordedItem): string {
+  return `${item} ${STATUS.get(outcome)?.['v1.1']}${parts.map(({ lineItemId, charged }) => ` ${charged} by ${lineItemId}`).join()}`
+}
+
+function micro(tokens: number): bigint {
+  return BigInt(Math.round(tokens * 1_000_000))
 }

@@ -1,4 +1,5 @@
 import type Sqlite from 'better-sqlite3'
+import type { MetaData } from '../request-body.ts'
 import { query } from './query.ts'
 
 export interface Entry {
@@ -8,9 +9,12 @@ export interface Entry {
   readonly epoch: number
   readonly n: number
   readonly tokens: bigint
-  readonly lines: number
-  billedTokens: bigint
-  billedLines: number
+  /** One for each usage record that it must have: line item, item and micro-tokens. */
+  readonly lines: readonly string[]
+  /** Lines without a usage record so far. */
+  unbilled: string[]
+  /** What its response says of each item. */
+  readonly answer: string
   acknowledged: boolean
   /** In the volatile log only: a power cut may remove it, and must burn at least as much. */
   volatile: boolean
@@ -76,6 +80,7 @@ export interface UsageRow {
   seq: bigint
   correlation_id: string
   activation_id: string | null
+  item: string
   tokens: bigint
   source: string
   operation: string
@@ -94,7 +99,13 @@ export interface EntryText {
   at: number
   earliest: number
   latest: number | null
-  items: { total: string; parts: unknown[]; metaData?: { key?: string } }[]
+  items: {
+    item: string
+    outcome: string
+    total: string
+    parts: { lineItemId: string; charged: string }[]
+    metaData?: MetaData
+  }[]
   postings: { account: string; amount: string }[]
 }
 
@@ -157,4 +168,9 @@ export function fingerprintOf(database: Sqlite.Database): string {
   )
     .pluck()
     .get() as string
+}
+
+/** A line of the bill. */
+export function lineText({ activation_id: line, item, tokens }: Pick<UsageRow, 'activation_id' | 'item' | 'tokens'>): string {
+  return `${line ?? 'none'} ${item} ${tokens}`
 }

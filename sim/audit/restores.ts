@@ -32,16 +32,15 @@ export class RestoreAudit {
       if (!rules.terminated.has(deviceId)) this.#shared.terminated.delete(deviceId)
     this.#rememberForgotten(before, database)
     for (const entry of this.#shared.entries.values()) {
-      entry.isForgotten ||= entry.billedLines > 0
-      entry.billedTokens = 0n
-      entry.billedLines = 0
+      entry.isForgotten ||= entry.unbilled.length < entry.lines.length
+      entry.unbilled = [...entry.lines]
     }
     this.#bill.readAgain(database)
     const current = new Set(
       machines.map(({ deps }) => ownerOf(deps.disk.database)).map((owner) => `${owner.deviceId} ${owner.epoch}`),
     )
     for (const entry of this.#shared.entries.values()) {
-      const isBilled = entry.billedTokens === entry.tokens && entry.billedLines === entry.lines
+      const isBilled = entry.unbilled.length === 0
       entry.isForgotten &&= !isBilled
       const name = `${entry.deviceId} ${entry.epoch}`
       if (isBilled || current.has(name)) continue

@@ -54,7 +54,7 @@ function archivedRows(
 function archivedRow(line: string): UsageRow {
   const record = readArchiveLine(line)
   if (record === undefined) throw new Violation('I3', `an archive contains ${line}`)
-  const { correlationId, source, operation, status, deviceId, epoch } = JSON.parse(line) as Record<string, string> & {
+  const { correlationId, item, source, operation, status, deviceId, epoch } = JSON.parse(line) as Record<string, string> & {
     readonly deviceId: string | null
     readonly epoch: number | null
   }
@@ -62,6 +62,7 @@ function archivedRow(line: string): UsageRow {
     seq: (record.position + USAGE_ROW_POSITIONS - 1n) / USAGE_ROW_POSITIONS,
     correlation_id: correlationId ?? '',
     activation_id: record.activationId,
+    item: item ?? '',
     tokens: record.tokens,
     source: source ?? '',
     operation: operation ?? '',
@@ -72,10 +73,11 @@ function archivedRow(line: string): UsageRow {
 }
 
 function recordsOf(delivery: Row<'deliveries'>): readonly UsageRow[] {
-  return usageOf(delivery).map(({ correlationId, activationId, tokens, source, operation, status }): UsageRow => ({
+  return usageOf(delivery).map(({ correlationId, activationId, item, tokens, source, operation, status }): UsageRow => ({
     seq: delivery.seq,
     correlation_id: correlationId,
     activation_id: activationId,
+    item,
     tokens,
     source: source.kind,
     operation,

@@ -3,9 +3,11 @@
  * response to the auditor.
  */
 import type { AccessAnswer, AccessCall } from '../../src/agent/access/access.ts'
+import type { AccessResponse } from '../../src/protocol/service/access-request.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import type { Auditor } from '../audit/auditor.ts'
 import type { PlannedRequest } from '../plan.ts'
+import { bodyOf } from '../request-body.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import type { Machine } from './machine.ts'
@@ -24,15 +26,7 @@ export interface ApplicationDeps {
   readonly session: string | null
   readonly onOutcome: (outcome: string) => void
   /** Called before the first attempt; the result is called with its outcome. */
-  readonly watch: (request: PlannedRequest) => (code: string) => void
-}
-
-interface Told {
-  readonly correlationId: string
-  readonly requestedItems: readonly {
-    readonly totalTokensCharged: number
-    readonly status: { readonly code: string }
-  }[]
+  readonly watch: (request: PlannedRequest) => (codes: readonly string[]) => void
 }
 
 export class Application {
@@ -45,15 +39,10 @@ export class Application {
   }
 
   request(request: PlannedRequest): void {
-    const { item, count, requester, gold } = request
     const { session, machine, instanceId } = this.#deps
     if (this.#busy) return
     this.#n += 1
-    const key = session === null ? null : `${session} ${this.#n}`
-    const text = JSON.stringify({
-      requester: { type: 'user', value: requester, ...(gold ? { dictionary: { tier: 'gold' } } : {}) },
-      requestedItems: [{ item, count, ...(key === null ? {} : { metaData: { key: `${machine.name} ${key}` } }) }],
-    })
+    const text = JSON.stringify(bodyOf(request, session === null ? null : `${machine.name} ${session} ${this.#n}`))
     const idempotencyKey = session === null ? null : { session, n: this.#n }
     this.#busy = session !== null
     this.#attempt(
@@ -63,7 +52,7 @@ export class Application {
     )
   }
 
-  #attempt(call: AccessCall, attempt: number, watched: (code: string) => void = () => undefined): void {
+  #attempt(call: AccessCall, attempt: number, watched: (codes: readonly string[]) => void = () => undefined): void {
     const { machine, scheduler, random, onOutcome } = this.#deps
     const again = (): void => {
       if (call.idempotencyKey === null || attempt >= ATTEMPTS_MAX) this.#busy = false
@@ -72,7 +61,7 @@ export class Application {
     const answering = machine.request(call)
     if (answering === undefined) {
       onOutcome('no listener')
-      watched('')
+      watched([])
       again()
       return
     }
@@ -95,7 +84,7 @@ export class Application {
         const code = error instanceof CodedError ? error.code : 'UNKNOWN'
         machine.deps.note(`refused ${code}`)
         onOutcome(code)
-        watched(code)
+        watched([code])
         if (waits && code === 'CONFLICT') again()
         else if (waits) this.#busy = false
         waits = false
@@ -103,23 +92,19 @@ export class Application {
     )
   }
 
-  #told({ idempotencyKey }: AccessCall, { body, durability }: AccessAnswer): string {
+  #told({ idempotencyKey }: AccessCall, { body, durability }: AccessAnswer): readonly string[] {
     const { machine, auditor, onOutcome } = this.#deps
-    const { correlationId, requestedItems } = JSON.parse(body) as Told
-    const tokens = requestedItems.reduce((sum, { totalTokensCharged }) => sum + micro(totalTokensCharged), 0n)
-    const codes = requestedItems.map(({ status }) => status.code).join(' ')
-    machine.deps.note(`answers ${codes} ${tokens} ${correlationId}`)
-    onOutcome(tokens > 0n ? 'granted' : 'refused')
+    const answer = JSON.parse(body) as AccessResponse
+    const codes = answer.requestedItems.map(({ status }) => status.code)
+    const isGranted = codes.some((code) => code.startsWith('1'))
+    machine.deps.note(`answers ${codes.join(' ')} ${answer.correlationId}`)
+    onOutcome(isGranted ? 'granted' : 'refused')
     const key = idempotencyKey === null ? null : `${machine.name} ${idempotencyKey.session} ${idempotencyKey.n}`
     try {
-      auditor.entries.acknowledged(key, { correlationId, tokens, durability }, machine)
+      auditor.entries.acknowledged(key, answer, durability, machine)
     } catch (violation) {
       machine.deps.onViolation(violation as never)
     }
     return codes
   }
-}
-
-function micro(tokens: number): bigint {
-  return BigInt(Math.round(tokens * 1_000_000))
 }

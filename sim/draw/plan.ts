@@ -3,6 +3,7 @@ import { SEGMENT_ENTRIES_MAX } from '../../src/protocol/edge/sync.ts'
 import { HOUR, MINUTE, type Plan, type PlannedEvent } from '../plan.ts'
 import { Random } from '../world/random.ts'
 import { type Draw, FAULT_KINDS, type FaultKind, type Within, drawRequest, faults } from './faults.ts'
+import { drawDictionary, drawMore } from './requests.ts'
 import { drawSite, plainSite } from './site.ts'
 
 export interface PlanOptions {
@@ -103,7 +104,8 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
 
   const swarm = random.stream('swarm')
   // Without a busy cloud, a known seed stays as it is.
-  const isPlain = options.without?.includes('twin-busy') !== true && random.stream('plain').chance(0.3)
+  const isAsBefore = options.without?.includes('twin-busy') === true
+  const isPlain = !isAsBefore && random.stream('plain').chance(0.3)
   const chosen = FAULT_KINDS.filter((kind) => {
     const likely = rare.has(kind) ? 0.25 : 0.5
     const ownChance = apart[kind]
@@ -132,12 +134,14 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
   drawTwinRestore(random.stream('twin restored'), chosen, faultsMs, events)
   const places = random.stream('instances')
   const placed = site.instances === 1 ? events : events.map((event) => inInstance(event, places, site.instances))
+  const variety = random.stream('variety')
+  const isVaried = !isAsBefore && variety.chance(0.5)
   return {
     seed,
     site: isPlain ? plainSite(site) : site,
     segmentEntriesMax: options.segmentEntriesMax ?? SEGMENT_ENTRIES_MAX,
     faultsMs,
-    events: placed.toSorted((a, b) => a.at - b.at),
+    events: (isVaried ? placed.map((event) => varied(event, variety)) : placed).toSorted((a, b) => a.at - b.at),
   }
 }
 
@@ -166,4 +170,15 @@ function inInstance(event: PlannedEvent, random: Random, instances: number): Pla
   const { what } = event
   if (!('requester' in what)) return event
   return { ...event, what: { ...what, instance: random.whole(0, instances - 1) } }
+}
+
+/** Requests several items, and describes the requester. */
+function varied(event: PlannedEvent, random: Random): PlannedEvent {
+  const { what } = event
+  if (!('requester' in what)) return event
+  const variety = {
+    ...(random.chance(0.5) ? { more: drawMore(random) } : {}),
+    ...(random.chance(0.6) ? { dictionary: drawDictionary(random) } : {}),
+  }
+  return { ...event, what: { ...what, ...variety } }
 }

@@ -1,13 +1,13 @@
 /** Requests of applications and agents' sessions on devices, and of the cloud's clients. */
 import type { AccessAnswer } from '../../src/agent/access/access.ts'
 import { closeSession, openSession, requestInSession } from '../../src/cloud/sessions/session-life.ts'
-import { parseDecimal } from '../../src/core/pricing/amount.ts'
-import type { AccessRequest } from '../../src/core/rules/decision.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
+import type { AccessResponse } from '../../src/protocol/service/access-request.ts'
 import { Violation } from '../audit/violation.ts'
 import { Application } from '../device/application.ts'
 import type { Machine } from '../device/machine.ts'
 import type { Happening, PlannedRequest } from '../plan.ts'
+import { bodyOf, readBody } from '../request-body.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 import type { Devices } from './devices.ts'
 import { Refusals } from './refusals.ts'
@@ -131,12 +131,12 @@ export class Load {
         const { operable } = await sessions.heartbeat(sessionId, belongs)
         return operable ? 'kept alive' : 'over'
       }
-      const request = what.order === 'HALT' ? { ...requestOf(what), items: [] } : requestOf(what)
+      const { request, metaData } = readBody(bodyOf(what))
       const answer = await sessions.request({
         apiVersion: 'v1.1',
         sessionId,
-        request,
-        metaData: request.items.map(() => undefined),
+        request: what.order === 'HALT' ? { ...request, items: [] } : request,
+        metaData: what.order === 'HALT' ? [] : metaData.map((each) => ({ ...each })),
         rollbackOnDeny: what.count % 2 === 0,
         belongs,
         idempotencyKey: null,
@@ -165,17 +165,8 @@ export class Load {
   }
 
   #heard(machine: Machine, { body, durability }: AccessAnswer): void {
-    const { correlationId, requestedItems } = JSON.parse(body) as {
-      readonly correlationId: string
-      readonly requestedItems: readonly { readonly totalTokensCharged: number }[]
-    }
-    const tokens = requestedItems.reduce(
-      (sum, { totalTokensCharged }) => sum + BigInt(Math.round(totalTokensCharged * 1_000_000)),
-      0n,
-    )
-    this.#stage.judge(() =>
-      this.#stage.auditor.entries.acknowledged(null, { correlationId, tokens, durability }, machine),
-    )
+    const answer = JSON.parse(body) as AccessResponse
+    this.#stage.judge(() => this.#stage.auditor.entries.acknowledged(null, answer, durability, machine))
   }
 
   twinClient(): { readonly name: string; readonly ask: (what: PlannedRequest) => Promise<string | undefined> } {
@@ -188,27 +179,25 @@ export class Load {
 
   clientOf(machine: Machine): ReturnType<Load['twinClient']> {
     const ask = async (what: PlannedRequest): Promise<string | undefined> => {
-      const { item, count, requester, gold } = what
-      const dictionary = gold ? { dictionary: { tier: 'gold' } } : {}
-      const body = { requester: { type: 'user', value: requester, ...dictionary }, requestedItems: [{ item, count }] }
+      const body = bodyOf(what)
       const instanceId = this.#rules.instanceId(what.instance)
       const call = { apiVersion: 'v1.1', instanceId, text: JSON.stringify(body), body, idempotencyKey: null } as const
       const answer = await machine.request(call)
       if (answer === undefined) return undefined
-      const said = JSON.parse(answer.body) as { readonly requestedItems: readonly { status: { code: string } }[] }
       this.#heard(machine, answer)
-      return said.requestedItems[0]?.status.code
+      return (JSON.parse(answer.body) as AccessResponse).requestedItems[0]?.status.code
     }
     return { name: machine.name, ask }
   }
 
   async #cloudRequest({ batcher, newId, now }: TwinProcess, what: PlannedRequest): Promise<string> {
     const correlationId = newId()
+    const { request, metaData } = readBody(bodyOf(what))
     const order = {
       instanceId: this.#rules.instanceId(what.instance),
       correlationId,
-      request: requestOf(what),
-      metaData: [null],
+      request,
+      metaData: metaData.map((each) => JSON.stringify(each)),
     }
     const decision = await batcher.request(order, now())
     const tokens = decision.items.reduce(
@@ -245,24 +234,16 @@ export class Load {
       await closeSession(parts, sessionId, belongs, now)
       return
     }
+    const { request, metaData } = readBody(bodyOf(what))
     const order = {
       sessionId,
       correlationId: twin.newId(),
-      request: requestOf(what),
-      metaData: [null],
+      request,
+      metaData: metaData.map((each) => JSON.stringify(each)),
       rollbackOnDeny: true,
     }
     const answer = await requestInSession(parts, order, belongs, now)
     if (answer.operable) this.sessions.set(slot, sessionId)
     this.#stage.outcome('asked in a session of the twin')
-  }
-}
-
-function requestOf({ item, count, requester, gold }: PlannedRequest): AccessRequest {
-  const decimal = parseDecimal(count)
-  if (decimal === undefined) throw new Error('a count is a decimal')
-  return {
-    requester: { type: 'user', value: requester, dictionary: gold ? { tier: 'gold' } : {} },
-    items: [{ name: item, version: '', count: decimal }],
   }
 }

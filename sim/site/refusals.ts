@@ -27,8 +27,8 @@ const FACTOR_MAX = 3
 
 const SHORT: ReadonlySet<string> = new Set(['2002', '2004', '2005', '2008', '2009'])
 
-/** Called with the status code or error code of the response. */
-type Watched = (code: string) => void
+/** Called with the status codes or the error code of the response. */
+type Watched = (codes: readonly string[]) => void
 
 /** What must be the same before and after a request. */
 interface Surroundings {
@@ -56,14 +56,14 @@ export class Refusals {
     const before = together > TOGETHER_MAX ? null : this.#surroundings(machine, request)
     const needed = priceMax(request)
     const payers = before === null ? [] : this.#payers(request).filter((item) => this.#free(item, request) >= needed)
-    return (code) => {
+    return (codes) => {
       this.#waiting.set(agent, (this.#waiting.get(agent) ?? 1) - 1)
       if (before === null || payers.length === 0 || this.#stage.violation !== null) return
       const after = this.#surroundings(machine, request)
       if (after === null || after.at - before.at >= IN_TIME_MS) return
       if (!before.same.every((value, index) => value === after.same[index])) return
       this.#stage.auditor.shared.look('REFUSAL')
-      if (!SHORT.has(code)) return
+      if (!codes.some((code) => SHORT.has(code))) return
       // Other requests may have taken this many in between.
       const sold = after.sold - before.sold
       const payer = payers.find(
@@ -71,7 +71,7 @@ export class Refusals {
       )
       if (payer === undefined) return
       const state = `${this.#free(payer, request)} of ${payer.id} are free`
-      const violation = `${machine.name} refuses ${request.count} ${request.item} with ${code} while connected: ${state}`
+      const violation = `${machine.name} refuses ${request.count} ${request.item} with ${codes.join(' ')} while connected: ${state}`
       this.#stage.violate(new Violation('REFUSAL', violation))
     }
   }
@@ -144,8 +144,10 @@ export class Refusals {
 }
 
 /** Micro-tokens. */
-function priceMax({ item, count }: PlannedRequest): bigint {
-  const name = ITEMS.find((each) => each === item)
-  if (name === undefined) throw new Error('the plan names a rated item')
-  return BigInt(Math.ceil(RATES[name] * FACTOR_MAX * count * 1_000)) * (MICRO / 1_000n)
+function priceMax({ item, count, more = [] }: PlannedRequest): bigint {
+  const prices = [{ item, count }, ...more].map((each) => {
+    const name = ITEMS.find((rated) => rated === each.item)
+    return name === undefined ? 0 : Math.ceil(RATES[name] * FACTOR_MAX * each.count * 1_000)
+  })
+  return BigInt(prices.reduce((sum, price) => sum + price, 0)) * (MICRO / 1_000n)
 }
