@@ -86,6 +86,7 @@ export class Auditor {
     const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
     const held = query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]
     this.pools.checkAccounts(accounts, held)
+    this.bill.cloud.check(accounts)
     for (const row of held) {
       this.pools.checkSpent(row)
       this.pools.expectReleased(row)

@@ -4,14 +4,18 @@ import { Books } from './books.ts'
 import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
 import { type AccountRow, type DeviceAccountRow, lineOf, lineText, nameOf, outOf } from './records.ts'
-import { usageAfter } from './usage.ts'
+import { CloudChargeAudit } from './cloud-charges.ts'
+import { cloudUsageAfter, usageAfter } from './usage.ts'
 import { Violation } from './violation.ts'
 
 export class BillAudit {
   readonly #shared: SharedState
 
+  readonly cloud: CloudChargeAudit
+
   constructor(shared: SharedState) {
     this.#shared = shared
+    this.cloud = new CloudChargeAudit(shared)
   }
 
   #usageSeen = 0n
@@ -41,11 +45,17 @@ export class BillAudit {
     this.#usageSeen = 0n
     for (const direct of this.#direct.values()) direct.billed = 0n
     this.#early.clear()
-    this.readUsage(database)
+    this.#readRows(database)
+    this.cloud.readAgain(database)
     for (const [id, { tokens, billed }] of this.#direct) if (tokens !== billed) this.#direct.delete(id)
   }
 
   readUsage(database: Sqlite.Database): void {
+    this.cloud.read(cloudUsageAfter(database, this.#usageSeen))
+    this.#readRows(database)
+  }
+
+  #readRows(database: Sqlite.Database): void {
     for (const row of usageAfter(database, this.#usageSeen, this.#shared.archives)) {
       const { seq, correlation_id: id, activation_id: line, tokens, source } = row
       if (seq > this.#usageSeen) this.#usageSeen = seq

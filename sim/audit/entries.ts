@@ -11,6 +11,7 @@ import { query } from './query.ts'
 import { type DeviceAccountRow, type Entry, type EntryText, lineOf, lineText, ownerOf } from './records.ts'
 import type { Durability } from '../../src/agent/ledger/commits.ts'
 import type { TimeAudit } from './time.ts'
+import { decideAgain } from './reference.ts'
 import { Violation } from './violation.ts'
 
 /** Time before a power cut that a grant's age may omit, ms. */
@@ -99,6 +100,7 @@ export class EntryAudit {
       ? ofLines.map(({ account, amount }) => lineText({ activation_id: lineOf(account), item: '', tokens: amount }))
       : items.flatMap((each) => linesOf(each, sign))
     if (!burn) this.#time.checkTime(machine, body)
+    if (kind === 'access') this.#decideAgain(machine, body)
     if (body.engine !== machine.engine.version) {
       const by = `${machine.name} has engine ${machine.engine.version}`
       throw new Violation('ENGINE', `${by}, and records that engine ${body.engine} decided ${correlationId}`)
@@ -144,6 +146,30 @@ export class EntryAudit {
     }
     const key = items[0]?.metaData?.key
     if (key !== undefined && tokens > 0n) this.#chargeOnce(machine, key, correlationId)
+  }
+
+  #decideAgain(machine: Machine, body: EntryText): void {
+    const { n, instanceId, policyRevision, session, requester, at, earliest, latest, items, postings } = body
+    // Overspend is paid in a second round.
+    if (postings.some(({ aboveGrant }) => aboveGrant !== undefined)) return
+    this.#shared.look('DECISION')
+    const recorded = {
+      name: `entry ${n} of ${machine.name}`,
+      requester,
+      clock: { now: at, earliest, latest },
+      mode: session === undefined ? ('BEST_EFFORT' as const) : ('ALL_OR_NOTHING' as const),
+      items: items.map((item) => ({
+        ...item,
+        parts: item.parts.map((part) => ({ ...part, charged: BigInt(part.charged) })),
+        metaData: item.metaData ?? { at: 0, dictionary: {} },
+      })),
+    }
+    const rules = this.#published.rulesOf(instanceId, policyRevision)
+    const expected = textOf(decideAgain(recorded, rules))
+    const charged = textOf(postings)
+    if (charged !== expected) {
+      throw new Violation('DECISION', `${recorded.name} charges ${charged}, but its rules say ${expected}`)
+    }
   }
 
   /** A burn entry covers at least what a power cut removed from the volatile log. */
@@ -221,6 +247,13 @@ export class EntryAudit {
         throw new Violation('I3', `${amount} of ${name} were lost to a power cut`)
     }
   }
+}
+
+function textOf(postings: readonly { readonly account: string; readonly amount: string | bigint }[]): string {
+  return postings
+    .map(({ account, amount }) => `${amount} of ${account}`)
+    .toSorted()
+    .join(', ')
 }
 
 type RecordedItem = EntryText['items'][number]

@@ -3,6 +3,8 @@
  * same time.
  */
 import { base64url } from 'jose'
+import type { Policy } from '../../src/core/rules/policy.ts'
+import { policyDocument, policyOf } from '../../src/protocol/edge/policy-document.ts'
 import type { SharedState } from './shared-state.ts'
 import { Violation } from './violation.ts'
 
@@ -34,6 +36,8 @@ export class PublishedAudit {
   readonly #unlimited = new Map<string, ReadonlySet<string>>()
   readonly #newest = new Map<string, { readonly revision: number; readonly periods: readonly PeriodText[] }>()
   readonly #windows = new Map<string, Window>()
+  /** By instance and revision, and then by content. */
+  readonly #rules = new Map<string, Map<string, Policy>>()
 
   constructor(shared: SharedState) {
     this.#shared = shared
@@ -44,7 +48,9 @@ export class PublishedAudit {
     if (this.#seen.has(signed)) return
     this.#seen.add(signed)
     const text = new TextDecoder().decode(base64url.decode(signed.split('.')[1] ?? ''))
-    const { instanceId, revision, lineItems } = JSON.parse(text) as DocumentText
+    const document = JSON.parse(text) as DocumentText
+    const { instanceId, revision, lineItems } = document
+    this.#keep(document)
     const unlimited = lineItems.filter(({ overdraft }) => overdraft === 'UNLIMITED').map(({ id }) => id)
     const name = `${instanceId} ${revision}`
     // A restored cloud, started without notice, may reuse a number.
@@ -53,6 +59,20 @@ export class PublishedAudit {
       if (revision >= (this.#newest.get(id)?.revision ?? 0)) this.#newest.set(id, { revision, periods })
       for (const period of periods) this.#seePeriod(id, period)
     }
+  }
+
+  /** A restored cloud, started without notice, may reuse a number, and confirms rules in new documents. */
+  #keep(document: DocumentText): void {
+    const name = `${document.instanceId} ${document.revision}`
+    const rules = this.#rules.get(name) ?? new Map<string, Policy>()
+    this.#rules.set(name, rules)
+    const content = JSON.stringify({ ...document, issuedAt: 0 })
+    if (!rules.has(content)) rules.set(content, policyOf(policyDocument.parse(document)))
+  }
+
+  /** The rules that were ever published with this number. */
+  rulesOf(instanceId: string, revision: number): readonly Policy[] {
+    return [...(this.#rules.get(`${instanceId} ${revision}`)?.values() ?? [])]
   }
 
   #seePeriod(lineItemId: string, { index, from, until }: PeriodText): void {

@@ -89,6 +89,18 @@ export interface UsageRow {
   epoch: bigint | null
 }
 
+/** Of a charge or refund of the cloud itself. */
+export interface CloudUsageRow extends UsageRow {
+  usage_time: bigint
+  requester_type: string
+  requester_value: string
+  version: string
+  count: string
+  rate: string | null
+  session_id: string | null
+  meta_data: string | null
+}
+
 export interface EntryText {
   correlationId: string
   n: number
@@ -99,14 +111,18 @@ export interface EntryText {
   at: number
   earliest: number
   latest: number | null
+  session?: unknown
+  requester: { type: string; value: string }
   items: {
     item: string
+    version: string
+    count: string
     outcome: string
     total: string
-    parts: { lineItemId: string; charged: string }[]
+    parts: { lineItemId: string; rate: string; charged: string }[]
     metaData?: MetaData
   }[]
-  postings: { account: string; amount: string }[]
+  postings: { account: string; amount: string; aboveGrant?: string }[]
 }
 
 /** A restored cloud with unknown sales. */

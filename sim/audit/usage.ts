@@ -9,9 +9,15 @@ import { usageOf } from '../../src/cloud/storage/sql/packed-delivery.ts'
 import type { Row } from '../../src/cloud/storage/sql/tables.ts'
 import { readArchiveLine } from '../../src/cloud/usage/usage-text.ts'
 import { query } from './query.ts'
-import type { UsageRow } from './records.ts'
+import type { CloudUsageRow, UsageRow } from './records.ts'
 import type { ArchivedFiles } from './shared-state.ts'
 import { Violation } from './violation.ts'
+
+/** Of the cloud itself. @param seq of the last row read */
+export function cloudUsageAfter(database: Sqlite.Database, seq: bigint): readonly CloudUsageRow[] {
+  const sql = "SELECT * FROM usage WHERE seq > ? AND source <> 'device' ORDER BY seq"
+  return query(database, sql).all(seq) as CloudUsageRow[]
+}
 
 /** @param seq of the last row read */
 export function usageAfter(

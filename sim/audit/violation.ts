@@ -18,6 +18,8 @@ export type Invariant =
   | 'LIVENESS'
   /** With contact, no request is refused that the pool can pay. */
   | 'REFUSAL'
+  /** A plain evaluator decides the same by the same rules, and charges the same accounts. */
+  | 'DECISION'
   /** Each entry names the engine version that decided. */
   | 'ENGINE'
   /** No assertion of the product fails. */

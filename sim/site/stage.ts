@@ -72,6 +72,7 @@ export class Stage {
       onCommit: () => {
         this.#dirty = true
       },
+      onDecided: (correlationId, rules) => this.auditor.bill.cloud.decides(correlationId, rules),
       onViolation: (violation) => this.violate(violation),
       onFault: (kind) => this.fault(kind),
     })

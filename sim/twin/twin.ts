@@ -4,6 +4,7 @@
  */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { ENGINE } from '../../src/core/engine.ts'
+import type { Policy } from '../../src/core/rules/policy.ts'
 import { FleetFigures } from '../../src/cloud/storage/sql/fleet-figures.ts'
 import { ALONE, type Sql } from '../../src/cloud/storage/sql/sql.ts'
 import { readerOf, runWork } from '../../src/cloud/storage/sql/transaction.ts'
@@ -14,6 +15,7 @@ import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 import { query } from '../audit/query.ts'
 import type { Random } from '../world/random.ts'
 import { Dead, type NodeDeps, TwinNode } from './node.ts'
+import { RulesSeen } from './rules-seen.ts'
 import type { TwinProcess } from './twin-process.ts'
 import { emptyTwin, openImage } from './twin-database.ts'
 
@@ -27,6 +29,8 @@ export interface CommitTrap {
 
 export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine' | 'waitMs'> {
   readonly onCommit: () => void
+  /** A transaction, which may fail, records a decision. */
+  readonly onDecided: (correlationId: string, rules: Policy) => void
 }
 
 export class Twin {
@@ -42,6 +46,7 @@ export class Twin {
   #pending = 0
   #lastTurn: Promise<unknown> = Promise.resolve()
   readonly #listeners = new Set<() => void>()
+  readonly #rules: RulesSeen
   readonly #queriesOf = new WeakMap<Database, Sql['db']>()
   #wallError = 0
   /** The next start declares a restore. */
@@ -51,6 +56,7 @@ export class Twin {
     this.deps = deps
     this.database = openImage(emptyTwin())
     this.#balancer = deps.random.stream('balancer')
+    this.#rules = new RulesSeen(deps)
     const now = (): number => this.now
     this.#nodes = Array.from({ length: deps.nodes }, (_, index) => {
       const current = { now, engine: () => this.engine, waitMs: () => this.waitMs }
@@ -128,6 +134,7 @@ export class Twin {
     for (const node of this.#nodes) this.#end(node)
     this.database.close()
     this.database = openImage(image)
+    this.#rules.forget()
     this.#isRestored = told
     this.deps.onCommit()
     this.down(downMs)
@@ -195,7 +202,7 @@ export class Twin {
       transaction: (work) =>
         counted(async () => {
           const written = { outbox: false, keys: false }
-          const run = (tx: Transaction) => work(this.deps.defects.transaction(tx, database))
+          const run = (tx: Transaction) => work(this.#rules.watch(this.deps.defects.transaction(tx, database)))
           const result = await commits.run(
             () => runWork(sql, run, written),
             () => written.outbox,

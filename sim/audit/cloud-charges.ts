@@ -1,0 +1,107 @@
+/**
+ * The cloud's own charges and refunds: each follows from its rules, and each account has been charged exactly what they
+ * say together.
+ */
+import type Sqlite from 'better-sqlite3'
+import type { Policy } from '../../src/core/rules/policy.ts'
+import type { StoredCharge } from '../../src/core/sessions/stored-charge.ts'
+import type { MetaData } from '../request-body.ts'
+import { Books } from './books.ts'
+import { query } from './query.ts'
+import { type AccountRow, type CloudUsageRow, lineOf } from './records.ts'
+import { type RecordedItem, decideAgain } from './reference.ts'
+import type { SharedState } from './shared-state.ts'
+import { Violation } from './violation.ts'
+
+export class CloudChargeAudit {
+  readonly #shared: SharedState
+  /** By account. */
+  readonly #charged = new Books()
+  /** Accounts that pay a session's interval, by session. */
+  readonly #paying = new Map<string, readonly string[]>()
+  /** By correlation id, of decisions that no check has read yet. */
+  readonly #rules = new Map<string, Policy>()
+
+  constructor(shared: SharedState) {
+    this.#shared = shared
+  }
+
+  /** A transaction, which may fail, records a decision by these rules. */
+  decides(correlationId: string, rules: Policy): void {
+    this.#rules.set(correlationId, rules)
+  }
+
+  /** @param rows new usage records of the cloud itself */
+  read(rows: readonly CloudUsageRow[]): void {
+    for (const [correlationId, decided] of Map.groupBy(rows, (row) => row.correlation_id)) {
+      const [first] = decided
+      if (first?.operation === 'REFUND') decided.forEach((row) => this.#refund(row))
+      else if (first !== undefined) this.#charge(correlationId, first, decided)
+    }
+    this.#rules.clear()
+  }
+
+  #charge(correlationId: string, first: CloudUsageRow, rows: readonly CloudUsageRow[]): void {
+    this.#shared.look('DECISION')
+    const { requester_type: type, requester_value: value, session_id: session } = first
+    const now = Number(first.usage_time)
+    const rules = this.#rules.get(correlationId)
+    const recorded = {
+      name: `the charge ${correlationId} of the twin`,
+      requester: { type, value },
+      clock: { now, earliest: now, latest: now },
+      mode: session === null ? ('BEST_EFFORT' as const) : ('ALL_OR_NOTHING' as const),
+      items: itemsOf(rows),
+    }
+    const postings = decideAgain(recorded, rules === undefined ? [] : [rules])
+    for (const { account, amount } of postings) this.#charged.add(account, amount)
+    const isGranted = rows.every(({ status }) => status === 'GRANTED')
+    if (session !== null && isGranted) this.#paying.set(session, postings.map(({ account }) => account))
+  }
+
+  #refund({ session_id: session, activation_id: line, tokens }: CloudUsageRow): void {
+    const accounts = this.#paying.get(session ?? '') ?? []
+    for (const account of accounts) if (lineOf(account) === line) this.#charged.add(account, tokens)
+  }
+
+  check(accounts: readonly AccountRow[]): void {
+    this.#shared.look('I3')
+    for (const { id, charged } of accounts) {
+      const expected = this.#charged.get(id)
+      if (charged === expected) continue
+      throw new Violation('I3', `the twin has charged ${charged} of ${id}, but its usage records say ${expected}`)
+    }
+  }
+
+  /** The database was replaced by a backup. */
+  readAgain(database: Sqlite.Database): void {
+    this.#charged.clear()
+    this.#paying.clear()
+    this.#rules.clear()
+    const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
+    for (const { id, charged } of accounts) this.#charged.add(id, charged)
+    const sql = 'SELECT id, charge FROM sessions WHERE charge IS NOT NULL AND kept_by IS NULL'
+    const sessions = query(database, sql).all() as { readonly id: string; readonly charge: string }[]
+    for (const { id, charge } of sessions) {
+      const { items } = JSON.parse(charge) as StoredCharge
+      this.#paying.set(id, [...new Set(items.flatMap(({ parts }) => parts.flatMap((part) => part.accounts)))])
+    }
+  }
+}
+
+/** One record for each share of an item, or for its refusal. */
+function itemsOf(rows: readonly CloudUsageRow[]): readonly RecordedItem[] {
+  const items = Map.groupBy(rows, ({ meta_data: text }) => text)
+  return [...items].map(([text, parts]): RecordedItem => {
+    const [first] = parts
+    if (first === undefined || text === null) throw new Error('each requested item has meta data')
+    const { item, version, count, status: outcome } = first
+    return {
+      ...{ item, version, count, outcome },
+      metaData: JSON.parse(text) as MetaData,
+      parts: parts.flatMap(({ activation_id: lineItemId, rate, tokens: charged }) =>
+        lineItemId === null ? [] : [{ lineItemId, rate: rate ?? '', charged }],
+      ),
+    }
+  })
+}
