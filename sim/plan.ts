@@ -3,6 +3,7 @@
  * drawn first: all at once would mask each other.
  */
 import type { Damage } from './device/disk.ts'
+import type { ConditionName } from './conditions.ts'
 import type { Mishap } from './device/journal-runner.ts'
 import type { Weather } from './world/network.ts'
 
@@ -16,6 +17,14 @@ export const CALM_MS = 45 * MINUTE
 export type Frequency = 'NONE' | 'DAILY' | 'WEEKLY' | 'MONTHLY' | 'YEARLY'
 
 export type Audience = 'ALL' | 'GOLD' | 'NOT_GOLD'
+
+/** Default actions, without a condition, are the last ones. */
+export interface ActionPlan {
+  readonly effect: 'ALLOW' | 'DENY'
+  readonly condition: ConditionName | null
+  /** Whole tokens; null: no cap. */
+  readonly allocation: number | null
+}
 
 export interface LineItemPlan {
   readonly id: string
@@ -32,6 +41,8 @@ export interface LineItemPlan {
   readonly audience: Audience
   /** Whole tokens of the gold action; null: only the default action. */
   readonly goldAllocation: number | null
+  /** Instead of those that follow from audience and gold allocation. */
+  readonly actions?: readonly ActionPlan[]
   /** Whole tokens per requester and day; null: none. */
   readonly limit: number | null
   /** Whole tokens per device without contact; 0: none. */
@@ -163,6 +174,7 @@ export type Happening =
   | { readonly kind: 'frequency'; readonly lineItem: number; readonly frequency: Frequency }
   | { readonly kind: 'series'; readonly lineItem: number; readonly series: string | null }
   | { readonly kind: 'audience'; readonly lineItem: number; readonly audience: Audience }
+  | { readonly kind: 'actions'; readonly lineItem: number; readonly actions: readonly ActionPlan[] }
   | { readonly kind: 'obsolete'; readonly lineItem: number; readonly deleteInMs: number; readonly mapInMs: number }
   | {
       readonly kind: 'configuration'

@@ -145,6 +145,7 @@ class World {
       case 'frequency':
       case 'series':
       case 'audience':
+      case 'actions':
       case 'obsolete':
       case 'configuration':
       case 'twin-engine-upgrade':

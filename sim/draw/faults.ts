@@ -2,6 +2,7 @@ import type { Mishap } from '../device/journal-runner.ts'
 import { HOUR, type Happening, ITEMS, MINUTE, type PlannedRequest } from '../plan.ts'
 import { CALM, type Weather } from '../world/network.ts'
 import type { Random } from '../world/random.ts'
+import { drawActions } from './requests.ts'
 
 export type Draw = (random: Random, within: Within) => Happening
 
@@ -183,6 +184,11 @@ export const faults = {
     kind: 'audience',
     lineItem: random.whole(0, within.lineItems - 1),
     audience: random.pick(['ALL', 'ALL', 'GOLD', 'NOT_GOLD'] as const),
+  }),
+  actions: (random, within) => ({
+    kind: 'actions',
+    lineItem: random.whole(0, within.lineItems - 1),
+    actions: drawActions(random),
   }),
   obsolete: (random, within) => ({
     kind: 'obsolete',

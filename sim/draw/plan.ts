@@ -57,6 +57,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   frequency: 0.25,
   series: 0.25,
   audience: 0.25,
+  actions: 0.3,
   obsolete: 0.2,
   configuration: 0.25,
   'bound-session': 0.25,
@@ -77,6 +78,9 @@ const apart: Partial<Record<FaultKind, number>> = {
 const unusual: ReadonlySet<FaultKind> = new Set(['device-session', 'bound-session', 'allocation', 'limit'])
 
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
+
+/** Kinds that seeds without a busy cloud do not have: seeds that once failed stay as they were. */
+const later: ReadonlySet<FaultKind> = new Set(['actions'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
   const random = new Random(`plan ${seed}`)
@@ -115,6 +119,7 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
         : random.stream(`swarm ${kind}`).chance(ownChance)
     if (options.without?.includes(kind) === true) return false
     if (options.always?.includes(kind) === true) return true
+    if (isAsBefore && later.has(kind)) return false
     return isPlain ? kind === 'twin-busy' || (drawn && !unusual.has(kind)) : drawn
   })
   for (const kind of chosen) {

@@ -1,5 +1,6 @@
-/** What makes requests different from each other: several items, and properties of the requester. */
-import { ITEMS, type PlannedRequest } from '../plan.ts'
+/** What makes decisions different from each other: several items, properties of the requester, and actions on them. */
+import { CONDITIONS, type ConditionName } from '../conditions.ts'
+import { type ActionPlan, ITEMS, type PlannedRequest } from '../plan.ts'
 import type { Random } from '../world/random.ts'
 
 export function drawMore(random: Random): NonNullable<PlannedRequest['more']> {
@@ -21,4 +22,17 @@ const VALUES: Readonly<Record<string, readonly unknown[]>> = {
 export function drawDictionary(random: Random): NonNullable<PlannedRequest['dictionary']> {
   const drawn = Object.entries(VALUES).map(([name, values]) => [name, random.pick(values)] as const)
   return Object.fromEntries(drawn.filter(() => random.chance(0.6)))
+}
+
+const NAMES = Object.keys(CONDITIONS) as readonly ConditionName[]
+
+export function drawActions(random: Random): readonly ActionPlan[] {
+  const actions = Array.from({ length: random.whole(1, 4) }, (): ActionPlan => {
+    const condition = random.pick(NAMES)
+    if (random.chance(0.25)) return { effect: 'DENY', condition, allocation: null }
+    return { effect: 'ALLOW', condition, allocation: random.spread(3, 200) }
+  })
+  if (random.chance(0.2)) return actions
+  const allocation = random.chance(0.2) ? random.spread(3, 200) : null
+  return [...actions, { effect: 'ALLOW', condition: null, allocation }]
 }

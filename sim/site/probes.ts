@@ -6,6 +6,7 @@ import { query } from '../audit/query.ts'
 import { type AccountRow, type DeviceAccountRow, ownerOf, sellsNothing } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import type { Machine } from '../device/machine.ts'
+import { allowing } from '../conditions.ts'
 import { HOUR, type LineItemPlan, type PlannedRequest } from '../plan.ts'
 import type { Devices } from './devices.ts'
 import type { Load } from './load.ts'
@@ -131,14 +132,15 @@ export class Probes {
   #request(item: LineItemPlan): PlannedRequest {
     this.#asked += 1
     const requester = `probe-${this.#asked}`
-    return { instance: item.instance, item: 'Scan', count: 1, requester, gold: item.audience === 'GOLD' }
+    return { instance: item.instance, item: 'Scan', count: 1, requester, gold: isForGold(item) }
   }
 
   /** Line items that serve any requester alone, during the whole probe. */
-  #canProbe({ id, state, audience, goldAllocation, limit, startsAt, endsAt, overdraft }: LineItemPlan): boolean {
+  #canProbe(item: LineItemPlan): boolean {
+    const { id, state, limit, startsAt, endsAt, overdraft } = item
     const { now } = this.#stage.time
     if (state !== 'DEPLOYED' || overdraft === 'UNLIMITED' || startsAt > now || endsAt < now + 12 * HOUR) return false
-    if (audience === 'GOLD' && goldAllocation !== null) return false
+    if (allowing(item, isForGold(item) ? { tier: 'gold' } : {})?.allocation !== null) return false
     if (limit !== null && BigInt(limit) * MICRO < SMALL) return false
     const { auditor } = this.#stage
     const period = auditor.published.periodAt(id, now)
@@ -173,6 +175,11 @@ export class Probes {
       .map(({ granted, returned, used, refunded }) => granted - returned - used + refunded)
       .reduce((sum, held) => sum + (held > 0n ? held : 0n), this.#free(item))
   }
+}
+
+/** Others are not served, or not without an allocation. */
+function isForGold(item: LineItemPlan): boolean {
+  return allowing(item, {})?.allocation !== null
 }
 
 function isShort(outcome: string): boolean {

@@ -8,9 +8,11 @@ import { type AccountRow, ownerOf, sellsNothing } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Machine } from '../device/machine.ts'
+import { allowing } from '../conditions.ts'
 import { HOUR, ITEMS, type LineItemPlan, type PlannedRequest, RATES } from '../plan.ts'
 import { CALM } from '../world/network.ts'
-import { MICRO, hasAllocation } from './rule-calls.ts'
+import { dictionaryOf } from '../request-body.ts'
+import { MICRO } from './rule-calls.ts'
 import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
@@ -108,13 +110,15 @@ export class Refusals {
   }
 
   /** Line items that serve the request for an hour at least, whatever happens to the others. */
-  #payers({ instance = 0, gold }: PlannedRequest): readonly LineItemPlan[] {
+  #payers(request: PlannedRequest): readonly LineItemPlan[] {
+    const { instance = 0 } = request
+    const dictionary = dictionaryOf(request)
     const { now } = this.#stage.time
     const { published } = this.#stage.auditor
     return this.#rules.lineItems.filter((item) => {
-      const { id, state, audience, overdraft, startsAt, endsAt } = item
+      const { id, state, overdraft, startsAt, endsAt } = item
       if (item.instance !== instance || state !== 'DEPLOYED' || overdraft === 'UNLIMITED') return false
-      if (gold ? audience === 'NOT_GOLD' || hasAllocation(item) : audience === 'GOLD') return false
+      if (allowing(item, dictionary)?.allocation !== null) return false
       if (startsAt > now - 12 * HOUR || endsAt < now + 12 * HOUR) return false
       const period = published.periodAt(id, now)
       return period !== undefined && [-HOUR, HOUR].every((ms) => published.periodAt(id, now + ms) === period)

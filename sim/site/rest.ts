@@ -68,8 +68,10 @@ export class Rest {
     }
     if (this.#hasFailed()) return
     const why = restless()
-    if (why === undefined) this.#stage.judge(() => this.#stage.auditor.checkAtRest(this.#stage.twin.database, machines))
-    else this.#stage.violate(new Violation('LIVENESS', why))
+    if (why === undefined) {
+      this.#stage.judge(() => this.#stage.auditor.checkAtRest(this.#stage.twin.database, machines))
+      this.#stage.judge(() => this.#rules.checkPublished())
+    } else this.#stage.violate(new Violation('LIVENESS', why))
   }
 
   #restlessness(machine: Machine): string | null {

@@ -7,6 +7,7 @@ import { removeConsumptionLimit, setConsumptionLimit } from '../../src/cloud/ser
 import { parseDecimal } from '../../src/core/pricing/amount.ts'
 import type { RatedItem } from '../../src/core/rules/policy.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
+import { type ConditionName, actionsOf } from '../conditions.ts'
 import { BEGIN, HOUR, type Happening, ITEMS, type LineItemPlan, RATES } from '../plan.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 
@@ -16,8 +17,7 @@ const DAY = 24 * HOUR
 
 export interface InstanceMade {
   readonly id: string
-  readonly goldId: string
-  readonly othersId: string
+  readonly conditionIds: ReadonlyMap<ConditionName, string>
 }
 
 export async function map({ store, now }: TwinProcess, instance: InstanceMade, item: LineItemPlan): Promise<void> {
@@ -40,33 +40,30 @@ export async function map({ store, now }: TwinProcess, instance: InstanceMade, i
   if (mapped.outcome === 'REFUSED') throw new Error(`the plan asks for what is refused: ${mapped.problems.join(', ')}`)
 }
 
-/** @param actionId of the action with an allocation, if any. Returns its new id */
+/** @param known ids of the actions with allocations. Returns their new ids */
 export async function setActions(
   { store, newId, now }: TwinProcess,
-  instance: InstanceMade,
+  { id: instanceId, conditionIds }: InstanceMade,
   item: LineItemPlan,
-  actionId: string | null,
-): Promise<string | null> {
-  const { id, audience, goldAllocation } = item
-  const { goldId, othersId } = instance
-  const allow = { action: 'ALLOW' as const }
-  const deny = { action: 'DENY' as const }
-  const hasGold = hasAllocation(item)
-  const gold = {
-    ...(actionId === null ? {} : { id: actionId }),
-    ...allow,
-    conditionId: goldId,
-    allocation: BigInt(goldAllocation ?? 0) * MICRO,
-  }
-  const first = audience === 'NOT_GOLD' ? [{ ...deny, conditionId: goldId }] : hasGold ? [gold] : []
-  const goldOnly = hasGold ? [deny] : [{ ...deny, conditionId: othersId }, allow]
-  const inputs = [...first, ...(audience === 'GOLD' ? goldOnly : [allow])]
-  const made = await replaceActions({ store, newId }, { instanceId: instance.id, lineItemId: id }, inputs, now())
-  return hasGold ? (made[0]?.action.id ?? null) : null
+  known: readonly string[],
+): Promise<readonly string[]> {
+  const ids = [...known]
+  const inputs = actionsOf(item).map(({ effect, condition, allocation }) => {
+    const id = allocation === null ? undefined : ids.shift()
+    return {
+      ...(id === undefined ? {} : { id }),
+      action: effect,
+      ...(condition === null ? {} : { conditionId: conditionIds.get(condition) ?? '' }),
+      ...(allocation === null ? {} : { allocation: BigInt(allocation) * MICRO }),
+    }
+  })
+  const made = await replaceActions({ store, newId }, { instanceId, lineItemId: item.id }, inputs, now())
+  return made.flatMap(({ action }) => (action.allocation === null ? [] : [action.id]))
 }
 
-export function hasAllocation({ audience, goldAllocation }: LineItemPlan): boolean {
-  return audience !== 'NOT_GOLD' && goldAllocation !== null
+/** Micro-tokens. */
+export function allocationsOf(item: LineItemPlan): readonly bigint[] {
+  return actionsOf(item).flatMap(({ allocation }) => (allocation === null ? [] : [BigInt(allocation) * MICRO]))
 }
 
 export async function setLimit(

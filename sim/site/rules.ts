@@ -8,9 +8,12 @@ import { createConditions } from '../../src/cloud/service-api/change-conditions.
 import { createInstance } from '../../src/cloud/service-api/create-instance.ts'
 import { setOfflinePolicy } from '../../src/cloud/policy/offline-policy.ts'
 import { query } from '../audit/query.ts'
+import { Violation } from '../audit/violation.ts'
+import { CONDITIONS, type ConditionName, NESTED_NAMES } from '../conditions.ts'
 import { BEGIN, HOUR, type Happening, type LineItemPlan } from '../plan.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
-import { type InstanceMade, MICRO, hasAllocation, map, setActions, setLimit, setRates } from './rule-calls.ts'
+import { type InstanceMade, MICRO, allocationsOf, map, setActions, setLimit, setRates } from './rule-calls.ts'
+import { wordsOfPlan, wordsOfPublished } from './published-rules.ts'
 import type { Stage } from './stage.ts'
 
 type RulePart = 'line' | 'actions' | 'limit' | 'overspend'
@@ -23,6 +26,7 @@ type Changing =
   | 'frequency'
   | 'series'
   | 'audience'
+  | 'actions'
   | 'end'
   | 'state'
   | 'obsolete'
@@ -35,7 +39,8 @@ type Changing =
 
 export interface RulesMade {
   readonly lineItems: readonly LineItemPlan[]
-  readonly actionIds: readonly (string | null)[]
+  /** Of the actions with allocations, by line item. */
+  readonly actionIds: readonly (readonly string[])[]
 }
 
 interface RuleChange {
@@ -51,7 +56,7 @@ interface RuleChange {
 export class Rules {
   readonly #stage: Stage
   #lineItems: LineItemPlan[]
-  #actionIds: (string | null)[] = []
+  #actionIds: (readonly string[])[] = []
   readonly #instances: InstanceMade[] = []
   #rateVersions = 0
   readonly #versions: (readonly LineItemPlan[] | undefined)[] = []
@@ -75,10 +80,10 @@ export class Rules {
     for (let index = 0; index < this.#stage.plan.site.instances; index += 1) {
       const id = newId()
       await createInstance(store, { id, shortName: `site-${index}`, accountId: 'customer' }, now())
-      const gold = { operator: 'IN' as const, property: 'tier', values: ['gold'] }
-      const others = { operator: 'NOT' as const, condition: gold }
-      const [goldMade, othersMade] = await createConditions({ store, newId }, id, [gold, others], now())
-      this.#instances.push({ id, goldId: goldMade?.id ?? '', othersId: othersMade?.id ?? '' })
+      const names = this.#conditionNames()
+      const inputs = names.map((name) => CONDITIONS[name])
+      const made = await createConditions({ store, newId }, id, inputs, now())
+      this.#instances.push({ id, conditionIds: new Map(names.map((name, at) => [name, made[at]?.id ?? ''])) })
     }
     await setRates(twin, 'v1', { factor: 1, inMs: -HOUR })
     await setRates(twin, 'v1', { factor: 1.5, inMs: -HOUR, series: 'S', areFormulas: true })
@@ -86,6 +91,12 @@ export class Rules {
       for (const part of PARTS) if (part !== 'overspend' || item.overspendCap > 0) await this.#make(twin, index, part)
       if (item.frequency === 'DAILY') this.#stage.faultIn('period began', item.startsAt + 24 * HOUR - BEGIN)
     }
+  }
+
+  #conditionNames(): readonly ConditionName[] {
+    const { site, events } = this.#stage.plan
+    const isNested = events.some(({ what }) => what.kind === 'actions') || site.lineItems.some(({ actions }) => actions)
+    return ['gold', 'others', ...(isNested ? NESTED_NAMES : [])]
   }
 
   get lineItems(): readonly LineItemPlan[] {
@@ -124,6 +135,9 @@ export class Rules {
         return
       case 'audience':
         this.#change(what.lineItem, 'DENY', 'actions', { audience: what.audience })
+        return
+      case 'actions':
+        this.#change(what.lineItem, 'actions', 'actions', { actions: what.actions })
         return
       case 'end':
         this.#change(what.lineItem, 'end', 'line', { endsAt: this.#stage.time.now + what.inMs })
@@ -255,13 +269,12 @@ export class Rules {
   async #make(twin: TwinProcess, index: number, part: RulePart): Promise<void> {
     const item = this.#item(index)
     const instance = this.#instance(item.instance)
-    if (item.state === 'DELETED') this.#actionIds[index] = null
+    if (item.state === 'DELETED') this.#actionIds[index] = []
     if (part !== 'overspend') this.#setCaps(index)
     if (part === 'line') await map(twin, instance, item)
     else if (part === 'limit') await setLimit(twin, instance, item)
     else if (part === 'actions') {
-      const actionId = hasAllocation(item) ? (this.#actionIds[index] ?? null) : null
-      this.#actionIds[index] = await setActions(twin, instance, item, actionId)
+      this.#actionIds[index] = await setActions(twin, instance, item, this.#actionIds[index] ?? [])
       this.#setCaps(index)
     } else {
       const cap = BigInt(item.overspendCap) * MICRO
@@ -270,12 +283,11 @@ export class Rules {
     }
   }
 
-  /** After a lost response: reads the new action's id. */
+  /** After a lost response: reads the new actions' ids. */
   #readActions(index: number): void {
     const item = this.#item(index)
-    const sql = 'SELECT id FROM actions WHERE line_item_id = ? AND allocation IS NOT NULL'
-    const made = query(this.#stage.twin.database, sql).pluck().get(item.id) as string | undefined
-    this.#actionIds[index] = hasAllocation(item) ? (made ?? null) : null
+    const sql = 'SELECT id FROM actions WHERE line_item_id = ? AND allocation IS NOT NULL ORDER BY position'
+    this.#actionIds[index] = query(this.#stage.twin.database, sql).pluck().all(item.id) as string[]
     this.#setCaps(index)
   }
 
@@ -283,6 +295,23 @@ export class Rules {
     const { id } = this.#instance(this.#item(index).instance)
     const sql = 'SELECT revision FROM policy_revisions WHERE instance_id = ?'
     return query(this.#stage.twin.database, sql).pluck().get(id)
+  }
+
+  /** At rest, devices have the rules that administrators have set. */
+  checkPublished(): void {
+    const { published, shared } = this.#stage.auditor
+    for (const [index, item] of this.#lineItems.entries()) {
+      // The last one with this number, which no device may have got.
+      const policy = published.rulesOf(this.instanceId(item.instance), Number(this.#revision(index))).at(-1)
+      if (policy === undefined) continue
+      shared.look('DECISION')
+      const set = wordsOfPlan(item)
+      const found = wordsOfPublished(
+        policy.lineItems.find(({ id }) => id === item.id),
+        policy,
+      )
+      if (found !== set) throw new Violation('DECISION', `the rules ${set} are published as ${found}`)
+    }
   }
 
   /** Enters rules forgotten since the backup, so that a restored cloud accepts the usage. */
@@ -312,14 +341,13 @@ export class Rules {
 
   #setCaps(index: number): void {
     const item = this.#item(index)
-    const { id, quantity, overdraft, goldAllocation, limit } = item
+    const { id, quantity, overdraft, limit } = item
     const isGone = item.state === 'DELETED'
-    const actionId = this.#actionIds[index] ?? null
+    const allocations = allocationsOf(item)
     const line = overdraft === 'UNLIMITED' ? null : BigInt(quantity + overdraft) * MICRO
-    const hasGold = actionId !== null && hasAllocation(item)
     this.#stage.auditor.pools.setCaps(id, {
       line: isGone ? 0n : line,
-      allocations: new Map(hasGold ? [[actionId, BigInt(goldAllocation ?? 0) * MICRO]] : []),
+      allocations: new Map((this.#actionIds[index] ?? []).map((actionId, at) => [actionId, allocations[at] ?? 0n])),
       limit: limit === null || isGone ? null : BigInt(limit) * MICRO,
     })
   }
