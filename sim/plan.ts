@@ -101,7 +101,8 @@ export interface PlannedRequest {
 
 export type Happening =
   | ({ readonly kind: 'request'; readonly device: number; readonly session: number | null } & PlannedRequest)
-  | ({ readonly kind: 'cloud-request' } & PlannedRequest)
+  /** With repetitions under one idempotency key, whether or not there was a response. */
+  | ({ readonly kind: 'cloud-request'; readonly repeatAfterMs?: readonly number[] } & PlannedRequest)
   | ({ readonly kind: 'cloud-session'; readonly slot: number; readonly close: boolean } & PlannedRequest)
   | { readonly kind: 'kill' | 'power-cut' | 'stop'; readonly device: number; readonly downMs: number }
   | {

@@ -12,7 +12,7 @@ export interface MetaData {
   readonly key?: string
 }
 
-interface Body {
+export interface Body {
   readonly requester: { readonly type: string; readonly value: string; readonly dictionary?: MetaData['dictionary'] }
   readonly requestedItems: readonly {
     readonly item: string

@@ -29,13 +29,23 @@ export class BillAudit {
   /** Billed without evidence, by device, epoch and line item. */
   readonly #presumptions = new Books()
 
-  charged(correlationId: string, tokens: bigint): void {
-    this.#direct.set(correlationId, { tokens, billed: 0n })
-  }
+  /** First responses, by idempotency key. */
+  readonly #answers = new Map<string, string>()
 
-  settleDirect(correlationId: string): void {
-    const direct = this.#direct.get(correlationId)
-    if (direct !== undefined) direct.billed += this.#early.get(correlationId)
+  /** The cloud has responded to a request. @param tokens that the response says were charged, micro-tokens */
+  answered(
+    correlationId: string,
+    tokens: bigint,
+    { key, text }: { readonly key: string | null; readonly text: string },
+  ): void {
+    if (key !== null) {
+      this.#shared.look('I4')
+      const first = this.#answers.get(key) ?? text
+      this.#answers.set(key, first)
+      if (first !== text) throw new Violation('I4', `the twin responds to ${key} with ${text}, and before with ${first}`)
+    }
+    if (this.#direct.has(correlationId)) return
+    this.#direct.set(correlationId, { tokens, billed: this.#early.get(correlationId) })
   }
 
   /** After a restore: the cloud's own charges that the backup lacks are gone. */
@@ -45,6 +55,7 @@ export class BillAudit {
     this.#usageSeen = 0n
     for (const direct of this.#direct.values()) direct.billed = 0n
     this.#early.clear()
+    this.#answers.clear()
     this.#readRows(database)
     this.cloud.readAgain(database)
     for (const [id, { tokens, billed }] of this.#direct) if (tokens !== billed) this.#direct.delete(id)

@@ -11,6 +11,7 @@ import { query } from './query.ts'
 import { type AccountRow, type CloudUsageRow, lineOf } from './records.ts'
 import { type RecordedItem, decideAgain } from './reference.ts'
 import type { SharedState } from './shared-state.ts'
+import { cloudUsageAfter } from './usage.ts'
 import { Violation } from './violation.ts'
 
 export class CloudChargeAudit {
@@ -19,6 +20,8 @@ export class CloudChargeAudit {
   readonly #charged = new Books()
   /** Accounts that pay a session's interval, by session. */
   readonly #paying = new Map<string, readonly string[]>()
+  /** Correlation ids of charges, by idempotency key. */
+  readonly #once = new Map<string, string>()
   /** By correlation id, of decisions that no check has read yet. */
   readonly #rules = new Map<string, Policy>()
 
@@ -42,6 +45,7 @@ export class CloudChargeAudit {
   }
 
   #charge(correlationId: string, first: CloudUsageRow, rows: readonly CloudUsageRow[]): void {
+    this.#chargeOnce(correlationId, rows)
     this.#shared.look('DECISION')
     const { requester_type: type, requester_value: value, session_id: session } = first
     const now = Number(first.usage_time)
@@ -57,6 +61,16 @@ export class CloudChargeAudit {
     for (const { account, amount } of postings) this.#charged.add(account, amount)
     const isGranted = rows.every(({ status }) => status === 'GRANTED')
     if (session !== null && isGranted) this.#paying.set(session, postings.map(({ account }) => account))
+  }
+
+  #chargeOnce(correlationId: string, [first]: readonly CloudUsageRow[]): void {
+    const { key } = JSON.parse(first?.meta_data ?? '{}') as Partial<MetaData>
+    if (key === undefined) return
+    this.#shared.look('I4')
+    const before = this.#once.get(key)
+    this.#once.set(key, correlationId)
+    if (before === undefined) return
+    throw new Violation('I4', `the twin decides ${key} twice: ${before}, ${correlationId}`)
   }
 
   #refund({ session_id: session, activation_id: line, tokens }: CloudUsageRow): void {
@@ -78,6 +92,11 @@ export class CloudChargeAudit {
     this.#charged.clear()
     this.#paying.clear()
     this.#rules.clear()
+    this.#once.clear()
+    for (const { meta_data: text, correlation_id: id } of cloudUsageAfter(database, 0n)) {
+      const { key } = JSON.parse(text ?? '{}') as Partial<MetaData>
+      if (key !== undefined) this.#once.set(key, id)
+    }
     const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
     for (const { id, charged } of accounts) this.#charged.add(id, charged)
     const sql = 'SELECT id, charge FROM sessions WHERE charge IS NOT NULL AND kept_by IS NULL'

@@ -8,7 +8,7 @@ import type { SharedState } from './shared-state.ts'
 import type { PoolAudit } from './pools.ts'
 import type { PublishedAudit } from './published.ts'
 import { query } from './query.ts'
-import { type DeviceAccountRow, type Entry, type EntryText, lineOf, lineText, ownerOf } from './records.ts'
+import { type DeviceAccountRow, type Entry, type EntryText, lineOf, lineText, microOf, ownerOf } from './records.ts'
 import type { Durability } from '../../src/agent/ledger/commits.ts'
 import type { TimeAudit } from './time.ts'
 import { decideAgain } from './reference.ts'
@@ -269,14 +269,10 @@ const STATUS = new Map(Object.entries(ITEM_STATUS))
 
 /** What the response says of an item; see {@link recordedOf}. */
 function toldOf({ item, status, lineItems }: AccessResponse['requestedItems'][number]): string {
-  const parts = lineItems.map(({ activationId, tokensCharged }) => ` ${micro(tokensCharged)} by ${activationId}`)
+  const parts = lineItems.map(({ activationId, tokensCharged }) => ` ${microOf(tokensCharged)} by ${activationId}`)
   return `${item} ${status.code}${parts.join()}`
 }
 
 function recordedOf({ item, outcome, parts }: RecordedItem): string {
   return `${item} ${STATUS.get(outcome)?.['v1.1']}${parts.map(({ lineItemId, charged }) => ` ${charged} by ${lineItemId}`).join()}`
-}
-
-function micro(tokens: number): bigint {
-  return BigInt(Math.round(tokens * 1_000_000))
 }

@@ -190,3 +190,8 @@ export function fingerprintOf(database: Sqlite.Database): string {
 export function lineText({ activation_id: line, item, tokens }: Pick<UsageRow, 'activation_id' | 'item' | 'tokens'>): string {
   return `${line ?? 'none'} ${item} ${tokens}`
 }
+
+/** Micro-tokens of a response's number of tokens. */
+export function microOf(tokens: number): bigint {
+  return BigInt(Math.round(tokens * 1_000_000))
+}

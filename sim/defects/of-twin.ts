@@ -1,3 +1,4 @@
+import { forgetAnswers } from '../../src/cloud/service-api/idempotency-key.ts'
 import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { EntryBodyWire } from '../../src/protocol/edge/sync.ts'
 import { openImage } from '../twin/twin-database.ts'
@@ -94,6 +95,16 @@ export const TWIN_DEFECTS: readonly Defect[] = [
         }
         return answer
       }),
+    }),
+  },
+  {
+    name: 'forgets-answers-by-any-clock',
+    is: 'a twin whose clock jumps forgets the answers of idempotency keys: a repeated request is charged again',
+    always: ['cloud-repeats', 'twin-clock'],
+    twin: () => ({
+      begin: ({ store, now }, every) => {
+        every(60_000, () => forgetAnswers(store, now()))
+      },
     }),
   },
   {

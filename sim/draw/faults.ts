@@ -122,6 +122,11 @@ export const faults = {
   }),
   rates: (random) => ({ kind: 'rates', inMs: random.spread(1_000, 6 * HOUR), factor: random.pick([0.5, 0.999, 2, 3]) }),
   'cloud-request': (random) => ({ kind: 'cloud-request', ...drawRequest(random, -1) }),
+  'cloud-repeats': (random) => ({
+    kind: 'cloud-request',
+    repeatAfterMs: Array.from({ length: random.whole(1, 3) }, () => random.spread(1, 3 * HOUR)),
+    ...drawRequest(random, -1),
+  }),
   'cloud-session': (random) => ({
     kind: 'cloud-session',
     slot: random.whole(0, 3),

@@ -20,6 +20,7 @@ export const DEFAULT_OPTIONS: PlanOptions = { devices: 5, hours: 4, requests: 30
 /** Maximum per kind and ten device-hours. */
 const often: Partial<Record<FaultKind, number>> = {
   'cloud-request': 20,
+  'cloud-repeats': 12,
   'cloud-session': 12,
   'death-at-write': 6,
   'death-after-answer': 6,
@@ -58,6 +59,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   series: 0.25,
   audience: 0.25,
   actions: 0.3,
+  'cloud-repeats': 0.4,
   obsolete: 0.2,
   configuration: 0.25,
   'bound-session': 0.25,
@@ -80,7 +82,7 @@ const unusual: ReadonlySet<FaultKind> = new Set(['device-session', 'bound-sessio
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
 
 /** Kinds that seeds without a busy cloud do not have: seeds that once failed stay as they were. */
-const later: ReadonlySet<FaultKind> = new Set(['actions'])
+const later: ReadonlySet<FaultKind> = new Set(['actions', 'cloud-repeats'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
   const random = new Random(`plan ${seed}`)

@@ -3,11 +3,13 @@ import type { AccessAnswer } from '../../src/agent/access/access.ts'
 import { closeSession, openSession, requestInSession } from '../../src/cloud/sessions/session-life.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import type { AccessResponse } from '../../src/protocol/service/access-request.ts'
+import { microOf } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import { Application } from '../device/application.ts'
 import type { Machine } from '../device/machine.ts'
 import type { Happening, PlannedRequest } from '../plan.ts'
 import { bodyOf, readBody } from '../request-body.ts'
+import { requestAccess } from '../twin/request-access.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 import type { Devices } from './devices.ts'
 import { Refusals } from './refusals.ts'
@@ -25,6 +27,7 @@ export class Load {
   readonly sessions = new Map<number, string>()
   readonly #deviceSessions = new Map<string, string>()
   #turn = 0
+  #keys = 0
 
   constructor(stage: Stage, devices: Devices, rules: Rules) {
     this.#stage = stage
@@ -42,9 +45,7 @@ export class Load {
         this.#crowd(what)
         return
       case 'cloud-request':
-        this.#stage.byTwin(async (twin) => {
-          await this.#cloudRequest(twin, what)
-        })
+        this.#cloudRequests(what)
         return
       case 'cloud-session':
         this.#stage.byTwin((twin) => this.#cloudSession(twin, what))
@@ -190,26 +191,30 @@ export class Load {
     return { name: machine.name, ask }
   }
 
-  async #cloudRequest({ batcher, newId, now }: TwinProcess, what: PlannedRequest): Promise<string> {
-    const correlationId = newId()
-    const { request, metaData } = readBody(bodyOf(what))
-    const order = {
-      instanceId: this.#rules.instanceId(what.instance),
-      correlationId,
-      request,
-      metaData: metaData.map((each) => JSON.stringify(each)),
+  #cloudRequests({ repeatAfterMs = [], ...what }: Extract<Happening, { kind: 'cloud-request' }>): void {
+    const send = (key: string | null): void => {
+      this.#stage.byTwin(async (twin) => {
+        await this.#cloudRequest(twin, what, key)
+      })
     }
-    const decision = await batcher.request(order, now())
-    const tokens = decision.items.reduce(
-      (sum, item) =>
-        sum + (item.outcome === 'GRANTED' ? item.shares.reduce((all, { charged }) => all + charged, 0n) : 0n),
-      0n,
-    )
-    this.#stage.outcome(tokens > 0n ? 'granted by the twin' : 'refused by the twin')
-    this.#stage.auditor.bill.charged(correlationId, tokens)
-    this.#stage.auditor.bill.settleDirect(correlationId)
-    const [first] = decision.items
-    return first?.outcome === 'REFUSED' ? first.reason : (first?.outcome ?? '')
+    if (repeatAfterMs.length === 0) {
+      send(null)
+      return
+    }
+    this.#keys += 1
+    const key = `key ${this.#keys}`
+    send(key)
+    for (const ms of repeatAfterMs) this.#stage.later(ms, () => send(key))
+  }
+
+  /** Resolves with the status code of the first item. */
+  async #cloudRequest(twin: TwinProcess, what: PlannedRequest, key: string | null = null): Promise<string> {
+    const { text } = await requestAccess(twin, this.#rules.instanceId(what.instance), bodyOf(what, key), key)
+    const { correlationId, requestedItems } = JSON.parse(text) as AccessResponse
+    const tokens = requestedItems.reduce((sum, { totalTokensCharged }) => sum + microOf(totalTokensCharged), 0n)
+    this.#stage.outcome(`${tokens > 0n ? 'granted' : 'refused'} by the twin${key === null ? '' : ', with a key'}`)
+    this.#stage.judge(() => this.#stage.auditor.bill.answered(correlationId, tokens, { key, text }))
+    return requestedItems[0]?.status.code ?? ''
   }
 
   async #cloudSession(

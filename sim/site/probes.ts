@@ -186,4 +186,4 @@ function isShort(outcome: string): boolean {
   return SHORT.has(outcome)
 }
 
-const SHORT: ReadonlySet<string> = new Set(['2002', '2008', '2009', '2011', 'INSUFFICIENT_TOKENS'])
+const SHORT: ReadonlySet<string> = new Set(['2002', '2008', '2009', '2011'])

@@ -66,6 +66,7 @@ export class Stage {
       settlement: { afterMs: site.settleAfterMs, as: site.settleAs },
       undecidedClock,
       nodes: site.nodes,
+      hasKeys: plan.events.some(({ what }) => 'repeatAfterMs' in what),
       broker: this.broker,
       defects: { ...SOUND_TWIN, ...defect?.twin?.() },
       note: (what) => this.trace.note('twin', what),

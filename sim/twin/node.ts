@@ -20,6 +20,7 @@ import { endRecoveries } from '../../src/cloud/sync/recovery/recovery.ts'
 import { Sales } from '../../src/cloud/sync/recovery/sales.ts'
 import { SyncBatcher } from '../../src/cloud/sync/sync-batcher.ts'
 import type { Defer } from '../../src/cloud/runtime/batcher.ts'
+import { forgetAnswers } from '../../src/cloud/service-api/idempotency-key.ts'
 import { AccessBatcher } from '../../src/cloud/service-api/request-access.ts'
 import { heartbeatOfDevice, sweepNextSession } from '../../src/cloud/sessions/session-life.ts'
 import type { Engine } from '../../src/core/engine.ts'
@@ -45,6 +46,8 @@ export interface NodeDeps {
   readonly settlement: { readonly afterMs: number; readonly as: Settlement }
   readonly defects: TwinDefects
   readonly nodes: number
+  /** Whether clients use idempotency keys: a commit more would move the others. */
+  readonly hasKeys: boolean
   /** Null: no push. */
   readonly broker: Broker | null
   readonly now: () => number
@@ -63,6 +66,8 @@ const MARK_EVERY_MS = 60_000
 const TURN_EVERY_MS = 20_000
 const POLICIES_EVERY_MS = 180_000
 const NOTIFICATIONS_EVERY_MS = 60_000
+/** Longer than in the product, for fewer events per run. */
+const FORGET_EVERY_MS = 180_000
 const NOTIFY_EVERY_MS = 10_000
 const RECALL_EVERY_MS = 60_000
 
@@ -224,6 +229,10 @@ export class TwinNode {
       await clock.look()
       return false
     })
+    if (this.#deps.hasKeys) {
+      const isTrusted = (): boolean => defects.trustsClock(clock.isTrusted())
+      this.#repeat(process, FORGET_EVERY_MS, async () => isTrusted() && forgetAnswers(store, now()))
+    }
     this.#repeat(process, SETTLE_EVERY_MS, () => endRecoveries(store, now()))
     this.#repeat(process, NOTIFY_EVERY_MS, () => notifyServable(process))
     this.#repeat(process, RECALL_EVERY_MS, () => recallForCloud(process))
