@@ -103,7 +103,23 @@ export type Happening =
   | ({ readonly kind: 'request'; readonly device: number; readonly session: number | null } & PlannedRequest)
   /** With repetitions under one idempotency key, whether or not there was a response. */
   | ({ readonly kind: 'cloud-request'; readonly repeatAfterMs?: readonly number[] } & PlannedRequest)
-  | ({ readonly kind: 'cloud-session'; readonly slot: number; readonly close: boolean } & PlannedRequest)
+  | ({
+      readonly kind: 'cloud-session'
+      readonly slot: number
+      readonly close: boolean
+      /** Default: a request. */
+      readonly order?: 'REQUEST' | 'HALT' | 'LOCK' | 'UNLOCK' | 'TERMINATE'
+      /** A denied request ends the session. */
+      readonly endsOnDeny?: boolean
+      /** Sent every so often afterwards, ms. */
+      readonly heartbeats?: { readonly count: number; readonly everyMs: number }
+    } & PlannedRequest)
+  | {
+      readonly kind: 'session-command'
+      readonly device: number
+      readonly slot: number
+      readonly command: 'LOCK' | 'UNLOCK' | 'TERMINATE'
+    }
   | { readonly kind: 'kill' | 'power-cut' | 'stop'; readonly device: number; readonly downMs: number }
   | {
       readonly kind: 'trap'

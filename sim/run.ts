@@ -133,6 +133,7 @@ class World {
       case 'cloud-request':
       case 'cloud-session':
       case 'device-session':
+      case 'session-command':
         this.#load.happen(what)
         return
       case 'quantity':

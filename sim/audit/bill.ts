@@ -63,6 +63,7 @@ export class BillAudit {
 
   readUsage(database: Sqlite.Database): void {
     this.cloud.read(cloudUsageAfter(database, this.#usageSeen))
+    this.cloud.sessions.read(database)
     this.#readRows(database)
   }
 

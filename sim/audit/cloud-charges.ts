@@ -7,6 +7,7 @@ import type { Policy } from '../../src/core/rules/policy.ts'
 import type { StoredCharge } from '../../src/core/sessions/stored-charge.ts'
 import type { MetaData } from '../request-body.ts'
 import { Books } from './books.ts'
+import { CloudSessionAudit } from './cloud-sessions.ts'
 import { query } from './query.ts'
 import { type AccountRow, type CloudUsageRow, lineOf } from './records.ts'
 import { type RecordedItem, decideAgain } from './reference.ts'
@@ -25,8 +26,11 @@ export class CloudChargeAudit {
   /** By correlation id, of decisions that no check has read yet. */
   readonly #rules = new Map<string, Policy>()
 
+  readonly sessions: CloudSessionAudit
+
   constructor(shared: SharedState) {
     this.#shared = shared
+    this.sessions = new CloudSessionAudit(shared)
   }
 
   /** A transaction, which may fail, records a decision by these rules. */
@@ -38,8 +42,10 @@ export class CloudChargeAudit {
   read(rows: readonly CloudUsageRow[]): void {
     for (const [correlationId, decided] of Map.groupBy(rows, (row) => row.correlation_id)) {
       const [first] = decided
-      if (first?.operation === 'REFUND') decided.forEach((row) => this.#refund(row))
-      else if (first !== undefined) this.#charge(correlationId, first, decided)
+      if (first?.operation === 'REFUND') {
+        this.sessions.refunded(first.session_id ?? '', decided)
+        for (const row of decided) this.#refund(row)
+      } else if (first !== undefined) this.#charge(correlationId, first, decided)
     }
     this.#rules.clear()
   }
@@ -60,7 +66,12 @@ export class CloudChargeAudit {
     const postings = decideAgain(recorded, rules === undefined ? [] : [rules])
     for (const { account, amount } of postings) this.#charged.add(account, amount)
     const isGranted = rows.every(({ status }) => status === 'GRANTED')
-    if (session !== null && isGranted) this.#paying.set(session, postings.map(({ account }) => account))
+    if (session === null || !isGranted) return
+    this.#paying.set(
+      session,
+      postings.map(({ account }) => account),
+    )
+    this.sessions.charged(session, rows)
   }
 
   #chargeOnce(correlationId: string, [first]: readonly CloudUsageRow[]): void {
@@ -93,6 +104,7 @@ export class CloudChargeAudit {
     this.#paying.clear()
     this.#rules.clear()
     this.#once.clear()
+    this.sessions.forget()
     for (const { meta_data: text, correlation_id: id } of cloudUsageAfter(database, 0n)) {
       const { key } = JSON.parse(text ?? '{}') as Partial<MetaData>
       if (key !== undefined) this.#once.set(key, id)

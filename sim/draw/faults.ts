@@ -133,6 +133,23 @@ export const faults = {
     close: random.chance(0.2),
     ...drawRequest(random, -1),
   }),
+  'session-life': (random) => ({
+    kind: 'cloud-session',
+    slot: random.whole(0, 3),
+    close: random.chance(0.1),
+    order: random.pick(['REQUEST', 'REQUEST', 'REQUEST', 'HALT', 'LOCK', 'UNLOCK', 'UNLOCK', 'TERMINATE'] as const),
+    endsOnDeny: random.chance(0.5),
+    ...(random.chance(0.7)
+      ? { heartbeats: { count: random.whole(1, 10), everyMs: random.spread(2 * MINUTE, 25 * MINUTE) } }
+      : {}),
+    ...drawRequest(random, -1),
+  }),
+  'session-command': (random, within) => ({
+    kind: 'session-command',
+    device: someDevice(random, within),
+    slot: random.whole(0, 3),
+    command: random.pick(['LOCK', 'UNLOCK', 'UNLOCK', 'TERMINATE'] as const),
+  }),
   'overspend-cap': (random, within) => ({
     kind: 'overspend-cap',
     lineItem: random.whole(0, within.lineItems - 1),

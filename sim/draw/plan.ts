@@ -21,6 +21,8 @@ export const DEFAULT_OPTIONS: PlanOptions = { devices: 5, hours: 4, requests: 30
 const often: Partial<Record<FaultKind, number>> = {
   'cloud-request': 20,
   'cloud-repeats': 12,
+  'session-life': 20,
+  'session-command': 8,
   'cloud-session': 12,
   'death-at-write': 6,
   'death-after-answer': 6,
@@ -60,6 +62,8 @@ const apart: Partial<Record<FaultKind, number>> = {
   audience: 0.25,
   actions: 0.3,
   'cloud-repeats': 0.4,
+  'session-life': 0.4,
+  'session-command': 0.3,
   obsolete: 0.2,
   configuration: 0.25,
   'bound-session': 0.25,
@@ -82,7 +86,7 @@ const unusual: ReadonlySet<FaultKind> = new Set(['device-session', 'bound-sessio
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
 
 /** Kinds that seeds without a busy cloud do not have: seeds that once failed stay as they were. */
-const later: ReadonlySet<FaultKind> = new Set(['actions', 'cloud-repeats'])
+const later: ReadonlySet<FaultKind> = new Set(['actions', 'cloud-repeats', 'session-life', 'session-command'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
   const random = new Random(`plan ${seed}`)

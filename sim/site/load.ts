@@ -1,9 +1,18 @@
 /** Requests of applications and agents' sessions on devices, and of the cloud's clients. */
 import type { AccessAnswer } from '../../src/agent/access/access.ts'
-import { closeSession, openSession, requestInSession } from '../../src/cloud/sessions/session-life.ts'
+import { hasEnded } from '../../src/core/sessions/session.ts'
+import { commandDeviceSession } from '../../src/cloud/sessions/command-device-session.ts'
+import { commandSession } from '../../src/cloud/sessions/command-session.ts'
+import {
+  type SessionDeps,
+  closeSession,
+  heartbeat,
+  openSession,
+  requestInSession,
+} from '../../src/cloud/sessions/session-life.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import type { AccessResponse } from '../../src/protocol/service/access-request.ts'
-import { microOf } from '../audit/records.ts'
+import { microOf, ownerOf } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import { Application } from '../device/application.ts'
 import type { Machine } from '../device/machine.ts'
@@ -16,7 +25,7 @@ import { Refusals } from './refusals.ts'
 import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
-type OfLoad = 'crowd' | 'request' | 'cloud-request' | 'cloud-session' | 'device-session'
+type OfLoad = 'crowd' | 'request' | 'cloud-request' | 'cloud-session' | 'device-session' | 'session-command'
 
 export class Load {
   readonly #stage: Stage
@@ -48,7 +57,10 @@ export class Load {
         this.#cloudRequests(what)
         return
       case 'cloud-session':
-        this.#stage.byTwin((twin) => this.#cloudSession(twin, what))
+        this.#cloudSession(what)
+        return
+      case 'session-command':
+        this.#command(what)
         return
       case 'device-session':
         this.#deviceSession(what)
@@ -102,7 +114,6 @@ export class Load {
     const sessions = machine.sessions()
     if (sessions === undefined) return
     const name = `${machine.name} ${what.slot}`
-    const belongs = (): void => undefined
     const begin = async (): Promise<string> => {
       const opened = await sessions.open({
         instanceId: this.#rules.instanceId(what.instance),
@@ -217,38 +228,79 @@ export class Load {
     return requestedItems[0]?.status.code ?? ''
   }
 
-  async #cloudSession(
+  #cloudSession({ heartbeats, ...what }: Extract<Happening, { kind: 'cloud-session' }>): void {
+    const { slot } = what
+    this.#stage.byTwin((twin) => this.#inCloudSession(twin, what))
+    if (heartbeats === undefined) return
+    for (let n = 1; n <= heartbeats.count; n += 1) {
+      this.#stage.later(n * heartbeats.everyMs, () => this.#stage.byTwin((twin) => this.#heartbeat(twin, slot)))
+    }
+  }
+
+  async #heartbeat(twin: TwinProcess, slot: number): Promise<void> {
+    const sessionId = this.sessions.get(slot)
+    if (sessionId === undefined) return
+    this.#stage.auditor.bill.cloud.sessions.heartbeats(sessionId)
+    const { operable, session } = await heartbeat(sessionDepsOf(twin), sessionId, belongs, twin.now())
+    if (hasEnded(session)) this.sessions.delete(slot)
+    this.#stage.outcome(`heartbeat to the twin: ${operable ? 'continues' : 'over'}`)
+  }
+
+  async #inCloudSession(
     twin: TwinProcess,
-    { slot, close, ...what }: Extract<Happening, { kind: 'cloud-session' }>,
+    { slot, close, order = 'REQUEST', endsOnDeny = false, ...what }: Extract<Happening, { kind: 'cloud-session' }>,
   ): Promise<void> {
-    const parts = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
+    const deps = sessionDepsOf(twin)
     const now = twin.now()
     const sessionId = this.sessions.get(slot)
     if (sessionId === undefined) {
       const { id } = await openSession(
-        parts,
+        deps,
         { instanceId: this.#rules.instanceId(what.instance), deviceId: null, opening: null },
         now,
       )
       this.sessions.set(slot, id)
       return
     }
-    const belongs = (): void => undefined
+    if (order === 'LOCK' || order === 'UNLOCK' || order === 'TERMINATE') {
+      await commandSession(deps, { id: sessionId, command: order }, now)
+      this.#stage.fault(`session of the twin: ${order.toLowerCase()}`)
+      return
+    }
     this.sessions.delete(slot)
     if (close) {
-      await closeSession(parts, sessionId, belongs, now)
+      await closeSession(deps, sessionId, belongs, now)
       return
     }
     const { request, metaData } = readBody(bodyOf(what))
-    const order = {
+    const asked = {
       sessionId,
       correlationId: twin.newId(),
-      request,
-      metaData: metaData.map((each) => JSON.stringify(each)),
-      rollbackOnDeny: true,
+      request: order === 'HALT' ? { ...request, items: [] } : request,
+      metaData: order === 'HALT' ? [] : metaData.map((each) => JSON.stringify(each)),
+      rollbackOnDeny: !endsOnDeny,
     }
-    const answer = await requestInSession(parts, order, belongs, now)
-    if (answer.operable) this.sessions.set(slot, sessionId)
+    const answer = await requestInSession(deps, asked, belongs, now)
+    const goesOn = answer.operable ? answer.granted || !endsOnDeny : !hasEnded(answer.session)
+    if (goesOn) this.sessions.set(slot, sessionId)
     this.#stage.outcome('asked in a session of the twin')
   }
+
+  /** An administrator's command for a session that a device keeps. */
+  #command({ device, slot, command }: Extract<Happening, { kind: 'session-command' }>): void {
+    const machine = this.#devices.first(device)
+    const { deviceId } = ownerOf(machine.deps.disk.database)
+    const id = this.#deviceSessions.get(`${machine.name} ${slot}`)
+    if (deviceId === null || id === undefined) return
+    this.#stage.byTwin(async (twin) => {
+      const { outcome } = await commandDeviceSession(sessionDepsOf(twin), { deviceId, id, command }, twin.now())
+      this.#stage.fault(`session of a device: ${command.toLowerCase()}, ${outcome.toLowerCase()}`)
+    })
+  }
+}
+
+const belongs = (): void => undefined
+
+function sessionDepsOf(twin: TwinProcess): SessionDeps {
+  return { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
 }

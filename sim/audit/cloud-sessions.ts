@@ -1,0 +1,115 @@
+/**
+ * The cloud's sessions: each interval is refunded once, by the part of it that was not used, and no session is charged again
+ * and again without a heartbeat.
+ */
+import type Sqlite from 'better-sqlite3'
+import type { StoredCharge } from '../../src/core/sessions/stored-charge.ts'
+import type { MetaData } from '../request-body.ts'
+import { Books } from './books.ts'
+import { query } from './query.ts'
+import type { CloudUsageRow } from './records.ts'
+import type { SharedState } from './shared-state.ts'
+import { Violation } from './violation.ts'
+
+interface SessionRow {
+  readonly id: string
+  readonly state: string
+  readonly since: bigint
+  readonly charge: string | null
+}
+
+/** The interval that a session has paid for. */
+interface Interval {
+  readonly from: bigint
+  readonly until: bigint
+  /** Micro-tokens by item: its position in the request. */
+  readonly charged: Books
+}
+
+export class CloudSessionAudit {
+  readonly #shared: SharedState
+  readonly #intervals = new Map<string, Interval>()
+  /** Without a heartbeat since the automatic charge. */
+  readonly #silent = new Set<string>()
+
+  constructor(shared: SharedState) {
+    this.#shared = shared
+  }
+
+  heartbeats(sessionId: string): void {
+    this.#silent.delete(sessionId)
+  }
+
+  /** @param rows of one charge */
+  charged(sessionId: string, rows: readonly CloudUsageRow[]): void {
+    this.#shared.look('I4')
+    const isAutomatic = rows[0]?.operation === 'AUTOMATIC_CHARGE'
+    if (isAutomatic && this.#silent.has(sessionId) && !this.#shared.twinClockWrong) {
+      throw new Violation('I4', `the session ${sessionId} is charged again, without a heartbeat in between`)
+    }
+    if (isAutomatic) this.#silent.add(sessionId)
+    else this.#silent.delete(sessionId)
+  }
+
+  /** @param rows of one refund */
+  refunded(sessionId: string, rows: readonly CloudUsageRow[]): void {
+    this.#shared.look('I4')
+    const interval = this.#intervals.get(sessionId)
+    this.#intervals.delete(sessionId)
+    // Charged and refunded in one step.
+    if (interval === undefined) return
+    const back = new Books()
+    for (const row of rows) back.add(itemOf(row), -row.tokens)
+    const at = rows[0]?.usage_time ?? 0n
+    for (const [item, tokens] of interval.charged.entries()) {
+      const refunded = back.get(item)
+      if (refunded === unused(tokens, interval, at) || refunded === tokens) continue
+      const expected = `${unused(tokens, interval, at)} of ${tokens}`
+      throw new Violation('I4', `item ${item} of the session ${sessionId} gets ${refunded} back instead of ${expected}`)
+    }
+  }
+
+  /** Reads the running intervals, and finds those that ended without a refund. */
+  read(database: Sqlite.Database): void {
+    const sql = 'SELECT id, state, since, charge FROM sessions WHERE kept_by IS NULL'
+    for (const { id, state, since, charge } of query(database, sql).all() as SessionRow[]) {
+      const interval = this.#intervals.get(id)
+      if (charge !== null) this.#intervals.set(id, intervalOf(JSON.parse(charge) as StoredCharge))
+      else if (interval !== undefined && state !== 'FAILED') {
+        this.#shared.look('I3')
+        this.#intervals.delete(id)
+        const lost = [...interval.charged.entries()].find(([, tokens]) => unused(tokens, interval, since) > 0n)
+        if (lost !== undefined) {
+          throw new Violation('I3', `the session ${id} is ${state} and gets nothing of ${lost[1]} back for item ${lost[0]}`)
+        }
+      }
+    }
+  }
+
+  forget(): void {
+    this.#intervals.clear()
+    this.#silent.clear()
+  }
+}
+
+function intervalOf({ from, until, items }: StoredCharge): Interval {
+  const charged = new Books()
+  for (const { metaData, parts } of items) {
+    for (const part of parts) charged.add(itemOf({ meta_data: metaData }), BigInt(part.charged))
+  }
+  return { from: BigInt(from), until: BigInt(until), charged }
+}
+
+function itemOf({ meta_data: text }: Pick<CloudUsageRow, 'meta_data'>): string {
+  return String((JSON.parse(text ?? '{}') as MetaData).at)
+}
+
+/** Rounded half to even. */
+function unused(tokens: bigint, { from, until }: Interval, at: bigint): bigint {
+  const restMs = until - (at > from ? at : from)
+  if (restMs <= 0n) return 0n
+  const [product, intervalMs] = [tokens * restMs, until - from]
+  const floor = product / intervalMs
+  const twice = 2n * (product % intervalMs)
+  return twice > intervalMs || (twice === intervalMs && floor % 2n === 1n) ? floor + 1n : floor
+}
