@@ -8,7 +8,7 @@ import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import { type Mode, decide } from '../../core/rules/decide.ts'
 import type { AccessRequest, AvailableBalance, AvailableOf, ClockReading, Decision } from '../../core/rules/decision.ts'
 import { METERED_CHARGE_MAX, type Need } from '../../core/accounts/grant.ts'
-import { isShort, needsOf } from '../../core/rules/needs.ts'
+import { isShort, isShortItem, needsOf } from '../../core/rules/needs.ts'
 import type { Policy } from '../../core/rules/policy.ts'
 import type { FiniteBalanceOf, Ledger, Overspend } from '../ledger/ledger.ts'
 import type { ActivePolicies, PolicyInForce } from '../policy/active-policies.ts'
@@ -137,7 +137,7 @@ export class LocalDecisions {
       const alone = this.#attempt(question)
       if (!isShort(alone.decision)) return take(alone)
       const pooled = this.#attempt(question, withPool(poolBalances))
-      const isDecided = coversAll(pooled)
+      const isDecided = isFinal(pooled, alone, poolBalances)
       // The pools cannot pay now: names the tokens of other devices that could, so that the cloud recalls them.
       const paying = isDecided ? this.#attempt(question, withPool(poolBalances, 'RECALLED')) : pooled
       const needs = beyond(refundOf(question, paying.reading), needsOf(paying.decision, question.mode))
@@ -151,7 +151,7 @@ export class LocalDecisions {
       const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
       if (answer === null) {
         const refused = this.#attempt(question, withPool(poolBalances))
-        if (isDecided && coversAll(refused)) return take(refused)
+        if (isDecided && isFinal(refused, alone, poolBalances)) return take(refused)
         return take(this.#offline(question, this.#attempt(question)))
       }
       requested = needs
@@ -181,8 +181,17 @@ export class LocalDecisions {
   }
 }
 
-function coversAll({ balanceOf, decision }: Attempt): boolean {
-  return decision.postings.every(({ account, amount }) => balanceOf(account).left >= amount)
+/**
+ * Whether the device can pay what the attempt grants. If another item refuses all of them, an item that lacks tokens here
+ * has its own reason, too, unless the pools are known to have them.
+ */
+function isFinal({ balanceOf, decision, seen }: Attempt, alone: Attempt, poolBalances: PoolBalances): boolean {
+  if (!decision.postings.every(({ account, amount }) => balanceOf(account).left >= amount)) return false
+  const isSpared = decision.items.some(({ outcome }, index) => {
+    const own = alone.decision.items[index]
+    return outcome === 'NOT_CHARGED' && own !== undefined && isShortItem(own)
+  })
+  return !isSpared || [...seen.accounts()].every((account) => poolBalances.has(account))
 }
 
 function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<AccountId, Micro> {

@@ -9,6 +9,7 @@ import { Ledger } from '../../../src/agent/ledger/ledger.ts'
 import { type PoolBalances, LocalDecisions, type WaitingTopUp } from '../../../src/agent/access/local-decisions.ts'
 import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/active-policies.ts'
 import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
+import { decimal } from '../../../src/core/pricing/amount.ts'
 import { entryBody } from '../../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import {
@@ -473,6 +474,30 @@ describe('a request that the grant of the device does not hold', () => {
     const device = await ready(5_000_000n)
     expect(statusOf(await device.ask(accessBody(1e15)))).toEqual(['202'])
     expect(device.asked).toEqual([])
+  })
+
+  it.each<[string, PoolBalances | null, string]>([
+    ['of the pool, if that cannot pay it', new Map([[LINE, { available: 1n, returnable: 0n }]]), '202'],
+    ['of its grant, if the cloud cannot be asked', null, '208'],
+    ['of none, if the pool could pay it', new Map([[LINE, { available: 10_000_000n, returnable: 0n }]]), '102'],
+  ])('names the reason %s, beside an item that refuses all of them', async (_name, poolBalances, status) => {
+    const device = await ready(4_000_000n)
+    device.connected = poolBalances !== null
+    device.poolBalances = poolBalances ?? new Map()
+    const items = ['unknown', 'print'].map((name) => ({ name, version: '', count: decimal(5) }))
+    const request = { requester: { type: 'user', value: 'ada', dictionary: {} }, items }
+    const of = {
+      apiVersion: 'v1.0' as const,
+      instanceId: INSTANCE,
+      metaData: [],
+      claim: null,
+      quota: undefined,
+      session: null,
+    }
+    const answer = await device.access.charge({ ...of, request, mode: 'ALL_OR_NOTHING' })
+    if (!answer.operable) throw new Error('outside a session, each request is operable')
+    expect(statusOf(accessResponseBody.parse(JSON.parse(answer.body)))).toEqual(['201', status])
+    expect(device.asked).toEqual(poolBalances === null ? [] : [{ needs: [], accounts: [LINE] }])
   })
 
   it('asks when the grant has expired, and is refused as such where the cloud cannot be asked', async () => {
