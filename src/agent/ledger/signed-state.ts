@@ -36,7 +36,11 @@ export function trustInAnswers({ trustedKeys, formerKeys = [] }: Pick<Identity, 
   return Trust.of([...trustedKeys, ...formerKeys])
 }
 
-/** Ignores what is not signed for this device; grants of other epochs prove nothing. */
+/**
+ * Ignores what is not signed for this device; grants of other epochs prove nothing.
+ *
+ * @param answers oldest first
+ */
 export async function openSigned(
   answers: Iterable<string>,
   trust: Trust,
@@ -47,10 +51,7 @@ export async function openSigned(
   for (const document of answers) {
     const answer = await trust.read('sync-answer', document, syncAnswer)
     if (answer?.outcome !== 'MERGED' || answer.deviceId !== deviceId) continue
-    for (const policy of answer.policies) {
-      const key = policyKey(policy)
-      confirmedAt.set(key, Math.max(answer.time, confirmedAt.get(key) ?? 0))
-    }
+    for (const policy of answer.policies) confirmedAt.set(policyKey(policy), answer.time)
     if (answer.epoch === epoch && answer.grant !== null) grants.push(answer.grant)
   }
   grants.sort((a, b) => a.term - b.term)

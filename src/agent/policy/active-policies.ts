@@ -45,14 +45,15 @@ export class ActivePolicies {
       const known = this.#confirmedAt.get(key) ?? new Map<number, number>()
       const inForce = this.#policies.get(key)?.document.revision
       for (const other of known.keys()) if (other !== inForce && other !== revision) known.delete(other)
-      known.set(revision, Math.max(time, known.get(revision) ?? 0))
+      known.set(revision, time)
       this.#confirmedAt.set(key, known)
     }
   }
 
+  /** From the last confirmation, not the latest: the cloud's clock may have been ahead for a time. */
   usableUntil({ document }: PolicyInForce): number {
-    const heardAt = this.#confirmedAt.get(document.instanceId.toLowerCase())?.get(document.revision) ?? 0
-    return Math.max(document.issuedAt, heardAt) + document.usableForMs
+    const confirmedAt = this.#confirmedAt.get(document.instanceId.toLowerCase())?.get(document.revision)
+    return (confirmedAt ?? document.issuedAt) + document.usableForMs
   }
 
   isStale(policy: PolicyInForce, { earliest, latest }: ClockReading): boolean {

@@ -88,7 +88,7 @@ export async function restorePolicies(
         const message = `the rules were made for engine ${madeFor}; this agent decides by them with engine ${engine.version}`
         log.info({ instanceId, revision, madeFor, engine: engine.version }, message)
       }
-      activePolicies.confirm({ time: confirmedAt, policies: [{ instanceId, revision }] })
+      if (confirmedAt > 0) activePolicies.confirm({ time: confirmedAt, policies: [{ instanceId, revision }] })
     } catch (error) {
       if (!(error instanceof CodedError)) throw error
       // Accept the same revision again, but no older one.

@@ -490,7 +490,8 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
       return fail(says, ERRORS[`${outdated}_ENGINE_OLD`].remedy)
     }
     const aged = policies.map(({ revision, issuedAt, usableForMs, confirmedAt, ...instance }) => {
-      const until = issuedAt === null || usableForMs === null ? now : Math.max(issuedAt, confirmedAt) + usableForMs
+      const from = confirmedAt > 0 ? confirmedAt : issuedAt
+      const until = from === null || usableForMs === null ? now : from + usableForMs
       const says = `revision ${revision} of ${instanceInWords(instance)}`
       return { leftMs: until - now, usableForMs: usableForMs ?? 0, says }
     })

@@ -53,8 +53,10 @@ async function charge(journal: Journal, n: number, account: string, amount: bigi
   await journal.append([{ n, body: JSON.stringify(body), moves: 'used', postings, idempotencyRecord: null }], STAMP)
 }
 
-async function exchange(journal: Journal, key: CloudKey): Promise<void> {
+/** @param aheadMs by which the clock of the cloud is ahead */
+async function exchange(journal: Journal, key: CloudKey, aheadMs = 0): Promise<void> {
   const { document: segment, epoch, seq, hash } = await journal.seal(SEAL)
+  const time = BEGIN + aheadMs + seq
   const { entries } = payloadOf(segment) as Segment
   const to = entries.first + entries.bodies.length - 1
   const flags = { exhausted: false, unlimited: false }
@@ -65,15 +67,15 @@ async function exchange(journal: Journal, key: CloudKey): Promise<void> {
     ...{ outcome: 'MERGED', deviceId: DEVICE, epoch, seq, hash, directives: [], releases: [], sessions: [] },
     receipt: { epoch, seq, hash, entries: { from: entries.first, to, head: entries.head }, retainUntil: BEGIN },
     grant: { ...grant, accounts: accounts.map((each) => ({ ...each, granted: String(each.granted), available: '0' })) },
-    ...{ policies, nextSyncMs: 1, time: BEGIN + seq },
+    ...{ policies, nextSyncMs: 1, time },
   }
   const document = await signDocument('sync-answer', JSON.stringify(answer), key.signer)
-  const confirmation = { time: BEGIN + seq, policies }
+  const confirmation = { time, policies }
   await journal.acknowledge(seq, { ...grant, agedMs: 0, accounts }, confirmation, { document, retainUntil: BEGIN })
 }
 
 /** Two accounts, one of them used up; entries that are acknowledged, in flight and not sealed. */
-async function ledger(): Promise<string> {
+async function ledger(aheadMs = 0): Promise<string> {
   const directory = temporaryDirectory()
   const key = await makeCloudKey()
   const journal = await journalIn(directory)
@@ -85,7 +87,7 @@ async function ledger(): Promise<string> {
     key.signer,
   )
   await journal.savePolicy({ instanceId: INSTANCE, revision: 1, document }, null)
-  await exchange(journal, key)
+  await exchange(journal, key, aheadMs)
   await charge(journal, 1, LINE, 10n)
   await charge(journal, 2, OTHER, 40n)
   await exchange(journal, key)
@@ -197,6 +199,14 @@ describe('a ledger that its owner edits', () => {
     }
     expect(snapshot?.grant?.expiresAt ?? 0).toBeLessThanOrEqual(BEGIN + 86_400_000)
     for (const { confirmedAt } of snapshot?.policies ?? []) expect(confirmedAt).toBeLessThanOrEqual(BEGIN + 2)
+  })
+
+  it('is whole after the clock of the cloud was ahead, and counts the age of its rules from the last answer', async () => {
+    const path = await ledger(500)
+    expect(await isWhole(path)).toBe(true)
+    const { reported, snapshot } = await start(join(path, '..'))
+    expect(reported).toBe(false)
+    expect(snapshot?.policies).toMatchObject([{ confirmedAt: BEGIN + 2 }])
   })
 
   it('reports the edit of any column, or decides as before', { timeout: 300_000 }, async () => {

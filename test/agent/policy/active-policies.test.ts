@@ -24,9 +24,17 @@ describe('the active policies', () => {
 
     activePolicies.confirm({ time: BEGIN + HOUR, policies: [{ instanceId: INSTANCE, revision: 2 }] })
     expect(activePolicies.isStale(policy, exactly(BEGIN + 2 * HOUR))).toBe(false)
-    // Old news does not shorten it.
-    activePolicies.confirm({ time: BEGIN + 1, policies: [{ instanceId: INSTANCE, revision: 2 }] })
-    expect(activePolicies.usableUntil(policy)).toBe(BEGIN + 2 * HOUR)
+  })
+
+  it('counts from the last confirmation, also when an earlier one or the document names a time to come', async () => {
+    const activePolicies = new ActivePolicies()
+    const ahead = BEGIN + 120 * HOUR
+    const policy = await policyInForce(2, { usableForMs: HOUR, issuedAt: ahead })
+    activePolicies.put(policy)
+    for (const time of [ahead + 1, BEGIN]) {
+      activePolicies.confirm({ time, policies: [{ instanceId: INSTANCE, revision: 2 }] })
+      expect(activePolicies.usableUntil(policy)).toBe(time + HOUR)
+    }
   })
 
   it('keeps what was confirmed while the cloud has a newer revision, and counts that one from when it was heard of', async () => {

@@ -301,7 +301,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     ),
     confirmPolicy: database.prepare(
       `UPDATE policy SET confirmed_at = :time, confirmed_by = :segment
-         WHERE instance_id = :instanceId AND revision = :revision AND confirmed_at < :time`,
+         WHERE instance_id = :instanceId AND revision = :revision`,
     ),
     sessions: database.prepare('SELECT id, ended, since, document, snapshot FROM session ORDER BY since, id'),
     unsealedSessions: database.prepare('SELECT id, snapshot FROM session WHERE unsealed = 1 ORDER BY id LIMIT +?'),

@@ -127,6 +127,17 @@ it('takes grants as cumulative figures, and what the cloud confirms of a policy'
   expect(identity?.trustedKeys).toEqual(['{"kty":"OKP"}'])
 })
 
+it('keeps the last confirmation of a policy, also if the clock of the cloud was ahead before', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, { [A]: 100n })
+  await journal.savePolicy({ instanceId: INSTANCE, revision: 4, document: 'signed' }, null)
+  for (const time of [BEGIN + 500, BEGIN]) {
+    const { seq } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, { time, policies: [{ instanceId: INSTANCE, revision: 4 }] })
+    expect((await journal.read()).policies).toMatchObject([{ confirmedAt: time }])
+  }
+})
+
 it('keeps how much of a grant is overdraft, as it was said last', async () => {
   const journals = newJournals()
   let journal = await journals.open()
