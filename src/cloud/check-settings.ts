@@ -1,12 +1,9 @@
 /** What settings must be together, beyond the form of each one. */
-import { createSecureContext } from 'node:tls'
 import type { Logger } from 'pino'
 import { certificateProblem } from '../platform/certificate-problem.ts'
 import { hostOf } from '../platform/host-of.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { isLoopback } from '../protocol/sign-in.ts'
-import { openPlace } from './platform/archive/open-place.ts'
-import { readText } from './platform/system/read-text.ts'
 import type { CloudSettings } from './settings.ts'
 
 /** PEM. */
@@ -16,15 +13,14 @@ export interface Certificate {
 }
 
 /** @throws CodedError CONFIG_INVALID */
-export function requireUsable({ http, db, cells, oidc, usage, s3, metrics }: CloudSettings): void {
+export function requireConsistent({ http, db, cells, oidc, usage, metrics }: CloudSettings): void {
   if (!/^(\/[^/\s?#]+)*$/.test(http.prefix)) {
     throw invalid(`http.prefix is ${JSON.stringify(http.prefix)}, but takes a path like "/name".`)
   }
   if (db !== null && cells !== null) {
     throw invalid('db and cells are both set. With cells, name the database of db as the first cell.')
   }
-  const archive = archiveTerms(usage)
-  if (archive !== null) openPlace(archive.place, s3, new AbortController().signal)
+  archiveTerms(usage)
   signInIssuer(oidc)
   metricsPlace(metrics)
 }
@@ -73,21 +69,6 @@ export function metricsPlace({
   return { host, port: Number(port) }
 }
 
-/** Null: plain HTTP. @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE */
-export function readTls({ certificateFile, keyFile }: CloudSettings['tls']): Certificate | null {
-  if (certificateFile === null && keyFile === null) return null
-  if (certificateFile === null || keyFile === null) {
-    throw invalid('tls.certificate_file and tls.key_file go together: one of them is missing.')
-  }
-  const tls = { certificate: readText(certificateFile), key: readText(keyFile) }
-  try {
-    createSecureContext({ cert: tls.certificate, key: tls.key })
-  } catch (cause) {
-    throw invalid(`${certificateFile} and ${keyFile} do not go together, or are no PEM.`, cause)
-  }
-  return tls
-}
-
 /** Warns of a certificate that clients refuse, or soon will. */
 export function examine(
   { certificate }: Certificate,
@@ -112,6 +93,6 @@ function hostsOf(http: CloudSettings['http'], push: CloudSettings['push']): read
   return [...new Set(named.length > 0 || http.publicUrl !== null ? named : own)]
 }
 
-function invalid(message: string, cause?: unknown): CodedError {
-  return new CodedError('CONFIG_INVALID', message, { cause })
+function invalid(message: string): CodedError {
+  return new CodedError('CONFIG_INVALID', message)
 }

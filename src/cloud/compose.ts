@@ -13,7 +13,14 @@ import { LiveSettings } from '../settings/reload.ts'
 import { isUnreachable } from './cells/cell-store.ts'
 import { Directory } from './cells/directory.ts'
 import { CellWatch } from './cells/watch-cells.ts'
-import { type Certificate, examine, metricsPlace, readTls, requireUsable, signInIssuer } from './check-settings.ts'
+import {
+  type Certificate,
+  archiveTerms,
+  examine,
+  metricsPlace,
+  requireConsistent,
+  signInIssuer,
+} from './check-settings.ts'
 import { type CellDeps, type ComposedCell, composeCell } from './compose-cell.ts'
 import { ConsoleSignIn } from './console/sign-in.ts'
 import { type ConsoleDeps, registerConsole } from './http/console/register-console.ts'
@@ -27,6 +34,7 @@ import { Entrance } from './http/entrance.ts'
 import { Slots } from './http/slots.ts'
 import { type Server, createServer } from './http/server.ts'
 import { Cell, type CellNode, isShared } from './open-cell.ts'
+import { openPlace } from './platform/archive/open-place.ts'
 import { openKeyFile } from './platform/key-file/key-file.ts'
 import { openKeyring } from './platform/key-file/keyring-file.ts'
 import { Metrics, type MetricsSource, merged } from './platform/metrics/metrics.ts'
@@ -36,6 +44,7 @@ import { IssuerKeys } from './platform/oidc/issuer-keys.ts'
 import { awaitDatabase } from './storage/postgres/await-database.ts'
 import { claimStore } from './storage/sqlite/claim-store.ts'
 import { makeDurableDirectory } from './platform/system/durable-directory.ts'
+import { readTls } from './platform/system/read-tls.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { openConnections } from '../platform/open-connections.ts'
 import { Shutdown } from '../platform/shutdown.ts'
@@ -165,6 +174,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     },
     close: () => shutdown.stop(),
   }
+}
+
+/** @throws CodedError CONFIG_INVALID */
+function requireUsable(settings: CloudSettings): void {
+  requireConsistent(settings)
+  const archive = archiveTerms(settings.usage)
+  if (archive !== null) openPlace(archive.place, settings.s3, new AbortController().signal)
 }
 
 type RenewCertificate = (tls: Certificate) => void
