@@ -88,6 +88,9 @@ export interface Step {
 /** An IDLE session ends after this time, and an ended one is deleted after it. Source: documentation on sessions. */
 export const SESSION_REST_MS = 30 * 24 * 60 * 60 * 1000
 
+/** Between clocks of hosts that share sessions. Otherwise they would charge short intervals in turns. */
+const HOSTS_DIFFER_MAX_MS = 10 * 60 * 1000
+
 export function isLive(session: Pick<Session, 'state'>): boolean {
   return session.state === 'IDLE' || session.state === 'ACTIVE'
 }
@@ -281,9 +284,17 @@ function end(session: Session, refund: readonly ReservedItem[], now: number): St
   return { session: { ...session, state: 'TERMINATED', ...NO_TIMELINE, since: now }, refund }
 }
 
-/** Charged while the clock was ahead: without a renewal, nothing would be charged until then. */
-function isPutOff({ state, keptBy, charge, intervalMs }: Session, now: number): boolean {
-  return state === 'ACTIVE' && keptBy === null && charge !== null && now < charge.from - intervalMs
+/**
+ * Before this instant, a clock that was ahead has made the charge: without a renewal, nothing would be charged until
+ * then. Null: never.
+ */
+export function putOffUntil({ state, keptBy, charge, intervalMs }: Session): number | null {
+  if (state !== 'ACTIVE' || keptBy !== null || charge === null) return null
+  return charge.from - Math.max(intervalMs, HOSTS_DIFFER_MAX_MS)
+}
+
+function isPutOff(session: Session, now: number): boolean {
+  return now < (putOffUntil(session) ?? now)
 }
 
 /** The interval that contains `now`. Intervals that passed while no host was running are not charged. */

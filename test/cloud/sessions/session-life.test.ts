@@ -107,6 +107,31 @@ describe('the sweep', () => {
     expect(await charged()).toBe(wholeTokens(10))
   })
 
+  it('charges a session from the present when nobody uses it after a clock that was ahead has been corrected', async () => {
+    const id = await active(10, START + 20 * DAY)
+    await active(10, START)
+    const now = START + HOUR / 2
+    expect(await sweepNextSession({ ...deps, trustsClock: () => false }, now)).toBe(false)
+    expect(await sweepNextSession(deps, now)).toBe(true)
+    expect(await twin.store.read((reader) => reader.sessions.get(id))).toMatchObject({ charge: { from: now } })
+    expect([await sweepNextSession(deps, now), await charged()]).toEqual([false, wholeTokens(20)])
+  })
+
+  it('charges each interval once when nodes whose clocks differ by more than an interval sweep in turns', async () => {
+    const [second, minutes] = [1_000, 10]
+    deps = { ...deps, sessionIntervalMs: 60 * second }
+    await active(1, START)
+    for (let passed = 0; passed < minutes * 60 * second; passed += 10 * second) {
+      for (const ahead of [0, 9 * 60 * second]) {
+        const [session] = await twin.store.read((reader) => reader.sessions.live(INSTANCE, 1))
+        await heartbeat(deps, session!.id, anybody, START + passed + ahead)
+        while (await sweepNextSession(deps, START + passed + ahead)) continue
+      }
+    }
+    expect(Number(await charged()) / 1e6).toBeLessThanOrEqual(minutes + 1)
+    expect(Number(await charged()) / 1e6).toBeGreaterThanOrEqual(minutes - 1)
+  })
+
   it('gets the heartbeats of a device also after a clock that was ahead has been corrected', async () => {
     const { id: deviceId } = await TestDevice.join(twin)
     const id = await active(10, START + 20 * DAY, deviceId)

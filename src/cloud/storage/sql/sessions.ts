@@ -1,6 +1,6 @@
 /** Line items charged by a live session have their own rows, for lookups. */
 import { sql as expression } from 'kysely'
-import { type Session, type SessionState, hasEnded, nextDue } from '../../../core/sessions/session.ts'
+import { type Session, type SessionState, hasEnded, nextDue, putOffUntil } from '../../../core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
 import { type Sql, chunks, filledUp, prepared, times, toBigint, toNumber, updates } from './sql.ts'
@@ -180,16 +180,16 @@ export function sessionTransaction(sql: Sql) {
       }
       return Map.groupBy(found, ({ deviceId }) => deviceId ?? '')
     },
-    /** Locks the earliest due session, skipping those locked by others. */
+    /** Locks the earliest due session, or one that is put off, skipping those locked by others. */
     async lockDue(now: number): Promise<Session | undefined> {
-      const query = db
-        .selectFrom('sessions')
-        .selectAll()
-        .where('next_due', '<=', BigInt(now))
-        .orderBy('next_due')
-        .limit(1)
-      const row = await (lockRows ? query.forNoKeyUpdate().skipLocked() : query).executeTakeFirst()
-      return row === undefined ? undefined : sessionOf(row)
+      const all = db.selectFrom('sessions').selectAll().limit(1)
+      const due = all.where('next_due', '<=', BigInt(now)).orderBy('next_due')
+      const putOff = all.where('put_off_until', '>', BigInt(now)).orderBy('put_off_until')
+      for (const query of [due, putOff]) {
+        const row = await (lockRows ? query.forNoKeyUpdate().skipLocked() : query).executeTakeFirst()
+        if (row !== undefined) return sessionOf(row)
+      }
+      return undefined
     },
     /** All but id, instance, device, keeper and creation. */
     async save(session: Session): Promise<void> {
@@ -228,6 +228,7 @@ function columnsOf(session: Session) {
     last_access_request: BigInt(session.lastAccessRequest),
     since: BigInt(session.since),
     next_due: BigInt(nextDue(session)),
+    put_off_until: toBigint(putOffUntil(session)),
   }
 }
 

@@ -209,6 +209,7 @@ export interface Tables extends EdgeTables {
     last_access_request: bigint
     since: bigint
     next_due: bigint
+    put_off_until: bigint | null
   }
   session_line_items: {
     session_id: string
