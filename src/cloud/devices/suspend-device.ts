@@ -43,8 +43,9 @@ export async function suspendDevice(
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
   })
   for (const sessionId of await store.read((reader) => reader.sessions.notEnded(deviceId))) {
-    await commandSession(sessions, { id: sessionId, command, isPart: true }, at).catch((error: unknown) => {
-      // Closed or deleted meanwhile.
+    const partOf = { deviceId, suspension: STATE[command] }
+    await commandSession(sessions, { id: sessionId, command, partOf }, at).catch((error: unknown) => {
+      // Closed or deleted meanwhile, or another command has followed.
       if (!(error instanceof CodedError) || (error.code !== 'CONFLICT' && error.code !== 'NOT_FOUND')) throw error
     })
   }

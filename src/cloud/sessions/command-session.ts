@@ -2,6 +2,8 @@
 import { recordChange } from '../storage/audit.ts'
 import { type Session, hasEnded, isLive } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
+import { lockDevice } from '../devices/devices.ts'
+import type { Suspension } from '../storage/device-records.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { SessionChanges, type SessionDeps } from './session-life.ts'
 
@@ -22,21 +24,26 @@ export const COMMAND_ACTION = {
 export interface CommandSession {
   readonly id: string
   readonly command: SessionCommand['command']
-  /** Part of a larger command, which records it. */
-  readonly isPart?: boolean
+  /** Part of a command for the device, which records it. Applies only as long as no other one has followed. */
+  readonly partOf?: { readonly deviceId: string; readonly suspension: Suspension['state'] | null }
 }
 
-/** @throws CodedError NOT_FOUND, CONFLICT for a closed session */
+/** @throws CodedError NOT_FOUND, CONFLICT for a closed session, or if another command for the device has followed */
 export async function commandSession(
   deps: SessionDeps,
-  { id, command, isPart = false }: CommandSession,
+  { id, command, partOf }: CommandSession,
   now: number,
 ): Promise<SessionCommandResult> {
   return deps.store.transaction(async (tx): Promise<SessionCommandResult> => {
+    if (partOf !== undefined) {
+      const { suspension } = await lockDevice(tx, partOf.deviceId)
+      const isLast = (suspension?.state ?? null) === partOf.suspension
+      if (!isLast) throw new CodedError('CONFLICT', `Another command for the device ${partOf.deviceId} has followed.`)
+    }
     const changes = new SessionChanges(deps, tx, now)
     const session = await known(id, changes.settled(id))
     if (hasEnded(session)) throw new CodedError('CONFLICT', `The session is ${session.state}.`)
-    if (!isPart) {
+    if (partOf === undefined) {
       const deviceId = session.keptBy ?? session.deviceId
       const { instanceId } = session
       await recordChange(tx, now, { action: COMMAND_ACTION[command], instanceId, deviceId, sessionId: id })

@@ -1,9 +1,10 @@
 // The sweep of overdue sessions, and commands: what an error leaves behind, and what the device hears.
 import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { suspendDevice } from '../../../src/cloud/devices/suspend-device.ts'
+import { type SuspensionCommand, suspendDevice } from '../../../src/cloud/devices/suspend-device.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
 import { commandSession } from '../../../src/cloud/sessions/command-session.ts'
+import { takeSessions } from '../../../src/cloud/sessions/device-sessions.ts'
 import {
   type SessionDeps,
   closeSession,
@@ -217,9 +218,18 @@ describe('commands', () => {
   })
 })
 
+const reported = (id: string, instanceId = INSTANCE): SessionSnapshot => ({
+  ...{ id, instanceId, state: 'IDLE', created: START, since: START },
+  ...{ lastHeartbeat: 0, lastAccessRequest: START, requester: null, charge: null },
+})
+
 describe('a command for a device', () => {
-  const suspend = (sessions: SessionDeps, deviceId: string, store: Pick<Store, 'read' | 'transaction'> = twin.store) =>
-    suspendDevice({ store, sessions, now: () => START + HOUR, present: () => START + HOUR }, deviceId, 'LOCK')
+  const suspend = (
+    sessions: SessionDeps,
+    deviceId: string,
+    store: Pick<Store, 'read' | 'transaction'> = twin.store,
+    command: SuspensionCommand = 'LOCK',
+  ) => suspendDevice({ store, sessions, now: () => START + HOUR, present: () => START + HOUR }, deviceId, command)
   /** A store that names these sessions as not ended, whatever they are. */
   const naming = (...ids: string[]) => ({
     transaction: twin.store.transaction.bind(twin.store),
@@ -238,7 +248,7 @@ describe('a command for a device', () => {
     'that meets another error says so, and is completed when it is repeated: %s',
     async (error) => {
       const { id: deviceId } = await TestDevice.join(twin)
-      const id = await active()
+      const id = await active(10, START, deviceId)
       await expect(suspend(failing(error), deviceId, naming(id))).rejects.toBe(error)
       expect(await twin.device(deviceId)).toMatchObject({ suspension: { state: 'LOCKED', since: START + HOUR } })
       await suspend(deps, deviceId, naming(id))
@@ -247,13 +257,36 @@ describe('a command for a device', () => {
   )
 })
 
+describe.each<[SuspensionCommand, SuspensionCommand]>([
+  ['LOCK', 'UNLOCK'],
+  ['UNLOCK', 'LOCK'],
+])('%s of a device, and at the same moment %s on another node', (earlier, later) => {
+  it('leaves its sessions as the later command wants them', async () => {
+    const { id: deviceId } = await TestDevice.join(twin)
+    const [own, other] = [await open(deviceId), await open()]
+    const device = await twin.device(deviceId)
+    await twin.store.transaction((tx) => takeSessions(tx, device, [reported(randomUUID())], null))
+    const command = (which: SuspensionCommand, read: Store['read']) => {
+      const { transaction } = twin.store
+      const store = { transaction: transaction.bind(twin.store), read }
+      return suspendDevice({ store, sessions: deps, now: () => START, present: () => START }, deviceId, which)
+    }
+    const read = twin.store.read.bind(twin.store)
+    if (earlier === 'UNLOCK') await command('LOCK', read)
+    await command(earlier, async (work) => {
+      const sessions = await read(work)
+      await command(later, read)
+      return sessions
+    })
+    expect([await stateOf(own), await stateOf(other)]).toEqual([later === 'LOCK' ? 'LOCKED' : 'IDLE', 'IDLE'])
+    const [wanted] = await read((reader) => reader.sessions.keptBy(deviceId))
+    expect(wanted?.wanted).toBe(later)
+    expect((await twin.device(deviceId)).suspension?.state).toBe(later === 'LOCK' ? 'LOCKED' : undefined)
+  })
+})
+
 describe('a session that a device keeps', () => {
   const OTHER = randomUUID()
-  const reported = (id: string, instanceId = INSTANCE): SessionSnapshot => ({
-    ...{ id, instanceId, state: 'IDLE', created: START, since: START },
-    ...{ lastHeartbeat: 0, lastAccessRequest: START, requester: null, charge: null },
-  })
-
   async function keeping(): Promise<{ device: TestDevice; id: string }> {
     await twin.addInstance(OTHER)
     const device = await TestDevice.join(twin, [INSTANCE, OTHER])
