@@ -198,6 +198,7 @@ export type Happening =
       readonly name: 'timezone.tolerant' | 'session.charge.period'
       readonly value: string
     }
+  | { readonly kind: 'cloud-reserve'; readonly lineItem: number; readonly tokens: number }
   | { readonly kind: 'overspend-cap'; readonly lineItem: number; readonly cap: number }
   | { readonly kind: 'hold'; readonly device: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
   | { readonly kind: 'twin-backup' }

@@ -151,6 +151,7 @@ class World {
       case 'configuration':
       case 'twin-engine-upgrade':
       case 'overspend-cap':
+      case 'cloud-reserve':
         this.#rules.happen(what)
         return
       case 'twin-down':

@@ -13,6 +13,7 @@ import { PoolAudit } from './pools.ts'
 import { PublishedAudit } from './published.ts'
 import { changesOf, query } from './query.ts'
 import { type AccountRow, type DeviceAccountRow, type RulesKnown, fingerprintOf } from './records.ts'
+import { ReserveAudit } from './reserves.ts'
 import { RestoreAudit } from './restores.ts'
 import { SettledAudit } from './settled.ts'
 import { TimeAudit } from './time.ts'
@@ -30,6 +31,7 @@ export class Auditor {
   readonly settled: SettledAudit
   readonly #restores: RestoreAudit
   readonly #alarms: AlarmAudit
+  readonly #reserves: ReserveAudit
   #changes: bigint | null = null
   #fingerprint = ''
   #skipped = 0
@@ -45,6 +47,7 @@ export class Auditor {
     this.devices = new DeviceAudit(this.shared, this.entries, time)
     this.#restores = new RestoreAudit(this.shared, this.bill, this.pools)
     this.#alarms = new AlarmAudit(this.shared)
+    this.#reserves = new ReserveAudit(this.shared)
   }
 
   /** The cloud's database was replaced by a backup. @param before image of the replaced database */
@@ -87,6 +90,7 @@ export class Auditor {
     const held = query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]
     this.pools.checkAccounts(accounts, held)
     this.bill.cloud.check(accounts)
+    this.#reserves.check(database, accounts, held)
     for (const row of held) {
       this.pools.checkSpent(row)
       this.pools.expectReleased(row)

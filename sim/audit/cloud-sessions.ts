@@ -20,6 +20,8 @@ interface SessionRow {
 
 /** The interval that a session has paid for. */
 interface Interval {
+  /** As stored. */
+  readonly text: string
   readonly from: bigint
   readonly until: bigint
   /** Micro-tokens by item: its position in the request. */
@@ -29,26 +31,31 @@ interface Interval {
 export class CloudSessionAudit {
   readonly #shared: SharedState
   readonly #intervals = new Map<string, Interval>()
-  /** Without a heartbeat since the automatic charge. */
-  readonly #silent = new Set<string>()
+  /** Time of the first automatic charge without a heartbeat after it, by session. */
+  readonly #silentSince = new Map<string, bigint>()
 
   constructor(shared: SharedState) {
     this.#shared = shared
   }
 
   heartbeats(sessionId: string): void {
-    this.#silent.delete(sessionId)
+    this.#silentSince.delete(sessionId)
   }
 
   /** @param rows of one charge */
   charged(sessionId: string, rows: readonly CloudUsageRow[]): void {
     this.#shared.look('I4')
-    const isAutomatic = rows[0]?.operation === 'AUTOMATIC_CHARGE'
-    if (isAutomatic && this.#silent.has(sessionId) && !this.#shared.twinClockWrong) {
-      throw new Violation('I4', `the session ${sessionId} is charged again, without a heartbeat in between`)
+    const [first] = rows
+    if (first?.operation !== 'AUTOMATIC_CHARGE') {
+      this.#silentSince.delete(sessionId)
+      return
     }
-    if (isAutomatic) this.#silent.add(sessionId)
-    else this.#silent.delete(sessionId)
+    const since = this.#silentSince.get(sessionId) ?? first.usage_time
+    this.#silentSince.set(sessionId, since)
+    const { from, until } = this.#intervals.get(sessionId) ?? { from: 0n, until: first.usage_time }
+    const isInTime = first.usage_time - since <= (until - from) / 2n
+    if (isInTime || this.#shared.twinClockWrong) return
+    throw new Violation('I4', `the session ${sessionId} is charged again, without a heartbeat since ${since}`)
   }
 
   /** @param rows of one refund */
@@ -74,8 +81,9 @@ export class CloudSessionAudit {
     const sql = 'SELECT id, state, since, charge FROM sessions WHERE kept_by IS NULL'
     for (const { id, state, since, charge } of query(database, sql).all() as SessionRow[]) {
       const interval = this.#intervals.get(id)
-      if (charge !== null) this.#intervals.set(id, intervalOf(JSON.parse(charge) as StoredCharge))
-      else if (interval !== undefined && state !== 'FAILED') {
+      if (charge !== null) {
+        if (interval?.text !== charge) this.#intervals.set(id, intervalOf(charge))
+      } else if (interval !== undefined && state !== 'FAILED') {
         this.#shared.look('I3')
         this.#intervals.delete(id)
         const lost = [...interval.charged.entries()].find(([, tokens]) => unused(tokens, interval, since) > 0n)
@@ -88,16 +96,17 @@ export class CloudSessionAudit {
 
   forget(): void {
     this.#intervals.clear()
-    this.#silent.clear()
+    this.#silentSince.clear()
   }
 }
 
-function intervalOf({ from, until, items }: StoredCharge): Interval {
+function intervalOf(text: string): Interval {
+  const { from, until, items } = JSON.parse(text) as StoredCharge
   const charged = new Books()
   for (const { metaData, parts } of items) {
     for (const part of parts) charged.add(itemOf({ meta_data: metaData }), BigInt(part.charged))
   }
-  return { from: BigInt(from), until: BigInt(until), charged }
+  return { text, from: BigInt(from), until: BigInt(until), charged }
 }
 
 function itemOf({ meta_data: text }: Pick<CloudUsageRow, 'meta_data'>): string {

@@ -131,6 +131,15 @@ export function sellsNothing(database: Sqlite.Database): boolean {
   return query(database, sql).get() !== undefined
 }
 
+/** Tokens of a pool that devices must not get, micro-tokens: the cloud has not charged them yet. */
+export function unfilledReserve(database: Sqlite.Database, { id, charged }: Pick<AccountRow, 'id' | 'charged'>): bigint {
+  const [kind, instanceId, line = ''] = id.split('/')
+  if (kind !== 'line') return 0n
+  const sql = 'SELECT tokens FROM cloud_reserves WHERE instance_id = ? AND line_item_id = ?'
+  const reserve = query(database, sql).pluck().get(instanceId, decodeURIComponent(line)) as bigint | undefined
+  return reserve === undefined || reserve < charged ? 0n : reserve - charged
+}
+
 export function lineOf(account: string): string {
   const known = lines.get(account)
   if (known !== undefined) return known

@@ -2,6 +2,7 @@
 import type { AccessCall } from '../../src/agent/access/access.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
+import type { Session } from '../../src/core/sessions/session.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
 
@@ -52,6 +53,24 @@ function keepingAllocations(tx: Transaction): Transaction {
   }
 }
 
+/** Sessions whose charges have no cost. */
+function forgettingCharges(tx: Transaction): Transaction {
+  const withoutCost = <S extends Session | undefined>(session: S): S => {
+    if (session === undefined || session.charge === null) return session
+    const items = session.charge.items.map((each) => ({ ...each, shares: [] }))
+    return { ...session, charge: { ...session.charge, items } }
+  }
+  const { sessions } = tx
+  return {
+    ...tx,
+    sessions: {
+      ...sessions,
+      lock: async (id) => withoutCost(await sessions.lock(id)),
+      lockDue: async (now) => withoutCost(await sessions.lockDue(now)),
+    },
+  }
+}
+
 export const DECISION_DEFECTS: readonly Defect[] = [
   {
     name: 'mixes-up-dictionaries',
@@ -70,6 +89,23 @@ export const DECISION_DEFECTS: readonly Defect[] = [
     is: 'a refund of the twin returns nothing to the allocation that was charged',
     always: ['cloud-session', 'actions'],
     twin: () => ({ transaction: keepingAllocations }),
+  },
+  {
+    name: 'sessions-forget-their-charge',
+    is: 'a session of the twin that ends gets nothing back',
+    always: ['session-life'],
+    twin: () => ({ transaction: forgettingCharges }),
+  },
+  {
+    name: 'charges-without-heartbeat',
+    is: 'the twin charges a session again and again without a heartbeat',
+    always: ['session-life'],
+    twin: () => ({
+      transaction: (tx) => {
+        const save: Transaction['sessions']['save'] = (session) => tx.sessions.save({ ...session, heartbeatDue: null })
+        return { ...tx, sessions: { ...tx.sessions, save } }
+      },
+    }),
   },
   {
     name: 'actions-in-another-order',

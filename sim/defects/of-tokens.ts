@@ -263,6 +263,17 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     }),
   },
   {
+    name: 'grants-from-the-reserve',
+    is: 'devices are granted what a pool reserves for the twin',
+    always: ['cloud-reserve'],
+    twin: () => ({
+      transaction: (tx) => {
+        const cloudReserves = { ...tx.edge.cloudReserves, list: async () => [] }
+        return { ...tx, edge: { ...tx.edge, cloudReserves } }
+      },
+    }),
+  },
+  {
     name: 'stale-pools-in-batch',
     is: 'a sync that shares a transaction is decided on the pools as they were before the others',
     always: ['twin-busy'],

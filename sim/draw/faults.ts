@@ -155,6 +155,11 @@ export const faults = {
     lineItem: random.whole(0, within.lineItems - 1),
     cap: random.chance(0.3) ? 0 : random.spread(1, 100),
   }),
+  'cloud-reserve': (random, within) => ({
+    kind: 'cloud-reserve',
+    lineItem: random.whole(0, within.lineItems - 1),
+    tokens: random.chance(0.2) ? 0 : random.spread(2, 200),
+  }),
   hold: (random, within) => ({
     kind: 'hold',
     device: someDevice(random, within),

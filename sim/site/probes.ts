@@ -3,7 +3,7 @@
  * pool can pay. Judged by rows of the pools, not by responses.
  */
 import { query } from '../audit/query.ts'
-import { type AccountRow, type DeviceAccountRow, ownerOf, sellsNothing } from '../audit/records.ts'
+import { type AccountRow, type DeviceAccountRow, ownerOf, sellsNothing, unfilledReserve } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import type { Machine } from '../device/machine.ts'
 import { allowing } from '../conditions.ts'
@@ -160,12 +160,13 @@ export class Probes {
 
   #free(item: LineItemPlan): bigint {
     const sql = 'SELECT * FROM accounts WHERE id = ?'
-    const row = query(this.#stage.twin.database, sql).get(this.#account(item)) as AccountRow | undefined
+    const { database } = this.#stage.twin
+    const row = query(database, sql).get(this.#account(item)) as AccountRow | undefined
     if (row === undefined) return 0n
-    return (row.cap_target ?? 0n) - row.withheld - row.charged - row.granted_out
+    return (row.cap_target ?? 0n) - row.withheld - row.charged - row.granted_out - unfilledReserve(database, row)
   }
 
-  /** Free in the pool, or with reachable devices. */
+  /** Free for all in the pool, or with reachable devices. */
   #unspent(item: LineItemPlan): bigint {
     const sql = `SELECT device_accounts.* FROM device_accounts JOIN epochs USING (device_id)
       WHERE number = epoch AND status = 'ACTIVE' AND account = ?`

@@ -4,7 +4,7 @@
  * the cloud and an upper bound of the price. Draws nothing, so that the plan stays as it is.
  */
 import { query } from '../audit/query.ts'
-import { type AccountRow, ownerOf, sellsNothing } from '../audit/records.ts'
+import { type AccountRow, ownerOf, sellsNothing, unfilledReserve } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Machine } from '../device/machine.ts'
@@ -140,7 +140,8 @@ export class Refusals {
       least = BigInt(limit) * MICRO
     }
     for (const row of rows) {
-      const free = (row.cap_target ?? 0n) - row.withheld - row.charged - row.granted_out
+      const reserved = unfilledReserve(twin.database, row)
+      const free = (row.cap_target ?? 0n) - row.withheld - row.charged - row.granted_out - reserved
       if (least === null || free < least) least = free
     }
     return least ?? 0n

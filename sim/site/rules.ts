@@ -3,6 +3,7 @@
  * them.
  */
 import { ENGINE } from '../../src/core/engine.ts'
+import { setCloudReserve } from '../../src/cloud/accounts/cloud-reserve.ts'
 import { changeConfiguration } from '../../src/cloud/service-api/change-configuration.ts'
 import { createConditions } from '../../src/cloud/service-api/change-conditions.ts'
 import { createInstance } from '../../src/cloud/service-api/create-instance.ts'
@@ -34,6 +35,7 @@ type Changing =
   | 'limit'
   | 'rates'
   | 'overspend-cap'
+  | 'cloud-reserve'
   | 'configuration'
   | 'twin-engine-upgrade'
 
@@ -158,6 +160,9 @@ export class Rules {
       case 'overspend-cap':
         this.#change(what.lineItem, 'overspend cap', 'overspend', { overspendCap: what.cap })
         return
+      case 'cloud-reserve':
+        this.#reserve(what)
+        return
       case 'rates':
         this.#rates(what)
         return
@@ -198,6 +203,15 @@ export class Rules {
       await setRates(twin, `w${this.#rateVersions}`, what)
     })
     this.#stage.faultIn(what.areFormulas === true ? 'formulas took effect' : 'rates took effect', what.inMs)
+  }
+
+  #reserve({ lineItem, tokens }: Extract<Happening, { kind: 'cloud-reserve' }>): void {
+    const { id, instance } = this.#item(lineItem)
+    const reserve = { instanceId: this.instanceId(instance), lineItemId: id, tokens: BigInt(tokens) * MICRO }
+    this.#stage.byTwin(async (twin) => {
+      this.#stage.fault('changed: reserve of the cloud')
+      await setCloudReserve(twin, reserve)
+    })
   }
 
   #overdraftChange({ lineItem, overdraft }: Extract<Happening, { kind: 'overdraft' }>): string {
