@@ -272,6 +272,26 @@ describe('a sign-in that has expired', () => {
     expect(err).toMatch(/^The renewed sign-in cannot be saved\./)
   })
 
+  it.each([
+    [503, 'server_error'],
+    [429, 'slow_down'],
+    [400, 'temporarily_unavailable'],
+  ])('is not over if the provider responds to its renewal with %i %s', async (status, error) => {
+    await open()
+    await login('ada')
+    aheadMs = 2 * HOUR
+    provider.tokenRefusal = [status, error]
+    const { code, err } = await whoami()
+    expect(err).toMatch(/^tallygate: SIGN_IN_UNAVAILABLE: The provider cannot be used: /)
+    expect(code).toBe(69)
+    provider.tokenRefusal = [400, 'invalid_grant']
+    expect((await whoami()).err).toMatch(/^tallygate: SIGN_IN_REQUIRED: The provider has ended the sign-in: /)
+    provider.tokenRefusal = null
+    twin.now = Date.now() + aheadMs
+    await whoami()
+    expect(provider.tokenRequests).toBe(4)
+  })
+
   it('cannot be renewed while the provider is down, and keys work', async () => {
     await open()
     await login('ada')

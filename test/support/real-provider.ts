@@ -33,6 +33,8 @@ export class RealProvider implements AsyncDisposable {
   #keys = [newKey()]
   /** Requests to the token endpoint so far. */
   tokenRequests = 0
+  /** Status and error of the token endpoint in place of its own response; null: none. */
+  tokenRefusal: readonly [status: number, error: string] | null = null
   /** Called before the token endpoint responds. */
   onTokenRequest: () => void = () => undefined
 
@@ -122,6 +124,11 @@ export class RealProvider implements AsyncDisposable {
       if (request.url === '/token') {
         this.tokenRequests += 1
         this.onTokenRequest()
+        if (this.tokenRefusal !== null) {
+          const [status, error] = this.tokenRefusal
+          response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify({ error }))
+          return
+        }
       }
       listener(request, response)
     }

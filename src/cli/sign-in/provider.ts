@@ -114,6 +114,12 @@ const NO_RESPONSE = new Set([
   'OAUTH_RESPONSE_IS_NOT_JSON',
 ])
 
+/** Whether the same request can succeed later. Providers use errors in place of statuses, and the other way round. */
+function isPassing(cause: openid.ResponseBodyError | openid.AuthorizationResponseError): boolean {
+  const isBusy = 'status' in cause && cause.status === 429
+  return isBusy || cause.error === 'temporarily_unavailable' || cause.error === 'server_error'
+}
+
 /** Messages contain no tokens. */
 async function guarded<T>(ask: () => Promise<T>): Promise<T> {
   try {
@@ -123,6 +129,8 @@ async function guarded<T>(ask: () => Promise<T>): Promise<T> {
     if (cause instanceof openid.ResponseBodyError || cause instanceof openid.AuthorizationResponseError) {
       const { error, error_description: description } = cause
       const text = printable(description === undefined ? error : `${error}: ${description}`, 300)
+      if (isPassing(cause))
+        throw new CodedError('SIGN_IN_UNAVAILABLE', `The provider cannot be used: ${text}.`, { cause })
       throw new CodedError('SIGN_IN_FAILED', `The provider answered ${text}.`, { cause })
     }
     const { code } = cause as { readonly code?: unknown }
