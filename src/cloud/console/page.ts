@@ -55,7 +55,7 @@ const MENU = [
 const STYLE = `${BASE_STYLE}
 header,main{max-width:76rem;margin:0 auto;padding:.8rem 1rem}
 header{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center}
-header p,header form{margin:0}
+header p,header form{margin:0}header form,header select{min-width:0;max-width:100%}
 nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem}
 nav a{padding:.2rem 0}nav a[aria-current]{color:var(--ink);font-weight:600;text-decoration-color:var(--bar);text-underline-offset:.3rem}
 .end{margin-left:auto}

@@ -168,6 +168,24 @@ it('breaks no word of a table on a desktop', { timeout: 60_000 }, async () => {
   }
 })
 
+it('fits on a phone with names that are as long as the service takes', { timeout: 60_000 }, async () => {
+  await using crowded = await openTwin()
+  for (const letter of ['x', '工', 'م']) {
+    const body = { shortName: letter.repeat(100), accountId: letter.repeat(100) }
+    await crowded.call('POST', '/provisioning/api/v1.1/instances', { body })
+  }
+  const context = await chromium.browser.newContext({ viewport: PHONE })
+  onTestFinished(() => context.close())
+  const page = await context.newPage()
+  await page.goto(`${crowded.cloud.address}/console/sign-in#${await consoleCode(crowded)}`)
+  await page.waitForURL(`${crowded.cloud.address}/console`)
+  expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(PHONE.width)
+  await page.getByRole('combobox', { name: 'Instance' }).selectOption({ index: 1 })
+  await page.getByRole('button', { name: 'Show' }).click()
+  await page.getByRole('heading', { level: 1, name: 'x'.repeat(100) }).waitFor()
+  expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(PHONE.width)
+})
+
 it('names the first field of each row of a form on a phone', { timeout: 60_000 }, async () => {
   const { page } = await signIn({ viewport: PHONE })
   await page.goto(`${twin.cloud.address}/console/rate-tables/edit`)
