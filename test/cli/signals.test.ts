@@ -86,7 +86,9 @@ test('an output that is full ends a command with its reason', async () => {
   const child = spawn(process.execPath, [bin, '--help'], { stdio: ['ignore', full, 'pipe'] })
   closeSync(full)
   const [err, [code]] = await Promise.all([text(child.stderr!), once(child, 'close') as Promise<[number | null]>])
-  expect(err).toMatch(/^tallygate: OUTPUT_UNWRITABLE: Cannot write the output: ENOSPC.* is charged again\. Free disk space/)
+  expect(err).toMatch(
+    /^tallygate: OUTPUT_UNWRITABLE: Cannot write the output: ENOSPC.* is charged again\. Free disk space/,
+  )
   expect(code).toBe(73)
 })
 

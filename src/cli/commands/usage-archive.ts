@@ -57,11 +57,14 @@ async function writeArchives(settings: CloudSettings, place: string, before: num
         now: io.now,
         giveWay: giveWayTo(() => performance.now(), setImmediate),
         isStopping: () => stop.aborted,
-        onArchive: ({ manifest, records: some }) => void io.stdout.write(`${manifest}: ${counted(some, 'record', 'records')}\n`),
+        onArchive: ({ manifest, records: some }) =>
+          void io.stdout.write(`${manifest}: ${counted(some, 'record', 'records')}\n`),
       },
       before,
     )
-    io.stdout.write(`${counted(records, 'record', 'records')} in ${counted(archives, 'archive', 'archives')} in ${target.place.name}.\n`)
+    io.stdout.write(
+      `${counted(records, 'record', 'records')} in ${counted(archives, 'archive', 'archives')} in ${target.place.name}.\n`,
+    )
   } finally {
     await store.close()
   }
