@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process'
-import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -24,6 +24,15 @@ test('every file that the README links to is there', () => {
   const links = [...readme.matchAll(/\]\(([^)#]+)\)/g)].map(([, link]) => link!).filter((link) => !link.includes('://'))
   expect(links.length).toBeGreaterThan(5)
   expect(links.filter((link) => !existsSync(join(root, link)))).toEqual([])
+})
+
+test('every database that a guide creates belongs to the user who connects, without which PostgreSQL 15 refuses tables', () => {
+  const guides = ['deploy/README.md', ...readdirSync(join(root, 'docs/how-to')).map((name) => `docs/how-to/${name}`)]
+  const texts = guides.map((guide) => readFileSync(join(root, guide), 'utf8')).join('\n')
+  const created = [...texts.matchAll(/^.*\bcreatedb .*$/gm)].map(([line]) => line)
+  expect(created.length).toBeGreaterThan(2)
+  // In the containers, that user is the superuser.
+  expect(created.filter((line) => !/createdb (--owner|-U) tallygate /.test(line))).toEqual([])
 })
 
 test('the README’s two commands are scripts of the package', () => {
