@@ -4,8 +4,11 @@ import {
   chmodSync,
   chownSync,
   existsSync,
+  lstatSync,
+  mkdirSync,
   readFileSync,
   readdirSync,
+  renameSync,
   rmSync,
   statSync,
   symlinkSync,
@@ -99,6 +102,28 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
       expect.stringContaining(`NOT fixed: chmod 0660 ${socket}`),
       0o600,
     ])
+  })
+
+  it('backs up a ledger into the directory of a user who puts links in the place of its copies', async () => {
+    const { path, journal } = await deviceWithBacklog()
+    const { path: precious, isUnchanged } = fileOfRoot()
+    const directory = temporaryDirectory()
+    chownSync(directory, USER, USER)
+    const to = join(directory, 'backup.db')
+    symlinkSync(precious, to)
+    const made = backUpLedger(path, to)
+    for (const name of readdirSync(directory).filter((each) => each.startsWith('.tallygate-backup-'))) {
+      renameSync(join(directory, name), join(directory, 'away'))
+      mkdirSync(join(directory, name))
+      symlinkSync(precious, join(directory, name, 'journal.db'))
+    }
+    await made
+    expect(isUnchanged()).toBe(true)
+    expect(readdirSync(directory)).toEqual(['backup.db'])
+    const { uid, mode } = lstatSync(to)
+    expect([uid, mode & 0o777]).toEqual([0, 0o600])
+    await journal.close()
+    expect(await restoreLedger(to, path, 0)).toMatchObject({ undelivered: 40 })
   })
 
   it('restores a ledger that its user owns, from a backup that only root can read', async () => {

@@ -2,7 +2,20 @@
  * Backup of a ledger while the agent runs, and restore. A restored ledger has no tokens and keeps every entry that the
  * cloud may lack, from the backup and from the replaced ledger if readable. Nothing replaced is deleted.
  */
-import { chmodSync, existsSync, linkSync, mkdtempSync, renameSync, rmSync, utimesSync } from 'node:fs'
+import { randomUUID } from 'node:crypto'
+import {
+  chmodSync,
+  constants,
+  copyFileSync,
+  existsSync,
+  linkSync,
+  mkdtempSync,
+  renameSync,
+  rmSync,
+  statSync,
+  utimesSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
@@ -20,15 +33,20 @@ import { copyConsistently, isFull, withConsistentSnapshot } from './consistent-s
 
 /**
  * Writes the ledger's content at one moment during the call to a single file, replacing it at the end. Needs space for
- * two copies in the directory of `to`.
+ * two copies in the directory of `to`. Root makes them in the directory for temporary files, if `to` is in that of another
+ * user, who could put links in their place.
  *
  * @param path the agent's database; the agent may run
  * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
  */
 export async function backUpLedger(path: string, to: string): Promise<LedgerBundle> {
-  const unwritable = (cause: unknown): CodedError =>
-    new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${messageOf(cause)}`, { cause })
-  const folder = atPlace(() => mkdtempSync(join(dirname(to), '.tallygate-backup-')), unwritable)
+  const isOfOther = isOfOtherUser(dirname(to))
+  const place = isOfOther ? tmpdir() : dirname(to)
+  const unwritable = (cause: unknown): CodedError => {
+    const where = isOfOther && isFull(cause) ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
+    return new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${messageOf(cause)}${where}`, { cause })
+  }
+  const folder = atPlace(() => mkdtempSync(join(place, '.tallygate-backup-')), unwritable)
   const isGone = scratchAt(folder)
   try {
     const [copy, whole] = [join(folder, 'journal.db'), join(folder, 'backup.db')]
@@ -45,7 +63,8 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
     atPlace(() => {
       chmodSync(whole, 0o600)
       flush(whole)
-      renameSync(whole, to)
+      if (isOfOther) copyInto(whole, to)
+      else renameSync(whole, to)
       flushDirectoryOf(to)
     }, unwritable)
     return bundle
@@ -54,6 +73,25 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
   } finally {
     rmSync(folder, { recursive: true, force: true })
     isGone()
+  }
+}
+
+/** Than root, who runs this command. */
+function isOfOtherUser(directory: string): boolean {
+  const owner = statSync(directory, { throwIfNoEntry: false })
+  return process.geteuid?.() === 0 && owner !== undefined && owner.uid !== 0
+}
+
+/** Through no link: a new file, which takes the place of the other one. */
+function copyInto(from: string, to: string): void {
+  const partial = `${to}.${randomUUID()}.partial`
+  try {
+    copyFileSync(from, partial, constants.COPYFILE_EXCL)
+    flush(partial)
+    renameSync(partial, to)
+  } catch (error) {
+    rmSync(partial, { force: true })
+    throw error
   }
 }
 
