@@ -82,7 +82,7 @@ function isOfOtherUser(directory: string): boolean {
   return process.geteuid?.() === 0 && owner !== undefined && owner.uid !== 0
 }
 
-/** Through no link: a new file, which takes the place of the other one. */
+/** Through no link: a new file replaces the other one. */
 function copyInto(from: string, to: string): void {
   const partial = `${to}.${randomUUID()}.partial`
   try {
