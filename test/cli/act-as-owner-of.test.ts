@@ -18,10 +18,13 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { backUpLedger, restoreLedger } from '../../src/agent/platform/sqlite/backup.ts'
+import { userOf } from '../../src/agent/platform/system/names.ts'
+import { repair } from '../../src/cli/doctor/fix.ts'
 import { actAsOwnerOf } from '../../src/platform/act-as-owner-of.ts'
 import { openKeyFile } from '../../src/cloud/platform/key-file/key-file.ts'
 import { deviceWithBacklog } from '../agent/platform/sqlite/damaged.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
+import { file, healthy } from './doctor-observations.ts'
 import { tallygate } from './outside.ts'
 
 const USER = 65_534
@@ -102,6 +105,26 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
       expect.stringContaining(`NOT fixed: chmod 0660 ${socket}`),
       0o600,
     ])
+  })
+
+  it('repairs only what belongs to the user of the process whose settings it uses', () => {
+    const [ofRoot, ofUser] = [temporaryDirectory(), temporaryDirectory()]
+    chownSync(ofUser, USER, USER)
+    const user = userOf(USER) ?? String(USER)
+    const { configuration } = healthy()
+    const choice = { why: 'ONLY', isNamed: false, process: { pid: 5, user }, others: [] } as const
+    for (const directory of [ofRoot, ofUser]) chmodSync(directory, 0o777)
+    const [one, other] = [ofRoot, ofUser].map((directory) =>
+      repair(
+        healthy({
+          directory: file(directory, { kind: 'directory', mode: 0o777 }),
+          configuration: { ...configuration, choice },
+        }),
+      ),
+    )
+    expect(one).toMatchObject([{ done: false, problem: expect.stringContaining(`process 5 of ${user}`) as string }])
+    expect(other).toMatchObject([{ done: true }])
+    expect([ofRoot, ofUser].map((directory) => statSync(directory).mode & 0o777)).toEqual([0o777, 0o700])
   })
 
   it('backs up a ledger into the directory of a user who puts links in the place of its copies', async () => {

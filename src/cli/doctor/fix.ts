@@ -1,9 +1,11 @@
 /** `tallygate doctor --fix` never removes or rewrites anything that contains usage. */
-import { chmodSync, unlinkSync } from 'node:fs'
+import { chmodSync, statSync, unlinkSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
 import { DiskReserve } from '../../agent/platform/sqlite/disk-reserve.ts'
+import { userOf } from '../../agent/platform/system/names.ts'
 import { actAsOwnerOf } from '../../platform/act-as-owner-of.ts'
+import type { Choice } from './sources.ts'
 import { type Observations, type FileObservation, isProblem } from './observations.ts'
 
 export interface Repair {
@@ -27,6 +29,7 @@ export function repair(observations: Observations): readonly Repair[] {
   }
   const attemptAsOwner = (what: string, work: () => void, of: string = directory.path): void =>
     attempt(what, () => {
+      refuseForeign(of, configuration.choice)
       using _rights = actAsOwnerOf(of)
       work()
     })
@@ -52,7 +55,12 @@ export function repair(observations: Observations): readonly Repair[] {
   if (socket.kind === 'socket') {
     const isLeft = isProblem(observations.agent) && observations.isListened === false
     const mode = Number.parseInt(settings.socket.mode, 8)
-    if (isLeft) attempt(`remove the socket ${socket.path}, on which no process listens`, () => unlinkSync(socket.path))
+    if (isLeft)
+      attemptAsOwner(
+        `remove the socket ${socket.path}, on which no process listens`,
+        () => unlinkSync(socket.path),
+        dirname(socket.path),
+      )
     else if (socket.mode !== mode)
       attemptAsOwner(
         `chmod ${settings.socket.mode} ${socket.path}`,
@@ -77,6 +85,17 @@ export function repair(observations: Observations): readonly Repair[] {
     )
   }
   return repairs
+}
+
+/** The user of the process could name any file of root in its settings. */
+function refuseForeign(directory: string, { process }: Choice): void {
+  if (process === null || process.user === userOf(0)) return
+  const { uid } = statSync(directory)
+  const owner = userOf(uid) ?? String(uid)
+  if (owner === process.user) return
+  throw new Error(
+    `${directory} belongs to ${owner}, but the settings are those of process ${process.pid} of ${process.user}. Give them to this command in TALLYGATE_AGENT_CONFIG, or repair it yourself`,
+  )
 }
 
 /** Takes the same lock as the agent; throws if another process has the lock. */
