@@ -234,6 +234,13 @@ it('lists the keys of a device', async () => {
   expect(page).toMatch(/Keys, newest first[^]*current/)
 })
 
+it.each(['/nothing', '/devices/command/none', '/sign-out'])('shows a page for the unknown address %s', async (path) => {
+  const { status, page } = await browser.open(path)
+  expect(status).toBe(404)
+  expect(page).toContain('The console has no such page.')
+  expect(page).toContain('>Overview</a>')
+})
+
 it('exports the usage records as the service does', async () => {
   const { page, headers } = await browser.open('/usage.csv')
   const { text: exported } = await twin.call('GET', '/provisioning/api/v1.1/usage?format=csv')

@@ -96,6 +96,9 @@ export function registerConsole(http: FastifyInstance, prefix: string, deps: Con
     for (const format of Object.keys(DEVICE_MEDIA_TYPES) as DeviceFormat[]) {
       scope.get(`${root}/devices.${format}`, options, (request, reply) => made.exportDevices(format, request, reply))
     }
+    scope.get(`${root}/*`, options, () => {
+      throw new CodedError('NOT_FOUND', 'The console has no such page.')
+    })
     scope.get(`${root}/usage`, options, (request, reply) => made.showUsage(request, reply))
     scope.get(`${root}/usage.csv`, options, (request, reply) => made.exportUsage(request, reply))
     for (const name of Object.keys(SESSION_COMMANDS) as SessionCommandName[]) {
