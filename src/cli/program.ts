@@ -83,6 +83,9 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, Entry>>>> = {
   },
 }
 
+/** Commander wraps no column that is narrower. The names of settings leave less than its default of 40. */
+const WRAPPED_MIN_CHARACTERS = 20
+
 const COMMANDS: Readonly<Record<string, Entry>> = Object.fromEntries(
   Object.values(GROUPS).flatMap(Object.entries<Entry>),
 )
@@ -154,6 +157,7 @@ function prepare(command: Command, io: Io): void {
     writeErr: () => undefined,
     outputError: () => undefined,
   })
+  command.configureHelp({ minWidthToWrap: WRAPPED_MIN_CHARACTERS })
   command.helpOption('-h, --help', 'show this help')
   if (command.commands.length === 0) takeDashedIds(command)
   for (const option of command.options) if (isSingle(option)) refuseRepeats(command, option)

@@ -120,6 +120,13 @@ test.each([[['token', '--help']], [['help', 'token']]])('%j shows the help of th
   expect(out).toContain('--kid <id>')
 })
 
+test('the help of settings with long names fits a terminal of 80 columns', async () => {
+  const { out } = await tallygate(['agent', '--help'])
+  const options = out.split('\n').filter((line) => line.startsWith('  '))
+  expect(options.length).toBeGreaterThan(100)
+  expect(options.filter((line) => line.length > 80)).toEqual([])
+})
+
 test('an error shows its stack only when asked for it', async () => {
   const args = ['token', '--admin', '--key', '/no/key.pem']
   const plain = await tallygate(args)

@@ -86,7 +86,7 @@ test('no agent on the socket is AGENT_UNREACHABLE, exit code 69', async () => {
   expect({ code, out }).toEqual({ code: 69, out: '' })
   expect(err).toBe(
     'tallygate: AGENT_UNREACHABLE: unix:/nowhere/agent.sock: the socket does not exist. ' +
-      'Start it with `sudo systemctl restart tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. Name the socket of another agent with --socket.\n',
+      'Start it with `sudo systemctl restart tallygate-agent.socket tallygate-agent`, or without systemd with `tallygate agent` as the user of the agent. Name the socket of another agent with --socket.\n',
   )
 })
 
