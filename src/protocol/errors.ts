@@ -712,7 +712,7 @@ export const ERRORS = catalogue({
     retry: 'online',
   },
   NOT_RECORDED: {
-    meaning: 'The decision could not be written to the ledger, so nothing was granted.',
+    meaning: 'The decision or change could not be written to the disk, so nothing was granted or changed.',
     remedy: 'Free disk space or repair the disk, then send the same request again.',
     http: 503,
     retry: 'later',
