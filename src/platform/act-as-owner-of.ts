@@ -5,8 +5,11 @@ import { statSync } from 'node:fs'
  * have put symbolic links there. New files belong to that user.
  */
 export function actAsOwnerOf(directory: string): Disposable {
+  const nothing = { [Symbol.dispose]: () => undefined }
+  // Other users may not be able to look at the directory: the work then reports the reason.
+  if (process.geteuid?.() !== 0) return nothing
   const owner = statSync(directory, { throwIfNoEntry: false })
-  if (process.geteuid?.() !== 0 || owner === undefined || owner.uid === 0) return { [Symbol.dispose]: () => undefined }
+  if (owner === undefined || owner.uid === 0) return nothing
   const [group, groups] = [process.getegid?.() ?? 0, process.getgroups?.() ?? []]
   const giveBack = (): void => {
     process.seteuid?.(0)

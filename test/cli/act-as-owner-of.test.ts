@@ -194,4 +194,14 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     expect(() => actAsOwnerOf(directory)).toThrow(refusal)
     expect([process.getegid?.(), process.getgroups?.()]).toEqual(own)
   })
+
+  it('leaves other users their rights, also in a directory that they may not look at', () => {
+    const hidden = join(temporaryDirectory(), 'hidden')
+    process.seteuid?.(USER)
+    try {
+      expect(() => actAsOwnerOf(hidden)).not.toThrow()
+    } finally {
+      process.seteuid?.(0)
+    }
+  })
 })

@@ -213,6 +213,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
         ? skip('no agent runs, and there is no socket')
         : fail(`${socket.path} is missing`, 'Restart the agent.')
     }
+    if (socket.kind === 'hidden') return warn(describeFile(socket), 'Run doctor as root.')
     if (socket.kind !== 'socket')
       return fail(`${socket.path} is a ${socket.kind}`, 'Move this file away, or set another socket.path.')
     if (isProblem(agent) && isListened === false) {
