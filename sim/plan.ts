@@ -166,8 +166,8 @@ export type Happening =
   | { readonly kind: 'twin-down' | 'node-down'; readonly forMs: number }
   /** Requests wait and share transactions. */
   | { readonly kind: 'twin-busy'; readonly waitMs: number; readonly forMs: number }
-  /** The clock jumps and is corrected later. */
-  | { readonly kind: 'twin-clock'; readonly ms: number; readonly forMs: number }
+  /** The clock of the cloud, or of one of several nodes, jumps and is corrected later. */
+  | { readonly kind: 'twin-clock'; readonly ms: number; readonly forMs: number; readonly node?: number }
   | {
       readonly kind: 'twin-trap'
       readonly skip: number

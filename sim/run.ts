@@ -162,7 +162,7 @@ class World {
         if (twin.downOne(what.forMs)) this.#stage.fault(what.kind)
         return
       case 'twin-clock':
-        this.#stage.stepTwinClock(what.ms, what.forMs)
+        this.#stage.stepTwinClock(what)
         return
       case 'twin-busy':
         this.#stage.busyTwin(what.waitMs, what.forMs)

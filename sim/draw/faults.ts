@@ -280,6 +280,12 @@ export const faults = {
     ms: (random.chance(0.4) ? -1 : 1) * random.spread(MINUTE, 2_000 * HOUR),
     forMs: random.spread(MINUTE, 3 * HOUR),
   }),
+  'node-clock': (random) => ({
+    kind: 'twin-clock',
+    node: random.whole(0, 1),
+    ms: (random.chance(0.5) ? -1 : 1) * random.spread(1_000, random.chance(0.7) ? 4 * MINUTE : 40 * HOUR),
+    forMs: random.spread(10 * MINUTE, 3 * HOUR),
+  }),
   'twin-busy': (random) => ({
     kind: 'twin-busy',
     waitMs: random.spread(500, 15_000),

@@ -41,6 +41,7 @@ const rare: ReadonlySet<FaultKind> = new Set([
   'obsolete',
   'configuration',
   'twin-clock',
+  'node-clock',
   'refused-segments',
   'newer-twin',
   'engine-upgrade',
@@ -64,6 +65,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   'cloud-repeats': 0.4,
   'session-life': 0.4,
   'cloud-reserve': 0.25,
+  'node-clock': 0.4,
   'session-command': 0.3,
   obsolete: 0.2,
   configuration: 0.25,
@@ -87,7 +89,7 @@ const unusual: ReadonlySet<FaultKind> = new Set(['device-session', 'bound-sessio
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
 
 /** Kinds that seeds without a busy cloud do not have: seeds that once failed stay as they were. */
-const later: ReadonlySet<FaultKind> = new Set(['actions', 'cloud-repeats', 'session-life', 'session-command', 'cloud-reserve'])
+const later: ReadonlySet<FaultKind> = new Set(['actions', 'cloud-repeats', 'session-life', 'session-command', 'cloud-reserve', 'node-clock'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
   const random = new Random(`plan ${seed}`)

@@ -4,7 +4,7 @@ import { Violation } from '../audit/violation.ts'
 import type { Defect } from '../defects/defects.ts'
 import { SOUND_TWIN } from '../defects/twin-defects.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
-import { BEGIN, HOUR, type Plan } from '../plan.ts'
+import { BEGIN, HOUR, type Happening, type Plan } from '../plan.ts'
 import { Twin } from '../twin/twin.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 import { Broker } from '../world/broker.ts'
@@ -114,13 +114,15 @@ export class Stage {
     this.trace.note('auditor', `${violation.invariant}: ${violation.message}`)
   }
 
-  stepTwinClock(ms: number, forMs: number): void {
+  stepTwinClock({ ms, forMs, node }: Extract<Happening, { kind: 'twin-clock' }>): void {
     const { twin, time } = this
+    // The clocks of several nodes differ.
+    if (node !== undefined && this.plan.site.nodes === 1) return
     const days = Math.abs(ms) > 30 * 86_400_000 ? ', more than 30 days' : ''
-    this.fault(`clock of the twin jumps ${ms < 0 ? 'backwards' : 'forwards'}${days}`)
+    this.fault(`clock of ${node === undefined ? 'the twin' : 'a node'} jumps ${ms < 0 ? 'backwards' : 'forwards'}${days}`)
     this.auditor.shared.twinClockWrong = true
-    twin.stepClock(ms)
-    time.at(time.now + forMs, () => twin.setClockRight())
+    twin.stepClock(ms, node)
+    time.at(time.now + forMs, () => twin.setClockRight(node))
   }
 
   busyTwin(waitMs: number, forMs: number): void {

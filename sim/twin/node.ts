@@ -109,7 +109,7 @@ export class TwinNode {
     const { store } = sales
     const clock = new ClockGuard({
       store,
-      clocks: { now, sinceBoot: () => scheduler.now, bootId: 'twin', comparesDatabase: false },
+      clocks: { now, sinceBoot: () => scheduler.now, bootId: this.#deps.name, comparesDatabase: false },
       log: { warn: ({ code }) => onFault(`the clock of the twin: ${String(code)}`), info: () => undefined },
       settleAfterMs: () => settlement.afterMs,
     })

@@ -48,7 +48,8 @@ export class Twin {
   readonly #listeners = new Set<() => void>()
   readonly #rules: RulesSeen
   readonly #queriesOf = new WeakMap<Database, Sql['db']>()
-  #wallError = 0
+  /** By node, ms. */
+  readonly #wallErrors: number[]
   /** The next start declares a restore. */
   #isRestored = false
 
@@ -57,16 +58,13 @@ export class Twin {
     this.database = openImage(emptyTwin())
     this.#balancer = deps.random.stream('balancer')
     this.#rules = new RulesSeen(deps)
-    const now = (): number => this.now
+    this.#wallErrors = Array.from({ length: deps.nodes }, () => 0)
     this.#nodes = Array.from({ length: deps.nodes }, (_, index) => {
+      const now = (): number => deps.scheduler.now + (this.#wallErrors[index] ?? 0)
       const current = { now, engine: () => this.engine, waitMs: () => this.waitMs }
       return new TwinNode({ ...deps, name: `node ${index}`, ...current })
     })
     for (const node of this.#nodes) this.#start(node)
-  }
-
-  get now(): number {
-    return this.deps.scheduler.now + this.#wallError
   }
 
   /** Of a serving node; null: none. */
@@ -79,12 +77,17 @@ export class Twin {
     return this.#pending > 0
   }
 
-  stepClock(ms: number): void {
-    this.#wallError += ms
+  /** @param node undefined: all of them */
+  stepClock(ms: number, node?: number): void {
+    for (const [index, error] of this.#wallErrors.entries()) {
+      if (node === undefined || node === index) this.#wallErrors[index] = error + ms
+    }
   }
 
-  setClockRight(): void {
-    this.#wallError = 0
+  setClockRight(node?: number): void {
+    for (const index of this.#wallErrors.keys()) {
+      if (node === undefined || node === index) this.#wallErrors[index] = 0
+    }
   }
 
   #someNode(): TwinNode | undefined {

@@ -49,6 +49,14 @@ const KNOWN: Readonly<Record<string, number>> = {
   'recalls-nothing': 96,
   'stale-pools-in-batch': 6,
   'unusual-leaves-a-trace': 6,
+  'forgets-answers-by-any-clock': 9,
+  'grants-from-the-reserve': 8,
+  'mixes-up-dictionaries': 1,
+  'bills-one-item': 1,
+  'allocation-stays-charged': 1,
+  'sessions-forget-their-charge': 1,
+  'charges-without-heartbeat': 1,
+  'actions-in-another-order': 2,
 }
 
 const found: string[] = []
