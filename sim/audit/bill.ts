@@ -42,7 +42,8 @@ export class BillAudit {
       this.#shared.look('I4')
       const first = this.#answers.get(key) ?? text
       this.#answers.set(key, first)
-      if (first !== text) throw new Violation('I4', `the twin responds to ${key} with ${text}, and before with ${first}`)
+      if (first !== text)
+        throw new Violation('I4', `the twin responds to ${key} with ${text}, and before with ${first}`)
     }
     if (this.#direct.has(correlationId)) return
     this.#direct.set(correlationId, { tokens, billed: this.#early.get(correlationId) })
@@ -90,7 +91,10 @@ export class BillAudit {
       const at = entry.unbilled.indexOf(billed)
       if (at < 0) {
         const name = `entry ${entry.n} of ${entry.machine} (epoch ${entry.epoch}, ${entry.tokens})`
-        throw new Violation('I4', `${name} is billed with ${billed}, again or wrongly: its lines are ${entry.lines.join(', ')}`)
+        throw new Violation(
+          'I4',
+          `${name} is billed with ${billed}, again or wrongly: its lines are ${entry.lines.join(', ')}`,
+        )
       }
       entry.unbilled.splice(at, 1)
     }

@@ -88,7 +88,10 @@ export class CloudSessionAudit {
         this.#intervals.delete(id)
         const lost = [...interval.charged.entries()].find(([, tokens]) => unused(tokens, interval, since) > 0n)
         if (lost !== undefined) {
-          throw new Violation('I3', `the session ${id} is ${state} and gets nothing of ${lost[1]} back for item ${lost[0]}`)
+          throw new Violation(
+            'I3',
+            `the session ${id} is ${state} and gets nothing of ${lost[1]} back for item ${lost[0]}`,
+          )
         }
       }
     }

@@ -132,7 +132,10 @@ export function sellsNothing(database: Sqlite.Database): boolean {
 }
 
 /** Tokens of a pool that devices must not get, micro-tokens: the cloud has not charged them yet. */
-export function unfilledReserve(database: Sqlite.Database, { id, charged }: Pick<AccountRow, 'id' | 'charged'>): bigint {
+export function unfilledReserve(
+  database: Sqlite.Database,
+  { id, charged }: Pick<AccountRow, 'id' | 'charged'>,
+): bigint {
   const [kind, instanceId, line = ''] = id.split('/')
   if (kind !== 'line') return 0n
   const sql = 'SELECT tokens FROM cloud_reserves WHERE instance_id = ? AND line_item_id = ?'
@@ -196,7 +199,11 @@ export function fingerprintOf(database: Sqlite.Database): string {
 }
 
 /** A line of the bill. */
-export function lineText({ activation_id: line, item, tokens }: Pick<UsageRow, 'activation_id' | 'item' | 'tokens'>): string {
+export function lineText({
+  activation_id: line,
+  item,
+  tokens,
+}: Pick<UsageRow, 'activation_id' | 'item' | 'tokens'>): string {
   return `${line ?? 'none'} ${item} ${tokens}`
 }
 

@@ -70,11 +70,15 @@ export function decideAgain(recorded: RecordedDecision, rules: readonly Policy[]
     if (words === said) return decision.postings
     others.push(words)
   }
-  throw new Violation('DECISION', `${name} is decided as ${said}, but its rules say ${others.join(' or ') || 'nothing'}`)
+  throw new Violation(
+    'DECISION',
+    `${name} is decided as ${said}, but its rules say ${others.join(' or ') || 'nothing'}`,
+  )
 }
 
 function wordsOfRecorded({ outcome, parts }: RecordedItem): string {
-  if (outcome === 'GRANTED') return parts.map((part) => `${part.charged} by ${part.lineItemId} at ${part.rate}`).join(' + ')
+  if (outcome === 'GRANTED')
+    return parts.map((part) => `${part.charged} by ${part.lineItemId} at ${part.rate}`).join(' + ')
   return SHORT.has(outcome) ? 'SHORT' : outcome
 }
 

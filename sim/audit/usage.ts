@@ -60,7 +60,10 @@ function archivedRows(
 function archivedRow(line: string): UsageRow {
   const record = readArchiveLine(line)
   if (record === undefined) throw new Violation('I3', `an archive contains ${line}`)
-  const { correlationId, item, source, operation, status, deviceId, epoch } = JSON.parse(line) as Record<string, string> & {
+  const { correlationId, item, source, operation, status, deviceId, epoch } = JSON.parse(line) as Record<
+    string,
+    string
+  > & {
     readonly deviceId: string | null
     readonly epoch: number | null
   }
@@ -79,16 +82,18 @@ function archivedRow(line: string): UsageRow {
 }
 
 function recordsOf(delivery: Row<'deliveries'>): readonly UsageRow[] {
-  return usageOf(delivery).map(({ correlationId, activationId, item, tokens, source, operation, status }): UsageRow => ({
-    seq: delivery.seq,
-    correlation_id: correlationId,
-    activation_id: activationId,
-    item,
-    tokens,
-    source: source.kind,
-    operation,
-    status,
-    device_id: delivery.device_id,
-    epoch: delivery.epoch,
-  }))
+  return usageOf(delivery).map(
+    ({ correlationId, activationId, item, tokens, source, operation, status }): UsageRow => ({
+      seq: delivery.seq,
+      correlation_id: correlationId,
+      activation_id: activationId,
+      item,
+      tokens,
+      source: source.kind,
+      operation,
+      status,
+      device_id: delivery.device_id,
+      epoch: delivery.epoch,
+    }),
+  )
 }

@@ -89,7 +89,14 @@ const unusual: ReadonlySet<FaultKind> = new Set(['device-session', 'bound-sessio
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
 
 /** Kinds that seeds without a busy cloud do not have: seeds that once failed stay as they were. */
-const later: ReadonlySet<FaultKind> = new Set(['actions', 'cloud-repeats', 'session-life', 'session-command', 'cloud-reserve', 'node-clock'])
+const later: ReadonlySet<FaultKind> = new Set([
+  'actions',
+  'cloud-repeats',
+  'session-life',
+  'session-command',
+  'cloud-reserve',
+  'node-clock',
+])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
   const random = new Random(`plan ${seed}`)

@@ -119,7 +119,9 @@ export class Stage {
     // The clocks of several nodes differ.
     if (node !== undefined && this.plan.site.nodes === 1) return
     const days = Math.abs(ms) > 30 * 86_400_000 ? ', more than 30 days' : ''
-    this.fault(`clock of ${node === undefined ? 'the twin' : 'a node'} jumps ${ms < 0 ? 'backwards' : 'forwards'}${days}`)
+    this.fault(
+      `clock of ${node === undefined ? 'the twin' : 'a node'} jumps ${ms < 0 ? 'backwards' : 'forwards'}${days}`,
+    )
     this.auditor.shared.twinClockWrong = true
     twin.stepClock(ms, node)
     time.at(time.now + forMs, () => twin.setClockRight(node))
