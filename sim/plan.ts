@@ -107,7 +107,7 @@ export type Happening =
       readonly kind: 'cloud-session'
       readonly slot: number
       readonly close: boolean
-      /** Default: a request. */
+      /** For a session that is opened first, if none is open. Default: opens one, or requests in the one that is open. */
       readonly order?: 'REQUEST' | 'HALT' | 'LOCK' | 'UNLOCK' | 'TERMINATE'
       /** A denied request ends the session. */
       readonly endsOnDeny?: boolean

@@ -248,19 +248,17 @@ export class Load {
 
   async #inCloudSession(
     twin: TwinProcess,
-    { slot, close, order = 'REQUEST', endsOnDeny = false, ...what }: Extract<Happening, { kind: 'cloud-session' }>,
+    { slot, close, order, endsOnDeny = false, ...what }: Extract<Happening, { kind: 'cloud-session' }>,
   ): Promise<void> {
     const deps = sessionDepsOf(twin)
     const now = twin.now()
-    const sessionId = this.sessions.get(slot)
+    let sessionId = this.sessions.get(slot)
     if (sessionId === undefined) {
-      const { id } = await openSession(
-        deps,
-        { instanceId: this.#rules.instanceId(what.instance), deviceId: null, opening: null },
-        now,
-      )
+      const opening = { instanceId: this.#rules.instanceId(what.instance), deviceId: null, opening: null }
+      const { id } = await openSession(deps, opening, now)
       this.sessions.set(slot, id)
-      return
+      if (order === undefined) return
+      sessionId = id
     }
     if (order === 'LOCK' || order === 'UNLOCK' || order === 'TERMINATE') {
       await commandSession(deps, { id: sessionId, command: order }, now)
