@@ -1,7 +1,7 @@
 /** Defects that decide by other rules or inputs than those of the request, or record another decision. */
 import type { AccessCall } from '../../src/agent/access/access.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
-import type { UsageRecord } from '../../src/cloud/storage/records.ts'
+import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Session } from '../../src/core/sessions/session.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
@@ -29,6 +29,28 @@ function billingOneItem(tx: Transaction): Transaction {
     await tx.usage.append(records.filter(({ correlationId, metaData }) => firsts.get(correlationId) === metaData))
   }
   return { ...tx, usage: { ...tx.usage, append } }
+}
+
+function keepingAllocations(tx: Transaction): Transaction {
+  const known = new Map<string, Pool>()
+  return {
+    ...tx,
+    accounts: {
+      ...tx.accounts,
+      lock: async (accounts) => {
+        const pools = await tx.accounts.lock(accounts)
+        for (const [account, pool] of pools) known.set(account, pool)
+        return pools
+      },
+      save: (pools) => {
+        const chargedOf = ({ account, charged }: Pool): bigint => {
+          const before = account.startsWith('action/') ? (known.get(account)?.charged ?? 0n) : 0n
+          return before > charged ? before : charged
+        }
+        return tx.accounts.save(pools.map((pool) => ({ ...pool, charged: chargedOf(pool) })))
+      },
+    },
+  }
 }
 
 /** Sessions whose charges have no cost. */
@@ -61,6 +83,12 @@ export const DECISION_DEFECTS: readonly Defect[] = [
     is: 'the twin bills the first item of a request only',
     always: ['cloud-request'],
     twin: () => ({ transaction: billingOneItem }),
+  },
+  {
+    name: 'allocation-stays-charged',
+    is: 'a refund of the twin returns nothing to the allocation that was charged',
+    always: ['cloud-session', 'actions'],
+    twin: () => ({ transaction: keepingAllocations }),
   },
   {
     name: 'sessions-forget-their-charge',

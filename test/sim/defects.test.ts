@@ -53,6 +53,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'grants-from-the-reserve': 8,
   'mixes-up-dictionaries': 1,
   'bills-one-item': 1,
+  'allocation-stays-charged': 34,
   'sessions-forget-their-charge': 1,
   'charges-without-heartbeat': 1,
   'actions-in-another-order': 2,
