@@ -87,7 +87,7 @@ export const DECISION_DEFECTS: readonly Defect[] = [
   {
     name: 'allocation-stays-charged',
     is: 'a refund of the twin returns nothing to the allocation that was charged',
-    always: ['cloud-session', 'actions'],
+    always: ['cloud-session', 'session-life', 'actions'],
     twin: () => ({ transaction: keepingAllocations }),
   },
   {
