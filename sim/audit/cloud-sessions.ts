@@ -45,6 +45,9 @@ export class CloudSessionAudit {
   /** @param rows of one charge */
   charged(sessionId: string, rows: readonly CloudUsageRow[]): void {
     this.#shared.look('I4')
+    const interval = this.#intervals.get(sessionId)
+    // The new one is read after this step.
+    this.#intervals.delete(sessionId)
     const [first] = rows
     if (first?.operation !== 'AUTOMATIC_CHARGE') {
       this.#silentSince.delete(sessionId)
@@ -52,7 +55,7 @@ export class CloudSessionAudit {
     }
     const since = this.#silentSince.get(sessionId) ?? first.usage_time
     this.#silentSince.set(sessionId, since)
-    const { from, until } = this.#intervals.get(sessionId) ?? { from: 0n, until: first.usage_time }
+    const { from, until } = interval ?? { from: 0n, until: first.usage_time }
     const isInTime = first.usage_time - since <= (until - from) / 2n
     if (isInTime || this.#shared.twinClockWrong) return
     throw new Violation('I4', `the session ${sessionId} is charged again, without a heartbeat since ${since}`)
