@@ -1,6 +1,7 @@
 /** A line item's rules in words, as an administrator has set them and as they were published. */
 import type { Condition, LineItem, Policy } from '../../src/core/rules/policy.ts'
-import { CONDITIONS, actionsOf } from '../conditions.ts'
+import { actionsOf } from '../actions.ts'
+import { CONDITIONS } from '../conditions.ts'
 import type { LineItemPlan } from '../plan.ts'
 import { MICRO } from './rule-calls.ts'
 

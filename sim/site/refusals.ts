@@ -8,7 +8,7 @@ import { type AccountRow, ownerOf, sellsNothing, unfilledReserve } from '../audi
 import { Violation } from '../audit/violation.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Machine } from '../device/machine.ts'
-import { allowing } from '../conditions.ts'
+import { allowing } from '../actions.ts'
 import { HOUR, ITEMS, type LineItemPlan, type PlannedRequest, RATES } from '../plan.ts'
 import { CALM } from '../world/network.ts'
 import { dictionaryOf } from '../request-body.ts'

@@ -7,7 +7,8 @@ import { removeConsumptionLimit, setConsumptionLimit } from '../../src/cloud/ser
 import { parseDecimal } from '../../src/core/pricing/amount.ts'
 import type { RatedItem } from '../../src/core/rules/policy.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
-import { type ConditionName, actionsOf } from '../conditions.ts'
+import { actionsOf } from '../actions.ts'
+import type { ConditionName } from '../conditions.ts'
 import { BEGIN, HOUR, type Happening, ITEMS, type LineItemPlan, RATES } from '../plan.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 
