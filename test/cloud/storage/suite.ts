@@ -498,6 +498,19 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await range({ after: upTo, upTo: upTo + USAGE_ROW_POSITIONS })).toEqual([records[3]])
       })
 
+      it('up to the position before a record is without it', async () => {
+        await store.transaction((tx) => tx.usage.append([usage(1), usage(2), usage(3)]))
+        const last = await store.transaction((tx) => tx.usage.settled())
+        const range = { upTo: last - 1n, instanceId: null, from: null, to: null, limit: 9 }
+        await store.read(async ({ usage: reader }) => {
+          const all = { ...range, after: 0n }
+          const newest = (await reader.newest(range)).records
+          expect(newest.map(({ record }) => record)).toEqual([usage(2), usage(1)])
+          expect((await reader.range(all)).records).toEqual(newest.toReversed())
+          expect(await reader.count(all)).toEqual({ records: 2, end: last - 1n })
+        })
+      })
+
       it('continues above positions that a restored twin has forgotten, and knows them', async () => {
         const append = (n: number) => store.transaction((tx) => tx.usage.append([usage(n)]))
         const settled = () => store.transaction((tx) => tx.usage.settled())

@@ -66,7 +66,7 @@ const POSITION_MAX = 1n << 62n
 export function usageReader(sql: Sql) {
   const { db } = sql
   const usageWithin = ({ after, upTo, instanceId, from, to }: Within) => {
-    let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<=', rowOfPosition(upTo))
+    let query = db.selectFrom('usage').where('seq', '>=', rowAfter(after)).where('seq', '<', rowAfter(upTo))
     if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
     if (from !== null) query = query.where('usage_time', '>=', BigInt(from))
     if (to !== null) query = query.where('usage_time', '<', BigInt(to))
