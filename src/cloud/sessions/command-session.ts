@@ -38,7 +38,9 @@ export async function commandSession(
     if (partOf !== undefined) {
       const { suspension } = await lockDevice(tx, partOf.deviceId)
       const isLast = (suspension?.state ?? null) === partOf.suspension
-      if (!isLast) throw new CodedError('CONFLICT', `Another command for the device ${partOf.deviceId} has followed.`)
+      // No command follows a termination. An enrollment can lift it, and leaves the earlier sessions to end.
+      if (!isLast && command !== 'TERMINATE')
+        throw new CodedError('CONFLICT', `Another command for the device ${partOf.deviceId} has followed.`)
     }
     const changes = new SessionChanges(deps, tx, now)
     const session = await known(id, changes.settled(id))

@@ -255,6 +255,23 @@ describe('a command for a device', () => {
       expect(await stateOf(id)).toBe<Session['state']>('LOCKED')
     },
   )
+
+  it('ends all sessions of a device, also when it enrolls again at the same moment', async () => {
+    const { id: deviceId } = await TestDevice.join(twin)
+    const id = await active(10, START, deviceId)
+    const enrollAgain = () =>
+      twin.store.transaction(async (tx) => {
+        const device = await tx.edge.devices.lock(deviceId)
+        if (device?.suspension?.state === 'TERMINATED') await tx.edge.devices.save({ ...device, suspension: null })
+      })
+    const read: Store['read'] = async (work) => {
+      const sessions = await twin.store.read(work)
+      await enrollAgain()
+      return sessions
+    }
+    await suspend(deps, deviceId, { transaction: twin.store.transaction.bind(twin.store), read }, 'TERMINATE')
+    expect([await stateOf(id), (await twin.device(deviceId)).suspension]).toEqual(['TERMINATED', null])
+  })
 })
 
 describe.each<[SuspensionCommand, SuspensionCommand]>([
