@@ -21,14 +21,8 @@ export interface EmbeddedBrokerOptions {
   readonly signIn: (token: string) => Promise<SignedIn>
   readonly onPresence: (deviceId: string, online: boolean) => void
   readonly log: { info(fields: Record<string, unknown>, message: string): void }
-  readonly limits?: ConnectionLimits
-}
-
-interface ConnectionLimits {
-  /** Signed in. */
-  readonly devices: number
-  /** Not signed in yet. */
-  readonly newcomers: number
+  /** Of devices that are signed in, and of connections that are not: all devices may come back at once. */
+  readonly connectionsMax?: number
 }
 
 export interface EmbeddedBroker extends Broker {
@@ -51,7 +45,7 @@ const WINDOW_MS = 10_000
 const WINDOW_PACKETS_MAX = 1_000
 const WINDOW_BYTES_MAX = 64 * 1024
 
-const LIMITS: ConnectionLimits = { devices: 10_000, newcomers: 1_000 }
+const CONNECTIONS_MAX = 10_000
 
 const CLIENT_ID_SHOWN_MAX = 36
 
@@ -70,7 +64,7 @@ const BAD_USERNAME_OR_PASSWORD = 4
 export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promise<EmbeddedBroker> {
   const devices = new Map<Client, SignedIn>()
   const sockets = new Set<Duplex>()
-  const newcomers = new Newcomers((options.limits ?? LIMITS).newcomers)
+  const newcomers = new Newcomers(options.connectionsMax ?? CONNECTIONS_MAX)
 
   const aedes = await Aedes.createBroker({
     connectTimeout: CONNECT_TIMEOUT_MS,
@@ -203,7 +197,7 @@ function publish(aedes: Aedes, { topic, payload, retain }: PushMessage): Promise
 }
 
 function authenticator(
-  { signIn, log, limits = LIMITS }: EmbeddedBrokerOptions,
+  { signIn, log, connectionsMax = CONNECTIONS_MAX }: EmbeddedBrokerOptions,
   devices: Map<Client, SignedIn>,
 ): AuthenticateHandler {
   const rarely = new Rarely(() => performance.now())
@@ -229,11 +223,14 @@ function authenticator(
           return
         }
         // A connected device takes over from its own connection.
-        if (devices.size >= limits.devices && ![...devices.values()].some(({ deviceId }) => deviceId === username)) {
+        if (devices.size >= connectionsMax && ![...devices.values()].some(({ deviceId }) => deviceId === username)) {
           refuse(SERVER_UNAVAILABLE, 'the broker has as many devices as it takes')
           return
         }
+        // The library reports no disconnection of a client that left before.
+        if (client.closed) return
         devices.set(client, device)
+        client.conn.once('close', () => devices.delete(client))
         done(null, true)
       },
       (error: unknown) => {

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { connect as connectSocket } from 'node:net'
+import { duplexPair } from 'node:stream'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { openEmbeddedBroker } from '../../../../src/cloud/platform/mqtt/embedded-broker.ts'
 import { deviceTopic, policyTopic, presenceTopic } from '../../../../src/protocol/push.ts'
@@ -164,6 +165,15 @@ describe('a device at the embedded broker', () => {
   })
 })
 
+const CONNECTION_ACCEPTED = Buffer.from([0x20, 2, 0, 0])
+
+/** CONNECT of MQTT 3.1.1 with a clean session, and the id as client id, user name and password. */
+function connectPacket(id: string): Buffer {
+  const text = (value: string) => Buffer.concat([Buffer.from([0, value.length]), Buffer.from(value)])
+  const content = Buffer.concat([text('MQTT'), Buffer.from([4, 0xc2, 0, 60]), text(id), text(id), text(id)])
+  return Buffer.concat([Buffer.from([0x10, content.length]), content])
+}
+
 describe('an embedded broker', () => {
   it('closes without a peer that says nothing in its TLS handshake', async () => {
     await using authority = await Authority.make()
@@ -183,7 +193,7 @@ describe('an embedded broker', () => {
       ...{ host: '127.0.0.1', port: 0, onPresence: () => undefined, log: { info: () => undefined } },
       tls: isTls ? await authority.certify(Date.now() + DAY) : null,
       signIn: async (token) => ({ deviceId: token, instanceIds: [] }),
-      limits: { devices: 2, newcomers: 3 },
+      connectionsMax: 2,
     })
     ended.defer(() => broker.close())
     const signIn = async (id: string): Promise<Listener> => {
@@ -205,6 +215,52 @@ describe('an embedded broker', () => {
     const again = await signIn(id)
     await second.closed
     for (const each of [first, again]) expect(each.client.connected).toBe(true)
+  })
+
+  it('has places for as many devices as it takes that come back at once after an outage', { timeout: 60_000 }, async () => {
+    await using ended = new AsyncDisposableStack()
+    const broker = await openEmbeddedBroker({
+      ...{ host: '127.0.0.1', port: 0, tls: null, onPresence: () => undefined, log: { info: () => undefined } },
+      signIn: async (token) => ({ deviceId: token, instanceIds: [] }),
+    })
+    ended.defer(() => broker.close())
+    const sockets = Array.from({ length: 1_500 }, () => connectSocket(Number(new URL(broker.url).port), '127.0.0.1'))
+    for (const socket of sockets) ended.defer(() => void socket.on('error', () => undefined).destroy())
+    await Promise.all(sockets.map((socket) => once(socket, 'connect')))
+    const answers = sockets.map(async (socket) => {
+      const answer = Promise.race([once(socket, 'data'), once(socket, 'close').then(() => ['closed'])])
+      socket.write(connectPacket(randomUUID()))
+      return (await answer)[0] as Buffer | string
+    })
+    expect(new Set((await Promise.all(answers)).map(String))).toEqual(new Set([String(CONNECTION_ACCEPTED)]))
+  })
+
+  it('gives no place to a device that disconnects before its token is checked', async () => {
+    await using ended = new AsyncDisposableStack()
+    const begun = Promise.withResolvers<undefined>()
+    const checked = Promise.withResolvers<undefined>()
+    const [gone, other] = [randomUUID(), randomUUID()]
+    const broker = await openEmbeddedBroker({
+      ...{ host: '127.0.0.1', port: 0, tls: null, onPresence: () => undefined, log: { info: () => undefined } },
+      signIn: async (token) => {
+        if (token === gone) {
+          begun.resolve(undefined)
+          await checked.promise
+        }
+        return { deviceId: token, instanceIds: [] }
+      },
+      connectionsMax: 1,
+    })
+    ended.defer(() => broker.close())
+    const [near, far] = duplexPair()
+    broker.accept(far)
+    near.write(connectPacket(gone))
+    await begun.promise
+    near.destroy()
+    await once(far.destroy(), 'close')
+    checked.resolve(undefined)
+    const options = { clientId: other, username: other, password: other }
+    expect(ended.use(await Listener.connect(broker.url, options)).client.connected).toBe(true)
   })
 
   it('delays no notification because another device does not read', { timeout: 5_000 }, async () => {
