@@ -24,7 +24,7 @@ import { actAsOwnerOf } from '../../src/platform/act-as-owner-of.ts'
 import { openKeyFile } from '../../src/cloud/platform/key-file/key-file.ts'
 import { deviceWithBacklog } from '../agent/platform/sqlite/damaged.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { file, healthy } from './doctor-observations.ts'
+import { file, healthy, settings as settingsOf } from './doctor-observations.ts'
 import { tallygate } from './outside.ts'
 
 const USER = 65_534
@@ -125,6 +125,29 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     expect(one).toMatchObject([{ done: false, problem: expect.stringContaining(`process 5 of ${user}`) as string }])
     expect(other).toMatchObject([{ done: true }])
     expect([ofRoot, ofUser].map((directory) => statSync(directory).mode & 0o777)).toEqual([0o777, 0o700])
+  })
+
+  it('repairs files of root that the settings of the machine name, and no others that a process of a user names', () => {
+    const directory = temporaryDirectory()
+    const [settings, token, key, other] = ['agent.toml', 'token', 'key', 'other'].map((name) => join(directory, name))
+    const paths = [settings!, token!, key!, other!]
+    for (const path of paths) writeFileSync(path, '')
+    for (const path of paths) chmodSync(path, 0o666)
+    const process = { pid: 5, user: userOf(USER) ?? String(USER) }
+    const wrong = (path: string) => file(path, { mode: 0o666 })
+    const observations = healthy({
+      settings: settingsOf({ 'device-key-file': key! }),
+      key: { ...healthy().key, ...wrong(key!) },
+      configuration: {
+        ...healthy().configuration,
+        ...{ file: settings!, choice: { why: 'ONLY', isNamed: false, process, others: [] } },
+        files: [settings!, token!, other!].map(wrong),
+        filesOfMachine: [settings!, token!, key!],
+      },
+    })
+    const done = new Map(repair(observations).map(({ what, done }) => [what.split(' ').at(-1), done]))
+    expect(paths.map((path) => done.get(path))).toEqual([true, true, true, false])
+    expect(paths.map((path) => statSync(path).mode & 0o777)).toEqual([0o664, 0o660, 0o660, 0o666])
   })
 
   it('backs up a ledger into the directory of a user who puts links in the place of its copies', async () => {

@@ -58,6 +58,7 @@ export function healthy(changes: Partial<Observations> = {}): Observations {
       otherSocket: null,
       problem: null,
       files: [file('/etc/tallygate/agent.toml', { mode: 0o644 })],
+      filesOfMachine: ['/etc/tallygate/agent.toml'],
     },
     settings: settings(),
     directory: file(STATE, { kind: 'directory', mode: 0o700 }),

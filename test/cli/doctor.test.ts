@@ -8,7 +8,9 @@ import { describe, expect, it, onTestFinished, test } from 'vitest'
 import { inspectDatabase } from '../../src/agent/platform/sqlite/inspect-database.ts'
 import { CHECKS, type Level, examine } from '../../src/cli/doctor/checks.ts'
 import { lookAtEndpoint } from '../../src/cli/doctor/endpoint.ts'
+import { gather } from '../../src/cli/doctor/gather.ts'
 import type { Observations } from '../../src/cli/doctor/observations.ts'
+import type { Io } from '../../src/cli/io.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { Application, Site } from '../scenarios/agent/site.ts'
 import { NOW, STATE, endpoint, file, healthy, settings } from './doctor-observations.ts'
@@ -463,6 +465,20 @@ test('a configuration that is wrong is a finding, with the key that is meant', a
     level: 'fail',
     evidence: expect.stringContaining('did you mean TALLYGATE_AGENT_SOCKET_PATH') as string,
   })
+})
+
+test('the files that the settings of this machine name are known, for repairs', async () => {
+  const directory = temporaryDirectory()
+  const [config, token, key] = ['agent.toml', 'token', 'key.pem'].map((name) => join(directory, name))
+  writeFileSync(config!, `[device]\nkey_file = "${key}"\n[enrollment]\ntoken_file = "${token}"\n`)
+  writeFileSync(token!, 'a token')
+  const io = {
+    env: { TALLYGATE_AGENT_CONFIG: config! },
+    now: Date.now,
+    readText: (path: string) => readFileSync(path, 'utf8'),
+  }
+  const { configuration } = await gather(io as Partial<Io> as Io, { network: false })
+  expect(configuration.filesOfMachine).toEqual(expect.arrayContaining([config, token, key]))
 })
 
 describe('an address', () => {

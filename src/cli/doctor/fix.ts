@@ -27,9 +27,10 @@ export function repair(observations: Observations): readonly Repair[] {
       repairs.push({ what, done: false, problem: (error as Error).message })
     }
   }
-  const attemptAsOwner = (what: string, work: () => void, of: string = directory.path): void =>
+  const attemptAsOwner = (what: string, target: string, work: () => void): void =>
     attempt(what, () => {
-      refuseForeign(of, configuration.choice)
+      const of = target === directory.path ? target : dirname(target)
+      if (!configuration.filesOfMachine.includes(target)) refuseForeign(of, configuration.choice)
       using _rights = actAsOwnerOf(of)
       work()
     })
@@ -38,8 +39,7 @@ export function repair(observations: Observations): readonly Repair[] {
     { kind, forbidden, mode }: { kind: FileObservation['kind']; forbidden: number; mode: number },
   ): void => {
     if (file.kind !== kind || (file.mode & forbidden) === 0) return
-    const of = kind === 'directory' ? file.path : dirname(file.path)
-    attemptAsOwner(`chmod 0${mode.toString(8)} ${file.path}`, () => chmodSync(file.path, mode), of)
+    attemptAsOwner(`chmod 0${mode.toString(8)} ${file.path}`, file.path, () => chmodSync(file.path, mode))
   }
   const own = { forbidden: 0o077, mode: 0o600 }
   close(directory, { kind: 'directory', forbidden: 0o027, mode: 0o700 })
@@ -56,23 +56,17 @@ export function repair(observations: Observations): readonly Repair[] {
     const isLeft = isProblem(observations.agent) && observations.isListened === false
     const mode = Number.parseInt(settings.socket.mode, 8)
     if (isLeft)
-      attemptAsOwner(
-        `remove the socket ${socket.path}, on which no process listens`,
-        () => unlinkSync(socket.path),
-        dirname(socket.path),
+      attemptAsOwner(`remove the socket ${socket.path}, on which no process listens`, socket.path, () =>
+        unlinkSync(socket.path),
       )
     else if (socket.mode !== mode)
-      attemptAsOwner(
-        `chmod ${settings.socket.mode} ${socket.path}`,
-        () => chmodSync(socket.path, mode),
-        dirname(socket.path),
-      )
+      attemptAsOwner(`chmod ${settings.socket.mode} ${socket.path}`, socket.path, () => chmodSync(socket.path, mode))
   }
   const { problem, quickCheck } = observations.inspected
   const isSound = database.kind === 'file' && problem === null && quickCheck === 'ok'
   if (!isProblem(observations.agent) || !isSound) return repairs
   if (diskReserve.kind !== 'file' || diskReserve.size < settings.state.diskReserve) {
-    attemptAsOwner(`reserve ${settings.state.diskReserve} bytes in ${diskReserve.path}`, () =>
+    attemptAsOwner(`reserve ${settings.state.diskReserve} bytes in ${diskReserve.path}`, diskReserve.path, () =>
       underLock(database.path, () => {
         if (!new DiskReserve(diskReserve.path, settings.state.diskReserve).fill())
           throw new Error('there is not enough disk space')
@@ -80,7 +74,7 @@ export function repair(observations: Observations): readonly Repair[] {
     )
   }
   if (log.kind === 'file' && log.size > 0) {
-    attemptAsOwner(`checkpoint the write-ahead log into ${database.path}`, () =>
+    attemptAsOwner(`checkpoint the write-ahead log into ${database.path}`, database.path, () =>
       underLock(database.path, checkpointLog),
     )
   }

@@ -29,7 +29,7 @@ import { softwareVersion } from '../../platform/software-version.ts'
 import type { Io } from '../io.ts'
 import { lookAtEndpoint } from './endpoint.ts'
 import { runningAgents } from './running-agents.ts'
-import { choose } from './sources.ts'
+import { type SettingsSources, choose, sourcesOfMachine } from './sources.ts'
 import {
   type Observations,
   type FileObservation,
@@ -113,12 +113,31 @@ export async function gather(
 
 function configurationOf(
   io: Io,
-  { sources: { file, env, flags }, choice }: ReturnType<typeof choose>,
+  { sources, choice }: ReturnType<typeof choose>,
   socket: string | undefined,
 ): {
   readonly settings: AgentSettings
   readonly configuration: Observations['configuration']
 } {
+  const { settings, problem, paths } = namedBy(io, sources)
+  const machine = namedBy(io, sourcesOfMachine(io))
+  const { keyFile } = machine.settings.device
+  const isOther = socket !== undefined && resolve(socket) !== resolve(settings.socket.path)
+  return {
+    settings,
+    configuration: {
+      ...{ file: sources.file, choice, otherSocket: isOther ? settings.socket.path : null, problem },
+      files: paths.map(fileOf),
+      filesOfMachine: keyFile === null ? machine.paths : [...machine.paths, keyFile],
+    },
+  }
+}
+
+/** The settings, or the defaults if they are invalid, with the paths of the settings file and of every file with a secret. */
+function namedBy(
+  io: Io,
+  { file, env, flags }: SettingsSources,
+): { readonly settings: AgentSettings; readonly problem: Problem | null; readonly paths: readonly string[] } {
   const none = { env: {}, flags: {}, file: null, readText: io.readText }
   let settings: AgentSettings
   let problem: Problem | null = null
@@ -136,13 +155,8 @@ function configurationOf(
       ...(file === null ? [] : [namedIn(file, key, io)]),
       existsSync(option.defaultText ?? '') ? option.defaultText : null,
     ])
-  const paths = [...(file === null ? [] : [file]), ...secrets.filter((path) => path !== null), settings.status.keyFile]
-  const files = [...new Set(paths.filter((path) => path !== null))].map(fileOf)
-  const isOther = socket !== undefined && resolve(socket) !== resolve(settings.socket.path)
-  return {
-    settings,
-    configuration: { file, choice, otherSocket: isOther ? settings.socket.path : null, problem, files },
-  }
+  const paths = [file, ...secrets, settings.status.keyFile].filter((path) => path !== null)
+  return { settings, problem, paths: [...new Set(paths)] }
 }
 
 /** The path that a key of the settings file names, even if the file is otherwise invalid. */

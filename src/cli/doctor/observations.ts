@@ -67,6 +67,8 @@ export interface Observations {
     readonly problem: Problem | null
     /** The settings file and every file with a secret. */
     readonly files: readonly FileObservation[]
+    /** Paths that the settings of this machine name, whichever agent is checked. */
+    readonly filesOfMachine: readonly string[]
   }
   /** Defaults if the configuration is invalid. */
   readonly settings: AgentSettings

@@ -51,7 +51,7 @@ export function choose(
         return { pid, user, socket: path === null ? 'SETTINGS_WRONG' : { path } }
       })
   const machine = (why: ChoiceWhy) => ({
-    sources: { file: settingsFile(agentOptions, io), env: io.env, flags: {} },
+    sources: sourcesOfMachine(io),
     choice: { why, isNamed: socket !== undefined, process: null, others: othersThan(null) },
   })
   const ofProcess = (why: ChoiceWhy, { pid, user }: RunningAgent, sources: SettingsSources) => ({
@@ -68,6 +68,11 @@ export function choose(
   const [only, ...others] = believed
   if (only === undefined) return machine('NONE')
   return others.length > 0 ? machine('SEVERAL') : ofProcess('ONLY', only.agent, only.sources)
+}
+
+/** The settings of this machine and of this command, which no process chooses. */
+export function sourcesOfMachine({ env }: Pick<Io, 'env'>): SettingsSources {
+  return { file: settingsFile(agentOptions, { env }), env, flags: {} }
 }
 
 const PREFIX = `${agentOptions.envPrefix}_`

@@ -217,23 +217,27 @@ describe('an embedded broker', () => {
     for (const each of [first, again]) expect(each.client.connected).toBe(true)
   })
 
-  it('has places for as many devices as it takes that come back at once after an outage', { timeout: 60_000 }, async () => {
-    await using ended = new AsyncDisposableStack()
-    const broker = await openEmbeddedBroker({
-      ...{ host: '127.0.0.1', port: 0, tls: null, onPresence: () => undefined, log: { info: () => undefined } },
-      signIn: async (token) => ({ deviceId: token, instanceIds: [] }),
-    })
-    ended.defer(() => broker.close())
-    const sockets = Array.from({ length: 1_500 }, () => connectSocket(Number(new URL(broker.url).port), '127.0.0.1'))
-    for (const socket of sockets) ended.defer(() => void socket.on('error', () => undefined).destroy())
-    await Promise.all(sockets.map((socket) => once(socket, 'connect')))
-    const answers = sockets.map(async (socket) => {
-      const answer = Promise.race([once(socket, 'data'), once(socket, 'close').then(() => ['closed'])])
-      socket.write(connectPacket(randomUUID()))
-      return (await answer)[0] as Buffer | string
-    })
-    expect(new Set((await Promise.all(answers)).map(String))).toEqual(new Set([String(CONNECTION_ACCEPTED)]))
-  })
+  it(
+    'has places for as many devices as it takes that come back at once after an outage',
+    { timeout: 60_000 },
+    async () => {
+      await using ended = new AsyncDisposableStack()
+      const broker = await openEmbeddedBroker({
+        ...{ host: '127.0.0.1', port: 0, tls: null, onPresence: () => undefined, log: { info: () => undefined } },
+        signIn: async (token) => ({ deviceId: token, instanceIds: [] }),
+      })
+      ended.defer(() => broker.close())
+      const sockets = Array.from({ length: 1_500 }, () => connectSocket(Number(new URL(broker.url).port), '127.0.0.1'))
+      for (const socket of sockets) ended.defer(() => void socket.on('error', () => undefined).destroy())
+      await Promise.all(sockets.map((socket) => once(socket, 'connect')))
+      const answers = sockets.map(async (socket) => {
+        const answer = Promise.race([once(socket, 'data'), once(socket, 'close').then(() => ['closed'])])
+        socket.write(connectPacket(randomUUID()))
+        return (await answer)[0] as Buffer | string
+      })
+      expect(new Set((await Promise.all(answers)).map(String))).toEqual(new Set([String(CONNECTION_ACCEPTED)]))
+    },
+  )
 
   it('gives no place to a device that disconnects before its token is checked', async () => {
     await using ended = new AsyncDisposableStack()
