@@ -253,6 +253,7 @@ test.each([
   '{"tokens":5,"token_file":"/etc/token","code":"TOKEN_EXPIRED","msg":"the token was refused","pid":1}',
   '{"token":null,"tokenBytes":7,"tokens used":"5.5"}',
   '[enrollment]\ntoken_file = "/etc/tallygate/token"',
+  'CONFIG_UNREADABLE: enrollment.token_file: /etc/tallygate/enrollment-token: this user may not read it.',
 ])('the redactor keeps %s', (text) => {
   expect(redactor([])(text)).toBe(text)
 })

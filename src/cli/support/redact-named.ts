@@ -69,7 +69,11 @@ function valueBehind(text: string, { index, 0: name }: RegExpExecArray, isInStri
     return { begin, end: endOfString(text, begin, { slashes: slashes.length, quote }) }
   }
   if (sign === '') return space !== '' && isOption(text, index) ? word(text, from, { isInString }) : null
-  if (closing === undefined) return word(text, from, { isInString, isLine: sign === ':' })
+  if (closing === undefined) {
+    // `/etc/tallygate/enrollment-token: permission denied`.
+    if (sign === ':' && text[from] === ' ' && isEndOfPath(text, index)) return null
+    return word(text, from, { isInString, isLine: sign === ':' })
+  }
   return list(text, from) ?? scalar(text, from)
 }
 
@@ -89,6 +93,10 @@ function word(text: string, from: number, { isInString = false, isLine = false }
 /** Whether the name is that of an option such as `--db-password`. */
 function isOption(text: string, index: number): boolean {
   return /(?:^|\s)--?[\w.-]{0,64}$/.test(text.slice(Math.max(0, index - 66), index))
+}
+
+function isEndOfPath(text: string, index: number): boolean {
+  return /[\s"'`(]\/[\w./-]{0,200}$/.test(text.slice(Math.max(0, index - 202), index))
 }
 
 interface Quote {
