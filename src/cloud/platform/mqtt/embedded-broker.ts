@@ -224,7 +224,7 @@ function authenticator(
         }
         // A connected device takes over from its own connection.
         if (devices.size >= connectionsMax && ![...devices.values()].some(({ deviceId }) => deviceId === username)) {
-          refuse(SERVER_UNAVAILABLE, 'the broker has as many devices as it takes')
+          refuse(SERVER_UNAVAILABLE, 'the broker has reached its limit of devices')
           return
         }
         // The library reports no disconnection of a client that left before.
