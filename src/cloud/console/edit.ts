@@ -55,6 +55,20 @@ export function formPart(
   )
 }
 
+const RULES_CHANGED =
+  'The rules of this instance have changed since this form was opened. If it was sent twice, its changes are saved. Otherwise check it, then save it again.'
+
+/** Of a form that is shown again, for the rules of the view: the next save would overwrite changes since it was opened. */
+export function withChange(
+  problems: readonly string[],
+  { revision: opened }: Fields,
+  { revision }: Pick<View, 'revision'>,
+): readonly string[] {
+  const isNamed =
+    opened === undefined || opened === String(revision) || problems.some((each) => each.startsWith(RULES_CHANGED))
+  return isNamed ? problems : [...problems, RULES_CHANGED]
+}
+
 /**
  * For the changes of a form that shows the rules of one revision: it would overwrite what was changed since, or be saved twice.
  * @throws CodedError CONFLICT
@@ -66,10 +80,7 @@ export function ofRevision(store: Store, instanceId: string, revision: string): 
       store.transaction(async (tx) => {
         const { revision: current } = await lockRules(tx, instanceId)
         if (String(current) === revision) return work(tx)
-        throw new CodedError(
-          'CONFLICT',
-          'The rules of this instance have changed since this form was opened. Check it, then save it again.',
-        )
+        throw new CodedError('CONFLICT', RULES_CHANGED)
       }),
   }
 }

@@ -247,12 +247,14 @@ it('needs the token of the form, the confirmation, the role and the instance', a
 
 describe('a form', () => {
   const NEW = { name: 'Night shift', property: 'shift', values: 'night' }
+  const CHANGED = 'The rules of this instance have changed since this form was opened.'
 
   it('that is sent twice is saved once', async () => {
     const before = await conditions()
     const form = { ...(await formOf('/rules/condition')), ...NEW }
     const sent = await Promise.all([browser.send('/rules/condition', form), browser.send('/rules/condition', form)])
     expect(sent.map(({ status }) => status).toSorted()).toEqual([303, 400])
+    expect(sent.find(({ status }) => status === 400)?.page).toContain('If it was sent twice, its changes are saved.')
     expect(await conditions()).toHaveLength(before.length + 1)
   })
 
@@ -261,12 +263,24 @@ describe('a form', () => {
     expect((await browser.send('/rules/edit', { ...other, 'allocation.0': '111' })).status).toBe(303)
     const { status, page } = await browser.send('/rules/edit', { ...mine, 'allocation.0': '222' })
     expect(status).toBe(400)
-    expect(page).toContain('The rules of this instance have changed since this form was opened.')
+    expect(page.split(CHANGED)).toHaveLength(2)
     expect(page).toContain('value="222"')
     expect((await actions())[0]).toMatchObject({ allocation: 111 })
     const revision = /name="revision" value="(\d+)"/.exec(page)?.[1] ?? ''
     expect((await browser.send('/rules/edit', { ...mine, 'allocation.0': '222', revision })).status).toBe(303)
     expect((await actions())[0]).toMatchObject({ allocation: 222 })
+  })
+
+  it('names changes since it was opened also when it is refused for another reason', async () => {
+    const [mine, other] = [await formOf(ACTIONS), await formOf(ACTIONS)]
+    const wrong = { ...mine, 'allocation.0': 'many' }
+    const first = await browser.send('/rules/edit', wrong)
+    expect([first.status, first.page.includes(CHANGED)]).toEqual([400, false])
+    expect((await browser.send('/rules/edit', { ...other, 'allocation.0': '111' })).status).toBe(303)
+    for (const form of [wrong, { ...mine, formToken: 'of an earlier sign-in' }]) {
+      const { page } = await browser.send('/rules/edit', form)
+      expect(page.split(CHANGED)).toHaveLength(2)
+    }
   })
 
   it('keeps what was typed if the sign-in ends before it is sent', async () => {

@@ -10,7 +10,7 @@ import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
-import { type Edit, ofRevision, problemOf } from '../../console/edit.ts'
+import { type Edit, ofRevision, withChange, problemOf } from '../../console/edit.ts'
 import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, hrefOf } from '../../console/page.ts'
 import { deviceFilterOf } from '../../console/device-filter.ts'
 import { EDITS, PAGES } from '../../console/pages.ts'
@@ -213,7 +213,7 @@ class Console {
     const save = async () => edit.save({ store: shown, newId: sessions.newId, now: now(), instanceId }, form)
     const problems = isOfSignIn ? await save().catch((error: unknown) => [problemOf(error)]) : [OTHER_SIGN_IN]
     if (problems.length === 0) return reply.redirect(hrefOf(view, edit.next), SEE_OTHER)
-    const refused = (current: View): Promise<Page> => edit.refused(current, form, problems)
+    const refused = (current: View): Promise<Page> => edit.refused(current, form, withChange(problems, form, current))
     return send(reply, isOfSignIn ? 400 : FORBIDDEN, await this.#made(refused, request, signedIn))
   }
 
