@@ -467,10 +467,19 @@ test('a configuration that is wrong is a finding, with the key that is meant', a
   })
 })
 
-test('the files that the settings of this machine name are known, for repairs', async () => {
+test.each([
+  [
+    'in tables',
+    (key: string, token: string) => `[device]\nkey_file = "${key}"\n[enrollment]\ntoken_file = "${token}"\n`,
+  ],
+  [
+    'by dotted keys',
+    (key: string, token: string) => `device.key_file = "${key}"\nenrollment.token_file = "${token}"\n`,
+  ],
+])('the files that the settings of this machine name %s are known, for repairs', async (_name, textOf) => {
   const directory = temporaryDirectory()
   const [config, token, key] = ['agent.toml', 'token', 'key.pem'].map((name) => join(directory, name))
-  writeFileSync(config!, `[device]\nkey_file = "${key}"\n[enrollment]\ntoken_file = "${token}"\n`)
+  writeFileSync(config!, textOf(key!, token!))
   writeFileSync(token!, 'a token')
   const io = {
     env: { TALLYGATE_AGENT_CONFIG: config! },

@@ -163,8 +163,11 @@ function namedBy(
 function namedIn(file: string, key: string, { readText }: Io): string | null {
   try {
     const [group = '', name = ''] = key.split('.')
-    const section = new RegExp(`\\[${group}\\]([^[]*)`).exec(readText(file))?.[1] ?? ''
-    return new RegExp(`^\\s*${name}\\s*=\\s*["']([^"']+)["']`, 'm').exec(section)?.[1] ?? null
+    const text = readText(file)
+    const section = new RegExp(`\\[${group}\\]([^[]*)`).exec(text)?.[1] ?? ''
+    const assignment = (to: string): RegExp => new RegExp(`^\\s*${to}\\s*=\\s*["']([^"']+)["']`, 'm')
+    const found = assignment(name).exec(section) ?? assignment(`${group}\\.${name}`).exec(text)
+    return found?.[1] ?? null
   } catch {
     return null
   }
