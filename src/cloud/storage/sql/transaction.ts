@@ -38,7 +38,8 @@ import { rateTableReader, rateTableTransaction } from './rate-tables.ts'
 import type { Sql } from './sql.ts'
 import { sweepReader, sweepTransaction } from './sweeps.ts'
 import { totalsOf } from './totals.ts'
-import { usageReader, usageTransaction } from './usage.ts'
+import { usageReader } from './read-usage.ts'
+import { usageTransaction } from './usage.ts'
 import { usageArchiveReader, usageArchiveTransaction } from './usage-archives.ts'
 
 export function readerOf(sql: Sql) {

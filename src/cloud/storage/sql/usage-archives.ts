@@ -1,7 +1,7 @@
 /** Archives of usage records: which were written, who writes the next one, and the deletion of what they contain. */
 import { type Archiving, USAGE_ROW_POSITIONS, type UsageArchive, type UsageRange } from '../records.ts'
 import { entriesOf } from './packed-delivery.ts'
-import { rowAfter } from './usage.ts'
+import { rowAfter } from './usage-positions.ts'
 import { type Sql, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
