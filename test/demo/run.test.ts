@@ -57,6 +57,10 @@ function expectAgreement({ succeeded, phases, accounts }: Report): void {
     const others = [answered ?? device, cloud, service ?? device, exported ?? device, difference]
     expect(others).toEqual([device, device, device, device, '0'])
   }
+}
+
+/** All of its tokens reach the device, if nothing keeps the device from the cloud in the evening. */
+function expectSpringOfferUsedUp({ accounts }: Report): void {
   const [spring] = accounts.filter(({ lineItemId }) => lineItemId === 'LW-SPRING-OFFER')
   expect(spring?.device).toBe('1600000000')
 }
@@ -66,6 +70,7 @@ test(
   async () => {
     const report = await demo()
     expectAgreement(report)
+    expectSpringOfferUsedUp(report)
     const [morning, midday, evening] = report.phases.map(({ outcomes }) => Object.keys(outcomes))
     const whole = ['GRANTED', 'ITEM_NOT_RATED', 'NO_USABLE_LINE_ITEM', 'DENIED_BY_RULE']
     expect(morning).toEqual(expect.arrayContaining(whole))
