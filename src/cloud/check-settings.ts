@@ -13,14 +13,13 @@ export interface Certificate {
 }
 
 /** @throws CodedError CONFIG_INVALID */
-export function requireConsistent({ http, db, cells, oidc, usage, metrics }: CloudSettings): void {
+export function requireConsistent({ http, db, cells, oidc, metrics }: CloudSettings): void {
   if (!/^(\/[^/\s?#]+)*$/.test(http.prefix)) {
     throw invalid(`http.prefix is ${JSON.stringify(http.prefix)}, but takes a path like "/name".`)
   }
   if (db !== null && cells !== null) {
     throw invalid('db and cells are both set. With cells, name the database of db as the first cell.')
   }
-  archiveTerms(usage)
   signInIssuer(oidc)
   metricsPlace(metrics)
 }

@@ -10,7 +10,7 @@ import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
-import { type Edit, ofRevision, withChange, problemOf } from '../../console/edit.ts'
+import { type Edit, ofRevision, problemOf, withChange } from '../../console/edit.ts'
 import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, hrefOf } from '../../console/page.ts'
 import { deviceFilterOf } from '../../console/device-filter.ts'
 import { EDITS, PAGES } from '../../console/pages.ts'
@@ -199,7 +199,7 @@ class Console {
     requireOwnPage(request)
     const form = fieldsOf(request.body)
     const isOfSignIn = isForm(form, signedIn)
-    if (isOfSignIn && edit.needsConfirmation) requireConfirmed(request, signedIn)
+    if (isOfSignIn && edit.needsConfirmation) requireConfirmation(form)
     const { store, now, sessions } = this.#deps
     const editor = requireRole(signedIn.administrator, 'rules')
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
@@ -402,6 +402,12 @@ function requireForm(request: FastifyRequest, signedIn: SignedIn): Fields {
 /** @throws CodedError CONSOLE_FORM_REFUSED */
 function requireConfirmed(request: FastifyRequest, signedIn: SignedIn): Fields {
   const form = requireForm(request, signedIn)
-  if (form['confirmed'] === 'yes') return form
+  requireConfirmation(form)
+  return form
+}
+
+/** @throws CodedError CONSOLE_FORM_REFUSED */
+function requireConfirmation(form: Fields): void {
+  if (form['confirmed'] === 'yes') return
   throw new CodedError('CONSOLE_FORM_REFUSED', 'The command was not confirmed.')
 }
