@@ -108,7 +108,7 @@ describe('the sweep', () => {
     expect(await charged()).toBe(wholeTokens(10))
   })
 
-  it('charges a session from the present when nobody uses it after a clock that was ahead has been corrected', async () => {
+  it('charges an unused session from the present after a clock that was ahead has been corrected', async () => {
     const id = await active(10, START + 20 * DAY)
     await active(10, START)
     const now = START + HOUR / 2

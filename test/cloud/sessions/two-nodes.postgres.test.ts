@@ -18,6 +18,7 @@ import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { decimal, wholeTokens } from '../../../src/core/pricing/amount.ts'
 import type { AccessRequest } from '../../../src/core/rules/decision.ts'
 import { hasEnded } from '../../../src/core/sessions/session.ts'
+import { seeded } from '../../../src/demo/random.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { PostgresNodes } from '../../support/postgres-nodes.ts'
 import { postgres } from '../../support/servers.ts'
@@ -32,13 +33,10 @@ const LINES = ['A', 'B']
 const nodesOf = new PostgresNodes(postgres())
 const anybody = (): void => undefined
 
-/** The same numbers for the same seed. */
+/** Uniform integers from 0: the same for the same seed. */
 function draws(seed: number): (below: number) => number {
-  let state = seed
-  return (below) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
+  const random = seeded(seed)
+  return (below) => random.between(0, below - 1)
 }
 
 it('keep books that agree with the usage of every session', { timeout: 120_000 + ROUNDS * 10_000 }, async () => {

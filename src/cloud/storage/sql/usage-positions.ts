@@ -1,4 +1,4 @@
-/** Positions of usage records and events: each row has {@link USAGE_ROW_POSITIONS}, of which its records take the last ones. */
+/** Positions of usage records and events: each row has {@link USAGE_ROW_POSITIONS}, and its records take the last ones. */
 import { USAGE_ROW_POSITIONS } from '../records.ts'
 import type { Sql } from './sql.ts'
 
