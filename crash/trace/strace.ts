@@ -4,6 +4,7 @@
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
+import { readdirSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import type { Launch } from '../site/service.ts'
 
@@ -48,27 +49,36 @@ export interface Fault {
   readonly path: string
 }
 
-/**
- * Makes these calls of a running process fail without effect, from when this resolves until `end` is
- * called.
- */
+/** Makes these calls of a running process fail without effect, from when this resolves until it ends or `end` is called. */
 export async function failingCalls({ pid, calls, error, path }: Fault): Promise<{ end(): Promise<void> }> {
-  const options = ['-f', '-o', '/dev/null', '-P', path, `-etrace=${calls}`, `-einject=${calls}:error=${error}`]
+  const options = ['-f', '-s0', '-P', path, `-etrace=${calls}`, `-einject=${calls}:error=${error}`]
   const tracer = spawn('strace', [...options, '-p', String(pid)], { stdio: ['ignore', 'ignore', 'pipe'] })
   const gone = once(tracer, 'close')
-  const said: string[] = []
-  await new Promise<void>((resolve, reject) => {
-    tracer.once('error', reject)
-    gone.then(() => reject(new Error(`strace ended: ${said.join(' ')}`)), reject)
-    createInterface({ input: tracer.stderr }).on('line', (line) => {
-      said.push(line)
-      if (line.includes('attached')) resolve()
-    })
+  const lines = createInterface({ input: tracer.stderr })
+  let last = ''
+  lines.on('line', (line) => {
+    last = line
   })
+  const linesWith = (text: string, enough: () => number): Promise<void> =>
+    new Promise((resolve, reject) => {
+      tracer.once('error', reject)
+      gone.then(() => reject(new Error(`strace ended: ${last}`)), reject)
+      let count = 0
+      lines.on('line', (line) => {
+        if (line.includes(text)) count += 1
+        if (count >= enough()) resolve()
+      })
+    })
+  await linesWith('attached', () => 1)
   return {
+    // A tracer that leaves during a call makes it fail with another error: stopped threads are in no call.
     end: async () => {
+      const stopped = linesWith('stopped by SIGSTOP', () => readdirSync(`/proc/${pid}/task`).length)
+      process.kill(pid, 'SIGSTOP')
+      await stopped
       tracer.kill('SIGINT')
       await gone
+      process.kill(pid, 'SIGCONT')
     },
   }
 }

@@ -95,9 +95,8 @@ describe('a disk that fails', { timeout }, () => {
     needsStrace(context)
     const [, calls, error] = how
     const apps = await underLoad()
-    const fault = await failingCalls({ pid: site.agent?.pid ?? 0, calls, error, path: wal() })
+    await failingCalls({ pid: site.agent?.pid ?? 0, calls, error, path: wal() })
     expect(await site.agent?.ended).toBe(74)
-    await fault.end()
     expect(agentLog()).toContain('DISK_FAILED')
     site.startAgent()
     await moreAnswers(apps)
