@@ -20,6 +20,7 @@ import {
 } from '../../core/sessions/session.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { requireNotSuspended } from '../devices/require-trusted.ts'
+import { TRUSTED_DIFFER_MAX_MS } from '../runtime/clock-guard.ts'
 import { chargeIntervalMs } from '../service-api/change-configuration.ts'
 import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
 import { decideOverPools, refundPools } from '../accounts/decide-over-pools.ts'
@@ -235,7 +236,7 @@ export class SessionChanges {
     if (!this.#deps.trustsClock()) return before
     let session = before
     for (;;) {
-      const demand = due(session, this.#now)
+      const demand = due(session, this.#now, TRUSTED_DIFFER_MAX_MS)
       if (demand === null) return session
       if (demand === 'FORGET') {
         await this.#tx.sessions.remove(session.id)

@@ -88,9 +88,6 @@ export interface Step {
 /** An IDLE session ends after this time, and an ended one is deleted after it. Source: documentation on sessions. */
 export const SESSION_REST_MS = 30 * 24 * 60 * 60 * 1000
 
-/** Between clocks of hosts that share sessions. Otherwise they would charge short intervals in turns. */
-const HOSTS_DIFFER_MAX_MS = 10 * 60 * 1000
-
 export function isLive(session: Pick<Session, 'state'>): boolean {
   return session.state === 'IDLE' || session.state === 'ACTIVE'
 }
@@ -172,7 +169,7 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
     }
     case 'RENEWED': {
       const [from, until] = nextInterval(session, now)
-      const pending = isPutOff(session, now) ? null : session.heartbeatDue
+      const pending = isAhead(session, now) ? null : session.heartbeatDue
       const heartbeatDue = pending ?? Math.max(now, from) + Math.floor(session.intervalMs / 2)
       const charge = { from, until, items: event.items }
       return { session: { ...session, charge, heartbeatDue }, refund: putOff(session, now) }
@@ -202,10 +199,13 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
 
 export type Due = 'RENEWAL' | 'HEARTBEAT_MISSED' | 'IDLED_OUT' | 'FORGET'
 
-/** Null: nothing is due. Call again after each step. */
-export function due(session: Session, now: number): Due | null {
+/**
+ * Null: nothing is due. Call again after each step.
+ * @param hostsDifferMs see {@link putOffUntil}
+ */
+export function due(session: Session, now: number, hostsDifferMs = 0): Due | null {
   const next = nextDue(session)
-  if (now < next) return isPutOff(session, now) ? 'RENEWAL' : null
+  if (now < next) return now < (putOffUntil(session, hostsDifferMs) ?? now) ? 'RENEWAL' : null
   if (session.state === 'IDLE' || session.state === 'LOCKED') return 'IDLED_OUT'
   if (session.state !== 'ACTIVE') return 'FORGET'
   return next === session.heartbeatDue ? 'HEARTBEAT_MISSED' : 'RENEWAL'
@@ -244,7 +244,7 @@ export function unused({ charge }: Session, now: number): readonly ReservedItem[
 
 /** The refund at a renewal: the whole charge if the clock was ahead when it was made, otherwise nothing. */
 export function putOff(session: Session, now: number): readonly ReservedItem[] {
-  return isPutOff(session, now) ? unused(session, now) : []
+  return isAhead(session, now) ? unused(session, now) : []
 }
 
 export function reservedItems(items: readonly SessionItem[], decision: Decision): readonly ReservedItem[] {
@@ -287,21 +287,23 @@ function end(session: Session, refund: readonly ReservedItem[], now: number): St
 /**
  * Before this instant, a clock that was ahead has made the charge: without a renewal, nothing would be charged until
  * then. Null: never.
+ * @param hostsDifferMs between the clocks of the hosts that charge the session. Within it, a renewal would let them
+ *   charge short intervals in turns
  */
-export function putOffUntil({ state, keptBy, charge, intervalMs }: Session): number | null {
+export function putOffUntil({ state, keptBy, charge, intervalMs }: Session, hostsDifferMs: number): number | null {
   if (state !== 'ACTIVE' || keptBy !== null || charge === null) return null
-  return charge.from - Math.max(intervalMs, HOSTS_DIFFER_MAX_MS)
+  return charge.from - Math.max(intervalMs, hostsDifferMs)
 }
 
-function isPutOff(session: Session, now: number): boolean {
-  return now < (putOffUntil(session) ?? now)
+function isAhead({ charge }: Session, now: number): boolean {
+  return charge !== null && now < charge.from
 }
 
 /** The interval that contains `now`. Intervals that passed while no host was running are not charged. */
 function nextInterval(session: Session, now: number): [number, number] {
   const { charge, intervalMs } = session
   if (charge === null) throw new Error('invariant: only an ACTIVE session is renewed')
-  if (isPutOff(session, now)) return [now, now + intervalMs]
+  if (isAhead(session, now)) return [now, now + intervalMs]
   const missed = Math.max(0, Math.floor((now - charge.until) / intervalMs))
   const from = charge.until + missed * intervalMs
   return [from, from + intervalMs]

@@ -227,23 +227,35 @@ describe('the clock of a session', () => {
     expect(device.billed()).toBe(12)
   })
 
+  const hear = ({ clock, time }: SessionDevice, aheadMs: number): void => {
+    const now = time.sinceBoot()
+    clock.learn({ time: time.truth() + aheadMs, sentAt: now, receivedAt: now })
+  }
+
   it.each([false, true])('is charged from the present when a clock ahead was corrected, bound: %s', async (bound) => {
     const device = await SessionDevice.make()
-    const hear = (aheadMs: number): void => {
-      const now = device.time.sinceBoot()
-      device.clock.learn({ time: device.time.truth() + aheadMs, sentAt: now, receivedAt: now })
-    }
     const id = await device.open({ bound })
     await device.request(id, 6)
-    hear(72 * HOUR)
+    hear(device, 72 * HOUR)
     await device.pass(MINUTE)
     expect(device.billed()).toBe(12)
-    hear(0)
+    hear(device, 0)
     await device.pass(MINUTE)
     expect(device.billed()).toBe(12)
     await device.heartbeat(id)
     await device.pass(HOUR)
     expect(device.billed()).toBe(18)
+  })
+
+  it('charges short intervals from the present when a clock was ahead by minutes', async () => {
+    const device = await SessionDevice.make()
+    device.activePolicies.put(await policyInForce(2, { sessionIntervalMs: MINUTE }))
+    const id = await device.open({ bound: true })
+    hear(device, 5 * MINUTE)
+    await device.request(id, 6)
+    hear(device, 0)
+    await device.pass(4.75 * MINUTE)
+    expect(device.billed()).toBe(5 * 6)
   })
 
   it('continues over a reboot without a network from where it was surely', async () => {
