@@ -162,15 +162,36 @@ test.each([
   'Authorization: Digest username="Planted", response="Planted"',
   '{"credentials":{"user":"Planted","list":["Planted }"]},"x":1}',
   '{"apiKey":"Planted"}',
+  'mount -o user=x,pass=Planted',
+  'wpa_psk=Planted',
+  'PSK: two Planted',
+  '{"name":"password","value":"Planted"}',
+  '{"name": "DB_PASSWORD", "value": 4711Planted, "x": 1}',
+  "{ name = 'password', value = 'Planted' }",
+  JSON.stringify({ body: JSON.stringify([{ name: 'password', value: 'a "Planted" b' }]) }),
 ])('the redactor leaves no part of %s', (text) => {
   expect(redactor([])(`before ${text}\nafter`)).not.toMatch(/Plan/)
   expect(redactor([])(`before ${text}\nafter`)).toMatch(/^before .*\nafter$/)
 })
 
 test.each([
+  'password: |\n  Planted\n\n  Planted',
+  'password: >-  # note\n    Planted',
+  'password: !!str |2\n   Planted',
+  'password:\n  Planted',
+  '"password": |\n  Planted',
+  'list:\n  - name: DB_PASSWORD\n    value: |\n      Planted',
+])('the redactor leaves no line of the YAML %j', (text) => {
+  const clean = redactor([])(`before: 1\n${text}\nafter: 2`)
+  expect(clean).not.toMatch(/Plan/)
+  expect(clean).toMatch(/^before: 1\n[^]*\nafter: 2$/)
+})
+
+test.each([
   ...['\\\\', 'eyJaaaa-', 'eyJ', 'a://', 'token="', 'token = ', 'token="""', '"d":', '-----BEGIN '],
   ...['token ', 'token"', '"token":', '"token":{', '"token":[\\"', 'token \\', 'token=\\"', '--token ', 'token: \\'],
-])('the redactor reads a long log of %s in a short time', (text) => {
+  ...['token:\n ', '"token":!', '"token":#', '"token", ', 'token: |\n'],
+])('the redactor reads a long log of %j in a short time', (text) => {
   const start = performance.now()
   redactor([])(text.repeat(200_000))
   expect(performance.now() - start).toBeLessThan(5_000)

@@ -5,7 +5,7 @@
 
 /** The end of a name, such as of PGPASSWORD, clientSecret or aws_secret_access_key. Not of `tokens` or `token_file`. */
 const NAME =
-  /(?:password|passwd|passphrase|passcode|pwd|[_-]pass|secret|token|credentials?|authorization|cookie|(?:api|access|private|signing)[ _-]?key)(?:[_-]?(?:key|value))?\d*(?![\w-])/gi
+  /(?:password|passwd|passphrase|passcode|pwd|pass|psk|secret|token|credentials?|authorization|cookie|(?:api|access|private|signing)[ _-]?key)(?:[_-]?(?:key|value))?\d*(?![\w-])/gi
 
 /** Behind a name: the quote that closes it, and a sign. `password "x"` and `--password x` have neither. */
 const BETWEEN = /(?<closing>\\*["'`])?(?<space>\s*)(?<sign>[:=]{0,2}>?)/y
@@ -15,6 +15,12 @@ const OPENING = /\s*[bru]{0,2}(?<slashes>\\*)(?<quote>"""|'''|["'`])/iy
 
 /** Of a member in JSON. */
 const SCALAR = /\s*(?!(?:null|true|false)\b)(?<value>[^\s"',}\]\\]+)/y
+
+/** Behind a name that is itself a value: `{"name":"password","value":"x"}`. Its match ends before the value's quote or sign. */
+const PAIR = /\\*["'`]?(?:\s*,)?\s*\\*["'`]?value(?=\\*["'`]?\s*[:=])/iy
+
+/** The rest of a line of YAML whose value is in the lines below it. */
+const BLOCK = /[ \t]*(?:[!&]\S{0,64}[ \t]+)?(?:[|>][-+\d]{0,2}[ \t]*)?(?:#.{0,200})?\n/y
 
 interface Span {
   readonly begin: number
@@ -57,7 +63,8 @@ class Place {
 }
 
 function valueBehind(text: string, { index, 0: name }: RegExpExecArray, isInString: boolean): Span | null {
-  const between = groupsAt(BETWEEN, text, index + name.length)
+  PAIR.lastIndex = index + name.length
+  const between = groupsAt(BETWEEN, text, PAIR.test(text) ? PAIR.lastIndex : index + name.length)
   const { closing, space = '', sign = '' } = between ?? {}
   const from = BETWEEN.lastIndex
   const opening = groupsAt(OPENING, text, from)
@@ -72,9 +79,9 @@ function valueBehind(text: string, { index, 0: name }: RegExpExecArray, isInStri
   if (closing === undefined) {
     // `/etc/tallygate/enrollment-token: permission denied`.
     if (sign === ':' && text[from] === ' ' && isEndOfPath(text, index)) return null
-    return word(text, from, { isInString, isLine: sign === ':' })
+    return block(text, index, from) ?? word(text, from, { isInString, isLine: sign === ':' })
   }
-  return list(text, from) ?? scalar(text, from)
+  return block(text, index, from) ?? list(text, from) ?? scalar(text, from)
 }
 
 /** Without quotes. In a string, a quote without backslashes ends it. No pattern: a long one would fill V8's stack. */
@@ -88,6 +95,29 @@ function word(text: string, from: number, { isInString = false, isLine = false }
     if (isInString && sign === '"' && text[end - 1] !== '\\') break
   }
   return { begin, end }
+}
+
+/** Of YAML: all lines below that are indented more than the line of the name. */
+function block(text: string, index: number, from: number): Span | null {
+  BLOCK.lastIndex = from
+  if (!BLOCK.test(text)) return null
+  const begin = BLOCK.lastIndex
+  const line = text.lastIndexOf('\n', index) + 1
+  const indent = indentAt(text, line)
+  let end = begin
+  while (end < text.length) {
+    const next = text.indexOf('\n', end) < 0 ? text.length : text.indexOf('\n', end) + 1
+    const isBlank = text.slice(end, next).trim() === ''
+    if (!isBlank && indentAt(text, end) <= indent) break
+    end = next
+  }
+  return end === begin ? null : { begin, end: text[end - 1] === '\n' ? end - 1 : end }
+}
+
+function indentAt(text: string, line: number): number {
+  let at = line
+  while (text[at] === ' ' || text[at] === '\t') at += 1
+  return at - line
 }
 
 /** Whether the name is that of an option such as `--db-password`. */
