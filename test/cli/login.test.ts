@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { HOUR, type Twin, openTwin, pick } from '../cloud/harness.ts'
 import { CLIENT_ID, RealProvider, type RealProviderOptions, browse } from '../support/real-provider.ts'
+import { withSignInLock } from '../../src/cli/sign-in/kept-sign-in.ts'
 import { type Ran, tallygate } from './outside.ts'
 
 const ACCESS = [
@@ -77,6 +78,16 @@ async function login(user: string, flags: readonly string[] = ['--browser']): Pr
   return ran
 }
 
+/** Starts a sign-in by browser. Resolves when it waits, with the address for the browser. */
+function begin(): { readonly ran: Promise<Ran>; readonly address: Promise<URL> } {
+  const address = Promise.withResolvers<URL>()
+  const ran = run(['login', '--url', twin.cloud.address, '--browser'], (text) => {
+    const found = addressIn(text)
+    if (found !== undefined) address.resolve(new URL(found))
+  })
+  return { ran, address: address.promise }
+}
+
 const whoami = (...flags: readonly string[]) => run(['whoami', ...flags])
 const files = () => readdirSync(join(directory, 'tallygate/sign-in')).filter((name) => name.endsWith('.json'))
 const fileOfSignIn = () => join(directory, 'tallygate/sign-in', files()[0] ?? '')
@@ -144,6 +155,23 @@ describe('a sign-in', () => {
     expect(files()).toHaveLength(1)
   })
 
+  it('is not replaced by a renewal of the previous one that ends later', async () => {
+    await open()
+    await login('ada')
+    const previous = readFileSync(fileOfSignIn())
+    const { ran, address } = begin()
+    const { href } = await address
+    await withSignInLock(twin.cloud.address, { env: { XDG_STATE_HOME: directory } }, async () => {
+      await browse(href, 'grace')
+      await expect.poll(() => provider.tokenRequests).toBe(2)
+      // A sign-in that did not wait would be saved meanwhile.
+      for (let round = 0; round < 5; round += 1) await whoami('--url', twin.cloud.address)
+      writeFileSync(fileOfSignIn(), previous)
+    })
+    expect((await ran).code).toBe(0)
+    expect((await whoami()).out).toContain('Grace Hopper')
+  })
+
   it('opens the browser with the address as one argument', async () => {
     await open()
     const seen = join(directory, 'seen')
@@ -158,15 +186,6 @@ describe('a sign-in', () => {
 })
 
 describe('the loopback address', () => {
-  /** Starts a sign-in by browser. Resolves when it waits, with the address for the browser. */
-  function begin(): { readonly ran: Promise<Ran>; readonly address: Promise<URL> } {
-    const address = Promise.withResolvers<URL>()
-    const ran = run(['login', '--url', twin.cloud.address, '--browser'], (text) => {
-      const found = addressIn(text)
-      if (found !== undefined) address.resolve(new URL(found))
-    })
-    return { ran, address: address.promise }
-  }
   const redirectOf = (address: URL) => address.searchParams.get('redirect_uri') ?? ''
   const stateOf = (address: URL) => address.searchParams.get('state') ?? ''
 

@@ -4,8 +4,9 @@ import { SIGN_IN_PATH, isLoopback, signInOptions } from '../../protocol/sign-in.
 import { type AdministratorFlags, type Target, clientWith, targetOf, withCloudFlags } from '../administrator.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
+import { writeLines } from '../lines.ts'
 import { callerText, readCaller, rightsText } from '../sign-in/caller.ts'
-import { cloudAddress, saveSignIn } from '../sign-in/kept-sign-in.ts'
+import { cloudAddress, saveSignIn, withSignInLock } from '../sign-in/kept-sign-in.ts'
 import type { Provider, Tokens } from '../sign-in/provider.ts'
 
 interface LoginFlags extends AdministratorFlags {
@@ -41,24 +42,25 @@ async function signIn(flags: LoginFlags, io: Io): Promise<void> {
   if (byDevice && !provider.offersDevices) {
     throw new CodedError('SIGN_IN_NOT_OFFERED', `${options.issuer} offers no sign-in by code. Use --browser.`)
   }
+  await withSignInLock(cloud, io, () => Promise.resolve())
   let tokens: Tokens | undefined
-  let shown: readonly string[] = []
+  let shown: readonly string[]
   try {
-    await saveSignIn(cloud, io, async () => {
-      const { issuer, clientId, scopes, maxTokenAgeMs } = options
-      tokens = await (byDevice ? provider.signInByDevice(scopes, io) : provider.signInByBrowser(scopes, io))
-      const { idToken, refreshToken, lifetimeMs } = tokens
-      using client = clientWith(target, idToken, io)
-      const caller = await readCaller(client)
-      shown = [`Signed in to ${cloud} as ${callerText(caller)}.`, `Roles: ${rightsText(caller)}.`]
-      const usableMs = Math.min(lifetimeMs, maxTokenAgeMs)
-      return { cloud, issuer, clientId, idToken, refreshToken, savedAt: io.now(), usableMs }
-    })
+    const { issuer, clientId, scopes, maxTokenAgeMs } = options
+    tokens = await (byDevice ? provider.signInByDevice(scopes, io) : provider.signInByBrowser(scopes, io))
+    const { idToken, refreshToken, lifetimeMs } = tokens
+    using client = clientWith(target, idToken, io)
+    const caller = await readCaller(client)
+    const usableMs = Math.min(lifetimeMs, maxTokenAgeMs)
+    const signIn = { cloud, issuer, clientId, idToken, refreshToken, savedAt: io.now(), usableMs }
+    // Another command may renew the previous sign-in at this moment, and save it afterwards.
+    await withSignInLock(cloud, io, () => saveSignIn(cloud, io, () => Promise.resolve(signIn)))
+    shown = [`Signed in to ${cloud} as ${callerText(caller)}.`, `Roles: ${rightsText(caller)}.`]
   } catch (error) {
     await abandon(provider, tokens)
     throw error
   }
-  io.stdout.write(`${shown.join('\n')}\n`)
+  writeLines(io.stdout, shown)
 }
 
 /** Revokes tokens that were not saved. The first error matters more than one of this. */

@@ -74,7 +74,7 @@ export async function removeSignIn(cloud: string, io: Io): Promise<void> {
   await rm(fileOf(cloud, io), { force: true })
 }
 
-export async function withSignInLock<T>(cloud: string, io: Io, work: () => Promise<T>): Promise<T> {
+export async function withSignInLock<T>(cloud: string, io: Pick<Io, 'env'>, work: () => Promise<T>): Promise<T> {
   makePrivateDirectory(directoryOf(io))
   const { default: Sqlite } = await import('better-sqlite3')
   const path = fileOf(cloud, io).replace(/json$/, 'lock')
@@ -108,11 +108,11 @@ function read(path: string, io: Io): KeptSignIn | undefined {
   }
 }
 
-function fileOf(cloud: string, io: Io): string {
+function fileOf(cloud: string, io: Pick<Io, 'env'>): string {
   return join(directoryOf(io), `${hash('sha256', cloud, 'hex').slice(0, 32)}.json`)
 }
 
-function directoryOf({ env }: Io): string {
+function directoryOf({ env }: Pick<Io, 'env'>): string {
   const state = env['XDG_STATE_HOME'] ?? ''
   return join(isAbsolute(state) ? state : join(env['HOME'] ?? homedir(), '.local', 'state'), 'tallygate', 'sign-in')
 }
