@@ -476,6 +476,15 @@ test.each([
     'by dotted keys',
     (key: string, token: string) => `device.key_file = "${key}"\nenrollment.token_file = "${token}"\n`,
   ],
+  [
+    'in inline tables',
+    (key: string, token: string) => `device = { key_file = '${key}' }\nenrollment = { token_file = "${token}" }\n`,
+  ],
+  [
+    'behind a comment',
+    (key: string, token: string) =>
+      `# See [enrollment].\ndevice.key_file = "${key}"\n[enrollment]\ntoken_file = "${token}"\n`,
+  ],
 ])('the files that the settings of this machine name %s are known, for repairs', async (_name, textOf) => {
   const directory = temporaryDirectory()
   const [config, token, key] = ['agent.toml', 'token', 'key.pem'].map((name) => join(directory, name))
@@ -488,6 +497,16 @@ test.each([
   }
   const { configuration } = await gather(io as Partial<Io> as Io, { network: false })
   expect(configuration.filesOfMachine).toEqual(expect.arrayContaining([config, token, key]))
+})
+
+test('a file with a secret is known also from settings that are not TOML', async () => {
+  const directory = temporaryDirectory()
+  const [config, token] = ['agent.toml', 'token'].map((name) => join(directory, name))
+  writeFileSync(config!, `[socket\n# token_file = "/nowhere"\nenrollment = { token_file = "${token}" }\n`)
+  const io = { env: { TALLYGATE_AGENT_CONFIG: config! }, now: Date.now, readText: () => readFileSync(config!, 'utf8') }
+  const { configuration } = await gather(io as Partial<Io> as Io, { network: false })
+  expect(configuration.problem).toMatchObject({ code: 'CONFIG_UNREADABLE' })
+  expect(configuration.files.map((file) => file?.path)).toEqual([config, token])
 })
 
 describe('an address', () => {

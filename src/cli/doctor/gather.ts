@@ -4,6 +4,7 @@ import { statfs } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { dirname, join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
+import { parse as parseToml } from 'smol-toml'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/platform/http/exchange.ts'
 import { proxyOf } from '../../agent/platform/http/proxy-settings.ts'
 import { keyFilesOf, openKeyFiles } from '../../agent/platform/key-file/key-file.ts'
@@ -152,24 +153,25 @@ function namedBy(
     .flatMap(({ key, env: name, flag, option }) => [
       flags[flag] ?? null,
       env[name] ?? null,
-      ...(file === null ? [] : [namedIn(file, key, io)]),
+      ...(file === null ? [] : namedIn(file, key, io)),
       existsSync(option.defaultText ?? '') ? option.defaultText : null,
     ])
   const paths = [file, ...secrets, settings.status.keyFile].filter((path) => path !== null)
   return { settings, problem, paths: [...new Set(paths)] }
 }
 
-/** The path that a key of the settings file names, even if the file is otherwise invalid. */
-function namedIn(file: string, key: string, { readText }: Io): string | null {
+/** The path that a key of the settings file names. In a file that is not TOML, the paths of all keys with its last name. */
+function namedIn(file: string, key: string, { readText }: Io): readonly string[] {
+  const path = key.split('.')
+  let text = ''
   try {
-    const [group = '', name = ''] = key.split('.')
-    const text = readText(file)
-    const section = new RegExp(`\\[${group}\\]([^[]*)`).exec(text)?.[1] ?? ''
-    const assignment = (to: string): RegExp => new RegExp(`^\\s*${to}\\s*=\\s*["']([^"']+)["']`, 'm')
-    const found = assignment(name).exec(section) ?? assignment(`${group}\\.${name}`).exec(text)
-    return found?.[1] ?? null
+    text = readText(file)
+    let value: unknown = parseToml(text)
+    for (const name of path) value = (value as Readonly<Record<string, unknown>> | undefined)?.[name]
+    return typeof value === 'string' ? [value] : []
   } catch {
-    return null
+    const assignment = new RegExp(`^[^#\\n]*\\b${path.at(-1)}\\s*=\\s*["']([^"'\\n]+)["']`, 'gm')
+    return [...text.matchAll(assignment)].flatMap(([, found]) => found ?? [])
   }
 }
 
