@@ -178,7 +178,10 @@ holds 'the ledger is whole' tallygate verify
 echo '== downgrade'
 holds 'to a version that can read the ledger it is allowed' install_deb --allow-downgrades "$older"
 holds 'and answers' granted
+systemctl stop tallygate-cloud.service
 holds 'forth again' install_deb "$newer"
+holds 'a twin that was stopped stays stopped' fails systemctl is-active tallygate-cloud.service
+systemctl start tallygate-cloud.service
 systemctl stop $agent tallygate-agent.socket
 ledger=/var/lib/tallygate/agent/journal.db
 schema() { printf "\\0\\0\\0\\$(printf '%03o' "$1")" | dd of=$ledger bs=1 seek=60 conv=notrunc status=none; }

@@ -125,6 +125,37 @@ describe('the Debian package', () => {
     },
   )
 
+  it.each([
+    ['upgrade', 'active', ['tallygate-agent.service', 'tallygate-cloud.service']],
+    ['upgrade', 'failed', ['tallygate-agent.service', 'tallygate-cloud.service']],
+    ['upgrade', 'inactive', ['tallygate-agent.service']],
+    // After a removal, all services are stopped.
+    ['install', 'inactive', ['tallygate-agent.service', 'tallygate-cloud.service']],
+  ])('restarts at an %s, with a cloud service that is %s: %j', (action, state, restarted) => {
+    const place = directory()
+    put(place, 'run/systemd/system/x')
+    const command = (name: string, script: string) =>
+      writeFileSync(join(place, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
+    const isCloud = 'case "$*" in *tallygate-cloud.service*)'
+    command('systemctl', `${isCloud} echo ${state};; *) echo active;; esac`)
+    command('systemd-sysusers', '')
+    command('deb-systemd-helper', '')
+    command('deb-systemd-invoke', `test "$1" = restart && shift && printf '%s\\n' "$@" >>'${place}/restarted'`)
+    for (const [script, ...args] of [
+      ['preinst', action, '1.0'],
+      ['postinst', 'configure', '1.0'],
+    ] as const) {
+      const text = readFileSync(join(root, 'packaging/debian', script), 'utf8')
+        .replaceAll('/var/lib/tallygate', join(place, 'state'))
+        .replaceAll('/run/', join(place, 'run/'))
+      execFileSync('sh', ['-c', text, script, ...args], {
+        env: { ...process.env, PATH: `${place}:${process.env['PATH'] ?? ''}` },
+      })
+    }
+    expect(readFileSync(join(place, 'restarted'), 'utf8').trim().split('\n')).toEqual(restarted)
+    expect(readdirSync(join(place, 'run'))).toEqual(['systemd'])
+  })
+
   it('has the same bytes however often it is built', () => {
     const [one, two] = [join(directory(), 'p.deb'), join(directory(), 'p.deb')]
     deb(one)
