@@ -32,6 +32,8 @@ export const RESULT_EXIT = { ok: 0, warn: 1, fail: 2 } as const
 
 export interface Examination {
   readonly result: keyof typeof RESULT_EXIT
+  /** Entries that the cloud does not have. Null: unknown; the log of the write-behind mode may contain more. */
+  readonly undelivered: number | null
   readonly checks: readonly Examined[]
 }
 
@@ -46,7 +48,14 @@ export function examine(observations: Observations): Examination {
     }
   })
   const has = (level: Level): boolean => checks.some((each) => each.level === level)
-  return { result: has('fail') ? 'fail' : has('warn') ? 'warn' : 'ok', checks }
+  const result = has('fail') ? 'fail' : has('warn') ? 'warn' : 'ok'
+  return { result, undelivered: undeliveredOf(observations), checks }
+}
+
+function undeliveredOf({ agent, inspected: { state } }: Observations): number | null {
+  if (!isProblem(agent)) return agent.backlog
+  const recorded = state?.['backlog'] ?? null
+  return recorded === null || Number(state?.['open_reservations']) > 0 ? null : Number(recorded)
 }
 
 const ok = (evidence: string): Finding => ({ level: 'ok', evidence, remedy: '' })
