@@ -62,7 +62,7 @@ const BAD_USERNAME_OR_PASSWORD = 4
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
 export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promise<EmbeddedBroker> {
-  const devices = new Map<Client, SignedIn>()
+  const devices = new SignedInClients()
   const sockets = new Set<Duplex>()
   const newcomers = new Newcomers(options.connectionsMax ?? CONNECTIONS_MAX)
 
@@ -71,11 +71,11 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
     drainTimeout: DRAIN_TIMEOUT_MS,
     authenticate: authenticator(options, devices),
     authorizeSubscribe: (client, subscription, done) => {
-      const device = devices.get(client)
+      const device = devices.of(client)
       done(null, device !== undefined && maySubscribe(device, subscription.topic) ? subscription : null)
     },
     authorizePublish: (client, packet, done) => {
-      const device = client === null ? undefined : devices.get(client)
+      const device = client === null ? undefined : devices.of(client)
       const may = device !== undefined && mayPublish(device, packet.topic, packet.payload)
       done(may ? null : new Error('devices may publish only their own presence'))
     },
@@ -87,8 +87,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
   aedes.on('clientDisconnect', (client) => {
     devices.delete(client)
     // A newer connection of the device may exist.
-    const online = [...devices.values()].some(({ deviceId }) => deviceId === client.id)
-    if (!online) options.onPresence(client.id, false)
+    if (devices.clientsOf(client.id).size === 0) options.onPresence(client.id, false)
   })
 
   const accept = (socket: Duplex): void => {
@@ -122,7 +121,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
     publish: (message) => publish(aedes, message),
     accept,
     drop(deviceId) {
-      for (const [client, device] of devices) if (device.deviceId === deviceId) client.close()
+      for (const client of devices.clientsOf(deviceId)) client.close()
     },
     renewCertificate({ certificate, key }) {
       if (server instanceof TlsServer) server.setSecureContext({ cert: certificate, key })
@@ -134,6 +133,38 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
       cut()
       await closed
     },
+  }
+}
+
+/** By device too: all devices may disconnect at once. A device has two clients until the older one is closed. */
+class SignedInClients {
+  readonly #devices = new Map<Client, SignedIn>()
+  readonly #clients = new Map<string, Set<Client>>()
+
+  get size(): number {
+    return this.#devices.size
+  }
+
+  of(client: Client): SignedIn | undefined {
+    return this.#devices.get(client)
+  }
+
+  clientsOf(deviceId: string): ReadonlySet<Client> {
+    return this.#clients.get(deviceId) ?? new Set()
+  }
+
+  add(client: Client, device: SignedIn): void {
+    this.#devices.set(client, device)
+    this.#clients.set(device.deviceId, new Set([...this.clientsOf(device.deviceId), client]))
+  }
+
+  delete(client: Client): void {
+    const device = this.#devices.get(client)
+    if (device === undefined) return
+    this.#devices.delete(client)
+    const others = this.#clients.get(device.deviceId)
+    others?.delete(client)
+    if (others?.size === 0) this.#clients.delete(device.deviceId)
   }
 }
 
@@ -198,7 +229,7 @@ function publish(aedes: Aedes, { topic, payload, retain }: PushMessage): Promise
 
 function authenticator(
   { signIn, log, connectionsMax = CONNECTIONS_MAX }: EmbeddedBrokerOptions,
-  devices: Map<Client, SignedIn>,
+  devices: SignedInClients,
 ): AuthenticateHandler {
   const rarely = new Rarely(() => performance.now())
   return (client, username, password, done) => {
@@ -223,13 +254,13 @@ function authenticator(
           return
         }
         // A connected device takes over from its own connection.
-        if (devices.size >= connectionsMax && ![...devices.values()].some(({ deviceId }) => deviceId === username)) {
+        if (devices.size >= connectionsMax && devices.clientsOf(username).size === 0) {
           refuse(SERVER_UNAVAILABLE, 'the broker has reached its limit of devices')
           return
         }
         // The library reports no disconnection of a client that left before.
         if (client.closed) return
-        devices.set(client, device)
+        devices.add(client, device)
         client.conn.once('close', () => devices.delete(client))
         done(null, true)
       },
