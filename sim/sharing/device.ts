@@ -99,9 +99,9 @@ export class SharingDevice {
       ledger: this.#ledger,
       policies: activePolicies,
       clock,
-      topUps: {
+      link: {
         requestGrant: (request) => (this.isConnected ? this.#rounds(request) : Promise.resolve(null)),
-        status: () => ({ deviceId: this.name, connected: this.isConnected, policies: [{ instanceId: INSTANCE }] }),
+        status: () => ({ deviceId: this.name, policies: [{ instanceId: INSTANCE }] }),
       },
       topUpDeadlineMs: 2_000,
     })

@@ -190,7 +190,7 @@ function requestsOf(
     ledger,
     policies,
     clock,
-    topUps: link,
+    link,
     get topUpDeadlineMs() {
       return settings.grants.topUpDeadline
     },
@@ -207,7 +207,7 @@ function requestsOf(
     {
       ledger,
       policies,
-      topUps: link,
+      link,
       access,
       clock,
       get liveMax() {
@@ -223,7 +223,7 @@ function requestsOf(
     },
     snapshot.sessions,
   )
-  const offers = (): OffersWire => currentOffers({ policies, topUps: link }, clock.reading())
+  const offers = (): OffersWire => currentOffers({ policies, link }, clock.reading())
   return { access, offers, callers, sessions }
 }
 
@@ -273,7 +273,7 @@ function diagnosticsOf(
       const found = await journal.find(correlationId)
       return found === null ? null : { kind: 'entry', ...found }
     },
-    readiness: new ReadinessProbe({ ledger, policies, topUps: link, clock, journal, timers }),
+    readiness: new ReadinessProbe({ ledger, policies, link, clock, journal, timers }),
     wear,
   }
 }

@@ -32,10 +32,9 @@ export type PoolBalances = ReadonlyMap<AccountId, PoolBalance>
 
 export interface RulesDeps {
   readonly policies: Pick<ActivePolicies, 'get' | 'suspension' | 'isStale'>
-  readonly topUps: {
+  readonly link: {
     status(): {
       readonly deviceId: string | null
-      readonly connected: boolean
       readonly policies: readonly { readonly instanceId: string }[]
     }
   }
@@ -44,7 +43,7 @@ export interface RulesDeps {
 export interface LocalDecisionsDeps extends RulesDeps {
   readonly ledger: Pick<Ledger, 'chargeable' | 'chargeableAboveGrant'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
-  readonly topUps: RulesDeps['topUps'] & {
+  readonly link: RulesDeps['link'] & {
     /**
      * Null if the cloud is unreachable or too slow. Rejects with REQUEST_TOO_LARGE if it fits no segment; the offline
      * policy does not apply then.
@@ -129,7 +128,7 @@ export class LocalDecisions {
   }
 
   async #decideWithCloud<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
-    const { clock, topUps, topUpDeadlineMs } = this.#deps
+    const { clock, link, topUpDeadlineMs } = this.#deps
     const until = clock.sinceBoot() + topUpDeadlineMs
     const poolBalances = new Map<AccountId, PoolBalance>()
     let requested: readonly Need[] = []
@@ -148,7 +147,7 @@ export class LocalDecisions {
       // Other requests used the granted tokens each time.
       if (rounds >= TOP_UPS_MAX) return take(isDecided ? pooled : alone)
       const accounts = [...new Set([...alone.seen.accounts(), ...paying.seen.accounts()])]
-      const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
+      const answer = await link.requestGrant({ needs, accounts }, patienceMs)
       if (answer === null) {
         const refused = this.#attempt(question, withPool(poolBalances))
         if (isDecided && isFinal(refused, alone, poolBalances)) return take(refused)
@@ -236,14 +235,14 @@ function isAnyEssential({ lineItems }: Policy): boolean {
 
 /** @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, NOT_FOUND, POLICY_MISSING, POLICY_STALE */
 export function requireRules(
-  { policies, topUps }: RulesDeps,
+  { policies, link }: RulesDeps,
   instanceId: string,
   reading: ClockReading,
 ): PolicyInForce {
   if (policies.suspension !== null) throw suspendedError(policies.suspension)
   const policy = policies.get(instanceId)
   if (policy === undefined) {
-    const { deviceId, policies: served } = topUps.status()
+    const { deviceId, policies: served } = link.status()
     if (deviceId === null) throw new CodedError('NOT_ENROLLED', 'this device is not enrolled yet')
     if (!served.some((each) => each.instanceId.toLowerCase() === instanceId)) {
       throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)

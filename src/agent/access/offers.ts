@@ -7,7 +7,7 @@ import { type RulesDeps, requireRules } from './local-decisions.ts'
 
 /** Numbers are exact decimal text: serialize with JSON.stringify. @throws CodedError of {@link requireRules} */
 export function currentOffers(deps: RulesDeps, reading: ClockReading): OffersWire {
-  const served = deps.topUps.status().policies
+  const served = deps.link.status().policies
   if (served.length === 0) throw new CodedError('NOT_ENROLLED', 'this device is not enrolled yet')
   const instances: OffersWire['instances'] = []
   let problem: unknown

@@ -24,7 +24,7 @@ interface Written {
 export interface ReadinessDeps {
   readonly ledger: Pick<Ledger, 'chargeable'> & { stamp(): ClockStamp }
   readonly policies: RulesDeps['policies']
-  readonly topUps: RulesDeps['topUps']
+  readonly link: RulesDeps['link']
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly journal: Pick<Journal, 'saveClock' | 'condition'>
   readonly timers: Timers
@@ -57,9 +57,9 @@ export class ReadinessProbe {
   }
 
   #decide(): CodedError | null {
-    const { topUps, clock, ledger } = this.#deps
+    const { link, clock, ledger } = this.#deps
     const reading = clock.reading()
-    const { deviceId, policies } = topUps.status()
+    const { deviceId, policies } = link.status()
     if (deviceId === null) return new CodedError('NOT_ENROLLED', 'this device is not enrolled yet')
     let failure = new CodedError('POLICY_MISSING', 'this device serves no instance')
     for (const { instanceId } of policies) {

@@ -44,7 +44,7 @@ import {
 export interface SessionsDeps {
   readonly ledger: Pick<Ledger, 'requireAttached' | 'lastEntry' | 'epoch' | 'grant' | 'recordTogether'>
   readonly policies: Pick<ActivePolicies, 'get' | 'suspension' | 'isStale'>
-  readonly topUps: RulesDeps['topUps']
+  readonly link: RulesDeps['link']
   readonly access: Pick<Access, 'once' | 'charge'>
   readonly clock: { reading(): ClockReading }
   readonly liveMax: number

@@ -70,7 +70,7 @@ class Device {
       ledger: this.ledger,
       policies: this.activePolicies,
       clock: this.clock,
-      topUps: {
+      link: {
         requestGrant: async (request, deadlineMs) => {
           if (!this.connected) return null
           this.asked.push(request)
@@ -80,7 +80,6 @@ class Device {
         },
         status: () => ({
           deviceId: this.deviceId,
-          connected: this.connected,
           policies: this.served.map((instanceId) => ({ instanceId })),
         }),
       },

@@ -38,8 +38,8 @@ function policyFor(items: Items): Promise<PolicyInForce> {
 /** @param served instances of the device */
 function device(policy: PolicyInForce | undefined, served = [INSTANCE]): unknown {
   const policies = { get: () => policy, suspension: null, isStale: () => false }
-  const status = { deviceId: 'device', connected: true, policies: served.map((instanceId) => ({ instanceId })) }
-  const found = currentOffers({ policies, topUps: { status: () => status } }, NOW)
+  const status = { deviceId: 'device', policies: served.map((instanceId) => ({ instanceId })) }
+  const found = currentOffers({ policies, link: { status: () => status } }, NOW)
   return offers.parse(JSON.parse(JSON.stringify(found)))
 }
 

@@ -35,7 +35,7 @@ class Fixture {
         stamp: () => STAMP,
       } as unknown as ReadinessDeps['ledger'],
       policies,
-      topUps: { status: () => ({ deviceId: 'device', connected: true, policies: [{ instanceId: INSTANCE }] }) },
+      link: { status: () => ({ deviceId: 'device', policies: [{ instanceId: INSTANCE }] }) },
       clock: { reading: () => reading, sinceBoot: () => this.sinceBoot },
       journal: {
         saveClock: () => {
@@ -75,7 +75,7 @@ describe('readiness', () => {
     const missing = await Fixture.make({ policies: new ActivePolicies() })
     expect((await missing.probe.check()).checks[0]).toMatchObject({ ok: false, code: 'POLICY_MISSING' })
     const stranger = await Fixture.make({
-      topUps: { status: () => ({ deviceId: null, connected: true, policies: [] }) },
+      link: { status: () => ({ deviceId: null, policies: [] }) },
     })
     expect(await stranger.probe.check()).toMatchObject({
       ready: false,

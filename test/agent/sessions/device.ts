@@ -103,7 +103,7 @@ export class SessionDevice {
       },
       snapshot,
     )
-    const topUps = {
+    const link = {
       requestGrant: async (request: WaitingTopUp, deadlineMs: number) => {
         if (!this.connected) return null
         this.asked.push(request)
@@ -111,11 +111,11 @@ export class SessionDevice {
         await this.cloud(request)
         return this.time.sinceBoot() - begun < deadlineMs ? new Map() : null
       },
-      status: () => ({ deviceId: 'device', connected: this.connected, policies: [{ instanceId: INSTANCE }] }),
+      status: () => ({ deviceId: 'device', policies: [{ instanceId: INSTANCE }] }),
     }
     const idempotencyCache = new IdempotencyCache([], 10)
     const { ledger, clock, activePolicies: policies } = this
-    const decisions = new LocalDecisions({ ledger, clock, policies, topUps, topUpDeadlineMs: 2_000 })
+    const decisions = new LocalDecisions({ ledger, clock, policies, link, topUpDeadlineMs: 2_000 })
     const newId = (): string => `00000000-0000-4000-a000-${String((this.#ids += 1)).padStart(12, '0')}`
     this.access = new Access({
       ledger,
@@ -127,7 +127,7 @@ export class SessionDevice {
     })
     this.sessions = new Sessions(
       {
-        ...{ ledger, clock, policies, topUps, newId, newCorrelationId: newId, engine: 1 },
+        ...{ ledger, clock, policies, link, newId, newCorrelationId: newId, engine: 1 },
         access: this.access,
         liveMax: this.liveMax,
         timers: this.time,

@@ -105,19 +105,19 @@ export class DeviceSide {
       },
       snapshot,
     )
-    const topUps = {
+    const link = {
       requestGrant: async ({ accounts }: WaitingTopUp) =>
         new Map(accounts.map((account) => [account, { available: 0n, returnable: 0n }])),
-      status: () => ({ deviceId: 'device', connected: true, policies: [{ instanceId: this.#instanceId }] }),
+      status: () => ({ deviceId: 'device', policies: [{ instanceId: this.#instanceId }] }),
     }
-    const decisions = new LocalDecisions({ ledger, clock, policies, topUps, topUpDeadlineMs: 2_000 })
+    const decisions = new LocalDecisions({ ledger, clock, policies, link, topUpDeadlineMs: 2_000 })
     const parts = { ledger, newCorrelationId: randomUUID, engine: 1 }
     const idempotencyCache = new IdempotencyCache([], 10)
     this.#ledger = ledger
     this.#access = new Access({ ...parts, decisions, idempotencyCache, keepsInputs: true })
     this.#sessions = new Sessions(
       {
-        ...{ ...parts, clock, policies, topUps, onFatal },
+        ...{ ...parts, clock, policies, link, onFatal },
         access: this.#access,
         newId: randomUUID,
         liveMax: 1_000,

@@ -14,7 +14,7 @@ function probeOf(device: TestDevice): ReadinessProbe {
   return new ReadinessProbe({
     ledger,
     policies: activePolicies,
-    topUps: link,
+    link,
     clock,
     journal: { saveClock: async () => undefined, condition: () => null },
     timers: time,
