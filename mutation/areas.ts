@@ -102,7 +102,8 @@ export const AREAS: readonly Area[] = [
     mutate: [
       ...agent(
         'policy/accept-policy',
-        'sync/apply-response',
+        'sync/apply-answer',
+        'sync/judge-answer',
         'sync/limits',
         'sync/proofs',
         'sync/segment-extent',
@@ -115,7 +116,7 @@ export const AREAS: readonly Area[] = [
     tests: tests(
       'agent/policy/accept-policy',
       'agent/policy/fetch-policy',
-      'agent/sync/apply-response',
+      'agent/sync/judge-answer',
       'agent/sync/earlier-epochs',
       'agent/sync/fenced',
       'agent/sync/notifications',

@@ -444,8 +444,6 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['shown.length === 0', 'An empty list of proofs is the same as none.'],
     [/^resendFrom >= /, 'The journal reads the same segment.'],
     ["case 'MERGED': return { epoch, seq }", 'A merged answer names the segment that was sent.'],
-    [/^answer\.sessions\.length/, 'No commands change nothing.'],
-    ["memory.fence === 'NONE' → true", 'Fencing again changes nothing.'],
     [
       /^step\.release|^\{ memory\.releasing|^'PLAN_AGAIN'/,
       untested('a request to return all tokens when none are left'),
@@ -460,12 +458,24 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       untested('a refused segment of an earlier epoch'),
     ],
     ['{ time: now, sentAt, receivedAt }', untested('the time in an answer to an earlier segment')],
+    [[/^sent\.answer === null/, '[]'], untested('proofs that are sent with a segment of an earlier epoch')],
+    [
+      /^\{ (?:details|lost|seq: sent\.seq \}|epoch: memory\.epoch \}|instanceId, revision)/,
+      untested('the details of an error'),
+    ],
+    ["'CLOUD_BEHIND'", 'The code of an error.'],
+    ['seq === 1', untested('a refused first segment of an epoch')],
+    [/^memory\.refused\.times|^now - before\.since/, untested('how often and how long a segment must be refused')],
+  ],
+  'src/agent/sync/apply-answer.ts': [
+    ['memory.unacknowledged?.seq', 'While a segment is sent, there is one that is not acknowledged.'],
+    [/^answer\.sessions\.length/, 'No commands change nothing.'],
+    ["memory.fence === 'NONE' → true", 'Fencing again changes nothing.'],
     [
       "answer.outcome === 'MERGED' || answer.outcome === 'FENCED'",
       'Other answers have no such field.',
       'answer.unbilled',
     ],
-    [[/^sent\.answer === null/, '[]'], untested('proofs that are sent with a segment of an earlier epoch')],
     [
       /^\{ (?:details|lost|seq: sent\.seq \}|epoch: memory\.epoch \}|instanceId, revision)/,
       untested('the details of an error'),
@@ -477,7 +487,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
       ["memory.fence === 'NONE'", "'NONE'"],
       untested('a cloud that has lost segments which the device no longer keeps'),
     ],
-    ['!resent', untested('a cloud that loses segments twice')],
+    ['memory.resendFrom !== null', untested('a cloud that loses segments twice')],
     ["'CLOUD_BEHIND'", 'The code of an error.'],
     ['false', untested('a fence because of a restore closes no epoch'), 'forked: true'],
     [/^news |^grant !== null/, untested('an answer without a grant')],
@@ -501,8 +511,6 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['true', untested('the next sync follows at once'), 'lookAgain'],
     [/^\{ sessionMemory\.session/, untested('sessions count a sync as contact')],
     [/^memory\.fence === 'FENCED'$|^closed$/, untested('when an ended epoch is closed')],
-    ['seq === 1', untested('a refused first segment of an epoch')],
-    [/^memory\.refused\.times|^now - before\.since/, untested('how often and how long a segment must be refused')],
     [/^'The cloud knows|^`The cloud's newest/, 'The text of an error.'],
     ['policyMemory === undefined', untested('an answer that names rules which the device does not have')],
     [['revision === policyMemory.applied', /^context\.health\.clear/], untested('rules that are current again')],
@@ -900,7 +908,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^\{|^missing\.slice/, untested('the details of an error')],
     [/^`|^'/, 'The text of an error.'],
   ],
-  'src/agent/sync/apply-response.ts': [
+  'src/agent/sync/judge-answer.ts': [
     ['answer.hash === sent.hash', untested('a fence of a segment with the same number and another hash')],
   ],
   'src/agent/sync/proofs.ts': [[/^proof\.length|^bytes > /, untested('proofs that fill a request to the byte')]],

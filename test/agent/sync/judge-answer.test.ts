@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { judgeAnswer, newerGrant, type SentSegment } from '../../../src/agent/sync/apply-response.ts'
+import { judgeAnswer, newerGrant, type SentSegment } from '../../../src/agent/sync/judge-answer.ts'
 import type { SyncAnswer } from '../../../src/protocol/edge/sync.ts'
 
 const HASH = 'a'.repeat(64)
