@@ -19,7 +19,7 @@ interface Dev {
 
 /** Started, with what it has printed. */
 async function dev(...args: readonly string[]): Promise<Dev> {
-  const child = spawn(process.execPath, [BIN, 'dev', ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const child = spawn(process.execPath, [BIN, 'dev', ...args], { stdio: ['ignore', 'pipe', 'pipe'] })
   onTestFinished(() => void child.kill('SIGINT'))
   const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
   const lines: string[] = []
@@ -28,6 +28,7 @@ async function dev(...args: readonly string[]): Promise<Dev> {
       lines.push(line)
       if (line.startsWith('Stop with')) resolve()
     })
+    createInterface({ input: child.stderr }).on('line', (line) => lines.push(line))
     void ended.then((code) => reject(new Error(`ended with ${code}: ${lines.join('\n')}`)))
   })
   return { child, lines, ended }
@@ -93,6 +94,17 @@ it('removes a temporary directory at its end', async () => {
   child.kill('SIGINT')
   expect(await ended).toBe(0)
   expect(existsSync(directory)).toBe(false)
+}, 60_000)
+
+it('ends with the reason when its agent is killed', async () => {
+  const { lines, ended } = await dev()
+  const before = lines.length
+  process.kill(pidIn(lines, 'Agent'), 'SIGKILL')
+  expect(await ended).toBe(70)
+  // The directory with the log is gone, and the agent does not continue without the cloud.
+  expect(lines.slice(before)).toEqual([
+    expect.stringMatching(/DEMO_FAILED: The agent ended with SIGKILL\. Run it again with .*--directory/),
+  ])
 }, 60_000)
 
 it('ends with the reason when the site cannot be applied', async () => {

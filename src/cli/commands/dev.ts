@@ -75,8 +75,10 @@ async function run(flags: DevFlags, io: Io): Promise<void> {
     writeLines(io.stdout, [...lines, '', 'Stop with Ctrl-C.'])
     const stopped = new Promise<null>((done) => signal.addEventListener('abort', () => done(null), { once: true }))
     const ended = await Promise.race([stopped, agent.ended])
-    if (ended !== null && !signal.aborted)
-      throw new CodedError('DEMO_FAILED', `The agent ended with ${ended}: see ${join(directory, 'agent.log')}.`)
+    if (ended !== null && !signal.aborted) {
+      const log = flags.directory === undefined ? '' : ` See ${join(directory, 'agent.log')}.`
+      throw new CodedError('DEMO_FAILED', `The agent ended with ${ended}.${log}`)
+    }
   } catch (error) {
     if (!signal.aborted) throw error
   } finally {
@@ -163,7 +165,7 @@ async function startCloud(directory: string, stack: AsyncDisposableStack, io: Io
   writeFileSync(portsFile, JSON.stringify({ http: portOf(listening.http), push: portOf(listening.push) }))
   writeFileSync(join(directory, 'cloud.pid'), `${cloud.pid}\n`)
   void cloud.ended.then((code) => {
-    if (!io.stop().aborted) writeLines(io.stdout, [`The cloud has ended (${code}). The agent continues without it.`])
+    if (!io.stop().aborted && !stack.disposed) writeLines(io.stdout, [`The cloud has ended (${code}). The agent continues without it.`])
   })
   return { url: listening.http, adminKey: listening.adminKeyFile, pid: cloud.pid }
 }
