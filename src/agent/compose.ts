@@ -149,10 +149,12 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
 
   const parts = started.move()
   shutdown.begin(async (hasFailed) => {
-    if (!hasFailed) supervisor?.stopping()
-    try {
+    parts.defer(async () => {
       await socket.stop(hasFailed ? 0 : settings.socket.drainTimeout)
       if (!hasFailed) await agent.drain()
+    })
+    try {
+      if (!hasFailed) supervisor?.stopping()
     } finally {
       await parts.disposeAsync()
     }

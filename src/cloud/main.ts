@@ -39,8 +39,8 @@ export async function runCloud(
   wish.reload = () => cloud.reload(load)
   if (wish.early) wish.reload()
   const drain = (): void => {
-    supervisor?.stopping()
     void cloud.close()
+    supervisor?.stopping()
   }
   if (stop.aborted) drain()
   else stop.addEventListener('abort', drain, { once: true })

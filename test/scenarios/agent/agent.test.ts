@@ -136,4 +136,15 @@ describe('the agent', () => {
     await agent.ended
     expect(existsSync(agent.socketPath)).toBe(false)
   })
+
+  it('releases everything when it stops, also if the service manager cannot be notified', async () => {
+    const site = await Site.make()
+    const stopping = (): void => {
+      throw new Error('the socket of the service manager is gone')
+    }
+    const supervisor = { watchdogMs: null, ready: () => undefined, well: () => undefined, stopping }
+    const agent = await site.start({}, { supervisor })
+    await agent.stop()
+    expect(existsSync(agent.socketPath)).toBe(false)
+  })
 })

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { pino } from 'pino'
 import { expect, onTestFinished } from 'vitest'
 import { HttpClient } from '../../../src/client/http.ts'
-import { type Agent, composeAgent } from '../../../src/agent/compose.ts'
+import { type Agent, type Overrides, composeAgent } from '../../../src/agent/compose.ts'
 import { agentOptions, type AgentSettings } from '../../../src/agent/settings.ts'
 import { ENGINE } from '../../../src/core/engine.ts'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
@@ -66,7 +66,7 @@ export class Site {
     })
   }
 
-  async start(flags: Readonly<Record<string, string>> = {}): Promise<Agent> {
+  async start(flags: Readonly<Record<string, string>> = {}, overrides: Overrides = {}): Promise<Agent> {
     const agent = await composeAgent(this.settings(flags), {
       log: pino({ level: 'info' }, { write: (line) => void this.log.push(line) }),
       push: null,
@@ -75,6 +75,7 @@ export class Site {
         if (!this.isOnline) throw new CodedError('CLOUD_UNREACHABLE', 'the line is cut')
         return this.cloud.exchange(request)
       },
+      ...overrides,
     })
     onTestFinished(() => agent.stop())
     return agent
