@@ -3,7 +3,7 @@ import type { Command } from 'commander'
 import { makeAccessToken } from '../client/access-token.ts'
 import { HttpClient } from '../client/http.ts'
 import { CodedError } from '../protocol/errors.ts'
-import { cloudArgument, readAuthority, readFileArgument } from './arguments.ts'
+import { cellArgument, cloudArgument, readAuthority, readFileArgument } from './arguments.ts'
 import { contextNamed, readContexts } from './contexts.ts'
 import type { Io } from './io.ts'
 import { onlySignIn } from './sign-in/kept-sign-in.ts'
@@ -34,7 +34,7 @@ export function withAdministratorFlags(command: Command): Command {
   return withCloudFlags(command)
     .option('--admin-key <file>', 'private administration key (PEM); default: the user whom tallygate login signed in')
     .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
-    .option('--cell <name>', 'cell of the cloud, for what concerns the data of one (CELL_REQUIRED)')
+    .option('--cell <name>', 'cell of the cloud, for what concerns the data of one (CELL_REQUIRED)', cellArgument)
 }
 
 export function withCloudFlags(command: Command): Command {

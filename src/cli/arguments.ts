@@ -75,6 +75,11 @@ export function labelArgument(text: string): string {
   return `${key}=${value}`
 }
 
+export function cellArgument(text: string): string {
+  if (!/^[a-z0-9-]{1,31}$/.test(text)) throw new InvalidArgumentError('Use the name of a cell, such as north.')
+  return text
+}
+
 export function readAuthority(io: Io, path: string): string {
   const pem = readFileArgument(io, path, 'USAGE')
   if (hasCertificate(pem)) return pem

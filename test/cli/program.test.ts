@@ -72,6 +72,11 @@ test.each(['backup', 'rotate-signing-key', 'forget-signing-key'])(
   },
 )
 
+test.each(['a\nb', 'süd', '', 'x'.repeat(32)])('the name %j is not one of a cell', async (name) => {
+  const { code, err } = await tallygate(['devices', 'list', '--url', 'http://127.0.0.1:1', '--cell', name])
+  expect([code, err]).toEqual([64, expect.stringContaining('Use the name of a cell, such as north.') as string])
+})
+
 describe('an id that begins with a dash', () => {
   const thumbprint = '-99uCXoyN2ty-sDF_-srpwS0qtmaNEvVsV-bUcXc-7g'
   const elsewhere = ['--url', 'http://127.0.0.1:1', '--admin-key', '/no/key.pem']
