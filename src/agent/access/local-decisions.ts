@@ -234,11 +234,7 @@ function isAnyEssential({ lineItems }: Policy): boolean {
 }
 
 /** @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, NOT_FOUND, POLICY_MISSING, POLICY_STALE */
-export function requireRules(
-  { policies, link }: RulesDeps,
-  instanceId: string,
-  reading: ClockReading,
-): PolicyInForce {
+export function requireRules({ policies, link }: RulesDeps, instanceId: string, reading: ClockReading): PolicyInForce {
   if (policies.suspension !== null) throw suspendedError(policies.suspension)
   const policy = policies.get(instanceId)
   if (policy === undefined) {

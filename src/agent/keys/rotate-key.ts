@@ -98,7 +98,7 @@ export async function replaceKey(context: StepContext): Promise<StepResult> {
   health.clear(KEY)
   memory.key.isRequested = false
   // The first request with the new key revokes the old one.
-  memory.looking = true
+  memory.expectsNews = true
   log.info({ key: keys.current.signer.keyId, before }, 'the device key was replaced')
   return 'PLAN_AGAIN'
 }

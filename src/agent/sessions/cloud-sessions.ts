@@ -20,7 +20,7 @@ export async function openSession(context: StepContext, instanceId: string): Pro
     const sessionId = await call(context, () => cloud.openSession(identityOf(memory), instanceId, opening, signal))
     take(context, instanceId, sessionMemory, { kind: 'OPENED', sessionId })
     // The session of a repeated request may have ended in the meantime.
-    sessionMemory.looking = isRepeated
+    sessionMemory.needsCheck = isRepeated
     await keep(context, instanceId, { instanceId, opening, sessionId })
   })
   return 'GO_ON'
@@ -32,7 +32,7 @@ export async function sendHeartbeat(context: StepContext, instanceId: string, se
   const ended = await unlessRefused(context, instanceId, async () => {
     const { cloud, memory, signal } = context
     const state = await call(context, () => cloud.heartbeat(identityOf(memory), instanceId, sessionId, signal))
-    sessionMemory.looking = false
+    sessionMemory.needsCheck = false
     take(context, instanceId, sessionMemory, state)
     return state.kind === 'ENDED'
   })

@@ -111,22 +111,22 @@ async function merged(
   activePolicies.confirm(confirmation)
   const fresh = now - answer.time < FRESH_MS
   memory.proofs = proofsBeside(sent.document, memory.proofs).rest
-  if (memory.proofs.length > 0) memory.lookAgain = true
+  if (memory.proofs.length > 0) memory.syncsAgain = true
   takeRevisions(context, answer, fresh)
   memory.nextSyncMs = answer.nextSyncMs
   memory.lastSyncAt = clock.reading().now
   // A stored answer to an earlier round's segment carries no news.
   if (fresh || memory.topUpsCarried) {
-    memory.looking = false
+    memory.expectsNews = false
     memory.syncedAt = clock.sinceBoot()
   }
   memory.keeps = new Map(answer.releases.map(({ account, keep }) => [account, keep]))
-  if (answer.directives.includes('release')) memory.releasing = true
-  if (answer.directives.includes('sync')) memory.lookAgain = true
+  if (answer.directives.includes('release')) memory.returnsAll = true
+  if (answer.directives.includes('sync')) memory.syncsAgain = true
   if (resendsEarlier) {
     memory.earlier = { epoch: 0, seq: 0 }
     // The next segment follows them.
-    memory.lookAgain = true
+    memory.syncsAgain = true
   }
   if (answer.replaceKey === identityOf(memory).keyId) memory.key.isRequested = true
   for (const sessionMemory of memory.sessions.values()) {
@@ -225,7 +225,7 @@ function showRules({ memory }: StepContext, policyMemory: PolicyMemory): void {
   if (policyMemory.document === null || policyMemory.shown || policyMemory.document.length > RULES_SHOWN_MAX) return
   policyMemory.shown = true
   memory.proofs = [...memory.proofs, policyMemory.document]
-  memory.lookAgain = true
+  memory.syncsAgain = true
 }
 
 function raise(context: StepContext, error: CodedError, subject = SUBJECT): void {

@@ -5,12 +5,9 @@ import { enrollmentClaims } from '../../protocol/edge/enrollment.ts'
 import { CodedError, firstProblem, type ErrorCode } from '../../protocol/errors.ts'
 import { type PublicJwk, thumbprint } from '../../protocol/signing.ts'
 import type { Identity } from '../ledger/journal.ts'
-import type { Cloud } from './cloud.ts'
-import type { DeviceKey } from '../keys/device-key.ts'
-
-export type EnrollmentToken =
-  | { readonly token: string; /** Path of its file, or name of its environment variable. */ readonly source: string }
-  | { readonly token: null; /** Why there is none: a sentence. */ readonly reason: string }
+import { takeIdentity } from './memory.ts'
+import type { EnrollmentToken } from './ports.ts'
+import { showSuspension, type StepContext, type StepResult } from './step.ts'
 
 const TOKEN_TYPE = 'tallygate-enrollment+jwt'
 
@@ -22,12 +19,41 @@ const REFUSALS: ReadonlySet<ErrorCode> = new Set([
 ])
 
 /** @throws CodedError ENROLLMENT_REFUSED: this token is useless; DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE */
-export async function enroll(
-  cloud: Pick<Cloud, 'enroll'>,
-  key: DeviceKey,
+export async function enroll(context: StepContext, offer: EnrollmentToken | null): Promise<StepResult> {
+  const { clock, journal, memory, log } = context
+  if (offer === null || offer.token === null) throw new Error('invariant: only a device with a token enrolls')
+  const enrolled = await requestEnrollment(context, offer)
+  const before = memory.identity
+  if (before !== null && before.deviceId !== enrolled.deviceId) {
+    const message = `The ledger here is of the device ${before.deviceId}, of another cloud.`
+    const details = { deviceId: before.deviceId, offered: enrolled.deviceId }
+    throw new CodedError('ENROLLMENT_REFUSED', message, { details })
+  }
+  const instanceIds = [...new Set([...(before?.instanceIds ?? []), ...enrolled.instanceIds])]
+  const isSameKey = before?.keyId === enrolled.keyId
+  const keySince = isSameKey ? before.keySince : clock.reading().now
+  const identity: Identity = {
+    ...enrolled,
+    instanceIds,
+    sessions: before?.sessions ?? [],
+    ...(keySince === undefined ? {} : { keySince }),
+    ...(isSameKey ? { keyLinks: before.keyLinks ?? [], nextKey: before.nextKey ?? null } : {}),
+  }
+  await journal.saveIdentity(identity)
+  // The same token does not lift a later suspension. If recording fails, it is tried again.
+  memory.refusedToken = offer.token
+  await takeIdentity(memory, identity)
+  showSuspension(context, null)
+  memory.contact = 'UP'
+  log.info({ deviceId: identity.deviceId, instances: identity.instanceIds.length }, 'enrolled')
+  return 'PLAN_AGAIN'
+}
+
+async function requestEnrollment(
+  { cloud, keys, signal }: StepContext,
   { token, source }: Extract<EnrollmentToken, { token: string }>,
-  signal: AbortSignal,
 ): Promise<Identity> {
+  const key = keys.current
   const claims = readClaims(token, source)
   const request = { publicKey: key.publicJwk, ...(claims.name === undefined ? {} : { name: claims.name }) }
   const answer = await cloud.enroll(claims.edge, token, request, signal).catch((error: unknown) => {

@@ -265,7 +265,7 @@ class CloudLink implements Link {
     const context = this.#context(late.signal)
     try {
       if (options.returnUnusedOnStop && this.#memory.fence === 'NONE' && this.#memory.epoch > 0) {
-        this.#memory.releasing = true
+        this.#memory.returnsAll = true
         await runRound(context, new Set())
       }
       for (const [instanceId, { session }] of this.#memory.sessions) {
@@ -306,7 +306,7 @@ class CloudLink implements Link {
           return
         }
         this.#pushTrouble = error
-        this.#memory.lookAgain = true
+        this.#memory.syncsAgain = true
         this.#rounds.bringForward(DOUBT_MS)
       },
     }
@@ -329,6 +329,6 @@ class CloudLink implements Link {
     const { kind } = readNotification(topic, payload, deviceId, applied)
     if (kind === 'MALFORMED') this.#notifications.ignored += 1
     else this.#notifications.taken += 1
-    if (kind === 'LOOK') this.#rounds.wake('notification')
+    if (kind === 'NEWS') this.#rounds.wake('notification')
   }
 }

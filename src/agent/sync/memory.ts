@@ -30,7 +30,7 @@ export interface PolicyMemory {
 export interface SessionMemory {
   session: Session
   /** The cloud may have changed it; not checked yet. */
-  looking: boolean
+  needsCheck: boolean
   tried: boolean
 }
 
@@ -74,11 +74,12 @@ export interface LinkMemory {
   proofs: readonly string[]
 
   moreToSend: boolean
-  releasing: boolean
+  returnsAll: boolean
   /** How much the device may keep of recalled accounts, until it has returned the rest. */
   keeps: ReadonlyMap<AccountId, Micro>
-  looking: boolean
-  lookAgain: boolean
+  expectsNews: boolean
+  /** The next round follows at once, with a sync. */
+  syncsAgain: boolean
   topUpsCarried: boolean
 
   readonly policies: Map<string, PolicyMemory>
@@ -121,10 +122,10 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     refused: null,
     proofs: [],
     moreToSend: false,
-    releasing: false,
+    returnsAll: false,
     keeps: new Map(),
-    looking: false,
-    lookAgain: false,
+    expectsNews: false,
+    syncsAgain: false,
     topUpsCarried: false,
     policies: new Map(),
     sessions: new Map(),
@@ -155,7 +156,7 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
     })
     const sessionId = identity.sessions?.find((session) => session.instanceId === instanceId)?.sessionId ?? null
     const session = sessionId === null ? NO_SESSION : keptSession(sessionId)
-    memory.sessions.set(instanceId, { session, looking: sessionId !== null, tried: false })
+    memory.sessions.set(instanceId, { session, needsCheck: sessionId !== null, tried: false })
   }
 }
 
@@ -177,7 +178,7 @@ export function takeEpoch(memory: LinkMemory, epoch: number, lastEntry: number):
   memory.refused = null
   memory.proofs = []
   memory.moreToSend = false
-  memory.releasing = false
+  memory.returnsAll = false
   memory.keeps = new Map()
   memory.syncedAt = null
 }

@@ -22,3 +22,7 @@ export interface LinkLog {
   info(fields: Record<string, unknown>, message: string): void
   warn(fields: Record<string, unknown>, message: string): void
 }
+
+export type EnrollmentToken =
+  | { readonly token: string; /** Path of its file, or name of its environment variable. */ readonly source: string }
+  | { readonly token: null; /** Why there is none: a sentence. */ readonly reason: string }

@@ -21,7 +21,7 @@ export interface Push {
 }
 
 export type ChangeNotification =
-  { readonly kind: 'LOOK' } | { readonly kind: 'NOTHING_NEW' } | { readonly kind: 'MALFORMED' }
+  { readonly kind: 'NEWS' } | { readonly kind: 'NOTHING_NEW' } | { readonly kind: 'MALFORMED' }
 
 /** Policy notifications repeat with each connection: known revisions are ignored. @param applied by instance */
 export function readNotification(
@@ -32,11 +32,11 @@ export function readNotification(
 ): ChangeNotification {
   const body = parseJson(payload)
   if (topic === deviceTopic(deviceId))
-    return { kind: deviceNotification.safeParse(body).success ? 'LOOK' : 'MALFORMED' }
+    return { kind: deviceNotification.safeParse(body).success ? 'NEWS' : 'MALFORMED' }
   const notification = policyNotification.safeParse(body)
   if (!notification.success) return { kind: 'MALFORMED' }
   const { instanceId, revision } = notification.data
   const inForce = applied.get(instanceId)
   if (inForce === undefined || topic !== policyTopic(instanceId)) return { kind: 'MALFORMED' }
-  return { kind: revision > inForce ? 'LOOK' : 'NOTHING_NEW' }
+  return { kind: revision > inForce ? 'NEWS' : 'NOTHING_NEW' }
 }

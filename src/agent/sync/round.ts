@@ -1,18 +1,18 @@
 /** Runs steps, and plans again when one changed the state. Each step commits separately: a failure undoes nothing. */
 import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
 import { CodedError, messageOf } from '../../protocol/errors.ts'
-import type { Identity } from '../ledger/journal.ts'
 import { attach } from './attach.ts'
-import { type EnrollmentToken, enroll } from './enroll.ts'
+import { enroll } from './enroll.ts'
 import { fetchPolicy } from '../policy/fetch-policy.ts'
 import { openSession, sendHeartbeat } from '../sessions/cloud-sessions.ts'
 import { EARLY_PART, PLANS_PER_ROUND_MAX, ROUND_GAP_MS, SYNC_EVERY_MIN_MS } from './limits.ts'
-import { type LinkMemory, takeIdentity } from './memory.ts'
+import type { LinkMemory } from './memory.ts'
+import type { EnrollmentToken } from './ports.ts'
 import type { RoundResult, WakeReason } from './rounds.ts'
 import { sealAndSend, sendSegment } from './send-segment.ts'
 import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showLinks } from '../keys/rotate-key.ts'
 import { PUSH, REVOCATION } from './health.ts'
-import { showSuspension, type StepContext, type StepResult } from './step.ts'
+import type { StepContext, StepResult } from './step.ts'
 
 const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
 
@@ -29,7 +29,7 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
     for (let plans = 0; plans < PLANS_PER_ROUND_MAX; plans += 1) {
       let result: StepResult = 'GO_ON'
       for (step of plan(stateOf(context, offer))) {
-        result = await takeAsKnown(context, step, offer)
+        result = await runStepAsKnownDevice(context, step, offer)
         if (result === 'PLAN_AGAIN') break
       }
       if (result === 'GO_ON') return end(context, offer)
@@ -60,22 +60,22 @@ function stateOf(context: StepContext, offer: EnrollmentToken | null): LinkState
     unacknowledged: memory.unacknowledged !== null,
     unsealed: Math.max(0, ledger.lastEntry() - memory.lastSealedEntry),
     moreToSend: memory.moreToSend,
-    wanting: !memory.topUpsCarried && (waiting.asking || ledger.demand.topUpRequests().length > 0),
-    releasing: memory.releasing,
-    sparing: memory.keeps.size > 0 && ledger.demand.hasSpare(memory.keeps, waiting.needed()),
-    looking: memory.looking,
+    needsTokens: !memory.topUpsCarried && (waiting.asking || ledger.demand.topUpRequests().length > 0),
+    returnsAll: memory.returnsAll,
+    hasSpare: memory.keeps.size > 0 && ledger.demand.hasSpare(memory.keeps, waiting.needed()),
+    expectsNews: memory.expectsNews,
     policies: [...memory.policies].map(([instanceId, { applied, newest, tried }]) => ({
       instanceId,
       applied,
       newest,
       tried,
     })),
-    sessions: [...memory.sessions].map(([instanceId, { session, looking, tried }]) => ({
+    sessions: [...memory.sessions].map(([instanceId, { session, needsCheck, tried }]) => ({
       instanceId,
       sessionId: session.sessionId,
       aliveAt: session.aliveAt,
       checkedAt: session.checkedAt,
-      looking: looking || session.state === 'LOCKED',
+      needsCheck: needsCheck || session.state === 'LOCKED',
       tried,
     })),
     connected: memory.contact === 'UP',
@@ -89,23 +89,27 @@ function stateOf(context: StepContext, offer: EnrollmentToken | null): LinkState
   }
 }
 
-function begin({ memory }: StepContext, look: boolean): void {
-  memory.looking ||= look || memory.lookAgain
-  memory.lookAgain = false
+function begin({ memory }: StepContext, mayHaveNews: boolean): void {
+  memory.expectsNews ||= mayHaveNews || memory.syncsAgain
+  memory.syncsAgain = false
   memory.topUpsCarried = false
   memory.key.isTried = false
   memory.key.isShown = false
   for (const policy of memory.policies.values()) policy.tried = false
   for (const session of memory.sessions.values()) {
     session.tried = false
-    session.looking ||= look
+    session.needsCheck ||= mayHaveNews
   }
 }
 
 /** If the cloud does not know the device's key, sends the key links once per round and tries again. */
-async function takeAsKnown(context: StepContext, step: Step, offer: EnrollmentToken | null): Promise<StepResult> {
+async function runStepAsKnownDevice(
+  context: StepContext,
+  step: Step,
+  offer: EnrollmentToken | null,
+): Promise<StepResult> {
   try {
-    return await take(context, step, offer)
+    return await runStep(context, step, offer)
   } catch (error) {
     if (!isUnknownKey(context.memory, error)) throw error
     context.memory.key.isUnknown = true
@@ -113,10 +117,10 @@ async function takeAsKnown(context: StepContext, step: Step, offer: EnrollmentTo
   }
 }
 
-async function take(context: StepContext, step: Step, offer: EnrollmentToken | null): Promise<StepResult> {
+async function runStep(context: StepContext, step: Step, offer: EnrollmentToken | null): Promise<StepResult> {
   switch (step.kind) {
     case 'enroll':
-      return becomeKnown(context, offer)
+      return enroll(context, offer)
     case 'prepare-key':
       return prepareKey(context)
     case 'announce-key':
@@ -140,47 +144,13 @@ async function take(context: StepContext, step: Step, offer: EnrollmentToken | n
   }
 }
 
-async function becomeKnown(context: StepContext, offer: EnrollmentToken | null): Promise<StepResult> {
-  const { cloud, keys, clock, journal, memory, signal, log } = context
-  if (offer === null || offer.token === null) throw new Error('invariant: only a device with a token enrolls')
-  const enrolled = await enroll(cloud, keys.current, offer, signal)
-  const before = memory.identity
-  if (before !== null && before.deviceId !== enrolled.deviceId) {
-    throw new CodedError(
-      'ENROLLMENT_REFUSED',
-      `The ledger here is of the device ${before.deviceId}, of another cloud.`,
-      {
-        details: { deviceId: before.deviceId, offered: enrolled.deviceId },
-      },
-    )
-  }
-  const instanceIds = [...new Set([...(before?.instanceIds ?? []), ...enrolled.instanceIds])]
-  const isSameKey = before?.keyId === enrolled.keyId
-  const keySince = isSameKey ? before.keySince : clock.reading().now
-  const identity: Identity = {
-    ...enrolled,
-    instanceIds,
-    sessions: before?.sessions ?? [],
-    ...(keySince === undefined ? {} : { keySince }),
-    ...(isSameKey ? { keyLinks: before.keyLinks ?? [], nextKey: before.nextKey ?? null } : {}),
-  }
-  await journal.saveIdentity(identity)
-  // The same token does not lift a later suspension. If recording fails, it is tried again.
-  memory.refusedToken = offer.token
-  await takeIdentity(memory, identity)
-  showSuspension(context, null)
-  memory.contact = 'UP'
-  log.info({ deviceId: identity.deviceId, instances: identity.instanceIds.length }, 'enrolled')
-  return 'PLAN_AGAIN'
-}
-
 function end(context: StepContext, offer: EnrollmentToken | null): RoundResult {
   const { memory, health, waiting } = context
   waiting.letCarriedGo()
   if (memory.contact === 'UP') for (const subject of ANSWERED_BY_A_ROUND) health.clear(subject)
   if (memory.identity !== null) health.clear('enrollment')
   else if (offer?.token === null) health.raise('enrollment', new CodedError('NOT_ENROLLED', offer.reason))
-  return { ok: true, nextMs: memory.lookAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, untilDue(context)) }
+  return { ok: true, nextMs: memory.syncsAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, untilDue(context)) }
 }
 
 /** Until the next sync or heartbeat is due, ms. A round of one of them does not delay the other. */

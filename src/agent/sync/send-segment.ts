@@ -29,7 +29,7 @@ export async function sealAndSend(
       ? ledger.returnUnused()
       : ledger.giveUpSpare(memory.keeps, waiting.needed())
   if (step.release && returns.length === 0) {
-    memory.releasing = false
+    memory.returnsAll = false
     return 'PLAN_AGAIN'
   }
   const returned = returns.map(({ account }) => account)

@@ -30,7 +30,7 @@ export interface SessionState {
   /** Boot-time reading of the last answer about this session, ms. */
   readonly checkedAt: number
   /** The cloud may have changed it. */
-  readonly looking: boolean
+  readonly needsCheck: boolean
   readonly tried: boolean
 }
 
@@ -47,13 +47,13 @@ export interface LinkState {
   readonly unsealed: number
   readonly moreToSend: boolean
   /** Accounts need tokens that this round has not requested yet. */
-  readonly wanting: boolean
+  readonly needsTokens: boolean
   /** The cloud, or a clean stop, requires all balances back. */
-  readonly releasing: boolean
+  readonly returnsAll: boolean
   /** This device can spare tokens that were recalled. */
-  readonly sparing: boolean
+  readonly hasSpare: boolean
   /** The cloud may have news that this round has not fetched yet. */
-  readonly looking: boolean
+  readonly expectsNews: boolean
   readonly policies: readonly PolicyState[]
   readonly sessions: readonly SessionState[]
   readonly connected: boolean
@@ -111,15 +111,15 @@ const KEY_STEPS = {
 function segmentSteps(state: LinkState): readonly Step[] {
   if (state.unacknowledged) return [{ kind: 'send-segment' }]
   if (state.fence !== 'NONE') return [{ kind: 'seal-and-send', release: false, final: true }]
-  return syncDue(state) ? [{ kind: 'seal-and-send', release: state.releasing, final: false }] : []
+  return syncDue(state) ? [{ kind: 'seal-and-send', release: state.returnsAll, final: false }] : []
 }
 
 function syncDue(state: LinkState): boolean {
   return (
-    state.wanting ||
-    state.releasing ||
-    state.sparing ||
-    state.looking ||
+    state.needsTokens ||
+    state.returnsAll ||
+    state.hasSpare ||
+    state.expectsNews ||
     state.moreToSend ||
     state.unsealed >= state.batchEntries ||
     !state.connected ||
@@ -129,10 +129,10 @@ function syncDue(state: LinkState): boolean {
 }
 
 function sessionSteps(state: LinkState): readonly Step[] {
-  return state.sessions.flatMap(({ instanceId, sessionId, aliveAt, checkedAt, looking, tried }): readonly Step[] => {
+  return state.sessions.flatMap(({ instanceId, sessionId, aliveAt, checkedAt, needsCheck, tried }): readonly Step[] => {
     if (tried) return []
     if (sessionId === null) return [{ kind: 'open-session', instanceId }]
     const due = state.now - aliveAt >= state.heartbeatEveryMs || state.now - checkedAt >= state.checkEveryMs
-    return due || looking ? [{ kind: 'heartbeat', instanceId, sessionId }] : []
+    return due || needsCheck ? [{ kind: 'heartbeat', instanceId, sessionId }] : []
   })
 }

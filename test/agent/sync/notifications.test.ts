@@ -220,10 +220,10 @@ test('a change notification is read by topic and content together', () => {
   const applied = new Map([[INSTANCE, 4]])
   const read = (topic: string, payload: string) => readNotification(topic, payload, DEVICE, applied).kind
   const notification = (revision: number) => JSON.stringify({ instanceId: INSTANCE, revision })
-  expect(read(policyTopic(INSTANCE), notification(5))).toBe('LOOK')
+  expect(read(policyTopic(INSTANCE), notification(5))).toBe('NEWS')
   expect(read(policyTopic(INSTANCE), notification(4))).toBe('NOTHING_NEW')
   expect(read(deviceTopic(DEVICE), notification(5))).toBe('MALFORMED')
-  expect(read(deviceTopic(DEVICE), '{"reason":"session"}')).toBe('LOOK')
+  expect(read(deviceTopic(DEVICE), '{"reason":"session"}')).toBe('NEWS')
   expect(read(policyTopic(INSTANCE), '{"reason":"session"}')).toBe('MALFORMED')
 })
 

@@ -8,7 +8,7 @@ const session: SessionState = {
   sessionId: 's',
   aliveAt: 1_000,
   checkedAt: 1_000,
-  looking: false,
+  needsCheck: false,
   tried: false,
 }
 
@@ -21,10 +21,10 @@ const IDLE: LinkState = {
   unacknowledged: false,
   unsealed: 0,
   moreToSend: false,
-  wanting: false,
-  releasing: false,
-  sparing: false,
-  looking: false,
+  needsTokens: false,
+  returnsAll: false,
+  hasSpare: false,
+  expectsNews: false,
   policies: [policy],
   sessions: [session],
   connected: true,
@@ -49,7 +49,7 @@ test('a device that has nothing to do does nothing', () => {
 })
 
 test('a device without an identity enrolls, or waits for a token, and does nothing else', () => {
-  const rest = { epoch: 0, unsealed: 7, looking: true }
+  const rest = { epoch: 0, unsealed: 7, expectsNews: true }
   expect(words({ ...rest, enrollment: 'POSSIBLE' })).toEqual(['enroll'])
   expect(words({ ...rest, enrollment: 'IMPOSSIBLE' })).toEqual([])
 })
@@ -60,11 +60,11 @@ test.each([
   ['ANNOUNCE', 'announce-key'],
   ['SHOW', 'show-links'],
 ] as const)('a key that is to %s comes before everything but the enrollment', (key, step) => {
-  expect(words({ key, epoch: 0, unacknowledged: true, looking: true })).toEqual([step])
+  expect(words({ key, epoch: 0, unacknowledged: true, expectsNews: true })).toEqual([step])
 })
 
 test.each(['ABANDONED', 'FORKED'] as const)('an epoch that is %s is followed by the next one at once', (fence) => {
-  expect(words({ fence, unacknowledged: true, unsealed: 7, looking: true })).toEqual(['attach'])
+  expect(words({ fence, unacknowledged: true, unsealed: 7, expectsNews: true })).toEqual(['attach'])
 })
 
 test('each instance without rules has them fetched once a round, before the segment; newer ones after it', () => {
@@ -74,7 +74,7 @@ test('each instance without rules has them fetched once a round, before the segm
     { ...policy, instanceId: 'old', applied: 3, newest: 4 },
     { ...policy, instanceId: 'new', applied: 4, newest: 4 },
   ]
-  const steps = plan({ ...IDLE, policies, looking: true })
+  const steps = plan({ ...IDLE, policies, expectsNews: true })
   expect(steps.map((step) => ('instanceId' in step ? step.instanceId : step.kind))).toEqual([
     'none',
     'seal-and-send',
@@ -95,16 +95,16 @@ test.each<[string, Partial<SessionState>, boolean]>([
 })
 
 test('without an epoch there is nothing but the attach', () => {
-  expect(words({ epoch: 0, looking: true, policies: [{ ...policy, applied: 0 }] })).toEqual(['attach'])
+  expect(words({ epoch: 0, expectsNews: true, policies: [{ ...policy, applied: 0 }] })).toEqual(['attach'])
 })
 
 test('a sealed segment goes before a new one', () => {
-  expect(words({ unacknowledged: true, wanting: true, unsealed: 200 })).toEqual(['send-segment'])
+  expect(words({ unacknowledged: true, needsTokens: true, unsealed: 200 })).toEqual(['send-segment'])
 })
 
 test.each<[string, Partial<LinkState>]>([
-  ['an account wants tokens', { wanting: true }],
-  ['an administrator looks', { looking: true }],
+  ['an account wants tokens', { needsTokens: true }],
+  ['an administrator asks for a sync', { expectsNews: true }],
   ['the segment before was full', { moreToSend: true }],
   ['there are entries enough', { unsealed: 100 }],
   ['contact was lost', { connected: false }],
@@ -119,11 +119,11 @@ test('a few entries wait for the next segment', () => {
 })
 
 test('room goes back with a segment of its own kind', () => {
-  expect(words({ releasing: true })).toEqual(['seal release'])
+  expect(words({ returnsAll: true })).toEqual(['seal release'])
 })
 
 test('a fenced epoch delivers what is left as final, gives nothing back, and then begins anew', () => {
-  expect(words({ fence: 'FENCED', unsealed: 5, releasing: true })).toEqual(['seal final'])
+  expect(words({ fence: 'FENCED', unsealed: 5, returnsAll: true })).toEqual(['seal final'])
   expect(words({ fence: 'FENCED' })).toEqual(['seal final'])
   expect(words({ fence: 'FENCED', unacknowledged: true })).toEqual(['send-segment'])
   expect(words({ fence: 'CLOSED' })).toEqual(['attach'])
@@ -137,7 +137,7 @@ test('a closed epoch is left only when nothing of it is undelivered', () => {
 test('rules that are missing come before segments, newer ones after', () => {
   const missing = { ...policy, instanceId: 'b', applied: 0, newest: 0 }
   const newer = { ...policy, newest: 4 }
-  expect(words({ policies: [newer, missing], looking: true })).toEqual(['fetch-policy', 'seal', 'fetch-policy'])
+  expect(words({ policies: [newer, missing], expectsNews: true })).toEqual(['fetch-policy', 'seal', 'fetch-policy'])
   expect(plan({ ...IDLE, policies: [newer, missing] })).toMatchObject([{ instanceId: 'b' }, { instanceId: 'a' }])
 })
 
@@ -147,9 +147,9 @@ test('what was tried in this round is not tried again in it', () => {
   expect(words({ sessions: [{ ...session, sessionId: null, tried: true }] })).toEqual([])
 })
 
-test('a session is opened, kept alive, fetched when an administrator looks, and checked now and then', () => {
+test('a session is opened, kept alive, and checked now and then or when the cloud may have changed it', () => {
   expect(words({ sessions: [{ ...session, sessionId: null }] })).toEqual(['open-session'])
-  expect(words({ sessions: [{ ...session, looking: true }] })).toEqual(['heartbeat'])
+  expect(words({ sessions: [{ ...session, needsCheck: true }] })).toEqual(['heartbeat'])
   expect(words({ now: 601_000, syncedAt: 600_000 })).toEqual(['heartbeat'])
   expect(words({ now: 601_000, syncedAt: 600_000, sessions: [{ ...session, aliveAt: 600_000 }] })).toEqual([])
   const later = { now: 3_601_000, syncedAt: 3_600_000 }
@@ -164,10 +164,10 @@ const state = fc.record<LinkState>({
   unacknowledged: fc.boolean(),
   unsealed: fc.nat({ max: 200 }),
   moreToSend: fc.boolean(),
-  wanting: fc.boolean(),
-  releasing: fc.boolean(),
-  sparing: fc.boolean(),
-  looking: fc.boolean(),
+  needsTokens: fc.boolean(),
+  returnsAll: fc.boolean(),
+  hasSpare: fc.boolean(),
+  expectsNews: fc.boolean(),
   policies: fc.array(fc.record({ instanceId: fc.uuid(), applied: fc.nat(3), newest: fc.nat(3), tried: fc.boolean() }), {
     maxLength: 3,
   }),
@@ -177,7 +177,7 @@ const state = fc.record<LinkState>({
       sessionId: fc.option(fc.uuid()),
       aliveAt: fc.nat(),
       checkedAt: fc.nat(),
-      looking: fc.boolean(),
+      needsCheck: fc.boolean(),
       tried: fc.boolean(),
     }),
     { maxLength: 3 },
