@@ -6,7 +6,7 @@ import type { Ledger } from '../../src/agent/ledger/ledger.ts'
 import type { Delivery, DeviceAccountRecord } from '../../src/cloud/storage/device-records.ts'
 import type { UsageRecord } from '../../src/cloud/storage/records.ts'
 import { type DecideLoaded, LoadedSyncs, Unusual } from '../../src/cloud/sync/loaded-syncs.ts'
-import type { Judged, SyncOrder } from '../../src/cloud/sync/receive-segment.ts'
+import type { SyncResult, OpenedSync } from '../../src/cloud/sync/receive-segment.ts'
 import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
 import { type Delivered, type TwinDefects, instead } from './twin-defects.ts'
@@ -134,7 +134,7 @@ const onStalePools: DecideLoaded = (...loaded) => {
 }
 
 class TraceKept extends LoadedSyncs {
-  override async decide(order: SyncOrder): Promise<Judged> {
+  override async decide(order: OpenedSync): Promise<SyncResult> {
     try {
       return await super.decide(order)
     } catch (error) {

@@ -38,7 +38,7 @@ export async function lockRules(tx: Transaction, instanceId: string): Promise<Po
 export async function changeSharedRules<T>(tx: Transaction, now: number, change: () => Promise<T>): Promise<T> {
   await tx.policyRevisions.lockAll()
   const result = await change()
-  await tx.policyRevisions.raiseAll(now, ENGINE.version)
+  await tx.policyRevisions.bumpAll(now, ENGINE.version)
   await tx.outbox.appendPolicies(now)
   return result
 }
@@ -67,7 +67,7 @@ export async function bumpPolicyRevision(
   const bumpedAt = isAhead(before, now) ? now : Math.max(now, before.bumpedAt)
   const lineItems = await tx.lineItems.list(instanceId)
   const limits = await tx.consumptionLimits.list(instanceId)
-  const raised: PolicyRevision = {
+  const bumped: PolicyRevision = {
     instanceId,
     revision: before.revision + 1,
     bumpedAt,
@@ -75,14 +75,14 @@ export async function bumpPolicyRevision(
     calendarDue: calendarDue(lineItems, limits, bumpedAt),
     engine: ENGINE.version,
   }
-  await tx.policyRevisions.save(raised)
-  await tx.outbox.append([{ kind: 'policy', instanceId, revision: raised.revision }], now)
-  return raised
+  await tx.policyRevisions.save(bumped)
+  await tx.outbox.append([{ kind: 'policy', instanceId, revision: bumped.revision }], now)
+  return bumped
 }
 
 /** Bumps one instance whose policy is due, or of an older engine. Returns false if no policy was due. */
 export async function renewDuePolicy(tx: Transaction, now: number): Promise<boolean> {
-  const terms = { now, raisedAfter: now + LISTED_BACK_MS, engine: ENGINE.version }
+  const terms = { now, bumpedAfter: now + LISTED_BACK_MS, engine: ENGINE.version }
   const [instanceId] = await tx.policyRevisions.due(terms, 1)
   if (instanceId === undefined) return false
   const revision = await lockRules(tx, instanceId)

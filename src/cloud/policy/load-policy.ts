@@ -53,7 +53,7 @@ export class Policies {
   readonly #options: Pick<Policy, 'undecidedClock'> & { readonly max: number }
   readonly #kept = new Map<string, LoadedPolicy>()
   /** Bumped by transactions in progress, which may roll back: not visible to others. */
-  readonly #raised = new WeakMap<Transaction, Map<string, LoadedPolicy>>()
+  readonly #bumped = new WeakMap<Transaction, Map<string, LoadedPolicy>>()
 
   constructor(options: Pick<Policy, 'undecidedClock'> & { readonly max: number }) {
     this.#options = options
@@ -66,8 +66,8 @@ export class Policies {
     now: number,
     likely: Iterable<AccountId> = [],
   ): Promise<LoadedPolicy | undefined> {
-    const raised = this.#raised.get(tx)?.get(instanceId)
-    if (raised !== undefined) return raised
+    const bumped = this.#bumped.get(tx)?.get(instanceId)
+    if (bumped !== undefined) return bumped
     // Before any lock: two transactions that share the rules and both need them exclusively would deadlock.
     const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
     if (known === undefined) return undefined
@@ -79,8 +79,8 @@ export class Policies {
     if (locked === undefined) return undefined
     if (!needsNewRevision(locked, now)) return this.at(tx, locked)
     const loaded = await this.#load(tx, await bumpPolicyRevision(tx, locked, now))
-    const mine = this.#raised.get(tx) ?? new Map<string, LoadedPolicy>()
-    this.#raised.set(tx, mine.set(instanceId, loaded))
+    const mine = this.#bumped.get(tx) ?? new Map<string, LoadedPolicy>()
+    this.#bumped.set(tx, mine.set(instanceId, loaded))
     return loaded
   }
 
@@ -93,7 +93,7 @@ export class Policies {
   ): Promise<ReadonlyMap<string, LoadedPolicy>> {
     const sorted: string[] = []
     const all = new Map<string, LoadedPolicy>()
-    let isCurrent = !this.#raised.has(tx)
+    let isCurrent = !this.#bumped.has(tx)
     for (const instanceId of [...new Set(instanceIds)].sort()) {
       const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
       if (known === undefined) continue

@@ -1,7 +1,7 @@
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { unlistedLimitPeriod, unlistedPeriod } from '../accounts/calendar.ts'
-import { type LoadedPolicy, type Policies, reserveOf } from './load-policy.ts'
+import { type LoadedPolicy, reserveOf } from './load-policy.ts'
 import { capOf, newPool } from '../accounts/pool.ts'
 import type { Pool } from '../storage/records.ts'
 import { PERIODS_FORGOTTEN_MAX } from '../devices/limits.ts'
@@ -9,15 +9,6 @@ import type { Epoch } from '../storage/device-records.ts'
 import type { Transaction } from '../storage/store.ts'
 
 export type RulesInForce = ReadonlyMap<string, LoadedPolicy>
-
-export async function lockRulesOf(
-  tx: Transaction,
-  policies: Pick<Policies, 'holdAll'>,
-  instanceIds: readonly string[],
-  now: number,
-): Promise<RulesInForce> {
-  return policies.holdAll(tx, instanceIds, now)
-}
 
 /** The highest cap that rules on devices may contain. Amounts in micro-tokens. */
 export type OverspendCapOf = (instanceId: string, lineItemId: string) => Micro

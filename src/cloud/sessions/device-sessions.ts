@@ -52,7 +52,7 @@ export async function commandsFor(tx: Transaction, deviceId: string): Promise<Se
 }
 
 /** A new epoch reports all sessions: those missing were lost, with unknown outcome. A later report restores them. */
-export async function disconnectUntold(
+export async function disconnectUnreported(
   tx: Transaction,
   deviceId: string,
   reported: readonly SessionSnapshot[],

@@ -19,7 +19,7 @@ import type {
 import type { Pool } from '../storage/records.ts'
 import type { Transaction } from '../storage/store.ts'
 import type { Sync } from './merge-context.ts'
-import { type Judged, type SyncOrder, receiveSegment } from './receive-segment.ts'
+import { type OpenedSync, type SyncResult, receiveSegment } from './receive-segment.ts'
 
 /** The sync must have a transaction for itself. */
 export class Unusual extends Error {}
@@ -113,13 +113,13 @@ export class LoadedSyncs {
    * @throws Unusual, or CodedError as `receiveSegment`: then nothing of it is written. Any other error ends the transaction,
    * also {@link HalfWritten}
    */
-  async decide(order: SyncOrder): Promise<Judged> {
+  async decide(opened: OpenedSync): Promise<SyncResult> {
     this.#own = new Writes()
-    if (this.#loaded.limited.has(order.deviceId)) throw new Unusual()
+    if (this.#loaded.limited.has(opened.deviceId)) throw new Unusual()
     try {
-      const judged = await receiveSegment(this.#deps, this.#shown, order)
+      const result = await receiveSegment(this.#deps, this.#shown, opened)
       this.keep()
-      return judged
+      return result
     } catch (cause) {
       const leavesATrace = this.#own.isWritten && (cause instanceof Unusual || cause instanceof CodedError)
       throw leavesATrace ? new HalfWritten('The balances of the sync were written.', { cause }) : cause

@@ -18,13 +18,13 @@ import { requireTrusted } from '../devices/require-trusted.ts'
 export type SyncOutcome = MergeOutcome['kind'] | 'UNREADABLE' | 'REJECTED'
 
 /** A sync whose segment and proofs were opened. */
-export interface SyncOrder extends Moment {
+export interface OpenedSync extends Moment {
   readonly deviceId: string
   readonly segment: OpenedSegment
   readonly shown: Shown
 }
 
-export interface Judged extends Pick<Device, 'suspension'> {
+export interface SyncResult extends Pick<Device, 'suspension'> {
   readonly outcome: SyncOutcome
   readonly taken: MergeResult
   /** Instances whose documents the cloud has lost, as the device has proven. */
@@ -32,8 +32,8 @@ export interface Judged extends Pick<Device, 'suspension'> {
 }
 
 /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
-export async function receiveSegment(deps: Sync, tx: Transaction, order: SyncOrder): Promise<Judged> {
-  const { deviceId, segment, shown, now, present } = order
+export async function receiveSegment(deps: Sync, tx: Transaction, opened: OpenedSync): Promise<SyncResult> {
+  const { deviceId, segment, shown, now, present } = opened
   // Sent together and answered in this order: what follows the lock is read under it.
   const [device, { epoch: known, hasSessions }] = await Promise.all([
     tx.edge.devices.lock(deviceId),
@@ -44,37 +44,37 @@ export async function receiveSegment(deps: Sync, tx: Transaction, order: SyncOrd
   // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
   const notEnded = hasSessions ? await tx.sessions.notEnded(deviceId) : []
   const sessions = await lockSessions(tx, notEnded, segment)
-  const judged = await take({ deps, tx, device, segment, now, present }, known, sessions, shown)
-  return { ...judged, suspension: device.suspension }
+  const result = await receiveUnderLocks({ deps, tx, device, segment, now, present }, known, sessions, shown)
+  return { ...result, suspension: device.suspension }
 }
 
 type Received = Pick<MergeContext, 'deps' | 'tx' | 'device' | 'segment' | keyof Moment>
 
-async function take(
+async function receiveUnderLocks(
   received: Received,
   known: Epoch | undefined,
   sessions: MergeContext['sessions'],
   { proofs, rules }: Shown,
-): Promise<Omit<Judged, 'suspension'>> {
+): Promise<Omit<SyncResult, 'suspension'>> {
   const { tx, device, segment } = received
-  const learned = known === undefined ? await learn(received) : { device, epoch: known }
-  if (learned === undefined) {
+  const found = known === undefined ? await recreateEpoch(received) : { device, epoch: known }
+  if (found === undefined) {
     const problem = 'The cloud never gave out this epoch.'
     return { outcome: 'REJECTED', taken: { taken: false, problem }, restored: [] }
   }
-  const shown = { ...received, ...learned }
-  const restored = proofs.length + rules.length === 0 ? [] : await noticeRestore(shown, { proofs, rules })
-  const epoch = proofs.length === 0 ? learned.epoch : await takeProofs(shown, proofs)
+  const current = { ...received, ...found }
+  const restored = proofs.length + rules.length === 0 ? [] : await noticeRestore(current, { proofs, rules })
+  const epoch = proofs.length === 0 ? found.epoch : await takeProofs(current, proofs)
   const fit = await fitOf(tx, epoch, segment.received)
-  const context: MergeContext = { ...shown, epoch, fit, sessions, proof: proofOf(segment, proofs) }
+  const context: MergeContext = { ...current, epoch, fit, sessions, proof: proofOf(segment, proofs) }
   const { seq } = segment.header
   const recorded = seq > epoch.lastSeq ? undefined : await tx.edge.segments.get(device.id, epoch.number, seq)
   const outcome = receive(epoch, segment.header, recorded?.hash ?? null, fit)
-  const taken = await follow(context, outcome, recorded)
+  const taken = await carryOut(context, outcome, recorded)
   return { outcome: taken.taken ? outcome.kind : 'REJECTED', taken, restored }
 }
 
-async function follow(
+async function carryOut(
   context: MergeContext,
   outcome: MergeOutcome,
   recorded: MergedSegment | undefined,
@@ -112,8 +112,10 @@ async function respond({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND
   return { taken: true, answer, unbilled: null }
 }
 
-/** Recreates an epoch that a restored cloud lost from the device's proofs. Undefined: implausible number. */
-async function learn(received: Received): Promise<{ readonly device: Device; readonly epoch: Epoch } | undefined> {
+/** Of an epoch that a restored cloud lost. Undefined: the number is implausible. */
+async function recreateEpoch(
+  received: Received,
+): Promise<{ readonly device: Device; readonly epoch: Epoch } | undefined> {
   const { tx, device, segment, now } = received
   const number = segment.epoch
   if (number > device.epoch + EPOCHS_FORGOTTEN_MAX) return undefined

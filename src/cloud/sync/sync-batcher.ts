@@ -11,7 +11,7 @@ import { accountsIn } from './grants/give-grant.ts'
 import { type DecideLoaded, type Loaded, Unusual, decideLoaded } from './loaded-syncs.ts'
 import type { Sync } from './merge-context.ts'
 import { isServed } from './merge/merge-next.ts'
-import { type Judged, type SyncOrder, receiveSegment } from './receive-segment.ts'
+import { type OpenedSync, type SyncResult, receiveSegment } from './receive-segment.ts'
 
 /** Limits the time of a batch: every sync in it is answered when the whole batch is committed. */
 const WEIGHT_MAX = 1_024
@@ -25,23 +25,23 @@ const ACCOUNTS_MAX = 64
 const EARLY_MIN = 16
 
 /** With the accounts that it names. */
-interface SyncRequest extends SyncOrder {
+interface SyncRequest extends OpenedSync {
   readonly accounts: readonly AccountId[]
 }
 
-type Outcome = PromiseSettledResult<Judged | Promise<Judged>>
+type Outcome = PromiseSettledResult<SyncResult | Promise<SyncResult>>
 
 export class SyncBatcher {
   readonly #deps: Sync
   readonly #decide: DecideLoaded
-  readonly #batcher: Batcher<SyncRequest, Judged>
+  readonly #batcher: Batcher<SyncRequest, SyncResult>
 
   constructor(deps: Sync, defer: Defer, decide = decideLoaded) {
     this.#deps = deps
     this.#decide = decide
     this.#batcher = new Batcher({
       defer,
-      serve: (orders, batch) => this.#serve(orders, batch),
+      serve: (requests, batch) => this.#serve(requests, batch),
       weightOf: ({ segment, accounts }) =>
         WEIGHT_OF_SYNC + segment.entries.length + accounts.length * WEIGHT_OF_ACCOUNT,
       weightMax: WEIGHT_MAX,
@@ -49,54 +49,56 @@ export class SyncBatcher {
   }
 
   /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
-  async receive(order: SyncOrder): Promise<Judged> {
-    const request: SyncRequest = { ...order, accounts: accountsOf(order) }
-    return looksUsual(request) ? this.#batcher.ask(request) : this.#alone(order)
+  async receive(opened: OpenedSync): Promise<SyncResult> {
+    const request: SyncRequest = { ...opened, accounts: accountsOf(opened) }
+    return looksUsual(request) ? this.#batcher.ask(request) : this.#alone(opened)
   }
 
-  #alone(order: SyncOrder): Promise<Judged> {
-    return this.#deps.store.transaction((tx) => receiveSegment(this.#deps, tx, order))
+  #alone(request: OpenedSync): Promise<SyncResult> {
+    return this.#deps.store.transaction((tx) => receiveSegment(this.#deps, tx, request))
   }
 
-  async #serve(orders: readonly SyncRequest[], { next }: Batch<SyncRequest>): Promise<readonly Outcome[]> {
-    const alone = (order: SyncOrder): Outcome => ({ status: 'fulfilled', value: this.#alone(order) })
+  async #serve(requests: readonly SyncRequest[], { next }: Batch<SyncRequest>): Promise<readonly Outcome[]> {
+    const alone = (request: OpenedSync): Outcome => ({ status: 'fulfilled', value: this.#alone(request) })
     try {
       const judged = await this.#deps.store.transaction(async (tx) => {
-        const outcomes = await this.#judge(tx, orders)
+        const outcomes = await this.#judge(tx, requests)
         next(EARLY_MIN)
         return outcomes
       })
-      return orders.map((order) => judged.get(order) ?? alone(order))
+      return requests.map((request) => judged.get(request) ?? alone(request))
     } catch (reason) {
-      if (mayBeOfOneRequest(reason) || waitedForLocks(reason)) return orders.map(alone)
-      return orders.map(() => ({ status: 'rejected', reason }))
+      if (mayBeOfOneRequest(reason) || waitedForLocks(reason)) return requests.map(alone)
+      return requests.map(() => ({ status: 'rejected', reason }))
     }
   }
 
   /** Without those that are unusual. */
   async #judge(tx: Transaction, all: readonly SyncRequest[]): Promise<ReadonlyMap<SyncRequest, Outcome>> {
     // The second one of a device sees what the first one has written.
-    const orders = all.filter(({ deviceId }, index) => all.findIndex((other) => other.deviceId === deviceId) === index)
+    const requests = all.filter(
+      ({ deviceId }, index) => all.findIndex((other) => other.deviceId === deviceId) === index,
+    )
     // Sent together and answered in this order: what follows the lock is read under it.
-    const ids = orders.map(({ deviceId }) => deviceId)
+    const ids = requests.map(({ deviceId }) => deviceId)
     const [devices, sessions, epochs] = await Promise.all([
       tx.edge.devices.lockSome(ids),
       tx.sessions.lockOfDevices(ids),
-      tx.edge.epochs.someAndSessions(orders.map(epochOf)),
+      tx.edge.epochs.someAndSessions(requests.map(epochOf)),
     ])
     // A device that another transaction has locked would delay all others.
-    const locked = orders.filter(({ deviceId }) => devices.has(deviceId))
+    const locked = requests.filter(({ deviceId }) => devices.has(deviceId))
     if (locked.length === 0) return new Map()
     const syncs = await this.#load(tx, locked, { devices, sessions, epochs })
     const outcomes = new Map<SyncRequest, Outcome>()
-    for (const order of locked) {
+    for (const request of locked) {
       try {
-        outcomes.set(order, { status: 'fulfilled', value: await syncs.decide(order) })
+        outcomes.set(request, { status: 'fulfilled', value: await syncs.decide(request) })
       } catch (reason) {
         if (reason instanceof Unusual) continue
         // The store may run the transaction again, for example after a lost connection.
         if (!(reason instanceof CodedError)) throw reason
-        outcomes.set(order, { status: 'rejected', reason })
+        outcomes.set(request, { status: 'rejected', reason })
       }
     }
     await syncs.write()
@@ -105,22 +107,22 @@ export class SyncBatcher {
 
   async #load(
     tx: Transaction,
-    orders: readonly SyncRequest[],
+    requests: readonly SyncRequest[],
     known: Pick<Loaded, 'devices' | 'sessions' | 'epochs'>,
   ): Promise<ReturnType<DecideLoaded>> {
     const { devices } = known
     const instanceIds = [...devices.values()].flatMap((device) => device.instanceIds)
     const accounts = new Set<AccountId>()
-    for (const { deviceId, accounts: named } of orders) {
+    for (const { deviceId, accounts: named } of requests) {
       const device = devices.get(deviceId)
       if (device === undefined) throw new Error('invariant: the devices of these syncs are locked')
       for (const account of named) if (isServed(account, device)) accounts.add(account)
     }
-    const now = Math.max(...orders.map((order) => order.now))
+    const now = Math.max(...requests.map((request) => request.now))
     const rules = await this.#deps.policies.holdAll(tx, instanceIds, now, { likely: accounts })
     const pools = await tx.accounts.lock([...accounts])
     const [of, short] = await Promise.all([
-      tx.edge.deviceAccounts.ofSome(orders.map(epochOf), [...accounts]),
+      tx.edge.deviceAccounts.ofSome(requests.map(epochOf), [...accounts]),
       tx.edge.shortages.among([...accounts]),
     ])
     return this.#decide(this.#deps, tx, { ...known, rules, accounts, pools, short, ...of })
@@ -133,10 +135,10 @@ function looksUsual({ segment, shown, accounts }: SyncRequest): boolean {
   return isPlain && shown.proofs.length + shown.rules.length === 0 && accounts.length <= ACCOUNTS_MAX
 }
 
-function epochOf({ deviceId, segment }: SyncOrder) {
+function epochOf({ deviceId, segment }: OpenedSync) {
   return { deviceId, number: segment.epoch }
 }
 
-function accountsOf({ segment }: SyncOrder): readonly AccountId[] {
+function accountsOf({ segment }: OpenedSync): readonly AccountId[] {
   return [...new Set([...segment.received.counters.map(({ account }) => account), ...accountsIn(segment.topUps)])]
 }

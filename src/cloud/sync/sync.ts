@@ -7,13 +7,13 @@ import { openSegment } from './open-segment.ts'
 import type { Device } from '../storage/device-records.ts'
 import { openProofs, openRules } from './open-proofs.ts'
 import type { MergeResult, Sync } from './merge-context.ts'
-import type { Judged, SyncOrder, SyncOutcome } from './receive-segment.ts'
+import type { OpenedSync, SyncOutcome, SyncResult } from './receive-segment.ts'
 
 export interface WatchedSync extends Sync {
   readonly onOutcome?: (outcome: SyncOutcome) => void
   /** Called after the commit: the device has proven that the cloud lost documents of these instances. */
   readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
-  readonly syncBatcher: { receive(order: SyncOrder): Promise<Judged> }
+  readonly syncBatcher: { receive(opened: OpenedSync): Promise<SyncResult> }
 }
 
 /** @throws CodedError DEVICE_REVOKED, GRANTS_FORGOTTEN */
@@ -30,14 +30,14 @@ export async function sync(
   }
   const proofs = await openProofs(deps.keys, device.id, proofDocuments, deps.giveWay)
   const rules = await openRules(deps.keys, device.instanceIds, proofDocuments)
-  const order: SyncOrder = {
+  const opened: OpenedSync = {
     deviceId: device.id,
     segment: opening.segment,
     shown: { proofs, rules },
     now: deps.now(),
     present: deps.present(),
   }
-  const { outcome, taken, restored, suspension } = await deps.syncBatcher.receive(order)
+  const { outcome, taken, restored, suspension } = await deps.syncBatcher.receive(opened)
   deps.onOutcome?.(outcome)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
   return { ...taken, suspension }

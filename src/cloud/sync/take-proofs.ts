@@ -4,7 +4,7 @@ import type { Micro } from '../../core/pricing/amount.ts'
 import { type AccountMove, movePools } from '../accounts/move-pools.ts'
 import { type Proof, isForgotten } from './open-proofs.ts'
 import { type Epoch, newDeviceAccount, settled } from '../storage/device-records.ts'
-import { lockRulesOf, openPools } from '../policy/rules-in-force.ts'
+import { openPools } from '../policy/rules-in-force.ts'
 import type { MergeContext } from './merge-context.ts'
 import { saveMoves } from './grants/write-settlement.ts'
 
@@ -51,7 +51,7 @@ export async function takeProofs(
     const after = settled({ ...before, granted: more, unlimited, metered }, epoch.settlement)
     return [{ before, after, isProven: true }]
   })
-  const rules = await lockRulesOf(tx, deps.policies, device.instanceIds, now)
+  const rules = await deps.policies.holdAll(tx, device.instanceIds, now)
   const pools = await openPools(
     tx,
     rules,

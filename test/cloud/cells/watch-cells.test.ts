@@ -33,7 +33,7 @@ class FakeCell implements WatchedCell {
     return work({
       cell: { get: async () => undefined },
       ...{ rateTables: { names: none }, configuration: { list: none }, keys: { all: none } },
-      policyRevisions: { lockAll: none, raiseAll: bump },
+      policyRevisions: { lockAll: none, bumpAll: bump },
       outbox: { appendPolicies: none },
     } as never)
   }

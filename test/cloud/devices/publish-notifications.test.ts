@@ -222,7 +222,7 @@ describe('announcing policies', () => {
     expect(revisions()).toEqual([2])
   })
 
-  it('publishes a revision again that another node raised meanwhile', async () => {
+  it('publishes a revision again that another node bumped meanwhile', async () => {
     await twin.setLineItem('ACT-1', { quantity: 1n })
     await emptyOutbox()
     broker.after = async () => {

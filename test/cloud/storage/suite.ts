@@ -548,17 +548,17 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
 
     describe('policy revisions', () => {
       it('are held, locked and saved', async () => {
-        const raised = { instanceId: INSTANCE, revision: 2, bumpedAt: 8, listedAt: 9, calendarDue: 100, engine: 4 }
+        const bumped = { instanceId: INSTANCE, revision: 2, bumpedAt: 8, listedAt: 9, calendarDue: 100, engine: 4 }
         await store.transaction(async (tx) => {
           expect(await tx.policyRevisions.hold(INSTANCE)).toMatchObject({ revision: 1 })
           expect(await tx.policyRevisions.lock(INSTANCE)).toMatchObject({ revision: 1 })
           expect(await tx.policyRevisions.lock('nowhere')).toBeUndefined()
-          await tx.policyRevisions.save(raised)
+          await tx.policyRevisions.save(bumped)
         })
         await store.read(async (reader) => {
-          expect(await reader.policyRevisions.get(INSTANCE)).toEqual(raised)
-          const due = (now: number, raisedAfter: number, engine: number) =>
-            reader.policyRevisions.due({ now, raisedAfter, engine }, 10)
+          expect(await reader.policyRevisions.get(INSTANCE)).toEqual(bumped)
+          const due = (now: number, bumpedAfter: number, engine: number) =>
+            reader.policyRevisions.due({ now, bumpedAfter, engine }, 10)
           expect(await due(99, 99, 4)).toEqual([])
           expect(await due(100, 99, 4)).toEqual([INSTANCE])
           expect(await due(1, 7, 4)).toEqual([INSTANCE])
@@ -604,7 +604,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect([...pools.values()].map(({ charged }) => charged)).toEqual([15n, 0n])
       })
 
-      it('are raised together, each with a change notification, and none is dated back', async () => {
+      it('are bumped together, each with a change notification, and none is dated back', async () => {
         let heard = 0
         store.onOutbox(() => (heard += 1))
         const others = [
@@ -619,7 +619,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
         await store.transaction(async (tx) => {
           await tx.policyRevisions.lockAll()
-          await tx.policyRevisions.raiseAll(50, 3)
+          await tx.policyRevisions.bumpAll(50, 3)
           await tx.outbox.appendPolicies(50)
         })
         const get = (id: string) => store.read((reader) => reader.policyRevisions.get(id))

@@ -11,7 +11,7 @@ import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
 import { setOfflinePolicy } from '../../../src/cloud/policy/offline-policy.ts'
 import { openSegment } from '../../../src/cloud/sync/open-segment.ts'
 import { shortTimes } from '../../../src/cloud/sync/grants/rebalance.ts'
-import { type SyncOrder, receiveSegment } from '../../../src/cloud/sync/receive-segment.ts'
+import { type OpenedSync, receiveSegment } from '../../../src/cloud/sync/receive-segment.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { revokeDevice } from '../../../src/cloud/devices/devices.ts'
 import { listUsage } from '../usage/list-usage.ts'
@@ -35,7 +35,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
     const epochOf = ({ id }: TestDevice) => twin.store.read((reader) => reader.edge.epochs.get(id, 1))
 
     /** The sync of a device fails after all of its work. */
-    const receivedFailing = (failing: TestDevice, orders: readonly SyncOrder[]) => {
+    const receivedFailing = (failing: TestDevice, orders: readonly OpenedSync[]) => {
       const heartbeat: Sync['heartbeat'] = async (tx, device, ...rest) => {
         await twin.syncDeps.heartbeat(tx, device, ...rest)
         if (device.id === failing.id) throw new CodedError('GRANTS_FORGOTTEN', 'at the end')
@@ -385,13 +385,13 @@ function chargedBy(device: TestDevice) {
   return device.seal([topUpRequest(LINE, 50n)])
 }
 
-async function orderOf(twin: Twin, device: TestDevice): Promise<SyncOrder> {
+async function orderOf(twin: Twin, device: TestDevice): Promise<OpenedSync> {
   device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 30n })
   return openedOf(twin, device, [topUpRequest(LINE, 50n)])
 }
 
 /** A sync whose segment was opened. */
-export async function openedOf(twin: Twin, device: TestDevice, asked: readonly Asked[]): Promise<SyncOrder> {
+export async function openedOf(twin: Twin, device: TestDevice, asked: readonly Asked[]): Promise<OpenedSync> {
   const { document } = await device.seal(asked)
   const opening = await openSegment(device, device.keys.jwk, document)
   if (!opening.opened) throw new Error(opening.problem)

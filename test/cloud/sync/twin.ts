@@ -13,7 +13,7 @@ import { enroll } from '../../../src/cloud/devices/enroll.ts'
 import { issueEnrollmentToken } from '../../../src/cloud/devices/issue-enrollment-token.ts'
 import type { Keyring } from '../../../src/cloud/devices/keyring.ts'
 import type { Device, Settlement } from '../../../src/cloud/storage/device-records.ts'
-import { lockRulesOf, openPools } from '../../../src/cloud/policy/rules-in-force.ts'
+import { openPools } from '../../../src/cloud/policy/rules-in-force.ts'
 import { type ExpireInactive, expireNextInactive } from '../../../src/cloud/sync/grants/expire-inactive.ts'
 import { receiveSegment } from '../../../src/cloud/sync/receive-segment.ts'
 import { SyncBatcher } from '../../../src/cloud/sync/sync-batcher.ts'
@@ -299,7 +299,7 @@ export class Twin implements AsyncDisposable {
   /** What the cloud itself charges, without a device. */
   async chargeDirectly(account: string, amount: bigint): Promise<boolean> {
     return this.store.transaction(async (tx) => {
-      const rules = await lockRulesOf(tx, this.policies, [INSTANCE], this.time)
+      const rules = await this.policies.holdAll(tx, [INSTANCE], this.time)
       const pool = (await openPools(tx, rules, [account])).get(account)
       if (pool === undefined || free(pool) < amount) return false
       await tx.accounts.save([charge(pool, amount)])

@@ -24,9 +24,9 @@ export function policyRevisionReader({ db }: Sql) {
         .execute()
       return rows.map(({ instance_id, revision }) => ({ instanceId: instance_id, revision: Number(revision) }))
     },
-    /** Instances whose calendars are due, or whose policy was bumped after `raisedAfter` or by an engine below `engine`. */
+    /** Instances whose calendars are due, or whose policy was bumped after `bumpedAfter` or by an engine below `engine`. */
     async due(
-      { now, raisedAfter, engine }: { readonly now: number; readonly raisedAfter: number; readonly engine: number },
+      { now, bumpedAfter, engine }: { readonly now: number; readonly bumpedAfter: number; readonly engine: number },
       limit: number,
     ): Promise<readonly string[]> {
       const rows = await db
@@ -35,7 +35,7 @@ export function policyRevisionReader({ db }: Sql) {
         .where((eb) =>
           eb.or([
             eb('calendar_due', '<=', BigInt(now)),
-            eb('bumped_at', '>', BigInt(raisedAfter)),
+            eb('bumped_at', '>', BigInt(bumpedAfter)),
             eb('engine', '<', BigInt(engine)),
           ]),
         )
@@ -104,7 +104,7 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
      * later.
      * @param engine version of the cloud's engine
      */
-    async raiseAll(now: number, engine: number, beyond = 0): Promise<void> {
+    async bumpAll(now: number, engine: number, beyond = 0): Promise<void> {
       const [at, least] = [BigInt(now), BigInt(beyond)]
       await db
         .updateTable('policy_revisions')

@@ -9,7 +9,6 @@ import type { SettlementStateWire } from '../../../protocol/edge/administration.
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
 import { fenced } from '../attach.ts'
 import type { Epoch, Settlement } from '../../storage/device-records.ts'
-import { lockRulesOf } from '../../policy/rules-in-force.ts'
 import { settleEpoch } from './write-settlement.ts'
 
 export interface ExpireInactive {
@@ -94,7 +93,7 @@ export async function confirmSettlement({
 async function settle({ policies, as }: ExpireInactive, tx: Transaction, epoch: Epoch, now: number): Promise<void> {
   const device = await tx.edge.devices.get(epoch.deviceId)
   if (device === undefined) throw new Error('invariant: devices are never deleted')
-  const rules = await lockRulesOf(tx, policies, device.instanceIds, now)
+  const rules = await policies.holdAll(tx, device.instanceIds, now)
   const over = fenced(epoch, 'SILENT', { now, present: epoch.quietSince })
   await settleEpoch({ tx, epoch: over, now, rules }, as)
 }

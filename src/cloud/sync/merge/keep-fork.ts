@@ -4,7 +4,6 @@ import { fenced } from '../attach.ts'
 import { billBranch } from './bill-branch.ts'
 import { keepEvidence } from './keep-evidence.ts'
 import type { Epoch, MergedSegment } from '../../storage/device-records.ts'
-import { lockRulesOf } from '../../policy/rules-in-force.ts'
 import { mergeUndelivered } from './merge-undelivered.ts'
 import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
 import { together, reportedOf, unbilledOf } from './unbilled.ts'
@@ -19,7 +18,7 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
   }
   await tx.edge.epochs.save(after)
   if (!epoch.forked) await tx.events.append(forkEvent(device, epoch.number, now))
-  const rules = await lockRulesOf(tx, deps.policies, device.instanceIds, now)
+  const rules = await deps.policies.holdAll(tx, device.instanceIds, now)
   const { received, entries } = segment
   const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)
   const unbilled = isChained

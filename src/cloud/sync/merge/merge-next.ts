@@ -4,7 +4,7 @@ import { SESSION_REST_MS } from '../../../core/sessions/session.ts'
 import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/sync/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import { disconnectUntold, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
+import { disconnectUnreported, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
 import {
   type Giving,
   NO_TOP_UPS,
@@ -40,9 +40,9 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const { deps, tx, device, epoch, segment, now, present } = context
   const { received } = segment
   // A segment answered before a restore had its grant: repeat that response.
-  const goesOn = grants && !segment.final && context.proof === null
-  const topUps = goesOn && device.suspension === null ? segment.topUps : NO_TOP_UPS
-  const { rules, records: listed, limited } = await lockRulesAndRead(context, topUps, goesOn)
+  const continues = grants && !segment.final && context.proof === null
+  const topUps = continues && device.suspension === null ? segment.topUps : NO_TOP_UPS
+  const { rules, records: listed, limited } = await lockRulesAndRead(context, topUps, continues)
   const grantable = grantableAt(rules, now)
   const requested = accountsOf(topUps, grantable)
   const ofSegment = [...received.counters.map(({ account }) => account), ...requested]
@@ -62,7 +62,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const news = segment.entries.filter(({ n }) => n > epoch.lastEntry)
   const split = await splitEntries(context, epoch, news)
   const moves = movesOf(epoch, known, merge.changes, split)
-  const toReport = accountsToTell(moves, limited)
+  const toReport = accountsToReport(moves, limited)
   const ofMoves = moves.map((move) => move.after.account)
   const before = await openListedPools(tx, rules, [...ofMoves, ...requested, ...toReport], epoch)
   const unknown = unknownAccount(epoch, moves, before)
@@ -72,7 +72,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   await requirePlausible(context, epoch, moved)
   await writeMerge({ ...context, rules }, epoch, split, moved)
   // With a grant, all is saved together. A device that has to return tokens is judged by what is stored.
-  const savesWithGrant = goesOn && !device.releaseRequested
+  const savesWithGrant = continues && !device.releaseRequested
   if (!savesWithGrant) await saveAccounts(tx, moved)
 
   const next: Epoch = {
@@ -87,12 +87,12 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   }
   // Only the current epoch reports the state of sessions.
   if (epoch.number === device.epoch) {
-    if (segment.header.seq === 1) await disconnectUntold(tx, device.id, segment.sessions, now)
+    if (segment.header.seq === 1) await disconnectUnreported(tx, device.id, segment.sessions, now)
     await takeSessions(tx, device, segment.sessions, deps.trustsClock() ? now - SESSION_REST_MS : null)
   }
   const unsaved = savesWithGrant ? moved : { moves: [], after: new Map<AccountId, Pool>() }
   const giving = { rules, grantable, topUps, named: toReport, unsaved }
-  const renewal = goesOn ? await renew(context, giving, known, moved) : null
+  const renewal = continues ? await renew(context, giving, known, moved) : null
   const answer = context.proof?.document ?? (await signAnswer(deps, answerTo(context, next, unbilled, renewal)))
   await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term }, epoch)
   await saveReceived(context, answer, grants && renewal?.releasing !== true)
@@ -109,7 +109,7 @@ interface Records {
 async function lockRulesAndRead(
   context: MergeContext,
   topUps: TopUps,
-  goesOn: boolean,
+  continues: boolean,
 ): Promise<Records & { readonly rules: RulesInForce }> {
   const { deps, tx, device, segment, now } = context
   const accounts = [...segment.received.counters.map(({ account }) => account), ...accountsIn(topUps)]
@@ -117,7 +117,7 @@ async function lockRulesAndRead(
   const likely = segment.undeliveredRange === null ? accounts.filter((account) => isServed(account, device)) : []
   const reading: Promise<Records>[] = []
   const whenHeld = (): void => {
-    const read = recordsOf(context, accounts, goesOn)
+    const read = recordsOf(context, accounts, continues)
     // Reported below.
     read.catch(() => undefined)
     reading.push(read)
@@ -137,10 +137,10 @@ async function lockRulesAndRead(
 async function recordsOf(
   { tx, device, epoch, segment }: MergeContext,
   accounts: readonly AccountId[],
-  goesOn: boolean,
+  continues: boolean,
 ): Promise<Records> {
   const { deviceAccounts } = tx.edge
-  if (goesOn) return deviceAccounts.getWithLimited(device.id, epoch.number, accounts, LIMITED_AGAIN_MAX)
+  if (continues) return deviceAccounts.getWithLimited(device.id, epoch.number, accounts, LIMITED_AGAIN_MAX)
   const records = segment.final
     ? await deviceAccounts.ofEpoch(device.id, epoch.number)
     : await deviceAccounts.get(device.id, epoch.number, accounts)
@@ -213,7 +213,10 @@ function receivedAt({ proof, now }: MergeContext): number {
 }
 
 /** Accounts to report even if not requested: overspend that now counts as granted, or a new limit. */
-function accountsToTell(moves: readonly AccountMove[], limited: readonly DeviceAccountRecord[]): readonly AccountId[] {
+function accountsToReport(
+  moves: readonly AccountMove[],
+  limited: readonly DeviceAccountRecord[],
+): readonly AccountId[] {
   const raised = moves.filter(({ before, after }) => after.granted > before.granted)
   const news = [...raised.map(({ after }) => after), ...limited.filter(({ unlimited }) => unlimited)]
   return news.map(({ account }) => account)

@@ -36,7 +36,7 @@ export async function beginRecovery(
   await tx.policyRevisions.lockAll()
   await withholdSold(tx, policies, sold)
   // Revisions grow with time, so that the same backup can be restored again.
-  await tx.policyRevisions.raiseAll(now, ENGINE.version, now)
+  await tx.policyRevisions.bumpAll(now, ENGINE.version, now)
   await tx.outbox.appendPolicies(now)
   const since = Math.max(await recoversSince(tx, now), until + 1)
   await tx.edge.recoveries.restored(since, false)

@@ -204,7 +204,7 @@ export class Sales {
     if (records.some(({ id: other, awaited }) => other !== id && awaited)) return
     await tx.edge.recoveries.proveAll()
     // Cached rules must learn that selling is permitted.
-    await tx.policyRevisions.raiseAll(now(), ENGINE.version)
+    await tx.policyRevisions.bumpAll(now(), ENGINE.version)
     await tx.outbox.appendPolicies(now())
   }
 
