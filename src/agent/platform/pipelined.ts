@@ -4,20 +4,34 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { CodedError } from '../../protocol/errors.ts'
 
 /** Responses of a connection that are not sent yet. */
 const UNSENT_MAX = 4
 
+export function tooManyAhead(): CodedError {
+  return new CodedError('BAD_REQUEST', 'Too many requests arrived at once. Wait for responses before sending more.')
+}
+
 export class Pipelined {
   readonly #unsent = new WeakMap<Socket, number>()
 
-  /** Closes the connection above the limit. False: the request must not be handled. */
-  takes({ socket }: Pick<IncomingMessage, 'socket'>, response: ServerResponse): boolean {
+  /**
+   * False: the request must not be handled. The first one above the limit is refused with the last response of its
+   * connection, after the responses to earlier requests, which may be charges.
+   */
+  takes({ socket }: Pick<IncomingMessage, 'socket'>, response: ServerResponse, refuse: () => void): boolean {
     const unsent = this.#unsent.get(socket) ?? 0
-    if (unsent >= UNSENT_MAX) socket.destroy()
-    if (socket.destroyed) return false
-    this.#unsent.set(socket, unsent + 1)
-    response.once('close', () => this.#unsent.set(socket, (this.#unsent.get(socket) ?? 1) - 1))
-    return true
+    if (unsent < UNSENT_MAX) {
+      this.#unsent.set(socket, unsent + 1)
+      response.once('close', () => this.#unsent.set(socket, (this.#unsent.get(socket) ?? 1) - 1))
+      return true
+    }
+    if (unsent === Infinity) return false
+    this.#unsent.set(socket, Infinity)
+    socket.removeAllListeners('data').resume()
+    response.shouldKeepAlive = false
+    refuse()
+    return false
   }
 }

@@ -19,6 +19,8 @@ const HEAD_BYTES_MAX = 2_048
 export interface FastPathOptions {
   readonly bodyBytesMax: number
   readonly keepAliveMs: number
+  /** Far too many requests arrived at once on a connection of Node's server. */
+  readonly onMany: (socket: Socket) => void
 }
 
 /** Takes the new connections of Node's server. */
@@ -75,7 +77,7 @@ export class FastPath {
 
   handOver(socket: Socket): void {
     for (const listener of this.#toServer) listener.call(this.#server, socket)
-    limitReading(socket, () => socket.destroy())
+    limitReading(socket, () => this.options.onMany(socket))
   }
 
   /** Whether a connection exists that has not sent a request yet. */

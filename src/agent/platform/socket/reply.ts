@@ -5,6 +5,7 @@ import { CORRELATION_HEADER } from '../../../protocol/local/decision.ts'
 import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
 import { bodyIncomplete } from '../../../protocol/service/refusals.ts'
 import type { AccessAnswer } from '../../access/access.ts'
+import { tooManyAhead } from '../pipelined.ts'
 
 export interface Reply {
   readonly status: number
@@ -105,5 +106,6 @@ const HEADERS_TOO_LARGE = refused(
 const TOO_SLOW = refused(
   new CodedError('REQUEST_TOO_SLOW', 'the request did not arrive in time. See socket.request_timeout'),
 )
+export const TOO_MANY = refused(tooManyAhead())
 export const BODY_INCOMPLETE = refused(bodyIncomplete())
 export const NO_HTTP = refused(new CodedError('BAD_REQUEST', 'this is not a valid HTTP/1.1 request'))

@@ -16,6 +16,7 @@ import {
   NO_TUNNEL,
   type Reply,
   STOPPING,
+  TOO_MANY,
   brokenRefusal,
   hostRefusal,
   refused,
@@ -106,7 +107,11 @@ class UnixSocketServer implements SocketServer {
       if (!this.#handler.isBound(socket)) socket.destroy()
     })
     const { bodyBytesMax } = options
-    this.#fastPath = new FastPath(this.#server, this.#handler, { bodyBytesMax, keepAliveMs: KEEP_ALIVE_MS })
+    this.#fastPath = new FastPath(this.#server, this.#handler, {
+      bodyBytesMax,
+      keepAliveMs: KEEP_ALIVE_MS,
+      onMany: (socket) => this.#answerLast(socket, TOO_MANY),
+    })
   }
 
   async open(): Promise<void> {
@@ -154,7 +159,12 @@ class UnixSocketServer implements SocketServer {
   }
 
   readonly #take = (request: IncomingMessage, response: ServerResponse): void => {
-    if (!this.#pipelined.takes(request, response)) return
+    const refuse = (): void => {
+      this.#ending.add(request.socket)
+      response.sendDate = false
+      send(response, TOO_MANY)
+    }
+    if (!this.#pipelined.takes(request, response, refuse)) return
     const answer = this.#answerOf(request, response)
     if (this.#handler.phase === 'STOPPING') {
       answer(STOPPING)

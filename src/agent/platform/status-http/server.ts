@@ -9,7 +9,7 @@ import { HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-co
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
-import { Pipelined } from '../pipelined.ts'
+import { Pipelined, tooManyAhead } from '../pipelined.ts'
 import { limitReading } from '../../../platform/limit-reading.ts'
 import { metricsText } from './metrics-text.ts'
 import { PAGE_POLICY, statusPage } from './page.ts'
@@ -44,7 +44,7 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
   const cut = openConnections(server)
   const pipelined = new Pipelined()
   server.on('request', (request, response) => {
-    if (!pipelined.takes(request, response)) return
+    if (!pipelined.takes(request, response, () => send(request, response, refusal(tooManyAhead())))) return
     answer(options, auth, request).then(
       (reply) => send(request, response, reply),
       (error: unknown) => {

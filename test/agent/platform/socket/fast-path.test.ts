@@ -201,7 +201,7 @@ describe('a connection', () => {
     const fastPath = new FastPath(
       server,
       { phase: 'SERVING', admits: () => true, access },
-      { bodyBytesMax: 1_000, keepAliveMs },
+      { bodyBytesMax: 1_000, keepAliveMs, onMany: (socket) => socket.destroy() },
     )
     server.listen(path)
     await once(server, 'listening')

@@ -515,17 +515,53 @@ describe('the socket', () => {
     expect(await behind.raw(socket, 'live')).toMatch(/^HTTP\/1.1 200 /)
   })
 
-  it('answers four requests that come at once, and closes a connection on which more come', async () => {
+  it.each([5, 60, 1_000])(
+    'of %i requests that arrive at once, answers as many as it handles, then refuses one',
+    async (count) => {
+      const behind = new Behind()
+      await behind.open()
+      // The first one leaves the fast path.
+      const received = await behind.raw(`GET /livez HTTP/1.1\r\nHost: x\r\n\r\n${WHOLE.repeat(count - 1)}`)
+      const handled = count > 64 ? 0 : 3
+      expect(behind.calls).toHaveLength(handled)
+      expect(received.match(/HTTP\/1.1 \d+|granted|"code":"[A-Z_]+"/g)).toEqual([
+        ...(count > 64 ? [] : ['HTTP/1.1 200']),
+        ...Array.from({ length: handled }, () => ['HTTP/1.1 200', 'granted']).flat(),
+        ...['HTTP/1.1 400', '"code":"BAD_REQUEST"'],
+      ])
+    },
+  )
+
+  it('answers four requests that arrive at once, and takes the next one', async () => {
     const behind = new Behind()
-    let asked = 0
-    await behind.open({ status: () => ({ asked: (asked += 1) }) as unknown as ReturnType<SocketOptions['status']> })
-    const status = `GET ${AGENT_STATUS_PATH} HTTP/1.1\r\nHost: x\r\n\r\n`
-    expect((await behind.raw(status.repeat(4), '"asked":4}')).match(/ 200 OK/g)).toHaveLength(4)
-    await behind.raw(status.repeat(60))
-    expect(asked).toBe(8)
-    // Those are not even made.
-    await behind.raw(status.repeat(1_000))
-    expect(asked).toBe(8)
+    await behind.open()
+    const socket = connect(behind.path)
+    onTestFinished(() => void socket.destroy())
+    for (let round = 1; round <= 2; round += 1) {
+      let received = ''
+      socket.write(WHOLE.repeat(4))
+      socket.on('data', (chunk) => (received += String(chunk)))
+      await expect.poll(() => received.match(/granted/g)?.length).toBe(4)
+      expect(behind.calls).toHaveLength(4 * round)
+      socket.removeAllListeners('data')
+    }
+  })
+
+  it('refuses far too many requests after the answers to earlier ones', async () => {
+    const behind = new Behind()
+    const gate = Promise.withResolvers<AccessAnswer>()
+    behind.answer = () => gate.promise
+    await behind.open()
+    const socket = connect(behind.path)
+    socket.on('error', () => undefined)
+    socket.write(WHOLE.repeat(2))
+    await expect.poll(() => behind.calls.length).toBe(2)
+    socket.write(WHOLE.repeat(1_000))
+    gate.resolve(ANSWER)
+    const received = await read(socket)
+    expect(received.match(/granted/g)).toHaveLength(2)
+    expect(behind.calls).toHaveLength(2)
+    expect(received).toMatch(/"code":"BAD_REQUEST"[^"]*$/)
   })
 
   it('never takes the answer to a request for that to one which came right behind an offer, and which it did not read', async () => {
