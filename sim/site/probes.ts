@@ -1,6 +1,6 @@
 /**
  * At rest, clients on every device and at the cloud request again: with contact, no request may be refused that the
- * pool can pay. SyncResult by rows of the pools, not by responses.
+ * pool can pay. Judged by rows of the pools, not by responses.
  */
 import { query } from '../audit/query.ts'
 import { type AccountRow, type DeviceAccountRow, ownerOf, sellsNothing, unfilledReserve } from '../audit/records.ts'
