@@ -87,6 +87,20 @@ it('creates one instance when several run at the same time', async () => {
   expect(await apply()).toMatchObject({ code: 0, out: 'No changes: 0 created, 0 changed, 2 unchanged.\n' })
 })
 
+it('creates one condition of a name when several run at the same time', async () => {
+  await run('instances', 'set', 'Workshop', '--account', 'me')
+  const set = ['conditions', 'set', 'design', '--property', 'department', '--values', 'design,cad']
+  site = SITE.slice(SITE.indexOf('instances:'))
+  const runs = await Promise.all([apply(), apply(), run(...set)])
+  expect(runs.map(({ code, err }) => [code, err])).toEqual([
+    [0, ''],
+    [0, ''],
+    [0, ''],
+  ])
+  expect((await run('conditions', 'list', '--json')).out.trim().split('\n')).toHaveLength(2)
+  expect(await apply()).toMatchObject({ code: 0, out: 'No changes: 0 created, 0 changed, 7 unchanged.\n' })
+})
+
 it('shows in a dry run what it would change, with exit code 2, and changes nothing', async () => {
   const dry = await apply('--dry-run')
   expect(dry).toMatchObject({ code: 2, err: '' })

@@ -9,6 +9,7 @@ import { consumptionLimitBody } from '../../protocol/service/consumption-limits.
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { contradictions, lineItemBodies, RESET_FREQUENCIES, stateProblem } from '../../protocol/service/line-items.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
 import { sha256 } from '../../protocol/signing.ts'
 import { INSTANT_MAX, idempotencyHeader } from '../../protocol/wire.ts'
 import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
@@ -222,11 +223,11 @@ export const NOUNS: readonly Noun[] = [
       ),
       complete: (given) => ('operator' in given ? given : { operator: 'IN', ...given }),
       current: withoutIds,
-      call: ({ body, existing, scope }) => ({
-        method: 'PATCH',
-        path: `${below(SERVICE, scope.instanceId)}/conditions`,
-        body: [{ ...body, ...(existing === undefined ? {} : { id: existing['id'] }) }],
-      }),
+      call: async ({ service, body, existing, scope }) => {
+        const path = `${below(SERVICE, scope.instanceId)}/conditions`
+        const id = existing?.['id'] ?? (await createCondition(service, path, body))
+        return { method: 'PATCH', path, body: [{ ...body, id }] }
+      },
     },
     remove: ({ id }, { instanceId }) => `${below(SERVICE, instanceId)}/conditions/${segment(id)}`,
   },
@@ -422,6 +423,18 @@ async function listUsage(service: Service, { instanceId, since, until }: Scope):
   const query = queryText({ format: 'ndjson', instanceId, from: since, to: until })
   const { text } = await service.send({ method: 'GET', path: `${PROVISIONING}/usage?${query}` })
   return text.split('\n').flatMap((line) => (line === '' ? [] : [parseRepeatableJson(line) as Row]))
+}
+
+/** Of commands at the same time, the first one creates the condition: the others delete theirs. Returns its id. */
+async function createCondition(service: Service, path: string, body: Row): Promise<unknown> {
+  const { text } = await service.send({ method: 'PATCH', path, body: [body] })
+  const [created] = (parseJson(text) ?? []) as readonly Row[]
+  // By creation.
+  const first = (await service.rows(path)).find(({ name }) => name === body['name']) ?? created
+  if (created !== undefined && first?.['id'] !== created['id']) {
+    await service.send({ method: 'DELETE', path: `${path}/${segment(created['id'])}` })
+  }
+  return first?.['id']
 }
 
 /** The end of the current period in UTC, POSIX ms; weeks begin on Monday. Undefined for an unknown frequency. */
