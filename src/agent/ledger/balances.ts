@@ -51,13 +51,13 @@ export class Balances {
     const balance = this.#balances.get(account)
     if (balance === undefined) return NOTHING_GRANTED
     if (balance.unlimited) return { left: meteredLeft(balance.used), shortage: 'POOL' }
-    const left = available(balance) + refund
+    const left = countable(balance, available(balance) + refund)
     return { left: left > 0n ? left : 0n, shortage: balance.exhausted ? 'POOL' : 'GRANT' }
   }
 
   spendableOf(account: AccountId): { readonly used: Micro; readonly usedMax: Micro } {
     const balance = this.#known(account)
-    const left = balance.unlimited ? meteredLeft(balance.used) : available(balance)
+    const left = balance.unlimited ? meteredLeft(balance.used) : countable(balance, available(balance))
     return { used: balance.used, usedMax: balance.used + left }
   }
 
@@ -75,6 +75,12 @@ export class Balances {
     if (balance === undefined || balance.unlimited) return 0n
     const left = available(balance) + refund
     return left < 0n ? -left : 0n
+  }
+
+  /** The part of an amount that the counter of an account can still count. */
+  countableOf(account: AccountId, amount: Micro): Micro {
+    const balance = this.#balances.get(account)
+    return balance === undefined ? amount : countable(balance, amount)
   }
 
   /** Ends allowances for accounts whose grants now cover their use. */
@@ -228,6 +234,11 @@ export class Balances {
       : amount <= available(balance) + (balance.allowance ?? 0n)
     if (amount <= 0n || !fits) throw new Error(`invariant: a charge fits the available balance of ${account}`)
   }
+}
+
+/** Refunds do not lower `used`: charges that are refunded again and again must not exceed its range. */
+function countable({ used }: AccountBalance, amount: Micro): Micro {
+  return amount < MICRO_MAX - used ? amount : MICRO_MAX - used
 }
 
 /** A quarter of the balance: early enough, and a small grant does not cause endless requests. */

@@ -177,7 +177,8 @@ export class Ledger {
         // An expired balance is spent before overspend.
         const left = leftOf(account)
         const owed = this.#overspendWith(account, refund)
-        return { ...balance, overspend: left - balance.left + (cap > owed ? cap - owed : 0n) }
+        const most = this.#balances.countableOf(account, left + (cap > owed ? cap - owed : 0n))
+        return { ...balance, overspend: most - balance.left }
       },
       overspendOf: (postings) => {
         const above = new Map<AccountId, Micro>()

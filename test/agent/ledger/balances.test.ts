@@ -92,6 +92,7 @@ describe('what is left', () => {
     ['with a refund of less than is owed', { granted: 10n, used: 14n, allowance: 9n }, 3n, 0n, 1n],
     ['with a refund of what is owed', { granted: 10n, used: 14n, allowance: 9n }, 4n, 0n, 0n],
     ['with a refund of more than is owed', { granted: 10n, used: 14n, allowance: 9n }, 6n, 2n, 0n],
+    ['of more than is counted', { granted: MICRO_MAX, used: MICRO_MAX - 5n, refunded: 9n }, 2n, 5n, 0n],
     ['without limit', { used: 14n, unlimited: true }, 6n, METERED_CHARGE_MAX, 0n],
     ['without limit, near the most that is counted', { used: METERED_MAX - 5n, unlimited: true }, 6n, 5n, 0n],
     ['without limit, of all that is counted', { used: METERED_MAX, unlimited: true }, 6n, 0n, 0n],

@@ -5,10 +5,10 @@ import { available } from '../../../src/core/accounts/grant.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { LINE, MINUTE, SessionDevice, essentialRules } from './device.ts'
 
-/** Offline, with so many tokens granted and a cap of 50 above them. */
-async function offline(tokens: number): Promise<SessionDevice> {
+/** Offline, with so many tokens granted and a cap above them. @param cap micro-tokens */
+async function offline(tokens: number, cap = 50_000_000n): Promise<SessionDevice> {
   const device = await SessionDevice.make(tokens)
-  device.activePolicies.put(await essentialRules(2, 50_000_000n))
+  device.activePolicies.put(await essentialRules(2, cap))
   device.connected = false
   return device
 }
@@ -44,6 +44,14 @@ it('a session is charged and renewed above the grant up to the cap, and ends whe
     ['GRANTED', 10],
     ['RENEWED', 40],
   ])
+})
+
+it('a charge above the grant is refused if it would exceed what the device can count', async () => {
+  const device = await offline(4_000_000_000_000, 5_000_000_000_000_000_000n)
+  const id = await device.open()
+  expect(await device.request(id, 5_000_000_000_000)).toBe(200)
+  expect(await device.request(id, 5_000_000_000_001)).toBe(403)
+  expect([device.billed(), device.fatal]).toEqual([5_000_000_000_000, []])
 })
 
 it('the answer to a session request that was paid above the grant says so', async () => {

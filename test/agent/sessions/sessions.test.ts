@@ -80,6 +80,15 @@ describe('a session on the device', () => {
     expect(device.billed()).toBeCloseTo(6, 2)
   })
 
+  it('is refused when its charges, refunded ones too, would exceed what the device can count', async () => {
+    const device = await SessionDevice.make(9_000_000_000_000)
+    const id = await device.open()
+    expect(await device.request(id, 5_000_000_000_000)).toBe(200)
+    expect(await device.request(id, 5_000_000_000_001)).toBe(403)
+    expect(await device.request(id, 2)).toBe(200)
+    expect([device.billed(), device.fatal]).toEqual([2, []])
+  })
+
   it('rests after an empty list, with the rest of the interval back and no charges', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
