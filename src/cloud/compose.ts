@@ -324,11 +324,10 @@ async function openServices(
 }
 
 function registerHealthOf(http: FastifyInstance, cells: readonly Cell[], watch: CellWatch | null): void {
-  const stores = cells.map(({ store }) => store)
   const paused = (): readonly PausedBy[] => [...new Set(cells.flatMap((cell) => cell.paused()))]
   registerHealth(
     http,
-    () => requireOne(stores),
+    () => requireOne(cells),
     () => [...paused(), ...(watch?.conditions ?? [])],
   )
 }
@@ -399,10 +398,13 @@ async function startCells(cells: readonly [Cell, ...Cell[]], log: Logger): Promi
   }
 }
 
-/** @throws CodedError if no store responds */
-async function requireOne(stores: readonly Store[]): Promise<void> {
-  const reads = stores.map((store) => store.read((reader) => reader.keys.countAdministration()))
-  await Promise.any(reads).catch((error: unknown) => {
+/** @throws CodedError if no store responds and can be written */
+async function requireOne(cells: readonly Cell[]): Promise<void> {
+  const working = cells.map(async ({ store, clock }) => {
+    clock.requireRecorded()
+    await store.read((reader) => reader.keys.countAdministration())
+  })
+  await Promise.any(working).catch((error: unknown) => {
     throw error instanceof AggregateError ? error.errors[0] : error
   })
 }

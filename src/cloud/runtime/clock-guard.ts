@@ -2,6 +2,7 @@
  * Pauses irreversible work while this node's wall clock is in doubt: a wrong clock could settle the whole fleet at
  * once. Doubts and remedies: docs/how-to/operations.md.
  */
+import { CodedError } from '../../protocol/errors.ts'
 import { recordChange } from '../storage/audit.ts'
 import type { Actor } from '../storage/audit-records.ts'
 import type { ClockRecord } from '../storage/records.ts'
@@ -60,6 +61,7 @@ export class ClockGuard {
   /** The record of an earlier process, used until this one trusts its clock. */
   #before: ClockRecord | null = null
   #doubt: ClockDoubt | 'NOT_LOOKED' | null = 'NOT_LOOKED'
+  #unrecorded: CodedError | null = null
 
   constructor(options: ClockGuardOptions) {
     this.#options = options
@@ -100,8 +102,23 @@ export class ClockGuard {
     this.#doubt = doubt
     this.#before = lastBefore(record, after)
     if (doubt !== null) return
-    await store.transaction(({ sweeps }) => sweeps.noteClock(after))
+    await this.#note(after)
     this.#trusted = after
+  }
+
+  /** @throws CodedError NOT_RECORDED if the last reading could not be written, such as to a full disk */
+  requireRecorded(): void {
+    if (this.#unrecorded !== null) throw this.#unrecorded
+  }
+
+  async #note(reading: ClockRecord): Promise<void> {
+    try {
+      await this.#options.store.transaction(({ sweeps }) => sweeps.noteClock(reading))
+      this.#unrecorded = null
+    } catch (error) {
+      if (error instanceof CodedError && error.code === 'NOT_RECORDED') this.#unrecorded = error
+      throw error
+    }
   }
 
   /**
