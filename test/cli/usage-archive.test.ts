@@ -81,8 +81,12 @@ describe('tallygate usage archive', () => {
   it('says what is missing', async () => {
     expect((await run(['archive', '--before', '2026-01-01'])).err).toContain('usage.archive')
     expect((await run(['archive', '--to', folder])).err).toContain('usage.retention')
-    expect((await run(['archive', 'verify', folder])).err).toContain('contains no archive')
-    expect((await run(['export', '--from-archive', folder])).err).toContain('contains no archive')
+    expect((await run(['archive', 'verify', folder])).err).toContain(
+      `ARCHIVE_UNAVAILABLE: ${folder} contains no archive`,
+    )
+    expect((await run(['export', '--from-archive', folder])).err).toContain(
+      `ARCHIVE_UNAVAILABLE: ${folder} contains no archive`,
+    )
     expect((await run(['export', '--from-archive', folder, '--instance', 'Lab'])).err).toContain(
       '--instance takes an id',
     )

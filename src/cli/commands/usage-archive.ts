@@ -97,7 +97,7 @@ async function verify(archive: ReadArchiveDeps, io: Io): Promise<void> {
     return
   }
   const { name } = archive.place
-  if (range === null) throw new CodedError('CURSOR_UNKNOWN', `${name} contains no archive of usage records.`)
+  if (range === null) throw new CodedError('ARCHIVE_UNAVAILABLE', `${name} contains no archive of usage records.`)
   const begin = continues === null ? 'from the first record' : `after ${range.after}, where ${continues} ends`
   const parts = [
     counted(archives, 'archive', 'archives'),

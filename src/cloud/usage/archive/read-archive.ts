@@ -32,7 +32,7 @@ export async function exportArchive(deps: ReadArchiveDeps, options: ArchiveExpor
   const all = manifestsIn(await place.list())
   const [first, last] = [all[0], all.at(-1)]
   if (first === undefined || last === undefined) {
-    throw new CodedError('CURSOR_UNKNOWN', `${place.name} contains no archive of usage records.`)
+    throw new CodedError('ARCHIVE_UNAVAILABLE', `${place.name} contains no archive of usage records.`)
   }
   if (after < first.after || after > last.upTo) {
     throw new CodedError(
