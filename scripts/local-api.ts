@@ -278,7 +278,7 @@ export const localOperations: readonly DescribedOperation[] = [
     params: inSession,
     headers: { ...numbered, ...ofInstance },
     answers: { 204: { description: 'The session is closed.', headers: decided } },
-    errors: [...OF_SESSIONS, ...OF_CHANGES],
+    errors: [...OF_BODIES, ...OF_SESSIONS, ...OF_CHANGES],
   }),
   local({
     id: 'getstatus',

@@ -63,6 +63,8 @@ function pathKinds({ method, path, body }: Operation): readonly Omit<Probe, 'hea
         probe('an id with a malformed percent', path.replace(id, '%zz')),
         probe('an id with a percent-encoded slash', path.replace(id, 'a%2Fb')),
         probe('an overlong id', path.replace(id, 'a'.repeat(1_100))),
+        probe('an empty id', path.replace(id, '')),
+        probe('an empty id, by the method PATCH', path.replace(id, ''), 'PATCH'),
       ]
     : []
   return [
@@ -71,6 +73,7 @@ function pathKinds({ method, path, body }: Operation): readonly Omit<Probe, 'hea
     probe('two trailing slashes', `${path}//`),
     probe('an unknown query key', `${path}?expand=all`),
     probe('a malformed query', `${path}?%zz=%`),
+    probe('a fragment', `${path}#more`),
     probe('a percent-encoded letter of a name', path.replace('sessions', 'sess%69ons').replace('access-', '%61ccess-')),
     probe('a name in capitals', path.replace('/sessions', '/SESSIONS').replace('/access', '/ACCESS')),
     probe('an unknown version', path.replace('{version}', 'v9.9')),
@@ -159,7 +162,7 @@ export function probes(): readonly Probe[] {
     const own = [
       ...pathKinds(operation).map((probe) => ({ ...probe, headers: probe.body === null ? {} : JSON_TYPE })),
       ...headerKinds(operation),
-      ...(operation.body === undefined ? [] : bodyKinds(operation)),
+      ...(operation.method === 'GET' ? [] : bodyKinds(operation)),
     ]
     return own.map((probe) => ({ ...probe, name: `${operation.name}: ${probe.name}` }))
   })
@@ -173,11 +176,13 @@ export function probes(): readonly Probe[] {
     { name: 'nothing: an unknown area', method: 'GET', path: '/other/api/{version}/sessions' },
   ]
   const request = OPERATIONS.find(({ name }) => name === 'request')
+  const ofUnknown = { method: 'DELETE', path: `/api/{version}/sessions/${UNKNOWN}`, headers: JSON_TYPE, body: '{' }
   const inEnded = { ...request, path: '/api/{version}/sessions/{ended}', headers: JSON_TYPE }
   return ['v1.0', 'v1.1'].flatMap((version) =>
     [
       ...all,
       ...more.map((probe) => ({ ...probe, headers: {}, body: null })),
+      { ...ofUnknown, name: 'close: half a body for an unknown session' },
       { ...inEnded, name: 'request: in an ended session', method: 'PUT', body: JSON.stringify(request?.body) },
     ].map((probe) => ({ ...probe, name: `${version} ${probe.name}`, path: probe.path.replace('{version}', version) })),
   )

@@ -42,7 +42,7 @@ export type Route =
   | { readonly to: 'options'; readonly allowed: readonly string[] }
   | { readonly to: 'refusal'; readonly error: CodedError; readonly allowed?: readonly string[] }
 
-const ACCESS = /^(?:(?:\/dynamicmonetization)?\/elastic\/api)?\/(v1\.[01])\/instances\/([^/]+)\/access-request$/
+const ACCESS = /^(?:(?:\/dynamicmonetization)?\/elastic\/api)?\/(v1\.[01])\/instances\/([^/]*)\/access-request$/
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
 const SESSION =
@@ -63,7 +63,7 @@ const CLOUD: Route = { to: 'cloud' }
 
 export function route(method: string, target: string): Route {
   const url = target.startsWith('/') ? target : target.replace(ORIGIN, '')
-  const [raw = ''] = url.split('?', 1)
+  const [raw = ''] = url.split(/[?#]/, 1)
   const path = decodedPath(raw)
   if (path === undefined) return refusal(REFUSALS.pathMalformed)
   const bare = path.endsWith('/') ? path.slice(0, -1) : path
@@ -103,7 +103,10 @@ function idRefusal(name: string, id: string): Route | undefined {
 }
 
 function accessRoute(method: string, [, apiVersion, instanceId = '']: RegExpExecArray): Route {
-  if (method !== 'POST') return wrongMethodRoute(method, ['POST'])
+  if (method !== 'POST') {
+    if (instanceId === '') return { to: 'refusal', error: noOperation(method) }
+    return wrongMethodRoute(method, ['POST'])
+  }
   return (
     idRefusal('instanceId', instanceId) ?? {
       to: 'access',

@@ -43,7 +43,8 @@ export interface SessionRequest {
   readonly onDisconnect: (call: () => void) => void
 }
 
-export const takesBody = ({ operation }: SessionTarget): boolean => operation === 'open' || operation === 'request'
+export const takesBody = ({ operation }: SessionTarget): boolean =>
+  operation === 'open' || operation === 'request' || operation === 'close'
 
 /** @throws CodedError */
 export async function answerSession(service: SessionService, request: SessionRequest): Promise<Reply> {
@@ -79,7 +80,9 @@ export async function answerSession(service: SessionService, request: SessionReq
       return plain(JSON.stringify(sessionToWire(service.get(target.sessionId, belongs))))
     case 'request': {
       const { apiVersion, sessionId } = target
-      const requested = requestedOf(service, request, belongs)
+      const requested = afterAccess(service, request, belongs, () =>
+        parse(sessionAccessRequestBody[apiVersion], bodyOf(request)?.value, 'body'),
+      )
       const order = {
         apiVersion,
         sessionId,
@@ -98,6 +101,7 @@ export async function answerSession(service: SessionService, request: SessionReq
         service.heartbeatMs(target.sessionId),
       )
     case 'close':
+      afterAccess(service, request, belongs, () => bodyOf(request))
       return replyTo(
         target,
         await service.close(target.sessionId, belongs, hashed(request)),
@@ -108,13 +112,17 @@ export async function answerSession(service: SessionService, request: SessionReq
 }
 
 /** As in the cloud, the instance of the session is checked before the body. @throws CodedError */
-function requestedOf(service: SessionService, request: SessionRequest, belongs: (kept: KeptSession) => void) {
-  const { apiVersion, sessionId } = request.target
+function afterAccess<Body>(
+  service: SessionService,
+  { target }: SessionRequest,
+  belongs: (kept: KeptSession) => void,
+  read: () => Body,
+): Body {
   try {
-    return parse(sessionAccessRequestBody[apiVersion], bodyOf(request)?.value, 'body')
+    return read()
   } catch (problem) {
     try {
-      service.get(sessionId, belongs)
+      service.get(target.sessionId, belongs)
     } catch (refusal) {
       if (!(refusal instanceof CodedError) || refusal.code !== 'NOT_FOUND') throw refusal
     }
