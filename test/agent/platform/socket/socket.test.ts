@@ -239,13 +239,7 @@ describe('the socket', () => {
     const behind = new Behind()
     await behind.open()
     const nothing = { status: 404, body: { code: 'NOT_FOUND' } }
-    for (const path of [
-      '/',
-      '/v1.0',
-      '/v1.2/instances/x/access-request',
-      '/v1.0/instances//access-request',
-      '//livez',
-    ]) {
+    for (const path of ['/', '/v1.0', '/v1.2/instances/x/access-request', '//livez']) {
       expect(await behind.post(accessBody(1), { path })).toMatchObject(nothing)
       expect(await behind.get(path)).toMatchObject(nothing)
     }
@@ -253,6 +247,8 @@ describe('the socket', () => {
     expect(await behind.post({}, { path: AGENT_STATUS_PATH })).toMatchObject(nothing)
     const malformed = { status: 400, body: { code: 'BAD_REQUEST' } }
     expect(await behind.post({}, { path: '/v1.0/instances/not-a-uuid/access-request' })).toMatchObject(malformed)
+    expect(await behind.post({}, { path: '/v1.0/instances//access-request' })).toMatchObject(malformed)
+    expect(await behind.get('/v1.0/instances//access-request')).toMatchObject(nothing)
   })
 
   it.each([
