@@ -144,9 +144,10 @@ class Console {
   async showUsage(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const signedIn = await this.#signedIn(request, reply)
     const { store, giveWay } = this.#deps
-    const range = await store.read(async (reader) => usageOfPage(await this.#view(reader, request, signedIn)))
-    const newest = await newestUsage({ store, giveWay }, range)
-    return send(reply, 200, await this.#made((view) => usagePage(view, newest), request, signedIn))
+    const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    const newest = await newestUsage({ store, giveWay }, usageOfPage(view))
+    const page = await store.read((reader) => usagePage({ ...view, reader }, newest))
+    return send(reply, 200, documentOf(page, headerOf(view)))
   }
 
   async commandSession(name: SessionCommandName, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
