@@ -5,7 +5,8 @@ import { call, endsRound, raiseAndLog, type StepContext, type StepResult } from 
 import { distinctKeys, formerKeys, Trust } from '../keys/trust.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { StoredPolicy } from '../ledger/journal.ts'
-import { acceptPolicy } from './accept-policy.ts'
+import { type AcceptedPolicy, acceptPolicy } from './accept-policy.ts'
+import type { ActivePolicies } from './active-policies.ts'
 
 export async function fetchPolicy(context: StepContext, instanceId: string): Promise<StepResult> {
   const { cloud, memory, health, signal, options } = context
@@ -55,15 +56,29 @@ async function takeDocument(
   await journal.savePolicy({ instanceId, revision, document }, keys)
   memory.identity = { ...identity, ...keys }
   memory.trust = trust
-  policyMemory.applied = revision
-  policyMemory.floor = revision
   policyMemory.newest = Math.max(policyMemory.newest, revision)
-  policyMemory.engine = policy.document.engine
-  policyMemory.signedBy = policy.signedBy
-  policyMemory.document = document
-  policyMemory.shown = false
-  activePolicies.put(policy)
+  putInForce(activePolicies, policyMemory, policy, document)
   log.info({ instanceId, revision }, 'policy in force')
+}
+
+function putInForce(
+  activePolicies: ActivePolicies,
+  policyMemory: PolicyMemory,
+  policy: AcceptedPolicy,
+  document: string,
+): void {
+  const { revision, engine } = policy.document
+  const { signedBy } = policy
+  const inForce: Partial<PolicyMemory> = {
+    applied: revision,
+    floor: revision,
+    engine,
+    signedBy,
+    document,
+    shown: false,
+  }
+  Object.assign(policyMemory, inForce)
+  activePolicies.put(policy)
 }
 
 /** Verifies each stored document again: a manipulated database has no effect, and the engine may be another. */
@@ -77,13 +92,8 @@ export async function restorePolicies(
     if (policyMemory === undefined) continue
     try {
       const policy = await acceptPolicy(memory.trust, document, { instanceId, above: revision - 1, engine })
-      policyMemory.applied = policy.document.revision
-      policyMemory.floor = policy.document.revision
+      putInForce(activePolicies, policyMemory, policy, document)
       const { engine: madeFor } = policy.document
-      policyMemory.engine = madeFor
-      policyMemory.signedBy = policy.signedBy
-      policyMemory.document = document
-      activePolicies.put(policy)
       if (madeFor !== engine.version) {
         const message = `the rules were made for engine ${madeFor}; this agent decides by them with engine ${engine.version}`
         log.info({ instanceId, revision, madeFor, engine: engine.version }, message)
