@@ -97,8 +97,8 @@ export class ReadinessProbe {
     const writing = journal.saveClock(ledger.stamp()).then(
       () => {
         // The clock needs less space than an entry, so a failure to record entries still counts.
-        const standing = journal.condition()
-        const failure = standing === null ? null : new CodedError(standing.code, standing.message)
+        const condition = journal.condition()
+        const failure = condition === null ? null : new CodedError(condition.code, condition.message)
         return { failure, answered: true }
       },
       (error: unknown) => {

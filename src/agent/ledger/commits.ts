@@ -105,7 +105,7 @@ interface UnderWay {
 
 export class Commits {
   readonly #deps: CommitsDeps
-  readonly #accountReservations: Reservations
+  readonly #reservations: Reservations
   /** Answered from the volatile log, not yet in the journal. */
   #logged: Decided[] = []
   readonly #touched = new Set<AccountId>()
@@ -134,11 +134,11 @@ export class Commits {
   constructor(deps: CommitsDeps, reached: Anchor) {
     this.#deps = deps
     this.#reached = reached
-    this.#accountReservations = new Reservations(deps.reserve?.reservationMax ?? 0n, deps.now)
+    this.#reservations = new Reservations(deps.reserve?.reservationMax ?? 0n, deps.now)
   }
 
   /** Durability of the answer to an entry that a reservation covers. */
-  get promise(): Exclude<Durability, 'later'> {
+  get durability(): Exclude<Durability, 'later'> {
     return this.#deps.reserve !== null && this.#logState !== 'FAILED' ? 'write-behind' : 'durable'
   }
 
@@ -151,7 +151,7 @@ export class Commits {
     const { entry } = decided
     if (this.#deps.reserve !== null && entry.moves === 'used') {
       for (const { account, amount } of entry.postings) {
-        this.#accountReservations.saw(account, amount)
+        this.#reservations.saw(account, amount)
         this.#touched.add(account)
       }
     }
@@ -226,7 +226,7 @@ export class Commits {
   }
 
   shorten(accounts: Iterable<AccountId>): void {
-    for (const account of accounts) this.#accountReservations.lower(account, this.#deps.spendableOf(account))
+    for (const account of accounts) this.#reservations.lower(account, this.#deps.spendableOf(account))
   }
 
   /** Ends these accounts' reservations: charges wait for a commit until a new reservation is made. */
@@ -238,7 +238,7 @@ export class Commits {
 
   /** No charges until {@link Commits.begin}. The journal closes the reservations with the epoch. */
   forgetReservations(): void {
-    this.#accountReservations.clear()
+    this.#reservations.clear()
     this.#touched.clear()
     this.#closing.clear()
   }
@@ -292,8 +292,7 @@ export class Commits {
     const { spendableOf } = this.#deps
     // Session state must survive a power cut; otherwise its charge could never be refunded.
     if (moves !== 'used' || session !== undefined) return false
-    for (const { account } of postings)
-      if (!this.#accountReservations.covers(account, spendableOf(account))) return false
+    for (const { account } of postings) if (!this.#reservations.covers(account, spendableOf(account))) return false
     return true
   }
 
@@ -301,7 +300,7 @@ export class Commits {
     if (this.#logState !== 'OPEN' || this.#logged.length === 0) return false
     if (this.#logged.length >= MOVE_ENTRIES) return true
     for (const account of this.#touched) {
-      if (this.#accountReservations.isLow(account, this.#deps.spendableOf(account))) return true
+      if (this.#reservations.isLow(account, this.#deps.spendableOf(account))) return true
     }
     return false
   }
@@ -328,7 +327,7 @@ export class Commits {
         if (waiting.length > 0) reserve.log.write(waiting.map(({ entry }) => entry))
         reserve.log.turn()
       })
-    const reservations = this.#reservations()
+    const reservations = this.#nextReservations()
     const writing = reserve.journal.appendWriteBehind(entries, reservations, stamp(), false)
     this.#await(writing, {
       logged: this.#logged.length,
@@ -355,13 +354,13 @@ export class Commits {
     )
   }
 
-  #reservations(): readonly Reservation[] {
+  #nextReservations(): readonly Reservation[] {
     const { spendableOf } = this.#deps
     const reservations = new Map<AccountId, bigint>()
     for (const account of this.#closing) reservations.set(account, spendableOf(account).used)
     if (this.#logState !== 'FAILED') {
       for (const account of this.#touched) {
-        reservations.set(account, this.#accountReservations.propose(account, spendableOf(account)))
+        reservations.set(account, this.#reservations.propose(account, spendableOf(account)))
       }
     }
     this.#touched.clear()
@@ -377,7 +376,7 @@ export class Commits {
     for (const decided of waiting) recorded.push(decided)
     this.#reached = { n: recorded.at(-1)?.entry.n ?? this.#reached.n, head }
     onRecorded(recorded)
-    this.#accountReservations.committed()
+    this.#reservations.committed()
     for (const account of closing) this.#closing.delete(account)
     if (reserve !== null && turned && this.#logState === 'OPEN') {
       this.#attempt(reserve, () => reserve.log.forget(this.#reached))
@@ -398,7 +397,7 @@ export class Commits {
     const { reserve, onLost, onBroken } = this.#deps
     this.#underWay = null
     this.#isAccepted = false
-    this.#accountReservations.failed()
+    this.#reservations.failed()
     const lost = [...waiting, ...this.#waiting]
     this.#waiting = []
     const isUndone = error instanceof CodedError && error.code === 'NOT_RECORDED'
@@ -450,13 +449,13 @@ export class Commits {
   }
 
   #open(): Iterable<AccountId> {
-    return this.#accountReservations.open(this.#deps.spendableOf)
+    return this.#reservations.open(this.#deps.spendableOf)
   }
 
   /** Lowers them in memory; the next commit ends them in the journal. */
   #end(accounts: Iterable<AccountId>): void {
     for (const account of accounts) {
-      this.#accountReservations.close(account)
+      this.#reservations.close(account)
       this.#touched.delete(account)
       this.#closing.add(account)
     }

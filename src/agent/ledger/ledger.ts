@@ -250,8 +250,8 @@ export class Ledger {
     return this.#commits.add({ entry, atOnce: NOTHING, later })
   }
 
-  get durability(): Commits['promise'] {
-    return this.#commits.promise
+  get durability(): Commits['durability'] {
+    return this.#commits.durability
   }
 
   burnedOf(account: AccountId): Micro {

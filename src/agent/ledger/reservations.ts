@@ -29,7 +29,7 @@ export interface Spendable {
 export class Reservations {
   readonly #sizeMax: Micro
   readonly #now: () => number
-  readonly #blocks = new Map<AccountId, OpenReservation>()
+  readonly #reservations = new Map<AccountId, OpenReservation>()
   /** Their next ends, never below those in force. */
   readonly #proposed = new Map<OpenReservation, Micro>()
 
@@ -40,19 +40,19 @@ export class Reservations {
   }
 
   saw(account: AccountId, amount: Micro): void {
-    const reservation = this.#blocks.get(account)
+    const reservation = this.#reservations.get(account)
     if (reservation === undefined) {
       const before = this.#now()
-      this.#blocks.set(account, { end: 0n, size: 0n, usedBefore: -1n, before, largest: amount })
+      this.#reservations.set(account, { end: 0n, size: 0n, usedBefore: -1n, before, largest: amount })
     } else if (amount > reservation.largest) reservation.largest = amount
   }
 
   covers(account: AccountId, { used }: Spendable): boolean {
-    return used <= (this.#blocks.get(account)?.end ?? 0n)
+    return used <= (this.#reservations.get(account)?.end ?? 0n)
   }
 
   isLow(account: AccountId, { used, usedMax }: Spendable): boolean {
-    const reservation = this.#blocks.get(account)
+    const reservation = this.#reservations.get(account)
     if (reservation === undefined) return true
     if (this.#proposed.has(reservation) || reservation.end >= usedMax) return false
     return 2n * (reservation.end - used) < reservation.size
@@ -60,8 +60,8 @@ export class Reservations {
 
   /** The next end to commit, in force after {@link Reservations.committed}. */
   propose(account: AccountId, { used, usedMax }: Spendable): Micro {
-    const reservation = this.#blocks.get(account)
-    if (reservation === undefined) throw new Error('invariant: a block is made for charges')
+    const reservation = this.#reservations.get(account)
+    if (reservation === undefined) throw new Error('invariant: a reservation is proposed for charges')
     const now = this.#now()
     const elapsed = Math.max(RATE_OVER_MS, Math.ceil(now - reservation.before))
     const spent = reservation.usedBefore < 0n || used < reservation.usedBefore ? 0n : used - reservation.usedBefore
@@ -89,7 +89,7 @@ export class Reservations {
 
   /** Caps the reservation at `usedMax`, so that returned tokens cannot be spent through it. */
   lower(account: AccountId, { usedMax }: Spendable): void {
-    const reservation = this.#blocks.get(account)
+    const reservation = this.#reservations.get(account)
     if (reservation === undefined) return
     this.#proposed.delete(reservation)
     if (reservation.end > usedMax) reservation.end = usedMax
@@ -98,18 +98,18 @@ export class Reservations {
   open(spendableOf: (account: AccountId) => Spendable): readonly AccountId[] {
     const isOpen = ([account, reservation]: [AccountId, OpenReservation]): boolean =>
       this.#proposed.has(reservation) || reservation.end > spendableOf(account).used
-    return [...this.#blocks].filter(isOpen).map(([account]) => account)
+    return [...this.#reservations].filter(isOpen).map(([account]) => account)
   }
 
   /** Ends a reservation at the current use, in memory only. */
   close(account: AccountId): void {
-    const reservation = this.#blocks.get(account)
+    const reservation = this.#reservations.get(account)
     if (reservation !== undefined) this.#proposed.delete(reservation)
-    this.#blocks.delete(account)
+    this.#reservations.delete(account)
   }
 
   clear(): void {
-    this.#blocks.clear()
+    this.#reservations.clear()
     this.#proposed.clear()
   }
 }

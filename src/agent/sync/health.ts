@@ -23,9 +23,9 @@ export class Health {
 
   /** Keeps `since` while the code is the same. Returns true when the code changed. */
   raise(subject: string, error: CodedError): boolean {
-    const standing = this.#conditions.get(subject)
-    const same = standing?.code === error.code
-    const since = same ? standing.since : this.#now()
+    const before = this.#conditions.get(subject)
+    const same = before?.code === error.code
+    const since = same ? before.since : this.#now()
     this.#conditions.set(subject, { subject, code: error.code, message: error.message, since, details: error.details })
     return !same
   }

@@ -256,7 +256,7 @@ it('an entry is held until it is in the journal', async () => {
 describe('a charge', () => {
   it('begins the log if it is the first, and is answered after the commit that reserves tokens', async () => {
     const bench = new Bench()
-    expect(bench.commits.promise).toBe('write-behind')
+    expect(bench.commits.durability).toBe('write-behind')
     bench.charge({ [A]: 100n })
     expect(bench.logged).toEqual(['begin 1 0 start', 'write 1', 'turn'])
     expect(bench.last).toMatchObject({ entries: [1], answered: false })
@@ -278,7 +278,7 @@ describe('a charge', () => {
 
   it('is answered durably without a log', async () => {
     const bench = new Bench('durable')
-    expect(bench.commits.promise).toBe('durable')
+    expect(bench.commits.durability).toBe('durable')
     bench.charge({ [A]: 100n })
     await bench.done()
     bench.charge({ [A]: 1n })
@@ -609,7 +609,7 @@ describe('a log that fails', () => {
     const bench = await warm(A, B)
     bench.logFails = true
     bench.charge({ [A]: 1n })
-    expect(bench.commits.promise).toBe('durable')
+    expect(bench.commits.durability).toBe('durable')
     expect(bench.logErrors).toEqual([null, new Error('no space')])
     expect(bench.reserved()).toEqual({ [A]: 101n, [B]: 100n })
     bench.charge({ [A]: 1n })
@@ -626,7 +626,7 @@ describe('a log that fails', () => {
     bench.time.advance(1)
     bench.charge({ [B]: 1n })
     expect(bench.logged.slice(before)).toEqual(['begin 1 4 head 4', 'write 5', 'turn'])
-    expect([bench.logErrors.at(-1), bench.commits.promise]).toEqual([null, 'write-behind'])
+    expect([bench.logErrors.at(-1), bench.commits.durability]).toEqual([null, 'write-behind'])
     await bench.done()
     // Only the account of this commit has a reservation again.
     bench.charge({ [A]: 1n })
@@ -640,7 +640,7 @@ describe('a log that fails', () => {
     bench.charge({ [A]: 1n })
     await bench.done()
     bench.commits.begin()
-    expect(bench.commits.promise).toBe('durable')
+    expect(bench.commits.durability).toBe('durable')
   })
 
   it('that fails during a commit is not used after it', async () => {

@@ -65,7 +65,7 @@ interface Admission {
   readonly quota: CallerQuota | null
 }
 
-const ANYBODY: Admission = { owner: null, quota: null }
+const UNIDENTIFIED: Admission = { owner: null, quota: null }
 
 export class RequestHandler {
   readonly #deps: RequestHandlerDeps
@@ -231,10 +231,10 @@ export class RequestHandler {
 
   #admit(connection: Socket, role: CallerRole): Admission | CodedError {
     const { callers } = this.#deps
-    if (callers === undefined) return ANYBODY
+    if (callers === undefined) return UNIDENTIFIED
     const { rules } = callers
     const caller = this.#callerAt(connection)
-    if (caller === null) return ANYBODY
+    if (caller === null) return UNIDENTIFIED
     if (caller instanceof CodedError) return caller
     try {
       rules.require(caller, role)
@@ -287,7 +287,7 @@ export class RequestHandler {
     }
     const refuse = (error: unknown): void => answer(this.#failure(error))
     if (this.#isFull(refuse)) return
-    this.#wait(rotateKey(), (standing) => answer(plain(JSON.stringify(standing))), refuse)
+    this.#wait(rotateKey(), (status) => answer(plain(JSON.stringify(status))), refuse)
   }
 
   /** A refusal without a ledger entry: stores it under a correlation id that the response carries. */
