@@ -75,7 +75,7 @@ export class FastPath {
     this.#connections.delete(connection)
   }
 
-  handOver(socket: Socket): void {
+  moveToServer(socket: Socket): void {
     for (const listener of this.#toServer) listener.call(this.#server, socket)
     limitReading(socket, () => this.options.onMany(socket))
   }
@@ -149,7 +149,7 @@ class Connection {
       bytes.length !== bodyStart + head.bodyBytes ||
       headerRefusal(head.headers, options.bodyBytesMax) !== null
     ) {
-      this.#handOver(bytes)
+      this.#moveToServer(bytes)
       return
     }
     this.#isBusy = true
@@ -169,16 +169,16 @@ class Connection {
     const { text, encoding } = replyText(reply, isLast ? null : options.keepAliveMs)
     socket.write(text, encoding)
     if (isLast) socket.off('data', this.#onData).resume().end()
-    else if (this.#isPipelined) this.#handOver()
+    else if (this.#isPipelined) this.#moveToServer()
   }
 
   /** @param bytes received, and not back in the stream */
-  #handOver(bytes?: Buffer): void {
+  #moveToServer(bytes?: Buffer): void {
     const socket = this.#socket
     this.#path.leave(this)
     socket.off('data', this.#onData).off('end', this.#onEnd).off('error', this.#onError).off('close', this.#onClose)
     socket.setTimeout(0).off('timeout', this.#onSilence)
-    this.#path.handOver(socket)
+    this.#path.moveToServer(socket)
     if (bytes !== undefined) socket.unshift(bytes)
     socket.resume()
   }

@@ -95,7 +95,7 @@ class UnixSocketServer implements SocketServer {
     this.#server.maxConnections = options.connectionsMax
     // Half-closed clients such as nc and socat still receive a response: their request is charged.
     Object.assign(this.#server, { httpAllowHalfOpen: true })
-    this.#server.on('request', this.#take)
+    this.#server.on('request', this.#serve)
     this.#server.on('checkExpectation', this.#refuseExpectation)
     this.#server.on('connect', (_request: IncomingMessage, socket: Socket) => {
       // Node has stopped to parse it.
@@ -145,20 +145,20 @@ class UnixSocketServer implements SocketServer {
    * then reconnect to the next agent without losing a request.
    */
   async #handOver(drainMs: number): Promise<void> {
-    const seen = { isEmpty: false }
+    const queue = { isEmpty: false }
     // Stops listening only: Node's HTTP server would also close idle connections.
     NetServer.prototype.close.call(this.#server, () => {
-      seen.isEmpty = true
+      queue.isEmpty = true
     })
     const last = Math.min(drainMs, NEWCOMER_MS)
-    for (let waited = 0; waited < last && !seen.isEmpty; waited += LOOK_EVERY_MS) {
+    for (let waited = 0; waited < last && !queue.isEmpty; waited += LOOK_EVERY_MS) {
       if (waited >= HAND_OVER_MS && !this.#fastPath.hasNewcomer()) break
       await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS))
     }
     this.#handler.phase = 'STOPPING'
   }
 
-  readonly #take = (request: IncomingMessage, response: ServerResponse): void => {
+  readonly #serve = (request: IncomingMessage, response: ServerResponse): void => {
     const refuse = (): void => {
       this.#ending.add(request.socket)
       response.sendDate = false
