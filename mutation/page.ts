@@ -1,12 +1,9 @@
-/** The page of mutation testing: scores, and each surviving mutant with its reason. */
-import { existsSync, readFileSync } from 'node:fs'
+/** The page of mutation testing with the scores, and the list of an area's surviving mutants. */
 import type { Area } from './areas.ts'
-import { type Score, type Survivor, oneLine, percent, scoreOf } from './report.ts'
+import { type Score, type Survivor, percent, scoreOf } from './report.ts'
 import { reasonFor } from './survivors.ts'
 
 const TEXT_MAX = 90
-const LINES_MAX = 12
-const REMOVED = '(removed)'
 
 const INTRODUCTION = `# Mutation testing
 
@@ -22,8 +19,9 @@ npm run mutation -- --concurrency 4                   four mutants at a time
 npm run mutation -- --page-only                       this page from the last reports
 \`\`\`
 
-A run stores its results in \`.tallygate/mutation\`. The next run tests only mutants of changed code or tests; \`--force\` tests all of them.
-An area takes from seconds to an hour. CI does not run mutation tests.
+A run stores its results in \`.tallygate/mutation\`, and for each area the list \`survivors.md\` of the surviving mutants, grouped by reason.
+The next run tests only mutants of changed code or tests; \`--force\` tests all of them. An area takes from seconds to an hour. CI does not
+run mutation tests.
 
 - \`mutation/areas.ts\` lists the areas with their files and tests. The tests of an area start no processes. Tests that take seconds and only
   kill mutants that other tests also kill are left out.
@@ -34,32 +32,25 @@ An area takes from seconds to an hour. CI does not run mutation tests.
   that survives for 3 s counts as a survivor, so scores are lower bounds. A test that waits while nothing is under way in the process has failed.
 - Error texts (\`mutation/ignore-error-text.ts\`) and module constants are not mutated. Every test of an area would have to run for each
   constant.
-- \`mutation/survivors.ts\` gives the reasons for survivors. Survivors without a reason are listed as such. "No fast test" names the behavior
-  that no test of the area checks within 3 s; a slower test may check it.
-- Reports stay on the machine that made them. Without a report, an area keeps its last results, grouped by the reasons of today.
+- \`mutation/survivors.ts\` gives the reasons for survivors, by file. "No fast test" names the behavior that no test of the area checks within
+  3 s; a slower test may check it.
 
 ## Scores
 
+Each row is the result of the last run of the area, on the code and the tests of that time.
+
 `
 
-/**
- * An area without a report keeps its row and its survivors: reports stay on the machine that made them. Its survivors are grouped by the
- * reasons of today.
- *
- * @param before the page so far
- */
+/** @param before the page so far: an area without a report keeps its row, because reports stay on the machine that made them */
 export function page(areas: readonly Area[], before: string): string {
-  const scores = areas.map((area) => ({ area, score: scoreOf(area) }))
   return [
     `${INTRODUCTION}| Area | Name | Mutants | Killed | Timed out | Survived | Score | Target |`,
     '| --- | --- | --- | --- | --- | --- | --- | --- |',
-    ...scores.map(({ area, score }) => (score === null ? rowIn(before, area) : rowOf(score))),
+    ...areas.map((area) => {
+      const score = scoreOf(area)
+      return score === null ? rowIn(before, area) : rowOf(score)
+    }),
     '',
-    '## Survivors',
-    '',
-    'Grouped by reason. Line numbers are those at the time of the run.',
-    '',
-    ...scores.map(({ area, score }) => (score === null ? sectionIn(before, area) : sectionOf(score))),
   ].join('\n')
 }
 
@@ -73,54 +64,16 @@ function rowIn(before: string, { title, name, target }: Area): string {
   return row ?? `| ${title} | \`${name}\` | | | | | not measured | ${target} % |`
 }
 
-function sectionOf({ area, survivors }: Pick<Score, 'area' | 'survivors'>): string {
-  return `### ${area.title}\n\n${survivorList(survivors)}\n`
-}
-
-function sectionIn(before: string, area: Area): string {
-  const section = before.split(/^(?=### )/m).find((each) => each.startsWith(`### ${area.title}\n`))
-  if (section === undefined) return ''
-  return sectionOf({ area, survivors: section.split('\n').flatMap((each) => survivorIn(each) ?? []) })
-}
-
-/** The reverse of `line`. The page shortens long texts, and the source may have changed since. */
-function survivorIn(listed: string): Survivor | undefined {
-  const [, file = '', at, ...texts] = /^- `(.+?):(\d+)` (`.+?`) → (`.+`)$/.exec(listed) ?? []
-  if (at === undefined) return undefined
-  const [before = '', after = ''] = texts.map(textIn)
-  const lines = linesAround(file, Number(at), before.replace(/ …$/, ''))
-  return { file, line: Number(at), lines, before, after: after === REMOVED ? '' : after }
-}
-
-function textIn(listed: string): string {
-  return /^(`+) ?(.+?) ?\1$/.exec(listed)?.[2] ?? ''
-}
-
-/** The fewest lines of the present file that contain the text, the nearest ones; none if it is gone. */
-function linesAround(file: string, at: number, text: string): string {
-  if (!existsSync(file)) return ''
-  const source = readFileSync(file, 'utf8').split('\n')
-  const starts = [...source.keys()].toSorted((a, b) => Math.abs(a + 1 - at) - Math.abs(b + 1 - at))
-  for (let count = 1; count <= LINES_MAX; count += 1) {
-    for (const start of starts) {
-      const lines = oneLine(source.slice(start, start + count).join('\n'))
-      if (lines.includes(text)) return lines
-    }
-  }
-  return ''
-}
-
-function survivorList(survivors: readonly Survivor[]): string {
-  if (survivors.length === 0) return 'None.'
+export function survivorList({ area, survivors }: Pick<Score, 'area' | 'survivors'>): string {
   const byReason = Map.groupBy(survivors, (survivor) => reasonFor(survivor) ?? 'No reason yet.')
-  return [...byReason]
+  const groups = [...byReason]
     .toSorted(([, a], [, b]) => b.length - a.length)
-    .map(([reason, those]) => `${reason}\n\n${those.map(line).join('\n')}`)
-    .join('\n\n')
+    .map(([reason, those]) => `${reason}\n\n${those.map(line).join('\n')}\n`)
+  return `# Survivors of ${area.name}\n\n${groups.length === 0 ? 'None.\n' : groups.join('\n')}`
 }
 
 function line({ file, line: at, before, after }: Survivor): string {
-  return `- \`${file}:${at}\` ${code(before)} → ${code(after === '' ? REMOVED : after)}`
+  return `- \`${file}:${at}\` ${code(before)} → ${after === '' ? '(removed)' : code(after)}`
 }
 
 /** The text between more backticks than it has in a row. */

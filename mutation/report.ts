@@ -40,6 +40,10 @@ export function reportPath(area: Area): string {
   return `.tallygate/mutation/${area.name}/report.json`
 }
 
+export function survivorsPath(area: Area): string {
+  return `.tallygate/mutation/${area.name}/survivors.md`
+}
+
 /** Null where the area was never run. */
 export function scoreOf(area: Area): Score | null {
   const path = reportPath(area)
@@ -66,7 +70,7 @@ function survivorOf(file: string, source: string, { location: { start, end }, re
 }
 
 /** Without line breaks and indentation. */
-export function oneLine(text: string): string {
+function oneLine(text: string): string {
   return text.replaceAll(/\s+/g, ' ').trim()
 }
 

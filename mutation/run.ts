@@ -4,8 +4,8 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
 import { format, resolveConfig } from 'prettier'
 import { AREAS, type Area, areaNamed } from './areas.ts'
-import { page } from './page.ts'
-import { percent, scoreOf } from './report.ts'
+import { page, survivorList } from './page.ts'
+import { percent, scoreOf, survivorsPath } from './report.ts'
 
 const PAGE = 'docs/explanation/mutation-testing.md'
 
@@ -44,7 +44,9 @@ if (!values['page-only']) for (const area of areas) test(area)
 if (values.file.length === 0) {
   const text = page(AREAS, await readFile(PAGE, 'utf8'))
   await writeFile(PAGE, await format(text, { ...(await resolveConfig(PAGE)), filepath: PAGE }))
-  for (const { area, mutants, ...score } of AREAS.flatMap((each) => scoreOf(each) ?? [])) {
-    console.log(`${area.name}: ${percent({ mutants, ...score })} of ${mutants} mutants`)
+  for (const score of AREAS.flatMap((each) => scoreOf(each) ?? [])) {
+    const path = survivorsPath(score.area)
+    await writeFile(path, survivorList(score))
+    console.log(`${score.area.name}: ${percent(score)} of ${score.mutants} mutants. Survivors: ${path}`)
   }
 }
