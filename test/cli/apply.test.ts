@@ -268,7 +268,7 @@ it('stops after the change that it is making, and continues in the next run', as
   expect((await apply()).out).toMatch(/\n7 created, 0 changed, 2 unchanged\.\n$/)
 })
 
-it('a file or a cloud that is away', async () => {
+it('names a file that does not exist and a cloud that does not respond', async () => {
   expect((await run('apply', '-f', '/no/site.yaml')).err).toContain(
     'USAGE: Cannot read /no/site.yaml: there is no such file.',
   )

@@ -65,7 +65,7 @@ const pages = {
   },
 }
 
-test('the list holds every page', async () => {
+test('the list has the devices of all pages', async () => {
   await using twin = await fakeService('tcp', pages)
   const { out } = await devices(twin.address, 'list')
   expect(out.split('\n')).toEqual([

@@ -138,7 +138,7 @@ describe('--watch', () => {
     expect(lines[1]).toMatch(/ATTENTION {2}This device is offline .*\[offline, /)
   })
 
-  test('draws the whole anew on a terminal', async () => {
+  test('clears the terminal and draws the whole status at each interval', async () => {
     const pages = await watched(true, 3)
     for (const page of pages) expect(page.startsWith('\u001B[H\u001B[2J')).toBe(true)
     expect(pages[0]).toContain('\nTOKENS OF ')
@@ -158,7 +158,7 @@ describe('--watch', () => {
     expect(written[0]).toMatch(/NO RESPONSE {2}unix:\/nowhere\/agent\.sock: the socket does not exist\. Start it /)
   })
 
-  test('is not for programs', async () => {
+  test('refuses --json', async () => {
     expect(await tallygate(['status', '--watch', '--json'])).toMatchObject({ code: 64 })
   })
 })

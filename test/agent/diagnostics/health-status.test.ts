@@ -97,7 +97,7 @@ describe('the health status', () => {
       /locked/,
     ],
   ]
-  it.each(cases)('of %s', (_name, changes, level, sentence) => {
+  it.each(cases)('has level and sentence of %s', (_name, changes, level, sentence) => {
     const health = healthStatusOf(agentStatus(changes))
     expect(health.level).toBe(level)
     expect(health.sentence).toMatch(sentence)
@@ -129,7 +129,7 @@ describe('the next steps', () => {
   it.each(cases)('of one that is %s', (_name, changes, step) => {
     expect(healthStatusOf(agentStatus(changes)).steps.join('\n')).toMatch(step)
   })
-  it('are none when all is well', () => {
+  it('are empty for a device without problems', () => {
     expect(healthStatusOf(agentStatus()).steps).toEqual([])
   })
 })

@@ -26,7 +26,7 @@ function fixture() {
 }
 
 describe('the watchdog', () => {
-  it('is fed at once and again and again', async () => {
+  it('is fed at once and at each interval', async () => {
     const { heard, pass } = fixture()
     await pass(3)
     expect(heard).toEqual({ well: 4, ill: [] })
@@ -58,7 +58,7 @@ describe('the watchdog', () => {
     expect(looks).toBe(1)
   })
 
-  it('ends', async () => {
+  it('is not fed after a stop', async () => {
     const { heard, stop, pass, time } = fixture()
     await pass(1)
     stop()

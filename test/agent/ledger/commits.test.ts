@@ -212,7 +212,7 @@ describe.each(['durable', 'write-behind'] as const)('a denial, %s', (durability)
     expect(bench.answers).toEqual({})
   })
 
-  it('waits while very many do', async () => {
+  it('waits for the commit while 1,000 others do', async () => {
     const bench = new Bench(durability)
     bench.charge({ [A]: 1n })
     for (let n = 0; n < 1_001; n += 1) bench.add({}, denial)

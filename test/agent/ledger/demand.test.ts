@@ -105,7 +105,7 @@ describe('the supply', () => {
     expect(initial?.quantity).toBeGreaterThan(0n)
   })
 
-  it('without limit is none', async () => {
+  it('does not list unlimited accounts', async () => {
     const test = await withRules()
     test.grant({ [A]: 10n }, 1, { unlimited: true })
     expect(test.ledger.demand.supplies()).toEqual([])

@@ -94,7 +94,7 @@ test('a round that fails lets every request go', async () => {
   expect(device.left < 50_000_000n).toBe(true)
 })
 
-test('an empty pool is said to be empty', async () => {
+test('an account of an empty pool names the pool as the reason', async () => {
   const device = await TestDevice.running()
   device.cloud.caps.set(ACCOUNT, 10_000_000n)
   await device.charge(10_000_000n)

@@ -42,7 +42,7 @@ async function said(answers: DeclaredAnswers, status: number, type: string, payl
 const JSON_TYPE = 'application/json; charset=utf-8'
 
 describe('an answer', () => {
-  it('that is declared leaves as it is', async () => {
+  it('that is declared is sent unchanged', async () => {
     for (const [status, type, payload] of [
       [200, JSON_TYPE, '{"word":"x"}'],
       [204, JSON_TYPE, undefined],

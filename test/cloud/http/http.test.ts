@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { type Socket, connect } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -597,9 +598,10 @@ describe('the server', () => {
       `POST /dynamicmonetization${INSTANCES} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
         'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
     )
+    const closed = once(slow, 'close')
     await twin.call('GET', INSTANCES)
     await twin.stop()
-    slow.destroy()
+    await closed
   })
 
   it('ends connections that say nothing in their TLS handshake', async () => {
@@ -613,8 +615,9 @@ describe('the server', () => {
     const drainTimeout = 150
     await using twin = await openTwin((settings) => ({ ...settings, tls, http: { ...settings.http, drainTimeout } }))
     const silent = await silentPeer(Number(new URL(twin.cloud.address).port))
+    const closed = once(silent, 'close')
     await twin.stop()
-    silent.destroy()
+    await closed
   })
 
   it('cannot listen where another process does', async () => {

@@ -95,7 +95,7 @@ describe('every change of the rules', () => {
     expect(await revisionOf(TWO)).toBe(1)
   })
 
-  it('that all instances share raises all of them', async () => {
+  it('that all instances share bumps the revision of each', async () => {
     const body = { version: '1', effectiveFrom: NOW + 1, items: [{ name: 'P', version: '', rate: decimal(1) }] }
     await createRateTable(store, body, NOW)
     await deleteRateTable(store, '', '1', NOW)
@@ -105,7 +105,7 @@ describe('every change of the rules', () => {
     expect(await notifications()).toHaveLength(2)
   })
 
-  it('and nothing else raises it', async () => {
+  it('that leaves them as they are does not bump the revision', async () => {
     const condition = { operator: 'IN', property: 'p', values: ['v'] } as const
     await createConditions(deps, ONE, [condition], NOW)
     await notifications()

@@ -215,7 +215,7 @@ describe('while another process holds the lock', () => {
     const waiting = note(1)
     const events: string[] = []
     void waiting.then(() => events.push('written'))
-    await new Promise((resolve) => setTimeout(resolve, 1))
+    await new Promise((resolve) => setImmediate(resolve))
     events.push('event')
     other.exec('COMMIT')
     await waiting

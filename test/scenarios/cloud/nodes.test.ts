@@ -11,6 +11,7 @@ import { PG_DUMP, backUpSchema } from '../../support/schema-backup.ts'
 import { postgres } from '../../support/servers.ts'
 import { TwinProcess } from '../../cloud/twin-process.ts'
 import { newKeyPair, pick, text } from '../../cloud/harness.ts'
+import { poll } from '../remote/poll.ts'
 
 /** What one request charges: not a whole token, so that a sum by floating point would be off. */
 const RATE = 0.1
@@ -337,9 +338,5 @@ describe('two nodes over one PostgreSQL', () => {
 })
 
 async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
-  const deadline = performance.now() + 60_000
-  while (!(await condition())) {
-    if (performance.now() > deadline) throw new Error('the condition was not met in time')
-    await new Promise((resolve) => setTimeout(resolve, 5))
-  }
+  await poll(async () => condition(), Boolean)
 }

@@ -115,8 +115,9 @@ test.each([
 
 test('closing a session that is gone already is no failure', async () => {
   for (const status of [404, 409]) {
-    const { cloud } = answering(json(status, { message: 'gone' }))
+    const { cloud, requests } = answering(json(status, { message: 'gone' }))
     await cloud.closeSession(device, INSTANCE, 's', signal)
+    expect(requests.map(({ method }) => method)).toEqual(['DELETE'])
   }
 })
 

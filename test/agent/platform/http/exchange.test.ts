@@ -98,7 +98,7 @@ test('a long body is compressed where the other side takes it, and arrives as it
   expect(await post('short', true)).toEqual([false, true])
 })
 
-test('connections are kept', async () => {
+test('requests reuse a connection', async () => {
   const sockets = new Set<Socket>()
   const url = await serve((request, response) => {
     sockets.add(request.socket)
@@ -168,7 +168,7 @@ describe('over a slow line', () => {
     expect(await failure(exchange(post(`${url}/late`, body)))).toMatchObject({ network: 'ETIMEDOUT' })
   })
 
-  test('so has a long answer', async () => {
+  test('a long answer has more time, too', async () => {
     const url = await serve((_request, response) => {
       response.write('x'.repeat(12 * 1024 * 1024))
       // Most of it has been read: no socket buffers as much.
@@ -216,7 +216,7 @@ test('distinguishes a missing server, a broken connection and a cut response by 
   })
 })
 
-test('what is no HTTP is no answer', async () => {
+test('a response that is not HTTP counts as an unreachable cloud', async () => {
   const server = createTcpServer((socket) => void socket.once('data', () => socket.end('SSH-2.0-OpenSSH_9.9\r\n')))
   expect(await failure(exchangeWith()(get(`http://127.0.0.1:${await listen(server)}`)))).toMatchObject({
     code: 'CLOUD_UNREACHABLE',

@@ -1,4 +1,4 @@
-// The agent probes on its own door: over real sockets that answer, hang, turn away, or are not there.
+// Probes of real sockets that answer, hang, refuse or do not exist.
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
@@ -6,7 +6,7 @@ import { probeSocket } from '../../../../src/agent/platform/socket/probe.ts'
 import { listeningSocket } from '../../../support/unix-sockets.ts'
 import { temporaryDirectory } from '../../harness.ts'
 
-async function doorThat(answers: string | null): Promise<string> {
+async function socketThatSends(answers: string | null): Promise<string> {
   const path = join(temporaryDirectory(), 'agent.sock')
   const server = createServer((socket) => {
     socket.on('error', () => undefined)
@@ -18,13 +18,13 @@ async function doorThat(answers: string | null): Promise<string> {
   return path
 }
 
-describe('knocking', () => {
-  it('is answered', async () => {
-    expect(await probeSocket(await doorThat('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'), 5_000)).toBe(true)
+describe('a probe', () => {
+  it('succeeds if the server responds with 200', async () => {
+    expect(await probeSocket(await socketThatSends('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'), 5_000)).toBe(true)
   })
 
   it('fails if the server refuses, is missing or does not respond', async () => {
-    expect(await probeSocket(await doorThat('HTTP/1.1 500 Oops\r\n\r\n'), 5_000)).toBe(false)
+    expect(await probeSocket(await socketThatSends('HTTP/1.1 500 Oops\r\n\r\n'), 5_000)).toBe(false)
     expect(await probeSocket(join(temporaryDirectory(), 'agent.sock'), 5_000)).toBe(false)
     const path = join(temporaryDirectory(), 'agent.sock')
     listeningSocket(path)
@@ -32,6 +32,6 @@ describe('knocking', () => {
   })
 
   it('finds an agent that refuses further connections', async () => {
-    expect(await probeSocket(await doorThat(null), 5_000)).toBe(true)
+    expect(await probeSocket(await socketThatSends(null), 5_000)).toBe(true)
   })
 })

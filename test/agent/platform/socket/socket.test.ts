@@ -1,4 +1,4 @@
-// The door for local applications, knocked on with real bytes over a real socket; what is behind it is a fake.
+// The socket server with real bytes over a real socket; the pipeline behind it is a fake.
 import { once } from 'node:events'
 import {
   chmodSync,
@@ -591,7 +591,7 @@ describe('the socket', () => {
     expect(behind.calls).toEqual([])
   })
 
-  it('lives through whatever bytes come', async () => {
+  it('survives arbitrary bytes', async () => {
     const behind = new Behind()
     behind.answer = async () => {
       throw new CodedError('BAD_REQUEST', 'no')
@@ -681,7 +681,7 @@ describe('a stop of the socket', () => {
     await stopped
   })
 
-  it('waits no longer than it was told', async () => {
+  it('ends after its time limit although a request is pending', async () => {
     const behind = new Behind()
     behind.answer = () => new Promise(() => undefined)
     const server = await behind.open()

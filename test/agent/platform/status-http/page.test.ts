@@ -103,7 +103,7 @@ describe('the status page', () => {
       expect(page).toMatch(/class="curve" d="M0 20 V0\.0 H1 V10\.0 H2 V20\.0 H3 /)
     })
 
-    it('begins where something is known', () => {
+    it('begins at the first known time', () => {
       const known = {
         ...use,
         since: NOW - 2 * USE_BIN_MS + 2,
@@ -143,7 +143,7 @@ describe('the status page', () => {
     )
   })
 
-  it('stays small', () => {
+  it('takes less than 40 kB with 20 decisions', () => {
     const decisions = Array.from({ length: 20 }, (_, n) => decision(n + 1, 'GRANTED', '1'))
     expect(Buffer.byteLength(statusPage(reportWith({}, { decisions })))).toBeLessThan(40_000)
   })

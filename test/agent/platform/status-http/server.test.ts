@@ -190,8 +190,9 @@ it('stops without a peer that says nothing in its TLS handshake', async () => {
     onFault: (error) => expect.unreachable(String(error)),
   })
   const silent = await silentPeer(Number(new URL(server.origin).port))
+  const closed = once(silent, 'close')
   await server.stop()
-  silent.destroy()
+  await closed
 })
 
 it('beyond loopback, who holds no certificate of the authority is heard only where a token would do as well', async () => {

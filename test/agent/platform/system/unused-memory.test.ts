@@ -16,7 +16,7 @@ const mapping = (range: string, permissions: string, file: string, { anonymousKb
   ].join('\n')
 
 describe('ranges of a program', () => {
-  it('are its code and constants', () => {
+  it('contain its code and its constants', () => {
     const map = mapping('00400000-0251a000', 'r--p', PROGRAM) + mapping('0251a000-0517f000', 'r-xp', PROGRAM)
     expect(programRanges(map, PROGRAM)).toEqual([
       ['00400000', '0251a000'],

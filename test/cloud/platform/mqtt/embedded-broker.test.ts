@@ -7,7 +7,7 @@ import { openEmbeddedBroker } from '../../../../src/cloud/platform/mqtt/embedded
 import { deviceTopic, policyTopic, presenceTopic } from '../../../../src/protocol/push.ts'
 import { Authority } from '../../../support/certificates.ts'
 import { silentPeer } from '../../../support/silent-peer.ts'
-import { DAY, type Twin, openTwin } from '../../harness.ts'
+import { DAY, type Twin, openTwin, pick } from '../../harness.ts'
 import { EDGE, EdgeClient } from '../../devices/edge-client.ts'
 import { Listener } from './listener.ts'
 
@@ -92,14 +92,11 @@ describe('a device at the embedded broker', () => {
     expect(await listener.subscribe(...refused, policyTopic(instanceId))).toEqual([...refused.map(() => 128), 1])
   })
 
-  it('may say that it is there', async () => {
+  it('publishes that it is online, which the cloud shows', async () => {
     await using listener = await signIn()
-    const said = await listener.client.publishAsync(presenceTopic(client.id), '{"online":true}', {
-      qos: 1,
-      retain: true,
-    })
-    expect(said).toBeDefined()
-    expect(await listener.subscribe(deviceTopic(client.id))).toEqual([1])
+    await listener.client.publishAsync(presenceTopic(client.id), '{"online":true}', { qos: 1, retain: true })
+    const { body } = await twin.call('GET', `${EDGE}/devices/${client.id}`)
+    expect(pick(body, 'presence', 'online')).toBe(true)
   })
 
   it.each([
@@ -182,8 +179,9 @@ describe('an embedded broker', () => {
       ...{ onPresence: () => undefined, signIn: () => Promise.reject(new Error('nothing signs in')) },
     })
     const silent = await silentPeer(Number(new URL(broker.url).port))
+    const closed = once(silent, 'close')
     await broker.close()
-    silent.destroy()
+    await closed
   })
 
   it.each([false, true])('keeps no device out because of peers that do not sign in, with TLS: %s', async (isTls) => {

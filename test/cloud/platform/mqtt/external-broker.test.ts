@@ -109,7 +109,7 @@ describe('a twin with an external broker', () => {
 })
 
 describe('a broker that refuses some notifications', () => {
-  it('gets the others', async () => {
+  it('receives the notifications that it permits', async () => {
     const opened = await openWith(guarded.url, 'policies', passwords.policies)
     const instanceId = await opened.instance()
     const { id } = await EdgeClient.join(opened, instanceId)
