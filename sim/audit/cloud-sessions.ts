@@ -19,18 +19,21 @@ interface SessionRow {
 }
 
 /** The interval that a session has paid for. */
-interface Interval {
-  /** As stored. */
-  readonly text: string
+export interface Interval {
   readonly from: bigint
   readonly until: bigint
   /** Micro-tokens by item: its position in the request. */
   readonly charged: Books
 }
 
+interface StoredInterval extends Interval {
+  /** As stored. */
+  readonly text: string
+}
+
 export class CloudSessionAudit {
   readonly #shared: SharedState
-  readonly #intervals = new Map<string, Interval>()
+  readonly #intervals = new Map<string, StoredInterval>()
   /** Time of the first automatic charge without a heartbeat after it, by session. */
   readonly #silentSince = new Map<string, bigint>()
 
@@ -106,7 +109,7 @@ export class CloudSessionAudit {
   }
 }
 
-function intervalOf(text: string): Interval {
+function intervalOf(text: string): StoredInterval {
   const { from, until, items } = JSON.parse(text) as StoredCharge
   const charged = new Books()
   for (const { metaData, parts } of items) {
@@ -120,7 +123,7 @@ function itemOf({ meta_data: text }: Pick<CloudUsageRow, 'meta_data'>): string {
 }
 
 /** Rounded half to even. */
-function unused(tokens: bigint, { from, until }: Interval, at: bigint): bigint {
+export function unused(tokens: bigint, { from, until }: Interval, at: bigint): bigint {
   const restMs = until - (at > from ? at : from)
   if (restMs <= 0n) return 0n
   const [product, intervalMs] = [tokens * restMs, until - from]

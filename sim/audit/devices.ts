@@ -123,6 +123,7 @@ export class DeviceAudit {
     this.#shared.lost(machine, () => true)
     this.#current.delete(machine.name)
     this.#entries.forgetCuts(machine)
+    this.#entries.sessions.forget(machine.name)
     this.#shared.grants.set(machine.name, null)
     this.#shared.forgetful.add(machine.name)
     if (machine.deps.keys.wasReplaced) this.#shared.unproven.add(machine.name)
@@ -148,6 +149,7 @@ export class DeviceAudit {
     this.#shared.forgetful.add(machine.name)
     if (machine !== from) return
     this.#entries.forgetCuts(machine)
+    this.#entries.sessions.forget(machine.name)
     const ids = new Set(entriesIn(database).map(({ body }) => (JSON.parse(body) as EntryText).correlationId))
     this.#shared.lost(machine, (entry) => !ids.has(entry.correlationId))
   }
@@ -165,6 +167,7 @@ export class DeviceAudit {
   damaged(machine: Machine, damage: Damage): void {
     const { database } = machine.deps.disk
     this.#current.delete(machine.name)
+    this.#entries.sessions.forget(machine.name)
     for (const { deviceId, machine: name } of this.#shared.entries.values()) {
       if (name === machine.name) this.#shared.damaged.add(deviceId)
     }

@@ -4,6 +4,7 @@ import type { AccessResponse } from '../../src/protocol/service/access-request.t
 import { ITEM_STATUS } from '../../src/protocol/service/status.ts'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
+import { DeviceSessionAudit } from './device-sessions.ts'
 import type { SharedState } from './shared-state.ts'
 import type { PoolAudit } from './pools.ts'
 import type { PublishedAudit } from './published.ts'
@@ -22,12 +23,14 @@ export class EntryAudit {
   readonly #pools: PoolAudit
   readonly #time: TimeAudit
   readonly #published: PublishedAudit
+  readonly sessions: DeviceSessionAudit
 
   constructor(shared: SharedState, pools: PoolAudit, time: TimeAudit, published: PublishedAudit) {
     this.#shared = shared
     this.#pools = pools
     this.#time = time
     this.#published = published
+    this.sessions = new DeviceSessionAudit(shared, published)
   }
 
   /** An application received a response. @param key of the request, if it is numbered */
@@ -76,6 +79,7 @@ export class EntryAudit {
       const known = this.#shared.entries.get(body.correlationId)
       if (known === undefined) this.#enter(machine, body, deviceId, epoch, false, twin)
       else known.volatile = false
+      this.sessions.appended(machine.name, `${deviceId} ${epoch}`, body)
       if (body.kind === 'burn') this.#burned(machine, body, deviceId, epoch)
     }
   }

@@ -38,6 +38,8 @@ export class PublishedAudit {
   readonly #windows = new Map<string, Window>()
   /** By instance and revision, and then by content. */
   readonly #rules = new Map<string, Map<string, Policy>>()
+  /** By instance and revision, ms. */
+  readonly #sessionIntervals = new Map<string, Set<number>>()
 
   constructor(shared: SharedState) {
     this.#shared = shared
@@ -67,7 +69,17 @@ export class PublishedAudit {
     const rules = this.#rules.get(name) ?? new Map<string, Policy>()
     this.#rules.set(name, rules)
     const content = JSON.stringify({ ...document, issuedAt: 0 })
-    if (!rules.has(content)) rules.set(content, policyOf(policyDocument.parse(document)))
+    if (rules.has(content)) return
+    const parsed = policyDocument.parse(document)
+    rules.set(content, policyOf(parsed))
+    const intervals = this.#sessionIntervals.get(name) ?? new Set()
+    this.#sessionIntervals.set(name, intervals.add(parsed.sessionIntervalMs))
+  }
+
+  /** Undefined: several were published with this number. */
+  sessionIntervalMs(instanceId: string, revision: number): number | undefined {
+    const [interval, ...others] = this.#sessionIntervals.get(`${instanceId} ${revision}`) ?? []
+    return others.length === 0 ? interval : undefined
   }
 
   /** The rules that were ever published with this number. */

@@ -111,7 +111,7 @@ export interface EntryText {
   at: number
   earliest: number
   latest: number | null
-  session?: unknown
+  session?: { id: string; event: string }
   requester: { type: string; value: string }
   items: {
     item: string

@@ -1,5 +1,7 @@
 /** Defects that decide by other rules or inputs than those of the request, or record another decision. */
 import type { AccessCall } from '../../src/agent/access/access.ts'
+import { keptSession, storedSession } from '../../src/agent/sessions/kept-session.ts'
+import type { StoredSession } from '../../src/agent/ledger/journal.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { Session } from '../../src/core/sessions/session.ts'
@@ -53,20 +55,26 @@ function keepingAllocations(tx: Transaction): Transaction {
   }
 }
 
+function forgetCharge<S extends Session | undefined>(session: S): S {
+  if (session === undefined || session.charge === null) return session
+  const items = session.charge.items.map((each) => ({ ...each, shares: [] }))
+  return { ...session, charge: { ...session.charge, items } }
+}
+
+function withoutCost(stored: StoredSession): StoredSession {
+  const kept = keptSession(stored)
+  return storedSession({ ...kept, session: forgetCharge(kept.session) })
+}
+
 /** Sessions whose charges have no cost. */
 function forgettingCharges(tx: Transaction): Transaction {
-  const withoutCost = <S extends Session | undefined>(session: S): S => {
-    if (session === undefined || session.charge === null) return session
-    const items = session.charge.items.map((each) => ({ ...each, shares: [] }))
-    return { ...session, charge: { ...session.charge, items } }
-  }
   const { sessions } = tx
   return {
     ...tx,
     sessions: {
       ...sessions,
-      lock: async (id) => withoutCost(await sessions.lock(id)),
-      lockDue: async (now) => withoutCost(await sessions.lockDue(now)),
+      lock: async (id) => forgetCharge(await sessions.lock(id)),
+      lockDue: async (now) => forgetCharge(await sessions.lockDue(now)),
     },
   }
 }
@@ -95,6 +103,20 @@ export const DECISION_DEFECTS: readonly Defect[] = [
     is: 'a session of the twin that ends gets nothing back',
     always: ['session-life'],
     twin: () => ({ transaction: forgettingCharges }),
+  },
+  {
+    name: 'device-forgets-what-sessions-paid',
+    is: 'a session of a device that ends after a restart of the agent gets nothing back',
+    always: ['device-session', 'kill'],
+    device: () => ({
+      journal: (journal) => ({
+        ...journal,
+        read: async () => {
+          const snapshot = await journal.read()
+          return { ...snapshot, sessions: snapshot.sessions.map(withoutCost) }
+        },
+      }),
+    }),
   },
   {
     name: 'charges-without-heartbeat',
