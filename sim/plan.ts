@@ -160,6 +160,8 @@ export type Happening =
       readonly requesters: number
     } & PlannedRequest)
   | { readonly kind: 'recovery-overridden' }
+  /** An administrator confirms the cloud's clock, if it is in doubt. */
+  | { readonly kind: 'clock-confirmed' }
   | { readonly kind: 'clock-step'; readonly device: number; readonly ms: number }
   | { readonly kind: 'snapshot' | 'restore' | 'clone' | 'wipe' | 'revoke' | 'release'; readonly device: number }
   | { readonly kind: 'rotate-key'; readonly device: number; readonly by: 'TECHNICIAN' | 'ADMINISTRATOR' }

@@ -164,6 +164,9 @@ class World {
       case 'twin-clock':
         this.#stage.stepTwinClock(what)
         return
+      case 'clock-confirmed':
+        twin.confirmClocks()
+        return
       case 'twin-busy':
         this.#stage.busyTwin(what.waitMs, what.forMs)
         return

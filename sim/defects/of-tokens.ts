@@ -218,6 +218,24 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     twin: () => ({ trustsClock: () => true }),
   },
   {
+    name: 'settles-by-clock-of-a-node',
+    is: 'of several nodes, the one whose clock jumps gives up devices that the others have just heard of',
+    always: ['node-clock'],
+    without: ['twin-clock'],
+    twin: () => ({ trustsClock: () => true }),
+  },
+  {
+    name: 'confirms-time-only',
+    is: 'a confirmed clock does not move the start of the silence of devices, which are given up at once',
+    always: ['twin-clock', 'clock-confirmed'],
+    twin: () => ({
+      transaction: (tx) => {
+        const epochs = { ...tx.edge.epochs, moveInactivity: async () => undefined }
+        return { ...tx, edge: { ...tx.edge, epochs } }
+      },
+    }),
+  },
+  {
     name: 'salvage-without-log',
     is: 'what was answered ahead of the disk is lost with a damaged ledger',
     always: ['damage', 'death-after-answer'],

@@ -286,6 +286,7 @@ export const faults = {
     ms: (random.chance(0.5) ? -1 : 1) * random.spread(1_000, random.chance(0.7) ? 4 * MINUTE : 40 * HOUR),
     forMs: random.spread(10 * MINUTE, 3 * HOUR),
   }),
+  'clock-confirmed': () => ({ kind: 'clock-confirmed' }),
   'twin-busy': (random) => ({
     kind: 'twin-busy',
     waitMs: random.spread(500, 15_000),

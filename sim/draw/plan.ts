@@ -79,6 +79,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   crowd: 0.04,
   'recovery-overridden': 0.15,
   'twin-clock': 0.12,
+  'clock-confirmed': 0.4,
   archive: 0.5,
   'twin-busy': 0.3,
 }
@@ -96,6 +97,7 @@ const later: ReadonlySet<FaultKind> = new Set([
   'session-command',
   'cloud-reserve',
   'node-clock',
+  'clock-confirmed',
 ])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
@@ -153,6 +155,7 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
     }
   }
   drawTwinRestore(random.stream('twin restored'), chosen, faultsMs, events)
+  if (chosen.includes('clock-confirmed')) drawConfirmations(random.stream('confirmations'), faultsMs, events)
   const places = random.stream('instances')
   const placed = site.instances === 1 ? events : events.map((event) => inInstance(event, places, site.instances))
   const variety = random.stream('variety')
@@ -163,6 +166,15 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
     segmentEntriesMax: options.segmentEntriesMax ?? SEGMENT_ENTRIES_MAX,
     faultsMs,
     events: (isVaried ? placed.map((event) => varied(event, variety)) : placed).toSorted((a, b) => a.at - b.at),
+  }
+}
+
+/** While a clock is wrong, or soon after it is right again. */
+function drawConfirmations(random: Random, faultsMs: number, events: PlannedEvent[]): void {
+  for (const { at, what } of [...events]) {
+    if (what.kind !== 'twin-clock') continue
+    const confirmedAt = at + random.whole(MINUTE, what.forMs + 10 * MINUTE)
+    events.push({ at: Math.min(confirmedAt, faultsMs), what: { kind: 'clock-confirmed' } })
   }
 }
 

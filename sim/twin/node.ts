@@ -8,6 +8,7 @@ import { Authenticator } from '../../src/cloud/service-api/authenticate.ts'
 import { CLOCK_LOOK_EVERY_MS, ClockGuard } from '../../src/cloud/runtime/clock-guard.ts'
 import { takeNextKey } from '../../src/cloud/devices/change-device-key.ts'
 import { NotificationPublisher } from '../../src/cloud/devices/publish-notifications.ts'
+import { CLOUD } from '../../src/cloud/storage/audit-records.ts'
 import type { Settlement } from '../../src/cloud/storage/device-records.ts'
 import { expireNextInactive } from '../../src/cloud/sync/grants/expire-inactive.ts'
 import { notifyServable, recallForCloud } from '../../src/cloud/sync/grants/watch-shortages.ts'
@@ -102,7 +103,8 @@ export class TwinNode {
    * @param isRestored start with a declared restore
    */
   start(open: (alive: () => boolean) => Store, isRestored: boolean): void {
-    const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault, engine } = this.#deps
+    const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault, engine, nodes } =
+      this.#deps
     const { broker } = this.#deps
     const policies = new Policies({ max: 10, undecidedClock })
     const sales = this.#sales(open, () => process.alive, policies, isRestored)
@@ -140,6 +142,12 @@ export class TwinNode {
         takeNextKey: (deviceId, used) => takeNextKey({ store, now, onKeyReplaced: () => undefined }, deviceId, used),
         signIn: null,
       }),
+      confirmClock: async () => {
+        // The time that one node confirms counts for all of them.
+        if (clock.doubt === null || (nodes > 1 && now() !== scheduler.now)) return
+        await clock.confirm(CLOUD)
+        onFault('the clock of the twin is confirmed')
+      },
       newId: () => random.uuid(),
       get engine() {
         return engine()

@@ -23,6 +23,8 @@ export interface TwinProcess {
   readonly now: () => number
   readonly present: () => number
   readonly trustsClock: () => boolean
+  /** Does nothing if the clock is not in doubt. */
+  readonly confirmClock: () => Promise<void>
   readonly newId: () => string
   readonly engine: Engine
 }

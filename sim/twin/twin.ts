@@ -90,6 +90,10 @@ export class Twin {
     }
   }
 
+  confirmClocks(): void {
+    for (const { process } of this.#nodes) if (process !== null) void this.run(process, () => process.confirmClock())
+  }
+
   #someNode(): TwinNode | undefined {
     const serving = this.#nodes.filter(({ process }) => process !== null)
     return serving.length > 1 ? this.#balancer.pick(serving) : serving[0]

@@ -41,6 +41,8 @@ const KNOWN: Readonly<Record<string, number>> = {
   'late-delivery-not-billed': 2,
   'period-number-again': 2,
   'settles-by-any-clock': 3,
+  'settles-by-clock-of-a-node': 11,
+  'confirms-time-only': 28,
   'salvage-without-log': 179,
   'returns-nothing': 6,
   'asks-for-nothing': 2,
