@@ -1,12 +1,12 @@
 /** The clouds that this user works with: one file in the XDG configuration folder, readable only by the user. */
-import { homedir } from 'node:os'
-import { dirname, isAbsolute, join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { CodedError, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { nearest } from '../settings/nearest.ts'
 import { makePrivateDirectory, writeFileAtomically } from './atomic-write.ts'
 import type { Io } from './io.ts'
+import { userDirectory } from './user-directory.ts'
 
 const contextForm = z.strictObject({
   url: z.string(),
@@ -21,9 +21,10 @@ const contextsForm = z.strictObject({ current: z.string().nullable(), contexts: 
 export type Contexts = z.infer<typeof contextsForm>
 
 export function readContexts(io: Io): Contexts {
-  const path = contextsFile(io)
-  let text
+  let path: string
+  let text: string
   try {
+    path = contextsFile(io)
     text = io.readText(path)
   } catch {
     return { current: null, contexts: {} }
@@ -50,7 +51,6 @@ export function contextNamed(name: string, { contexts }: Contexts): Context {
   throw new CodedError('USAGE', `There is no context ${name}. ${help}`)
 }
 
-function contextsFile({ env }: Io): string {
-  const config = env['XDG_CONFIG_HOME'] ?? ''
-  return join(isAbsolute(config) ? config : join(env['HOME'] ?? homedir(), '.config'), 'tallygate', 'contexts.json')
+function contextsFile(io: Io): string {
+  return join(userDirectory('XDG_CONFIG_HOME', io), 'contexts.json')
 }

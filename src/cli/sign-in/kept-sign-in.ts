@@ -2,14 +2,14 @@
 import { hash } from 'node:crypto'
 import { readdirSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
-import { homedir } from 'node:os'
-import { isAbsolute, join } from 'node:path'
+import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { makePrivateDirectory, writeFileAtomically } from '../atomic-write.ts'
 import type { Io } from '../io.ts'
+import { userDirectory } from '../user-directory.ts'
 
 const keptSignIn = z.object({
   /** Address of the cloud, the only receiver of the ID token. */
@@ -52,8 +52,8 @@ export function onlySignIn(io: Io): string {
 }
 
 function listSignIns(io: Io): readonly KeptSignIn[] {
-  const directory = directoryOf(io)
   try {
+    const directory = directoryOf(io)
     const names = readdirSync(directory).filter((name) => name.endsWith('.json'))
     return names.flatMap((name) => read(join(directory, name), io) ?? [])
   } catch {
@@ -112,7 +112,6 @@ function fileOf(cloud: string, io: Pick<Io, 'env'>): string {
   return join(directoryOf(io), `${hash('sha256', cloud, 'hex').slice(0, 32)}.json`)
 }
 
-function directoryOf({ env }: Pick<Io, 'env'>): string {
-  const state = env['XDG_STATE_HOME'] ?? ''
-  return join(isAbsolute(state) ? state : join(env['HOME'] ?? homedir(), '.local', 'state'), 'tallygate', 'sign-in')
+function directoryOf(io: Pick<Io, 'env'>): string {
+  return join(userDirectory('XDG_STATE_HOME', io), 'sign-in')
 }
