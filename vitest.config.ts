@@ -63,6 +63,7 @@ export default defineConfig({
     maxWorkers: availableParallelism() + 1,
     sequence: { sequencer: LongestFirst },
     environment: 'node',
+    setupFiles: ['test/support/end-children.ts'],
     pool: 'forks',
     isolate: false,
     testTimeout: 30_000,
