@@ -5,7 +5,7 @@
 import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { CodedError, ERRORS, type ErrorCode } from '../../protocol/errors.ts'
-import { REFUSALS, bodyIncomplete } from '../../protocol/service/refusals.ts'
+import { REFUSALS, bodyIncomplete, noTunnel } from '../../protocol/service/refusals.ts'
 import type { Rarely } from '../runtime/rarely.ts'
 
 declare module 'fastify' {
@@ -79,9 +79,11 @@ export function sendJson(reply: FastifyReply, status: number, body?: unknown): v
 }
 
 export const TOO_MANY_AHEAD = 'TOO_MANY_AHEAD'
+export const NO_TUNNEL = 'NO_TUNNEL'
 
-/** Connection errors by Node's codes, and {@link TOO_MANY_AHEAD}. */
+/** Connection errors by Node's codes, {@link TOO_MANY_AHEAD} and {@link NO_TUNNEL}. */
 const BROKEN: Readonly<Record<string, [ErrorCode, string]>> = {
+  [NO_TUNNEL]: ['NOT_FOUND', noTunnel().message],
   HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and headers are too large.'],
   ERR_HTTP_REQUEST_TIMEOUT: ['REQUEST_TOO_SLOW', 'The request did not arrive in time.'],
   [TOO_MANY_AHEAD]: ['BAD_REQUEST', 'Too many requests arrived at once. Wait for responses before sending more.'],

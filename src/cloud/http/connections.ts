@@ -11,7 +11,7 @@ import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { bodyIncomplete, expectationUnknown } from '../../protocol/service/refusals.ts'
 import { Rarely } from '../runtime/rarely.ts'
 import { limitReading } from '../../platform/limit-reading.ts'
-import { TOO_MANY_AHEAD, rawRefusal } from './answer-error.ts'
+import { NO_TUNNEL, TOO_MANY_AHEAD, rawRefusal } from './answer-error.ts'
 
 /** How long a connection stays open after its last response, ms. */
 const LINGER_MS = 1_000
@@ -59,6 +59,11 @@ export class Connections {
       server.emit('request', request, response)
     })
     server.on('checkExpectation', this.#refuseExpectation)
+    server.on('connect', (_request: IncomingMessage, socket: Socket) => {
+      // Node has stopped parsing, and listens for no more errors.
+      socket.removeAllListeners('data').on('error', () => socket.destroy())
+      this.refuse(Object.assign(new Error(NO_TUNNEL), { code: NO_TUNNEL }), socket)
+    })
     // After the checks that need no body.
     http.addHook('preParsing', ({ raw }, _reply, _payload, done) => {
       const broken = this.#broken.get(raw)

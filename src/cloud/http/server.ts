@@ -13,7 +13,13 @@ import { answerError } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
 import { Connections } from './connections.ts'
 import { Rarely } from '../runtime/rarely.ts'
-import { PATH_SEGMENT_MAX, allowedMethods, noOperation, wrongMethod } from '../../protocol/service/refusals.ts'
+import {
+  PATH_SEGMENT_MAX,
+  allowedMethods,
+  hostMissing,
+  noOperation,
+  wrongMethod,
+} from '../../protocol/service/refusals.ts'
 
 export interface ServerOptions {
   /** Bytes. */
@@ -56,6 +62,8 @@ export function createServer(options: ServerOptions): Server {
   const arrival = {
     headersTimeout: Math.min(requestTimeoutMs, HEAD_TIMEOUT_MS_MAX),
     connectionsCheckingInterval: Math.min(requestTimeoutMs, ARRIVALS_CHECKED_EVERY_MS_MAX),
+    // Node would refuse a missing Host without a body.
+    requireHostHeader: false,
   }
   const connections = new Connections({ log: options.logger, onBrokenBody: options.onBrokenBody })
   const http = Fastify({
@@ -114,7 +122,9 @@ function refuseRequests(http: FastifyInstance, { prefix }: ServerOptions): () =>
   http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
   http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods.at(request.url), request, reply))
   http.addHook('onRequest', (request, reply, done) => {
+    const refusal = hostMissing(request.raw.httpVersion, request.headers)
     if (stopping) done(new CodedError('STOPPING', 'The service is shutting down.'))
+    else if (refusal !== null) done(refusal)
     // Before the body is read: no handler needs it.
     else if (request.is404) answerUnrouted(prefix, methods.at(request.url), request, reply)
     else done()

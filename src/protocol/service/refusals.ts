@@ -15,6 +15,19 @@ export const REFUSALS = {
   instanceOfSession: 'The header x-instance-id does not match the instance of the session.',
 } as const
 
+/** HTTP/1.1 requires a Host header. @param version such as 1.1 */
+export function hostMissing(version: string, { host }: { readonly host?: string | undefined }): CodedError | null {
+  if (host !== undefined || version === '1.0') return null
+  return new CodedError(
+    'BAD_REQUEST',
+    'The Host header is missing, and HTTP/1.1 requires it. Any value works, such as localhost.',
+  )
+}
+
+export function noTunnel(): CodedError {
+  return new CodedError('NOT_FOUND', 'CONNECT is not supported: this is not a proxy. Send the request to a path.')
+}
+
 export function noOperation(method: string, advice = ''): CodedError {
   return new CodedError('NOT_FOUND', `No operation ${method} at this path.${advice}`)
 }

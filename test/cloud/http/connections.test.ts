@@ -83,6 +83,34 @@ it('takes a body with hundreds of blank lines for one request', async () => {
   expect(await twin.call('POST', '/provisioning/api/v1.1/instances', { raw })).toMatchObject({ status: 201 })
 })
 
+describe('gets a code and a message:', () => {
+  it.each([
+    ['a request without Host', 'GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n', ['400', 'BAD_REQUEST']],
+    ['a request without Host and path', 'GET /x HTTP/1.1\r\nConnection: close\r\n\r\n', ['400', 'BAD_REQUEST']],
+    ['a request for a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', ['404', 'NOT_FOUND']],
+  ])('%s', async (_, request, expected) => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.write(request)
+    expect(responses(await readAll(socket))).toEqual(expected)
+  })
+
+  it('a request for a tunnel, after the response to an earlier request', async () => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.write(`${await head(twin, WHOLE)}${BODY}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\nmore`)
+    expect(responses(await readAll(socket))).toEqual(['201', '404', 'NOT_FOUND'])
+    expect((await twin.call('GET', INSTANCES)).status).toBe(200)
+  })
+
+  it('no request of HTTP/1.0, which needs no Host', async () => {
+    await using twin = await openTwin()
+    const socket = open(twin)
+    socket.write('GET /healthz HTTP/1.0\r\n\r\n')
+    expect(responses(await readAll(socket))).toEqual(['200'])
+  })
+})
+
 describe('a body that breaks off', () => {
   it.each([
     ['because the client sends no more', WHOLE, BODY.slice(1)],

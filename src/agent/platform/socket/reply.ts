@@ -1,9 +1,9 @@
 /** The responses of the socket: contents, and the text of those that bypass Node's server. */
-import { type IncomingMessage, STATUS_CODES } from 'node:http'
+import { STATUS_CODES } from 'node:http'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { CORRELATION_HEADER } from '../../../protocol/local/decision.ts'
 import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
-import { bodyIncomplete } from '../../../protocol/service/refusals.ts'
+import { bodyIncomplete, noTunnel } from '../../../protocol/service/refusals.ts'
 import type { AccessAnswer } from '../../access/access.ts'
 import { tooManyAhead } from '../pipelined.ts'
 
@@ -69,12 +69,6 @@ export function replyText({ status, headers, body }: Reply, keepAliveMs: number 
 export const NOWHERE = refused(new CodedError('NOT_FOUND', 'This agent does not offer this path.'))
 export const STOPPING = refused(new CodedError('STOPPING', 'the agent is shutting down'))
 
-/** HTTP/1.1 requires a Host header; its value does not matter on a Unix socket. Null: the request is fine. */
-export function hostRefusal({ httpVersionMajor, httpVersionMinor, headers }: IncomingMessage): Reply | null {
-  const needsHost = httpVersionMajor === 1 && httpVersionMinor >= 1
-  return needsHost && headers.host === undefined ? NO_HOST : null
-}
-
 /** @param cause error code of Node's HTTP parser or timeout */
 export function brokenRefusal(cause: string | undefined): Reply {
   switch (cause) {
@@ -87,19 +81,7 @@ export function brokenRefusal(cause: string | undefined): Reply {
   }
 }
 
-export const NO_TUNNEL = refused(
-  new CodedError(
-    'NOT_FOUND',
-    'CONNECT is not supported: the agent is not a proxy. Send the request to a path of the agent',
-  ),
-)
-
-const NO_HOST = refused(
-  new CodedError(
-    'BAD_REQUEST',
-    'the Host header is missing, and HTTP/1.1 requires it. Any value works, such as localhost',
-  ),
-)
+export const NO_TUNNEL = refused(noTunnel())
 const HEADERS_TOO_LARGE = refused(
   new CodedError('HEADERS_TOO_LARGE', 'the request line and headers together exceed 16 KiB'),
 )

@@ -6,7 +6,7 @@ import { once } from 'node:events'
 import { type IncomingMessage, type Server, type ServerResponse, createServer } from 'node:http'
 import { Server as NetServer, type Socket } from 'node:net'
 import type { CodedError } from '../../../protocol/errors.ts'
-import { expectationUnknown } from '../../../protocol/service/refusals.ts'
+import { expectationUnknown, hostMissing } from '../../../protocol/service/refusals.ts'
 import { Pipelined } from '../pipelined.ts'
 import { claimPath } from './claim-path.ts'
 import { FastPath } from './fast-path.ts'
@@ -18,7 +18,6 @@ import {
   STOPPING,
   TOO_MANY,
   brokenRefusal,
-  hostRefusal,
   refused,
   replyText,
 } from './reply.ts'
@@ -170,9 +169,9 @@ class UnixSocketServer implements SocketServer {
       answer(STOPPING)
       return
     }
-    const refusal = hostRefusal(request)
+    const refusal = hostMissing(request.httpVersion, request.headers)
     if (refusal !== null) {
-      answer(refusal)
+      answer(refused(refusal))
       return
     }
     const target = route(request.method ?? '', request.url ?? '')
