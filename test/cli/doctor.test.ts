@@ -353,8 +353,7 @@ test(
   async () => {
     const site = await Site.make()
     const agent = await site.start()
-    const application = new Application(agent)
-    await application.until(({ accounts }) => accounts.length > 0)
+    const application = await Application.ready(agent)
     await application.ask(3)
     await application.until(({ backlog }) => backlog === 0)
     const path = join(site.stateDirectory, 'journal.db')
@@ -390,8 +389,7 @@ test(
   async () => {
     const site = await Site.make()
     const agent = await site.start()
-    const application = new Application(agent)
-    await application.until(({ accounts }) => accounts.length > 0)
+    const application = await Application.ready(agent)
     site.isOnline = false
     await application.ask(3)
     await agent.stop()
@@ -429,7 +427,7 @@ test(
   async () => {
     const site = await Site.make()
     const agent = await site.start()
-    await new Application(agent).until(({ accounts }) => accounts.length > 0)
+    await Application.ready(agent)
     await agent.stop()
     const manager = createServer((connection) => connection.destroy())
     await new Promise<void>((resolve) => manager.listen(site.socketPath, resolve))
@@ -444,7 +442,7 @@ test(
 test('a database that is damaged is found, and --fix leaves it alone', { timeout: 60_000 }, async () => {
   const site = await Site.make()
   const agent = await site.start()
-  await new Application(agent).until(({ accounts }) => accounts.length > 0)
+  await Application.ready(agent)
   await agent.stop()
   const path = join(site.stateDirectory, 'journal.db')
   const bytes = readFileSync(path)

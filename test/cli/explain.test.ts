@@ -170,8 +170,7 @@ test.each(['durable', 'write-behind'])('what was answered a moment ago is known,
 test('a person reads the checks, and the first that failed', async () => {
   await site.cloud.publish(rulesOf(2))
   const agent = await site.start()
-  const application = new Application(agent)
-  await application.until(({ accounts }) => accounts.length > 0)
+  await Application.ready(agent)
   const client = clientOf(agent.socketPath)
   const body = {
     requester: { type: 'user', value: 'ada', dictionary: { department: 'hall' } },
@@ -193,7 +192,7 @@ test('a person reads the checks, and the first that failed', async () => {
 test('a request that was turned away is explained by the id in its header, and an unknown id says what to do', async () => {
   const agent = await site.start()
   const client = clientOf(agent.socketPath)
-  await new Application(agent).until(({ accounts }) => accounts.length > 0)
+  await Application.ready(agent)
   const other = '00000000-0000-4000-8000-000000000000'
   const { headers } = await refusedBy(agent.socketPath, `/v1.1/instances/${other}/access-request`)
   const id = headers['x-tallygate-correlation-id'] as string
@@ -216,8 +215,7 @@ test('a request that was turned away is explained by the id in its header, and a
 test('a decision of the engine before an upgrade is not compared, which has a code of its own', async () => {
   site.engine = { version: ENGINE.version + 1, oldest: 1 }
   const agent = await site.start()
-  const application = new Application(agent)
-  await application.until(({ accounts }) => accounts.length > 0)
+  const application = await Application.ready(agent)
   const { correlationId } = await application.ask(1)
   const { code, out, err } = await tallygate(['explain', correlationId, '--socket', agent.socketPath])
   const says = `Decided by engine ${ENGINE.version + 1}, this is engine ${ENGINE.version}: the decision is not compared.`
@@ -229,8 +227,7 @@ test('a decision of the engine before an upgrade is not compared, which has a co
 
 test('with explain.decisions 0 no inputs are kept, and that is said', async () => {
   const agent = await site.start({ 'explain-decisions': '0' })
-  const application = new Application(agent)
-  await application.until(({ accounts }) => accounts.length > 0)
+  const application = await Application.ready(agent)
   const { correlationId } = await application.ask(1)
   const { replay, answer } = await explained(correlationId, '--socket', agent.socketPath)
   expect({ result: replay.result, answer }).toEqual({ result: 'impossible', answer: null })

@@ -50,8 +50,7 @@ test(
   async () => {
     const site = await Site.make()
     const agent = await site.start()
-    const application = new Application(agent)
-    await application.until(({ accounts }) => accounts.length > 0)
+    const application = await Application.ready(agent)
     await application.ask(1)
     const env = {
       TALLYGATE_AGENT_STATE_DIRECTORY: site.stateDirectory,

@@ -210,10 +210,10 @@ export class Twin implements AsyncDisposable {
     return text(body, 'id')
   }
 
-  /** Makes an instance where `Print` costs a token, with the line item of {@link lineItemBody}; returns its id. */
-  async shop(change: LineItemChange = {}): Promise<string> {
+  /** Makes an instance where `Print` has this rate, with the line item of {@link lineItemBody}; returns its id. */
+  async shop(change: LineItemChange = {}, rate = 1): Promise<string> {
     const instanceId = await this.instance()
-    await this.rates({ Print: 1 })
+    await this.rates({ Print: rate })
     await this.lineItem(instanceId, change)
     return instanceId
   }

@@ -11,10 +11,9 @@ import { failingCalls } from '../../crash/trace/strace.ts'
 import { entriesOf } from '../../src/cloud/storage/sql/packed-delivery.ts'
 import type { Row } from '../../src/cloud/storage/sql/tables.ts'
 import { seeded } from '../../src/demo/random.ts'
-import { accountLedger } from '../../src/protocol/edge/administration.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { needsStrace } from '../support/strace.ts'
-import { provisionedSite } from './provisioned-site.ts'
+import { expectUseBilled, provisionedSite } from './provisioned-site.ts'
 
 const timeout = 120_000
 
@@ -61,15 +60,7 @@ function moreAnswers(apps: Applications): Promise<void> {
 /** Everything that was answered stands in the ledger once, whatever was refused; and the twin bills what the device counts. */
 async function expectNothingLost(apps: Applications): Promise<void> {
   await apps.end()
-  const { deviceId, accounts } = await site.drained()
-  using twin = site.administrator()
-  const path = `/edge/api/v1/instances/${site.instanceId}/accounts`
-  const books = await twin.json({ method: 'GET', path }, accountLedger)
-  for (const { account, used } of accounts) {
-    const holders = books.accounts.find((one) => one.account === account)?.devices ?? []
-    const billed = holders.filter((one) => one.deviceId === deviceId).reduce((sum, one) => sum + one.billed, 0n)
-    expect(billed).toBe(used)
-  }
+  const deviceId = await expectUseBilled(site)
   const copy = join(temporaryDirectory(), 'copy.db')
   copyDatabase(join(site.twinState, 'twin.db'), copy)
   const database = new Database(copy, { readonly: true })

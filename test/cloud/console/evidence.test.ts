@@ -10,9 +10,7 @@ let instanceId: string
 
 beforeEach(async () => {
   twin = await openTwin()
-  instanceId = await twin.instance()
-  await twin.rates({ Print: 3 })
-  await twin.lineItem(instanceId, { activationId: 'ACT-1', quantity: 100 })
+  instanceId = await twin.shop({ quantity: 100 }, 3)
 })
 afterEach(() => twin[Symbol.asyncDispose]())
 

@@ -21,9 +21,7 @@ let twin: Twin
 let instanceId: string
 beforeEach(async () => {
   twin = await openTwin()
-  instanceId = await twin.instance()
-  await twin.rates({ Print: 3 })
-  await twin.lineItem(instanceId, { activationId: 'ACT-1', quantity: 100 })
+  instanceId = await twin.shop({ quantity: 100 }, 3)
 })
 afterEach(async () => twin[Symbol.asyncDispose]())
 

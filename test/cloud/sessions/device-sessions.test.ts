@@ -13,9 +13,7 @@ let instanceId: string
 let client: EdgeClient
 beforeEach(async () => {
   twin = await openTwin()
-  instanceId = await twin.instance()
-  await twin.rates({ Print: 3 })
-  await twin.lineItem(instanceId, { activationId: 'ACT-1', quantity: 100 })
+  instanceId = await twin.shop({ quantity: 100 }, 3)
   client = await EdgeClient.join(twin, instanceId)
 })
 afterEach(async () => twin[Symbol.asyncDispose]())

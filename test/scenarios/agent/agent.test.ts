@@ -34,8 +34,7 @@ describe('the agent', () => {
   it('charges a request once under its idempotency key, also over a restart', async () => {
     const site = await Site.make()
     const first = await site.start()
-    const application = new Application(first)
-    await application.until(({ accounts }) => accounts.length > 0)
+    const application = await Application.ready(first)
     const key = { 'idempotency-key': 'Auftrag 7/1' }
     const answer = await application.ask(2, key)
     expect(await application.ask(2, key)).toEqual(answer)
@@ -50,7 +49,7 @@ describe('the agent', () => {
   it('continues offline within its grant, over restarts, and delivers everything when the line is back', async () => {
     const site = await Site.make()
     const first = await site.start()
-    await new Application(first).until(({ accounts }) => accounts.length > 0)
+    await Application.ready(first)
     expect(code(await new Application(first).ask(10))).toBe('101')
     await first.stop()
 
@@ -75,7 +74,7 @@ describe('the agent', () => {
   it('gives a retry the answer that it had before the restart', async () => {
     const site = await Site.make()
     const first = await site.start()
-    await new Application(first).until(({ accounts }) => accounts.length > 0)
+    await Application.ready(first)
     const session = { 'x-tallygate-session': '64d2028c-ae87-4069-a624-66089d957ef9', 'x-tallygate-request': '1' }
     const answer = await new Application(first).ask(10, session)
     await first.stop()

@@ -39,7 +39,7 @@ test('an agent of the next engine continues the ledger, and each decision is com
 test('an agent that needs rules of a newer engine refuses requests with a reason, until the previous one runs again', async () => {
   const site = await Site.make()
   const first = await site.start()
-  await new Application(first).until(({ accounts }) => accounts.length > 0)
+  await Application.ready(first)
   await first.stop()
 
   site.engine = { version: 3, oldest: 2 }

@@ -90,6 +90,13 @@ export class Application {
     onTestFinished(() => this.#client[Symbol.dispose]())
   }
 
+  /** Of an agent that has its first grant. */
+  static async ready(agent: { readonly socketPath: string }): Promise<Application> {
+    const application = new Application(agent)
+    await application.until(({ accounts }) => accounts.length > 0)
+    return application
+  }
+
   /** @throws CodedError of the refusal, or AGENT_UNREACHABLE */
   async ask(count: number, headers: Record<string, string> = {}): Promise<AccessResponse> {
     const path = `/v1.0/instances/${INSTANCE}/access-request`

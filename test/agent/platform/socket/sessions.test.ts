@@ -55,8 +55,7 @@ class Caller {
 async function agent(flags: Record<string, string> = {}) {
   const site = await Site.make(MIB)
   const started = await site.start({ 'grants-starting': '1000', ...flags })
-  const application = new Application(started)
-  await application.until(({ accounts }) => accounts.length > 0)
+  const application = await Application.ready(started)
   return { site, started, caller: new Caller(site.socketPath), application }
 }
 

@@ -31,8 +31,7 @@ describe('the status over HTTP', () => {
   it('tells what the device did, in JSON, as metrics and as a page', async () => {
     const site = await Site.make()
     const agent = await site.start(PORT)
-    const application = new Application(agent)
-    await application.until(({ accounts }) => accounts.length > 0)
+    const application = await Application.ready(agent)
     await application.ask(2.5)
     await application.until(({ backlog }) => backlog === 0)
 
@@ -59,7 +58,7 @@ describe('the status over HTTP', () => {
   it('shows the last decisions with their reasons, while the ledger has them', async () => {
     const site = await Site.make()
     const first = await site.start()
-    await new Application(first).until(({ accounts }) => accounts.length > 0)
+    await Application.ready(first)
     await first.stop()
     site.isOnline = false
     const agent = await site.start(PORT)
@@ -75,7 +74,7 @@ describe('the status over HTTP', () => {
   it('knows when tokens were charged, and a restarted agent knows it from its ledger', async () => {
     const site = await Site.make()
     const agent = await site.start(PORT)
-    await new Application(agent).until(({ accounts }) => accounts.length > 0)
+    await Application.ready(agent)
     await new Application(agent).ask(2)
     await new Application(agent).ask(3)
     const used = async (of: Agent) => {
@@ -103,7 +102,7 @@ describe('the status over HTTP', () => {
 
     site.isOnline = true
     const enrolled = await site.start()
-    await new Application(enrolled).until(({ accounts }) => accounts.length > 0)
+    await Application.ready(enrolled)
     await enrolled.stop()
     site.isOnline = false
     const offline = await site.start(PORT)
