@@ -28,7 +28,7 @@ test('there is one for each command, and the one of settings', () => {
   expect(read('tallygate.toml.5')).toContain('TALLYGATE_AGENT_SOCKET_PATH')
 })
 
-test('man prints every page without a warning', (context) => {
+test('man prints every page without a warning', { timeout: 120_000 }, (context) => {
   if (!hasMan()) context.skip('there is no man on the path')
   const env = { ...process.env, LC_ALL: 'C.UTF-8', MANWIDTH: '80' }
   for (const name of names) {
