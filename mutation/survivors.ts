@@ -452,7 +452,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['({ account }) => account', untested('accounts whose tokens are returned are not requested')],
     ['!step.final', untested('top-ups in a final segment')],
     ['[...memory.policies]', untested('the revisions of the rules in a segment')],
-    [/^waiting\.letAllGo|^needs < topUps/, untested('more requests than a segment can name')],
+    [/^waiting\.resolveAll|^needs < topUps/, untested('more requests than a segment can name')],
     [
       /^\{ memory\.earlier|^isEarlier\(context|^!isEarlier|^\{ epoch, seq: Number/,
       untested('a refused segment of an earlier epoch'),

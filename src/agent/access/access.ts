@@ -36,7 +36,7 @@ import type { IdempotencyRecord, PendingEntry } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { CallerQuota } from './callers/callers.ts'
 import { type AccessEntry, accessEntryText, decisionInputsText } from './entry-text.ts'
-import { type Claim, type IdempotencyCache, type Place, recordOf } from './idempotency-cache.ts'
+import { type Claim, type IdempotencyCache, type NumberedRequest, recordOf } from './idempotency-cache.ts'
 import { adviceAfter } from './offers.ts'
 import {
   type Attempt,
@@ -124,15 +124,21 @@ export class Access {
     try {
       const read = this.#bodies.read(call.apiVersion, call.body, call.isKept)
       call.quota?.request(read.request.requester)
-      if (call.idempotencyKey === null) return this.#alone(call, read, null)
+      if (call.idempotencyKey === null) return this.#requestOutsideSession(call, read, null)
       const requestHash = sha256(`${call.apiVersion}\n${call.instanceId}\n${call.text}`)
-      return this.once<never>({ ...call.idempotencyKey, requestHash }, (claim) => this.#alone(call, read, claim))
+      return this.once<never>({ ...call.idempotencyKey, requestHash }, (claim) =>
+        this.#requestOutsideSession(call, read, claim),
+      )
     } catch (error) {
       return Promise.reject(error instanceof Error ? error : new Error(String(error)))
     }
   }
 
-  #alone(call: AccessCall, { request, metaData }: ReadAccessRequest, claim: Claim | null): Promise<AccessAnswer> {
+  #requestOutsideSession(
+    call: AccessCall,
+    { request, metaData }: ReadAccessRequest,
+    claim: Claim | null,
+  ): Promise<AccessAnswer> {
     const { apiVersion, instanceId, quota } = call
     return this.charge<never>({
       apiVersion,
@@ -148,11 +154,11 @@ export class Access {
 
   /** A retry gets the first answer. @throws CodedError IDEMPOTENCY_CONFLICT, CONFLICT, and what `work` throws */
   async once<T extends NotOperable>(
-    place: Place,
+    request: NumberedRequest,
     work: (claim: Claim) => Promise<AccessAnswer | T>,
   ): Promise<AccessAnswer | T> {
     const { idempotencyCache, ledger } = this.#deps
-    const begun = idempotencyCache.begin(place)
+    const begun = idempotencyCache.begin(request)
     if (begun.kind === 'REPEAT') {
       const answer = await Promise.resolve(begun.answer).catch(sessionOf)
       if ('operable' in answer) return answer as T
@@ -174,11 +180,11 @@ export class Access {
 
   /** Decides, with a top-up or the offline policy if the balances fall short; then charges, records and responds. */
   charge<T extends NotOperable>(request: ChargeRequest<T>): Promise<AccessAnswer | T> {
-    return this.#deps.decisions.decide(request, (attempt) => this.#take(request, attempt))
+    return this.#deps.decisions.decide(request, (attempt) => this.#chargeAndRecord(request, attempt))
   }
 
   /** Synchronous up to the charge; resolves when the entry is durable, of a denial at once. */
-  #take<T extends NotOperable>(request: ChargeRequest<T>, attempt: Attempt): Promise<AccessAnswer | T> {
+  #chargeAndRecord<T extends NotOperable>(request: ChargeRequest<T>, attempt: Attempt): Promise<AccessAnswer | T> {
     const { apiVersion, claim, quota, session } = request
     const notOperable = session?.check(attempt) ?? null
     if (notOperable !== null) return Promise.resolve(notOperable)
@@ -260,7 +266,7 @@ type AnswerBeforeCommit = Omit<AccessAnswer, 'operable' | 'advice' | 'durability
   readonly advice: string | undefined
 }
 
-/** A separate function: a closure in `#take` would keep the request in memory until the commit. */
+/** A separate function: a closure in `#chargeAndRecord` would keep the request in memory until the commit. */
 function answerAfter(
   recording: Promise<Durability>,
   { status, body, policyRevision, warnings, advice }: AnswerBeforeCommit,

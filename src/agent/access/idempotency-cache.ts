@@ -2,13 +2,13 @@
 import { CodedError } from '../../protocol/errors.ts'
 import type { IdempotencyRecord } from '../ledger/journal.ts'
 
-export interface Place {
+export interface NumberedRequest {
   readonly session: string
   readonly n: number
   readonly requestHash: string
 }
 
-export interface Claim extends Place {
+export interface Claim extends NumberedRequest {
   /** Resolves with the answer once it is durable; rejects if the request fails. */
   readonly answer: Promise<IdempotencyRecord>
 }
@@ -32,8 +32,8 @@ export class IdempotencyCache {
   }
 
   /** @throws CodedError IDEMPOTENCY_CONFLICT or CONFLICT */
-  begin(place: Place): Begun {
-    const { session, n, requestHash } = place
+  begin(request: NumberedRequest): Begun {
+    const { session, n, requestHash } = request
     const open = this.#open.get(session)
     const newest = open ?? this.#answers.get(session)
     if (newest !== undefined && n < newest.n) {
@@ -57,7 +57,7 @@ export class IdempotencyCache {
     const { promise, resolve, reject } = Promise.withResolvers<IdempotencyRecord>()
     // The first caller reports the failure, so it needs no handler when no retry is waiting.
     promise.catch(() => undefined)
-    const claim: OpenClaim = { ...place, answer: promise, resolve, reject }
+    const claim: OpenClaim = { ...request, answer: promise, resolve, reject }
     this.#open.set(session, claim)
     return { kind: 'NEW', claim }
   }

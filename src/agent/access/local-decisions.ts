@@ -118,40 +118,40 @@ export class LocalDecisions {
 
   /**
    * Awaits nothing when the balances suffice, for speed. Rejects or throws the codes of {@link requireRules}, STOPPING,
-   * NOT_ATTACHED, REQUEST_TOO_LARGE, and what `take` throws.
+   * NOT_ATTACHED, REQUEST_TOO_LARGE, and what `record` throws.
    *
-   * @param take records the decision in the same synchronous block: other requests charge the same accounts
+   * @param record called in the same synchronous block: other requests charge the same accounts
    */
-  decide<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
+  decide<T>(question: Question, record: (attempt: Attempt) => Promise<T>): Promise<T> {
     const attempt = this.#attempt(question)
-    return isShort(attempt.decision) ? this.#decideWithCloud(question, take) : take(attempt)
+    return isShort(attempt.decision) ? this.#decideWithCloud(question, record) : record(attempt)
   }
 
-  async #decideWithCloud<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
+  async #decideWithCloud<T>(question: Question, record: (attempt: Attempt) => Promise<T>): Promise<T> {
     const { clock, link, topUpDeadlineMs } = this.#deps
     const until = clock.sinceBoot() + topUpDeadlineMs
     const poolBalances = new Map<AccountId, PoolBalance>()
     let requested: readonly Need[] = []
     for (let rounds = 0; ; rounds += 1) {
       const alone = this.#attempt(question)
-      if (!isShort(alone.decision)) return take(alone)
+      if (!isShort(alone.decision)) return record(alone)
       const pooled = this.#attempt(question, withPool(poolBalances))
       const isDecided = isFinal(pooled, alone, poolBalances)
       // The pools cannot pay now: names the tokens of other devices that could, so that the cloud recalls them.
       const paying = isDecided ? this.#attempt(question, withPool(poolBalances, 'RECALLED')) : pooled
       const needs = beyond(refundOf(question, paying.reading), needsOf(paying.decision, question.mode))
       const isRecalled = isDecided && !isDeepStrictEqual(paying.decision.postings, pooled.decision.postings)
-      if (isDecided && (!isRecalled || isDeepStrictEqual(needs, requested))) return take(pooled)
+      if (isDecided && (!isRecalled || isDeepStrictEqual(needs, requested))) return record(pooled)
       const patienceMs = until - clock.sinceBoot()
-      if (patienceMs <= 0) return take(isDecided ? pooled : this.#offline(question, alone))
+      if (patienceMs <= 0) return record(isDecided ? pooled : this.#offline(question, alone))
       // Other requests used the granted tokens each time.
-      if (rounds >= TOP_UPS_MAX) return take(isDecided ? pooled : alone)
+      if (rounds >= TOP_UPS_MAX) return record(isDecided ? pooled : alone)
       const accounts = [...new Set([...alone.seen.accounts(), ...paying.seen.accounts()])]
       const answer = await link.requestGrant({ needs, accounts }, patienceMs)
       if (answer === null) {
         const refused = this.#attempt(question, withPool(poolBalances))
-        if (isDecided && isFinal(refused, alone, poolBalances)) return take(refused)
-        return take(this.#offline(question, this.#attempt(question)))
+        if (isDecided && isFinal(refused, alone, poolBalances)) return record(refused)
+        return record(this.#offline(question, this.#attempt(question)))
       }
       requested = needs
       // Accounts that the cloud does not name get nothing.

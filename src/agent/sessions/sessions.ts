@@ -24,7 +24,7 @@ import { accessResponseText } from '../../protocol/service/access-response-text.
 import type { ApiVersion } from '../../protocol/service/status.ts'
 import type { Access, AccessAnswer, ChargeRequest, MetaData, NotOperable } from '../access/access.ts'
 import type { CallerQuota } from '../access/callers/callers.ts'
-import { type Claim, type Place, recordOf } from '../access/idempotency-cache.ts'
+import { type Claim, type NumberedRequest, recordOf } from '../access/idempotency-cache.ts'
 import { type Attempt, type RulesDeps, allGranted, requireRules, tokensOf } from '../access/local-decisions.ts'
 import type { IdempotencyRecord, StoredSession } from '../ledger/journal.ts'
 import type { Ledger } from '../ledger/ledger.ts'
@@ -67,7 +67,7 @@ export interface OpenSessionRequest {
   readonly instanceId: string
   readonly owner: string | null
   readonly bound: boolean
-  readonly idempotencyKey: Place | null
+  readonly idempotencyKey: NumberedRequest | null
   readonly quota?: CallerQuota
 }
 
@@ -78,7 +78,7 @@ export interface SessionAccessRequest {
   readonly metaData: MetaData
   readonly rollbackOnDeny: boolean
   readonly belongs: Belongs
-  readonly idempotencyKey: Place | null
+  readonly idempotencyKey: NumberedRequest | null
   readonly quota?: CallerQuota
 }
 
@@ -237,7 +237,7 @@ export class Sessions {
   }
 
   /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED, and of the idempotency cache */
-  close(id: string, belongs: Belongs, idempotencyKey: Place | null): Promise<SessionAnswer> {
+  close(id: string, belongs: Belongs, idempotencyKey: NumberedRequest | null): Promise<SessionAnswer> {
     return this.#once(idempotencyKey, (claim) =>
       this.#alone(id, belongs, async (slot) => {
         const { latest } = slot
@@ -325,8 +325,11 @@ export class Sessions {
     return slot
   }
 
-  #once(place: Place | null, work: (claim: Claim | null) => Promise<SessionAnswer>): Promise<SessionAnswer> {
-    return place === null ? work(null) : this.#deps.access.once<NotOperable>(place, work)
+  #once(
+    request: NumberedRequest | null,
+    work: (claim: Claim | null) => Promise<SessionAnswer>,
+  ): Promise<SessionAnswer> {
+    return request === null ? work(null) : this.#deps.access.once<NotOperable>(request, work)
   }
 
   /** A granted request refunds the rest of the running interval, and may spend it. */

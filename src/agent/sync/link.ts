@@ -156,7 +156,7 @@ class CloudLink implements Link {
     const hopeless = identity === null || contact === 'DOWN' || this.#rounds.waiting
     if (hopeless || this.#broken || this.#stopped !== null || this.#waiting.full) return null
     const waited = this.#waiting.wait(request, deadlineMs)
-    if (this.#waiting.asking) this.#rounds.wake('request')
+    if (this.#waiting.hasNew) this.#rounds.wake('request')
     return waited
   }
 
@@ -220,7 +220,7 @@ class CloudLink implements Link {
       this.#startPush()
       this.#judgeBroker()
       // A request arrived too late for this round's segment.
-      if (result.ok && this.#waiting.asking) this.#rounds.wake('request')
+      if (result.ok && this.#waiting.hasNew) this.#rounds.wake('request')
       return result
     } catch (error) {
       this.#break(error)
@@ -242,7 +242,7 @@ class CloudLink implements Link {
   #break(error: unknown): void {
     if (this.#broken) return
     this.#broken = true
-    this.#waiting.letAllGo()
+    this.#waiting.resolveAll()
     this.#rotation.failed(stopping())
     this.#pushStopped.abort()
     void this.#rounds.stop()
@@ -251,14 +251,14 @@ class CloudLink implements Link {
 
   async #stop(): Promise<void> {
     await this.#rounds.stop()
-    this.#waiting.letAllGo()
+    this.#waiting.resolveAll()
     this.#rotation.failed(stopping())
-    if (!this.#broken && this.#memory.contact === 'UP') await this.#sayGoodbye()
+    if (!this.#broken && this.#memory.contact === 'UP') await this.#leaveCloud()
     this.#pushStopped.abort()
     await this.#push
   }
 
-  async #sayGoodbye(): Promise<void> {
+  async #leaveCloud(): Promise<void> {
     const { options, timers, log } = this.#deps
     const late = new AbortController()
     const cancel = timers.after(options.stopTimeoutMs, () => late.abort())
@@ -285,7 +285,7 @@ class CloudLink implements Link {
     const pushUrl = identity?.pushUrl ?? null
     if (push === null || this.#push !== null || identity === null || pushUrl === null) return
     const { deviceId, instanceIds } = identity
-    const order = {
+    const options = {
       url: pushUrl,
       deviceId,
       instanceIds,
@@ -310,7 +310,7 @@ class CloudLink implements Link {
         this.#rounds.bringForward(DOUBT_MS)
       },
     }
-    this.#push = push.run(order, this.#pushStopped.signal).catch((error: unknown) => this.#break(error))
+    this.#push = push.run(options, this.#pushStopped.signal).catch((error: unknown) => this.#break(error))
   }
 
   #judgeBroker(): void {

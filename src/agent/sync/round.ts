@@ -35,7 +35,7 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
       if (result === 'GO_ON') return end(context, offer)
     }
     // The round's limit of plans is reached; the next round does the rest.
-    waiting.letCarriedGo()
+    waiting.resolveCarried()
     return { ok: true, nextMs: ROUND_GAP_MS }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
@@ -60,7 +60,7 @@ function stateOf(context: StepContext, offer: EnrollmentToken | null): LinkState
     unacknowledged: memory.unacknowledged !== null,
     unsealed: Math.max(0, ledger.lastEntry() - memory.lastSealedEntry),
     moreToSend: memory.moreToSend,
-    needsTokens: !memory.topUpsCarried && (waiting.asking || ledger.demand.topUpRequests().length > 0),
+    needsTokens: !memory.topUpsCarried && (waiting.hasNew || ledger.demand.topUpRequests().length > 0),
     returnsAll: memory.returnsAll,
     hasSpare: memory.keeps.size > 0 && ledger.demand.hasSpare(memory.keeps, waiting.needed()),
     expectsNews: memory.expectsNews,
@@ -146,7 +146,7 @@ async function runStep(context: StepContext, step: Step, offer: EnrollmentToken 
 
 function end(context: StepContext, offer: EnrollmentToken | null): RoundResult {
   const { memory, health, waiting } = context
-  waiting.letCarriedGo()
+  waiting.resolveCarried()
   if (memory.contact === 'UP') for (const subject of ANSWERED_BY_A_ROUND) health.clear(subject)
   if (memory.identity !== null) health.clear('enrollment')
   else if (offer?.token === null) health.raise('enrollment', new CodedError('NOT_ENROLLED', offer.reason))
@@ -175,7 +175,7 @@ function fail(
   error: CodedError,
   offer: EnrollmentToken | null,
 ): RoundResult {
-  waiting.letAllGo()
+  waiting.resolveAll()
   if (signal.aborted) return { ok: false, retryAfterMs: 0 }
   const { code, details } = error
   if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = offer?.token ?? null

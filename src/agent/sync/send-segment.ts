@@ -55,7 +55,7 @@ export async function sealAndSend(
     })
   const { lastEntry, backlog, needs } = extentOf(sealed)
   // Not all fit, and the answer does not cover those left out.
-  if (needs < topUps.needs.length) waiting.letAllGo()
+  if (needs < topUps.needs.length) waiting.resolveAll()
   memory.keeps = new Map()
   memory.unacknowledged = sealed
   memory.lastSeq = sealed.seq

@@ -11,7 +11,7 @@ interface Waiting extends WaitingTopUp {
   readonly needBytes: number
   carried: boolean
   poolBalances: PoolBalances | null
-  readonly letGo: () => void
+  readonly resolve: () => void
 }
 
 export class WaitingRequests {
@@ -36,23 +36,23 @@ export class WaitingRequests {
       const named = new Set(needs.flat().map(({ account }) => account)).size
       throw new CodedError('REQUEST_TOO_LARGE', `It needs tokens of ${named} accounts, more than one segment can name.`)
     }
-    return new Promise((resolve) => {
+    return new Promise((done) => {
       const waiting: Waiting = {
         ...{ needs, accounts, needBytes },
         carried: false,
         poolBalances: null,
-        letGo: () => {
+        resolve: () => {
           cancel()
           this.#waiting.delete(waiting)
-          resolve(waiting.poolBalances)
+          done(waiting.poolBalances)
         },
       }
-      const cancel = this.#timers.after(patienceMs, waiting.letGo)
+      const cancel = this.#timers.after(patienceMs, waiting.resolve)
       this.#waiting.add(waiting)
     })
   }
 
-  get asking(): boolean {
+  get hasNew(): boolean {
     for (const { carried } of this.#waiting) if (!carried) return true
     return false
   }
@@ -86,12 +86,12 @@ export class WaitingRequests {
     for (const waiting of this.#waiting) if (waiting.carried) waiting.poolBalances ??= poolBalances
   }
 
-  letCarriedGo(): void {
-    for (const waiting of [...this.#waiting]) if (waiting.carried) waiting.letGo()
+  resolveCarried(): void {
+    for (const waiting of [...this.#waiting]) if (waiting.carried) waiting.resolve()
   }
 
-  letAllGo(): void {
-    for (const waiting of [...this.#waiting]) waiting.letGo()
+  resolveAll(): void {
+    for (const waiting of [...this.#waiting]) waiting.resolve()
   }
 }
 

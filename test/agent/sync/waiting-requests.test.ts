@@ -29,21 +29,21 @@ class Waiters {
 it('only requests that a segment carried hear the answer to it, and the first answer counts', async () => {
   const waiters = new Waiters()
   waiters.wait('a')
-  expect(waiters.requests.asking).toBe(true)
+  expect(waiters.requests.hasNew).toBe(true)
   expect(waiters.requests.carry()).toEqual({
     needs: [[{ account: 'a', amount: 1n }]],
     accounts: new Set(['a', 'limit of a']),
   })
-  expect(waiters.requests.asking).toBe(false)
+  expect(waiters.requests.hasNew).toBe(false)
   expect(waiters.requests.carry()).toEqual({ needs: [], accounts: new Set() })
   waiters.wait('b')
   waiters.requests.receive(POOLS)
   waiters.requests.receive(new Map())
-  waiters.requests.letCarriedGo()
+  waiters.requests.resolveCarried()
   await nextTurn()
   expect(waiters.heard).toEqual({ a: POOLS })
   expect(waiters.heard['a']).toBe(POOLS)
-  waiters.requests.letAllGo()
+  waiters.requests.resolveAll()
   await nextTurn()
   expect(waiters.heard).toEqual({ a: POOLS, b: null })
   expect(waiters.time.untilNext).toBe(Infinity)

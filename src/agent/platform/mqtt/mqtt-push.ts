@@ -44,7 +44,7 @@ const PACKET_BYTES_MAX = 64 * 1024
 const RECEIVE_MAX = 16
 
 /** How long a clean stop waits for the broker to acknowledge the goodbye, ms. */
-const FAREWELL_MS = 1_000
+const OFFLINE_TIMEOUT_MS = 1_000
 
 /** Subscription response codes from here on are refusals. */
 const REFUSED = 0x80
@@ -104,7 +104,7 @@ function holdConnection(
       trouble = brokerFailure(url, FLOODED)
       client.stream.destroy()
     })
-    const leave = (): void => void sayGoodbye(client, deviceId)
+    const leave = (): void => void publishOffline(client, deviceId)
     signal.addEventListener('abort', leave, { once: true })
     const late = setTimeout(() => {
       isGivenUp = true
@@ -209,12 +209,12 @@ function webSocketOptions(url: string, outgoing: Outgoing): ClientOptions {
 }
 
 /** A clean disconnect does not trigger the last will, so the agent publishes it. */
-async function sayGoodbye(client: MqttClient, deviceId: string): Promise<void> {
+async function publishOffline(client: MqttClient, deviceId: string): Promise<void> {
   if (!client.connected) {
     client.end(true)
     return
   }
-  const giveUp = setTimeout(() => client.end(true), FAREWELL_MS)
+  const giveUp = setTimeout(() => client.end(true), OFFLINE_TIMEOUT_MS)
   try {
     await client.publishAsync(presenceTopic(deviceId), presenceOf(false), { qos: 1, retain: true })
     await client.endAsync()
