@@ -53,7 +53,7 @@ class Site {
   static async make(db: string | null = null): Promise<Site> {
     const twin = await openTwin((settings) => ({ ...settings, db }))
     onTestFinished(() => twin[Symbol.asyncDispose]())
-    twin.now = Date.now()
+    twin.followMachine()
     const instanceId = await twin.shop({ quantity: 1_000, ...ALWAYS })
     const site = new Site(twin, instanceId)
     site.#token = await twin.enrollmentToken(instanceId)

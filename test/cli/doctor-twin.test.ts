@@ -19,7 +19,7 @@ const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
 async function enrolled() {
   const twin = await openTwin()
   onTestFinished(() => twin[Symbol.asyncDispose]())
-  twin.now = Date.now()
+  twin.followMachine()
   const enrollmentToken = await twin.enrollmentToken(await twin.shop(ALWAYS))
   const directory = temporaryDirectory()
   const env = {

@@ -26,7 +26,7 @@ async function open(options: RealProviderOptions = {}): Promise<void> {
     oidc: { ...settings.oidc, issuer, clientId: CLIENT_ID, access: ACCESS },
   }))
   // The provider has no other clock than the machine's.
-  twin.now = Date.now()
+  twin.followMachine()
 }
 
 // The first import takes long on a busy machine.

@@ -34,7 +34,7 @@ interface Site {
 async function openSite(db: string | null): Promise<Site> {
   const twin = await openTwin((settings) => ({ ...settings, db }))
   onTestFinished(() => twin[Symbol.asyncDispose]())
-  twin.now = Date.now()
+  twin.followMachine()
   const instanceId = await twin.shop(ALWAYS)
   const enrollmentToken = await twin.enrollmentToken(instanceId)
   const directory = temporaryDirectory()

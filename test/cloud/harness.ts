@@ -84,8 +84,9 @@ export class Twin implements AsyncDisposable {
   readonly #wrongAnswers: Error[] = []
   #administrationKey = ''
   #clientKey = ''
-  /** POSIX ms. Tests set it. */
-  now = START
+  #now = START
+  /** How far the clock is ahead of that of the machine, ms. Null: it stands still. */
+  #aheadOfMachineMs: number | null = null
   /** How far the wall clock of the twin, and of who calls it, is ahead of the time that has passed, ms. */
   clockAheadMs = 0
   bootId = 'first'
@@ -99,6 +100,21 @@ export class Twin implements AsyncDisposable {
   /** Answers so far that their operation does not declare. */
   get wrongAnswers(): readonly Error[] {
     return this.#wrongAnswers
+  }
+
+  /** POSIX ms. Tests set it. */
+  get now(): number {
+    return this.#aheadOfMachineMs === null ? this.#now : Date.now() + this.#aheadOfMachineMs
+  }
+
+  set now(time: number) {
+    this.#now = time
+    if (this.#aheadOfMachineMs !== null) this.#aheadOfMachineMs = time - Date.now()
+  }
+
+  /** From now on, the clock is that of the machine, as programs outside of the test have it. */
+  followMachine(): void {
+    this.#aheadOfMachineMs = 0
   }
 
   get wall(): number {

@@ -18,7 +18,7 @@ function blocksOf(language: string): readonly string[] {
 
 it('the files and commands of the page run in their order', { timeout: 120_000 }, async () => {
   await using twin = await openTwin()
-  twin.now = Date.now()
+  twin.followMachine()
   const directory = temporaryDirectory()
   const program = join(directory, 'tallygate')
   writeFileSync(program, `#!/bin/sh\nexec "${process.execPath}" "${new URL('bin/tallygate.js', root).pathname}" "$@"\n`)

@@ -34,7 +34,7 @@ it('the commands of the page run', async () => {
     const access = [{ value: 'admins', roles: ['read' as const] }]
     return { ...settings, oidc: { ...settings.oidc, issuer: provider.issuer, clientId: CLIENT_ID, access } }
   })
-  twin.now = Date.now()
+  twin.followMachine()
   const program = join(directory, 'tallygate')
   writeFileSync(program, `#!/bin/sh\nexec "${process.execPath}" "${new URL('bin/tallygate.js', root).pathname}" "$@"\n`)
   chmodSync(program, 0o755)

@@ -14,7 +14,7 @@ import { startAgent } from './start-agent.ts'
 test('it is replaced by another one that is provided, and by nothing else; neither file is touched', async () => {
   const twin = await openTwin()
   onTestFinished(() => twin[Symbol.asyncDispose]())
-  twin.now = Date.now()
+  twin.followMachine()
   const enrollmentToken = await twin.enrollmentToken(await twin.shop(ALWAYS))
   const directory = temporaryDirectory()
   const [first, second] = [join(directory, 'first.pem'), join(directory, 'second.pem')]
@@ -60,7 +60,7 @@ test('it is replaced by another one that is provided, and by nothing else; neith
 test('a device whose key is missing does not start, and delivers when it is back', async () => {
   const twin = await openTwin()
   onTestFinished(() => twin[Symbol.asyncDispose]())
-  twin.now = Date.now()
+  twin.followMachine()
   const enrollmentToken = await twin.enrollmentToken(await twin.shop(ALWAYS))
   const directory = temporaryDirectory()
   const start = () => startAgent({ directory, enrollmentToken })
