@@ -101,6 +101,7 @@ export const TWIN_DEFECTS: readonly Defect[] = [
     name: 'forgets-answers-by-any-clock',
     is: 'a twin whose clock jumps forgets the answers of idempotency keys: a repeated request is charged again',
     always: ['cloud-repeats', 'twin-clock'],
+    without: ['clock-confirmed'],
     twin: () => ({
       begin: ({ store, now }, every) => {
         every(60_000, () => forgetAnswers(store, now()))

@@ -141,6 +141,8 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
     return isPlain ? kind === 'twin-busy' || (drawn && !unusual.has(kind)) : drawn
   })
   for (const kind of chosen) {
+    // Drawn with the clocks.
+    if (kind === 'clock-confirmed') continue
     const stream = random.stream(STREAM[kind] ?? kind)
     const most =
       kind === 'crowd' ? 1 : rare.has(kind) ? 3 : Math.max(2, ((often[kind] ?? 3) * site.devices * options.hours) / 10)
@@ -172,7 +174,7 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
 /** While a clock is wrong, or soon after it is right again. */
 function drawConfirmations(random: Random, faultsMs: number, events: PlannedEvent[]): void {
   for (const { at, what } of [...events]) {
-    if (what.kind !== 'twin-clock') continue
+    if (what.kind !== 'twin-clock' || what.node !== undefined) continue
     const confirmedAt = at + random.whole(MINUTE, what.forMs + 10 * MINUTE)
     events.push({ at: Math.min(confirmedAt, faultsMs), what: { kind: 'clock-confirmed' } })
   }

@@ -51,7 +51,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'recalls-nothing': 90,
   'stale-pools-in-batch': 6,
   'unusual-leaves-a-trace': 3,
-  'forgets-answers-by-any-clock': 9,
+  'forgets-answers-by-any-clock': 44,
   'grants-from-the-reserve': 8,
   'mixes-up-dictionaries': 1,
   'bills-one-item': 1,

@@ -33,9 +33,6 @@ export interface ClockDoubt {
 
 const CLOCK_STEP_MAX_MS = 5 * 60_000
 
-/** Between the clocks of two nodes that trust theirs. */
-export const TRUSTED_DIFFER_MAX_MS = 2 * CLOCK_STEP_MAX_MS
-
 const CLOCK_GAP_MAX_MS = 7 * 24 * 60 * 60_000
 
 export const CLOCK_LOOK_EVERY_MS = 60_000

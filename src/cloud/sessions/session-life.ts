@@ -3,6 +3,7 @@ import { recordChange } from '../storage/audit.ts'
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
 import {
+  NODES_DIFFER_MAX_MS,
   type ReservedItem,
   type Session,
   type SessionEvent,
@@ -20,7 +21,6 @@ import {
 } from '../../core/sessions/session.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { requireNotSuspended } from '../devices/require-trusted.ts'
-import { TRUSTED_DIFFER_MAX_MS } from '../runtime/clock-guard.ts'
 import { chargeIntervalMs } from '../service-api/change-configuration.ts'
 import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
 import { decideOverPools, refundPools } from '../accounts/decide-over-pools.ts'
@@ -236,7 +236,7 @@ export class SessionChanges {
     if (!this.#deps.trustsClock()) return before
     let session = before
     for (;;) {
-      const demand = due(session, this.#now, TRUSTED_DIFFER_MAX_MS)
+      const demand = due(session, this.#now, NODES_DIFFER_MAX_MS)
       if (demand === null) return session
       if (demand === 'FORGET') {
         await this.#tx.sessions.remove(session.id)

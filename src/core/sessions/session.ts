@@ -88,6 +88,9 @@ export interface Step {
 /** An IDLE session ends after this time, and an ended one is deleted after it. Source: documentation on sessions. */
 export const SESSION_REST_MS = 30 * 24 * 60 * 60 * 1000
 
+/** Between clocks of cloud nodes that are trusted. */
+export const NODES_DIFFER_MAX_MS = 10 * 60 * 1000
+
 export function isLive(session: Pick<Session, 'state'>): boolean {
   return session.state === 'IDLE' || session.state === 'ACTIVE'
 }

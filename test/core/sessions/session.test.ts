@@ -107,7 +107,10 @@ describe('a session, step by step', () => {
     expect(session.charge).toEqual({ from: at, until: at + HOUR, items: held(700n) })
     expect([session.heartbeatDue, refund]).toEqual([at + HOUR / 2, ahead.charge?.items])
     expect(step(ahead, { kind: 'NOT_RENEWED' }, at).refund).toEqual(ahead.charge?.items)
-    expect([due(ahead, from - 2 * HOUR, 2 * HOUR), due(ahead, from - 2 * HOUR - 1, 2 * HOUR)]).toEqual([null, 'RENEWAL'])
+    expect([due(ahead, from - 2 * HOUR, 2 * HOUR), due(ahead, from - 2 * HOUR - 1, 2 * HOUR)]).toEqual([
+      null,
+      'RENEWAL',
+    ])
     expect(due({ ...ahead, keptBy: 'device' }, at)).toBeNull()
     expect(due(step(ahead, { kind: 'LOCKED' }, at).session, at)).toBeNull()
   })

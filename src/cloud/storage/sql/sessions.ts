@@ -1,9 +1,15 @@
 /** Line items charged by a live session have their own rows, for lookups. */
 import { sql as expression } from 'kysely'
-import { type Session, type SessionState, hasEnded, nextDue, putOffUntil } from '../../../core/sessions/session.ts'
+import {
+  NODES_DIFFER_MAX_MS,
+  type Session,
+  type SessionState,
+  hasEnded,
+  nextDue,
+  putOffUntil,
+} from '../../../core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
-import { TRUSTED_DIFFER_MAX_MS } from '../../runtime/clock-guard.ts'
 import { type Sql, chunks, filledUp, prepared, times, toBigint, toNumber, updates } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -229,7 +235,7 @@ function columnsOf(session: Session) {
     last_access_request: BigInt(session.lastAccessRequest),
     since: BigInt(session.since),
     next_due: BigInt(nextDue(session)),
-    put_off_until: toBigint(putOffUntil(session, TRUSTED_DIFFER_MAX_MS)),
+    put_off_until: toBigint(putOffUntil(session, NODES_DIFFER_MAX_MS)),
   }
 }
 
