@@ -19,17 +19,20 @@ export const actionsBody = z.strictObject({
 })
 
 export async function listRules(service: Service, { instanceId }: Scope): Promise<readonly Row[]> {
-  const names = new Map((await conditionsOf(service, instanceId)).map(({ id, name }) => [id, name ?? id]))
+  const conditions = await conditionsOf(service, instanceId)
   const rows = await service.pages(`/api/v1.1/instances/${instanceId}/line-items/actions`, 'lineItems')
   return rows
-    .map(({ lineItemId, actions }) => ({
-      lineItemId,
-      actions: (actions as readonly Row[]).map(({ conditionId, ...action }) => ({
-        ...action,
-        ...(conditionId === undefined ? {} : { conditionId, condition: names.get(conditionId) ?? conditionId }),
-      })),
-    }))
+    .map(({ lineItemId, actions }) => ({ lineItemId, actions: named(actions as readonly Row[], conditions) }))
     .filter(({ actions }) => actions.length > 0)
+}
+
+/** With the names of their conditions. */
+function named(actions: readonly Row[], conditions: readonly Row[]): readonly Row[] {
+  const names = new Map(conditions.map(({ id, name }) => [id, name ?? id]))
+  return actions.map(({ conditionId, ...action }) => ({
+    ...action,
+    ...(conditionId === undefined ? {} : { conditionId, condition: names.get(conditionId) ?? conditionId }),
+  }))
 }
 
 /** Without what only the service sets. */
@@ -40,10 +43,16 @@ export function comparableActions({ lineItemId, actions }: Row): Row {
   return { lineItemId, actions: settable }
 }
 
-/** The body of a PUT: an action that stays keeps its id, and so its use. */
-export async function savedActions({ service, scope, body, existing }: Change): Promise<readonly Row[]> {
+/**
+ * The body of a PUT: an action that stays keeps its id, and so its use. Reads the actions again: another command may
+ * have created some since the change was planned.
+ */
+export async function savedActions(
+  path: string,
+  { service, scope, body }: Pick<Change, 'scope' | 'body'> & { readonly service: Pick<Service, 'rows'> },
+): Promise<readonly Row[]> {
   const conditions = await conditionsOf(service, scope.instanceId)
-  const left = [...((existing?.['actions'] ?? []) as readonly Row[])]
+  const left = [...named(await service.rows(path), conditions)]
   return (body['actions'] as readonly Row[]).map(({ condition, ...action }) => {
     const at = bestMatch({ condition, ...action }, left)
     const [kept] = at === -1 ? [] : left.splice(at, 1)
@@ -73,6 +82,6 @@ function conditionId(named: string, conditions: readonly Row[]): string {
   )
 }
 
-async function conditionsOf(service: Service, instanceId: string | null): Promise<readonly Row[]> {
+async function conditionsOf(service: Pick<Service, 'rows'>, instanceId: string | null): Promise<readonly Row[]> {
   return service.rows(`/api/v1.1/instances/${instanceId}/conditions`)
 }

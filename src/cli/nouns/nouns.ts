@@ -191,11 +191,10 @@ export const NOUNS: readonly Noun[] = [
       schema: actionsBody,
       complete: (given) => given,
       current: comparableActions,
-      call: async (change) => ({
-        method: 'PUT',
-        path: `${below(SERVICE, change.scope.instanceId)}/line-items/${segment(change.body['lineItemId'])}/actions`,
-        body: await savedActions(change),
-      }),
+      call: async (change) => {
+        const path = `${below(SERVICE, change.scope.instanceId)}/line-items/${segment(change.body['lineItemId'])}/actions`
+        return { method: 'PUT', path, body: await savedActions(path, change) }
+      },
     },
     remove: (row, { instanceId }) => `${below(SERVICE, instanceId)}/line-items/${segment(row['lineItemId'])}/actions`,
   },
