@@ -153,11 +153,8 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
       await socket.stop(hasFailed ? 0 : settings.socket.drainTimeout)
       if (!hasFailed) await agent.drain()
     })
-    try {
-      if (!hasFailed) supervisor?.stopping()
-    } finally {
-      await parts.disposeAsync()
-    }
+    parts.defer(() => (hasFailed ? undefined : supervisor?.stopping()))
+    await parts.disposeAsync()
   })
   const statusAddress = status?.origin ?? null
   log.info({ socket: socketPath, status: statusAddress, state: settings.state.directory, version }, 'listening')

@@ -57,7 +57,6 @@ import { StopLimit } from './runtime/stop-limit.ts'
 import { LiveKeyring } from './devices/keyring.ts'
 import { changeSharedRules } from './policy/bump-policy-revision.ts'
 import { type RepeatedJobDeps, type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
-import type { Store } from './storage/store.ts'
 import { type CloudSettings, cloudOptions } from './settings.ts'
 
 export interface Overrides {

@@ -504,7 +504,7 @@ test('a file with a secret is known also from settings that are not TOML', async
   const io = { env: { TALLYGATE_AGENT_CONFIG: config! }, now: Date.now, readText: () => readFileSync(config!, 'utf8') }
   const { configuration } = await gather(io as Partial<Io> as Io, { network: false })
   expect(configuration.problem).toMatchObject({ code: 'CONFIG_UNREADABLE' })
-  expect(configuration.files.map((file) => file?.path)).toEqual([config, token])
+  expect(configuration.files.map(({ path }) => path)).toEqual([config, token])
 })
 
 describe('an address', () => {

@@ -165,7 +165,8 @@ async function startCloud(directory: string, stack: AsyncDisposableStack, io: Io
   writeFileSync(portsFile, JSON.stringify({ http: portOf(listening.http), push: portOf(listening.push) }))
   writeFileSync(join(directory, 'cloud.pid'), `${cloud.pid}\n`)
   void cloud.ended.then((code) => {
-    if (!io.stop().aborted && !stack.disposed) writeLines(io.stdout, [`The cloud has ended (${code}). The agent continues without it.`])
+    if (!io.stop().aborted && !stack.disposed)
+      writeLines(io.stdout, [`The cloud has ended (${code}). The agent continues without it.`])
   })
   return { url: listening.http, adminKey: listening.adminKeyFile, pid: cloud.pid }
 }

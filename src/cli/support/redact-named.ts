@@ -20,7 +20,7 @@ const SCALAR = /\s*(?!(?:null|true|false)\b)(?<value>[^\s"',}\]\\]+)/y
 const PAIR = /\\*["'`]?(?:\s*,)?\s*\\*["'`]?value(?=\\*["'`]?\s*[:=])/iy
 
 /** The rest of a line of YAML whose value is in the lines below it. */
-const BLOCK = /[ \t]*(?:[!&]\S{0,64}[ \t]+)?(?:[|>][-+\d]{0,2}[ \t]*)?(?:#.{0,200})?\n/y
+const BLOCK = /[ \t]*(?:[!&]\S{0,64}[ \t]+)?(?:[|>][-+\d]{0,2}[ \t]*)?(?:#.{0,80})?\n/y
 
 interface Span {
   readonly begin: number
@@ -106,7 +106,8 @@ function block(text: string, index: number, from: number): Span | null {
   const indent = indentAt(text, line)
   let end = begin
   while (end < text.length) {
-    const next = text.indexOf('\n', end) < 0 ? text.length : text.indexOf('\n', end) + 1
+    const lineEnd = text.indexOf('\n', end)
+    const next = lineEnd === -1 ? text.length : lineEnd + 1
     const isBlank = text.slice(end, next).trim() === ''
     if (!isBlank && indentAt(text, end) <= indent) break
     end = next
