@@ -27,6 +27,7 @@ import { certificateProblem } from '../platform/certificate-problem.ts'
 import { hasCertificate } from '../platform/has-certificate.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import type { Outgoing } from '../platform/outgoing.ts'
+import { requireOwnDirectory } from '../platform/require-own-directory.ts'
 import { Shutdown } from '../platform/shutdown.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { lookAtMachine, writtenBytes } from './platform/system/machine.ts'
@@ -259,6 +260,7 @@ interface JournalDeps extends LiveSettingsDeps {
 
 function openJournalFile({ settings, volatileLog, time, late, log, onFatal }: JournalDeps): Promise<Journal> {
   const { state, explain } = settings
+  requireOwnDirectory(state.directory)
   const left = volatileLog.left()
   return openJournal({
     path: join(state.directory, 'journal.db'),

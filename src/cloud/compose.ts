@@ -47,6 +47,7 @@ import { makeDurableDirectory } from './platform/system/durable-directory.ts'
 import { readTls } from './platform/system/read-tls.ts'
 import { readLastBackup } from '../platform/last-backup.ts'
 import { openConnections } from '../platform/open-connections.ts'
+import { requireOwnDirectory } from '../platform/require-own-directory.ts'
 import { Shutdown } from '../platform/shutdown.ts'
 import { softwareVersion } from '../platform/software-version.ts'
 import { systemTimers, bootClock } from './platform/system/time.ts'
@@ -225,6 +226,7 @@ function claimDirectory(settings: CloudSettings, started: AsyncDisposableStack):
   } catch (cause) {
     throw new CodedError('STATE_UNWRITABLE', `${path} cannot be created or opened: ${messageOf(cause)}`, { cause })
   }
+  requireOwnDirectory(path)
   if (!isShared(settings)) started.defer(claimStore(join(path, 'twin.lock')))
 }
 

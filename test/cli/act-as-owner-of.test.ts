@@ -206,6 +206,18 @@ describe.skipIf(process.getuid?.() !== 0)('root', () => {
     },
   )
 
+  it.each([
+    ['agent', (directory: string) => ['--state-directory', directory, '--socket-path', join(directory, 'agent.sock')]],
+    ['cloud', (directory: string) => ['--store-path', directory, '--http-port', '0', '--push-port', '0']],
+  ] as const)('starts no %s in the directory of another user, and makes no file there', async (service, flagsOf) => {
+    const directory = temporaryDirectory()
+    give(directory)
+    const { code, err } = await tallygate([service, ...flagsOf(directory)], { stop: () => AbortSignal.abort() })
+    expect(err).toMatch(/^tallygate: STATE_UNWRITABLE: .* Start the service as this user \(sudo -u '#65534'\)\./)
+    expect(code).toBe(73)
+    expect(readdirSync(directory)).toEqual([])
+  })
+
   it('keeps its groups if it cannot act as the owner', () => {
     const directory = temporaryDirectory()
     give(directory)

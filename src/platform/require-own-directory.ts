@@ -1,0 +1,21 @@
+import { statSync } from 'node:fs'
+import { CodedError } from '../protocol/errors.ts'
+
+/** For a service: its user cannot use files that root makes. @throws CodedError STATE_UNWRITABLE */
+export function requireOwnDirectory(directory: string): void {
+  const uid = process.geteuid?.() === 0 ? ownerOf(directory) : 0
+  if (uid === 0) return
+  throw new CodedError(
+    'STATE_UNWRITABLE',
+    `${directory} belongs to the user with the id ${uid}, who could not use files that root makes there. Start the service as this user (sudo -u '#${uid}').`,
+  )
+}
+
+/** If the directory cannot be found, the work in it reports the reason. */
+function ownerOf(directory: string): number {
+  try {
+    return statSync(directory).uid
+  } catch {
+    return 0
+  }
+}
