@@ -5,6 +5,7 @@ import { CodedError, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { nearest } from '../settings/nearest.ts'
 import { makePrivateDirectory, writeFileAtomically } from './atomic-write.ts'
+import { underFileLock } from './file-lock.ts'
 import type { Io } from './io.ts'
 import { userDirectory } from './user-directory.ts'
 
@@ -37,10 +38,15 @@ export function readContexts(io: Io): Contexts {
   )
 }
 
-export async function writeContexts(contexts: Contexts, io: Io): Promise<void> {
+/** Commands may run at once. @param change of what is stored at that moment */
+export async function changeContexts(io: Io, change: (stored: Contexts) => Contexts): Promise<Contexts> {
   const path = contextsFile(io)
   makePrivateDirectory(dirname(path))
-  await writeFileAtomically(path, `${JSON.stringify(contexts, null, 2)}\n`)
+  return underFileLock(path.replace(/json$/, 'lock'), async () => {
+    const contexts = change(readContexts(io))
+    await writeFileAtomically(path, `${JSON.stringify(contexts, null, 2)}\n`)
+    return contexts
+  })
 }
 
 export function contextNamed(name: string, { contexts }: Contexts): Context {

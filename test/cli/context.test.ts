@@ -47,6 +47,13 @@ describe('a context', () => {
     expect(shown).not.toContain('PRIVATE KEY')
   })
 
+  it('is kept when others are added at the same time', async () => {
+    const names = ['one', 'two', 'three', 'four', 'five']
+    await Promise.all(names.map(add))
+    const listed = (await run(['context', 'list', '--json'])).out.trimEnd().split('\n')
+    expect(listed.map((line) => (JSON.parse(line) as { name: string }).name).sort()).toEqual(names.toSorted())
+  })
+
   it('is not stored where no directory can be made, and the reason is told', async () => {
     const { code, err } = await tallygate(
       ['context', 'add', 'prod', '--url', origin(), '--admin-key', twin.cloud.administrationKeyFile],

@@ -2,7 +2,7 @@ import { resolve } from 'node:path'
 import { Command } from 'commander'
 import { type AdministratorFlags, keyToken } from '../administrator.ts'
 import { cloudArgument, readAuthority } from '../arguments.ts'
-import { contextNamed, readContexts, writeContexts } from '../contexts.ts'
+import { changeContexts, contextNamed, readContexts } from '../contexts.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { columns, jsonLine, writeLines } from '../lines.ts'
@@ -32,19 +32,21 @@ export function command(io: Io): Command {
     .description('Makes a context the current one.')
     .argument('<name>', 'name of the context')
     .action(async (name: string) => {
-      const contexts = readContexts(io)
-      contextNamed(name, contexts)
-      await writeContexts({ ...contexts, current: name }, io)
+      await changeContexts(io, (stored) => {
+        contextNamed(name, stored)
+        return { ...stored, current: name }
+      })
     })
   context
     .command('remove')
     .description('Removes a context. Its key file stays.')
     .argument('<name>', 'name of the context')
     .action(async (name: string) => {
-      const { current, contexts } = readContexts(io)
-      contextNamed(name, { current, contexts })
-      const { [name]: _removed, ...others } = contexts
-      await writeContexts({ current: current === name ? null : current, contexts: others }, io)
+      await changeContexts(io, (stored) => {
+        contextNamed(name, stored)
+        const { [name]: _removed, ...others } = stored.contexts
+        return { current: stored.current === name ? null : stored.current, contexts: others }
+      })
     })
   return examples(context, [
     'tallygate context add prod --url https://cloud.example --admin-key administration-key.pem',
@@ -58,16 +60,17 @@ export function command(io: Io): Command {
 async function add(name: string, { url, adminKey, kid, caFile }: AddFlags, io: Io): Promise<void> {
   if (adminKey !== undefined) await keyToken(adminKey, kid, io)
   if (caFile !== undefined) readAuthority(io, caFile)
-  const { current, contexts } = readContexts(io)
   const added = {
     url,
     ...(adminKey === undefined ? {} : { adminKey: resolve(adminKey) }),
     ...(kid === undefined ? {} : { kid }),
     ...(caFile === undefined ? {} : { caFile: resolve(caFile) }),
   }
-  await writeContexts({ current: current ?? name, contexts: { ...contexts, [name]: added } }, io)
-  const isCurrent = (current ?? name) === name
-  const next = isCurrent ? 'Commands use it now.' : `Use it with: tallygate context use ${name}`
+  const { current } = await changeContexts(io, (stored) => ({
+    current: stored.current ?? name,
+    contexts: { ...stored.contexts, [name]: added },
+  }))
+  const next = current === name ? 'Commands use it now.' : `Use it with: tallygate context use ${name}`
   writeLines(io.stdout, [`Added ${name}: ${url}. ${next}`])
 }
 

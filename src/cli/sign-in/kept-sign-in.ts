@@ -3,11 +3,11 @@ import { hash } from 'node:crypto'
 import { readdirSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { setTimeout as pause } from 'node:timers/promises'
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { makePrivateDirectory, writeFileAtomically } from '../atomic-write.ts'
+import { underFileLock } from '../file-lock.ts'
 import type { Io } from '../io.ts'
 import { userDirectory } from '../user-directory.ts'
 
@@ -24,9 +24,6 @@ const keptSignIn = z.object({
   usableMs: z.number(),
 })
 export type KeptSignIn = Readonly<z.infer<typeof keptSignIn>>
-
-const LOCK_EVERY_MS = 100
-const LOCK_WAIT_MS = 60_000
 
 /** One spelling for each address. */
 export function cloudAddress(url: string): string {
@@ -74,30 +71,9 @@ export async function removeSignIn(cloud: string, io: Io): Promise<void> {
   await rm(fileOf(cloud, io), { force: true })
 }
 
-export async function withSignInLock<T>(cloud: string, io: Pick<Io, 'env'>, work: () => Promise<T>): Promise<T> {
+export function withSignInLock<T>(cloud: string, io: Pick<Io, 'env'>, work: () => Promise<T>): Promise<T> {
   makePrivateDirectory(directoryOf(io))
-  const { default: Sqlite } = await import('better-sqlite3')
-  const path = fileOf(cloud, io).replace(/json$/, 'lock')
-  for (const end = performance.now() + LOCK_WAIT_MS; ;) {
-    let lock
-    try {
-      lock = new Sqlite(path, { timeout: 0 })
-      // A kernel lock, which ends with the process.
-      lock.exec('BEGIN EXCLUSIVE')
-    } catch (cause) {
-      lock?.close()
-      const isBusy = cause instanceof Sqlite.SqliteError && cause.code.startsWith('SQLITE_BUSY')
-      if (!isBusy || performance.now() > end)
-        throw new CodedError('OUTPUT_UNWRITABLE', `Cannot lock ${path}.`, { cause })
-      await pause(LOCK_EVERY_MS)
-      continue
-    }
-    try {
-      return await work()
-    } finally {
-      lock.close()
-    }
-  }
+  return underFileLock(fileOf(cloud, io).replace(/json$/, 'lock'), work)
 }
 
 function read(path: string, io: Io): KeptSignIn | undefined {

@@ -1,0 +1,30 @@
+import { setTimeout as pause } from 'node:timers/promises'
+import { CodedError } from '../protocol/errors.ts'
+
+const LOCK_EVERY_MS = 100
+const LOCK_WAIT_MS = 60_000
+
+/** One process at a time. @throws CodedError OUTPUT_UNWRITABLE, and errors of `work` */
+export async function underFileLock<T>(path: string, work: () => Promise<T>): Promise<T> {
+  const { default: Sqlite } = await import('better-sqlite3')
+  for (const end = performance.now() + LOCK_WAIT_MS; ;) {
+    let lock
+    try {
+      lock = new Sqlite(path, { timeout: 0 })
+      // A kernel lock, which ends with the process.
+      lock.exec('BEGIN EXCLUSIVE')
+    } catch (cause) {
+      lock?.close()
+      const isBusy = cause instanceof Sqlite.SqliteError && cause.code.startsWith('SQLITE_BUSY')
+      if (!isBusy || performance.now() > end)
+        throw new CodedError('OUTPUT_UNWRITABLE', `Cannot lock ${path}.`, { cause })
+      await pause(LOCK_EVERY_MS)
+      continue
+    }
+    try {
+      return await work()
+    } finally {
+      lock.close()
+    }
+  }
+}
