@@ -4,14 +4,9 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import { CodedError } from '../../protocol/errors.ts'
 
 /** Responses of a connection that are not sent yet. */
 const UNSENT_MAX = 4
-
-export function tooManyAhead(): CodedError {
-  return new CodedError('BAD_REQUEST', 'Too many requests arrived at once. Wait for responses before sending more.')
-}
 
 export class Pipelined {
   readonly #unsent = new WeakMap<Socket, number>()

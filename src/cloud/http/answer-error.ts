@@ -5,7 +5,7 @@
 import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { CodedError, ERRORS, type ErrorCode } from '../../protocol/errors.ts'
-import { REFUSALS, bodyIncomplete, noTunnel } from '../../protocol/service/refusals.ts'
+import { REFUSALS, bodyIncomplete, brokenRequest } from '../../protocol/service/refusals.ts'
 import type { Rarely } from '../runtime/rarely.ts'
 
 declare module 'fastify' {
@@ -78,22 +78,10 @@ export function sendJson(reply: FastifyReply, status: number, body?: unknown): v
   else void reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
 }
 
-export const TOO_MANY_AHEAD = 'TOO_MANY_AHEAD'
-export const NO_TUNNEL = 'NO_TUNNEL'
-
-/** Connection errors by Node's codes, {@link TOO_MANY_AHEAD} and {@link NO_TUNNEL}. */
-const BROKEN: Readonly<Record<string, [ErrorCode, string]>> = {
-  [NO_TUNNEL]: ['NOT_FOUND', noTunnel().message],
-  HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and headers are too large.'],
-  ERR_HTTP_REQUEST_TIMEOUT: ['REQUEST_TOO_SLOW', 'The request did not arrive in time.'],
-  [TOO_MANY_AHEAD]: ['BAD_REQUEST', 'Too many requests arrived at once. Wait for responses before sending more.'],
-}
-
 /** Complete response for a connection without a valid HTTP request. @param cause code of Node's error */
 export function rawRefusal(cause: string | undefined): string {
-  const [code, message] = BROKEN[cause ?? ''] ?? ['BAD_REQUEST', 'The connection sent no valid HTTP request.']
+  const { code, message, httpStatus: http } = brokenRequest(cause)
   const body = JSON.stringify({ message, code })
-  const { http } = ERRORS[code]
   return [
     `HTTP/1.1 ${http} ${STATUS_CODES[http] ?? ''}`,
     'content-type: application/json; charset=utf-8',

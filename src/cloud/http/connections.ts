@@ -8,10 +8,10 @@ import type { Socket } from 'node:net'
 import { Server as TlsServer } from 'node:tls'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
-import { bodyIncomplete, expectationUnknown } from '../../protocol/service/refusals.ts'
+import { NO_TUNNEL, TOO_MANY_AHEAD, bodyIncomplete, expectationUnknown } from '../../protocol/service/refusals.ts'
 import { Rarely } from '../runtime/rarely.ts'
 import { limitReading } from '../../platform/limit-reading.ts'
-import { NO_TUNNEL, TOO_MANY_AHEAD, rawRefusal } from './answer-error.ts'
+import { rawRefusal } from './answer-error.ts'
 
 /** How long a connection stays open after its last response, ms. */
 const LINGER_MS = 1_000

@@ -1,5 +1,5 @@
 /** Refusals that the cloud and a device give in the same words, before any operation is reached. */
-import { CodedError } from '../errors.ts'
+import { CodedError, type ErrorCode } from '../errors.ts'
 import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../parse-json.ts'
 
 /** Longest segment of a path, characters: longer than any id or name. */
@@ -24,8 +24,20 @@ export function hostMissing(version: string, { host }: { readonly host?: string 
   )
 }
 
-export function noTunnel(): CodedError {
-  return new CodedError('NOT_FOUND', 'CONNECT is not supported: this is not a proxy. Send the request to a path.')
+/** Causes without a code of Node. */
+export const TOO_MANY_AHEAD = 'TOO_MANY_AHEAD'
+export const NO_TUNNEL = 'NO_TUNNEL'
+
+const BROKEN: Readonly<Record<string, [ErrorCode, string]>> = {
+  HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and headers together exceed 16 KiB.'],
+  ERR_HTTP_REQUEST_TIMEOUT: ['REQUEST_TOO_SLOW', 'The request did not arrive in time.'],
+  [TOO_MANY_AHEAD]: ['BAD_REQUEST', 'Too many requests arrived at once. Wait for responses before sending more.'],
+  [NO_TUNNEL]: ['NOT_FOUND', 'CONNECT is not supported: this is not a proxy. Send the request to a path.'],
+}
+
+/** For a connection without a valid HTTP request. @param cause code of Node's error */
+export function brokenRequest(cause = ''): CodedError {
+  return new CodedError(...(BROKEN[cause] ?? ['BAD_REQUEST', 'The connection sent no valid HTTP request.']))
 }
 
 export function noOperation(method: string, advice = ''): CodedError {

@@ -3,9 +3,8 @@ import { STATUS_CODES } from 'node:http'
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { CORRELATION_HEADER } from '../../../protocol/local/decision.ts'
 import { LOCAL_HEADERS } from '../../../protocol/local/headers.ts'
-import { bodyIncomplete, noTunnel } from '../../../protocol/service/refusals.ts'
+import { TOO_MANY_AHEAD, brokenRequest } from '../../../protocol/service/refusals.ts'
 import type { AccessAnswer } from '../../access/access.ts'
-import { tooManyAhead } from '../pipelined.ts'
 
 export interface Reply {
   readonly status: number
@@ -69,25 +68,4 @@ export function replyText({ status, headers, body }: Reply, keepAliveMs: number 
 export const NOWHERE = refused(new CodedError('NOT_FOUND', 'This agent does not offer this path.'))
 export const STOPPING = refused(new CodedError('STOPPING', 'the agent is shutting down'))
 
-/** @param cause error code of Node's HTTP parser or timeout */
-export function brokenRefusal(cause: string | undefined): Reply {
-  switch (cause) {
-    case 'HPE_HEADER_OVERFLOW':
-      return HEADERS_TOO_LARGE
-    case 'ERR_HTTP_REQUEST_TIMEOUT':
-      return TOO_SLOW
-    default:
-      return NO_HTTP
-  }
-}
-
-export const NO_TUNNEL = refused(noTunnel())
-const HEADERS_TOO_LARGE = refused(
-  new CodedError('HEADERS_TOO_LARGE', 'the request line and headers together exceed 16 KiB'),
-)
-const TOO_SLOW = refused(
-  new CodedError('REQUEST_TOO_SLOW', 'the request did not arrive in time. See socket.request_timeout'),
-)
-export const TOO_MANY = refused(tooManyAhead())
-export const BODY_INCOMPLETE = refused(bodyIncomplete())
-export const NO_HTTP = refused(new CodedError('BAD_REQUEST', 'this is not a valid HTTP/1.1 request'))
+export const TOO_MANY = refused(brokenRequest(TOO_MANY_AHEAD))

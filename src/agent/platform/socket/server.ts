@@ -6,21 +6,19 @@ import { once } from 'node:events'
 import { type IncomingMessage, type Server, type ServerResponse, createServer } from 'node:http'
 import { Server as NetServer, type Socket } from 'node:net'
 import type { CodedError } from '../../../protocol/errors.ts'
-import { expectationUnknown, hostMissing } from '../../../protocol/service/refusals.ts'
+import {
+  NO_TUNNEL,
+  TOO_MANY_AHEAD,
+  bodyIncomplete,
+  brokenRequest,
+  expectationUnknown,
+  hostMissing,
+} from '../../../protocol/service/refusals.ts'
+import { LastResponses } from '../last-responses.ts'
 import { Pipelined } from '../pipelined.ts'
 import { claimPath } from './claim-path.ts'
 import { FastPath } from './fast-path.ts'
-import {
-  BODY_INCOMPLETE,
-  NO_HTTP,
-  NO_TUNNEL,
-  type Reply,
-  STOPPING,
-  TOO_MANY,
-  brokenRefusal,
-  refused,
-  replyText,
-} from './reply.ts'
+import { type Reply, STOPPING, TOO_MANY, refused, replyText } from './reply.ts'
 import { type JsonBody, readJson, route } from './parse-request.ts'
 import { type Answer, RequestHandler, type RequestHandlerDeps } from './request-handler.ts'
 import { takesBody } from './session-requests.ts'
@@ -69,13 +67,10 @@ class UnixSocketServer implements SocketServer {
   readonly #server: Server
   readonly #handler: RequestHandler
   readonly #fastPath: FastPath
-  /** Response to the last request read from each connection. */
-  readonly #responses = new WeakMap<Socket, ServerResponse>()
+  readonly #last = new LastResponses()
   readonly #pipelined = new Pipelined()
   /** Responses whose request bodies are still being read. */
   readonly #reading = new WeakSet<ServerResponse>()
-  /** Connections whose last response is being sent; no longer read. */
-  readonly #ending = new WeakSet<Socket>()
   #release: () => void = () => undefined
   #stopped: Promise<void> | null = null
 
@@ -109,7 +104,7 @@ class UnixSocketServer implements SocketServer {
     this.#fastPath = new FastPath(this.#server, this.#handler, {
       bodyBytesMax,
       keepAliveMs: KEEP_ALIVE_MS,
-      onMany: (socket) => this.#answerLast(socket, TOO_MANY),
+      onMany: (socket) => this.#answerLast(socket, TOO_MANY_AHEAD),
     })
   }
 
@@ -159,7 +154,7 @@ class UnixSocketServer implements SocketServer {
 
   readonly #serve = (request: IncomingMessage, response: ServerResponse): void => {
     const refuse = (): void => {
-      this.#ending.add(request.socket)
+      this.#last.claim(request.socket)
       response.sendDate = false
       send(response, TOO_MANY)
     }
@@ -197,7 +192,7 @@ class UnixSocketServer implements SocketServer {
 
   #answerOf(request: IncomingMessage, response: ServerResponse): Answer {
     response.sendDate = false
-    this.#responses.set(request.socket, response)
+    this.#last.track(request.socket, response)
     return (reply) => {
       if (this.#handler.phase !== 'SERVING') response.shouldKeepAlive = false
       // A client that receives a Keep-Alive timeout closes the connection after it, which would end its session.
@@ -217,32 +212,18 @@ class UnixSocketServer implements SocketServer {
 
   readonly #giveUp = (error: NodeJS.ErrnoException, socket: Socket): void => {
     if (error.code === 'ECONNRESET') socket.destroy()
-    else this.#answerLast(socket, brokenRefusal(error.code))
+    else this.#answerLast(socket, error.code)
   }
 
-  /**
-   * Sends a final response for the last request. Earlier pending responses go first: otherwise the client would match
-   * this one to an earlier request, retry it and be charged again.
-   */
-  #answerLast(socket: Socket, reply: Reply): void {
-    if (this.#ending.has(socket)) return
-    this.#ending.add(socket)
-    // After CONNECT nothing else listens for errors, and a stop would wait for a client's half-open connection.
-    socket.on('error', () => socket.destroy())
-    const end = (): void => {
-      if (socket.writable) socket.write(replyText(reply, null).text)
-      socket.destroySoon()
-    }
-    const last = this.#responses.get(socket)
-    if (last === undefined || last.writableFinished) end()
-    else if (!last.req.complete && this.#reading.delete(last)) {
+  /** @param cause code of Node's error */
+  #answerLast(socket: Socket, cause: string | undefined): void {
+    if (!this.#last.claim(socket)) return
+    const last = this.#last.of(socket)
+    if (last?.req.complete === false && this.#reading.delete(last)) {
       // The error is in this request's own body.
       last.shouldKeepAlive = false
-      send(last, reply === NO_HTTP ? BODY_INCOMPLETE : reply)
-    } else {
-      // Before Node's own listener, which ends a half-closed connection.
-      last.prependOnceListener('finish', end)
-    }
+      send(last, refused(cause === 'ERR_HTTP_REQUEST_TIMEOUT' ? brokenRequest(cause) : bodyIncomplete()))
+    } else this.#last.send(socket, replyText(refused(brokenRequest(cause)), null).text)
   }
 }
 

@@ -1,15 +1,29 @@
 /** Read-only HTTP server for browsers, monitoring and supervisors; it takes no body. */
-import { type IncomingMessage, type Server, type ServerResponse, createServer as createPlain } from 'node:http'
+import {
+  type IncomingMessage,
+  STATUS_CODES,
+  type Server,
+  type ServerResponse,
+  createServer as createPlain,
+} from 'node:http'
 import { createServer as createTls } from 'node:https'
 import { type AddressInfo, isIPv6 } from 'node:net'
 import type { Socket } from 'node:net'
 import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
 import { HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
+import {
+  NO_TUNNEL,
+  TOO_MANY_AHEAD,
+  brokenRequest,
+  expectationUnknown,
+  hostMissing,
+} from '../../../protocol/service/refusals.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
-import { Pipelined, tooManyAhead } from '../pipelined.ts'
+import { LastResponses } from '../last-responses.ts'
+import { Pipelined } from '../pipelined.ts'
 import { limitReading } from '../../../platform/limit-reading.ts'
 import { metricsText } from './metrics-text.ts'
 import { PAGE_POLICY, statusPage } from './page.ts'
@@ -43,8 +57,14 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
   server.maxConnections = CONNECTIONS_MAX
   const cut = openConnections(server)
   const pipelined = new Pipelined()
+  const last = refuseBroken(server)
   server.on('request', (request, response) => {
-    if (!pipelined.takes(request, response, () => send(request, response, refusal(tooManyAhead())))) return
+    const refuse = (): void => {
+      last.claim(request.socket)
+      send(request, response, refusal(brokenRequest(TOO_MANY_AHEAD)))
+    }
+    if (!pipelined.takes(request, response, refuse)) return
+    last.track(request.socket, response)
     answer(options, auth, request).then(
       (reply) => send(request, response, reply),
       (error: unknown) => {
@@ -57,9 +77,6 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
       },
     )
   })
-  server.on(server instanceof TlsServer ? 'secureConnection' : 'connection', (socket: Socket) =>
-    limitReading(socket, () => socket.destroy()),
-  )
   server.on('secureConnection', (socket: TLSSocket) => {
     // Without a token, a client without a certificate of the client CA could never authenticate.
     if (isForCertifiedOnly(auth) && !socket.authorized) socket.destroy()
@@ -85,11 +102,40 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
   }
 }
 
+/** Requests that cannot be read get a coded response as well. */
+function refuseBroken(server: Server): LastResponses {
+  const last = new LastResponses()
+  const refuse = (socket: Socket, cause: string | undefined): void => {
+    if (last.claim(socket)) last.send(socket, textOf(refusal(brokenRequest(cause))))
+  }
+  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {
+    if (error.code === 'ECONNRESET') socket.destroy()
+    else refuse(socket, error.code)
+  })
+  server.on('connect', (_request: IncomingMessage, socket: Socket) => {
+    // Node has stopped parsing.
+    socket.removeAllListeners('data')
+    refuse(socket, NO_TUNNEL)
+  })
+  server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
+    last.track(request.socket, response)
+    // It is unknown whether the client sends a body.
+    response.shouldKeepAlive = false
+    send(request, response, refusal(expectationUnknown(request.headers.expect)))
+  })
+  server.on(server instanceof TlsServer ? 'secureConnection' : 'connection', (socket: Socket) =>
+    limitReading(socket, () => refuse(socket, TOO_MANY_AHEAD)),
+  )
+  return last
+}
+
 function createServer({ tls }: StatusAuthOptions): Server {
   const limits = {
     requestTimeout: REQUEST_TIMEOUT_MS,
     headersTimeout: REQUEST_TIMEOUT_MS,
     maxHeaderSize: HEADER_BYTES_MAX,
+    // Node would refuse a missing Host without a body.
+    requireHostHeader: false,
   }
   if (tls === null) return createPlain(limits)
   try {
@@ -126,9 +172,11 @@ const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 async function answer(
   options: StatusOptions,
   auth: StatusAuthOptions,
-  { method, url = '', headers, socket }: IncomingMessage,
+  { method, url = '', httpVersion, headers, socket }: IncomingMessage,
 ): Promise<Reply> {
   try {
+    const noHost = hostMissing(httpVersion, headers)
+    if (noHost !== null) throw noHost
     const path = url.split('?', 1)[0]
     if (method !== 'GET' && method !== 'HEAD') throw nothingHere()
     // For supervisors; neither response contains data about callers.
@@ -170,13 +218,27 @@ function refusal(error: CodedError): Reply {
   return { ...reply, headers: { 'www-authenticate': 'Basic realm="tallygate", charset="UTF-8"' } }
 }
 
-function send({ method }: IncomingMessage, response: ServerResponse, { status, type, body, headers }: Reply): void {
-  response.writeHead(status, {
+function send({ method }: IncomingMessage, response: ServerResponse, reply: Reply): void {
+  response.writeHead(reply.status, headersOf(reply))
+  response.end(method === 'HEAD' ? undefined : reply.body)
+}
+
+function headersOf({ type, body, headers }: Reply): Readonly<Record<string, string>> {
+  return {
     'content-type': type,
-    'content-length': Buffer.byteLength(body),
+    'content-length': String(Buffer.byteLength(body)),
     'cache-control': 'no-store',
     'x-content-type-options': 'nosniff',
     ...headers,
-  })
-  response.end(method === 'HEAD' ? undefined : body)
+  }
+}
+
+/** The complete last response of a connection. */
+function textOf(reply: Reply): string {
+  const headers = Object.entries({ ...headersOf(reply), connection: 'close' })
+  const head = [
+    `HTTP/1.1 ${reply.status} ${STATUS_CODES[reply.status] ?? ''}`,
+    ...headers.map((pair) => pair.join(': ')),
+  ]
+  return `${head.join('\r\n')}\r\n\r\n${reply.body}`
 }

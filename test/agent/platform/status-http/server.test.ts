@@ -179,6 +179,53 @@ it('the schema of the report is the one that is documented', () => {
   expect(schema.required).toEqual(Object.keys(deviceReport.shape))
 })
 
+describe('a request that cannot be read', () => {
+  const whole = 'GET /livez HTTP/1.1\r\nHost: localhost\r\n'
+  it.each([
+    ['bytes that are not HTTP', 'no HTTP\r\n\r\n', ['400', 'BAD_REQUEST']],
+    ['two lengths', `${whole}Content-Length: 1\r\nContent-Length: 2\r\n\r\n`, ['400', 'BAD_REQUEST']],
+    ['large headers', `${whole}X: ${'x'.repeat(20_000)}\r\n\r\n`, ['431', 'HEADERS_TOO_LARGE']],
+    ['no Host', 'GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n', ['400', 'BAD_REQUEST']],
+    ['an unknown expectation', `${whole}Expect: tea\r\n\r\n`, ['417', 'EXPECTATION_UNKNOWN']],
+    ['a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n', ['404', 'NOT_FOUND']],
+    ['bytes after a request', `${whole}\r\nno HTTP\r\n\r\n`, ['200', '400', 'BAD_REQUEST']],
+    ['five requests at once', `${whole}\r\n`.repeat(5), ['200', '200', '200', '200', '400', 'BAD_REQUEST']],
+    ['a thousand requests at once', `${whole}\r\n`.repeat(1_000), ['400', 'BAD_REQUEST']],
+  ])('%s: gets a code, after the responses to earlier requests', async (_, bytes, expected) => {
+    const server = await openStatus({
+      ...{ port: 0, auth: { host: '127.0.0.1', tls: null, token: null } },
+      report: async () => reportWith(),
+      readiness: async () => ({ ready: true, checks: [] }),
+      onFault: (error) => expect.unreachable(String(error)),
+    })
+    onTestFinished(() => server.stop())
+    const socket = connect(Number(new URL(server.origin).port), '127.0.0.1')
+    socket.on('error', () => undefined)
+    socket.write(bytes)
+    let received = ''
+    for await (const chunk of socket) received += String(chunk)
+    expect(
+      [...received.matchAll(/HTTP\/1\.1 (\d{3})|"code":"(\w+)"/g)].map(([, status, code]) => status ?? code),
+    ).toEqual(expected)
+  })
+
+  it('of a peer that does not speak TLS: the connection closes', async () => {
+    await using authority = await Authority.make()
+    const tls = { ...(await authority.certify(Date.now() + 86_400_000)), clientCa: null }
+    const server = await openStatus({
+      ...{ port: 0, auth: { host: '127.0.0.1', tls, token: null } },
+      report: async () => reportWith(),
+      readiness: async () => ({ ready: true, checks: [] }),
+      onFault: (error) => expect.unreachable(String(error)),
+    })
+    onTestFinished(() => server.stop())
+    const socket = connect(Number(new URL(server.origin).port), '127.0.0.1')
+    socket.on('error', () => undefined)
+    socket.write(`${whole}\r\n`)
+    await once(socket.resume(), 'close')
+  })
+})
+
 it('stops without a peer that says nothing in its TLS handshake', async () => {
   await using authority = await Authority.make()
   const tls = { ...(await authority.certify(Date.now() + 86_400_000)), clientCa: null }
