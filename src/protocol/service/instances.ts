@@ -5,18 +5,18 @@ import { countedText, instant, plainText, queryBoolean, readOnlyField, uuid } fr
 export const PAGE_SIZE_DEFAULT = 100
 const PAGE_SIZE_MAX = 1_000
 
-const queryInteger = (min: number) =>
+const queryInteger = (digits: RegExp, wire: Readonly<Record<string, number>>) =>
   z
     .string()
-    .regex(/^\d{1,9}$/, 'must be a whole number')
-    .meta({ wire: { type: 'integer', minimum: min, maximum: 999_999_999 } })
+    .regex(digits, 'must be a whole number')
+    .meta({ wire: { type: 'integer', ...wire } })
     .transform(Number)
-    .refine((number) => number >= min, `must be at least ${min}`)
 
 /** A larger `size` is reduced to the maximum. */
 export const paging = {
-  next: queryInteger(0).optional(),
-  size: queryInteger(1)
+  next: queryInteger(/^\d{1,9}$/, { minimum: 0, maximum: 999_999_999 }).optional(),
+  size: queryInteger(/^\d+$/, { minimum: 1 })
+    .refine((size) => size >= 1, 'must be at least 1')
     .transform((size) => Math.min(size, PAGE_SIZE_MAX))
     .optional(),
 }

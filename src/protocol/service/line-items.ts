@@ -18,7 +18,15 @@ export const lineItemId = pathText(256).refine(
   `must be at most ${LINE_ITEM_ENCODED_MAX} characters long after percent-encoding`,
 )
 
-const wholeTokens = z.int().min(0).max(TOKENS_MAX)
+/** 2^63, the double of Java's Long.MAX_VALUE. */
+const INT64_LIMIT = 2 ** 63
+const INT64_MAX = BigInt(INT64_LIMIT) - 1n
+
+/** Larger values than the service counts with are {@link clamped}. */
+const INT64_WIRE = { type: 'integer', format: 'int64', minimum: 0 }
+
+const wholeTokens = z.int().min(0).max(TOKENS_MAX).meta({ wire: INT64_WIRE })
+const lineItemInstant = instant.meta({ wire: INT64_WIRE })
 
 const attributesV10 = z.strictObject({
   elastic: z.boolean().optional(),
@@ -33,8 +41,8 @@ const shape = {
   activationId: lineItemId,
   state: z.enum(LINE_ITEM_STATES),
   quantity: wholeTokens,
-  start: instant,
-  end: instant,
+  start: lineItemInstant,
+  end: lineItemInstant,
   used: readOnlyField,
   instanceId: z.string().optional(),
 }
@@ -46,7 +54,7 @@ export const lineItemBodies = {
 
 export type LineItemBody = z.infer<(typeof lineItemBodies)['v1.1']> & { readonly given?: GivenIntegers }
 
-const shownInteger = z.number().min(0)
+const shownInteger = z.number().min(0).meta({ wire: INT64_WIRE })
 
 const shown = {
   activationId: z.string(),
@@ -77,9 +85,6 @@ export const lineItemProblems = {
 
 export type GivenIntegers = Readonly<Partial<Record<'start' | 'end' | 'quantity' | 'overdraftLimit', string>>>
 
-/** 2^63, the double of Java's Long.MAX_VALUE. */
-const INT64_LIMIT = 2 ** 63
-
 /** Reduces integers to the largest that the service counts with; the interface sets no bound but their type. */
 function clamped(payload: unknown): { readonly value: unknown; readonly given: GivenIntegers } {
   const fields = fieldsOf(payload)
@@ -87,13 +92,13 @@ function clamped(payload: unknown): { readonly value: unknown; readonly given: G
   const given: Record<string, string> = {}
   const atMost = (name: string, value: unknown, max: number): unknown => {
     if (typeof value !== 'number' || !Number.isInteger(value) || value <= max || value > INT64_LIMIT) return value
-    given[name] = String(value === INT64_LIMIT ? BigInt(INT64_LIMIT) - 1n : BigInt(value))
+    given[name] = String(value === INT64_LIMIT ? INT64_MAX : BigInt(value))
     return max
   }
   const start = atMost('start', fields['start'], INSTANT_MAX)
   const end = atMost('end', fields['end'], INSTANT_MAX)
   const quantity = atMost('quantity', fields['quantity'], TOKENS_MAX)
-  const most = TOKENS_MAX - (isWhole(quantity) && quantity > 0 ? quantity : 0)
+  const most = TOKENS_MAX - (isInteger(quantity) && quantity > 0 ? quantity : 0)
   const overdraftLimit = atMost('overdraftLimit', attributes['overdraftLimit'], most)
   if (Object.keys(given).length === 0) return { value: payload, given }
   const inner = given['overdraftLimit'] === undefined ? fields['attributes'] : { ...attributes, overdraftLimit }
@@ -109,7 +114,7 @@ export function parseLineItem(version: ApiVersion, instanceId: string, payload: 
   const problems = [
     ...(parsed.success ? [] : parsed.error.issues.flatMap(problemsOf)),
     ...(isOfAnother(instanceId, value) ? ['$.instanceId: must be the instance of the path'] : []),
-    ...contradictions(value).map(({ path, problem }) => `${pathOf(path)}: ${problem}`),
+    ...contradictions(payload).map(({ path, problem }) => `${pathOf(path)}: ${problem}`),
   ]
   return parsed.success && problems.length === 0
     ? { ok: true, body: { ...parsed.data, given } }
@@ -131,7 +136,8 @@ export function contradictions(payload: unknown): readonly Contradiction[] {
   const { start, end, attributes } = fieldsOf(payload)
   const { overdraftType, overdraftLimit } = fieldsOf(attributes)
   const found: Contradiction[] = []
-  if (isWhole(start) && isWhole(end) && end < start) found.push({ path: ['end'], problem: 'must not be before start' })
+  if (isInteger(start) && isInteger(end) && end < start)
+    found.push({ path: ['end'], problem: 'must not be before start' })
   if (overdraftLimit !== undefined && overdraftType === undefined) found.push(lacking('overdraftType'))
   if (overdraftType === 'Number' && overdraftLimit === undefined) found.push(lacking('overdraftLimit'))
   return found
@@ -155,8 +161,8 @@ function fieldsOf(value: unknown): JsonObject {
   return isJsonObject(value) ? value : {}
 }
 
-function isWhole(value: unknown): value is number {
-  return Number.isSafeInteger(value)
+function isInteger(value: unknown): value is number {
+  return Number.isInteger(value)
 }
 
 const INTEGERS = new Set(['$.quantity', '$.start', '$.end', '$.attributes.overdraftLimit'])
@@ -188,7 +194,7 @@ function problemsOf(issue: z.core.$ZodIssue): readonly string[] {
       return [
         issue.origin === 'string'
           ? `${path}: must be at most ${issue.maximum} characters long`
-          : `${path}: must have a maximum value of ${issue.maximum}`,
+          : `${path}: must have a maximum value of ${INT64_MAX}`,
       ]
     default:
       return [`${path}: ${issue.message}`]

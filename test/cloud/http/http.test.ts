@@ -228,7 +228,7 @@ describe('the server', () => {
     const lineItems = `${INSTANCES}/${instance}/line-items`
     expect(await said('PUT', lineItems, '')).toEqual(['$: nothing found, object expected'])
     const huge = JSON.stringify(lineItemBody()).replace(/"quantity":\d+/, '"quantity":1e19')
-    expect(await said('PUT', lineItems, huge)).toEqual(['$.quantity: must have a maximum value of 9223372036854'])
+    expect(await said('PUT', lineItems, huge)).toEqual(['$.quantity: must have a maximum value of 9223372036854775807'])
   })
 
   it('takes its areas below another prefix, or below none', async () => {

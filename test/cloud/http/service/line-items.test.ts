@@ -117,6 +117,7 @@ describe('a line item', () => {
       '$.attributes.overdraftType: does not have a value in the enumeration [Number, Unlimited]',
     ])
     expect(await problems({}, { end: START - 31 * DAY })).toEqual(['$.end: must not be before start'])
+    expect(await problems({}, { start: 2 ** 62, end: 2 ** 60 })).toEqual(['$.end: must not be before start'])
     expect(await problems({}, { activationId: '' })).toEqual(['$.activationId: must be at least 1 characters long'])
     expect(await problems({}, { activationId: 'x'.repeat(257) })).toEqual([
       '$.activationId: must be at most 256 characters long',
@@ -125,7 +126,7 @@ describe('a line item', () => {
     expect(await problems({}, { quantity: null })).toEqual(['$.quantity: null found, integer expected'])
     expect(await problems({}, { quantity: 9e12, activationId: 'x' })).toBeUndefined()
     expect(await problems({ overdraftType: 'Number', overdraftLimit: 1e19 }, { quantity: 9e12 })).toEqual([
-      '$.attributes.overdraftLimit: must have a maximum value of 9223372036854',
+      '$.attributes.overdraftLimit: must have a maximum value of 9223372036854775807',
     ])
     expect(await problems({}, { instanceId: '64d2028c-ae87-4069-a624-66089d957ef9' })).toEqual([
       '$.instanceId: must be the instance of the path',
