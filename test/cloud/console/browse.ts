@@ -2,6 +2,8 @@
 import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { HOUR, type Twin, newKeyPair, text } from '../harness.ts'
 
+export type Form = Readonly<Record<string, string>>
+
 export interface Shown {
   readonly status: number
   readonly page: string
@@ -28,11 +30,26 @@ export class Browser {
     return this.#fetch(path, { headers })
   }
 
-  async send(
-    path: string,
-    form: Readonly<Record<string, string>>,
-    headers: Readonly<Record<string, string>> = {},
-  ): Promise<Shown> {
+  /** The values of the form that edits rules, rate tables or line items, as the page shows them. */
+  async form(path: string): Promise<Form> {
+    const { page } = await this.open(path)
+    const form =
+      /<form method="post" action="[^"]*(?:rules|rate-tables|line-items)\/[^]*?<\/form>/.exec(page)?.[0] ?? ''
+    const inputs = [...form.matchAll(/name="([\w.]+)"\s+value="([^"]*)"/g)]
+    const areas = [...form.matchAll(/<textarea name="([\w.]+)"[^>]*>([^<]*)<\/textarea>/g)]
+    const selects = [...form.matchAll(/<select name="([\w.]+)"[^>]*>([^]*?)<\/select>/g)].map(
+      ([all, name, options = '']) => [
+        all,
+        name,
+        /value="([\w-]*)" selected/.exec(options)?.[1] ?? /value="([\w-]*)"/.exec(options)?.[1] ?? '',
+      ],
+    )
+    const pairs = [...inputs, ...areas, ...selects].map(([, name = '', value = '']) => [name, decoded(value)])
+    if (pairs.length === 0) throw new Error(`${path} has no such form`)
+    return Object.fromEntries(pairs) as Form
+  }
+
+  async send(path: string, form: Form, headers: Readonly<Record<string, string>> = {}): Promise<Shown> {
     return this.#fetch(path, { method: 'POST', body: new URLSearchParams(form), headers })
   }
 
@@ -51,6 +68,15 @@ export class Browser {
     if (cookie !== undefined) this.cookie = cookie.split(';', 1)[0] ?? ''
     return { status: response.status, page: await response.text(), headers: response.headers }
   }
+}
+
+function decoded(value: string): string {
+  return value
+    .replaceAll('&lt;', '<')
+    .replaceAll('&gt;', '>')
+    .replaceAll('&quot;', '"')
+    .replaceAll('&#39;', "'")
+    .replaceAll('&amp;', '&')
 }
 
 export async function consoleCode(twin: Twin, token?: string): Promise<string> {

@@ -18,29 +18,17 @@ afterEach(() => twin[Symbol.asyncDispose]())
 const shown = async (id: string): Promise<unknown> =>
   (await twin.call('GET', `/provisioning/api/v1.1/instances/${scene.instanceId}/line-items/${id}`)).body
 
-/** The values of the form as the page shows them. */
-async function formOf(path: string): Promise<Record<string, string>> {
-  const { page } = await browser.open(path)
-  const form = /<form method="post" action="[^"]*line-items\/edit[^]*?<\/form>/.exec(page)?.[0] ?? ''
-  const inputs = [...form.matchAll(/name="(\w+)"\s+value="([^"]*)"/g)].map(([, name = '', value = '']) => [name, value])
-  const selects = [...form.matchAll(/<select name="(\w+)">([^]*?)<\/select>/g)].map(([, name = '', options = '']) => [
-    name,
-    /value="(\w*)" selected/.exec(options)?.[1] ?? /value="(\w*)"/.exec(options)?.[1] ?? '',
-  ])
-  return Object.fromEntries([...inputs, ...selects]) as Record<string, string>
-}
-
 it('is unchanged when its form is sent as it is', async () => {
   for (const id of ['PRINT-2026', 'LASER-2026', 'SCAN-2025']) {
     const before = await shown(id)
-    const { status } = await browser.send('/line-items/edit', await formOf(`/line-items/edit?lineItem=${id}`))
+    const { status } = await browser.send('/line-items/edit', await browser.form(`/line-items/edit?lineItem=${id}`))
     expect([id, status]).toEqual([id, 303])
     expect(await shown(id)).toEqual(before)
   }
 })
 
 it('gets another quantity and end, as the administrator', async () => {
-  const form = await formOf('/line-items/edit?lineItem=PRINT-2026')
+  const form = await browser.form('/line-items/edit?lineItem=PRINT-2026')
   await browser.send('/line-items/edit', { ...form, quantity: '7000', end: '2027-01-01T00:00' })
   expect(await shown('PRINT-2026')).toMatchObject({ quantity: 7_000, end: Date.UTC(2027, 0, 1) })
   const { body } = await twin.call('GET', '/edge/api/v1/audit?action=MAP_LINE_ITEM')
@@ -48,7 +36,7 @@ it('gets another quantity and end, as the administrator', async () => {
 })
 
 it('is mapped when it is new', async () => {
-  const form = { ...(await formOf('/line-items/edit')), activationId: 'NEW', quantity: '5' }
+  const form = { ...(await browser.form('/line-items/edit')), activationId: 'NEW', quantity: '5' }
   const { status } = await browser.send('/line-items/edit', {
     ...form,
     start: '2026-01-01T00:00',
@@ -59,7 +47,7 @@ it('is mapped when it is new', async () => {
 })
 
 it('is not saved with a problem, which the page shows with what was typed', async () => {
-  const form = await formOf('/line-items/edit?lineItem=PRINT-2026')
+  const form = await browser.form('/line-items/edit?lineItem=PRINT-2026')
   const before = await shown('PRINT-2026')
   for (const [change, problem] of [
     [{ end: '2020-01-01T00:00' }, '$.end: must not be before start'],
@@ -76,7 +64,7 @@ it('is not saved with a problem, which the page shows with what was typed', asyn
 })
 
 it('needs the token of the form, the role rules, and its instance', async () => {
-  const form = await formOf('/line-items/edit?lineItem=PRINT-2026')
+  const form = await browser.form('/line-items/edit?lineItem=PRINT-2026')
   expect((await browser.send('/line-items/edit', { ...form, formToken: 'guessed', quantity: '1' })).status).toBe(403)
   for (const limits of [
     { roles: ['operator'] },

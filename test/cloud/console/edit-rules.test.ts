@@ -1,7 +1,7 @@
 // Actions, conditions and rate tables that the forms of the console change.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { DAY, type Twin, openTwin, pick, text } from '../harness.ts'
-import { Browser, limitedToken } from './browse.ts'
+import { Browser, type Form, limitedToken } from './browse.ts'
 import { type Scene, furnish } from './scene.ts'
 
 let twin: Twin
@@ -15,30 +15,7 @@ beforeEach(async () => {
 })
 afterEach(() => twin[Symbol.asyncDispose]())
 
-type Form = Readonly<Record<string, string>>
-
-const decoded = (value: string): string =>
-  value
-    .replaceAll('&lt;', '<')
-    .replaceAll('&gt;', '>')
-    .replaceAll('&quot;', '"')
-    .replaceAll('&#39;', "'")
-    .replaceAll('&amp;', '&')
-
-/** The values of the form as the page shows them, confirmed. */
-async function formOf(path: string): Promise<Form> {
-  const { page } = await browser.open(path)
-  const form = /<form method="post" action="[^"]*(?:rules|rate-tables)\/[^]*?<\/form>/.exec(page)?.[0] ?? ''
-  const inputs = [...form.matchAll(/name="([\w.]+)"\s+value="([^"]*)"/g)]
-  const areas = [...form.matchAll(/<textarea name="([\w.]+)"[^>]*>([^<]*)<\/textarea>/g)]
-  const selects = [...form.matchAll(/<select name="([\w.]+)"[^>]*>([^]*?)<\/select>/g)].map(([all, name, options]) => [
-    all,
-    name,
-    /value="([\w-]*)" selected/.exec(options ?? '')?.[1] ?? '',
-  ])
-  const pairs = [...inputs, ...areas, ...selects].map(([, name = '', value = '']) => [name, decoded(value)])
-  return { ...(Object.fromEntries(pairs) as Form), confirmed: 'yes' }
-}
+const formOf = async (path: string): Promise<Form> => ({ ...(await browser.form(path)), confirmed: 'yes' })
 
 const rules = async (path: string) => (await twin.call('GET', `/api/v1.1/instances/${scene.instanceId}/${path}`)).body
 const actions = () => rules('line-items/PRINT-2026/actions') as Promise<readonly Readonly<Record<string, unknown>>[]>
