@@ -1,8 +1,8 @@
 /** An instance's accounts, each with the balances of its device epochs, as of one instant. */
 import type { AccountLedgerWire } from '../../protocol/edge/administration.ts'
-import { CodedError } from '../../protocol/errors.ts'
 import type { Store } from '../storage/store.ts'
 import { overspendOn, billedOn, reservedOn, unaccountedOn } from '../storage/device-records.ts'
+import { requireInstance } from '../service-api/show-line-items.ts'
 
 /** @throws CodedError NOT_FOUND for an unknown instance */
 export async function accountLedger(
@@ -10,9 +10,7 @@ export async function accountLedger(
   instanceId: string,
 ): Promise<AccountLedgerWire> {
   return store.read(async (reader) => {
-    if ((await reader.instances.get(instanceId)) === undefined) {
-      throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-    }
+    await requireInstance(reader, instanceId)
     const onDevices = Map.groupBy(
       await reader.edge.deviceAccounts.ofInstance(instanceId),
       ({ record }) => record.account,

@@ -14,6 +14,7 @@ import type { Reader, Store, Transaction } from '../storage/store.ts'
 import { type Attach, fenceCurrent } from '../sync/attach.ts'
 import { disconnectSessions } from '../sessions/device-sessions.ts'
 import { type Device, type DeviceClock, type DeviceFilter, billedOn, reservedOn } from '../storage/device-records.ts'
+import { requireInstance } from '../service-api/show-line-items.ts'
 
 export interface ViewDevices {
   readonly store: Pick<Store, 'read'>
@@ -29,9 +30,7 @@ export async function listDevices(
 ): Promise<DeviceListWire> {
   return store.read(async (reader) => {
     const { instanceId } = filter
-    if (instanceId !== undefined && (await reader.instances.get(instanceId)) === undefined) {
-      throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-    }
+    if (instanceId !== undefined) await requireInstance(reader, instanceId)
     const found = await reader.edge.devices.find(filter, offset, limit + 1)
     const devices: DeviceStateWire[] = []
     for (const device of found.slice(0, limit)) devices.push(await stateOf(reader, device, presence(device.id)))

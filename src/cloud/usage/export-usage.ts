@@ -5,6 +5,7 @@ import type { GiveWay } from '../runtime/give-way.ts'
 import type { UsageArchive, UsageRange } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import { usageHead, usageLine } from './usage-text.ts'
+import { requireInstance } from '../service-api/show-line-items.ts'
 
 export const USAGE_PIECE_RECORDS = 500
 
@@ -30,9 +31,7 @@ export async function exportUsage(deps: UsageExportDeps, options: UsageExportOpt
   const { store } = deps
   const { instanceId } = options
   const after = options.after ?? 0n
-  if (instanceId !== null && (await store.read((reader) => reader.instances.get(instanceId))) === undefined) {
-    throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-  }
+  if (instanceId !== null) await store.read((reader) => requireInstance(reader, instanceId))
   const { upTo, backupEnd, archive } = await store.transaction(async (tx) => ({
     upTo: await tx.usage.settled(),
     backupEnd: await tx.usage.backupEnd(after),

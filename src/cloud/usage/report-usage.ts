@@ -1,11 +1,11 @@
 /** Records keep their places: pages follow the order of writing, and the time range begins with a day (UTC). */
-import { CodedError } from '../../protocol/errors.ts'
 import { REPORT_PAGE_RECORDS } from '../../protocol/service/usage-report.ts'
 import type { GiveWay } from '../runtime/give-way.ts'
 import { type NumberedUsage, USAGE_ROW_POSITIONS, type UsageRange } from '../storage/records.ts'
 import type { Reader, Store } from '../storage/store.ts'
 import { USAGE_PIECE_RECORDS, usageArchived } from './export-usage.ts'
 import { reportRow } from './usage-text.ts'
+import { requireInstance } from '../service-api/show-line-items.ts'
 
 const ROWS_COUNTED_MAX = 4_096n
 
@@ -30,9 +30,7 @@ export async function reportUsage(
   { store, giveWay }: UsageReportDeps,
   { tenantId, instanceId, pastDays, pageNumber, now }: UsageReportOptions,
 ): Promise<AsyncIterable<string>> {
-  if (instanceId !== null && (await store.read((reader) => reader.instances.get(instanceId))) === undefined) {
-    throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-  }
+  if (instanceId !== null) await store.read((reader) => requireInstance(reader, instanceId))
   const from = Math.max(0, now - (now % DAY_MS) - pastDays * DAY_MS)
   await readUnarchived(store, { from, now }, async () => undefined)
   const range = { instanceId, from, to: null, now, upTo: await store.transaction((tx) => tx.usage.settled()) }

@@ -7,7 +7,6 @@ import { ENGINE } from '../../../core/engine.ts'
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
 import type { RecoveryStateWire } from '../../../protocol/edge/administration.ts'
-import { CodedError } from '../../../protocol/errors.ts'
 import { capIn } from '../../accounts/decide-over-pools.ts'
 import { RECOVERY_SHOWN_MAX, USAGE_FORGOTTEN_ROWS_MAX, USAGE_ROWS_PER_MS } from '../../devices/limits.ts'
 import type { Recovery } from '../../storage/device-records.ts'
@@ -16,6 +15,7 @@ import { free, release, withhold } from '../../accounts/pool.ts'
 import { lockRules, bumpPolicyRevision } from '../../policy/bump-policy-revision.ts'
 import { type Pool, USAGE_ROW_POSITIONS } from '../../storage/records.ts'
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
+import { requireInstance } from '../../service-api/show-line-items.ts'
 
 export interface Forgotten {
   readonly sold: ReadonlyMap<AccountId, Micro>
@@ -122,9 +122,7 @@ export async function overrideRecovery(
 }
 
 async function stateOf(reader: Reader, instanceId: string): Promise<RecoveryStateWire> {
-  if ((await reader.instances.get(instanceId)) === undefined) {
-    throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-  }
+  await requireInstance(reader, instanceId)
   const recovery = await reader.edge.recoveries.get(instanceId)
   const isUnderWay = recovery?.endedAt === null
   const unproven = isUnderWay ? recovery.unproven : null
