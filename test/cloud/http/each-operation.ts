@@ -156,7 +156,11 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   patchconditions: async (world) => ({
     body: [{ id: await condition(world), operator: 'IN', property: 'a', values: ['b'] }],
   }),
-  deleteconditions: nothing,
+  deleteconditions: async (world) => {
+    // Conditions that actions use are not deleted.
+    await world.twin.call('DELETE', `${rules(world)}/line-items/ACT-1/actions`)
+    return {}
+  },
   deletecondition: async (world) => ({ params: { conditionId: await condition(world) } }),
   getconsumptionlimit: setLimit,
   putconsumptionlimit: async (world) => ({ body: limit(world) }),
@@ -212,9 +216,10 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
     await device.device.beginAgain()
     return { body: { segment: (await device.device.seal()).document, nonce: randomUUID() } }
   },
-  announceDeviceKey: async ({ device }) => ({
-    body: { nonce: NONCE, link: await linkTo(await newDeviceKeys(), device) },
-  }),
+  announceDeviceKey: async ({ device }) => {
+    await device.device.beginAgain()
+    return { body: { nonce: NONCE, link: await linkTo(await newDeviceKeys(), device) } }
+  },
   showDeviceKeyLinks: async ({ twin, instance }) => {
     const device = await EdgeClient.join(twin, instance)
     const next = await newDeviceKeys()
