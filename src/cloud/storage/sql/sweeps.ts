@@ -1,5 +1,5 @@
 import type { ClockRecord } from '../records.ts'
-import { type InsertObject, type UpdateObject, sql as expression } from 'kysely'
+import { type InsertObject, sql as expression } from 'kysely'
 import type { Sql } from './sql.ts'
 import type { Row, Tables } from './tables.ts'
 
@@ -32,7 +32,7 @@ export function sweepTransaction(sql: Sql) {
     await db
       .insertInto<OneRow>(table)
       .values(values)
-      .onConflict((conflict) => conflict.column('slot').doUpdateSet(columns as UpdateObject<Tables, OneRow>))
+      .onConflict((conflict) => conflict.column('slot').doUpdateSet(columns))
       .execute()
   }
   return {
