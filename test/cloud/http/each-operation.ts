@@ -80,9 +80,9 @@ const setLimit: Prepare = async (world) => {
   return {}
 }
 
-/** The sink of the world, which has begun. */
+/** The sink of the world, which has begun, also again after it was forgotten and its pause after a failure is over. */
 const sink: Prepare = async ({ twin }) => {
-  await twin.tick()
+  await twin.advance(HOUR)
   return { params: { sink: 'receiver' } }
 }
 
@@ -256,8 +256,7 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   },
   confirmSettlement: async ({ twin, instance }) => {
     for (let count = 0; count < 3; count += 1) await EdgeClient.join(twin, instance)
-    twin.now += 40 * DAY
-    await twin.tick()
+    await twin.advance(40 * DAY)
     return {}
   },
   showOfflinePolicy: nothing,
