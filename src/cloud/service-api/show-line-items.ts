@@ -7,6 +7,7 @@ import { currentPeriod } from '../accounts/calendar.ts'
 import { used } from '../accounts/pool.ts'
 import type { LineItemActions, LineItemRecord } from '../storage/records.ts'
 import type { Reader } from '../storage/store.ts'
+import { requireInstance } from './require-instance.ts'
 
 export interface LineItemPlace {
   readonly instanceId: string
@@ -65,13 +66,6 @@ export async function actionUses(
       return { action, used: pool === undefined ? 0n : used(pool) }
     }),
   }))
-}
-
-/** @throws CodedError NOT_FOUND */
-export async function requireInstance(reader: Reader, instanceId: string): Promise<void> {
-  if ((await reader.instances.get(instanceId)) === undefined) {
-    throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-  }
 }
 
 /** @throws CodedError NOT_FOUND, also for a deleted line item */

@@ -26,7 +26,7 @@ import type { CloudShortages } from '../sync/grants/cloud-shortages.ts'
 import { decideOverPools, refundPools } from '../accounts/decide-over-pools.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
 import type { Pool, UsageRecord } from '../storage/records.ts'
-import { requireInstance } from '../service-api/show-line-items.ts'
+import { requireInstance } from '../service-api/require-instance.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { type ChargeHeader, usageOfDecision, usageOfRefund, withMetaData } from '../usage/usage-of-request.ts'
 

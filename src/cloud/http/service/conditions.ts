@@ -10,7 +10,7 @@ import {
   patchConditions,
 } from '../../service-api/change-conditions.ts'
 import type { ConditionNode } from '../../storage/records.ts'
-import { requireInstance } from '../../service-api/show-line-items.ts'
+import { requireInstance } from '../../service-api/require-instance.ts'
 import type { Store } from '../../storage/store.ts'
 import { type Operation, inInstance, instanceId, serviceOperation, CLIENTS } from '../operation.ts'
 
