@@ -171,29 +171,36 @@ export class AccessBatcher {
     all: Placed[],
     isFirst: boolean,
   ): Promise<ReadonlyMap<Placed, Outcome>> {
+    const { policies } = this.#deps
+    const results = new Map<Placed, Outcome>()
+    const undecided: Placed[] = []
+    const admit = async (some: readonly Placed[]): Promise<void> => {
+      const repetitions = await repetitionsOf(tx, some)
+      for (const each of some) {
+        const outcome = repetitions.get(each)
+        if (outcome === undefined) undecided.push(each)
+        else results.set(each, outcome)
+      }
+    }
     if (isFirst) all.push(...join(() => true))
-    const results = new Map(await repetitionsOf(tx, all))
-    let placed = all.filter((each) => !results.has(each))
-    if (placed.length === 0) return results
-    // Do not repeat a guess that made the transaction start over.
-    const guessOf = (orders: readonly PoolRequest<Settled>[] | undefined) =>
-      isFirst && orders !== undefined ? guessInTurn(orders, this.#lastSeen) : undefined
-    let orders = ordersBy((instanceId) => this.#deps.policies.lastOf(instanceId), placed)
-    let guess = guessOf(orders)
-    const rules = await this.#deps.policies.holdAll(tx, instancesOf(placed), latestOf(placed), {
-      likely: guess?.consulted ?? [],
+    await admit(all)
+    if (undecided.length === 0) return results
+    const early = this.#prepare((instanceId) => policies.lastOf(instanceId), undecided, isFirst)
+    const rules = await policies.holdAll(tx, instancesOf(undecided), latestOf(undecided), {
+      likely: early?.guess?.consulted ?? [],
     })
     // While it waited for the locks, for example of another node, more requests have come.
     const joined = isFirst ? join(({ order, now }) => isInForce(rules.get(order.instanceId), now)) : []
     all.push(...joined)
-    for (const [each, outcome] of await repetitionsOf(tx, joined)) results.set(each, outcome)
-    placed.push(...joined.filter((each) => !results.has(each)))
-    for (const each of placed) if (!rules.has(each.order.instanceId)) results.set(each, notFound(each))
-    placed = placed.filter((each) => !results.has(each))
-    if (joined.length > 0 || orders?.every(({ loaded }) => loaded === rules.get(loaded.policy.instanceId)) !== true) {
-      orders = ordersBy((instanceId) => rules.get(instanceId), placed) ?? []
-      guess = guessOf(orders)
-    }
+    await admit(joined)
+    for (const each of undecided) if (!rules.has(each.order.instanceId)) results.set(each, notFound(each))
+    const placed = undecided.filter((each) => !results.has(each))
+    const isCurrent =
+      joined.length === 0 &&
+      early?.orders.every(({ loaded }) => loaded === rules.get(loaded.policy.instanceId)) === true
+    const prepared = isCurrent ? early : this.#prepare((instanceId) => rules.get(instanceId), placed, isFirst)
+    if (prepared === undefined) throw new Error('invariant: the rules of these instances are held')
+    const { orders, guess } = prepared
     const { outcomes, changed, after } = await decideInTurn(tx, orders, { guess })
     await tx.accounts.save(changed)
     const settled = outcomes.map((outcome) => (outcome.status === 'fulfilled' ? outcome.value : undefined))
@@ -209,6 +216,21 @@ export class AccessBatcher {
       if (each !== undefined) results.set(each, resultOf(outcome))
     }
     return results
+  }
+
+  /** Undefined if the rules of an instance are missing. */
+  #prepare(
+    rulesOf: (instanceId: string) => LoadedPolicy | undefined,
+    placed: readonly Placed[],
+    mayGuess: boolean,
+  ): Prepared | undefined {
+    const orders: PoolRequest<Settled>[] = []
+    for (const each of placed) {
+      const loaded = rulesOf(each.order.instanceId)
+      if (loaded === undefined) return undefined
+      orders.push(orderOf(loaded, each))
+    }
+    return { orders, guess: mayGuess ? guessInTurn(orders, this.#lastSeen) : undefined }
   }
 
   async #noteShortages(
@@ -243,20 +265,6 @@ function isInForce(rules: LoadedPolicy | undefined, now: number): boolean {
 
 function notFound({ order }: Placed): Outcome {
   return { status: 'rejected', reason: new CodedError('NOT_FOUND', `There is no instance ${order.instanceId}.`) }
-}
-
-/** Undefined if the rules of an instance are missing. */
-function ordersBy(
-  rulesOf: (instanceId: string) => LoadedPolicy | undefined,
-  placed: readonly Placed[],
-): readonly PoolRequest<Settled>[] | undefined {
-  const orders: PoolRequest<Settled>[] = []
-  for (const each of placed) {
-    const loaded = rulesOf(each.order.instanceId)
-    if (loaded === undefined) return undefined
-    orders.push(orderOf(loaded, each))
-  }
-  return orders
 }
 
 function latestOf(placed: readonly Pick<Placed, 'now'>[]): number {
@@ -305,6 +313,12 @@ async function storeAnswers(
   for (const answer of answers.toSorted((a, b) => (a.scope < b.scope ? -1 : 1))) {
     if (!(await tx.idempotency.add(answer))) throw new StoredMeanwhile()
   }
+}
+
+interface Prepared {
+  readonly orders: readonly PoolRequest<Settled>[]
+  /** Undefined in a transaction that starts over: its guess may have been the reason. */
+  readonly guess: ReturnType<typeof guessInTurn<Settled>> | undefined
 }
 
 interface Settled {

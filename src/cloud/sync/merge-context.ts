@@ -44,10 +44,10 @@ export interface MergeUnderRules extends MergeContext {
 }
 
 export type MergeResult =
-  | { readonly taken: true; readonly answer: string; readonly unbilled: Unbilled | null }
+  | { readonly accepted: true; readonly answer: string; readonly unbilled: Unbilled | null }
   /** Inconsistent: `answer` is the signed refusal. Malformed: none, because a later segment may correct it. */
   | {
-      readonly taken: false
+      readonly accepted: false
       readonly problem: string
       readonly details?: Readonly<Record<string, unknown>>
       readonly answer?: string

@@ -26,7 +26,7 @@ export interface OpenedSync extends Moment {
 
 export interface SyncResult extends Pick<Device, 'suspension'> {
   readonly outcome: SyncOutcome
-  readonly taken: MergeResult
+  readonly merge: MergeResult
   /** Instances whose documents the cloud has lost, as the device has proven. */
   readonly restored: readonly string[]
 }
@@ -60,7 +60,7 @@ async function receiveUnderLocks(
   const found = known === undefined ? await recreateEpoch(received) : { device, epoch: known }
   if (found === undefined) {
     const problem = 'The cloud never gave out this epoch.'
-    return { outcome: 'REJECTED', taken: { taken: false, problem }, restored: [] }
+    return { outcome: 'REJECTED', merge: { accepted: false, problem }, restored: [] }
   }
   const current = { ...received, ...found }
   const restored = proofs.length + rules.length === 0 ? [] : await noticeRestore(current, { proofs, rules })
@@ -70,8 +70,8 @@ async function receiveUnderLocks(
   const { seq } = segment.header
   const recorded = seq > epoch.lastSeq ? undefined : await tx.edge.segments.get(device.id, epoch.number, seq)
   const outcome = receive(epoch, segment.header, recorded?.hash ?? null, fit)
-  const taken = await carryOut(context, outcome, recorded)
-  return { outcome: taken.taken ? outcome.kind : 'REJECTED', taken, restored }
+  const merge = await carryOut(context, outcome, recorded)
+  return { outcome: merge.accepted ? outcome.kind : 'REJECTED', merge, restored }
 }
 
 async function carryOut(
@@ -85,7 +85,7 @@ async function carryOut(
       return mergeNext(context, outcome.grants)
     case 'REPEAT':
       await keepUnsettled(tx, epoch, present)
-      return { taken: true, answer: storedAnswer(recorded), unbilled: null }
+      return { accepted: true, answer: storedAnswer(recorded), unbilled: null }
     case 'KNOWN':
       await keepUnsettled(tx, epoch, present)
       return respond(context, 'KNOWN')
@@ -109,7 +109,7 @@ function storedAnswer(last: MergedSegment | undefined): string {
 
 async function respond({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND'): Promise<MergeResult> {
   const answer = await signAnswer(deps, { outcome, ...ownerOf(epoch), seq: epoch.lastSeq })
-  return { taken: true, answer, unbilled: null }
+  return { accepted: true, answer, unbilled: null }
 }
 
 /** Of an epoch that a restored cloud lost. Undefined: the number is implausible. */

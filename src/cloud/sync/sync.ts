@@ -26,7 +26,7 @@ export async function sync(
   const opening = await openSegment(device, await signerOf(deps, device, document), document, deps.giveWay)
   if (!opening.opened) {
     deps.onOutcome?.('UNREADABLE')
-    return { taken: false, problem: opening.problem, suspension: device.suspension }
+    return { accepted: false, problem: opening.problem, suspension: device.suspension }
   }
   const proofs = await openProofs(deps.keys, device.id, proofDocuments, deps.giveWay)
   const rules = await openRules(deps.keys, device.instanceIds, proofDocuments)
@@ -37,10 +37,10 @@ export async function sync(
     now: deps.now(),
     present: deps.present(),
   }
-  const { outcome, taken, restored, suspension } = await deps.syncBatcher.receive(opened)
+  const { outcome, merge, restored, suspension } = await deps.syncBatcher.receive(opened)
   deps.onOutcome?.(outcome)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
-  return { ...taken, suspension }
+  return { ...merge, suspension }
 }
 
 /** A resent segment may have been sealed by a key that was replaced since; its sender has authenticated. */

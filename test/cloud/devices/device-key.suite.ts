@@ -192,18 +192,18 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
         await announce(link())
         await callWith(next)
         const taken = await twin.sync(device.id, sealed.document)
-        expect(taken).toMatchObject({ taken: true })
+        expect(taken).toMatchObject({ accepted: true })
         expect(await twin.sync(device.id, sealed.document)).toEqual(taken)
         expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 30n })
-        if (taken.taken) await device.accept(taken.answer)
+        if (taken.accepted) await device.accept(taken.answer)
         const third = await twin.sync(device.id, await signedWith(next))
-        expect(third).toMatchObject({ taken: true })
+        expect(third).toMatchObject({ accepted: true })
         expect(await twin.store.read((reader) => reader.edge.evidence.kinds(device.id))).toEqual(new Set())
       })
 
       it('is refused when a key of another device has signed it', async () => {
         const other = await TestDevice.join(twin)
-        expect(await twin.sync(device.id, await signedWith(other.keys))).toMatchObject({ taken: false })
+        expect(await twin.sync(device.id, await signedWith(other.keys))).toMatchObject({ accepted: false })
       })
     })
 
@@ -221,7 +221,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
         expect(await callWith(third)).toBe(device.id)
         await expect(callWith(old)).rejects.toMatchObject({ code: 'DEVICE_KEY_REPLACED' })
         await expect(callWith(next)).rejects.toMatchObject({ code: 'DEVICE_KEY_REPLACED' })
-        expect(await twin.sync(device.id, await signedWith(next))).toMatchObject({ taken: true })
+        expect(await twin.sync(device.id, await signedWith(next))).toMatchObject({ accepted: true })
         expect(await show(links, third)).toEqual(await show(links, third))
         expect(await audit()).toMatchObject([
           { action: 'REPLACE_DEVICE_KEY', by: { kind: 'DEVICE', keyId: old.signer.keyId } },

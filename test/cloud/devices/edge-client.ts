@@ -56,8 +56,8 @@ export class EdgeClient {
       attach: async (_id, nonce, above, _, backlog) => (await client.attach(nonce, above, backlog)).answer,
       sync: async (_id, document) => {
         const reply = await client.post('sync', { segment: document, nonce: randomUUID() })
-        if (reply.status === 200) return { taken: true, answer: signedAnswer.parse(reply.body).answer, unbilled: null }
-        return { taken: false, problem: reply.text }
+        if (reply.status === 200) return { accepted: true, answer: signedAnswer.parse(reply.body).answer, unbilled: null }
+        return { accepted: false, problem: reply.text }
       },
     }
     const device = new TestDevice(deviceId, keys, side)

@@ -159,7 +159,7 @@ describe('a device whose service is ended', () => {
       undeliveredRange: old.undeliveredRange(),
     })
     const taken = await copy.twin.sync(client.id, undeliveredRange.document)
-    expect(taken).toMatchObject({ taken: true })
+    expect(taken).toMatchObject({ accepted: true })
     copy.state = { ...copy.state, seq: 1, hash: undeliveredRange.hash }
     expect(await copy.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
     expect((await shown()).outstanding).toEqual([

@@ -44,7 +44,7 @@ async function report(...sessions: SessionSnapshot[]): Promise<SyncAnswer> {
   const sealed = await device.sealAs(payload)
   Object.assign(device.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
   const taken = await device.twin.sync(device.id, sealed.document)
-  if (!taken.taken) throw new Error(taken.problem)
+  if (!taken.accepted) throw new Error(taken.problem)
   return device.accept(taken.answer)
 }
 

@@ -317,7 +317,7 @@ describe('a session that a device keeps', () => {
     const sealed = await device.sealAs({ ...device.payload(), sessions })
     Object.assign(device.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
     const taken = await twin.sync(device.id, sealed.document)
-    if (!taken.taken) throw new Error(taken.problem)
+    if (!taken.accepted) throw new Error(taken.problem)
     const answer = await device.accept(taken.answer)
     return answer.outcome === 'MERGED' ? answer.sessions : []
   }

@@ -14,7 +14,7 @@ export async function successorOf(old: TestDevice): Promise<Successor> {
     const sealed = await next.sealAs({ ...next.payload(topUpRequests), undeliveredRange })
     Object.assign(next.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
     const taken = await next.twin.sync(next.id, sealed.document)
-    if (!taken.taken) throw new Error(taken.problem)
+    if (!taken.accepted) throw new Error(taken.problem)
     return next.accept(taken.answer)
   }
   return { next, deliver }

@@ -85,9 +85,9 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
       expect(transactions).toHaveBeenCalledTimes(1)
       for (const [index, device] of devices.entries()) {
-        const { taken } = results[index] ?? {}
-        if (taken?.taken !== true) throw new Error('each is merged')
-        await device.accept(taken.answer)
+        const { merge } = results[index] ?? {}
+        if (merge?.accepted !== true) throw new Error('each is merged')
+        await device.accept(merge.answer)
       }
       const granted = devices.map((device) => device.counters(LINE).granted)
       expect(granted).toEqual([...Array<bigint>(DEVICES - 1).fill(60n), 100_000n / BigInt(DEVICES)])
@@ -129,9 +129,9 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
       expect(transactions).toHaveBeenCalledTimes(1)
       for (const [index, device] of devices.entries()) {
-        const { taken } = results[index] ?? {}
-        if (taken?.taken !== true) throw new Error('each is merged')
-        await device.accept(taken.answer)
+        const { merge } = results[index] ?? {}
+        if (merge?.accepted !== true) throw new Error('each is merged')
+        await device.accept(merge.answer)
         device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 1n })
       }
       // The next segments continue what was written.
@@ -146,7 +146,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       const results = await Promise.all([order, { ...order }].map((each) => twin.syncDeps.syncBatcher.receive(each)))
       expect(results.map(({ outcome }) => outcome)).toEqual(['MERGE', 'REPEAT'])
       expect(transactions).toHaveBeenCalledTimes(2)
-      const answers = results.map(({ taken }) => taken.taken && taken.answer)
+      const answers = results.map(({ merge }) => merge.accepted && merge.answer)
       expect(answers[0]).toEqual(expect.any(String))
       expect(answers[1]).toBe(answers[0])
       expect((await twin.pool(LINE)).billedByDevices).toBe(30n)
@@ -168,7 +168,7 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       ])
       const [ofRevoked, ...others] = results
       expect(ofRevoked).toMatchObject({ status: 'rejected', reason: { code: 'DEVICE_REVOKED' } })
-      expect(others.map((each) => each.status === 'fulfilled' && each.value.taken)).toEqual([
+      expect(others.map((each) => each.status === 'fulfilled' && each.value.accepted)).toEqual([
         ...honest.map(() => true),
         false,
       ])
@@ -249,9 +249,9 @@ export function syncBatcherSuite(name: string, open: () => Promise<Twin>): void 
       const transactions = vi.spyOn(twin.store, 'transaction')
       const results = await Promise.all(orders.map((order) => twin.syncDeps.syncBatcher.receive(order)))
       expect(transactions).toHaveBeenCalledTimes(1)
-      const { taken } = results[1] ?? {}
-      if (taken?.taken !== true) throw new Error('it is merged')
-      expect(await idle.accept(taken.answer)).toMatchObject({ releases: [{ account: LINE }] })
+      const { merge } = results[1] ?? {}
+      if (merge?.accepted !== true) throw new Error('it is merged')
+      expect(await idle.accept(merge.answer)).toMatchObject({ releases: [{ account: LINE }] })
     })
 
     it('are run again by the store after a failure of the store', async () => {
@@ -324,9 +324,9 @@ async function playedOn(open: () => Promise<Twin>, quantity: bigint, sharesTrans
       for (const order of orders) judged.push(await twin.store.transaction((tx) => receiveSegment(syncDeps, tx, order)))
     }
     for (const [index, device] of devices.entries()) {
-      const { taken } = judged[index] ?? {}
-      if (taken?.taken !== true) throw new Error('each is merged')
-      answers.push(await device.accept(taken.answer))
+      const { merge } = judged[index] ?? {}
+      if (merge?.accepted !== true) throw new Error('each is merged')
+      answers.push(await device.accept(merge.answer))
     }
   }
   const epochs = await twin.store.read(async (reader) => {

@@ -101,12 +101,12 @@ describe('concurrent syncs beside other transactions, over PostgreSQL', () => {
       await Promise.all(
         devices.map(async (device) => {
           const { document } = await device.seal([topUpRequest(LINE, 50n)])
-          const { taken, ...result } = await sync(
+          const { accepted, ...result } = await sync(
             { ...twin.syncDeps, store: forSyncs, syncBatcher: batcher },
             await twin.device(device.id),
             document,
           )
-          if (!taken || !('answer' in result)) throw new Error('each is merged')
+          if (!accepted || !('answer' in result)) throw new Error('each is merged')
           await device.accept(result.answer ?? '')
         }),
       )
@@ -148,7 +148,7 @@ describe('two nodes over one PostgreSQL', () => {
     device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 30n })
     const { document } = await device.seal([topUpRequest(LINE, 100n)])
     const answers = await eachNode((each) => each.sync(device.id, document))
-    expect(new Set(answers.map((taken) => taken.taken && taken.answer)).size).toBe(1)
+    expect(new Set(answers.map((taken) => taken.accepted && taken.answer)).size).toBe(1)
     expect(await node.pool(LINE)).toMatchObject({ grantedOut: 130n, billedByDevices: 30n })
   })
 

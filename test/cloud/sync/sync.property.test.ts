@@ -201,7 +201,7 @@ class Simulation {
 
   async deliver({ device, document }: Message): Promise<MergeResult> {
     const taken = await this.twin.sync(device.id, document)
-    if (!taken.taken) throw new Error(`an honest segment was refused: ${taken.problem}`)
+    if (!taken.accepted) throw new Error(`an honest segment was refused: ${taken.problem}`)
     const { answer } = taken
     const first = this.answers.get(document)
     const outcome = JSON.parse(Buffer.from(answer.split('.')[1] ?? '', 'base64url').toString()) as { outcome: string }

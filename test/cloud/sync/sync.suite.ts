@@ -161,7 +161,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const first = await twin.sync(device.id, sealed.document)
         twin.time += 60_000
         const second = await twin.sync(device.id, sealed.document)
-        expect(first).toMatchObject({ taken: true })
+        expect(first).toMatchObject({ accepted: true })
         expect(second).toEqual(first)
         expect((await twin.pool(LINE)).grantedOut).toBe(100n)
       })
@@ -172,7 +172,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await device.sync()
         await device.sync([topUpRequest(LINE, 200n)])
         const late = await twin.sync(device.id, early.document)
-        if (!late.taken) throw new Error(late.problem)
+        if (!late.accepted) throw new Error(late.problem)
         expect(await device.accept(late.answer)).toMatchObject({ outcome: 'KNOWN', seq: 2 })
         expect((await twin.pool(LINE)).grantedOut).toBe(200n)
       })
@@ -377,14 +377,14 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const early = await device.seal()
         for (let n = 0; n < 3; n += 1) device.charge(charge(50n))
         const answer = await twin.sync(device.id, early.document)
-        await device.accept(answer.taken ? answer.answer : '')
+        await device.accept(answer.accepted ? answer.answer : '')
         const metered = async () =>
           (await twin.store.read((reader) => reader.edge.deviceAccounts.get(device.id, 1, [LINE]))).get(LINE)?.metered
         for (const told of [50n, 100n, 150n]) {
           expect(await metered()).toBe(true)
           const sealed = await device.seal([], false, 1)
           const taken = await twin.sync(device.id, sealed.document)
-          await device.accept(taken.taken ? taken.answer : '')
+          await device.accept(taken.accepted ? taken.answer : '')
           expect(device.counters(LINE).granted).toBe(told)
         }
         expect(await metered()).toBe(false)
@@ -402,7 +402,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         device.charge(charge(50n))
         const { document } = await device.seal()
         expect(await twin.sync(device.id, document)).toMatchObject({
-          taken: false,
+          accepted: false,
           details: { problem: 'MORE_SPENT_THAN_GRANTED' },
         })
       })
@@ -728,7 +728,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const say = async (writer: TestDevice, entriesMax: number) => {
           const sealed = await writer.seal([], false, entriesMax)
           const taken = await twin.sync(writer.id, sealed.document)
-          if (!taken.taken) throw new Error(taken.problem)
+          if (!taken.accepted) throw new Error(taken.problem)
           return writer.accept(taken.answer)
         }
         await say(device, 2)
@@ -831,9 +831,9 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         device.charge(charge(20n))
         await forgotten()
         const behind = await twin.sync(device.id, documents[1]!)
-        if (!behind.taken) throw new Error(behind.problem)
+        if (!behind.accepted) throw new Error(behind.problem)
         expect(await device.accept(behind.answer)).toMatchObject({ outcome: 'BEHIND', seq: 1 })
-        for (const document of documents) expect(await twin.sync(device.id, document)).toMatchObject({ taken: true })
+        for (const document of documents) expect(await twin.sync(device.id, document)).toMatchObject({ accepted: true })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
       })
 
@@ -865,7 +865,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await epoch(device)).toMatchObject({ status: 'ACTIVE', rejected: false, lastSeq: 2 })
         // Once the administrator has entered again what was changed since the backup, it is billed.
         await twin.setLineItem('ACT-1', { quantity: 2_000n })
-        expect(await twin.sync(device.id, late.document)).toMatchObject({ taken: true })
+        expect(await twin.sync(device.id, late.document)).toMatchObject({ accepted: true })
         expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 2_001n })
       })
 
@@ -873,7 +873,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const device = await TestDevice.join(twin)
         device.state.epoch = Number.MAX_SAFE_INTEGER
         const sealed = await device.seal()
-        expect(await twin.sync(device.id, sealed.document)).toMatchObject({ taken: false })
+        expect(await twin.sync(device.id, sealed.document)).toMatchObject({ accepted: false })
       })
     })
 
@@ -883,7 +883,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const stranger = await newDeviceKeys()
         const sealed = await device.sealAs(device.payload(), stranger.signer)
         expect(await twin.sync(device.id, sealed.document)).toMatchObject({
-          taken: false,
+          accepted: false,
           problem: 'The segment is not signed by this device.',
         })
         expect(await epoch(device)).toMatchObject({ status: 'ACTIVE', rejected: false })
@@ -891,7 +891,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
 
       it('is refused when it is of another device', async () => {
         const [device, other] = [await TestDevice.join(twin), await TestDevice.join(twin)]
-        expect(await send(device, { ...device.payload(), deviceId: other.id })).toMatchObject({ taken: false })
+        expect(await send(device, { ...device.payload(), deviceId: other.id })).toMatchObject({ accepted: false })
       })
 
       const honest = async () => {
@@ -928,7 +928,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const { device, payload } = await honest()
         const lied = lie(payload)
         const answer = await send(device, lied)
-        expect(answer).toMatchObject({ taken: false })
+        expect(answer).toMatchObject({ accepted: false })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 0n })
         expect(await epoch(device)).toMatchObject({
           status: 'FENCED',
@@ -939,7 +939,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await evidence(device)).toMatchObject([{ kind: 'REJECTED', seq: 2 }])
         expect(await usage()).toEqual([])
         // The honest one still counts, and earns nothing any more.
-        expect(await send(device, payload)).toMatchObject({ taken: true })
+        expect(await send(device, payload)).toMatchObject({ accepted: true })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
       })
 
@@ -981,9 +981,9 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       ]
       it.each(malformed)('is refused and changes nothing when it %s', async (_name, change) => {
         const { device, payload } = await honest()
-        expect(await send(device, change(payload) as SegmentWire)).toMatchObject({ taken: false })
+        expect(await send(device, change(payload) as SegmentWire)).toMatchObject({ accepted: false })
         expect(await epoch(device)).toMatchObject({ status: 'ACTIVE', lastSeq: 1 })
-        expect(await send(device, payload)).toMatchObject({ taken: true })
+        expect(await send(device, payload)).toMatchObject({ accepted: true })
       })
 
       it('is refused when its metered use is absurd, so that use of other devices is billed', async () => {
@@ -1011,12 +1011,12 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         }
         const problem = 'MORE_SPENT_THAN_GRANTED'
         for (const absurd of [2n ** 63n - 1n, METERED_MAX + 1n])
-          expect(await spend(absurd)).toMatchObject({ taken: false, details: { problem } })
-        expect(await spend(5n)).toMatchObject({ taken: true })
+          expect(await spend(absurd)).toMatchObject({ accepted: false, details: { problem } })
+        expect(await spend(5n)).toMatchObject({ accepted: true })
         expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 5n })
         // The counter of the pool has space for several devices that have used as much as they can.
-        for (let n = 0; n < 3; n += 1) expect(await spend(METERED_MAX)).toMatchObject({ taken: true })
-        const beyond = { taken: false, details: { problem: 'AMOUNT_BEYOND_BELIEF' } }
+        for (let n = 0; n < 3; n += 1) expect(await spend(METERED_MAX)).toMatchObject({ accepted: true })
+        const beyond = { accepted: false, details: { problem: 'AMOUNT_BEYOND_BELIEF' } }
         expect(await spend(METERED_MAX)).toMatchObject(beyond)
       })
     })
@@ -1130,8 +1130,8 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const lie = { ...device.payload(), counters: [{ account: LINE, used: '4', refunded: '0', returned: '0' }] }
         const sealed = await device.sealAs(lie)
         const refused = await twin.sync(device.id, sealed.document)
-        expect(refused).toMatchObject({ taken: false, answer: expect.any(String) as string })
-        if (refused.taken || refused.answer === undefined) throw new Error('it was taken')
+        expect(refused).toMatchObject({ accepted: false, answer: expect.any(String) as string })
+        if (refused.accepted || refused.answer === undefined) throw new Error('it was taken')
         expect(await device.accept(refused.answer)).toMatchObject({
           outcome: 'REJECTED',
           hash: sealed.hash,
@@ -1140,7 +1140,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const old = device.copy()
         await device.attach()
         const again = await device.sealAs({ ...device.payload(), undeliveredRange: old.undeliveredRange() })
-        expect(await twin.sync(device.id, again.document)).toMatchObject({ taken: true })
+        expect(await twin.sync(device.id, again.document)).toMatchObject({ accepted: true })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 5n })
       })
     })
@@ -1152,7 +1152,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         device.state.unlimited.add(LINE)
         for (const amount of amounts) expect(device.charge(charge(amount))).toBe(true)
         const refused = await twin.sync(device.id, (await device.seal()).document)
-        expect(refused).toMatchObject({ taken: false, details: { problem: 'MORE_SPENT_THAN_GRANTED' } })
+        expect(refused).toMatchObject({ accepted: false, details: { problem: 'MORE_SPENT_THAN_GRANTED' } })
         return device
       }
 
@@ -1218,7 +1218,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
           const sealed = await device.sealAs(lie)
           sent.push(sealed.hash)
           const refused = await twin.sync(device.id, sealed.document)
-          if (refused.taken || refused.answer === undefined) throw new Error('it was taken')
+          if (refused.accepted || refused.answer === undefined) throw new Error('it was taken')
           expect(await device.accept(refused.answer)).toMatchObject({ outcome: 'REJECTED', hash: sealed.hash })
         }
         expect(await kept(device)).toMatchObject({ segments: segments + 1 })
@@ -1235,7 +1235,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await device.attach()
         const lie = { ...device.payload(), counters: [{ account: LINE, used: '4', refunded: '0', returned: '0' }] }
         const refused = await twin.sync(device.id, (await device.sealAs(lie)).document)
-        if (refused.taken || refused.answer === undefined) throw new Error('it was taken')
+        if (refused.accepted || refused.answer === undefined) throw new Error('it was taken')
         expect(await device.accept(refused.answer)).toMatchObject({ outcome: 'REJECTED' })
         expect(await kept(device, device.state.epoch)).toMatchObject({ segments: 0 })
       })

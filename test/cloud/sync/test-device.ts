@@ -334,7 +334,7 @@ export class TestDevice {
   async sync(topUpRequests: readonly Asked[] = [], final = false): Promise<SyncAnswer> {
     const sealed = await this.seal(topUpRequests, final)
     const taken = await this.twin.sync(this.id, sealed.document)
-    if (!taken.taken) throw new Error(taken.problem)
+    if (!taken.accepted) throw new Error(taken.problem)
     return this.accept(taken.answer)
   }
 

@@ -132,15 +132,15 @@ function syncOperations(deps: OwnDevice): readonly Operation[] {
           deps.onOutcome?.(outcome)
         }
         const work = () => sync({ ...deps, onOutcome }, device, segment, proofs)
-        const taken = await (segment.length > LONG_SEGMENT ? longTurns : turns).take(work)
-        if (!taken.taken) {
-          const details = { deviceId: device.id, ...taken.details }
+        const merged = await (segment.length > LONG_SEGMENT ? longTurns : turns).take(work)
+        if (!merged.accepted) {
+          const details = { deviceId: device.id, ...merged.details }
           log.warn(details, 'a segment was refused')
-          if (taken.answer !== undefined) return signedTime(deps, taken, nonce, taken.answer)
-          throw new CodedError('SEGMENT_REJECTED', taken.problem, { details })
+          if (merged.answer !== undefined) return signedTime(deps, merged, nonce, merged.answer)
+          throw new CodedError('SEGMENT_REJECTED', merged.problem, { details })
         }
-        if (taken.unbilled !== null) log.warn({ deviceId: device.id, ...taken.unbilled }, 'entries are not billed')
-        return signedTime(deps, taken, nonce, taken.answer)
+        if (merged.unbilled !== null) log.warn({ deviceId: device.id, ...merged.unbilled }, 'entries are not billed')
+        return signedTime(deps, merged, nonce, merged.answer)
       },
     }),
   ]

@@ -43,5 +43,5 @@ export async function keepFork(context: MergeContext, recorded: MergedSegment | 
     receipt: null,
     ...reportedOf(all),
   })
-  return { taken: true, answer, unbilled: all }
+  return { accepted: true, answer, unbilled: all }
 }

@@ -97,7 +97,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   await tx.edge.epochs.save({ ...next, term: renewal?.grant.term ?? epoch.term }, epoch)
   await saveReceived(context, answer, grants && renewal?.releasing !== true)
   await deps.heartbeat(tx, device, now, context.sessions)
-  return { taken: true, answer, unbilled }
+  return { accepted: true, answer, unbilled }
 }
 
 interface Records {

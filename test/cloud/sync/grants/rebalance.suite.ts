@@ -166,7 +166,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       ] as const) {
         const { document } = await device.sealAs({ ...device.payload([]), needs: needs.map((need) => [...need]) })
         const taken = await twin.sync(device.id, document)
-        if (!taken.taken) throw new Error(taken.problem)
+        if (!taken.accepted) throw new Error(taken.problem)
         expect(await device.accept(taken.answer)).toMatchObject({
           grant: { accounts: [{ account: LINE, granted: 0n, available: 30n }] },
         })
@@ -205,7 +205,7 @@ export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
       const needs = [70n, 40n, 30n, 1n].map((amount) => [{ account: LINE, amount: String(amount) }])
       const { document } = await device.sealAs({ ...payload, needs })
       const taken = await twin.sync(device.id, document)
-      if (!taken.taken) throw new Error(taken.problem)
+      if (!taken.accepted) throw new Error(taken.problem)
       expect(await device.accept(taken.answer)).toMatchObject({
         grant: { accounts: [{ account: LINE, granted: 100n, available: 0n, exhausted: true }] },
       })

@@ -37,7 +37,7 @@ async function send(part: Partial<SegmentWire>, from = device) {
   const sealed = await from.sealAs({ ...from.payload(), ...part })
   Object.assign(from.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
   const taken = await twin.sync(from.id, sealed.document)
-  if (!taken.taken) throw new Error(taken.problem)
+  if (!taken.accepted) throw new Error(taken.problem)
   return from.accept(taken.answer)
 }
 
@@ -172,7 +172,7 @@ describe('use above the grant', () => {
       entries: { ...body.entries, bodies: [text], head: entryHash(body.entries.head, text) },
     }
     const sealed = await device.sealAs(forged)
-    expect(await twin.sync(device.id, sealed.document)).toMatchObject({ taken: false })
+    expect(await twin.sync(device.id, sealed.document)).toMatchObject({ accepted: false })
     expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 0n, billedByDevices: 0n })
   })
 })

@@ -155,7 +155,7 @@ describe('after a restore, use of a grant that has no proof', () => {
     spend(device, amount)
     const next = await device.seal()
     const first = await twin.sync(device.id, next.document)
-    if (!first.taken) throw new Error(first.problem)
+    if (!first.accepted) throw new Error(first.problem)
     expect(await device.accept(first.answer)).toMatchObject({ outcome: 'BEHIND' })
     await twin.sync(device.id, forgotten.document)
     await twin.sync(device.id, next.document)

@@ -101,7 +101,7 @@ class Life {
     const honest = this.device.payload([], false, count)
     if (refused && honest.counters.length > 0) {
       const lie = { ...honest, counters: honest.counters.map((each) => ({ ...each, returned: '9999' })) }
-      expect(await this.#send(this.device, lie)).toMatchObject({ taken: false })
+      expect(await this.#send(this.device, lie)).toMatchObject({ accepted: false })
     }
     return honest
   }
@@ -129,7 +129,7 @@ class Life {
         return
       }
       case 'late':
-        expect(await this.#send(device, late)).toMatchObject({ taken: true, unbilled: null })
+        expect(await this.#send(device, late)).toMatchObject({ accepted: true, unbilled: null })
         return
       case 'begin anew':
         this.#successor = await successorOf(this.#successor?.next ?? device)

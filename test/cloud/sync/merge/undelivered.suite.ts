@@ -60,7 +60,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
     async function refused(device: TestDevice): Promise<SegmentWire> {
       const honest = device.payload()
       const lie = { ...honest, counters: honest.counters.map((each) => ({ ...each, used: '1' })) }
-      expect(await twin.sync(device.id, (await device.sealAs(lie)).document)).toMatchObject({ taken: false })
+      expect(await twin.sync(device.id, (await device.sealAs(lie)).document)).toMatchObject({ accepted: false })
       return honest
     }
 
@@ -243,7 +243,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         const sealed = await next.sealAs({ ...next.payload(), undeliveredRange: device.undeliveredRange(1, 1, true) })
         await expect(twin.sync(next.id, sealed.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
         await twin.setLineItem('ACT-2', { quantity: 2_000n })
-        expect(await twin.sync(next.id, sealed.document)).toMatchObject({ taken: true, unbilled: null })
+        expect(await twin.sync(next.id, sealed.document)).toMatchObject({ accepted: true, unbilled: null })
         expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 2_500n, billedByDevices: 2_500n })
       })
 
@@ -273,7 +273,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         device.refund(charge(3n))
         const ahead = { ...device.payload(), seq: 9 }
         const taken = await send(device, ahead)
-        if (!taken.taken) throw new Error(taken.problem)
+        if (!taken.accepted) throw new Error(taken.problem)
         expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'BEHIND', seq: 1 })
         return device
       }
@@ -309,7 +309,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         await deliver(device.undeliveredRange(3, 4, true))
         for (const late of [kept, lost]) {
           const taken = await send(device, late)
-          if (!taken.taken) throw new Error(taken.problem)
+          if (!taken.accepted) throw new Error(taken.problem)
           expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'BEHIND', seq: 1 })
         }
         await expectSettledExactly(device, 127n, 53n)
@@ -369,7 +369,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         device.charge(charge(7n))
         const { deliver } = await successorOf(device)
         await deliver(device.undeliveredRange(1, 2))
-        expect(await send(device, late)).toMatchObject({ taken: true })
+        expect(await send(device, late)).toMatchObject({ accepted: true })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 70n })
         await deliver(device.undeliveredRange(3, 3, true))
         await expectSettledExactly(device, 127n, 50n)
@@ -390,8 +390,8 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         const { deliver } = await successorOf(device)
         for (const [first, last] of parts) await deliver(device.undeliveredRange(first, last, true))
         const taken = await send(device, late)
-        expect(taken).toMatchObject({ taken: true })
-        if (!taken.taken) return
+        expect(taken).toMatchObject({ accepted: true })
+        if (!taken.accepted) return
         expect(await device.accept(taken.answer)).toMatchObject({
           outcome: 'FENCED',
           forked: false,
@@ -409,7 +409,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         const late = device.payload()
         const { deliver } = await successorOf(device)
         await deliver(device.undeliveredRange(3, 2, true))
-        expect(await send(device, late)).toMatchObject({ taken: true })
+        expect(await send(device, late)).toMatchObject({ accepted: true })
         await expectSettledExactly(device, 120n, 50n)
       })
     })
@@ -656,7 +656,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         device.chargeInOverspend(ofInvented(5n))
         const { document } = await device.seal()
         expect(await twin.sync(device.id, document)).toMatchObject({
-          taken: false,
+          accepted: false,
           details: { problem: 'ACCOUNT_UNKNOWN', account: INVENTED },
         })
         expect(await exists(INVENTED)).toBe(false)

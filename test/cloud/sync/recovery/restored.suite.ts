@@ -88,7 +88,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
     /** Sends it, with proofs, and takes the answer. */
     async function send(device: TestDevice, sealed: Sealed, proofs: readonly string[] = []) {
       const taken = await twin.sync(device.id, sealed.document, proofs)
-      if (!taken.taken) throw new Error(taken.problem)
+      if (!taken.accepted) throw new Error(taken.problem)
       return { document: taken.answer, answer: await device.accept(taken.answer) }
     }
 
@@ -283,7 +283,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const old = one.device.copy()
       await one.device.attach()
       const branch = await one.device.sealAs({ ...one.device.payload(), undeliveredRange: old.undeliveredRange(2, 2) })
-      expect(await twin.sync(one.device.id, branch.document)).toMatchObject({ taken: true })
+      expect(await twin.sync(one.device.id, branch.document)).toMatchObject({ accepted: true })
       expect(await twin.pool(scarce)).toMatchObject({ billedByDevices: 140n })
       // Beyond what the policy allows it is a forgotten grant like any other.
       const three = await ahead(71n)
@@ -338,7 +338,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const old = device.copy()
       await device.attach()
       const undeliveredRange = await device.sealAs({ ...device.payload(), undeliveredRange: old.undeliveredRange() })
-      expect(await twin.sync(device.id, undeliveredRange.document)).toMatchObject({ taken: true })
+      expect(await twin.sync(device.id, undeliveredRange.document)).toMatchObject({ accepted: true })
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
     })
 
