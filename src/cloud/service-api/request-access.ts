@@ -199,7 +199,7 @@ export class AccessBatcher {
       joined.length === 0 &&
       early?.orders.every(({ loaded }) => loaded === rules.get(loaded.policy.instanceId)) === true
     const prepared = isCurrent ? early : this.#prepare((instanceId) => rules.get(instanceId), placed, isFirst)
-    if (prepared === undefined) throw new Error('invariant: the rules of these instances are held')
+    if (prepared === undefined) throw new Error('invariant: the rules of these instances are locked')
     const { orders, guess } = prepared
     const { outcomes, changed, after } = await decideInTurn(tx, orders, { guess })
     await tx.accounts.save(changed)
