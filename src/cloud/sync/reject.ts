@@ -52,5 +52,10 @@ async function refusal(
 ): Promise<MergeResult> {
   const { hash } = segment.header
   const answer = await signAnswer(deps, { outcome: 'REJECTED', ...ownerOf(epoch), hash, problem })
-  return { accepted: false, problem: `The segment does not add up: ${problem}.`, details: { problem, ...details }, answer }
+  return {
+    accepted: false,
+    problem: `The segment does not add up: ${problem}.`,
+    details: { problem, ...details },
+    answer,
+  }
 }

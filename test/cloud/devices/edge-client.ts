@@ -56,7 +56,8 @@ export class EdgeClient {
       attach: async (_id, nonce, above, _, backlog) => (await client.attach(nonce, above, backlog)).answer,
       sync: async (_id, document) => {
         const reply = await client.post('sync', { segment: document, nonce: randomUUID() })
-        if (reply.status === 200) return { accepted: true, answer: signedAnswer.parse(reply.body).answer, unbilled: null }
+        if (reply.status === 200)
+          return { accepted: true, answer: signedAnswer.parse(reply.body).answer, unbilled: null }
         return { accepted: false, problem: reply.text }
       },
     }
