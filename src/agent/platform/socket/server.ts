@@ -14,8 +14,7 @@ import {
   expectationUnknown,
   hostMissing,
 } from '../../../protocol/service/refusals.ts'
-import { LastResponses } from '../last-responses.ts'
-import { Pipelined } from '../pipelined.ts'
+import { Responses } from '../responses.ts'
 import { claimPath } from './claim-path.ts'
 import { FastPath } from './fast-path.ts'
 import { type Reply, STOPPING, TOO_MANY, refused, replyText } from './reply.ts'
@@ -67,8 +66,7 @@ class UnixSocketServer implements SocketServer {
   readonly #server: Server
   readonly #handler: RequestHandler
   readonly #fastPath: FastPath
-  readonly #last = new LastResponses()
-  readonly #pipelined = new Pipelined()
+  readonly #responses = new Responses()
   /** Responses whose request bodies are still being read. */
   readonly #reading = new WeakSet<ServerResponse>()
   #release: () => void = () => undefined
@@ -154,11 +152,10 @@ class UnixSocketServer implements SocketServer {
 
   readonly #serve = (request: IncomingMessage, response: ServerResponse): void => {
     const refuse = (): void => {
-      this.#last.claim(request.socket)
       response.sendDate = false
       send(response, TOO_MANY)
     }
-    if (!this.#pipelined.takes(request, response, refuse)) return
+    if (!this.#responses.takes(request, response, refuse)) return
     const answer = this.#answerOf(request, response)
     if (this.#handler.phase === 'STOPPING') {
       answer(STOPPING)
@@ -187,12 +184,12 @@ class UnixSocketServer implements SocketServer {
   }
 
   readonly #refuseExpectation = (request: IncomingMessage, response: ServerResponse): void => {
+    this.#responses.track(request.socket, response)
     this.#answerOf(request, response)(refused(expectationUnknown(request.headers.expect)))
   }
 
   #answerOf(request: IncomingMessage, response: ServerResponse): Answer {
     response.sendDate = false
-    this.#last.track(request.socket, response)
     return (reply) => {
       if (this.#handler.phase !== 'SERVING') response.shouldKeepAlive = false
       // A client that receives a Keep-Alive timeout closes the connection after it, which would end its session.
@@ -217,13 +214,13 @@ class UnixSocketServer implements SocketServer {
 
   /** @param cause code of Node's error */
   #answerLast(socket: Socket, cause: string | undefined): void {
-    if (!this.#last.claim(socket)) return
-    const last = this.#last.of(socket)
+    if (!this.#responses.claim(socket)) return
+    const last = this.#responses.lastOf(socket)
     if (last?.req.complete === false && this.#reading.delete(last)) {
       // The error is in this request's own body.
       last.shouldKeepAlive = false
       send(last, refused(cause === 'ERR_HTTP_REQUEST_TIMEOUT' ? brokenRequest(cause) : bodyIncomplete()))
-    } else this.#last.send(socket, replyText(refused(brokenRequest(cause)), null).text)
+    } else this.#responses.sendFinal(socket, replyText(refused(brokenRequest(cause)), null).text)
   }
 }
 

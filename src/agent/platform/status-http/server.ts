@@ -22,8 +22,7 @@ import {
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
-import { LastResponses } from '../last-responses.ts'
-import { Pipelined } from '../pipelined.ts'
+import { Responses } from '../responses.ts'
 import { limitReading } from '../../../platform/limit-reading.ts'
 import { metricsText } from './metrics-text.ts'
 import { PAGE_POLICY, statusPage } from './page.ts'
@@ -56,15 +55,10 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
   const server = createServer(auth)
   server.maxConnections = CONNECTIONS_MAX
   const cut = openConnections(server)
-  const pipelined = new Pipelined()
-  const last = refuseBroken(server)
+  const responses = refuseBroken(server)
   server.on('request', (request, response) => {
-    const refuse = (): void => {
-      last.claim(request.socket)
-      send(request, response, refusal(brokenRequest(TOO_MANY_AHEAD)))
-    }
-    if (!pipelined.takes(request, response, refuse)) return
-    last.track(request.socket, response)
+    const refuse = (): void => send(request, response, refusal(brokenRequest(TOO_MANY_AHEAD)))
+    if (!responses.takes(request, response, refuse)) return
     answer(options, auth, request).then(
       (reply) => send(request, response, reply),
       (error: unknown) => {
@@ -103,10 +97,10 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
 }
 
 /** Requests that cannot be read get a coded response as well. */
-function refuseBroken(server: Server): LastResponses {
-  const last = new LastResponses()
+function refuseBroken(server: Server): Responses {
+  const responses = new Responses()
   const refuse = (socket: Socket, cause: string | undefined): void => {
-    if (last.claim(socket)) last.send(socket, textOf(refusal(brokenRequest(cause))))
+    if (responses.claim(socket)) responses.sendFinal(socket, textOf(refusal(brokenRequest(cause))))
   }
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {
     if (error.code === 'ECONNRESET') socket.destroy()
@@ -118,7 +112,7 @@ function refuseBroken(server: Server): LastResponses {
     refuse(socket, NO_TUNNEL)
   })
   server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
-    last.track(request.socket, response)
+    responses.track(request.socket, response)
     // It is unknown whether the client sends a body.
     response.shouldKeepAlive = false
     send(request, response, refusal(expectationUnknown(request.headers.expect)))
@@ -126,7 +120,7 @@ function refuseBroken(server: Server): LastResponses {
   server.on(server instanceof TlsServer ? 'secureConnection' : 'connection', (socket: Socket) =>
     limitReading(socket, () => refuse(socket, TOO_MANY_AHEAD)),
   )
-  return last
+  return responses
 }
 
 function createServer({ tls }: StatusAuthOptions): Server {
