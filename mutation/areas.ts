@@ -254,7 +254,12 @@ export const AREAS: readonly Area[] = [
       'sessions/device-sessions',
       'devices/suspend-device',
     ),
-    tests: tests('cloud/http/service/sessions', 'cloud/sessions/*', 'cloud/devices/suspend-device', 'cloud/sync/sync'),
+    tests: tests(
+      'cloud/http/service/sessions',
+      'cloud/sessions/!(*.postgres)',
+      'cloud/devices/suspend-device',
+      'cloud/sync/sync',
+    ),
   },
 ]
 

@@ -1,5 +1,6 @@
 // The sessions of a device, step by step and through time, restarts, fences and full disks.
 import { describe, expect, it } from 'vitest'
+import { ActivePolicies } from '../../../src/agent/policy/active-policies.ts'
 import { SESSION_REST_MS } from '../../../src/core/sessions/session.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { policyInForce } from '../harness.ts'
@@ -221,6 +222,21 @@ describe('operations on one session', () => {
     expect([closed, ...others]).toEqual([204, 'TERMINATED', 'TERMINATED'])
     expect(device.billed()).toBeCloseTo(0, 2)
   })
+})
+
+it('names half of the charge interval as the longest time between heartbeats, unless none are needed', async () => {
+  const device = await SessionDevice.make()
+  const heartbeatMs = (id: string): number | null => device.sessions.heartbeatMs(id)
+  const active = await device.open()
+  await device.request(active, 6)
+  device.activePolicies.put(await policyInForce(2, { sessionIntervalMs: MINUTE }))
+  const [idle, bound] = [await device.open(), await device.open({ bound: true })]
+  expect([active, idle, bound, 'unknown'].map(heartbeatMs)).toEqual([HOUR / 2, MINUTE / 2, null, null])
+  await device.close(active)
+  expect(heartbeatMs(active)).toBeNull()
+  device.activePolicies = new ActivePolicies()
+  await device.restart()
+  expect(heartbeatMs(idle)).toBeNull()
 })
 
 describe('the clock of a session', () => {
