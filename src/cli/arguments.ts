@@ -1,7 +1,7 @@
 import { InvalidArgumentError } from 'commander'
 import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
-import { API_PREFIX, uuid } from '../protocol/wire.ts'
+import { API_PREFIX, cellName, uuid } from '../protocol/wire.ts'
 import { DURATION } from '../settings/quantity.ts'
 import { hasCertificate } from '../platform/has-certificate.ts'
 import { unreadableReason } from '../settings/load.ts'
@@ -76,7 +76,7 @@ export function labelArgument(text: string): string {
 }
 
 export function cellArgument(text: string): string {
-  if (!/^[a-z0-9-]{1,31}$/.test(text)) throw new InvalidArgumentError('Use the name of a cell, such as north.')
+  if (!cellName.safeParse(text).success) throw new InvalidArgumentError('Use the name of a cell, such as north.')
   return text
 }
 

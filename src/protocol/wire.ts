@@ -44,6 +44,9 @@ export const uuid = z.guid()
 /** Made once: a schema is compiled at its first use. */
 export const uuidInLowerCase = uuid.toLowerCase()
 
+/** Name of a cell of the cloud. */
+export const cellName = z.string().regex(/^[a-z0-9][a-z0-9-]{0,30}$/)
+
 /** The end of the year 9999. */
 export const INSTANT_MAX = 253_402_300_799_999
 

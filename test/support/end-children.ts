@@ -18,7 +18,7 @@ const STARTED = Symbol.for('tallygate.end-children')
 // Files of tests share their process.
 if (!(STARTED in process)) {
   Object.assign(process, { [STARTED]: true })
-  // In a process group of its own, which Ctrl-C does not end.
+  // In a separate process group: Ctrl-C ends only that of the tests.
   const shell = spawn('sh', ['-c', SCRIPT], { stdio: ['pipe', 'ignore', 'ignore'], detached: true })
   shell.unref()
   shell.stdin.on('error', () => undefined)

@@ -33,7 +33,7 @@ export class RealProvider implements AsyncDisposable {
   #keys = [newKey()]
   /** Requests to the token endpoint so far. */
   tokenRequests = 0
-  /** Status and error that the token endpoint sends instead of its own response; null: none. */
+  /** Status and error with which the token endpoint refuses; null: it does not refuse. */
   tokenRefusal: readonly [status: number, error: string] | null = null
   /** Called before the token endpoint responds. */
   onTokenRequest: () => void = () => undefined

@@ -68,7 +68,7 @@ export async function applyAnswer(
   health.clear(SUBJECT)
 }
 
-/** Sends what the cloud has lost once more. If that is not possible, or does not help, the chain ends. */
+/** Resends the segments that the cloud has lost. If they are not kept, or the cloud refuses them, the chain ends. */
 async function resendOrAbandon(context: StepContext, sent: SealedSegment, resendFrom: number): Promise<void> {
   const { memory } = context
   if (memory.lost) {

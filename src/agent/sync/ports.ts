@@ -25,4 +25,4 @@ export interface LinkLog {
 
 export type EnrollmentToken =
   | { readonly token: string; /** Path of its file, or name of its environment variable. */ readonly source: string }
-  | { readonly token: null; /** Why there is none: a sentence. */ readonly reason: string }
+  | { readonly token: null; /** Why the device has no token, as a sentence. */ readonly reason: string }

@@ -1,11 +1,12 @@
 import { z } from 'zod'
+import { cellName } from '../../protocol/wire.ts'
 
 export const CELLS_MAX = 50
 
 const DATABASE = /^postgres(ql)?:\/\/\S+$/
 
 const cell = z.strictObject({
-  name: z.string().regex(/^[a-z0-9][a-z0-9-]{0,30}$/),
+  name: cellName,
   /** As the setting `db`. */
   url: z.string().regex(DATABASE),
   /** A file with the password of the database. Default: the setting `db_password`. */

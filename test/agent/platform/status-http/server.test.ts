@@ -15,6 +15,14 @@ import { parsePrometheusText, valueOf } from '../../../support/prometheus-text.t
 import { ACCOUNT, Application, Site } from '../../../scenarios/agent/site.ts'
 import { reportWith } from './report-with.ts'
 
+const openFor = (auth: Parameters<typeof openStatus>[0]['auth']) =>
+  openStatus({
+    ...{ port: 0, auth },
+    report: async () => reportWith(),
+    readiness: async () => ({ ready: true, checks: [] }),
+    onFault: (error) => expect.unreachable(String(error)),
+  })
+
 const PORT = { 'status-port': '0' }
 
 async function get(agent: Agent, path: string): Promise<Response> {
@@ -133,13 +141,7 @@ describe('the status over HTTP', () => {
   })
 
   it('refuses other paths, other methods and other names by code', async () => {
-    const server = await openStatus({
-      port: 0,
-      auth: { host: '127.0.0.1', tls: null, token: 'secret' },
-      report: async () => reportWith(),
-      readiness: async () => ({ ready: true, checks: [] }),
-      onFault: (error) => expect.unreachable(String(error)),
-    })
+    const server = await openFor({ host: '127.0.0.1', tls: null, token: 'secret' })
     const ask = async (path: string, init: RequestInit = {}) => {
       const answer = await fetch(`${server.origin}${path}`, init)
       const body = await answer.text()
@@ -192,12 +194,7 @@ describe('a request that cannot be read', () => {
     ['five requests at once', `${whole}\r\n`.repeat(5), ['200', '200', '200', '200', '400', 'BAD_REQUEST']],
     ['a thousand requests at once', `${whole}\r\n`.repeat(1_000), ['400', 'BAD_REQUEST']],
   ])('%s: gets a code, after the responses to earlier requests', async (_, bytes, expected) => {
-    const server = await openStatus({
-      ...{ port: 0, auth: { host: '127.0.0.1', tls: null, token: null } },
-      report: async () => reportWith(),
-      readiness: async () => ({ ready: true, checks: [] }),
-      onFault: (error) => expect.unreachable(String(error)),
-    })
+    const server = await openFor({ host: '127.0.0.1', tls: null, token: null })
     onTestFinished(() => server.stop())
     const socket = connect(Number(new URL(server.origin).port), '127.0.0.1')
     socket.on('error', () => undefined)
@@ -212,12 +209,7 @@ describe('a request that cannot be read', () => {
   it('of a peer that does not speak TLS: the connection closes', async () => {
     await using authority = await Authority.make()
     const tls = { ...(await authority.certify(Date.now() + 86_400_000)), clientCa: null }
-    const server = await openStatus({
-      ...{ port: 0, auth: { host: '127.0.0.1', tls, token: null } },
-      report: async () => reportWith(),
-      readiness: async () => ({ ready: true, checks: [] }),
-      onFault: (error) => expect.unreachable(String(error)),
-    })
+    const server = await openFor({ host: '127.0.0.1', tls, token: null })
     onTestFinished(() => server.stop())
     const socket = connect(Number(new URL(server.origin).port), '127.0.0.1')
     socket.on('error', () => undefined)
@@ -229,12 +221,7 @@ describe('a request that cannot be read', () => {
 it('stops without a peer that says nothing in its TLS handshake', async () => {
   await using authority = await Authority.make()
   const tls = { ...(await authority.certify(Date.now() + 86_400_000)), clientCa: null }
-  const server = await openStatus({
-    ...{ port: 0, auth: { host: '127.0.0.1', tls, token: null } },
-    report: async () => reportWith(),
-    readiness: async () => ({ ready: true, checks: [] }),
-    onFault: (error) => expect.unreachable(String(error)),
-  })
+  const server = await openFor({ host: '127.0.0.1', tls, token: null })
   const silent = await silentPeer(Number(new URL(server.origin).port))
   const closed = once(silent, 'close')
   await server.stop()
@@ -246,13 +233,7 @@ it('beyond loopback, who holds no certificate of the authority is heard only whe
   const certified = await authority.certify(Date.now() + 86_400_000)
   const tls = { ...certified, clientCa: authority.certificate }
   const door = { host: '0.0.0.0', tls, token: null }
-  const server = await openStatus({
-    port: 0,
-    auth: door,
-    report: async () => reportWith(),
-    readiness: async () => ({ ready: true, checks: [] }),
-    onFault: (error) => expect.unreachable(String(error)),
-  })
+  const server = await openFor(door)
   onTestFinished(() => server.stop())
   const { port } = new URL(server.origin)
   const ask = async (more: object): Promise<number | string> => {
