@@ -75,6 +75,14 @@ it('creates everything that the file names, in one run, and nothing in the next'
   ])
 })
 
+it('creates each condition with one change of the rules', async () => {
+  await apply()
+  const set = ['conditions', 'set', 'sales', '--property', 'department', '--values', 'sales']
+  expect(await run(...set)).toMatchObject({ code: 0, out: 'condition sales: created\n' })
+  const audit = (await run('audit', 'list', '--json')).out
+  expect(audit.match(/"\w+_CONDITIONS"/g)).toEqual(Array(3).fill('"CHANGE_CONDITIONS"'))
+})
+
 it('creates one instance when several run at the same time', async () => {
   site = 'instances: [{ shortName: Workshop, accountId: me, lineItems: [{ activationId: A, quantity: 5 }] }]'
   const runs = await Promise.all([apply(), apply(), run('instances', 'set', 'Workshop', '--account', 'me')])

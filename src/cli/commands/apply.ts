@@ -143,6 +143,7 @@ class Target {
     const instanceId = (await this.#instanceId(instance)) ?? null
     try {
       const call = await noun.set.call({ service: this.#service, scope: { instanceId }, ...step })
+      if (call === null) return
       const { text } = await this.#service.send(call)
       if (noun.name !== 'instances') return
       const id = (parseJson(text) as Row | undefined)?.['id']

@@ -82,8 +82,10 @@ function addSet(group: Command, noun: Settable, io: Io): void {
       const planned = plan(noun, wanted, existing, io.now())
       const [problem] = problemsOf(noun, planned.body)
       if (problem !== undefined) throw new CodedError('USAGE', `${problem.path.join('.')}: ${problem.problem}`)
-      if (planned.differences.length > 0) await service.send(await noun.set.call({ service, scope, ...planned }))
-      const outcome = planned.differences.length === 0 ? 'unchanged' : existing === undefined ? 'created' : 'changed'
+      const isUnchanged = planned.differences.length === 0
+      const call = isUnchanged ? null : await noun.set.call({ service, scope, ...planned })
+      if (call !== null) await service.send(call)
+      const outcome = isUnchanged ? 'unchanged' : existing === undefined ? 'created' : 'changed'
       const line = `${noun.one} ${textOf(object[noun.set.name])}: ${outcome}`
       writeLines(io.stdout, [flags.json === true ? jsonLine({ outcome, ...planned.body }) : line])
     }

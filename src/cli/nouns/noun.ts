@@ -46,7 +46,8 @@ export interface Setting {
   readonly refuse?: (body: Row, existing: Row | undefined) => string | undefined
   /** The settable fields of an existing object, as `complete` returns them. */
   readonly current: (row: Row) => Row
-  readonly call: (change: Change) => Call | Promise<Call>
+  /** Null: the object is already so. */
+  readonly call: (change: Change) => Call | Promise<Call | null>
   readonly fixed?: true
 }
 

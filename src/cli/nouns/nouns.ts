@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util'
 import { z } from 'zod'
 import { queryText } from '../../client/call.ts'
 import { parseRepeatableJson } from '../../client/exact-json.ts'
@@ -224,8 +225,8 @@ export const NOUNS: readonly Noun[] = [
       current: withoutIds,
       call: async ({ service, body, existing, scope }) => {
         const path = `${below(SERVICE, scope.instanceId)}/conditions`
-        const id = existing?.['id'] ?? (await createCondition(service, path, body))
-        return { method: 'PATCH', path, body: [{ ...body, id }] }
+        const { id, ...row } = existing ?? (await createCondition(service, path, body))
+        return isDeepStrictEqual(withoutIds(row), body) ? null : { method: 'PATCH', path, body: [{ ...body, id }] }
       },
     },
     remove: ({ id }, { instanceId }) => `${below(SERVICE, instanceId)}/conditions/${segment(id)}`,
@@ -424,16 +425,16 @@ async function listUsage(service: Service, { instanceId, since, until }: Scope):
   return text.split('\n').flatMap((line) => (line === '' ? [] : [parseRepeatableJson(line) as Row]))
 }
 
-/** Of commands at the same time, the first one creates the condition: the others delete theirs. Returns its id. */
-async function createCondition(service: Service, path: string, body: Row): Promise<unknown> {
+/** Of commands at the same time, the first one creates the condition: the others delete theirs. Returns the first. */
+async function createCondition(service: Service, path: string, body: Row): Promise<Row> {
   const { text } = await service.send({ method: 'PATCH', path, body: [body] })
-  const [created] = (parseJson(text) ?? []) as readonly Row[]
+  const [created = {}] = (parseJson(text) ?? []) as readonly Row[]
   // By creation.
   const first = (await service.rows(path)).find(({ name }) => name === body['name']) ?? created
-  if (created !== undefined && first?.['id'] !== created['id']) {
+  if (first['id'] !== created['id']) {
     await service.send({ method: 'DELETE', path: `${path}/${segment(created['id'])}` })
   }
-  return first?.['id']
+  return first
 }
 
 /** The end of the current period in UTC, POSIX ms; weeks begin on Monday. Undefined for an unknown frequency. */
