@@ -63,6 +63,12 @@ export const ERRORS = catalogue({
     http: 417,
     retry: 'no',
   },
+  TRANSFER_CODING_UNKNOWN: {
+    meaning: 'The service does not support the value of the Transfer-Encoding header.',
+    remedy: 'Send the body with Content-Length, or with Transfer-Encoding: chunked.',
+    http: 501,
+    retry: 'no',
+  },
   REQUEST_TOO_SLOW: {
     meaning: 'The request did not arrive within the time limit.',
     remedy: 'Send it again over a faster connection, or raise the limit in the configuration.',

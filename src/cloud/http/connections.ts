@@ -7,8 +7,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { Server as TlsServer } from 'node:tls'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
-import { CodedError, ERRORS } from '../../protocol/errors.ts'
-import { NO_TUNNEL, TOO_MANY_AHEAD, bodyIncomplete, expectationUnknown } from '../../protocol/service/refusals.ts'
+import type { CodedError } from '../../protocol/errors.ts'
+import { NO_TUNNEL, TOO_MANY_AHEAD, bodyIncomplete } from '../../protocol/service/refusals.ts'
 import { Rarely } from '../runtime/rarely.ts'
 import { limitReading } from '../../platform/limit-reading.ts'
 import { rawRefusal } from './answer-error.ts'
@@ -58,7 +58,10 @@ export class Connections {
       })
       server.emit('request', request, response)
     })
-    server.on('checkExpectation', this.#refuseExpectation)
+    // Refused before any operation.
+    server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) =>
+      server.emit('request', request, response),
+    )
     server.on('connect', (_request: IncomingMessage, socket: Socket) => {
       // Node has stopped parsing, and listens for no more errors.
       socket.removeAllListeners('data').on('error', () => socket.destroy())
@@ -110,15 +113,6 @@ export class Connections {
       this.#deps.log.info({ requests }, 'connections ended before the body of their request was complete'),
     )
     if (req.listenerCount('error') > 0) req.emit('error', error)
-  }
-
-  readonly #refuseExpectation = (request: IncomingMessage, response: ServerResponse): void => {
-    this.#last.set(request.socket, response)
-    const { code, message } = expectationUnknown(request.headers.expect)
-    // It is unknown whether the client sends a body.
-    response.shouldKeepAlive = false
-    response.writeHead(ERRORS[code].http, { 'content-type': 'application/json; charset=utf-8' })
-    response.end(JSON.stringify({ message, code }))
   }
 }
 

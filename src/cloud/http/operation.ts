@@ -238,6 +238,8 @@ export const inDevice = z.object({ deviceId: uuidInLowerCase })
 /** Errors before the operation's own work, or of the store. */
 const EVERYWHERE: readonly ErrorCode[] = [
   'BAD_REQUEST',
+  'EXPECTATION_UNKNOWN',
+  'TRANSFER_CODING_UNKNOWN',
   'TOKEN_MISSING',
   'TOKEN_INVALID',
   'TOKEN_NOT_IN_TIME',

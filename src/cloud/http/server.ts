@@ -16,7 +16,7 @@ import { Rarely } from '../runtime/rarely.ts'
 import {
   PATH_SEGMENT_MAX,
   allowedMethods,
-  hostMissing,
+  brokenHead,
   noOperation,
   wrongMethod,
 } from '../../protocol/service/refusals.ts'
@@ -122,7 +122,8 @@ function refuseRequests(http: FastifyInstance, { prefix }: ServerOptions): () =>
   http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
   http.setNotFoundHandler((request, reply) => answerUnrouted(prefix, methods.at(request.url), request, reply))
   http.addHook('onRequest', (request, reply, done) => {
-    const refusal = hostMissing(request.raw.httpVersion, request.headers)
+    const refusal = brokenHead(request.raw)
+    if (refusal !== null) void reply.header('connection', 'close')
     if (stopping) done(new CodedError('STOPPING', 'The service is shutting down.'))
     else if (refusal !== null) done(refusal)
     // Before the body is read: no handler needs it.

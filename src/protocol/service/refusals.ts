@@ -15,13 +15,52 @@ export const REFUSALS = {
   instanceOfSession: 'The header x-instance-id does not match the instance of the session.',
 } as const
 
-/** HTTP/1.1 requires a Host header. @param version such as 1.1 */
-export function hostMissing(version: string, { host }: { readonly host?: string | undefined }): CodedError | null {
-  if (host !== undefined || version === '1.0') return null
-  return new CodedError(
-    'BAD_REQUEST',
-    'The Host header is missing, and HTTP/1.1 requires it. Any value works, such as localhost.',
-  )
+interface RequestHead {
+  readonly httpVersion: string
+  readonly headers: Readonly<Record<string, string | readonly string[] | undefined>>
+  /** Names and values in turn, as they arrived. */
+  readonly rawHeaders: readonly string[]
+}
+
+/**
+ * Checks that Node's parser leaves out. Such a request is the last one of its connection. Null: the request can be served.
+ * Sources: RFC 9112, sections 3.2 and 6.1; RFC 9110, section 10.1.1.
+ */
+export function brokenHead({ httpVersion, headers, rawHeaders }: RequestHead): CodedError | null {
+  const { host, expect, 'transfer-encoding': coding } = headers
+  const hosts = rawHeaders.filter((name, index) => index % 2 === 0 && isHostName(name)).length
+  if (hosts === 0 && httpVersion !== '1.0') {
+    return new CodedError(
+      'BAD_REQUEST',
+      'The Host header is missing, and HTTP/1.1 requires it. Any value works, such as localhost.',
+    )
+  }
+  if (hosts > 1 || (host !== undefined && !isHost(String(host)))) {
+    const problem = hosts > 1 ? 'occurs more than once' : 'is not a host name or address with an optional port'
+    return new CodedError('BAD_REQUEST', `The Host header ${problem}. Send one, such as localhost.`)
+  }
+  if (coding !== undefined && String(coding).toLowerCase() !== 'chunked') {
+    return new CodedError('TRANSFER_CODING_UNKNOWN', `${unsupported('Transfer-Encoding', coding)}; only chunked is.`)
+  }
+  if (expect === undefined || httpVersion === '1.0' || String(expect).toLowerCase() === '100-continue') return null
+  return new CodedError('EXPECTATION_UNKNOWN', `${unsupported('Expect', expect)}; only 100-continue is.`)
+}
+
+const VALUE_SHOWN_MAX = 100
+
+function unsupported(header: string, value: string | readonly string[]): string {
+  return `${header}: ${JSON.stringify(String(value).slice(0, VALUE_SHOWN_MAX))} is not supported`
+}
+
+function isHostName(name: string): boolean {
+  return name.length === 'host'.length && name.toLowerCase() === 'host'
+}
+
+const HOST = /^(?:\[[\da-f:.v]+\]|(?:[\w.~!$&'()*+,;=-]|%[\da-f]{2})*)(?::\d*)?$/i
+
+/** Whether a Host header has a valid value. Source: RFC 3986, section 3.2. */
+export function isHost(value: string): boolean {
+  return HOST.test(value)
 }
 
 /** Causes without a code of Node. */
@@ -50,13 +89,6 @@ export function wrongMethod(method: string): CodedError {
 
 export function bodyIncomplete(): CodedError {
   return new CodedError('BODY_INCOMPLETE', 'The connection ended, or sent bytes that are not HTTP, within the body.')
-}
-
-const EXPECTATION_SHOWN_MAX = 100
-
-export function expectationUnknown(expect = ''): CodedError {
-  const shown = JSON.stringify(expect.slice(0, EXPECTATION_SHOWN_MAX))
-  return new CodedError('EXPECTATION_UNKNOWN', `Expect: ${shown} is not supported; only 100-continue is.`)
 }
 
 export function allowedMethods(methods: readonly string[]): string {

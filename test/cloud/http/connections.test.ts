@@ -87,6 +87,18 @@ describe('gets a code and a message:', () => {
   it.each([
     ['a request without Host', 'GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n', ['400', 'BAD_REQUEST']],
     ['a request without Host and path', 'GET /x HTTP/1.1\r\nConnection: close\r\n\r\n', ['400', 'BAD_REQUEST']],
+    ['two hosts', 'GET /healthz HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n', ['400', 'BAD_REQUEST']],
+    ['a host that is none', 'GET /healthz HTTP/1.1\r\nHost: x/y\r\n\r\n', ['400', 'BAD_REQUEST']],
+    [
+      'a transfer coding that is not known',
+      'POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n',
+      ['501', 'TRANSFER_CODING_UNKNOWN'],
+    ],
+    [
+      'one known expectation of two',
+      'GET /healthz HTTP/1.1\r\nHost: x\r\nExpect: 100-continue, tea\r\n\r\n',
+      ['417', 'EXPECTATION_UNKNOWN'],
+    ],
     ['a request for a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', ['404', 'NOT_FOUND']],
   ])('%s', async (_, request, expected) => {
     await using twin = await openTwin()

@@ -4,6 +4,7 @@
  */
 import type { Server } from 'node:http'
 import type { Socket } from 'node:net'
+import { isHost } from '../../../protocol/service/refusals.ts'
 import { idempotencyHeader } from '../../../protocol/wire.ts'
 import { limitReading } from '../../../platform/limit-reading.ts'
 import { type Reply, STOPPING, replyText } from './reply.ts'
@@ -234,7 +235,8 @@ export function fastPathHead(text: string): FastPathHead | undefined {
     headers[key] = value.trimEnd()
   }
   const { host, connection = 'keep-alive', 'content-length': length = '' } = headers
-  if (host === undefined || connection.toLowerCase() !== 'keep-alive' || !LENGTH.test(length)) return undefined
+  if (host === undefined || !isHost(host)) return undefined
+  if (connection.toLowerCase() !== 'keep-alive' || !LENGTH.test(length)) return undefined
   if (FRAMING.some((name) => name in headers)) return undefined
   return { target, headers, bodyBytes: Number(length) }
 }

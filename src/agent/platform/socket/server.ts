@@ -10,9 +10,8 @@ import {
   NO_TUNNEL,
   TOO_MANY_AHEAD,
   bodyIncomplete,
+  brokenHead,
   brokenRequest,
-  expectationUnknown,
-  hostMissing,
 } from '../../../protocol/service/refusals.ts'
 import { Responses } from '../responses.ts'
 import { claimPath } from './claim-path.ts'
@@ -88,7 +87,11 @@ class UnixSocketServer implements SocketServer {
     // Half-closed clients such as nc and socat still receive a response: their request is charged.
     Object.assign(this.#server, { httpAllowHalfOpen: true })
     this.#server.on('request', this.#serve)
-    this.#server.on('checkExpectation', this.#refuseExpectation)
+    this.#server.on('checkExpectation', this.#serve)
+    this.#server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {
+      if (brokenHead(request) === null) response.writeContinue()
+      this.#serve(request, response)
+    })
     this.#server.on('connect', (_request: IncomingMessage, socket: Socket) => {
       // Node has stopped to parse it.
       socket.removeAllListeners('data')
@@ -161,8 +164,9 @@ class UnixSocketServer implements SocketServer {
       answer(STOPPING)
       return
     }
-    const refusal = hostMissing(request.httpVersion, request.headers)
+    const refusal = brokenHead(request)
     if (refusal !== null) {
+      response.shouldKeepAlive = false
       answer(refused(refusal))
       return
     }
@@ -181,11 +185,6 @@ class UnixSocketServer implements SocketServer {
       default:
         this.#handler.other(target, request.socket, answer)
     }
-  }
-
-  readonly #refuseExpectation = (request: IncomingMessage, response: ServerResponse): void => {
-    this.#responses.track(request.socket, response)
-    this.#answerOf(request, response)(refused(expectationUnknown(request.headers.expect)))
   }
 
   #answerOf(request: IncomingMessage, response: ServerResponse): Answer {

@@ -12,13 +12,7 @@ import type { Socket } from 'node:net'
 import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
 import { HANDSHAKE_TIMEOUT_MS, openConnections } from '../../../platform/open-connections.ts'
-import {
-  NO_TUNNEL,
-  TOO_MANY_AHEAD,
-  brokenRequest,
-  expectationUnknown,
-  hostMissing,
-} from '../../../protocol/service/refusals.ts'
+import { NO_TUNNEL, TOO_MANY_AHEAD, brokenHead, brokenRequest } from '../../../protocol/service/refusals.ts'
 import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type StatusAuthOptions, certificateUnusable, requireReader, requireSafe } from './status-auth.ts'
@@ -59,6 +53,12 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
   server.on('request', (request, response) => {
     const refuse = (): void => send(request, response, refusal(brokenRequest(TOO_MANY_AHEAD)))
     if (!responses.takes(request, response, refuse)) return
+    const broken = brokenHead(request)
+    if (broken !== null) {
+      response.shouldKeepAlive = false
+      send(request, response, refusal(broken))
+      return
+    }
     answer(options, auth, request).then(
       (reply) => send(request, response, reply),
       (error: unknown) => {
@@ -111,12 +111,10 @@ function refuseBroken(server: Server): Responses {
     socket.removeAllListeners('data')
     refuse(socket, NO_TUNNEL)
   })
-  server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
-    responses.track(request.socket, response)
-    // It is unknown whether the client sends a body.
-    response.shouldKeepAlive = false
-    send(request, response, refusal(expectationUnknown(request.headers.expect)))
-  })
+  // Refused like other heads.
+  server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) =>
+    server.emit('request', request, response),
+  )
   server.on(server instanceof TlsServer ? 'secureConnection' : 'connection', (socket: Socket) =>
     limitReading(socket, () => refuse(socket, TOO_MANY_AHEAD)),
   )
@@ -166,11 +164,9 @@ const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 async function answer(
   options: StatusOptions,
   auth: StatusAuthOptions,
-  { method, url = '', httpVersion, headers, socket }: IncomingMessage,
+  { method, url = '', headers, socket }: IncomingMessage,
 ): Promise<Reply> {
   try {
-    const noHost = hostMissing(httpVersion, headers)
-    if (noHost !== null) throw noHost
     const path = url.split('?', 1)[0]
     if (method !== 'GET' && method !== 'HEAD') throw nothingHere()
     // For supervisors; neither response contains data about callers.

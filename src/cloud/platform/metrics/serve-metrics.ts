@@ -7,6 +7,7 @@ import type { AddressInfo } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
+import { brokenHead } from '../../../protocol/service/refusals.ts'
 import type { AccessResponse } from '../../../protocol/service/access-request.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 import { answerError } from '../../http/answer-error.ts'
@@ -63,9 +64,15 @@ export async function listenForMetrics(
   token: string | null,
   onFault: (error: unknown) => void,
 ): Promise<{ readonly origin: string; readonly close: () => Promise<void> }> {
-  const server = createServer({ requestTimeout: 10_000, headersTimeout: 10_000, maxHeaderSize: 16 * 1024 })
+  const server = createServer({
+    requestTimeout: 10_000,
+    headersTimeout: 10_000,
+    maxHeaderSize: 16 * 1024,
+    // Refused with a code instead.
+    requireHostHeader: false,
+  })
   server.maxConnections = 64
-  server.on('request', (request: IncomingMessage, response: ServerResponse) => {
+  const receive = (request: IncomingMessage, response: ServerResponse): void => {
     answer(request, metrics, token).then(
       ({ status, type, text }) => response.writeHead(status, { 'content-type': type }).end(text),
       (error: unknown) => {
@@ -73,7 +80,8 @@ export async function listenForMetrics(
         response.writeHead(500).end()
       },
     )
-  })
+  }
+  server.on('request', receive).on('checkExpectation', receive)
   await once(server.listen({ host, port }), 'listening')
   server.on('error', onFault)
   const { address, port: bound } = server.address() as AddressInfo
@@ -88,11 +96,14 @@ export async function listenForMetrics(
 }
 
 async function answer(
-  { method, url = '', headers }: IncomingMessage,
+  request: IncomingMessage,
   metrics: MetricsSource,
   token: string | null,
 ): Promise<{ readonly status: number; readonly type: string; readonly text: string }> {
+  const { method, url = '', headers } = request
   try {
+    const broken = brokenHead(request)
+    if (broken !== null) throw broken
     if (method !== 'GET' || url.split('?', 1)[0] !== METRICS_PATH) {
       throw new CodedError('NOT_FOUND', `Metrics are at GET ${METRICS_PATH}.`)
     }

@@ -188,6 +188,12 @@ describe('a request that cannot be read', () => {
     ['two lengths', `${whole}Content-Length: 1\r\nContent-Length: 2\r\n\r\n`, ['400', 'BAD_REQUEST']],
     ['large headers', `${whole}X: ${'x'.repeat(20_000)}\r\n\r\n`, ['431', 'HEADERS_TOO_LARGE']],
     ['no Host', 'GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n', ['400', 'BAD_REQUEST']],
+    ['two hosts', `${whole}Host: x\r\n\r\n`, ['400', 'BAD_REQUEST']],
+    [
+      'an unknown transfer coding',
+      `${whole}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n`,
+      ['501', 'TRANSFER_CODING_UNKNOWN'],
+    ],
     ['an unknown expectation', `${whole}Expect: tea\r\n\r\n`, ['417', 'EXPECTATION_UNKNOWN']],
     ['a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n', ['404', 'NOT_FOUND']],
     ['bytes after a request', `${whole}\r\nno HTTP\r\n\r\n`, ['200', '400', 'BAD_REQUEST']],

@@ -1,4 +1,6 @@
 // The metrics of a whole twin: they parse, and move by exactly what was done.
+import { connect } from 'node:net'
+import { text as readText } from 'node:stream/consumers'
 import { describe, expect, it } from 'vitest'
 import { Metrics } from '../../../../src/cloud/platform/metrics/metrics.ts'
 import { watchStore } from '../../../../src/cloud/storage/watch-store.ts'
@@ -171,6 +173,9 @@ describe('the metrics of the twin', () => {
     expect(elsewhere.status).toBe(404)
     const other = await fetch(new URL('/', twin.cloud.metricsAddress))
     expect([other.status, await other.json()]).toMatchObject([404, { code: 'NOT_FOUND' }])
+    const socket = connect(Number(new URL(twin.cloud.metricsAddress).port), '127.0.0.1')
+    socket.write('GET /metrics HTTP/1.1\r\nHost: x\r\nHost: y\r\nConnection: close\r\n\r\n')
+    expect(await readText(socket)).toMatch(/^HTTP\/1.1 400 [^]*"code":"BAD_REQUEST"/)
   })
 
   it('refuse an invalid address', async () => {
