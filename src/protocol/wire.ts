@@ -7,6 +7,7 @@ import {
   formatDecimal,
   formatMicro,
   parseDecimal,
+  toMicro,
 } from '../core/pricing/amount.ts'
 import { parseFormula } from '../core/pricing/formula.ts'
 
@@ -83,6 +84,23 @@ export const decimalNumber = (rule: 'POSITIVE' | 'NON_NEGATIVE') =>
     context.addIssue({ code: 'custom', message: 'must be a number in the supported range' })
     return z.NEVER
   })
+
+/** A JSON number of tokens. Not an amount that rounding would turn into 0: that has another meaning. */
+export const tokenAmount = (rule: 'POSITIVE' | 'NON_NEGATIVE') =>
+  decimalNumber(rule).transform((tokens, context): Micro => {
+    const amount = toMicro(tokens)
+    const most = amount > MICRO_MAX ? `must be at most ${formatMicro(MICRO_MAX)} tokens` : undefined
+    const problem = isTooFine(tokens) ? TOO_FINE : most
+    if (problem === undefined) return amount
+    context.addIssue({ code: 'custom', message: problem })
+    return z.NEVER
+  })
+
+export const TOO_FINE = 'is above 0 and below 0.000001 tokens, the smallest amount'
+
+export function isTooFine(tokens: Decimal): boolean {
+  return tokens.digits > 0n && toMicro(tokens) === 0n
+}
 
 /** A separate check, so that the API description can show the bound. */
 function bounded(rule: 'POSITIVE' | 'NON_NEGATIVE') {

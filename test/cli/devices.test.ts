@@ -292,6 +292,9 @@ test('the reserve of the cloud is set and shown in tokens', async () => {
   )
   expect(twin.asked.map(({ body }) => body)).toEqual([{ tokens: '2500000' }])
   expect((await reserve()).out).toBe('2.5 tokens are reserved for the cloud\n')
+  expect((await reserve('--tokens', '0.0000001')).err).toMatch(
+    /USAGE: 0\.0000001 is above 0 and below 0\.000001 tokens/,
+  )
   expect((await reserve('--tokens', '-1')).err).toMatch(/--tokens needs a number of tokens, 0 or more/)
 })
 

@@ -12,6 +12,7 @@ import {
 import { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { labelsIn, labelsText } from '../../protocol/edge/labels.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { TOO_FINE, isTooFine } from '../../protocol/wire.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { durationArgument, labelArgument, readFileArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
@@ -150,6 +151,7 @@ async function cloudReserve(flags: LineItemFlags, io: Io): Promise<void> {
 function tokensFrom(text: string | undefined, min: Micro, problem: string): Micro | undefined {
   if (text === undefined) return undefined
   const amount = parseDecimal(text)
+  if (amount !== undefined && isTooFine(amount)) throw new CodedError('USAGE', `${text} ${TOO_FINE}.`)
   if (amount !== undefined && toMicro(amount) >= min) return toMicro(amount)
   throw new CodedError('USAGE', problem)
 }

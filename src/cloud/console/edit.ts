@@ -1,5 +1,6 @@
 /** Forms that change rules. Each checks and saves like the operation of the service. */
 import { type Html, formValue, html } from '../../html/html.ts'
+import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type RuleDeps, lockRules } from '../policy/bump-policy-revision.ts'
 import { permits } from '../service-api/principal.ts'
@@ -97,7 +98,8 @@ export function rowInput(fields: Fields, name: string, label: string, type: Html
 /** NaN if it is not a number, which the schemas refuse. */
 export function numberOf(fields: Fields, name: string): number | undefined {
   const text = textOf(fields, name)
-  return text === undefined ? undefined : Number(text)
+  if (text === undefined) return undefined
+  return parseDecimal(text) === undefined ? Number.NaN : Number(text)
 }
 
 /** Of an input of the type datetime-local, in UTC; NaN if it is no time. */

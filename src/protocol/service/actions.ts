@@ -1,19 +1,14 @@
 /** Actions on the wire. Source: interface, Rules of access; documentation on actions. */
 import { z } from 'zod'
-import { MICRO_MAX, toMicro } from '../../core/pricing/amount.ts'
-import { decimalNumber, plainText, readOnlyField, uuid } from '../wire.ts'
+import { plainText, readOnlyField, tokenAmount, uuid } from '../wire.ts'
 
 export const ACTIONS_MAX = 1_000
-
-const allocation = decimalNumber('NON_NEGATIVE')
-  .transform(toMicro)
-  .refine((amount) => amount <= MICRO_MAX, 'is larger than the maximum quantity of a line item')
 
 const fields = {
   name: plainText(256).optional(),
   conditionId: uuid.toLowerCase().optional(),
   action: z.enum(['ALLOW', 'DENY']),
-  allocation: allocation.optional(),
+  allocation: tokenAmount('NON_NEGATIVE').optional(),
 }
 
 const createdAction = z.strictObject({ ...fields, id: readOnlyField, used: readOnlyField }).meta({ id: 'NewAction' })
