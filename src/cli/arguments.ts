@@ -62,10 +62,15 @@ export function countArgument(text: string): number {
   throw new InvalidArgumentError('Use a number greater than 0, such as 2.5.')
 }
 
-export function pairArgument(separator: string, example: string): (text: string) => readonly [string, string] {
+/** @param min characters of the second text */
+export function pairArgument(
+  separator: string,
+  example: string,
+  min: 0 | 1,
+): (text: string) => readonly [string, string] {
   return (text) => {
     const at = text.indexOf(separator)
-    if (at > 0) return [text.slice(0, at), text.slice(at + 1)]
+    if (at > 0 && text.length > at + min) return [text.slice(0, at), text.slice(at + 1)]
     throw new InvalidArgumentError(`Use two texts with ${separator} between them, such as ${example}.`)
   }
 }

@@ -18,12 +18,12 @@ export function withItemRequest(command: Command): Command {
     .requiredOption(
       '--requester <type:value>',
       'requester, for example user:anna.keller',
-      pairArgument(':', 'user:anna'),
+      pairArgument(':', 'user:anna', 1),
     )
     .option(
       '--attribute <key=value>',
       'entry of the requester dictionary; can be repeated',
-      collect(pairArgument('=', 'department=sales')),
+      collect(pairArgument('=', 'department=sales', 0)),
     )
 }
 

@@ -146,6 +146,11 @@ async function build(io: Io, isLoaded: (name: string) => boolean): Promise<Comma
   }
   // Last, so that it is under the last heading.
   program.helpCommand('help [command]', 'show the help of a command')
+  program.hook('preAction', (_program, { args, registeredArguments }) => {
+    const index = args.indexOf('')
+    const empty = registeredArguments[index] ?? registeredArguments.at(-1)
+    if (index !== -1) throw new CodedError('USAGE', `The argument '${empty?.name() ?? ''}' is empty.`)
+  })
   prepare(program, io)
   return program
 }
@@ -160,8 +165,21 @@ function prepare(command: Command, io: Io): void {
   command.configureHelp({ minWidthToWrap: WRAPPED_MIN_CHARACTERS })
   command.helpOption('-h, --help', 'show this help')
   if (command.commands.length === 0) takeDashedIds(command)
-  for (const option of command.options) if (isSingle(option)) refuseRepeats(command, option)
+  for (const option of command.options) {
+    if (isSingle(option)) refuseRepeats(command, option)
+    if (!MAY_BE_EMPTY.has(option.long ?? '')) refuseEmpty(command, option)
+  }
   for (const each of command.commands) prepare(each, io)
+}
+
+/** An empty series: rate tables without one. */
+const MAY_BE_EMPTY = new Set(['--series'])
+
+/** It is mostly a shell variable that is not set. */
+function refuseEmpty(command: Command, option: Option): void {
+  command.on(`option:${option.name()}`, (value: unknown) => {
+    if (value === '') throw new CodedError('USAGE', `${option.long ?? option.flags} is empty.`)
+  })
 }
 
 /** Otherwise the last value would count, and the others would be ignored. */
@@ -187,7 +205,10 @@ function wordsOf(command: Command): string {
 function asCoded(error: unknown, called: Command): CodedError {
   if (error instanceof CodedError) return error
   if (error instanceof CommanderError) {
-    const message = error.message.replace(/^error: /, '').replaceAll(/\s*\n\s*/g, ' ')
+    const message = error.message
+      .replace(/^error: /, '')
+      .replace(/^command-argument value ('.*') is invalid for argument '(.*?)'\./s, "argument '$2' $1 is invalid.")
+      .replaceAll(/\s*\n\s*/g, ' ')
     const below = called.commands.map((each) => each.name()).join(', ')
     return new CodedError('USAGE', message === '(outputHelp)' ? `Specify a command: ${below}.` : message)
   }

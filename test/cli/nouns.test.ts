@@ -59,7 +59,7 @@ describe('set', () => {
 
   it('reads rules from YAML with conditions by name, and keeps the use of actions that stay', async () => {
     await twin.shop({ quantity: 1_000 })
-    const set = ['conditions', 'set', 'design', '--property', 'department', '--values', 'design,cad']
+    const set = ['conditions', 'set', 'design', '--property', 'department', '--values', 'cad, design']
     expect((await run(...set)).out).toBe('condition design: created\n')
     expect((await run(...set)).out).toBe('condition design: unchanged\n')
     files['/rules.yaml'] = 'lineItemId: ACT-1\nactions:\n  - {condition: design, action: ALLOW, allocation: 100}\n'

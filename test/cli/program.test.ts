@@ -23,6 +23,13 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     ['a second value of a short option', ['apply', '-f', 'a', '--file', 'b'], 'Give --file only once.'],
     ['a second value of a setting', ['agent', '--log-level=warn', '--log-level=info'], 'Give --log-level only once.'],
     ['an argument too many', ['status', 'please'], 'too many arguments'],
+    ['an empty argument', ['devices', 'lock', ''], "The argument 'device' is empty."],
+    ['an empty argument of several', ['devices', 'label', 'press-7', ''], "The argument 'labels' is empty."],
+    ['an empty value', ['access', '--item', '', '--requester', 'user:a'], '--item is empty.'],
+    ['an empty value of a setting', ['agent', '--socket-path='], '--socket-path is empty.'],
+    ['a requester without a value', ['access', '--item', 'A', '--requester', 'user:'], 'such as user:anna.'],
+    ['an empty word', ['conditions', 'set', 'a', '--property', 'b', '--values', 'c,,d'], 'such as design,cad.'],
+    ['an argument of another kind', ['sessions', 'lock', 'x'], "argument 'id' 'x' is invalid. Use a UUID."],
     ['no subcommand', ['devices'], 'Specify a command: enrollment-token, provision, list, '],
     ['an unknown subcommand', ['devices', 'lsit'], "unknown command 'lsit'"],
   ])('%s', async (_what, args, message) => {

@@ -234,7 +234,11 @@ const PARSERS: Readonly<Record<Extract<Field['kind'], string>, (text: string, be
     if (text !== 'true' && text !== 'false') throw new InvalidArgumentError('Use true or false.')
     return text === 'true'
   },
-  words: (text) => text.split(','),
+  words: (text) => {
+    const words = text.split(',').map((word) => word.trim())
+    if (words.includes('')) throw new InvalidArgumentError('Use words with commas between them, such as design,cad.')
+    return words
+  },
   rates: collect(rateOf),
 }
 
