@@ -168,6 +168,27 @@ test.each([
   '{"name": "DB_PASSWORD", "value": 4711Planted, "x": 1}',
   "{ name = 'password', value = 'Planted' }",
   JSON.stringify({ body: JSON.stringify([{ name: 'password', value: 'a "Planted" b' }]) }),
+  '{"value":"Planted","name":"DB_PASSWORD"}',
+  JSON.stringify({ body: JSON.stringify([{ value: 'a "Planted" b', key: 'token' }]) }),
+  '{ value: Planted, name: password }',
+  '<password type="x">two Planted</password>',
+  '<password><![CDATA[two <Planted]]></password>',
+  '<property name="password">two Planted</property>',
+  '<add value="Planted" key="password"/>',
+  '<token value="Planted"/>',
+  '<key>password</key><string>two Planted</string>',
+  'Environment="DB_PASSWORD=two Planted" "X=1"',
+  "docker run -e 'PASSWORD=two Planted' x",
+  JSON.stringify({ msg: 'Environment="DB_PASSWORD=two Planted"' }),
+  'ExecStart=/usr/bin/curl -u user:Planted https://x',
+  "curl --user 'user:two Planted' x",
+  JSON.stringify({ msg: 'curl --user "user:two Planted" x' }),
+  'mosquitto_pub -h x -u device -P Planted -t y',
+  'mosquitto_sub --pw=Planted',
+  'machine x login y password Planted',
+  'https://host/x?a=1&sig=Planted',
+  'ghp_Planted00000000000000000000000000000',
+  '{"auths":{"x":{"auth":"PlantedPlantedPlanted=="}}}',
 ])('the redactor leaves no part of %s', (text) => {
   expect(redactor([])(`before ${text}\nafter`)).not.toMatch(/Plan/)
   expect(redactor([])(`before ${text}\nafter`)).toMatch(/^before .*\nafter$/)
@@ -180,6 +201,14 @@ test.each([
   'password:\n  Planted',
   '"password": |\n  Planted',
   'list:\n  - name: DB_PASSWORD\n    value: |\n      Planted',
+  'list:\n  - value: Planted\n    name: DB_PASSWORD',
+  'password: two\n  Planted\n\n  Planted',
+  'password: "two\n  Planted"',
+  'list:\n  - password: two\n      Planted',
+  '[database]\npassword = two Planted',
+  'SetCredential=password: two Planted',
+  '-----BEGIN PGP PRIVATE KEY BLOCK-----\nPlanted\n-----END PGP PRIVATE KEY BLOCK-----',
+  '---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nPlanted\n---- END SSH2 ENCRYPTED PRIVATE KEY ----',
 ])('the redactor leaves no line of the YAML %j', (text) => {
   const clean = redactor([])(`before: 1\n${text}\nafter: 2`)
   expect(clean).not.toMatch(/Plan/)
@@ -189,7 +218,8 @@ test.each([
 test.each([
   ...['\\\\', 'eyJaaaa-', 'eyJ', 'a://', 'token="', 'token = ', 'token="""', '"d":', '-----BEGIN '],
   ...['token ', 'token"', '"token":', '"token":{', '"token":[\\"', 'token \\', 'token=\\"', '--token ', 'token: \\'],
-  ...['token:\n ', '"token":!', '"token":#', '"token", ', 'token: |\n'],
+  ...['token:\n ', '"token":!', '"token":#', '"token", ', 'token: |\n', 'token>', '<token ', '"value":"name":"token '],
+  ...[' -u a:', ' -u "a:', 'mosquitto_pub ', 'login a password', '?sig=', '---- BEGIN ', 'token=a\n', '"token='],
 ])('the redactor reads a long log of %j in a short time', (text) => {
   const start = performance.now()
   redactor([])(text.repeat(200_000))
