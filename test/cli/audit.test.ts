@@ -74,6 +74,7 @@ test('an administrator with a role changes what the role permits, and the audit 
       .map((line) => JSON.parse(line) as unknown),
   ).toMatchObject([{ action: 'SET_CLOUD_RESERVE' }])
   expect((await run(all, 'audit', 'list', '--by', 'Ada', '--since', '2026-06-01', '--json')).out.trim()).toBe('')
+  expect((await run(all, 'audit', 'list', '--by', 'Ada', '--since', '2026-06-01')).out).toBe('No records.\n')
   expect(await run(all, 'audit', 'list', '--action', 'lock')).toMatchObject({ code: 64 })
   const saved = (await run(all, 'audit', 'list', '--json')).out.split('\n').find((line) => line.includes('"Ada\\"'))
   expect(JSON.parse(saved ?? '')).toMatchObject({

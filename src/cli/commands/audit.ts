@@ -38,7 +38,7 @@ export function command(io: Io): Command {
     .option('--device <name>', 'only records of this device: its name or id')
     .option('--by <name>', 'only changes by the key or device with this name, or by this key id')
     .option('--action <action>', 'only this change, such as lock-device', actionArgument)
-    .option('--since <time>', 'only changes at or after this time: ISO 8601 with a zone, or POSIX ms', timeArgument)
+    .option('--since <time>', 'only changes at or after this time, such as 2026-05-01T08:00Z', timeArgument)
     .option('--until <time>', 'only changes before this time', timeArgument)
     .option('--sessions', 'also sessions that clients and devices open and close')
     .option('--limit <n>', 'maximum number of records', wholeNumberArgument(1, LIMIT_MAX), 100)
@@ -82,7 +82,8 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
     objectText(object, names),
     object.detail ?? '',
   ])
-  const table = columns([['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'], ...rows])
+  const table =
+    rows.length === 0 ? ['No records.'] : columns([['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'], ...rows])
   writeLines(io.stdout, flags.json === true ? records.map(jsonLine) : table)
   if (next !== null) io.stderr.write(`There are more records: repeat the command with --before ${next}\n`)
 }

@@ -99,7 +99,7 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
   const rows = events.map(({ time, type, subject, id }) => [time, type, subject, id].map(String))
   writeLines(
     io.stdout,
-    flags.json === true ? events.map(jsonLine) : columns([['AT', 'TYPE', 'SUBJECT', 'ID'], ...rows]),
+    flags.json === true ? events.map(jsonLine) : tableOf(['AT', 'TYPE', 'SUBJECT', 'ID'], rows, 'No events.'),
   )
   if (next !== null) io.stderr.write(`There are more events: repeat the command with --before ${next}\n`)
 }
@@ -121,10 +121,10 @@ type Sink = z.infer<typeof eventSinkState>
 async function sinks(flags: AdministratorFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const { sinks: all } = await client.json({ method: 'GET', path: SINKS }, eventSinkList)
-  writeLines(io.stdout, flags.json === true ? all.map(jsonLine) : tableOf(all))
+  writeLines(io.stdout, flags.json === true ? all.map(jsonLine) : sinkTable(all))
 }
 
-function tableOf(all: readonly Sink[]): readonly string[] {
+function sinkTable(all: readonly Sink[]): readonly string[] {
   const rows = all.map((sink) => [
     sink.name,
     sink.settings?.kind ?? '-',
@@ -134,7 +134,12 @@ function tableOf(all: readonly Sink[]): readonly string[] {
     sink.position,
     sink.problem ?? '',
   ])
-  return columns([['SINK', 'KIND', 'STATE', 'DELIVERED', 'DEAD LETTERS', 'POSITION', 'PROBLEM'], ...rows])
+  const head = ['SINK', 'KIND', 'STATE', 'DELIVERED', 'DEAD LETTERS', 'POSITION', 'PROBLEM']
+  return tableOf(head, rows, 'No sinks: name them in the settings (events.webhooks, events.nats_url).')
+}
+
+function tableOf(head: readonly string[], rows: readonly (readonly string[])[], none: string): readonly string[] {
+  return rows.length === 0 ? [none] : columns([head, ...rows])
 }
 
 function stateOf({ settings, failingSince, behind }: Sink): string {
@@ -153,7 +158,8 @@ async function deadLetters(sink: string, flags: AdministratorFlags, io: Io): Pro
     next = page.next
   }
   const cells = rows.map(({ at, type, eventId, problem }) => [new Date(at).toISOString(), type, eventId, problem])
-  writeLines(io.stdout, flags.json === true ? rows.map(jsonLine) : columns([['AT', 'TYPE', 'ID', 'PROBLEM'], ...cells]))
+  const table = tableOf(['AT', 'TYPE', 'ID', 'PROBLEM'], cells, 'No dead letters.')
+  writeLines(io.stdout, flags.json === true ? rows.map(jsonLine) : table)
 }
 
 async function replay(sink: string, { after, deadLetters: dead, ...flags }: ReplayFlags, io: Io): Promise<void> {
@@ -163,13 +169,13 @@ async function replay(sink: string, { after, deadLetters: dead, ...flags }: Repl
   const body = after === undefined ? { deadLetters: true } : { after: String(BigInt(after)) }
   using client = await administrator(flags, io)
   const state = await client.json({ method: 'POST', path: `${sinkPath(sink)}/replay`, body }, eventSinkState)
-  writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : tableOf([state]))
+  writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : sinkTable([state]))
 }
 
 async function discard(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const state = await client.json({ method: 'DELETE', path: `${sinkPath(sink)}/dead-letters` }, eventSinkState)
-  writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : tableOf([state]))
+  writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : sinkTable([state]))
 }
 
 async function forget(sink: string, flags: AdministratorFlags, io: Io): Promise<void> {
