@@ -4,6 +4,7 @@ import { accessSync, closeSync, constants, openSync, realpathSync, statSync } fr
 import { open, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { scratchAt } from '../agent/platform/system/scratch.ts'
+import { unwritableReason } from '../platform/denial-of.ts'
 import { makeDirectories } from '../platform/make-directories.ts'
 import { CodedError } from '../protocol/errors.ts'
 
@@ -86,21 +87,4 @@ export function makePrivateDirectory(path: string): void {
   } catch (cause) {
     throw new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${path}: ${unwritableReason(cause)}.`, { cause })
   }
-}
-
-function unwritableReason(error: unknown): string {
-  const { code, message } = error as NodeJS.ErrnoException
-  return REASONS[code ?? ''] ?? code ?? message
-}
-
-const REASONS: Readonly<Record<string, string>> = {
-  ENOENT: 'its directory does not exist',
-  ENOTDIR: 'a part of its path is not a directory',
-  EISDIR: 'it is a directory',
-  EEXIST: 'a file is in its place',
-  EACCES: 'this user may not write there',
-  EPERM: 'this user may not write there',
-  EROFS: 'the file system is read-only',
-  ENOSPC: 'the disk is full',
-  EDQUOT: 'the quota of this user is used up',
 }

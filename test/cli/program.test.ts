@@ -1,7 +1,9 @@
 import { execFile, spawn } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, onTestFinished, test } from 'vitest'
 import type { Command, Option } from 'commander'
 import { isSingle } from '../../src/cli/collect.ts'
 import { wholeProgram } from '../../src/cli/program.ts'
@@ -79,6 +81,27 @@ test.each(['backup', 'rotate-signing-key', 'forget-signing-key'])(
   },
 )
 
+test.each([
+  [
+    'backup',
+    ['cloud', 'backup', '/tmp/copy.db'],
+    /^tallygate: USAGE: The database .*twin\.db does not exist\. .*--store-path/,
+  ],
+  ['archive', ['usage', 'archive', '--to', '/tmp'], /^tallygate: USAGE: The database .*twin\.db does not exist\. /],
+  [
+    'forget a key',
+    ['cloud', 'forget-signing-key', 'x'],
+    /^tallygate: KEY_UNUSABLE: .*signing-key\.pem does not exist\./,
+  ],
+])('commands that %s make no store in an empty directory', async (_what, args, message) => {
+  const directory = mkdtempSync(join(tmpdir(), 'tallygate-'))
+  onTestFinished(() => rmSync(directory, { recursive: true }))
+  const world = { now: () => Date.UTC(2026, 0, 1) }
+  const before = args[0] === 'usage' ? ['--before', '2026-01-01'] : []
+  const { err } = await tallygate([...args, ...before, '--store-path', directory], world)
+  expect([err, readdirSync(directory)]).toEqual([expect.stringMatching(message), []])
+})
+
 test.each(['a\nb', 'süd', '', 'x'.repeat(32)])('the name %j is not one of a cell', async (name) => {
   const { code, err } = await tallygate(['devices', 'list', '--url', 'http://127.0.0.1:1', '--cell', name])
   expect([code, err]).toEqual([64, expect.stringContaining('Use the name of a cell, such as north.') as string])
@@ -111,7 +134,7 @@ describe('an id that begins with a dash', () => {
 
   test('reaches the commands of a twin', async () => {
     const { err } = await tallygate(['cloud', 'forget-signing-key', thumbprint, '--store-path', '/proc/nowhere'])
-    expect(err).toMatch(/^tallygate: STATE_UNWRITABLE: /)
+    expect(err).toMatch(/^tallygate: KEY_UNUSABLE: /)
   })
 })
 

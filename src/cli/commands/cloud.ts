@@ -38,6 +38,15 @@ function belowService(service: Command, name: string, shown = SHOWN_BELOW): Comm
   return command
 }
 
+/** @throws CodedError USAGE if there is none */
+export function databaseIn(storePath: string): string {
+  const path = join(storePath, 'twin.db')
+  const absence = absenceOf(path)
+  if (absence === null) return path
+  const wanted = 'Give the directory of the cloud (--store-path), as a user who can read it'
+  throw new CodedError('USAGE', `The database ${path} ${absence}. ${wanted}.`)
+}
+
 const SHOWN_BELOW = new Set(['--config', '--store-path'])
 
 function backupCommand(service: Command, io: Io): Command {
@@ -49,7 +58,7 @@ function backupCommand(service: Command, io: Io): Command {
       if (db !== null || cells !== null)
         throw new CodedError('USAGE', 'This cloud stores its data in PostgreSQL: use pg_dump.')
       const { backUpStore } = await import('../../cloud/storage/sqlite/backup.ts')
-      const database = join(store.path, 'twin.db')
+      const database = databaseIn(store.path)
       refuseItself(database, file)
       backUpStore(database, file)
       const unnoted = noteBackup(database, file, io.now())

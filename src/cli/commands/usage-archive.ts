@@ -1,17 +1,15 @@
 import { randomUUID } from 'node:crypto'
 import { hostname } from 'node:os'
-import { join } from 'node:path'
 import type { Command } from 'commander'
 import { type CloudSettings, cloudOptions } from '../../cloud/settings.ts'
 import type { Store } from '../../cloud/storage/store.ts'
 import type { ReadArchiveDeps } from '../../cloud/usage/archive/read-archive.ts'
-import { absenceOf } from '../../platform/denial-of.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { timeArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { counted } from '../lines.ts'
 import { settingsOf } from '../service-settings.ts'
-import { storeCommand } from './cloud.ts'
+import { databaseIn, storeCommand } from './cloud.ts'
 
 export function archiveCommand(io: Io): Command {
   const archive = storeCommand('archive')
@@ -21,7 +19,7 @@ export function archiveCommand(io: Io): Command {
     .option('--to <place>', 'directory or s3://bucket/prefix (default: usage.archive)')
     .option(
       '--before <time>',
-      'what was written before: ISO 8601 with a zone, or POSIX ms (default: now minus usage.retention)',
+      'what was written before this time, such as 2026-05-01T08:00Z (default: now minus usage.retention)',
       timeArgument,
     )
     .action(async (flags: { to?: string; before?: number }) => {
@@ -82,10 +80,7 @@ async function openStore({ db, cells, dbPassword, dbStandby, store: { path } }: 
   }
   if (cells !== null) throw new CodedError('USAGE', 'This cloud has cells: give --db with the URL of one, and --to.')
   const { openSqliteStore } = await import('../../cloud/storage/sqlite/store.ts')
-  const file = join(path, 'twin.db')
-  const absence = absenceOf(file)
-  if (absence !== null) throw new CodedError('STATE_UNWRITABLE', `The database ${file} ${absence}.`)
-  return openSqliteStore({ path: file, check: false, onBroken: () => undefined })
+  return openSqliteStore({ path: databaseIn(path), check: false, onBroken: () => undefined })
 }
 
 async function verify(archive: ReadArchiveDeps, io: Io): Promise<void> {

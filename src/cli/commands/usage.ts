@@ -31,7 +31,7 @@ export function command(io: Io): Command {
     .description('Writes usage records, oldest first, and prints the cursor for the next export to stderr.')
     .addOption(new Option('--format <format>', 'output format').choices(USAGE_FORMATS).default('csv'))
     .option('--instance <name>', 'only records of this instance: its name or id')
-    .option('--from <time>', 'only usage at or after this time: ISO 8601 with a zone, or POSIX ms', timeArgument)
+    .option('--from <time>', 'only usage at or after this time, such as 2026-05-01T08:00Z', timeArgument)
     .option('--to <time>', 'only usage before this time', timeArgument)
     .option('--after <cursor>', 'only records written after the export that printed this cursor', cursorArgument)
     .option('--out <file>', 'output file, written atomically (default: stdout)')

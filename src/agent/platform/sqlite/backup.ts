@@ -23,6 +23,7 @@ import type { BootLog } from '../../ledger/volatile-log.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase, refusalOf } from './open-database.ts'
 import { actAsOwnerOf } from '../../../platform/act-as-owner-of.ts'
+import { unwritableReason } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
 import { asideOf, fill, finishSalvage, isSalvageUnfinished } from './salvage-journal.ts'
@@ -44,7 +45,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
   const place = isOfOther ? tmpdir() : dirname(to)
   const unwritable = (cause: unknown): CodedError => {
     const where = isOfOther && isFull(cause) ? ` (copies are made in ${place}; TMPDIR can name another directory)` : ''
-    return new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${messageOf(cause)}${where}`, { cause })
+    return new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${unwritableReason(cause)}${where}.`, { cause })
   }
   const folder = atPlace(() => mkdtempSync(join(place, '.tallygate-backup-')), unwritable)
   const isGone = scratchAt(folder)

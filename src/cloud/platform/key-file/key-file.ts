@@ -2,7 +2,8 @@
 import { type KeyObject, createPrivateKey, generateKeyPairSync } from 'node:crypto'
 import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { CodedError, messageOf } from '../../../protocol/errors.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { unwritableReason } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
 
 export type KeyKind = 'P-256' | 'Ed25519'
@@ -49,7 +50,7 @@ function make(path: string, kind: KeyKind): KeyObject {
     renameSync(temporary, path)
     flush(dirname(path))
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be written: ${messageOf(cause)}`, { cause })
+    throw new CodedError('STATE_UNWRITABLE', `Cannot write ${path}: ${unwritableReason(cause)}.`, { cause })
   }
   return privateKey
 }

@@ -4,10 +4,10 @@ import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
-import { CodedError, messageOf } from '../../../protocol/errors.ts'
+import { CodedError } from '../../../protocol/errors.ts'
 import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
 import type { Keyring, TrustedKey } from '../../devices/keyring.ts'
-import { absenceOf } from '../../../platform/denial-of.ts'
+import { absenceOf, unwritableReason } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { openKeyFile } from './key-file.ts'
 
@@ -50,8 +50,7 @@ export async function rotateSigningKey(
   path: string,
   now: number,
 ): Promise<{ readonly from: string; readonly to: string }> {
-  const absence = absenceOf(path)
-  if (absence !== null) throw new CodedError('KEY_UNUSABLE', `The key file ${path} ${absence}.`)
+  refuseAbsent(path)
   const current = openKeyFile(path, 'Ed25519').privateKey
   const nextPath = `${path}.next`
   const next = publicOf(openKeyFile(nextPath, 'Ed25519').privateKey)
@@ -77,8 +76,15 @@ export async function rotateSigningKey(
   return { from, to }
 }
 
-/** @throws CodedError NOT_FOUND if the key is not trusted or is the current one; STATE_UNWRITABLE */
+/** Opening it would make another key. */
+function refuseAbsent(path: string): void {
+  const absence = absenceOf(path)
+  if (absence !== null) throw new CodedError('KEY_UNUSABLE', `The key file ${path} ${absence}.`)
+}
+
+/** @throws CodedError NOT_FOUND if the key is not trusted or is the current one; KEY_UNUSABLE, STATE_UNWRITABLE */
 export async function forgetSigningKey(path: string, keyId: string): Promise<void> {
+  refuseAbsent(path)
   const keyring = await openKeyring(path)
   const known = keyring.trusted.slice(1).map((key) => key.keyId)
   if (!known.includes(keyId)) {
@@ -127,6 +133,6 @@ function unlessWritable(path: string, work: () => void): void {
   try {
     work()
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be written: ${messageOf(cause)}`, { cause })
+    throw new CodedError('STATE_UNWRITABLE', `Cannot write ${path}: ${unwritableReason(cause)}.`, { cause })
   }
 }

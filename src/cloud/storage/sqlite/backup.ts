@@ -2,18 +2,17 @@
 import { chmodSync, closeSync, openSync, renameSync, rmSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
-import { absenceOf } from '../../../platform/denial-of.ts'
+import { unwritableReason } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { coded, openReader } from './database.ts'
 
 /**
+ * @param path an existing database
  * @param to target file, replaced once the copy is complete
- * @throws CodedError STATE_UNWRITABLE if the database is missing, DATABASE_CORRUPT, OUTPUT_UNWRITABLE
+ * @throws CodedError STATE_UNWRITABLE, DATABASE_CORRUPT, OUTPUT_UNWRITABLE
  */
 export function backUpStore(path: string, to: string): void {
-  const absence = absenceOf(path)
-  if (absence !== null) throw new CodedError('STATE_UNWRITABLE', `The database ${path} ${absence}.`)
   const partial = `${to}.${process.pid}.partial`
   const database = openReader(path)
   try {
@@ -57,7 +56,6 @@ function unlessWritable(to: string, work: () => void): void {
   } catch (cause) {
     const known = coded(cause, to)
     if (known instanceof CodedError && known.code === 'DATABASE_CORRUPT') throw known
-    const message = cause instanceof Error ? cause.message : String(cause)
-    throw new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${message}`, { cause })
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${to}: ${unwritableReason(cause)}.`, { cause })
   }
 }

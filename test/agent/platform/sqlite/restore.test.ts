@@ -71,6 +71,17 @@ describe('a backup that takes the place of a ledger', () => {
     await expect(backUpLedger(path, join(disk, 'backup.db'))).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE' })
   })
 
+  it('names what is wrong with the path', async () => {
+    const { directory, path } = await backedUp()
+    const absent = join(directory, 'absent', 'backup.db')
+    const refusals: readonly [to: string, reason: string][] = [
+      [absent, 'its directory does not exist'],
+      [directory, 'it is a directory'],
+    ]
+    for (const [to, reason] of refusals)
+      await expect(backUpLedger(path, to)).rejects.toThrow(`Cannot write ${to}: ${reason}.`)
+  })
+
   it('may itself have an undelivered range', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
     await journal.fence()
