@@ -77,7 +77,8 @@ export async function sessionsTable(view: View, sessions: Listed): Promise<Html>
   return tableOf('Sessions', ['Session', 'State', 'Opened by', 'Requester', 'Opened', 'Last request', 'Commands'], rows)
 }
 
-async function openedBy(view: View, { deviceId }: Session): Promise<Html> {
+async function openedBy(view: View, session: Session): Promise<Html> {
+  const deviceId = session.keptBy ?? session.deviceId
   if (deviceId === null) return html`a client of the cloud`
   const device = await view.reader.edge.devices.get(deviceId)
   return deviceLink(view, { id: deviceId, name: device?.name ?? null })

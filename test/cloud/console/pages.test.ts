@@ -131,6 +131,18 @@ describe('a command for a session', () => {
     expect(pick(body, 'records', 0, 'by', 'kind')).toBe('ADMINISTRATOR')
   })
 
+  it('names the device whose application opened the session, and is on the page of the device', async () => {
+    const { id } = scene.device
+    expect((await browser.open('/sessions')).page).toContain('a client of the cloud')
+    const database = new Sqlite(join(twin.settings.store.path, 'twin.db'))
+    database.prepare('UPDATE sessions SET kept_by = ? WHERE id = ?').run(id, scene.sessionId)
+    database.close()
+    const { page } = await browser.open('/sessions')
+    expect(page).toContain(`/devices/${id}`)
+    expect(page).not.toContain('a client of the cloud')
+    expect((await browser.open(`/devices/${id}`)).page).toContain(lock())
+  })
+
   it('needs the role operator', async () => {
     const reader = await limitedBrowser({ roles: ['read'] })
     const { status, page } = await reader.send(lock(), { formToken: await reader.formToken(lock()), confirmed: 'yes' })

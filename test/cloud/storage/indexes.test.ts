@@ -52,6 +52,13 @@ test('the sessions that are held with their device are found by the device, whet
   expect(plan()).toContain('SEARCH sessions USING INDEX sessions_kept_by (kept_by=?)')
 })
 
+test('the sessions of a device for its page are found by the device', async () => {
+  await sessions.page({ deviceId: 'd-1' }, 10)
+  expect(plan()).toContain('SEARCH sessions USING INDEX sessions_of_device (device_id=?)')
+  expect(plan()).toContain('SEARCH sessions USING INDEX sessions_kept_by (kept_by=?)')
+  expect(plan()).not.toContain('SCAN sessions')
+})
+
 test('the live sessions of an instance are found by the instance', async () => {
   await sessions.live('i-1', 10)
   expect(plan()).toContain('SEARCH sessions USING INDEX sessions_live (instance_id=?)')

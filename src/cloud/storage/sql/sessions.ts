@@ -17,12 +17,14 @@ import type { Row } from './tables.ts'
 const IS_LIVE = expression<boolean>`state IN ('IDLE', 'ACTIVE')`
 export const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
 
-const notEnded = prepared((db) => {
+/** Each half uses its column's index; OR would not. */
+const idsOf = (db: Sql['db'], deviceId: string) => {
   const of = (column: 'device_id' | 'kept_by') =>
-    db.selectFrom('sessions').select('id').where(column, '=', '').where(HAS_NOT_ENDED)
-  // Each half uses its column's index; OR would not.
-  return of('device_id').union(of('kept_by')).orderBy('id')
-})
+    db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)
+  return of('device_id').union(of('kept_by'))
+}
+
+const notEnded = prepared((db) => idsOf(db, '').orderBy('id'))
 
 const someOfDevices = (db: Sql['db'], count: number) =>
   db.selectFrom('sessions').selectAll().where('device_id', 'in', times(count, '')).where(HAS_NOT_ENDED)
@@ -59,6 +61,7 @@ export function sessionReader({ db }: Sql) {
     async page(
       filter: {
         readonly instanceId?: string | undefined
+        /** Opened or kept by it. */
         readonly deviceId?: string | undefined
         readonly before?: bigint | undefined
       },
@@ -67,7 +70,7 @@ export function sessionReader({ db }: Sql) {
       const { instanceId, deviceId, before } = filter
       let query = db.selectFrom('sessions').selectAll().where(HAS_NOT_ENDED)
       if (instanceId !== undefined) query = query.where('instance_id', '=', instanceId)
-      if (deviceId !== undefined) query = query.where('device_id', '=', deviceId)
+      if (deviceId !== undefined) query = query.where('id', 'in', idsOf(db, deviceId))
       if (before !== undefined) query = query.where('seq', '<', before)
       const rows = await query.orderBy('seq', 'desc').limit(limit).execute()
       return rows.map((row) => ({ number: row.seq, session: sessionOf(row) }))
