@@ -1,10 +1,10 @@
 import { InvalidArgumentError } from 'commander'
 import { parseLabel } from '../protocol/edge/labels.ts'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
+import { unreadableReason } from '../protocol/file-reasons.ts'
 import { API_PREFIX, cellName, uuid } from '../protocol/wire.ts'
 import { DURATION } from '../settings/quantity.ts'
 import { hasCertificate } from '../platform/has-certificate.ts'
-import { unreadableReason } from '../settings/load.ts'
 import type { Io } from './io.ts'
 
 export function durationArgument(text: string): number {

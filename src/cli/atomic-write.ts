@@ -4,9 +4,9 @@ import { accessSync, closeSync, constants, openSync, realpathSync, statSync } fr
 import { open, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { scratchAt } from '../agent/platform/system/scratch.ts'
-import { unwritableReason } from '../platform/denial-of.ts'
 import { makeDirectories } from '../platform/make-directories.ts'
 import { CodedError } from '../protocol/errors.ts'
+import { unwritableReason } from '../protocol/file-reasons.ts'
 
 type Pieces = AsyncIterable<string | Uint8Array>
 

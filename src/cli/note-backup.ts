@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { LAST_BACKUP_FILE, type LastBackup } from '../protocol/local/last-backup.ts'
-import { messageOf } from '../protocol/errors.ts'
+import { unwritableReason } from '../protocol/file-reasons.ts'
 import { actAsOwnerOf } from '../platform/act-as-owner-of.ts'
 
 /** Returns a message for the user, or null: a failure does not affect the backup. */
@@ -18,7 +18,7 @@ export function noteBackup(database: string, file: string, now: number): string 
     return null
   } catch (error) {
     rmSync(partial, { force: true })
-    const reason = messageOf(error)
+    const reason = unwritableReason(error)
     return `The backup is good, but its time could not be recorded in ${directory}: ${reason}. Status and doctor will not show this backup.`
   }
 }

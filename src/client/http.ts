@@ -155,6 +155,8 @@ export class HttpClient implements Disposable {
 
 const REASONS: Readonly<Record<string, string>> = {
   ENOENT: 'the socket does not exist',
+  ENOTDIR: 'the socket does not exist',
+  ELOOP: 'the symbolic links of its path lead in a circle',
   ECONNREFUSED: 'no process is listening there',
   ECONNRESET: 'the connection was reset',
   EACCES: 'this user may not connect',

@@ -43,7 +43,11 @@ export async function startService(options: ServiceOptions): Promise<ServiceProc
   running.add(child)
   const lastWords: string[] = []
   const note = (line: string): void => {
-    writeSync(log, `${line}\n`)
+    try {
+      writeSync(log, `${line}\n`)
+    } catch {
+      // The disk is full, as the service says, too.
+    }
     lastWords.push(line)
     if (lastWords.length > LAST_WORDS) lastWords.shift()
   }

@@ -1,6 +1,5 @@
 import { accessSync, constants, existsSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { messageOf } from '../protocol/errors.ts'
 
 /** Whether the file system of a directory is read-only, also for root. */
 export function isReadOnly(directory: string): boolean {
@@ -15,23 +14,6 @@ export function absenceOf(path: string): string | null {
     const { code = 'unknown error' } = error as NodeJS.ErrnoException
     return code === 'EACCES' ? 'cannot be accessed by this user' : `cannot be accessed (${code})`
   }
-}
-
-/** The reason that a write failed, as the end of a sentence. */
-export function unwritableReason(error: unknown): string {
-  return REASONS[(error as NodeJS.ErrnoException).code ?? ''] ?? messageOf(error)
-}
-
-const REASONS: Readonly<Record<string, string>> = {
-  ENOENT: 'its directory does not exist',
-  ENOTDIR: 'a part of its path is not a directory',
-  EISDIR: 'it is a directory',
-  EEXIST: 'a file is in its place',
-  EACCES: 'this user may not write there',
-  EPERM: 'this user may not write there',
-  EROFS: 'the file system is read-only',
-  ENOSPC: 'the disk is full',
-  EDQUOT: 'the quota of this user is used up',
 }
 
 /** Why this user cannot use a database file; null: for another reason. SQLite reports an I/O error or a missing file. */

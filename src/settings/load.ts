@@ -1,6 +1,7 @@
 /** Loads settings: flag, else environment, else file, else default. Unknown keys are errors. Errors show no secret. */
 import { parse as parseToml, TomlError } from 'smol-toml'
 import { CodedError } from '../protocol/errors.ts'
+import { unreadableReason } from '../protocol/file-reasons.ts'
 import { nearest } from './nearest.ts'
 import { type NamedOption, namedOptions, type OptionTable, type OptionTree, type Settings } from './option.ts'
 
@@ -142,20 +143,6 @@ function read(path: string, readText: Sources['readText'], where?: string): stri
     const at = where === undefined ? '' : `${where}: `
     throw new CodedError('CONFIG_UNREADABLE', `${at}${path}: ${unreadableReason(cause)}.`, { cause })
   }
-}
-
-export function unreadableReason(error: unknown): string {
-  const { code } = error as { code?: unknown }
-  return typeof code === 'string' ? (REASONS[code] ?? code) : 'it cannot be read'
-}
-
-const REASONS: Readonly<Record<string, string>> = {
-  ENOENT: 'there is no such file',
-  EACCES: 'this user may not read it',
-  EISDIR: 'it is a directory',
-  ENOTDIR: 'a part of its path is not a directory',
-  ERR_FS_FILE_TOO_LARGE: 'it is too large',
-  ERR_STRING_TOO_LONG: 'it is too large',
 }
 
 function place(settings: Record<string, unknown>, path: readonly string[], value: unknown): void {

@@ -87,6 +87,11 @@ describe('tallygate usage archive', () => {
     expect((await run(['export', '--from-archive', folder])).err).toContain(
       `ARCHIVE_UNAVAILABLE: ${folder} contains no archive`,
     )
+    const file = join(folder, 'file')
+    writeFileSync(file, '')
+    const unlisted = `ARCHIVE_UNAVAILABLE: ${file} cannot be read: it is not a directory. `
+    expect((await run(['archive', 'verify', file])).err).toContain(unlisted)
+    expect((await run(['export', '--from-archive', file])).err).toContain(unlisted)
     expect((await run(['export', '--from-archive', folder, '--instance', 'Lab'])).err).toContain(
       '--instance takes an id',
     )

@@ -1,4 +1,5 @@
 import { readFileSync, statSync } from 'node:fs'
+import { unreadableReason } from '../../protocol/file-reasons.ts'
 
 /** A sentence that explains why the file gives no token; null: it does not exist, or has content. */
 export function tokenFileProblem(path: string): string | null {
@@ -10,7 +11,7 @@ export function tokenFileProblem(path: string): string | null {
     const uid = process.getuid?.() ?? 0
     return code === 'EACCES'
       ? `The user of the agent may not read ${path}: run sudo chown ${uid} ${path}, then sudo systemctl reload tallygate-agent.`
-      : `${path} cannot be read (${code ?? 'unknown reason'}).`
+      : `${path} cannot be read: ${unreadableReason(error)}.`
   }
 }
 

@@ -12,7 +12,7 @@ test('a file that is missing or has content is no problem, an empty one and a di
   expect(tokenFileProblem(path)).toBe(`${path} is empty.`)
   writeFileSync(path, 'a token')
   expect(tokenFileProblem(path)).toBeNull()
-  expect(tokenFileProblem(join(path, '..'))).toMatch(/ cannot be read \(EISDIR\)\.$/)
+  expect(tokenFileProblem(join(path, '..'))).toMatch(/ cannot be read: it is a directory\.$/)
 })
 
 test('a file that every user can access gets a warning', () => {

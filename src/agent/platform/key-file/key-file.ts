@@ -4,6 +4,7 @@ import { link, open, readFile, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { importPKCS8 } from 'jose'
 import { CodedError } from '../../../protocol/errors.ts'
+import { unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
 import { publicJwk, thumbprint } from '../../../protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../keys/device-key.ts'
 import type { AgentSettings } from '../../settings.ts'
@@ -109,10 +110,9 @@ async function changed(path: string, change: () => Promise<void>): Promise<void>
     await change()
     await syncDirectory(dirname(path))
   } catch (cause) {
-    const reason = errnoOf(cause) ?? 'unknown reason'
     throw new CodedError(
       'STATE_UNWRITABLE',
-      `The key file ${path} cannot be renamed or removed (${reason}). Check the permissions of its directory.`,
+      `The key file ${path} cannot be renamed or removed: ${unwritableReason(cause)}.`,
       { cause },
     )
   }
@@ -128,7 +128,7 @@ async function read(path: string, closedTo: number): Promise<string | undefined>
   } catch (cause) {
     if (cause instanceof CodedError) throw cause
     if (errnoOf(cause) === 'ENOENT') return undefined
-    throw unusable(path, `it cannot be read (${errnoOf(cause) ?? 'unknown reason'})`, cause)
+    throw unusable(path, unreadableReason(cause), cause)
   }
 }
 
@@ -151,12 +151,9 @@ async function write(path: string): Promise<void> {
     await unlink(temporary).catch(ignoreMissing)
     // Another process created the key first: use that one.
     if (errnoOf(cause) === 'EEXIST') return
-    const reason = errnoOf(cause) ?? 'unknown reason'
-    throw new CodedError(
-      'STATE_UNWRITABLE',
-      `The key file ${path} cannot be written (${reason}). Check the directory's permissions and free space.`,
-      { cause },
-    )
+    throw new CodedError('STATE_UNWRITABLE', `The key file ${path} cannot be written: ${unwritableReason(cause)}.`, {
+      cause,
+    })
   }
 }
 

@@ -6,7 +6,8 @@ import { createReadStream, mkdtempSync } from 'node:fs'
 import { copyFile, open, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { CodedError, messageOf } from '../../../protocol/errors.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
 import { scratchAt } from '../system/scratch.ts'
 
 /** The agent may write a checkpoint during a copy. */
@@ -37,7 +38,7 @@ function temporaryFolder(path: string): string {
     // Synchronous: a signal while another thread makes it could leave it behind.
     return mkdtempSync(join(tmpdir(), 'tallygate-ledger-'))
   } catch (cause) {
-    const reason = `no copy can be made in ${tmpdir()} (${messageOf(cause)}); set TMPDIR to another directory`
+    const reason = `no copy can be made in ${tmpdir()} (${unwritableReason(cause)}); set TMPDIR to another directory`
     throw unreadable(path, cause, reason)
   }
 }
@@ -96,12 +97,6 @@ async function same(one: string, other: string): Promise<boolean> {
 }
 
 function reasonOf(error: unknown): string {
-  const { code = '', message } = error as NodeJS.ErrnoException
-  return REASONS[code] ?? message
-}
-
-const REASONS: Readonly<Record<string, string>> = {
-  ENOENT: 'there is no such file',
-  EACCES: 'this user may not read it; run the command as root or as the user of the agent',
-  EISDIR: 'it is a directory',
+  const advice = '; run the command as root or as the user of the agent'
+  return `${unreadableReason(error)}${(error as NodeJS.ErrnoException).code === 'EACCES' ? advice : ''}`
 }

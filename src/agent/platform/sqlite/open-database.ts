@@ -6,6 +6,7 @@ import { denialOf } from '../../../platform/denial-of.ts'
 import { makeDirectories } from '../../../platform/make-directories.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError, messageOf } from '../../../protocol/errors.ts'
+import { unwritableReason } from '../../../protocol/file-reasons.ts'
 
 /** "TgJ1", in the file header. */
 export const APPLICATION_ID = 0x54674a31
@@ -68,7 +69,7 @@ function createFile(path: string): void {
     closeSync(openSync(path, 'ax', 0o600))
     flushDirectoryOf(path)
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be created: ${messageOf(cause)}`, { cause })
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be created: ${unwritableReason(cause)}.`, { cause })
   }
 }
 

@@ -4,16 +4,15 @@ import { existsSync } from 'node:fs'
 import { link, open, readFile, readdir, rename, rm } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
+import { unreadableReason, unwritableReason } from '../../../protocol/file-reasons.ts'
 import type { ArchivePlace } from '../../usage/archive/place.ts'
 import { makeDurableDirectory } from '../system/durable-directory.ts'
 
 /** @param path created with the first file */
 export function archiveDirectory(path: string, linkFile = link): ArchivePlace {
   const name = resolve(path)
-  const coded = (cause: unknown, what: string): CodedError =>
-    new CodedError('ARCHIVE_UNAVAILABLE', `${what}: ${cause instanceof Error ? cause.message : String(cause)}`, {
-      cause,
-    })
+  const unavailable = (cause: unknown, what: string): CodedError =>
+    new CodedError('ARCHIVE_UNAVAILABLE', `${what}.`, { cause })
   return {
     name,
     async list() {
@@ -21,7 +20,7 @@ export function archiveDirectory(path: string, linkFile = link): ArchivePlace {
         return await readdir(name)
       } catch (error) {
         if (isMissing(error)) return []
-        throw coded(error, `${name} cannot be read`)
+        throw unavailable(error, `${name} cannot be read: ${unlistableReason(error)}`)
       }
     },
     async get(file) {
@@ -29,7 +28,7 @@ export function archiveDirectory(path: string, linkFile = link): ArchivePlace {
         return await readFile(join(name, file))
       } catch (error) {
         if (isMissing(error)) return null
-        throw coded(error, `${join(name, file)} cannot be read`)
+        throw unavailable(error, `${join(name, file)} cannot be read: ${unreadableReason(error)}`)
       }
     },
     async create(file, body) {
@@ -44,7 +43,7 @@ export function archiveDirectory(path: string, linkFile = link): ArchivePlace {
         return isNew
       } catch (error) {
         await rm(partial, { force: true }).catch(() => undefined)
-        throw coded(error, `${whole} cannot be written`)
+        throw unavailable(error, `${whole} cannot be written: ${unwritableReason(error)}`)
       }
     },
   }
@@ -68,6 +67,10 @@ async function writeFlushed(path: string, body: Buffer): Promise<void> {
   await using file = await open(path, 'wx', 0o600)
   await file.writeFile(body)
   await file.sync()
+}
+
+function unlistableReason(error: unknown): string {
+  return (error as NodeJS.ErrnoException).code === 'ENOTDIR' ? 'it is not a directory' : unreadableReason(error)
 }
 
 function isMissing(error: unknown): boolean {

@@ -3,7 +3,7 @@ import { type KeyObject, createPrivateKey, generateKeyPairSync } from 'node:cryp
 import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
-import { unwritableReason } from '../../../platform/denial-of.ts'
+import { unwritableReason } from '../../../protocol/file-reasons.ts'
 import { flush } from '../../../platform/flush.ts'
 
 export type KeyKind = 'P-256' | 'Ed25519'

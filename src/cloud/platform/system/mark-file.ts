@@ -14,7 +14,8 @@ import {
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { crc32 } from 'node:zlib'
-import { CodedError, messageOf } from '../../../protocol/errors.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { unwritableReason } from '../../../protocol/file-reasons.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from '../../sync/recovery/mark-file.ts'
 import { flush } from '../../../platform/flush.ts'
 import { readBootId } from './time.ts'
@@ -88,7 +89,7 @@ function openAt(path: string, flags: string): number {
   try {
     return openSync(path, flags)
   } catch (cause) {
-    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be opened: ${messageOf(cause)}`, { cause })
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be opened: ${unwritableReason(cause)}.`, { cause })
   }
 }
 

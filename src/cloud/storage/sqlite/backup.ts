@@ -2,9 +2,9 @@
 import { chmodSync, closeSync, openSync, renameSync, rmSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
-import { unwritableReason } from '../../../platform/denial-of.ts'
 import { flush } from '../../../platform/flush.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { unwritableReason } from '../../../protocol/file-reasons.ts'
 import { coded, openReader } from './database.ts'
 
 /**

@@ -1,0 +1,34 @@
+/** Why a file cannot be read or written, as the end of a sentence without a period. */
+import { messageOf } from './errors.ts'
+
+export function unreadableReason(error: unknown): string {
+  return reasonOf(error, { ...REASONS, ENOENT: 'there is no such file', EACCES: 'this user may not read it' })
+}
+
+export function unwritableReason(error: unknown): string {
+  return reasonOf(error, REASONS)
+}
+
+function reasonOf(error: unknown, reasons: Readonly<Record<string, string>>): string {
+  const { code } = error as { readonly code?: unknown }
+  if (typeof code !== 'string') return messageOf(error)
+  // The system's own message repeats the path, and names a call.
+  return reasons[code] ?? (/^E[A-Z0-9]+$/.test(code) ? code : messageOf(error))
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ENOENT: 'its directory does not exist',
+  ENOTDIR: 'a part of its path is not a directory',
+  EISDIR: 'it is a directory',
+  ELOOP: 'its symbolic links lead in a circle',
+  ENAMETOOLONG: 'its name is too long',
+  EEXIST: 'a file is in its place',
+  EACCES: 'this user may not write there',
+  EPERM: 'this user may not write there',
+  EROFS: 'the file system is read-only',
+  ENOSPC: 'the disk is full',
+  SQLITE_FULL: 'the disk is full',
+  EDQUOT: 'the quota of this user is used up',
+  ERR_FS_FILE_TOO_LARGE: 'it is too large',
+  ERR_STRING_TOO_LONG: 'it is too large',
+}
