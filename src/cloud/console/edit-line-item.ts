@@ -6,6 +6,7 @@ import {
   RESET_FREQUENCIES,
   parseLineItem,
 } from '../../protocol/service/line-items.ts'
+import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { mapLineItem } from '../service-api/map-line-item.ts'
 import { requireLineItem } from '../service-api/show-line-items.ts'
 import type { LineItemRecord } from '../storage/records.ts'
@@ -20,6 +21,10 @@ export const LINE_ITEM_EDIT: Edit = {
   save: async ({ store, instanceId, now }, fields) => {
     const parsed = parseLineItem('v1.1', instanceId, lineItemOf(fields))
     if (!parsed.ok) return parsed.problems
+    const { activationId: id } = parsed.body
+    const replaced = id === fields['lineItem'] ? undefined : await store.read((tx) => tx.lineItems.get(instanceId, id))
+    if (replaced?.deleted === null)
+      return [`There is a line item ${id} already. To change it, follow its link in the list.`]
     const mapped = await mapLineItem(store, instanceId, parsed.body, now)
     return mapped.outcome === 'REFUSED' ? mapped.problems : []
   },
@@ -44,11 +49,12 @@ const NEW: Fields = { state: 'DEPLOYED', elastic: 'yes' }
 function fieldsOf(record: LineItemRecord): Fields {
   const { overdraftLimit, given } = record
   return {
+    lineItem: record.id,
     activationId: record.id,
     state: record.state,
     quantity: given.quantity ?? formatMicro(record.quantity),
-    start: instantText(record.start),
-    end: instantText(record.end),
+    start: record.start === 0 ? '' : instantText(record.start),
+    end: record.end === INSTANT_MAX ? '' : instantText(record.end),
     elastic: record.elastic ? 'yes' : 'no',
     rateTableSeries: record.rateTableSeries ?? '',
     overdraftType: record.overdraftType ?? '',
@@ -69,8 +75,8 @@ function lineItemOf(fields: Fields): unknown {
     activationId: textOf(fields, 'activationId'),
     state: textOf(fields, 'state'),
     quantity: numberOf(fields, 'quantity'),
-    start: instantOf(fields, 'start'),
-    end: instantOf(fields, 'end'),
+    start: instantOf(fields, 'start') ?? 0,
+    end: instantOf(fields, 'end') ?? INSTANT_MAX,
     attributes: Object.fromEntries(Object.entries(attributes).filter(([, value]) => value !== undefined)),
   }
 }
@@ -86,17 +92,17 @@ function lineItemForm(view: View, fields: Fields, problems: readonly string[]): 
     </label>`
   const time = (name: string, label: string): Html =>
     html`<label
-      >${label} <input type="datetime-local" step="0.001" name="${name}" value="${formValue(value(name))}" required
+      >${label} <input type="datetime-local" step="0.001" name="${name}" value="${formValue(value(name))}"
     /></label>`
-  const content = html`<label
-      >Line item <input name="activationId" value="${formValue(value('activationId'))}" required
-    /></label>
+  const content = html`<input type="hidden" name="lineItem" value="${formValue(value('lineItem'))}" />
+    <label>Line item <input name="activationId" value="${formValue(value('activationId'))}" required /></label>
     ${choice('state', 'State', LINE_ITEM_STATES)}
     <label
       >Quantity, tokens
       <input type="number" min="0" step="1" name="quantity" value="${formValue(value('quantity'))}" required
     /></label>
-    ${time('start', 'Start, UTC')} ${time('end', 'End, UTC')} ${choice('elastic', 'Elastic', ['yes', 'no'])}
+    ${time('start', 'Start, UTC, if any')} ${time('end', 'End, UTC, if any')}
+    ${choice('elastic', 'Elastic', ['yes', 'no'])}
     <label>Series of rate tables <input name="rateTableSeries" value="${formValue(value('rateTableSeries'))}" /></label>
     ${choice('overdraftType', 'Overdraft', ['', ...OVERDRAFT_TYPES])}
     <label

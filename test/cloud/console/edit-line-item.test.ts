@@ -1,5 +1,6 @@
 // A line item that the form of the console maps or replaces.
 import { afterEach, beforeEach, expect, it } from 'vitest'
+import { INSTANT_MAX } from '../../../src/protocol/wire.ts'
 import { type Twin, openTwin, pick } from '../harness.ts'
 import { Browser, limitedToken } from './browse.ts'
 import { type Scene, furnish } from './scene.ts'
@@ -44,6 +45,31 @@ it('is mapped when it is new', async () => {
   })
   expect(status).toBe(303)
   expect(await shown('NEW')).toMatchObject({ state: 'DEPLOYED', quantity: 5, attributes: { elastic: true } })
+})
+
+it('is valid at any time when the form has no start and no end', async () => {
+  const form = { ...(await browser.form('/line-items/edit')), activationId: 'NEW', quantity: '5' }
+  expect((await browser.send('/line-items/edit', form)).status).toBe(303)
+  expect(await shown('NEW')).toMatchObject({ start: 0, end: INSTANT_MAX })
+  expect(await browser.form('/line-items/edit?lineItem=NEW')).toMatchObject({ start: '', end: '' })
+})
+
+it('replaces no other line item', async () => {
+  const before = await shown('SCAN-2025')
+  for (const path of ['/line-items/edit', '/line-items/edit?lineItem=PRINT-2026']) {
+    const form = { ...(await browser.form(path)), activationId: 'SCAN-2025', quantity: '5' }
+    const { status, page } = await browser.send('/line-items/edit', form)
+    expect([status, page]).toEqual([400, expect.stringContaining('There is a line item SCAN-2025 already.')])
+  }
+  expect(await shown('SCAN-2025')).toEqual(before)
+  await browser.send('/line-items/edit', {
+    ...(await browser.form('/line-items/edit?lineItem=SCAN-2025')),
+    state: 'OBSOLETE',
+  })
+  const path = `/provisioning/api/v1.1/instances/${scene.instanceId}/line-items/SCAN-2025`
+  expect((await twin.call('DELETE', path)).status).toBeLessThan(300)
+  const form = { ...(await browser.form('/line-items/edit')), activationId: 'SCAN-2025', quantity: '5' }
+  expect((await browser.send('/line-items/edit', form)).status).toBe(303)
 })
 
 it('is not saved with a problem, which the page shows with what was typed', async () => {
