@@ -25,6 +25,7 @@ export function signInPage(root: string, problems: readonly string[]): Page {
           Run <code>tallygate console</code> where your administration key or your sign-in is, and open the URL that it
           prints.
         </p>
+        <noscript><p>This needs a script of the page. Your browser runs none: use an access token.</p></noscript>
         <form id="by-code" method="post" action="${at}" hidden><input type="hidden" id="code" name="code" /></form>
       </section>
       <section aria-labelledby="token">

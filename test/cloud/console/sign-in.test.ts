@@ -20,6 +20,11 @@ describe('a sign-in with a code', () => {
     expect((await browser.open('')).status).toBe(200)
   })
 
+  it('names the other way to a browser that runs no script', async () => {
+    const { page } = await new Browser(twin).open('/sign-in')
+    expect(/<noscript>([^]*?)<\/noscript>/.exec(page)?.[1]).toContain('use an access token')
+  })
+
   it('is refused for a code that was used already', async () => {
     const code = await consoleCode(twin)
     expect((await new Browser(twin).send('/sign-in', { code })).status).toBe(303)
