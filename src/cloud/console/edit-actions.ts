@@ -15,6 +15,8 @@ export const ACTIONS_EDIT: Edit = {
   isOfInstance: true,
   needsConfirmation: true,
   save: async ({ store, newId, instanceId, now }, fields) => {
+    const unused = unusedRow(fields)
+    if (unused !== undefined) return [`Choose an effect in row ${unused}, or empty the row.`]
     const parsed = replacedActionsBody.safeParse(actionsOf(fields))
     if (!parsed.success) return [firstProblem(parsed.error)]
     await replaceActions({ store, newId }, { instanceId, lineItemId: fields['lineItem'] ?? '' }, parsed.data, now)
@@ -66,6 +68,16 @@ function actionsOf(fields: Fields): unknown {
       action: textOf(fields, `effect.${row}`),
       allocation: numberOf(fields, `allocation.${row}`),
     }))
+}
+
+/** A new action without an effect would be left out, and requests would be allowed that it denies. */
+function unusedRow(fields: Fields): number | undefined {
+  const filled = ['name', 'condition', 'allocation']
+  const at = rowsIn(fields, 'effect', ROWS_SHOWN).findIndex((row) => {
+    const isNew = ['id', 'effect'].every((name) => textOf(fields, `${name}.${row}`) === undefined)
+    return isNew && filled.some((name) => textOf(fields, `${name}.${row}`) !== undefined)
+  })
+  return at === -1 ? undefined : at + 1
 }
 
 async function actionsForm(view: View, instanceId: string, fields: Fields, problems: readonly string[]): Promise<Html> {

@@ -14,6 +14,8 @@ export const CONDITION_EDIT: Edit = {
   isOfInstance: true,
   needsConfirmation: true,
   save: async ({ store, newId, instanceId, now }, fields) => {
+    if (fields['json'] !== undefined && parseJson(fields['json']) === undefined)
+      return ['The text is not JSON, or is nested too deeply.']
     const parsed = conditionsBody.safeParse([conditionOf(fields)])
     if (!parsed.success) return [firstProblem(parsed.error)]
     await patchConditions({ store, newId }, instanceId, parsed.data, now)

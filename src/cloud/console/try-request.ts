@@ -38,6 +38,10 @@ function formPart(view: View): Html {
 async function resultPart(view: View, loaded: LoadedPolicy): Promise<Html> {
   const { query, reader, now } = view
   const { type, value } = query
+  for (const name of ['dictionary', 'variables'] as const) {
+    const odd = linesOf(query[name]).find((line) => line.indexOf('=') < 1)
+    if (odd !== undefined) return problemPart(`The line “${odd}” of the ${name} is not name=value.`)
+  }
   const variables = pairsOf(query['variables']).map(([name, number]) => [name, Number(number)])
   const body = accessRequestBody['v1.1'].safeParse({
     requester: { type, value, dictionary: Object.fromEntries(pairsOf(query['dictionary'])) },
@@ -50,19 +54,26 @@ async function resultPart(view: View, loaded: LoadedPolicy): Promise<Html> {
       },
     ],
   })
-  if (!body.success) {
-    const problem = firstProblem(body.error, 'request')
-    return section('result', 'Decision', html`<p class="problem" role="alert">${problem}</p>`)
-  }
+  if (!body.success) return problemPart(firstProblem(body.error, 'request'))
   const { items } = await decideWithoutCharge(reader, loaded, requestOf(body.data), now)
   return section('result', 'Decision', html`${items.map((item) => outcomePart(item, loaded))}`)
 }
 
-function pairsOf(text = ''): readonly (readonly [name: string, value: string])[] {
+function problemPart(problem: string): Html {
+  return section('result', 'Decision', html`<p class="problem" role="alert">${problem}</p>`)
+}
+
+function linesOf(text = ''): readonly string[] {
   return text
     .split('\n')
-    .filter((line) => line.includes('='))
-    .map((line) => [line.slice(0, line.indexOf('=')).trim(), line.slice(line.indexOf('=') + 1).trim()] as const)
+    .map((line) => line.trim())
+    .filter((line) => line !== '')
+}
+
+function pairsOf(text: string | undefined): readonly (readonly [name: string, value: string])[] {
+  return linesOf(text).map(
+    (line) => [line.slice(0, line.indexOf('=')).trim(), line.slice(line.indexOf('=') + 1).trim()] as const,
+  )
 }
 
 function outcomePart(item: ItemOutcome, loaded: LoadedPolicy): Html {

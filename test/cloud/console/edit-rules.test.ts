@@ -55,6 +55,8 @@ describe('the actions of a line item', () => {
       [{ 'allocation.0': '' }, 'needs an allocation (BAD_REQUEST)'],
       [{ 'condition.0': '' }, 'at most one action can have no condition (BAD_REQUEST)'],
       [{ 'effect.2': 'PERHAPS' }, 'action'],
+      [{ 'name.2': 'No effect' }, 'Choose an effect in row 3, or empty the row.'],
+      [{ 'allocation.3': '5' }, 'Choose an effect in row 4, or empty the row.'],
     ] as const) {
       const { status, page } = await browser.send('/rules/edit', { ...form, ...change, 'name.1': 'What was typed' })
       expect([change, status, page.includes(problem), page.includes('What was typed')]).toEqual([
@@ -144,9 +146,15 @@ describe('a condition', () => {
   it('is not saved with a problem', async () => {
     const before = await conditions()
     const form = await formOf(await find())
-    for (const change of [{ values: ' ' }, { property: '' }, { json: '{' }, { json: '{"operator":"XOR"}' }]) {
+    for (const [change, problem] of [
+      [{ values: ' ' }, 'values'],
+      [{ property: '' }, 'property'],
+      [{ json: '{' }, 'The text is not JSON'],
+      [{ json: '{"operator":"XOR"}' }, 'operator'],
+    ] as const) {
       const { status, page } = await browser.send('/rules/condition', { ...form, ...change })
-      expect([change, status, page.includes('role="alert"')]).toEqual([change, 400, true])
+      const shown = /role="alert"><p>([^<]*)/.exec(page)?.[1]
+      expect([change, status, shown]).toEqual([change, 400, expect.stringContaining(problem)])
     }
     expect(await conditions()).toEqual(before)
   })

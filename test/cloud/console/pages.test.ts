@@ -82,7 +82,18 @@ describe('a tried request', () => {
   })
 
   it('says what is wrong with the form', async () => {
-    expect((await attempt({ item: 'Print', count: '-1' })).page).toContain('role="alert"')
+    for (const [change, problem] of [
+      [{ count: '-1' }, 'count'],
+      [
+        { dictionary: 'site=berlin\ndepartment sales' },
+        'The line “department sales” of the dictionary is not name=value.',
+      ],
+      [{ variables: '=1' }, 'The line “=1” of the variables is not name=value.'],
+    ] as const) {
+      const { page } = await attempt({ item: 'Print', count: '1', ...change })
+      expect(/role="alert">([^<]*)/.exec(page)?.[1]).toContain(problem)
+      expect(page).not.toContain('role="status"')
+    }
   })
 })
 
