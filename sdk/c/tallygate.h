@@ -73,7 +73,7 @@ typedef struct {
 /* One connection, for one thread at a time. */
 typedef struct {
   unsigned patience_ms; /* How long a request is repeated while the agent is down, restarting or busy. */
-  char socket[108];
+  char socket[109]; /* One more than fits, so that a longer path is noticed. */
   int fd;
   pid_t process; /* Of `fd` and `name`. A forked process inherits both, and must not use them. */
   char name[37]; /* A UUID under which the requests are numbered. */
@@ -87,8 +87,8 @@ typedef struct {
   bool is_first, binds, closes;
 } tg_client;
 
-/* All threads of the process that opened it can use it. In a forked process, requests fail with SESSION_OF_ANOTHER. Its
- * address must not change between tg_open and tg_close_session. */
+/* All threads of the process that opened it can use it. In a forked process, and after a tg_open that failed, requests
+ * fail with SESSION_OF_ANOTHER. Its address must not change between tg_open and tg_close_session. */
 typedef struct {
   tg_client client;
   char id[37];
@@ -135,22 +135,26 @@ tg_status tg_close_session(tg_session *session, tg_error *error);
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-/* JSON: values are found by their names, in any order and depth. NULL: missing, or not JSON. */
+/* A response that is not complete after this time is none. */
+enum { TG__RESPONSE_MS = 30000, TG__DEPTH_MAX = 32 };
+
+/* JSON: values are found by their names, in any order. NULL: missing, or not JSON. */
 
 static const char *tg__space(const char *at) { return at + strspn(at, " \t\r\n"); }
 
-static const char *tg__skip(const char *at) {
+/* The end of a value with up to `depth` levels. */
+static const char *tg__skip(const char *at, int depth) {
   if (*at == '"') {
     for (at++; *at != '"'; at++) {
       if (*at == '\\') at++;
@@ -159,43 +163,58 @@ static const char *tg__skip(const char *at) {
     return at + 1;
   }
   if (*at != '{' && *at != '[') {
-    size_t length = strcspn(at, ",]} \t\r\n");
+    size_t length = strspn(at, "+-.0123456789Eaeflnrstu");
     return length == 0 ? NULL : at + length;
   }
   char close = *at == '{' ? '}' : ']';
-  for (at = tg__space(at + 1); at != NULL && *at != close; at = tg__space(at)) {
-    if ((at = tg__skip(at)) == NULL) return NULL;
-    at = tg__space(at);
-    if (*at == ',' || *at == ':') at++;
-    else if (*at != close) return NULL;
-  }
-  return at == NULL ? NULL : at + 1;
-}
-
-static const char *tg__member(const char *object, const char *name) {
-  if (object == NULL || *(object = tg__space(object)) != '{') return NULL;
-  for (const char *at = tg__space(object + 1); *at == '"'; at = tg__space(at + 1)) {
-    const char *end = tg__skip(at);
-    if (end == NULL || *tg__space(end) != ':') return NULL;
-    const char *value = tg__space(tg__space(end) + 1);
-    if ((size_t)(end - at - 2) == strlen(name) && strncmp(at + 1, name, strlen(name)) == 0) return value;
-    if ((at = tg__skip(value)) == NULL || *(at = tg__space(at)) != ',') return NULL;
+  if (*(at = tg__space(at + 1)) == close) return at + 1;
+  for (; depth > 0; at = tg__space(at + 1)) {
+    if (close == '}') {
+      if (*at != '"' || (at = tg__skip(at, 0)) == NULL || *(at = tg__space(at)) != ':') return NULL;
+      at = tg__space(at + 1);
+    }
+    if ((at = tg__skip(at, depth - 1)) == NULL) return NULL;
+    if (*(at = tg__space(at)) == close) return at + 1;
+    if (*at != ',') return NULL;
   }
   return NULL;
 }
 
-/* The text of a string without its escapes of quotes and backslashes, or of a number. */
-static void tg__text(const char *value, char *into, size_t size) {
+/* The last member of this name. */
+static const char *tg__member(const char *object, const char *name) {
+  const char *found = NULL;
+  if (object == NULL || *(object = tg__space(object)) != '{') return NULL;
+  for (const char *at = tg__space(object + 1); *at == '"'; at = tg__space(at + 1)) {
+    const char *end = tg__skip(at, 0);
+    if (end == NULL || *tg__space(end) != ':') return NULL;
+    const char *value = tg__space(tg__space(end) + 1);
+    if ((size_t)(end - at - 2) == strlen(name) && strncmp(at + 1, name, strlen(name)) == 0) found = value;
+    if ((at = tg__skip(value, TG__DEPTH_MAX)) == NULL || *(at = tg__space(at)) != ',') break;
+  }
+  return found;
+}
+
+/* The text of a string without its escapes of quotes and backslashes. False: no string, or an empty one. */
+static bool tg__text(const char *value, char *into, size_t size) {
   size_t length = 0;
   if (value != NULL && *value == '"') {
     for (value++; *value != '"' && *value != '\0' && length + 1 < size; value++) {
       if (*value == '\\' && (value[1] == '"' || value[1] == '\\')) value++;
       into[length++] = *value;
     }
-  } else if (value != NULL) {
-    for (size_t all = strcspn(value, ",]} \t\r\n"); length < all && length + 1 < size; length++) into[length] = value[length];
+    /* Without the first bytes of a character of UTF-8 that does not fit. */
+    for (; ((unsigned char)*value & 0xc0) == 0x80 && length > 0; value--) length--;
   }
   into[length] = '\0';
+  return length > 0;
+}
+
+static bool tg__number(const char *value, char *into, size_t size) {
+  size_t length = value == NULL ? 0 : strspn(value, "+-.0123456789Ee");
+  if (length == 0 || length >= size) return false;
+  memcpy(into, value, length);
+  into[length] = '\0';
+  return true;
 }
 
 typedef struct {
@@ -255,8 +274,9 @@ static void tg__renew(tg_client *client) {
 
 void tg_connect(tg_client *client, const char *socket) {
   memset(client, 0, sizeof *client);
-  if (socket == NULL) socket = getenv("TALLYGATE_SOCKET");
-  snprintf(client->socket, sizeof client->socket, "%s", socket != NULL ? socket : "/run/tallygate/agent.sock");
+  if (socket == NULL || socket[0] == '\0') socket = getenv("TALLYGATE_SOCKET");
+  if (socket == NULL || socket[0] == '\0') socket = "/run/tallygate/agent.sock";
+  snprintf(client->socket, sizeof client->socket, "%s", socket);
   client->patience_ms = 10000;
   client->fd = -1;
 }
@@ -266,22 +286,43 @@ void tg_disconnect(tg_client *client) {
   client->fd = -1;
 }
 
+static long tg__now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Waits until the connection can be read or written. */
+static bool tg__wait(tg_client *client, short events, long deadline) {
+  struct pollfd waiting = {.fd = client->fd, .events = events};
+  int ready;
+  do {
+    long left = deadline - tg__now_ms();
+    ready = left <= 0 ? 0 : poll(&waiting, 1, (int)left);
+  } while (ready < 0 && errno == EINTR);
+  if (ready == 0) errno = ETIMEDOUT;
+  return ready > 0;
+}
+
 static bool tg__reach(tg_client *client) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
-  struct timeval silence = {.tv_sec = 30};
-  memcpy(address.sun_path, client->socket, sizeof address.sun_path);
-  client->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (client->fd < 0) return false;
-  setsockopt(client->fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence);
-  setsockopt(client->fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence);
-  return connect(client->fd, (struct sockaddr *)&address, sizeof address) == 0;
+  if (strlen(client->socket) >= sizeof address.sun_path) return errno = ENAMETOOLONG, false;
+  memcpy(address.sun_path, client->socket, strlen(client->socket));
+  client->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  return client->fd >= 0 && connect(client->fd, (struct sockaddr *)&address, sizeof address) == 0;
+}
+
+static int tg__digits(const char *value, int otherwise) {
+  size_t length = strspn(value, "0123456789");
+  return length > 0 && length < 10 && value[length] == '\r' ? atoi(value) : otherwise;
 }
 
 /* Reads the head of the response. Returns the length of the body, -1 for anything but HTTP. */
 static long tg__head(tg_client *client, char *head) {
-  long length = 0;
+  long length = -2;
   char *line = strstr(head, "\r\n");
-  if (strncmp(head, "HTTP/1.", 7) != 0 || line == NULL) return -1;
+  if (strncmp(head, "HTTP/1.", 7) != 0 || line == NULL || line < head + 12) return -1;
+  if (strspn(head + 9, "0123456789") != 3 || head[9] == '0') return -1;
   client->status = atoi(head + 9);
   client->heartbeat_ms = client->retry_after_s = -1;
   client->advice[0] = '\0';
@@ -289,57 +330,100 @@ static long tg__head(tg_client *client, char *head) {
   for (char *next; *(line += 2) != '\0' && (next = strstr(line, "\r\n")) != NULL; line = next) {
     const char *value = line + strcspn(line, ":") + 1;
     value += strspn(value, " ");
-    if (strncasecmp(line, "content-length:", 15) == 0) length = atol(value);
-    if (strncasecmp(line, "retry-after:", 12) == 0) client->retry_after_s = atoi(value);
-    if (strncasecmp(line, "x-tallygate-heartbeat-ms:", 25) == 0) client->heartbeat_ms = atol(value);
+    if (strncasecmp(line, "content-length:", 15) == 0) length = length == -2 ? tg__digits(value, -1) : -1;
+    if (strncasecmp(line, "retry-after:", 12) == 0) client->retry_after_s = tg__digits(value, -1);
+    if (strncasecmp(line, "x-tallygate-heartbeat-ms:", 25) == 0) client->heartbeat_ms = tg__digits(value, -1);
     if (strncasecmp(line, "connection:", 11) == 0) client->closes = strncasecmp(value, "close", 5) == 0;
     if (strncasecmp(line, "x-tallygate-advice:", 19) == 0)
       snprintf(client->advice, sizeof client->advice, "%.*s", (int)(next - value), value);
   }
-  return length;
+  return client->status == 204 ? 0 : length;
+}
+
+/* Receives more of the response. False: it does not come; errno says why. */
+static bool tg__receive(tg_client *client, size_t *got, long deadline) {
+  if (!tg__wait(client, POLLIN, deadline)) return false;
+  ssize_t count = recv(client->fd, client->response + *got, TG_BUFFER - 1 - *got, 0);
+  if (count < 0 && (errno == EINTR || errno == EAGAIN)) return true;
+  if (count == 0) errno = ECONNRESET;
+  if (count <= 0) return false;
+  *got += (size_t)count;
+  client->response[*got] = '\0';
+  return true;
+}
+
+/* Reads the response after informational ones. False: none; errno says why. */
+static bool tg__read(tg_client *client, long deadline) {
+  size_t got = 0, start = 0;
+  for (;;) {
+    char *head = client->response + start, *end = strstr(head, "\r\n\r\n");
+    if (end != NULL) {
+      end[2] = '\0';
+      long length = tg__head(client, head);
+      if (length == -1 || client->status == 101) return errno = EPROTO, false;
+      start = (size_t)(end + 4 - client->response);
+      if (client->status < 200) continue;
+      /* The agent always sends a length. Without it, a response that was cut looks complete. */
+      if (length == -2 || start + (size_t)length > TG_BUFFER - 1) return errno = EMSGSIZE, false;
+      while (got < start + (size_t)length)
+        if (!tg__receive(client, &got, deadline)) return false;
+      /* What follows belongs to no request. */
+      if (got > start + (size_t)length) client->closes = true;
+      client->response[start + (size_t)length] = '\0';
+      client->body = client->response + start;
+      return strlen(client->body) == (size_t)length ? true : (errno = EPROTO, false);
+    }
+    if (got + 1 == TG_BUFFER) return errno = EPROTO, false;
+    if (got == 0) client->response[0] = '\0';
+    if (!tg__receive(client, &got, deadline)) return false;
+  }
 }
 
 /* False: no response; errno says why. */
 static bool tg__send(tg_client *client, size_t length) {
+  long deadline = tg__now_ms() + TG__RESPONSE_MS;
+  struct pollfd silent = {.fd = client->fd, .events = POLLIN};
+  /* The agent has closed the connection, or has sent something that answers no request. */
+  if (client->fd >= 0 && poll(&silent, 1, 0) != 0) tg_disconnect(client);
   if (client->fd < 0 && !tg__reach(client)) return false;
   for (size_t sent = 0; sent < length;) {
+    if (!tg__wait(client, POLLOUT, deadline)) return false;
     ssize_t count = send(client->fd, client->request + sent, length - sent, MSG_NOSIGNAL);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count <= 0) return false;
     sent += (size_t)count;
   }
-  size_t got = 0;
-  char *end = NULL;
-  long body = 0;
-  while (end == NULL || got < (size_t)(end - client->response) + (size_t)body) {
-    if (got + 1 == TG_BUFFER) return errno = EMSGSIZE, false;
-    errno = ECONNRESET;
-    ssize_t count = recv(client->fd, client->response + got, TG_BUFFER - 1 - got, 0);
-    if (count <= 0) return false;
-    got += (size_t)count;
-    client->response[got] = '\0';
-    if (end != NULL || (end = strstr(client->response, "\r\n\r\n")) == NULL) continue;
-    end[2] = '\0';
-    end += 4;
-    if ((body = tg__head(client, client->response)) < 0) return false;
-  }
-  client->body = end;
-  return true;
+  return tg__read(client, deadline);
+}
+
+/* The object of the body. NULL: it is not whole. */
+static const char *tg__object(const tg_client *client) {
+  const char *body = tg__space(client->body), *end = *body == '{' ? tg__skip(body, TG__DEPTH_MAX) : NULL;
+  return end != NULL && *tg__space(end) == '\0' ? body : NULL;
+}
+
+static tg_status tg__unexpected(const tg_client *client, tg_error *error) {
+  char message[400];
+  snprintf(message, sizeof message,
+           "The response is not from a Tallygate agent (HTTP status %d: %.200s). Check the path of the socket.",
+           client->status, client->body);
+  return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO, message);
 }
 
 static bool tg__is_decision(const tg_client *client) {
   if (client->status >= 200 && client->status < 300) return true;
-  return client->status == 403 && tg__member(client->body, "requestedItems") != NULL;
+  return client->status == 403 && tg__member(tg__object(client), "requestedItems") != NULL;
 }
 
 static tg_status tg__refusal(const tg_client *client, tg_error *error) {
   char code[40], message[400];
   static const char *const need_cloud[] = {"DEVICE_LOCKED", "NOT_ATTACHED", "POLICY_MISSING", "POLICY_STALE"};
-  tg__text(tg__member(client->body, "code"), code, sizeof code);
-  tg__text(tg__member(client->body, "message"), message, sizeof message);
-  if (code[0] == '\0') return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO, client->response);
+  const char *body = tg__object(client), *text = tg__member(body, "message");
+  tg__text(text, message, sizeof message);
+  if (!tg__text(tg__member(body, "code"), code, sizeof code) || text == NULL || *text != '"') return tg__unexpected(client, error);
   if (strcmp(code, "CALLER_LIMITED") == 0) {
     tg__fail(error, TG_LIMIT, code, TG_RETRY_LATER, message);
-    error->retry_after_s = client->retry_after_s;
+    error->retry_after_s = client->retry_after_s < 0 ? 1 : client->retry_after_s;
     return TG_LIMIT;
   }
   for (size_t i = 0; i < sizeof need_cloud / sizeof *need_cloud; i++)
@@ -352,16 +436,10 @@ static tg_status tg__no_response(tg_client *client, tg_error *error) {
   client->retry_after_s = -1;
   if (errno == EMSGSIZE)
     return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO,
-                    "The response is longer than TG_BUFFER: define a larger one. The request may have been charged.");
+                    "The response has no length, or is longer than TG_BUFFER: define a larger one. The request may have been charged.");
   const char *advice = errno == EACCES ? "Add this user to the group of the socket" : "Start the agent";
   snprintf(message, sizeof message, "The agent does not respond at %s (%s). %s.", client->socket, strerror(errno), advice);
   return tg__fail(error, TG_UNREACHABLE, "AGENT_UNREACHABLE", TG_RETRY_LATER, message);
-}
-
-static long tg__now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* Repeats until there is a decision or the patience ends. */
@@ -444,31 +522,36 @@ static tg_retry tg__item_retry(const char *code) {
   return strstr("2002 2004 2005 2011", code) != NULL ? TG_RETRY_LATER : TG_RETRY_NO;
 }
 
-static tg_status tg__unexpected(const tg_client *client, tg_error *error) {
-  return tg__fail(error, TG_ERROR, "ANSWER_UNEXPECTED", TG_RETRY_NO, client->body);
+/* False: a field is missing. */
+static bool tg__read_item(const char *at, tg_result *item) {
+  char name[4];
+  const char *status = tg__member(at, "status"), *description = tg__member(status, "description");
+  bool has_code = tg__text(tg__member(status, "code"), item->code, sizeof item->code);
+  if (!has_code || strspn(item->code, "0123456789") != 4 || item->code[4] != '\0') return false;
+  if (description == NULL || *description != '"' || !tg__text(tg__member(at, "item"), name, sizeof name)) return false;
+  tg__text(description, item->description, sizeof item->description);
+  /* 1002: valid, but not charged because another item of the session request was refused. */
+  item->granted = item->code[0] == '1' && strcmp(item->code, "1002") != 0;
+  item->retry = tg__item_retry(item->code);
+  return tg__number(tg__member(at, "totalTokensCharged"), item->tokens_charged, sizeof item->tokens_charged);
 }
 
 static tg_status tg__answer(const tg_client *client, size_t count, tg_answer *answer, tg_error *error) {
-  const char *at = tg__member(client->body, "requestedItems");
+  const char *body = tg__object(client), *at = tg__member(body, "requestedItems");
   memset(answer, 0, sizeof *answer);
-  answer->granted = true;
-  tg__text(tg__member(client->body, "correlationId"), answer->correlation_id, sizeof answer->correlation_id);
+  bool granted = client->status != 403;
   snprintf(answer->advice, sizeof answer->advice, "%s", client->advice);
-  if (at == NULL || *at != '[') return tg__unexpected(client, error);
-  for (at = tg__space(at + 1); *at == '{' && answer->count < TG_ITEMS_MAX; at = tg__space(at + (*at == ','))) {
-    tg_result *item = &answer->items[answer->count++];
-    const char *status = tg__member(at, "status");
-    tg__text(tg__member(status, "code"), item->code, sizeof item->code);
-    tg__text(tg__member(status, "description"), item->description, sizeof item->description);
-    tg__text(tg__member(at, "totalTokensCharged"), item->tokens_charged, sizeof item->tokens_charged);
-    /* 1002: valid, but not charged because another item of the session request was refused. */
-    item->granted = item->code[0] == '1' && strcmp(item->code, "1002") != 0;
-    item->retry = tg__item_retry(item->code);
-    answer->granted = answer->granted && item->granted;
-    if ((at = tg__skip(at)) == NULL) return tg__unexpected(client, error);
-    at = tg__space(at);
+  bool has_id = tg__text(tg__member(body, "correlationId"), answer->correlation_id, sizeof answer->correlation_id);
+  if (!has_id || at == NULL || *at != '[') return tg__unexpected(client, error);
+  for (at = tg__space(at + 1); *at != ']'; at = tg__space(at + (*at == ','))) {
+    tg_result *item = &answer->items[answer->count];
+    if (answer->count++ == count || !tg__read_item(at, item)) return tg__unexpected(client, error);
+    granted = granted && item->granted;
+    at = tg__space(tg__skip(at, TG__DEPTH_MAX));
   }
-  return answer->count == count ? TG_OK : tg__unexpected(client, error);
+  if (answer->count != count) return tg__unexpected(client, error);
+  answer->granted = granted;
+  return TG_OK;
 }
 
 tg_status tg_access(tg_client *client, const char *instance_id, const tg_requester *requester, const tg_item *items,
@@ -478,15 +561,16 @@ tg_status tg_access(tg_client *client, const char *instance_id, const tg_request
   if (count > TG_ITEMS_MAX) return tg__fail(error, TG_ERROR, "BODY_TOO_LARGE", TG_RETRY_NO, "More than TG_ITEMS_MAX items.");
   tg__put_request(&body, requester, items, count);
   tg__put(&body, "}");
-  snprintf(path, sizeof path, "/v1.1/instances/%.36s/access-request", instance_id);
+  snprintf(path, sizeof path, "/v1.1/instances/%.64s/access-request", instance_id);
   tg_status status = tg__call(client, "POST", path, &body, error);
   return status == TG_OK ? tg__answer(client, count, answer, error) : status;
 }
 
 tg_status tg_offers(tg_client *client, const char **json, tg_error *error) {
   tg_status status = tg__call(client, "GET", "/tallygate/v1/offers", NULL, error);
-  *json = client->body;
-  return status;
+  if (status != TG_OK) return status;
+  const char *instances = tg__member(*json = tg__object(client), "instances");
+  return instances != NULL && *instances == '[' ? TG_OK : tg__unexpected(client, error);
 }
 
 /* Turns the agent's errors for ended sessions into TG_ENDED. */
@@ -531,6 +615,15 @@ static void *tg__beat(void *argument) {
   return NULL;
 }
 
+/* Ids become a part of paths. */
+static bool tg__read_id(tg_session *session) {
+  const char *value = tg__member(tg__object(&session->client), "sessionId");
+  if (!tg__text(value, session->id, sizeof session->id)) return false;
+  size_t length = strlen(session->id);
+  const char *allowed = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-";
+  return strspn(session->id, allowed) == length && value[length + 1] == '"';
+}
+
 tg_status tg_open(tg_session *session, const char *socket, const char *instance_id, bool bound, tg_error *error) {
   char text[TG_BUFFER];
   memset(session, 0, sizeof *session);
@@ -541,22 +634,30 @@ tg_status tg_open(tg_session *session, const char *socket, const char *instance_
   pthread_cond_init(&session->wake, &monotonic);
   pthread_mutex_init(&session->turn, NULL);
   pthread_mutex_init(&session->mutex, NULL);
+  long deadline = tg__now_ms() + session->client.patience_ms;
   for (;;) {
     tg__writer body = {.text = text};
-    tg__put(&body, "{\"instanceId\":\"%.36s\"}", instance_id);
+    tg__put(&body, "{\"instanceId\":");
+    tg__put_string(&body, instance_id);
+    tg__put(&body, "}");
     session->client.binds = bound;
     tg_status status = tg__call(&session->client, "POST", "/v1.1/sessions", &body, error);
     session->client.binds = false;
-    if (status != TG_OK) return tg_disconnect(&session->client), status;
-    tg__text(tg__member(session->client.body, "sessionId"), session->id, sizeof session->id);
-    if (session->id[0] == '\0') return tg_disconnect(&session->client), tg__unexpected(&session->client, error);
+    if (status == TG_OK && !tg__read_id(session)) status = tg__unexpected(&session->client, error);
     session->every_ms = session->client.heartbeat_ms;
+    if (status == TG_OK && bound && !session->client.is_first) {
+      status = tg__session_call(session, "GET", "/heartbeat", NULL, error);
+      session->ended = session->over = false;
+      /* If the response was lost, a session bound to that connection has ended: open another. */
+      if (status == TG_ENDED && tg__now_ms() < deadline) continue;
+    }
+    if (status != TG_OK) {
+      tg_disconnect(&session->client);
+      session->client.process = 0; /* So that tg_has_ended is true, and closing it sends nothing. */
+      return status;
+    }
     session->beats = session->every_ms > 0 && pthread_create(&session->heartbeats, NULL, tg__beat, session) == 0;
-    /* If the response was lost, a session bound to that connection has ended: open another. */
-    if (!bound || session->client.is_first) return TG_OK;
-    status = tg__session_call(session, "GET", "/heartbeat", NULL, error);
-    if (status != TG_ENDED) return status;
-    session->ended = session->over = false;
+    return TG_OK;
   }
 }
 
@@ -579,7 +680,8 @@ tg_status tg_session_state(tg_session *session, char state[16], tg_error *error)
   if (tg__is_foreign(session, error)) return TG_ERROR;
   pthread_mutex_lock(&session->turn);
   tg_status status = tg__session_call(session, "GET", "", NULL, error);
-  if (status == TG_OK) tg__text(tg__member(session->client.body, "state"), state, 16);
+  if (status == TG_OK && !tg__text(tg__member(tg__object(&session->client), "state"), state, 16))
+    status = tg__unexpected(&session->client, error);
   pthread_mutex_unlock(&session->turn);
   return status;
 }

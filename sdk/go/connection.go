@@ -17,7 +17,10 @@ import (
 const (
 	firstPause   = 20 * time.Millisecond
 	longestPause = time.Second
-	silence      = 30 * time.Second
+	// A response that is not complete after this time is none.
+	responseTime     = 30 * time.Second
+	responseBytesMax = 16 << 20
+	headBytesMax     = 64 << 10
 )
 
 type call struct {
@@ -55,29 +58,33 @@ type response struct {
 }
 
 func (r response) decode(into any) error {
-	if err := json.Unmarshal(r.text, into); err != nil {
-		return &Error{Code: "ANSWER_UNEXPECTED", Message: err.Error(), Retry: RetryNo}
+	if json.Unmarshal(r.text, into) != nil {
+		return unexpected(r.status, string(r.text))
 	}
 	return nil
 }
 
 func (r response) refusal() (code, message string) {
-	var body struct{ Code, Message string }
-	if json.Unmarshal(r.text, &body) == nil && body.Code != "" {
-		return body.Code, body.Message
+	var body struct {
+		Code    string
+		Message *string
 	}
-	unexpected := r.unexpected()
-	return unexpected.Code, unexpected.Message
+	if json.Unmarshal(r.text, &body) == nil && body.Code != "" && body.Message != nil {
+		return body.Code, *body.Message
+	}
+	err := unexpected(r.status, string(r.text))
+	return err.Code, err.Message
 }
 
-func (r response) unexpected() *Error {
-	message := fmt.Sprintf("HTTP status %d: %.500s", r.status, r.text)
+func unexpected(status int, text string) *Error {
+	message := fmt.Sprintf("The response is not from a Tallygate agent (HTTP status %d: %.200s). Check the path of the socket.", status, text)
 	return &Error{Code: "ANSWER_UNEXPECTED", Message: message, Retry: RetryNo}
 }
 
-func (r response) retryAfter() time.Duration {
-	seconds, _ := strconv.Atoi(r.header.Get("Retry-After"))
-	return time.Duration(seconds) * time.Second
+// False: the agent does not say that the same request can be repeated.
+func (r response) retryAfter() (time.Duration, bool) {
+	seconds, err := strconv.ParseUint(r.header.Get("Retry-After"), 10, 30)
+	return time.Duration(seconds) * time.Second, err == nil
 }
 
 // Zero: no heartbeats are needed.
@@ -94,7 +101,8 @@ func (r response) isDecision() bool {
 // The agent says that the same request can be repeated. Limits are left to the application.
 func (r response) isTemporary() bool {
 	code, _ := r.refusal()
-	return r.header.Get("Retry-After") != "" && code != "CALLER_LIMITED"
+	_, isTemporary := r.retryAfter()
+	return isTemporary && code != "CALLER_LIMITED"
 }
 
 // A connection serves one request at a time, and numbers its requests under a UUID.
@@ -112,9 +120,15 @@ func newConnection(socket string, patience time.Duration) *connection {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", socket)
 		},
-		MaxConnsPerHost: 1,
+		MaxConnsPerHost:        1,
+		MaxResponseHeaderBytes: headBytesMax,
+		DisableCompression:     true,
 	}
-	client := &http.Client{Transport: transport, Timeout: silence}
+	client := &http.Client{
+		Transport:     transport,
+		Timeout:       responseTime,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	return &connection{socket: socket, patience: patience, http: client, name: newUUID()}
 }
 
@@ -150,6 +164,10 @@ func (c *connection) call(ctx context.Context, request call) (response, error) {
 		if ctx.Err() != nil {
 			return response{}, ctx.Err()
 		}
+		var refused *Error
+		if errors.As(err, &refused) {
+			return response{}, refused
+		}
 		if err == nil && !received.isTemporary() || time.Now().Add(pause).After(deadline) {
 			if err != nil {
 				return response{}, unreachable(c.socket, err)
@@ -173,16 +191,23 @@ func (c *connection) send(sent *http.Request) (response, error) {
 		return response{}, err
 	}
 	defer received.Body.Close()
+	if received.StatusCode == http.StatusSwitchingProtocols {
+		return response{}, errors.New("not an HTTP response")
+	}
+	// The agent always sends a length. Without it, a response that was cut looks complete.
+	if received.ContentLength < 0 {
+		return response{}, unexpected(received.StatusCode, "no Content-Length")
+	}
+	if received.ContentLength > responseBytesMax {
+		return response{}, unexpected(received.StatusCode, "longer than 16 MiB")
+	}
 	text, err := io.ReadAll(received.Body)
 	return response{status: received.StatusCode, header: received.Header, text: text}, err
 }
 
-func (c *connection) isAlive(ctx context.Context, sessionID string) (bool, error) {
+func (c *connection) heartbeat(ctx context.Context, sessionID string) error {
 	_, err := c.call(ctx, call{method: "GET", path: "/v1.1/sessions/" + sessionID + "/heartbeat"})
-	if err != nil && endOf(err) != nil {
-		return false, nil
-	}
-	return err == nil, err
+	return err
 }
 
 func (c *connection) close() { c.http.CloseIdleConnections() }

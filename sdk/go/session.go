@@ -3,6 +3,7 @@ package tallygate
 import (
 	"context"
 	"errors"
+	"regexp"
 	"sync"
 	"time"
 )
@@ -11,7 +12,7 @@ import (
 type Session struct {
 	ID   string
 	conn *connection
-	turn sync.Mutex // one call at a time
+	turn chan struct{} // has room for the one call at a time
 	over context.Context
 	stop context.CancelFunc
 
@@ -36,33 +37,39 @@ func (c *Client) open(ctx context.Context, instanceID string, bound bool) (*Sess
 	if bound {
 		opening.header = map[string]string{"X-Tallygate-Bound": "connection"}
 	}
-	for {
+	for deadline := time.Now().Add(c.Patience); ; {
 		var body struct{ SessionID string }
 		opened, err := conn.once(ctx, opening)
 		if err == nil {
 			err = opened.decode(&body)
 		}
-		if err == nil && body.SessionID == "" {
-			err = opened.unexpected()
+		if err == nil && !isID.MatchString(body.SessionID) {
+			err = unexpected(opened.status, string(opened.text))
 		}
-		// If the response was lost, a session bound to that connection has ended: open another.
-		isAlive := !bound || opened.isFirst
-		if err == nil && !isAlive {
-			isAlive, err = conn.isAlive(ctx, body.SessionID)
+		if err == nil && bound && !opened.isFirst {
+			err = conn.heartbeat(ctx, body.SessionID)
+			// If the response was lost, a session bound to that connection has ended: open another.
+			if end := endOf(err); end != nil {
+				if time.Now().Before(deadline) {
+					continue
+				}
+				err = end
+			}
 		}
 		if err != nil {
 			conn.close()
 			return nil, err
 		}
-		if isAlive {
-			return newSession(conn, body.SessionID, opened.heartbeat()), nil
-		}
+		return newSession(conn, body.SessionID, opened.heartbeat()), nil
 	}
 }
 
+// Ids become a part of paths.
+var isID = regexp.MustCompile(`^[\w-]{1,36}$`)
+
 func newSession(conn *connection, id string, every time.Duration) *Session {
 	over, stop := context.WithCancel(context.Background())
-	s := &Session{ID: id, conn: conn, over: over, stop: stop, every: every}
+	s := &Session{ID: id, conn: conn, turn: make(chan struct{}, 1), over: over, stop: stop, every: every}
 	if every > 0 {
 		go s.beat()
 	}
@@ -105,6 +112,9 @@ func (s *Session) State(ctx context.Context) (string, error) {
 	if err == nil {
 		err = response.decode(&body)
 	}
+	if err == nil && body.State == "" {
+		err = unexpected(response.status, string(response.text))
+	}
 	return body.State, err
 }
 
@@ -135,8 +145,12 @@ func (s *Session) Close(ctx context.Context) error {
 func (s *Session) path() string { return "/v1.1/sessions/" + s.ID }
 
 func (s *Session) call(ctx context.Context, request call) (response, error) {
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return response{}, ctx.Err()
+	}
 	send := s.conn.once
 	if request.method == "GET" {
 		send = s.conn.call

@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -122,8 +124,12 @@ func New() *Client {
 func (c *Client) Access(ctx context.Context, instanceID string, requester Requester, items ...Item) (Answer, error) {
 	conn := c.take()
 	defer c.give(conn)
+	if items == nil {
+		items = []Item{}
+	}
+	path := "/v1.1/instances/" + url.PathEscape(instanceID) + "/access-request"
 	body := accessBody{Requester: requester, Items: items}
-	response, err := conn.once(ctx, call{method: "POST", path: "/v1.1/instances/" + instanceID + "/access-request", body: body})
+	response, err := conn.once(ctx, call{method: "POST", path: path, body: body})
 	if err != nil {
 		return Answer{}, err
 	}
@@ -138,6 +144,9 @@ func (c *Client) Offers(ctx context.Context) (Offers, error) {
 	response, err := conn.call(ctx, call{method: "GET", path: "/tallygate/v1/offers"})
 	if err == nil {
 		err = response.decode(&found)
+	}
+	if err == nil && found.Instances == nil {
+		err = unexpected(response.status, string(response.text))
 	}
 	return found, err
 }
@@ -178,6 +187,8 @@ type accessBody struct {
 // Valid, but not charged because another item of the session request was refused.
 const notCharged = "1002"
 
+var isCode = regexp.MustCompile(`^[0-9]{4}$`)
+
 var itemRetry = map[string]Retry{
 	"2008": RetryOnline, "2009": RetryOnline, "2010": RetryOnline,
 	"2002": RetryLater, "2004": RetryLater, "2005": RetryLater, "2011": RetryLater,
@@ -187,22 +198,29 @@ func answerOf(r response, requested []Item) (Answer, error) {
 	var body struct {
 		CorrelationID string `json:"correlationId"`
 		Items         []struct {
-			Item          string
-			Version       string
-			Status        struct{ Code, Description string }
+			Item    string
+			Version string
+			Status  struct {
+				Code        string
+				Description *string
+			}
 			TokensCharged json.Number `json:"totalTokensCharged"`
 		} `json:"requestedItems"`
 	}
 	if err := r.decode(&body); err != nil {
 		return Answer{}, err
 	}
-	if len(body.Items) != len(requested) {
-		return Answer{}, r.unexpected()
+	if body.CorrelationID == "" || body.Items == nil || len(body.Items) != len(requested) {
+		return Answer{}, unexpected(r.status, string(r.text))
 	}
-	answer := Answer{CorrelationID: body.CorrelationID, Granted: true, Advice: r.header.Get("X-Tallygate-Advice")}
+	isDenied := r.status == http.StatusForbidden
+	answer := Answer{CorrelationID: body.CorrelationID, Granted: !isDenied, Advice: r.header.Get("X-Tallygate-Advice")}
 	for _, each := range body.Items {
+		if each.Item == "" || !isCode.MatchString(each.Status.Code) || each.Status.Description == nil || each.TokensCharged == "" {
+			return Answer{}, unexpected(r.status, string(r.text))
+		}
 		item := AnsweredItem{
-			Item: each.Item, Version: each.Version, Code: each.Status.Code, Description: each.Status.Description,
+			Item: each.Item, Version: each.Version, Code: each.Status.Code, Description: *each.Status.Description,
 			TokensCharged: each.TokensCharged,
 		}
 		if strings.HasPrefix(item.Code, "1") {
@@ -220,12 +238,16 @@ var needCloud = map[string]bool{"DEVICE_LOCKED": true, "NOT_ATTACHED": true, "PO
 
 func refusalOf(r response) *Error {
 	code, message := r.refusal()
+	retryAfter, isTemporary := r.retryAfter()
 	switch {
 	case code == "CALLER_LIMITED":
-		return &Error{Code: code, Message: message, Retry: RetryLater, RetryAfter: r.retryAfter(), kind: ErrLimit}
+		if !isTemporary {
+			retryAfter = time.Second
+		}
+		return &Error{Code: code, Message: message, Retry: RetryLater, RetryAfter: retryAfter, kind: ErrLimit}
 	case needCloud[code]:
 		return &Error{Code: code, Message: message, Retry: RetryOnline, kind: ErrNeedsCloud}
-	case r.header.Get("Retry-After") != "":
+	case isTemporary:
 		return &Error{Code: code, Message: message, Retry: RetryLater}
 	}
 	return &Error{Code: code, Message: message, Retry: RetryNo}

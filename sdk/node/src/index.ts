@@ -44,6 +44,7 @@ export interface AnsweredItem {
   /** Four digits; the first is 1 if the item was not refused, and 2 if it was. */
   readonly code: string
   readonly description: string
+  /** Exact up to 15 digits, like every number of JavaScript. */
   readonly tokensCharged: number
   /** Undefined: the item was not refused. */
   readonly retry?: Retry
@@ -153,7 +154,7 @@ export class AgentClient {
   /** @throws TallygateError */
   async offers(): Promise<Offers> {
     const response = await this.#lend((connection) => connection.call({ method: 'GET', path: '/tallygate/v1/offers' }))
-    return read(response, (offers: Offers) => offers)
+    return read(response, (offers: Offers) => (Array.isArray(offers.instances) ? offers : undefined))
   }
 
   /** @throws TallygateError */
@@ -161,14 +162,18 @@ export class AgentClient {
     const connection = new Connection(this.#options)
     const headers: Record<string, string> = options.bound === true ? { 'x-tallygate-bound': 'connection' } : {}
     const opening: Call = { method: 'POST', path: '/v1.1/sessions', headers, body: { instanceId: options.instanceId } }
+    const deadline = performance.now() + connection.patienceMs
     try {
       for (;;) {
         const response = await connection.once(opening)
-        const sessionId = read(response, (body: { readonly sessionId: string }) => body.sessionId)
+        const sessionId = read(response, ({ sessionId: id }: { readonly sessionId?: unknown }) =>
+          isId(id) ? id : undefined,
+        )
+        if (options.bound !== true || response.isFirst) return new Session(connection, sessionId, response)
         // If the response was lost, a session bound to that connection has ended: open another.
-        if (options.bound !== true || response.isFirst || (await connection.isAlive(sessionId))) {
-          return new Session(connection, sessionId, response)
-        }
+        const end = await connection.endOfSession(sessionId)
+        if (end === undefined) return new Session(connection, sessionId, response)
+        if (performance.now() > deadline) throw end
       }
     } catch (error) {
       connection.close()
@@ -241,7 +246,7 @@ export class Session {
   /** The state of the session. @throws SessionEnded if the agent does not know it any more, TallygateError */
   async state(): Promise<string> {
     const response = await this.#alone(() => this.#connection.call({ method: 'GET', path: this.#path }))
-    return read(response, (body: { readonly state: string }) => body.state)
+    return read(response, ({ state }: { readonly state?: unknown }) => (isText(state) ? state : undefined))
   }
 
   /** Closes the session and refunds unused tokens. Closing an ended session is not an error. @throws TallygateError */
@@ -280,7 +285,7 @@ export class Session {
   /** The next heartbeat: two can be lost. The timer does not keep the process alive. */
   #beatAfter({ heartbeatMs }: Response): void {
     clearTimeout(this.#heartbeat)
-    if (heartbeatMs === undefined || !this.#isOpen) return
+    if (heartbeatMs === undefined || heartbeatMs === 0 || !this.#isOpen) return
     this.#heartbeat = setTimeout(() => void this.#beat(heartbeatMs), heartbeatMs / 3)
     this.#heartbeat.unref()
   }
@@ -319,19 +324,23 @@ interface Response {
 
 const FIRST_PAUSE_MS = 20
 const LONGEST_PAUSE_MS = 1_000
-const SILENCE_MS = 30_000
+/** A response that is not complete after this time is none. */
+const RESPONSE_MS = 30_000
+const RESPONSE_BYTES_MAX = 16 * 2 ** 20
 
 /** One connection, with a UUID under which it numbers its requests. */
 class Connection {
   readonly #agent = new Agent({ keepAlive: true, maxSockets: 1 })
   readonly #socketPath: string
-  readonly #patienceMs: number
+  readonly patienceMs: number
   #name = randomUUID()
   #sent = 0
 
   constructor({ socket, patienceMs = 10_000 }: ConnectOptions) {
-    this.#socketPath = socket ?? process.env['TALLYGATE_SOCKET'] ?? '/run/tallygate/agent.sock'
-    this.#patienceMs = patienceMs
+    // An empty path would be a connection over TCP.
+    const given = [socket, process.env['TALLYGATE_SOCKET']].find((path) => path !== undefined && path !== '')
+    this.#socketPath = given ?? '/run/tallygate/agent.sock'
+    this.patienceMs = patienceMs
   }
 
   /** Takes effect at most once, however often it is sent. */
@@ -352,10 +361,12 @@ class Connection {
 
   /** Repeats until there is a decision or the patience ends. */
   async call(call: Call): Promise<Response> {
-    const deadline = performance.now() + this.#patienceMs
+    const text = encode(call)
+    const deadline = performance.now() + this.patienceMs
     let isFirst = true
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
-      const response = await this.#send(call).catch((error: unknown) => error as NodeJS.ErrnoException)
+      const response = await this.#send(call, text).catch((error: unknown) => error as NodeJS.ErrnoException)
+      if (response instanceof TallygateError) throw response
       const mayRepeat = response instanceof Error || isTemporary(response)
       if (!mayRepeat || performance.now() + pauseMs > deadline) {
         if (response instanceof Error) throw this.#unreachable(response)
@@ -371,13 +382,15 @@ class Connection {
     return this.call({ method: 'GET', path: `/v1.1/sessions/${sessionId}/heartbeat` })
   }
 
-  async isAlive(sessionId: string): Promise<boolean> {
+  /** Undefined: the session is alive. */
+  async endOfSession(sessionId: string): Promise<SessionEnded | undefined> {
     try {
       await this.heartbeat(sessionId)
-      return true
+      return undefined
     } catch (error) {
-      if (endOf(error) === undefined) throw error
-      return false
+      const end = endOf(error)
+      if (end === undefined) throw error
+      return end
     }
   }
 
@@ -385,32 +398,51 @@ class Connection {
     this.#agent.destroy()
   }
 
-  #send({ method, path, headers, body }: Call): Promise<Omit<Response, 'isFirst'>> {
-    const text = body === undefined ? '' : JSON.stringify(body)
+  #send({ method, path, headers }: Call, text: string): Promise<Omit<Response, 'isFirst'>> {
     const length = { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) }
     return new Promise((resolve, reject) => {
-      const sent = httpRequest(
-        { socketPath: this.#socketPath, agent: this.#agent, method, path, headers: { ...headers, ...length } },
-        (response) => {
-          let received = ''
-          const numberOf = (name: string): number | undefined => {
-            const value = response.headers[name]
-            return typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : undefined
-          }
-          const { 'x-tallygate-advice': advice } = response.headers
-          response.setEncoding('utf8').on('data', (piece: string) => (received += piece))
-          response.on('error', reject).on('end', () =>
-            resolve({
-              status: response.statusCode ?? 0,
-              text: received,
-              retryAfterS: numberOf('retry-after'),
-              advice: typeof advice === 'string' ? advice : undefined,
-              heartbeatMs: numberOf('x-tallygate-heartbeat-ms'),
-            }),
-          )
-        },
-      )
-      sent.setTimeout(SILENCE_MS, () => sent.destroy(new Error('no response in time')))
+      const options = {
+        socketPath: this.#socketPath,
+        agent: this.#agent,
+        method,
+        path,
+        headers: { ...headers, ...length },
+      }
+      const sent = httpRequest(options, (response) => {
+        const refuse = (problem: string): void => {
+          const { statusCode: status = 0 } = response
+          sent.destroy(new TallygateError('ANSWER_UNEXPECTED', unexpected({ status, text: problem }), 'no'))
+        }
+        const numberOf = (name: string): number | undefined => {
+          const value = response.headers[name]
+          return typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : undefined
+        }
+        const { 'x-tallygate-advice': advice } = response.headers
+        const received: Buffer[] = []
+        let bytes = 0
+        // The agent always sends a length. Without it, a response that was cut looks complete.
+        if (numberOf('content-length') === undefined && response.statusCode !== 204) refuse('no Content-Length')
+        response.on('data', (piece: Buffer) => {
+          bytes += piece.length
+          if (bytes > RESPONSE_BYTES_MAX) refuse('longer than 16 MiB')
+          else received.push(piece)
+        })
+        response.on('error', reject).on('end', () =>
+          resolve({
+            status: response.statusCode ?? 0,
+            text: Buffer.concat(received).toString(),
+            retryAfterS: numberOf('retry-after'),
+            advice: typeof advice === 'string' ? advice : undefined,
+            heartbeatMs: numberOf('x-tallygate-heartbeat-ms'),
+          }),
+        )
+      })
+      const late = setTimeout(() => sent.destroy(new Error('no response in time')), RESPONSE_MS)
+      // Node reports nothing else if the response switches protocols.
+      sent.on('close', () => {
+        clearTimeout(late)
+        reject(new Error('the connection ended'))
+      })
       sent.on('error', reject).end(text)
     })
   }
@@ -419,6 +451,14 @@ class Connection {
     const advice = code === 'EACCES' ? 'Add this user to the group of the socket' : 'Start the agent'
     const text = `The agent does not respond at ${this.#socketPath} (${code ?? message}). ${advice}.`
     return new AgentUnreachable('AGENT_UNREACHABLE', text, 'later')
+  }
+}
+
+function encode({ body }: Call): string {
+  try {
+    return body === undefined ? '' : JSON.stringify(body)
+  } catch (error) {
+    throw new TallygateError('BAD_JSON', `The request cannot be written as JSON: ${String(error)}`, 'no')
   }
 }
 
@@ -435,7 +475,7 @@ function isDecision({ status, text }: Omit<Response, 'isFirst'>): boolean {
 function errorOf({ status, text }: Omit<Response, 'isFirst'>): { readonly code: string; readonly message: string } {
   try {
     const { code, message } = JSON.parse(text) as { readonly code?: unknown; readonly message?: unknown }
-    if (typeof code === 'string' && typeof message === 'string') return { code, message }
+    if (isText(code) && typeof message === 'string') return { code, message }
   } catch {
     // Not from the agent.
   }
@@ -443,7 +483,7 @@ function errorOf({ status, text }: Omit<Response, 'isFirst'>): { readonly code: 
 }
 
 function unexpected({ status, text }: Pick<Response, 'status' | 'text'>): string {
-  return `HTTP status ${status}: ${text.slice(0, 500)}`
+  return `The response is not from a Tallygate agent (HTTP status ${status}: ${text.slice(0, 200)}). Check the path of the socket.`
 }
 
 function refusalOf(response: Omit<Response, 'isFirst'>): TallygateError {
@@ -462,34 +502,54 @@ function endOf(error: unknown): SessionEnded | undefined {
   return new SessionEnded(error.message, /^Session is ([A-Z]+)$/.exec(error.message)?.[1] ?? 'TERMINATED')
 }
 
+function isText(value: unknown): value is string {
+  return typeof value === 'string' && value !== ''
+}
+
+/** Ids become a part of paths. */
+function isId(value: unknown): value is string {
+  return typeof value === 'string' && /^[\w-]{1,36}$/.test(value)
+}
+
+/** Fields whose types are not checked are only shown. */
 interface AnswerBody {
-  readonly correlationId: string
+  readonly correlationId: unknown
   readonly requestedItems: readonly {
     readonly item: string
     readonly version?: string
     readonly count: number
-    readonly status: { readonly code: string; readonly description: string }
-    readonly totalTokensCharged: number
+    readonly status: { readonly code: unknown; readonly description: unknown }
+    readonly totalTokensCharged: unknown
   }[]
 }
 
 function answerOf(response: Response, requested: readonly RequestedItem[]): Answer {
   return read(response, ({ correlationId, requestedItems }: AnswerBody): Answer | undefined => {
-    const items = requestedItems.map(({ item, version, count, status, totalTokensCharged }): AnsweredItem => ({
-      item,
-      ...(version === undefined ? {} : { version }),
-      count,
-      granted: status.code.startsWith('1') && status.code !== NOT_CHARGED,
-      code: status.code,
-      description: status.description,
-      tokensCharged: totalTokensCharged,
-      ...(status.code.startsWith('1') ? {} : { retry: itemRetry(status.code) }),
-    }))
-    if (items.length !== requested.length) return undefined
-    const { advice } = response
-    const granted = items.every((each) => each.granted)
+    const items = requestedItems.map(answeredItem)
+    if (!isText(correlationId) || items.length !== requested.length) return undefined
+    const { advice, status } = response
+    const granted = status !== 403 && items.every((each) => each.granted)
     return { correlationId, granted, items, ...(advice === undefined ? {} : { advice }) }
   })
+}
+
+/** @throws Error if a field is missing */
+function answeredItem(body: AnswerBody['requestedItems'][number]): AnsweredItem {
+  const { item, version, count, totalTokensCharged: tokensCharged } = body
+  const { code, description } = body.status
+  const isComplete = isText(item) && typeof code === 'string' && /^\d{4}$/.test(code) && typeof description === 'string'
+  if (!isComplete || typeof tokensCharged !== 'number') throw new Error('a field is missing')
+  const isRefused = !code.startsWith('1')
+  return {
+    item,
+    ...(version === undefined ? {} : { version }),
+    count,
+    granted: !isRefused && code !== NOT_CHARGED,
+    code,
+    description,
+    tokensCharged,
+    ...(isRefused ? { retry: itemRetry(code) } : {}),
+  }
 }
 
 /** @param part undefined if the body does not have it */

@@ -36,9 +36,9 @@ static tg_status say_offers(void) {
     char name[64], version[64], rate[64];
     tg__text(tg__member(at, "item"), name, sizeof name);
     tg__text(tg__member(at, "version"), version, sizeof version);
-    tg__text(tg__member(tg__member(at, "lineItems") + 1, "rate"), rate, sizeof rate);
+    tg__number(tg__member(tg__member(at, "lineItems") + 1, "rate"), rate, sizeof rate);
     printf("offer %s %s %s\n", name, version, rate);
-    at = tg__space(tg__skip(at));
+    at = tg__space(tg__skip(at, TG__DEPTH_MAX));
   }
   return TG_OK;
 }

@@ -12,18 +12,18 @@ from typing import Any, Iterable, List, Optional
 
 from ._core import (
     OFFERS_CALL,
-    SILENCE_S,
+    RESPONSE_S,
     AgentUnreachable,
     Answer,
     AnsweredItem,
     Attempts,
     Call,
-    Head,
     Item,
     LimitReached,
     NeedsCloud,
     Numbering,
     OfOneProcess,
+    Reader,
     Requester,
     Response,
     SessionEnded,
@@ -31,10 +31,13 @@ from ._core import (
     access_call,
     answer_of,
     end_of,
+    offers_of,
     open_call,
     request_call,
     session_call,
+    session_id_of,
     socket_path_of,
+    state_of,
 )
 
 __all__ = [
@@ -84,7 +87,7 @@ class Client:
         """The items that can be requested now, as in the local API. Raises TallygateError."""
         connection = self._take()
         try:
-            return connection.call(OFFERS_CALL).read(lambda body: body)
+            return connection.call(OFFERS_CALL).read(offers_of)
         finally:
             self._idle.append(connection)
 
@@ -94,13 +97,17 @@ class Client:
         bound: the session ends with this process, and when the agent restarts. Default: when its heartbeats stop.
         """
         connection = _Connection(self._socket_path, self._patience_s)
+        deadline = time.monotonic() + self._patience_s
         try:
             while True:
                 response = connection.once(open_call(instance_id, bound))
-                session_id = response.read(lambda body: body["sessionId"])
+                session_id = response.read(session_id_of)
                 # If the response was lost, a session bound to that connection has ended: open another.
-                if not bound or response.is_first or connection.is_alive(session_id):
+                end = connection.end_of_session(session_id) if bound and not response.is_first else None
+                if end is None:
                     return Session(connection, session_id, response)
+                if time.monotonic() > deadline:
+                    raise end
         except BaseException:
             connection.close()
             raise
@@ -158,7 +165,7 @@ class Session:
 
     def state(self) -> str:
         """Raises SessionEnded if the agent does not know the session any more, TallygateError."""
-        return self._call(session_call("GET", self.id)).read(lambda body: str(body["state"]))
+        return self._call(session_call("GET", self.id)).read(state_of)
 
     def wait(self, timeout_s: Optional[float] = None) -> Optional[SessionEnded]:
         """Waits until the session ends. None: it was closed, or the time is over."""
@@ -207,7 +214,7 @@ class Session:
 
     def _beat(self) -> None:
         # Two can be lost.
-        while not self._over.wait((self._heartbeat_s or SILENCE_S) / 3):
+        while not self._over.wait((self._heartbeat_s or RESPONSE_S) / 3):
             try:
                 self._call(session_call("GET", self.id, "/heartbeat"))
             except TallygateError:
@@ -228,9 +235,8 @@ class _Connection(OfOneProcess):
         """Takes effect at most once, however often it is sent."""
         try:
             return self.call(self._numbering.next(call))
-        except (AgentUnreachable, KeyboardInterrupt):
-            # The agent may still be deciding this request, and takes no further number until then.
-            self._numbering.renew()
+        except BaseException as error:
+            self._numbering.failed(error)
             raise
 
     def call(self, call: Call) -> Response:
@@ -244,14 +250,16 @@ class _Connection(OfOneProcess):
                 return decided
             time.sleep(attempts.pause_s)
 
-    def is_alive(self, session_id: str) -> bool:
+    def end_of_session(self, session_id: str) -> Optional[SessionEnded]:
+        """None: the session is alive."""
         try:
             self.call(session_call("GET", session_id, "/heartbeat"))
-            return True
+            return None
         except TallygateError as error:
-            if end_of(error) is None:
+            end = end_of(error)
+            if end is None:
                 raise
-            return False
+            return end
 
     def close(self) -> None:
         if self._socket is not None:
@@ -259,13 +267,20 @@ class _Connection(OfOneProcess):
             self._socket = None
 
     def _send(self, call: Call) -> Response:
+        text, deadline = call.encode(), time.monotonic() + RESPONSE_S
+        if self._socket is not None and not _is_silent(self._socket):
+            self.close()
         try:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX)
-                self._socket.settimeout(SILENCE_S)
+                self._socket.settimeout(RESPONSE_S)
                 self._socket.connect(self._socket_path)
-            self._socket.sendall(call.encode())
-            response = _read(self._socket)
+            self._socket.settimeout(_left(deadline))
+            self._socket.sendall(text)
+            response, reader = None, Reader()
+            while response is None:
+                self._socket.settimeout(_left(deadline))
+                response = reader.feed(self._socket.recv(65536))
         except BaseException:
             # Interrupted, too: the rest of the response must not answer the next request.
             self.close()
@@ -275,16 +290,18 @@ class _Connection(OfOneProcess):
         return response
 
 
-def _read(connection: socket.socket) -> Response:
-    with connection.makefile("rb") as stream:
-        lines: List[bytes] = []
-        while not lines or lines[-1]:
-            line = stream.readline(65536)
-            if not line.endswith(b"\r\n"):
-                raise ConnectionResetError("the connection ended")
-            lines.append(line[:-2])
-        head = Head.parse(lines[:-1])
-        text = stream.read(head.length)
-    if len(text) < head.length:
-        raise ConnectionResetError("the connection ended")
-    return Response(head, text)
+def _left(deadline: float) -> float:
+    """Seconds. 0 would turn waiting off."""
+    return max(deadline - time.monotonic(), 0.001)
+
+
+def _is_silent(connection: socket.socket) -> bool:
+    """False: the agent has closed it, or has sent something that answers no request."""
+    connection.setblocking(False)
+    try:
+        connection.recv(1)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 import uuid
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ T = TypeVar("T")
 USUAL_SOCKET = "/run/tallygate/agent.sock"
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
-SILENCE_S = 30.0
+# A response that is not complete after this time is none.
+RESPONSE_S = 30.0
+RESPONSE_BYTES_MAX = 16 * 2**20
+HEAD_BYTES_MAX = 2**16
 
 NEED_CLOUD = ("DEVICE_LOCKED", "NOT_ATTACHED", "POLICY_MISSING", "POLICY_STALE")
 ITEM_RETRY_ONLINE = ("2008", "2009", "2010")
@@ -109,7 +113,10 @@ class Call(NamedTuple):
     headers: Mapping[str, str] = {}
 
     def encode(self) -> bytes:
-        text = b"" if self.body is None else json.dumps(self.body, default=float).encode()
+        try:
+            text = b"" if self.body is None else json.dumps(self.body, default=float).encode()
+        except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
+            raise TallygateError("BAD_JSON", f"The request cannot be written as JSON: {error}", "no") from None
         lines = [f"{self.method} {self.path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
         lines += [f"Content-Length: {len(text)}", "", ""]
@@ -123,17 +130,27 @@ class Head(NamedTuple):
     @staticmethod
     def parse(lines: Sequence[bytes]) -> "Head":
         status = lines[0].split(b" ", 2)
-        if len(status) < 2 or not status[0].startswith(b"HTTP/1.") or not status[1].isdigit():
+        if len(status) < 2 or not status[0].startswith(b"HTTP/1.") or not re.fullmatch(rb"[1-9]\d\d", status[1]):
             raise HTTPException("not an HTTP response")
-        pairs = (line.decode("latin-1").partition(":") for line in lines[1:])
-        return Head(int(status[1]), {name.strip().lower(): value.strip() for name, _, value in pairs})
+        pairs = [line.decode("latin-1").partition(":") for line in lines[1:]]
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        if sum(name.strip().lower() == "content-length" for name, _, _ in pairs) > 1:
+            raise HTTPException("two lengths")
+        return Head(int(status[1]), headers)
 
     @property
     def length(self) -> int:
-        length = self.headers.get("content-length", "0")
-        if not length.isdecimal():
+        if self.status == 204:
+            return 0
+        # The agent always sends a length. Without it, a response that was cut looks complete.
+        text = self.headers.get("content-length")
+        if text is None:
+            raise unexpected(self.status, "no Content-Length")
+        if not re.fullmatch("[0-9]{1,18}", text):
             raise HTTPException("not an HTTP response")
-        return int(length)
+        if int(text) > RESPONSE_BYTES_MAX:
+            raise unexpected(self.status, "longer than 16 MiB")
+        return int(text)
 
     @property
     def closes(self) -> bool:
@@ -148,15 +165,48 @@ class Response(NamedTuple):
 
     def read(self, part: Callable[[Any], T]) -> T:
         try:
-            return part(json.loads(self.text, parse_float=Decimal))
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            raise TallygateError("ANSWER_UNEXPECTED", _unexpected(self), "no") from None
+            return part(_json_of(self))
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            raise unexpected(self.head.status, self.text) from None
 
     @property
     def heartbeat_s(self) -> Optional[float]:
         """Longest time between two heartbeats; None: none are needed."""
         every = self.head.headers.get("x-tallygate-heartbeat-ms", "")
-        return int(every) / 1000 if every.isdecimal() else None
+        return int(every) / 1000 if re.fullmatch("[1-9][0-9]{0,14}", every) else None
+
+
+class Reader:
+    """Puts the bytes of a connection together to one response."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._head: Optional[Head] = None
+
+    def feed(self, piece: bytes) -> Optional[Response]:
+        """None: more bytes are needed. Raises HTTPException, ConnectionResetError, TallygateError."""
+        if not piece:
+            raise ConnectionResetError("the connection ended")
+        self._bytes += piece
+        while self._head is None:
+            end = self._bytes.find(b"\r\n\r\n")
+            if end > HEAD_BYTES_MAX or (end < 0 and len(self._bytes) > HEAD_BYTES_MAX):
+                raise HTTPException("headers too large")
+            if end < 0:
+                return None
+            head = Head.parse(bytes(self._bytes[:end]).split(b"\r\n"))
+            del self._bytes[: end + 4]
+            if head.status == 101:
+                raise HTTPException("not an HTTP response")
+            if head.status >= 200:
+                self._head = head
+        surplus = len(self._bytes) - self._head.length
+        if surplus < 0:
+            return None
+        if surplus > 0:
+            # What follows belongs to no request.
+            self._head.headers["connection"] = "close"
+        return Response(self._head, bytes(self._bytes[: self._head.length]))
 
 
 class Numbering:
@@ -167,6 +217,11 @@ class Numbering:
 
     def renew(self) -> None:
         self._name, self._sent = str(uuid.uuid4()), 0
+
+    def failed(self, error: BaseException) -> None:
+        if not isinstance(error, TallygateError) or isinstance(error, AgentUnreachable):
+            # The agent may still be deciding this request, and takes no further number until then.
+            self.renew()
 
     def next(self, call: Call) -> Call:
         self._sent += 1
@@ -261,34 +316,38 @@ def _without_none(fields: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def answer_of(response: Response, call: Call) -> Answer:
+    is_denied = response.head.status == 403
     advice = response.head.headers.get("x-tallygate-advice")
 
     def part(body: Any) -> Answer:
         items = tuple(_item_of(each) for each in body["requestedItems"])
         if len(items) != len((call.body or {})["requestedItems"]):
             raise ValueError
-        return Answer(body["correlationId"], all(each.granted for each in items), items, advice)
+        granted = not is_denied and all(each.granted for each in items)
+        return Answer(_text(body["correlationId"]), granted, items, advice)
 
     return response.read(part)
 
 
 def _item_of(fields: Mapping[str, Any]) -> AnsweredItem:
-    code = fields["status"]["code"]
+    code, tokens = fields["status"]["code"], fields["totalTokensCharged"]
+    if not re.fullmatch("[0-9]{4}", code) or isinstance(tokens, (bool, str)):
+        raise ValueError
     ok = code.startswith("1")
     return AnsweredItem(
-        item=fields["item"],
+        item=_text(fields["item"]),
         version=fields.get("version"),
         granted=ok and code != NOT_CHARGED,
         code=code,
         description=fields["status"]["description"],
-        tokens_charged=Decimal(fields["totalTokensCharged"]),
+        tokens_charged=Decimal(tokens),
         retry=None if ok else "online" if code in ITEM_RETRY_ONLINE else "later" if code in ITEM_RETRY_LATER else "no",
     )
 
 
 def _is_temporary(response: Response) -> bool:
     """The agent says that the same request can be repeated. Limits are left to the application."""
-    return "retry-after" in response.head.headers and _error_of(response)[0] != "CALLER_LIMITED"
+    return _retry_after_s(response) is not None and _error_of(response)[0] != "CALLER_LIMITED"
 
 
 def _is_decision(response: Response) -> bool:
@@ -299,24 +358,59 @@ def _is_decision(response: Response) -> bool:
 
 def _error_of(response: Response) -> Tuple[str, str]:
     try:
-        body = json.loads(response.text)
-        return str(body["code"]), str(body["message"])
-    except (ValueError, KeyError, TypeError):
-        return "ANSWER_UNEXPECTED", _unexpected(response)
+        body = _json_of(response)
+        return _text(body["code"]), str(body["message"])
+    except (KeyError, RecursionError, TypeError, ValueError):
+        error = unexpected(response.head.status, response.text)
+        return error.code, str(error)
 
 
-def _unexpected(response: Response) -> str:
-    return f"HTTP status {response.head.status}: {response.text[:500]!r}"
+def _json_of(response: Response) -> Any:
+    return json.loads(response.text.decode(errors="replace"), parse_float=Decimal)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def session_id_of(body: Any) -> str:
+    """Ids become a part of paths."""
+    if not re.fullmatch(r"[\w-]{1,36}", body["sessionId"], re.ASCII):
+        raise ValueError
+    return str(body["sessionId"])
+
+
+def state_of(body: Any) -> str:
+    return _text(body["state"])
+
+
+def offers_of(body: Any) -> Any:
+    if not isinstance(body["instances"], list):
+        raise ValueError
+    return body
+
+
+def unexpected(status: int, text: Union[str, bytes]) -> TallygateError:
+    shown = text if isinstance(text, str) else text[:200].decode(errors="replace")
+    message = f"The response is not from a Tallygate agent (HTTP status {status}: {shown}). Check the path of the socket."
+    return TallygateError("ANSWER_UNEXPECTED", message, "no")
+
+
+def _retry_after_s(response: Response) -> Optional[int]:
+    text = response.head.headers.get("retry-after", "")
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 def refusal_of(response: Response) -> TallygateError:
     code, message = _error_of(response)
-    retry_after = response.head.headers.get("retry-after")
+    retry_after_s = _retry_after_s(response)
     if code == "CALLER_LIMITED":
-        return LimitReached(code, message, int(retry_after) if retry_after and retry_after.isdecimal() else 1)
+        return LimitReached(code, message, 1 if retry_after_s is None else retry_after_s)
     if code in NEED_CLOUD:
         return NeedsCloud(code, message, "online")
-    return TallygateError(code, message, "no" if retry_after is None else "later")
+    return TallygateError(code, message, "no" if retry_after_s is None else "later")
 
 
 def end_of(error: TallygateError) -> Optional[SessionEnded]:

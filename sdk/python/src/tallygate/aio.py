@@ -2,20 +2,20 @@
 
 import asyncio
 import os
+import time
 from http.client import HTTPException
-from typing import Any, Iterable, List, Optional, Tuple
+from typing import Any, Iterable, List, Optional, cast
 
 from ._core import (
     OFFERS_CALL,
-    SILENCE_S,
-    AgentUnreachable,
+    RESPONSE_S,
     Answer,
     Attempts,
     Call,
-    Head,
     Item,
     Numbering,
     OfOneProcess,
+    Reader,
     Requester,
     Response,
     SessionEnded,
@@ -23,10 +23,13 @@ from ._core import (
     access_call,
     answer_of,
     end_of,
+    offers_of,
     open_call,
     request_call,
     session_call,
+    session_id_of,
     socket_path_of,
+    state_of,
 )
 
 __all__ = ["Client", "Session", "connect"]
@@ -59,20 +62,24 @@ class Client:
         """The items that can be requested now, as in the local API. Raises TallygateError."""
         connection = self._take()
         try:
-            return (await connection.call(OFFERS_CALL)).read(lambda body: body)
+            return (await connection.call(OFFERS_CALL)).read(offers_of)
         finally:
             self._idle.append(connection)
 
     async def open_session(self, instance_id: str, bound: bool = False) -> "Session":
         """Raises TallygateError. See tallygate.Client.open_session."""
         connection = _Connection(self._socket_path, self._patience_s)
+        deadline = time.monotonic() + self._patience_s
         try:
             while True:
                 response = await connection.once(open_call(instance_id, bound))
-                session_id = response.read(lambda body: body["sessionId"])
+                session_id = response.read(session_id_of)
                 # If the response was lost, a session bound to that connection has ended: open another.
-                if not bound or response.is_first or await connection.is_alive(session_id):
+                end = await connection.end_of_session(session_id) if bound and not response.is_first else None
+                if end is None:
                     return Session(connection, session_id, response)
+                if time.monotonic() > deadline:
+                    raise end
         except BaseException:
             connection.close()
             raise
@@ -122,7 +129,7 @@ class Session:
 
     async def state(self) -> str:
         """Raises SessionEnded if the agent does not know the session any more, TallygateError."""
-        return (await self._call(session_call("GET", self.id))).read(lambda body: str(body["state"]))
+        return (await self._call(session_call("GET", self.id))).read(state_of)
 
     async def wait(self) -> Optional[SessionEnded]:
         """Waits until the session ends. None: it was closed."""
@@ -170,7 +177,7 @@ class Session:
     async def _beat(self) -> None:
         while not self._over.is_set():
             # Two can be lost.
-            await asyncio.sleep((self._heartbeat_s or SILENCE_S) / 3)
+            await asyncio.sleep((self._heartbeat_s or RESPONSE_S) / 3)
             try:
                 await self._call(session_call("GET", self.id, "/heartbeat"))
             except TallygateError:
@@ -185,60 +192,98 @@ class _Connection(OfOneProcess):
         self._socket_path = socket_path
         self._patience_s = patience_s
         self._numbering = Numbering()
-        self._streams: Optional[Tuple[asyncio.StreamReader, asyncio.StreamWriter]] = None
+        self._wire: Optional[_Wire] = None
 
     async def once(self, call: Call) -> Response:
         """Takes effect at most once, however often it is sent."""
         try:
             return await self.call(self._numbering.next(call))
-        except (AgentUnreachable, asyncio.CancelledError):
-            # The agent may still be deciding this request, and takes no further number until then.
-            self._numbering.renew()
+        except BaseException as error:
+            self._numbering.failed(error)
             raise
 
     async def call(self, call: Call) -> Response:
         attempts = Attempts(self._patience_s, self._socket_path)
         while True:
             try:
-                decided = attempts.judge(await asyncio.wait_for(self._send(call), SILENCE_S))
-            except (OSError, HTTPException, EOFError, asyncio.TimeoutError) as error:
+                decided = attempts.judge(await asyncio.wait_for(self._send(call), RESPONSE_S))
+            except (OSError, HTTPException, asyncio.TimeoutError) as error:
                 decided = attempts.judge(error)
             if decided is not None:
                 return decided
             await asyncio.sleep(attempts.pause_s)
 
-    async def is_alive(self, session_id: str) -> bool:
+    async def end_of_session(self, session_id: str) -> Optional[SessionEnded]:
+        """None: the session is alive."""
         try:
             await self.call(session_call("GET", session_id, "/heartbeat"))
-            return True
+            return None
         except TallygateError as error:
-            if end_of(error) is None:
+            end = end_of(error)
+            if end is None:
                 raise
-            return False
+            return end
 
     def close(self) -> None:
-        if self._streams is None:
+        if self._wire is None:
             return
-        writer, self._streams = self._streams[1], None
+        wire, self._wire = self._wire.transport, None
         if self.is_own:
-            writer.close()
-        elif not writer.is_closing():
+            wire.abort()
+        elif not wire.is_closing():
             # Closes the inherited socket only: the event loop shares its epoll with the other process.
             with open(os.devnull, "rb") as nothing:
-                os.dup2(nothing.fileno(), writer.get_extra_info("socket").fileno(), inheritable=False)
+                os.dup2(nothing.fileno(), wire.get_extra_info("socket").fileno(), inheritable=False)
 
     async def _send(self, call: Call) -> Response:
-        if self._streams is None:
-            self._streams = await asyncio.open_unix_connection(self._socket_path)
-        reader, writer = self._streams
+        text = call.encode()
+        if self._wire is not None and self._wire.transport.is_closing():
+            self._wire = None
         try:
-            writer.write(call.encode())
-            head = Head.parse((await reader.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n"))
-            text = await reader.readexactly(head.length)
+            if self._wire is None:
+                loop = asyncio.get_running_loop()
+                _, self._wire = await loop.create_unix_connection(_Wire, self._socket_path)
+            response = await self._wire.send(text)
         except BaseException:
             # Cancelled, too: the rest of the response must not answer the next request.
             self.close()
             raise
-        if head.closes:
+        if response.head.closes:
             self.close()
-        return Response(head, text)
+        return response
+
+
+class _Wire(asyncio.Protocol):
+    """A connection that closes when the agent sends something that answers no request."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._reader = Reader()
+        self._response: Optional["asyncio.Future[Response]"] = None
+
+    async def send(self, text: bytes) -> Response:
+        self._reader = Reader()
+        if self.transport.is_closing():
+            raise ConnectionResetError("the connection ended")
+        self._response = asyncio.get_running_loop().create_future()
+        self.transport.write(text)
+        return await self._response
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._response is None or self._response.done():
+            self.transport.abort()
+            return
+        try:
+            response = self._reader.feed(data)
+            if response is not None:
+                self._response.set_result(response)
+        except (HTTPException, TallygateError) as error:
+            self._response.set_exception(error)
+
+    def connection_lost(self, exc: Optional[Exception]) -> None:
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(ConnectionResetError("the connection ended"))

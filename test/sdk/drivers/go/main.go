@@ -63,6 +63,13 @@ func do(words []string) (err error) {
 			return err
 		}
 		fmt.Println("state", state)
+	case "begin":
+		go session.Request(ctx, user(words[1]), item("1.0", words[2]))
+	case "hurry":
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		_, err := session.State(short)
+		fmt.Println("late", err)
 	case "wait":
 		<-session.Done()
 		var end *tallygate.Error
