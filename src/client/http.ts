@@ -9,7 +9,7 @@ import {
 import { request as overHttps } from 'node:https'
 import type { z } from 'zod'
 import { hostOf } from '../platform/host-of.ts'
-import { type ProxyVariables, openAgent, proxyFor, proxyRefusal } from '../platform/outgoing.ts'
+import { type ProxyVariables, onSwitch, openAgent, proxyFor, proxyRefusal } from '../platform/outgoing.ts'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
 import { parseJson } from '../protocol/parse-json.ts'
 import { retryAfterMs } from '../protocol/retry-after.ts'
@@ -107,6 +107,7 @@ export class HttpClient implements Disposable {
         resolve,
       )
       request.on('error', (cause) => reject(this.#unreachable(cause)))
+      onSwitch(request, (cause) => reject(this.#unreachable(cause)))
       request.setTimeout(this.#options.timeoutMs ?? 30_000, () => request.destroy(new Error('no response in time')))
       request.end(body)
     })

@@ -1,5 +1,5 @@
 /** Outgoing connections: the authorities that TLS trusts, and the proxy that leads to an address. */
-import { type AgentOptions, Agent as PlainAgent } from 'node:http'
+import { type AgentOptions, type ClientRequest, Agent as PlainAgent } from 'node:http'
 import { Agent as TlsAgent } from 'node:https'
 import { BlockList, isIP } from 'node:net'
 import { createSecureContext, getCACertificates } from 'node:tls'
@@ -36,6 +36,14 @@ export function openAgent(address: string, pool: AgentOptions, { proxy, extraCa 
   if (!isSecure(address)) return new PlainAgent(options)
   // One context for all connections: it takes time to read the certificates.
   return new TlsAgent({ ...options, secureContext: createSecureContext({ ca: authorities(extraCa) }) })
+}
+
+/** Without this, a request whose response switches protocols has neither a response nor an error, and no time limit. */
+export function onSwitch(request: ClientRequest, reject: (problem: Error) => void): void {
+  request.on('upgrade', (_response, socket) => {
+    socket.destroy()
+    reject(Object.assign(new Error('the server switches to another protocol'), { code: 'HPE_PAUSED_UPGRADE' }))
+  })
 }
 
 /**

@@ -84,13 +84,19 @@ describe('a missing response has the caller’s code:', () => {
     })
   })
 
-  test('a server that speaks another protocol', async () => {
+  test('a server without TLS', async () => {
     const plain = (await serve('tcp', echo)).replace('http:', 'https:')
     using secure = new HttpClient({ address: plain, unreachable: 'CLOUD_UNREACHABLE' })
     await expect(secure.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
       message: expect.stringContaining('the server does not use TLS there') as string,
     })
-    const other = createTcpServer((socket) => socket.end('SSH-2.0-OpenSSH_9.2\r\n'))
+  })
+
+  test.each([
+    'SSH-2.0-OpenSSH_9.2\r\n',
+    'HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n',
+  ])('a server that responds with %j', async (text) => {
+    const other = createTcpServer((socket) => void socket.once('data', () => socket.end(text)))
     await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
     const { port } = other.address() as AddressInfo
     using client = new HttpClient({ address: `http://127.0.0.1:${port}`, unreachable: 'CLOUD_UNREACHABLE' })

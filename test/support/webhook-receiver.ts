@@ -63,7 +63,7 @@ export class WebhookReceiver implements AsyncDisposable {
     const answer = await this.respond(delivery)
     if (answer === 'HANG') return
     const [status, text] = typeof answer === 'number' ? [answer, ''] : answer
-    response.writeHead(status).end(text)
+    response.writeHead(status, status === 101 ? { connection: 'upgrade', upgrade: 'other' } : {}).end(text)
   }
 
   /** As https://www.standardwebhooks.com says, by another implementation of the MAC than the cloud's. */

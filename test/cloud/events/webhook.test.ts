@@ -97,6 +97,11 @@ describe('a webhook', () => {
     await expect(send()).rejects.toThrow('did not respond in time')
   })
 
+  it('is out if it switches to another protocol', async () => {
+    receiver.respond = () => 101
+    await expect(send()).rejects.toThrow('the server switches to another protocol')
+  })
+
   it('ends at once when the cloud stops', async () => {
     const stop = new AbortController()
     receiver.respond = () => {

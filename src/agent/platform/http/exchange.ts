@@ -3,7 +3,7 @@ import { type Agent, type IncomingMessage, request as requestPlain } from 'node:
 import { request as requestTls } from 'node:https'
 import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
-import { type Outgoing, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
+import { type Outgoing, onSwitch, openAgent, proxyFor, proxyRefusal } from '../../../platform/outgoing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface HttpRequest {
@@ -97,6 +97,7 @@ async function send(request: HttpRequest, options: ExchangeOptions, agent: Agent
     const giveUp = (reason: string): void =>
       void sending.destroy(Object.assign(new Error(reason), { code: 'ETIMEDOUT' }))
     sending.on('timeout', () => giveUp('silence'))
+    onSwitch(sending, reject)
     sending.on('error', reject)
     deadline.start(() => giveUp('the exchange took too long'))
     sending.end(bytes ?? undefined)

@@ -2,7 +2,7 @@
 import { createHmac, hash } from 'node:crypto'
 import { type Agent, type IncomingMessage, request as plainRequest } from 'node:http'
 import { request as tlsRequest } from 'node:https'
-import { openAgent, type Outgoing } from '../../../platform/outgoing.ts'
+import { onSwitch, openAgent, type Outgoing } from '../../../platform/outgoing.ts'
 import type { EventGroup } from '../../../protocol/edge/events.ts'
 import type { OutgoingEvent } from '../../events/outgoing-event.ts'
 import { SEND_TIMEOUT_MS } from '../../events/publish-events.ts'
@@ -118,6 +118,7 @@ export class WebhookSink implements Sink {
       request.on('error', (error) =>
         reject(signal.aborted ? new Error(`${this.address} did not respond in time`, { cause: error }) : error),
       )
+      onSwitch(request, reject)
       request.end(body)
     })
   }

@@ -223,6 +223,17 @@ test('a response that is not HTTP counts as an unreachable cloud', async () => {
   })
 })
 
+test('a response that switches protocols counts as an unreachable cloud', async () => {
+  const server = createTcpServer((socket) => {
+    const switched = 'HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n'
+    socket.once('data', () => socket.write(switched))
+  })
+  expect(await failure(exchangeWith()(get(`http://127.0.0.1:${await listen(server)}`)))).toEqual({
+    code: 'CLOUD_UNREACHABLE',
+    network: 'HPE_PAUSED_UPGRADE',
+  })
+})
+
 test('a signal ends the request', async () => {
   const url = await serve(() => undefined)
   const controller = new AbortController()
