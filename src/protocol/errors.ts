@@ -147,9 +147,9 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   USAGE_ARCHIVED: {
-    meaning: 'The records after this cursor were moved to an archive, which the message names.',
+    meaning: 'Some of these usage records were moved to an archive, which the message names.',
     remedy:
-      'Read the archive with tallygate usage export --from-archive and the same cursor. Then continue with the cursor that it prints.',
+      'Read the archive with tallygate usage export --from-archive and the same cursor or times. Then continue with the cursor that it prints.',
     http: 409,
     exit: 66,
     retry: 'no',

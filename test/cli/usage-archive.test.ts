@@ -41,7 +41,9 @@ const moves = async (place: string, env: Record<string, string> = {}): Promise<v
   expect(written.out).toContain(`3 records in 1 archive in ${place}.`)
   const refused = await exported()
   expect(refused.code).not.toBe(0)
-  expect(refused.err).toMatch(new RegExp(`USAGE_ARCHIVED[\\s\\S]*${place}[\\s\\S]*--from-archive`))
+  expect(refused.err).toMatch(
+    new RegExp(`USAGE_ARCHIVED: Usage records up to \\d+ are archived in[\\s\\S]*${place}[\\s\\S]*--from-archive`),
+  )
   expect(await run(['export', '--from-archive', place], env)).toEqual(csv)
   const file = join(folder, 'out')
   const read = await run(

@@ -9,6 +9,10 @@ export interface WatchedCell {
   readonly name: string
   readonly store: CellStore
   readonly isStarted: boolean
+  readonly clock: {
+    /** Whether its database could be written the last time. */
+    readonly isRecorded: boolean
+  }
   /** Thumbprint of the signing key that its database knows. */
   readonly signingKey: string
   start(): Promise<void>
@@ -42,6 +46,7 @@ export class CellWatch {
     const { cells } = this.#deps
     return [
       ...cells.filter(({ store }) => !store.isUp).map(({ name }) => `CELL_UNREACHABLE ${name}`),
+      ...cells.filter(({ clock }) => !clock.isRecorded).map(({ name }) => `CELL_UNWRITABLE ${name}`),
       ...[...this.#behind].map((name) => `CELL_BEHIND ${name}`),
     ]
   }

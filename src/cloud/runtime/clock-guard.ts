@@ -103,6 +103,10 @@ export class ClockGuard {
     this.#trusted = after
   }
 
+  get isRecorded(): boolean {
+    return this.#unrecorded === null
+  }
+
   /** @throws CodedError NOT_RECORDED if the last reading could not be written, such as to a full disk */
   requireRecorded(): void {
     if (this.#unrecorded !== null) throw this.#unrecorded

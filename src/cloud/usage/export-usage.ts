@@ -49,10 +49,8 @@ export async function exportUsage(deps: UsageExportDeps, options: UsageExportOpt
 }
 
 export function usageArchived(after: bigint, { place, manifest, upTo }: UsageArchive): CodedError {
-  return new CodedError(
-    'USAGE_ARCHIVED',
-    `after is ${after}, but usage records up to ${upTo} are archived in ${place} (${manifest}).`,
-  )
+  const start = after === 0n ? 'Usage records' : `after is ${after}, but usage records`
+  return new CodedError('USAGE_ARCHIVED', `${start} up to ${upTo} are archived in ${place} (${manifest}).`)
 }
 
 async function* piecesOf(

@@ -13,6 +13,7 @@ class FakeCell implements WatchedCell {
   readonly seen: string[] = []
   failure: Error | null = null
   isStarted = false
+  readonly clock = { isRecorded: true }
   signingKey = 'first'
   readonly metrics = {
     cell: (isUp: boolean, isBehind: boolean) =>
@@ -76,6 +77,8 @@ describe('a watch over cells', () => {
     south.failure = null
     await probe()
     expect([watch.conditions, south.seen.at(-1)]).toEqual([[], 'up'])
+    south.clock.isRecorded = false
+    expect(watch.conditions).toEqual(['CELL_UNWRITABLE south'])
     expect(lines).toEqual([
       'warn south: the database of the cell does not work',
       'info south: the database of the cell works again',
