@@ -67,8 +67,8 @@ export default {
     mayImportOnly(
       'settings-stand-alone',
       '^src/settings/',
-      ['^src/settings/', '^src/protocol/errors', ...packages('zod', 'smol-toml')],
-      'settings import the error codes, zod and smol-toml.',
+      ['^src/settings/', '^src/protocol/(errors|file-reasons)', ...packages('zod', 'smol-toml')],
+      'settings import the error codes, the reasons of files, zod and smol-toml.',
     ),
     mayImportOnly(
       'platform-is-small',
