@@ -16,7 +16,8 @@ import {
 } from '../harness.ts'
 import { EDGE, EdgeClient, enrollmentToken } from '../devices/edge-client.ts'
 import { NONCE, keyLink } from '../devices/key-link.ts'
-import { type DeviceKeys, newDeviceKeys } from '../sync/test-device.ts'
+import { type DeviceKeys, newDeviceKeys, topUpRequest } from '../sync/test-device.ts'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { ENGINE } from '../../../src/core/engine.ts'
 import { engineQuery } from '../../../src/protocol/edge/engines.ts'
 import { type Operation, addressesOf } from '../../../src/cloud/http/operation.ts'
@@ -70,6 +71,10 @@ const key = async (id: string): Promise<unknown> => [{ id, publicKey: newKeyPair
 async function condition(world: World): Promise<string> {
   const body = [{ operator: 'IN', property: 'department', values: ['sales'] }]
   return text((await world.twin.call('POST', `${rules(world)}/conditions`, { body })).body, 0, 'id')
+}
+
+async function withoutActions(world: World): Promise<void> {
+  await world.twin.call('DELETE', `${rules(world)}/line-items/ACT-1/actions`)
 }
 
 const limit = (world: World) => ({ limit: 100, frequency: 'MONTHLY', nextReset: world.twin.now + DAY })
@@ -156,9 +161,9 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
   patchconditions: async (world) => ({
     body: [{ id: await condition(world), operator: 'IN', property: 'a', values: ['b'] }],
   }),
+  // Conditions that actions use are not deleted.
   deleteconditions: async (world) => {
-    // Conditions that actions use are not deleted.
-    await world.twin.call('DELETE', `${rules(world)}/line-items/ACT-1/actions`)
+    await withoutActions(world)
     return {}
   },
   deletecondition: async (world) => ({ params: { conditionId: await condition(world) } }),
@@ -176,9 +181,10 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
     return { query: `?version=${version}` }
   },
   gettenantconfigurations: nothing,
-  patchtenantconfigurations: async (_, version) => ({
-    body: [{ name: 'timezone.tolerant', value: String(version === 'v1.0') }],
-  }),
+  patchtenantconfigurations: async ({ twin }) => {
+    const { body } = await twin.call('GET', '/provisioning/api/v1.0/configuration')
+    return { body: [{ name: 'timezone.tolerant', value: String(text(body, 0, 'value') === 'false') }] }
+  },
   'producer-admin-key-upload': async () => ({ body: await key(randomUUID()) }),
   'delete-producer-admin-key': async ({ twin }) => {
     const keyId = randomUUID()
@@ -199,7 +205,10 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
     headers: { 'x-instance-id': instance },
   }),
   getsession: session(),
-  putsessionaccessrequest: session({ ...requestBody, rollbackOnDeny: true }),
+  putsessionaccessrequest: async (world, version) => {
+    await withoutActions(world)
+    return session({ ...requestBody, rollbackOnDeny: true })(world, version)
+  },
   closesession: session(),
   getheartbeat: session(),
   exportusage: async ({ instance }) => ({ query: `?instanceId=${instance}` }),
@@ -255,7 +264,11 @@ export const REQUESTS: Readonly<Record<string, Prepare>> = {
     return {}
   },
   confirmSettlement: async ({ twin, instance }) => {
-    for (let count = 0; count < 3; count += 1) await EdgeClient.join(twin, instance)
+    // Only devices with tokens are settled.
+    for (let count = 0; count < 3; count += 1) {
+      const { device } = await EdgeClient.join(twin, instance)
+      await device.sync([topUpRequest(lineAccount(instance, 'ACT-1', 0), 0n, 1_000_000n)])
+    }
     await twin.advance(40 * DAY)
     return {}
   },
