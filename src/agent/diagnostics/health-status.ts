@@ -1,4 +1,5 @@
 /** The device's status in one sentence and the next steps; being offline is no problem while decisions are possible. */
+import { parseAccount } from '../../core/accounts/account.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
@@ -19,6 +20,7 @@ const ENROLL = [
   'On this device: `sudo install -m 400 -o tallygate token /etc/tallygate/enrollment-token` (or the file of the setting enrollment.token_file)',
   '`sudo systemctl reload tallygate-agent`',
 ]
+const ENROLL_AGAIN = ['To use it again, enroll it again:', ...ENROLL]
 /** Of a device whose id cannot be used again. */
 const START_ANEW = [
   'Keep its state, which may contain unbilled usage: `sudo systemctl stop tallygate-agent.socket tallygate-agent`, `sudo mv /var/lib/tallygate/agent /var/lib/tallygate/agent.old` (or the directory of the setting state.directory)',
@@ -39,7 +41,7 @@ function stoppedStatus(status: Status): HealthStatus | null {
     const steps =
       suspension.state === 'LOCKED'
         ? [`An administrator unlocks it with \`tallygate devices unlock ${nameOf(status)}\``]
-        : ['To use it again, enroll it again:', ...ENROLL]
+        : ENROLL_AGAIN
     return refusing(`${suspensionSentence(suspension)} It refuses every request.`, ...steps)
   }
   const unwritable = conditions.find(({ subject }) => subject === 'ledger')
@@ -53,6 +55,12 @@ function stoppedStatus(status: Status): HealthStatus | null {
           'This device cannot record anything, so it refuses every request.',
           '`tallygate doctor` examines the disk and the ledger',
         )
+  }
+  const ended = conditions.find(({ subject, code }) => subject === 'attach' && code === 'DEVICE_TERMINATED')
+  if (ended !== undefined) return refusing(`${ended.message} It refuses every request.`, ...ENROLL_AGAIN)
+  const refused = refusedKey(status)
+  if (refused !== undefined && (fenced || epoch === 0)) {
+    return refusing(`${refusedKeySentence(refused)}: it refuses every request.`, ...refusedKeySteps(status, refused))
   }
   if (fenced)
     return refusing(
@@ -125,7 +133,7 @@ function supplyStatus(status: Status): HealthStatus | null {
   if (isDry && usedUp.length > 0) {
     return refusing(
       'The tokens of this device are used up, in the cloud too: it refuses every charge.',
-      ...usedUp.map(moreTokens),
+      ...usedUp.map((each) => moreTokens(status, each)),
     )
   }
   if (isDry) {
@@ -135,12 +143,21 @@ function supplyStatus(status: Status): HealthStatus | null {
     )
   }
   const [low] = [...usedUp, ...conditions.filter(({ code }) => code === 'TOKENS_LOW')]
-  return low === undefined ? null : attention(low.message, moreTokens(low))
+  return low === undefined ? null : attention(low.message, moreTokens(status, low))
 }
 
-function moreTokens({ subject }: AgentStatusWire['conditions'][number]): string {
+function moreTokens({ accounts }: Status, { subject }: AgentStatusWire['conditions'][number]): string {
   const lineItem = subject.replace(/^tokens of /, '')
-  return `An administrator adds tokens with \`tallygate line-items set ${lineItem} --quantity TOKENS\``
+  const [pool] = accounts.flatMap(({ account }) => {
+    const parsed = parseAccount(account)
+    return parsed?.kind === 'line' && parsed.lineItemId === lineItem ? [parsed] : []
+  })
+  const instance = pool === undefined ? '' : ` --instance ${pool.instanceId}`
+  return `An administrator adds tokens with \`tallygate line-items set ${shellWord(lineItem)} --quantity TOKENS${instance}\``
+}
+
+function shellWord(text: string): string {
+  return /^[\w.:@/+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
 }
 
 /** What the cloud says of a key with which it refuses all requests of the device. */
@@ -159,11 +176,19 @@ function refusedKey({ conditions }: Pick<Status, 'conditions'>): RefusedKey | un
 function refusedKeyStatus(status: Status, refused: RefusedKey): HealthStatus {
   const { isDry, atHand } = balanceOf(status)
   const remaining = status.grant?.remainingMs ?? 0
-  const known = `The key of this device ${REFUSED_KEYS[refused]}`
-  const steps = [...(refused === 'DEVICE_REVOKED' ? whoRevoked(status) : fitKey(status)), ...START_ANEW]
+  const known = refusedKeySentence(refused)
+  const steps = refusedKeySteps(status, refused)
   return isDry || remaining === 0
     ? refusing(`${known}, and no tokens are left: it refuses every charge.`, ...steps)
     : attention(`${known}: it delivers no usage, and can spend ${atHand} for another ${inWords(remaining)}.`, ...steps)
+}
+
+function refusedKeySentence(refused: RefusedKey): string {
+  return `The key of this device ${REFUSED_KEYS[refused]}`
+}
+
+function refusedKeySteps(status: Status, refused: RefusedKey): readonly string[] {
+  return [...(refused === 'DEVICE_REVOKED' ? whoRevoked(status) : fitKey(status)), ...START_ANEW]
 }
 
 function whoRevoked(status: Status): readonly string[] {

@@ -50,6 +50,8 @@ export interface LinkMemory {
   readonly key: KeyMemory
   /** A token that was refused or used; not tried again. */
   refusedToken: string | null
+  /** The cloud has refused the last attach, because an administrator has ended the service of the device. */
+  isEnded: boolean
 
   /** Of an attach without accepted answer; never stored. */
   attachNonce: { readonly text: string; repeated: boolean } | null
@@ -105,6 +107,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     trust: await Trust.of([]),
     key: { isRequested: false, isRefused: false, isTried: false, isUnknown: false, isShown: false },
     refusedToken: null,
+    isEnded: false,
     attachNonce: null,
     epoch: snapshot.epoch,
     highestEpoch: snapshot.highestEpoch,
@@ -164,6 +167,7 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
 export function takeEpoch(memory: LinkMemory, epoch: number, lastEntry: number): void {
   memory.undeliveredRanges += lastEntry - memory.lastAcknowledgedEntry
   memory.attachNonce = null
+  memory.isEnded = false
   memory.epoch = epoch
   memory.highestEpoch = epoch
   memory.fence = 'NONE'

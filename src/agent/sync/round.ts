@@ -43,9 +43,9 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
   }
 }
 
-/** Not enrolled, or its service was terminated and everything is delivered. */
-function mayEnroll({ identity, fence }: LinkMemory): boolean {
-  if (identity === null) return true
+/** Not enrolled, or its service was terminated and everything is delivered that can be. */
+function mayEnroll({ identity, fence, isEnded }: LinkMemory): boolean {
+  if (identity === null || isEnded) return true
   return identity.suspension?.state === 'TERMINATED' && fence !== 'NONE' && fence !== 'FENCED'
 }
 
@@ -178,6 +178,7 @@ function fail(
   waiting.resolveAll()
   if (signal.aborted) return { ok: false, retryAfterMs: 0 }
   const { code, details } = error
+  if (step?.kind === 'attach') memory.isEnded = code === 'DEVICE_TERMINATED'
   if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = offer?.token ?? null
   if (code === 'DEVICE_REVOKED') for (const subject of SAID_BY_REVOCATION) health.clear(subject)
   const subject = subjectOf(step, error)

@@ -155,7 +155,7 @@ function spending({ fenced, suspension, epoch, grant }: AgentStatus): string {
     const done = suspension.state === 'LOCKED' ? 'locked' : 'terminated'
     return `stopped: ${done} by an administrator, ${new Date(suspension.since).toISOString()}`
   }
-  if (fenced) return 'stopped: the cloud fenced this device; it attaches again by itself'
+  if (fenced) return 'stopped: the cloud fenced this device until it attaches again'
   if (epoch === 0) return 'not yet: the device has never attached to the cloud'
   if (grant === null) return 'not yet: no grant'
   return `from available balances, for another ${roughly(grant.remainingMs)} without the cloud`

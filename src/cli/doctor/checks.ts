@@ -483,7 +483,7 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
     if (fenced) {
       return fail(
         `epoch ${epoch} is fenced`,
-        'Look for a second device with the same state. This device attaches again by itself once it is online.',
+        'Look for a second device with the same state. This device attaches again by itself once it is online, unless the cloud refuses it.',
       )
     }
     return epoch === 0 ? warn('never attached', 'Connect the device to the cloud.') : ok(`epoch ${epoch}`)

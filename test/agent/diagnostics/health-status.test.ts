@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { clockHealth, cloudInWords, healthStatusOf } from '../../../src/agent/diagnostics/health-status.ts'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
 import type { AgentStatusWire } from '../../../src/protocol/local/status.ts'
 import { agentStatus } from '../../cli/agent-status.ts'
 
@@ -11,6 +12,7 @@ const condition = (subject: string, code = 'CLOUD_UNREACHABLE', message = 'it is
   { subject, code, message, since: 1 },
 ]
 const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it was', since: 1 }]
+const ENDED = { fenced: true, conditions: condition('attach', 'DEVICE_TERMINATED', 'The service was ended.') }
 
 describe('the health status', () => {
   const cases: [string, Partial<AgentStatusWire>, 'ok' | 'attention' | 'refusing', RegExp][] = [
@@ -43,6 +45,19 @@ describe('the health status', () => {
     ],
     ['one whose ledger is full', { conditions: condition('ledger') }, 'refusing', /cannot record/],
     ['one that is fenced', { fenced: true }, 'refusing', /stopped this device/],
+    ['one that is fenced, and whose service was ended', ENDED, 'refusing', /^The service was ended\. It refuses every/],
+    [
+      'one whose service was ended before its first attach',
+      { ...ENDED, fenced: false, epoch: 0 },
+      'refusing',
+      /^The service was ended\. It refuses every/,
+    ],
+    [
+      'one that is fenced, and whose key was revoked',
+      { fenced: true, conditions: revoked },
+      'refusing',
+      /^The key of this device was revoked: it refuses every request\.$/,
+    ],
     ['one without rules', { policies: [] }, 'refusing', /no rules/],
     ['one that never attached', { epoch: 0 }, 'refusing', /not attached/],
     [
@@ -123,6 +138,16 @@ describe('the next steps', () => {
     ['full', { conditions: condition('ledger', 'NOT_RECORDED', 'the disk is full') }, /Free some space/],
     ['offline', { connected: false }, /`tallygate doctor`/],
     ['revoked', { conditions: revoked }, /`tallygate audit list --device press-7`/],
+    [
+      'low, of an instance and with an odd name',
+      {
+        conditions: condition(`tokens of 5 cm's`, 'TOKENS_LOW'),
+        accounts: [{ ...held!, account: lineAccount('0c1d8a1e-7b0f-4d55-9a38-0d9d7d6f2c11', `5 cm's`, 0) }],
+      },
+      /`tallygate line-items set '5 cm'\\''s' --quantity TOKENS --instance 0c1d8a1e-7b0f-4d55-9a38-0d9d7d6f2c11`/,
+    ],
+    ['fenced and terminated', ENDED, /enroll it again:\n.*enrollment-token/],
+    ['fenced and revoked', { fenced: true, conditions: revoked }, /shows who revoked it/],
     ['low', { conditions: condition('tokens of LW-1', 'TOKENS_LOW') }, /`tallygate line-items set LW-1 --quantity/],
     ['clock', { conditions: condition('clock', 'CLOCK_WRONG') }, /timedatectl/],
   ]

@@ -117,3 +117,40 @@ test('while the network is down the attempts become rarer, up to the cap, and en
   await device.pass(150_000)
   expect(device.disk.read().identity).not.toBeNull()
 })
+
+test.each([
+  ['before its first attach', () => TestDevice.make()],
+  [
+    'while it has to attach again',
+    async () => {
+      const device = await TestDevice.running()
+      device.cloud.fence()
+      return device
+    },
+  ],
+])('a device whose service ended %s enrolls with a new token', async (_when, make) => {
+  const device = await make()
+  const isFirst = device.disk.read().identity === null
+  let hasEnded = !isFirst
+  device.network.intercept = async (request) => {
+    const answer = await device.cloud.exchange(request)
+    if (request.url.endsWith('/enrollments')) hasEnded = !hasEnded
+    return hasEnded && request.url.endsWith('/attach')
+      ? refusal(403, 'DEVICE_TERMINATED', 'The service of this device was ended.')
+      : answer
+  }
+  if (isFirst) await device.start()
+  await (isFirst ? device.settle() : device.sync())
+  expect(device.conditions).toEqual(['attach: DEVICE_TERMINATED'])
+  const { epoch } = device.link.status()
+  // The token that it used already is not tried again.
+  await device.sync()
+  expect(device.link.status().epoch).toBe(epoch)
+  device.token = await device.cloud.enrollmentToken({ name: 'press-7' })
+  device.link.wake('enrolled')
+  await device.settle()
+  expect(device.conditions).toEqual([])
+  expect(device.link.status()).toMatchObject({ name: 'press-7', fenced: false })
+  expect(device.link.status().epoch).toBeGreaterThan(epoch)
+  expect(await device.charge(1n)).toBe('GRANTED')
+})
