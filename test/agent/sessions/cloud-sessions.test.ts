@@ -7,6 +7,7 @@ import {
   type SessionEvent,
 } from '../../../src/agent/sync/session-state.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
+import { refusal } from '../sync/fake-cloud.ts'
 import { policyWith } from '../sync/policies.ts'
 import { TestDevice } from '../sync/test-device.ts'
 
@@ -72,6 +73,21 @@ test('a session that the cloud has ended is opened anew, and the technician hear
     await device.pass(2_000)
     expect(device.conditions).toEqual([])
   }
+})
+
+test('a refusal to open a session is over when one is opened', async () => {
+  const device = await TestDevice.make()
+  device.network.intercept = async (request) =>
+    request.url.endsWith('/sessions')
+      ? refusal(403, 'DEVICE_LOCKED', 'This device was locked.')
+      : device.cloud.exchange(request)
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toEqual(['session: DEVICE_LOCKED'])
+  device.network.intercept = null
+  await device.sync()
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN' }])
+  expect(device.conditions).toEqual([])
 })
 
 test('a restart takes the session up again, and asks for it before anything else', async () => {
