@@ -6,6 +6,7 @@ import { createServer as createTlsServer } from 'node:tls'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished, test } from 'vitest'
 import { inspectDatabase } from '../../src/agent/platform/sqlite/inspect-database.ts'
+import { summaryOf } from '../../src/cli/commands/doctor.ts'
 import { CHECKS, type Level, examine } from '../../src/cli/doctor/checks.ts'
 import { lookAtEndpoint } from '../../src/cli/doctor/endpoint.ts'
 import { gather } from '../../src/cli/doctor/gather.ts'
@@ -259,6 +260,13 @@ describe('the checks', () => {
     expect(Object.keys(CHECKS).filter((name) => !SPOILT.some(([each]) => each === name))).toEqual([])
   })
 
+  it('do not call an agent working that this user cannot reach', () => {
+    const { result } = examine(healthy({ agent: refused.agent! }))
+    expect(result).toBe('warn')
+    expect(summaryOf({ result }, null)).toMatch(/^The agent does not respond to this user/)
+    expect(summaryOf({ result }, { level: 'ok', sentence: '', steps: [] })).toBe('The agent works, with warnings.')
+  })
+
   it('name no process that listens on another socket as the agent that does not respond', () => {
     const other = { pid: 900, user: 'root', socket: { path: '/tmp/other.sock' } }
     const agents = [...base.agents, { pid: 900, user: 'root', command: 'tallygate agent' }]
@@ -268,6 +276,10 @@ describe('the checks', () => {
       examine(healthy({ ...noAgent, configuration, ...given })).checks.find(({ name }) => name === 'agent')?.evidence
     expect(evidence({ agents })).toMatch(/ Process 812 runs but does not respond\.$/)
     expect(evidence({ agents: agents.slice(1) })).toMatch(/ It does not run\.$/)
+    const only = { ...choice, process: { pid: 812, user: 'root' }, others: [] }
+    expect(evidence({ agents, configuration: { ...configuration, choice: only, otherSocket: '/run/a.sock' } })).toMatch(
+      /connection refused\. Process 812 listens on \/run\/a\.sock\.$/,
+    )
   })
 
   it('name remedies that work for an agent that runs but is silent, and for a key that cannot be used', () => {

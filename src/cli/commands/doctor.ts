@@ -57,7 +57,12 @@ function healthOf({ agent }: Observations): Health | null {
   return isProblem(agent) ? null : healthStatusOf(agent)
 }
 
-const REFUSING = 'The agent works, but the device refuses requests.'
+/** @param health null: no agent responds */
+export function summaryOf({ result }: Pick<Examination, 'result'>, health: Health | null): string {
+  if (result !== 'warn') return SUMMARY[result]
+  if (health === null) return 'The agent does not respond to this user, so some checks were left out.'
+  return health.level === 'refusing' ? 'The agent works, but the device refuses requests.' : SUMMARY.warn
+}
 
 interface View {
   /** Whether to list the checks that passed or do not apply. */
@@ -65,11 +70,8 @@ interface View {
   readonly health: Health | null
 }
 
-function describe(
-  { result, checks }: Examination,
-  repairs: readonly Repair[],
-  { isWhole, health }: View,
-): readonly string[] {
+function describe(examination: Examination, repairs: readonly Repair[], { isWhole, health }: View): readonly string[] {
+  const { checks } = examination
   const of = (level: keyof typeof MARK) => checks.filter((each) => each.level === level)
   const [selected] = checks
   const shown = [...of('fail'), ...of('warn'), ...(isWhole ? [...of('ok'), ...of('skip')] : [])]
@@ -88,6 +90,6 @@ function describe(
     ...(health === null ? [] : [...healthLines(health), '']),
     ...lines,
     ...(lines.length === 0 ? [] : ['']),
-    `${health?.level === 'refusing' && result === 'warn' ? REFUSING : SUMMARY[result]} ${checks.length} checks: ${counts}.`,
+    `${summaryOf(examination, health)} ${checks.length} checks: ${counts}.`,
   ]
 }

@@ -186,11 +186,16 @@ export const CHECKS: Readonly<Record<string, (observations: Observations) => Fin
           'Reinstall the package with its dependencies.',
         )
   },
-  agent: ({ agent, agents, socket, configuration: { choice } }) => {
+  agent: ({ agent, agents, socket, configuration: { choice, otherSocket } }) => {
     if (!isProblem(agent)) return ok('the agent responds on its socket')
     if (agent.code === 'CALLER_NOT_ALLOWED')
       return warn(agent.message, 'Run doctor as root, or add this user to callers.observe.')
     if (agent.code === 'SOCKET_NOT_PERMITTED') return warn(agent.message, 'Run doctor as root.')
+    if (otherSocket !== null && choice.process !== null)
+      return fail(
+        `${agent.message} Process ${choice.process.pid} listens on ${otherSocket}.`,
+        'Correct --socket, or start the agent of this socket.',
+      )
     const isElsewhere = ({ pid }: { readonly pid: number }): boolean =>
       choice.others.some(
         (each) => each.pid === pid && typeof each.socket !== 'string' && each.socket.path !== socket.path,
