@@ -25,6 +25,13 @@ test('it says in words how the agent is', async () => {
   ])
 })
 
+test('an expired grant stops the spending', async () => {
+  const body = agentStatus({ grant: { term: 4, expiresAt: 1, remainingMs: 0 } })
+  await using agent = await fakeService('socket', { [path]: { body } })
+  const { out } = await tallygate(['status', '--socket', agent.address])
+  expect(out).toMatch(/^spending +stopped: the grant has expired$/m)
+})
+
 test('a device that was never enrolled, and what is wrong with it, are shown too', async () => {
   const body = agentStatus({
     deviceId: null,

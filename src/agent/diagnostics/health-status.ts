@@ -118,7 +118,7 @@ function supplyStatus(status: Status): HealthStatus | null {
           FIND_CLOUD,
         )
       : attention(
-          `This device is offline and continues to decide, with ${atHand}, for another ${inWords(remaining)}.`,
+          `This device is offline and continues to decide, with ${atHand}, for another ${roughly(remaining)}.`,
           FIND_CLOUD,
         )
   }
@@ -180,7 +180,7 @@ function refusedKeyStatus(status: Status, refused: RefusedKey): HealthStatus {
   const steps = refusedKeySteps(status, refused)
   return isDry || remaining === 0
     ? refusing(`${known}, and no tokens are left: it refuses every charge.`, ...steps)
-    : attention(`${known}: it delivers no usage, and can spend ${atHand} for another ${inWords(remaining)}.`, ...steps)
+    : attention(`${known}: it delivers no usage, and can spend ${atHand} for another ${roughly(remaining)}.`, ...steps)
 }
 
 function refusedKeySentence(refused: RefusedKey): string {

@@ -158,6 +158,7 @@ function spending({ fenced, suspension, epoch, grant }: AgentStatus): string {
   if (fenced) return 'stopped: the cloud fenced this device until it attaches again'
   if (epoch === 0) return 'not yet: the device has never attached to the cloud'
   if (grant === null) return 'not yet: no grant'
+  if (grant.remainingMs === 0) return 'stopped: the grant has expired'
   return `from available balances, for another ${roughly(grant.remainingMs)} without the cloud`
 }
 

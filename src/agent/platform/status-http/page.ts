@@ -1,6 +1,6 @@
 /** One self-contained page, which works without script. Names chosen by callers are always escaped. */
 import { hash } from 'node:crypto'
-import { accountInWords, sizeInWords, tokensInWords } from '../../../core/accounts/in-words.ts'
+import { accountInWords, roughly, sizeInWords, tokensInWords } from '../../../core/accounts/in-words.ts'
 import { available } from '../../../core/accounts/grant.ts'
 import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
@@ -130,9 +130,13 @@ function connectionOf({ status }: DeviceReportWire): Html {
       `Rules${ofInstance(instanceId)}`,
       newest > applied ? `revision ${applied} applied, ${newest} available` : `revision ${applied}, up to date`,
     ]),
-    ['Grant', grant === null ? 'none' : `valid for another ${inWords(grant.remainingMs)} without the cloud`],
+    ['Grant', grant === null ? 'none' : validity(grant)],
   ]
   return section('connection', 'Connection', rowsOf('connection', rows))
+}
+
+function validity({ remainingMs }: NonNullable<DeviceReportWire['status']['grant']>): string {
+  return remainingMs === 0 ? 'expired' : `valid for another ${roughly(remainingMs)} without the cloud`
 }
 
 const CLOCK = { exact: 'exact', rough: 'rough', unbounded: 'unbounded: only the earliest possible time is known' }

@@ -43,6 +43,15 @@ describe('the status page', () => {
     expect(page.split('&lt;script&gt;').length).toBeGreaterThan(10)
   })
 
+  it('says how long the grant is valid', () => {
+    const grantOf = (remainingMs: number): string | undefined =>
+      /<dt>Grant<\/dt>\s*<dd>([^<]*)/.exec(
+        statusPage(reportWith({ grant: { term: 1, expiresAt: 1, remainingMs } })),
+      )?.[1]
+    expect(grantOf(0)).toBe('expired')
+    expect(grantOf(1_500)).toBe('valid for another 1 second without the cloud')
+  })
+
   it('says what is refused, wanted, unsent and left', () => {
     const page = statusPage(reportWith())
     for (const words of [
