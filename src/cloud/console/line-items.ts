@@ -1,5 +1,7 @@
 import { tokensInWords } from '../../core/accounts/in-words.ts'
-import { html } from '../../html/html.ts'
+import { type Piece, html } from '../../html/html.ts'
+import type { LineItem } from '../../core/rules/policy.ts'
+import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { mayEditRules } from './edit.ts'
 import {
   type Page,
@@ -26,7 +28,7 @@ export function lineItemsPage(view: View): Promise<Page> {
     const rows = (await poolsOf(reader, instance.id, shown, now)).map(({ lineItem, used, left, resetAt }) => [
       canEdit ? html`<a href="${editHref(lineItem.id)}">${lineItem.id}</a>` : lineItem.id,
       lineItem.elastic ? lineItem.state.toLowerCase() : `${lineItem.state.toLowerCase()}, not elastic`,
-      html`${timeOf(lineItem.startsAt, now)} – ${timeOf(lineItem.endsAt, now)}`,
+      windowOf(lineItem, now),
       lineItem.rateTableSeries === '' ? 'without series' : lineItem.rateTableSeries,
       tokensInWords(lineItem.quantity),
       tokensInWords(used),
@@ -42,10 +44,17 @@ export function lineItemsPage(view: View): Promise<Page> {
     const isMore = policy.lineItems.length > offset + ROWS_SHOWN
     return section(
       'list',
-      `${policy.lineItems.length} line items, at revision ${policy.revision}`,
+      `${policy.lineItems.length === 1 ? '1 line item' : `${policy.lineItems.length} line items`}, at revision ${policy.revision}`,
       html`${tableOf('Line items', columns, rows)}
       ${canEdit ? html`<p><a href="${editHref('')}">New line item</a></p>` : ''}
       ${pagesByOffset(view, '/line-items', { isMore })}`,
     )
   })
+}
+
+function windowOf({ startsAt, endsAt }: Pick<LineItem, 'startsAt' | 'endsAt'>, now: number): Piece {
+  if (startsAt === 0 && endsAt === INSTANT_MAX) return 'always'
+  const from = startsAt === 0 ? '' : html`from ${timeOf(startsAt, now)}`
+  const to = endsAt === INSTANT_MAX ? '' : html`to ${timeOf(endsAt, now)}`
+  return html`${from} ${to}`
 }

@@ -1,4 +1,5 @@
 import { roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { Html, html } from '../../html/html.ts'
 import { overdueBefore } from '../devices/terms.ts'
 import { CONTACT_TEXT } from './devices.ts'
@@ -56,7 +57,7 @@ async function poolsPart(view: View, instanceId: string, recent: RecentUsage): P
     pool.left === null ? 'unlimited' : tokensInWords(pool.left),
     tokensInWords(pool.onDevices),
     lastsFor(pool, charged.get(pool.lineItem.id) ?? 0n, now - recent.since),
-    pool.resetAt === null ? html`ends ${timeOf(pool.lineItem.endsAt, now)}` : html`resets ${timeOf(pool.resetAt, now)}`,
+    periodOf(pool, now),
   ])
   const columns = [
     'Line item',
@@ -74,6 +75,11 @@ async function poolsPart(view: View, instanceId: string, recent: RecentUsage): P
         assumes the use of the last ${roughly(now - recent.since)}.
       </p>`,
   )
+}
+
+function periodOf({ lineItem: { endsAt }, resetAt }: PoolUse, now: number): Html {
+  if (resetAt !== null) return html`resets ${timeOf(resetAt, now)}`
+  return endsAt === INSTANT_MAX ? html`without end` : html`ends ${timeOf(endsAt, now)}`
 }
 
 function shareOf({ lineItem, used, left }: PoolUse): Html {

@@ -52,6 +52,10 @@ it('is valid at any time when the form has no start and no end', async () => {
   expect((await browser.send('/line-items/edit', form)).status).toBe(303)
   expect(await shown('NEW')).toMatchObject({ start: 0, end: INSTANT_MAX })
   expect(await browser.form('/line-items/edit?lineItem=NEW')).toMatchObject({ start: '', end: '' })
+  const shownIn = async (path: string) =>
+    /NEW\b[^]*?<\/tr>/.exec((await browser.open(path)).page.split('<tbody')[1]!)?.[0]
+  expect(await shownIn('/line-items')).toMatch(/<div>always<\/div>/)
+  expect(await shownIn('')).toMatch(/<div>without end<\/div>/)
 })
 
 it('replaces no other line item', async () => {
