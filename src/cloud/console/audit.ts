@@ -9,14 +9,19 @@ import {
   hrefOf,
   instanceField,
   olderLink,
+  refusedForm,
   requireReadable,
   section,
   tableOf,
   timeOf,
 } from './page.ts'
 
-export async function auditPage(view: View): Promise<Page> {
-  const { reader, query, instance, root } = view
+export function auditPage(view: View): Promise<Page> {
+  return listPage(view).catch((error: unknown) => refusedForm(error, 'Audit', filterForm(view)))
+}
+
+async function listPage(view: View): Promise<Page> {
+  const { reader, query, instance } = view
   const { device = '', before = '', sessions = '' } = query
   const deviceId = await deviceIdOf(view, device)
   if (deviceId !== undefined) {
@@ -36,23 +41,27 @@ export async function auditPage(view: View): Promise<Page> {
     content: section(
       'list',
       deviceId === undefined ? 'Changes, newest first' : `Changes of device ${device}, newest first`,
-      html`<form method="get" action="${root}/audit">
-          ${instanceField(view)}
-          <label>Device, by name or id <input name="device" value="${device}" /></label>
-          <label
-            ><span
-              ><input type="checkbox" name="sessions" value="yes" ${sessions === 'yes' ? CHECKED : ''} /> Sessions that
-              clients and devices opened and closed</span
-            ></label
-          >
-          <button>Filter</button>
-        </form>
-        ${await auditTable(view, records)} ${olderLink(on)}`,
+      html`${filterForm(view)} ${await auditTable(view, records)} ${olderLink(on)}`,
     ),
   }
 }
 
 const CHECKED = html`checked`
+
+function filterForm(view: View): Html {
+  const { device = '', sessions = '' } = view.query
+  return html`<form method="get" action="${view.root}/audit">
+    ${instanceField(view)}
+    <label>Device, by name or id <input name="device" value="${device}" /></label>
+    <label
+      ><span
+        ><input type="checkbox" name="sessions" value="yes" ${sessions === 'yes' ? CHECKED : ''} /> Sessions that
+        clients and devices opened and closed</span
+      ></label
+    >
+    <button>Filter</button>
+  </form>`
+}
 
 export async function auditTable(view: View, records: readonly AuditRecord[]): Promise<Html> {
   const names = await deviceNames(

@@ -16,6 +16,7 @@ import {
   formTokenField,
   hrefOf,
   numeric,
+  refusedForm,
   requireReadable,
   rowsOf,
   section,
@@ -76,12 +77,20 @@ export async function devicePage(view: View): Promise<Page> {
 
 function labelsPart(view: View, device: Device): Html {
   if (!mayCommand(view)) return html`<p>${labelLinks(view, device)}</p>`
-  return html`<form method="post" action="${hrefOf(view, `/devices/${device.id}/labels`)}">
-      ${formTokenField(view)}
-      <label>Labels of the device <input name="labels" value="${labelsText(device.labels)}" /></label>
-      <button>Save</button>
-    </form>
+  return html`${labelsForm(view, device.id, labelsText(device.labels))}
     <p class="soft">Such as site=berlin line=3, separated by spaces. ${labelLinks(view, device)}</p>`
+}
+
+function labelsForm(view: View, deviceId: string, labels: string): Html {
+  return html`<form method="post" action="${hrefOf(view, `/devices/${deviceId}/labels`)}">
+    ${formTokenField(view)}
+    <label>Labels of the device <input name="labels" value="${labels}" /></label>
+    <button>Save</button>
+  </form>`
+}
+
+export function refusedLabelsPage(view: View, { id, name }: Device, labels: string, error: unknown): Page {
+  return refusedForm(error, name ?? id, labelsForm(view, id, labels))
 }
 
 export function labelChangeOf({ labels }: Pick<Device, 'labels'>, text = ''): z.infer<typeof labelChange> {

@@ -2,7 +2,7 @@ import { type Html, html } from '../../html/html.ts'
 import { reportedState } from '../devices/devices.ts'
 import { CONTACTS, type Contact, type Device } from '../storage/device-records.ts'
 import { commandChoice, mayCommand } from './device-commands.ts'
-import { type DeviceChoice, deviceFilterOf } from './device-filter.ts'
+import { deviceFilterOf } from './device-filter.ts'
 import {
   type Page,
   type View,
@@ -13,6 +13,7 @@ import {
   offsetOf,
   option,
   pagesByOffset,
+  refusedForm,
   section,
   tableOf,
   timeOf,
@@ -26,7 +27,11 @@ export const CONTACT_TEXT: Readonly<Record<Contact, string>> = {
   REVOKED: 'revoked',
 }
 
-export async function devicesPage(view: View): Promise<Page> {
+export function devicesPage(view: View): Promise<Page> {
+  return listPage(view).catch((error: unknown) => refusedForm(error, 'Devices', filterForm(view)))
+}
+
+async function listPage(view: View): Promise<Page> {
   const { reader, query, now, presence, root } = view
   const choice = deviceFilterOf(view)
   const { contact, search, labels, filter } = choice
@@ -55,7 +60,7 @@ export async function devicesPage(view: View): Promise<Page> {
     content: section(
       'list',
       search === '' ? 'In order of enrollment' : `Whose id or name begins with “${search}”`,
-      html`${filterForm(view, choice)}
+      html`${filterForm(view)}
       ${
         canCommand && rows.length > 0
           ? html`<form class="bulk" method="get" action="${root}/devices/command">
@@ -69,7 +74,8 @@ export async function devicesPage(view: View): Promise<Page> {
   }
 }
 
-function filterForm(view: View, { search, labels, contact }: DeviceChoice): Html {
+function filterForm(view: View): Html {
+  const { search = '', labels = '', contact = '' } = view.query
   return html`<form method="get" action="${view.root}/devices">
     ${instanceField(view)}
     <label>Start of the name or id <input type="search" name="search" value="${search}" /></label>
@@ -77,7 +83,7 @@ function filterForm(view: View, { search, labels, contact }: DeviceChoice): Html
     <label>
       Contact
       <select name="contact">
-        ${option('', 'all', contact ?? '')} ${CONTACTS.map((each) => option(each, CONTACT_TEXT[each], contact ?? ''))}
+        ${option('', 'all', contact)} ${CONTACTS.map((each) => option(each, CONTACT_TEXT[each], contact))}
       </select>
     </label>
     <button>Search</button>

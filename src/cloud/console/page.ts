@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto'
 import { roughly } from '../../core/accounts/in-words.ts'
 import { BASE_STYLE } from '../../html/base-style.ts'
-import { CodedError } from '../../protocol/errors.ts'
+import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
 import { Html, type Piece, html } from '../../html/html.ts'
 import type { EdgeTerms } from '../devices/terms.ts'
 import type { LoadedPolicy, Policies } from '../policy/load-policy.ts'
@@ -38,6 +38,8 @@ export interface View {
 export interface Page {
   readonly title: string
   readonly content: Html
+  /** HTTP status (default: 200). */
+  readonly status?: number
 }
 
 const MENU = [
@@ -201,6 +203,15 @@ export function section(id: string, title: string, content: Html): Html {
     <h2 id="${id}">${title}</h2>
     ${content}
   </section>`
+}
+
+const FORM_ERRORS: ReadonlySet<ErrorCode> = new Set(['BAD_REQUEST', 'CONFLICT', 'LABEL_INVALID', 'NOT_FOUND'])
+
+/** The form with what was typed, in place of the page that it would show. @throws other errors than those of its fields */
+export function refusedForm(error: unknown, title: string, form: Html): Page {
+  if (!(error instanceof CodedError) || !FORM_ERRORS.has(error.code)) throw error
+  const problem = html`<p class="problem" role="alert">${error.message} (${error.code})</p>`
+  return { title, status: error.httpStatus, content: section('refused', 'This did not work', html`${problem} ${form}`) }
 }
 
 export function rowsOf(rows: readonly (readonly [name: string, value: Piece])[]): Html {

@@ -13,6 +13,7 @@ import {
   instanceField,
   numeric,
   olderLink,
+  refusedForm,
   option,
   section,
   tableOf,
@@ -87,7 +88,7 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
   const names = await deviceNames(view, sources)
   const last = fitting.length > ROWS_SHOWN ? shown.at(-1) : undefined
   const older = last === undefined ? (rest?.upTo ?? null) : last.position - 1n
-  const by: Bucket = query['by'] === 'day' ? 'day' : 'hour'
+  const by = bucketOf(query)
   const filter = { outcome, item, requester, device, from, to, by: isRange ? by : '' }
   const on = older === null ? null : hrefOf(view, '/usage', { ...filter, upTo: String(older) })
   const total = fitting.reduce((sum, { record }) => sum + record.tokens, 0n)
@@ -99,7 +100,7 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
     : `${looked.length} records ${written}`
   return {
     title: 'Usage',
-    content: html`${section('filter', 'Filter', filterForm(view, by))}
+    content: html`${section('filter', 'Filter', filterForm(view))}
     ${isRange ? section('buckets', `By ${by}, UTC`, bucketsPart(fitting, by)) : ''}
     ${section(
       'records',
@@ -121,8 +122,17 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
   }
 }
 
-function filterForm(view: View, by: Bucket): Html {
+export function refusedUsagePage(view: View, error: unknown): Page {
+  return refusedForm(error, 'Usage', filterForm(view))
+}
+
+function bucketOf({ by }: View['query']): Bucket {
+  return by === 'day' ? 'day' : 'hour'
+}
+
+function filterForm(view: View): Html {
   const { query, root } = view
+  const by = bucketOf(query)
   const { outcome = '', item = '', requester = '', device = '', from = '', to = '' } = query
   const time = (name: string, label: string, value: string): Html =>
     html`<label>${label} <input type="datetime-local" name="${name}" value="${value}" /></label>`

@@ -182,7 +182,14 @@ describe('labels of a device', () => {
   it('are refused with their code if they are malformed', async () => {
     const { status, page } = await save('no label')
     expect([status, page.includes('(LABEL_INVALID)')]).toEqual([400, true])
-    expect((await browser.open('/devices?labels=no')).page).toContain('(LABEL_INVALID)')
+    expect(page).toContain('name="labels" value="no label"')
+    expect(page).toContain(`action="/dynamicmonetization/console/devices/${scene.device.id}/labels"`)
+    expect(page).toContain('aria-label="Pages"')
+    const list = await browser.open('/devices?labels=no&search=Press')
+    expect([list.status, list.page.includes('(LABEL_INVALID)')]).toEqual([400, true])
+    expect(list.page).toContain('name="labels" value="no"')
+    expect(list.page).toContain('name="search" value="Press"')
+    expect(list.page).toContain('aria-label="Pages"')
     expect((await browser.send(path(), { labels: 'a=b' })).status).toBe(403)
     expect((await save('a=b', await limitedBrowser({ roles: ['read'] }))).status).toBe(403)
     const other = await limitedBrowser({ roles: ['operator'], instances: [await twin.instance('another customer')] })
@@ -329,9 +336,11 @@ describe('usage in a time', () => {
   })
 
   it('must be a time', async () => {
-    for (const query of ['from=yesterday', `from=${hour(2)}&to=${hour(2)}`]) {
+    for (const query of ['from=yesterday&item=Print', `from=${hour(2)}&to=${hour(2)}&item=Print`]) {
       const { status, page } = await browser.open(`/usage?${query}`)
       expect([query, status, page.includes('(BAD_REQUEST)')]).toEqual([query, 400, true])
+      expect(page).toContain('name="item" value="Print"')
+      expect(page).toContain('aria-label="Pages"')
     }
   })
 })
@@ -382,6 +391,7 @@ describe('the name of a device', () => {
       )
       const none = await browser.open(`${path}?device=Print`)
       expect([none.status, none.page.includes('There is no device Print.')]).toEqual([404, true])
+      expect(none.page).toContain('name="device" value="Print"')
     }
   })
 })

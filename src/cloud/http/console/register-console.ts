@@ -15,10 +15,10 @@ import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, 
 import { deviceFilterOf } from '../../console/device-filter.ts'
 import { EDITS, PAGES } from '../../console/pages.ts'
 import { SESSION_COMMANDS, type SessionCommandName, confirmPage } from '../../console/sessions.ts'
-import { rangeOf, usageOfPage, usagePage } from '../../console/usage.ts'
+import { rangeOf, refusedUsagePage, usageOfPage, usagePage } from '../../console/usage.ts'
 import { type ConsoleSignIn, formTokenOf } from '../../console/sign-in.ts'
 import { SIGN_IN_SCRIPT, signInPage } from '../../console/sign-in-page.ts'
-import { labelChangeOf } from '../../console/device.ts'
+import { labelChangeOf, refusedLabelsPage } from '../../console/device.ts'
 import { labelDevice } from '../../devices/label-device.ts'
 import { type DeviceCommandDeps, actingOn, commandDevice } from '../../devices/command-device.ts'
 import { DEVICE_MEDIA_TYPES, type DeviceFormat, exportDevices } from '../../devices/export-devices.ts'
@@ -137,7 +137,8 @@ class Console {
   }
 
   async show(make: (view: View) => Promise<Page>, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
-    return send(reply, 200, await this.#made(make, request, await this.#signedIn(request, reply)))
+    const { status, text } = await this.#made(make, request, await this.#signedIn(request, reply))
+    return send(reply, status, text)
   }
 
   /** The search reads in steps, so that other reads need not wait for it. */
@@ -145,9 +146,12 @@ class Console {
     const signedIn = await this.#signedIn(request, reply)
     const { store, giveWay } = this.#deps
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
-    const newest = await newestUsage({ store, giveWay }, usageOfPage(view))
-    const page = await store.read((reader) => usagePage({ ...view, reader }, newest))
-    return send(reply, 200, documentOf(page, headerOf(view)))
+    const make = async (): Promise<Page> => {
+      const newest = await newestUsage({ store, giveWay }, usageOfPage(view))
+      return store.read((reader) => usagePage({ ...view, reader }, newest))
+    }
+    const page = await make().catch((error: unknown) => refusedUsagePage(view, error))
+    return send(reply, page.status ?? 200, documentOf(page, headerOf(view)))
   }
 
   async commandSession(name: SessionCommandName, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
@@ -190,8 +194,13 @@ class Console {
     await requireScope(store, operator, [['params', 'deviceId']], { params: { deviceId } })
     const device = await store.read((reader) => reader.edge.devices.get(deviceId))
     if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
-    await labelDevice(actingOn(devices, operator), deviceId, labelChangeOf(device, labels))
     const view = await store.read((reader) => this.#view(reader, request, signedIn))
+    try {
+      await labelDevice(actingOn(devices, operator), deviceId, labelChangeOf(device, labels))
+    } catch (error) {
+      const page = refusedLabelsPage(view, device, labels ?? '', error)
+      return send(reply, page.status ?? 400, documentOf(page, headerOf(view)))
+    }
     return reply.redirect(hrefOf(view, `/devices/${deviceId}`), SEE_OTHER)
   }
 
@@ -215,7 +224,8 @@ class Console {
     const problems = isOfSignIn ? await save().catch((error: unknown) => [problemOf(error)]) : [OTHER_SIGN_IN]
     if (problems.length === 0) return reply.redirect(hrefOf(view, edit.next), SEE_OTHER)
     const refused = (current: View): Promise<Page> => edit.refused(current, form, withChange(problems, form, current))
-    return send(reply, isOfSignIn ? 400 : FORBIDDEN, await this.#made(refused, request, signedIn))
+    const { text } = await this.#made(refused, request, signedIn)
+    return send(reply, isOfSignIn ? 400 : FORBIDDEN, text)
   }
 
   async exportDevices(format: DeviceFormat, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
@@ -273,10 +283,11 @@ class Console {
     throw new CodedError('CONSOLE_SIGN_IN_REFUSED', 'The console requires the token of an administrator.')
   }
 
-  async #made(make: (view: View) => Promise<Page>, request: FastifyRequest, signedIn: SignedIn): Promise<string> {
+  async #made(make: (view: View) => Promise<Page>, request: FastifyRequest, signedIn: SignedIn) {
     return this.#deps.store.read(async (reader) => {
       const view = await this.#view(reader, request, signedIn)
-      return documentOf(await make(view), headerOf(view))
+      const page = await make(view)
+      return { status: page.status ?? 200, text: documentOf(page, headerOf(view)) }
     })
   }
 
