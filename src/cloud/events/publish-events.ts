@@ -36,7 +36,7 @@ const LEASE_MS = 3 * SEND_TIMEOUT_MS
 /** Rows of each kind in memory. A delivery of a device counts as one. */
 const ROWS_READ = 500
 
-const BATCH_CHARACTERS_MAX = 512 * 1_024
+const BATCH_BYTES_MAX = 512 * 1_024
 
 /** After so many rejections, an event is a dead letter. */
 const ATTEMPTS_MAX = 3
@@ -168,11 +168,11 @@ export class EventPublisher {
 
   #nextOf({ events }: Chunk): readonly OutgoingEvent[] {
     const batch: OutgoingEvent[] = []
-    let characters = 0
+    let bytes = 0
     for (const event of events.slice(0, Math.min(this.#batchMax, this.#deps.sink.batchMax))) {
       const isSingle = event.position <= this.#singlyUpTo
-      characters += event.json.length
-      if (batch.length > 0 && (isSingle || characters > BATCH_CHARACTERS_MAX)) break
+      bytes += Buffer.byteLength(event.json)
+      if (batch.length > 0 && (isSingle || bytes > BATCH_BYTES_MAX)) break
       batch.push(event)
       if (isSingle) break
     }

@@ -270,6 +270,15 @@ export function publishEventsSuite(
       expect(correlations()).toEqual(Array.from({ length: 30 }, (_, n) => `correlation-${n}`))
     })
 
+    it('sends at most 512 KiB at a time, whatever the script of the texts', async () => {
+      sink.batchMax = 100
+      await run()
+      const requesterValue = 'Ж'.repeat(100 * 1_024)
+      await twin.store.transaction((tx) => tx.usage.append([1, 2, 3].map((n) => usage(n, { requesterValue }))))
+      await run()
+      expect(sink.calls).toEqual([2, 1])
+    })
+
     it('sets an event aside that is rejected three times, and delivers the others in order', async () => {
       await run()
       await write(1, 2, 3, 4)

@@ -1,4 +1,6 @@
 import { randomBytes } from 'node:crypto'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { EventsRejected } from '../../../src/cloud/events/sink.ts'
 import type { OutgoingEvent } from '../../../src/cloud/events/outgoing-event.ts'
@@ -100,6 +102,19 @@ describe('a webhook', () => {
   it('is out if it switches to another protocol', async () => {
     receiver.respond = () => 101
     await expect(send()).rejects.toThrow('the server switches to another protocol')
+  })
+
+  it.each(['is cut', 'never ends'])('has taken events with a status of success whose text %s', async (what) => {
+    const server = createServer((_, response) => {
+      response.writeHead(200, { 'content-length': '100' }).write('thank')
+      if (what === 'is cut') setImmediate(() => response.destroy())
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    await sink.close()
+    sink = open({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`, timeoutMs: 50 })
+    await send()
+    server.closeAllConnections()
+    server.close()
   })
 
   it('ends at once when the cloud stops', async () => {

@@ -99,7 +99,7 @@ export class WebhookSink implements Sink {
       ...(token === null ? {} : { authorization: `Bearer ${token}` }),
     }
     const { status, text } = await this.#post(body, headers, AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]))
-    if (status >= 200 && status < 300) return
+    if (isTaken(status)) return
     const problem = `${this.address} responded with ${status}${text === '' ? '' : `: ${text}`}`
     throw REJECTING.has(status) ? new EventsRejected(problem) : new Error(problem)
   }
@@ -112,16 +112,25 @@ export class WebhookSink implements Sink {
     const { url } = this.#options
     const send = url.startsWith('https:') ? tlsRequest : plainRequest
     return new Promise<{ readonly status: number; readonly text: string }>((resolve, reject) => {
+      let status = 0
+      const fail = (error: Error): void => {
+        if (isTaken(status)) resolve({ status, text: '' })
+        else reject(signal.aborted ? new Error(`${this.address} did not respond in time`, { cause: error }) : error)
+      }
       const request = send(url, { method: 'POST', agent: this.#agent, headers, signal }, (response) => {
-        readStart(response, this.#hidden).then((text) => resolve({ status: response.statusCode ?? 0, text }), reject)
+        status = response.statusCode ?? 0
+        readStart(response, this.#hidden).then((text) => resolve({ status, text }), fail)
       })
-      request.on('error', (error) =>
-        reject(signal.aborted ? new Error(`${this.address} did not respond in time`, { cause: error }) : error),
-      )
+      request.on('error', fail)
       onSwitch(request, reject)
       request.end(body)
     })
   }
+}
+
+/** The receiver has the events, also if the text of its response does not come. */
+function isTaken(status: number): boolean {
+  return status >= 200 && status < 300
 }
 
 /** The rest is read, so that the connection can be used again, but not kept. */
