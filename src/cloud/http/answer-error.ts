@@ -61,8 +61,8 @@ export function shownError(error: unknown, request: FastifyRequest, reply: Fasti
   }
   const shown =
     known ?? new CodedError('INTERNAL', `The service failed because of an unexpected error. Log id: ${request.id}.`)
-  if (shown.httpStatus === 401) void reply.header('www-authenticate', 'Bearer')
-  const { retryAfterMs } = shown.details
+  const { retryAfterMs, challenge = 'Bearer' } = shown.details
+  if (shown.httpStatus === 401) void reply.header('www-authenticate', challenge)
   if (typeof retryAfterMs === 'number') void reply.header('retry-after', Math.ceil(retryAfterMs / 1000))
   else if (shown.httpStatus === 503) void reply.header('retry-after', RETRY_AFTER_S)
   const { cell } = shown.details

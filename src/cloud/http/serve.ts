@@ -214,6 +214,8 @@ async function readHead(
   return { principal, params, query, instanceHeader: header, isNamed }
 }
 
+const BASIC_CHALLENGE = 'Bearer, Basic realm="tallygate", charset="UTF-8"'
+
 /** Made once: a schema is compiled at its first use. */
 const maybeInDevice = inDevice.partial()
 
@@ -235,7 +237,8 @@ async function authorize(
     return { kind: 'INTRODUCED_DEVICE', token }
   }
   const { authorization } = request.headers
-  const principal = await deps.authenticator.authenticate(basic ? bearerOf(authorization) : authorization, deps.now())
+  const authentication = deps.authenticator.authenticate(basic ? bearerOf(authorization) : authorization, deps.now())
+  const principal = await (basic ? authentication.catch(challengeBasic) : authentication)
   if (!principals.includes(principal.kind)) {
     const limits =
       principal.kind === 'DEVICE'
@@ -249,6 +252,13 @@ async function authorize(
     throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires the token of the device in the path.')
   }
   return principal
+}
+
+/** Many programs send the password only after such a challenge. */
+function challengeBasic(error: unknown): never {
+  if (!(error instanceof CodedError) || error.httpStatus !== 401) throw error
+  const { code, message, details } = error
+  throw new CodedError(code, message, { cause: error, details: { ...details, challenge: BASIC_CHALLENGE } })
 }
 
 function tokenFor(principals: readonly CallerKind[]): string {

@@ -237,7 +237,7 @@ class Responses {
 
 const HEADERS: Readonly<Record<number, JsonSchema>> = {
   401: {
-    'WWW-Authenticate': { description: 'The required scheme.', schema: { type: 'string', const: 'Bearer' } },
+    'WWW-Authenticate': { description: 'The accepted schemes.', schema: { type: 'string', example: 'Bearer' } },
   },
   503: { 'Retry-After': { description: 'Seconds to wait.', schema: { type: 'integer', minimum: 0 } } },
 }

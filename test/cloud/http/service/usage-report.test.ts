@@ -88,6 +88,13 @@ it('accepts as a Basic password only what it accepts as a bearer token', async (
   expect(await refused(await basic(await twin.clientToken(instance)))).toBe('ACCESS_KIND_WRONG')
 })
 
+it('challenges programs that send the password only then', async () => {
+  const challenge = async (options: Parameters<Twin['call']>[2]) =>
+    (await get(QUERY, options)).headers.get('www-authenticate')
+  expect(await challenge({ token: null })).toBe('Bearer, Basic realm="tallygate", charset="UTF-8"')
+  expect(await challenge(await basic('secret'))).toBe('Bearer, Basic realm="tallygate", charset="UTF-8"')
+})
+
 it('accepts Basic nowhere else', async () => {
   const reply = await twin.call(
     'GET',
