@@ -109,7 +109,11 @@ type Client struct {
 
 	mutex sync.Mutex
 	idle  []*connection // each for one request at a time
+	// Without a socket, after many requests at a time: all programs of the device share the agent's sockets.
+	resting []*connection
 }
+
+const idleMax = 16
 
 // New sends nothing before the first call.
 func New() *Client {
@@ -164,10 +168,12 @@ func (c *Client) Close() {
 func (c *Client) take() *connection {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if last := len(c.idle) - 1; last >= 0 {
-		conn := c.idle[last]
-		c.idle = c.idle[:last]
-		return conn
+	for _, found := range []*[]*connection{&c.idle, &c.resting} {
+		if last := len(*found) - 1; last >= 0 {
+			conn := (*found)[last]
+			*found = (*found)[:last]
+			return conn
+		}
 	}
 	return newConnection(c.Socket, c.Patience)
 }
@@ -175,7 +181,12 @@ func (c *Client) take() *connection {
 func (c *Client) give(conn *connection) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.idle = append(c.idle, conn)
+	if len(c.idle) < idleMax {
+		c.idle = append(c.idle, conn)
+		return
+	}
+	conn.close()
+	c.resting = append(c.resting, conn)
 }
 
 type accessBody struct {

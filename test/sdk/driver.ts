@@ -2,6 +2,7 @@
 // for each result and `done` after each command:
 //
 //   access REQUESTER VERSION COUNT TIMES   granted|refused CODE TOKENS RETRY ADVICE, or error TYPE CODE RETRY
+//   burst TIMES                            not in C: granted COUNT, of so many requests at the same time
 //   offers                                 offer ITEM VERSION RATE
 //   open [bound]                           opened ID
 //   request REQUESTER COUNT                as access

@@ -8,7 +8,7 @@ import { connect } from '../../sdk/node/src/index.ts'
 import { Driver, LANGUAGES, type Language, missingTool } from './driver.ts'
 
 /** Sends what it wants to a connection for its request. @param number of the request of this client, from 1 */
-type Script = (socket: Socket, number: number, request: string) => void
+type Script = (socket: Socket, number: number, request: string, client: string) => void
 
 const directory = mkdtempSync(join(tmpdir(), 'tallygate-wire-'))
 
@@ -19,6 +19,7 @@ class Wire {
   readonly name: string
   readonly driver: Driver
   requests = 0
+  connections = 0
   readonly #sockets = new Set<Socket>()
   readonly #server: Server
 
@@ -36,9 +37,14 @@ class Wire {
 
   /** Ends every connection, so that the next test begins with a new one. */
   reset(): void {
-    this.requests = 0
+    this.requests = this.connections = 0
     for (const socket of this.#sockets) socket.destroy()
     this.#sockets.clear()
+  }
+
+  /** Connections that neither side has closed. */
+  get open(): number {
+    return this.#sockets.size
   }
 
   end(): void {
@@ -49,15 +55,16 @@ class Wire {
 
   #serve(connection: Socket): void {
     this.#sockets.add(connection)
+    this.connections += 1
     let text = ''
-    connection.on('error', () => undefined)
+    connection.on('error', () => undefined).on('close', () => this.#sockets.delete(connection))
     connection.on('data', (bytes) => {
       text += bytes.toString()
       const [head = ''] = text.split('\r\n\r\n', 1)
       const length = Number(/content-length: (\d+)/i.exec(head)?.[1] ?? 0)
       if (text.length < head.length + 4 + length) return
       this.requests += 1
-      script(connection, this.requests, text)
+      script(connection, this.requests, text, this.name)
       text = ''
     })
   }
@@ -296,6 +303,22 @@ it('every client ends a request whose response takes forever', async () => {
   }
   await all([REQUEST], [UNREACHABLE])
 }, 90_000)
+
+it('no client keeps more than 16 connections after many requests at a time', async () => {
+  const waiting = new Map<string, Socket[]>()
+  script = (socket, number, _, client) => {
+    const held = waiting.get(client) ?? []
+    waiting.set(client, [...held, socket])
+    if (number === 40) for (const each of [...held, socket]) each.write(http(BODY))
+    if (number > 40) socket.write(http(BODY))
+  }
+  for (const wire of wires.filter(({ name }) => name !== 'C')) {
+    expect([wire.name, await wire.driver.do('burst 40')]).toEqual([wire.name, ['granted 40']])
+    await expect.poll(() => wire.open).toBe(16)
+    expect([wire.name, await wire.driver.do('access anna 1.0 1 40')]).toEqual([wire.name, Array(40).fill(GRANTED)])
+    expect(wire.connections).toBe(40)
+  }
+})
 
 it('in Go, a call of a session ends with its context while another call waits', async ({ skip }) => {
   const wire = wires.find(({ name }) => name === 'Go')

@@ -138,6 +138,8 @@ export class AgentClient {
   readonly #options: ConnectOptions
   /** Idle connections, each for one request at a time. */
   readonly #idle: Connection[] = []
+  /** Those without a socket, after many requests at a time: all programs of the device share the agent's sockets. */
+  readonly #resting: Connection[] = []
 
   constructor(options: ConnectOptions) {
     this.#options = options
@@ -191,11 +193,16 @@ export class AgentClient {
   }
 
   async #lend<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
-    const connection = this.#idle.pop() ?? new Connection(this.#options)
+    const connection = this.#idle.pop() ?? this.#resting.pop() ?? new Connection(this.#options)
     try {
       return await work(connection)
     } finally {
-      this.#idle.push(connection)
+      if (this.#idle.length < IDLE_MAX) {
+        this.#idle.push(connection)
+      } else {
+        connection.close()
+        this.#resting.push(connection)
+      }
     }
   }
 }
@@ -322,6 +329,7 @@ interface Response {
   readonly isFirst: boolean
 }
 
+const IDLE_MAX = 16
 const FIRST_PAUSE_MS = 20
 const LONGEST_PAUSE_MS = 1_000
 /** A response that is not complete after this time is none. */

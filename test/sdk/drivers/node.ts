@@ -25,6 +25,13 @@ const commands: Readonly<Record<string, (...words: string[]) => Promise<void>>> 
       )
     }
   },
+  async burst(times = '') {
+    const cut = { item: 'LaserCut', version: '1.0', count: 1 }
+    const all = Array.from({ length: Number(times) }, (_, n) =>
+      agent.access(INSTANCE, { type: 'user', value: `anna-${n}` }, [cut]),
+    )
+    say('granted', (await Promise.all(all)).filter(({ granted }) => granted).length)
+  },
   async offers() {
     const { instances } = await agent.offers()
     for (const { item, version, lineItems } of instances[0]?.items ?? [])

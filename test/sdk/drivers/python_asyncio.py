@@ -30,6 +30,9 @@ async def do(agent, session, name, *words):
         for _ in range(int(times)):
             item = tallygate.Item("LaserCut", float(count), version)
             say_answer(await agent.access(INSTANCE, tallygate.Requester("user", value), iter([item])))
+    elif name == "burst":
+        burst = [agent.access(INSTANCE, *request(f"anna-{n}", "1")) for n in range(int(words[0]))]
+        say("granted", [answer.granted for answer in await asyncio.gather(*burst)].count(True))
     elif name == "offers":
         for each in (await agent.offers())["instances"][0]["items"]:
             say("offer", each["item"], each["version"], each["lineItems"][0]["rate"])

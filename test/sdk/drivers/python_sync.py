@@ -32,6 +32,15 @@ def do(name, *words):
         for _ in range(int(times)):
             item = tallygate.Item("LaserCut", float(count), version)
             say_answer(agent.access(INSTANCE, tallygate.Requester("user", value), iter([item])))
+    elif name == "burst":
+        granted = []
+        request_one = lambda n: granted.append(agent.access(INSTANCE, *request(f"anna-{n}", "1")).granted)
+        burst = [threading.Thread(target=request_one, args=(n,)) for n in range(int(words[0]))]
+        for each in burst:
+            each.start()
+        for each in burst:
+            each.join()
+        say("granted", granted.count(True))
     elif name == "offers":
         for each in agent.offers()["instances"][0]["items"]:
             say("offer", each["item"], each["version"], each["lineItems"][0]["rate"])

@@ -11,6 +11,7 @@ from http.client import HTTPException
 from typing import Any, Iterable, List, Optional
 
 from ._core import (
+    IDLE_MAX,
     OFFERS_CALL,
     RESPONSE_S,
     AgentUnreachable,
@@ -73,6 +74,8 @@ class Client:
         self._patience_s = patience_s
         # Each for one request at a time.
         self._idle: List[_Connection] = []
+        # Without a socket, after many requests at a time: all programs of the device share the agent's sockets.
+        self._resting: List[_Connection] = []
 
     def access(self, instance_id: str, requester: Requester, items: Iterable[Item]) -> Answer:
         """Each item is granted or refused by itself. Raises TallygateError."""
@@ -81,7 +84,7 @@ class Client:
         try:
             return answer_of(connection.once(call), call)
         finally:
-            self._idle.append(connection)
+            self._give(connection)
 
     def offers(self) -> Any:
         """The items that can be requested now, as in the local API. Raises TallygateError."""
@@ -89,7 +92,7 @@ class Client:
         try:
             return connection.call(OFFERS_CALL).read(offers_of)
         finally:
-            self._idle.append(connection)
+            self._give(connection)
 
     def open_session(self, instance_id: str, bound: bool = False) -> "Session":
         """Raises TallygateError.
@@ -124,12 +127,26 @@ class Client:
         self.close()
 
     def _take(self) -> "_Connection":
-        try:
-            while not (connection := self._idle.pop()).is_own:
+        for found in (self._idle, self._resting):
+            while connection := _pop(found):
+                if connection.is_own:
+                    return connection
                 connection.close()
-            return connection
-        except IndexError:
-            return _Connection(self._socket_path, self._patience_s)
+        return _Connection(self._socket_path, self._patience_s)
+
+    def _give(self, connection: "_Connection") -> None:
+        if len(self._idle) < IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+            self._resting.append(connection)
+
+
+def _pop(connections: "List[_Connection]") -> "Optional[_Connection]":
+    try:
+        return connections.pop()
+    except IndexError:
+        return None
 
 
 class Session:

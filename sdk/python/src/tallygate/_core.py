@@ -14,6 +14,7 @@ from urllib.parse import quote
 T = TypeVar("T")
 
 USUAL_SOCKET = "/run/tallygate/agent.sock"
+IDLE_MAX = 16
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
 # A response that is not complete after this time is none.

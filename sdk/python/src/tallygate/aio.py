@@ -7,6 +7,7 @@ from http.client import HTTPException
 from typing import Any, Iterable, List, Optional, cast
 
 from ._core import (
+    IDLE_MAX,
     OFFERS_CALL,
     RESPONSE_S,
     Answer,
@@ -48,6 +49,8 @@ class Client:
         self._patience_s = patience_s
         # Each for one request at a time.
         self._idle: List[_Connection] = []
+        # Without a socket, after many requests at a time: all programs of the device share the agent's sockets.
+        self._resting: List[_Connection] = []
 
     async def access(self, instance_id: str, requester: Requester, items: Iterable[Item]) -> Answer:
         """Each item is granted or refused by itself. Raises TallygateError."""
@@ -56,7 +59,7 @@ class Client:
         try:
             return answer_of(await connection.once(call), call)
         finally:
-            self._idle.append(connection)
+            self._give(connection)
 
     async def offers(self) -> Any:
         """The items that can be requested now, as in the local API. Raises TallygateError."""
@@ -64,7 +67,7 @@ class Client:
         try:
             return (await connection.call(OFFERS_CALL)).read(offers_of)
         finally:
-            self._idle.append(connection)
+            self._give(connection)
 
     async def open_session(self, instance_id: str, bound: bool = False) -> "Session":
         """Raises TallygateError. See tallygate.Client.open_session."""
@@ -96,12 +99,20 @@ class Client:
         self.close()
 
     def _take(self) -> "_Connection":
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_own:
-                return connection
-            connection.close()
+        for found in (self._idle, self._resting):
+            while found:
+                connection = found.pop()
+                if connection.is_own:
+                    return connection
+                connection.close()
         return _Connection(self._socket_path, self._patience_s)
+
+    def _give(self, connection: "_Connection") -> None:
+        if len(self._idle) < IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+            self._resting.append(connection)
 
 
 class Session:

@@ -39,6 +39,22 @@ func do(words []string) (err error) {
 		for n := 0; n < times && err == nil; n++ {
 			err = sayAnswer(agent.Access(ctx, instance, user(words[1]), item(words[2], words[3])))
 		}
+	case "burst":
+		times, _ := strconv.Atoi(words[1])
+		granted := make(chan bool, times)
+		for n := 0; n < times; n++ {
+			go func() {
+				answer, _ := agent.Access(ctx, instance, user("anna"), item("1.0", "1"))
+				granted <- answer.Granted
+			}()
+		}
+		total := 0
+		for n := 0; n < times; n++ {
+			if <-granted {
+				total++
+			}
+		}
+		fmt.Println("granted", total)
 	case "offers":
 		offers, err := agent.Offers(ctx)
 		if err != nil {
