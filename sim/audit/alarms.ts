@@ -4,6 +4,9 @@ import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
 import { Violation } from './violation.ts'
 
+/** Devices keep delivered segments for a week, and a run takes hours. */
+const RETAINED_AT_LEAST_MS = 6 * 86_400_000
+
 export class AlarmAudit {
   readonly #shared: SharedState
 
@@ -52,10 +55,12 @@ export class AlarmAudit {
     if (this.#shared.lostByCloud.has(`${deviceId} ${epoch}`)) return true
     if (this.#shared.damaged.has(deviceId)) return true
     if (!this.#shared.wasRestored) return false
-    // With a wrong clock, delivered segments may exceed their retention.
-    if (this.#shared.isRetentionShort || this.#shared.twinClockWrong) return true
-    return [...this.#shared.entries.values()].some(
-      (entry) => entry.deviceId === deviceId && this.#shared.wereFull.has(entry.machine),
+    if (this.#shared.isRetentionShort) return true
+    // To a device whose time was wrong by days, delivered segments may look older than their retention.
+    const { entries, wereFull, clocks } = this.#shared
+    return [...entries.values()].some(
+      ({ deviceId: id, machine }) =>
+        id === deviceId && (wereFull.has(machine) || clocks.besideMs(machine, Infinity) > RETAINED_AT_LEAST_MS),
     )
   }
 }

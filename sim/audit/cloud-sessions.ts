@@ -27,6 +27,8 @@ export interface Interval {
 }
 
 interface StoredInterval extends Interval {
+  /** When the cloud stored it. */
+  readonly seenAt: number
   /** As stored. */
   readonly text: string
 }
@@ -35,7 +37,7 @@ export class CloudSessionAudit {
   readonly #shared: SharedState
   readonly #intervals = new Map<string, StoredInterval>()
   /** Time of the first automatic charge without a heartbeat after it, by session. */
-  readonly #silentSince = new Map<string, bigint>()
+  readonly #silentSince = new Map<string, { readonly since: bigint; readonly seenAt: number }>()
 
   constructor(shared: SharedState) {
     this.#shared = shared
@@ -56,11 +58,15 @@ export class CloudSessionAudit {
       this.#silentSince.delete(sessionId)
       return
     }
-    const since = this.#silentSince.get(sessionId) ?? first.usage_time
-    this.#silentSince.set(sessionId, since)
+    const now = this.#shared.now()
+    const silent = this.#silentSince.get(sessionId) ?? { since: first.usage_time, seenAt: now }
+    this.#silentSince.set(sessionId, silent)
+    const { since, seenAt } = silent
     const { from, until } = interval ?? { from: 0n, until: first.usage_time }
     const isInTime = first.usage_time - since <= (until - from) / 2n
-    if (isInTime || this.#shared.twinClockWrong) return
+    // Only where a clock of the cloud was wrong since then may the instants differ by more than the time between.
+    const knownSince = Math.min(seenAt, interval?.seenAt ?? now)
+    if (isInTime || !this.#shared.clocks.wereRightSince(knownSince)) return
     throw new Violation('I4', `the session ${sessionId} is charged again, without a heartbeat since ${since}`)
   }
 
@@ -88,7 +94,7 @@ export class CloudSessionAudit {
     for (const { id, state, since, charge } of query(database, sql).all() as SessionRow[]) {
       const interval = this.#intervals.get(id)
       if (charge !== null) {
-        if (interval?.text !== charge) this.#intervals.set(id, intervalOf(charge))
+        if (interval?.text !== charge) this.#intervals.set(id, intervalOf(charge, this.#shared.now()))
       } else if (interval !== undefined && state !== 'FAILED') {
         this.#shared.look('I3')
         this.#intervals.delete(id)
@@ -109,13 +115,13 @@ export class CloudSessionAudit {
   }
 }
 
-function intervalOf(text: string): StoredInterval {
+function intervalOf(text: string, seenAt: number): StoredInterval {
   const { from, until, items } = JSON.parse(text) as StoredCharge
   const charged = new Books()
   for (const { metaData, parts } of items) {
     for (const part of parts) charged.add(itemOf({ meta_data: metaData }), BigInt(part.charged))
   }
-  return { text, from: BigInt(from), until: BigInt(until), charged }
+  return { text, seenAt, from: BigInt(from), until: BigInt(until), charged }
 }
 
 function itemOf({ meta_data: text }: Pick<CloudUsageRow, 'meta_data'>): string {

@@ -132,6 +132,7 @@ export class DeviceAudit {
   duplicated(machine: Machine, from: Machine): void {
     const { database } = machine.deps.disk
     const { deviceId, epoch } = ownerOf(database)
+    this.#shared.clocks.copied(from.name, machine.name)
     if (deviceId === null) {
       // Both have the same key: enrolling with either is the same device.
       this.#nameless.add(machine).add(from)

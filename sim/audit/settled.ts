@@ -65,11 +65,12 @@ export class SettledAudit {
         .filter(({ cap_target }) => cap_target !== null)
         .map(({ id }) => id),
     )
+    const restoredAt = query(database, 'SELECT max(at) FROM last_restore').pluck().get() as bigint | null
     for (const row of query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]) {
       const epoch = epochs.get(`${row.device_id} ${row.epoch}`)
       if (epoch === undefined || !limited.has(row.account)) continue
       const isOver = epoch.status === 'CLOSED' || epoch.settled_at !== null
-      if (!isOver && !this.#isTooSilent(epoch)) continue
+      if (!isOver && !this.#isTooSilent(epoch, restoredAt)) continue
       this.#shared.look('I3')
       const billed = row.used - row.refunded + row.branch_used + row.presumed
       const stuck = row.granted - row.returned - row.released - billed
@@ -79,10 +80,14 @@ export class SettledAudit {
     this.#checkSucceeded(epochs)
   }
 
-  #isTooSilent({ quiet_since: since }: EpochRow): boolean {
-    const { twinClockWrong, wasRestored, now } = this.#shared
-    // After a restore, inactivity counts from the restore.
-    return !twinClockWrong && !wasRestored && now() - Number(since) > this.#settleAfterMs + TOLERANCE_MS
+  /** @param restoredAt of the last restore, from which inactivity counts, as the cloud has dated it */
+  #isTooSilent({ quiet_since: since }: EpochRow, restoredAt: bigint | null): boolean {
+    const { clocks, now } = this.#shared
+    if (clocks.rightSince === null) return false
+    // Nothing is settled while a clock is wrong. What it dated in the future counts from when it is right.
+    const quietSince = Number(since) > now() + TOLERANCE_MS ? 0 : Number(since)
+    const begun = Math.max(clocks.rightSince, quietSince, Number(restoredAt ?? 0n))
+    return now() - begun > this.#settleAfterMs + TOLERANCE_MS
   }
 
   /** A device that starts a new epoch with all its entries delivers them: the old one is then closed exactly. */

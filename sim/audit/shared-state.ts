@@ -1,5 +1,6 @@
 /** State shared by the auditor's checks: its books, and the actions of owners and administrators. */
 import { Books } from './books.ts'
+import { Clocks } from './clocks.ts'
 import { type Caps, type DeviceAccountRow, type Entry, type KnownGrant, nameOf } from './records.ts'
 import type { Invariant } from './violation.ts'
 
@@ -8,6 +9,7 @@ export type ArchivedFiles = Map<string, Buffer>
 
 export class SharedState {
   readonly now: () => number
+  readonly clocks: Clocks
   readonly looks = new Map<Invariant, number>()
   readonly entries = new Map<string, Entry>()
   /** Charges by application session and request number. */
@@ -44,8 +46,6 @@ export class SharedState {
   /** Devices whose key a restored cloud does not know and that cannot prove its predecessor. */
   readonly strangers = new Set<string>()
   wasRestored = false
-  /** The cloud gave devices a wrong time. */
-  twinClockWrong = false
   /** Devices keep delivered entries for less than a run. */
   isRetentionShort = false
   /** Each epoch's account at the last restore, whether or not the backup knows it, by name. */
@@ -55,6 +55,7 @@ export class SharedState {
 
   constructor(now: () => number) {
     this.now = now
+    this.clocks = new Clocks(now)
   }
 
   isShutOut(deviceId: string): boolean {

@@ -21,12 +21,11 @@ export class TimeAudit {
   checkTime(machine: Machine, { kind, earliest, latest, postings }: EntryText): void {
     this.#shared.look('TIME')
     const now = this.#shared.now()
-    const { twinClockWrong } = this.#shared
-    if (earliest > now && !twinClockWrong)
-      throw new Violation('TIME', `${machine.name} takes ${earliest} for past at ${now}`)
     const writeMs = Math.max(WRITE_MS, machine.waitsForDiskMs)
     const slept = machine.sleptWithin(writeMs)
-    if (latest !== null && !twinClockWrong && latest < now - writeMs - slept) {
+    const besideMs = this.#shared.clocks.besideMs(machine.name, writeMs + slept)
+    if (earliest > now + besideMs) throw new Violation('TIME', `${machine.name} takes ${earliest} for past at ${now}`)
+    if (latest !== null && latest < now - writeMs - slept - besideMs) {
       throw new Violation('TIME', `${machine.name} takes ${latest} for the latest possible time at ${now}`)
     }
     const grant = this.#shared.grants.get(machine.name)

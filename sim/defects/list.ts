@@ -1,12 +1,19 @@
 /** All deliberate defects: each skips or breaks a rule of the protocol. */
 import type { PlanOptions } from '../draw/plan.ts'
 import type { Defect } from './defects.ts'
+import { CLOCK_DEFECTS } from './of-clocks.ts'
 import { DECISION_DEFECTS } from './of-decisions.ts'
 import { DEVICE_DEFECTS } from './of-device.ts'
 import { TOKEN_DEFECTS } from './of-tokens.ts'
 import { TWIN_DEFECTS } from './of-twin.ts'
 
-export const DEFECTS: readonly Defect[] = [...DEVICE_DEFECTS, ...TWIN_DEFECTS, ...TOKEN_DEFECTS, ...DECISION_DEFECTS]
+export const DEFECTS: readonly Defect[] = [
+  ...DEVICE_DEFECTS,
+  ...TWIN_DEFECTS,
+  ...TOKEN_DEFECTS,
+  ...CLOCK_DEFECTS,
+  ...DECISION_DEFECTS,
+]
 
 /** @throws Error for an unknown name; null gives null */
 export function defectNamed(name: string | null): Defect | null {

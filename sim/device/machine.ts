@@ -6,7 +6,9 @@ import { createCloudHttp } from '../../src/agent/platform/http/cloud-client.ts'
 import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import { openJournal } from '../../src/agent/platform/sqlite/journal.ts'
 import type { AccessAnswer, AccessCall } from '../../src/agent/access/access.ts'
-import type { TimeSource } from '../../src/agent/runtime/clock.ts'
+import type { Clock, TimeSource } from '../../src/agent/runtime/clock.ts'
+import type { ClockReading } from '../../src/core/rules/decision.ts'
+import type { Evidence } from '../audit/clocks.ts'
 import type { Journal, PendingEntry } from '../../src/agent/ledger/journal.ts'
 import type { LinkLog, Timers } from '../../src/agent/sync/ports.ts'
 import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
@@ -50,6 +52,8 @@ export interface MachineDeps {
   readonly onLogged: (machine: Machine, entries: readonly PendingEntry[]) => void
   readonly onRetracted: (machine: Machine, from: number) => void
   readonly onPowerCut: (machine: Machine) => void
+  /** The agent has started, or has learned the time. */
+  readonly onTime: (machine: Machine, reading: ClockReading, evidence: Evidence | null) => void
   readonly onViolation: (violation: Violation) => void
   readonly onFault: (kind: string) => void
 }
@@ -452,11 +456,22 @@ class Process {
     const edited = agent.status().conditions.find(({ code }) => code === 'LEDGER_EDITED')
     if (edited !== undefined) machine.deps.onViolation(new Violation('I6', `${machine.name}: ${edited.message}`))
     defects.agent(agent)
+    this.#watch(agent.clock)
     await agent.link.start()
     agent.keepClock()
     agent.sessions.start()
     this.agent = agent
     this.#accepts = true
+  }
+
+  #watch(clock: Clock): void {
+    const { deps } = this.#machine
+    const learn = clock.learn.bind(clock)
+    deps.onTime(this.#machine, clock.reading(), null)
+    clock.learn = (evidence) => {
+      learn(evidence)
+      deps.onTime(this.#machine, clock.reading(), { ...evidence, learnedAt: clock.sinceBoot() })
+    }
   }
 
   request(call: AccessCall): Promise<AccessAnswer> | undefined {

@@ -233,6 +233,9 @@ export class Devices {
         this.#stage.time.at(this.#stage.time.now + 1, () => this.#damage(device, 'COUNTERS'))
       },
       onRetracted: (logger, from) => this.#stage.judge(() => this.#stage.auditor.entries.retracted(logger, from)),
+      onTime: (knows, reading, evidence) => {
+        this.#stage.judge(() => this.#stage.auditor.shared.clocks.know(knows.name, reading, evidence))
+      },
       onPowerCut: (cut) => this.#stage.auditor.entries.powerCut(cut),
       onViolation: (violation) => this.#stage.violate(violation),
       onFault,

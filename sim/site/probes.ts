@@ -45,8 +45,8 @@ export class Probes {
   }
 
   async run(): Promise<void> {
-    const { twin, auditor } = this.#stage
-    if (auditor.shared.twinClockWrong || sellsNothing(twin.database)) return
+    const { twin } = this.#stage
+    if (sellsNothing(twin.database)) return
     const machines = this.#devices.hands.flatMap(([machine]) =>
       machine !== undefined && this.#isServed(machine) ? [machine] : [],
     )

@@ -4,7 +4,7 @@
  * the cloud and an upper bound of the price. Draws nothing, so that the plan stays as it is.
  */
 import { query } from '../audit/query.ts'
-import { type AccountRow, ownerOf, sellsNothing, unfilledReserve } from '../audit/records.ts'
+import { type AccountRow, ownerOf, unfilledReserve } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { Machine } from '../device/machine.ts'
@@ -87,7 +87,7 @@ export class Refusals {
     if (agent === null || disk.full || machine.diskLatencyMax > 2 || machine.sleptWithin(AWAKE_FOR_MS) > 0) return null
     const isCut = network.cutUp || network.cutDown || network.refusesSegments || network.isTwinNewer
     if (isCut || network.weather !== CALM) return null
-    if (shared.twinClockWrong || shared.wasRestored || sellsNothing(twin.database)) return null
+    if (!shared.clocks.areRight(machine.name) || this.#isRecovering()) return null
     const { deviceId } = ownerOf(disk.database)
     if (deviceId === null || !shared.isServed(deviceId) || shared.suspects.has(deviceId)) return null
     const { epoch, fenced, connected, suspension, policies, rounds } = agent.link.status()
@@ -102,6 +102,11 @@ export class Refusals {
       .pluck()
       .get(instanceId) as bigint | null
     return { at: time.now, same: [agent, epoch, policy.applied, rounds.failed], sold: sold ?? 0n }
+  }
+
+  #isRecovering(): boolean {
+    const sql = 'SELECT 1 FROM recoveries WHERE ended_at IS NULL'
+    return query(this.#stage.twin.database, sql).get() !== undefined
   }
 
   #releases(deviceId: string): boolean {

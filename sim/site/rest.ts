@@ -59,6 +59,7 @@ export class Rest {
     // A late duplicate may still arrive: require rest for a while.
     for (let atRest = 0; !this.#hasFailed() && atRest < REST_MS && this.#stage.time.now < end;) {
       await this.#stage.until(Math.min(end, this.#stage.time.now + LOOK_EVERY_MS))
+      this.#stage.twin.confirmClocks()
       if (!this.#rules.hasEnteredAgain && machines.some(isDisbelieved)) this.#rules.enterAgain()
       atRest = restless() === undefined ? atRest + LOOK_EVERY_MS : 0
     }

@@ -73,6 +73,7 @@ export class Stage {
       onCommit: () => {
         this.#dirty = true
       },
+      onClocks: (errors) => this.auditor.shared.clocks.set(errors),
       onDecided: (correlationId, rules) => this.auditor.bill.cloud.decides(correlationId, rules),
       onViolation: (violation) => this.violate(violation),
       onFault: (kind) => this.fault(kind),
@@ -122,7 +123,6 @@ export class Stage {
     this.fault(
       `clock of ${node === undefined ? 'the twin' : 'a node'} jumps ${ms < 0 ? 'backwards' : 'forwards'}${days}`,
     )
-    this.auditor.shared.twinClockWrong = true
     twin.stepClock(ms, node)
     time.at(time.now + forMs, () => twin.setClockRight(node))
   }

@@ -29,6 +29,8 @@ export interface CommitTrap {
 
 export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now' | 'engine' | 'waitMs'> {
   readonly onCommit: () => void
+  /** @param errors of the nodes' wall clocks, ms */
+  readonly onClocks: (errors: readonly number[]) => void
   /** A transaction, which may fail, records a decision. */
   readonly onDecided: (correlationId: string, rules: Policy) => void
 }
@@ -82,12 +84,14 @@ export class Twin {
     for (const [index, error] of this.#wallErrors.entries()) {
       if (node === undefined || node === index) this.#wallErrors[index] = error + ms
     }
+    this.deps.onClocks(this.#wallErrors)
   }
 
   setClockRight(node?: number): void {
     for (const index of this.#wallErrors.keys()) {
       if (node === undefined || node === index) this.#wallErrors[index] = 0
     }
+    this.deps.onClocks(this.#wallErrors)
   }
 
   confirmClocks(): void {

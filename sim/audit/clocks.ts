@@ -1,0 +1,135 @@
+/**
+ * When clocks of the cloud were wrong, and how far the time of each machine is beside the true time because of it. Each
+ * time that a machine learns is one that a clock of the cloud showed between request and response.
+ */
+import { Violation } from './violation.ts'
+
+/** What the product's clock says. Null: no upper end. */
+export interface Reading {
+  readonly earliest: number
+  readonly latest: number | null
+}
+
+/** The cloud's signed time, and readings of the boot-time clock, ms. */
+export interface Evidence {
+  readonly time: number
+  readonly sentAt: number
+  readonly receivedAt: number
+  /** When it is learned. */
+  readonly learnedAt: number
+}
+
+/** Steps of the boot-time clock, ms. */
+const EXACT_MS = 25
+
+/** Of the boot-time clock. */
+const DRIFT_MAX = 200 / 1_000_000
+
+/** Beside the true time by less than the delay of a message, ms. */
+const BARELY_MS = 5_000
+
+interface Errors {
+  readonly since: number
+  /** By node, ms. */
+  readonly ofNodes: readonly number[]
+}
+
+interface Beside {
+  readonly since: number
+  readonly ms: number
+}
+
+export class Clocks {
+  readonly #now: () => number
+  readonly #errors: Errors[] = [{ since: -Infinity, ofNodes: [0] }]
+  /** How far the interval of a machine is beside the true time, since when. */
+  readonly #beside = new Map<string, Beside[]>()
+
+  constructor(now: () => number) {
+    this.#now = now
+  }
+
+  /** @param ofNodes what the clocks of the cloud's nodes are ahead by, ms */
+  set(ofNodes: readonly number[]): void {
+    this.#errors.push({ since: this.#now(), ofNodes: [...ofNodes] })
+  }
+
+  /** Null: a clock of the cloud is wrong. */
+  get rightSince(): number | null {
+    const last = this.#errors.findLastIndex(({ ofNodes }) => ofNodes.some((ms) => ms !== 0))
+    return this.#errors[last + 1]?.since ?? null
+  }
+
+  /** Whether no clock of the cloud has been wrong since. */
+  wereRightSince(instant: number): boolean {
+    const { rightSince } = this
+    return rightSince !== null && rightSince <= instant
+  }
+
+  /** @param evidence that it has just learned; null: it has just started, with the time of its disk */
+  know(machine: string, reading: Reading, evidence: Evidence | null): void {
+    if (evidence === null) this.#started(machine, reading)
+    else this.#learned(machine, evidence, reading)
+  }
+
+  #started(machine: string, reading: Reading): void {
+    const ms = this.#distance(reading)
+    if (ms > 0 && !this.#beside.has(machine)) {
+      throw new Violation('TIME', `${machine} starts with a time that is ${ms} ms beside the true one`)
+    }
+    this.#keep(machine, ms)
+  }
+
+  /** Whether the clocks of the cloud are right, and the machine has known the time since. */
+  areRight(machine: string): boolean {
+    return this.rightSince !== null && this.besideMs(machine) < BARELY_MS
+  }
+
+  /** A disk is copied with its time. */
+  copied(from: string, to: string): void {
+    const beside = this.#beside.get(from)
+    if (beside !== undefined) this.#beside.set(to, [...beside])
+  }
+
+  #learned(machine: string, { time, sentAt, receivedAt, learnedAt }: Evidence, reading: Reading): void {
+    const now = this.#now()
+    const exactMs = EXACT_MS + (learnedAt - sentAt) * DRIFT_MAX
+    const [from, until] = [now - (learnedAt - sentAt) - exactMs, now - (learnedAt - receivedAt) + exactMs]
+    const isWithin = (instant: number): boolean => from <= instant && instant <= until
+    const errors = this.#errors.filter((_, index) => (this.#errors[index + 1]?.since ?? Infinity) >= from)
+    const signers = errors.flatMap(({ ofNodes }) => ofNodes).filter((ms) => isWithin(time - ms))
+    if (signers.length === 0) {
+      throw new Violation('TIME', `${machine} learns the time ${time} at ${now}, which no clock of the cloud has shown`)
+    }
+    const most = isWithin(time) ? Math.min(until - from, this.besideMs(machine)) : Infinity
+    const ms = this.#distance(reading)
+    if (ms > most) {
+      throw new Violation(
+        'TIME',
+        `${machine} is ${ms} ms beside the true time, after it has learned it within ${Math.ceil(until - from)} ms`,
+      )
+    }
+    this.#keep(machine, ms)
+  }
+
+  /** How far a machine was beside the true time at most, within this time. */
+  besideMs(machine: string, withinMs = 0): number {
+    const all = this.#beside.get(machine) ?? []
+    const from = this.#now() - withinMs
+    const recent = all.filter((_, index) => (all[index + 1]?.since ?? Infinity) >= from)
+    return Math.max(0, ...recent.map(({ ms }) => ms))
+  }
+
+  #distance({ earliest, latest }: Reading): number {
+    const now = this.#now()
+    return Math.max(0, earliest - now, latest === null ? 0 : now - latest)
+  }
+
+  /** @param distance at a reading that may lag behind the boot-time clock */
+  #keep(machine: string, distance: number): void {
+    const ms = distance === 0 ? 0 : distance + EXACT_MS
+    const all = this.#beside.get(machine) ?? []
+    if (ms === (all.at(-1)?.ms ?? 0)) return
+    this.#beside.set(machine, [...all, { since: this.#now(), ms }])
+  }
+}
