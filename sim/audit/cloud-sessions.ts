@@ -39,12 +39,16 @@ export class CloudSessionAudit {
   /** Time of the first automatic charge without a heartbeat after it, by session. */
   readonly #silentSince = new Map<string, { readonly since: bigint; readonly seenAt: number }>()
 
+  readonly #lastHeartbeat = new Map<string, bigint>()
+
   constructor(shared: SharedState) {
     this.#shared = shared
   }
 
-  heartbeats(sessionId: string): void {
+  /** @param at by the clock of the cloud */
+  heartbeats(sessionId: string, at: number): void {
     this.#silentSince.delete(sessionId)
+    this.#lastHeartbeat.set(sessionId, BigInt(at))
   }
 
   /** @param rows of one charge */
@@ -54,7 +58,8 @@ export class CloudSessionAudit {
     // The new one is read after this step.
     this.#intervals.delete(sessionId)
     const [first] = rows
-    if (first?.operation !== 'AUTOMATIC_CHARGE') {
+    // A heartbeat makes the charge that is due, and then counts for it.
+    if (first?.operation !== 'AUTOMATIC_CHARGE' || first.usage_time === this.#lastHeartbeat.get(sessionId)) {
       this.#silentSince.delete(sessionId)
       return
     }

@@ -240,8 +240,9 @@ export class Load {
   async #heartbeat(twin: TwinProcess, slot: number): Promise<void> {
     const sessionId = this.sessions.get(slot)
     if (sessionId === undefined) return
-    this.#stage.auditor.bill.cloud.sessions.heartbeats(sessionId)
-    const { operable, session } = await heartbeat(sessionDepsOf(twin), sessionId, belongs, twin.now())
+    const now = twin.now()
+    this.#stage.auditor.bill.cloud.sessions.heartbeats(sessionId, now)
+    const { operable, session } = await heartbeat(sessionDepsOf(twin), sessionId, belongs, now)
     if (hasEnded(session)) this.sessions.delete(slot)
     this.#stage.outcome(`heartbeat to the twin: ${operable ? 'continues' : 'over'}`)
   }
