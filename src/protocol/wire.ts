@@ -59,6 +59,12 @@ export const microText = z
   .transform((text) => BigInt(text))
   .refine((amount) => amount <= MICRO_MAX, 'must fit a signed 64-bit integer')
 
+/** Of micro-tokens from several accounts, which may exceed a counter of 64 bits. */
+export const sumText = z
+  .string()
+  .regex(/^(0|[1-9]\d{0,24})$/, 'must be a whole number of micro-tokens as text')
+  .transform((text) => BigInt(text))
+
 export const decimalText = z
   .string()
   .max(80)

@@ -6,7 +6,7 @@
 import { z } from 'zod'
 import { ACCOUNT_ID_MAX } from '../../core/accounts/account.ts'
 import { hashText } from '../signing.ts'
-import { instant, microText, plainText, uuid } from '../wire.ts'
+import { instant, microText, plainText, sumText, uuid } from '../wire.ts'
 import { deviceSuspension } from './device-suspension.ts'
 import { thumbprintText } from './device-key.ts'
 import { engineVersion } from './engines.ts'
@@ -181,8 +181,8 @@ export const entryBody = z.strictObject({
       variables: z.record(z.string().max(64), z.string().max(100)).optional(),
       /** `GRANTED`, `NOT_CHARGED`, or the reason of the refusal. */
       outcome: plainText(64),
-      /** Micro-tokens. */
-      total: microText,
+      /** Micro-tokens: the sum of the parts, each of which fits a counter of 64 bits. */
+      total: sumText,
       parts: z.array(
         z.strictObject({
           lineItemId: plainText(256),

@@ -9,7 +9,7 @@ import { Ledger } from '../../../src/agent/ledger/ledger.ts'
 import { type PoolBalances, LocalDecisions, type WaitingTopUp } from '../../../src/agent/access/local-decisions.ts'
 import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/active-policies.ts'
 import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
-import { decimal } from '../../../src/core/pricing/amount.ts'
+import { MICRO_MAX, decimal } from '../../../src/core/pricing/amount.ts'
 import { entryBody } from '../../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import {
@@ -203,6 +203,17 @@ describe('an access request', () => {
     expect(device.lastEntry?.items[0]).toMatchObject({ variables: { size: '1.5' }, total: 6_000_000n })
     expect(statusOf(await device.ask(accessBody(1), { apiVersion: 'v1.1' }))).toEqual(['2007'])
     await expect(device.ask(body)).rejects.toMatchObject({ code: 'BAD_REQUEST' })
+  })
+
+  it('is recorded for the cloud to read when two line items together pay more than a counter of 64 bits holds', async () => {
+    const [line] = policyWith(1).lineItems
+    if (line === undefined) throw new Error('the rules have a line item')
+    const device = await ready(0n, await policyInForce(1, { lineItems: [line, { ...line, id: 'line-2' }] }))
+    for (const id of ['line-1', 'line-2']) device.grant(MICRO_MAX, lineAccount(INSTANCE, id, 0))
+    const requestedItems = [{ item: 'print', count: 18e12 }]
+    await device.ask({ requester: { type: 'user', value: 'ada' }, requestedItems })
+    const parts = [MICRO_MAX, 18n * 10n ** 18n - MICRO_MAX].map((charged) => ({ charged }))
+    expect(device.lastEntry?.items).toMatchObject([{ outcome: 'GRANTED', total: 18n * 10n ** 18n, parts }])
   })
 
   it('that is denied is answered before it is recorded; one that is numbered, after', async () => {

@@ -41,6 +41,23 @@ async function send(part: Partial<SegmentWire>, from = device) {
   return from.accept(taken.answer)
 }
 
+it('bills an item for which two line items together pay more than a counter of 64 bits holds', async () => {
+  const lines = { 'ACT-1': LINE, 'ACT-2': OTHER }
+  for (const id of ['ACT-1', 'ACT-2']) await twin.setLineItem(id, { quantity: MICRO_MAX })
+  await device.sync(Object.values(lines).map((account) => topUpRequest(account, 0n, MICRO_MAX)))
+  for (const account of Object.values(lines)) {
+    device.state.counters.set(account, { ...device.counters(account), used: MICRO_MAX })
+    device.state.changed.add(account)
+  }
+  const charged = String(MICRO_MAX)
+  const parts = Object.keys(lines).map((lineItemId) => ({ lineItemId, rate: '1', actionId: null, charged }))
+  const item = { item: 'Print', version: '', count: '1', outcome: 'GRANTED', total: String(2n * MICRO_MAX), parts }
+  const postings = Object.values(lines).map((account) => ({ account, amount: charged }))
+  device.record({ kind: 'access', items: [item], postings })
+  expect((await device.sync()).outcome).toBe('MERGED')
+  expect((await usage()).map(({ tokens }) => tokens)).toEqual([MICRO_MAX, MICRO_MAX])
+})
+
 describe('the current epoch', () => {
   it('reports clock, backlog and the rules in use, of its own instances', async () => {
     twin.time = START + 5
