@@ -466,6 +466,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ["'CLOUD_BEHIND'", 'The code of an error.'],
     ['seq === 1', untested('a refused first segment of an epoch')],
     [/^memory\.refused\.times|^now - before\.since/, untested('how often and how long a segment must be refused')],
+    [/^named ===|^namedKey|^\(\{ introduction/, untested('a segment that was sealed under another key of the device')],
   ],
   'src/agent/sync/apply-answer.ts': [
     ['memory.unacknowledged?.seq', 'While a segment is sent, there is one that is not acknowledged.'],
@@ -908,10 +909,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     [/^\{|^missing\.slice/, untested('the details of an error')],
     [/^`|^'/, 'The text of an error.'],
   ],
-  'src/agent/sync/judge-answer.ts': [
-    ['answer.hash === sent.hash', untested('a fence of a segment with the same number and another hash')],
-  ],
-  'src/agent/sync/proofs.ts': [[/^proof\.length|^bytes > /, untested('proofs that fill a request to the byte')]],
+  'src/agent/sync/proofs.ts': [[/^proof\.length/, untested('proofs that fill a request to the byte')]],
   'src/agent/sync/waiting-requests.ts': [
     [/SEGMENT_NEEDS_BYTES_MAX$|^bytes \+ 3|^3 \*/, untested('requests that fill a segment to the byte')],
     ['({ account }) => account', 'The text of an error.'],

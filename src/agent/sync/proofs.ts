@@ -10,20 +10,20 @@ export interface Shown {
   readonly rest: readonly string[]
 }
 
-/** All are compact JWS, so a character is a byte. Skips a proof that fits no body with this segment. */
+/**
+ * All are compact JWS, so a character is a byte. Skips a proof that fits no body with this segment. Several proofs are short
+ * enough for a body with the longest segment.
+ */
 export function proofsBeside(segment: string, proofs: readonly string[]): Shown {
   const available = SYNC_BODY_BYTES_MAX - BODY_FRAME_BYTES - segment.length
   const shown: string[] = []
-  let left = available
   let length = 0
   for (const [index, proof] of proofs.entries()) {
-    const bytes = proof.length + PROOF_FRAME_BYTES
-    if (bytes > available) continue
+    if (proof.length + PROOF_FRAME_BYTES > available) continue
     length += proof.length
-    const isTooLong = bytes > left || (shown.length > 0 && length > PROOFS_TEXT_MAX)
-    if (isTooLong || shown.length === PROOFS_MAX) return { shown, rest: proofs.slice(index) }
+    const isTooMuch = shown.length === PROOFS_MAX || (shown.length > 0 && length > PROOFS_TEXT_MAX)
+    if (isTooMuch) return { shown, rest: proofs.slice(index) }
     shown.push(proof)
-    left -= bytes
   }
   return { shown, rest: [] }
 }

@@ -59,6 +59,11 @@ test.each<[string, SyncAnswer, object]>([
     { kind: 'FENCED', acknowledged: false, closed: false, forked: false },
   ],
   [
+    'fenced, about another segment with this number',
+    { ...fenced, hash: OTHER },
+    { kind: 'FENCED', acknowledged: false, closed: false, forked: false },
+  ],
+  [
     'forked, kept as evidence',
     { ...fenced, seq: 9, hash: OTHER, forked: true },
     { kind: 'FENCED', acknowledged: true, closed: false, forked: true },

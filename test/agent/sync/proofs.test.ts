@@ -32,6 +32,18 @@ test.each([
   expect(bodies).toBeLessThanOrEqual(Math.ceil(count / PROOFS_MAX) + Math.ceil((count * length) / 4_000_000))
 })
 
+test('as many proofs as the cloud takes go together, to the byte', () => {
+  const half = 'p'.repeat(PROOFS_TEXT_MAX / 2)
+  expect(proofsBeside(FULL, [half, half])).toEqual({ shown: [half, half], rest: [] })
+  expect(proofsBeside(FULL, [half, `${half}p`])).toEqual({ shown: [half], rest: [`${half}p`] })
+})
+
+test('a proof that fits no body beside a full segment waits for a shorter one', () => {
+  const proof = 'p'.repeat(SYNC_BODY_BYTES_MAX - FULL.length)
+  expect(proofsBeside(FULL, [proof])).toEqual({ shown: [], rest: [] })
+  expect(proofsBeside('segment', [proof])).toEqual({ shown: [proof], rest: [] })
+})
+
 test('a proof that no body holds keeps none of the others back', () => {
   const proofs = ['a', 'p'.repeat(SYNC_BODY_BYTES_MAX), 'b']
   expect(proofsBeside('segment', proofs)).toEqual({ shown: ['a', 'b'], rest: [] })
