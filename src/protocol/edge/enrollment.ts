@@ -4,6 +4,9 @@ import { labels } from './labels.ts'
 import { publicJwk } from '../signing.ts'
 import { instant, plainText, uuid } from '../wire.ts'
 
+/** Lists show it as the link to the device. */
+const deviceName = plainText(100).regex(/\S/, 'must not be blank')
+
 /** Body of `POST .../edge/api/v1/enrollment-tokens` (AdministrationAccess). */
 export const enrollmentTokenRequest = z
   .strictObject({
@@ -14,7 +17,7 @@ export const enrollmentTokenRequest = z
       .min(60_000)
       .max(366 * 86_400_000)
       .optional(),
-    name: plainText(100).optional(),
+    name: deviceName.optional(),
     /** Of the device. One that is enrolled already keeps its other labels. */
     labels: labels.optional(),
   })
@@ -39,7 +42,7 @@ export const enrollmentClaims = z.object({
 export const enrollmentRequest = z
   .strictObject({
     publicKey: publicJwk,
-    name: plainText(100).optional(),
+    name: deviceName.optional(),
   })
   .meta({ id: 'EnrollmentRequest' })
 

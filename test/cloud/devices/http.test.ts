@@ -46,6 +46,14 @@ describe('an enrollment token', () => {
     expect(codeOf(await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: nowhere }))).toEqual([404, 'NOT_FOUND'])
     const none = { instanceIds: [] }
     expect(codeOf(await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: none }))).toEqual([400, 'BAD_REQUEST'])
+    for (const name of ['', '  ']) {
+      const blank = await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: { ...body, name } })
+      expect([...codeOf(blank), blank.text]).toEqual([
+        400,
+        'BAD_REQUEST',
+        expect.stringContaining('body.name: must not'),
+      ])
+    }
   })
 
   it('is signed by the same key after a restart, whose file only its owner can read', async () => {
