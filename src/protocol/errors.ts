@@ -1,5 +1,6 @@
 /** Error codes of every surface. `docs/reference/errors.md` is generated from it. A released code keeps its meaning. */
 import { z } from 'zod'
+import './problem-texts.ts'
 
 interface CatalogueEntry {
   readonly meaning: string

@@ -10,6 +10,7 @@ import {
   toMicro,
 } from '../core/pricing/amount.ts'
 import { parseFormula } from '../core/pricing/formula.ts'
+import './problem-texts.ts'
 
 /** Text that all stores and encodings accept: no lone surrogates, no NUL. */
 export const plainText = (maxLength: number) =>

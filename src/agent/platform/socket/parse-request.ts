@@ -99,7 +99,7 @@ function wrongMethodRoute(method: string, allowed: readonly string[]): Route {
 /** Undefined if the id is a UUID. */
 function idRefusal(name: string, id: string): Route | undefined {
   if (id.length > PATH_SEGMENT_MAX) return refusal(REFUSALS.segmentTooLong)
-  return UUID.test(id) ? undefined : refusal(`path.${name}: Invalid GUID`)
+  return UUID.test(id) ? undefined : refusal(`path.${name}: must be a UUID`)
 }
 
 function accessRoute(method: string, [, apiVersion, instanceId = '']: RegExpExecArray): Route {
