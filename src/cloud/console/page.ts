@@ -136,6 +136,7 @@ export function documentOf({ title, content }: Page, header: Html | null): strin
 
 export function headerOf(view: View): Html {
   const { root, path, instance, instances, administrator } = view
+  const [at] = MENU.find(([to]) => isAt(path, to)) ?? MENU[0]
   return html`<header>
     <nav aria-label="Pages">
       ${MENU.map(
@@ -146,7 +147,7 @@ export function headerOf(view: View): Html {
     ${
       instances.length < 2
         ? ''
-        : html`<form class="filter" method="get" action="${root}">
+        : html`<form class="filter" method="get" action="${root}${at}">
             <label class="hidden" for="instance">Instance</label>
             <select id="instance" name="instance">
               ${administrator.scope === null ? html`<option value="">All instances</option>` : ''}

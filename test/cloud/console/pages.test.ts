@@ -43,6 +43,23 @@ it('no page contains the markup of a name', async () => {
   expect((await browser.open('')).page).toContain('&lt;img src=x onerror=alert(1)&gt;&quot;&#39;&amp;')
 })
 
+it('stays on the page when another instance is chosen', async () => {
+  const other = await twin.instance('another customer')
+  for (const [path, to] of [
+    ['', ''],
+    ['/usage', '/usage'],
+    [`/devices/${scene.device.id}`, '/devices'],
+    [`/line-items/edit?instance=${scene.instanceId}&lineItem=PRINT-2026`, '/line-items'],
+  ] as const) {
+    const { page } = await browser.open(path)
+    expect([path, page]).toEqual([
+      path,
+      expect.stringContaining(`<form class="filter" method="get" action="/dynamicmonetization/console${to}">`),
+    ])
+    expect((await browser.open(`${to}?instance=${other}`)).status).toBe(200)
+  }
+})
+
 it('shows the names of instances on the page of a device', async () => {
   const { page } = await browser.open(`/devices/${scene.device.id}`)
   expect(page).toMatch(new RegExp(`instance &lt;img [^<]*<code>${scene.instanceId}</code>`))
