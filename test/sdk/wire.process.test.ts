@@ -304,6 +304,19 @@ it('every client ends a request whose response takes forever', async () => {
   await all([REQUEST], [UNREACHABLE])
 }, 90_000)
 
+it('in Python, the next request after an interrupted one has another UUID', async ({ skip }) => {
+  const wire = wires.find(({ name }) => name === 'Python')
+  if (wire === undefined) return skip()
+  const names: (string | undefined)[] = []
+  script = (socket, number, request) => {
+    names.push(/x-tallygate-session: (\S+)/i.exec(request)?.[1])
+    if (number > 1) socket.write(http(BODY))
+  }
+  expect(await wire.driver.do('interrupt anna')).toEqual(['interrupted'])
+  expect(await wire.driver.do(REQUEST)).toEqual([GRANTED])
+  expect(new Set(names).size).toBe(2)
+})
+
 it('no client keeps more than 16 connections after many requests at a time', async () => {
   const waiting = new Map<string, Socket[]>()
   script = (socket, number, _, client) => {

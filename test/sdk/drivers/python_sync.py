@@ -1,6 +1,7 @@
 # Does what the lines of its standard input say, with the client for Python. See ../driver.ts.
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 
@@ -21,6 +22,14 @@ def say_answer(answer):
     say(verdict, item.code, item.tokens_charged, item.retry or "-", answer.advice or "")
 
 
+class Interrupted(Exception):
+    pass
+
+
+def interrupted(*_):
+    raise Interrupted
+
+
 def request(value, count):
     return tallygate.Requester("user", value), [tallygate.Item("LaserCut", float(count), "1.0")]
 
@@ -32,6 +41,13 @@ def do(name, *words):
         for _ in range(int(times)):
             item = tallygate.Item("LaserCut", float(count), version)
             say_answer(agent.access(INSTANCE, tallygate.Requester("user", value), iter([item])))
+    elif name == "interrupt":
+        signal.signal(signal.SIGALRM, interrupted)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            agent.access(INSTANCE, *request(words[0], "1"))
+        except Interrupted:
+            say("interrupted")
     elif name == "burst":
         granted = []
         request_one = lambda n: granted.append(agent.access(INSTANCE, *request(f"anna-{n}", "1")).granted)
