@@ -69,8 +69,18 @@ export async function runChecks(target: Target, options: Options = {}): Promise<
   return jobs.map(({ name }) => results.get(name)).filter((result) => result !== undefined)
 }
 
+/** `fetch` gives the reason as the cause. */
+function unreachable({ target: { url } }: Server) {
+  return (error: Error): never => {
+    const { cause = error } = error
+    throw new Error(`${url} does not respond: ${cause instanceof Error ? cause.message : String(cause)}`)
+  }
+}
+
 async function greet(server: Server): Promise<void> {
-  const { status, text } = await server.send('GET', 'provisioning/api', 'v1.1', '/instances?size=1')
+  const { status, text } = await server
+    .send('GET', 'provisioning/api', 'v1.1', '/instances?size=1')
+    .catch(unreachable(server))
   if (status !== 200) throw new Error(`the administration key opens nothing at this address: ${status} ${text}`)
 }
 

@@ -109,13 +109,17 @@ export const instanceChecks: readonly Check[] = [
       const made = await world.call('POST', '/instances', { body })
       success(made)
       success(await world.call('GET', '/instances'))
-      success(await world.provisioning('GET', `/instances/${made.body.id}`))
+      const found = await world.provisioning('GET', `/instances/${made.body.id}`)
+      success(found)
+      assert.equal(found.body.shortName, body.shortName)
     },
     { versions: ['v1.1'] },
   ),
   check(['limits.shortName', 'instance.shortName'], 'a name of 1 and of 100 characters is accepted', async (world) => {
-    for (const shortName of ['x', 'x'.repeat(100)])
-      await create(world, { shortName, accountId: world.unique('account') })
+    for (const shortName of ['x', 'x'.repeat(100)]) {
+      const made = await create(world, { shortName, accountId: world.unique('account') })
+      assert.equal(made.shortName, shortName)
+    }
   }),
   ...[
     ['no shortName', { accountId: 'a' }],

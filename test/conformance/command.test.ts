@@ -61,6 +61,8 @@ describe('npm run conformance', () => {
     writeFileSync(key, newKeyPair().privatePem)
     const [url, address] = target
     expect(await conformance(url!, address!, '--admin-key', key)).toMatchObject({ code: 2, out: '' })
+    const closed = ['--url', `unix:${directory}/no.sock`, '--admin-key', key]
+    expect((await conformance(...closed)).err).toContain(`unix:${directory}/no.sock does not respond: `)
     expect(await conformance(...target, '--only', 'no check is called so')).toMatchObject({ code: 2 })
     expect(await conformance(...target, '--version', 'v2')).toMatchObject({ code: 2 })
     expect((await conformance()).err).toContain('--url <address with prefix>')

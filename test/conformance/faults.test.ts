@@ -1,10 +1,10 @@
 // The suite sees a server that keeps the interface in all but one thing: a twin whose answers are altered on their way.
 import { readFile } from 'node:fs/promises'
-import { createServer } from 'node:http'
+import { type RequestListener, createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { runChecks } from '../../conformance/runner.ts'
-import { type Twin, openTwin } from '../cloud/harness.ts'
+import { type Twin, newKeyPair, openTwin } from '../cloud/harness.ts'
 import { Clock } from './clock.ts'
 
 interface Said {
@@ -186,6 +186,18 @@ const FAULTS: readonly Fault[] = [
   },
 ]
 
+async function serving(listener: RequestListener): Promise<{ readonly url: string } & AsyncDisposable> {
+  const server = createServer(listener)
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    [Symbol.asyncDispose]: async () => {
+      server.closeAllConnections()
+      await new Promise((resolve) => server.close(resolve))
+    },
+  }
+}
+
 describe('the suite sees', () => {
   let twin: Twin
   let clock: Clock
@@ -201,7 +213,7 @@ describe('the suite sees', () => {
   })
 
   const failures = async (alter: Fault['alter'], only: string): Promise<readonly string[]> => {
-    const server = createServer((request, response) => {
+    await using server = await serving((request, response) => {
       const chunks: Buffer[] = []
       request.on('data', (chunk: Buffer) => chunks.push(chunk))
       request.on('end', () => {
@@ -218,17 +230,10 @@ describe('the suite sees', () => {
         })()
       })
     })
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-    try {
-      const target = { url, adminKey, clock: clock.url }
-      const results = await runChecks(target, { scratch: true, extensions: true, versions: ['v1.1'], only })
-      expect(results.length).toBeGreaterThan(0)
-      return results.filter(({ outcome }) => outcome === 'failed').map(({ name }) => name)
-    } finally {
-      server.closeAllConnections()
-      await new Promise((resolve) => server.close(resolve))
-    }
+    const target = { url: server.url, adminKey, clock: clock.url }
+    const results = await runChecks(target, { scratch: true, extensions: true, versions: ['v1.1'], only })
+    expect(results.length).toBeGreaterThan(0)
+    return results.filter(({ outcome }) => outcome === 'failed').map(({ name }) => name)
   }
 
   it.each(FAULTS)('$what', async ({ only, alter, seenBy }) => {
@@ -236,3 +241,11 @@ describe('the suite sees', () => {
     expect((await failures(alter, only)).filter((name) => name.includes(seenBy))).not.toEqual([])
   })
 })
+
+it('no check passes on a server that responds to everything with an empty object', async () => {
+  await using server = await serving((_, response) => response.end('{}'))
+  const target = { url: server.url, adminKey: newKeyPair().privatePem }
+  const results = await runChecks(target, { scratch: true, extensions: true, parallel: 6 })
+  expect(results.filter(({ outcome }) => outcome === 'passed')).toEqual([])
+  expect(results.some(({ outcome }) => outcome === 'failed')).toBe(true)
+}, 120_000)
