@@ -137,6 +137,7 @@ tg_status tg_close_session(tg_session *session, tg_error *error);
 #include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -286,18 +287,19 @@ void tg_disconnect(tg_client *client) {
   client->fd = -1;
 }
 
-static long tg__now_ms(void) {
+/* Also after a month on a machine with 32 bits. */
+static int64_t tg__now_ms(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* Waits until the connection can be read or written. */
-static bool tg__wait(tg_client *client, short events, long deadline) {
+static bool tg__wait(tg_client *client, short events, int64_t deadline) {
   struct pollfd waiting = {.fd = client->fd, .events = events};
   int ready;
   do {
-    long left = deadline - tg__now_ms();
+    int64_t left = deadline - tg__now_ms();
     ready = left <= 0 ? 0 : poll(&waiting, 1, (int)left);
   } while (ready < 0 && errno == EINTR);
   if (ready == 0) errno = ETIMEDOUT;
@@ -341,7 +343,7 @@ static long tg__head(tg_client *client, char *head) {
 }
 
 /* Receives more of the response. False: it does not come; errno says why. */
-static bool tg__receive(tg_client *client, size_t *got, long deadline) {
+static bool tg__receive(tg_client *client, size_t *got, int64_t deadline) {
   if (!tg__wait(client, POLLIN, deadline)) return false;
   ssize_t count = recv(client->fd, client->response + *got, TG_BUFFER - 1 - *got, 0);
   if (count < 0 && (errno == EINTR || errno == EAGAIN)) return true;
@@ -353,7 +355,7 @@ static bool tg__receive(tg_client *client, size_t *got, long deadline) {
 }
 
 /* Reads the response after informational ones. False: none; errno says why. */
-static bool tg__read(tg_client *client, long deadline) {
+static bool tg__read(tg_client *client, int64_t deadline) {
   size_t got = 0, start = 0;
   for (;;) {
     char *head = client->response + start, *end = strstr(head, "\r\n\r\n");
@@ -381,7 +383,7 @@ static bool tg__read(tg_client *client, long deadline) {
 
 /* False: no response; errno says why. */
 static bool tg__send(tg_client *client, size_t length) {
-  long deadline = tg__now_ms() + TG__RESPONSE_MS;
+  int64_t deadline = tg__now_ms() + TG__RESPONSE_MS;
   struct pollfd silent = {.fd = client->fd, .events = POLLIN};
   /* The agent has closed the connection, or has sent something that answers no request. */
   if (client->fd >= 0 && poll(&silent, 1, 0) != 0) tg_disconnect(client);
@@ -444,7 +446,8 @@ static tg_status tg__no_response(tg_client *client, tg_error *error) {
 
 /* Repeats until there is a decision or the patience ends. */
 static tg_status tg__repeat(tg_client *client, size_t length, tg_error *error) {
-  long deadline = tg__now_ms() + client->patience_ms, pause_ms = 20;
+  int64_t deadline = tg__now_ms() + client->patience_ms;
+  long pause_ms = 20;
   for (client->is_first = true;; client->is_first = false) {
     tg_status status = TG_OK;
     if (!tg__send(client, length)) {
@@ -634,7 +637,7 @@ tg_status tg_open(tg_session *session, const char *socket, const char *instance_
   pthread_cond_init(&session->wake, &monotonic);
   pthread_mutex_init(&session->turn, NULL);
   pthread_mutex_init(&session->mutex, NULL);
-  long deadline = tg__now_ms() + session->client.patience_ms;
+  int64_t deadline = tg__now_ms() + session->client.patience_ms;
   for (;;) {
     tg__writer body = {.text = text};
     tg__put(&body, "{\"instanceId\":");
