@@ -135,11 +135,11 @@ class Client:
         return _Connection(self._socket_path, self._patience_s)
 
     def _give(self, connection: "_Connection") -> None:
-        if len(self._idle) < IDLE_MAX:
-            self._idle.append(connection)
-        else:
-            connection.close()
-            self._resting.append(connection)
+        # Without a lock, which a forked process could inherit locked.
+        self._idle.append(connection)
+        if len(self._idle) > IDLE_MAX and (last := _pop(self._idle)):
+            last.close()
+            self._resting.append(last)
 
 
 def _pop(connections: "List[_Connection]") -> "Optional[_Connection]":
