@@ -51,7 +51,7 @@ test('an answer without a grant acknowledges the segment, and leaves the device 
   const before = device.left
   changeAnswers(device, (answer) => ({ ...answer, grant: null }))
   await device.sync()
-  expect(device.conditions).toEqual([])
+  expect([device.conditions, device.fatal]).toEqual([[], []])
   expect(device.link.status()).toMatchObject({ connected: true, backlog: 0, unacknowledgedSeq: null })
   expect(device.left).toBe(before)
 })
