@@ -90,6 +90,22 @@ describe('tallygate cloud migrate', () => {
     expect(await migrate(join(twin.settings.store.path, 'twin.db'), schema.url)).toMatchObject({ code: 0, err: '' })
   })
 
+  it('moves a cloud whose released tokens, together, exceed a counter of 64 bits', async () => {
+    const { file } = await soldTwin()
+    const database = new Sqlite(file)
+    const most = '9223372036854775807'
+    for (const epoch of [2, 3]) {
+      database.exec(`
+        INSERT INTO epochs SELECT device_id, ${epoch}, 'FENCED', created_at, 1, 'SILENT', quiet_since, 'RELEASED', 1, forked, rejected,
+          grants_forgotten, carried_on, last_seq, last_hash, last_entry, entry_head, term, NULL, NULL FROM epochs WHERE number = 1;
+        INSERT INTO device_accounts SELECT device_id, ${epoch}, account, ${most}, 0, 0, 0, 0, 0, 0, 0, ${most}, 0, 0
+          FROM device_accounts WHERE epoch = 1;`)
+    }
+    database.close()
+    const schema = await newSchema()
+    expect(await migrate(file, schema.url)).toMatchObject({ code: 0, err: '' })
+  })
+
   it('divides the usage into partitions by rows, however far apart their numbers are', async () => {
     const { file } = await soldTwin()
     const source = new Sqlite(file, { readonly: true }).defaultSafeIntegers()

@@ -194,7 +194,7 @@ async function verify(client: pg.Client, table: ExpectedTable): Promise<void> {
 
 const ACCOUNTS = `
   SELECT id, CAST(charged AS TEXT) AS charged, CAST(granted_out AS TEXT) AS granted_out,
-    (SELECT CAST(SUM(granted - returned) AS TEXT) FROM device_accounts WHERE account = accounts.id) AS on_devices,
+    (SELECT CAST(SUM(granted - returned - released) AS TEXT) FROM device_accounts WHERE account = accounts.id) AS on_devices,
     (SELECT CAST(SUM(used - refunded) AS TEXT) FROM device_accounts WHERE account = accounts.id) AS used_by_devices
   FROM accounts`
 
