@@ -544,6 +544,20 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await evidence(clone)).toMatchObject([{ kind: 'FORK', problem }])
       })
 
+      it('are counted together with those of an undelivered range in the same segment of a fork', async () => {
+        const clone = await liar()
+        // Not of an earlier epoch.
+        const misplaced = clone.undeliveredRange(1, 4, false)
+        expect(await send(clone, { ...clone.payload(), undeliveredRange: misplaced })).toMatchObject({
+          accepted: true,
+          unbilled: {
+            entries: 1 + 4,
+            problem: expect.stringMatching(/^Not billed: 1 entries .* Not billed: 4 entries /) as string,
+          },
+        })
+        await expectTheRestBilled()
+      })
+
       it('are kept as evidence, said to device and administrator, and take nothing else with them: a later epoch', async () => {
         const clone = await liar()
         const { deliver } = await successorOf(clone)
