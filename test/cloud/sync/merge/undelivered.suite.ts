@@ -4,6 +4,7 @@ import { actionAccount, limitAccount, lineAccount } from '../../../../src/core/a
 import { accountLedger } from '../../../../src/cloud/accounts/account-ledger.ts'
 import { setOfflinePolicy } from '../../../../src/cloud/policy/offline-policy.ts'
 import { deleteLineItem } from '../../../../src/cloud/service-api/delete-line-item.ts'
+import { setConsumptionLimit } from '../../../../src/cloud/service-api/set-consumption-limit.ts'
 import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
 import { successorOf } from '../successor.ts'
 import { DAY, INSTANCE, type Twin } from '../twin.ts'
@@ -625,6 +626,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
 
     describe('accounts that no rules have ever had', () => {
       const INVENTED = lineAccount(INSTANCE, 'ACT-2', 7)
+      const LIMIT = limitAccount(INSTANCE, 'ACT-2', { type: 'user', value: 'ada' }, 10_000)
       const ofInvented = (amount: bigint) => ({ lineItemId: 'ACT-2', accounts: [INVENTED], amount })
       const exists = async (account: string) =>
         (await twin.store.read((reader) => reader.accounts.get([account]))).has(account)
@@ -635,7 +637,7 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         const device = await TestDevice.join(twin)
         await device.sync([topUpRequest(OTHER, 100n)])
         const granted = { granted: 5n, used: 0n, refunded: 0n, returned: 0n }
-        device.state.counters.set(INVENTED, granted)
+        for (const account of [INVENTED, LIMIT]) device.state.counters.set(account, granted)
         return device
       }
 
@@ -647,6 +649,21 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         clone.charge(ofOther(30n))
         expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true, unbilled: 1 })
         expect(await exists(INVENTED)).toBe(false)
+        expect(await evidence(clone)).toMatchObject([{ kind: 'FORK', problem }])
+        expect(await twin.pool(OTHER)).toMatchObject({ billedByDevices: 30n })
+      })
+
+      it('are not opened by an entry that also uses an account of the rules, which is not billed either', async () => {
+        const place = { instanceId: INSTANCE, lineItemId: 'ACT-2' }
+        const terms = { limit: 90n, frequency: 'DAILY', nextReset: twin.time + DAY } as const
+        await setConsumptionLimit(twin.store, place, terms, twin.time)
+        const device = await inventive()
+        const clone = device.copy()
+        await device.sync()
+        clone.charge({ lineItemId: 'ACT-2', accounts: [OTHER, LIMIT], amount: 5n })
+        clone.charge(ofOther(30n))
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true, unbilled: 1 })
+        expect(await exists(LIMIT)).toBe(false)
         expect(await evidence(clone)).toMatchObject([{ kind: 'FORK', problem }])
         expect(await twin.pool(OTHER)).toMatchObject({ billedByDevices: 30n })
       })
