@@ -246,6 +246,7 @@ export class PolicyView {
   readonly #terms: CompiledTerms
   readonly #clock: ClockReading
   readonly #items = new Map<string, ItemView>()
+  readonly #lineItems = new Map<CompiledLineItem, Terms | RejectionDetail['why']>()
   #offers: readonly Offer[] | undefined
 
   constructor(terms: CompiledTerms, clock: ClockReading) {
@@ -296,9 +297,10 @@ export class PolicyView {
     let refusedByClock = false
     for (const [series, rate] of rates) {
       for (const compiled of bySeries.get(series) ?? []) {
-        const why = unusable(compiled, this.#clock, policy.undecidedClock)
-        if (why === null) candidates.push(candidate(compiled, rate, this.#clock))
+        const terms = this.#termsOf(compiled)
+        if (typeof terms !== 'string') candidates.push(candidate(terms, rate))
         else {
+          const why = terms
           refusedByClock ||= why === 'CLOCK_UNDECIDED'
           if (rejectionDetails.length < REJECTION_DETAILS_MAX)
             rejectionDetails.push({ lineItemId: compiled.lineItem.id, why })
@@ -317,8 +319,18 @@ export class PolicyView {
     // Without any line item, the item is rated but nothing can pay for it.
     const isDrawnOn = policy.lineItems.length === 0 || [...rates.keys()].some((series) => bySeries.has(series))
     if (!isDrawnOn) return { rated: false, rejectionDetails }
-    candidates.sort((a, b) => chargeOrder(a.lineItem, b.lineItem))
+    // Those of one series have the order already.
+    if (rates.size > 1) candidates.sort((a, b) => chargeOrder(a.lineItem, b.lineItem))
     return { rated: true, candidates, rejectionDetails, refusedByClock }
+  }
+
+  /** If it can be used; otherwise the first check that it fails. */
+  #termsOf(compiled: CompiledLineItem): Terms | RejectionDetail['why'] {
+    const known = this.#lineItems.get(compiled)
+    if (known !== undefined) return known
+    const terms = unusable(compiled, this.#clock, this.policy.undecidedClock) ?? termsAt(compiled, this.#clock)
+    this.#lineItems.set(compiled, terms)
+    return terms
   }
 
   #isInEffect({ effectiveFrom, effectiveUntil }: CompiledTable): boolean {
@@ -351,14 +363,24 @@ function compare(a: string, b: string): number {
   return a === b ? 0 : a < b ? -1 : 1
 }
 
-function candidate(compiled: CompiledLineItem, rate: CompiledRate, clock: ClockReading): Candidate {
+/** Of a line item in one span of time, the same for all items. */
+type Terms = Omit<Candidate, 'rate'>
+
+/** Without a spread, which is slow. */
+function candidate(
+  { lineItem, lineAccount: account, actionAccounts, limitPeriod, rules, undecided }: Terms,
+  rate: CompiledRate,
+): Candidate {
+  return { lineItem, rate, lineAccount: account, actionAccounts, limitPeriod, rules, undecided }
+}
+
+function termsAt(compiled: CompiledLineItem, clock: ClockReading): Terms {
   const { lineItem } = compiled
   const period = periodAt(lineItem.periods, clock.now)
   if (period === undefined) throw new Error('invariant: a usable line item has a period')
   const limit = lineItem.consumptionLimit
   return {
     lineItem,
-    rate,
     lineAccount: lineAccount(compiled.instanceId, lineItem.id, period.index),
     actionAccounts: compiled.actionAccounts,
     limitPeriod: limit === null ? null : (periodAt(limit.periods, clock.now)?.index ?? null),

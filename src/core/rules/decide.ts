@@ -33,7 +33,7 @@ import {
   type AvailableOf,
 } from './decision.ts'
 import { type FormulaFailure, formulaRate } from '../pricing/formula-rate.ts'
-import type { Action } from './policy.ts'
+import type { Action, LineItem } from './policy.ts'
 import type { ItemCheck, RefusalReason } from './refusal-reasons.ts'
 import { type Rules, type Ruling, rulingsFor } from './rules.ts'
 
@@ -61,6 +61,8 @@ class Charges {
   readonly #availableOf: AvailableOf
   readonly #rulingOf: (rules: Rules) => Ruling
   readonly #taken = new Map<AccountId, Micro>()
+  /** That no charge has changed since. Many items can pass many line items that are used up. */
+  #passed: Map<LineItem, Purse> | undefined
 
   constructor(policy: PolicyView, requester: Requester, availableOf: AvailableOf) {
     this.#policy = policy
@@ -104,8 +106,10 @@ class Charges {
           continue
         }
         const ruling = this.#rulingOf(candidate.rules)
-        if (ruling.ruling === 'ALLOW') payers.push(this.#payer(candidate, rate, ruling.action))
-        else if (denials.length < REJECTION_DETAILS_MAX)
+        if (ruling.ruling === 'ALLOW') {
+          const { action } = ruling
+          payers.push({ candidate, rate, action, purse: this.#purse(candidate, action), inOverspend: false })
+        } else if (denials.length < REJECTION_DETAILS_MAX)
           denials.push(rejectionDetail(candidate, ruling.action, ruling.why))
       }
       return payers[index]
@@ -113,6 +117,7 @@ class Charges {
 
     const count = decimalRatio(item.count)
     const shares = split(count, payerAt, 'LIMIT')
+    if (payers.length > 1) this.#remember(payers)
     if (shares === undefined) {
       if (payers.length > 0) return refused(...shortage(count, payers))
       return denials.length > 0 ? refused('DENIED_BY_RULE', denials) : refused('FORMULA_FAILED', failures)
@@ -121,7 +126,9 @@ class Charges {
     return granted(shares)
   }
 
-  #payer(candidate: Candidate, rate: FixedRate, action: Action | null): Payer {
+  #purse(candidate: Candidate, action: Action | null): Purse {
+    const known = this.#passed?.get(candidate.lineItem)
+    if (known !== undefined) return known
     const accounts = [this.#look('TOKENS', candidate.lineAccount)]
     const allocated = action === null ? undefined : candidate.actionAccounts.get(action.id)
     if (allocated !== undefined) accounts.push(this.#look('ALLOCATION', allocated))
@@ -130,7 +137,7 @@ class Charges {
       const limit = limitAccount(instanceId, candidate.lineItem.id, this.#requester, candidate.limitPeriod)
       accounts.push(this.#look('LIMIT', limit))
     }
-    return { candidate, rate, action, accounts, inOverspend: false }
+    return { accounts, capacities: null }
   }
 
   #look(check: CapacityCheck, account: AccountId): PayerAccount {
@@ -141,11 +148,20 @@ class Charges {
     return { check, account, left: left > 0n ? left : 0n, reach: reach > 0n ? reach : 0n, shortage }
   }
 
-  #take({ payer: { accounts, candidate, inOverspend }, charged }: Share): void {
+  #take({ payer: { purse, candidate, inOverspend }, charged }: Share): void {
     if (inOverspend && charged > 0n) this.#warn('ESSENTIAL_OFFLINE')
     if (candidate.undecided) this.#warn('CLOCK_UNDECIDED_ALLOWED')
     if (charged === 0n) return
-    for (const { account } of accounts) this.#taken.set(account, (this.#taken.get(account) ?? 0n) + charged)
+    for (const { account } of purse.accounts) this.#taken.set(account, (this.#taken.get(account) ?? 0n) + charged)
+    this.#passed?.delete(candidate.lineItem)
+  }
+
+  #remember(payers: readonly Payer[]): void {
+    this.#passed ??= new Map()
+    for (const { candidate, purse } of payers) {
+      purse.capacities ??= []
+      this.#passed.set(candidate.lineItem, purse)
+    }
   }
 
   #warn(warning: Warning): void {
@@ -195,21 +211,33 @@ interface PayerAccount {
   readonly shortage: AvailableBalance['shortage']
 }
 
+/** The accounts of a line item that all pay each charge, as the requester and earlier items left them. */
+interface Purse {
+  readonly accounts: readonly PayerAccount[]
+  /** By the index of the check, then those in overspend; absent: not needed yet. Null: of no earlier item. */
+  capacities: (Micro | 'UNLIMITED' | undefined)[] | null
+}
+
 interface Payer {
   readonly candidate: Candidate
   readonly rate: FixedRate
   readonly action: Action | null
-  readonly accounts: readonly PayerAccount[]
+  readonly purse: Purse
   readonly inOverspend: boolean
 }
 
-function hasOverspend({ accounts }: Payer): boolean {
+function hasOverspend({ purse: { accounts } }: Payer): boolean {
   return accounts.some(({ left, reach }) => left !== 'UNLIMITED' && reach > left)
 }
 
+/** @param last index of a check */
+function capacity({ purse: { accounts, capacities }, inOverspend }: Payer, last: number): Micro | 'UNLIMITED' {
+  if (capacities === null) return capacityOf(accounts, last, inOverspend)
+  return (capacities[inOverspend ? CAPACITY_CHECKS.length + last : last] ??= capacityOf(accounts, last, inOverspend))
+}
+
 /** Smallest balance of the accounts up to a check; in overspend, only the part above the balances. */
-function capacity({ accounts, inOverspend }: Payer, check: CapacityCheck): Micro | 'UNLIMITED' {
-  const last = CAPACITY_CHECKS.indexOf(check)
+function capacityOf(accounts: readonly PayerAccount[], last: number, inOverspend: boolean): Micro | 'UNLIMITED' {
   let least: Micro | 'UNLIMITED' = 'UNLIMITED'
   let farthest: Micro | 'UNLIMITED' = 'UNLIMITED'
   for (const account of accounts) {
@@ -235,15 +263,23 @@ function split(
   payerAt: (index: number) => Payer | undefined,
   check: CapacityCheck,
 ): readonly Share[] | undefined {
+  const last = CAPACITY_CHECKS.indexOf(check)
   const shares: Share[] = []
-  let remaining = count
+  let rate: Ratio | undefined
+  /** The remaining count at the rate. */
+  let owed = count
   let sum = 0n
+  let needed = 0n
   for (let index = 0; ; index += 1) {
     const payer = payerAt(index)
     if (payer === undefined) return undefined
     const { microRate } = payer.rate
-    const needed = chargeFor(remaining, microRate, sum)
-    const available = capacity(payer, check)
+    if (microRate !== rate) {
+      owed = rate === undefined ? product(owed, microRate) : atRate(owed, rate, microRate)
+      rate = microRate
+      needed = chargeFor(owed, sum)
+    }
+    const available = capacity(payer, last)
     if (available === 'UNLIMITED' || available >= needed) {
       shares.push({ payer, charged: needed })
       return shares
@@ -251,17 +287,24 @@ function split(
     if (available === 0n) continue
     shares.push({ payer, charged: available })
     sum += available
-    remaining = ratio(
-      remaining.num * microRate.num - available * remaining.den * microRate.den,
-      remaining.den * microRate.num,
-    )
+    owed = { num: owed.num - available * owed.den, den: owed.den }
+    needed = chargeFor(owed, sum)
   }
 }
 
-/** Micro-tokens for `count` on top of `sum`, so that their sum is rounded once. */
-function chargeFor(count: Ratio, microRate: Ratio, sum: Micro): Micro {
-  const den = count.den * microRate.den
-  return roundHalfEven({ num: sum * den + count.num * microRate.num, den }) - sum
+function product(count: Ratio, microRate: Ratio): Ratio {
+  return { num: count.num * microRate.num, den: count.den * microRate.den }
+}
+
+/** What is owed at one rate, which is above 0, at another. */
+function atRate(owed: Ratio, rate: Ratio, other: Ratio): Ratio {
+  return ratio(owed.num * rate.den * other.num, owed.den * rate.num * other.den)
+}
+
+/** Micro-tokens on top of `sum`, so that their sum is rounded once. */
+function chargeFor(owed: Ratio, sum: Micro): Micro {
+  if (sum === 0n) return roundHalfEven(owed)
+  return roundHalfEven({ num: sum * owed.den + owed.num, den: owed.den }) - sum
 }
 
 function granted(shares: readonly Share[]): ItemOutcome {
@@ -286,9 +329,10 @@ function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, reado
   const rejectionDetails: RejectionDetail[] = []
   for (const each of payers) {
     if (each.inOverspend) continue
-    const least = capacity(each, check)
-    const needed = chargeFor(count, each.rate.microRate, 0n)
-    for (const { check: own, account, left, shortage } of each.accounts) {
+    const least = capacity(each, last)
+    const needed =
+      rejectionDetails.length < REJECTION_DETAILS_MAX ? chargeFor(product(count, each.rate.microRate), 0n) : 0n
+    for (const { check: own, account, left, shortage } of each.purse.accounts) {
       if (left === 'UNLIMITED') continue
       if (CAPACITY_CHECKS.indexOf(own) <= last && left === least) reason = localReason(reason, shortage)
       if (left < needed && rejectionDetails.length < REJECTION_DETAILS_MAX) {

@@ -6,11 +6,10 @@ import type { Need } from '../accounts/grant.ts'
 
 export function payingAccounts({ postings }: Decision): (share: ChargeShare) => readonly AccountId[] {
   const touched = postings.map(({ account }) => ({ account, parsed: parseAccount(account) }))
+  const byLineItem = Map.groupBy(touched, ({ parsed }) => parsed?.lineItemId)
   return ({ lineItemId, actionId }) =>
-    touched
-      .filter(
-        ({ parsed }) => parsed?.lineItemId === lineItemId && (parsed.kind !== 'action' || parsed.actionId === actionId),
-      )
+    (byLineItem.get(lineItemId) ?? [])
+      .filter(({ parsed }) => parsed?.kind !== 'action' || parsed.actionId === actionId)
       .map(({ account }) => account)
 }
 
