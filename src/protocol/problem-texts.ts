@@ -1,4 +1,4 @@
-/** What is wrong with a field, as the end of a sentence. Schemas with messages of their own keep them. */
+/** What is wrong with a field, as the end of a sentence. A message in a schema takes precedence. */
 import { z } from 'zod'
 
 z.config({ customError: problemText })
