@@ -22,6 +22,12 @@ const EXPLAINED = `Each check: tallygate explain ${CORRELATION}\n`
 const answer = (code: string, charged: string, lineItems: string) =>
   `{"correlationId":"${CORRELATION}","requestedItems":[{"status":{"code":"${code}","description":"Because"},"totalTokensCharged":${charged},"lineItems":[${lineItems}]}]}`
 
+test('an allowed request that costs one token says so', async () => {
+  const body = answer('1001', '1', '{"activationId":"A","tokensCharged":1}')
+  await using agent = await fakeService('socket', { ...status, [path]: { body } })
+  expect((await tallygate(['access', '--socket', agent.address, ...item])).out).toBe('allowed: 1 token, 1 from A\n')
+})
+
 test('an allowed request says what was charged, exactly, and ends with 0', async () => {
   const body = answer('1001', '9007199254740993.5', '{"activationId":"A","tokensCharged":9007199254740993.5}')
   await using agent = await fakeService('socket', { ...status, [path]: { body } })

@@ -73,5 +73,6 @@ function judge(text: string) {
   const allowed = code.startsWith('1')
   if (!allowed) return { correlationId, allowed, code, description: `refused (${code}): ${status.description}` }
   const parts = lineItems.map((part) => `, ${part.tokensCharged} from ${part.activationId}`)
-  return { correlationId, allowed, code, description: `allowed: ${totalTokensCharged} tokens${parts.join('')}` }
+  const total = totalTokensCharged === '1' ? '1 token' : `${totalTokensCharged} tokens`
+  return { correlationId, allowed, code, description: `allowed: ${total}${parts.join('')}` }
 }
