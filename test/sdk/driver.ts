@@ -10,6 +10,7 @@
 //   close twice                            closed, after two threads or tasks have closed it at the same time
 //   end                                    end STATE, or end - if the session did not end by itself
 //   interrupt REQUESTER                    in Python: interrupted, after a handler of a signal has ended the request
+//   cancel REQUESTER                       in Python with asyncio: cancelled, of a request whose connection ends at that moment
 //   begin REQUESTER COUNT                  in Go: nothing, and a request of the session is sent meanwhile
 //   hurry                                  in Go: late ERROR, of a call of the session that may take 10 ms
 //   fork COMMAND                           as the command, which a forked process runs

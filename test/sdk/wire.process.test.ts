@@ -317,6 +317,13 @@ it('in Python, the next request after an interrupted one has another UUID', asyn
   expect(new Set(names).size).toBe(2)
 })
 
+it('in Python with asyncio, a request ends that is cancelled when its connection ends', async ({ skip }) => {
+  const wire = wires.find(({ name }) => name === 'Python with asyncio')
+  if (wire === undefined) return skip()
+  script = (socket, number) => void (number === 1 && socket.destroy())
+  expect(await wire.driver.do('cancel anna')).toEqual(['cancelled'])
+})
+
 it('no client keeps more than 16 connections after many requests at a time', async () => {
   const waiting = new Map<string, Socket[]>()
   script = (socket, number, _, client) => {

@@ -30,6 +30,21 @@ async def do(agent, session, name, *words):
         for _ in range(int(times)):
             item = tallygate.Item("LaserCut", float(count), version)
             say_answer(await agent.access(INSTANCE, tallygate.Requester("user", value), iter([item])))
+    elif name == "cancel":
+        task = asyncio.ensure_future(agent.access(INSTANCE, *request(words[0], "1")))
+        lost = aio._Wire.connection_lost
+
+        def lose(wire, error):
+            lost(wire, error)
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+        aio._Wire.connection_lost = lose
+        try:
+            await task
+        except asyncio.CancelledError:
+            say("cancelled")
+        finally:
+            aio._Wire.connection_lost = lost
     elif name == "burst":
         burst = [agent.access(INSTANCE, *request(f"anna-{n}", "1")) for n in range(int(words[0]))]
         say("granted", [answer.granted for answer in await asyncio.gather(*burst)].count(True))

@@ -217,8 +217,8 @@ class _Connection(OfOneProcess):
         attempts = Attempts(self._patience_s, self._socket_path)
         while True:
             try:
-                decided = attempts.judge(await asyncio.wait_for(self._send(call), RESPONSE_S))
-            except (OSError, HTTPException, asyncio.TimeoutError) as error:
+                decided = attempts.judge(await self._send(call))
+            except (OSError, HTTPException) as error:
                 decided = attempts.judge(error)
             if decided is not None:
                 return decided
@@ -277,9 +277,15 @@ class _Wire(asyncio.Protocol):
         self._reader = Reader()
         if self.transport.is_closing():
             raise ConnectionResetError("the connection ended")
-        self._response = asyncio.get_running_loop().create_future()
-        self.transport.write(text)
-        return await self._response
+        loop = asyncio.get_running_loop()
+        self._response = loop.create_future()
+        # Not wait_for: before Python 3.12, it can lose a cancellation.
+        late = loop.call_later(RESPONSE_S, self._fail, TimeoutError("no response in time"))
+        try:
+            self.transport.write(text)
+            return await self._response
+        finally:
+            late.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -293,8 +299,11 @@ class _Wire(asyncio.Protocol):
             if response is not None:
                 self._response.set_result(response)
         except (HTTPException, TallygateError) as error:
-            self._response.set_exception(error)
+            self._fail(error)
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
+        self._fail(ConnectionResetError("the connection ended"))
+
+    def _fail(self, error: Exception) -> None:
         if self._response is not None and not self._response.done():
-            self._response.set_exception(ConnectionResetError("the connection ended"))
+            self._response.set_exception(error)
