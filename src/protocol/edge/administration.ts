@@ -5,7 +5,7 @@ import { SESSION_STATES } from '../service/sessions.ts'
 import { labels } from './labels.ts'
 import { deviceSuspension } from './device-suspension.ts'
 import { hashText } from '../signing.ts'
-import { instant, microText, uuid } from '../wire.ts'
+import { instant, microText, sumText, uuid } from '../wire.ts'
 
 /** `NONE`: never attached. `FENCED`: gets no grants. `CLOSED`: its final segment is merged; it attaches again. */
 const epochStatus = z.enum(['NONE', 'ACTIVE', 'FENCED', 'CLOSED'])
@@ -283,7 +283,7 @@ export const accountLedger = z
          * Maximum by which real usage can exceed the cap: tokens released without evidence, and unaccounted tokens of
          * forked epochs, which each copy of the device can spend.
          */
-        exposure: z.strictObject({ released: microText, copies: microText }),
+        exposure: z.strictObject({ released: sumText, copies: sumText }),
         devices: z.array(
           z.strictObject({
             deviceId: uuid,
@@ -329,7 +329,7 @@ export const offlinePolicyState = z.strictObject({
   overspendCap: microText,
   devices: z.int().min(0),
   /** Maximum overspend of all devices: cap × devices. */
-  exposure: microText,
+  exposure: sumText,
 })
 export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
 

@@ -4,6 +4,7 @@ import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
 import { deleteLineItem } from '../../../src/cloud/service-api/delete-line-item.ts'
 import { setOfflinePolicy, showOfflinePolicy } from '../../../src/cloud/policy/offline-policy.ts'
 import { Policies } from '../../../src/cloud/policy/load-policy.ts'
+import { offlinePolicyState } from '../../../src/protocol/edge/administration.ts'
 import { TestDevice } from '../sync/test-device.ts'
 import { INSTANCE, Twin } from '../sync/twin.ts'
 
@@ -60,6 +61,13 @@ it('all devices together can overspend at most what a pool can count', async () 
   await TestDevice.join(twin)
   await expect(set('ACT-1', MICRO_MAX)).rejects.toMatchObject({ code: 'BAD_REQUEST' })
   expect(await show('ACT-1')).toMatchObject({ overspendCap: '5', devices: 2 })
+})
+
+it('shows the exposure of devices that have enrolled since, beyond what a pool can count', async () => {
+  await TestDevice.join(twin)
+  await set('ACT-1', MICRO_MAX)
+  await TestDevice.join(twin)
+  expect(offlinePolicyState.parse(await show('ACT-1'))).toMatchObject({ devices: 2, exposure: 2n * MICRO_MAX })
 })
 
 it('is recorded in the audit log', async () => {
