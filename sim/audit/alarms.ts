@@ -60,7 +60,7 @@ export class AlarmAudit {
     const { entries, wereFull, clocks } = this.#shared
     return [...entries.values()].some(
       ({ deviceId: id, machine }) =>
-        id === deviceId && (wereFull.has(machine) || clocks.besideMs(machine, Infinity) > RETAINED_AT_LEAST_MS),
+        id === deviceId && (wereFull.has(machine) || clocks.wrongByMs(machine, Infinity) > RETAINED_AT_LEAST_MS),
     )
   }
 }

@@ -1,5 +1,5 @@
 /**
- * When clocks of the cloud were wrong, and how far the time of each machine is beside the true time because of it. Each
+ * When clocks of the cloud were wrong, and by how much the time of each machine was wrong because of it. Each
  * time that a machine learns is one that a clock of the cloud showed between request and response.
  */
 import { Violation } from './violation.ts'
@@ -25,7 +25,7 @@ const EXACT_MS = 25
 /** Of the boot-time clock. */
 const DRIFT_MAX = 200 / 1_000_000
 
-/** Beside the true time by less than the delay of a message, ms. */
+/** Less than the delay of a message, ms. */
 const BARELY_MS = 5_000
 
 interface Errors {
@@ -34,7 +34,7 @@ interface Errors {
   readonly ofNodes: readonly number[]
 }
 
-interface Beside {
+interface WrongBy {
   readonly since: number
   readonly ms: number
 }
@@ -42,8 +42,8 @@ interface Beside {
 export class Clocks {
   readonly #now: () => number
   readonly #errors: Errors[] = [{ since: -Infinity, ofNodes: [0] }]
-  /** How far the interval of a machine is beside the true time, since when. */
-  readonly #beside = new Map<string, Beside[]>()
+  /** Distance of the true time from the interval of a machine, since when. */
+  readonly #wrongBy = new Map<string, WrongBy[]>()
 
   constructor(now: () => number) {
     this.#now = now
@@ -74,21 +74,21 @@ export class Clocks {
 
   #started(machine: string, reading: Reading): void {
     const ms = this.#distance(reading)
-    if (ms > 0 && !this.#beside.has(machine)) {
-      throw new Violation('TIME', `${machine} starts with a time that is ${ms} ms beside the true one`)
+    if (ms > 0 && !this.#wrongBy.has(machine)) {
+      throw new Violation('TIME', `${machine} starts with a time that is wrong by ${ms} ms`)
     }
     this.#keep(machine, ms)
   }
 
   /** Whether the clocks of the cloud are right, and the machine has known the time since. */
   areRight(machine: string): boolean {
-    return this.rightSince !== null && this.besideMs(machine) < BARELY_MS
+    return this.rightSince !== null && this.wrongByMs(machine) < BARELY_MS
   }
 
   /** A disk is copied with its time. */
   copied(from: string, to: string): void {
-    const beside = this.#beside.get(from)
-    if (beside !== undefined) this.#beside.set(to, [...beside])
+    const wrongBy = this.#wrongBy.get(from)
+    if (wrongBy !== undefined) this.#wrongBy.set(to, [...wrongBy])
   }
 
   #learned(machine: string, { time, sentAt, receivedAt, learnedAt }: Evidence, reading: Reading): void {
@@ -101,20 +101,20 @@ export class Clocks {
     if (signers.length === 0) {
       throw new Violation('TIME', `${machine} learns the time ${time} at ${now}, which no clock of the cloud has shown`)
     }
-    const most = isWithin(time) ? Math.min(until - from, this.besideMs(machine)) : Infinity
+    const most = isWithin(time) ? Math.min(until - from, this.wrongByMs(machine)) : Infinity
     const ms = this.#distance(reading)
     if (ms > most) {
       throw new Violation(
         'TIME',
-        `${machine} is ${ms} ms beside the true time, after it has learned it within ${Math.ceil(until - from)} ms`,
+        `${machine} is wrong by ${ms} ms after it has learned it within ${Math.ceil(until - from)} ms`,
       )
     }
     this.#keep(machine, ms)
   }
 
-  /** How far a machine was beside the true time at most, within this time. */
-  besideMs(machine: string, withinMs = 0): number {
-    const all = this.#beside.get(machine) ?? []
+  /** The most by which the time of a machine was wrong within the last ms. */
+  wrongByMs(machine: string, withinMs = 0): number {
+    const all = this.#wrongBy.get(machine) ?? []
     const from = this.#now() - withinMs
     const recent = all.filter((_, index) => (all[index + 1]?.since ?? Infinity) >= from)
     return Math.max(0, ...recent.map(({ ms }) => ms))
@@ -128,8 +128,8 @@ export class Clocks {
   /** @param distance at a reading that may lag behind the boot-time clock */
   #keep(machine: string, distance: number): void {
     const ms = distance === 0 ? 0 : distance + EXACT_MS
-    const all = this.#beside.get(machine) ?? []
+    const all = this.#wrongBy.get(machine) ?? []
     if (ms === (all.at(-1)?.ms ?? 0)) return
-    this.#beside.set(machine, [...all, { since: this.#now(), ms }])
+    this.#wrongBy.set(machine, [...all, { since: this.#now(), ms }])
   }
 }

@@ -23,9 +23,9 @@ export class TimeAudit {
     const now = this.#shared.now()
     const writeMs = Math.max(WRITE_MS, machine.waitsForDiskMs)
     const slept = machine.sleptWithin(writeMs)
-    const besideMs = this.#shared.clocks.besideMs(machine.name, writeMs + slept)
-    if (earliest > now + besideMs) throw new Violation('TIME', `${machine.name} takes ${earliest} for past at ${now}`)
-    if (latest !== null && latest < now - writeMs - slept - besideMs) {
+    const wrongByMs = this.#shared.clocks.wrongByMs(machine.name, writeMs + slept)
+    if (earliest > now + wrongByMs) throw new Violation('TIME', `${machine.name} takes ${earliest} for past at ${now}`)
+    if (latest !== null && latest < now - writeMs - slept - wrongByMs) {
       throw new Violation('TIME', `${machine.name} takes ${latest} for the latest possible time at ${now}`)
     }
     const grant = this.#shared.grants.get(machine.name)
