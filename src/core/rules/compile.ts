@@ -295,6 +295,7 @@ export class PolicyView {
     const candidates: Candidate[] = []
     const rejectionDetails: RejectionDetail[] = []
     let refusedByClock = false
+    const drawnOn = [...rates.keys()].filter((series) => bySeries.has(series))
     for (const [series, rate] of rates) {
       for (const compiled of bySeries.get(series) ?? []) {
         const terms = this.#termsOf(compiled)
@@ -317,10 +318,9 @@ export class PolicyView {
       }
     }
     // Without any line item, the item is rated but nothing can pay for it.
-    const isDrawnOn = policy.lineItems.length === 0 || [...rates.keys()].some((series) => bySeries.has(series))
-    if (!isDrawnOn) return { rated: false, rejectionDetails }
+    if (drawnOn.length === 0 && policy.lineItems.length > 0) return { rated: false, rejectionDetails }
     // Those of one series have the order already.
-    if (rates.size > 1) candidates.sort((a, b) => chargeOrder(a.lineItem, b.lineItem))
+    if (drawnOn.length > 1) candidates.sort((a, b) => chargeOrder(a.lineItem, b.lineItem))
     return { rated: true, candidates, rejectionDetails, refusedByClock }
   }
 

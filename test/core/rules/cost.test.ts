@@ -81,6 +81,44 @@ describe('a decision', () => {
   })
 })
 
+describe('a request of many items', () => {
+  const policy = crowdedPolicy(0, 0)
+  const [item] = crowdRequest.items
+  const request = { ...crowdRequest, items: Array.from({ length: 100 }, () => item!) }
+  /** So many line items, of which only the last one has tokens. */
+  const of = (count: number): Policy => ({
+    ...policy,
+    lineItems: policy.lineItems.flatMap((payer) =>
+      Array.from({ length: count }, (_, index) => ({ ...payer, id: `payer ${String(index).padStart(4, '0')}` })),
+    ),
+  })
+
+  test('asks once for the balance of each line item that is used up', () => {
+    const asked: string[] = []
+    const availableOf = (account: string) => {
+      asked.push(account)
+      return account.includes('0049') ? crowdBalances() : ({ left: 0n, shortage: 'POOL' } as const)
+    }
+    const decision = decide(compilePolicy(of(50)).at(exactly(CROWD_NOW)), request, availableOf, 'BEST_EFFORT')
+    expect(new Set(decision.items.map(({ outcome }) => outcome))).toEqual(new Set(['GRANTED']))
+    // The one that pays changes with each item.
+    expect(asked).toHaveLength(49 + 100)
+  })
+
+  test('checks each line item once for all items, in each span of time', () => {
+    const names = Array.from({ length: 100 }, (_, index) => `item ${index}`)
+    const readsFor = (items: readonly string[]): number => {
+      const { rateTables } = crowdedPolicy(0, 100)
+      const { policy: facts, reads } = watched({ ...of(50), rateTables })
+      const compiled = compilePolicy(facts)
+      const before = reads()
+      for (const name of items) compiled.at(exactly(CROWD_NOW)).item(name, '')
+      return reads() - before
+    }
+    expect(readsFor(names)).toBeLessThan(2 * readsFor(names.slice(0, 1)))
+  })
+})
+
 describe('the dictionary of a requester', () => {
   const conditions: Policy['conditions'] = Array.from({ length: 20 }, (_, index) => ({
     id: `c${index}`,
