@@ -68,7 +68,16 @@ describe('a backup that takes the place of a ledger', () => {
     const { path } = await backedUp()
     const disk = smallDisk(skip, '1m')
     fillDisk(disk)
-    await expect(backUpLedger(path, join(disk, 'backup.db'))).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE' })
+    const full = join(disk, 'backup.db')
+    const message = `${full} cannot be written: the disk is full.`
+    await expect(backUpLedger(path, full)).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE', message })
+  })
+
+  it('is not made in a directory that does not exist', async () => {
+    const { directory, path } = await backedUp()
+    const missing = join(directory, 'missing', 'backup.db')
+    const message = `${missing} cannot be written: its directory does not exist.`
+    await expect(backUpLedger(path, missing)).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE', message })
   })
 
   it('names what is wrong with the path', async () => {
