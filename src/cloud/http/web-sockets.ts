@@ -3,6 +3,7 @@ import type { IncomingMessage } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { WebSocketServer, createWebSocketStream } from 'ws'
+import { brokenHead } from '../../protocol/service/refusals.ts'
 
 /** Longest WebSocket message, bytes; far above any MQTT packet of a device. */
 const MESSAGE_BYTES_MAX = 64 * 1024
@@ -15,8 +16,11 @@ export function serveWebSockets(http: FastifyInstance, path: string, accept: (co
     maxPayload: MESSAGE_BYTES_MAX,
     perMessageDeflate: false,
   })
-  const shouldUpgradeCallback = ({ method, url, headers }: IncomingMessage): boolean =>
-    method === 'GET' && url?.replace(/\?.*$/s, '') === path && headers.upgrade?.toLowerCase() === 'websocket'
+  const shouldUpgradeCallback = (request: IncomingMessage): boolean => {
+    const { method, url, headers } = request
+    const isHere = method === 'GET' && url?.replace(/\?.*$/s, '') === path
+    return isHere && headers.upgrade?.toLowerCase() === 'websocket' && brokenHead(request) === null
+  }
   Object.assign(http.server, { shouldUpgradeCallback })
   http.server.on('upgrade', (request, socket, head) => {
     // What follows is no HTTP: it must not reach the reader of requests.
