@@ -219,6 +219,7 @@ export const AREAS: readonly Area[] = [
       'cloud/sync/sync.property',
       'cloud/sync/attach',
       'cloud/sync/merge/merge-next',
+      'cloud/sync/merge/plausible',
       'cloud/sync/merge/undelivered',
       'cloud/sync/recovery/restored',
       'cloud/usage/usage-of-entries',
