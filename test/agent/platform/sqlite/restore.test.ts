@@ -69,14 +69,14 @@ describe('a backup that takes the place of a ledger', () => {
     const disk = smallDisk(skip, '1m')
     fillDisk(disk)
     const full = join(disk, 'backup.db')
-    const message = `${full} cannot be written: the disk is full.`
+    const message = `Cannot write ${full}: the disk is full.`
     await expect(backUpLedger(path, full)).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE', message })
   })
 
   it('is not made in a directory that does not exist', async () => {
     const { directory, path } = await backedUp()
     const missing = join(directory, 'missing', 'backup.db')
-    const message = `${missing} cannot be written: its directory does not exist.`
+    const message = `Cannot write ${missing}: its directory does not exist.`
     await expect(backUpLedger(path, missing)).rejects.toMatchObject({ code: 'OUTPUT_UNWRITABLE', message })
   })
 
