@@ -29,7 +29,7 @@ export async function enroll(
   const fresh = { id: newId(), enrolledAt: now() }
   const deviceId = await store.transaction(async (tx) => {
     const used = await tx.edge.enrollments.get(claims.jti)
-    if (used !== undefined) return whoUsed(tx, used, key.thumbprint)
+    if (used !== undefined) return whoUsed(tx, used, key.thumbprint, claims)
     if (expired) throw refused('This enrollment token has expired.')
     const name = request.name ?? claims.name ?? null
     const device = await admit(tx, claims, { ...key, name, ...fresh })
@@ -45,7 +45,7 @@ export async function enroll(
     // Another node enrolled meanwhile: with the same key, it created the same device.
     const taken = await tx.edge.enrollments.get(claims.jti)
     if (taken === undefined) throw new Error('invariant: a token that was used stays used')
-    return whoUsed(tx, taken, key.thumbprint)
+    return whoUsed(tx, taken, key.thumbprint, claims)
   })
   return {
     deviceId,
@@ -55,10 +55,11 @@ export async function enroll(
   }
 }
 
-async function whoUsed(tx: Transaction, used: EnrollmentRecord, thumbprintNow: string): Promise<string> {
+async function whoUsed(tx: Transaction, used: EnrollmentRecord, thumbprintNow: string, token: Claims): Promise<string> {
   const found = await tx.edge.devices.withKey(thumbprintNow)
-  if (found?.device.id === used.deviceId) return used.deviceId
-  throw refused('This enrollment token was used by another device.')
+  if (found?.device.id !== used.deviceId) throw refused('This enrollment token was used by another device.')
+  suspensionAfter(found.device, token)
+  return used.deviceId
 }
 
 /** Whether this cloud signed the token, expired or not. @throws CodedError TOKEN_INVALID */
@@ -126,7 +127,7 @@ function labelsAfter({ labels }: Device, set: Labels): Labels {
   }
 }
 
-/** Only a token issued after a termination lifts it; a lock is never lifted by enrolling. */
+/** Only a token issued after a termination lifts it; a lock is never lifted by enrolling. @throws CodedError ENROLLMENT_REFUSED */
 function suspensionAfter({ suspension }: Device, { iat }: Claims): Device['suspension'] {
   if (suspension?.state !== 'TERMINATED') return suspension
   if ((iat + 1) * 1_000 > suspension.since) return null

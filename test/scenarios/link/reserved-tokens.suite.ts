@@ -126,8 +126,10 @@ export function reservedTokensSuite(name: string, settings: () => Promise<Settin
       device.token = await site.twin.enrollmentToken(site.instanceId)
       await device.restart()
       for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
-      expect(device.link.status()).toMatchObject({ suspension: null, epoch: 2, backlog: 0 })
-      expect(await billed(site)).toEqual({ REQUEST: 7n * TOKEN })
+      expect(device.link.status()).toMatchObject({ suspension: null, epoch: 3, backlog: 0 })
+      expect(await device.charge(1n * TOKEN)).toBe('GRANTED')
+      await device.sync()
+      expect(await billed(site)).toEqual({ REQUEST: 8n * TOKEN })
     })
 
     it('is billed for what it holds when its key is revoked with usage undelivered; enrolled anew it is another device', async () => {
