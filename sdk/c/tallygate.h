@@ -147,7 +147,7 @@ tg_status tg_close_session(tg_session *session, tg_error *error);
 #include <time.h>
 #include <unistd.h>
 
-/* A response that is not complete after this time is none. */
+/* A response must be complete within this time. */
 enum { TG__RESPONSE_MS = 30000, TG__DEPTH_MAX = 32 };
 
 /* JSON: values are found by their names, in any order. NULL: missing, or not JSON. */

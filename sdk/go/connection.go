@@ -17,7 +17,7 @@ import (
 const (
 	firstPause   = 20 * time.Millisecond
 	longestPause = time.Second
-	// A response that is not complete after this time is none.
+	// A response must be complete within this time.
 	responseTime     = 30 * time.Second
 	responseBytesMax = 16 << 20
 	headBytesMax     = 64 << 10

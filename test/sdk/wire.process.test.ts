@@ -1,4 +1,4 @@
-// Every client against a server that breaks HTTP or the API: all behave alike, and take nothing for a grant that is none.
+// Every client against a server that breaks HTTP or the API: all behave alike, and no invalid response is a grant.
 import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'

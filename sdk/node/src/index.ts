@@ -332,7 +332,7 @@ interface Response {
 const IDLE_MAX = 16
 const FIRST_PAUSE_MS = 20
 const LONGEST_PAUSE_MS = 1_000
-/** A response that is not complete after this time is none. */
+/** A response must be complete within this time. */
 const RESPONSE_MS = 30_000
 const RESPONSE_BYTES_MAX = 16 * 2 ** 20
 

@@ -38,7 +38,7 @@ function belowService(service: Command, name: string, shown = SHOWN_BELOW): Comm
   return command
 }
 
-/** @throws CodedError USAGE if there is none */
+/** Path of an existing database. @throws CodedError USAGE if the directory does not contain one */
 export function databaseIn(storePath: string): string {
   const path = join(storePath, 'twin.db')
   const absence = absenceOf(path)

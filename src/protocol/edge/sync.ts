@@ -181,7 +181,7 @@ export const entryBody = z.strictObject({
       variables: z.record(z.string().max(64), z.string().max(100)).optional(),
       /** `GRANTED`, `NOT_CHARGED`, or the reason of the refusal. */
       outcome: plainText(64),
-      /** Micro-tokens: the sum of the parts, each of which fits a counter of 64 bits. */
+      /** Micro-tokens: the sum of the parts. Each part fits a counter of 64 bits. */
       total: sumText,
       parts: z.array(
         z.strictObject({

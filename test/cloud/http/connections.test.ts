@@ -88,7 +88,7 @@ describe('gets a code and a message:', () => {
     ['a request without Host', 'GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n', ['400', 'BAD_REQUEST']],
     ['a request without Host and path', 'GET /x HTTP/1.1\r\nConnection: close\r\n\r\n', ['400', 'BAD_REQUEST']],
     ['two hosts', 'GET /healthz HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n', ['400', 'BAD_REQUEST']],
-    ['a host that is none', 'GET /healthz HTTP/1.1\r\nHost: x/y\r\n\r\n', ['400', 'BAD_REQUEST']],
+    ['an invalid host', 'GET /healthz HTTP/1.1\r\nHost: x/y\r\n\r\n', ['400', 'BAD_REQUEST']],
     [
       'a transfer coding that is not known',
       'POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n',

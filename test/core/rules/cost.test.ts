@@ -85,7 +85,7 @@ describe('a request of many items', () => {
   const policy = crowdedPolicy(0, 0)
   const [item] = crowdRequest.items
   const request = { ...crowdRequest, items: Array.from({ length: 100 }, () => item!) }
-  /** So many line items, of which only the last one has tokens. */
+  /** Line items, as many as `count`. Only the last one has tokens. */
   const of = (count: number): Policy => ({
     ...policy,
     lineItems: policy.lineItems.flatMap((payer) =>

@@ -17,7 +17,7 @@ USUAL_SOCKET = "/run/tallygate/agent.sock"
 IDLE_MAX = 16
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
-# A response that is not complete after this time is none.
+# A response must be complete within this time.
 RESPONSE_S = 30.0
 RESPONSE_BYTES_MAX = 16 * 2**20
 HEAD_BYTES_MAX = 2**16

@@ -265,7 +265,7 @@ describe('the head of a plain access request', () => {
     ['an instance id that is no UUID', headWith().replace(INSTANCE, 'x')],
     ['two spaces', headWith().replace('POST ', 'POST  ')],
     ['no host', headWith().replace('Host: x\r\n', '')],
-    ['a host that is none', headWith().replace('Host: x', 'Host: x/y')],
+    ['an invalid host', headWith().replace('Host: x', 'Host: x/y')],
     ['no length', headWith().replace('\r\nContent-Length: 12', '')],
     ['a negative length', headWith().replace('12', '-1')],
     ['a length with a plus', headWith().replace('12', '+1')],

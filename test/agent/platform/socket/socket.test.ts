@@ -397,7 +397,7 @@ describe('the socket', () => {
         'tea',
       ],
       ['two hosts', `${post}Host: x\r\nhost: x\r\n\r\n{}`, 400, 'BAD_REQUEST', 'more than once'],
-      ['a host that is none', `${post}Host: x y\r\n\r\n{}`, 400, 'BAD_REQUEST', 'is not a host'],
+      ['an invalid host', `${post}Host: x y\r\n\r\n{}`, 400, 'BAD_REQUEST', 'is not a host'],
       ['a host with a path', `${live}Host: x/y\r\n\r\n`, 400, 'BAD_REQUEST', 'is not a host'],
       [
         'a transfer coding that it does not know',
