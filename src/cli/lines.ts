@@ -23,10 +23,6 @@ export function instantText(instant: number | null): string {
   return Number.isNaN(date.getTime()) ? String(instant) : date.toISOString()
 }
 
-export function shellQuoted(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`
-}
-
 export function counted(count: number, one: string, many: string): string {
   return `${count} ${count === 1 ? one : many}`
 }
@@ -40,6 +36,11 @@ export function columns(given: readonly (readonly string[])[]): readonly string[
       .join('  ')
       .trimEnd(),
   )
+}
+
+/** @param empty the sentence in place of a table without rows */
+export function table(head: readonly string[], rows: readonly (readonly string[])[], empty: string): readonly string[] {
+  return rows.length === 0 ? [empty] : columns([head, ...rows])
 }
 
 /** One line of JSON. Micro-token amounts become integer strings; terminal control characters are escaped. */

@@ -2,6 +2,7 @@
 import { parseAccount } from '../../core/accounts/account.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
+import { shellQuoted } from '../../protocol/shell-quoted.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
 import type { AgentStatus, AgentStatusWire } from '../../protocol/local/status.ts'
@@ -157,7 +158,7 @@ function moreTokens({ accounts }: Status, { subject }: AgentStatusWire['conditio
 }
 
 function shellWord(text: string): string {
-  return /^[\w.:@/+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
+  return /^[\w.:@/+-]+$/.test(text) ? text : shellQuoted(text)
 }
 
 /** What the cloud says of a key with which it refuses all requests of the device. */

@@ -10,7 +10,7 @@ import type { Names } from '../nouns/noun.ts'
 import { Service } from '../nouns/service.ts'
 import type { Io } from '../io.ts'
 import { callerText } from '../sign-in/caller.ts'
-import { columns, jsonLine, writeLines } from '../lines.ts'
+import { jsonLine, table, writeLines } from '../lines.ts'
 
 interface AuditFlags extends AdministratorFlags {
   readonly device?: string
@@ -82,9 +82,8 @@ async function list(flags: AuditFlags, io: Io): Promise<void> {
     objectText(object, names),
     object.detail ?? '',
   ])
-  const table =
-    rows.length === 0 ? ['No records.'] : columns([['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'], ...rows])
-  writeLines(io.stdout, flags.json === true ? records.map(jsonLine) : table)
+  const lines = table(['AT', 'BY', 'NAME', 'CHANGE', 'OBJECT', 'DETAIL'], rows, 'No records.')
+  writeLines(io.stdout, flags.json === true ? records.map(jsonLine) : lines)
   if (next !== null) io.stderr.write(`There are more records: repeat the command with --before ${next}\n`)
 }
 

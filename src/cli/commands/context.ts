@@ -5,7 +5,7 @@ import { cloudArgument, readAuthority } from '../arguments.ts'
 import { changeContexts, contextNamed, readContexts } from '../contexts.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { columns, jsonLine, writeLines } from '../lines.ts'
+import { jsonLine, table, writeLines } from '../lines.ts'
 
 type AddFlags = AdministratorFlags & { readonly url: string }
 
@@ -88,6 +88,6 @@ function list({ json }: { readonly json?: true }, io: Io): void {
     adminKey,
     caFile,
   ])
-  const none = 'No contexts. Add one with: tallygate context add <name> --url <url> --admin-key <file>'
-  writeLines(io.stdout, rows.length === 0 ? [none] : columns([['', 'NAME', 'URL', 'KEY', 'CA FILE'], ...rows]))
+  const empty = 'No contexts. Add one with: tallygate context add <name> --url <url> --admin-key <file>'
+  writeLines(io.stdout, table(['', 'NAME', 'URL', 'KEY', 'CA FILE'], rows, empty))
 }

@@ -8,7 +8,7 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { wholeNumberArgument } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { columns, instantText, jsonLine, writeLines } from '../lines.ts'
+import { instantText, jsonLine, table, writeLines } from '../lines.ts'
 import { Service } from '../nouns/service.ts'
 
 interface ListFlags extends AdministratorFlags {
@@ -99,7 +99,7 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
   const rows = events.map(({ time, type, subject, id }) => [time, type, subject, id].map(String))
   writeLines(
     io.stdout,
-    flags.json === true ? events.map(jsonLine) : tableOf(['AT', 'TYPE', 'SUBJECT', 'ID'], rows, 'No events.'),
+    flags.json === true ? events.map(jsonLine) : table(['AT', 'TYPE', 'SUBJECT', 'ID'], rows, 'No events.'),
   )
   if (next !== null) io.stderr.write(`There are more events: repeat the command with --before ${next}\n`)
 }
@@ -135,11 +135,7 @@ function sinkTable(all: readonly Sink[]): readonly string[] {
     sink.problem ?? '',
   ])
   const head = ['SINK', 'KIND', 'STATE', 'DELIVERED', 'DEAD LETTERS', 'POSITION', 'PROBLEM']
-  return tableOf(head, rows, 'No sinks: name them in the settings (events.webhooks, events.nats_url).')
-}
-
-function tableOf(head: readonly string[], rows: readonly (readonly string[])[], none: string): readonly string[] {
-  return rows.length === 0 ? [none] : columns([head, ...rows])
+  return table(head, rows, 'No sinks: name them in the settings (events.webhooks, events.nats_url).')
 }
 
 function stateOf({ settings, failingSince, behind }: Sink): string {
@@ -158,8 +154,8 @@ async function deadLetters(sink: string, flags: AdministratorFlags, io: Io): Pro
     next = page.next
   }
   const cells = rows.map(({ at, type, eventId, problem }) => [new Date(at).toISOString(), type, eventId, problem])
-  const table = tableOf(['AT', 'TYPE', 'ID', 'PROBLEM'], cells, 'No dead letters.')
-  writeLines(io.stdout, flags.json === true ? rows.map(jsonLine) : table)
+  const lines = table(['AT', 'TYPE', 'ID', 'PROBLEM'], cells, 'No dead letters.')
+  writeLines(io.stdout, flags.json === true ? rows.map(jsonLine) : lines)
 }
 
 async function replay(sink: string, { after, deadLetters: dead, ...flags }: ReplayFlags, io: Io): Promise<void> {

@@ -20,7 +20,7 @@ import { type RateTableTarget, importRateTables } from '../import/rate-tables.ts
 import { withRetries } from '../import/retries.ts'
 import { Source, type SourceInstance } from '../import/source.ts'
 import type { Io } from '../io.ts'
-import { columns, harmless, jsonLine, writeLines } from '../lines.ts'
+import { harmless, jsonLine, table, writeLines } from '../lines.ts'
 
 interface ImportFlags extends AdministratorFlags {
   readonly from: string
@@ -183,7 +183,7 @@ class Report {
     }
     const rows = changes.map(({ object, field, before, after }) => [object, field, before ?? '-', after ?? '-'])
     const lines = [
-      ...(rows.length === 0 ? ['no changes'] : columns([['OBJECT', 'FIELD', 'HERE', 'AFTER'], ...rows])),
+      ...table(['OBJECT', 'FIELD', 'HERE', 'AFTER'], rows, 'no changes'),
       ...notes.map((note) => `note: ${note}`),
       ...conflicts.map((conflict) => `conflict: ${conflict}`),
     ]

@@ -2,7 +2,7 @@ import { Command } from 'commander'
 import { AGENT_OFFERS_PATH, type OffersWire, offers } from '../../protocol/local/offers.ts'
 import { agentClient, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import type { Io } from '../io.ts'
-import { columns, jsonLine, writeLines } from '../lines.ts'
+import { jsonLine, table, writeLines } from '../lines.ts'
 
 export function command(io: Io): Command {
   return withSocketFlag(new Command('offers'))
@@ -30,5 +30,5 @@ function tableOf({ instances }: OffersWire): readonly string[] {
       ]),
     ),
   )
-  return rows.length === 0 ? ['No items.'] : columns([['ITEM', 'VERSION', 'RATE', 'LINE ITEM', 'INSTANCE'], ...rows])
+  return table(['ITEM', 'VERSION', 'RATE', 'LINE ITEM', 'INSTANCE'], rows, 'No items.')
 }

@@ -1,5 +1,5 @@
 import { type CommandShape, type OptionShape, everyCommand, stepsTo } from '../shape.ts'
-import { shellQuoted } from '../lines.ts'
+import { shellQuoted } from '../../protocol/shell-quoted.ts'
 
 export function bashCompletion(program: CommandShape): string {
   const commands = [...everyCommand(program)]

@@ -1,5 +1,5 @@
 import { type CommandShape, everyCommand, stepsTo } from '../shape.ts'
-import { shellQuoted } from '../lines.ts'
+import { shellQuoted } from '../../protocol/shell-quoted.ts'
 
 export function zshCompletion(program: CommandShape): string {
   const commands = [...everyCommand(program)]

@@ -3,6 +3,7 @@ import { expect, test } from 'vitest'
 import { changeAnswers } from './changed-answers.ts'
 import { INSTANCE, OTHER_INSTANCE } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
+import { restoreAndSpend } from './restore.ts'
 import { TestDevice } from './test-device.ts'
 
 const MINUTE = 60_000
@@ -58,17 +59,7 @@ test('an answer without a grant acknowledges the segment, and leaves the device 
 
 test('the backlog falls with each part of an undelivered range', async () => {
   const device = await TestDevice.running()
-  await device.charge(1_000_000n)
-  await device.sync()
-  const backup = device.disk.copy()
-  await device.charge(2_000_000n)
-  await device.sync()
-  device.disk = backup
-  backup.segmentEntriesMax = 2
-  device.network.down = true
-  await device.restart()
-  for (let n = 0; n < 7; n += 1) await device.charge(10_000n)
-  device.network.down = false
+  await restoreAndSpend(device)
   const backlogs: number[] = []
   changeAnswers(device, (answer) => {
     backlogs.push(device.link.status().backlog)

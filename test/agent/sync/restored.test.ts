@@ -5,6 +5,7 @@ import { REFUSED_FOR_MIN_MS } from '../../../src/agent/sync/limits.ts'
 import { calmDown } from './audit.ts'
 import { changeAnswers } from './changed-answers.ts'
 import { DEVICE, json } from './fake-cloud.ts'
+import { restoreAndSpend } from './restore.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
 /** What it takes to put the cloud back to this moment. */
@@ -88,17 +89,7 @@ test('a device stops spending as soon as it hears that the cloud knows more than
 
 test('what a restored device has not delivered goes up as an undelivered range, in as many segments as it takes', async () => {
   const device = await TestDevice.running()
-  await device.charge(1_000_000n)
-  await device.sync()
-  const backup = device.disk.copy()
-  await device.charge(2_000_000n)
-  await device.sync()
-  device.disk = backup
-  backup.segmentEntriesMax = 2
-  device.network.down = true
-  await device.restart()
-  for (let n = 0; n < 7; n += 1) await device.charge(10_000n)
-  device.network.down = false
+  await restoreAndSpend(device)
   device.network.faults = [null, 'LOSE_ANSWER', null, 'LOSE_ANSWER']
   await calmDown(device)
   expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false, backlog: 0 })
