@@ -1,4 +1,7 @@
-/** Files of a support bundle. They never contain entries, keys or tokens; every file passes the redactor. */
+/**
+ * Files of a support bundle. They contain only text that Tallygate writes, and no entries, keys or tokens. The settings file is not
+ * among them: its comments may contain anything. Every file passes the redactor.
+ */
 import { arch, platform, release, uptime } from 'node:os'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
@@ -10,7 +13,9 @@ import { type SocketFlags, agentClient } from '../local-agent.ts'
 import type { Observations } from '../doctor/observations.ts'
 import { examine } from '../doctor/checks.ts'
 import type { Io } from '../io.ts'
+import { linesText } from '../lines.ts'
 import { USUAL_UNIT, journalLines, rememberedLines } from '../log-lines.ts'
+import { isKnown } from './known-lines.ts'
 import { redactor } from './redact.ts'
 import type { PackedFile } from './tar.ts'
 import { textOf } from '../../platform/text-of.ts'
@@ -21,7 +26,7 @@ const TEXT_MAX = 2_000_000
 const LOG_LINES = 5_000
 
 export async function contents(observations: Observations, flags: SocketFlags, io: Io): Promise<readonly PackedFile[]> {
-  const { settings, inspected, configuration } = observations
+  const { settings, inspected } = observations
   const report = await reportOf(flags, io)
   const log = await logOf(flags, io)
   const files: PackedFile[] = [
@@ -30,7 +35,6 @@ export async function contents(observations: Observations, flags: SocketFlags, i
     { name: 'doctor.json', text: jsonOf(examine(observations)) },
     { name: 'versions.json', text: jsonOf(versionsOf(observations)) },
     { name: 'settings.json', text: jsonOf(settingsOf(settings)) },
-    ...(configuration.file === null ? [] : [{ name: 'agent.toml', text: textOf(configuration.file) ?? '' }]),
     { name: 'environment.json', text: jsonOf(environmentOf(io)) },
     { name: 'log.ndjson', text: log },
     { name: 'schema.sql', text: inspected.tables === null ? '' : `${inspected.tables};\n` },
@@ -45,13 +49,13 @@ const README = `A support bundle of a Tallygate device.
 report.json       status of the agent, or why it does not respond
 doctor.json       result of tallygate doctor
 versions.json     versions of the software and of the system
-settings.json     settings in force; agent.toml is the settings file
+settings.json     settings in force, without secrets
 environment.json  names of environment variables for settings, without values
-log.ndjson        last log lines of the agent
+log.ndjson        last log lines of the agent, of systemd about it, and of crashes
 schema.sql        tables of the ledger
 ledger.json       heads, counts, rules and damaged ledgers; no entries
 
-Keys, tokens and passwords are removed. report.json contains names of line items, and of requesters with a consumption limit.
+No file contains keys, tokens or passwords. report.json contains names of line items, and of requesters with a consumption limit.
 `
 
 async function reportOf(flags: SocketFlags, io: Io): Promise<unknown> {
@@ -66,13 +70,16 @@ async function reportOf(flags: SocketFlags, io: Io): Promise<unknown> {
 }
 
 async function logOf(flags: SocketFlags, io: Io): Promise<string> {
-  const journal = await journalLines(USUAL_UNIT, LOG_LINES, io)
-  if (journal !== null) return `${journal.join('\n')}\n`
+  const lines = (await journalLines(USUAL_UNIT, LOG_LINES, io)) ?? (await linesOfAgent(flags, io))
+  return linesText(lines.map((line) => (isKnown(line) ? line : '[a line of another program]')))
+}
+
+async function linesOfAgent(flags: SocketFlags, io: Io): Promise<readonly string[]> {
   try {
     using client = agentClient(flags, io)
-    return `${(await rememberedLines(client)).slice(-LOG_LINES).join('\n')}\n`
+    return (await rememberedLines(client)).slice(-LOG_LINES)
   } catch {
-    return ''
+    return []
   }
 }
 

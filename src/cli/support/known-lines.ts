@@ -1,0 +1,16 @@
+/** Log lines that a bundle may contain: those of the agent, and what systemd, this command and Node write when it starts or ends. */
+import { readLine } from '../log-lines.ts'
+
+const KNOWN: readonly RegExp[] = [
+  /^tallygate: [A-Z_]+: /,
+  /^(?:Failed to start|(?:Start|Stopp|Reload)(?:ing|ed)) (?:\S+\.service - )?Tallygate agent\.{1,3}$/,
+  // systemd also quotes settings of units: only these messages.
+  /^\S+\.(?:service|socket): (?:Main process|Control process|Failed (?:at step|with result)|Deactivated|Scheduled restart|Start request|Consumed|Killing|State |Watchdog|A process of this unit|start operation)/,
+  // A crash of Node.
+  /^(?:\s+at |\s*\d+: 0x|node:\S+:\d+$|Node\.js v|\w*Error(?: \[\w+\])?: |FATAL ERROR: |<--- |----- |\[\d+:0x|\(node:\d+\) )/,
+]
+
+/** Other programs can write to the journal of the unit, for example a command in a drop-in. */
+export function isKnown(line: string): boolean {
+  return readLine(line) !== undefined || KNOWN.some((pattern) => pattern.test(line))
+}
