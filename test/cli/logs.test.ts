@@ -93,6 +93,17 @@ test('a journal that has nothing of the unit, or fails, is as none', async () =>
   }
 })
 
+test('a unit that is named has its lines in the journal, or none are shown', async () => {
+  await using agent = await fakeService('socket', { [`GET ${AGENT_LOG_PATH}`]: { body: NDJSON } })
+  const env = { ...journal('true'), TALLYGATE_AGENT_SOCKET_PATH: agent.address }
+  for (const more of [[], ['--follow']]) {
+    const { code, out, err } = await tallygate(['logs', '--unit', 'NOPE', ...more], { env })
+    expect({ code, out }).toEqual({ code: 66, out: '' })
+    expect(err).toMatch(/^tallygate: LOG_UNREADABLE: The journal has no lines of unit NOPE that this user can read\. /)
+  }
+  expect(await tallygate(['logs', '--unit', 'NOPE', '--socket', agent.address], { env })).toMatchObject({ code: 64 })
+})
+
 test('a file is read as it is named; what cannot be had says what to do', async () => {
   const readText = (path: string): string => {
     if (path === 'agent.log') return NDJSON

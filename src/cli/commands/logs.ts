@@ -17,7 +17,7 @@ import { writeLines } from '../lines.ts'
 
 interface LogsFlags extends SocketFlags {
   readonly file?: string
-  readonly unit: string
+  readonly unit?: string
   readonly lines: number
   readonly level?: keyof typeof SEVERITY
   readonly id?: string
@@ -29,7 +29,7 @@ const SEVERITY = { debug: 20, info: 30, warn: 40, error: 50 } as const
 export function command(io: Io): Command {
   return withSocketFlag(new Command('logs'))
     .description(
-      'Shows the last log lines of the agent: from the systemd journal if the agent runs as a service, otherwise from the memory of the running agent.',
+      'Shows the last log lines of the agent: from the systemd journal if the agent runs as a service, otherwise from the memory of the running agent. With --unit only from the journal, with --socket only from the agent.',
     )
     .addOption(
       new Option('--file <path>', "read a file that contains the agent's output").conflicts([
@@ -38,7 +38,7 @@ export function command(io: Io): Command {
         'follow',
       ]),
     )
-    .option('--unit <name>', 'systemd unit', USUAL_UNIT)
+    .addOption(new Option('--unit <name>', `systemd unit (default: ${USUAL_UNIT})`).conflicts('socket'))
     .option('--lines <count>', 'maximum number of lines', wholeNumberArgument(1, 100_000), 200)
     .addOption(new Option('--level <level>', 'minimum severity to show').choices(Object.keys(SEVERITY)))
     .option('--id <text>', 'only lines that contain this id of a decision, session, device or instance')
@@ -67,8 +67,9 @@ const FOLLOW_EVERY_MS = 500
 
 async function follow(flags: LogsFlags, show: (lines: readonly string[]) => void, io: Io): Promise<void> {
   const signal = io.stop()
-  if (flags.socket === undefined && (await journalLines(flags.unit, 1, io)) !== null) {
-    await followJournal(flags, show, { env: io.env, signal })
+  const { unit = USUAL_UNIT, lines: wanted } = flags
+  if (flags.socket === undefined && (await journalLines(unit, 1, io)) !== null) {
+    await followJournal({ unit, lines: wanted }, show, { env: io.env, signal })
     return
   }
   let lines = await linesOf(flags, io)
@@ -93,14 +94,16 @@ async function linesOf(flags: LogsFlags, io: Io): Promise<readonly string[]> {
   if (flags.file !== undefined) return splitLines(readFileArgument(io, flags.file, 'LOG_UNREADABLE'))
   const isFiltered = flags.level !== undefined || flags.id !== undefined
   const wanted = isFiltered ? Math.max(flags.lines, SEARCHED_LINES) : flags.lines
-  const journal = flags.socket === undefined ? await journalLines(flags.unit, wanted, io) : null
+  const { unit = USUAL_UNIT } = flags
+  const journal = flags.socket === undefined ? await journalLines(unit, wanted, io) : null
   if (journal !== null) return journal
+  const where = `The journal has no lines of unit ${unit} that this user can read`
+  if (flags.unit !== undefined) throw new CodedError('LOG_UNREADABLE', `${where}.`)
   try {
     using client = agentClient(flags, io)
     return await rememberedLines(client)
   } catch (error) {
     if (!(error instanceof CodedError) || error.code !== 'AGENT_UNREACHABLE') throw error
-    const where = `The journal has no lines of unit ${flags.unit} that this user can read, and no agent responds`
-    throw new CodedError('LOG_UNREADABLE', `${where}: ${error.message}`, { cause: error })
+    throw new CodedError('LOG_UNREADABLE', `${where}, and no agent responds: ${error.message}`, { cause: error })
   }
 }
