@@ -565,6 +565,13 @@ export const ERRORS = catalogue({
     http: 503,
     retry: 'no',
   },
+  BACKUP_UNUSABLE: {
+    meaning: 'The file is not a backup of a ledger, or it is damaged. Nothing was replaced.',
+    remedy: 'Use another backup that `tallygate backup` made.',
+    http: 500,
+    exit: 65,
+    retry: 'no',
+  },
   BACKUP_FOREIGN: {
     meaning: 'The backup belongs to a different device than the ledger that it would replace.',
     remedy: 'Use a backup of this device, or another state directory.',

@@ -218,7 +218,9 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     const bytes = readFileSync(file)
     bytes.fill(0x55, 8_192, 60_000)
     writeFileSync(broken, bytes)
-    expect(await restore(broken)).toMatch(/^tallygate: DATABASE_CORRUPT: /)
+    expect(await restore(broken)).toMatch(/^tallygate: BACKUP_UNUSABLE: /)
+    writeFileSync(broken, 'not a database')
+    expect(await restore(broken)).toMatch(/^tallygate: BACKUP_UNUSABLE: .*broken\.db: .* Use another backup/)
     expect(await restore(join(site.directory, 'none.db'))).toMatch(/^tallygate: LEDGER_UNREADABLE: /)
     expect(readdirSync(site.state).filter((name) => !name.includes('-wal') && !name.includes('-shm'))).toEqual(
       before.filter((name) => !name.includes('-wal') && !name.includes('-shm')),

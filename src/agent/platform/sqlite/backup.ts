@@ -108,8 +108,8 @@ export interface Restored {
  * @param path the agent's database; the agent must be stopped
  * @param wall POSIX ms; used only for the name of the kept file
  * @param left entries that the agent answered but did not write to a ledger that is damaged now; null: none
- * @throws CodedError STATE_IN_USE, BACKUP_FOREIGN, RESERVATION_OPEN, DATABASE_CORRUPT, DATABASE_NEWER, LEDGER_UNREADABLE,
- * STATE_UNWRITABLE
+ * @throws CodedError STATE_IN_USE, BACKUP_UNUSABLE, BACKUP_FOREIGN, RESERVATION_OPEN, DATABASE_CORRUPT, DATABASE_NEWER,
+ * LEDGER_UNREADABLE, STATE_UNWRITABLE
  */
 export async function restoreLedger(
   backup: string,
@@ -117,14 +117,24 @@ export async function restoreLedger(
   wall: number,
   left: BootLog | null = null,
 ): Promise<Restored> {
-  await readLedger(backup)
-  requireIntegrity(backup)
-  const saved = await withConsistentSnapshot(backup, async (copy) => salvageOfBackup(copy, backup))
+  const saved = await readBackup(backup)
   using _rights = actAsOwnerOf(dirname(path))
   try {
     return replaceLedger(saved, path, wall, left)
   } catch (error) {
     throw refusalOf(error, path)
+  }
+}
+
+/** Its own code: the remedy of a damaged ledger is to restore a backup. */
+async function readBackup(backup: string): Promise<Salvage> {
+  try {
+    await readLedger(backup)
+    requireIntegrity(backup)
+    return await withConsistentSnapshot(backup, async (copy) => salvageOfBackup(copy, backup))
+  } catch (error) {
+    if (!(error instanceof CodedError) || error.code !== 'DATABASE_CORRUPT') throw error
+    throw new CodedError('BACKUP_UNUSABLE', error.message, { cause: error, details: error.details })
   }
 }
 
