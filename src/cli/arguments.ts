@@ -13,6 +13,15 @@ export function durationArgument(text: string): number {
   return ms
 }
 
+export function durationBetween(min: string, max: string): (text: string) => number {
+  const [least, most] = [durationArgument(min), durationArgument(max)]
+  return (text) => {
+    const ms = durationArgument(text)
+    if (ms >= least && ms <= most) return ms
+    throw new InvalidArgumentError(`Use a duration from ${min} to ${max}.`)
+  }
+}
+
 export function uuidArgument(text: string): string {
   if (!uuid.safeParse(text).success) throw new InvalidArgumentError('Use a UUID.')
   return text

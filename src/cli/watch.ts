@@ -1,4 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Option } from 'commander'
+import { durationBetween } from './arguments.ts'
 import type { Io } from './io.ts'
 import { linesText, writeLines } from './lines.ts'
 
@@ -7,6 +9,15 @@ const CLEAR = '\u001B[H\u001B[2J'
 export interface Seen {
   readonly page: readonly string[]
   readonly lines: readonly string[]
+}
+
+/** @param byDefault such as `2s` */
+export function everyOption(byDefault: string): Option {
+  const parse = durationBetween('1ms', '24h')
+  return new Option('--every <time>', 'interval of --watch, which it implies')
+    .argParser(parse)
+    .default(parse(byDefault), byDefault)
+    .implies({ watch: true })
 }
 
 /** Repeats until interrupted: redraws the page on a terminal, and writes lines that are new elsewhere. */

@@ -315,7 +315,7 @@ describe('list --watch', () => {
       },
     }
     const target = ['--url', twin.address, '--admin-key', '/admin.pem']
-    const args = ['devices', 'list', '--watch', '--every', '1ms', ...target]
+    const args = ['devices', 'list', '--every', '1ms', ...target]
     expect(await tallygate(args, { readText, stdout, stop: () => stop.signal })).toMatchObject({ code: 0, err: '' })
     return written
   }

@@ -8,7 +8,7 @@ import {
   targetOf,
   withAdministratorFlags,
 } from '../administrator.ts'
-import { durationArgument } from '../arguments.ts'
+import { durationBetween } from '../arguments.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { jsonLine, writeLines } from '../lines.ts'
@@ -27,7 +27,7 @@ export function command(io: Io): Command {
         '--for <duration>',
         'how long the browser stays signed in with --admin-key; others until their sign-in expires',
       )
-        .argParser(durationArgument)
+        .argParser(durationBetween('1m', '30d'))
         .default(3_600_000, '1h'),
     )
     .option('--json', 'print one JSON document')

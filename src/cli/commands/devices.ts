@@ -14,7 +14,7 @@ import { labelsIn, labelsText } from '../../protocol/edge/labels.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { TOO_FINE, isTooFine } from '../../protocol/wire.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { durationArgument, labelArgument, readFileArgument } from '../arguments.ts'
+import { durationBetween, labelArgument, readFileArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { makePrivateDirectory } from '../atomic-write.ts'
 import { columns, counted, instantText, jsonLine, writeLines } from '../lines.ts'
@@ -22,7 +22,7 @@ import { examples } from '../examples.ts'
 import { DEVICES_PER_TOKEN, addDeviceCommands, shortState, unreported } from '../device-commands.ts'
 import type { Io } from '../io.ts'
 import { Service } from '../nouns/service.ts'
-import { type Seen, watch } from '../watch.ts'
+import { everyOption, type Seen, watch } from '../watch.ts'
 import { type ListedDevice, parseDeviceList, provision } from '../provisioning.ts'
 
 interface EnrollmentFlags extends AdministratorFlags {
@@ -52,6 +52,9 @@ interface LineItemFlags extends AdministratorFlags {
   readonly tokens?: string
 }
 
+/** As the cloud accepts it. */
+const enrollmentLifetime = durationBetween('1m', '366d')
+
 export function command(io: Io): Command {
   const devices = new Command('devices').description('Manages devices in the cloud.')
   withAdministratorFlags(devices.command('enrollment-token'))
@@ -63,7 +66,7 @@ export function command(io: Io): Command {
     )
     .option('--name <name>', 'suggested device name')
     .option('--label <key=value>', 'label of the device; can be repeated', collect(labelArgument))
-    .option('--ttl <duration>', 'validity of the token (default: 24h)', durationArgument)
+    .option('--ttl <duration>', 'validity of the token (default: 24h)', enrollmentLifetime)
     .action((flags: EnrollmentFlags) => printEnrollmentToken(flags, io))
   withAdministratorFlags(devices.command('provision'))
     .description(
@@ -77,7 +80,7 @@ export function command(io: Io): Command {
       '--out <directory>',
       'output directory; each token is written to NAME.token, readable only by its owner',
     )
-    .option('--ttl <duration>', 'validity of each token (default: 24h)', durationArgument)
+    .option('--ttl <duration>', 'validity of each token (default: 24h)', enrollmentLifetime)
     .option('--json', 'print one JSON document per line for each device')
     .action((list: string, flags: ProvisionFlags) => provisionList(list, flags, io))
   withAdministratorFlags(devices.command('list'))
@@ -88,7 +91,7 @@ export function command(io: Io): Command {
     .addOption(
       new Option('--watch', 'repeat: redraw on a terminal, otherwise print one line per change').conflicts('json'),
     )
-    .addOption(new Option('--every <time>', 'interval of --watch').argParser(durationArgument).default(10_000, '10s'))
+    .addOption(everyOption('10s'))
     .action((flags: ListFlags) =>
       flags.watch === true ? watch(() => look(flags, io), flags.every, io) : list(flags, io),
     )

@@ -8,9 +8,8 @@ import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
 import { agentClient, healthLines, instanceInWords, type SocketFlags, withSocketFlag } from '../local-agent.ts'
-import { durationArgument } from '../arguments.ts'
 import { columns, counted, jsonLine, writeLines } from '../lines.ts'
-import { type Seen, watch } from '../watch.ts'
+import { everyOption, type Seen, watch } from '../watch.ts'
 import type { Io } from '../io.ts'
 
 interface StatusFlags extends SocketFlags {
@@ -36,7 +35,7 @@ export function command(io: Io): Command {
         'json',
       ]),
     )
-    .addOption(new Option('--every <time>', 'interval of --watch').argParser(durationArgument).default(2_000, '2s'))
+    .addOption(everyOption('2s'))
     .action(async (flags: StatusFlags) => {
       using client = agentClient(flags, io)
       if (flags.watch === true) {
