@@ -5,6 +5,11 @@ export function unreadableReason(error: unknown): string {
   return reasonOf(error, { ...REASONS, ENOENT: 'there is no such file', EACCES: 'this user may not read it' })
 }
 
+/** Bytes that are not UTF-8 were decoded to U+FFFD: different names would become the same. */
+export function isUtf8Text(text: string): boolean {
+  return !text.includes('\uFFFD')
+}
+
 export function unwritableReason(error: unknown): string {
   return reasonOf(error, REASONS)
 }

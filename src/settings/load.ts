@@ -1,7 +1,7 @@
 /** Loads settings: flag, else environment, else file, else default. Unknown keys are errors. Errors show no secret. */
 import { parse as parseToml, TomlError } from 'smol-toml'
 import { CodedError } from '../protocol/errors.ts'
-import { unreadableReason } from '../protocol/file-reasons.ts'
+import { isUtf8Text, unreadableReason } from '../protocol/file-reasons.ts'
 import { nearest } from './nearest.ts'
 import { type NamedOption, namedOptions, type OptionTable, type OptionTree, type Settings } from './option.ts'
 
@@ -85,9 +85,11 @@ function readFile(
   named: readonly NamedOption[],
   readText: Sources['readText'],
 ): ReadonlyMap<string, Found> {
+  const text = read(path, readText)
+  if (!isUtf8Text(text)) throw new CodedError('CONFIG_UNREADABLE', `${path} is not valid UTF-8.`)
   let toml: Record<string, unknown>
   try {
-    toml = parseToml(read(path, readText))
+    toml = parseToml(text)
   } catch (error) {
     if (!(error instanceof TomlError)) throw error
     const reason = error.message.split('\n')[0]?.replace(/^Invalid TOML document: /, '') ?? ''

@@ -159,6 +159,10 @@ test('a file that is missing or not TOML is CONFIG_UNREADABLE, with the line', (
   expect(broken.code).toBe('CONFIG_UNREADABLE')
   expect(broken.message).toMatch(/^\/etc\/agent\.toml:2:\d+: /)
   expect(broken.message).not.toContain('\n')
+  expect(refusal({ toml: Buffer.from('# café', 'latin1').toString() })).toMatchObject({
+    code: 'CONFIG_UNREADABLE',
+    message: '/etc/agent.toml is not valid UTF-8.',
+  })
 })
 
 describe('a secret', () => {
