@@ -14,6 +14,7 @@ import {
   section,
   tableOf,
   timeOf,
+  typed,
 } from './page.ts'
 
 export function auditPage(view: View): Promise<Page> {
@@ -22,7 +23,8 @@ export function auditPage(view: View): Promise<Page> {
 
 async function listPage(view: View): Promise<Page> {
   const { reader, query, instance } = view
-  const { device = '', before = '', sessions = '' } = query
+  const { before = '', sessions = '' } = query
+  const device = typed(view, 'device')
   const deviceId = await deviceIdOf(view, device)
   if (deviceId !== undefined) {
     const known = await reader.edge.devices.get(deviceId)

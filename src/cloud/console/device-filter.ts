@@ -1,7 +1,7 @@
 import { CONTACTS, type Contact, type DeviceFilter } from '../storage/device-records.ts'
 import { parseLabels } from '../../protocol/edge/labels.ts'
 import { overdueBefore } from '../devices/terms.ts'
-import type { View } from './page.ts'
+import { type View, typed } from './page.ts'
 
 export interface DeviceChoice {
   readonly search: string
@@ -14,7 +14,7 @@ export function deviceFilterOf(
   view: Pick<View, 'query' | 'instance' | 'now' | 'terms' | 'administrator'>,
 ): DeviceChoice {
   const { query, instance, administrator } = view
-  const { search = '', labels = '' } = query
+  const [search, labels] = [typed(view, 'search'), typed(view, 'labels')]
   const contact = CONTACTS.find((each) => each === query['contact'])
   const before = overdueBefore(view.now, view.terms)
   const filter = {

@@ -3,7 +3,19 @@ import { INSTANT_MAX } from '../../protocol/wire.ts'
 import { Html, html } from '../../html/html.ts'
 import { overdueBefore } from '../devices/terms.ts'
 import { CONTACT_TEXT } from './devices.ts'
-import { type Page, type View, ROWS_SHOWN, hrefOf, nameOfInstance, numeric, section, tableOf, timeOf } from './page.ts'
+import {
+  type Page,
+  type View,
+  ROWS_SHOWN,
+  hrefOf,
+  nameOfInstance,
+  numeric,
+  offsetOf,
+  pagesByOffset,
+  section,
+  tableOf,
+  timeOf,
+} from './page.ts'
 import { type PoolUse, poolsOf } from '../accounts/pools-of.ts'
 import { HOURS, type RecentUsage, isRefusal, recentUsage, statusInWords } from './recent-usage.ts'
 
@@ -13,25 +25,30 @@ const DAY_MS = 86_400_000
 
 export async function overviewPage(view: View): Promise<Page> {
   const recent = await recentUsage(view.reader, view.instance?.id ?? null, view.now)
-  const pools = view.instance === null ? instancesPart(view) : await poolsPart(view, view.instance.id, recent)
+  const pools = view.instance === null ? await instancesPart(view) : await poolsPart(view, view.instance.id, recent)
   return {
     title: view.instance === null ? 'All instances' : nameOfInstance(view.instance),
     content: html`${pools} ${await devicesPart(view)} ${usagePart(view, recent)} ${refusalsPart(view, recent)}`,
   }
 }
 
-function instancesPart(view: View): Html {
-  const rows = view.instances.map((instance) => [
-    html`<a href="${hrefOf(view, '', { instance: instance.id })}">${nameOfInstance(instance)}</a>`,
-    instance.accountId,
-    timeOf(instance.created, view.now),
-  ])
+/** Of an administrator who may read all of them: others have always chosen one. */
+async function instancesPart(view: View): Promise<Html> {
+  const found = await view.reader.instances.list(offsetOf(view.query['from']), ROWS_SHOWN + 1)
+  const rows = found
+    .slice(0, ROWS_SHOWN)
+    .map((instance) => [
+      html`<a href="${hrefOf(view, '', { instance: instance.id })}">${nameOfInstance(instance)}</a>`,
+      instance.accountId,
+      timeOf(instance.created, view.now),
+    ])
   return section(
     'instances',
     'Instances',
     html`${tableOf('Instances', ['Instance', 'Account', 'Created'], rows)}
+    ${pagesByOffset(view, '', { isMore: found.length > ROWS_SHOWN })}
     ${
-      rows.length < ROWS_SHOWN
+      view.instances.length < ROWS_SHOWN
         ? ''
         : html`<form method="get" action="${view.root}">
             <label>Id of another instance <input name="instance" required size="40" /></label>

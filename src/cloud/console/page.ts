@@ -136,6 +136,7 @@ export function documentOf({ title, content }: Page, header: Html | null): strin
 
 export function headerOf(view: View): Html {
   const { root, path, instance, instances, administrator } = view
+  const isListed = instance === null || instances.some(({ id }) => id === instance.id)
   const [at] = MENU.find(([to]) => isAt(path, to)) ?? MENU[0]
   return html`<header>
     <nav aria-label="Pages">
@@ -151,7 +152,9 @@ export function headerOf(view: View): Html {
             <label class="hidden" for="instance">Instance</label>
             <select id="instance" name="instance">
               ${administrator.scope === null ? html`<option value="">All instances</option>` : ''}
-              ${instances.map((each) => option(each.id, nameOfInstance(each), instance?.id ?? ''))}
+              ${(isListed ? instances : [...instances, instance]).map((each) =>
+                option(each.id, nameOfInstance(each), instance?.id ?? ''),
+              )}
             </select>
             <button>Show</button>
           </form>`
@@ -306,6 +309,11 @@ export function pagesByOffset(
 
 export function offsetOf(text = '0'): number {
   return /^\d{1,9}$/.test(text) ? Number(text) : 0
+}
+
+/** Of a filter: text that is pasted often has spaces around it. */
+export function typed({ query }: Pick<View, 'query'>, name: string): string {
+  return (query[name] ?? '').trim()
 }
 
 export function olderLink(href: string | null): Html {

@@ -18,6 +18,7 @@ import {
   section,
   tableOf,
   timeOf,
+  typed,
 } from './page.ts'
 import { isRefusal, statusInWords } from './recent-usage.ts'
 
@@ -74,7 +75,8 @@ function isBounded({ from, to }: ConsoleRange): boolean {
 /** @param newest records of {@link usageOfPage} */
 export async function usagePage(view: View, { records: looked, rest }: NewestStep): Promise<Page> {
   const { query, now } = view
-  const { outcome = '', item = '', requester = '', device = '', from = '', to = '' } = query
+  const { outcome = '', from = '', to = '' } = query
+  const [item, requester, device] = [typed(view, 'item'), typed(view, 'requester'), typed(view, 'device')]
   const isRange = isBounded(rangeOf(query))
   const deviceId = await deviceIdOf(view, device)
   const fits = ({ record }: NumberedUsage): boolean =>

@@ -60,6 +60,32 @@ it('stays on the page when another instance is chosen', async () => {
   }
 })
 
+it('has each of many instances, and shows which is chosen', async () => {
+  let last = ''
+  for (let n = 0; n < 55; n += 1) last = await twin.instance(`customer ${n}`)
+  const { page } = await browser.open('')
+  const next = /href="[^"]*\/console(\?[^"]*)" rel="next"/.exec(page)?.[1] ?? ''
+  expect((await browser.open(next)).page).toContain(last)
+  expect((await browser.open(next)).page).toContain('rel="prev"')
+  const chosen = await browser.open(`/usage?instance=${last}`)
+  expect(chosen.page).toMatch(new RegExp(`<option value="${last}" selected`))
+})
+
+it('finds what is typed with spaces around it', async () => {
+  for (const [path, found] of [
+    ['/devices?search=+Press+1+', 'Press 1</a>'],
+    ['/devices?labels=+site%3Dberlin+', 'Press 1</a>'],
+    ['/devices.csv?search=+Press+1', 'Press 1'],
+    ['/usage?requester=+KimLee+', 'user KimLee'],
+    ['/usage?item=+Weld+', 'Weld'],
+    ['/usage?device=+Printer+', 'device Printer'],
+    ['/audit?device=+Printer+', 'device Printer'],
+  ] as const) {
+    const { status, page } = await browser.open(path)
+    expect([path, status, page.includes(found)]).toEqual([path, 200, true])
+  }
+})
+
 it('shows the names of instances on the page of a device', async () => {
   const { page } = await browser.open(`/devices/${scene.device.id}`)
   expect(page).toMatch(new RegExp(`instance &lt;img [^<]*<code>${scene.instanceId}</code>`))
