@@ -79,10 +79,14 @@ export class Rest {
     const { deviceId } = ownerOf(machine.deps.disk.database)
     const { shared } = this.#stage.auditor
     if (deviceId !== null && shared.isShutOut(deviceId)) return null
-    const isTerminated = deviceId !== null && shared.terminated.has(deviceId)
     const status = machine.agent?.link.status()
     if (status === undefined) return `the agent of ${machine.name} does not run`
     const { backlog, unacknowledgedSeq, fenced, epoch, connected, policies, conditions } = status
+    // With a wiped disk, it needs another enrollment token.
+    const isTerminated =
+      deviceId === null
+        ? shared.terminated.size > 0 && conditions.some(({ code }) => code === 'ENROLLMENT_REFUSED')
+        : shared.terminated.has(deviceId)
     if (
       deviceId !== null &&
       shared.unproven.has(machine.name) &&
