@@ -324,6 +324,12 @@ export const ERRORS = catalogue({
     http: 409,
     retry: 'no',
   },
+  RULES_CHANGED: {
+    meaning: 'The rules of the instance have changed since the caller read them, and this change could overwrite that.',
+    remedy: 'Read them again, and repeat the change with the new ETag in If-Match.',
+    http: 412,
+    retry: 'no',
+  },
   KEY_BUSY: {
     meaning: 'This caller has more requests in progress than its share of the service allows.',
     remedy:

@@ -41,34 +41,48 @@ interface Step extends Planned {
 export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
   const objects = readSite(readDocument(flags.file, io), io.now())
   using client = await administrator(flags, io)
-  const target = new Target(new Service(client))
-  const steps = await planned(objects, target, io.now())
-  const changes = steps.filter(({ differences }) => differences.length > 0)
+  const service = new Service(client)
+  let target = new Target(service)
+  const steps = [...(await planned(objects, target, io.now()))]
+  const isDry = flags.dryRun === true
   const stop = io.stop()
-  let done = 0
-  try {
-    for (const step of changes) {
-      if (stop.aborted) {
-        io.stderr.write(stoppedText(done, changes.length))
+  const save = async (index: number): Promise<Step | undefined> => {
+    const step = steps[index]
+    if (step !== undefined && isChange(step) && !isDry) await target.save(step)
+    return step
+  }
+  for (const index of objects.keys()) {
+    try {
+      if (stop.aborted && steps.slice(index).some(isChange)) {
+        io.stderr.write(stoppedText(steps, index))
         io.exitWith(BY_CTRL_C)
         return
       }
-      if (flags.dryRun !== true) await target.save(step)
-      done += 1
-      if (flags.quiet !== true)
+      const step = await service.ofReadRules(
+        async () => save(index),
+        async () => {
+          target = new Target(service)
+          steps.splice(index, Infinity, ...(await planned(objects.slice(index), target, io.now())))
+        },
+      )
+      if (step !== undefined && isChange(step) && flags.quiet !== true)
         writeLines(io.stdout, flags.json === true ? [jsonLine(documentOf(step))] : linesOf(step))
+    } catch (error) {
+      io.stderr.write(stoppedText(steps, index))
+      throw error
     }
-  } catch (error) {
-    io.stderr.write(stoppedText(done, changes.length))
-    throw error
   }
-  const isDry = flags.dryRun === true
   if (flags.json !== true && flags.quiet !== true) writeLines(io.stdout, [summaryOf(steps, isDry)])
-  if (isDry && changes.length > 0) io.exitWith(WOULD_CHANGE)
+  if (isDry && steps.some(isChange)) io.exitWith(WOULD_CHANGE)
 }
 
-function stoppedText(done: number, changes: number): string {
-  return `Stopped after ${done} of ${changes} changes. Run the command again to continue.\n`
+function isChange({ differences }: Step): boolean {
+  return differences.length > 0
+}
+
+function stoppedText(steps: readonly Step[], index: number): string {
+  const done = steps.slice(0, index).filter(isChange).length
+  return `Stopped after ${done} of ${steps.filter(isChange).length} changes. Run the command again to continue.\n`
 }
 
 /** Finds every problem before anything is changed. @throws CodedError FILE_INVALID */
@@ -143,7 +157,6 @@ class Target {
     const instanceId = (await this.#instanceId(instance)) ?? null
     try {
       const call = await noun.set.call({ service: this.#service, scope: { instanceId }, ...step })
-      if (call === null) return
       const { text } = await this.#service.send(call)
       if (noun.name !== 'instances') return
       const id = (parseJson(text) as Row | undefined)?.['id']
@@ -184,7 +197,7 @@ function documentOf({ object: { noun, instance }, body, existing, differences }:
 }
 
 function summaryOf(steps: readonly Step[], isDry: boolean): string {
-  const changes = steps.filter(({ differences }) => differences.length > 0)
+  const changes = steps.filter(isChange)
   const created = changes.filter(({ existing }) => existing === undefined).length
   const counts = `${created} created, ${changes.length - created} changed, ${steps.length - changes.length} unchanged.`
   if (changes.length === 0) return `No changes: ${counts}`

@@ -43,16 +43,10 @@ export function comparableActions({ lineItemId, actions }: Row): Row {
   return { lineItemId, actions: settable }
 }
 
-/**
- * The body of a PUT: an action that stays keeps its id, and so its use. Reads the actions again: another command may
- * have created some since the change was planned.
- */
-export async function savedActions(
-  path: string,
-  { service, scope, body }: Pick<Change, 'scope' | 'body'> & { readonly service: Pick<Service, 'rows'> },
-): Promise<readonly Row[]> {
+/** The body of a PUT: an action that stays keeps its id, and so its use. */
+export async function savedActions({ service, scope, body, existing }: Change): Promise<readonly Row[]> {
   const conditions = await conditionsOf(service, scope.instanceId)
-  const left = [...named(await service.rows(path), conditions)]
+  const left = [...((existing?.['actions'] ?? []) as readonly Row[])]
   return (body['actions'] as readonly Row[]).map(({ condition, ...action }) => {
     const at = bestMatch({ condition, ...action }, left)
     const [kept] = at === -1 ? [] : left.splice(at, 1)
@@ -82,6 +76,6 @@ function conditionId(named: string, conditions: readonly Row[]): string {
   )
 }
 
-async function conditionsOf(service: Pick<Service, 'rows'>, instanceId: string | null): Promise<readonly Row[]> {
+async function conditionsOf(service: Service, instanceId: string | null): Promise<readonly Row[]> {
   return service.rows(`/api/v1.1/instances/${instanceId}/conditions`)
 }

@@ -74,20 +74,28 @@ function addSet(group: Command, noun: Settable, io: Io): void {
     using client = await administrator(flags, io)
     const service = new Service(client)
     const scope = await scopeOf(noun, service, flags, io)
-    const known = await noun.list(service, scope)
-    for (const object of given) {
+    let known = await noun.list(service, scope)
+    const save = async (object: Row): Promise<{ readonly outcome: string; readonly body: Row }> => {
       const existing = known.find((row) => isSame(noun, row, object))
       const isFromFlags = flags.file === undefined && existing !== undefined
       const wanted = isFromFlags ? withFlags(noun.set.current(existing), noun.set.fields, { ...flags }) : object
       const planned = plan(noun, wanted, existing, io.now())
       const [problem] = problemsOf(noun, planned.body)
       if (problem !== undefined) throw new CodedError('USAGE', `${problem.path.join('.')}: ${problem.problem}`)
-      const isUnchanged = planned.differences.length === 0
-      const call = isUnchanged ? null : await noun.set.call({ service, scope, ...planned })
-      if (call !== null) await service.send(call)
-      const outcome = isUnchanged ? 'unchanged' : existing === undefined ? 'created' : 'changed'
+      const { body, differences } = planned
+      if (differences.length === 0) return { outcome: 'unchanged', body }
+      await service.send(await noun.set.call({ service, scope, ...planned }))
+      return { outcome: existing === undefined ? 'created' : 'changed', body }
+    }
+    for (const object of given) {
+      const { outcome, body } = await service.ofReadRules(
+        async () => save(object),
+        async () => {
+          known = await noun.list(service, scope)
+        },
+      )
       const line = `${noun.one} ${textOf(object[noun.set.name])}: ${outcome}`
-      writeLines(io.stdout, [flags.json === true ? jsonLine({ outcome, ...planned.body }) : line])
+      writeLines(io.stdout, [flags.json === true ? jsonLine({ outcome, ...body }) : line])
     }
   })
 }
@@ -100,8 +108,13 @@ function addDelete(group: Command, noun: Noun, pathOf: NonNullable<Noun['remove'
       using client = await administrator(flags, io)
       const service = new Service(client)
       const scope = await scopeOf(noun, service, flags, io)
-      const row = await found(noun, name, service, scope)
-      const { status } = await service.send({ method: 'DELETE', path: pathOf(row, scope) })
+      let row = await found(noun, name, service, scope)
+      const { status } = await service.ofReadRules(
+        async () => service.send({ method: 'DELETE', path: pathOf(row, scope) }),
+        async () => {
+          row = await found(noun, name, service, scope)
+        },
+      )
       const done = status === 202 ? 'the device receives the command with its next sync' : 'deleted'
       writeLines(io.stdout, [`${noun.one} ${noun.nameOf(row)}: ${done}`])
     })

@@ -46,8 +46,7 @@ export interface Setting {
   readonly refuse?: (body: Row, existing: Row | undefined) => string | undefined
   /** The settable fields of an existing object, as `complete` returns them. */
   readonly current: (row: Row) => Row
-  /** Null: the object is already so. */
-  readonly call: (change: Change) => Call | Promise<Call | null>
+  readonly call: (change: Change) => Call | Promise<Call>
   readonly fixed?: true
 }
 

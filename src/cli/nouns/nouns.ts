@@ -1,4 +1,3 @@
-import { isDeepStrictEqual } from 'node:util'
 import { z } from 'zod'
 import { queryText } from '../../client/call.ts'
 import { parseRepeatableJson } from '../../client/exact-json.ts'
@@ -10,7 +9,6 @@ import { consumptionLimitBody } from '../../protocol/service/consumption-limits.
 import { instanceBody } from '../../protocol/service/instances.ts'
 import { contradictions, lineItemBodies, RESET_FREQUENCIES, stateProblem } from '../../protocol/service/line-items.ts'
 import { rateTableBody } from '../../protocol/service/rate-tables.ts'
-import { parseJson } from '../../protocol/parse-json.ts'
 import { sha256 } from '../../protocol/signing.ts'
 import { INSTANT_MAX, idempotencyHeader } from '../../protocol/wire.ts'
 import { actionsBody, comparableActions, listRules, savedActions } from './actions.ts'
@@ -194,7 +192,7 @@ export const NOUNS: readonly Noun[] = [
       current: comparableActions,
       call: async (change) => {
         const path = `${below(SERVICE, change.scope.instanceId)}/line-items/${segment(change.body['lineItemId'])}/actions`
-        return { method: 'PUT', path, body: await savedActions(path, change) }
+        return { method: 'PUT', path, body: await savedActions(change) }
       },
     },
     remove: (row, { instanceId }) => `${below(SERVICE, instanceId)}/line-items/${segment(row['lineItemId'])}/actions`,
@@ -223,11 +221,11 @@ export const NOUNS: readonly Noun[] = [
       ),
       complete: (given) => ('operator' in given ? given : { operator: 'IN', ...given }),
       current: withoutIds,
-      call: async ({ service, body, existing, scope }) => {
-        const path = `${below(SERVICE, scope.instanceId)}/conditions`
-        const { id, ...row } = existing ?? (await createCondition(service, path, body))
-        return isDeepStrictEqual(withoutIds(row), body) ? null : { method: 'PATCH', path, body: [{ ...body, id }] }
-      },
+      call: ({ body, existing, scope }) => ({
+        method: 'PATCH',
+        path: `${below(SERVICE, scope.instanceId)}/conditions`,
+        body: [{ ...body, id: existing?.['id'] }],
+      }),
     },
     remove: ({ id }, { instanceId }) => `${below(SERVICE, instanceId)}/conditions/${segment(id)}`,
   },
@@ -423,18 +421,6 @@ async function listUsage(service: Service, { instanceId, since, until }: Scope):
   const query = queryText({ format: 'ndjson', instanceId, from: since, to: until })
   const { text } = await service.send({ method: 'GET', path: `${PROVISIONING}/usage?${query}` })
   return text.split('\n').flatMap((line) => (line === '' ? [] : [parseRepeatableJson(line) as Row]))
-}
-
-/** Of commands at the same time, the first one creates the condition: the others delete theirs. Returns the first. */
-async function createCondition(service: Service, path: string, body: Row): Promise<Row> {
-  const { text } = await service.send({ method: 'PATCH', path, body: [body] })
-  const [created = {}] = (parseJson(text) ?? []) as readonly Row[]
-  // By creation.
-  const first = (await service.rows(path)).find(({ name }) => name === body['name']) ?? created
-  if (first['id'] !== created['id']) {
-    await service.send({ method: 'DELETE', path: `${path}/${segment(created['id'])}` })
-  }
-  return first
 }
 
 /** The end of the current period in UTC, POSIX ms; weeks begin on Monday. Undefined for an unknown frequency. */

@@ -14,20 +14,50 @@ export type Row = Readonly<Record<string, unknown>>
 /** Bodies of refusals that only some operations of the interface have. */
 const otherRefusal = z.union([z.object({ message: z.array(z.string()) }), z.object({ error: z.string() })])
 
+const PATH_OF_RULES = /^\/(?:provisioning\/)?api\/v1\.1\/instances\/([^/]+)\//
+
+/** Of each failed attempt, another administrator's change was made. */
+const ATTEMPTS_MAX = 20
+
 export class Service {
   readonly #client: HttpClient
+  /** ETag of the rules of each instance, as this command has first read them, or left them. */
+  readonly #rules = new Map<string, string>()
 
   constructor(client: HttpClient) {
     this.#client = client
   }
 
+  /** A change of rules that were read is conditional. @throws CodedError RULES_CHANGED and others */
   async send(call: Call): Promise<Answer> {
-    const answer = await this.#client.call(call)
-    if (answer.status >= 200 && answer.status < 300) return answer
+    const [, instanceId = ''] = PATH_OF_RULES.exec(call.path) ?? []
+    const read = this.#rules.get(instanceId)
+    const isChange = call.method !== 'GET'
+    const condition = isChange && read !== undefined ? { 'if-match': read } : {}
+    const answer = await this.#client.call({ ...call, headers: { ...call.headers, ...condition } })
+    if (answer.status >= 200 && answer.status < 300) {
+      const { etag } = answer.headers
+      if (instanceId !== '' && etag !== undefined && (isChange || read === undefined)) this.#rules.set(instanceId, etag)
+      return answer
+    }
     const other = otherRefusal.safeParse(parseJson(answer.text))
     if (!other.success) throw refusal(call, answer)
     if ('error' in other.data) throw new CodedError('CONFLICT', other.data.error)
     throw new CodedError('BAD_REQUEST', other.data.message.join('; '))
+  }
+
+  /** Makes a change of rules, and again after reading them again if another administrator has changed them meanwhile. */
+  async ofReadRules<T>(change: () => Promise<T>, readAgain: () => Promise<void>): Promise<T> {
+    for (let attempts = 1; ; attempts += 1) {
+      try {
+        return await change()
+      } catch (error) {
+        const isLate = error instanceof CodedError && error.code === 'RULES_CHANGED'
+        if (!isLate || attempts === ATTEMPTS_MAX) throw error
+      }
+      this.#rules.clear()
+      await readAgain()
+    }
   }
 
   async get(path: string): Promise<unknown> {

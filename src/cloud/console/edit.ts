@@ -2,7 +2,8 @@
 import { type Html, formValue, html } from '../../html/html.ts'
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { type RuleDeps, lockRules } from '../policy/bump-policy-revision.ts'
+import type { RuleDeps } from '../policy/bump-policy-revision.ts'
+import { ofRevision } from '../policy/of-revision.ts'
 import { permits } from '../service-api/principal.ts'
 import type { Store } from '../storage/store.ts'
 import { type Page, type View, confirmation, formTokenField, hrefOf, section } from './page.ts'
@@ -70,20 +71,11 @@ export function withChange(
   return isNamed ? problems : [...problems, RULES_CHANGED]
 }
 
-/**
- * For the changes of a form that shows the rules of one revision: it would overwrite what was changed since, or be saved twice.
- * @throws CodedError CONFLICT
- */
-export function ofRevision(store: Store, instanceId: string, revision: string): Store {
-  return {
-    ...store,
-    transaction: (work) =>
-      store.transaction(async (tx) => {
-        const { revision: current } = await lockRules(tx, instanceId)
-        if (String(current) === revision) return work(tx)
-        throw new CodedError('CONFLICT', RULES_CHANGED)
-      }),
-  }
+/** For the changes of a form that shows the rules of one revision. It could also be sent twice. */
+export function ofForm(store: Store, instanceId: string, shown: string): Store {
+  return ofRevision(store, instanceId, (revision) => {
+    if (String(revision) !== shown) throw new CodedError('RULES_CHANGED', RULES_CHANGED)
+  })
 }
 
 export function textOf(fields: Fields, name: string): string | undefined {
@@ -126,7 +118,7 @@ export function rowsIn(fields: Fields, field: string, max: number): readonly num
 }
 
 export function problemOf(error: unknown): string {
-  if (error instanceof CodedError && (error.code === 'BAD_REQUEST' || error.code === 'CONFLICT')) {
+  if (error instanceof CodedError && ['BAD_REQUEST', 'CONFLICT', 'RULES_CHANGED'].includes(error.code)) {
     return `${error.message} (${error.code})`
   }
   throw error

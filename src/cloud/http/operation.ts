@@ -115,6 +115,8 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   readonly basic?: boolean
   /** Supports If-None-Match. */
   readonly conditional?: boolean
+  /** Concerns the rules of an instance: see `rulesOperation`. */
+  readonly ofRules?: true
   /** The body can be compressed. */
   readonly gzip?: boolean
   readonly params?: z.ZodType<Params>

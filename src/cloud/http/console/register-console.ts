@@ -10,7 +10,7 @@ import { USAGE_MEDIA_TYPES } from '../../../protocol/service/usage-export.ts'
 import { uuidInLowerCase } from '../../../protocol/wire.ts'
 import { html } from '../../../html/html.ts'
 import { commandOf, commandedIds, resultPieces } from '../../console/device-commands.ts'
-import { type Edit, ofRevision, problemOf, withChange } from '../../console/edit.ts'
+import { type Edit, ofForm, problemOf, withChange } from '../../console/edit.ts'
 import { type Page, type View, ROWS_SHOWN, contentPolicy, documentOf, headerOf, hrefOf } from '../../console/page.ts'
 import { deviceFilterOf } from '../../console/device-filter.ts'
 import { EDITS, PAGES } from '../../console/pages.ts'
@@ -219,7 +219,7 @@ class Console {
     const { id: instanceId = '' } = view.instance ?? {}
     const { revision } = form
     const acting = actingAs(store, editor)
-    const shown = edit.isOfInstance && revision !== undefined ? ofRevision(acting, instanceId, revision) : acting
+    const shown = edit.isOfInstance && revision !== undefined ? ofForm(acting, instanceId, revision) : acting
     const save = async () => edit.save({ store: shown, newId: sessions.newId, now: now(), instanceId }, form)
     const problems = isOfSignIn ? await save().catch((error: unknown) => [problemOf(error)]) : [OTHER_SIGN_IN]
     if (problems.length === 0) return reply.redirect(hrefOf(view, edit.next), SEE_OTHER)

@@ -90,13 +90,14 @@ function schemesOf({ principals, basic = false }: Operation): readonly (keyof ty
 }
 
 function headersOf(operation: Operation): Readonly<Record<string, HeaderForm>> {
-  const { principals, idempotent, conditional = false, gzip = false } = operation
+  const { method, principals, idempotent, conditional = false, ofRules = false, gzip = false } = operation
   return {
     ...(principals.includes('CLIENT') ? { [instanceHeader]: INSTANCE_HEADER } : {}),
     ...(idempotent === undefined
       ? {}
       : { [idempotencyHeader]: { description: idempotent, schema: idempotencyKeyText } }),
     ...(conditional ? { 'if-none-match': REVISION_HEADER } : {}),
+    ...(ofRules && method !== 'GET' ? { 'if-match': RULES_HEADER } : {}),
     ...(gzip ? { 'content-encoding': GZIP_HEADER } : {}),
   }
 }
@@ -106,6 +107,11 @@ const INSTANCE_HEADER = {
   schema: uuid,
 }
 const REVISION_HEADER = { description: "The ETag of the device's revision.", schema: z.string() }
+const RULES_HEADER = {
+  description:
+    'Optional: the ETag of a response with rules of this instance. The change is refused if they have changed since.',
+  schema: z.string(),
+}
 const GZIP_HEADER = { description: 'Compression of the body.', schema: z.enum(['gzip', 'identity']) }
 
 const SERVICE_TITLE = {

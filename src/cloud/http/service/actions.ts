@@ -1,5 +1,4 @@
 /** Operations on actions. Source: interface, Rules of access: actions. */
-import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import { tokensNumber } from '../../../protocol/wire.ts'
 import {
@@ -14,7 +13,8 @@ import { appendActions, removeActions, replaceActions } from '../../service-api/
 import { requireInstance } from '../../service-api/require-instance.ts'
 import { type ActionUse, actionUses, requireLineItem } from '../../service-api/show-line-items.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Operation, inInstance, serviceOperation, CLIENTS } from '../operation.ts'
+import { type Operation, inInstance, CLIENTS } from '../operation.ts'
+import { rulesOperation } from './rules-operation.ts'
 import { inLineItem } from './line-items.ts'
 import { pageOf } from './page.ts'
 
@@ -27,7 +27,7 @@ const place = {
 
 export function actionOperations(store: Store, newId: () => string): readonly Operation[] {
   return [
-    serviceOperation({
+    rulesOperation(store, {
       id: 'createactions',
       role: 'rules',
       tag: 'Rules of access',
@@ -40,12 +40,12 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       ...place,
       method: 'POST',
       body: createdActionsBody,
-      handle: async ({ principal, params, body, now }) => ({
+      handle: async ({ params, body, now }, acting) => ({
         status: 200,
-        body: (await appendActions({ store: actingAs(store, principal), newId }, params, body, now)).map(actionToWire),
+        body: (await appendActions({ store: acting, newId }, params, body, now)).map(actionToWire),
       }),
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'putactions',
       role: 'rules',
       tag: 'Rules of access',
@@ -56,12 +56,12 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       ...place,
       method: 'PUT',
       body: replacedActionsBody,
-      handle: async ({ principal, params, body, now }) => ({
+      handle: async ({ params, body, now }, acting) => ({
         status: 200,
-        body: (await replaceActions({ store: actingAs(store, principal), newId }, params, body, now)).map(actionToWire),
+        body: (await replaceActions({ store: acting, newId }, params, body, now)).map(actionToWire),
       }),
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'getlineitemactions',
       tag: 'Rules of access',
       summary: 'List the actions of a line item',
@@ -69,8 +69,8 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       errors: ['NOT_FOUND'],
       ...place,
       method: 'GET',
-      handle: async ({ params: { instanceId, lineItemId } }) => {
-        const uses = await store.read(async (reader) => {
+      handle: async ({ params: { instanceId, lineItemId } }, acting) => {
+        const uses = await acting.read(async (reader) => {
           await requireLineItem(reader, instanceId, lineItemId)
           const actions = await reader.actions.of(instanceId, lineItemId)
           return actionUses(reader, instanceId, [{ lineItemId, actions }])
@@ -78,7 +78,7 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
         return { status: 200, body: uses.flatMap(({ actions }) => actions.map(actionToWire)) }
       },
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'deleteactions',
       role: 'rules',
       tag: 'Rules of access',
@@ -87,12 +87,12 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       errors: ['NOT_FOUND'],
       ...place,
       method: 'DELETE',
-      handle: async ({ principal, params, now }) => {
-        await removeActions(actingAs(store, principal), params, now)
+      handle: async ({ params, now }, acting) => {
+        await removeActions(acting, params, now)
         return { status: 204 }
       },
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'getallactions',
       tag: 'Rules of access',
       summary: 'List the actions of all line items of an instance',
@@ -103,8 +103,8 @@ export function actionOperations(store: Store, newId: () => string): readonly Op
       path: '/instances/:instanceId/line-items/actions',
       params: inInstance,
       query: z.object({ next: paging.next }),
-      handle: async ({ params: { instanceId }, query: { next: from = 0 } }) =>
-        store.read(async (reader) => {
+      handle: async ({ params: { instanceId }, query: { next: from = 0 } }, acting) =>
+        acting.read(async (reader) => {
           await requireInstance(reader, instanceId)
           const list = (offset: number, limit: number) => reader.actions.list(instanceId, offset, limit)
           const { shown, next } = await pageOf(from, PAGE_SIZE_DEFAULT, list)

@@ -1,5 +1,4 @@
 /** Operations on conditions. Source: interface, Rules of access: conditions. */
-import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import { uuid } from '../../../protocol/wire.ts'
 import { type ConditionWire, conditionList, conditionsBody } from '../../../protocol/service/conditions.ts'
@@ -12,7 +11,8 @@ import {
 import type { ConditionNode } from '../../storage/records.ts'
 import { requireInstance } from '../../service-api/require-instance.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Operation, inInstance, instanceId, serviceOperation, CLIENTS } from '../operation.ts'
+import { type Operation, inInstance, instanceId, CLIENTS } from '../operation.ts'
+import { rulesOperation } from './rules-operation.ts'
 
 const place = {
   path: '/instances/:instanceId/conditions',
@@ -23,7 +23,7 @@ const place = {
 
 export function conditionOperations(store: Store, newId: () => string): readonly Operation[] {
   return [
-    serviceOperation({
+    rulesOperation(store, {
       id: 'getconditions',
       tag: 'Rules of access',
       summary: 'List the conditions of an instance',
@@ -31,15 +31,15 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       errors: ['NOT_FOUND'],
       ...place,
       method: 'GET',
-      handle: async ({ params }) => {
-        const conditions = await store.read(async (reader) => {
+      handle: async ({ params }, acting) => {
+        const conditions = await acting.read(async (reader) => {
           await requireInstance(reader, params.instanceId)
           return reader.conditions.list(params.instanceId)
         })
         return { status: 200, body: conditions.map(conditionToWire) }
       },
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'postconditions',
       role: 'rules',
       tag: 'Rules of access',
@@ -50,14 +50,12 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       ...place,
       method: 'POST',
       body: conditionsBody,
-      handle: async ({ principal, params, body, now }) => ({
+      handle: async ({ params, body, now }, acting) => ({
         status: 200,
-        body: (await createConditions({ store: actingAs(store, principal), newId }, params.instanceId, body, now)).map(
-          conditionToWire,
-        ),
+        body: (await createConditions({ store: acting, newId }, params.instanceId, body, now)).map(conditionToWire),
       }),
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'patchconditions',
       role: 'rules',
       tag: 'Rules of access',
@@ -67,14 +65,12 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       ...place,
       method: 'PATCH',
       body: conditionsBody,
-      handle: async ({ principal, params, body, now }) => ({
+      handle: async ({ params, body, now }, acting) => ({
         status: 200,
-        body: (await patchConditions({ store: actingAs(store, principal), newId }, params.instanceId, body, now)).map(
-          conditionToWire,
-        ),
+        body: (await patchConditions({ store: acting, newId }, params.instanceId, body, now)).map(conditionToWire),
       }),
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'deleteconditions',
       role: 'rules',
       tag: 'Rules of access',
@@ -83,12 +79,12 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       errors: ['NOT_FOUND', 'CONFLICT'],
       ...place,
       method: 'DELETE',
-      handle: async ({ principal, params, now }) => {
-        await deleteConditions(actingAs(store, principal), params.instanceId, now)
+      handle: async ({ params, now }, acting) => {
+        await deleteConditions(acting, params.instanceId, now)
         return { status: 204 }
       },
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'deletecondition',
       role: 'rules',
       tag: 'Rules of access',
@@ -99,8 +95,8 @@ export function conditionOperations(store: Store, newId: () => string): readonly
       method: 'DELETE',
       path: '/instances/:instanceId/conditions/:conditionId',
       params: z.object({ instanceId, conditionId: uuid.toLowerCase() }),
-      handle: async ({ principal, params, now }) => {
-        await deleteCondition(actingAs(store, principal), params.instanceId, params.conditionId, now)
+      handle: async ({ params, now }, acting) => {
+        await deleteCondition(acting, params.instanceId, params.conditionId, now)
         return { status: 204 }
       },
     }),

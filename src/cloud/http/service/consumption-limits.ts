@@ -2,7 +2,6 @@
  * The consumption limit of a line item. An extension of this project: the service has one, but its form is not public. See
  * docs/decisions/periods.md.
  */
-import { actingAs } from '../../storage/audit.ts'
 import { consumptionLimit, consumptionLimitBody } from '../../../protocol/service/consumption-limits.ts'
 import { tokensNumber } from '../../../protocol/wire.ts'
 import {
@@ -12,7 +11,8 @@ import {
   showConsumptionLimit,
 } from '../../service-api/set-consumption-limit.ts'
 import type { Store } from '../../storage/store.ts'
-import { type Operation, serviceOperation, CLIENTS } from '../operation.ts'
+import { type Operation, CLIENTS } from '../operation.ts'
+import { rulesOperation } from './rules-operation.ts'
 import { inLineItem } from './line-items.ts'
 
 const place = {
@@ -25,7 +25,7 @@ const place = {
 
 export function consumptionLimitOperations(store: Store): readonly Operation[] {
   return [
-    serviceOperation({
+    rulesOperation(store, {
       id: 'getconsumptionlimit',
       tag: 'Consumption limits',
       summary: 'Show the consumption limit of a line item',
@@ -33,12 +33,12 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       errors: ['NOT_FOUND'],
       ...place,
       method: 'GET',
-      handle: async ({ params, now }) => {
-        const terms = await store.read((reader) => showConsumptionLimit(reader, params, now))
+      handle: async ({ params, now }, acting) => {
+        const terms = await acting.read((reader) => showConsumptionLimit(reader, params, now))
         return { status: 200, body: termsToWire(terms) }
       },
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'putconsumptionlimit',
       role: 'rules',
       tag: 'Consumption limits',
@@ -50,12 +50,12 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       ...place,
       method: 'PUT',
       body: consumptionLimitBody,
-      handle: async ({ principal, params, body, now }) => {
-        const terms = await setConsumptionLimit(actingAs(store, principal), params, body, now)
+      handle: async ({ params, body, now }, acting) => {
+        const terms = await setConsumptionLimit(acting, params, body, now)
         return { status: 200, body: termsToWire(terms) }
       },
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'deleteconsumptionlimit',
       role: 'rules',
       tag: 'Consumption limits',
@@ -64,8 +64,8 @@ export function consumptionLimitOperations(store: Store): readonly Operation[] {
       errors: ['NOT_FOUND'],
       ...place,
       method: 'DELETE',
-      handle: async ({ principal, params, now }) => {
-        await removeConsumptionLimit(actingAs(store, principal), params, now)
+      handle: async ({ params, now }, acting) => {
+        await removeConsumptionLimit(acting, params, now)
         return { status: 204 }
       },
     }),

@@ -1,5 +1,4 @@
 /** Line item operations. Source: interface, Line items and Errors. */
-import { actingAs } from '../../storage/audit.ts'
 import { z } from 'zod'
 import { integerNumber, tokensNumber } from '../../../protocol/wire.ts'
 import {
@@ -15,15 +14,8 @@ import { deleteLineItem } from '../../service-api/delete-line-item.ts'
 import { mapLineItem } from '../../service-api/map-line-item.ts'
 import { type LineItemUse, listLineItems, showLineItem } from '../../service-api/show-line-items.ts'
 import type { Store } from '../../storage/store.ts'
-import {
-  type Answer,
-  type Operation,
-  inInstance,
-  instanceId,
-  serviceOperation,
-  CLIENTS,
-  ADMINISTRATORS,
-} from '../operation.ts'
+import { type Answer, type Operation, inInstance, instanceId, CLIENTS, ADMINISTRATORS } from '../operation.ts'
+import { rulesOperation } from './rules-operation.ts'
 import { LINE_ITEM_EXAMPLE, problemsExample } from './examples.ts'
 
 const areas = ['provisioning/api'] as const
@@ -32,7 +24,7 @@ export const inLineItem = z.object({ instanceId, lineItemId })
 
 export function lineItemOperations(store: Store): readonly Operation[] {
   return [
-    serviceOperation({
+    rulesOperation(store, {
       id: 'listlineitems',
       tag: 'Line items',
       summary: 'List the line items of an instance',
@@ -43,12 +35,12 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       areas,
       principals: CLIENTS,
       params: inInstance,
-      handle: async ({ params, version, now }) => {
-        const uses = await store.read((reader) => listLineItems(reader, params.instanceId, now))
+      handle: async ({ params, version, now }, acting) => {
+        const uses = await acting.read((reader) => listLineItems(reader, params.instanceId, now))
         return { status: 200, body: uses.map((use) => lineItemToWire(version, use)) }
       },
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'addactivation',
       role: 'rules',
       tag: 'Line items',
@@ -71,15 +63,15 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       principals: ADMINISTRATORS,
       params: inInstance,
       body: z.unknown(),
-      handle: async ({ principal, params, body, version, now }) => {
+      handle: async ({ params, body, version, now }, acting) => {
         const parsed = parseLineItem(version, params.instanceId, body)
         if (!parsed.ok) return invalid(version, parsed.problems)
-        const mapped = await mapLineItem(actingAs(store, principal), params.instanceId, parsed.body, now)
+        const mapped = await mapLineItem(acting, params.instanceId, parsed.body, now)
         if (mapped.outcome === 'REFUSED') return invalid(version, mapped.problems)
         return { status: mapped.outcome === 'MAPPED' ? 201 : 200, body: lineItemToWire(version, mapped.use) }
       },
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'getlineitembyid',
       tag: 'Line items',
       summary: 'Show a line item',
@@ -92,12 +84,12 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       areas,
       principals: CLIENTS,
       params: inLineItem,
-      handle: async ({ params, version, now }) => {
-        const use = await store.read((reader) => showLineItem(reader, params.instanceId, params.lineItemId, now))
+      handle: async ({ params, version, now }, acting) => {
+        const use = await acting.read((reader) => showLineItem(reader, params.instanceId, params.lineItemId, now))
         return { status: 200, body: lineItemToWire(version, use) }
       },
     }),
-    serviceOperation({
+    rulesOperation(store, {
       id: 'deletelineitem',
       role: 'rules',
       tag: 'Line items',
@@ -109,8 +101,8 @@ export function lineItemOperations(store: Store): readonly Operation[] {
       areas,
       principals: ADMINISTRATORS,
       params: inLineItem,
-      handle: async ({ principal, params, now }) => {
-        await deleteLineItem(actingAs(store, principal), params.instanceId, params.lineItemId, now)
+      handle: async ({ params, now }, acting) => {
+        await deleteLineItem(acting, params.instanceId, params.lineItemId, now)
         return { status: 204 }
       },
     }),
