@@ -8,7 +8,7 @@ import type { Micro } from '../core/pricing/amount.ts'
 import type { RefusalReason } from '../core/rules/refusal-reasons.ts'
 import { CodedError, ERRORS } from '../protocol/errors.ts'
 import { ITEM_STATUS, type ItemStatus } from '../protocol/service/status.ts'
-import type { RecordedRequest } from './day.ts'
+import type { DayRequest } from './day.ts'
 import { REQUESTERS } from './site.ts'
 
 export interface PlayOptions {
@@ -18,7 +18,7 @@ export interface PlayOptions {
   readonly signal: AbortSignal
   /** Longest time for one request with all its retries, ms. */
   readonly patienceMs: number
-  readonly onAnswer: (answered: number, request: RecordedRequest) => void
+  readonly onAnswer: (answered: number, request: DayRequest) => void
 }
 
 export interface AnsweredItem {
@@ -28,7 +28,7 @@ export interface AnsweredItem {
 }
 
 export interface AnsweredRequest {
-  readonly request: RecordedRequest
+  readonly request: DayRequest
   readonly items: readonly AnsweredItem[]
   readonly repeats: number
 }
@@ -44,7 +44,7 @@ export class Applications implements Disposable {
   }
 
   /** Sends the requests in parallel, one per connection; returns the responses in request order. */
-  async play(requests: readonly RecordedRequest[]): Promise<readonly AnsweredRequest[]> {
+  async play(requests: readonly DayRequest[]): Promise<readonly AnsweredRequest[]> {
     const answered: AnsweredRequest[] = []
     const waiting = requests.entries()
     const work = async (connection: Connection): Promise<void> => {
@@ -74,7 +74,7 @@ class Connection implements Disposable {
     this.#client = new HttpClient({ address: `unix:${options.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
   }
 
-  async make(request: RecordedRequest): Promise<AnsweredRequest> {
+  async make(request: DayRequest): Promise<AnsweredRequest> {
     this.#made += 1
     const call: Call = {
       method: 'POST',
@@ -105,7 +105,7 @@ function mayRepeat(error: unknown): boolean {
   return error instanceof CodedError && ERRORS[error.code].retry === 'later'
 }
 
-function bodyOf({ requester, items }: RecordedRequest): unknown {
+function bodyOf({ requester, items }: DayRequest): unknown {
   return {
     requester: { ...REQUESTERS[requester], value: requester },
     requestedItems: items.map(({ item, version, count }) => ({ item, ...(version === '' ? {} : { version }), count })),
@@ -126,7 +126,7 @@ const OUTCOME_OF_CODE: ReadonlyMap<string, ItemStatus> = new Map(
   (Object.keys(ITEM_STATUS) as ItemStatus[]).map((outcome) => [ITEM_STATUS[outcome]['v1.1'], outcome]),
 )
 
-function answeredItems(request: RecordedRequest, text: string): readonly AnsweredItem[] {
+function answeredItems(request: DayRequest, text: string): readonly AnsweredItem[] {
   const parsed = answer.safeParse(parseExactJson(text))
   if (!parsed.success || parsed.data.requestedItems.length !== request.items.length) throw unexpected(text)
   return parsed.data.requestedItems.map(({ status, totalTokensCharged, lineItems }, index) => {

@@ -1,4 +1,4 @@
-/** Replays a recorded day on real processes, with the network cut in its middle third, and compares the ledgers. */
+/** Plays a day on real processes, with the network cut in its middle third, and compares the ledgers. */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import { HttpClient } from '../client/http.ts'
 import { CodedError } from '../protocol/errors.ts'
 import type { AgentStatus } from '../protocol/local/status.ts'
 import { Chaos, planChaos } from './chaos.ts'
-import { readDay, type RecordedRequest } from './day.ts'
+import { requestsOfDay, type DayRequest } from './day.ts'
 import { alarmsOf, readLedgers, readStatus } from './ledgers.ts'
 import { Applications } from './play.ts'
 import type { Presenter } from './presenter.ts'
@@ -163,7 +163,7 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
 
 async function playDay(options: DemoOptions, site: Site): Promise<Pick<DemoResult, 'phases' | 'disturbances'>> {
   const { agent, twin, proxies, presenter, signal, instanceId } = site
-  const day = readDay()
+  const day = requestsOfDay()
   const third = Math.ceil(day.length / 3)
   const kills = new Set(momentsOfKills(seeded(options.seed), options.kills, day.length))
   const plan = options.chaos ? planChaos(seeded(options.seed), day.length, [third, 2 * third]) : []
@@ -181,7 +181,7 @@ async function playDay(options: DemoOptions, site: Site): Promise<Pick<DemoResul
       presenter.progress(answered, day.length, `${request.at.slice(0, 5)}${killed}`)
     },
   })
-  const phase = async (name: string, online: boolean, requests: readonly RecordedRequest[]): Promise<Phase> => {
+  const phase = async (name: string, online: boolean, requests: readonly DayRequest[]): Promise<Phase> => {
     const start = performance.now()
     const answered = await Promise.race([applications.play(requests), agent.failure, twin.failure])
     await chaos.over()

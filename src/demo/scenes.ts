@@ -1,4 +1,4 @@
-/** Scenes after the recorded day. Applications do not see automatic charges, so only the ledgers are compared. */
+/** Scenes after the day. Applications do not see automatic charges, so only the ledgers are compared. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { HttpClient } from '../client/http.ts'

@@ -1,4 +1,3 @@
-import { readFileSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
 import { actionAccount, lineAccount, parseAccount } from '../../src/core/accounts/account.ts'
 import { decimal, type Micro, wholeTokens } from '../../src/core/pricing/amount.ts'
@@ -6,8 +5,7 @@ import { compilePolicy } from '../../src/core/rules/compile.ts'
 import { decide } from '../../src/core/rules/decide.ts'
 import { exactly } from '../../src/core/rules/decision.ts'
 import type { NamedCondition, Policy } from '../../src/core/rules/policy.ts'
-import { DAY_FILE, readDay } from '../../src/demo/day.ts'
-import { DAY_LENGTH, DAY_SEED, recordDay } from '../../src/demo/record-day.ts'
+import { requestsOfDay } from '../../src/demo/day.ts'
 import { CONDITIONS, LINE_ITEMS, RATE_TABLES, REQUESTERS } from '../../src/demo/site.ts'
 
 const DAY_MS = 86_400_000
@@ -56,16 +54,8 @@ function policy(): Policy {
   }
 }
 
-test('the recorded day is what the script makes of its seed', () => {
-  expect(readFileSync(DAY_FILE, 'utf8')).toBe(recordDay(DAY_SEED, DAY_LENGTH))
-})
-
-test('another seed makes another day', () => {
-  expect(recordDay(DAY_SEED + 1, 50)).not.toBe(recordDay(DAY_SEED, 50))
-})
-
-test('the day has at least 2,000 requests, in order, and everybody asks for something', () => {
-  const day = readDay()
+test('the day has at least 2,000 requests, in order, and every requester requests something', () => {
+  const day = requestsOfDay()
   expect(day.length).toBeGreaterThanOrEqual(2_000)
   expect(day.map(({ at }) => at)).toEqual(day.map(({ at }) => at).sort())
   expect(new Set(day.map(({ requester }) => requester))).toEqual(new Set(Object.keys(REQUESTERS)))
@@ -87,19 +77,19 @@ describe('with the whole pool at hand', () => {
     return available.get(account) ?? wholeTokens(limit!)
   }
   const compiled = compilePolicy(policy())
-  const outcomes = readDay().flatMap((recorded, index) => {
-    const requester = REQUESTERS[recorded.requester]!
+  const outcomes = requestsOfDay().flatMap((request, index) => {
+    const requester = REQUESTERS[request.requester]!
     const decision = decide(
       compiled.at(exactly(now)),
       {
-        requester: { ...requester, value: recorded.requester },
-        items: recorded.items.map(({ item, version, count }) => ({ name: item, version, count: decimal(count) })),
+        requester: { ...requester, value: request.requester },
+        items: request.items.map(({ item, version, count }) => ({ name: item, version, count: decimal(count) })),
       },
       (account) => ({ left: leftOf(account), shortage: 'POOL' }),
       'BEST_EFFORT',
     )
     for (const { account, amount } of decision.postings) available.set(account, leftOf(account) - amount)
-    return decision.items.map((outcome, at) => ({ index, must: recorded.items[at]!.must, outcome }))
+    return decision.items.map((outcome, at) => ({ index, must: request.items[at]!.must, outcome }))
   })
 
   test('the engine refuses every item that must be refused for just that reason, and others for none of these', () => {

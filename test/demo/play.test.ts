@@ -3,7 +3,7 @@ import { createServer, type IncomingMessage, type RequestListener, type Server, 
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import type { RecordedRequest } from '../../src/demo/day.ts'
+import type { DayRequest } from '../../src/demo/day.ts'
 import { Applications } from '../../src/demo/play.ts'
 
 const instanceId = '64d2028c-ae87-4069-a624-66089d957ef9'
@@ -53,7 +53,7 @@ function applications(connections: number, patienceMs = 5_000) {
   })
 }
 
-const request = (count: number, must?: RecordedRequest['items'][number]['must']): RecordedRequest => ({
+const request = (count: number, must?: DayRequest['items'][number]['must']): DayRequest => ({
   at: '07:00:00',
   requester: 'laser-1',
   items: [{ item: 'LaserCut', version: '1.0', count, ...(must === undefined ? {} : { must }) }],

@@ -20,9 +20,7 @@ const INTERRUPTED = 130
 
 export function command(io: Io): Command {
   return new Command('demo')
-    .description(
-      'Runs cloud and agent on this machine, replays a recorded day with network outages, and compares the ledgers.',
-    )
+    .description('Runs cloud and agent on this machine, plays a day with network outages, and compares the ledgers.')
     .option('--connections <number>', 'number of concurrent applications', wholeNumberArgument(1, 256), 16)
     .option(
       '--kills <number>',
