@@ -16,12 +16,8 @@ import { type ErrorCode, ERRORS } from '../src/protocol/errors.ts'
 import { ITEM_CHECKS, REFUSAL_REASONS, type RefusalReason } from '../src/core/rules/refusal-reasons.ts'
 import { ITEM_STATUS } from '../src/protocol/service/status.ts'
 import { deviceReport } from '../src/protocol/local/report.ts'
-import { bashCompletion } from '../src/cli/completion/bash.ts'
-import { fishCompletion } from '../src/cli/completion/fish.ts'
-import { zshCompletion } from '../src/cli/completion/zsh.ts'
 import type { Io } from '../src/cli/io.ts'
 import { wholeProgram } from '../src/cli/program.ts'
-import { shapeOf } from '../src/cli/shape.ts'
 import { softwareVersion } from '../src/platform/software-version.ts'
 import { authorizationPage } from './authorization-page.ts'
 import { localDocument } from './local-api.ts'
@@ -51,10 +47,6 @@ export async function generatedPages(): Promise<ReadonlyMap<string, string>> {
   for (const [name, text] of manPages(program, softwareVersion(), { agent: agentOptions, cloud: cloudOptions })) {
     pages.set(`docs/reference/man/${name}`, text)
   }
-  const shape = shapeOf(program)
-  pages.set('deploy/completion/tallygate.bash', bashCompletion(shape))
-  pages.set('deploy/completion/_tallygate', zshCompletion(shape))
-  pages.set('deploy/completion/tallygate.fish', fishCompletion(shape))
   for (const [path, text] of pages) {
     if (!/\.(md|json)$/.test(path)) continue
     pages.set(path, await format(text, { ...(await resolveConfig(path)), filepath: path }))
