@@ -20,9 +20,9 @@ import type { Io } from '../src/cli/io.ts'
 import { wholeProgram } from '../src/cli/program.ts'
 import { softwareVersion } from '../src/platform/software-version.ts'
 import { authorizationPage } from './authorization-page.ts'
+import { configurationPage } from './configuration-page.ts'
 import { localDocument } from './local-api.ts'
 import { manPages } from './man-pages.ts'
-import { configurationPage } from '../src/settings/pages.ts'
 
 /** Text of each generated page by its path, formatted as `npm run format` leaves it. */
 export async function generatedPages(): Promise<ReadonlyMap<string, string>> {

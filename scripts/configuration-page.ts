@@ -1,4 +1,4 @@
-import { type NamedOption, namedOptions, type OptionTable, type OptionTree, usualFile } from './option.ts'
+import { type NamedOption, namedOptions, type OptionTable, type OptionTree, usualFile } from '../src/settings/option.ts'
 
 export interface Section {
   readonly command: string

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
+import { configurationPage } from '../../scripts/configuration-page.ts'
 import { integer, secret, text } from '../../src/settings/option.ts'
-import { configurationPage } from '../../src/settings/pages.ts'
 
 test('the page names key, variable, flag, default and what a setting takes', () => {
   const page = configurationPage([
