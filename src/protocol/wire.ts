@@ -24,22 +24,10 @@ export const idempotencyHeader = 'idempotency-key'
 
 export const idempotencyKeyText = plainText(255).min(1)
 
-/** As {@link plainText}, with the length in code points, as people count characters. */
-export const countedText = (min: number, max: number) =>
-  plainText(2 * max)
-    .refine((text) => lengthOf(text) >= min, `must have at least ${min} characters`)
-    .refine((text) => lengthOf(text) <= max, `must have at most ${max} characters`)
-    .meta({ wire: { type: 'string', minLength: min, maxLength: max } })
-
-function lengthOf(text: string): number {
-  return Array.from(text).length
-}
-
 /** Text for a path segment: clients resolve `.` and `..` themselves and could never address such a name. */
-export const pathText = (maxLength: number) =>
-  plainText(maxLength)
-    .min(1)
-    .refine((text) => text !== '.' && text !== '..', 'must not be . or ..')
+export const pathText = plainText(256)
+  .min(1)
+  .refine((text) => text !== '.' && text !== '..', 'must not be . or ..')
 
 export const uuid = z.guid()
 

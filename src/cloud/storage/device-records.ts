@@ -1,5 +1,6 @@
 /** Records about devices, their epochs and their reports. Instants are POSIX ms, amounts micro-tokens; null: none. */
 import type { AccountId } from '../../core/accounts/account.ts'
+import { outstanding } from '../../core/accounts/grant.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { type DeviceAccount, type EpochState, NO_DEVICE_ACCOUNT } from '../../core/sync/receive.ts'
 import type { Label, Labels } from '../../protocol/edge/labels.ts'
@@ -295,7 +296,7 @@ export function billedOn(record: DeviceAccountRecord): Micro {
  * Tokens that the pool reserves for the epoch: the grant, or the spending where copies or a settled device exceeded it.
  */
 export function reservedOn(record: DeviceAccountRecord): Micro {
-  const [out, spent] = [record.granted - record.returned - record.released, spentOn(record)]
+  const [out, spent] = [outstanding(record) - record.released, spentOn(record)]
   return out > spent ? out : spent
 }
 
@@ -305,7 +306,7 @@ export function overspendOn({ overspend, branchOverspend }: DeviceAccountRecord)
 
 /** Tokens that the device may have spent without reporting it. */
 export function unaccountedOn(record: DeviceAccountRecord): Micro {
-  const open = record.granted - record.returned - spentOn(record)
+  const open = outstanding(record) - spentOn(record)
   return open < 0n ? 0n : open
 }
 

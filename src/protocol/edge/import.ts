@@ -2,8 +2,9 @@
 import { z } from 'zod'
 import { CONDITIONS_MAX, conditionInput } from '../service/conditions.ts'
 import { ACTIONS_MAX, replacedAction } from '../service/actions.ts'
+import { shortName } from '../service/instances.ts'
 import { lineItemBodies } from '../service/line-items.ts'
-import { countedText, microText, plainText, uuid } from '../wire.ts'
+import { microText, plainText, uuid } from '../wire.ts'
 
 export const IMPORT_BODY_BYTES_MAX = 16 * 1024 * 1024
 
@@ -27,7 +28,7 @@ const bodyOf = <T extends z.ZodType>(lineItem: T) =>
       /** Permits lowering what was imported before, and removing actions with use. */
       lowerUsed: z.boolean(),
       instance: z.strictObject({
-        shortName: countedText(1, 100),
+        shortName,
         accountId: plainText(256).min(1),
         defaultInstance: z.boolean(),
       }),

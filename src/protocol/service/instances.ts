@@ -1,6 +1,6 @@
 /** Instances on the wire. Source: interface, Instances; documentation on instances and on paging. */
 import { z } from 'zod'
-import { countedText, instant, plainText, queryBoolean, readOnlyField, uuid } from '../wire.ts'
+import { instant, plainText, queryBoolean, readOnlyField, uuid } from '../wire.ts'
 
 export const PAGE_SIZE_DEFAULT = 100
 const PAGE_SIZE_MAX = 1_000
@@ -21,9 +21,17 @@ export const paging = {
     .optional(),
 }
 
+const SHORT_NAME_MAX = 100
+
+/** The limit is in code points, as people count characters. */
+export const shortName = plainText(2 * SHORT_NAME_MAX)
+  .refine((text) => text !== '', 'must have at least 1 characters')
+  .refine((text) => Array.from(text).length <= SHORT_NAME_MAX, `must have at most ${SHORT_NAME_MAX} characters`)
+  .meta({ wire: { type: 'string', minLength: 1, maxLength: SHORT_NAME_MAX } })
+
 export const instanceBody = z
   .strictObject({
-    shortName: countedText(1, 100),
+    shortName,
     accountId: plainText(256).min(1),
     id: readOnlyField,
     defaultInstance: readOnlyField,

@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { instant, pathText, plainText, readOnlyField, uuid } from '../wire.ts'
 import { paging } from './instances.ts'
 
-export const keyId = pathText(256)
+export const keyId = pathText
 
 /** operator: devices, sessions, recovery. rules: instances, line items, configuration. keys: keys, so everything. */
 export const ROLES = ['read', 'operator', 'rules', 'keys'] as const

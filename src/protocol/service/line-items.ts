@@ -13,7 +13,7 @@ export const RESET_FREQUENCIES = ['NONE', 'DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'
 
 const TOKENS_MAX = Number(MICRO_MAX / MICRO_PER_TOKEN)
 
-export const lineItemId = pathText(256).refine(
+export const lineItemId = pathText.refine(
   (id) => fitsEncoded(LINE_ITEM_ENCODED_MAX, id),
   `must be at most ${LINE_ITEM_ENCODED_MAX} characters long after percent-encoding`,
 )

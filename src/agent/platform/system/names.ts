@@ -6,8 +6,8 @@ export function systemNames(passwd = '/etc/passwd', group = '/etc/group'): Names
   return { user: (name) => idIn(passwd, name), group: (name) => idIn(group, name) }
 }
 
-export function userOf(uid: number, passwd = '/etc/passwd'): string | undefined {
-  return linesOf(passwd).find(([, , id]) => id === String(uid))?.[0]
+export function userOf(uid: number): string | undefined {
+  return linesOf('/etc/passwd').find(([, , id]) => id === String(uid))?.[0]
 }
 
 /** In both files, field 1 is the name and field 3 the number. */

@@ -29,7 +29,7 @@ const flushData = promisify(fdatasync)
 
 export function openMarkFile(path: string): MarkFile & { close(): void } {
   const bootId = readBootId()
-  const open: { file: number | null } = { file: existsSync(path) ? openAt(path, 'r+') : null }
+  const open: { file: number | null } = { file: existsSync(path) ? openToWrite(path) : null }
   const failed: { cause?: unknown } = {}
   const opened = (): number => {
     if (open.file === null) throw new Error('invariant: a mark is begun before it is written')
@@ -52,7 +52,7 @@ export function openMarkFile(path: string): MarkFile & { close(): void } {
         renameSync(fresh, path)
         flush(dirname(path))
       })
-      open.file = openAt(path, 'r+')
+      open.file = openToWrite(path)
     },
     write(slot, text) {
       if ('cause' in failed)
@@ -85,9 +85,9 @@ export function openMarkFile(path: string): MarkFile & { close(): void } {
   }
 }
 
-function openAt(path: string, flags: string): number {
+function openToWrite(path: string): number {
   try {
-    return openSync(path, flags)
+    return openSync(path, 'r+')
   } catch (cause) {
     throw new CodedError('STATE_UNWRITABLE', `${path} cannot be opened: ${unwritableReason(cause)}.`, { cause })
   }

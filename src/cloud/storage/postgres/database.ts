@@ -8,8 +8,8 @@ import { type Limits, SERVER_VERSION_MIN } from './limits.ts'
 import { makePartitions } from './partitions.ts'
 import { ADVISORY_CLASS } from './rule-locks.ts'
 
-export function migrations(folder = new URL('./migrations/', import.meta.url)): readonly Migration[] {
-  return readMigrations(folder)
+export function migrations(): readonly Migration[] {
+  return readMigrations(new URL('./migrations/', import.meta.url))
 }
 
 /** Exists while the rows of another database are being copied into this one. */
@@ -21,8 +21,8 @@ export const MIGRATION_TABLE = 'tallygate_migration'
  * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
  * DATABASE_NEWER, MIGRATION_UNFINISHED
  */
-export async function prepareDatabase(address: DatabaseAddress, limits: Limits, all = migrations()): Promise<number> {
-  const { client, schema } = await openDatabaseOfServer(address, limits, all)
+export async function prepareDatabase(address: DatabaseAddress, limits: Limits): Promise<number> {
+  const { client, schema } = await openDatabaseOfServer(address, limits)
   try {
     if (await hasTable(client, MIGRATION_TABLE)) {
       throw new CodedError('MIGRATION_UNFINISHED', `${address.shown} contains an unfinished migration.`)
@@ -44,13 +44,12 @@ export async function prepareDatabase(address: DatabaseAddress, limits: Limits, 
 export async function openDatabaseOfServer(
   address: DatabaseAddress,
   limits: Limits,
-  all = migrations(),
 ): Promise<{ readonly client: pg.Client; readonly schema: number }> {
   const { shown } = address
   try {
     const { client, schema } = await connect(address, limits)
     try {
-      await migrate(client, schema, shown, all)
+      await migrate(client, schema, shown)
       return { client, schema }
     } catch (error) {
       await client.end()
@@ -120,7 +119,8 @@ async function judge(client: pg.Client, limits: Limits, shown: string): Promise<
  * Runs each migration in a transaction with its number, under a lock against other nodes.
  * @throws CodedError DATABASE_NEWER, DATABASE_CORRUPT if another program has tables with the same names
  */
-async function migrate(client: pg.Client, schema: number, shown: string, all: readonly Migration[]): Promise<void> {
+async function migrate(client: pg.Client, schema: number, shown: string): Promise<void> {
+  const all = migrations()
   const newest = all.at(-1)?.number ?? 0
   const judged = (version: number): number => {
     if (version <= newest) return version

@@ -97,12 +97,13 @@ function verify(database: Database, path: string): void {
   if (answer !== 'ok') throw new CodedError('DATABASE_CORRUPT', `${path} is damaged: ${String(answer)}`)
 }
 
-export function migrations(folder = new URL('./migrations/', import.meta.url)): readonly Migration[] {
-  return readMigrations(folder)
+export function migrations(): readonly Migration[] {
+  return readMigrations(new URL('./migrations/', import.meta.url))
 }
 
 /** Runs pending migrations, each in a transaction that also sets `user_version` to its number. */
-function migrate(database: Database, path: string, all = migrations()): void {
+function migrate(database: Database, path: string): void {
+  const all = migrations()
   const versionOf = () => Number(database.pragma('user_version', { simple: true }))
   const newest = all.at(-1)?.number ?? 0
   if (versionOf() > newest) {
