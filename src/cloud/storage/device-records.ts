@@ -104,8 +104,6 @@ export interface Recovery {
   readonly unproven: 'MARK' | 'NODE' | null
   /** Null: in progress. */
   readonly endedAt: number | null
-  /** Name of an administration key, or its id; `twin`: the cloud itself. */
-  readonly endedBy: string | null
 }
 
 export interface AwaitedDevice {

@@ -83,28 +83,26 @@ export function recoveryTransaction(sql: Sql) {
     async begin(instanceId: string, since: number, unproven: Recovery['unproven']): Promise<void> {
       await db
         .insertInto('recoveries')
-        .values({ instance_id: instanceId, since: BigInt(since), unproven, ended_at: null, ended_by: null })
+        .values({ instance_id: instanceId, since: BigInt(since), unproven, ended_at: null })
         .onConflict((conflict) =>
-          conflict
-            .column('instance_id')
-            .doUpdateSet({ since: later, unproven: stronger, ended_at: null, ended_by: null }),
+          conflict.column('instance_id').doUpdateSet({ since: later, unproven: stronger, ended_at: null }),
         )
         .execute()
     },
     async beginAll(since: number, unproven: Recovery['unproven']): Promise<void> {
       await expression`
-        INSERT INTO recoveries (instance_id, since, unproven, ended_at, ended_by)
-        SELECT id, CAST(${BigInt(since)} AS BIGINT), CAST(${unproven} AS TEXT), NULL, NULL FROM instances WHERE TRUE
+        INSERT INTO recoveries (instance_id, since, unproven, ended_at)
+        SELECT id, CAST(${BigInt(since)} AS BIGINT), CAST(${unproven} AS TEXT), NULL FROM instances WHERE TRUE
         ON CONFLICT (instance_id)
-        DO UPDATE SET since = ${later}, unproven = ${stronger}, ended_at = NULL, ended_by = NULL`.execute(db)
+        DO UPDATE SET since = ${later}, unproven = ${stronger}, ended_at = NULL`.execute(db)
     },
     async proveAll(): Promise<void> {
       await db.updateTable('recoveries').set({ unproven: null }).where('unproven', '=', 'NODE').execute()
     },
-    async end(instanceId: string, at: number, by: string): Promise<void> {
+    async end(instanceId: string, at: number): Promise<void> {
       await db
         .updateTable('recoveries')
-        .set({ unproven: null, ended_at: BigInt(at), ended_by: by })
+        .set({ unproven: null, ended_at: BigInt(at) })
         .where('instance_id', '=', instanceId)
         .execute()
     },
@@ -133,6 +131,5 @@ function recoveryOf(row: Row<'recoveries'>): Recovery {
     since: Number(row.since),
     unproven: row.unproven,
     endedAt: toNumber(row.ended_at),
-    endedBy: row.ended_by,
   }
 }

@@ -202,7 +202,6 @@ export interface EdgeTables {
     since: bigint
     unproven: 'MARK' | 'NODE' | null
     ended_at: bigint | null
-    ended_by: string | null
   }
   sales_marks: {
     id: string

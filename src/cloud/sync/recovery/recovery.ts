@@ -2,7 +2,7 @@
  * After a restore, sales shown by the sales mark are withheld and the rest is sold; without that proof nothing is. Ends
  * when all devices have reported, or an administrator accepts the risk. See docs/decisions/sales-mark.md.
  */
-import { nameOf, recordChange } from '../../storage/audit.ts'
+import { recordChange } from '../../storage/audit.ts'
 import { ENGINE } from '../../../core/engine.ts'
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -86,7 +86,7 @@ export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, 
     if (unproven !== null) continue
     await store.transaction(async (tx) => {
       const waiting = await tx.edge.recoveries.waitingFor(instanceId, since, 1)
-      if (waiting.length === 0) await tx.edge.recoveries.end(instanceId, now, 'twin')
+      if (waiting.length === 0) await tx.edge.recoveries.end(instanceId, now)
     })
   }
   return false
@@ -113,7 +113,7 @@ export async function overrideRecovery(
     const withheld = (await tx.edge.pools(instanceId)).filter((pool) => pool.withheld > 0n)
     const locked = await tx.accounts.lock(withheld.map(({ account }) => account))
     await tx.accounts.save([...locked.values()].map(release))
-    if (state.since !== null) await tx.edge.recoveries.end(instanceId, at, nameOf(tx.actor))
+    if (state.since !== null) await tx.edge.recoveries.end(instanceId, at)
     // Cached rules must learn that selling is permitted.
     await bumpPolicyRevision(tx, revision, at)
     await recordChange(tx, at, { action: 'END_RECOVERY', instanceId, detail: { exposure: state.accounts } })

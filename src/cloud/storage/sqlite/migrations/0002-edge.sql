@@ -279,9 +279,7 @@ CREATE TABLE recoveries (
   -- another node has shown its sales mark. NULL: what may have been sold is withheld from each account, and the rest is sold.
   unproven TEXT CHECK (unproven IN ('MARK', 'NODE')),
   -- NULL: under way.
-  ended_at INTEGER,
-  -- Id of an administration key, or 'twin'.
-  ended_by TEXT
+  ended_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
 -- The sales mark of each node: a file outside the database, which a restore of the database leaves as it is.
