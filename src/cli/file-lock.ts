@@ -1,5 +1,6 @@
 import { setTimeout as pause } from 'node:timers/promises'
 import { CodedError } from '../protocol/errors.ts'
+import { unwritableReason } from '../protocol/file-reasons.ts'
 
 const LOCK_EVERY_MS = 100
 const LOCK_WAIT_MS = 60_000
@@ -17,7 +18,7 @@ export async function underFileLock<T>(path: string, work: () => Promise<T>): Pr
       lock?.close()
       const isBusy = cause instanceof Sqlite.SqliteError && cause.code.startsWith('SQLITE_BUSY')
       if (!isBusy || performance.now() > end)
-        throw new CodedError('OUTPUT_UNWRITABLE', `Cannot lock ${path}.`, { cause })
+        throw new CodedError('OUTPUT_UNWRITABLE', `Cannot lock ${path}: ${unwritableReason(cause)}.`, { cause })
       await pause(LOCK_EVERY_MS)
       continue
     }
