@@ -6,12 +6,14 @@ import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
 import fc from '../support/fast-check.ts'
 import { expect, test } from 'vitest'
+import { isPartial } from '../../src/cli/support/contents.ts'
 import { redactor } from '../../src/cli/support/redact.ts'
 import { AGENT_LOG_PATH } from '../../src/protocol/local/log.ts'
 import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { Application, Site } from '../scenarios/agent/site.ts'
 import { agentStatus } from './agent-status.ts'
+import { file, healthy } from './doctor-observations.ts'
 import { fakeService } from './fake-service.ts'
 import { tallygate } from './outside.ts'
 
@@ -118,6 +120,16 @@ test('secrets that were planted wherever text comes from are not in it', { timeo
   expect(text).not.toMatch(/Planted/)
   expect(text).not.toContain(JWT.slice(0, 30))
   expect(text).not.toContain('c2lnbmF0dXJl')
+})
+
+test.each([
+  [false, {}],
+  [true, { database: file('/x/journal.db', { readable: false }) }],
+  [true, { database: file('/x/journal.db', { kind: 'hidden', readable: false }) }],
+  [true, { agent: { code: 'SOCKET_NOT_PERMITTED', message: 'this user may not connect' } }],
+  [false, { agent: { code: 'AGENT_UNREACHABLE', message: 'it does not run' }, database: file('/x', { kind: 'none' }) }],
+] as const)('a user who may not read everything gets a partial bundle: %s for %j', (expected, changes) => {
+  expect(isPartial(healthy(changes))).toBe(expected)
 })
 
 test('it stays small, however much there is to tell', { timeout: 60_000 }, async () => {

@@ -4,7 +4,7 @@ import { Command } from 'commander'
 import { type SocketFlags, withSocketFlag } from '../local-agent.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
-import { contents } from '../support/contents.ts'
+import { contents, isPartial } from '../support/contents.ts'
 import { tar } from '../support/tar.ts'
 import { writeFileAtomically } from '../atomic-write.ts'
 
@@ -30,5 +30,9 @@ export function command(io: Io): Command {
       io.stdout.write(
         `${path}: ${packed.length} bytes, ${files.length} files. Review it before you send it: tar -xOzf ${path} | less\n`,
       )
+      if (isPartial(observations))
+        io.stderr.write(
+          'This user may not read all data of the agent: run the command as root for a complete bundle.\n',
+        )
     })
 }

@@ -10,7 +10,7 @@ import { AGENT_STATUS_PATH, type AgentStatusWire } from '../../protocol/local/st
 import { Secret, namedOptions, valueAt } from '../../settings/option.ts'
 import { z } from 'zod'
 import { type SocketFlags, agentClient } from '../local-agent.ts'
-import type { Observations } from '../doctor/observations.ts'
+import { type Observations, isProblem } from '../doctor/observations.ts'
 import { examine } from '../doctor/checks.ts'
 import type { Io } from '../io.ts'
 import { linesText } from '../lines.ts'
@@ -42,6 +42,12 @@ export async function contents(observations: Observations, flags: SocketFlags, i
   ]
   const clean = redactor(secretsOf(observations))
   return files.map(({ name, text }) => ({ name: `tallygate-support/${name}`, text: clean(text).slice(-TEXT_MAX) }))
+}
+
+/** Whether this user lacks the rights for the agent's status and log, or for its ledger. */
+export function isPartial({ agent, database }: Observations): boolean {
+  const isHidden = database.kind === 'hidden' || (database.kind === 'file' && !database.readable)
+  return isHidden || (isProblem(agent) && agent.code === 'SOCKET_NOT_PERMITTED')
 }
 
 const README = `A support bundle of a Tallygate device.
