@@ -29,7 +29,7 @@ export async function rejectOverspent(
   const record = (await tx.edge.deviceAccounts.get(device.id, epoch.number, [account])).get(account)
   const spent = (counter?.used ?? 0n) - (counter?.refunded ?? 0n)
   const granted = (record?.granted ?? 0n) - (record?.returned ?? 0n)
-  // Only its returns exceed the grant.
+  // Its returns exceed the grant, or it has refunded use that was never granted.
   if (spent <= granted) return reject(context, problem, { account })
   const shown = `${problem}: ${formatMicro(spent)} tokens used of ${formatMicro(granted)} granted of ${account}.`
   const ended = await fence(context, shown)

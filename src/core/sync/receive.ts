@@ -291,7 +291,8 @@ function mergeCounters(
     const followed = followMeter({ ...before, used: spent, refunded: givenBack, returned })
     const reported = overspend.cover(parsed, followed)
     if (reported === undefined) return { merged: false, problem: 'MORE_OVERSPEND_THAN_ALLOWED', account }
-    if (impossible(reported)) return { merged: false, problem: 'MORE_SPENT_THAN_GRANTED', account }
+    const isUngranted = spent > before.used && !overspend.mayExplain(parsed, reported)
+    if (isUngranted || impossible(reported)) return { merged: false, problem: 'MORE_SPENT_THAN_GRANTED', account }
     after.set(account, terms.returns ? reported : { ...reported, returned: before.returned })
   }
   return after
@@ -368,6 +369,11 @@ class Overspend {
   constructor({ overspendCapOf, grantsForgotten }: MergeTerms) {
     this.#capOf = overspendCapOf ?? (() => 0n)
     this.#grantsForgotten = grantsForgotten
+  }
+
+  /** Whether there can be use, even if all of it was refunded. */
+  mayExplain({ instanceId, lineItemId }: ParsedAccount, { granted, metered }: DeviceAccount): boolean {
+    return granted > 0n || metered || this.#grantsForgotten || this.#capOf(instanceId, lineItemId) > 0n
   }
 
   /** Raises `granted` to cover the use. Above the cap: undefined, or a forgotten grant if grants were forgotten. */

@@ -1145,6 +1145,22 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
+    it('of an invented allocation creates no account', async () => {
+      const device = await TestDevice.join(twin)
+      await device.sync([topUpRequest(LINE, 100n)])
+      const invented = actionAccount(INSTANCE, 'ACT-1', 'invented')
+      device.state.unlimited.add(invented)
+      const both = { ...charge(5n), accounts: [LINE, invented] }
+      device.charge(both)
+      device.refund(both)
+      const refused = await twin.sync(device.id, (await device.seal()).document)
+      const details = { problem: 'MORE_SPENT_THAN_GRANTED', account: invented }
+      expect(refused).toMatchObject({ accepted: false, details })
+      const records = await twin.store.read((reader) => reader.edge.deviceAccounts.ofDevice(device.id))
+      expect(records.map(({ account }) => account)).toEqual([LINE])
+      expect(await twin.store.read((reader) => reader.accounts.get([invented]))).toEqual(new Map())
+    })
+
     describe('use above what was granted, after an edit of the ledger', () => {
       const overspent = async (amounts: readonly bigint[]) => {
         const device = await TestDevice.join(twin)

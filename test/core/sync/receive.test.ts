@@ -400,6 +400,28 @@ describe('merging a segment', () => {
     expect(merge.merged ? 'merged' : merge.problem).toBe(problem)
   })
 
+  it('refuses use of what was never granted, even if all of it was refunded', () => {
+    const both: ReceivedSegment = {
+      ...empty,
+      counters: counters(5n, 5n),
+      entries: [onLine(5n), { ...onLine(5n), n: 22, kind: 'refund' }],
+      entryHashes: ['e21', 'e22'],
+      entryHead: 'e22',
+    }
+    const merged = (of: DeviceAccount, terms: Partial<MergeTerms> = {}) =>
+      mergeSegment(active, new Map(known(of)), both, { ...open, ...terms })
+    expect(merged(account(0n))).toMatchObject({ merged: false, problem: 'MORE_SPENT_THAN_GRANTED', account: LINE })
+    expect(merged(account(1n))).toMatchObject({ merged: true })
+    expect(merged({ ...account(0n), metered: true })).toMatchObject({ merged: true })
+    expect(merged(account(0n), { grantsForgotten: true })).toMatchObject({ merged: true })
+    const essential = (lineItem: string) => ({ overspendCapOf: (_: string, id: string) => (id === lineItem ? 1n : 0n) })
+    expect(merged(account(0n), essential('ACT-1'))).toMatchObject({ merged: true })
+    expect(merged(account(0n), essential('ACT-2'))).toMatchObject({ merged: false })
+    const before = account(0n, 5n, 5n)
+    const unchanged = mergeSegment(active, known(before), { ...empty, counters: counters(5n, 5n) }, open)
+    expect(unchanged).toMatchObject({ merged: true, changes: [] })
+  })
+
   it('refuses a device that takes back what it has returned', () => {
     const segment = { ...empty, counters: counters(10n, 0n, 4n) }
     const merge = mergeSegment(active, known(account(100n, 10n, 0n, 5n)), segment, open)
