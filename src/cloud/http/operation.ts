@@ -116,7 +116,7 @@ interface Declared<Params, Query, Body, Kind extends CallerKind, Version extends
   /** Supports If-None-Match. */
   readonly conditional?: boolean
   /** Concerns the rules of an instance: see `rulesOperation`. */
-  readonly ofRules?: true
+  readonly ofRules?: boolean
   /** The body can be compressed. */
   readonly gzip?: boolean
   readonly params?: z.ZodType<Params>

@@ -68,9 +68,19 @@ export function describedAs(operation: Operation, version: string): DescribedOpe
     headers: headersOf(operation),
     body: operation.body === undefined ? undefined : at(version, operation.bodyForm ?? operation.body),
     example,
-    answers: at(version, operation.answers),
+    answers: answersOf(operation, version),
     codes: errorCodes(method, errors),
   }
+}
+
+function answersOf({ answers, ofRules = false }: Operation, version: string): DescribedOperation['answers'] {
+  const all = at(version, answers)
+  if (!ofRules) return all
+  const tagged = Object.entries(all).map(([status, form]) => [
+    status,
+    Number(status) < 300 ? { ...form, headers: { ETag: RULES_TAG } } : form,
+  ])
+  return Object.fromEntries(tagged) as DescribedOperation['answers']
 }
 
 function templateOf(path: string): string {
@@ -110,6 +120,10 @@ const REVISION_HEADER = { description: "The ETag of the device's revision.", sch
 const RULES_HEADER = {
   description:
     'Optional: the ETag of a response with rules of this instance. The change is refused if they have changed since.',
+  schema: z.string(),
+}
+const RULES_TAG = {
+  description: 'The revision of the rules of the instance. It does not change with use.',
   schema: z.string(),
 }
 const GZIP_HEADER = { description: 'Compression of the body.', schema: z.enum(['gzip', 'identity']) }
