@@ -2,6 +2,7 @@
  * Runs the calls of the journal in virtual time, with the real handler and store. At every call the process may
  * die before or after the commit, the flush may fail, and the disk may be full.
  */
+import { CodedError } from '../../src/protocol/errors.ts'
 import type { JournalAnswer, JournalCall, StartRunner } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import { type Disk, handlerOn } from './disk.ts'
@@ -57,5 +58,5 @@ export function journalRunner(deps: RunnerDeps): StartRunner {
 }
 
 export function flushFailed(path: string): JournalAnswer {
-  return { ok: false, failure: { code: 'DISK_FAILED', message: `${path}: disk I/O error`, details: {} } }
+  return { ok: false, error: new CodedError('DISK_FAILED', `${path}: disk I/O error`) }
 }

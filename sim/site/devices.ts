@@ -213,10 +213,7 @@ export class Devices {
       defects: { ...SOUND_DEVICE, ...this.#stage.defect?.device?.() },
       note,
       onTaken: (taker, call, answer) => {
-        this.#stage.trace.note(
-          name,
-          `${call.method} ${answer.ok ? 'done' : (answer.failure.code ?? answer.failure.message)}`,
-        )
+        this.#stage.trace.note(name, `${call.method} ${answer.ok ? 'done' : codeOf(answer.error)}`)
         if (answer.ok && call.method === 'append') this.decisions += call.args[0].entries.length
         if (answer.ok && call.method === 'acknowledge') this.syncs += 1
         this.#stage.judge(() => this.#stage.auditor.devices.taken(taker, call, answer, this.#stage.twin.database))
@@ -351,4 +348,8 @@ function settingsFor({ site }: Plan, device: number, token: string): AgentSettin
 /** No file of the machine is there. */
 function noFile(path: string): never {
   throw Object.assign(new Error(`${path} does not exist`), { code: 'ENOENT' })
+}
+
+function codeOf(error: Error): string {
+  return error instanceof CodedError ? error.code : error.message
 }

@@ -8,6 +8,7 @@ import type {
   JournalLimits,
   StartRunner,
 } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
 import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
 import type { Journal, Snapshot } from '../../src/agent/ledger/journal.ts'
 import { Disk, handlerOn } from '../../sim/device/disk.ts'
@@ -91,7 +92,7 @@ export class TestDisk extends Disk {
       const isWrite = !READS.has(call.method)
       if (isWrite && this.refusals > 0) {
         this.refusals -= 1
-        return { ok: false, failure: { code: 'NOT_RECORDED', message: 'the disk is full', details: {} } }
+        return { ok: false, error: new CodedError('NOT_RECORDED', 'the disk is full') }
       }
       const answer = handler.answerTo(call)
       handler.answered()

@@ -1,7 +1,6 @@
 /** Calls of the journal and their answers: one for each call, in order. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
-import type { ErrorCode } from '../../../protocol/errors.ts'
 import type {
   ClockStamp,
   IdempotencyRecord,
@@ -90,15 +89,9 @@ export type JournalCall = {
   }
 }[keyof JournalMethods]
 
-/** `code` null: a broken invariant. */
-export interface CallFailure {
-  readonly code: ErrorCode | null
-  readonly message: string
-  readonly details: Readonly<Record<string, unknown>>
-}
-
+/** An error without a code: a broken invariant. */
 export type JournalAnswer =
-  { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly failure: CallFailure }
+  { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly error: Error }
 
 /** Takes calls and answers them in the order in which they are posted. */
 export interface JournalRunner {

@@ -1,7 +1,7 @@
 /** One call at a time, in order. A failure that may have left a partial write ends the process. */
 import Database from 'better-sqlite3'
-import { CodedError, messageOf } from '../../../protocol/errors.ts'
-import type { CallFailure, JournalAnswer, JournalCall } from './journal-calls.ts'
+import { CodedError, type ErrorCode, messageOf } from '../../../protocol/errors.ts'
+import type { JournalAnswer, JournalCall } from './journal-calls.ts'
 import type { JournalStore } from './journal-store.ts'
 import type { DiskReserve } from './disk-reserve.ts'
 import { isFull } from './open-database.ts'
@@ -26,10 +26,10 @@ export class JournalHandler {
   answerTo(call: JournalCall): JournalAnswer {
     try {
       return { ok: true, value: this.#take(call) }
-    } catch (error) {
-      const failure = failureOf(error, this.#deps.path, this.#store !== undefined)
-      if (failure.code === 'DISK_FAILED') this.#failed ??= { error }
-      return { ok: false, failure }
+    } catch (cause) {
+      const error = errorOf(cause, this.#deps.path, this.#store !== undefined)
+      if (isDiskFailure(error)) this.#failed ??= { error: cause }
+      return { ok: false, error }
     }
   }
 
@@ -58,7 +58,7 @@ export class JournalHandler {
   /** All later calls fail with this. */
   fail(error: unknown): JournalAnswer {
     this.#failed ??= { error }
-    return { ok: false, failure: failureOf(error, this.#deps.path, true) }
+    return { ok: false, error: errorOf(error, this.#deps.path, true) }
   }
 
   /** One step in an idle moment; false: nothing (more) to do. Never throws: a failure fails every later call. */
@@ -154,16 +154,16 @@ function isSurelyUndone(error: unknown): boolean {
  * A page that reads wrongly after the check at the start may read correctly again: the restart checks the whole file
  * and salvages it only if the damage is real.
  */
-function failureOf(error: unknown, path: string, wasChecked: boolean): CallFailure {
-  if (error instanceof CodedError) return { code: error.code, message: error.message, details: error.details }
-  const message = messageOf(error)
-  if (!(error instanceof Database.SqliteError)) return { code: null, message, details: {} }
-  const details = { path, sqlite: error.code }
-  if (isSurelyUndone(error)) return { code: 'NOT_RECORDED', message: `${path}: ${message}`, details }
+function errorOf(error: unknown, path: string, wasChecked: boolean): Error {
+  if (!(error instanceof Database.SqliteError)) return error instanceof Error ? error : new Error(messageOf(error))
+  const coded = (code: ErrorCode): CodedError =>
+    new CodedError(code, `${path}: ${error.message}`, { details: { path, sqlite: error.code } })
+  if (isSurelyUndone(error)) return coded('NOT_RECORDED')
   const isCorrupt = error.code.startsWith('SQLITE_CORRUPT') || error.code === 'SQLITE_NOTADB'
-  if (error.code.startsWith('SQLITE_IOERR') || (isCorrupt && wasChecked)) {
-    return { code: 'DISK_FAILED', message: `${path}: ${message}`, details }
-  }
-  if (isCorrupt) return { code: 'DATABASE_CORRUPT', message: `${path}: ${message}`, details }
-  return { code: null, message: `${message} (${error.code})`, details }
+  if (error.code.startsWith('SQLITE_IOERR') || (isCorrupt && wasChecked)) return coded('DISK_FAILED')
+  return isCorrupt ? coded('DATABASE_CORRUPT') : new Error(`${error.message} (${error.code})`)
+}
+
+export function isDiskFailure(error: Error): boolean {
+  return error instanceof CodedError && error.code === 'DISK_FAILED'
 }

@@ -8,7 +8,7 @@ import { messageOf } from '../../../protocol/errors.ts'
 import { DiskReserve } from './disk-reserve.ts'
 import { Housekeeping } from './housekeeping.ts'
 import type { JournalAnswer, JournalCall, JournalRunner, RunnerOptions } from './journal-calls.ts'
-import { JournalHandler } from './journal-handler.ts'
+import { JournalHandler, isDiskFailure } from './journal-handler.ts'
 import { PAGE_BYTES } from './open-database.ts'
 import { openOrSalvage } from './salvage-journal.ts'
 
@@ -89,7 +89,7 @@ class Runner implements JournalRunner {
   #take(call: JournalCall): void {
     const handler = this.#handler
     const answer = handler.answerTo(call)
-    if (!answer.ok && answer.failure.code === 'DISK_FAILED') this.#keepOpen()
+    if (!answer.ok && isDiskFailure(answer.error)) this.#keepOpen()
     if (call.method === 'close') {
       this.#close(answer)
     } else if (!answer.ok || !handler.takeUnflushed()) {

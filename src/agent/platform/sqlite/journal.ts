@@ -191,10 +191,10 @@ class JournalClient {
       waiting.resolve(answer.value)
       return
     }
-    const { code, message, details } = answer.failure
-    const error = code === null ? new Error(message) : new CodedError(code, message, { details: { ...details } })
-    if (error instanceof CodedError && code === 'NOT_RECORDED') this.#raise(error)
-    waiting.reject(this.#isOpen && code !== 'NOT_RECORDED' ? this.#break(error) : error)
+    const { error } = answer
+    const isRefusal = error instanceof CodedError && error.code === 'NOT_RECORDED'
+    if (isRefusal) this.#raise(error)
+    waiting.reject(this.#isOpen && !isRefusal ? this.#break(error) : error)
   }
 
   #clear(): void {

@@ -1,27 +1,27 @@
 import Database from 'better-sqlite3'
 import { expect, it } from 'vitest'
-import type { CallFailure, StartRunner } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
+import type { StartRunner } from '../../../../src/agent/platform/sqlite/journal-calls.ts'
 import { JournalHandler } from '../../../../src/agent/platform/sqlite/journal-handler.ts'
 import type { JournalStore } from '../../../../src/agent/platform/sqlite/journal-store.ts'
 import { runInThisThread } from '../../../../src/agent/platform/sqlite/journal-runner.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
 import { attach, entry, journalIn, STAMP, temporaryDirectory } from '../../harness.ts'
 
-const FULL: CallFailure = { code: 'NOT_RECORDED', message: 'the disk is full', details: { path: 'journal.db' } }
-const FAILED: CallFailure = { code: 'DISK_FAILED', message: 'a flush failed', details: {} }
+const FULL = new CodedError('NOT_RECORDED', 'the disk is full', { details: { path: 'journal.db' } })
+const FAILED = new CodedError('DISK_FAILED', 'a flush failed')
 
 /** An attached journal on a disk that fails each call as the test sets it, before it takes effect. */
 async function journalOnFailingDisk() {
-  const disk: { failure: CallFailure | null; now: number } = { failure: null, now: 1_000 }
+  const disk: { error: CodedError | null; now: number } = { error: null, now: 1_000 }
   const logged: string[] = []
   const broken: Error[] = []
   const runner: StartRunner = (options, onAnswer) => {
     const here = runInThisThread(options, onAnswer)
     return {
       post: (call) => {
-        const { failure } = disk
-        if (failure === null || call.method === 'close') here.post(call)
-        else onAnswer({ ok: false, failure })
+        const { error } = disk
+        if (error === null || call.method === 'close') here.post(call)
+        else onAnswer({ ok: false, error })
       },
     }
   }
@@ -39,7 +39,7 @@ it('reports since when it takes no entries, until it takes one again', async () 
   const { journal, disk, logged, broken } = await journalOnFailingDisk()
   await journal.append([entry(1, [])], STAMP)
   expect(journal.condition()).toBeNull()
-  disk.failure = FULL
+  disk.error = FULL
   await expect(journal.append([entry(2, [])], STAMP)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
   disk.now = 2_000
   await expect(journal.append([entry(2, [])], STAMP)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
@@ -50,7 +50,7 @@ it('reports since when it takes no entries, until it takes one again', async () 
     since: 1_000,
     details: { path: 'journal.db' },
   })
-  disk.failure = null
+  disk.error = null
   await journal.saveClock(STAMP)
   await journal.fence()
   expect(journal.condition()).not.toBeNull()
@@ -65,7 +65,7 @@ it('reports since when it takes no entries, until it takes one again', async () 
 
 it.for(['saveClock', 'limit', 'seal', 'fence'] as const)('reports a full disk that refuses %s', async (method) => {
   const { journal, disk } = await journalOnFailingDisk()
-  disk.failure = FULL
+  disk.error = FULL
   const calls = {
     saveClock: () => journal.saveClock(STAMP),
     limit: () => journal.limit([]),
@@ -78,9 +78,9 @@ it.for(['saveClock', 'limit', 'seal', 'fence'] as const)('reports a full disk th
 
 it('fails all calls after one of unknown outcome, with no error that could pass for a refusal', async () => {
   const { journal, disk, broken } = await journalOnFailingDisk()
-  disk.failure = FAILED
+  disk.error = FAILED
   const calls = [journal.append([entry(1, [])], STAMP), journal.saveClock(STAMP)]
-  disk.failure = null
+  disk.error = null
   const errors: unknown[] = []
   for (const call of [...calls, journal.proofs()]) errors.push(await call.catch((error: unknown) => error))
   for (const error of errors) {
@@ -102,7 +102,7 @@ it.each(['SQLITE_CORRUPT', 'SQLITE_CORRUPT_INDEX', 'SQLITE_NOTADB', 'SQLITE_IOER
       new JournalHandler({ path: 'journal.db', open, diskReserve: { fill: () => true, release: () => false } })
     const codeOf = (handler: JournalHandler): unknown => {
       const answer = handler.answerTo({ method: 'recent', args: [1], now: 0 })
-      return answer.ok ? null : answer.failure.code
+      return answer.ok || !(answer.error instanceof CodedError) ? null : answer.error.code
     }
     expect(codeOf(handlerOf(fail))).toBe(code === 'SQLITE_IOERR_READ' ? 'DISK_FAILED' : 'DATABASE_CORRUPT')
     const running = { file: { hasDiskReserve: true }, now: 0, recent: fail } as unknown as JournalStore
