@@ -2,11 +2,11 @@
 import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, it, test } from 'vitest'
+import { describe, expect, it, test, type TestContext } from 'vitest'
 import { everyCommand, shapeOf } from '../../src/cli/shape.ts'
 import { wholeProgram } from '../../src/cli/program.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { shellForTest } from '../support/shells.ts'
+import { programForTest } from '../support/program.ts'
 import { tallygate } from './outside.ts'
 
 const nothing = { write: () => undefined }
@@ -95,14 +95,14 @@ for (const shell of ['bash', 'zsh', 'fish'] as const) {
   describe(`${shell} completes`, { timeout: 90_000 }, () => {
     /** The offers without their order, which is the shell's. */
     const of = async (
-      context: Parameters<typeof shellForTest>[0],
+      context: TestContext,
       ...lines: readonly (readonly string[])[]
     ): Promise<readonly (readonly string[])[]> => {
       const complete = await (shell === 'bash'
         ? bash()
         : shell === 'zsh'
-          ? zsh(shellForTest(context, 'zsh'))
-          : fish(shellForTest(context, 'fish')))
+          ? zsh(programForTest(context, 'zsh', 'TALLYGATE_TEST_ZSH'))
+          : fish(programForTest(context, 'fish', 'TALLYGATE_TEST_FISH')))
       return complete(lines).map((words) => words.toSorted())
     }
 

@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { expect, it, type TestContext } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { LANGUAGES, missingTool } from '../sdk/driver.ts'
+import { skip } from '../support/program.ts'
 import { openWorkshop } from './workshop.ts'
 
 const root = fileURLToPath(new URL('../../', import.meta.url))
@@ -21,9 +22,7 @@ function blocksUnder(heading: string): ReadonlyMap<string, string> {
 function needs(context: TestContext, name: string): void {
   const language = LANGUAGES.find((each) => each.name === name)
   const reason = language === undefined ? undefined : missingTool(language)
-  if (reason === undefined) return
-  if (process.env['TALLYGATE_REQUIRE_SERVERS'] === '1') throw new Error(reason)
-  context.skip(reason)
+  if (reason !== undefined) skip(context, reason)
 }
 
 /** As `npm install @tallygate/client` leaves it. */

@@ -2,6 +2,7 @@
 import { execFileSync } from 'node:child_process'
 import { readFileSync, readdirSync } from 'node:fs'
 import { describe, expect, it, test } from 'vitest'
+import { programForTest } from '../support/program.ts'
 
 const folder = new URL('../../docs/reference/man/', import.meta.url)
 const names = readdirSync(folder)
@@ -29,7 +30,7 @@ test('there is one for each command, and the one of settings', () => {
 })
 
 test('man prints every page without a warning', { timeout: 120_000 }, (context) => {
-  if (!hasMan()) context.skip('there is no man on the path')
+  programForTest(context, 'man')
   const env = { ...process.env, LC_ALL: 'C.UTF-8', MANWIDTH: '80' }
   for (const name of names) {
     const options = ['--warnings', '-E', 'UTF-8', '-l', '-Tutf8', '-Z', new URL(name, folder).pathname]
@@ -37,12 +38,3 @@ test('man prints every page without a warning', { timeout: 120_000 }, (context) 
     expect([name, printed]).toEqual([name, ''])
   }
 })
-
-function hasMan(): boolean {
-  try {
-    execFileSync('man', ['--version'], { stdio: 'ignore' })
-    return true
-  } catch {
-    return false
-  }
-}

@@ -1,18 +1,13 @@
 // A real browser for tests, found on the machine: TALLYGATE_TEST_CHROMIUM, or chromium on the path. Without one the tests of
 // the scope are skipped with the reason, or fail where servers are required.
-import { accessSync, constants } from 'node:fs'
-import { delimiter, join } from 'node:path'
 import { type Browser, chromium } from 'playwright-core'
 import { afterAll, beforeAll, beforeEach } from 'vitest'
-
-const NAMES = ['chromium', 'chromium-browser', 'google-chrome']
+import { onPath } from './on-path.ts'
+import { skip } from './program.ts'
 
 /** Undefined: there is none. */
 export function findChromium(): string | undefined {
-  const given = process.env['TALLYGATE_TEST_CHROMIUM']
-  if (given !== undefined) return given
-  const folders = (process.env['PATH'] ?? '').split(delimiter)
-  return folders.flatMap((folder) => NAMES.map((name) => join(folder, name))).find(isExecutable)
+  return process.env['TALLYGATE_TEST_CHROMIUM'] ?? onPath(['chromium', 'chromium-browser', 'google-chrome'])
 }
 
 /** @throws Error when the browser does not start */
@@ -32,24 +27,12 @@ export function browserForTests(): { readonly browser: Browser } {
     await browser?.close()
   })
   beforeEach((context) => {
-    if (path !== undefined) return
-    const reason = 'there is no chromium on the path, and TALLYGATE_TEST_CHROMIUM is not set'
-    if (process.env['TALLYGATE_REQUIRE_SERVERS'] === '1') throw new Error(reason)
-    context.skip(reason)
+    if (path === undefined) skip(context, 'there is no chromium on the path, and TALLYGATE_TEST_CHROMIUM is not set')
   })
   return {
     get browser() {
       if (browser === undefined) throw new Error('the browser is there in tests only')
       return browser
     },
-  }
-}
-
-function isExecutable(path: string): boolean {
-  try {
-    accessSync(path, constants.X_OK)
-    return true
-  } catch {
-    return false
   }
 }

@@ -9,7 +9,8 @@ import { dirname, join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { runSql } from './postgres-schema.ts'
-import { answersQueries, anotherUser, freePort, onPath, server } from './servers.ts'
+import { onPath } from './on-path.ts'
+import { answersQueries, anotherUser, freePort, server } from './servers.ts'
 
 export interface PostgresPrograms {
   readonly folder: string

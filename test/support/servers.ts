@@ -3,16 +3,18 @@
 // every reason; with TALLYGATE_REQUIRE_SERVERS=1 they fail instead. No test ever passes because its server was missing.
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
 import { pbkdf2Sync, randomBytes } from 'node:crypto'
-import { accessSync, constants, existsSync, globSync, readFileSync, readlinkSync, statSync } from 'node:fs'
+import { existsSync, globSync, readFileSync, readlinkSync } from 'node:fs'
 import { chown, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { homedir, tmpdir } from 'node:os'
-import { delimiter, dirname, join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import pg from 'pg'
 import { GenericContainer, Wait } from 'testcontainers'
 import { afterAll, beforeAll, beforeEach } from 'vitest'
+import { messageOf } from '../../src/protocol/errors.ts'
+import { onPath } from './on-path.ts'
 
 /** A server that runs; `stop` frees everything that was started for it and is called once. */
 export interface Running {
@@ -485,22 +487,4 @@ export async function freePort(): Promise<number> {
   const { port } = probe.address() as AddressInfo
   await new Promise((resolve) => probe.close(resolve))
   return port
-}
-
-export function onPath(names: string[], others: string[] = []): string | undefined {
-  const folders = [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin', ...others]
-  return names.flatMap((name) => folders.map((folder) => join(folder, name))).find(isExecutable)
-}
-
-function isExecutable(path: string): boolean {
-  try {
-    accessSync(path, constants.X_OK)
-    return statSync(path).isFile()
-  } catch {
-    return false
-  }
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
 }
