@@ -59,20 +59,15 @@ export class Policies {
     this.#options = options
   }
 
-  /** Locked against changes until the transaction ends. Undefined: unknown instance. @param likely the next locks */
-  async hold(
-    tx: Transaction,
-    instanceId: string,
-    now: number,
-    likely: Iterable<AccountId> = [],
-  ): Promise<LoadedPolicy | undefined> {
+  /** Locked against changes until the transaction ends. Undefined: unknown instance. */
+  async hold(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
     const bumped = this.#bumped.get(tx)?.get(instanceId)
     if (bumped !== undefined) return bumped
     // Before any lock: two transactions that share the rules and both need them exclusively would deadlock.
     const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
     if (known === undefined) return undefined
     if (!needsNewRevision(known, now)) {
-      const current = await tx.policyRevisions.hold(instanceId, [...likely])
+      const current = await tx.policyRevisions.hold(instanceId)
       return current === undefined ? undefined : this.at(tx, current)
     }
     const locked = await tx.policyRevisions.lock(instanceId)

@@ -348,14 +348,14 @@ describe('on PostgreSQL', () => {
       const nodes = [await withAccount(await node({}, named()), 10n), await node({}, named())] as const
       const [held, gate] = [newGate(), newGate()]
       const first = nodes[0].transaction(async (tx) => {
-        await tx.policyRevisions.hold(INSTANCE, [ACCOUNT])
+        await tx.policyRevisions.holdAll([INSTANCE], [ACCOUNT])
         held.resolve(undefined)
         await gate.promise
         return chargeOne(tx)
       })
       await held.promise
       const second = nodes[1].transaction(async (tx) => {
-        await tx.policyRevisions.hold(INSTANCE, [ACCOUNT])
+        await tx.policyRevisions.holdAll([INSTANCE], [ACCOUNT])
         return chargeOne(tx)
       })
       await waiting(1)

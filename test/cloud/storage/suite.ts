@@ -590,7 +590,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         for (const likely of [[], [a], [b, a, b], [c], [a, b, c]]) {
           for (const wanted of [[a], [b, a], [a, b, c], [c], []]) {
             await store.transaction(async (tx) => {
-              expect(await tx.policyRevisions.hold(INSTANCE, likely)).toMatchObject({ revision: 1 })
+              expect(await tx.policyRevisions.holdAll([INSTANCE], likely)).toMatchObject([{ revision: 1 }])
               const pools = await tx.accounts.lock(wanted)
               expect([...pools.keys()].sort()).toEqual(wanted.filter((account) => account !== c).sort())
               const before = pools.get(a)

@@ -79,9 +79,9 @@ function watched(tx: Transaction): Transaction {
     },
     policyRevisions: {
       ...tx.policyRevisions,
-      async hold(instanceId, likely) {
+      async hold(instanceId) {
         locks.take('rules', instanceId)
-        return tx.policyRevisions.hold(instanceId, likely)
+        return tx.policyRevisions.hold(instanceId)
       },
       async holdAll(instanceIds, ...ahead) {
         for (const instanceId of instanceIds) locks.take('rules', instanceId)

@@ -59,7 +59,6 @@ export interface UndeliveredRangeRow {
   last_entry: bigint
   last_head: string
   whole: bigint
-  end_sealed: bigint
 }
 
 export interface SegmentRow {
@@ -70,7 +69,6 @@ export interface SegmentRow {
   document: string
   answer: string | null
   final: bigint
-  last_entry_id: bigint
   state: 'UNACKNOWLEDGED' | 'ACKNOWLEDGED' | 'ABANDONED'
 }
 

@@ -65,16 +65,16 @@ export function policyRevisionTransaction(sql: Sql, lockAhead: (accounts: readon
   const reader = policyRevisionReader(sql)
   return {
     ...reader,
-    /**
-     * Reads the revision and locks it against bumps. Decisions do this first.
-     * @param likely accounts that will probably be locked next: some stores lock them in the same round trip
-     */
-    async hold(instanceId: string, likely: readonly AccountId[] = []): Promise<PolicyRevision | undefined> {
+    /** Reads the revision and locks it against bumps. Decisions do this first. */
+    async hold(instanceId: string): Promise<PolicyRevision | undefined> {
       await rules.hold(instanceId)
-      await lockAhead(likely)
       return reader.get(instanceId)
     },
-    /** As `hold`, of several instances, in the sequence of their ids. @param whenHeld called when all locks are requested */
+    /**
+     * As `hold`, of several instances, in the sequence of their ids.
+     * @param likely accounts that will probably be locked next: some stores lock them in the same round trip
+     * @param whenHeld called when all locks are requested
+     */
     async holdAll(
       instanceIds: readonly string[],
       likely: readonly AccountId[] = [],
