@@ -60,14 +60,19 @@ it('refuses a directory in which it cannot write', async ({ skip }) => {
 })
 
 it('serves a site until Ctrl-C, also without its cloud, and continues in a named directory', async () => {
-  const directory = join(temporaryDirectory(), 'workshop')
+  const directory = join(temporaryDirectory(), 'my workshop')
   const first = await dev('--directory', directory)
   expect(statSync(directory).mode & 0o777).toBe(0o700)
+  expect(first.lines).toContain(`  . '${join(directory, 'env')}'`)
   expect(await shell(directory, ACCESS)).toBe('allowed: 2.125 tokens, 2.125 from FIRST-1000\n')
   const client = new URL('../../sdk/node/src/index.ts', import.meta.url).href
   const program = `const { connect } = await import('${client}'); console.log((await connect().offers()).instances.length)`
   expect(await shell(directory, `'${process.execPath}' --input-type=module -e "${program}"`)).toBe('1\n')
   expect(await shell(directory, 'tallygate line-items list')).toMatch(/FIRST-1000 +DEPLOYED +1,000/)
+  // One that cannot start leaves the files of the first.
+  await expect(promisify(execFile)(process.execPath, [BIN, 'dev', '--directory', directory])).rejects.toMatchObject({
+    stderr: expect.stringContaining('STATE_IN_USE') as string,
+  })
   const doctor = await shell(directory, 'tallygate doctor --all --no-network || true')
   expect(doctor).toMatch(/^ok +database +/m)
   const [cloud, agent] = [pidIn(first.lines, 'Cloud'), pidIn(first.lines, 'Agent')]

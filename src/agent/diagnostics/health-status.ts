@@ -2,7 +2,7 @@
 import { parseAccount } from '../../core/accounts/account.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { accountInWords, roughly, tokensInWords } from '../../core/accounts/in-words.ts'
-import { shellQuoted } from '../../protocol/shell-quoted.ts'
+import { shellWord } from '../../protocol/shell-quoted.ts'
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
 import type { AgentStatus, AgentStatusWire } from '../../protocol/local/status.ts'
@@ -155,10 +155,6 @@ function moreTokens({ accounts }: Status, { subject }: AgentStatusWire['conditio
   })
   const instance = pool === undefined ? '' : ` --instance ${pool.instanceId}`
   return `An administrator adds tokens with \`tallygate line-items set ${shellWord(lineItem)} --quantity TOKENS${instance}\``
-}
-
-function shellWord(text: string): string {
-  return /^[\w.:@/+-]+$/.test(text) ? text : shellQuoted(text)
 }
 
 /** What the cloud says of a key with which it refuses all requests of the device. */

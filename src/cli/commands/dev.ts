@@ -14,7 +14,7 @@ import { administrator } from '../administrator.ts'
 import { makePrivateDirectory } from '../atomic-write.ts'
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
-import { shellQuoted } from '../../protocol/shell-quoted.ts'
+import { shellQuoted, shellWord } from '../../protocol/shell-quoted.ts'
 import { writeLines } from '../lines.ts'
 import { Service } from '../nouns/service.ts'
 import { applySite } from './apply.ts'
@@ -62,8 +62,7 @@ async function run(flags: DevFlags, io: Io): Promise<void> {
   const directory =
     flags.directory === undefined ? mkdtempSync(join(tmpdir(), 'tallygate-dev-')) : resolve(flags.directory)
   makePrivateDirectory(directory)
-  const temporary =
-    flags.directory === undefined ? [directory] : ['env', 'cloud.pid'].map((name) => join(directory, name))
+  const temporary = flags.directory === undefined ? [directory] : []
   const lastResort = (): void => {
     killRunning()
     for (const path of temporary) rmSync(path, { recursive: true, force: true, maxRetries: 10 })
@@ -72,7 +71,10 @@ async function run(flags: DevFlags, io: Io): Promise<void> {
   process.once('exit', lastResort)
   try {
     await using stack = new AsyncDisposableStack()
-    const { agent, lines } = await start(flags, directory, stack, io)
+    const cloud = await startCloud(directory, stack, io)
+    // Until here, they can be those of another process that uses the directory.
+    temporary.push(join(directory, 'env'), join(directory, 'cloud.pid'))
+    const { agent, lines } = await start(flags, { directory, cloud }, stack, io)
     writeLines(io.stdout, [...lines, '', 'Stop with Ctrl-C.'])
     const stopped = new Promise<null>((done) => signal.addEventListener('abort', () => done(null), { once: true }))
     const ended = await Promise.race([stopped, agent.ended])
@@ -88,8 +90,13 @@ async function run(flags: DevFlags, io: Io): Promise<void> {
   }
 }
 
-async function start(flags: DevFlags, directory: string, stack: AsyncDisposableStack, io: Io) {
-  const { url, adminKey, pid } = await startCloud(directory, stack, io)
+interface Started {
+  readonly directory: string
+  readonly cloud: Awaited<ReturnType<typeof startCloud>>
+}
+
+async function start(flags: DevFlags, { directory, cloud }: Started, stack: AsyncDisposableStack, io: Io) {
+  const { url, adminKey, pid } = cloud
   const site = flags.file ?? join(directory, 'site.yaml')
   if (flags.file === undefined && !existsSync(site)) writeFileSync(site, SAMPLE_SITE)
   await applySite({ file: site, url, adminKey, quiet: true }, io)
@@ -126,14 +133,14 @@ async function start(flags: DevFlags, directory: string, stack: AsyncDisposableS
     '',
     'In another shell:',
     '',
-    `  . ${join(directory, 'env')}`,
+    `  . ${shellWord(join(directory, 'env'))}`,
     '  tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna',
     '  tallygate usage list',
     '  tallygate console',
     '',
     'The same request from an application:',
     '',
-    `  curl --unix-socket ${socket} http://device/elastic/api/v1.1/instances/${instanceIds[0] ?? ''}/access-request \\`,
+    `  curl --unix-socket ${shellWord(socket)} http://device/elastic/api/v1.1/instances/${instanceIds[0] ?? ''}/access-request \\`,
     `    -H 'Content-Type: application/json' -d '${request}'`,
     '',
     `Without the cloud: kill ${pid}. The agent continues.`,
