@@ -2,7 +2,7 @@
 import type { Command } from 'commander'
 import { makeAccessToken } from '../client/access-token.ts'
 import { HttpClient } from '../client/http.ts'
-import { CodedError } from '../protocol/errors.ts'
+import { CodedError, messageOf } from '../protocol/errors.ts'
 import { cellArgument, cloudArgument, readAuthority, readFileArgument } from './arguments.ts'
 import { contextNamed, readContexts } from './contexts.ts'
 import type { Io } from './io.ts'
@@ -66,10 +66,18 @@ function contextOf(flags: AdministratorFlags, io: Io): Target {
   if (flags.context !== undefined) return contextNamed(flags.context, readContexts(io))
   if (flags.url !== undefined) return { url: flags.url }
   const url = variable('TALLYGATE_URL', io)
-  if (url !== undefined) return { url: cloudArgument(url) }
+  if (url !== undefined) return { url: cloudInVariable('TALLYGATE_URL', url) }
   const contexts = readContexts(io)
   const name = variable('TALLYGATE_CONTEXT', io) ?? contexts.current
   return name === null ? { url: onlySignIn(io) } : contextNamed(name, contexts)
+}
+
+function cloudInVariable(name: string, text: string): string {
+  try {
+    return cloudArgument(text)
+  } catch (cause) {
+    throw new CodedError('USAGE', `The variable ${name} is '${text}'. ${messageOf(cause)}`, { cause })
+  }
 }
 
 function variable(name: string, { env }: Io): string | undefined {

@@ -115,6 +115,12 @@ describe('a context', () => {
   })
 })
 
+it('names the variable with an address that is not valid', async () => {
+  const { code, err } = await tallygate(['devices', 'list'], { env: { TALLYGATE_URL: 'foo' } })
+  expect(code).toBe(64)
+  expect(err).toContain("USAGE: The variable TALLYGATE_URL is 'foo'. Use an http or https URL. See ")
+})
+
 it('without any cloud, the error names the ways to select one', async () => {
   const { code, err } = await run(['devices', 'list'])
   expect(code).toBe(64)

@@ -243,6 +243,11 @@ describe('a file that is invalid names the line and changes nothing:', () => {
     expect(await table('line-items', 'list')).toHaveLength(1)
   })
 
+  test('a name that does not exist is USAGE', async () => {
+    const { err } = await run('configuration', 'set', 'nope', '--value', '1')
+    expect(err).toContain('USAGE: unknown configuration value "nope". See ')
+  })
+
   test('a file that does not exist, and a missing value, are USAGE', async () => {
     await twin.shop()
     expect((await run('line-items', 'set', '-f', '/no.yaml')).err).toContain(

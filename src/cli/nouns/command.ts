@@ -81,7 +81,10 @@ function addSet(group: Command, noun: Settable, io: Io): void {
       const wanted = isFromFlags ? withFlags(noun.set.current(existing), noun.set.fields, { ...flags }) : object
       const planned = plan(noun, wanted, existing, io.now())
       const [problem] = problemsOf(noun, planned.body)
-      if (problem !== undefined) throw new CodedError('USAGE', `${problem.path.join('.')}: ${problem.problem}`)
+      if (problem !== undefined) {
+        const place = problem.path.length === 0 ? '' : `${problem.path.join('.')}: `
+        throw new CodedError('USAGE', `${place}${problem.problem}`)
+      }
       const { body, differences } = planned
       if (differences.length === 0) return { outcome: 'unchanged', body }
       await service.send(await noun.set.call({ service, scope, ...planned }))
