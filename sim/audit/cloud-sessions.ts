@@ -68,7 +68,9 @@ export class CloudSessionAudit {
     this.#silentSince.set(sessionId, silent)
     const { since, seenAt } = silent
     const { from, until } = interval ?? { from: 0n, until: first.usage_time }
-    const isInTime = first.usage_time - since <= (until - from) / 2n
+    // A cloud that was down charges late, and ends the session at once.
+    const dueAt = until < first.usage_time ? until : first.usage_time
+    const isInTime = dueAt - since <= (until - from) / 2n
     // Only where a clock of the cloud was wrong since then may the instants differ by more than the time between.
     const knownSince = Math.min(seenAt, interval?.seenAt ?? now)
     if (isInTime || !this.#shared.clocks.wereRightSince(knownSince)) return
