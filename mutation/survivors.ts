@@ -823,8 +823,6 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
     ['range.entries.length === 0 && !closes', 'A shortcut: merging no entries changes nothing.'],
   ],
   'src/cloud/sync/merge/plausible.ts': [
-    ['raised <= 0n', untested('use that did not grow is always plausible')],
-    ['capTarget === null', untested('use of an account without a cap is always plausible')],
     ['parseAccount(account)?.kind', 'Each account can be parsed.'],
     [/^\(overspend\.get/, untested('plausible overspend of a device that had some before')],
   ],

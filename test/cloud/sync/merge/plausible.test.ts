@@ -1,8 +1,9 @@
 // A pool can be above its cap for reasons on record. What copies and forgotten grants used is still billed then, up to the highest cap.
 import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { lineAccount } from '../../../../src/core/accounts/account.ts'
+import { actionAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
 import { METERED_MAX } from '../../../../src/core/accounts/grant.ts'
+import type { Action } from '../../../../src/core/rules/policy.ts'
 import { importInstance } from '../../../../src/cloud/service-api/import-instance.ts'
 import { importBody } from '../../../../src/protocol/edge/import.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
@@ -143,6 +144,32 @@ it('metered use of a copy is billed, up to what an epoch can count', async () =>
   for (const amount of [70n, METERED_MAX, 30n]) spend(copy, amount)
   expect(await copy.sync()).toMatchObject({ forked: true, unbilled: 1 })
   expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 105n })
+})
+
+it('use of a copy is billed, up to what an epoch can count, once the line item has no limit', async () => {
+  const device = await withTokens(60n)
+  const copy = device.copy()
+  spend(device, 50n)
+  await device.sync()
+  await twin.setLineItem('ACT-1', { quantity: 100n, overdraft: 'UNLIMITED' })
+  copy.state.counters.set(LINE, { granted: 2n * METERED_MAX, used: 0n, refunded: 0n, returned: 0n })
+  for (const amount of [3_000n, METERED_MAX, 30n]) spend(copy, amount)
+  expect(await copy.sync()).toMatchObject({ forked: true, unbilled: 1 })
+  expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 3_080n })
+})
+
+it('use of copies is billed beyond an allocation, as their line item bounds it', async () => {
+  const action: Action = { id: randomUUID(), name: null, conditionId: null, effect: 'ALLOW', allocation: 50n }
+  await twin.setLineItem('ACT-1', { quantity: 1_000n, actions: [action] })
+  const allocation = actionAccount(INSTANCE, 'ACT-1', action.id)
+  const device = await TestDevice.join(twin)
+  await device.sync([topUpRequest(LINE, 50n), topUpRequest(allocation, 50n)])
+  const writers = [device, device.copy(), device.copy()]
+  for (const each of writers) {
+    expect(each.charge({ lineItemId: 'ACT-1', accounts: [LINE, allocation], amount: 50n })).toBe(true)
+    expect(await each.sync()).not.toHaveProperty('unbilled')
+  }
+  for (const account of [LINE, allocation]) expect((await twin.pool(account)).billedByDevices).toBe(150n)
 })
 
 describe('after a restore, use of a grant that has no proof', () => {
