@@ -29,16 +29,16 @@ export function addDeviceCommands(devices: Command, io: Io): void {
       .description(description)
       .argument(argument, 'name or id of the device')
       .option('--json', 'print one JSON document')
-  const ordered = (name: string, description: string, path = name): Command =>
+  const withLabels = (name: string, description: string, path = name): Command =>
     named(name, description, '[device]')
       .option('--label <key=value>', 'all devices that have this label; can be repeated', collect(labelArgument))
       .option('--yes', 'with --label: do it')
       .option('--stop-on-error', 'with --label: stop at the first device that refuses')
       .action((device: string | undefined, flags: Flags) =>
-        device === undefined ? orderAll(name, path, flags, io) : order(device, path, flags, io),
+        device === undefined ? commandAll(name, path, flags, io) : commandOne(device, path, flags, io),
       )
   const withSession = (name: string, description: string): Command =>
-    ordered(name, description).option('--session <uuid>', 'apply to this session of the device only', uuidArgument)
+    withLabels(name, description).option('--session <uuid>', 'apply to this session of the device only', uuidArgument)
 
   named('show', 'Shows the state of a device, its outstanding tokens and its backlog.').action(
     (deviceId: string, flags: Flags) => show(deviceId, flags, io),
@@ -50,9 +50,9 @@ export function addDeviceCommands(devices: Command, io: Io): void {
   withSession('lock', 'Locks a device: it grants no requests until it is unlocked. It still delivers its backlog.')
   withSession('unlock', 'Unlocks a locked device.')
   withSession('terminate', 'Ends the service of a device until it enrolls again. It still delivers its backlog.')
-  ordered('drain', 'Asks a device to return its unused tokens.', 'release')
-  ordered('rotate-key', 'Asks a device to replace its key with a new key that it generates.')
-  ordered('revoke', "Revokes the device's key permanently. Tokens already granted to the device are not returned.")
+  withLabels('drain', 'Asks a device to return its unused tokens.', 'release')
+  withLabels('rotate-key', 'Asks a device to replace its key with a new key that it generates.')
+  withLabels('revoke', "Revokes the device's key permanently. Tokens already granted to the device are not returned.")
 }
 
 async function show(named: string, flags: Flags, io: Io): Promise<void> {
@@ -77,7 +77,7 @@ async function label(named: string, set: readonly string[], flags: Flags, io: Io
 /** A token is valid for a few minutes only. */
 export const DEVICES_PER_TOKEN = 100
 
-async function orderAll(name: string, path: string, flags: Flags, io: Io): Promise<void> {
+async function commandAll(name: string, path: string, flags: Flags, io: Io): Promise<void> {
   const { label: labels, session } = flags
   if (labels === undefined || session !== undefined) throw new CodedError('USAGE', 'Name a device, or give --label.')
   using reader = await administrator(flags, io)
@@ -122,7 +122,7 @@ function refusalOf(error: unknown): CodedError {
   throw error
 }
 
-async function order(named: string, what: string, flags: Flags, io: Io): Promise<void> {
+async function commandOne(named: string, what: string, flags: Flags, io: Io): Promise<void> {
   if (flags.label !== undefined) throw new CodedError('USAGE', 'Name a device or give --label, not both.')
   using client = await administrator(flags, io)
   const deviceId = await new Service(client).deviceId(named)

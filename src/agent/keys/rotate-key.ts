@@ -14,14 +14,14 @@ import { believe, believeTime, call, raiseAndLog, type StepContext, type StepRes
 
 export const KEY = 'device key'
 
-export function keyState(keys: DeviceKeys, memory: LinkMemory, isOrdered: boolean): LinkState['key'] {
+export function keyState(keys: DeviceKeys, memory: LinkMemory, isRotationRequested: boolean): LinkState['key'] {
   const { identity, key } = memory
   if (identity === null) return 'SETTLED'
   const ready = keys.next?.signer.keyId
   if (ready !== undefined && ready === identity.keyId) return key.isTried ? 'SETTLED' : 'REPLACE'
   if (key.isUnknown && !key.isShown) return 'SHOW'
   const announcing = identity.nextKey?.id
-  if (isOrdered || (key.isRequested && announcing === undefined)) return 'PREPARE'
+  if (isRotationRequested || (key.isRequested && announcing === undefined)) return 'PREPARE'
   if (announcing === undefined) return 'SETTLED'
   if (key.isTried) return 'SETTLED'
   return announcing === ready ? 'ANNOUNCE' : 'PREPARE'

@@ -5,7 +5,7 @@ import type { Instance } from '../storage/records.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { type IdempotencyClaim, requireSame } from './idempotency-key.ts'
 
-interface InstanceOrder {
+interface NewInstance {
   readonly id: string
   readonly shortName: string
   readonly accountId: string
@@ -17,19 +17,19 @@ interface InstanceOrder {
  */
 export async function createInstance(
   store: Store,
-  order: InstanceOrder,
+  fresh: NewInstance,
   now: number,
   once: IdempotencyClaim | null = null,
 ): Promise<Instance> {
   return store.transaction(async (tx) => {
     if (once !== null) {
-      const isFirst = await tx.idempotency.add({ ...once, answer: order.id })
+      const isFirst = await tx.idempotency.add({ ...once, answer: fresh.id })
       if (!isFirst) return instanceOf(tx, once)
     }
-    const defaultInstance = (await tx.instances.defaultOf(order.accountId)) === undefined
-    const instance: Instance = { ...order, defaultInstance, created: now, modified: now }
+    const defaultInstance = (await tx.instances.defaultOf(fresh.accountId)) === undefined
+    const instance: Instance = { ...fresh, defaultInstance, created: now, modified: now }
     await insertInstance(tx, instance, now)
-    const { id: instanceId, shortName, accountId } = order
+    const { id: instanceId, shortName, accountId } = fresh
     await recordChange(tx, now, { action: 'CREATE_INSTANCE', instanceId, detail: { shortName, accountId } })
     return instance
   })

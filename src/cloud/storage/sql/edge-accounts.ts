@@ -17,7 +17,7 @@ import type { Row } from './tables.ts'
 /** Unspent tokens on the device. */
 export const LEFT = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
-export const HAS_ROOM = expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`
+export const HAS_LEFT = expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`
 
 export const ABOVE = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
 
@@ -298,8 +298,8 @@ export function deviceAccountReader({ db, fleet }: Sql) {
       }
       return found
     },
-    async hasRoom(deviceId: string, epoch: number): Promise<boolean> {
-      const row = await ofEpoch(deviceId, epoch).where(HAS_ROOM).limit(1).executeTakeFirst()
+    async hasLeft(deviceId: string, epoch: number): Promise<boolean> {
+      const row = await ofEpoch(deviceId, epoch).where(HAS_LEFT).limit(1).executeTakeFirst()
       return row !== undefined
     },
   }

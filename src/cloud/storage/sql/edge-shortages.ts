@@ -11,7 +11,7 @@ import {
   type Shortage,
   type Shortages,
 } from '../device-records.ts'
-import { ABOVE, HAS_ROOM, LEFT, isShort } from './edge-accounts.ts'
+import { ABOVE, HAS_LEFT, LEFT, isShort } from './edge-accounts.ts'
 import type { Lacking } from './fleet-figures.ts'
 import { type Sql, chunks, filledUp, prepared, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -199,7 +199,7 @@ const recallsOf = prepared((db) => {
     .select(expression<bigint>`0`.as('rank'))
     .where('device_accounts.device_id', '=', '')
     .where('device_accounts.epoch', '=', 0n)
-    .where(HAS_ROOM)
+    .where(HAS_LEFT)
     .where(expression<boolean>`${ABOVE} > 0`)
     .orderBy('device_accounts.account')
     .limit(0)

@@ -54,7 +54,7 @@ export function accountsOf(topUps: TopUps, grantable: Grantable): readonly Accou
 }
 
 export async function mustRelease({ tx, device, epoch }: MergeContext): Promise<boolean> {
-  return device.releaseRequested && (await tx.edge.deviceAccounts.hasRoom(device.id, epoch.number))
+  return device.releaseRequested && (await tx.edge.deviceAccounts.hasLeft(device.id, epoch.number))
 }
 
 export interface Giving {
