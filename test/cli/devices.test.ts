@@ -1,13 +1,9 @@
-import { generateKeyPairSync } from 'node:crypto'
 import { jwtVerify } from 'jose'
 import { describe, expect, it, test } from 'vitest'
 import type { DeviceStateWire } from '../../src/protocol/edge/administration.ts'
 import { instanceId } from './agent-status.ts'
-import { fakeService } from './fake-service.ts'
+import { adminKeys, fakeService, readAdminKey } from './fake-service.ts'
 import { tallygate } from './outside.ts'
-
-const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-const readText = () => privateKey.export({ format: 'pem', type: 'pkcs8' })
 
 const device = (n: number, changes: Partial<DeviceStateWire> = {}): DeviceStateWire => ({
   id: `0c1d8a1e-0000-4000-8000-00000000000${n}`,
@@ -39,7 +35,7 @@ const device = (n: number, changes: Partial<DeviceStateWire> = {}): DeviceStateW
 })
 
 const devices = (address: string, ...args: string[]) =>
-  tallygate(['devices', ...args, '--url', address, '--admin-key', '/admin.pem'], { readText })
+  tallygate(['devices', ...args, '--url', address, '--admin-key', '/admin.pem'], { readText: readAdminKey })
 
 test('an enrollment token is asked for with an administration token, and printed alone', async () => {
   const answer = { body: { token: 'enroll.me.please', expiresAt: 1_800_000_000_000 } }
@@ -49,7 +45,7 @@ test('an enrollment token is asked for with an administration token, and printed
   const [asked] = twin.asked
   expect(asked!.body).toEqual({ instanceIds: [instanceId], name: 'gateway', lifetimeMs: 7_200_000 })
   const token = asked!.authorization!.replace('Bearer ', '')
-  const { payload } = await jwtVerify(token, publicKey, { currentDate: new Date(1_800_000_000_000) })
+  const { payload } = await jwtVerify(token, adminKeys.publicKey, { currentDate: new Date(1_800_000_000_000) })
   expect(payload).toMatchObject({ cnf: { jwk: { kty: 'ADMIN' } } })
 })
 
@@ -316,7 +312,10 @@ describe('list --watch', () => {
     }
     const target = ['--url', twin.address, '--admin-key', '/admin.pem']
     const args = ['devices', 'list', '--every', '1ms', ...target]
-    expect(await tallygate(args, { readText, stdout, stop: () => stop.signal })).toMatchObject({ code: 0, err: '' })
+    expect(await tallygate(args, { readText: readAdminKey, stdout, stop: () => stop.signal })).toMatchObject({
+      code: 0,
+      err: '',
+    })
     return written
   }
 
@@ -344,7 +343,9 @@ describe('list --watch', () => {
     }
     const target = ['--url', 'http://127.0.0.1:9/dm', '--admin-key', '/admin.pem']
     const args = ['devices', 'list', '--watch', '--every', '1ms', ...target]
-    expect(await tallygate(args, { readText, stdout: { write }, stop: () => stop.signal })).toMatchObject({ code: 0 })
+    expect(await tallygate(args, { readText: readAdminKey, stdout: { write }, stop: () => stop.signal })).toMatchObject(
+      { code: 0 },
+    )
     expect(written[0]).toContain('NO RESPONSE  http://127.0.0.1:9/dm: no process is listening there.')
   })
 })

@@ -1,8 +1,15 @@
+import { generateKeyPairSync } from 'node:crypto'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+
+/** A key to administer a fake service with. */
+export const adminKeys = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+
+/** Every file has the private key. */
+export const readAdminKey = () => adminKeys.privateKey.export({ format: 'pem', type: 'pkcs8' })
 
 export interface Asked {
   readonly method: string

@@ -1,13 +1,10 @@
 // The recovery of a restored twin, as an administrator sees and ends it.
-import { generateKeyPairSync } from 'node:crypto'
 import { expect, test } from 'vitest'
 import type { RecoveryStateWire } from '../../src/protocol/edge/administration.ts'
 import { instanceId } from './agent-status.ts'
-import { fakeService } from './fake-service.ts'
+import { fakeService, readAdminKey } from './fake-service.ts'
 import { tallygate } from './outside.ts'
 
-const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-const readText = () => privateKey.export({ format: 'pem', type: 'pkcs8' })
 const path = `/dm/edge/api/v1/instances/${instanceId}/recovery`
 const deviceId = '0c1d8a1e-0000-4000-8000-000000000001'
 const unnamedId = '0c1d8a1e-0000-4000-8000-000000000002'
@@ -20,7 +17,7 @@ async function run(what: 'show' | 'end', body: RecoveryStateWire, ...args: strin
   })
   const { code, out, err } = await tallygate(
     ['recovery', what, instanceId, ...args, '--url', twin.address, '--admin-key', '/admin.pem'],
-    { readText },
+    { readText: readAdminKey },
   )
   expect({ code, err }).toEqual({ code: 0, err: '' })
   return out.split('\n')

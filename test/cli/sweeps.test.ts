@@ -1,13 +1,10 @@
-import { generateKeyPairSync } from 'node:crypto'
 import { expect, test } from 'vitest'
 import type { SweepStateWire } from '../../src/protocol/edge/administration.ts'
-import { fakeService } from './fake-service.ts'
+import { fakeService, readAdminKey } from './fake-service.ts'
 import { tallygate } from './outside.ts'
 
-const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-const readText = () => privateKey.export({ format: 'pem', type: 'pkcs8' })
 const sweeps = (address: string, ...args: string[]) =>
-  tallygate(['sweeps', ...args, '--url', address, '--admin-key', '/admin.pem'], { readText })
+  tallygate(['sweeps', ...args, '--url', address, '--admin-key', '/admin.pem'], { readText: readAdminKey })
 
 const SWEEPS = '/dm/edge/api/v1/sweeps'
 const calm: SweepStateWire = {

@@ -1,4 +1,3 @@
-import { generateKeyPairSync } from 'node:crypto'
 import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -6,10 +5,8 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { USAGE_ROW_POSITIONS } from '../../src/cloud/storage/records.ts'
 import { openTwin } from '../cloud/harness.ts'
+import { readAdminKey } from './fake-service.ts'
 import { tallygate } from './outside.ts'
-
-const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-const readText = () => privateKey.export({ format: 'pem', type: 'pkcs8' })
 
 let directory: string
 beforeEach(() => {
@@ -17,7 +14,7 @@ beforeEach(() => {
 })
 afterEach(() => rmSync(directory, { recursive: true }))
 
-const exported = (address: string, args: readonly string[], key: () => string = readText, now?: number) =>
+const exported = (address: string, args: readonly string[], key: () => string = readAdminKey, now?: number) =>
   tallygate(['usage', 'export', '--url', address, '--admin-key', '/admin.pem', ...args], {
     readText: key,
     ...(now === undefined ? {} : { now: () => now }),

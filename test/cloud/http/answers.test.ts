@@ -1,10 +1,9 @@
 // Answers are held against what their operation declares. That is on for every twin of the tests; here it is seen to fail.
-import { pino } from 'pino'
 import { describe, expect, it } from 'vitest'
 import { z } from 'zod'
 import { type DeclaredAnswers, declaredAnswers } from '../../../src/cloud/http/operation.ts'
-import { createServer } from '../../../src/cloud/http/server.ts'
 import { openTwin, pick } from '../harness.ts'
+import { bareServer } from './bare-server.ts'
 
 const promise = declaredAnswers(
   'GET',
@@ -19,16 +18,7 @@ const promise = declaredAnswers(
 /** What a server answers, and what it found wrong, where an operation says this. */
 async function said(answers: DeclaredAnswers, status: number, type: string, payload: string | undefined) {
   const wrong: string[] = []
-  const { http } = createServer({
-    prefix: '',
-    bodyMax: 1024,
-    requestTimeoutMs: 60_000,
-    logger: pino({ level: 'silent' }),
-    newId: () => 'id',
-    tls: null,
-    onWrongAnswer: (error) => wrong.push(error.message),
-    onBrokenBody: () => undefined,
-  })
+  const { http } = bareServer((error) => wrong.push(error.message))
   http.get('/', { config: { answers } }, (_request, reply) => {
     void reply.code(status)
     if (payload === undefined) void reply.send()

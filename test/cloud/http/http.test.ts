@@ -11,7 +11,6 @@ import { pino } from 'pino'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { makeAccessToken } from '../../../src/client/access-token.ts'
 import { registerHealth } from '../../../src/cloud/http/health.ts'
-import { createServer } from '../../../src/cloud/http/server.ts'
 import { CodedError, ERRORS, type ErrorCode } from '../../../src/protocol/errors.ts'
 import { Authority } from '../../support/certificates.ts'
 import { silentPeer } from '../../support/silent-peer.ts'
@@ -27,6 +26,7 @@ import {
   pick,
   text,
 } from '../harness.ts'
+import { bareServer } from './bare-server.ts'
 
 const INSTANCES = '/provisioning/api/v1.1/instances'
 
@@ -516,16 +516,7 @@ describe('the server', () => {
   })
 
   it('answers requests that reach it while it stops with STOPPING, and ends their connection', async () => {
-    const server = createServer({
-      prefix: '',
-      bodyMax: 1024,
-      requestTimeoutMs: 60_000,
-      logger: pino({ level: 'silent' }),
-      newId: () => 'id',
-      tls: null,
-      onWrongAnswer: null,
-      onBrokenBody: () => undefined,
-    })
+    const server = bareServer()
     registerHealth(
       server.http,
       async () => undefined,
@@ -540,16 +531,7 @@ describe('the server', () => {
   })
 
   it('reveals neither the address of its database nor the names of its files', async () => {
-    const { http } = createServer({
-      prefix: '',
-      bodyMax: 1024,
-      requestTimeoutMs: 60_000,
-      logger: pino({ level: 'silent' }),
-      newId: () => 'id',
-      tls: null,
-      onWrongAnswer: null,
-      onBrokenBody: () => undefined,
-    })
+    const { http } = bareServer()
     let code: ErrorCode = 'DATABASE_UNREACHABLE'
     registerHealth(
       http,
