@@ -764,9 +764,8 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   ],
   'src/cloud/sync/merge/bill-branch.ts': [
     [["body.kind !== 'session'", "'session'"], untested('entries of sessions in a branch')],
-    [[/^body\.n === n|^entryProblem/, 'charging.filter(isSound)'], untested('unsound entries in a branch')],
+    ['body.n === n', untested('an entry of a branch that contains another number')],
     [['fresh.length === 0', '{ ...NOTHING_UNBILLED, unsound }'], untested('a branch without fresh entries')],
-    [/^body\.postings\.every/, untested('an entry of which the rules know only some accounts')],
     ['[]', 'The text in its place is no entry.'],
     [['false', /^pool\.charged \+ grantedOut/], untested('a branch near the end of a 64-bit counter')],
     [/^overspentOn\(move\.after\)/, untested('overspend in a branch that had some before')],
@@ -836,7 +835,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   'src/cloud/sync/merge/write-merge.ts': [
     [/^epoch\.status === 'ACTIVE'|^'ACTIVE'$/, 'A shortcut for an active epoch: the query finds no entries of others.'],
     [['first === undefined', 'last === undefined'], 'Without entries, the query finds none.'],
-    [/^before\.branchOverspend/, untested('overspend of a branch that the chain takes over')],
+    [/^before\.branchOverspend/, untested('a branch of which only a part of the overspend was counted')],
     [
       /^after\.(?:granted|overspend) - before/,
       untested('what a restored cloud accepts from a device that has overspent'),

@@ -208,6 +208,48 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await record(device, OTHER)).toMatchObject({ used: 130n, refunded: 20n, overspend: 10n, branchUsed: 0n })
       })
 
+      it('counts overspend once, first as a branch from behind a gap, then as part of the chain', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(OTHER, 100n)])
+        device.charge(ofOther(60n))
+        for (const amount of [60n, 15n]) device.chargeInOverspend(ofOther(amount))
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(2, 3))
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 100n, billedByDevices: 75n })
+        expect(await record(device, OTHER)).toMatchObject({ used: 0n, branchUsed: 75n, branchOverspend: 35n })
+        await deliver(device.undeliveredRange(1, 2))
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 135n, billedByDevices: 135n })
+        expect(await record(device, OTHER)).toMatchObject({
+          ...{ used: 120n, overspend: 20n, branchUsed: 15n, branchOverspend: 15n },
+        })
+        await deliver(device.undeliveredRange(3, 3, true))
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 135n, billedByDevices: 135n })
+        expect(await record(device, OTHER)).toMatchObject({
+          ...{ used: 135n, overspend: 35n, branchUsed: 0n, branchOverspend: 0n },
+        })
+      })
+
+      it('is billed without entries that do not add up, or that name an account beside others that no rules have', async () => {
+        const device = await owing()
+        const part = { lineItemId: 'ACT-1', rate: '1', actionId: null, charged: '5' }
+        const item = { item: 'Print', version: '', count: '1', outcome: 'GRANTED', total: '5', parts: [part] }
+        const { changed } = device.state
+        device.record({ kind: 'access', items: [item], postings: [{ account: LINE, amount: '6' }] })
+        const future = lineAccount(INSTANCE, 'ACT-1', 99)
+        const postings = [LINE, future].map((account, index) => ({ account, amount: String(3 - index) }))
+        device.record({ kind: 'access', items: [item], postings })
+        device.state.changed = changed
+        device.charge(charge(7n))
+        const { deliver } = await successorOf(device)
+        expect(await deliver(device.undeliveredRange(1, 5, true))).toMatchObject({ outcome: 'MERGED', unbilled: 2 })
+        expect(await record(device)).toMatchObject({ used: 120n, refunded: 50n, branchUsed: 7n })
+        expect((await evidence(device)).map(({ problem }) => problem)).toEqual([
+          'Not billed: 1 entries (they do not add up); 1 entries (they use accounts that no rules have ever had).',
+        ])
+        expect(await twin.store.read((reader) => reader.accounts.get([future]))).toEqual(new Map())
+      })
+
       it('is billed what it metered without limit, also after the line item got one', async () => {
         await twin.setLineItem('ACT-2', { quantity: 100n, overdraft: 'UNLIMITED' })
         const device = await TestDevice.join(twin)
