@@ -4,8 +4,10 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { actionAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
 import { METERED_MAX } from '../../../../src/core/accounts/grant.ts'
 import type { Action } from '../../../../src/core/rules/policy.ts'
+import { setOfflinePolicy } from '../../../../src/cloud/policy/offline-policy.ts'
 import { importInstance } from '../../../../src/cloud/service-api/import-instance.ts'
 import { importBody } from '../../../../src/protocol/edge/import.ts'
+import { successorOf } from '../successor.ts'
 import { TestDevice, topUpRequest } from '../test-device.ts'
 import { DAY, INSTANCE, START, Twin } from '../twin.ts'
 
@@ -156,6 +158,22 @@ it('use of a copy is billed, up to what an epoch can count, once the line item h
   for (const amount of [3_000n, METERED_MAX, 30n]) spend(copy, amount)
   expect(await copy.sync()).toMatchObject({ forked: true, unbilled: 1 })
   expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 3_080n })
+})
+
+it('overspend of a copy does not raise the limit of what it uses besides', async () => {
+  await setOfflinePolicy(twin, INSTANCE, 'ACT-1', 20n)
+  const device = await withTokens(100n)
+  const copy = device.copy()
+  spend(device, 100n)
+  await device.sync()
+  spend(copy, 100n)
+  copy.chargeInOverspend({ lineItemId: 'ACT-1', accounts: [LINE], amount: 20n })
+  copy.state.counters.set(LINE, { granted: 5_000n, used: 0n, refunded: 0n, returned: 0n })
+  spend(copy, 30n)
+  const { deliver } = await successorOf(copy)
+  expect(await deliver(copy.undeliveredRange(1, 2))).not.toHaveProperty('unbilled')
+  expect(await deliver(copy.undeliveredRange(3, 3, true))).toMatchObject({ unbilled: 1 })
+  expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 220n, claimed: 120n })
 })
 
 it('use of copies is billed beyond an allocation, as their line item bounds it', async () => {
