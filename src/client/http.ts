@@ -24,8 +24,6 @@ export interface ClientOptions {
   readonly ca?: string
   /** HTTPS_PROXY, HTTP_PROXY and NO_PROXY. Default: direct connections. */
   readonly proxy?: ProxyVariables
-  /** Maximum number of connections, default 1. */
-  readonly connections?: number
   /** Maximum answer that is read as a whole, bytes. Default: unlimited. */
   readonly answerMax?: number
   /** Timeout for silence of the server, default 30 s. */
@@ -48,7 +46,7 @@ export class HttpClient implements Disposable {
 
   constructor(options: ClientOptions) {
     this.#options = options
-    const pool = { keepAlive: true, maxSockets: options.connections ?? 1 }
+    const pool = { keepAlive: true, maxSockets: 1 }
     if (options.address.startsWith('unix:')) {
       this.#target = { socketPath: options.address.slice('unix:'.length), host: 'localhost' }
       this.#prefix = ''
