@@ -547,17 +547,7 @@ describe('the server', () => {
   })
 
   it('is not ready when it cannot do its work', async () => {
-    const options = {
-      prefix: '',
-      bodyMax: 1024,
-      requestTimeoutMs: 60_000,
-      logger: pino({ level: 'silent' }),
-      newId: () => 'id',
-      tls: null,
-      onWrongAnswer: null,
-      onBrokenBody: () => undefined,
-    }
-    const { http } = createServer(options)
+    const { http } = bareServer()
     registerHealth(
       http,
       () => Promise.reject(new Error('the disk is gone')),
