@@ -54,7 +54,8 @@ const CASES: Readonly<Record<string, readonly [quiet: Series, firing: Series]>> 
   TallygateDeviceRefuses: gauge('tallygate_agent_health{instance="press-7",level="refusing"}', '0', '1'),
   TallygateDeviceNotReady: gauge('tallygate_agent_ready{instance="press-7"}', '1', '0'),
   TallygateGrantEnds: [
-    { [grant]: '86399x2000', [connected]: '1x2000' },
+    // Without the cloud for some minutes.
+    { [grant]: '86399x2000', [connected]: '1x1990 0x9' },
     { [grant]: '86399x2000', [connected]: '0x2000' },
   ],
   TallygateTokensUsedUp: gauge('tallygate_agent_tokens_short{instance="press-7",state="used_up"}', '0', '1'),
@@ -103,6 +104,30 @@ it.for(Object.entries(CASES))('%s fires when it must, and only then', ([alert, [
   writeFileSync(file, JSON.stringify({ rule_files: ['rules.yml'], evaluation_interval: '2m', tests }))
   execFileSync(promtool, ['test', 'rules', file], { stdio: 'pipe' })
 })
+
+it.for(['tallygate_tokens_on_devices', 'tallygate_outbox_backlog', 'tallygate_sessions'])(
+  'the panel of %s adds the cells up, and counts what several nodes report once',
+  (metric, context) => {
+    const promtool = programForTest(context, 'promtool')
+    const dashboard = readFileSync(new URL('../../deploy/grafana/tallygate.json', import.meta.url), 'utf8')
+    const panels = (JSON.parse(dashboard) as { panels: { targets?: { expr: string }[] }[] }).panels
+    const expr = panels.flatMap(({ targets = [] }) => targets).find((target) => target.expr.includes(metric))?.expr
+    const ofCells = [5, 7].flatMap((value, cell) =>
+      ['a', 'b'].map((node) => ({ series: `${metric}{instance="${node}",cell="${cell}"}`, values: `${value}x9` })),
+    )
+    const withoutCells = ofCells.slice(0, 2).map(({ series, values }) => ({
+      series: series.replace(',cell="0"', ''),
+      values,
+    }))
+    const test = (input_series: readonly object[], value: number) => {
+      const exp_samples = [{ labels: '{}', value }]
+      return { interval: '1m', input_series, promql_expr_test: [{ expr, eval_time: '5m', exp_samples }] }
+    }
+    const file = join(temporaryDirectory(), 'test.yml')
+    writeFileSync(file, JSON.stringify({ tests: [test(ofCells, 12), test(withoutCells, 5)] }))
+    execFileSync(promtool, ['test', 'rules', file], { stdio: 'pipe' })
+  },
+)
 
 it('is valid with the settings that name its file', (context) => {
   const promtool = programForTest(context, 'promtool')
