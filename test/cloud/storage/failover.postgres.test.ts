@@ -245,6 +245,24 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     },
   )
 
+  it('leaves a former primary that was not stopped, whose commits no standby confirms, until it has no successor', async () => {
+    await using pair = await PostgresPair.start(programs.folder)
+    const [former, next] = pair.servers
+    const limits = { answerTimeoutMs: 1_000, outcomePauseMs: 10 }
+    const store = await open(pair.url, limits)
+    await withAccount(store)
+    await former.requireStandby()
+    await next.promote()
+    // Its id may be that of another transaction of the next primary.
+    await store.transaction(count()).catch((error: unknown) => expect(codeOf(error)).toBe('OUTCOME_UNKNOWN'))
+    expect(await store.transaction(count())).toBe(1)
+    await next.stop()
+    await expect.poll(() => charged(store).catch(codeOf)).toBe('DATABASE_UNREACHABLE')
+    await expect(charged(store)).rejects.toThrow('former primary')
+    await pair.rejoin(next, former)
+    await expect.poll(() => charged(store).catch(codeOf)).toBe(1n)
+  })
+
   it('follows a promotion, and reads nothing from a server that became a standby', async () => {
     const proxy = await ServerProxy.open(primary!.url)
     const [both, one] = [await open(pair!.url), await open(proxy.url)]

@@ -80,6 +80,7 @@ const BEGIN = {
 class Connection implements DatabaseConnection {
   readonly #client: pg.PoolClient
   readonly #serverRun: string
+  readonly #leaveHost: () => void
   readonly #texts: Texts
   readonly #onError = (): void => {
     this.#lost = true
@@ -102,9 +103,10 @@ class Connection implements DatabaseConnection {
   /** Failures of statements, in order. */
   readonly #failures: unknown[] = []
 
-  constructor({ client, serverRun }: PooledConnection, texts: Texts) {
+  constructor({ client, serverRun, leaveHost }: PooledConnection, texts: Texts) {
     this.#client = client
     this.#serverRun = serverRun
+    this.#leaveHost = leaveHost
     this.#texts = texts
     client.on('error', this.#onError)
     client.on('notice', this.#onNotice)
@@ -250,6 +252,7 @@ class Connection implements DatabaseConnection {
     } catch (cause) {
       // After the driver's timeout, the response is still pending and would go to the next statement.
       const silent = cause instanceof Error && cause.message === 'Query read timeout'
+      if (silent) this.#leaveHost()
       if (silent || endsConnection(cause) || isStalePlan(cause)) this.#lost = true
       if (this.#lost) throw new ConnectionLost(messageOf(cause), { cause })
       throw cause

@@ -78,9 +78,19 @@ export class Hosts {
     }))
   }
 
+  /** Number of the current host. */
+  get index(): number {
+    return this.#index
+  }
+
   /** Options of all connections to the current host. The caller sets `query_timeout`: a migration may take long. */
   get current(): pg.ClientConfig {
     return this.#options[this.#index] ?? {}
+  }
+
+  /** The next connection goes to another host, unless others have left this one already. */
+  leave(host: number): void {
+    if (host === this.#index) this.#index = (host + 1) % this.#options.length
   }
 
   /**
@@ -96,8 +106,7 @@ export class Hosts {
       } catch (cause) {
         causes.push(cause)
         if (isQueueTimeout(cause)) throw new NotConnected('no connection', { cause })
-        // Others may have failed at the same host.
-        if (index === this.#index) this.#index = (index + 1) % this.#options.length
+        this.leave(index)
         if (cause instanceof CodedError) throw cause
         if (causes.length < this.#options.length) continue
         throw new NotConnected('no connection', { cause: causes.length === 1 ? cause : new AggregateError(causes) })
@@ -106,14 +115,28 @@ export class Hosts {
   }
 }
 
-/**
- * A standby answers queries too, but behind the primary. Returns the system identifier, which a primary and its physical
- * copies share.
- */
-export async function requirePrimary(client: pg.ClientBase, limits: Limits): Promise<string> {
-  const text = `SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS reads_only,
-    (SELECT system_identifier::text FROM pg_control_system()) AS system`
-  const [inputs] = (await client.query<{ reads_only: boolean; system: string }>(bounded(text, limits))).rows
-  if (inputs?.reads_only !== false) throw new Error('the server is read-only, as a standby is')
-  return inputs.system
+/** The server is a standby, or a former primary. */
+export class NotPrimary extends Error {}
+
+/** A primary whose successor was seen: its manager failed to stop it, so its data is old. */
+export class FormerPrimary extends NotPrimary {}
+
+export interface Primary {
+  /** The system identifier, which a primary and its physical copies share. */
+  readonly system: string
+  /** Each promotion of a standby begins the next one. */
+  readonly timeline: number
+}
+
+/** A standby answers queries too, but behind the primary. */
+export async function requirePrimary(client: pg.ClientBase, limits: Limits): Promise<Primary> {
+  // The timeline is that of the last checkpoint, or of a promotion after it.
+  const text = `SELECT pg_is_in_recovery() AS is_standby, current_setting('default_transaction_read_only')::boolean AS reads_only,
+    (SELECT system_identifier::text FROM pg_control_system()) AS system,
+    (SELECT greatest(timeline_id, min_recovery_end_timeline) FROM pg_control_checkpoint(), pg_control_recovery()) AS timeline`
+  type Inputs = Primary & { readonly is_standby: boolean; readonly reads_only: boolean }
+  const [inputs] = (await client.query<Inputs>(bounded(text, limits))).rows
+  if (inputs?.is_standby !== false) throw new NotPrimary('the server is a standby')
+  if (inputs.reads_only) throw new Error('the server is read-only')
+  return inputs
 }

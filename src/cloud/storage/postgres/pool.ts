@@ -1,8 +1,8 @@
 /** Connection pool. Failed connections are never reused; a failing idle one affects nothing else. */
 import { Socket } from 'node:net'
 import pg from 'pg'
-import { type DatabaseAddress, Hosts, requirePrimary } from './hosts.ts'
-import { isQueueTimeout } from './failures.ts'
+import { type DatabaseAddress, FormerPrimary, Hosts, NotPrimary, requirePrimary } from './hosts.ts'
+import { NotConnected, isQueueTimeout } from './failures.ts'
 import type { Limits } from './limits.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
@@ -20,26 +20,24 @@ export interface PooledConnection {
   readonly client: pg.PoolClient
   /** Changes when the server recovers from a crash, and when a standby is promoted. */
   readonly serverRun: string
+  /** The server was silent: its connections are given up, and the next ones try the other hosts first. */
+  readonly leaveHost: () => void
 }
 
 /** @param onLost called when an idle connection failed */
 export function openPool(address: DatabaseAddress, limits: Limits, onLost: (error: Error) => void): Pool {
   const sockets = new Set<Socket>()
   const hosts = new Hosts(address, limits)
-  const runs = new WeakMap<pg.ClientBase, string>()
-  const socketOf = new WeakMap<pg.ClientBase, Socket>()
-  let firstSystem: string | undefined
+  const primaries = new Primaries(address.shown, limits)
+  const startOf = new WeakMap<pg.ClientBase, { readonly socket: Socket; readonly host: number }>()
   const ready = async (client: pg.ClientBase): Promise<void> => {
     // The pending statement reports connection errors.
     client.on('error', () => undefined)
     try {
-      const system = await requirePrimary(client, limits)
-      firstSystem ??= system
-      if (system !== firstSystem) throw differs(address.shown, client)
-      runs.set(client, await prepare(client, limits))
+      await primaries.accept(client)
     } catch (error) {
       // The pool waits for the end of the connection, which a server that does not respond would delay.
-      socketOf.get(client)?.destroy()
+      startOf.get(client)?.socket.destroy()
       throw error
     }
   }
@@ -59,7 +57,7 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
             return socket.once('close', () => sockets.delete(socket))
           },
         })
-        socketOf.set(this, socket)
+        startOf.set(this, { socket, host: hosts.index })
       }
     },
     // The pool waits for the promise, which its types omit. `verify` would leak a connection whose caller timed out meanwhile.
@@ -67,18 +65,15 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
   })
   // Reports idle connections; without a listener, their errors would end the process.
   pool.on('error', (error, client) => {
-    if (runs.has(client)) onLost(error)
+    if (primaries.hasAccepted(client)) onLost(error)
   })
-  const nextClient = clientsOf(pool, hosts)
   const cut = Promise.withResolvers<never>()
   cut.promise.catch(() => undefined)
   let isCut = false
   let ended: Promise<void> | undefined
   const end = (): Promise<void> => (ended ??= pool.end())
-  const connect = async (): Promise<PooledConnection> => {
-    const client = await nextClient()
-    return { client, serverRun: runs.get(client) ?? '' }
-  }
+  const leave = (client: pg.ClientBase): void => hosts.leave(startOf.get(client)?.host ?? 0)
+  const connect = connectionsOf(clientsOf(pool, hosts, primaries), primaries, leave)
   return {
     get isCut() {
       return isCut
@@ -99,8 +94,38 @@ export function openPool(address: DatabaseAddress, limits: Limits, onLost: (erro
   }
 }
 
+function connectionsOf(
+  nextClient: () => Promise<pg.PoolClient>,
+  primaries: Primaries,
+  leave: (client: pg.ClientBase) => void,
+): () => Promise<PooledConnection> {
+  return async () => {
+    for (;;) {
+      const client = await nextClient()
+      const serverRun = primaries.serverRunOf(client)
+      if (serverRun === null) {
+        client.release(true)
+        continue
+      }
+      const leaveHost = (): void => {
+        if (primaries.serverRunOf(client) === null) return
+        primaries.giveUp()
+        leave(client)
+      }
+      return { client, serverRun, leaveHost }
+    }
+  }
+}
+
+/** Whether a former primary is the primary again: each other host is a standby. */
+function isSucceededByNone(error: unknown): boolean {
+  const cause = error instanceof NotConnected ? error.cause : undefined
+  const causes: readonly unknown[] = cause instanceof AggregateError ? cause.errors : [cause]
+  return causes.every((each) => each instanceof NotPrimary) && causes.some((each) => each instanceof FormerPrimary)
+}
+
 /** @throws NotConnected */
-function clientsOf(pool: pg.Pool, hosts: Hosts): () => Promise<pg.PoolClient> {
+function clientsOf(pool: pg.Pool, hosts: Hosts, primaries: Primaries): () => Promise<pg.PoolClient> {
   let inUse = 0
   pool.on('acquire', () => (inUse += 1))
   pool.on('release', () => (inUse -= 1))
@@ -113,7 +138,62 @@ function clientsOf(pool: pg.Pool, hosts: Hosts): () => Promise<pg.PoolClient> {
       throw cause
     }
   }
-  return () => hosts.connect(next)
+  return async () => {
+    try {
+      return await hosts.connect(next)
+    } catch (error) {
+      if (!isSucceededByNone(error)) throw error
+      primaries.acceptFormer()
+      return hosts.connect(next)
+    }
+  }
+}
+
+/** Knows which connections lead to the newest primary that was seen. */
+class Primaries {
+  readonly #shown: string
+  readonly #limits: Limits
+  readonly #accepted = new WeakMap<pg.ClientBase, { readonly serverRun: string; readonly generation: number }>()
+  #system: string | undefined
+  #timeline = 0
+  /** Connections of earlier generations are given up. */
+  #generation = 0
+
+  constructor(shown: string, limits: Limits) {
+    this.#shown = shown
+    this.#limits = limits
+  }
+
+  /** Prepares a new connection. A newer timeline gives up the earlier connections. */
+  async accept(client: pg.ClientBase): Promise<void> {
+    const { system, timeline } = await requirePrimary(client, this.#limits)
+    this.#system ??= system
+    if (system !== this.#system) throw differs(this.#shown, client)
+    const serverRun = await prepare(client, this.#limits)
+    if (timeline < this.#timeline) throw new FormerPrimary('the server is a former primary')
+    if (timeline > this.#timeline) this.giveUp()
+    this.#timeline = timeline
+    this.#accepted.set(client, { serverRun, generation: this.#generation })
+  }
+
+  hasAccepted(client: pg.ClientBase): boolean {
+    return this.#accepted.has(client)
+  }
+
+  /** Null: the connection is given up. */
+  serverRunOf(client: pg.ClientBase): string | null {
+    const accepted = this.#accepted.get(client)
+    return accepted?.generation === this.#generation ? accepted.serverRun : null
+  }
+
+  /** Gives up all connections so far. */
+  giveUp(): void {
+    this.#generation += 1
+  }
+
+  acceptFormer(): void {
+    this.#timeline = 0
+  }
 }
 
 /** Ids of transactions mean nothing on a server that is no physical copy: a commit might be run, and charged, again. */
