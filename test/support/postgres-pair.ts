@@ -2,7 +2,7 @@
 // need the programs of an installed PostgreSQL: a container would have to give up its processes and its files.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { globSync, readFileSync, readdirSync } from 'node:fs'
+import { globSync } from 'node:fs'
 import { appendFile, chown, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -10,6 +10,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { runSql } from './postgres-schema.ts'
 import { onPath } from './on-path.ts'
+import { childrenOf, signalEach } from './processes.ts'
 import { answersQueries, anotherUser, freePort, server } from './servers.ts'
 
 export interface PostgresPrograms {
@@ -155,30 +156,6 @@ async function initialize(server: PostgresProcess): Promise<void> {
   await server.run('initdb', '-D', server.data, ...cluster)
   await appendFile(join(server.data, 'postgresql.conf'), SETTINGS)
   await server.start()
-}
-
-function signalEach(pids: readonly number[], signal: NodeJS.Signals): void {
-  for (const pid of pids) {
-    try {
-      process.kill(pid, signal)
-    } catch {
-      // It has just ended.
-    }
-  }
-}
-
-function childrenOf(parent: number): readonly number[] {
-  const isChild = (pid: string): boolean => {
-    try {
-      // After the name, which may contain anything: the state, then the parent.
-      return Number(readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)?.split(' ')[1]) === parent
-    } catch {
-      return false
-    }
-  }
-  return readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name) && isChild(name))
-    .map(Number)
 }
 
 export class PostgresPair implements AsyncDisposable {

@@ -9,6 +9,8 @@ import { pick, text } from '../../cloud/harness.ts'
 
 const ENTRIES = 3
 export const LINE_ITEM = 'ACT-1'
+/** Of each kind. */
+export const EVERYONE = { keyed: 4, plain: 4, session: 3, device: 4 }
 
 export interface Answer {
   readonly status: number
@@ -55,7 +57,7 @@ export class FailoverLoad {
   readonly #beats = new Map<string, number>()
   /** Requests without a key whose outcome their client does not know, by client. */
   readonly #unknown = new Map<string, number>()
-  readonly #retried: Record<string, number> = {}
+  #retried: Record<string, number> = {}
   /** Responses that no client can do anything with. */
   readonly wrong: string[] = []
   #stops = false
@@ -102,10 +104,13 @@ export class FailoverLoad {
     await Promise.all(this.#work)
   }
 
+  /** The times without an answer are those since the previous report. */
   report(): string {
     const outages = this.#clients.map(({ outageMs }) => outageMs).toSorted((a, b) => a - b)
     const seconds = (ms = 0): string => `${(ms / 1000).toFixed(1)} s`
     const retried = Object.entries(this.#retried).map(([code, count]) => `${count} × ${code}`)
+    for (const client of this.#clients) client.outageMs = 0
+    this.#retried = {}
     return [
       `${this.#clients.length} clients and devices, ${this.#granted.length} grants acknowledged,`,
       `${this.#clients.reduce((sum, { served }) => sum + served, 0)} requests answered;`,
