@@ -12,7 +12,8 @@ import { parse, stringify } from 'yaml'
 import { Authority } from './certificates.ts'
 import { runSql } from './postgres-schema.ts'
 import { childrenOf, signalEach } from './processes.ts'
-import { anotherUser, freePort, onPath, server } from './servers.ts'
+import { onPath } from './on-path.ts'
+import { anotherUser, freePort, server } from './servers.ts'
 
 const PAGE = new URL('../../docs/how-to/high-availability.md', import.meta.url)
 const PASSWORD = 'secret-of-tests'
