@@ -263,6 +263,24 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     await expect.poll(() => charged(store).catch(codeOf)).toBe(1n)
   })
 
+  it('uses no former primary while its successor does not answer, however many requests wait for connections', async () => {
+    await using pair = await PostgresPair.start(programs.folder)
+    const [former, next] = pair.servers
+    await using first = await ServerProxy.open(former.url)
+    await using successor = await ServerProxy.open(next.url)
+    const hosts = [first, successor].map(({ url }) => new URL(url).host)
+    const store = await open(`postgres://test@${hosts.join(',')}/postgres`, { connectionsMax: 3 })
+    await withAccount(store)
+    await next.promote()
+    await expect.poll(() => runSql(next.url, 'SELECT pg_is_in_recovery() AS standby')).toEqual([{ standby: false }])
+    const reopen = await first.refuse()
+    await expect.poll(() => store.transaction(count()).catch(codeOf)).toBe(1)
+    await reopen()
+    await successor.refuse()
+    const reads = Array.from({ length: 40 }, () => charged(store).then(String, codeOf))
+    expect(new Set(await Promise.all(reads))).toEqual(new Set(['DATABASE_UNREACHABLE']))
+  })
+
   it('follows a promotion, and reads nothing from a server that became a standby', async () => {
     const proxy = await ServerProxy.open(primary!.url)
     const [both, one] = [await open(pair!.url), await open(proxy.url)]

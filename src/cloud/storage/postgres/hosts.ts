@@ -116,7 +116,16 @@ export class Hosts {
 }
 
 /** The server is a standby, or a former primary. */
-export class NotPrimary extends Error {}
+export class NotPrimary extends Error {
+  /** `host:port` */
+  readonly server: string
+
+  constructor(message: string, client: pg.ClientBase) {
+    super(message)
+    const { host, port } = client as pg.Client
+    this.server = `${host}:${port}`
+  }
+}
 
 /** A primary whose successor was seen: its manager failed to stop it, so its data is old. */
 export class FormerPrimary extends NotPrimary {}
@@ -136,7 +145,7 @@ export async function requirePrimary(client: pg.ClientBase, limits: Limits): Pro
     (SELECT greatest(timeline_id, min_recovery_end_timeline) FROM pg_control_checkpoint(), pg_control_recovery()) AS timeline`
   type Inputs = Primary & { readonly is_standby: boolean; readonly reads_only: boolean }
   const [inputs] = (await client.query<Inputs>(bounded(text, limits))).rows
-  if (inputs?.is_standby !== false) throw new NotPrimary('the server is a standby')
+  if (inputs?.is_standby !== false) throw new NotPrimary('the server is a standby', client)
   if (inputs.reads_only) throw new Error('the server is read-only')
   return inputs
 }

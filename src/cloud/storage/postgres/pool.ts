@@ -121,7 +121,10 @@ function connectionsOf(
 function isSucceededByNone(error: unknown): boolean {
   const cause = error instanceof NotConnected ? error.cause : undefined
   const causes: readonly unknown[] = cause instanceof AggregateError ? cause.errors : [cause]
-  return causes.every((each) => each instanceof NotPrimary) && causes.some((each) => each instanceof FormerPrimary)
+  const refusals = causes.filter((each) => each instanceof NotPrimary)
+  // A request that waits for a connection can get two to the same host, and none to the other.
+  const servers = new Set(refusals.map(({ server }) => server))
+  return servers.size === causes.length && refusals.some((each) => each instanceof FormerPrimary)
 }
 
 /** @throws NotConnected */
@@ -170,7 +173,7 @@ class Primaries {
     this.#system ??= system
     if (system !== this.#system) throw differs(this.#shown, client)
     const serverRun = await prepare(client, this.#limits)
-    if (timeline < this.#timeline) throw new FormerPrimary('the server is a former primary')
+    if (timeline < this.#timeline) throw new FormerPrimary('the server is a former primary', client)
     if (timeline > this.#timeline) this.giveUp()
     this.#timeline = timeline
     this.#accepted.set(client, { serverRun, generation: this.#generation })
