@@ -98,6 +98,14 @@ it('creates no second condition of a name', async () => {
   expect((await other('conditions', 'list', '--json')).out.trim().split('\n')).toHaveLength(2)
 })
 
+it('applies a file with a new instance once, if the other applies it too', async () => {
+  site = SITE.replace('Workshop', 'Garage')
+  meanwhile = async () => other('apply', '-f', 'site.yaml')
+  expect(await mine('apply', '-f', 'site.yaml')).toMatchObject({ code: 0, err: '' })
+  const conditions = await other('conditions', 'list', '--instance', 'Garage', '--json')
+  expect(conditions.out.trim().split('\n')).toHaveLength(1)
+})
+
 it('shows what an apply overwrites, and leaves what it does not name', async () => {
   site = SITE.replace('values: [design]', 'values: [cad]').replace('name: mine', 'name: ours')
   rules = 'actions: [{ action: DENY, name: theirs }]'

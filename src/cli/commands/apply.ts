@@ -51,8 +51,18 @@ export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
     if (step !== undefined && isChange(step) && !isDry) await target.save(step)
     return step
   }
+  const planAgain = async (index: number, end?: number): Promise<void> => {
+    const again = await planned(objects.slice(index, end), target, io.now())
+    steps.splice(index, again.length, ...again)
+  }
   for (const index of objects.keys()) {
     try {
+      const before = steps[index - 1]
+      // Another administrator may have created it meanwhile, with rules that were not read.
+      if (before?.object.noun.name === 'instances' && isChange(before) && !isDry) {
+        const name = textOf(before.body['shortName'])
+        await planAgain(index, index + objects.filter(({ instance }) => instance === name).length)
+      }
       if (stop.aborted && steps.slice(index).some(isChange)) {
         io.stderr.write(stoppedText(steps, index))
         io.exitWith(BY_CTRL_C)
@@ -62,7 +72,7 @@ export async function applySite(flags: ApplyFlags, io: Io): Promise<void> {
         async () => save(index),
         async () => {
           target = new Target(service)
-          steps.splice(index, Infinity, ...(await planned(objects.slice(index), target, io.now())))
+          await planAgain(index)
         },
       )
       if (step !== undefined && isChange(step) && flags.quiet !== true)
