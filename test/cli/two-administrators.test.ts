@@ -98,6 +98,17 @@ it('creates no second condition of a name', async () => {
   expect((await other('conditions', 'list', '--json')).out.trim().split('\n')).toHaveLength(2)
 })
 
+it('refuses a file that names one object twice, of which the second would overwrite the first', async () => {
+  rules =
+    '- { name: sales, property: department, values: [sales] }\n- { name: sales, property: department, values: [cad] }'
+  const { code, err } = await mine('conditions', 'set', '-f', 'rules.yaml')
+  expect([code, err]).toEqual([
+    65,
+    expect.stringContaining('FILE_INVALID: rules.yaml:2: [1]: the same condition as at rules.yaml:1'),
+  ])
+  expect((await other('conditions', 'list', '--json')).out.trim().split('\n')).toHaveLength(1)
+})
+
 it('applies a file with a new instance once, if the other applies it too', async () => {
   site = SITE.replace('Workshop', 'Garage')
   meanwhile = async () => other('apply', '-f', 'site.yaml')

@@ -12,6 +12,7 @@ import { type Path, readDocument } from './document.ts'
 import { type Field, type Names, type Noun, type Scope, textOf } from './noun.ts'
 import { NOUNS } from './nouns.ts'
 import { type Row, Service, notFound } from './service.ts'
+import { type SiteObject, repeated } from './site.ts'
 
 interface Flags extends AdministratorFlags {
   readonly instance?: string
@@ -175,16 +176,19 @@ function givenObjects(noun: Settable, name: string | undefined, flags: Flags, io
   const list: readonly unknown[] = Array.isArray(value) ? value : [value]
   if (name !== undefined && list.length !== 1)
     throw new CodedError('USAGE', `${flags.file} has ${list.length} objects: omit the name.`)
-  return list.map((each, index) => {
-    const at = (path: Path): string => where([...(Array.isArray(value) ? [index] : []), ...path])
-    if (!isRow(each)) throw new CodedError('FILE_INVALID', `${at([])}: must be an object`)
+  const objects = list.map((each, index): SiteObject => {
+    const at = (path: Path = []): string => where([...(Array.isArray(value) ? [index] : []), ...path])
+    if (!isRow(each)) throw new CodedError('FILE_INVALID', `${at()}: must be an object`)
     const object = withOptions(withTimes(noun, each, at))
     if (textOf(object[set.name]) === '') throw new CodedError('FILE_INVALID', `${at([set.name])}: is missing`)
     // A field that is missing here may exist in the cloud.
     const problem = problemsOf(noun, set.complete(object, {}, io.now())).find((found) => !found.isMissing)
-    if (problem === undefined) return object
+    if (problem === undefined) return { noun, given: object, instance: null, where: at }
     throw new CodedError('FILE_INVALID', `${at(problem.path)}: ${problem.problem}`)
   })
+  const problems = repeated(objects)
+  if (problems.length > 0) throw new CodedError('FILE_INVALID', problems.join('; '))
+  return objects.map((object) => object.given)
 }
 
 function isSame(noun: Settable, row: Row, object: Row): boolean {

@@ -78,7 +78,8 @@ function partsOf({ actions, limit, ...lineItem }: Row): readonly { noun: string;
   ]
 }
 
-function repeated(objects: readonly SiteObject[]): readonly string[] {
+/** The problem of each object that the file names again: it would overwrite the first. */
+export function repeated(objects: readonly SiteObject[]): readonly string[] {
   const first = new Map<string, SiteObject>()
   return objects.flatMap((object) => {
     const { noun, given, instance } = object
