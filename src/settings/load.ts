@@ -153,13 +153,15 @@ function place(settings: Record<string, unknown>, path: readonly string[], value
   else place((settings[key] ??= {}) as Record<string, unknown>, rest, value)
 }
 
-/** Shortens a rejected value for a message and removes credentials of URLs. */
+/** Shortens a rejected value for a message and removes credentials of addresses, also of those without a scheme. */
 function shorten(value: unknown): string {
   const text =
     value instanceof Date
       ? value.toISOString()
       : JSON.stringify(value, (_, part: unknown) => (typeof part === 'bigint' ? String(part) : part))
-  const harmless = text.replaceAll(/\/\/\S*@/g, '//[secret]@').replaceAll(/(password=)[^&"]*/g, '$1[secret]')
+  const harmless = text
+    .replaceAll(/(:?\/\/|:)(?:\\"|[^"])*@/g, '$1[secret]@')
+    .replaceAll(/(password=)[^&"]*/g, '$1[secret]')
   return harmless.length > 80 ? `${harmless.slice(0, 80)}…` : harmless
 }
 

@@ -200,6 +200,10 @@ describe('a secret', () => {
       refusal({ env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: '/missing' } }),
       refusal({ toml: 'push.url = "http://user:s3cret@broker"' }),
       refusal({ toml: 'push.url = "http://user:path/s3cret@broker"' }),
+      refusal({ toml: 'push.url = "user:s3cret@broker:8883"' }),
+      refusal({ toml: 'push = "user:s3cret@broker:8883"' }),
+      refusal({ toml: `push.url = "http://user:my s3cret${'x'.repeat(100)}@broker"` }),
+      refusal({ toml: `push.url = 'http://user:my "s3cret@broker'` }),
       refusal({ toml: 'push.url = "http://broker?user=x&password=s3cret"' }),
     ]) {
       expect(JSON.stringify([error.message, error.details])).not.toContain('s3cret')
