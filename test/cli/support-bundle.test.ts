@@ -163,6 +163,10 @@ test.each([
   expect(redactor([])(`before ${text}\nafter`)).toMatch(/^before .*\nafter$/)
 })
 
+test('the redactor leaves no part of a long password', () => {
+  expect(redactor([])(`"http://u:${'x'.repeat(5_000)}@proxy:3128"`)).toBe('"http://[secret]@proxy:3128"')
+})
+
 test('log lines of other programs are left out, whatever is in them', async () => {
   const others = [
     'Environment="DB_PASSWORD=Planted"',

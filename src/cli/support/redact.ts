@@ -15,10 +15,11 @@ const PATTERNS: readonly (readonly [RegExp, string])[] = [
   // Tokens and signed documents.
   [/\beyJ[\w-]{4,}[\w.-]*/g, MARK],
   [/\b(bearer|basic)\s+[\w.~+/=-]{6,}/gi, `$1 ${MARK}`],
-  // Credentials in an address. A password may contain @, a space, an escaped quote, and in an address that nothing accepts /.
-  [/(:\/\/)(?:\\"|[^\n"]){1,500}@/g, `$1${MARK}@`],
   [/([?&](?:[\w-]{0,64}[_-])?(?:password|secret|token|key|sig|signature)=)[^&\s"'\\]+/gi, `$1${MARK}`],
 ]
+
+/** A password may contain @, a space, an escaped quote, and in an address that nothing accepts /. */
+const ADDRESS = /:\/\/(?:\\"|[^\n"]){1,100000}/g
 
 export function redactor(known: readonly string[]): (text: string) => string {
   const lines = known.flatMap((secret) => secret.split(/\r?\n/))
@@ -29,6 +30,11 @@ export function redactor(known: readonly string[]): (text: string) => string {
     let clean = text
     for (const secret of secrets) clean = clean.replaceAll(secret, MARK)
     for (const [pattern, mark] of PATTERNS) clean = clean.replaceAll(pattern, mark)
-    return clean
+    return clean.replaceAll(ADDRESS, withoutCredentials)
   }
+}
+
+function withoutCredentials(address: string): string {
+  const at = address.lastIndexOf('@')
+  return at === -1 ? address : `://${MARK}${address.slice(at)}`
 }
