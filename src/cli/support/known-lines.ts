@@ -3,10 +3,13 @@ import { readLine } from '../log-lines.ts'
 
 const KNOWN: readonly RegExp[] = [
   /^tallygate: [A-Z_]+: /,
-  /^(?:Failed to start|(?:Start|Stopp|Reload)(?:ing|ed)) (?:\S+\.service - )?Tallygate agent\.{1,3}$/,
+  /^(?:Failed to start|Dependency failed for|(?:Start|Stopp|Reload)(?:ing|ed)) (?:\S+\.service - )?Tallygate agent\.{1,3}$/,
   // systemd also quotes settings of units: only these messages.
-  /^\S+\.(?:service|socket): (?:Main process|Control process|Failed (?:at step|with result)|Deactivated|Scheduled restart|Start request|Consumed|Killing|State |Watchdog|A process of this unit|start operation)/,
-  // A crash of Node.
+  /^\S+\.(?:service|socket): (?:Main process|Control process|Failed (?:at step|with result|to (?:load environment files|run '|set up|locate executable|execute))|Job \S+ failed with result|Deactivated|Scheduled restart|Start request|Consumed|Killing|State |Watchdog|A process of this unit|start operation)/,
+  // Of the loader: Node cannot start.
+  /^\S*node: (?:error while loading shared libraries: |\S+: version )/,
+  // A crash of Node, and the codes of its error.
+  /^\s+(?:code: '[A-Z_\d]+'|errno: -?\d+|syscall: '\w+'),?$/,
   /^(?:\s+at |\s*\d+: 0x|node:\S+:\d+$|Node\.js v|\w*Error(?: \[\w+\])?: |FATAL ERROR: |<--- |----- |\[\d+:0x|\(node:\d+\) )/,
 ]
 
