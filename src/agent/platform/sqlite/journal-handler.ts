@@ -157,11 +157,11 @@ function isSurelyUndone(error: unknown): boolean {
 function errorOf(error: unknown, path: string, wasChecked: boolean): Error {
   if (!(error instanceof Database.SqliteError)) return error instanceof Error ? error : new Error(messageOf(error))
   const coded = (code: ErrorCode): CodedError =>
-    new CodedError(code, `${path}: ${error.message}`, { details: { path, sqlite: error.code } })
+    new CodedError(code, `${path}: ${error.message}`, { cause: error, details: { path, sqlite: error.code } })
   if (isSurelyUndone(error)) return coded('NOT_RECORDED')
   const isCorrupt = error.code.startsWith('SQLITE_CORRUPT') || error.code === 'SQLITE_NOTADB'
   if (error.code.startsWith('SQLITE_IOERR') || (isCorrupt && wasChecked)) return coded('DISK_FAILED')
-  return isCorrupt ? coded('DATABASE_CORRUPT') : new Error(`${error.message} (${error.code})`)
+  return isCorrupt ? coded('DATABASE_CORRUPT') : new Error(`${error.message} (${error.code})`, { cause: error })
 }
 
 export function isDiskFailure(error: Error): boolean {

@@ -102,7 +102,9 @@ it.each(['SQLITE_CORRUPT', 'SQLITE_CORRUPT_INDEX', 'SQLITE_NOTADB', 'SQLITE_IOER
       new JournalHandler({ path: 'journal.db', open, diskReserve: { fill: () => true, release: () => false } })
     const codeOf = (handler: JournalHandler): unknown => {
       const answer = handler.answerTo({ method: 'recent', args: [1], now: 0 })
-      return answer.ok || !(answer.error instanceof CodedError) ? null : answer.error.code
+      if (answer.ok || !(answer.error instanceof CodedError)) return null
+      expect(answer.error.cause).toBe(error)
+      return answer.error.code
     }
     expect(codeOf(handlerOf(fail))).toBe(code === 'SQLITE_IOERR_READ' ? 'DISK_FAILED' : 'DATABASE_CORRUPT')
     const running = { file: { hasDiskReserve: true }, now: 0, recent: fail } as unknown as JournalStore
