@@ -53,9 +53,10 @@ function optionShape(option: Option): OptionShape {
   }
 }
 
-function defaultOf({ defaultValue }: Option, description: string): string {
+function defaultOf({ defaultValue, defaultValueDescription }: Option, description: string): string {
   const isShown = typeof defaultValue === 'string' || typeof defaultValue === 'number'
-  return isShown && !description.includes('(default') ? `${description} (default: ${defaultValue})` : description
+  if (!isShown || description.includes('(default')) return description
+  return `${description} (default: ${defaultValueDescription ?? defaultValue})`
 }
 
 /** Text of the line at each command: the path of its parent, then its own word. */

@@ -29,6 +29,10 @@ test('there is one for each command, and the one of settings', () => {
   expect(read('tallygate.toml.5')).toContain('TALLYGATE_AGENT_SOCKET_PATH')
 })
 
+test('a default has the form in which it is given', () => {
+  expect(read('tallygate-status.1')).toContain('which it implies (default: 2s)')
+})
+
 test('man prints every page without a warning', { timeout: 120_000 }, (context) => {
   programForTest(context, 'man')
   const env = { ...process.env, LC_ALL: 'C.UTF-8', MANWIDTH: '80' }
