@@ -10,10 +10,18 @@ const KNOWN: readonly RegExp[] = [
   /^\S*node: (?:error while loading shared libraries: |\S+: version )/,
   // A crash of Node, and the codes of its error.
   /^\s+(?:code: '[A-Z_\d]+'|errno: -?\d+|syscall: '\w+'),?$/,
-  /^(?:\s+at |\s*\d+: 0x|node:\S+:\d+$|Node\.js v|\w*Error(?: \[\w+\])?: |FATAL ERROR: |<--- |----- |\[\d+:0x|\(node:\d+\) )/,
+  /^(?:\s+at |\s*\d+: 0x|node:\S+:\d+$|Node\.js v|FATAL ERROR: |<--- |----- |\[\d+:0x|\(node:\d+\) )/,
 ]
 
-/** Other programs can write to the journal of the unit, for example a command in a drop-in. */
-export function isKnown(line: string): boolean {
+/** Many programs write such a line. Node writes the stack below it. */
+const ERROR = /^\w*Error(?: \[\w+\])?: /
+const STACK = /^ {4}at /
+
+/**
+ * Other programs can write to the journal of the unit, for example a command in a drop-in.
+ * @param next the line below
+ */
+export function isKnown(line: string, next = ''): boolean {
+  if (ERROR.test(line)) return STACK.test(next)
   return readLine(line) !== undefined || KNOWN.some((pattern) => pattern.test(line))
 }
