@@ -182,6 +182,7 @@ test('log lines of other programs are left out, whatever is in them', async () =
     'stringData:',
     '  password: Planted',
     'ENV PASSWORD Planted',
+    'Error: the password Planted is wrong',
   ]
   const kept = [
     JSON.stringify({ level: 30, time: 1, msg: 'listening' }),
@@ -221,6 +222,21 @@ test.each(['\\\\', 'eyJaaaa-', 'eyJ', 'a://', '-----BEGIN ', '?sig=', '?token-',
     expect(performance.now() - start).toBeLessThan(5_000)
   },
 )
+
+test('the log is that of the agent whose socket is named, if it responds', async () => {
+  const line = (msg: string): string => JSON.stringify({ level: 30, time: 1, msg })
+  const folder = temporaryDirectory()
+  writeFileSync(join(folder, 'journalctl'), `#!/bin/sh\necho '${line('service')}'\n`, { mode: 0o755 })
+  const env = { PATH: folder, TALLYGATE_AGENT_STATE_DIRECTORY: temporaryDirectory() }
+  await using agent = await fakeService('socket', {
+    [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus() },
+    [`GET ${AGENT_LOG_PATH}`]: { body: `${line('named')}\n` },
+  })
+  const logOf = async (...socket: readonly string[]) => (await bundle(env, socket)).files['log.ndjson']
+  expect(await logOf('--socket', agent.address)).toBe(`${line('named')}\n`)
+  expect(await logOf('--socket', join(folder, 'none.sock'))).toBe(`${line('service')}\n`)
+  expect(await logOf()).toBe(`${line('service')}\n`)
+})
 
 test('a key whose beginning is cut off is not in it', { timeout: 60_000 }, async () => {
   const key = PEM.replace('MC4', `${'x'.repeat(1_000)}MC4`)

@@ -76,8 +76,15 @@ async function reportOf(flags: SocketFlags, io: Io): Promise<unknown> {
 }
 
 async function logOf(flags: SocketFlags, io: Io): Promise<string> {
-  const lines = (await journalLines(USUAL_UNIT, LOG_LINES, io)) ?? (await linesOfAgent(flags, io))
-  return linesText(lines.map((line) => (isKnown(line) ? line : '[a line of another program]')))
+  const lines = await logLines(flags, io)
+  return linesText(lines.map((line, at) => (isKnown(line, lines[at + 1]) ? line : '[a line of another program]')))
+}
+
+/** An agent with a named socket may be another one than the service. */
+async function logLines(flags: SocketFlags, io: Io): Promise<readonly string[]> {
+  const named = flags.socket === undefined ? [] : await linesOfAgent(flags, io)
+  if (named.length > 0) return named
+  return (await journalLines(USUAL_UNIT, LOG_LINES, io)) ?? (await linesOfAgent(flags, io))
 }
 
 async function linesOfAgent(flags: SocketFlags, io: Io): Promise<readonly string[]> {
