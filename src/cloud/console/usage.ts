@@ -81,8 +81,8 @@ export async function usagePage(view: View, { records: looked, rest }: NewestSte
   const deviceId = await deviceIdOf(view, device)
   const fits = ({ record }: NumberedUsage): boolean =>
     (outcome === '' || outcomeOf(record) === outcome) &&
-    (item === '' || record.item === item) &&
-    (requester === '' || record.requesterValue === requester) &&
+    (item === '' || record.item.trim() === item) &&
+    (requester === '' || record.requesterValue.trim() === requester) &&
     (deviceId === undefined || (record.source.kind === 'device' && record.source.deviceId === deviceId))
   const fitting = looked.filter(fits)
   const shown = fitting.slice(0, ROWS_SHOWN)

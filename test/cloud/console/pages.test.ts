@@ -72,7 +72,10 @@ it('has each of many instances, and shows which is chosen', async () => {
 })
 
 it('finds what is typed with spaces around it', async () => {
+  await twin.access(scene.instanceId, { ' Drill ': 1 }, ' Bo ')
   for (const [path, found] of [
+    ['/usage?requester=+Bo+', 'user  Bo '],
+    ['/usage?item=+Drill+', 'Drill '],
     ['/devices?search=+Press+1+', 'Press 1</a>'],
     ['/devices?labels=+site%3Dberlin+', 'Press 1</a>'],
     ['/devices.csv?search=+Press+1', 'Press 1'],
