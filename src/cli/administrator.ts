@@ -76,7 +76,7 @@ function cloudInVariable(name: string, text: string): string {
   try {
     return cloudArgument(text)
   } catch (cause) {
-    throw new CodedError('USAGE', `The variable ${name} is '${text}'. ${messageOf(cause)}`, { cause })
+    throw new CodedError('USAGE', `The variable ${name} has no valid address. ${messageOf(cause)}`, { cause })
   }
 }
 

@@ -35,6 +35,13 @@ export function urlArgument(text: string): string {
 /** The address of a cloud, with the default path prefix if it has no path. */
 export function cloudArgument(text: string): string {
   const url = new URL(urlArgument(text))
+  if (url.username !== '' || url.password !== '') {
+    // Messages about invalid arguments quote them.
+    throw new CodedError(
+      'USAGE',
+      'The address of the cloud contains a user or a password. Leave them out: commands send tokens.',
+    )
+  }
   if (url.pathname === '/') url.pathname = API_PREFIX
   return url.href.replace(/\/+$/, '')
 }

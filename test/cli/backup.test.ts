@@ -1,5 +1,5 @@
 // Backups of a device and of a twin, as an operator makes and restores them, between a real agent and a real twin.
-import { execFile } from 'node:child_process'
+import { execFile, execFileSync } from 'node:child_process'
 import { cpSync, existsSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -222,6 +222,9 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     writeFileSync(broken, 'not a database')
     expect(await restore(broken)).toMatch(/^tallygate: BACKUP_UNUSABLE: .*broken\.db: .* Use another backup/)
     expect(await restore(join(site.directory, 'none.db'))).toMatch(/^tallygate: LEDGER_UNREADABLE: /)
+    const pipe = join(site.directory, 'pipe.db')
+    execFileSync('mkfifo', [pipe])
+    expect(await restore(pipe)).toMatch(/^tallygate: LEDGER_UNREADABLE: .*pipe\.db is not a file\./)
     expect(readdirSync(site.state).filter((name) => !name.includes('-wal') && !name.includes('-shm'))).toEqual(
       before.filter((name) => !name.includes('-wal') && !name.includes('-shm')),
     )

@@ -118,7 +118,19 @@ describe('a context', () => {
 it('names the variable with an address that is not valid', async () => {
   const { code, err } = await tallygate(['devices', 'list'], { env: { TALLYGATE_URL: 'foo' } })
   expect(code).toBe(64)
-  expect(err).toContain("USAGE: The variable TALLYGATE_URL is 'foo'. Use an http or https URL. See ")
+  expect(err).toContain('USAGE: The variable TALLYGATE_URL has no valid address. Use an http or https URL. See ')
+})
+
+it.for([
+  [['devices', 'list'], { TALLYGATE_URL: 'https://me:hunter2@cloud.example.com' }],
+  [['devices', 'list'], { TALLYGATE_URL: 'me:hunter2@cloud.example.com' }],
+  [['devices', 'list', '--url', 'https://me:hunter2@cloud.example.com'], {}],
+  [['context', 'add', 'prod', '--url', 'https://:hunter2@cloud.example.com'], {}],
+] as const)('shows no password of an address: %s', async ([args, env]) => {
+  const { code, out, err } = await tallygate([...args], { env })
+  expect(code).toBe(64)
+  expect(err).toMatch(/^tallygate: USAGE: .*(?:contains a user or a password|Use an http or https URL)/)
+  expect(out + err).not.toContain('hunter2')
 })
 
 it('without any cloud, the error names the ways to select one', async () => {

@@ -3,7 +3,7 @@
  * disturbed; nothing beside them is created or changed.
  */
 import { createReadStream, mkdtempSync } from 'node:fs'
-import { copyFile, open, rm } from 'node:fs/promises'
+import { copyFile, open, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -51,6 +51,7 @@ export function isFull(error: unknown): boolean {
 
 /** Copies database and log so that neither was overwritten during the copy. @throws CodedError LEDGER_UNREADABLE; {@link isFull} */
 export async function copyConsistently(path: string, to: string): Promise<void> {
+  await requireEnding(path)
   for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
     try {
       const head = await logHead(path)
@@ -69,6 +70,13 @@ export async function copyConsistently(path: string, to: string): Promise<void> 
       details: { path },
     },
   )
+}
+
+/** A pipe or a device may never end. @throws CodedError LEDGER_UNREADABLE */
+async function requireEnding(path: string): Promise<void> {
+  const found = await stat(path).catch(() => undefined)
+  if (found === undefined || found.isFile() || found.isDirectory()) return
+  throw new CodedError('LEDGER_UNREADABLE', `${path} is not a file.`, { details: { path } })
 }
 
 function unreadable(path: string, cause: unknown, reason: string): CodedError {
