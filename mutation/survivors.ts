@@ -835,7 +835,7 @@ const SINGLE: Readonly<Record<string, readonly Single[]>> = {
   'src/cloud/sync/merge/write-merge.ts': [
     [/^epoch\.status === 'ACTIVE'|^'ACTIVE'$/, 'A shortcut for an active epoch: the query finds no entries of others.'],
     [['first === undefined', 'last === undefined'], 'Without entries, the query finds none.'],
-    [/^before\.branchOverspend/, untested('a branch of which only a part of the overspend was counted')],
+    [/^before\.branchOverspend/, untested('a branch, if only a part of its overspend was counted')],
     [
       /^after\.(?:granted|overspend) - before/,
       untested('what a restored cloud accepts from a device that has overspent'),

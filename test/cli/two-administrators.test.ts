@@ -98,7 +98,7 @@ it('creates no second condition of a name', async () => {
   expect((await other('conditions', 'list', '--json')).out.trim().split('\n')).toHaveLength(2)
 })
 
-it('refuses a file that names one object twice, of which the second would overwrite the first', async () => {
+it('refuses a file that names one object twice: the second would overwrite the first', async () => {
   rules =
     '- { name: sales, property: department, values: [sales] }\n- { name: sales, property: department, values: [cad] }'
   const { code, err } = await mine('conditions', 'set', '-f', 'rules.yaml')

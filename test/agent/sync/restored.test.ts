@@ -5,7 +5,7 @@ import { REFUSED_FOR_MIN_MS } from '../../../src/agent/sync/limits.ts'
 import { calmDown } from './audit.ts'
 import { changeAnswers } from './changed-answers.ts'
 import { DEVICE, json } from './fake-cloud.ts'
-import { restoreAndSpend } from './restore.ts'
+import { restoreAndSpend, restoreBackup } from './restore.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
 /** What it takes to put the cloud back to this moment. */
@@ -37,12 +37,7 @@ async function loseThreeSegments(device: TestDevice): Promise<void> {
 
 test('a device that was restored from a backup is not locked out, and the technician hears of it', async () => {
   const device = await TestDevice.running()
-  await device.charge(1_000_000n)
-  await device.sync()
-  const backup = device.disk.copy()
-  await device.charge(2_000_000n)
-  await device.sync()
-  device.disk = backup
+  await restoreBackup(device)
   await device.restart()
   await device.charge(500_000n)
   await calmDown(device)
@@ -106,13 +101,8 @@ test('what a restored device has not delivered goes up as an undelivered range, 
 test('a process that ends at any commit on the way delivers each entry of an undelivered range exactly once', async () => {
   for (let commit = 1; commit <= 8; commit += 1) {
     const device = await TestDevice.running()
-    await device.charge(1_000_000n)
-    await device.sync()
-    const backup = device.disk.copy()
-    await device.charge(2_000_000n)
-    await device.sync()
-    device.disk = backup
-    backup.segmentEntriesMax = 1
+    await restoreBackup(device)
+    device.disk.segmentEntriesMax = 1
     await device.restart()
     for (let n = 0; n < 3; n += 1) await device.charge(10_000n)
     device.disk.commitsUntilCrash = commit
