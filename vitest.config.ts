@@ -40,9 +40,6 @@ const SIMULATOR = ['test/sim/*.test.ts']
 
 const IN_MEMORY = { env: temporary() }
 
-/** Fails now and then with the Patroni of Debian 12 (docs/how-to/high-availability.md), so it runs only on request. */
-const ON_REQUEST = process.env['TALLYGATE_TEST_PATRONI'] === undefined ? ['test/scenarios/cloud/patroni.test.ts'] : []
-
 /** The simulator's tests take minutes: what starts last must not be what takes longest. */
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
@@ -60,11 +57,7 @@ export default defineConfig({
       { extends: true, test: { name: 'clouds', include: CLOUDS, ...IN_MEMORY } },
       {
         extends: true,
-        test: {
-          name: 'whole',
-          include: ['test/**/*.test.ts'],
-          exclude: [...SIMULATOR, ...UNIT, ...CLOUDS, ...ON_REQUEST],
-        },
+        test: { name: 'whole', include: ['test/**/*.test.ts'], exclude: [...SIMULATOR, ...UNIT, ...CLOUDS] },
       },
     ],
     maxWorkers: availableParallelism() + 1,

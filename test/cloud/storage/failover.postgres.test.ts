@@ -263,6 +263,53 @@ describe('a store over two servers', { timeout: 120_000 }, () => {
     await expect.poll(() => charged(store).catch(codeOf)).toBe(1n)
   })
 
+  it('confirms nothing that a former primary commits when its restarted manager has it wait for no standby', async () => {
+    await using pair = await PostgresPair.start(programs.folder)
+    const [former, next] = pair.servers
+    const store = await open(pair.url, { answerTimeoutMs: 60_000, outcomePauseMs: 10 })
+    await withAccount(store)
+    await former.requireStandby()
+    expect(await store.transaction(count())).toBe(1)
+    await next.promote()
+    const change = store.transaction(count()).then(String, codeOf)
+    const waiting = `SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^COMMIT'`
+    await expect.poll(() => runSql(former.url, waiting)).toHaveLength(1)
+    await former.requireNoStandby()
+    // Its id may be that of another transaction of the next primary.
+    const done = (await change) === 'OUTCOME_UNKNOWN' ? 1n : 2n
+    expect(await runSql(next.url, 'SELECT charged::text FROM accounts')).toEqual([{ charged: `${done}` }])
+  })
+
+  it('begins nothing on a former primary that waits for its standby no longer', async () => {
+    await using pair = await PostgresPair.start(programs.folder)
+    const [former, next] = pair.servers
+    const store = await open(pair.url)
+    await withAccount(store)
+    await former.requireStandby()
+    expect(await store.transaction(count())).toBe(1)
+    await next.promote()
+    await former.requireNoStandby()
+    expect(await store.transaction(count())).toBe(2)
+    expect(await runSql(next.url, 'SELECT charged::text FROM accounts')).toEqual([{ charged: '2' }])
+  })
+
+  it('continues on its primary when it waits for no standby any more', async () => {
+    await using pair = await PostgresPair.start(programs.folder)
+    const [primary, standby] = pair.servers
+    const store = await open(pair.url, { answerTimeoutMs: 60_000, outcomePauseMs: 10 })
+    await withAccount(store)
+    await primary.requireStandby()
+    expect(await store.transaction(count())).toBe(1)
+    await standby.stop()
+    const change = store.transaction(count())
+    const waiting = `SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ '^COMMIT'`
+    await expect.poll(() => runSql(primary.url, waiting)).toHaveLength(1)
+    await primary.requireNoStandby()
+    expect(await change).toBe(1)
+    expect(await store.transaction(count())).toBe(1)
+    expect(await charged(store)).toBe(3n)
+  })
+
   it('uses no former primary while its successor does not answer, however many requests wait for connections', async () => {
     await using pair = await PostgresPair.start(programs.folder)
     const [former, next] = pair.servers

@@ -19,7 +19,7 @@ describe('a cloud whose PostgreSQL is managed by Patroni', { timeout: 300_000 },
     await cluster[Symbol.asyncDispose]()
   })
 
-  it('loses and doubles nothing when the primary is killed, switched over, not controlled, or loses etcd', async () => {
+  it('loses and doubles nothing when the primary is killed, switched over, not controlled for a time, or loses etcd', async () => {
     const [first, second] = cluster.members
     const load = new FailoverLoad(cloud.site)
     await load.begin({ keyed: 3, plain: 3, session: 2, device: 3 })
@@ -44,7 +44,10 @@ describe('a cloud whose PostgreSQL is managed by Patroni', { timeout: 300_000 },
     first.start()
     expect(await primaryInStep()).toBe(second)
 
-    await step('switched over', () => cluster.ctl('switchover', '--candidate', first.name, '--force'))
+    await step('switched over', async () => {
+      await cluster.ctl('switchover', '--candidate', first.name, '--force')
+      await cluster.hasPrimary(first)
+    })
     expect(await primaryInStep()).toBe(first)
 
     // The former primary still serves connections, and believes that it is the primary.
@@ -54,6 +57,14 @@ describe('a cloud whose PostgreSQL is managed by Patroni', { timeout: 300_000 },
     })
     first.start()
     expect(await primaryInStep()).toBe(second)
+
+    // It has its PostgreSQL, which is a former primary, wait for no standby any more before it stops it.
+    await step('its Patroni restarted after the promotion', async () => {
+      await second.killPatroni()
+      await cluster.hasPrimary(first)
+      second.start()
+    })
+    expect(await primaryInStep()).toBe(first)
 
     await step('without etcd', async () => {
       await cluster.etcd.kill()

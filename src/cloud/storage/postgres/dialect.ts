@@ -81,6 +81,7 @@ class Connection implements DatabaseConnection {
   readonly #client: pg.PoolClient
   readonly #serverRun: string
   readonly #leaveHost: () => void
+  readonly #stopsWaiting: (waits: boolean) => boolean
   readonly #texts: Texts
   readonly #onError = (): void => {
     this.#lost = true
@@ -94,7 +95,8 @@ class Connection implements DatabaseConnection {
   /** Whether a commit did not wait for its standby to the end. */
   #waitEnded = false
   #purpose: 'READ' | 'WRITE' = 'WRITE'
-  #requiresStandby = false
+  /** Whether the transaction began while PostgreSQL waited for a standby. */
+  #waits = false
   #begun: Promise<void> = Promise.resolve()
   /** Id of the write transaction. */
   #xid: string | null = null
@@ -103,10 +105,11 @@ class Connection implements DatabaseConnection {
   /** Failures of statements, in order. */
   readonly #failures: unknown[] = []
 
-  constructor({ client, serverRun, leaveHost }: PooledConnection, texts: Texts) {
+  constructor({ client, serverRun, leaveHost, stopsWaiting }: PooledConnection, texts: Texts) {
     this.#client = client
     this.#serverRun = serverRun
     this.#leaveHost = leaveHost
+    this.#stopsWaiting = stopsWaiting
     this.#texts = texts
     client.on('error', this.#onError)
     client.on('notice', this.#onNotice)
@@ -164,13 +167,12 @@ class Connection implements DatabaseConnection {
 
   begin(purpose: 'READ' | 'WRITE', requiresStandby: boolean): void {
     this.#purpose = purpose
-    this.#requiresStandby = requiresStandby
-    this.#begun = this.#begin(purpose)
+    this.#begun = this.#begin(purpose, requiresStandby)
     // Reported to the next statement.
     this.#begun.catch(() => undefined)
   }
 
-  async #begin(purpose: 'READ' | 'WRITE'): Promise<void> {
+  async #begin(purpose: 'READ' | 'WRITE', requiresStandby: boolean): Promise<void> {
     let begun: { readonly xid: string; readonly waits: boolean } | undefined
     try {
       const results = await this.#run(BEGIN[purpose])
@@ -181,8 +183,14 @@ class Connection implements DatabaseConnection {
       this.#lost = true
       throw cause instanceof ConnectionLost ? cause : new ConnectionLost(messageOf(cause), { cause })
     }
-    this.#xid = begun?.xid ?? null
-    if (this.#requiresStandby && begun?.waits === false) {
+    if (begun === undefined) return
+    this.#xid = begun.xid
+    this.#waits = begun.waits
+    if (this.#stopsWaiting(begun.waits)) {
+      this.#lost = true
+      throw new ConnectionLost('PostgreSQL does not wait for its standby any more')
+    }
+    if (requiresStandby && !begun.waits) {
       throw new CodedError('DATABASE_WITHOUT_STANDBY', 'PostgreSQL would not wait for a standby before it confirms.')
     }
   }
@@ -198,7 +206,7 @@ class Connection implements DatabaseConnection {
     await this.#begun
     if (this.#failures.length > 0) throw this.#failures[0]
     const committed = settled(this.#run('COMMIT'))
-    const waited = this.#requiresStandby ? this.#waits() : true
+    const waited = this.#waits ? this.#waitsStill() : true
     const answer = await committed
     await this.#ahead
     // A server error means rollback. A lost connection leaves a sent commit unknown.
@@ -222,10 +230,10 @@ class Connection implements DatabaseConnection {
   }
 
   /** Sent behind COMMIT: when `synchronous_standby_names` is emptied, commits that wait are confirmed without a notice. */
-  async #waits(): Promise<boolean> {
+  async #waitsStill(): Promise<boolean> {
     const answer = this.#run(`SELECT ${WAITS} AS waits`) as Promise<pg.QueryResult<{ readonly waits: boolean }>>
     return answer.then(
-      ({ rows }) => rows[0]?.waits === true,
+      ({ rows: [row] }) => row !== undefined && !this.#stopsWaiting(row.waits),
       () => false,
     )
   }

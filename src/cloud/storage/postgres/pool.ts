@@ -22,6 +22,11 @@ export interface PooledConnection {
   readonly serverRun: string
   /** The server was silent: its connections are given up, and the next ones try the other hosts first. */
   readonly leaveHost: () => void
+  /**
+   * Call it with what {@link WAITS} says. True: the server waited for a standby before, and does not any more. Another server may be the
+   * primary meanwhile, so its connections are given up as with `leaveHost`.
+   */
+  readonly stopsWaiting: (waits: boolean) => boolean
 }
 
 /** @param onLost called when an idle connection failed */
@@ -112,7 +117,12 @@ function connectionsOf(
         primaries.giveUp()
         leave(client)
       }
-      return { client, serverRun, leaveHost }
+      const stopsWaiting = (waits: boolean): boolean => {
+        const hasStopped = primaries.hasStoppedWaiting(client, waits)
+        if (hasStopped) leaveHost()
+        return hasStopped
+      }
+      return { client, serverRun, leaveHost, stopsWaiting }
     }
   }
 }
@@ -161,6 +171,8 @@ class Primaries {
   #timeline = 0
   /** Connections of earlier generations are given up. */
   #generation = 0
+  /** Whether the primary of this generation was seen to wait for a standby. */
+  #waits = false
 
   constructor(shown: string, limits: Limits) {
     this.#shown = shown
@@ -192,6 +204,13 @@ class Primaries {
   /** Gives up all connections so far. */
   giveUp(): void {
     this.#generation += 1
+    this.#waits = false
+  }
+
+  hasStoppedWaiting(client: pg.ClientBase, waits: boolean): boolean {
+    const isGivenUp = this.serverRunOf(client) === null
+    if (waits && !isGivenUp) this.#waits = true
+    return !waits && (this.#waits || isGivenUp)
   }
 
   acceptFormer(): void {
