@@ -27,12 +27,31 @@ export function counted(count: number, one: string, many: string): string {
   return `${count} ${count === 1 ? one : many}`
 }
 
+const NARROW = /^[\u0020-\u02ff]*$/
+
+/** East Asian scripts and emoji, which terminals show in two columns. */
+const WIDE =
+  /\p{Emoji_Presentation}|\uFE0F|[\u1100-\u115F\u2E80-\u303E\u3041-\uA4CF\uA960-\uA97C\uAC00-\uD7A3\uF900-\uFAFF\uFE30-\uFE6F\uFF01-\uFF60\uFFE0-\uFFE6]|[\u{1B000}-\u{1B2FF}\u{20000}-\u{3FFFD}]/u
+
+const graphemes = new Intl.Segmenter()
+
+/** Columns of a terminal. */
+function widthOf(text: string): number {
+  if (NARROW.test(text)) return text.length
+  let width = 0
+  for (const { segment } of graphemes.segment(text)) {
+    if (WIDE.test(segment)) width += 2
+    else if (!/^[\p{M}\p{Default_Ignorable_Code_Point}]+$/u.test(segment)) width += 1
+  }
+  return width
+}
+
 export function columns(given: readonly (readonly string[])[]): readonly string[] {
   const rows = given.map((row) => row.map(harmless))
-  const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? []
+  const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => widthOf(row[column] ?? '')))) ?? []
   return rows.map((row) =>
     row
-      .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+      .map((cell, column) => cell + ' '.repeat(Math.max(0, (widths[column] ?? 0) - widthOf(cell))))
       .join('  ')
       .trimEnd(),
   )

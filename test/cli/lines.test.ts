@@ -24,6 +24,14 @@ describe('a name with characters that a terminal obeys', () => {
     expect([first, second].map((line) => line.length)).toEqual([10, 10])
   })
 
+  it('takes two columns per wide character, so that the next column begins at the same place', () => {
+    const names = ['日本語', '한국어', 'Käse 🧀', '👨‍👩‍👧', '🇩🇪', '❤️', 'ＡＢ', 'e\u0301', 'ไม้', 'ｶﾅ']
+    const gaps = columns(names.map((name) => [name, 'x'])).map((line, index) =>
+      line.slice(names[index]!.length).indexOf('x'),
+    )
+    expect(gaps).toEqual([3, 3, 2, 7, 7, 7, 5, 8, 7, 7])
+  })
+
   it('is the same name in JSON', () => {
     expect(JSON.parse(jsonLine({ name: EVIL }))).toEqual({ name: EVIL })
     expect(harmless(jsonLine({ name: EVIL }))).toBe(jsonLine({ name: EVIL }))
