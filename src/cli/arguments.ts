@@ -7,7 +7,7 @@ import { DURATION } from '../settings/quantity.ts'
 import { hasCertificate } from '../platform/has-certificate.ts'
 import type { Io } from './io.ts'
 
-export function durationArgument(text: string): number {
+function durationArgument(text: string): number {
   const ms = DURATION.parse(text)
   if (ms === undefined || ms === 0) throw new InvalidArgumentError('Use a duration such as 30s, 5m or 24h.')
   return ms
@@ -28,8 +28,10 @@ export function uuidArgument(text: string): string {
 }
 
 export function urlArgument(text: string): string {
-  if (!URL.canParse(text) || !/^https?:\/\//.test(text)) throw new InvalidArgumentError('Use an http or https URL.')
-  return text
+  if (URL.canParse(text) && /^https?:\/\//.test(text)) return text
+  // Messages about invalid arguments quote them, and this one can contain a password.
+  if (text.includes('@')) throw new CodedError('USAGE', 'The address is invalid. Use an http or https URL without a user or a password.')
+  throw new InvalidArgumentError('Use an http or https URL.')
 }
 
 /** The address of a cloud, with the default path prefix if it has no path. */

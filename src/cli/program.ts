@@ -122,7 +122,7 @@ export async function run(args: readonly string[], world: World): Promise<number
     return exitCode
   } catch (error) {
     if (error instanceof CommanderError && error.exitCode === 0) return 0
-    const coded = asCoded(error, called)
+    const coded = asCoded(error, called, given)
     writeLines(io.stderr, [line(coded, called)])
     if (debug) io.stderr.write(`${coded.cause instanceof Error ? (coded.cause.stack ?? '') : (coded.stack ?? '')}\n`)
     return coded.exitCode
@@ -204,17 +204,23 @@ function wordsOf(command: Command): string {
   return command.parent === null ? command.name() : `${wordsOf(command.parent)} ${command.name()}`
 }
 
-function asCoded(error: unknown, called: Command): CodedError {
+function asCoded(error: unknown, called: Command, args: readonly string[]): CodedError {
   if (error instanceof CodedError) return error
   if (error instanceof CommanderError) {
     const message = error.message
       .replace(/^error: /, '')
       .replace(/^command-argument value ('.*') is invalid for argument '(.*?)'\./s, "argument '$2' $1 is invalid.")
       .replaceAll(/\s*\n\s*/g, ' ')
-    const below = called.commands.map((each) => each.name()).join(', ')
-    return new CodedError('USAGE', message === '(outputHelp)' ? `Specify a command: ${below}.` : message)
+    return new CodedError('USAGE', message === '(outputHelp)' ? withoutCommand(called, args) : message)
   }
   return new CodedError('INTERNAL', messageOf(error), { cause: error })
+}
+
+/** Commander has no message for `help nope`. */
+function withoutCommand(called: Command, args: readonly string[]): string {
+  const word = args[args.indexOf('help') + 1]
+  if (args.includes('help') && word !== undefined) return `unknown command '${word}'`
+  return `Specify a command: ${called.commands.map((each) => each.name()).join(', ')}.`
 }
 
 function line({ code, message, details }: CodedError, called: Command): string {

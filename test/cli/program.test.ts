@@ -23,6 +23,8 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     ['a lifetime that the cloud refuses', ['devices', 'provision', '--ttl', '400d'], 'from 1m to 366d.'],
     ['a sign-in that does not end', ['console', '--for', '400d'], 'Use a duration from 1m to 30d.'],
     ['an interval beyond timers', ['status', '--every', '30d'], 'Use a duration from 1ms to 24h.'],
+    ['a token that does not expire', ['token', '--ttl', '3661d'], 'Use a duration from 1s to 3660d.'],
+    ['a wait that does not end', ['rotate-key', '--wait', '25h'], 'Use a duration from 1ms to 24h.'],
     ['a value that is not taken', ['token', '--ttl', 'long'], 'Use a duration such as 30s, 5m or 24h.'],
     ['options that exclude each other', ['token', '--admin', '--client', '--key', 'x'], 'cannot be used with'],
     ['a second value', ['access', '--item', 'A', '--requester', 'user:a', '--item=B'], 'Give --item only once.'],
@@ -36,13 +38,15 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     ['a requester without a value', ['access', '--item', 'A', '--requester', 'user:'], 'such as user:anna.'],
     ['an empty word', ['conditions', 'set', 'a', '--property', 'b', '--values', 'c,,d'], 'such as design,cad.'],
     ['an argument of another kind', ['sessions', 'lock', 'x'], "argument 'id' 'x' is invalid. Use a UUID."],
+    ['help for an unknown command', ['help', 'nope'], "unknown command 'nope'."],
+    ['help for an unknown subcommand', ['devices', 'help', 'nope'], "unknown command 'nope'."],
     ['no subcommand', ['devices'], 'Specify a command: enrollment-token, provision, list, '],
     ['an unknown subcommand', ['devices', 'lsit'], "unknown command 'lsit'"],
   ])('%s', async (_what, args, message) => {
     const { code, out, err } = await tallygate(args)
     expect(code).toBe(64)
     expect(out).toBe('')
-    expect(err).toMatch(/^tallygate: USAGE: [^\n]* See tallygate( \w+)* --help\.\n$/)
+    expect(err).toMatch(/^tallygate: USAGE: [^\n]* See tallygate( [\w-]+)* --help\.\n$/)
     expect(err).toContain(message)
   })
 
@@ -202,3 +206,17 @@ describe('as a process', () => {
     expect({ code, said }).toEqual({ code: 141, said: '' })
   })
 })
+
+test.each(['user:secret@host', '//user:secret@host', 'http//user:secret@host', 'ftp://user:secret@host'])(
+  'the address %s is refused without its password',
+  async (url) => {
+    for (const args of [
+      ['line-items', 'list', '--url', url],
+      ['import', '--from', url],
+    ]) {
+      const { code, err } = await tallygate(args)
+      expect([code, err]).toEqual([64, expect.stringContaining('USAGE: The address is invalid.') as string])
+      expect(err).not.toContain('secret')
+    }
+  },
+)

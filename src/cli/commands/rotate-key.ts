@@ -6,7 +6,7 @@ import { CodedError, type ErrorCode, ERRORS } from '../../protocol/errors.ts'
 import { AGENT_ROTATE_KEY_PATH, keyRotation } from '../../protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { agentClient, type SocketFlags, withSocketFlag } from '../local-agent.ts'
-import { durationArgument } from '../arguments.ts'
+import { durationBetween } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../lines.ts'
 
@@ -24,7 +24,7 @@ export function command(io: Io): Command {
     )
     .addOption(
       new Option('--wait <time>', 'how long to wait for the change; it continues in the background afterwards')
-        .argParser(durationArgument)
+        .argParser(durationBetween('1ms', '24h'))
         .default(10_000, '10s'),
     )
     .option('--no-wait', 'do not wait')

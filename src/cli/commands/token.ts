@@ -4,7 +4,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
 import { uuid } from '../../protocol/wire.ts'
 import { administrator } from '../administrator.ts'
-import { durationArgument, readFileArgument } from '../arguments.ts'
+import { durationBetween, readFileArgument } from '../arguments.ts'
 import { collect } from '../collect.ts'
 import { Service } from '../nouns/service.ts'
 
@@ -32,7 +32,7 @@ export function command(io: Io): Command {
     )
     .option('--issuer <name>', 'value of the iss claim', 'tallygate')
     .addOption(
-      new Option('--ttl <duration>', 'validity of the token').argParser(durationArgument).default(3_600_000, '1h'),
+      new Option('--ttl <duration>', 'validity of the token').argParser(durationBetween('1s', '3660d')).default(3_600_000, '1h'),
     )
     .action(async (flags: TokenFlags) => {
       if (flags.admin === undefined && flags.client === undefined) {
