@@ -3,14 +3,14 @@ import { hash, timingSafeEqual } from 'node:crypto'
 import { once } from 'node:events'
 import { type IncomingHttpHeaders, type IncomingMessage, type ServerResponse, createServer } from 'node:http'
 import { BlockList, isIPv6 } from 'node:net'
-import type { AddressInfo } from 'node:net'
+import type { AddressInfo, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
 import { brokenHead } from '../../../protocol/service/refusals.ts'
 import type { AccessResponse } from '../../../protocol/service/access-request.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
-import { answerError } from '../../http/answer-error.ts'
+import { answerError, rawRefusal } from '../../http/answer-error.ts'
 import { type Operation, declaredAnswers } from '../../http/operation.ts'
 import type { Metrics, MetricsSource } from './metrics.ts'
 
@@ -82,6 +82,10 @@ export async function listenForMetrics(
     )
   }
   server.on('request', receive).on('checkExpectation', receive)
+  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {
+    if (error.code === 'ECONNRESET' || !socket.writable) socket.destroy()
+    else socket.end(rawRefusal(error.code))
+  })
   await once(server.listen({ host, port }), 'listening')
   server.on('error', onFault)
   const { address, port: bound } = server.address() as AddressInfo
